@@ -1,0 +1,29 @@
+"""ziggurat: raw interaction logs to a trained, evaluated recommendation model, with one config.
+
+The names below load on first use, so that ``import ziggurat`` costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from ziggurat.training.api import evaluate as evaluate
+    from ziggurat.training.api import load_experiment as load_experiment
+    from ziggurat.training.api import load_run as load_run
+    from ziggurat.training.api import predict as predict
+    from ziggurat.training.api import prepare as prepare
+    from ziggurat.training.api import train as train
+
+__version__ = "0.1.0"
+
+_API = ("evaluate", "load_experiment", "load_run", "predict", "prepare", "train")
+
+__all__ = [*_API, "__version__"]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _API:
+        return getattr(importlib.import_module("ziggurat.training.api"), name)
+    raise AttributeError(f"module 'ziggurat' has no attribute {name!r}")

@@ -1,0 +1,76 @@
+"""One batch of encoded examples, frozen, validated once where it is made.
+
+Shape legend: B rows, F dense features, T labels (tasks).
+
+A worked example, two rows, ``pooled = (user, tags)`` and ``sequences = (history,)``::
+
+    row 0: user 7, tags {3, 1}, history [4, 4, 9]
+    row 1: user 2, tags {},     history [5]
+
+    bags      = KJT(keys=[user, tags],  values=[7, 2 | 3, 1],   lengths=[1, 1 | 2, 0])
+    sequences = KJT(keys=[history],     values=[4, 4, 9, 5],    lengths=[3, 1])
+
+Values are feature-major: all rows of the first key, then all rows of the second.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from ziggurat.core.schema import Schema
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A batch as every room downstream of the loader sees it.
+
+    Attributes:
+        dense_BF: float32, numeric features in ``schema.dense`` order; (B, 0) when there are none.
+        bags: int64 values, keys ``schema.pooled``; None when there are none.
+        sequences: int64 values, keys ``schema.sequences``; None when there are none.
+        labels_BT: float32 in {0, 1}, ``schema.labels`` order; (B, 0) when predicting unlabelled rows.
+        weights_B: float32 example weights, or None for all ones.
+        groups_B: int64 keys for GAUC, or None.
+    """
+
+    dense_BF: Tensor
+    bags: KeyedJaggedTensor | None
+    sequences: KeyedJaggedTensor | None
+    labels_BT: Tensor
+    weights_B: Tensor | None = None
+    groups_B: Tensor | None = None
+
+    @property
+    def size(self) -> int:
+        """Number of rows B."""
+        return self.dense_BF.shape[0]
+
+    def to(self, device: torch.device) -> Batch:
+        """The same batch on ``device``; returns itself when it is there already."""
+        if self.dense_BF.device == device:
+            return self
+        move = lambda tensor: None if tensor is None else tensor.to(device, non_blocking=True)  # noqa: E731
+        return Batch(
+            dense_BF=self.dense_BF.to(device, non_blocking=True),
+            bags=move(self.bags),
+            sequences=move(self.sequences),
+            labels_BT=self.labels_BT.to(device, non_blocking=True),
+            weights_B=move(self.weights_B),
+            groups_B=move(self.groups_B),
+        )
+
+    def validate(self, schema: Schema) -> Batch:
+        """Check shapes and keys against ``schema``; a mismatch is a bug of ours, not the user's."""
+        rows = self.size
+        assert self.dense_BF.shape == (rows, len(schema.dense)), (self.dense_BF.shape, schema.dense)
+        assert self.labels_BT.shape in {(rows, len(schema.labels)), (rows, 0)}, self.labels_BT.shape
+        for jagged, keys in ((self.bags, schema.pooled), (self.sequences, schema.sequences)):
+            assert (jagged is None) == (not keys), keys
+            assert jagged is None or (tuple(jagged.keys()) == keys and jagged.stride() == rows), keys
+        assert self.weights_B is None or self.weights_B.shape == (rows,)
+        assert self.groups_B is None or self.groups_B.shape == (rows,)
+        return self

@@ -1,0 +1,59 @@
+"""Errors a user can act on: what was received, what is allowed, how to mend it.
+
+Everything raised for the user's own input derives from :class:`ZigguratError`; the command line prints it without a
+traceback. A bug of ours stays an ``AssertionError`` and keeps its traceback.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class ZigguratError(ValueError):
+    """An input, a config or a machine that cannot be worked with.
+
+    Args:
+        problem: what is wrong and what was received, naming file, row, column, feature, id or rank.
+        mend: what the user can do about it, as an imperative sentence.
+    """
+
+    def __init__(self, problem: str, mend: str = "") -> None:
+        self.problem = problem
+        self.mend = mend
+        super().__init__(problem if not mend else f"{problem}\n  mend: {mend}")
+
+    def __reduce__(self) -> tuple[type[ZigguratError], tuple[str, str]]:
+        return type(self), (self.problem, self.mend)
+
+
+class ConfigError(ZigguratError):
+    """A config file or ``--set`` that is unknown, mistyped or contradictory."""
+
+
+class DataError(ZigguratError):
+    """Raw logs or a prepared dataset that cannot be read as declared."""
+
+
+class FeatureError(ZigguratError):
+    """A value that an encoder cannot turn into an id or a float."""
+
+
+class RunFolderError(ZigguratError):
+    """A run folder that is missing, incomplete, or of another config or version."""
+
+
+class EnvironmentMismatch(ZigguratError):
+    """Libraries or hardware that cannot do what was asked."""
+
+
+def nearest(word: str, allowed: Iterable[str]) -> str | None:
+    """The entry of ``allowed`` that looks most like ``word``, or None when nothing is close."""
+    matches = difflib.get_close_matches(word, list(allowed), n=1, cutoff=0.5)
+    return matches[0] if matches else None
+
+
+def shorten(value: object, limit: int = 60) -> str:
+    """``repr(value)`` cut to ``limit`` characters, for quoting received values in messages."""
+    text = repr(value)
+    return text if len(text) <= limit else f"{text[: limit - 1]}…"

@@ -1,0 +1,127 @@
+"""What the columns of a log are, before and after encoding.
+
+A :class:`RawSchema` is what a reader must deliver: column names with their value types. A :class:`Schema` is what the
+encoders make of it and what a :class:`~ziggurat.core.batch.Batch` carries: dense features, bags, sequences and labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+
+class ValueType(StrEnum):
+    """How a raw cell is read. Ids are INTEGER or TEXT; the declared type decides, never the file's."""
+
+    INTEGER = "integer"
+    FLOAT = "float"
+    TEXT = "text"
+
+
+@dataclass(frozen=True, slots=True)
+class RawColumn:
+    """One column that a reader must find in the logs.
+
+    Attributes:
+        name: the column's name in the file.
+        type: type of a cell, or of each element where ``many``.
+        many: the cell holds several values (a bag or a sequence): a list column, or text split by ``delimiter``.
+        delimiter: separates the values of a text cell; ignored for list columns.
+        required: a row whose cell is empty is a bad row (labels, split keys); features may be missing.
+    """
+
+    name: str
+    type: ValueType
+    many: bool = False
+    delimiter: str = "|"
+    required: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class RawSchema:
+    """The columns a reader delivers, in this order."""
+
+    columns: tuple[RawColumn, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(column.name for column in self.columns)
+
+    def __getitem__(self, name: str) -> RawColumn:
+        for column in self.columns:
+            if column.name == name:
+                return column
+        raise KeyError(name)
+
+
+@dataclass(frozen=True, slots=True)
+class Schema:
+    """The encoded columns of a dataset, in the order in which a batch carries them.
+
+    Attributes:
+        dense: numeric features, float32.
+        categorical: features with exactly one id a row.
+        bags: features with any number of ids a row, pooled.
+        sequences: features with an ordered list of ids a row.
+        tables: feature name -> embedding table name, for every categorical, bag and sequence feature.
+        rows: table name -> number of rows, so that every encoded id lies in ``[0, rows)``.
+        labels: label (task) names, float32 in {0, 1}.
+        has_weight: whether a ``weight`` column is present.
+        has_group: whether a ``group`` column (int64, for GAUC) is present.
+        has_time: whether a ``time`` column (int64 or float64) is present.
+    """
+
+    dense: tuple[str, ...] = ()
+    categorical: tuple[str, ...] = ()
+    bags: tuple[str, ...] = ()
+    sequences: tuple[str, ...] = ()
+    tables: dict[str, str] = field(default_factory=dict[str, str])
+    rows: dict[str, int] = field(default_factory=dict[str, int])
+    labels: tuple[str, ...] = ()
+    has_weight: bool = False
+    has_group: bool = False
+    has_time: bool = False
+
+    @property
+    def pooled(self) -> tuple[str, ...]:
+        """Keys of ``Batch.bags``: the single-id features first, then the bags."""
+        return (*self.categorical, *self.bags)
+
+    @property
+    def sparse(self) -> tuple[str, ...]:
+        """Every feature that is looked up in a table."""
+        return (*self.categorical, *self.bags, *self.sequences)
+
+    def to_json(self) -> dict[str, Any]:
+        return {name: _plain(getattr(self, name)) for name in self.__slots__}
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Schema:
+        return cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in values.items()})
+
+
+def label_column(label: str) -> str:
+    """The encoded dataset's column that holds the label of this name (features may share the name)."""
+    return f"label:{label}"
+
+
+WEIGHT_COLUMN = "@weight"
+GROUP_COLUMN = "@group"
+TIME_COLUMN = "@time"
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def duplicates(names: Iterable[str]) -> list[str]:
+    """Names that occur more than once, in order of their second occurrence."""
+    seen: set[str] = set()
+    twice: list[str] = []
+    for name in names:
+        if name in seen and name not in twice:
+            twice.append(name)
+        seen.add(name)
+    return twice
