@@ -53,11 +53,17 @@ class Batch:
         """The same batch on ``device``; returns itself when it is there already."""
         if self.dense_BF.device == device:
             return self
-        move = lambda tensor: None if tensor is None else tensor.to(device, non_blocking=True)  # noqa: E731
+
+        def move(tensor: Tensor | None) -> Tensor | None:
+            return None if tensor is None else tensor.to(device, non_blocking=True)
+
+        def move_jagged(jagged: KeyedJaggedTensor | None) -> KeyedJaggedTensor | None:
+            return None if jagged is None else jagged.to(device, non_blocking=True)
+
         return Batch(
             dense_BF=self.dense_BF.to(device, non_blocking=True),
-            bags=move(self.bags),
-            sequences=move(self.sequences),
+            bags=move_jagged(self.bags),
+            sequences=move_jagged(self.sequences),
             labels_BT=self.labels_BT.to(device, non_blocking=True),
             weights_B=move(self.weights_B),
             groups_B=move(self.groups_B),

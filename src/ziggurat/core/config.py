@@ -17,7 +17,9 @@ from ziggurat.core.errors import ConfigError, nearest, shorten
 class Config(pydantic.BaseModel):
     """A frozen, strict-keyed pydantic model."""
 
-    model_config = pydantic.ConfigDict(extra="forbid", frozen=True, validate_default=True, use_attribute_docstrings=True)
+    model_config = pydantic.ConfigDict(
+        extra="forbid", frozen=True, validate_default=True, use_attribute_docstrings=True
+    )
 
 
 ConfigT = TypeVar("ConfigT", bound=Config)

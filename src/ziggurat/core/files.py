@@ -10,7 +10,7 @@ import errno
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from ziggurat.core.errors import DataError
 
 
 @contextlib.contextmanager
-def atomic_file(path: Path) -> Iterator[Path]:
+def atomic_file(path: Path) -> Generator[Path]:
     """Yield a temporary path beside ``path``; on success fsync it and rename it over ``path``, else delete it.
 
     Raises:
@@ -37,7 +37,7 @@ def atomic_file(path: Path) -> Iterator[Path]:
 
 
 @contextlib.contextmanager
-def atomic_folder(path: Path) -> Iterator[Path]:
+def atomic_folder(path: Path) -> Generator[Path]:
     """Yield a temporary folder beside ``path``; on success fsync its files and rename it to ``path``.
 
     An existing folder at ``path`` is replaced only when the new one is whole.
@@ -83,7 +83,7 @@ def sync(path: Path) -> None:
 
 
 @contextlib.contextmanager
-def explained_writes(path: Path) -> Iterator[None]:
+def explained_writes(path: Path) -> Generator[None]:
     """Turn a full disk or a missing permission while writing ``path`` into an error that names the mend."""
     try:
         yield

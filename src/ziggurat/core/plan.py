@@ -35,7 +35,11 @@ class Plan:
         return cls(1, {table: Placement("table_wise", (0,)) for table in tables})
 
     def to_json(self) -> dict[str, Any]:
-        return {"version": PLAN_VERSION, "world_size": self.world_size, "placements": {k: asdict(v) for k, v in self.placements.items()}}
+        return {
+            "version": PLAN_VERSION,
+            "world_size": self.world_size,
+            "placements": {k: asdict(v) for k, v in self.placements.items()},
+        }
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Plan:

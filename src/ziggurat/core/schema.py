@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, cast
 
 
 class ValueType(StrEnum):
@@ -99,7 +99,10 @@ class Schema:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Schema:
-        return cls(**{key: tuple(value) if isinstance(value, list) else value for key, value in values.items()})
+        fields: dict[str, Any] = {
+            k: tuple(cast("list[str]", v)) if isinstance(v, list) else v for k, v in values.items()
+        }
+        return cls(**fields)
 
 
 def label_column(label: str) -> str:

@@ -1,0 +1,160 @@
+"""Is the engine (torch, torchrec, fbgemm) the triple that loads together? Asked of metadata, before any import of it.
+
+A mismatched triple does not fail politely: fbgemm's shared library aborts on an undefined symbol, or torchrec imports
+half. Reading the installed distributions' metadata costs a few milliseconds and imports nothing.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from importlib import metadata
+from typing import Literal
+
+from ziggurat.core import versions
+from ziggurat.core.errors import EnvironmentMismatch
+
+Flavour = Literal["cpu", "cuda"]
+
+
+@dataclass(frozen=True, slots=True)
+class Installed:
+    """What the metadata says is installed; None for a distribution that is missing.
+
+    Attributes:
+        torch: version with its local part, as ``2.13.0+cpu``.
+        torchrec: version.
+        fbgemm: flavour -> version; both flavours at once overwrite one another's files.
+        torch_cuda: the CUDA release that torch was built for, as ``13.0``; None for a CPU build.
+    """
+
+    torch: str | None
+    torchrec: str | None
+    fbgemm: dict[Flavour, str]
+    torch_cuda: str | None
+
+    @property
+    def flavour(self) -> Flavour:
+        """The flavour of the installed fbgemm; ``cpu`` when there is none."""
+        return "cuda" if "cuda" in self.fbgemm else "cpu"
+
+
+def installed_engine() -> Installed:
+    """Read the metadata of torch, torchrec and both flavours of fbgemm."""
+    fbgemm: dict[Flavour, str] = {}
+    for flavour in ("cpu", "cuda"):
+        version = installed_version(versions.FBGEMM_DISTRIBUTION[flavour])
+        if version is not None:
+            fbgemm[flavour] = version
+    return Installed(installed_version("torch"), installed_version("torchrec"), fbgemm, _torch_cuda())
+
+
+def installed_version(distribution: str) -> str | None:
+    """The installed version of a distribution, or None."""
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def engine_problems(found: Installed) -> list[tuple[str, str]]:
+    """(problem, command that mends it) for each way in which ``found`` differs from the tested triple."""
+    problems: list[tuple[str, str]] = []
+    flavour = found.flavour
+    if len(found.fbgemm) == 2:
+        both = " and ".join(versions.FBGEMM_DISTRIBUTION.values())
+        keep = engine_install_command("cuda" if found.torch_cuda else "cpu", "fbgemm")
+        return [(f"{both} are both installed and overwrite one another's files", f"{_uninstall()} && {keep}")]
+    if found.torch is None:
+        problems.append(("torch is not installed", engine_install_command(flavour, "torch")))
+    elif _release(found.torch) != versions.TORCH:
+        problems.append((_differs("torch", found.torch, versions.TORCH), engine_install_command(flavour, "torch")))
+    if not found.fbgemm:
+        problems.append(("fbgemm is not installed", engine_install_command(flavour, "fbgemm")))
+    for each, version in found.fbgemm.items():
+        name = versions.FBGEMM_DISTRIBUTION[each]
+        if _release(version) != versions.FBGEMM:
+            problems.append((_differs(name, version, versions.FBGEMM), engine_install_command(each, "fbgemm")))
+        elif each == "cuda" and found.torch is not None and found.torch_cuda is None:
+            problems.append((f"{name} needs a CUDA build of torch, but torch {found.torch} is a CPU build",
+                             f"{_uninstall()} && {engine_install_command('cpu', 'fbgemm')}"))  # fmt: skip
+    if found.torchrec is None:
+        problems.append(("torchrec is not installed", engine_install_command(flavour, "torchrec")))
+    elif _release(found.torchrec) != versions.TORCHREC:
+        problem = _differs("torchrec", found.torchrec, versions.TORCHREC)
+        problems.append((problem, engine_install_command(flavour, "torchrec")))
+    return problems
+
+
+def check_engine() -> None:
+    """Refuse to go on with an engine that would crash on import. Costs a few milliseconds; imports nothing of it.
+
+    Raises:
+        EnvironmentMismatch: Python is too old, or a part of the triple is missing or of another version.
+    """
+    if sys.version_info[:2] < versions.PYTHON_MINIMUM:
+        raise EnvironmentMismatch(
+            f"Python {sys.version_info[0]}.{sys.version_info[1]} is too old", "use Python 3.11 or newer"
+        )
+    problems = engine_problems(installed_engine())
+    if problems:
+        raise EnvironmentMismatch(
+            "the engine cannot be loaded: " + "; ".join(problem for problem, _ in problems),
+            " && ".join(mend for _, mend in problems) + "; `ziggurat doctor` checks the result",
+        )
+
+
+def engine_install_command(flavour: Flavour, part: Literal["torch", "fbgemm", "torchrec"]) -> str:
+    """The pip command that installs one part of the tested triple into this Python."""
+    pip = f"{sys.executable} -m pip install"
+    torch, fbgemm = versions.engine_requirements(flavour)
+    match part:
+        case "torch":
+            return f"{pip} {torch}"
+        case "fbgemm":
+            return f"{pip} {fbgemm}"
+        case "torchrec":
+            return f"{pip} --no-deps torchrec=={versions.TORCHREC}"
+
+
+def nvidia_driver() -> tuple[str, tuple[str, ...]] | None:
+    """(driver version, device names) as ``nvidia-smi`` tells them, or None where it is missing or fails."""
+    program = shutil.which("nvidia-smi")
+    if program is None:
+        return None
+    query = [program, "--query-gpu=driver_version,name", "--format=csv,noheader"]
+    try:
+        answer = subprocess.run(query, capture_output=True, text=True, timeout=60, check=False)
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    rows = [line.split(", ", 1) for line in answer.stdout.splitlines() if ", " in line]
+    if answer.returncode != 0 or not rows:
+        return None
+    return rows[0][0], tuple(name for _, name in rows)
+
+
+def _torch_cuda() -> str | None:
+    """The CUDA release torch was built for, from the text of its ``version.py``: importing torch is what may crash."""
+    try:
+        path = metadata.distribution("torch").locate_file("torch/version.py")
+        text = str(path.read_text(encoding="utf-8"))  # pyright: ignore[reportAttributeAccessIssue]  (a Path on disk)
+    except (metadata.PackageNotFoundError, OSError):
+        return None
+    found = re.search(r"""^cuda\b[^=]*=\s*['"]([\d.]+)['"]""", text, re.MULTILINE)
+    return found.group(1) if found else None
+
+
+def _release(version: str) -> str:
+    """``2.13.0+cpu`` -> ``2.13.0``."""
+    return version.partition("+")[0]
+
+
+def _differs(name: str, found: str, tested: str) -> str:
+    return f"{name} is {found}, but {tested} is the version tested with torchrec {versions.TORCHREC}"
+
+
+def _uninstall() -> str:
+    return f"{sys.executable} -m pip uninstall -y {' '.join(versions.FBGEMM_DISTRIBUTION.values())}"

@@ -1,0 +1,54 @@
+"""The versions that were tested together: the single source that the installer, the doctor and the run folder read.
+
+Standard library only and no import of ziggurat: ``tools/install.py`` loads this file before anything is installed.
+
+fbgemm's compiled kernels and torchrec's Python fit one torch release each: fbgemm 1.7.0 and 1.9.0 fail to import with
+torch 2.13.0. torchrec declares the CUDA build of fbgemm whatever the machine has, so it is installed without its
+dependencies, and fbgemm beside it in the flavour that the machine can use.
+"""
+
+from __future__ import annotations
+
+from typing import Dict, List, Tuple  # noqa: UP035  (an old Python must get as far as the installer's message)
+
+PYTHON_MINIMUM: Tuple[int, int] = (3, 11)  # noqa: UP006
+
+TORCH = "2.13.0"
+TORCHREC = "1.8.0"
+FBGEMM = "1.8.0"
+
+#: flavour -> the distribution that carries fbgemm's kernels for it; both unpack to the package ``fbgemm_gpu``.
+FBGEMM_DISTRIBUTION: Dict[str, str] = {"cpu": "fbgemm-gpu-cpu", "cuda": "fbgemm-gpu"}  # noqa: UP006
+
+#: importable top-level packages of the library's own dependencies -> their distribution names.
+LIBRARIES: Dict[str, str] = {  # noqa: UP006
+    "pydantic": "pydantic",
+    "ruamel.yaml": "ruamel.yaml",
+    "typer": "typer",
+    "rich": "rich",
+    "polars": "polars",
+    "pyarrow": "pyarrow",
+    "numpy": "numpy",
+    "scipy": "scipy",
+    "sklearn": "scikit-learn",
+    "lightgbm": "lightgbm",
+    "safetensors": "safetensors",
+    "tensorboard": "tensorboard",
+    "matplotlib": "matplotlib",
+    "tensordict": "tensordict",
+    "torchmetrics": "torchmetrics",
+    "tqdm": "tqdm",
+    "pyre_extensions": "pyre-extensions",
+    "iopath": "iopath",
+    "psutil": "psutil",
+}
+
+
+def engine_requirements(flavour: str, torch_index: bool = False) -> List[str]:  # noqa: UP006
+    """The pip requirements of torch and fbgemm for a flavour; torchrec follows separately, without dependencies.
+
+    For CUDA ``===`` refuses a local build such as ``2.13.0+cpu`` that pip would otherwise prefer, unless the user named
+    an index of torch wheels, whose CUDA builds carry local versions of their own.
+    """
+    equals = "===" if flavour == "cuda" and not torch_index else "=="
+    return ["torch" + equals + TORCH, FBGEMM_DISTRIBUTION[flavour] + "==" + FBGEMM]

@@ -1,0 +1,160 @@
+"""Encoded Arrow columns as numpy arrays, and rows gathered from them into a Batch. No per-row Python.
+
+Shape legend: B rows of a batch, F dense features, K pooled features, T labels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import torch
+from torch import Tensor
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from ziggurat.core.batch import Batch
+from ziggurat.core.schema import GROUP_COLUMN, WEIGHT_COLUMN, Schema, label_column
+
+Rows = npt.NDArray[np.int64]
+IdArray = npt.NDArray[np.integer[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Jagged:
+    """A list column: row i holds ``values[offsets[i]:offsets[i + 1]]``."""
+
+    offsets: npt.NDArray[np.int64]
+    values: IdArray
+
+    def take(self, rows: Rows) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+        """The values of ``rows`` laid end to end, and each row's length."""
+        starts = self.offsets[rows]
+        lengths = self.offsets[rows + 1] - starts
+        ends = np.cumsum(lengths)
+        total = int(ends[-1]) if len(ends) else 0
+        position = np.arange(total) + np.repeat(starts - (ends - lengths), lengths)
+        return self.values[position].astype(np.int64), lengths.astype(np.int32)
+
+
+class Columns:
+    """The columns of some blocks, side by side in memory, from which batches are gathered.
+
+    Single blocks stay views of the memory map; several are concatenated once.
+    """
+
+    def __init__(self, blocks: Sequence[pa.RecordBatch], schema: Schema, labelled: bool = True) -> None:
+        self._schema = schema
+        self.rows = sum(block.num_rows for block in blocks)
+        flat = lambda name: _concatenate([_numpy(block.column(name)) for block in blocks])  # noqa: E731
+        self._dense = [cast("npt.NDArray[np.float32]", flat(name)) for name in schema.dense]
+        self._ids = [cast("IdArray", flat(name)) for name in schema.categorical]
+        self._bags = [_jagged([block.column(name) for block in blocks]) for name in schema.bags]
+        self._sequences = [_jagged([block.column(name) for block in blocks]) for name in schema.sequences]
+        self._labels = [flat(label_column(name)) for name in schema.labels] if labelled else []
+        self._weights = flat(WEIGHT_COLUMN) if schema.has_weight and labelled else None
+        self._groups = flat(GROUP_COLUMN) if schema.has_group and labelled else None
+
+    def batch(self, rows: Rows) -> Batch:
+        """The given rows, in the given order, as a validated Batch."""
+        size = len(rows)
+        dense_FB = np.empty((len(self._dense), size), np.float32)
+        for out, column in zip(dense_FB, self._dense, strict=True):
+            np.take(column, rows, out=out, mode="clip")
+        labels_TB = np.empty((len(self._labels), size), np.float32)
+        for out, column in zip(labels_TB, self._labels, strict=True):
+            np.take(column, rows, out=out, mode="clip")
+        return Batch(
+            dense_BF=torch.from_numpy(np.ascontiguousarray(dense_FB.T)),
+            bags=self._pooled(rows),
+            sequences=_keyed(self._schema.sequences, [column.take(rows) for column in self._sequences], size),
+            labels_BT=torch.from_numpy(np.ascontiguousarray(labels_TB.T)),
+            weights_B=None if self._weights is None else torch.from_numpy(self._weights[rows]),
+            groups_B=None if self._groups is None else torch.from_numpy(self._groups[rows]),
+        ).validate(self._schema)
+
+    def _pooled(self, rows: Rows) -> KeyedJaggedTensor | None:
+        size, single = len(rows), len(self._ids)
+        ids_KB = np.empty((single, size), np.int64)
+        for out, column in zip(ids_KB, self._ids, strict=True):
+            out[:] = np.take(column, rows, mode="clip")
+        if not self._bags:
+            if not single:
+                return None
+            ones = torch.ones(single * size, dtype=torch.int32)
+            return KeyedJaggedTensor(
+                keys=list(self._schema.pooled), values=torch.from_numpy(ids_KB.reshape(-1)), lengths=ones, stride=size
+            )
+        singles = [(ids, np.ones(size, np.int32)) for ids in ids_KB]
+        return _keyed(self._schema.pooled, singles + [column.take(rows) for column in self._bags], size)
+
+
+def concatenate(pieces: Sequence[Batch], schema: Schema) -> Batch:
+    """Batches laid end to end, in order."""
+    return Batch(
+        dense_BF=torch.cat([piece.dense_BF for piece in pieces]),
+        bags=_join([piece.bags for piece in pieces]),
+        sequences=_join([piece.sequences for piece in pieces]),
+        labels_BT=torch.cat([piece.labels_BT for piece in pieces]),
+        weights_B=_cat([piece.weights_B for piece in pieces]),
+        groups_B=_cat([piece.groups_B for piece in pieces]),
+    ).validate(schema)
+
+
+def _cat(tensors: Sequence[Tensor | None]) -> Tensor | None:
+    present = [tensor for tensor in tensors if tensor is not None]
+    return torch.cat(present) if present else None
+
+
+def _join(jagged: Sequence[KeyedJaggedTensor | None]) -> KeyedJaggedTensor | None:
+    present = [item for item in jagged if item is not None]
+    if not present:
+        return None
+    keys = present[0].keys()
+    bounds = [item.offset_per_key() for item in present]
+    values = [
+        item.values()[bound[k] : bound[k + 1]]
+        for k in range(len(keys))
+        for item, bound in zip(present, bounds, strict=True)
+    ]
+    lengths_KB = torch.cat([item.lengths().view(len(keys), -1) for item in present], dim=1)
+    return KeyedJaggedTensor(
+        keys=keys, values=torch.cat(values), lengths=lengths_KB.reshape(-1), stride=lengths_KB.shape[1]
+    )
+
+
+def _keyed(
+    keys: tuple[str, ...], parts: Sequence[tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]], size: int
+) -> KeyedJaggedTensor | None:
+    if not keys:
+        return None
+    return KeyedJaggedTensor(
+        keys=list(keys),
+        values=torch.from_numpy(np.concatenate([values for values, _ in parts])),
+        lengths=torch.from_numpy(np.concatenate([lengths for _, lengths in parts])),
+        stride=size,
+    )
+
+
+def _numpy(column: pa.Array) -> npt.NDArray[Any]:
+    return column.to_numpy(zero_copy_only=True)
+
+
+def _concatenate(parts: list[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def _jagged(columns: list[pa.ListArray]) -> Jagged:
+    offsets: list[npt.NDArray[np.int64]] = []
+    values: list[npt.NDArray[Any]] = []
+    end = 0
+    for position, column in enumerate(columns):
+        raw = _numpy(column.offsets).astype(np.int64)
+        values.append(_numpy(column.values)[raw[0] : raw[-1]])
+        shifted = raw - raw[0] + end
+        end = int(shifted[-1])
+        offsets.append(shifted if position == 0 else shifted[1:])
+    return Jagged(_concatenate(offsets), _concatenate(values))

@@ -1,0 +1,212 @@
+"""The encoded dataset on disk: Arrow IPC files of fixed-size blocks, one folder a split, and a manifest written last.
+
+Layout (format version 1)::
+
+    manifest.json                 schema, rows and files of each split, fingerprint of what it was made from
+    encoders/                     the fitted transform (written and read by ``features``)
+    statistics.json|.safetensors  per-feature and per-table statistics (``core.statistics``)
+    train/00000.arrow ...         uncompressed Arrow IPC files; each record batch is a block of ``block_rows`` rows
+    validation/ test/
+
+Columns, without nulls: dense float32; categorical int32 (int64 for tables of 2^31 rows or more); bags and sequences
+``list<int32|int64>``; labels float32 under :func:`~ziggurat.core.schema.label_column`; ``@weight`` float32; ``@group``
+int64; ``@time``. The files can be opened with pyarrow, polars or DuckDB as they are.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, get_args
+
+import pyarrow as pa
+
+from ziggurat.core.errors import DataError
+from ziggurat.core.files import explained_writes, sync, write_json
+from ziggurat.core.schema import GROUP_COLUMN, TIME_COLUMN, WEIGHT_COLUMN, Schema, label_column
+
+FORMAT_VERSION = 1
+BLOCK_ROWS = 65_536
+FILE_BLOCKS = 32
+
+Split = Literal["train", "validation", "test"]
+SPLITS: tuple[Split, ...] = get_args(Split)
+
+
+def arrow_schema(schema: Schema) -> pa.Schema:
+    """The Arrow schema of the files of a dataset with this ``schema``."""
+
+    def ids(feature: str) -> pa.DataType:
+        return pa.int64() if schema.rows[schema.tables[feature]] >= 2**31 else pa.int32()
+
+    fields = [pa.field(name, pa.float32()) for name in schema.dense]
+    fields += [pa.field(name, ids(name)) for name in schema.categorical]
+    fields += [pa.field(name, pa.list_(ids(name))) for name in (*schema.bags, *schema.sequences)]
+    fields += [pa.field(label_column(name), pa.float32()) for name in schema.labels]
+    if schema.has_weight:
+        fields.append(pa.field(WEIGHT_COLUMN, pa.float32()))
+    if schema.has_group:
+        fields.append(pa.field(GROUP_COLUMN, pa.int64()))
+    if schema.has_time:
+        fields.append(pa.field(TIME_COLUMN, pa.int64()))
+    return pa.schema([field.with_nullable(False) for field in fields])
+
+
+class DatasetWriter:
+    """Appends encoded rows to the splits of a dataset folder, re-cut into blocks of ``block_rows``.
+
+    Nothing is a dataset until :meth:`finish` has written the manifest; a folder without one is ignored and rewritten.
+    """
+
+    def __init__(self, folder: Path, schema: Schema, block_rows: int = BLOCK_ROWS) -> None:
+        self._folder = folder
+        self._schema = schema
+        self._arrow = arrow_schema(schema)
+        self._block_rows = block_rows
+        self._splits = {split: _SplitWriter(folder / split, self._arrow, block_rows) for split in SPLITS}
+
+    def append(self, split: Split, rows: pa.RecordBatch) -> None:
+        """Add rows to a split; columns must be those of :func:`arrow_schema`, in any order."""
+        self._splits[split].append(rows.select(self._arrow.names).cast(self._arrow))
+
+    def finish(self, fingerprint: str, details: dict[str, Any]) -> None:
+        """Close the files, make them durable, and write the manifest.
+
+        Args:
+            fingerprint: identifies the config and the raw files that the dataset was made from.
+            details: further JSON to keep in the manifest (source files, quarantined rows, ...).
+        """
+        splits = {split: writer.finish() for split, writer in self._splits.items()}
+        manifest = {
+            "format_version": FORMAT_VERSION,
+            "fingerprint": fingerprint,
+            "schema": self._schema.to_json(),
+            "block_rows": self._block_rows,
+            "splits": splits,
+            **details,
+        }
+        write_json(self._folder / "manifest.json", manifest)
+
+
+class _SplitWriter:
+    def __init__(self, folder: Path, schema: pa.Schema, block_rows: int) -> None:
+        self._folder = folder
+        self._schema = schema
+        self._block_rows = block_rows
+        self._pending: list[pa.RecordBatch] = []
+        self._pending_rows = 0
+        self._files: list[dict[str, Any]] = []
+        self._writer: pa.RecordBatchFileWriter | None = None
+
+    def append(self, rows: pa.RecordBatch) -> None:
+        self._pending.append(rows)
+        self._pending_rows += rows.num_rows
+        while self._pending_rows >= self._block_rows:
+            self._write_block(self._block_rows)
+
+    def finish(self) -> dict[str, Any]:
+        if self._pending_rows:
+            self._write_block(self._pending_rows)
+        self._close_file()
+        return {"rows": sum(sum(file["blocks"]) for file in self._files), "files": self._files}
+
+    def _write_block(self, rows: int) -> None:
+        merged = pa.concat_batches(self._pending)
+        block, rest = merged.slice(0, rows), merged.slice(rows)
+        self._pending, self._pending_rows = ([rest], rest.num_rows) if rest.num_rows else ([], 0)
+        with explained_writes(self._folder):
+            self._open_file().write_batch(block)
+        self._files[-1]["blocks"].append(block.num_rows)
+        if len(self._files[-1]["blocks"]) == FILE_BLOCKS:
+            self._close_file()
+
+    def _open_file(self) -> Any:
+        if self._writer is None:
+            self._folder.mkdir(parents=True, exist_ok=True)
+            name = f"{len(self._files):05d}.arrow"
+            self._writer = pa.ipc.new_file(str(self._folder / name), self._schema)
+            self._files.append({"name": name, "blocks": []})
+        return self._writer
+
+    def _close_file(self) -> None:
+        if self._writer is not None:
+            path = self._folder / self._files[-1]["name"]
+            with explained_writes(path):
+                self._writer.close()
+                sync(path)
+            self._writer = None
+
+
+@dataclass(frozen=True, slots=True)
+class SplitBlocks:
+    """The blocks of one split, in file order, opened as memory maps on demand.
+
+    Attributes:
+        folder: the split's folder.
+        blocks: (file name, index in the file, rows) of each block.
+    """
+
+    folder: Path
+    blocks: tuple[tuple[str, int, int], ...]
+
+    @property
+    def rows(self) -> int:
+        return sum(rows for _, _, rows in self.blocks)
+
+    def read(self, block: int) -> pa.RecordBatch:
+        """Zero-copy view of one block.
+
+        Raises:
+            DataError: the file is missing, truncated, or not what the manifest says.
+        """
+        name, index, rows = self.blocks[block]
+        path = self.folder / name
+        try:
+            batch = pa.ipc.open_file(pa.memory_map(str(path))).get_batch(index)
+        except (OSError, pa.ArrowInvalid) as error:
+            raise DataError(
+                f"{path}: block {index} cannot be read: {error}",
+                "delete the prepared folder and run `ziggurat prepare` again",
+            ) from error
+        if batch.num_rows != rows:
+            raise DataError(
+                f"{path}: block {index} holds {batch.num_rows} rows, the manifest says {rows}",
+                "delete the prepared folder and run `ziggurat prepare` again",
+            )
+        return batch
+
+
+class Dataset:
+    """A prepared dataset folder, opened for reading.
+
+    Raises:
+        DataError: the folder holds no finished dataset, or one of another format version.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        path = folder / "manifest.json"
+        try:
+            self.manifest: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise DataError(
+                f"{folder}: no prepared dataset (manifest.json is missing)", "run `ziggurat prepare` first"
+            ) from None
+        version = self.manifest.get("format_version")
+        if version != FORMAT_VERSION:
+            raise DataError(
+                f"{path}: dataset format {version!r}, this ziggurat reads {FORMAT_VERSION}",
+                "delete the folder and run `ziggurat prepare` again",
+            )
+        self.schema = Schema.from_json(self.manifest["schema"])
+
+    @property
+    def fingerprint(self) -> str:
+        return self.manifest["fingerprint"]
+
+    def split(self, name: Split) -> SplitBlocks:
+        """The blocks of ``train``, ``validation`` or ``test`` (possibly none)."""
+        files = self.manifest["splits"][name]["files"]
+        blocks = tuple((file["name"], i, rows) for file in files for i, rows in enumerate(file["blocks"]))
+        return SplitBlocks(self.folder / name, blocks)

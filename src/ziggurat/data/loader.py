@@ -1,0 +1,200 @@
+"""Batches from an encoded dataset: shuffled by block and within, split over ranks, prefetched, resumable to the row.
+
+The rows of an epoch form one *stream*, the same for every rank and world size:
+
+1. the blocks of the split are permuted (seeded by seed and epoch) and grouped into *pools* of ``pool_blocks``;
+2. the rows of a pool are permuted (seeded by seed, epoch and the pool's number).
+
+Step i takes the next ``batch_size * world_size`` rows of the stream, and rank r the r-th even part of them. A cursor is
+therefore just (epoch, rows of the stream consumed): it can be saved between any two steps, restored exactly, and even
+restored at another world size. Only the last step of an epoch is short; where it holds fewer rows than there are ranks
+it is left out, so no rank ever waits for a batch that another does not have.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from ziggurat.core.batch import Batch
+from ziggurat.core.errors import ConfigError
+from ziggurat.core.schema import Schema
+from ziggurat.data.columns import Columns, Rows, concatenate
+from ziggurat.data.dataset import SplitBlocks
+
+
+@dataclass(frozen=True, slots=True)
+class Cursor:
+    """Where training stands in the data: ``rows`` of epoch ``epoch``'s stream (over all ranks) are consumed."""
+
+    epoch: int = 0
+    rows: int = 0
+
+
+class Loader:
+    """Iterates over a split's batches for one rank.
+
+    Args:
+        blocks: the split.
+        schema: the dataset's schema.
+        batch_size: rows per step and rank.
+        shuffle: permute blocks and rows; otherwise file order.
+        seed: of the permutations.
+        rank, world_size: which even part of each step's rows is ours.
+        pool_blocks: blocks that are shuffled together; memory is ``pool_blocks * block_rows * row bytes``, twice.
+        prefetch: batches made ahead by a thread; 0 makes them in the caller's thread.
+
+    Raises:
+        ConfigError: shuffled training batches larger than the data.
+    """
+
+    def __init__(
+        self,
+        blocks: SplitBlocks,
+        schema: Schema,
+        batch_size: int,
+        *,
+        shuffle: bool,
+        seed: int = 0,
+        rank: int = 0,
+        world_size: int = 1,
+        pool_blocks: int = 8,
+        prefetch: int = 2,
+    ) -> None:
+        if shuffle and batch_size * world_size > blocks.rows:
+            raise ConfigError(
+                f"training.batch_size={batch_size} on {world_size} rank(s) exceeds the {blocks.rows} training rows",
+                f"--set training.batch_size={max(1, blocks.rows // world_size)} or smaller, or give more data",
+            )
+        self._blocks, self._schema = blocks, schema
+        self._batch_size, self._shuffle, self._seed = batch_size, shuffle, seed
+        self._rank, self._world_size = rank, world_size
+        self._pool_blocks, self._prefetch = pool_blocks, prefetch
+
+    @property
+    def rows(self) -> int:
+        """Rows of an epoch over all ranks."""
+        return self._blocks.rows
+
+    @property
+    def steps_per_epoch(self) -> int:
+        step_rows = self._batch_size * self._world_size
+        full, rest = divmod(self.rows, step_rows)
+        return full + (rest >= self._world_size)
+
+    def epoch(self, start: Cursor) -> Iterator[tuple[Batch, Cursor]]:
+        """The remaining batches of ``start.epoch``, each with the cursor that stands behind it.
+
+        The cursor behind the epoch's last batch is the beginning of the next epoch.
+        """
+        source = self._generate(start)
+        return _ahead(source, self._prefetch) if self._prefetch else source
+
+    def _generate(self, start: Cursor) -> Iterator[tuple[Batch, Cursor]]:
+        step_rows = self._batch_size * self._world_size
+        stream = _Stream(self._blocks, self._schema, self._order(start.epoch), self._pool_blocks, self._row_order)
+        position, epoch = start.rows, start.epoch
+        while position < self.rows:
+            end = min(position + step_rows, self.rows)
+            size = end - position
+            if size < self._world_size:
+                return
+            mine = range(
+                position + size * self._rank // self._world_size, position + size * (self._rank + 1) // self._world_size
+            )
+            batch = stream.batch(mine.start, mine.stop, epoch)
+            done = end >= self.rows or self.rows - end < self._world_size
+            yield batch, Cursor(epoch + 1, 0) if done else Cursor(epoch, end)
+            position = end
+
+    def _order(self, epoch: int) -> Rows:
+        count = len(self._blocks.blocks)
+        if not self._shuffle:
+            return np.arange(count)
+        return np.random.default_rng([self._seed, epoch, 0]).permutation(count)
+
+    def _row_order(self, epoch: int, pool: int, rows: int) -> Rows | None:
+        return np.random.default_rng([self._seed, epoch, 1, pool]).permutation(rows) if self._shuffle else None
+
+
+_RowOrder = Callable[[int, int, int], "Rows | None"]
+"""(epoch, pool, rows) -> the permutation of the pool's rows, or None for file order."""
+
+
+class _Stream:
+    """Rows of one epoch's stream by position; holds at most the pools that a batch touches."""
+
+    def __init__(
+        self, blocks: SplitBlocks, schema: Schema, order: Rows, pool_blocks: int, row_order: _RowOrder
+    ) -> None:
+        self._blocks, self._schema, self._row_order = blocks, schema, row_order
+        self._pools = [order[i : i + pool_blocks] for i in range(0, len(order), pool_blocks)]
+        sizes = [sum(blocks.blocks[int(b)][2] for b in pool) for pool in self._pools]
+        self._starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
+        self._loaded: tuple[int, Columns, Rows | None] | None = None
+
+    def batch(self, start: int, stop: int, epoch: int) -> Batch:
+        """Rows ``start`` to ``stop`` of the stream; they may run over from one pool into the next."""
+        pieces: list[Batch] = []
+        while start < stop:
+            pool = int(np.searchsorted(self._starts, start, side="right")) - 1
+            first, end = int(self._starts[pool]), min(stop, int(self._starts[pool + 1]))
+            columns, order = self._load(pool, epoch)
+            rows = np.arange(start - first, end - first) if order is None else order[start - first : end - first]
+            pieces.append(columns.batch(rows))
+            start = end
+        return pieces[0] if len(pieces) == 1 else concatenate(pieces, self._schema)
+
+    def _load(self, pool: int, epoch: int) -> tuple[Columns, Rows | None]:
+        if self._loaded is None or self._loaded[0] != pool:
+            self._loaded = None  # let go of the old pool before the next is read
+            columns = Columns([self._blocks.read(int(block)) for block in self._pools[pool]], self._schema)
+            self._loaded = (pool, columns, self._row_order(epoch, pool, columns.rows))
+        return self._loaded[1], self._loaded[2]
+
+
+_Item = tuple[Batch, Cursor]
+
+
+class _Failure:
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+
+def _ahead(source: Iterator[_Item], depth: int) -> Iterator[_Item]:
+    """``source``, produced by a thread up to ``depth`` items ahead; its errors are raised here."""
+    items: queue.Queue[_Item | _Failure | None] = queue.Queue(maxsize=depth)
+    closed = threading.Event()
+
+    def put(item: _Item | _Failure | None) -> bool:
+        while not closed.is_set():
+            try:
+                items.put(item, timeout=0.1)
+                return True
+            except queue.Full:
+                continue
+        return False
+
+    def produce() -> None:
+        try:
+            for item in source:
+                if not put(item):
+                    return
+            put(None)
+        except BaseException as error:  # noqa: BLE001 - handed to the consumer, which raises it
+            put(_Failure(error))
+
+    thread = threading.Thread(target=produce, name="loader", daemon=True)
+    thread.start()
+    try:
+        while (item := items.get()) is not None:
+            if isinstance(item, _Failure):
+                raise item.error
+            yield item
+    finally:
+        closed.set()
+        thread.join()
