@@ -12,6 +12,7 @@ import subprocess
 import sys
 from dataclasses import dataclass
 from importlib import metadata
+from pathlib import Path
 from typing import Literal
 
 from ziggurat.core import versions
@@ -139,8 +140,7 @@ def nvidia_driver() -> tuple[str, tuple[str, ...]] | None:
 def _torch_cuda() -> str | None:
     """The CUDA release torch was built for, from the text of its ``version.py``: importing torch is what may crash."""
     try:
-        path = metadata.distribution("torch").locate_file("torch/version.py")
-        text = str(path.read_text(encoding="utf-8"))  # pyright: ignore[reportAttributeAccessIssue]  (a Path on disk)
+        text = Path(str(metadata.distribution("torch").locate_file("torch/version.py"))).read_text(encoding="utf-8")
     except (metadata.PackageNotFoundError, OSError):
         return None
     found = re.search(r"""^cuda\b[^=]*=\s*['"]([\d.]+)['"]""", text, re.MULTILINE)

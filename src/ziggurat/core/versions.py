@@ -1,6 +1,7 @@
 """The versions that were tested together: the single source that the installer, the doctor and the run folder read.
 
-Standard library only and no import of ziggurat: ``tools/install.py`` loads this file before anything is installed.
+Standard library only and no import of ziggurat: ``tools/install.py`` loads this file before anything is installed, and
+an old Python must get as far as its message.
 
 fbgemm's compiled kernels and torchrec's Python fit one torch release each: fbgemm 1.7.0 and 1.9.0 fail to import with
 torch 2.13.0. torchrec declares the CUDA build of fbgemm whatever the machine has, so it is installed without its
@@ -9,19 +10,17 @@ dependencies, and fbgemm beside it in the flavour that the machine can use.
 
 from __future__ import annotations
 
-from typing import Dict, List, Tuple  # noqa: UP035  (an old Python must get as far as the installer's message)
-
-PYTHON_MINIMUM: Tuple[int, int] = (3, 11)  # noqa: UP006
+PYTHON_MINIMUM: tuple[int, int] = (3, 11)
 
 TORCH = "2.13.0"
 TORCHREC = "1.8.0"
 FBGEMM = "1.8.0"
 
 #: flavour -> the distribution that carries fbgemm's kernels for it; both unpack to the package ``fbgemm_gpu``.
-FBGEMM_DISTRIBUTION: Dict[str, str] = {"cpu": "fbgemm-gpu-cpu", "cuda": "fbgemm-gpu"}  # noqa: UP006
+FBGEMM_DISTRIBUTION: dict[str, str] = {"cpu": "fbgemm-gpu-cpu", "cuda": "fbgemm-gpu"}
 
 #: importable top-level packages of the library's own dependencies -> their distribution names.
-LIBRARIES: Dict[str, str] = {  # noqa: UP006
+LIBRARIES: dict[str, str] = {
     "pydantic": "pydantic",
     "ruamel.yaml": "ruamel.yaml",
     "typer": "typer",
@@ -44,7 +43,7 @@ LIBRARIES: Dict[str, str] = {  # noqa: UP006
 }
 
 
-def engine_requirements(flavour: str, torch_index: bool = False) -> List[str]:  # noqa: UP006
+def engine_requirements(flavour: str, torch_index: bool = False) -> list[str]:
     """The pip requirements of torch and fbgemm for a flavour; torchrec follows separately, without dependencies.
 
     For CUDA ``===`` refuses a local build such as ``2.13.0+cpu`` that pip would otherwise prefer, unless the user named
