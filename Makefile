@@ -1,0 +1,60 @@
+# `make` lists the targets. Everything lives in .venv; nothing outside this folder is touched but caches of pip.
+PYTHON ?= $(shell command -v python3.11 || command -v python3 || echo python3)
+VENV := .venv
+BIN := $(VENV)/bin
+SOURCES := src tests tools $(wildcard bench)
+DATASETS := datasets
+RUN := runs/movielens
+PYTEST_WORKERS ?= 2
+
+.DEFAULT_GOAL := help
+.PHONY: help install dev demo test lint format typecheck imports unit smoke lock clean
+
+help: ## list the targets
+	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+install: ## create .venv with ziggurat and what it needs (CPU or CUDA, by what the machine has)
+	@$(PYTHON) tools/install.py --venv $(VENV)
+
+dev: ## the same, with the tools that `make test` runs
+	@$(PYTHON) tools/install.py --dev --venv $(VENV)
+
+demo: install ## fetch MovieLens-100K, train, evaluate and write the report
+	$(BIN)/ziggurat datasets get movielens-100k --out $(DATASETS)/movielens-100k
+	$(BIN)/ziggurat train examples/movielens.yaml --set data.folder=$(DATASETS)/movielens-100k --run $(RUN)
+	$(BIN)/ziggurat evaluate $(RUN)
+	$(BIN)/ziggurat report $(RUN)
+
+test: dev ## every gate that CI runs
+	@$(MAKE) --no-print-directory lint typecheck imports unit smoke
+
+lint: dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+format: dev ## format the code and sort its imports
+	$(BIN)/ruff check --fix .
+	$(BIN)/ruff format .
+
+typecheck: dev
+	$(BIN)/basedpyright
+
+imports: dev
+	$(BIN)/lint-imports
+
+unit: dev ## the tests alone, with coverage
+	$(BIN)/pytest -n $(PYTEST_WORKERS) --cov --cov-report=term
+
+smoke: dev
+	@if [ -f bench/__main__.py ]; then \
+	  for name in $$($(BIN)/python -m bench list --names); do $(BIN)/python -m bench run $$name --quick || exit 1; done; \
+	fi
+
+lock: ## write requirements/lock.txt anew from what is installed in .venv
+	@{ sed -n '/^#/p' requirements/lock.txt; $(BIN)/python -m pip freeze --all --exclude-editable \
+	  | grep -viE '^(torch|torchrec|fbgemm[-_]gpu([-_]cpu)?|pip|nvidia[-_a-z0-9]*|triton|ziggurat)(==| @)'; } > requirements/lock.new
+	@mv requirements/lock.new requirements/lock.txt
+
+clean: ## remove .venv and every cache; datasets, prepared data and runs stay
+	rm -rf $(VENV) .pytest_cache .ruff_cache .hypothesis .coverage .import_linter_cache build dist
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
