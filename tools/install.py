@@ -7,10 +7,11 @@ Run by any Python 3.11 or newer with its standard library alone. Environment:
 
     ZIGGURAT_FLAVOUR=cpu|cuda   instead of asking ``nvidia-smi``
     TORCH_INDEX=URL             an index for the torch wheel alone, such as PyTorch's own CPU index. Without it torch
-                                comes from pip's configured index, whose Linux wheel carries CUDA: larger, runs on CPU too
+                                comes from pip's configured index, whose Linux wheel carries CUDA: larger, but it
+                                runs on a CPU too
 
-Every other setting of pip (index, proxy, certificates, ``PIP_FIND_LINKS``) is honoured as pip itself does. Versions come
-from ``src/ziggurat/core/versions.py`` (the engine) and ``requirements/lock.txt`` (everything else).
+Every other setting of pip (index, proxy, certificates, ``PIP_FIND_LINKS``) is honoured as pip itself does.
+Versions come from ``src/ziggurat/core/versions.py`` (the engine) and ``requirements/lock.txt`` (everything else).
 """
 
 from __future__ import annotations
@@ -25,6 +26,10 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
 
 ROOT = Path(__file__).resolve().parent.parent
 LOCK = ROOT / "requirements" / "lock.txt"
@@ -39,11 +44,11 @@ OFFLINE_SIGNS = (
 class InstallError(Exception):
     """Something the user can mend: (what is wrong, how to mend it)."""
 
-    def __init__(self, problem, mend):
+    def __init__(self, problem: str, mend: str) -> None:
         super().__init__(f"{problem}\n  mend: {mend}")
 
 
-def main(arguments=None):
+def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(description="Install ziggurat into a virtual environment.")
     parser.add_argument("--dev", action="store_true", help="also install the tools that `make test` runs")
     parser.add_argument("--venv", type=Path, default=ROOT / ".venv", help="where (default: .venv)")
@@ -85,7 +90,7 @@ def install(venv: Path, dev: bool) -> None:
     print(f"install: done in {time.monotonic() - started:.0f} s; try {venv / 'bin' / 'ziggurat'} doctor", flush=True)
 
 
-def steps(versions, flavour: str, dev: bool):
+def steps(versions: Any, flavour: str, dev: bool) -> Iterator[tuple[str, list[str]]]:
     """(title, arguments of ``pip install``) in order.
 
     The build tools come first, at locked versions, so that nothing is built in an isolated environment: that would
@@ -104,15 +109,17 @@ def steps(versions, flavour: str, dev: bool):
     yield "torchrec", ["--no-deps", f"torchrec=={versions.TORCHREC}"]
 
 
-def load_versions():
+def load_versions() -> Any:
     """``ziggurat.core.versions`` by its path: the package is not installed yet."""
     spec = importlib.util.spec_from_file_location("versions", ROOT / "src" / "ziggurat" / "core" / "versions.py")
+    assert spec is not None
+    assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
 
 
-def check_python(minimum) -> None:
+def check_python(minimum: tuple[int, int]) -> None:
     if sys.version_info[:2] < minimum:
         raise InstallError(
             f"this is Python {sys.version.split()[0]}, ziggurat needs {minimum[0]}.{minimum[1]} or newer",
@@ -160,14 +167,14 @@ def fingerprint(venv: Path) -> str:
     return digest.hexdigest()
 
 
-def read_stamp(stamp: Path):
+def read_stamp(stamp: Path) -> dict[str, Any]:
     try:
         return json.loads(stamp.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
 
 
-def is_current(stamp: Path, wanted) -> bool:
+def is_current(stamp: Path, wanted: Mapping[str, Any]) -> bool:
     """Whether the stamp says what is wanted; an environment with the development tools serves without them too."""
     found = read_stamp(stamp)
     same = all(found.get(key) == wanted[key] for key in ("fingerprint", "flavour"))
@@ -199,11 +206,11 @@ def create_environment(venv: Path, afresh: bool) -> None:
         output = (answer.stdout + answer.stderr).strip()
         raise InstallError(
             f"could not create {venv}: {output or 'no reason given'}",
-            "check that the disk has space and the folder is writable, and that the venv module of this Python is whole",
+            "check that the disk has space, the folder is writable and this Python's venv module is whole",
         )
 
 
-def run_pip(venv: Path, title: str, arguments) -> None:
+def run_pip(venv: Path, title: str, arguments: Sequence[str]) -> None:
     """``pip install`` with its full output in ``install.log`` and one line a step on the screen."""
     log = venv / "install.log"
     command = [str(venv / "bin" / "python"), "-m", "pip", "install", "--disable-pip-version-check", "--no-input"]
@@ -212,7 +219,7 @@ def run_pip(venv: Path, title: str, arguments) -> None:
     with log.open("a", encoding="utf-8") as sink:
         sink.write(f"\n== {title}: pip install {' '.join(arguments)}\n")
         sink.flush()
-        output = []
+        output: list[str] = []
         with subprocess.Popen(
             [*command, *arguments], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
         ) as pip:
@@ -229,7 +236,7 @@ def run_pip(venv: Path, title: str, arguments) -> None:
     print(f"{clear}  {title}: {time.monotonic() - started:.0f} s", flush=True)
 
 
-def explained(output, log: Path) -> InstallError:
+def explained(output: Sequence[str], log: Path) -> InstallError:
     """What pip's last words mean for the user."""
     text = "".join(output)
     errors = [line.strip() for line in output if line.startswith("ERROR")] or [line.strip() for line in output[-5:]]
