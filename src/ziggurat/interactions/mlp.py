@@ -1,0 +1,78 @@
+"""The multi-layer perceptron: the deep part of every model and the bottom of DLRM.
+
+Shape legend: B rows, F fields, D embedding dim, N = F·D inputs, n outputs.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import Annotated, Literal
+
+from pydantic import Field
+from torch import Tensor, nn
+
+from ziggurat.core.config import Config
+from ziggurat.interactions.block import Block
+
+Activation = Literal["relu", "leaky_relu", "gelu", "silu", "tanh"]
+Norm = Literal["none", "batch", "layer"]
+
+_ACTIVATIONS: dict[Activation, type[nn.Module]] = {
+    "relu": nn.ReLU,
+    "leaky_relu": nn.LeakyReLU,
+    "gelu": nn.GELU,
+    "silu": nn.SiLU,
+    "tanh": nn.Tanh,
+}
+_NORMS: dict[Norm, type[nn.Module]] = {"none": nn.Identity, "batch": nn.BatchNorm1d, "layer": nn.LayerNorm}
+
+
+class MLP(Block):
+    """Hidden layers ``dropout(activation(norm(W x + b)))`` and, if asked for, one linear layer after them.
+
+    Takes (B, N), or (B, F, D) with F·D = N, which it reads flattened; returns (B, n).
+
+    Args:
+        inputs: N, at least 1.
+        config: the hidden layers; they may be none.
+        outputs: n of a last layer without norm, activation and dropout; None leaves that layer out, and n is then the
+            width of the last hidden layer (N when there is none).
+    """
+
+    class Config(Config):
+        """The hidden layers."""
+
+        hidden: tuple[Annotated[int, Field(ge=1)], ...] = (256, 128)
+        """Width of each hidden layer, from the input on; an empty list leaves only the output layer."""
+
+        activation: Activation = "relu"
+        """Applied after each hidden layer."""
+
+        norm: Norm = "none"
+        """Normalisation between a hidden layer's matrix product and its activation."""
+
+        dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
+        """Share of each hidden layer's outputs that is zeroed while training."""
+
+    def __init__(self, inputs: int, config: MLP.Config, outputs: int | None = None) -> None:
+        super().__init__()
+        assert inputs >= 1, inputs
+        self.widths = (inputs, *config.hidden, *(() if outputs is None else (outputs,)))
+        self.out_features = self.widths[-1]
+        layers: list[nn.Module] = []
+        for width, following in pairwise((inputs, *config.hidden)):
+            layers.append(nn.Linear(width, following))
+            if config.norm != "none":
+                layers.append(_NORMS[config.norm](following))
+            layers.append(_ACTIVATIONS[config.activation]())
+            if config.dropout > 0:
+                layers.append(nn.Dropout(config.dropout))
+        if outputs is not None:
+            layers.append(nn.Linear(self.widths[-2], outputs))
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.layers(inputs.flatten(1))
+
+    def matmul_flops(self) -> int:
+        return sum(2 * width * following for width, following in pairwise(self.widths))
