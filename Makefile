@@ -37,7 +37,7 @@ format: dev ## format the code and sort its imports
 	$(BIN)/ruff format .
 
 typecheck: dev
-	$(BIN)/basedpyright
+	$(BIN)/basedpyright --pythonpath $(BIN)/python
 
 imports: dev
 	$(BIN)/lint-imports
