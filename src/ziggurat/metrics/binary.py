@@ -1,0 +1,223 @@
+"""All figures of one binary task, streamed.
+
+log-loss    = Σ w (max(x, 0) − x y + log(1 + e^−|x|)) / Σ w       from the logit x, so no probability is ever clipped
+NE          = log-loss / H(base rate)                             He et al. 2014, "Practical lessons from predicting
+                                                                  clicks on ads at Facebook", eq. 3
+calibration = Σ w σ(x) / Σ w y                                    the same paper, section 3
+
+The state is a function of the multiset of rows seen: the same bits whatever the order of updates and merges. Integer
+histograms carry ranking and calibration bins (``scores``, ``grouped``), exact sums carry loss and predictions
+(``exact_sum``); rows wait in a buffer only to be sorted many at a time.
+
+Shape legend: B rows.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ziggurat.core.errors import DataError
+from ziggurat.metrics.calibration import calibration_bins
+from ziggurat.metrics.config import MetricsConfig
+from ziggurat.metrics.exact_sum import ExactSum
+from ziggurat.metrics.grouped import GroupedScores
+from ziggurat.metrics.ranking import auc
+from ziggurat.metrics.rows import WEIGHT_UNITS, Rows, concatenate, read_rows
+from ziggurat.metrics.scores import ScoreHistogram
+
+_BUFFER_ROWS = 1 << 16
+_NAN = float("nan")
+
+
+class BinaryMetrics:
+    """Streaming figures of one task.
+
+    Args:
+        config: memory budgets and bins.
+        grouped: whether GAUC is wanted; then every update needs ``groups_B``.
+    """
+
+    def __init__(self, config: MetricsConfig | None = None, grouped: bool = False) -> None:
+        self.config = config or MetricsConfig()
+        self.rows = 0
+        self.not_finite_rows = 0
+        self._histogram = ScoreHistogram(self.config.score_keys)
+        self._groups = GroupedScores(self.config.gauc_entries) if grouped else None
+        self._loss = ExactSum()
+        self._prediction = ExactSum()
+        self._buffer: list[Rows] = []
+        self._buffered_rows = 0
+        self._group_buffer: list[Rows] = []
+        self._group_buffered_rows = 0
+
+    @property
+    def histogram(self) -> ScoreHistogram:
+        """Scores per class, from which the curves are drawn."""
+        self._flush()
+        return self._histogram
+
+    def update(
+        self,
+        logits_B: npt.ArrayLike,
+        labels_B: npt.ArrayLike,
+        weights_B: npt.ArrayLike | None = None,
+        groups_B: npt.ArrayLike | None = None,
+    ) -> None:
+        """Count a batch: float32 logits (others are rounded to it), labels in {0, 1}, weights ≥ 0, integer group keys.
+
+        Rows whose logit is infinite or not a number are counted and make every figure undefined.
+
+        Raises:
+            DataError: see :func:`~ziggurat.metrics.rows.read_rows`; or group keys are missing.
+        """
+        if self._groups is not None and groups_B is None:
+            raise DataError("metrics: GAUC was asked for but this batch has no group keys", "name a data.group column")
+        rows, finite_B = read_rows(logits_B, labels_B, weights_B, groups_B if self._groups is not None else None)
+        self.add(rows if finite_B.all() else rows.take(finite_B), int((~finite_B).sum()))
+
+    def add(self, rows: Rows, not_finite_rows: int = 0) -> None:
+        """Count rows that were read before; logits must be finite."""
+        self.rows += len(rows) + not_finite_rows
+        self.not_finite_rows += not_finite_rows
+        self._buffer.append(rows.ungrouped())
+        self._buffered_rows += len(rows)
+        if self._groups is not None:
+            assert rows.groups_B is not None
+            wanted = self._groups.wanted(rows.groups_B)
+            self._group_buffer.append(rows if wanted.all() else rows.take(wanted))
+            self._group_buffered_rows += len(self._group_buffer[-1])
+        if self._buffered_rows >= max(min(_BUFFER_ROWS, self.config.score_keys), len(self._histogram.keys_K)):
+            self._flush_scores()
+        if self._group_buffered_rows >= max(_BUFFER_ROWS, self.config.gauc_entries):
+            self._flush_groups()
+
+    def merge(self, other: BinaryMetrics) -> None:
+        """Count what ``other`` counted; it stays as it is."""
+        assert self.config == other.config, (self.config, other.config)
+        self._flush()
+        other._flush()
+        self.rows += other.rows
+        self.not_finite_rows += other.not_finite_rows
+        self._histogram.merge(other._histogram)
+        self._loss.merge(other._loss)
+        self._prediction.merge(other._prediction)
+        assert (self._groups is None) == (other._groups is None)
+        if self._groups is not None and other._groups is not None:
+            self._groups.merge(other._groups)
+
+    def compute(self) -> dict[str, float]:
+        """Every figure by name (``names.METRICS``); nan where undefined, and :meth:`undefined` says why."""
+        histogram = self.histogram
+        positives, negatives = (units / WEIGHT_UNITS for units in histogram.totals)
+        total = positives + negatives
+        usable = total > 0 and self.not_finite_rows == 0
+        base_rate = positives / total if usable else _NAN
+        log_loss = self._loss.value / total if usable else _NAN
+        entropy = _entropy(base_rate)
+        figures = {
+            "auc": auc(histogram) if usable else _NAN,
+            "log_loss": log_loss,
+            "ne": log_loss / entropy if usable and entropy > 0 else _NAN,
+            "calibration": self._prediction.value / positives if usable and positives > 0 else _NAN,
+            "ece": self._expected_error("width") if usable else _NAN,
+            "ece_mass": self._expected_error("mass") if usable else _NAN,
+            "base_rate": base_rate,
+            "mean_prediction": self._prediction.value / total if usable else _NAN,
+            "rows": float(self.rows),
+        }
+        if self._groups is not None:
+            grouped = self._groups.compute()
+            figures["gauc"] = grouped.gauc if usable else _NAN
+            figures["gauc_groups"] = float(grouped.groups_kept)
+            figures["gauc_groups_one_class"] = float(grouped.groups_one_class)
+            figures["gauc_groups_seen"] = grouped.groups_seen
+        return figures
+
+    def undefined(self) -> dict[str, str]:
+        """Why each figure that :meth:`compute` gives as nan is undefined."""
+        return {name: self._reason(name) for name, value in self.compute().items() if math.isnan(value)}
+
+    def state(self) -> dict[str, Any]:
+        """Plain integers and numpy arrays, to be pickled to another rank; equal rows give equal state."""
+        self._flush()
+        return {
+            "rows": self.rows,
+            "not_finite_rows": self.not_finite_rows,
+            "scores": self._histogram.state(),
+            "loss": self._loss.units,
+            "prediction": self._prediction.units,
+            "groups": None if self._groups is None else self._groups.state(),
+        }
+
+    @classmethod
+    def from_state(cls, config: MetricsConfig, state: dict[str, Any]) -> BinaryMetrics:
+        """What :meth:`state` gave, on another rank with the same config."""
+        made = cls(config, grouped=state["groups"] is not None)
+        made.rows, made.not_finite_rows = int(state["rows"]), int(state["not_finite_rows"])
+        made._histogram = ScoreHistogram.from_state(config.score_keys, state["scores"])
+        made._loss, made._prediction = ExactSum(state["loss"]), ExactSum(state["prediction"])
+        if state["groups"] is not None:
+            made._groups = GroupedScores.from_state(config.gauc_entries, state["groups"])
+        return made
+
+    def _expected_error(self, cut: Any) -> float:
+        return calibration_bins(self._histogram, self.config.calibration_bins, cut).expected_error
+
+    def _reason(self, name: str) -> str:
+        positives, negatives = self._histogram.totals
+        if self.not_finite_rows:
+            return f"{self.not_finite_rows} of {self.rows} logits are infinite or not a number"
+        if self.rows == 0:
+            return "no rows"
+        if positives + negatives == 0:
+            return f"all {self.rows} weights are zero"
+        if positives == 0:
+            return f"none of {self.rows} rows is positive"
+        if negatives == 0:
+            return f"all {self.rows} rows are positive"
+        assert name == "gauc", name
+        assert self._groups is not None
+        if self._groups.compute().groups_kept == 0:
+            return f"no group fits into gauc_entries = {self.config.gauc_entries}"
+        return "no group holds both classes"
+
+    def _flush(self) -> None:
+        self._flush_scores()
+        self._flush_groups()
+
+    def _flush_scores(self) -> None:
+        if self._buffered_rows:
+            rows = concatenate(self._buffer)
+            self._histogram.add(rows)
+            for start in range(0, len(rows), _BUFFER_ROWS):  # in pieces that stay in the processor's cache
+                loss_B, prediction_B = _loss_and_prediction(rows.take(slice(start, start + _BUFFER_ROWS)))
+                self._loss.add(loss_B)
+                self._prediction.add(prediction_B)
+        self._buffer, self._buffered_rows = [], 0
+
+    def _flush_groups(self) -> None:
+        if self._groups is not None and self._group_buffered_rows:
+            self._groups.add(concatenate(self._group_buffer))
+        self._group_buffer, self._group_buffered_rows = [], 0
+
+
+def _loss_and_prediction(rows: Rows) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Weighted log-loss and predicted probability of each row, float64."""
+    logit_B = rows.logits_B.astype(np.float64)
+    decay_B = np.exp(-np.abs(logit_B))
+    wrong_B = np.where(rows.positive_B, -logit_B, logit_B)
+    weight_B = rows.units_B / WEIGHT_UNITS
+    loss_B = (np.maximum(wrong_B, 0.0) + np.log1p(decay_B)) * weight_B
+    prediction_B = np.where(logit_B >= 0, 1.0, decay_B) / (1.0 + decay_B) * weight_B
+    return loss_B, prediction_B
+
+
+def _entropy(rate: float) -> float:
+    """Nats of a coin that falls on heads at ``rate``; 0 where it cannot be otherwise or is unknown."""
+    if not 0.0 < rate < 1.0:
+        return 0.0
+    return -(rate * math.log(rate) + (1.0 - rate) * math.log1p(-rate))

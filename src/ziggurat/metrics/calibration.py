@@ -1,0 +1,66 @@
+"""Do predicted probabilities come true? Bins of predictions against observed rates, and their expected error.
+
+Two ways to cut the bins, both from the score histogram (whose mean logit per key stands for its rows: exact while the
+histogram is at level 0):
+
+- equal width: [0, 1/n), [1/n, 2/n), … on the probability. The usual definition; where click rates are low nearly all
+  rows fall into the first bin and it sees little.
+- equal mass: rows ordered by score, cut into n parts of the same weight. A key is never split: it goes where the middle
+  of its weight lies, so heavy ties leave fewer, fuller bins.
+
+ECE = Σ_b (w_b / Σ w) · |mean prediction_b − observed rate_b|   (Naeini et al. 2015; Nixon et al. 2019 for equal mass)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from ziggurat.metrics.rows import WEIGHT_UNITS
+from ziggurat.metrics.scores import ScoreHistogram
+
+Float64Array = npt.NDArray[np.float64]
+Cut = Literal["width", "mass"]
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationBins:
+    """The bins that hold any weight, by rising prediction; all float64, shape (N,)."""
+
+    mean_prediction_N: Float64Array
+    observed_rate_N: Float64Array
+    weight_N: Float64Array
+
+    @property
+    def expected_error(self) -> float:
+        """ECE; nan without rows."""
+        total = self.weight_N.sum()
+        if total == 0:
+            return float("nan")
+        return float((np.abs(self.mean_prediction_N - self.observed_rate_N) * self.weight_N).sum() / total)
+
+
+def calibration_bins(histogram: ScoreHistogram, bins: int, cut: Cut) -> CalibrationBins:
+    """Cut the predictions into ``bins`` and compare each bin's mean prediction with its share of positives."""
+    weight_K = (histogram.positive_K + histogram.negative_K) / WEIGHT_UNITS
+    prediction_K = sigmoid(histogram.logits)
+    if cut == "width":
+        position_K = prediction_K
+    else:
+        position_K = (np.cumsum(weight_K) - weight_K / 2) / max(float(weight_K.sum()), 1 / WEIGHT_UNITS)
+    bin_K = np.minimum((position_K * bins).astype(np.int64), bins - 1)
+    all_weight_N = np.bincount(bin_K, weight_K, bins).astype(np.float64)
+    filled = all_weight_N > 0
+    weight_N = all_weight_N[filled]
+    predicted_N = np.bincount(bin_K, weight_K * prediction_K, bins)[filled]
+    positive_N = np.bincount(bin_K, histogram.positive_K / WEIGHT_UNITS, bins)[filled]
+    return CalibrationBins(predicted_N / weight_N, positive_N / weight_N, weight_N)
+
+
+def sigmoid(logits: Float64Array) -> Float64Array:
+    """1 / (1 + exp(-x)) without overflow."""
+    decay = np.exp(-np.abs(logits))
+    return np.where(logits >= 0, 1.0, decay) / (1.0 + decay)

@@ -1,0 +1,69 @@
+"""What the figures are called, what each means, and which way is better."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+from ziggurat.core.errors import ConfigError, nearest
+
+Better = Literal["higher", "lower", "neither"]
+
+
+@dataclass(frozen=True, slots=True)
+class MetricInfo:
+    """A figure's reading.
+
+    Attributes:
+        title: for tables and plots.
+        better: which way is better; ``neither`` where the best value lies between or the figure only describes.
+        meaning: one sentence.
+    """
+
+    title: str
+    better: Better
+    meaning: str
+
+
+METRICS: dict[str, MetricInfo] = {
+    "auc": MetricInfo(
+        "AUC", "higher", "Chance that a random positive is scored above a random negative; 0.5 is guessing."
+    ),
+    "gauc": MetricInfo("GAUC", "higher", "AUC within each group, averaged over groups by their impressions."),
+    "log_loss": MetricInfo("Log-loss", "lower", "Mean negative log-likelihood of the labels, in nats."),
+    "loss": MetricInfo("Loss", "lower", "The objective that training minimises."),
+    "ne": MetricInfo(
+        "NE", "lower", "Log-loss over that of always predicting the base rate; 1 means nothing was learnt."
+    ),
+    "ece": MetricInfo("ECE", "lower", "Mean gap between predicted and observed rate over bins of equal width."),
+    "ece_mass": MetricInfo("ECE, equal mass", "lower", "The same over bins that hold equally many rows."),
+    "calibration": MetricInfo("Calibration", "neither", "Sum of predictions over sum of labels; best at 1."),
+    "base_rate": MetricInfo("Base rate", "neither", "Share of positives."),
+    "mean_prediction": MetricInfo("Mean prediction", "neither", "Mean predicted probability."),
+    "rows": MetricInfo("Rows", "neither", "Rows evaluated."),
+    "gauc_groups": MetricInfo("Groups kept", "neither", "Groups that GAUC looked at."),
+    "gauc_groups_one_class": MetricInfo("Groups of one class", "neither", "Kept groups that GAUC cannot rank."),
+    "gauc_groups_seen": MetricInfo("Groups seen", "neither", "All groups; estimated once not all are kept."),
+}
+
+
+def base_name(name: str) -> str:
+    """``auc`` for ``auc``, ``like/auc`` and ``like/gender=2/auc``."""
+    return name.rsplit("/", 1)[-1]
+
+
+def higher_is_better(name: str) -> bool:
+    """Whether early stopping on ``name`` (with or without a task's prefix) should wait for it to rise.
+
+    Raises:
+        ConfigError: no such figure, or one without a better direction.
+    """
+    info = METRICS.get(base_name(name))
+    directed = [known for known, entry in METRICS.items() if entry.better != "neither"]
+    if info is None:
+        close = nearest(base_name(name), directed)
+        hint = f"did you mean {close!r}? " if close else ""
+        raise ConfigError(f"unknown metric {name!r}", f"{hint}choose one of {', '.join(directed)}")
+    if info.better == "neither":
+        raise ConfigError(f"metric {name!r} is not better when higher or lower", f"choose one of {', '.join(directed)}")
+    return info.better == "higher"

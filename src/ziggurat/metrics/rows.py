@@ -1,0 +1,112 @@
+"""One update's rows, checked once: what every accumulator in this room is fed.
+
+Weights become whole multiples of 2^-24, so that sums of them are integers and adding is associative. That is a relative
+rounding of 3e-8 at weight 1; totals may reach 2^37 (1.4e11). An unweighted row counts as weight 1 exactly.
+
+Shape legend: B rows.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ziggurat.core.errors import DataError
+from ziggurat.core.hashing import hash_integers
+
+WEIGHT_UNITS = 1 << 24
+"""Weight 1, in the units of ``Rows.units_B``."""
+
+MAX_TOTAL_UNITS = 1 << 61
+"""Above this an int64 sum of weights might wrap; we refuse instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Finite logits with their labels.
+
+    Attributes:
+        logits_B: float32, finite; negative zero has become zero, so that equal scores have equal bits.
+        positive_B: bool.
+        units_B: int64 weights, in multiples of 1 / ``WEIGHT_UNITS``.
+        groups_B: uint64 hashes of the group keys (the hash is a bijection, so groups cannot collide), or None.
+    """
+
+    logits_B: npt.NDArray[np.float32]
+    positive_B: npt.NDArray[np.bool_]
+    units_B: npt.NDArray[np.int64]
+    groups_B: npt.NDArray[np.uint64] | None
+
+    def __len__(self) -> int:
+        return len(self.logits_B)
+
+    def take(self, chosen: npt.NDArray[Any] | slice) -> Rows:
+        """The rows at these positions, under this mask, or in this range."""
+        groups_B = None if self.groups_B is None else self.groups_B[chosen]
+        return Rows(self.logits_B[chosen], self.positive_B[chosen], self.units_B[chosen], groups_B)
+
+    def ungrouped(self) -> Rows:
+        return Rows(self.logits_B, self.positive_B, self.units_B, None)
+
+
+def read_rows(
+    logits_B: npt.ArrayLike,
+    labels_B: npt.ArrayLike,
+    weights_B: npt.ArrayLike | None = None,
+    groups_B: npt.ArrayLike | None = None,
+) -> tuple[Rows, npt.NDArray[np.bool_]]:
+    """The rows of one update and a mask of those whose logit is finite (the others are still in, as they came).
+
+    Raises:
+        DataError: shapes differ, a label is neither 0 nor 1, a weight is negative or not a number, group keys are not
+            integers; names the first such row of this update.
+    """
+    with np.errstate(over="ignore"):
+        logits = np.asarray(logits_B).astype(np.float32) + np.float32(0.0)
+    labels = np.asarray(labels_B)
+    if logits.ndim != 1 or labels.shape != logits.shape:
+        raise DataError(f"metrics: logits of shape {logits.shape} with labels of shape {labels.shape}; need (B,) each")
+    positive = labels == 1
+    _refuse(~(positive | (labels == 0)), labels, "label", "0 and 1 are allowed")
+    units = np.full(len(logits), WEIGHT_UNITS, np.int64) if weights_B is None else _units(weights_B, logits.shape)
+    groups = None if groups_B is None else _group_hashes(groups_B, logits.shape)
+    return Rows(logits, positive, units, groups), np.isfinite(logits)
+
+
+def concatenate(parts: list[Rows]) -> Rows:
+    """The rows of several updates; all of them have groups, or none."""
+    groups = [part.groups_B for part in parts if part.groups_B is not None]
+    assert len(groups) in {0, len(parts)}
+    return Rows(
+        np.concatenate([part.logits_B for part in parts]),
+        np.concatenate([part.positive_B for part in parts]),
+        np.concatenate([part.units_B for part in parts]),
+        np.concatenate(groups) if groups else None,
+    )
+
+
+def _units(weights_B: npt.ArrayLike, shape: tuple[int, ...]) -> npt.NDArray[np.int64]:
+    weights = np.asarray(weights_B).astype(np.float64)
+    if weights.shape != shape:
+        raise DataError(f"metrics: weights of shape {weights.shape} with logits of shape {shape}; need the same")
+    allowed_max = float(MAX_TOTAL_UNITS // WEIGHT_UNITS)
+    _refuse(~((weights >= 0) & (weights <= allowed_max)), weights, "weight", f"0 to {allowed_max:.3g} is allowed")
+    return np.rint(weights * WEIGHT_UNITS).astype(np.int64)
+
+
+def _group_hashes(groups_B: npt.ArrayLike, shape: tuple[int, ...]) -> npt.NDArray[np.uint64]:
+    groups = np.asarray(groups_B)
+    if groups.shape != shape or not np.issubdtype(groups.dtype, np.integer):
+        raise DataError(
+            f"metrics: group keys are {groups.dtype} of shape {groups.shape}; need integers of shape {shape}"
+        )
+    return hash_integers(groups)
+
+
+def _refuse(bad_B: npt.NDArray[np.bool_], values_B: npt.NDArray[Any], what: str, allowed: str) -> None:
+    if bad_B.any():
+        row = int(np.argmax(bad_B))
+        raise DataError(f"metrics: {what} {values_B[row].item()!r} in row {row} of the update; {allowed}")

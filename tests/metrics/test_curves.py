@@ -1,0 +1,60 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.metrics import auc as area
+from sklearn.metrics import roc_curve as reference_roc
+
+from ziggurat.metrics.binary import BinaryMetrics
+from ziggurat.metrics.curves import curves
+from ziggurat.metrics.ranking import roc_curve
+
+
+def fed(logits, labels) -> BinaryMetrics:
+    metrics = BinaryMetrics()
+    metrics.update(logits, labels)
+    return metrics
+
+
+def sample(rows: int, seed: int = 0):
+    rng = np.random.default_rng(seed)
+    logits = rng.normal(-3, 1, rows).astype(np.float32)
+    return logits, (rng.random(rows) < 1 / (1 + np.exp(-logits))).astype(np.float32)
+
+
+def test_roc_of_few_rows_is_scikit_learns():
+    logits, labels = sample(150)
+    found = roc_curve(fed(logits, labels).histogram)
+    false, true, _ = reference_roc(labels, logits, drop_intermediate=False)
+    np.testing.assert_allclose(found.false_positive_rate_P, false)
+    np.testing.assert_allclose(found.true_positive_rate_P, true)
+
+
+def test_thinned_roc_keeps_ends_and_area():
+    logits, labels = sample(50_000)
+    metrics = fed(logits, labels)
+    found = roc_curve(metrics.histogram, 200)
+    x, y = found.false_positive_rate_P, found.true_positive_rate_P
+    assert len(x) <= 200
+    assert (x[0], y[0], x[-1], y[-1]) == (0, 0, 1, 1)
+    assert (np.diff(x) >= 0).all()
+    assert (np.diff(y) >= 0).all()
+    assert area(x, y) == pytest.approx(metrics.compute()["auc"], abs=1e-4)
+
+
+def test_prediction_histogram_shows_rare_events():
+    logits, labels = sample(20_000)
+    drawn = curves(fed(logits, labels).histogram, 20).predictions
+    assert drawn.upper < 0.5
+    assert drawn.positive_N.sum() == pytest.approx(1)
+    assert drawn.negative_N.sum() == pytest.approx(1)
+    probability = 1 / (1 + np.exp(-logits.astype(np.float64)))
+    expected = np.histogram(np.minimum(probability[labels == 1], drawn.upper), 40, (0, drawn.upper))[0]
+    np.testing.assert_allclose(drawn.positive_N, expected / expected.sum(), atol=1e-12)
+
+
+@pytest.mark.parametrize("labels", [[], [0, 0], [1, 1]])
+def test_a_missing_class_has_no_roc_but_does_not_fail(labels):
+    drawn = curves(fed(np.arange(len(labels)), labels).histogram, 20)
+    assert len(drawn.roc.false_positive_rate_P) == 0
+    assert drawn.calibration.weight_N.sum() == len(labels)

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+from sklearn.metrics import roc_auc_score
+
+from ziggurat.core.hashing import hash_integers
+from ziggurat.metrics.binary import BinaryMetrics
+from ziggurat.metrics.config import MetricsConfig
+
+
+def sample(rows: int = 3000, groups: int = 200):
+    rng = np.random.default_rng(11)
+    group = rng.integers(0, groups, rows) ** 2 - 1000  # uneven keys, some negative
+    logits = np.round(rng.normal(0, 1, rows), 1).astype(np.float32)
+    labels = (rng.random(rows) < 0.2).astype(np.float32)
+    return logits, labels, rng.integers(1, 4, rows).astype(np.float64), group
+
+
+def reference(logits, labels, weights, groups, kept=None) -> tuple[float, int]:
+    """GAUC by a loop over groups with scikit-learn, and the number of groups of one class."""
+    weighted, total, one_class = 0.0, 0.0, 0
+    for group in np.unique(groups) if kept is None else kept:
+        mine = groups == group
+        if len(set(labels[mine])) < 2:
+            one_class += 1
+            continue
+        weight = weights[mine].sum()
+        weighted += weight * roc_auc_score(labels[mine], logits[mine], sample_weight=weights[mine])
+        total += weight
+    return weighted / total, one_class
+
+
+def figures(logits, labels, weights, groups, entries: int = 1 << 20):
+    metrics = BinaryMetrics(MetricsConfig(gauc_entries=entries), grouped=True)
+    metrics.update(logits, labels, weights, groups)
+    return metrics.compute()
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+def test_equals_a_loop_over_groups(weighted):
+    logits, labels, weights, groups = sample()
+    weights = weights if weighted else np.ones_like(weights)
+    found = figures(logits, labels, weights if weighted else None, groups)
+    expected, one_class = reference(logits, labels, weights, groups)
+    assert found["gauc"] == pytest.approx(expected, abs=1e-12)
+    assert found["gauc_groups"] == found["gauc_groups_seen"] == len(np.unique(groups))
+    assert found["gauc_groups_one_class"] == one_class > 0
+
+
+def test_over_budget_keeps_whole_groups_in_hash_order():
+    logits, labels, weights, groups = sample()
+    found = figures(logits, labels, weights, groups, entries=700)
+    keys = np.unique(groups)
+    in_order = keys[np.argsort(hash_integers(keys))]
+    entries = [len(np.unique(logits[groups == group])) for group in in_order]
+    kept = in_order[np.cumsum(entries) <= 700]
+    expected, one_class = reference(logits, labels, weights, groups, kept)
+    assert 10 < len(kept) < len(keys)
+    assert found["gauc"] == pytest.approx(expected, abs=1e-12)
+    assert (found["gauc_groups"], found["gauc_groups_one_class"]) == (len(kept), one_class)
+    assert found["gauc_groups_seen"] == pytest.approx(len(keys), rel=0.5)
+
+
+def test_a_sample_of_groups_estimates_well():
+    rng = np.random.default_rng(0)
+    rows, groups = 200_000, 20_000
+    group = rng.integers(0, groups, rows)
+    logits = rng.normal(0, 1, rows).astype(np.float32) + rng.normal(0, 3, groups).astype(np.float32)[group]
+    labels = rng.random(rows) < 1 / (1 + np.exp(-logits))
+    full = figures(logits, labels, None, group)
+    sampled = figures(logits, labels, None, group, entries=40_000)
+    assert sampled["gauc_groups"] < 0.25 * full["gauc_groups"]
+    assert sampled["gauc"] == pytest.approx(full["gauc"], abs=0.01)
+    assert sampled["gauc_groups_seen"] == pytest.approx(full["gauc_groups"], rel=0.1)
+    assert full["auc"] > full["gauc"] + 0.1  # groups differ in level, which AUC rewards and GAUC must not
+
+
+def test_undefined_gauc_says_why():
+    metrics = BinaryMetrics(grouped=True)
+    metrics.update([0.0, 1.0], [0, 1], None, [1, 2])
+    assert math.isnan(metrics.compute()["gauc"])
+    assert metrics.undefined() == {"gauc": "no group holds both classes"}
+    tight = BinaryMetrics(MetricsConfig(gauc_entries=1), grouped=True)
+    tight.update([0.0, 1.0], [0, 1], None, [1, 1])
+    assert tight.undefined() == {"gauc": "no group fits into gauc_entries = 1"}
+    assert tight.compute()["gauc_groups_seen"] == 1
+    assert "gauc" not in BinaryMetrics().compute()
