@@ -1,0 +1,51 @@
+"""DeepFM: a factorization machine and an MLP over the same embeddings.
+
+Shape legend: B rows, F fields, D embedding dim, T tasks, N numbers of a row laid flat.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from ziggurat.interactions.factorization_machine import FactorizationMachine
+from ziggurat.interactions.linear import Linear
+from ziggurat.interactions.mlp import MLP
+from ziggurat.interactions.numeric_embedding import NumericEmbedding
+from ziggurat.models.model import Model, ModelDims, ModelSettings, lay_flat
+
+
+class DeepFM(Model):
+    """logit = ⟨w, x⟩ + b + Σ_{i<j} ⟨v_i, v_j⟩ + MLP(x), with x the dense features and embeddings laid flat.
+
+    Source: Guo et al., "DeepFM", arXiv 1703.04247, eq. 1 to 4. Where we deviate:
+
+    - the first-order weight of an id is read linearly from its embedding, ⟨w_f, e_i⟩, instead of being a second,
+      one-float table: half the lookups, and the same functions but for the sharing;
+    - a dense feature enters the factorization machine as x_f·v_f (Rendle's real-valued feature), and the first-order
+      term and the MLP as the plain number;
+    - with several tasks the factorization machine's term is common to all; first order and MLP are each task's own.
+    """
+
+    class Config(ModelSettings):
+        """The deep part; the rest has nothing to set."""
+
+        name: Literal["deepfm"] = "deepfm"
+
+        deep: MLP.Config = MLP.Config()
+        """Hidden layers of the MLP; one linear layer to the logits follows."""
+
+    def __init__(self, config: DeepFM.Config, dims: ModelDims) -> None:
+        super().__init__(dims)
+        self.numeric = NumericEmbedding(dims.dense, dims.dim) if dims.dense else None
+        self.first_order = Linear(dims.flat, dims.tasks)
+        self.second_order = FactorizationMachine(dims.dense + dims.features, dims.dim)
+        self.deep = MLP(dims.flat, config.deep, dims.tasks)
+
+    def logits(self, dense_BF: Tensor, emb_BFD: Tensor) -> Tensor:
+        flat_BN = lay_flat(dense_BF, emb_BFD)
+        fields_BFD = emb_BFD if self.numeric is None else torch.cat([self.numeric(dense_BF), emb_BFD], dim=1)
+        pairs_B1 = self.second_order(fields_BFD).sum(2)
+        return self.first_order(flat_BN) + pairs_B1 + self.deep(flat_BN)

@@ -1,0 +1,66 @@
+"""Logistic regression: one weight per id and per dense feature, no interactions. The baseline of every report.
+
+Shape legend: B rows, F fields, D embedding dim, T tasks, G = D / T dims per task.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from ziggurat.core.errors import ConfigError
+from ziggurat.interactions.linear import Linear
+from ziggurat.models.model import Model, ModelDims, ModelSettings
+
+DIMS_PER_TASK = 4
+"""The narrowest row that the lookup kernels accept."""
+
+
+class LogisticRegression(Model):
+    """logit_t = b_t + ⟨w_t, dense⟩ + Σ_f mean(e_f over task t's dims).
+
+    A row of four floats of which only the mean μ is read is a free weight per id. All four get the same gradient, a
+    quarter of μ's. Under row-wise Adagrad, whose state is the mean of the squared gradient over the row, the quarter
+    cancels: μ moves by lr·g / √Σg², as a scalar weight under Adagrad would (epsilon counts four times). Adagrad and
+    Adam cancel it too; under SGD μ moves by lr·g / 4. Initial weights average four draws: half of ``init_std``.
+
+    Several tasks read separate dims, so they share nothing.
+
+    Raises:
+        ConfigError: D is not a multiple of T.
+    """
+
+    class Config(ModelSettings):
+        """Logistic regression has nothing to set."""
+
+        name: Literal["logistic_regression"] = "logistic_regression"
+
+        def embedding_dim(self, requested: int, tasks: int = 1) -> int:
+            """Four dims per task, whatever is requested."""
+            del requested
+            return DIMS_PER_TASK * tasks
+
+    def __init__(self, config: LogisticRegression.Config, dims: ModelDims) -> None:
+        del config
+        super().__init__(dims)
+        if dims.features and dims.dim % dims.tasks:
+            raise ConfigError(
+                f"logistic_regression: embedding dim {dims.dim} cannot be shared out among {dims.tasks} tasks",
+                f"use dim {DIMS_PER_TASK * dims.tasks}",
+            )
+        self.bias_T = nn.Parameter(torch.zeros(dims.tasks))
+        self.linear = Linear(dims.dense, dims.tasks, bias=False) if dims.dense else None
+
+    def logits(self, dense_BF: Tensor, emb_BFD: Tensor) -> Tensor:
+        logits_BT = self.bias_T.expand(dense_BF.shape[0], -1)
+        if self.linear is not None:
+            logits_BT = logits_BT + self.linear(dense_BF)
+        if self.dims.features:
+            logits_BT = logits_BT + emb_BFD.unflatten(2, (self.dims.tasks, -1)).mean(3).sum(1)
+        return logits_BT
+
+    def flops(self) -> int:
+        """The linear part, and one addition per number of the embeddings."""
+        return super().flops() + self.dims.features * self.dims.dim

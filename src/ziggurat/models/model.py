@@ -1,0 +1,99 @@
+"""What every model promises, whatever it is made of.
+
+Shape legend: B rows, F fields (dense features for ``dense_BF``, looked-up features for ``emb_BFD``), D embedding dim,
+T tasks (labels), N numbers of a row laid flat.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from ziggurat.core.config import Config
+from ziggurat.core.errors import ConfigError
+from ziggurat.interactions.block import Block
+
+
+@dataclass(frozen=True, slots=True)
+class ModelDims:
+    """The sizes of what a model is fed and asked for.
+
+    Attributes:
+        dense: number of dense features, 0 for none.
+        features: F, number of looked-up features, 0 for none.
+        dim: D, floats of every embedding, as :meth:`ModelSettings.embedding_dim` of the model's config wants it.
+        tasks: T, logits per row, at least 1.
+    """
+
+    dense: int
+    features: int
+    dim: int
+    tasks: int = 1
+
+    @property
+    def flat(self) -> int:
+        """N, the numbers of a row laid flat: the dense features, then the embeddings."""
+        return self.dense + self.features * self.dim
+
+
+class ModelSettings(Config):
+    """The base of every model's config."""
+
+    def embedding_dim(self, requested: int, tasks: int = 1) -> int:
+        """The embedding dim this model needs, given the one the experiment asks for."""
+        del tasks
+        return requested
+
+
+class Model(nn.Module, ABC):
+    """``forward(dense_BF, emb_BFD) -> logits_BT``.
+
+    Initial weights come from torch's global generator and from nothing else. Logits are float32 at least, also under
+    autocast, so that the loss is.
+
+    Args:
+        dims: the sizes.
+
+    Raises:
+        ConfigError: there are neither dense nor looked-up features.
+    """
+
+    def __init__(self, dims: ModelDims) -> None:
+        super().__init__()
+        assert dims.tasks >= 1, dims
+        if dims.dense == 0 and dims.features == 0:
+            raise ConfigError("the experiment has no features", "declare at least one under `features`")
+        self.dims = dims
+
+    def forward(self, dense_BF: Tensor, emb_BFD: Tensor) -> Tensor:
+        """Logits (B, T).
+
+        Args:
+            dense_BF: numeric features, (B, 0) when there are none.
+            emb_BFD: pooled embeddings in schema order, (B, 0, D) when there are none.
+        """
+        logits_BT = self.logits(dense_BF, emb_BFD)
+        return logits_BT.to(torch.promote_types(logits_BT.dtype, torch.float32))
+
+    @abstractmethod
+    def logits(self, dense_BF: Tensor, emb_BFD: Tensor) -> Tensor:
+        """What :meth:`forward` returns, in whatever dtype autocast leaves it."""
+
+    def flops(self) -> int:
+        """Forward FLOPs per example, under the convention of :class:`~ziggurat.interactions.block.Block`.
+
+        The sum over the blocks that are attributes of the model.
+        """
+        return sum(block.flops() for block in self.children() if isinstance(block, Block))
+
+    def parameter_count(self) -> int:
+        """Number of dense parameters; the embedding tables are not the model's."""
+        return sum(parameter.numel() for parameter in self.parameters())
+
+
+def lay_flat(dense_BF: Tensor, emb_BFD: Tensor) -> Tensor:
+    """(B, N): the dense features, then the embeddings, as :attr:`ModelDims.flat` counts them."""
+    return torch.cat([dense_BF, emb_BFD.flatten(1)], dim=1)
