@@ -1,0 +1,166 @@
+"""What a benchmark is: a claim, the figures that would back it, and the function that measures them."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """What a figure has to reach: its median ``at least`` or ``at most`` the bound."""
+
+    bound: float
+    direction: Literal["at least", "at most"] = "at least"
+
+    def holds(self, value: float) -> bool:
+        return value >= self.bound if self.direction == "at least" else value <= self.bound
+
+    def margin(self, value: float) -> float:
+        """How far above 1 the figure clears its target; below 1 it falls short."""
+        return value / self.bound if self.direction == "at least" else self.bound / value
+
+    def text(self, unit: str) -> str:
+        return f"{'≥' if self.direction == 'at least' else '≤'} {number(self.bound)}{_spaced(unit)}"
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One measured quantity: every sample is kept, the median speaks.
+
+    Attributes:
+        name: unique in its benchmark; the key of its target.
+        unit: ``rows/s``, ``x``, ``s``, ``GiB``, ...
+        samples: one value a round, in order.
+        note: what a reader must know beside the number.
+    """
+
+    name: str
+    unit: str
+    samples: tuple[float, ...]
+    note: str = ""
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.samples)
+
+    @property
+    def spread(self) -> tuple[float, float]:
+        """The ends of the middle half of the samples (first and third quartile)."""
+        if len(self.samples) < 2:
+            return self.median, self.median
+        low, _, high = statistics.quantiles(self.samples, n=4, method="inclusive")
+        return low, high
+
+    def to_json(self) -> dict[str, Any]:
+        low, high = self.spread
+        return {
+            "name": self.name,
+            "unit": self.unit,
+            "median": self.median,
+            "low": low,
+            "high": high,
+            "samples": list(self.samples),
+            "note": self.note,
+        }
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Figure:
+        return cls(values["name"], values["unit"], tuple(values["samples"]), values["note"])
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a run of a benchmark measured.
+
+    Attributes:
+        figures: in the order in which the table shows them.
+        warmups, repeats: rounds thrown away and rounds kept, per figure.
+        notes: what was measured on what, and what was left out of the timing.
+        versions: of the programs beside ours that took part (``deepctr-torch`` -> ``0.3.0``).
+    """
+
+    figures: tuple[Figure, ...]
+    warmups: int
+    repeats: int
+    notes: tuple[str, ...] = ()
+    versions: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """What the runner hands to a benchmark.
+
+    Attributes:
+        quick: a smoke run: seconds, tiny inputs, figures that mean nothing.
+        data: folder of real data given with ``--data``, or None.
+        cache: folder for generated inputs; they may be reused by a later run.
+        say: prints a line of progress.
+    """
+
+    quick: bool
+    data: Path | None
+    cache: Path
+    say: Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """A named, repeatable measurement that backs a claim.
+
+    Attributes:
+        name: on the command line and in the results folder.
+        claim: one sentence that the figures prove or refute.
+        targets: figure name -> what it has to reach.
+        depends_on: files and folders, relative to the repository, whose change makes a stored result stale.
+        run: measures.
+    """
+
+    name: str
+    claim: str
+    targets: Mapping[str, Target]
+    depends_on: tuple[str, ...]
+    run: Callable[[Context], Result]
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether all targets hold, and the figure that says so: the one that clears its target by least."""
+
+    holds: bool
+    figure: str
+    target: str
+
+
+def judge(targets: Mapping[str, Target], figures: tuple[Figure, ...]) -> Verdict:
+    """Compare medians with targets; a target whose figure is missing falls short.
+
+    Args:
+        targets: figure name -> target; at least one.
+        figures: what was measured.
+    """
+    assert targets, "a benchmark without a target backs no claim"
+    measured = {figure.name: figure for figure in figures}
+    missing = [name for name in targets if name not in measured]
+    if missing:
+        return Verdict(False, f"{', '.join(missing)} not measured", targets[missing[0]].text("").strip())
+    tightest = min(targets, key=lambda name: targets[name].margin(measured[name].median))
+    figure, target = measured[tightest], targets[tightest]
+    holds = all(target.holds(measured[name].median) for name, target in targets.items())
+    return Verdict(holds, f"{tightest} {number(figure.median)}{_spaced(figure.unit)}", target.text(figure.unit))
+
+
+def number(value: float) -> str:
+    """Three significant digits below a thousand, whole numbers with thin groups above: 0.85, 1.2, 41,203."""
+    if abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"
+
+
+def _spaced(unit: str) -> str:
+    if not unit:
+        return ""
+    return "×" if unit == "x" else f" {unit}"

@@ -1,0 +1,108 @@
+"""The command line of the benchmarks: list, run, status, docs."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+
+from bench import docs, results
+from bench.benchmark import Benchmark, Context, judge
+from bench.catalogue import BENCHMARKS
+from bench.tables import figures_table, markdown
+from ziggurat.core.errors import ZigguratError
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+def main(
+    arguments: Sequence[str] | None = None, benchmarks: Mapping[str, Benchmark] = BENCHMARKS, root: Path = ROOT
+) -> int:
+    """Exit status: 0 all targets hold (or a quick run ended), 1 a target falls short, 2 the run could not be made."""
+    options = _parser(benchmarks).parse_args(arguments)
+    try:
+        match options.command:
+            case "list":
+                return _list(benchmarks, options.names)
+            case "run":
+                return _run(benchmarks[options.name], options.quick, options.data, root)
+            case "status":
+                return _status(benchmarks, root, options.json)
+            case _:
+                changed = docs.rewrite(root, benchmarks.values())
+                print(f"{docs.page_path(root)}: {'rewritten' if changed else 'unchanged'}")
+                return 0
+    except ZigguratError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+def _parser(benchmarks: Mapping[str, Benchmark]) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m bench", description="Benchmarks, each backing one claim.")
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
+    listing = commands.add_parser("list", help="every benchmark and the claim it backs")
+    listing.add_argument("--names", action="store_true", help="the names alone, one a line")
+    run = commands.add_parser("run", help="measure, print the table, store the result")
+    run.add_argument("name", choices=list(benchmarks), metavar="NAME", help=", ".join(benchmarks))
+    run.add_argument("--quick", action="store_true", help="a smoke run of seconds: nothing is judged or stored")
+    run.add_argument(
+        "--data", type=Path, default=None, metavar="DIR", help="folder of real data, where a benchmark can use it"
+    )
+    status = commands.add_parser("status", help="stored results and whether the tree is still what they measured")
+    status.add_argument("--json", action="store_true", help="machine-readable")
+    commands.add_parser("docs", help="rewrite the tables in docs/benchmarks.md")
+    return parser
+
+
+def _list(benchmarks: Mapping[str, Benchmark], names_only: bool) -> int:
+    for benchmark in benchmarks.values():
+        if names_only:
+            print(benchmark.name)
+            continue
+        print(f"{benchmark.name}: {benchmark.claim}")
+        for name, target in benchmark.targets.items():
+            print(f"    {name} {target.text('')}")
+    return 0
+
+
+def _run(benchmark: Benchmark, quick: bool, data: Path | None, root: Path) -> int:
+    def say(line: str) -> None:
+        print(f"[{benchmark.name}] {line}", file=sys.stderr, flush=True)
+
+    cache = root / "bench" / ".cache"
+    cache.mkdir(parents=True, exist_ok=True)
+    origin = results.origin(benchmark, root)
+    result = benchmark.run(Context(quick, data, cache, say))
+    stored = results.describe(benchmark, result, origin)
+    print(figures_table(stored["figures"]))
+    for note in result.notes:
+        print(f"- {note}")
+    verdict = judge(benchmark.targets, result.figures)
+    figure = f"{verdict.figure} (target {verdict.target})"
+    if quick:
+        print(f"{benchmark.name}: quick run, not judged: {figure}")
+        return 0
+    path = results.store(root, stored)
+    say(f"wrote {path.relative_to(root)}")
+    print(f"{benchmark.name}: {'holds' if verdict.holds else 'falls short'}: {figure}")
+    return 0 if verdict.holds else 1
+
+
+def _status(benchmarks: Mapping[str, Benchmark], root: Path, as_json: bool) -> int:
+    found = [results.status(root, benchmark) for benchmark in benchmarks.values()]
+    if as_json:
+        print(json.dumps([asdict(status) for status in found], indent=2))
+        return 0
+    rows = [("benchmark", "state", "verdict", "figure", "target", "commit", "date")]
+    for status in found:
+        verdict = {True: "holds", False: "falls short", None: ""}[status.holds]
+        commit = status.commit[:12] + ("+" if status.dirty else "")
+        rows.append((status.name, status.state, verdict, status.figure, status.target, commit, status.date[:10]))
+    print(markdown(rows))
+    for status in found:
+        if status.changed:
+            print(f"{status.name}: changed since: {', '.join(status.changed)}")
+    return 0

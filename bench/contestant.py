@@ -1,0 +1,83 @@
+"""The benchmark's end of the conversation with a measured process (see `peers/protocol.py`)."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from ziggurat.core.errors import EnvironmentMismatch
+
+ROOT = Path(__file__).resolve().parents[1]
+
+
+class Contestant:
+    """A process that trains one epoch whenever it is asked, and otherwise waits.
+
+    Args:
+        name: shown in messages.
+        command: how to start it, in the repository's root.
+
+    Attributes:
+        details: what the process said about itself when it was ready.
+        losses: mean training loss of every epoch so far.
+
+    Raises:
+        EnvironmentMismatch: the process ended early; the end of its error output is quoted.
+    """
+
+    def __init__(self, name: str, command: Sequence[str | Path]) -> None:
+        self.name = name
+        self.losses: list[float] = []
+        self.details: dict[str, Any] = {}
+        self._log = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115 - closed in __exit__
+        self._process = subprocess.Popen(
+            list(map(str, command)), cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            stderr=self._log, env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )  # fmt: skip
+
+    def start(self) -> Self:
+        """Wait until its data and model stand."""
+        self.details = self._answer()["ready"]
+        return self
+
+    def epoch(self) -> float:
+        """Train one epoch; rows per second."""
+        assert self._process.stdin is not None
+        self._process.stdin.write("epoch\n")
+        self._process.stdin.flush()
+        answer = self._answer()
+        self.losses.append(answer["loss"])
+        return answer["rows"] / answer["seconds"]
+
+    def _answer(self) -> dict[str, Any]:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            status = self._process.wait()
+            self._log.seek(0)
+            tail = "\n".join(self._log.read().splitlines()[-15:])
+            raise EnvironmentMismatch(f"{self.name} ended with status {status}:\n{tail}", "run its command by hand")
+        return json.loads(line)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()  # the end of its input is its signal to leave
+        try:
+            self._process.wait(timeout=20)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process.stdout.close()
+        self._log.close()

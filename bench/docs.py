@@ -1,0 +1,70 @@
+"""The generated parts of `docs/benchmarks.md`: one table between markers a benchmark, prose by hand around it.
+
+A marker pair looks like ``<!-- bench:loader -->`` … ``<!-- /bench:loader -->``.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from bench import results
+from bench.benchmark import Benchmark
+from bench.tables import figures_table
+from ziggurat.core.errors import DataError
+from ziggurat.core.files import atomic_file
+
+
+def page_path(root: Path) -> Path:
+    return root / "docs" / "benchmarks.md"
+
+
+def rewrite(root: Path, benchmarks: Iterable[Benchmark]) -> bool:
+    """Put the stored results into the page; True when the page changed.
+
+    Raises:
+        DataError: the page is missing, or lacks a benchmark's markers.
+    """
+    path = page_path(root)
+    try:
+        old = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise DataError(f"{path}: missing", "restore it from git") from None
+    new = old
+    for benchmark in benchmarks:
+        new = _replace(new, benchmark.name, section(benchmark, results.load(root, benchmark.name)), path)
+    if new != old:
+        with atomic_file(path) as temporary:
+            temporary.write_text(new, encoding="utf-8")
+    return new != old
+
+
+def section(benchmark: Benchmark, stored: dict[str, Any] | None) -> str:
+    """Claim, table and provenance of one benchmark in Markdown."""
+    if stored is None:
+        return f"*{benchmark.claim}*\n\nNot measured yet: `python -m bench run {benchmark.name}`."
+    machine, versions = stored["machine"], stored["versions"]
+    commit = (stored["commit"] or "unknown")[:12] + (" with local changes" if stored["dirty"] else "")
+    origin = (
+        f"{stored['date'][:10]}, commit {commit}, {machine['cpu']}, {machine['cores']} cores, "
+        f"{machine['memory_gib']} GiB; {stored['warmups']} warm-up and {stored['repeats']} measured rounds; "
+        + ", ".join(f"{name} {version}" for name, version in versions.items())
+    )
+    notes = "".join(f"\n- {note}" for note in stored["notes"])
+    return (
+        f"*{benchmark.claim}*\n\n{figures_table(stored['figures'])}\n"
+        + (f"{notes}\n" if notes else "")
+        + f"\n<sub>{origin}</sub>"
+    )
+
+
+def _replace(page: str, name: str, text: str, path: Path) -> str:
+    pattern = re.compile(rf"(<!-- bench:{re.escape(name)} -->\n).*?(<!-- /bench:{re.escape(name)} -->)", re.DOTALL)
+    if not pattern.search(page):
+        raise DataError(
+            f"{path}: no markers for the benchmark {name!r}",
+            f"add the lines <!-- bench:{name} --> and <!-- /bench:{name} -->",
+        )
+    return pattern.sub(lambda match: f"{match[1]}{text}\n{match[2]}", page, count=1)

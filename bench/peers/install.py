@@ -1,0 +1,49 @@
+#!/usr/bin/env python3
+"""Install the peers into `.venv-peers`, apart from ziggurat's own environment: `python3.11 bench/peers/install.py`.
+
+Run by any Python 3.11 or newer with its standard library alone; takes about 2 GB. Where torch's CPU wheel is not what
+pip finds by itself, name an index that carries it in TORCH_INDEX, as for ziggurat's own installer.
+"""
+
+from __future__ import annotations
+
+import os
+import runpy
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+ENVIRONMENT = ROOT / ".venv-peers"
+REQUIREMENTS = Path(__file__).with_name("requirements.txt")
+PEERS = ("deepctr-torch==0.3.0", "fuxictr==2.3.10")
+
+
+def main() -> int:
+    torch = runpy.run_path(str(ROOT / "src" / "ziggurat" / "core" / "versions.py"))["TORCH"]
+    python = ENVIRONMENT / "bin" / "python"
+    index = ["--index-url", os.environ["TORCH_INDEX"]] if os.environ.get("TORCH_INDEX") else []
+    steps = [
+        [sys.executable, "-m", "venv", str(ENVIRONMENT)],
+        [*_pip(python), *index, f"torch=={torch}"],
+        [*_pip(python), "-r", str(REQUIREMENTS)],
+        [*_pip(python), "--no-deps", *PEERS],
+    ]
+    for step in steps:
+        print("peers:", " ".join(step), flush=True)
+        status = subprocess.run(step, check=False).returncode
+        if status != 0:
+            print(
+                f"peers: the step above failed (status {status}); mend what it says and run this again", file=sys.stderr
+            )
+            return status
+    check = f"import torch; assert torch.__version__.split('+')[0] == {torch!r}, torch.__version__"
+    return subprocess.run([str(python), "-c", check], check=False).returncode
+
+
+def _pip(python: Path) -> list[str]:
+    return [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-input"]
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,41 @@
+"""How a measured process and the benchmark talk: one JSON object a line.
+
+The process prints ``{"ready": {...}}`` once its data and model stand. Whenever it reads ``epoch`` it trains one epoch
+and prints ``{"rows": n, "seconds": s, "loss": l}``. At ``quit``, or when its input ends, it leaves. Between epochs it
+waits, so that several processes can take turns on one machine. Standard library only.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from typing import Any
+
+
+class Rounds:
+    """The measured process's end of the conversation.
+
+    Whatever a library prints goes to standard error from here on; standard output belongs to the protocol.
+    """
+
+    def __init__(self) -> None:
+        self._answers = os.fdopen(os.dup(1), "w", encoding="utf-8", buffering=1)
+        os.dup2(2, 1)
+        self._start = 0.0
+
+    def ready(self, **details: Any) -> None:
+        """Say that everything is loaded and built; ``details`` are versions, parameter counts and the like."""
+        print(json.dumps({"ready": details}), file=self._answers)
+
+    def begin(self) -> None:
+        """Wait for the next ``epoch``, then start the clock. Leaves the process when there is none."""
+        if sys.stdin.readline().strip() != "epoch":
+            raise SystemExit(0)  # out of the depths of a library's training loop
+        self._start = time.perf_counter()
+
+    def end(self, rows: int, loss: float) -> None:
+        """Stop the clock and report the epoch: rows trained on and mean training loss."""
+        elapsed = time.perf_counter() - self._start
+        print(json.dumps({"rows": rows, "seconds": elapsed, "loss": loss}), file=self._answers)

@@ -1,0 +1,92 @@
+"""Where a result comes from: commit, machine, versions, and a digest of the files it depends on."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import subprocess
+from collections.abc import Iterable, Sequence
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+PROGRAMS = ("torch", "torchrec", "fbgemm-gpu-cpu", "fbgemm-gpu", "polars", "pyarrow", "numpy", "ziggurat")
+"""Distributions whose versions go with every result (those that are installed)."""
+
+
+def commit(root: Path) -> str | None:
+    """The full id of the checked-out commit, or None outside a git repository."""
+    answer = _git(root, "rev-parse", "HEAD")
+    return answer.strip() if answer is not None else None
+
+
+def dirty_files(root: Path, paths: Sequence[str] = ()) -> list[str]:
+    """Files below ``paths`` (default: all) that differ from the commit or are not in it."""
+    answer = _git(root, "status", "--porcelain", "--untracked-files=all", "--", *paths) or ""
+    return [line[3:] for line in answer.splitlines()]
+
+
+def changed_since(root: Path, old: str, paths: Sequence[str]) -> list[str]:
+    """Files below ``paths`` that differ between commit ``old`` and the working tree; empty when git cannot tell."""
+    return (_git(root, "diff", "--name-only", old, "--", *paths) or "").splitlines()
+
+
+def digest(root: Path, paths: Iterable[str]) -> str:
+    """SHA-256 over names and contents of the files below ``paths``, caches left out.
+
+    Contents rather than commits, so that it survives a rebase and holds for a tree that is dirty.
+    """
+    total = hashlib.sha256()
+    files = {file for path in paths for file in _files(root / path)}
+    for file in sorted(files):
+        total.update(f"{file.relative_to(root).as_posix()}\0".encode())
+        total.update(hashlib.sha256(file.read_bytes()).digest())
+    return total.hexdigest()
+
+
+def machine() -> dict[str, Any]:
+    """Processor model, usable cores, memory, system, and how busy the machine was."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return {
+        "cpu": _cpu_model(),
+        "cores": cores,
+        "memory_gib": round(memory_bytes / 2**30, 1),
+        "system": f"{platform.system()} {platform.machine()}",
+        "load_average_1min": round(os.getloadavg()[0], 2),
+    }
+
+
+def versions() -> dict[str, str]:
+    """Python's and the installed engine's."""
+    found = {"python": platform.python_version()}
+    for program in PROGRAMS:
+        try:
+            found[program] = metadata.version(program)
+        except metadata.PackageNotFoundError:
+            continue
+    return found
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_file():
+        return [path]
+    return [file for file in path.rglob("*") if file.is_file() and "__pycache__" not in file.parts]
+
+
+def _cpu_model() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    models = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return models[0] if models else platform.processor() or platform.machine()
+
+
+def _git(root: Path, *arguments: str) -> str | None:
+    try:
+        answer = subprocess.run(["git", "-C", str(root), *arguments], capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return None
+    return answer.stdout if answer.returncode == 0 else None

@@ -1,0 +1,1 @@
+"""Benchmarks of the whole road: training, preparation, the command line."""

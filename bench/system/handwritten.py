@@ -1,0 +1,96 @@
+"""What an expert would write without any framework: `python -m bench.system.handwritten FOLDER`.
+
+All rows lie in memory as int64 ids, shuffled once beforehand and laid out the way the kernel reads them, so a batch is
+a slice. One FBGEMM table-batched lookup with row-wise Adagrad fused into its backward, DeepFM in plain PyTorch, fused
+Adam. No reading, no shuffling, no logging: the ceiling that a system built on the same kernels can approach.
+
+Shape legend: S steps, B rows of a batch, F features, D embedding dim, N = F·B ids.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import numpy as np
+import torch
+from fbgemm_gpu.split_embedding_configs import EmbOptimType
+from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation
+from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
+    ComputeDevice,
+    SplitTableBatchedEmbeddingBagsCodegen,
+)
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from bench.peers.protocol import Rounds
+from bench.peers.workload import LABEL, Workload, columns
+
+TABLE_LR = 0.05
+
+
+def main() -> None:
+    rounds = Rounds()
+    folder = Path(sys.argv[1])
+    torch.manual_seed(0)
+    workload = Workload.read(folder)
+    batches, rows = _batches(folder, workload)
+    tables = SplitTableBatchedEmbeddingBagsCodegen(
+        [
+            (table_rows, workload.dim, EmbeddingLocation.HOST, ComputeDevice.CPU)
+            for table_rows in workload.tables.values()
+        ],
+        optimizer=EmbOptimType.EXACT_ROWWISE_ADAGRAD,
+        learning_rate=TABLE_LR,
+    )
+    tables.init_embedding_weights_uniform(-0.01, 0.01)
+    model = DeepFM(len(workload.tables), workload.dim, workload.hidden)
+    optimizer = torch.optim.Adam(model.parameters(), lr=workload.lr, fused=True)
+    rounds.ready()
+    while True:
+        rounds.begin()
+        loss_sum = torch.zeros(())
+        for ids_N, offsets, labels_B in batches:
+            emb_BFD = tables(ids_N, offsets).view(len(labels_B), -1, workload.dim)
+            loss = F.binary_cross_entropy_with_logits(model(emb_BFD), labels_B)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            loss_sum += loss.detach()
+        rounds.end(rows, float(loss_sum) / len(batches))
+
+
+class DeepFM(nn.Module):
+    """First-order, pairwise and deep terms over the same embeddings, summed: emb_BFD → logits_B."""
+
+    def __init__(self, features: int, dim: int, hidden: list[int]) -> None:
+        super().__init__()
+        self.first_order = nn.Linear(features * dim, 1)
+        layers: list[nn.Module] = []
+        for width, following in zip([features * dim, *hidden], hidden, strict=False):
+            layers += [nn.Linear(width, following), nn.ReLU()]
+        self.deep = nn.Sequential(*layers, nn.Linear(hidden[-1], 1))
+
+    def forward(self, emb_BFD: Tensor) -> Tensor:
+        flat = emb_BFD.flatten(1)
+        pairs_B = 0.5 * (emb_BFD.sum(1).square() - emb_BFD.square().sum(1)).sum(1)
+        return (self.first_order(flat) + self.deep(flat)).squeeze(1) + pairs_B
+
+
+def _batches(folder: Path, workload: Workload) -> tuple[list[tuple[Tensor, Tensor, Tensor]], int]:
+    """(ids feature by feature, offsets, labels) of every step, rows in random order; and the number of rows."""
+    data = columns(folder)
+    order = np.random.default_rng(0).permutation(len(data[LABEL]))
+    ids_FR = torch.from_numpy(np.stack([data[name][order] for name in workload.tables]).astype(np.int64))
+    labels_R = torch.from_numpy(data[LABEL][order])
+    batches = [
+        (ids_FB.reshape(-1), torch.arange(ids_FB.numel() + 1), labels_B)
+        for ids_FB, labels_B in zip(
+            ids_FR.split(workload.batch_size, dim=1), labels_R.split(workload.batch_size), strict=True
+        )
+    ]
+    return batches, len(order)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""ziggurat trains a workload: `python -m bench.system.ours FOLDER`."""

@@ -1,0 +1,121 @@
+"""Training end to end, against other people's libraries and against a loop without any library.
+
+Four processes train the same DeepFM on the same rows with the same batch size and threads; they take turns, one epoch
+each, and every ratio is taken within a round. The clock runs over everything that happens in an epoch: shuffling,
+reading or gathering batches, forward, backward, optimizers, progress. It leaves out what happens once (start-up,
+preparation, building the model) and what the peers do not do (evaluation, checkpoints).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from bench import workloads
+from bench.benchmark import Benchmark, Context, Figure, Result, Target
+from bench.contestant import ROOT, Contestant
+from bench.measure import Samples, interleave, ratios
+from bench.peers.workload import Workload
+from ziggurat.core.errors import EnvironmentMismatch
+
+PEERS_PYTHON = ROOT / ".venv-peers" / "bin" / "python"
+PEERS = {"deepctr_torch": "bench.peers.deepctr", "fuxictr": "bench.peers.fuxi"}
+OURS = {"ziggurat": "bench.system.ours", "handwritten": "bench.system.handwritten"}
+
+NOTES = (
+    f"DeepFM, MLP {'-'.join(map(str, workloads.HIDDEN))}, embedding dim {workloads.DIM}, "
+    f"batch {workloads.BATCH_SIZE:,}, Adam for everything dense; torch's default number of threads in every process",
+    "tables: ziggurat and the hand-written loop update touched rows with row-wise Adagrad inside backward; the peers "
+    "know only dense gradients, so their Adam passes over every row of every table",
+    "first-order term: the peers own a one-float table per feature, ziggurat and the hand-written loop read it from "
+    "the embedding",
+    "timed: everything in an epoch, data loading included; not timed: start-up, preparation, building the model, "
+    "evaluation, checkpoints",
+    "hand-written: rows shuffled once and held in memory as ready-made batches; it never reads, shuffles or reports",
+    "fuxictr: its in-memory loader, the faster of its two here; no evaluation between epochs. deepctr-torch: silent, "
+    "regularisation off (its default adds a pass over every table a step)",
+)
+
+
+def run(context: Context) -> Result:
+    with_peers = PEERS_PYTHON.exists()
+    if not with_peers and not context.quick:
+        raise EnvironmentMismatch(
+            f"{PEERS_PYTHON.parents[1].name}: the peers are not installed", "run `python3.11 bench/peers/install.py`"
+        )
+    warmups, repeats = (1, 1) if context.quick else (2, 7)
+    figures: list[Figure] = []
+    notes: list[str] = list(NOTES)
+    versions: dict[str, str] = {}
+    with tempfile.TemporaryDirectory(dir=context.cache, prefix="throughput-") as scratch:
+        frappe, tables = Path(scratch) / "frappe", Path(scratch) / "tables"
+        for folder, workload in (
+            (frappe, workloads.frappe(frappe, context.data, context.quick)),
+            (tables, workloads.tables(tables, context.quick)),
+        ):
+            measured = _race(context, folder, workload, with_peers, warmups, repeats, versions, notes)
+            figures += _figures(workload.name, measured)
+    if not with_peers:
+        notes.append("the peers are not installed (`python3.11 bench/peers/install.py`), so they are left out here")
+    return Result(tuple(figures), warmups, repeats, tuple(notes), versions)
+
+
+def _race(
+    context: Context,
+    folder: Path,
+    workload: Workload,
+    with_peers: bool,
+    warmups: int,
+    repeats: int,
+    versions: dict[str, str],
+    notes: list[str],
+) -> dict[str, Samples]:
+    """Rows per second of every contestant, round by round; adds to ``versions`` and ``notes``."""
+    context.say(f"{workload.name}: {workload.source}")
+    commands = {name: [sys.executable, "-m", module, folder] for name, module in OURS.items()}
+    if with_peers:
+        commands |= {name: [PEERS_PYTHON, "-m", module, folder] for name, module in PEERS.items()}
+    with contextlib.ExitStack() as stack:
+        contestants = {name: stack.enter_context(Contestant(name, command)) for name, command in commands.items()}
+        for contestant in contestants.values():
+            versions |= contestant.start().details.get("versions", {})
+        rounds = {name: contestant.epoch for name, contestant in contestants.items()}
+        measured = interleave(rounds, warmups, repeats, lambda line: context.say(f"{workload.name} {line} rows/s"))
+        losses = ", ".join(f"{name} {contestant.losses[-1]:.3f}" for name, contestant in contestants.items())
+    notes.append(f"{workload.name}: {workload.source}; training loss of the last epoch: {losses}")
+    return measured
+
+
+def _figures(workload: str, measured: dict[str, Samples]) -> list[Figure]:
+    ours = measured["ziggurat"]
+    figures = [Figure(f"{workload}_{name}", "rows/s", samples) for name, samples in measured.items()]
+    peers: Sequence[Samples] = [measured[name] for name in PEERS if name in measured]
+    if peers:
+        best = tuple(max(rates) for rates in zip(*peers, strict=True))
+        figures.append(Figure(f"{workload}_vs_best_peer", "x", ratios(ours, best), "to the faster peer of each round"))
+    figures.append(Figure(f"{workload}_vs_handwritten", "x", ratios(ours, measured["handwritten"])))
+    return figures
+
+
+THROUGHPUT = Benchmark(
+    name="throughput",
+    claim="Training end to end is faster than DeepCTR-Torch and FuxiCTR, and close to a hand-written loop.",
+    targets={
+        "frappe_vs_best_peer": Target(1.2),
+        "tables_vs_best_peer": Target(5),
+        "frappe_vs_handwritten": Target(0.85),
+        "tables_vs_handwritten": Target(0.85),
+    },
+    depends_on=(
+        *(
+            f"src/ziggurat/{room}"
+            for room in ("core", "data", "interactions", "models", "embeddings", "optim", "training")
+        ),
+        *(f"bench/{name}" for name in ("system/throughput.py", "system/ours.py", "system/handwritten.py", "peers")),
+        *(f"bench/{name}.py" for name in ("workloads", "contestant", "measure")),
+    ),
+    run=run,
+)

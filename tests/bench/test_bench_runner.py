@@ -1,0 +1,220 @@
+"""The runner on a tiny benchmark in a git repository of its own: what is stored, when it is stale, what docs show."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from bench import docs, results
+from bench.benchmark import Benchmark, Context, Figure, Result, Target, judge
+from bench.catalogue import BENCHMARKS
+from bench.cli import main
+from ziggurat.core.errors import DataError
+
+
+def tiny(samples: tuple[float, ...] = (3.0, 1.0, 2.0), name: str = "tiny") -> Benchmark:
+    """Reads the file it depends on and reports fixed samples."""
+
+    def run(context: Context) -> Result:
+        context.say("measuring")
+        notes = ("quick" if context.quick else "full", f"data: {context.data}")
+        return Result(
+            (Figure("speed", "rows/s", samples, "a note"), Figure("side", "s", (0.5,))), 2, 3, notes, {"peer": "9"}
+        )
+
+    return Benchmark(name, "It is fast.", {"speed": Target(1.5)}, ("source.txt", "package"), run)
+
+
+@pytest.fixture
+def repository(tmp_path: Path) -> Path:
+    (tmp_path / "package").mkdir()
+    (tmp_path / "source.txt").write_text("one")
+    (tmp_path / "package" / "part.py").write_text("part = 1")
+    (tmp_path / "unrelated.txt").write_text("one")
+    git(tmp_path, "init", "-q")
+    git(tmp_path, "add", ".")
+    git(tmp_path, "-c", "user.name=a", "-c", "user.email=a@example.org", "commit", "-q", "-m", "first")
+    return tmp_path
+
+
+def git(root: Path, *arguments: str) -> str:
+    return subprocess.run(["git", "-C", str(root), *arguments], check=True, capture_output=True, text=True).stdout
+
+
+def run(root: Path, *arguments: str, benchmark: Benchmark | None = None) -> int:
+    benchmark = benchmark or tiny()
+    return main(arguments, {benchmark.name: benchmark}, root)
+
+
+def test_a_run_stores_figures_and_where_they_come_from(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(repository, "run", "tiny", "--data", "somewhere") == 0
+
+    stored = json.loads((repository / "bench" / "results" / "tiny.json").read_text())
+    speed, side = stored["figures"]
+    assert (speed["median"], speed["low"], speed["high"]) == (2.0, 1.5, 2.5)
+    assert speed["samples"] == [3.0, 1.0, 2.0]
+    assert (speed["target"], speed["holds"]) == ("≥ 1.5 rows/s", True)
+    assert (side["median"], side["low"], side["high"], side["target"], side["holds"]) == (0.5, 0.5, 0.5, None, None)
+    assert (stored["warmups"], stored["repeats"]) == (2, 3)
+    assert stored["notes"] == ["full", "data: somewhere"]
+    assert stored["commit"] == git(repository, "rev-parse", "HEAD").strip()
+    assert stored["dirty"] is False
+    assert stored["machine"]["cores"] >= 1
+    assert stored["machine"]["memory_gib"] > 0
+    assert stored["machine"]["cpu"]
+    assert stored["versions"]["peer"] == "9"
+    assert "polars" in stored["versions"]
+    assert stored["date"].endswith("+00:00")
+    assert capsys.readouterr().out.splitlines()[-1] == "tiny: holds: speed 2 rows/s (target ≥ 1.5 rows/s)"
+
+
+def test_a_figure_below_its_target_falls_short_with_status_1(
+    repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(repository, "run", "tiny", benchmark=tiny((1.0, 1.2, 1.4))) == 1
+
+    assert capsys.readouterr().out.splitlines()[-1] == "tiny: falls short: speed 1.2 rows/s (target ≥ 1.5 rows/s)"
+    assert results.load(repository, "tiny")["holds"] is False  # type: ignore[index]
+
+
+def test_quick_judges_nothing_and_never_touches_a_stored_result(
+    repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(repository, "run", "tiny", "--quick", benchmark=tiny((0.1,))) == 0
+    assert not results.result_path(repository, "tiny").exists()
+
+    run(repository, "run", "tiny")
+    before = results.result_path(repository, "tiny").read_bytes()
+    assert run(repository, "run", "tiny", "--quick", benchmark=tiny((0.1,))) == 0
+    assert results.result_path(repository, "tiny").read_bytes() == before
+    assert capsys.readouterr().out.splitlines()[-1].startswith("tiny: quick run, not judged: speed 0.1 rows/s")
+
+
+def test_status_follows_the_files_a_benchmark_depends_on(repository: Path) -> None:
+    assert results.status(repository, tiny()).state == "never run"
+    run(repository, "run", "tiny")
+    found = results.status(repository, tiny())
+    assert (found.state, found.holds, found.figure, found.target) == ("current", True, "speed 2 rows/s", "≥ 1.5 rows/s")
+
+    (repository / "unrelated.txt").write_text("two")
+    (repository / "package" / "__pycache__").mkdir()
+    (repository / "package" / "__pycache__" / "part.pyc").write_bytes(b"x")
+    assert results.status(repository, tiny()).state == "current"
+
+    (repository / "package" / "part.py").write_text("part = 2")
+    stale = results.status(repository, tiny())
+    assert (stale.state, stale.changed) == ("stale", ("package/part.py",))
+
+    (repository / "package" / "part.py").write_text("part = 1")
+    assert results.status(repository, tiny()).state == "current"
+    (repository / "package" / "more.py").write_text("")  # a new file git does not know yet
+    assert results.status(repository, tiny()).state == "stale"
+
+
+def test_a_result_measured_on_local_changes_says_so(repository: Path) -> None:
+    (repository / "unrelated.txt").write_text("two")
+    run(repository, "run", "tiny")
+    assert results.status(repository, tiny()).dirty is False
+
+    (repository / "source.txt").write_text("two")
+    run(repository, "run", "tiny")
+    found = results.status(repository, tiny())
+    assert (found.dirty, found.state) == (True, "current")
+    git(repository, "-c", "user.name=a", "-c", "user.email=a@example.org", "commit", "-q", "-am", "second")
+    assert results.status(repository, tiny()).state == "current"  # the same bytes, committed since
+
+
+def test_status_judges_by_the_targets_of_today(repository: Path) -> None:
+    run(repository, "run", "tiny")
+    stricter = Benchmark("tiny", "It is fast.", {"speed": Target(4)}, ("source.txt", "package"), tiny().run)
+    assert results.status(repository, stricter).holds is False
+
+
+def test_status_prints_a_table_or_json(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(repository, "run", "tiny")
+    (repository / "source.txt").write_text("two")
+    capsys.readouterr()
+    assert run(repository, "status") == 0
+    table = capsys.readouterr().out
+    assert "| tiny      | stale | holds   | speed 2 rows/s | ≥ 1.5 rows/s |" in table
+    assert "tiny: changed since: source.txt" in table
+
+    assert run(repository, "status", "--json") == 0
+    (status,) = json.loads(capsys.readouterr().out)
+    assert (status["name"], status["state"], status["holds"]) == ("tiny", "stale", True)
+
+
+def test_a_folder_without_git_still_stores_and_notices_changes(tmp_path: Path) -> None:
+    (tmp_path / "source.txt").write_text("one")
+    run(tmp_path, "run", "tiny")
+    assert results.load(tmp_path, "tiny")["commit"] is None  # type: ignore[index]
+    assert results.status(tmp_path, tiny()).state == "current"
+    (tmp_path / "source.txt").write_text("two")
+    assert results.status(tmp_path, tiny()).state == "stale"
+
+
+def test_docs_rewrites_between_the_markers_and_nothing_else(
+    repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    page = docs.page_path(repository)
+    page.parent.mkdir()
+    page.write_text("before\n<!-- bench:tiny -->\nold\n<!-- /bench:tiny -->\nafter\n")
+    assert run(repository, "docs") == 0
+    assert "Not measured yet: `python -m bench run tiny`." in page.read_text()
+
+    run(repository, "run", "tiny")
+    assert run(repository, "docs") == 0
+    text = page.read_text()
+    assert text.startswith("before\n<!-- bench:tiny -->\n*It is fast.*\n\n| figure | median   |")
+    assert text.endswith("</sub>\n<!-- /bench:tiny -->\nafter\n")
+    assert "| speed  | 2 rows/s | 1.5 – 2.5   | ≥ 1.5 rows/s | holds | a note |" in text
+    assert git(repository, "rev-parse", "HEAD")[:12] in text
+    assert run(repository, "docs") == 0
+    assert capsys.readouterr().out.splitlines()[-1] == f"{page}: unchanged"
+
+
+def test_docs_without_markers_is_an_error_with_its_mend(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(repository, "docs") == 2
+    docs.page_path(repository).parent.mkdir()
+    docs.page_path(repository).write_text("nothing here")
+    with pytest.raises(DataError, match="no markers for the benchmark 'tiny'"):
+        docs.rewrite(repository, [tiny()])
+    assert run(repository, "docs") == 2
+    assert "<!-- bench:tiny -->" in capsys.readouterr().err
+
+
+def test_list_names_every_benchmark_its_claim_and_targets(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["list"]) == 0
+    text = capsys.readouterr().out
+    for benchmark in BENCHMARKS.values():
+        assert f"{benchmark.name}: {benchmark.claim}" in text
+    assert main(["list", "--names"]) == 0
+    assert capsys.readouterr().out.split() == list(BENCHMARKS)
+
+
+@pytest.mark.parametrize("benchmark", BENCHMARKS.values(), ids=list(BENCHMARKS))
+def test_what_a_benchmark_depends_on_exists_and_the_docs_have_its_markers(benchmark: Benchmark) -> None:
+    root = Path(__file__).resolve().parents[2]
+    for path in benchmark.depends_on:
+        assert (root / path).exists(), path
+    assert f"<!-- bench:{benchmark.name} -->" in docs.page_path(root).read_text()
+
+
+def test_the_figure_that_clears_its_target_by_least_speaks() -> None:
+    targets = {"fast": Target(2.0), "small": Target(10.0, "at most")}
+    figures = (Figure("fast", "x", (4.0,)), Figure("small", "GiB", (8.0,)))
+    verdict = judge(targets, figures)
+    assert (verdict.holds, verdict.figure, verdict.target) == (True, "small 8 GiB", "≤ 10 GiB")
+
+    worse = judge(targets, (Figure("fast", "x", (4.0,)), Figure("small", "GiB", (10.1,))))
+    assert (worse.holds, worse.figure) == (False, "small 10.1 GiB")
+    edge = judge({"fast": Target(4.0)}, figures)
+    assert (edge.holds, edge.figure, edge.target) == (True, "fast 4×", "≥ 4×")
+
+
+def test_a_targeted_figure_that_was_not_measured_falls_short() -> None:
+    verdict = judge({"fast": Target(2.0), "gone": Target(1.0)}, (Figure("fast", "x", (4.0,)),))
+    assert (verdict.holds, verdict.figure) == (False, "gone not measured")
