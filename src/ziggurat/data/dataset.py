@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
 
+import numpy as np
 import pyarrow as pa
 
 from ziggurat.core.errors import DataError
@@ -116,7 +117,7 @@ class _SplitWriter:
         block, rest = merged.slice(0, rows), merged.slice(rows)
         self._pending, self._pending_rows = ([rest], rest.num_rows) if rest.num_rows else ([], 0)
         with explained_writes(self._folder):
-            self._open_file().write_batch(block)
+            self._open_file().write_batch(_compact(block))
         self._files[-1]["blocks"].append(block.num_rows)
         if len(self._files[-1]["blocks"]) == FILE_BLOCKS:
             self._close_file()
@@ -136,6 +137,13 @@ class _SplitWriter:
                 self._writer.close()
                 sync(path)
             self._writer = None
+
+
+def _compact(block: pa.RecordBatch) -> pa.RecordBatch:
+    """``block`` with list columns copied: a slice keeps traces of its parent in the file's metadata, a copy does not."""
+    order = pa.array(np.arange(block.num_rows)) if any(pa.types.is_list(t) for t in block.schema.types) else None
+    columns = [column.take(order) if pa.types.is_list(column.type) else column for column in block.columns]
+    return pa.RecordBatch.from_arrays(columns, schema=block.schema)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,1 +1,5 @@
-"""TBD"""
+"""Ids to vectors: embedding tables placed by a Plan, looked up and updated through TorchRec.
+
+In: a ``Batch``'s bags and sequences, a list of ``TableSpec`` and a ``Plan``. Out: emb_BFD, one vector a feature.
+Neighbours: ``features`` says which tables there are; ``models`` consume the vectors.
+"""

@@ -1,0 +1,32 @@
+"""``ziggurat evaluate``: a run's figures on a split."""
+
+from __future__ import annotations
+
+import json
+from typing import Annotated, Literal
+
+import typer
+
+from ziggurat.cli.options import Checkpoint, RunFolder
+
+
+def command(
+    run: RunFolder,
+    split: Annotated[Literal["train", "validation", "test"], typer.Option(help="Which rows.")] = "test",
+    checkpoint: Checkpoint = "best",
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
+) -> None:
+    """Measure a run on a split of its data."""
+    from ziggurat.cli.figures import figures_table
+    from ziggurat.cli.progress import console_progress
+    from ziggurat.training import api
+
+    with console_progress() as progress:
+        metrics = api.evaluate(run, split, checkpoint, progress=progress)
+    figures = metrics.compute()
+    if as_json:
+        typer.echo(json.dumps({**figures, **metrics.slice_figures()}))
+        return
+    figures_table(f"{run} on {split}", {split: figures})
+    for name, reason in metrics.undefined().items():
+        typer.echo(f"{name} is undefined: {reason}")

@@ -1,0 +1,14 @@
+"""``ziggurat schema``: the config's JSON Schema."""
+
+from __future__ import annotations
+
+import json
+
+import typer
+
+
+def command() -> None:
+    """Print the JSON Schema of the config; editors complete and check YAML with it."""
+    from ziggurat.training.experiment import json_schema
+
+    typer.echo(json.dumps(json_schema(), indent=2))

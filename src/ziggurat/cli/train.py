@@ -1,0 +1,36 @@
+"""``ziggurat train``: prepare if needed, train, resume."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ziggurat.cli.options import Config, DataFolder, Overrides
+
+
+def command(
+    config: Config,
+    overrides: Overrides = None,
+    data: DataFolder = None,
+    run: Annotated[Path | None, typer.Option(help="Run folder; default: runs/NAME.")] = None,
+    stop_after: Annotated[int | None, typer.Option(help="Save and stop once this many steps are done in all.")] = None,
+) -> None:
+    """Prepare if needed, then train; run it again to go on exactly where it stopped."""
+    from ziggurat.cli.figures import figures_table
+    from ziggurat.cli.progress import console_progress
+    from ziggurat.training import api
+
+    experiment = api.load_experiment(config, overrides or [], data)
+    with console_progress() as progress:
+        outcome = api.train(experiment, run, progress=progress, stop_after=stop_after)
+    if outcome.signal is not None:
+        typer.echo(
+            f"stopped by {outcome.signal.name}; saved at step {outcome.step}. Run the same command to go on.", err=True
+        )
+        raise typer.Exit(128 + outcome.signal)
+    if outcome.results is None:
+        typer.echo(f"stopped after step {outcome.step} as asked; saved. Run the same command to go on.")
+        return
+    figures_table(f"{outcome.run.folder} (best at step {outcome.results['best_step']})", outcome.results["figures"])

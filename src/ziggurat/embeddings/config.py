@@ -1,0 +1,96 @@
+"""The ``embeddings`` section: one default for all tables, exceptions by table, and the tables that follow from it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated
+
+import pydantic
+
+from ziggurat.core.config import Config
+from ziggurat.core.errors import ConfigError, nearest
+from ziggurat.core.schema import Schema
+from ziggurat.core.tables import Pooling, TableSpec
+from ziggurat.optim.rows import RowOptimizerConfig, RowwiseAdagrad
+
+DIM_MULTIPLE = 4
+"""FBGEMM's kernels move rows in units of four floats."""
+
+Dim = Annotated[int, pydantic.Field(ge=DIM_MULTIPLE, multiple_of=DIM_MULTIPLE)]
+
+
+class TableConfig(Config):
+    """What one table does differently from the defaults; a key left out keeps the default."""
+
+    dim: Dim | None = None
+    """Floats per row. A table whose dim differs from ``embeddings.dim`` is projected to it by a learned matrix."""
+    optimizer: RowOptimizerConfig | None = pydantic.Field(default=None, discriminator="name")
+    """The optimizer of this table's rows."""
+    init_std: float | None = pydantic.Field(default=None, ge=0)
+    """Standard deviation of the initial weights."""
+
+
+class EmbeddingsConfig(Config):
+    """Size, start and optimizer of the embedding tables."""
+
+    dim: Dim = 16
+    """Floats per row, and the width D of every vector that reaches the model."""
+    optimizer: RowOptimizerConfig = pydantic.Field(default_factory=RowwiseAdagrad, discriminator="name")
+    """Applied to each touched row inside backward."""
+    init_std: float = pydantic.Field(default=0.01, ge=0)
+    """Standard deviation of the normal initial weights."""
+    l2: float = pydantic.Field(default=0.0, ge=0)
+    """Adds l2/2 * (squared norm of the batch's looked-up vectors, per row of the batch) to the loss."""
+    tables: dict[str, TableConfig] = {}
+    """Exceptions by table name."""
+
+
+def table_specs(
+    config: EmbeddingsConfig, schema: Schema, pooling: Mapping[str, Pooling], dim: int | None = None
+) -> list[TableSpec]:
+    """The tables of a model, in the order in which the schema's features first name them.
+
+    Args:
+        config: the ``embeddings`` section.
+        schema: the encoded dataset's schema.
+        pooling: bag or sequence feature -> how its rows are pooled.
+        dim: width that the model insists on, overriding ``config.dim``.
+
+    Raises:
+        ConfigError: an exception for a table that does not exist; two poolings for one table.
+    """
+    names = list(dict.fromkeys(schema.tables[feature] for feature in schema.sparse))
+    for name in config.tables:
+        if name not in names:
+            close = nearest(name, names)
+            hint = f"did you mean {close!r}?" if close else f"tables: {', '.join(names)}"
+            raise ConfigError(f"embeddings.tables.{name}: no feature uses such a table; {hint}")
+    specs: list[TableSpec] = []
+    for name in names:
+        own = config.tables.get(name, TableConfig())
+        features = tuple(feature for feature in schema.sparse if schema.tables[feature] == name)
+        optimizer = own.optimizer or config.optimizer
+        specs.append(
+            TableSpec(
+                name=name,
+                rows=schema.rows[name],
+                dim=own.dim or dim or config.dim,
+                features=features,
+                pooling=_pooling(name, features, pooling),
+                optimizer=optimizer.model_dump(),
+                init_std=config.init_std if own.init_std is None else own.init_std,
+            )
+        )
+    return specs
+
+
+def _pooling(table: str, features: tuple[str, ...], pooling: Mapping[str, Pooling]) -> Pooling:
+    """A single id is its own mean and sum, so only bags and sequences have a say."""
+    found: dict[Pooling, str] = {pooling[feature]: feature for feature in features if feature in pooling}
+    if len(found) > 1:
+        pairs = ", ".join(f"{feature}: {kind}" for kind, feature in found.items())
+        raise ConfigError(
+            f"features of table {table!r} pool differently ({pairs}), but a table has one pooling",
+            "give them the same `pooling`, or a table each",
+        )
+    return next(iter(found), "sum")

@@ -1,0 +1,104 @@
+"""Applies a Plan to tables: a TorchRec EmbeddingBagCollection under DistributedModelParallel, optimizers fused."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from fbgemm_gpu.split_table_batched_embeddings_ops_common import BoundsCheckMode
+from torch import Tensor, nn
+from torch.distributed.optim import (
+    _apply_optimizer_in_backward as apply_optimizer_in_backward,  # pyright: ignore[reportPrivateUsage] - TorchRec's documented hook has no other name
+)
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.model_parallel import DistributedModelParallel
+from torchrec.distributed.sharding_plan import construct_module_sharding_plan, table_wise
+from torchrec.distributed.types import ShardedTensor, ShardingEnv, ShardingPlan
+from torchrec.modules.embedding_configs import EmbeddingBagConfig, PoolingType
+from torchrec.modules.embedding_modules import EmbeddingBagCollection
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
+
+from ziggurat.core.plan import Plan
+from ziggurat.core.tables import TableSpec
+from ziggurat.optim.rows import fused_optimizer
+
+
+class ShardedTables(nn.Module):
+    """Tables looked up together, their shards where the plan says.
+
+    Needs an initialised process group, also for a world of one. Weights are left uninitialised.
+    """
+
+    def __init__(self, tables: Sequence[TableSpec], plan: Plan, device: torch.device) -> None:
+        super().__init__()
+        world_size = dist.get_world_size()
+        assert plan.world_size == world_size, (plan.world_size, world_size)
+        os.environ.setdefault("LOCAL_WORLD_SIZE", str(world_size))
+        collection = EmbeddingBagCollection(tables=[_config(spec) for spec in tables], device=torch.device("meta"))
+        for spec in tables:
+            kind, settings = fused_optimizer(spec.optimizer)
+            apply_optimizer_in_backward(kind, [collection.embedding_bags[spec.name].weight], settings)
+        sharder = EmbeddingBagCollectionSharder(fused_params={"bounds_check_mode": BoundsCheckMode.FATAL})
+        placements = {spec.name: table_wise(rank=plan.placements[spec.name].ranks[0]) for spec in tables}
+        module_plan = construct_module_sharding_plan(
+            collection,
+            per_param_sharding=placements,
+            sharder=cast("Any", sharder),
+            local_size=int(os.environ["LOCAL_WORLD_SIZE"]),
+            world_size=world_size,
+            device_type=device.type,
+        )
+        assert dist.group.WORLD is not None
+        self._parallel = DistributedModelParallel(
+            collection,
+            device=device,
+            env=ShardingEnv.from_process_group(dist.group.WORLD),
+            plan=ShardingPlan(plan={"": module_plan}),
+            sharders=[cast("Any", sharder)],
+        )
+        self._base_lr = [float(group["lr"]) for group in self._groups()]
+
+    def forward(self, ids: KeyedJaggedTensor) -> KeyedTensor:
+        """Pooled vectors of every feature of these tables; ``ids`` may carry further keys."""
+        return self._parallel(ids)
+
+    def weight_shards(self) -> Iterator[tuple[str, Tensor, int]]:
+        """(table, local weights, first row) of each shard on this rank; writing in place changes the table."""
+        for key, sharded in self._parallel.state_dict().items():
+            for shard in _local(sharded):
+                yield key.split(".")[-2], shard.tensor, shard.metadata.shard_offsets[0]
+
+    def optimizer_shards(self) -> Iterator[tuple[str, str, Tensor]]:
+        """(table, name of the state, local tensor) of each fused optimizer state; writing in place changes it."""
+        for key, states in self._parallel.fused_optimizer.state_dict()["state"].items():
+            table = key.split(".")[-2]
+            for name, state in states.items():
+                for shard in _local(state):
+                    yield table, name.removeprefix(f"{table}."), shard.tensor
+
+    def scale_learning_rates(self, multiplier: float) -> None:
+        """Set every table's learning rate to ``multiplier`` times its configured one."""
+        for group, base in zip(self._groups(), self._base_lr, strict=True):
+            group["lr"] = base * multiplier
+        self._parallel.fused_optimizer.step()  # pushes the rates into the kernels; the rows update inside backward
+
+    def _groups(self) -> list[dict[str, Any]]:
+        return cast("list[dict[str, Any]]", list(self._parallel.fused_optimizer.param_groups))
+
+
+def _config(spec: TableSpec) -> EmbeddingBagConfig:
+    return EmbeddingBagConfig(
+        name=spec.name,
+        embedding_dim=spec.dim,
+        num_embeddings=spec.rows,
+        feature_names=list(spec.features),
+        pooling=PoolingType.MEAN if spec.pooling == "mean" else PoolingType.SUM,
+    )
+
+
+def _local(sharded: Any) -> list[Any]:
+    assert isinstance(sharded, ShardedTensor), type(sharded)
+    return sharded.local_shards()

@@ -1,0 +1,73 @@
+"""The ``training`` and ``evaluation`` sections of an experiment."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import pydantic
+
+from ziggurat.core.config import Config
+from ziggurat.optim.schedule import ScheduleConfig
+
+
+class EarlyStopping(Config):
+    """Stop when the monitored validation metric has not improved for ``patience`` evaluations."""
+
+    patience: int = pydantic.Field(default=2, ge=1)
+    """Evaluations without improvement before training stops."""
+    min_delta: float = pydantic.Field(default=0.0, ge=0)
+    """An improvement smaller than this does not count."""
+
+
+class TrainingConfig(Config):
+    """How long, how fast and how exactly to train."""
+
+    batch_size: int = pydantic.Field(default=4096, ge=1)
+    """Rows per step and rank."""
+    epochs: int = pydantic.Field(default=5, ge=1)
+    """Passes over the training split; ``max_steps`` may end training earlier."""
+    max_steps: int | None = pydantic.Field(default=None, ge=1)
+    """Stop after this many steps, whatever the epochs say."""
+    seed: int = pydantic.Field(default=0, ge=0)
+    """Seeds the initial weights, the order of the rows and dropout. Same seed, same weights, bit for bit."""
+    schedule: ScheduleConfig = pydantic.Field(default_factory=lambda: _constant(), discriminator="name")
+    """Multiplies every learning rate, dense and tables alike."""
+    clip_norm: float | None = pydantic.Field(default=None, gt=0)
+    """Clip the norm of the dense gradients; tables update inside backward and are not clipped."""
+    precision: Literal["fp32", "bf16"] = "fp32"
+    """Arithmetic of the interaction and the towers (autocast); tables and losses stay fp32."""
+    compile: bool = False
+    """torch.compile the dense model: faster steps after a first step of some ten seconds."""
+    evaluate_every: int | None = pydantic.Field(default=None, ge=1)
+    """Steps between evaluations on the validation split; default: once an epoch."""
+    monitor: str = "auc"
+    """The validation metric that decides which checkpoint is best (with several labels, their mean)."""
+    early_stopping: EarlyStopping | None = None
+    """Stop when the monitored metric no longer improves; default: train to the end."""
+    save_every: int | None = pydantic.Field(default=None, ge=1)
+    """Steps between checkpoints; default: at each evaluation. The end and Ctrl-C always save."""
+    keep: int = pydantic.Field(default=2, ge=1)
+    """Newest checkpoints to keep besides the best."""
+    log_every: int = pydantic.Field(default=20, ge=1)
+    """Steps between lines in metrics.jsonl and TensorBoard."""
+    threads: int | None = pydantic.Field(default=None, ge=1)
+    """CPU threads of torch; default: torch's own choice. Results may differ in the last bits between thread counts."""
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where to train; ``auto`` takes CUDA where there is one."""
+    prefetch: int = pydantic.Field(default=2, ge=0)
+    """Batches made ahead by the loader's thread."""
+
+
+class EvaluationConfig(Config):
+    """What is measured besides the overall figures."""
+
+    slices: list[str] = []
+    """Categorical features by whose values the metrics are split in evaluation and report."""
+    batch_size: int = pydantic.Field(default=16_384, ge=1)
+    """Rows per forward pass when evaluating and predicting."""
+
+
+def _constant() -> ScheduleConfig:
+    from ziggurat.optim.schedule import Constant
+
+    return Constant.Config()

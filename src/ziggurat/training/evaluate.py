@@ -1,0 +1,67 @@
+"""A recommender's figures on a split."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+from ziggurat.core.batch import Batch
+from ziggurat.core.progress import Progress
+from ziggurat.core.schema import Schema
+from ziggurat.data.dataset import SplitBlocks
+from ziggurat.data.loader import Cursor, Loader
+from ziggurat.metrics.metric_set import MetricSet
+from ziggurat.training.recommender import Recommender
+
+
+@torch.no_grad()
+def evaluate_split(
+    recommender: Recommender,
+    blocks: SplitBlocks,
+    schema: Schema,
+    device: torch.device,
+    batch_size: int,
+    slices: Sequence[str] = (),
+    progress: Progress | None = None,
+) -> MetricSet:
+    """Stream a split through the model in file order; the model is in evaluation mode meanwhile.
+
+    Args:
+        recommender: on ``device``.
+        blocks: the rows.
+        schema: of the dataset.
+        device: where the model is.
+        batch_size: rows per forward pass.
+        slices: categorical features to slice by.
+        progress: shown as the stage "evaluate" where given.
+    """
+    metrics = MetricSet(schema.labels, grouped=schema.has_group, slices=slices)
+    loader = Loader(blocks, schema, batch_size, shuffle=False)
+    training = recommender.training
+    recommender.eval()
+    if progress is not None:
+        progress.start("evaluate", blocks.rows, "rows")
+    try:
+        for batch, cursor in loader.epoch(Cursor()):
+            moved = batch.to(device)
+            logits_BT, _ = recommender(moved)
+            metrics.update(
+                logits_BT.cpu().numpy(),
+                batch.labels_BT.numpy(),
+                None if batch.weights_B is None else batch.weights_B.numpy(),
+                None if batch.groups_B is None else batch.groups_B.numpy(),
+                {name: _ids(batch, name) for name in slices},
+            )
+            if progress is not None:
+                progress.advance(cursor.rows if cursor.epoch == 0 else blocks.rows)
+    finally:
+        recommender.train(training)
+        if progress is not None:
+            progress.finish()
+    return metrics
+
+
+def _ids(batch: Batch, feature: str) -> torch.Tensor:
+    assert batch.bags is not None
+    return batch.bags[feature].values()

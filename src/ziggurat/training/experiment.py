@@ -1,0 +1,136 @@
+"""The whole config of an experiment: parsed, checked across its sections, written back resolved."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import pydantic
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from ziggurat.core.config import Config, parse_config, set_by_path
+from ziggurat.core.errors import ConfigError, nearest
+from ziggurat.embeddings.config import EmbeddingsConfig
+from ziggurat.features.config import DataConfig, FeatureConfig
+from ziggurat.models.build import ModelConfig
+from ziggurat.models.deepfm import DeepFM
+from ziggurat.optim.dense import Adam, DenseOptimizerConfig
+from ziggurat.training.config import EvaluationConfig, TrainingConfig
+
+
+class Experiment(Config):
+    """Everything that decides what a run computes. ``ziggurat init`` writes one; ``ziggurat schema`` describes it."""
+
+    name: str = pydantic.Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
+    """Names the run folder (runs/NAME) and the prepared dataset."""
+    data: DataConfig
+    """Where the logs are, what is a label, how rows are split."""
+    features: list[FeatureConfig] = pydantic.Field(min_length=1)
+    """The inputs of the model."""
+    embeddings: EmbeddingsConfig = EmbeddingsConfig()
+    """Embedding tables: width, start, row optimizer; exceptions by table."""
+    model: ModelConfig = pydantic.Field(default_factory=DeepFM.Config, discriminator="name")
+    """The interaction model."""
+    optimizer: DenseOptimizerConfig = pydantic.Field(default_factory=Adam, discriminator="name")
+    """The optimizer of everything that is not an embedding table."""
+    training: TrainingConfig = pydantic.Field(default_factory=TrainingConfig)
+    """Length, batch size, schedule, precision, checkpoints."""
+    evaluation: EvaluationConfig = EvaluationConfig()
+    """Slices and batch size of evaluation."""
+
+    @pydantic.model_validator(mode="after")
+    def _slices_are_features(self) -> Experiment:
+        names = [feature.name for feature in self.features]
+        for name in self.evaluation.slices:
+            if name not in names:
+                close = nearest(name, names)
+                raise ValueError(
+                    f"evaluation.slices: {name!r} is no feature" + (f"; did you mean {close!r}?" if close else "")
+                )
+        return self
+
+
+def load_experiment(
+    path: str | Path, overrides: Sequence[str] = (), data_folder: str | Path | None = None
+) -> Experiment:
+    """Read an experiment from YAML.
+
+    Args:
+        path: the YAML file.
+        overrides: ``a.b=c`` as after ``--set``; values are read as YAML, list items by position or name.
+        data_folder: replaces ``data.folder``.
+
+    Raises:
+        ConfigError: no such file, not YAML, or keys and values that are not allowed; all of them are named.
+    """
+    path = Path(path)
+    values = _read_yaml(path)
+    for override in overrides:
+        key, separator, value = override.partition("=")
+        if not separator or not key:
+            raise ConfigError(f"--set {override}: expected KEY=VALUE", "for example --set training.batch_size=8192")
+        set_by_path(values, key.strip(), _scalar(value, override))
+    if data_folder is not None:
+        set_by_path(values, "data.folder", str(data_folder))
+    return parse_config(Experiment, values, str(path))
+
+
+def to_yaml(experiment: Experiment) -> str:
+    """The resolved config, every default written out."""
+    stream = io.StringIO()
+    yaml = YAML()
+    yaml.width = 120
+    yaml.dump(experiment.model_dump(mode="json"), stream)
+    return stream.getvalue()
+
+
+def json_schema() -> dict[str, Any]:
+    """The JSON Schema of an experiment, for editors and validators."""
+    return Experiment.model_json_schema()
+
+
+def _read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError:
+        close = nearest(path.name, [item.name for item in path.parent.glob("*.y*ml")]) if path.parent.is_dir() else None
+        mend = f"did you mean {path.parent / close}?" if close else "write one with `ziggurat init FILES > exp.yaml`"
+        raise ConfigError(f"{path}: no such config file", mend) from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: cannot be read: {error}", "give a readable UTF-8 YAML file") from None
+    try:
+        values = YAML(typ="safe").load(text)
+    except YAMLError as error:
+        message = re.sub(r"\s+", " ", str(error)).strip()
+        raise ConfigError(
+            f"{path}: not valid YAML: {message}", "check indentation, colons and quotes at that line"
+        ) from None
+    if not isinstance(values, dict):
+        raise ConfigError(
+            f"{path}: expected a mapping of sections, received {type(values).__name__}", "start from `ziggurat init`"
+        )
+    return cast("dict[str, Any]", values)
+
+
+def _scalar(text: str, override: str) -> Any:
+    try:
+        return YAML(typ="safe").load(text)
+    except YAMLError:
+        raise ConfigError(f"--set {override}: the value is not valid YAML", "quote it: --set 'a.b=\"text\"'") from None
+
+
+def differing_keys(left: Mapping[str, Any], right: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any, Any]]:
+    """(dotted key, left value, right value) wherever two resolved configs differ."""
+    found: list[tuple[str, Any, Any]] = []
+    for key in dict.fromkeys((*left, *right)):
+        path = f"{prefix}{key}"
+        ours, theirs = left.get(key), right.get(key)
+        if isinstance(ours, dict) and isinstance(theirs, dict):
+            found += differing_keys(cast("dict[str, Any]", ours), cast("dict[str, Any]", theirs), f"{path}.")
+        elif ours != theirs:
+            found.append((path, ours, theirs))
+    return found

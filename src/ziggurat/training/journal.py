@@ -1,0 +1,75 @@
+"""What training writes while it goes: metrics.jsonl, TensorBoard, and one line of figures on the display."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from types import TracebackType
+from typing import Any, cast
+
+from torch.utils.tensorboard import SummaryWriter
+
+from ziggurat.core.files import atomic_file, explained_writes
+
+
+class Journal:
+    """Appends records to ``metrics.jsonl`` and scalars to TensorBoard.
+
+    Args:
+        folder: the run folder.
+        step: the step that training goes on from; later records, of a run that was killed, are dropped.
+    """
+
+    def __init__(self, folder: Path, step: int) -> None:
+        self._path = folder / "metrics.jsonl"
+        self._keep_until(step)
+        self._file = self._path.open("a", encoding="utf-8")
+        self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
+
+    def write(self, split: str, step: int, epoch: float, figures: dict[str, float]) -> None:
+        """One record; figures that are not finite are written as null."""
+        record: dict[str, Any] = {"split": split, "step": step, "epoch": round(epoch, 6)}
+        record.update({name: value if math.isfinite(value) else None for name, value in figures.items()})
+        with explained_writes(self._path):
+            self._file.write(json.dumps(record) + "\n")
+            self._file.flush()
+        for name, value in figures.items():
+            if math.isfinite(value):
+                self._board.add_scalar(f"{split}/{name}", value, step)
+
+    def __enter__(self) -> Journal:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._file.close()
+        self._board.close()
+
+    def _keep_until(self, step: int) -> None:
+        if not self._path.exists():
+            return
+        records = read_journal(self._path)
+        kept = [record for record in records if record["step"] <= step]
+        with atomic_file(self._path) as temporary:
+            temporary.write_text("".join(json.dumps(record) + "\n" for record in kept), encoding="utf-8")
+
+
+def read_journal(path: Path) -> list[dict[str, Any]]:
+    """The records of a metrics.jsonl; a last line cut short by a crash is left out."""
+    records: list[dict[str, Any]] = []
+    if path.exists():
+        for line in path.read_text(encoding="utf-8").splitlines():
+            try:
+                records.append(cast("dict[str, Any]", json.loads(line)))
+            except ValueError:
+                break
+    return records
+
+
+def window_figures(loss_sum: float, rows: float, positives: float) -> dict[str, float]:
+    """Loss and NE of a stretch of training, from sums over its (weighted) rows."""
+    loss, rate = loss_sum / rows, positives / rows
+    entropy = 0.0 if rate in {0.0, 1.0} else -(rate * math.log(rate) + (1 - rate) * math.log1p(-rate))
+    return {"loss": loss, "ne": loss / entropy if entropy else math.nan}

@@ -1,0 +1,281 @@
+"""The training loop, in data order: read, look up, interact, loss, step, evaluate, save.
+
+Everything that decides the next step is in a snapshot (weights, row and dense optimizer states, schedule, cursor, early
+stopping, random state), so training N steps, stopping and going on for N equals training 2 N, bit for bit.
+
+Shape legend: B rows, F features, D embedding width, T tasks.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ziggurat.checkpoint.snapshot import Snapshot
+from ziggurat.core.batch import Batch
+from ziggurat.core.errors import ZigguratError
+from ziggurat.core.progress import Progress
+from ziggurat.data.dataset import Dataset
+from ziggurat.data.loader import Cursor, Loader
+from ziggurat.metrics.names import higher_is_better
+from ziggurat.optim.dense import build_optimizer
+from ziggurat.optim.schedule import build_schedule
+from ziggurat.training.evaluate import evaluate_split
+from ziggurat.training.journal import Journal, window_figures
+from ziggurat.training.recommender import Recommender
+from ziggurat.training.run import Run
+from ziggurat.training.signals import StopRequest
+from ziggurat.training.state import restore, take_snapshot
+
+
+@dataclass(slots=True)
+class Progression:
+    """Where training stands; saved with every checkpoint.
+
+    Attributes:
+        step: optimizer steps done.
+        cursor: where the loader goes on.
+        best: best value of the monitored metric so far.
+        best_step: its step.
+        stale: evaluations since then.
+        stopped_early: early stopping has ended the run.
+    """
+
+    step: int = 0
+    cursor: Cursor = field(default_factory=Cursor)
+    best: float | None = None
+    best_step: int | None = None
+    stale: int = 0
+    stopped_early: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        values = {name: getattr(self, name) for name in ("step", "best", "best_step", "stale", "stopped_early")}
+        return {**values, "cursor": [self.cursor.epoch, self.cursor.rows]}
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Progression:
+        fields: dict[str, Any] = {**values, "cursor": Cursor(*values["cursor"])}
+        return cls(**fields)
+
+
+@dataclass(slots=True)
+class _Window:
+    """Sums over the steps since the last log line; on the device until they are read."""
+
+    loss: Tensor
+    weight: Tensor
+    positives: Tensor
+    rows: int = 0
+    started: float = field(default_factory=time.perf_counter)
+
+
+class Trainer:
+    """Trains one run from where its last checkpoint left it.
+
+    Args:
+        run: the run folder, with its experiment.
+        dataset: the prepared dataset.
+        recommender: freshly assembled, on ``device``; the last checkpoint, if any, is restored into it.
+        device: to train on.
+        progress: where to show it.
+    """
+
+    def __init__(
+        self, run: Run, dataset: Dataset, recommender: Recommender, device: torch.device, progress: Progress
+    ) -> None:
+        self.run, self.dataset, self.recommender, self.device = run, dataset, recommender, device
+        self.progress = progress
+        config = run.experiment.training
+        self.config = config
+        self.loader = Loader(
+            dataset.split("train"),
+            dataset.schema,
+            config.batch_size,
+            shuffle=True,
+            seed=config.seed,
+            prefetch=config.prefetch,
+        )
+        self.total_steps = min(config.epochs * self.loader.steps_per_epoch, config.max_steps or 2**62)
+        self.optimizer = build_optimizer(run.experiment.optimizer, recommender.dense_parameters())
+        self._base_lr = [float(group["lr"]) for group in self.optimizer.param_groups]
+        self.schedule = build_schedule(config.schedule, self.total_steps)
+        self._multiplier: float | None = None
+        self.at = Progression()
+        last = run.checkpoints.last()
+        if last is not None:
+            self._restore(run.checkpoints.load(last))
+        self._saved_step = self.at.step if last is not None else -1
+        self._window = self._new_window()
+        self._shown: dict[str, float | str] = {}
+
+    @property
+    def finished(self) -> bool:
+        return self.at.step >= self.total_steps or self.at.stopped_early or self.at.cursor.epoch >= self.config.epochs
+
+    def train(self, stop_after: int | None = None) -> StopRequest:
+        """Train until the end, until a signal, or until ``stop_after`` steps are done in all; then save.
+
+        Returns:
+            The stop request, whose ``signal`` says what ended training early, if anything.
+        """
+        self.recommender.train()
+        self.progress.start("train", self.total_steps * self._step_rows(), "rows")
+        with StopRequest() as stop, Journal(self.run.folder, self.at.step) as journal:
+            while not self.finished and not self._stopping(stop, stop_after):
+                for batch, cursor in self.loader.epoch(self.at.cursor):
+                    self._step(batch.to(self.device))
+                    self.at.step, self.at.cursor = self.at.step + 1, cursor
+                    self._after_step(journal)
+                    if self.finished or self._stopping(stop, stop_after):
+                        break
+            if self._saved_step != self.at.step:
+                self._save()
+        self.progress.finish()
+        return stop
+
+    def _stopping(self, stop: StopRequest, stop_after: int | None) -> bool:
+        return stop.signal is not None or (stop_after is not None and self.at.step >= stop_after)
+
+    def _step(self, batch: Batch) -> None:
+        self._apply_schedule()
+        logits_BT, emb_BFD = self.recommender(batch)
+        loss, weight = weighted_loss(logits_BT, batch)
+        objective = loss / weight
+        l2 = self.run.experiment.embeddings.l2
+        if l2:
+            objective = objective + l2 / 2 * emb_BFD.square().sum() / batch.size
+        objective.backward()
+        if self.config.clip_norm is not None:
+            torch.nn.utils.clip_grad_norm_(self.recommender.dense_parameters().values(), self.config.clip_norm)
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        self._window.loss += loss.detach()
+        self._window.weight += weight
+        self._window.positives += _positives(batch)
+        self._window.rows += batch.size
+
+    def _apply_schedule(self) -> None:
+        multiplier = self.schedule.multiplier(self.at.step)
+        if multiplier != self._multiplier:
+            for group, base in zip(self.optimizer.param_groups, self._base_lr, strict=True):
+                group["lr"] = base * multiplier
+            self.recommender.lookup.scale_learning_rates(multiplier)
+            self._multiplier = multiplier
+
+    def _after_step(self, journal: Journal) -> None:
+        config, step = self.config, self.at.step
+        epoch_ended = self.at.cursor.rows == 0
+        evaluate = step % config.evaluate_every == 0 if config.evaluate_every else epoch_ended
+        if step % config.log_every == 0 or evaluate or self.finished:
+            self._log(journal)
+        if evaluate or step >= self.total_steps:
+            self._evaluate(journal)
+        elif config.save_every is not None and step % config.save_every == 0:
+            self._save()
+
+    def _log(self, journal: Journal) -> None:
+        window, self._window = self._window, self._new_window()
+        weight = float(window.weight)
+        if weight == 0:
+            return
+        figures = window_figures(float(window.loss), weight, float(window.positives))
+        if not math.isfinite(figures["loss"]):
+            raise ZigguratError(
+                f"the training loss became {figures['loss']} by step {self.at.step}",
+                "lower optimizer.lr and embeddings.optimizer.lr, set training.clip_norm, or look for extreme values in "
+                "numeric features (`ziggurat report`); the last checkpoint is intact",
+            )
+        speed = window.rows / (time.perf_counter() - window.started)
+        multiplier = self.schedule.multiplier(self.at.step - 1)
+        journal.write(
+            "train", self.at.step, self._epoch(), {**figures, "lr_multiplier": multiplier, "rows_per_s": speed}
+        )
+        self._shown.update(loss=figures["loss"], ne=figures["ne"])
+        self.progress.advance(self.at.step * self._step_rows(), **self._shown)
+
+    def _evaluate(self, journal: Journal) -> None:
+        blocks = self.dataset.split("validation")
+        if not blocks.rows:
+            self._save()
+            return
+        size = self.run.experiment.evaluation.batch_size
+        metrics = evaluate_split(self.recommender, blocks, self.dataset.schema, self.device, size)
+        figures = metrics.compute()
+        journal.write("validation", self.at.step, self._epoch(), figures)
+        value = monitored(figures, self.config.monitor, metrics.tasks)
+        improved = self._observe(value)
+        self.schedule.observe(value if not higher_is_better(self.config.monitor) else -value)
+        self._save()
+        if improved:
+            self.run.checkpoints.mark_best(self.at.step, self.config.monitor, value)
+        self._shown[f"val_{self.config.monitor}"] = value
+        self._window.started = time.perf_counter()
+        self.progress.advance(self.at.step * self._step_rows(), **self._shown)
+
+    def _observe(self, value: float) -> bool:
+        """Count the monitored value; whether it is the best so far."""
+        stopping = self.config.early_stopping
+        margin = stopping.min_delta if stopping else 0.0
+        gain = math.inf if self.at.best is None else value - self.at.best
+        if self.at.best is not None and not higher_is_better(self.config.monitor):
+            gain = -gain
+        if math.isnan(value) or gain <= margin:
+            self.at.stale += 1
+            self.at.stopped_early = stopping is not None and self.at.stale >= stopping.patience
+            return False
+        self.at.best, self.at.best_step, self.at.stale = value, self.at.step, 0
+        return True
+
+    def _save(self) -> None:
+        state = {"progression": self.at.to_json(), "schedule": self.schedule.state_dict()}
+        self.run.checkpoints.save(self.at.step, take_snapshot(self.recommender, self.optimizer, state))
+        self._saved_step = self.at.step
+
+    def _restore(self, snapshot: Snapshot) -> None:
+        restore(self.recommender, snapshot, self.optimizer)
+        self.at = Progression.from_json(snapshot.state["progression"])
+        self.schedule.load_state_dict(snapshot.state["schedule"])
+        if self.at.stopped_early and self.config.early_stopping is None:
+            self.at.stopped_early = False
+
+    def _epoch(self) -> float:
+        return self.at.cursor.epoch + self.at.cursor.rows / max(1, self.loader.rows)
+
+    def _step_rows(self) -> float:
+        return self.loader.rows / self.loader.steps_per_epoch
+
+    def _new_window(self) -> _Window:
+        zero = torch.zeros((), dtype=torch.float64, device=self.device)
+        return _Window(zero.clone(), zero.clone(), zero.clone())
+
+
+def weighted_loss(logits_BT: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Sum over rows of the binary cross-entropy (mean over tasks) times the row's weight, and the sum of the weights."""
+    losses_BT = F.binary_cross_entropy_with_logits(logits_BT, batch.labels_BT, reduction="none")
+    loss_B = losses_BT.mean(dim=1)
+    if batch.weights_B is None:
+        return loss_B.sum(), torch.tensor(float(batch.size), device=loss_B.device)
+    return (loss_B * batch.weights_B).sum(), batch.weights_B.sum()
+
+
+def monitored(figures: dict[str, float], metric: str, tasks: tuple[str, ...]) -> float:
+    """The value of ``metric`` on validation; of several tasks, the mean, unless the metric names its task.
+
+    Raises:
+        ConfigError: no such metric, or none with a better direction.
+    """
+    higher_is_better(metric)
+    if metric in figures:
+        return figures[metric]
+    return sum(figures[f"{task}/{metric}"] for task in tasks) / len(tasks)
+
+
+def _positives(batch: Batch) -> Tensor:
+    rate_B = batch.labels_BT.mean(dim=1)
+    return rate_B.sum() if batch.weights_B is None else (rate_B * batch.weights_B).sum()

@@ -1,0 +1,200 @@
+"""A run folder: what was trained, from what, with which versions, and where it got to.
+
+``config.yaml`` (resolved) · ``environment.json`` · ``dataset.json`` (where the prepared data lies, and its fingerprint) ·
+``plan.json`` · ``encoders/`` · ``metrics.jsonl`` · ``results.json`` (once finished) · ``tensorboard/`` · ``checkpoints/`` ·
+``report.html``. Running ``train`` on it again goes on exactly where it stopped.
+"""
+
+from __future__ import annotations
+
+import json
+import platform
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from ruamel.yaml import YAML
+
+import ziggurat
+from ziggurat.checkpoint.folder import CheckpointFolder
+from ziggurat.core.config import parse_config
+from ziggurat.core.engine import installed_engine
+from ziggurat.core.errors import RunFolderError
+from ziggurat.core.files import atomic_file, write_json
+from ziggurat.data.dataset import Dataset
+from ziggurat.training.experiment import Experiment, differing_keys, to_yaml
+
+RUN_VERSION = 1
+
+_MAY_GROW = frozenset({"training.epochs", "training.max_steps"})
+"""Keys that may differ when a run goes on: training longer is no other experiment."""
+_MAY_DIFFER = frozenset(
+    {"data.folder", "training.log_every", "training.keep", "training.prefetch", "evaluation.batch_size"}
+)
+"""Keys that do not change what is computed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """An opened run folder."""
+
+    folder: Path
+    experiment: Experiment
+
+    @property
+    def checkpoints(self) -> CheckpointFolder:
+        return CheckpointFolder(self.folder / "checkpoints", self.experiment.training.keep)
+
+    @property
+    def metrics_path(self) -> Path:
+        return self.folder / "metrics.jsonl"
+
+    @property
+    def results(self) -> dict[str, Any] | None:
+        """The final figures, once training has finished."""
+        return _read_json(self.folder / "results.json")
+
+    def dataset(self) -> Dataset:
+        """The prepared dataset that the run trained on.
+
+        Raises:
+            RunFolderError: it was made anew from other data or another config.
+        """
+        pointer = _read_json(self.folder / "dataset.json")
+        if pointer is None:
+            raise RunFolderError(f"{self.folder}: dataset.json is missing", "train again into an empty run folder")
+        dataset = Dataset(Path(pointer["folder"]))
+        if dataset.fingerprint != pointer["fingerprint"]:
+            raise RunFolderError(
+                f"{dataset.folder}: holds dataset {dataset.fingerprint[:12]}, "
+                f"the run was trained on {pointer['fingerprint'][:12]}",
+                "restore the raw files and config of the run, or train into a new run folder",
+            )
+        return dataset
+
+
+def open_run(folder: str | Path) -> Run:
+    """Open an existing run folder for evaluation, prediction, reporting or export.
+
+    Raises:
+        RunFolderError: no run, or one of another format version.
+    """
+    folder = Path(folder)
+    path = folder / "config.yaml"
+    if not path.is_file():
+        near = (
+            sorted(item.parent.name for item in folder.parent.glob("*/config.yaml")) if folder.parent.is_dir() else []
+        )
+        raise RunFolderError(
+            f"{folder}: no run folder (config.yaml is missing)",
+            f"runs beside it: {', '.join(near)}" if near else "train first: `ziggurat train exp.yaml`",
+        )
+    environment = _read_json(folder / "environment.json") or {}
+    if environment.get("run_version") != RUN_VERSION:
+        raise RunFolderError(
+            f"{folder}: run format {environment.get('run_version')!r} (ziggurat {environment.get('ziggurat')}), "
+            f"this ziggurat {ziggurat.__version__} reads format {RUN_VERSION}",
+            "install the ziggurat version above, or train anew into another folder (--run)",
+        )
+    values = YAML(typ="safe").load(path.read_text(encoding="utf-8"))
+    return Run(folder, parse_config(Experiment, values, str(path)))
+
+
+def create_or_resume(folder: Path, experiment: Experiment) -> Run:
+    """The run folder of ``experiment``: made new, or the one that is there if it is of the same config and versions.
+
+    Raises:
+        RunFolderError: the folder belongs to another config (the differing keys are named), to other library
+            versions, or holds something else.
+    """
+    if (folder / "config.yaml").is_file():
+        run = open_run(folder)
+        _check_same(run, experiment)
+    elif folder.exists() and any(folder.iterdir()):
+        raise RunFolderError(f"{folder}: exists, is not empty and is no run folder", "name another folder with --run")
+    run = Run(folder, experiment)
+    # The environment is written first: a folder that has a config is complete.
+    write_json(folder / "environment.json", environment(experiment.training.seed))
+    with atomic_file(folder / "config.yaml") as temporary:
+        temporary.write_text(to_yaml(experiment), encoding="utf-8")
+    return run
+
+
+def attach_dataset(run: Run, dataset: Dataset) -> None:
+    """Record which prepared dataset the run uses and copy its encoders, so that the run predicts without it.
+
+    Raises:
+        RunFolderError: the run was begun on other data.
+    """
+    pointer = _read_json(run.folder / "dataset.json")
+    if pointer is not None and pointer["fingerprint"] != dataset.fingerprint:
+        raise RunFolderError(
+            f"{run.folder}: was begun on dataset {pointer['fingerprint'][:12]}, "
+            f"the data now prepares to {dataset.fingerprint[:12]}",
+            "restore the raw files, or train into a new run folder (--run)",
+        )
+    if not (run.folder / "encoders").is_dir():
+        shutil.copytree(dataset.folder / "encoders", run.folder / ".encoders.part", dirs_exist_ok=True)
+        (run.folder / ".encoders.part").rename(run.folder / "encoders")
+    write_json(
+        run.folder / "dataset.json", {"folder": str(dataset.folder.resolve()), "fingerprint": dataset.fingerprint}
+    )
+
+
+def environment(seed: int) -> dict[str, Any]:
+    """Versions, machine and seed, as kept in ``environment.json``."""
+    engine = installed_engine()
+    return {
+        "run_version": RUN_VERSION,
+        "ziggurat": ziggurat.__version__,
+        "torch": engine.torch,
+        "torchrec": engine.torchrec,
+        "fbgemm": engine.fbgemm,
+        "numpy": np.__version__,
+        "python": platform.python_version(),
+        "machine": platform.platform(),
+        "threads": torch.get_num_threads(),
+        "cuda": torch.version.cuda if torch.cuda.is_available() else None,
+        "seed": seed,
+    }
+
+
+def _check_same(run: Run, experiment: Experiment) -> None:
+    differences = [
+        (key, old, new)
+        for key, old, new in differing_keys(run.experiment.model_dump(mode="json"), experiment.model_dump(mode="json"))
+        if key not in _MAY_DIFFER and not (key in _MAY_GROW and _grows(old, new))
+    ]
+    if differences:
+        listed = "\n  ".join(f"{key}: the run has {old!r}, you ask for {new!r}" for key, old, new in differences[:8])
+        raise RunFolderError(
+            f"{run.folder}: belongs to another config\n  {listed}",
+            "name another folder with --run, or delete this one",
+        )
+    there, here = _read_json(run.folder / "environment.json") or {}, environment(experiment.training.seed)
+    for key in ("ziggurat", "torch", "torchrec", "fbgemm"):
+        if there.get(key) != here[key]:
+            raise RunFolderError(
+                f"{run.folder}: was trained with {key} {there.get(key)}, this is {here[key]}; "
+                "it could not go on bit for bit",
+                "install that version, or train anew into another folder (--run)",
+            )
+
+
+def _grows(old: Any, new: Any) -> bool:
+    """Whether a training length of ``new`` reaches at least as far as ``old`` (None: as far as the epochs go)."""
+    return new is None or (old is not None and new >= old)
+
+
+def _read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except ValueError as error:
+        raise RunFolderError(
+            f"{path}: not valid JSON: {error}", "restore the file, or train into a new folder"
+        ) from None

@@ -1,0 +1,89 @@
+"""Bad keys and values are explained: path, what was given, what is allowed, the nearest key."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+import pydantic
+import pytest
+
+from ziggurat.core.config import Config, parse_config, set_by_path
+from ziggurat.core.errors import ConfigError
+
+
+class Cat(Config):
+    name: Literal["cat"] = "cat"
+    lives: int = pydantic.Field(default=9, ge=1)
+
+
+class Dog(Config):
+    name: Literal["dog"] = "dog"
+    weight: float = 10.0
+
+
+Pet = Annotated[Cat | Dog, pydantic.Field(discriminator="name")]
+
+
+class Home(Config):
+    pet: Pet = Cat()
+    others: tuple[Pet, ...] = ()
+    by_room: dict[str, Pet] = {}
+    address: str
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"adress": "x"}, "adress: unknown key; did you mean 'address'?"),
+        ({}, "address: required key is missing"),
+        ({"address": 3}, "address: Input should be a valid string; received 3"),
+        ({"address": "x", "pet": {"name": "cat", "live": 3}}, "pet.live: unknown key; did you mean 'lives'?"),
+        ({"address": "x", "pet": {"name": "dog", "lives": 3}}, "pet.lives: unknown key; allowed: name, weight"),
+        ({"address": "x", "pet": {"name": "cta"}}, "pet.name: unknown 'cta'; did you mean 'cat'? allowed: cat, dog"),
+        ({"address": "x", "pet": {"lives": 3}}, "pet.name: required key is missing"),
+        ({"address": "x", "pet": {"name": "cat", "lives": 0}}, "pet.lives: Input should be greater than or equal to 1"),
+        ({"address": "x", "others": [{"name": "dog"}, {"name": "dog", "wieght": 1}]}, "others.1.wieght: unknown key"),
+        ({"address": "x", "by_room": {"attic": {"name": "cat", "lifes": 1}}}, "by_room.attic.lifes: unknown key"),
+    ],
+)
+def test_a_problem_is_named_by_its_path(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        parse_config(Home, values, "home.yaml")
+    assert message in str(caught.value)
+    assert str(caught.value).startswith("home.yaml: ")
+    assert "ziggurat schema" in str(caught.value)
+
+
+def test_all_problems_are_named_at_once() -> None:
+    with pytest.raises(ConfigError, match=r"2 problems\n.*pet\.live.*\n.*adress") as caught:
+        parse_config(Home, {"adress": "x", "address": "y", "pet": {"name": "cat", "live": 1}})
+    assert "required" not in str(caught.value)
+
+
+def test_good_values_build_the_config_and_it_is_frozen() -> None:
+    home = parse_config(Home, {"address": "x", "pet": {"name": "dog"}})
+    assert home == Home(address="x", pet=Dog())
+    with pytest.raises(pydantic.ValidationError):
+        home.address = "y"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("a.b", {"a": {"b": 7, "c": 2}, "list": [{"name": "x", "v": 1}]}),
+        ("new.deep.key", {"a": {"b": 1, "c": 2}, "list": [{"name": "x", "v": 1}], "new": {"deep": {"key": 7}}}),
+        ("list.0.v", {"a": {"b": 1, "c": 2}, "list": [{"name": "x", "v": 7}]}),
+        ("list.x.v", {"a": {"b": 1, "c": 2}, "list": [{"name": "x", "v": 7}]}),
+        ("list.0", {"a": {"b": 1, "c": 2}, "list": [7]}),
+    ],
+)
+def test_set_by_path(path: str, expected: dict[str, Any]) -> None:
+    values: dict[str, Any] = {"a": {"b": 1, "c": 2}, "list": [{"name": "x", "v": 1}]}
+    set_by_path(values, path, 7)
+    assert values == expected
+
+
+@pytest.mark.parametrize("path", ["a.b.c", "list.5.v", "list.y.v", "a.b.c.d"])
+def test_set_through_something_without_keys_is_refused(path: str) -> None:
+    with pytest.raises(ConfigError, match=r"--set "):
+        set_by_path({"a": {"b": 1}, "list": [{"name": "x"}]}, path, 7)

@@ -1,0 +1,82 @@
+"""The encoded dataset: what is written is what is read, block by block; a broken folder is refused by name."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import polars as pl
+import pyarrow as pa
+import pytest
+
+from tests.data.conftest import SCHEMA, encoded_rows
+from ziggurat.core.errors import DataError
+from ziggurat.data.dataset import FILE_BLOCKS, Dataset, DatasetWriter
+
+MakeDataset = Callable[..., Dataset]
+
+
+def test_rows_come_back_in_order_whatever_the_pieces(make_dataset: MakeDataset) -> None:
+    whole, pieces = make_dataset(pieces=1).split("train"), make_dataset(pieces=13).split("train")
+    assert whole.blocks == pieces.blocks
+    assert [rows for _, _, rows in whole.blocks] == [64] * 15 + [40]
+    for block in range(16):
+        assert whole.read(block).equals(pieces.read(block))
+        assert whole.read(block)["@group"].to_pylist() == list(range(block * 64, min(block * 64 + 64, 1000)))
+
+
+def test_files_are_bitwise_the_same_whatever_the_pieces(make_dataset: MakeDataset) -> None:
+    whole, pieces = make_dataset(pieces=1).folder, make_dataset(pieces=13).folder
+    assert (whole / "train" / "00000.arrow").read_bytes() == (pieces / "train" / "00000.arrow").read_bytes()
+
+
+def test_many_blocks_go_into_several_files(make_dataset: MakeDataset) -> None:
+    dataset = make_dataset(train=8 * (FILE_BLOCKS + 1), block_rows=8)
+    assert [len(file["blocks"]) for file in dataset.manifest["splits"]["train"]["files"]] == [FILE_BLOCKS, 1]
+    assert dataset.split("train").read(FILE_BLOCKS)["@group"][0].as_py() == 8 * FILE_BLOCKS
+
+
+def test_the_schema_survives_the_manifest(make_dataset: MakeDataset) -> None:
+    assert make_dataset().schema == SCHEMA
+
+
+def test_polars_opens_the_files_as_they_are(make_dataset: MakeDataset) -> None:
+    frame = pl.read_ipc(make_dataset().folder / "train" / "00000.arrow")
+    assert frame["user"].to_list() == [i % 1000 for i in range(1000)]
+    assert frame["tags"].to_list()[3] == [3, 4, 5]
+
+
+def test_empty_splits_are_empty(make_dataset: MakeDataset) -> None:
+    assert make_dataset().split("validation").rows == 0
+
+
+def test_ids_of_huge_tables_are_wide(tmp_path: Path) -> None:
+    from ziggurat.core.schema import Schema
+    from ziggurat.data.dataset import arrow_schema
+
+    schema = Schema(categorical=("a", "b"), tables={"a": "a", "b": "b"}, rows={"a": 2**31, "b": 2**31 - 1})
+    assert [field.type for field in arrow_schema(schema)] == [pa.int64(), pa.int32()]
+
+
+def test_a_folder_without_manifest_is_no_dataset(tmp_path: Path) -> None:
+    writer = DatasetWriter(tmp_path, SCHEMA, 8)
+    writer.append("train", encoded_rows(20))
+    with pytest.raises(DataError, match=r"no prepared dataset[\s\S]*ziggurat prepare"):
+        Dataset(tmp_path)
+
+
+def test_another_format_version_is_refused(make_dataset: MakeDataset) -> None:
+    folder = make_dataset().folder
+    manifest = json.loads((folder / "manifest.json").read_text())
+    (folder / "manifest.json").write_text(json.dumps({**manifest, "format_version": 99}))
+    with pytest.raises(DataError, match="dataset format 99, this ziggurat reads 1"):
+        Dataset(folder)
+
+
+def test_a_truncated_file_is_named(make_dataset: MakeDataset) -> None:
+    dataset = make_dataset()
+    path = dataset.folder / "train" / "00000.arrow"
+    path.write_bytes(path.read_bytes()[:1000])
+    with pytest.raises(DataError, match=r"00000\.arrow: block 3 cannot be read"):
+        dataset.split("train").read(3)
