@@ -1,0 +1,135 @@
+"""What a generated log looks like: its columns, how ids are accessed, and which interactions decide its labels."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from ziggurat.core.config import Config
+from ziggurat.core.schema import duplicates
+
+IdStyle = Literal["integer", "text", "hex"]
+
+
+class NumericColumn(Config):
+    """A log-normal number: ``lowest + median · exp(spread · g)``, g standard normal."""
+
+    name: str
+    """Column name."""
+    median: float = Field(default=10.0, gt=0)
+    """Median above ``lowest``."""
+    spread: float = Field(default=1.0, gt=0)
+    """Standard deviation of the logarithm; 2 and more is heavy-tailed."""
+    lowest: float = 0.0
+    """The least possible value."""
+    integer: bool = False
+    """Rounded down to whole numbers; otherwise to three decimals."""
+    missing: float = Field(default=0.0, ge=0, lt=1)
+    """Share of empty cells."""
+
+
+class CategoricalColumn(Config):
+    """One id a row, accessed by Zipf's law: the k-th most frequent of ``cardinality`` ids ∝ k^-exponent."""
+
+    name: str
+    """Column name."""
+    cardinality: int = Field(ge=1, le=2**40)
+    """Number of different ids."""
+    exponent: float = Field(default=1.05, ge=0, le=2)
+    """0 is uniform; logs of popular items lie around 1."""
+    style: IdStyle = "integer"
+    """How an id is written: 0 … cardinality - 1 in no order of frequency, NAME_17, or 8 hexadecimal digits."""
+    missing: float = Field(default=0.0, ge=0, lt=1)
+    """Share of empty cells."""
+
+
+class ManyColumn(Config):
+    """Several ids a row, each drawn as in a categorical column: a bag, or a sequence."""
+
+    name: str
+    """Column name."""
+    cardinality: int = Field(ge=1, le=2**40)
+    """Number of different ids."""
+    exponent: float = Field(default=1.05, ge=0, le=2)
+    """Zipf exponent."""
+    style: IdStyle = "integer"
+    """How an id is written."""
+    shortest: int = Field(default=0, ge=0)
+    """Fewest ids in a row; 0 leaves some cells empty."""
+    longest: int = Field(default=8, ge=1)
+    """Most ids in a row; lengths are uniform in between."""
+    ids_of: str | None = None
+    """A categorical column whose ids (and planted effects) these are, as a history has those of the item."""
+    delimiter: str = "|"
+    """Separates the ids of a cell in CSV; Parquet and JSON lines hold lists."""
+
+
+class LabelColumn(Config):
+    """A 0/1 label drawn from ``sigmoid(bias + planted effects)``."""
+
+    name: str
+    """Column name."""
+    rate: float = Field(default=0.25, gt=0, lt=1)
+    """Expected share of ones; decides the bias."""
+    first_order: float = Field(default=0.7, ge=0)
+    """Weight of the effects of single features on the logit."""
+    second_order: float = Field(default=1.0, ge=0)
+    """Weight of the planted pairs."""
+    third_order: float = Field(default=0.0, ge=0)
+    """Weight of the planted triples."""
+
+
+class GeneratorConfig(Config):
+    """A log of any size. The first rows of a longer log are the shorter log of the same config."""
+
+    rows: int = Field(ge=1)
+    """Number of rows."""
+    seed: int = Field(default=0, ge=0)
+    """The same seed, the same bytes."""
+    labels: tuple[LabelColumn, ...] = Field(min_length=1)
+    """Label columns, first in each row."""
+    numeric: tuple[NumericColumn, ...] = ()
+    """Numeric columns."""
+    categorical: tuple[CategoricalColumn, ...] = ()
+    """Categorical columns."""
+    many: tuple[ManyColumn, ...] = ()
+    """Bags and sequences."""
+    pairs: tuple[tuple[str, str], ...] = ()
+    """Pairs of columns whose latent vectors interact."""
+    triples: tuple[tuple[str, str, str], ...] = ()
+    """Triples of columns that interact."""
+    time: str | None = None
+    """Name of a column of Unix seconds that never fall."""
+    rows_per_second: float = Field(default=2.0, gt=0)
+    """How fast time passes."""
+    format: Literal["csv", "parquet", "jsonl"] = "csv"
+    """File format."""
+    delimiter: str = Field(default=",", min_length=1, max_length=1)
+    """Separates the cells of a CSV row."""
+    header: bool = True
+    """Whether CSV starts with the column names."""
+
+    @property
+    def features(self) -> tuple[NumericColumn | CategoricalColumn | ManyColumn, ...]:
+        return (*self.numeric, *self.categorical, *self.many)
+
+    @model_validator(mode="after")
+    def _names_are_known_and_unique(self) -> GeneratorConfig:
+        features = {column.name for column in self.features}
+        names = [*(column.name for column in (*self.labels, *self.features)), *([self.time] if self.time else [])]
+        if twice := duplicates(names):
+            raise ValueError(f"two columns have the name {twice[0]!r}")
+        for name in (name for group in (*self.pairs, *self.triples) for name in group):
+            if name not in features:
+                raise ValueError(f"pairs and triples name {name!r}, which is no feature column")
+        categories = {column.name: column for column in self.categorical}
+        for column in self.many:
+            if column.shortest > column.longest:
+                raise ValueError(f"{column.name}: shortest {column.shortest} is above longest {column.longest}")
+            if column.ids_of is not None and column.ids_of not in categories:
+                raise ValueError(f"{column.name}: ids_of names {column.ids_of!r}, which is no categorical column")
+        hexadecimal = [c for c in (*self.categorical, *self.many) if c.style == "hex" and c.cardinality > 2**32]
+        if hexadecimal:
+            raise ValueError(f"{hexadecimal[0].name}: 8 hexadecimal digits write at most 2^32 ids")
+        return self
