@@ -1,0 +1,119 @@
+"""The report's sections on what the model is made of: features, tables, size, config and environment."""
+
+from __future__ import annotations
+
+from ziggurat.report import charts, numbers
+from ziggurat.report.inputs import FeatureRow, ReportInputs
+from ziggurat.report.markup import Html, el, escape, join, section, table
+
+
+def features(inputs: ReportInputs) -> Html | None:
+    """What each feature looks like in the training rows."""
+    if not inputs.features:
+        return None
+    looked_up = [row for row in inputs.features if row.kind != "numeric"]
+    numeric = [row for row in inputs.features if row.kind == "numeric"]
+    parts: list[Html] = []
+    if looked_up:
+        headers = ["Feature", "Kind", "Coverage", "Missing", "Ids per row", "Distinct", "Access skew", "Top 1 %"]
+        parts.append(table(headers, [_looked_up(row) for row in looked_up], text_columns=3))
+        parts.append(
+            el(
+                "p",
+                "Coverage is the share of rows with a value. The small curve is the share of look-ups that the most "
+                "used rows of the table take, from none to all of its rows: along the dashed diagonal all are used "
+                "alike, a steep start means few rows do most of the work. “Top 1 %” is its height at a hundredth.",
+                cls="soft",
+            )
+        )
+    if numeric:
+        headers = ["Feature", "Kind", "Coverage", "Missing", "Mean", "Standard deviation"]
+        parts.append(table(headers, [_numeric(row) for row in numeric], text_columns=3))
+        parts.append(el("p", "Moments are of the raw values, before the transforms.", cls="soft"))
+    return section("features", "Features", *parts)
+
+
+def size(inputs: ReportInputs) -> Html | None:
+    """Parameters, bytes and floating-point operations: the dense part by part, then the tables."""
+    if inputs.model is None and not inputs.tables:
+        return None
+    embedding_parameters = sum(row.rows * row.dim for row in inputs.tables)
+    embedding_bytes = sum(row.weight_bytes + row.optimizer_bytes for row in inputs.tables)
+    parts: list[Html] = []
+    if inputs.model is not None:
+        sentence = (
+            f"{inputs.model.name}: {numbers.count(inputs.model.dense_parameters)} dense parameters and "
+            f"{numbers.count(embedding_parameters)} in {len(inputs.tables)} embedding tables "
+            f"({numbers.size(embedding_bytes)} with optimizer state). "
+            f"One prediction takes {numbers.scaled(inputs.model.flops, 'FLOP')}, a multiply-add counted as two and "
+            "look-ups not at all."
+        )
+        parts.append(el("p", sentence))
+        if inputs.model.parts:
+            rows: list[list[object]] = [
+                [part.name, numbers.count(part.parameters), numbers.count(part.flops)] for part in inputs.model.parts
+            ]
+            parts.append(table(["Part", "Parameters", "FLOP per example"], rows))
+    if inputs.tables:
+        rows = [
+            [
+                row.name,
+                numbers.count(row.rows),
+                numbers.count(row.dim),
+                numbers.size(row.weight_bytes),
+                numbers.size(row.optimizer_bytes),
+            ]
+            for row in sorted(inputs.tables, key=lambda row: -row.weight_bytes)
+        ]
+        parts.append(table(["Table", "Rows", "Dim", "Weights", "Optimizer state"], rows))
+    return section("size", "Model size", *parts)
+
+
+def provenance(inputs: ReportInputs) -> Html | None:
+    """The data's rows, the resolved config and the environment: enough to run it again."""
+    parts: list[Html] = []
+    if inputs.environment:
+        rows: list[list[object]] = [
+            [str(key), el("span", str(value), cls="wrap")] for key, value in inputs.environment.items()
+        ]
+        parts += [el("h3", "Environment"), table(["What", "Which"], rows, text_columns=2)]
+    if inputs.config_text:
+        parts += [el("h3", "Config"), el("pre", inputs.config_text, tabindex=0)]
+    return section("provenance", "Config and environment", *parts) if parts else None
+
+
+def data_line(inputs: ReportInputs) -> str:
+    """One line: rows per split, and what was refused."""
+    line = " · ".join(f"{numbers.count(rows)} {split}" for split, rows in inputs.rows.items())
+    refused = f" · {numbers.count(inputs.quarantined_rows)} rows refused" if inputs.quarantined_rows else ""
+    return f"{line}{refused}"
+
+
+def _looked_up(row: FeatureRow) -> list[object]:
+    return [
+        _name(row),
+        row.kind,
+        charts.bar(1 - row.missing_share),
+        numbers.percent(row.missing_share),
+        None if row.pooling_factor is None else numbers.short(row.pooling_factor),
+        numbers.count(row.cardinality),
+        None if row.skew is None else charts.skew_spark(row.skew),
+        None if row.skew is None else numbers.percent(row.skew.top_percent),
+    ]
+
+
+def _numeric(row: FeatureRow) -> list[object]:
+    return [
+        _name(row),
+        row.kind,
+        charts.bar(1 - row.missing_share),
+        numbers.percent(row.missing_share),
+        None if row.mean is None else numbers.short(row.mean),
+        None if row.std is None else numbers.short(row.std),
+    ]
+
+
+def _name(row: FeatureRow) -> Html:
+    if row.table in (None, row.name):
+        return escape(row.name)
+    return join([row.name, " ", el("span", f"(table {row.table})", cls="soft")])

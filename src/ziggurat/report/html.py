@@ -1,0 +1,67 @@
+"""The report as one HTML page: no scripts, no external request, readable on a phone and in the dark.
+
+A content security policy forbids the page to load anything, so that it stays self-contained is the browser's word as
+well as ours.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ziggurat.core.files import atomic_file
+from ziggurat.report import anatomy, drawings, results
+from ziggurat.report.inputs import ReportInputs
+from ziggurat.report.markup import Html, el, join
+from ziggurat.report.style import STYLE
+
+_POLICY = "default-src 'none'; style-src 'unsafe-inline'"
+
+_SECTIONS = {
+    "comparison": ("Comparison", results.comparison),
+    "figures": ("Figures", results.final_figures),
+    "learning": ("Learning", drawings.learning_curves),
+    "curves": ("Ranking and calibration", drawings.final_curves),
+    "slices": ("Slices", results.slices),
+    "features": ("Features", anatomy.features),
+    "size": ("Size", anatomy.size),
+    "provenance": ("Config", anatomy.provenance),
+}
+
+
+def render_report(inputs: ReportInputs) -> str:
+    """The page: the same inputs give the same bytes. Sections without content are left out, and so are their links."""
+    sections = {anchor: drawn for anchor, (_, draw) in _SECTIONS.items() if (drawn := draw(inputs)) is not None}
+    head = el(
+        "head",
+        el("meta", charset="utf-8"),
+        el("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        el("meta", http_equiv="Content-Security-Policy", content=_POLICY),
+        el("title", f"{inputs.title} – ziggurat report"),
+        el("style", Html(STYLE)),
+    )
+    body = el("body", _header(inputs, list(sections)), el("main", *sections.values()), _footer())
+    return f"<!DOCTYPE html>\n{el('html', head, body, lang='en')}\n"
+
+
+def write_report(path: Path, inputs: ReportInputs) -> None:
+    """Write the page, whole or not at all.
+
+    Raises:
+        DataError: the disk is full or the folder not writable.
+    """
+    with atomic_file(path) as temporary:
+        temporary.write_text(render_report(inputs), encoding="utf-8")
+
+
+def _header(inputs: ReportInputs, anchors: list[str]) -> Html:
+    model = inputs.model.name if inputs.model else ""
+    line = " · ".join(part for part in (model, anatomy.data_line(inputs), inputs.created) if part)
+    notes = [el("p", note, cls="note") for note in inputs.notes]
+    links = [join([el("a", _SECTIONS[anchor][0], href=f"#{anchor}"), " "]) for anchor in anchors]
+    return el(
+        "header", el("h1", inputs.title), el("p", line, cls="soft"), results.headline(inputs), *notes, el("nav", *links)
+    )
+
+
+def _footer() -> Html:
+    return el("footer", "Made by ziggurat. This file is complete in itself: it loads nothing.")

@@ -1,0 +1,73 @@
+"""How numbers are written in the report."""
+
+from __future__ import annotations
+
+import math
+
+
+def figure(value: float | None, digits: int = 4) -> str:
+    """A metric to fixed decimals; a dash when unknown or undefined."""
+    if value is None or math.isnan(value):
+        return "–"
+    return f"{value:.{digits}f}".replace("-", "−") if abs(value) < 1e6 else f"{value:.3g}"
+
+
+def difference(value: float, digits: int = 4) -> str:
+    """A signed metric."""
+    return "–" if math.isnan(value) else f"{value:+.{digits}f}".replace("-", "−")
+
+
+def count(value: float | None) -> str:
+    """A whole number with thousands apart."""
+    return "–" if value is None or math.isnan(value) else f"{round(value):,}"
+
+
+def percent(value: float | None) -> str:
+    """A share; tiny and nearly full ones are not rounded to nothing and everything."""
+    if value is None or math.isnan(value):
+        return "–"
+    if 0 < value < 0.0005:
+        return "<0.1 %"
+    if 0.9995 < value < 1:
+        return ">99.9 %"
+    return f"{100 * value:.1f} %"
+
+
+def size(value_bytes: float) -> str:
+    """Bytes in the binary unit that leaves one to four digits."""
+    for unit in ("B", "KiB", "MiB", "GiB"):
+        if value_bytes < 1024:
+            return f"{value_bytes:.0f} {unit}" if unit == "B" else f"{value_bytes:.1f} {unit}"
+        value_bytes /= 1024
+    return f"{value_bytes:.1f} TiB"
+
+
+def scaled(value: float, unit: str = "") -> str:
+    """A large count in thousands, millions, …: 12.3 k, 4.56 MFLOP."""
+    prefixes = ["", "k", "M", "G", "T"]
+    while abs(value) >= 999.5 and len(prefixes) > 1:
+        value /= 1000
+        prefixes.pop(0)
+    return f"{value:.3g} {prefixes[0]}{unit}".rstrip()
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds below two minutes, then minutes, then hours."""
+    if seconds is None or math.isnan(seconds):
+        return "–"
+    if seconds < 120:
+        return f"{seconds:.1f} s"
+    if seconds < 7200:
+        return f"{seconds / 60:.1f} min"
+    return f"{seconds / 3600:.1f} h"
+
+
+def short(value: float) -> str:
+    """A statistic or tick of any magnitude, in at most four significant digits."""
+    if math.isnan(value):
+        return "–"
+    if value == 0:
+        return "0"
+    if 1e-3 <= abs(value) < 1e4:
+        return f"{value:.4g}".replace("-", "−")
+    return f"{value:.2e}".replace("e+0", "e").replace("e-0", "e-").replace("e+", "e").replace("-", "−")

@@ -1,0 +1,164 @@
+"""The report's sections in figures: headline, comparison, final figures, slices."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from ziggurat.metrics.names import METRICS
+from ziggurat.report import numbers
+from ziggurat.report.inputs import ComparisonRow, ReportInputs, SliceRow, TaskResult
+from ziggurat.report.markup import Html, el, join, section, table
+
+_HEADLINE = ("auc", "ne", "log_loss", "gauc", "calibration", "ece")
+_COMPARED = ("auc", "log_loss", "ne")
+
+
+def headline(inputs: ReportInputs) -> Html | None:
+    """The main figures of the first task, large, and a sentence on the baselines."""
+    main = _main_result(inputs)
+    if main is None:
+        return None
+    tiles = [
+        el("div", el("dt", METRICS[name].title), el("dd", numbers.figure(main.figures[name]), _small(main, name)))
+        for name in _HEADLINE
+        if name in main.figures
+    ]
+    where = f"{main.split} split" + (f", {numbers.count(main.figures['rows'])} rows" if "rows" in main.figures else "")
+    task = f" of {main.task}" if len({result.task for result in inputs.results}) > 1 else ""
+    return join(
+        [
+            el("dl", *tiles, cls="headline"),
+            el("p", f"Figures{task} on the {where}. {_against_baselines(inputs.comparison, main.task)}", cls="soft"),
+        ]
+    )
+
+
+def final_figures(inputs: ReportInputs) -> Html | None:
+    """Every figure of every task and split."""
+    if not inputs.results:
+        return None
+    names = [name for name in METRICS if any(name in result.figures for result in inputs.results)]
+    headers = ["Figure", *(f"{result.task} · {result.split}" for result in inputs.results)]
+    rows: list[list[object]] = []
+    for name in names:
+        name_cell = el("span", METRICS[name].title, title=METRICS[name].meaning)
+        rows.append([name_cell, *(_figure_cell(result, name) for result in inputs.results)])
+    reasons = sorted(
+        {f"{result.task}, {result.split}: {why}" for result in inputs.results for why in result.undefined.values()}
+    )
+    undefined = el("p", "A dash is an undefined figure. ", "; ".join(reasons), cls="soft") if reasons else None
+    meanings = el("dl", *(join([el("dt", METRICS[n].title), el("dd", METRICS[n].meaning, cls="soft")]) for n in names))
+    explained = el("details", el("summary", "What the figures mean"), meanings)
+    return section("figures", "Final figures", table(headers, rows), undefined, explained)
+
+
+def comparison(inputs: ReportInputs) -> Html | None:
+    """Our model beside the baselines, the best of each column marked."""
+    if not inputs.comparison:
+        return None
+    parts: list[Html] = []
+    tasks = list(dict.fromkeys(row.task for row in inputs.comparison))
+    for task in tasks:
+        entries = [row for row in inputs.comparison if row.task == task]
+        if len(tasks) > 1:
+            parts.append(el("h3", task))
+        parts.append(table(["Model", "AUC", "Log-loss", "NE", "Time"], [_compared(row, entries) for row in entries]))
+    tuned = [row for row in inputs.comparison if row.settings]
+    settings = el(
+        "details",
+        el("summary", "How each was tuned"),
+        *(el("p", el("strong", r.model), ": ", r.settings) for r in tuned),
+    )
+    return section(
+        "comparison",
+        "Comparison with baselines",
+        el("p", "All were trained on the same encoded columns and judged on the same test rows; green is the best."),
+        *parts,
+        settings if tuned else None,
+    )
+
+
+def slices(inputs: ReportInputs) -> Html | None:
+    """A table per task and sliced feature."""
+    groups: dict[tuple[str, str], list[SliceRow]] = {}
+    for row in inputs.slices:
+        groups.setdefault((row.task, row.feature), []).append(row)
+    if not groups:
+        return None
+    several = len({task for task, _ in groups}) > 1
+    parts: list[Html] = []
+    for (task, feature), rows in groups.items():
+        names = [
+            n
+            for n in ("rows", "base_rate", "auc", "log_loss", "ne", "calibration")
+            if any(n in r.figures for r in rows)
+        ]
+        body: list[list[object]] = [[row.value, *(_plain(row.figures, name) for name in names)] for row in rows]
+        parts.append(el("h3", f"{feature}, {task}" if several else feature))
+        parts.append(table([feature, *(METRICS[name].title for name in names)], body))
+    reading = (
+        "A slice far from the others in calibration is served wrong probabilities even where the whole looks right."
+    )
+    return section("slices", "Slices", el("p", reading), *parts)
+
+
+def _main_result(inputs: ReportInputs) -> TaskResult | None:
+    if not inputs.results:
+        return None
+    first = inputs.results[0].task
+    return best_split([result for result in inputs.results if result.task == first])
+
+
+def best_split(results: Sequence[TaskResult]) -> TaskResult | None:
+    """The test split's result where there is one, else validation's."""
+    for split in ("test", "validation"):
+        for result in results:
+            if result.split == split:
+                return result
+    return results[0] if results else None
+
+
+def _small(result: TaskResult, name: str) -> Html:
+    undefined = result.undefined.get(name)
+    return el("small", f"undefined: {undefined}" if undefined else _better(name))
+
+
+def _better(name: str) -> str:
+    better = METRICS[name].better
+    return "best at 1" if name == "calibration" else "" if better == "neither" else f"{better} is better"
+
+
+def _against_baselines(rows: Sequence[ComparisonRow], task: str) -> str:
+    ours = [row for row in rows if row.ours and row.task == task]
+    others = [row for row in rows if not row.ours and row.task == task]
+    if not ours or not others:
+        return ""
+    gaps = [
+        f"{numbers.difference(ours[0].figures['auc'] - row.figures['auc'])} AUC and "
+        f"{numbers.difference(ours[0].figures['ne'] - row.figures['ne'])} NE against {row.model}"
+        for row in others
+    ]
+    return f"{ours[0].model}: {'; '.join(gaps)}."
+
+
+def _compared(row: ComparisonRow, entries: Sequence[ComparisonRow]) -> list[object]:
+    cells: list[object] = [el("span", row.model, cls="ours" if row.ours else "")]
+    for name in _COMPARED:
+        values = [entry.figures[name] for entry in entries if not math.isnan(entry.figures[name])]
+        best = (max if METRICS[name].better == "higher" else min)(values, default=math.nan)
+        cells.append(el("span", numbers.figure(row.figures[name]), cls="won" if row.figures[name] == best else ""))
+    return [*cells, numbers.duration(row.seconds)]
+
+
+def _figure_cell(result: TaskResult, name: str) -> object:
+    if name not in result.figures:
+        return None
+    return el("span", _plain(result.figures, name), title=result.undefined.get(name))
+
+
+def _plain(figures: Mapping[str, float], name: str) -> str:
+    value = figures.get(name, math.nan)
+    if name in {"rows", "gauc_groups", "gauc_groups_one_class", "gauc_groups_seen"}:
+        return numbers.count(value)
+    return numbers.figure(value)

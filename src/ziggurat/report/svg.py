@@ -1,0 +1,104 @@
+"""Axes drawn as inline SVG: colours come from the page's style, so the same drawing serves light and dark.
+
+Drawings are 360 units wide and scale with their column; a unit is close to a pixel at that size.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ziggurat.report.markup import Html, el, join
+from ziggurat.report.numbers import scaled, short
+
+WIDTH = 360
+HEIGHT = 230
+LEFT, RIGHT, TOP, BOTTOM = 46, 18, 10, 38
+
+
+@dataclass(frozen=True, slots=True)
+class Axes:
+    """A plotting area with linear scales.
+
+    Attributes:
+        x_range: data values at its left and right edge.
+        y_range: data values at its lower and upper edge.
+        x_label: what runs to the right.
+        y_label: what runs upwards.
+        height: of the whole drawing, in units.
+    """
+
+    x_range: tuple[float, float]
+    y_range: tuple[float, float]
+    x_label: str
+    y_label: str = ""
+    height: int = HEIGHT
+
+    def x(self, value: float) -> float:
+        low, high = self.x_range
+        return LEFT + (value - low) / (high - low) * (WIDTH - LEFT - RIGHT)
+
+    def y(self, value: float) -> float:
+        low, high = self.y_range
+        return self.height - BOTTOM - (value - low) / (high - low) * (self.height - BOTTOM - TOP)
+
+    def points(self, xs: Sequence[float], ys: Sequence[float]) -> str:
+        """Coordinates for a polyline, clipped to a little beyond the area."""
+        return " ".join(f"{self.x(x):.1f},{self.y(y):.1f}" for x, y in zip(xs, ys, strict=True))
+
+    def line(self, xs: Sequence[float], ys: Sequence[float], cls: str) -> Html:
+        return el("polyline", cls=f"line {cls}", points=self.points(xs, ys))
+
+    def draw(self, description: str, *marks: Html) -> Html:
+        """The drawing: grid, ticks and labels beneath the marks; ``description`` is read to those who cannot see it."""
+        return el(
+            "svg",
+            self._grid(),
+            *marks,
+            el("text", self.x_label, x=(LEFT + WIDTH - RIGHT) / 2, y=self.height - 6, text_anchor="middle"),
+            self._upward_label(),
+            viewBox=f"0 0 {WIDTH} {self.height}",
+            role="img",
+            aria_label=description,
+        )
+
+    def _grid(self) -> Html:
+        bottom = self.height - BOTTOM
+        marks: list[Html] = []
+        for tick in ticks(*self.y_range):
+            y = f"{self.y(tick):.1f}"
+            marks.append(el("line", cls="grid", x1=LEFT, x2=WIDTH - RIGHT, y1=y, y2=y))
+            marks.append(el("text", tick_text(tick), x=LEFT - 6, y=y, dy="0.35em", text_anchor="end"))
+        for tick in ticks(*self.x_range):
+            x = f"{self.x(tick):.1f}"
+            marks.append(el("line", cls="tick", x1=x, x2=x, y1=bottom, y2=bottom + 4))
+            marks.append(el("text", tick_text(tick), x=x, y=bottom + 16, text_anchor="middle"))
+        marks.append(el("line", cls="axis", x1=LEFT, x2=WIDTH - RIGHT, y1=bottom, y2=bottom))
+        return join(marks)
+
+    def _upward_label(self) -> Html | None:
+        if not self.y_label:
+            return None
+        middle = (TOP + self.height - BOTTOM) / 2
+        return el("text", self.y_label, transform=f"translate(10 {middle:.0f}) rotate(-90)", text_anchor="middle")
+
+
+def padded(values: Sequence[float], share: float = 0.06) -> tuple[float, float]:
+    """A range around the values with some air; of width above zero also when they are all the same."""
+    low, high = min(values), max(values)
+    air = (high - low) * share or abs(high) * share or 1.0
+    return low - air, high + air
+
+
+def ticks(low: float, high: float, wanted: int = 5) -> list[float]:
+    """Round values within the range: multiples of 1, 2 or 5 times a power of ten."""
+    step = 10.0 ** math.floor(math.log10((high - low) / wanted))
+    step *= next(factor for factor in (1, 2, 5, 10) if (high - low) / (step * factor) <= wanted)
+    first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
+    return [round(index * step, 12) + 0.0 for index in range(first, last + 1)]
+
+
+def tick_text(value: float) -> str:
+    """Thousands as k, the rest in few digits."""
+    return scaled(value) if abs(value) >= 1e4 else short(value)

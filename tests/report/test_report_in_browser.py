@@ -1,0 +1,78 @@
+"""The page in a real browser: nothing is fetched, nothing runs off the screen or out of its drawing."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from report_sample import HOSTILE, sample_inputs
+
+from ziggurat.report.html import render_report
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium, chromium-browser or google-chrome on PATH")
+
+# The report sits in a frame of the wanted width; this page measures it and shows the result in its place.
+HARNESS = """<!DOCTYPE html><html><body><iframe id="frame" style="border:0;width:{width}px;height:3000px"></iframe>
+<script>
+const frame = document.getElementById("frame");
+frame.onload = () => {{
+  const page = frame.contentDocument, view = frame.contentWindow;
+  const outside = [];
+  for (const text of page.querySelectorAll("svg text")) {{
+    const inner = text.getBoundingClientRect(), outer = text.closest("svg").getBoundingClientRect();
+    if (inner.left < outer.left - 0.5 || inner.right > outer.right + 0.5 || inner.bottom > outer.bottom + 0.5
+        || inner.top < outer.top - 0.5) outside.push(text.textContent);
+  }}
+  const small = [...page.querySelectorAll("figure svg text")].map(
+    text => parseFloat(view.getComputedStyle(text).fontSize) * text.closest("svg").getScreenCTM().a);
+  document.body.textContent = JSON.stringify({{
+    overflow: page.documentElement.scrollWidth - view.innerWidth,
+    fetched: view.performance.getEntriesByType("resource").length,
+    outside, scripts: page.scripts.length, drawings: page.querySelectorAll("svg").length,
+    smallest: Math.min(...small), mode: page.compatMode,
+    ink: view.getComputedStyle(page.body).color, paper: view.getComputedStyle(page.body).backgroundColor,
+  }});
+}};
+frame.srcdoc = {source};
+</script></body></html>"""
+
+
+def measured(page: str, folder: Path, width: int, dark: bool = False) -> dict:
+    source = json.dumps(page).replace("</", "<\\/")
+    (folder / "harness.html").write_text(HARNESS.format(width=width, source=source), encoding="utf-8")
+    assert CHROMIUM is not None
+    command = [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
+    command += [f"--user-data-dir={folder / 'profile'}", "--window-size=1400,1000", "--virtual-time-budget=5000"]
+    command += ["--blink-settings=preferredColorScheme=0"] if dark else []
+    command += ["--dump-dom", (folder / "harness.html").as_uri()]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
+    found = re.search(r"<body[^>]*>(\{.*\})</body>", done.stdout, re.DOTALL)
+    assert found is not None, done.stdout[-2000:] + done.stderr[-2000:]
+    return json.loads(html.unescape(found.group(1)))
+
+
+@pytest.mark.parametrize("width", [390, 1200])
+def test_fits_and_fetches_nothing(tmp_path, width):
+    found = measured(render_report(sample_inputs(("like", "share"), title=HOSTILE)), tmp_path, width)
+    assert found["mode"] == "CSS1Compat"
+    assert found["overflow"] <= 0
+    assert found["fetched"] == 0
+    assert found["scripts"] == 0
+    assert found["outside"] == []
+    assert found["drawings"] == 13 + 4
+    assert found["smallest"] >= 9  # pixels, of any label in a drawing
+
+
+def test_dark_is_dark(tmp_path):
+    page = render_report(sample_inputs())
+    light, dark = (measured(page, tmp_path, 800, dark) for dark in (False, True))
+    brightness = lambda colour: sum(map(int, re.findall(r"\d+", colour)[:3]))  # noqa: E731
+    assert brightness(light["paper"]) > 600 > 300 > brightness(light["ink"])
+    assert brightness(dark["paper"]) < 150 < 450 < brightness(dark["ink"])

@@ -1,0 +1,163 @@
+"""The page as text: well-formed, complete, self-contained, and safe from what users wrote."""
+
+from __future__ import annotations
+
+import math
+import re
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+
+import pytest
+from report_sample import HOSTILE, sample_inputs
+
+from ziggurat.metrics.binary import BinaryMetrics
+from ziggurat.metrics.curves import curves
+from ziggurat.report.html import render_report, write_report
+from ziggurat.report.inputs import ModelSize, ReportInputs, SliceRow, TaskResult
+
+PAGES = {
+    "one task": sample_inputs(),
+    "two tasks": sample_inputs(("like", "share"), title=HOSTILE),
+    "bare": ReportInputs("bare"),
+}
+
+
+def parsed(inputs: ReportInputs) -> ET.Element:
+    """The page under a strict XML parser, which refuses anything unbalanced or unescaped."""
+    return ET.fromstring(render_report(inputs))
+
+
+def visible(element: ET.Element) -> str:
+    return " ".join("".join(element.itertext()).split())
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_is_well_formed_and_loads_nothing(name):
+    page = render_report(PAGES[name])
+    root = ET.fromstring(page)
+    anchors = {element.get("id") for element in root.iter("section")}
+    for element in root.iter():
+        assert element.tag not in {"script", "link", "img", "iframe", "object", "embed", "base", "image", "use"}
+        assert not {"src", "srcset", "background", "data", "action"} & set(element.attrib)
+        assert not any(key.startswith("on") for key in element.attrib)
+        if (target := element.get("href")) is not None:
+            assert target.startswith("#")
+            assert target[1:] in anchors
+    style = visible(next(root.iter("style")))
+    assert not re.search(r"url\(|@import|http", style)
+    policy = next(meta for meta in root.iter("meta") if meta.get("http-equiv") == "Content-Security-Policy")
+    assert policy.get("content", "").startswith("default-src 'none'; style-src 'unsafe-inline'")
+
+
+def test_same_inputs_same_bytes():
+    assert render_report(sample_inputs()) == render_report(sample_inputs())
+
+
+def test_shows_every_value():
+    inputs = PAGES["one task"]
+    text = visible(parsed(inputs))
+    test = next(result for result in inputs.results if result.split == "test")
+    for name in ("auc", "ne", "log_loss", "gauc", "calibration", "ece", "ece_mass", "base_rate"):
+        assert f"{test.figures[name]:.4f}" in text, name
+    for row in inputs.comparison:
+        assert row.model in text
+        assert row.settings in text
+        assert f"{row.figures['auc']:.4f}" in text
+    for feature in inputs.features:
+        assert feature.name in text
+    for table in inputs.tables:
+        assert f"{table.rows:,}" in text
+    for needed in (
+        "80,367 train",
+        "12 rows refused",
+        "2.13.0+cpu",
+        "batch_size: 4096",
+        "371 kFLOP",
+        "step 1,050",
+        "2.6 min",
+    ):
+        assert needed in text, needed
+    assert inputs.notes[0] in text
+
+
+def test_the_best_of_each_column_is_marked():
+    root = parsed(PAGES["one task"])
+    won = [visible(element) for element in root.iter("span") if element.get("class") == "won"]
+    assert won == ["0.7881", "0.5541", "0.8102"]
+    headline = visible(next(root.iter("header")))
+    auc = PAGES["one task"].comparison[0].figures["auc"]
+    assert f"−{0.7881 - auc:.4f} AUC" in headline
+
+
+def test_hostile_text_stays_text():
+    root = parsed(PAGES["two tasks"])
+    shown = " ".join(HOSTILE.replace("\x07", "\ufffd").split())
+    assert visible(next(root.iter("h1"))) == shown
+    assert shown in visible(next(root.iter("pre")))
+    assert sum(shown in visible(cell) for cell in root.iter("td")) >= 2
+    assert render_report(PAGES["two tasks"]).count("<style>") == 1
+
+
+def test_every_drawing_has_a_sentence_and_a_description():
+    root = parsed(PAGES["two tasks"])
+    figures = list(root.iter("figure"))
+    # Loss, NE and AUC of both tasks and the objective; ROC, calibration and scores of both.
+    assert len(figures) == 7 + 6
+    for element in figures:
+        assert len(visible(element.find("figcaption"))) > 30
+        assert element.find("svg").get("aria-label")
+    skews = [svg for svg in root.iter("svg") if svg.get("class") == "spark"]
+    assert len(skews) == 4
+
+
+def test_curves_are_drawn_where_the_values_lie():
+    root = parsed(PAGES["one task"])
+    roc = next(svg for svg in root.iter("svg") if "ROC" in svg.get("aria-label", ""))
+    line = next(mark for mark in roc.iter("polyline") if mark.get("class") == "line first")
+    points = [tuple(map(float, pair.split(","))) for pair in line.get("points").split()]
+    assert points[0] == (46.0, 262.0)  # (0, 0): left margin, height minus lower margin
+    assert points[-1] == (342.0, 10.0)  # (1, 1): width minus right margin, upper margin
+
+
+def test_empty_sections_leave_no_trace():
+    root = parsed(PAGES["bare"])
+    assert list(root.iter("section")) == []
+    assert list(root.iter("a")) == []
+    assert "nan" not in visible(root).lower()
+
+
+def test_undefined_figures_say_why():
+    metrics = BinaryMetrics(grouped=True)
+    metrics.update([0.5, 0.1], [0, 0], None, [1, 2])
+    result = TaskResult("like", "test", metrics.compute(), metrics.undefined(), curves(metrics.histogram, 20))
+    root = parsed(ReportInputs("one class", results=[result]))
+    text = visible(root)
+    assert "none of 2 rows is positive" in text
+    assert "nan" not in text
+    assert "ROC" not in [visible(heading) for heading in root.iter("h4")]
+
+
+def test_rows_without_a_figure_and_diverged_steps_are_skipped():
+    history = [
+        {"step": 1, "split": "train", "loss": 0.7},
+        {"step": 2, "split": "train", "loss": math.nan},
+        {"step": 2, "split": "validation", "log_loss": 0.6, "auc": math.nan},
+        {"step": 3, "split": "train", "loss": math.inf},
+    ]
+    root = parsed(ReportInputs("diverged", history=history))
+    drawings = [svg.get("aria-label") for svg in root.iter("svg")]
+    assert drawings == ["Loss over steps: train ends at 0.7000; validation ends at 0.6000"]
+
+
+def test_slices_of_several_features_are_apart():
+    rows = [SliceRow("like", name, "a", {"rows": 3.0, "auc": math.nan}) for name in ("gender", "city")]
+    root = parsed(ReportInputs("slices", slices=rows))
+    assert [visible(heading) for heading in root.iter("h3")] == ["gender", "city"]
+    assert [visible(cell) for cell in root.iter("td")] == ["a", "3", "–"] * 2
+
+
+def test_size_without_tables_and_write(tmp_path):
+    inputs = replace(PAGES["bare"], model=ModelSize("LR", 11, 22))
+    write_report(tmp_path / "new" / "report.html", inputs)
+    assert (tmp_path / "new" / "report.html").read_text(encoding="utf-8") == render_report(inputs)
+    assert "22 FLOP" in render_report(inputs)
