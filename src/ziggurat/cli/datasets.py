@@ -31,12 +31,12 @@ def get_command(
     out: Annotated[Path | None, typer.Option(help="Folder to write into; default: datasets/NAME.")] = None,
 ) -> None:
     """Fetch a dataset, verify it, and write it as tidy files. Run again, it does nothing."""
-    from ziggurat.cli.bar import Bar
+    from ziggurat.cli.progress import console_progress
     from ziggurat.data.catalogue import find_dataset, get_dataset
 
     entry = find_dataset(name)
     folder = out or Path("datasets") / entry.name
-    with Bar() as progress:
+    with console_progress() as progress:
         fetched = get_dataset(entry, folder, progress)
     typer.echo(f"{'wrote' if fetched else 'already there:'} {', '.join(str(folder / file) for file in entry.files)}")
     typer.echo(f"  {entry.title}; {entry.rows:,} rows")

