@@ -1,0 +1,165 @@
+"""What preparation learned about a dataset's training rows, in the form that planners, hashes and tiers read.
+
+Saved as ``statistics.json`` (figures) and ``statistics.safetensors`` (access counts, one int64 array a table).
+All figures describe the training split, after truncation of bags and sequences; label rates are given for every split.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+from safetensors.numpy import load_file, save_file
+
+from ziggurat.core.errors import DataError
+from ziggurat.core.files import atomic_file, write_json
+
+STATISTICS_VERSION = 1
+
+FeatureKind = Literal["numeric", "categorical", "bag", "sequence"]
+
+
+@dataclass(frozen=True, slots=True)
+class NumericStatistics:
+    """Moments and quantiles of a numeric column's raw values, before any transform.
+
+    Attributes:
+        count: values present. The figures below are exact over them, except the quantiles; NaN when there are none.
+        std: population standard deviation (divides by ``count``).
+        zeros: values equal to 0.
+        non_zero_share: values present and not 0, as a share of all rows.
+        quantiles: probability -> value, from a uniform sample of rows (exact up to its size).
+    """
+
+    count: int
+    mean: float
+    std: float
+    min: float
+    max: float
+    zeros: int
+    non_zero_share: float
+    quantiles: dict[str, float]
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureStatistics:
+    """One feature over the training rows.
+
+    Attributes:
+        coverage: share of rows with at least one value (RecShard, arXiv 2201.10095, section 3).
+        missing_share: share of rows whose cell is empty; an empty list is not covered, but not missing either.
+        mean_pooling: ids looked up in a row, over the covered rows; 0 for dense features.
+        max_pooling: the most ids looked up in a row.
+        unknown_share: of the ids that validation and test rows look up, the share that training never showed the
+            encoder (out-of-vocabulary rows); 0 without such rows and for encoders that know every value.
+        numeric: moments of a numeric column; None for others.
+    """
+
+    name: str
+    kind: FeatureKind
+    table: str | None
+    coverage: float
+    missing_share: float
+    mean_pooling: float = 0.0
+    max_pooling: int = 0
+    unknown_share: float = 0.0
+    numeric: NumericStatistics | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TableStatistics:
+    """How often training looks up each row of a table: ``accesses`` is int64, shape (rows,)."""
+
+    name: str
+    rows: int
+    accesses: npt.NDArray[np.int64]
+
+    def __post_init__(self) -> None:
+        assert self.accesses.shape == (self.rows,)
+        assert self.accesses.dtype == np.int64
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetStatistics:
+    """Everything preparation measured.
+
+    Attributes:
+        rows: split -> number of rows.
+        label_rates: label -> split -> share of ones (NaN for a split without rows).
+    """
+
+    rows: dict[str, int]
+    label_rates: dict[str, dict[str, float]]
+    features: dict[str, FeatureStatistics] = field(default_factory=dict[str, FeatureStatistics])
+    tables: dict[str, TableStatistics] = field(default_factory=dict[str, TableStatistics])
+
+    def save(self, folder: Path) -> None:
+        """Write ``statistics.safetensors``, then ``statistics.json``."""
+        with atomic_file(folder / "statistics.safetensors") as temporary:
+            save_file({name: table.accesses for name, table in self.tables.items()}, temporary)
+        write_json(
+            folder / "statistics.json",
+            {
+                "version": STATISTICS_VERSION,
+                "rows": self.rows,
+                "label_rates": _without_nan(self.label_rates),
+                "features": {name: _without_nan(asdict(feature)) for name, feature in self.features.items()},
+                "tables": {name: {"rows": table.rows} for name, table in self.tables.items()},
+            },
+        )
+
+    @classmethod
+    def load(cls, folder: Path) -> DatasetStatistics:
+        """The statistics that :meth:`save` wrote.
+
+        Raises:
+            DataError: missing, or of a version that this ziggurat does not know.
+        """
+        path = folder / "statistics.json"
+        try:
+            values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            raise DataError(f"{path}: no statistics", "run `ziggurat prepare` first") from None
+        if values["version"] != STATISTICS_VERSION:
+            raise DataError(
+                f"{path}: statistics version {values['version']!r}, this ziggurat reads {STATISTICS_VERSION}",
+                "delete the prepared folder and run `ziggurat prepare` again",
+            )
+        accesses = load_file(folder / "statistics.safetensors")
+        return cls(
+            rows=values["rows"],
+            label_rates={
+                label: {split: _nan_for_none(rate) for split, rate in rates.items()}
+                for label, rates in values["label_rates"].items()
+            },
+            features={name: _feature(item) for name, item in values["features"].items()},
+            tables={
+                name: TableStatistics(name, int(item["rows"]), accesses[name])
+                for name, item in values["tables"].items()
+            },
+        )
+
+
+def _feature(values: dict[str, Any]) -> FeatureStatistics:
+    numeric = values.pop("numeric")
+    if numeric is not None:
+        quantiles = {probability: _nan_for_none(value) for probability, value in numeric.pop("quantiles").items()}
+        numeric = NumericStatistics(
+            **{key: _nan_for_none(value) for key, value in numeric.items()}, quantiles=quantiles
+        )
+    return FeatureStatistics(**values, numeric=numeric)
+
+
+def _without_nan(value: Any) -> Any:
+    """JSON has no NaN: it is written as null."""
+    if isinstance(value, dict):
+        return {key: _without_nan(item) for key, item in value.items()}
+    return None if isinstance(value, float) and np.isnan(value) else value
+
+
+def _nan_for_none(value: Any) -> Any:
+    return float("nan") if value is None else value

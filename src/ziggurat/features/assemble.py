@@ -1,0 +1,83 @@
+"""Encoded columns from codes and numbers, once the encoders are fitted: the one place where features become columns.
+
+Preparation and prediction both end here; they differ only in how often a distinct value is looked up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from ziggurat.core.schema import TIME_COLUMN, Schema
+from ziggurat.features.columns import Codes
+from ziggurat.features.config import (
+    BagFeature,
+    CategoricalFeature,
+    FeatureConfig,
+    IdFeature,
+    NumericFeature,
+    SequenceFeature,
+    Targets,
+)
+from ziggurat.features.encoder import MISSING_ROW, Ids
+
+IdArray = npt.NDArray[np.int32 | np.int64]
+
+
+def encoded_schema(features: Sequence[FeatureConfig], targets: Targets, table_rows: Mapping[str, int]) -> Schema:
+    """The schema of a dataset; ``table_rows`` holds every table's rows, those of bucketised numbers included."""
+    dense = tuple(f.name for f in features if isinstance(f, NumericFeature) and not f.bucketised)
+    tables = {
+        f.name: f.name if isinstance(f, NumericFeature) else f.table_name for f in features if f.name not in dense
+    }
+    return Schema(
+        dense=dense,
+        categorical=tuple(
+            f.name for f in features if isinstance(f, CategoricalFeature) or (f.kind == "numeric" and f.bucketised)
+        ),
+        bags=tuple(f.name for f in features if isinstance(f, BagFeature)),
+        sequences=tuple(f.name for f in features if isinstance(f, SequenceFeature)),
+        tables=tables,
+        rows={table: table_rows[table] for table in dict.fromkeys(tables.values())},
+        labels=tuple(label.name for label in targets.labels),
+        has_weight=targets.weight is not None,
+        has_group=targets.group is not None,
+        has_time=targets.time is not None,
+    )
+
+
+def ids_by_code(ids: Ids, table_rows: int) -> IdArray:
+    """The ids of a block's distinct values, and that of a missing value behind them, in the dataset's dtype."""
+    return np.append(ids, MISSING_ROW).astype(np.int64 if table_rows >= 2**31 else np.int32)
+
+
+def truncated(feature: IdFeature, codes: Codes) -> Codes:
+    """The ids of each row that the feature looks up: the first of a bag, the last of a sequence."""
+    if isinstance(feature, SequenceFeature):
+        return codes.last(feature.last)
+    if isinstance(feature, BagFeature) and feature.max_length is not None:
+        return codes.first(feature.max_length)
+    return codes
+
+
+def id_column(feature: IdFeature, codes: Codes, ids: IdArray) -> pa.Array:
+    """An encoded column of ids; ``ids`` comes from :func:`ids_by_code`."""
+    kept = truncated(feature, codes)
+    values = pa.array(np.take(ids, kept.codes))
+    if kept.offsets is None:
+        return values
+    return pa.ListArray.from_arrays(pa.array(kept.offsets.astype(np.int32)), values)
+
+
+def numeric_column(values: npt.NDArray[np.float32] | npt.NDArray[np.int64]) -> pa.Array:
+    """An encoded column of a numeric chain's output: float32, or int32 ids where it was bucketised."""
+    return pa.array(values if values.dtype == np.float32 else values.astype(np.int32))
+
+
+def target_columns(targets: Mapping[str, npt.NDArray[np.generic]]) -> Iterable[tuple[str, pa.Array]]:
+    """Encoded columns of labels, weight, group and time (floored to int64)."""
+    for name, values in targets.items():
+        yield name, pa.array(np.floor(values).astype(np.int64) if name == TIME_COLUMN else values)

@@ -1,0 +1,178 @@
+"""The ``data`` and ``features`` sections of an experiment: which columns are read, and what becomes of each."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal, Self
+
+import pydantic
+
+from ziggurat.core.config import Config
+from ziggurat.core.schema import ValueType, duplicates
+from ziggurat.core.tables import Pooling
+from ziggurat.data.dataset import BLOCK_ROWS
+from ziggurat.data.source import SourceConfig
+from ziggurat.data.split import RandomSplit, SplitConfig, TimeSplit, TimeWithinKeySplit
+from ziggurat.features.hashed import HashConfig
+from ziggurat.features.identity import IdentityConfig
+from ziggurat.features.steps import StepConfig
+from ziggurat.features.vocabulary import VocabularyConfig
+
+EncoderConfig = Annotated[VocabularyConfig | HashConfig | IdentityConfig, pydantic.Field(discriminator="name")]
+IdType = Literal["integer", "text"]
+
+
+class LabelConfig(Config):
+    """A binary target, made from one column."""
+
+    name: str
+    """The task's name."""
+    column: str | None = None
+    """Column it is made from; the name by default."""
+    at_least: pydantic.FiniteFloat | None = None
+    """The label is 1 where the column's number is at least this."""
+    equals: pydantic.StrictStr | pydantic.StrictInt | pydantic.StrictFloat | None = None
+    """The label is 1 where the cell equals this text or number. With neither rule, cells must be 0 or 1."""
+
+    @pydantic.model_validator(mode="after")
+    def _one_rule(self) -> Self:
+        if self.at_least is not None and self.equals is not None:
+            raise ValueError("give at_least or equals, not both")
+        return self
+
+    @property
+    def source_column(self) -> str:
+        return self.column or self.name
+
+
+class Targets(Config):
+    """What a row holds besides its features: the part of :class:`DataConfig` that a fitted transform keeps."""
+
+    labels: tuple[LabelConfig, ...]
+    weight: str | None = None
+    group: str | None = None
+    time: str | None = None
+
+
+class DataConfig(Config):
+    """Raw logs: where they are, what their rows mean, and which rows train."""
+
+    folder: Path = Path()
+    """Relative files resolve against it; itself relative to the working directory."""
+    source: SourceConfig
+    """The files and their format."""
+    split: SplitConfig = RandomSplit()
+    """Which rows train, validate and test."""
+    on_bad_row: Literal["fail", "quarantine"] = "fail"
+    """What to do with a row that cannot be used: stop, or set it aside in quarantine.jsonl and count it."""
+    labels: tuple[LabelConfig, ...] = pydantic.Field(min_length=1)
+    """The tasks, in the order of the model's outputs."""
+    weight: str | None = None
+    """Column of example weights, finite and not negative."""
+    group: str | None = None
+    """Column whose values group rows for GAUC, usually the user; rows without one form a group of their own."""
+    time: str | None = None
+    """Column of numeric times, for splits by time; any unit."""
+    block_rows: int = pydantic.Field(default=BLOCK_ROWS, ge=1)
+    """Rows of a block of the prepared dataset, the unit of shuffling."""
+
+    @pydantic.model_validator(mode="after")
+    def _consistent(self) -> Self:
+        twice = duplicates(label.name for label in self.labels)
+        if twice:
+            raise ValueError(f"label {twice[0]!r} is defined twice")
+        if isinstance(self.split, TimeSplit | TimeWithinKeySplit) and self.time is None:
+            raise ValueError(f"split {self.split.name!r} needs a time: set data.time to the column that holds it")
+        return self
+
+    @property
+    def targets(self) -> Targets:
+        """Labels, weight, group and time."""
+        return Targets(labels=self.labels, weight=self.weight, group=self.group, time=self.time)
+
+    @property
+    def split_key(self) -> str | None:
+        """The column that decides the split of a row, where one does."""
+        return self.split.key if isinstance(self.split, RandomSplit | TimeWithinKeySplit) else None
+
+
+class _Feature(Config):
+    name: str = pydantic.Field(pattern=r"^[^@./\\:\s][^./\\:]*$")
+    """The feature's name, unique; without any of . / \\\\ : and not beginning with @."""
+    column: str | None = None
+    """Column it is made from; the name by default."""
+
+    @property
+    def source_column(self) -> str:
+        return self.column or self.name
+
+
+class NumericFeature(_Feature):
+    """A number; dense, or categorical where its chain ends in ``bucketise``."""
+
+    kind: Literal["numeric"] = "numeric"
+    transforms: tuple[StepConfig, ...] = ()
+    """Steps in order. Missing values are filled with the training median first, unless a step fills them."""
+
+    @pydantic.model_validator(mode="after")
+    def _bucketise_last(self) -> Self:
+        if any(step.name == "bucketise" for step in self.transforms[:-1]):
+            raise ValueError("bucketise must be the last transform")
+        return self
+
+    @property
+    def bucketised(self) -> bool:
+        return bool(self.transforms) and self.transforms[-1].name == "bucketise"
+
+
+class _IdFeature(_Feature):
+    type: IdType = "text"
+    """How ids are read; integer 12 and text "12" are different ids."""
+    encoder: EncoderConfig | None = None
+    """How ids become rows; by default as the table's other features say, or a vocabulary."""
+    table: str | None = pydantic.Field(default=None, pattern=r"^[^@./\\:\s][^./\\:]*$")
+    """Embedding table; the feature's name by default. Features that name the same table share it and its encoder."""
+
+    @property
+    def table_name(self) -> str:
+        return self.table or self.name
+
+    @property
+    def value_type(self) -> ValueType:
+        return ValueType(self.type)
+
+
+class CategoricalFeature(_IdFeature):
+    """One id a row."""
+
+    kind: Literal["categorical"] = "categorical"
+
+
+class BagFeature(_IdFeature):
+    """Any number of ids a row, in no order, pooled into one vector."""
+
+    kind: Literal["bag"] = "bag"
+    delimiter: str = pydantic.Field(default="|", min_length=1)
+    """Separates the ids of a text cell; ignored where the file holds lists."""
+    max_length: int | None = pydantic.Field(default=None, ge=1)
+    """Keep the first ids only; null: all."""
+    pooling: Pooling = "mean"
+    """How the ids' vectors become one."""
+
+
+class SequenceFeature(_IdFeature):
+    """Ids in order, oldest first."""
+
+    kind: Literal["sequence"] = "sequence"
+    delimiter: str = pydantic.Field(default="|", min_length=1)
+    """Separates the ids of a text cell; ignored where the file holds lists."""
+    last: int = pydantic.Field(default=50, ge=1)
+    """Keep the most recent ids only."""
+    pooling: Pooling = "mean"
+    """How the ids' vectors become one, for models that do not read the order."""
+
+
+IdFeature = CategoricalFeature | BagFeature | SequenceFeature
+FeatureConfig = Annotated[
+    NumericFeature | CategoricalFeature | BagFeature | SequenceFeature, pydantic.Field(discriminator="kind")
+]

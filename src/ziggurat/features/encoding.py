@@ -1,0 +1,119 @@
+"""Pass 3 of preparation: staged parts to the encoded dataset, by taking every code's id.
+
+The columns of the next part are encoded on a pool of threads while those of the one before are written.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from ziggurat.core.progress import Progress
+from ziggurat.core.schema import GROUP_COLUMN, TIME_COLUMN, WEIGHT_COLUMN, label_column
+from ziggurat.data.dataset import SPLITS, DatasetWriter, Split
+from ziggurat.data.split import Assignment
+from ziggurat.features.assemble import id_column, numeric_column, target_columns
+from ziggurat.features.config import FeatureConfig, NumericFeature, Targets
+from ziggurat.features.numeric import NumericChain
+from ziggurat.features.parts import IdFile, Parts
+from ziggurat.features.preparation import Preparation
+
+RowsOfSplit = dict[Split, npt.NDArray[np.int64]]
+Columns = dict[str, pa.Array]
+Chains = Mapping[str, NumericChain]
+"""Feature -> its fitted chain."""
+IdFiles = Mapping[tuple[str, str], Path]
+"""(raw column, table) -> the ids of the column's values in that table."""
+
+
+def encode_parts(
+    plan: Preparation,
+    parts: Parts,
+    assignments: Sequence[Assignment],
+    chains: Chains,
+    id_files: IdFiles,
+    writer: DatasetWriter,
+    progress: Progress,
+) -> None:
+    """Write every staged row to its split, in the order in which it was read."""
+    progress.start("encode", sum(parts.rows), "rows")
+    done = 0
+    for part, batches in enumerate(_batches(plan, parts, assignments, chains, id_files)):
+        for split, batch in batches.items():
+            writer.append(split, batch)
+        done += parts.rows[part]
+        progress.advance(done)
+    progress.finish(f"{done:,} rows")
+
+
+def _batches(
+    plan: Preparation, parts: Parts, assignments: Sequence[Assignment], chains: Chains, id_files: IdFiles
+) -> Iterator[dict[Split, pa.RecordBatch]]:
+    """The encoded rows of each part, by split, one part ahead of the caller."""
+    with ThreadPoolExecutor(plan.threads, "encode") as pool:
+        ahead: list[Future[dict[Split, Columns]]] = []
+        for part in range(len(parts)):
+            following = _submit(pool, plan, parts, part, assignments[part], chains, id_files)
+            if ahead:
+                yield _join(ahead)
+            ahead = following
+        if ahead:
+            yield _join(ahead)
+
+
+def _submit(
+    pool: ThreadPoolExecutor,
+    plan: Preparation,
+    parts: Parts,
+    part: int,
+    assignment: Assignment,
+    chains: Chains,
+    id_files: IdFiles,
+) -> list[Future[dict[Split, Columns]]]:
+    rows_of: RowsOfSplit = {}
+    for number, split in enumerate(SPLITS):
+        rows = np.flatnonzero(assignment == number)
+        if len(rows):
+            rows_of[split] = rows
+    features = [
+        pool.submit(_encode_feature, feature, parts, part, rows_of, chains, id_files) for feature in plan.features
+    ]
+    return [*features, pool.submit(_take_targets, plan.targets, parts, part, rows_of)]
+
+
+def _join(futures: list[Future[dict[Split, Columns]]]) -> dict[Split, pa.RecordBatch]:
+    columns: dict[Split, Columns] = {}
+    for future in futures:
+        for split, some in future.result().items():
+            columns.setdefault(split, {}).update(some)
+    return {split: pa.RecordBatch.from_pydict(of_split) for split, of_split in columns.items()}
+
+
+def _encode_feature(
+    feature: FeatureConfig, parts: Parts, part: int, rows_of: RowsOfSplit, chains: Chains, id_files: IdFiles
+) -> dict[Split, Columns]:
+    column = feature.source_column
+    if isinstance(feature, NumericFeature):
+        values = parts.numbers(part, [column])[column]
+        chain = chains[feature.name]
+        return {split: {feature.name: numeric_column(chain.apply(values[rows]))} for split, rows in rows_of.items()}
+    codes = parts.codes(part, column)
+    ids = IdFile(id_files[column, feature.table_name]).read(part)
+    return {split: {feature.name: id_column(feature, codes.take(rows), ids)} for split, rows in rows_of.items()}
+
+
+def _take_targets(targets: Targets, parts: Parts, part: int, rows_of: RowsOfSplit) -> dict[Split, Columns]:
+    names = [label_column(label.name) for label in targets.labels]
+    names += [WEIGHT_COLUMN] * (targets.weight is not None)
+    names += [GROUP_COLUMN] * (targets.group is not None)
+    names += [TIME_COLUMN] * (targets.time is not None)
+    staged = parts.targets(part, names)
+    return {
+        split: dict(target_columns({name: values[rows] for name, values in staged.items()}))
+        for split, rows in rows_of.items()
+    }

@@ -1,0 +1,49 @@
+"""Hash encoder: any value to one of a fixed number of rows, without a vocabulary."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Literal, Self
+
+import numpy.typing as npt
+import pyarrow as pa
+import pydantic
+
+from ziggurat.core.config import Config
+from ziggurat.core.hashing import HASH_VERSION, hash_array, to_buckets
+from ziggurat.features.encoder import Ids, State
+from ziggurat.features.versions import check_version
+
+
+class HashConfig(Config):
+    """Rows chosen by a hash of the value: no fitting, a fixed size, collisions."""
+
+    name: Literal["hash"] = "hash"
+    rows: int = pydantic.Field(ge=2)
+    """Rows of the table; row 0 is kept for missing values."""
+    seed: int = 0
+    """Another seed, other collisions."""
+
+
+@dataclass(frozen=True, slots=True)
+class HashEncoder:
+    """``id = 1 + hash(value, seed) mod (rows - 1)``; row 0 is left to missing values."""
+
+    rows: int
+    seed: int
+
+    @property
+    def unknown_rows(self) -> range:
+        return range(0)
+
+    def transform(self, values: pa.Array) -> Ids:
+        return 1 + to_buckets(hash_array(values, self.seed), self.rows - 1)
+
+    def to_state(self) -> State:
+        return {"name": "hash", "version": HASH_VERSION, "rows": self.rows, "seed": self.seed}, {}
+
+    @classmethod
+    def from_state(cls, figures: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> Self:
+        del arrays
+        check_version("hash encoder", figures["version"], HASH_VERSION)
+        return cls(int(figures["rows"]), int(figures["seed"]))

@@ -1,0 +1,126 @@
+"""Pass 2 of preparation: numeric chains fitted on a sample of the training rows, their statistics, label rates."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ziggurat.core.errors import DataError
+from ziggurat.core.schema import label_column
+from ziggurat.core.statistics import FeatureStatistics, NumericStatistics, TableStatistics
+from ziggurat.data.dataset import SPLITS
+from ziggurat.data.split import TRAIN, Assignment
+from ziggurat.features.config import NumericFeature, Targets
+from ziggurat.features.moments import Moments, RowSample, quantiles
+from ziggurat.features.numeric import NumericChain
+from ziggurat.features.parts import Parts
+from ziggurat.features.preparation import Preparation
+from ziggurat.features.steps import Sample
+
+
+@dataclass(frozen=True, slots=True)
+class NumericColumn:
+    """What is known of a raw numeric column's training values."""
+
+    sample: npt.NDArray[np.float64]
+    moments: Moments
+
+
+@dataclass(frozen=True, slots=True)
+class FittedNumbers:
+    """Numeric features: their chains and statistics by feature, and the tables of those that are bucketised."""
+
+    chains: dict[str, NumericChain]
+    features: dict[str, FeatureStatistics]
+    tables: dict[str, TableStatistics]
+
+
+def measure_numbers(plan: Preparation, parts: Parts, assignments: Sequence[Assignment]) -> dict[str, NumericColumn]:
+    """Exact moments, and a sample, of every raw numeric column over the training rows."""
+    columns = plan.number_columns
+    sample = RowSample(len(columns))
+    moments = dict.fromkeys(columns, Moments())
+    if columns:
+        for part, (start, assignment) in enumerate(zip(parts.starts, assignments, strict=True)):
+            training = np.flatnonzero(assignment == TRAIN)
+            values = {name: column[training] for name, column in parts.numbers(part, columns).items()}
+            for name, column in values.items():
+                moments[name] = moments[name].merge(Moments.of(column))
+            sample.add(start + training, [values[name] for name in columns])
+    return {name: NumericColumn(drawn, moments[name]) for name, drawn in zip(columns, sample.columns(), strict=True)}
+
+
+def fit_numbers(plan: Preparation, parts: Parts, assignments: Sequence[Assignment]) -> FittedNumbers:
+    """Fit every numeric feature's chain."""
+    columns = measure_numbers(plan, parts, assignments)
+    fitted = FittedNumbers({}, {}, {})
+    for feature in plan.features:
+        if not isinstance(feature, NumericFeature):
+            continue
+        column = columns[feature.source_column]
+        chain = NumericChain.fit(feature.transforms, Sample(column.sample, column.moments))
+        fitted.chains[feature.name] = chain
+        fitted.features[feature.name] = _statistics(feature, column)
+        if chain.table_rows is not None:
+            accesses = np.zeros(chain.table_rows, np.int64)
+            for part, assignment in enumerate(assignments):
+                values = parts.numbers(part, [feature.source_column])[feature.source_column]
+                ids = chain.apply(values[assignment == TRAIN])
+                accesses += np.bincount(ids.astype(np.int64), minlength=chain.table_rows)
+            fitted.tables[feature.name] = TableStatistics(feature.name, chain.table_rows, accesses)
+    return fitted
+
+
+def label_rates(targets: Targets, parts: Parts, assignments: Sequence[Assignment]) -> dict[str, dict[str, float]]:
+    """Label -> split -> share of ones, NaN for a split without rows.
+
+    Raises:
+        DataError: a label has one class only among the training rows.
+    """
+    names = [label.name for label in targets.labels]
+    ones = np.zeros((len(names), len(SPLITS)), np.int64)
+    rows = np.zeros(len(SPLITS), np.int64)
+    for part, assignment in enumerate(assignments):
+        rows += np.bincount(assignment, minlength=len(SPLITS))
+        columns = parts.targets(part, [label_column(name) for name in names])
+        for number, values in enumerate(columns.values()):
+            ones[number] += np.bincount(assignment, weights=values, minlength=len(SPLITS)).astype(np.int64)
+    for name, of_label in zip(names, ones, strict=True):
+        positive, negative = int(of_label[TRAIN]), int(rows[TRAIN] - of_label[TRAIN])
+        if positive == 0 or negative == 0:
+            raise DataError(
+                f"label {name!r}: one class only in the training rows: {negative:,} zeros, {positive:,} ones",
+                "check the label's column and its at_least or equals, or choose another data.split",
+            )
+    with np.errstate(invalid="ignore"):
+        rates = ones / rows
+    return {
+        name: dict(zip(SPLITS, of_label.tolist(), strict=True)) for name, of_label in zip(names, rates, strict=True)
+    }
+
+
+def _statistics(feature: NumericFeature, column: NumericColumn) -> FeatureStatistics:
+    moments = column.moments
+    rows = moments.count + moments.missing
+    return FeatureStatistics(
+        name=feature.name,
+        kind="numeric",
+        table=feature.name if feature.bucketised else None,
+        coverage=moments.count / rows,
+        missing_share=moments.missing / rows,
+        mean_pooling=1.0 if feature.bucketised else 0.0,
+        max_pooling=1 if feature.bucketised else 0,
+        numeric=NumericStatistics(
+            count=moments.count,
+            mean=moments.mean,
+            std=moments.std,
+            min=moments.min,
+            max=moments.max,
+            zeros=moments.zeros,
+            non_zero_share=(moments.count - moments.zeros) / rows,
+            quantiles=quantiles(column.sample),
+        ),
+    )

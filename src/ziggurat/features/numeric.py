@@ -1,0 +1,109 @@
+"""A numeric feature's chain of steps: fitted once, applied to any values, saved as JSON (floats round-trip exactly)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Self, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from ziggurat.features.steps import (
+    Bucketise,
+    Clip,
+    Fill,
+    FillConfig,
+    Log,
+    Quantile,
+    Sample,
+    Standardise,
+    Step,
+    StepConfig,
+    Values,
+    fit_step,
+)
+from ziggurat.features.versions import check_version
+
+CHAIN_VERSION = 1
+
+_STEPS: dict[str, type[Step]] = {
+    "fill": Fill,
+    "clip": Clip,
+    "log": Log,
+    "standardise": Standardise,
+    "quantile": Quantile,
+    "bucketise": Bucketise,
+}
+_NAMES = {kind: name for name, kind in _STEPS.items()}
+_FLOAT32_MAX = float(np.finfo(np.float32).max)
+
+
+@dataclass(frozen=True, slots=True)
+class NumericChain:
+    """Fitted steps in order.
+
+    Attributes:
+        steps: applied first to last. A chain that neither fills nor ends in ``bucketise`` begins with an implicit fill
+            by the training median, so that no NaN ever reaches a model.
+        implicit_fill: whether that fill is ours and not the config's.
+    """
+
+    steps: tuple[Step, ...]
+    implicit_fill: bool
+
+    @classmethod
+    def fit(cls, configs: Sequence[StepConfig], sample: Sample) -> Self:
+        """Fit each step on the sample as the steps before it leave it."""
+        bucketised = bool(configs) and configs[-1].name == "bucketise"
+        implicit = not bucketised and not any(config.name == "fill" for config in configs)
+        steps: list[Step] = []
+        for config in [FillConfig(value="median"), *configs] if implicit else configs:
+            step = fit_step(config, sample)
+            steps.append(step)
+            after = step.apply(sample.values)
+            unchanged = sample.exact is not None and isinstance(step, Fill) and sample.exact.missing == 0
+            sample = Sample(after, sample.exact if unchanged else None)
+        return cls(tuple(steps), implicit)
+
+    @property
+    def table_rows(self) -> int | None:
+        """Rows of the embedding table of a chain that ends in ``bucketise``; None for a dense feature."""
+        last = self.steps[-1] if self.steps else None
+        return last.rows if isinstance(last, Bucketise) else None
+
+    def apply(self, values: Values) -> npt.NDArray[np.float32] | npt.NDArray[np.int64]:
+        """float64 values, NaN for missing -> float32 without NaN, or int64 rows of a bucketised feature's table.
+
+        Results beyond float32 become its largest number.
+        """
+        for step in self.steps:
+            values = step.apply(values)
+        if self.table_rows is not None:
+            return values.astype(np.int64)
+        return np.clip(values, -_FLOAT32_MAX, _FLOAT32_MAX).astype(np.float32)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "version": CHAIN_VERSION,
+            "implicit_fill": self.implicit_fill,
+            "steps": [{"name": _NAMES[type(step)], **asdict(step)} for step in self.steps],
+        }
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Self:
+        """The chain that :meth:`to_json` described.
+
+        Raises:
+            DataError: a version that this ziggurat does not know.
+        """
+        check_version("numeric feature", values["version"], CHAIN_VERSION)
+        return cls(tuple(_step(dict(step)) for step in values["steps"]), bool(values["implicit_fill"]))
+
+
+def _step(values: dict[str, Any]) -> Step:
+    kind = _STEPS[values.pop("name")]
+    fields: dict[str, Any] = {
+        key: tuple(cast("list[float]", value)) if isinstance(value, list) else value for key, value in values.items()
+    }
+    return kind(**fields)

@@ -1,0 +1,159 @@
+"""The files of staged parts: every raw value once, as small numbers, column by column.
+
+A part is two Arrow IPC files of one record batch each. ``00007.rows.arrow`` has a line for each row: numbers in the
+narrowest type that holds them exactly, ids as codes, targets as they will be written. ``00007.values.arrow`` has a
+single line: for each id column, the list of its distinct values, in the order of their codes.
+Columns are read one at a time where that is all that is needed; memory maps are avoided, for they would count as
+resident memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from ziggurat.core.files import explained_writes
+from ziggurat.features.columns import Codes
+
+SPLIT_COLUMN = "@split"
+KEY_COLUMN = "@key"
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The content of a part.
+
+    Attributes:
+        numbers: raw column -> float64, NaN for missing.
+        ids: raw column -> its distinct values and codes.
+        targets: labels, weight, group, time, and :data:`SPLIT_COLUMN` or :data:`KEY_COLUMN`.
+    """
+
+    numbers: Mapping[str, npt.NDArray[np.float64]]
+    ids: Mapping[str, tuple[pa.Array, Codes]]
+    targets: Mapping[str, npt.NDArray[Any]]
+
+
+def write_part(folder: Path, number: int, content: Part) -> None:
+    """Write both files of a part; they count once the caller has recorded it."""
+    columns: dict[str, pa.Array] = {f"number:{name}": pa.array(narrow(v)) for name, v in content.numbers.items()}
+    columns |= {f"codes:{name}": _codes_array(codes) for name, (_, codes) in content.ids.items()}
+    columns |= {name: pa.array(values) for name, values in content.targets.items()}
+    _write(_path(folder, number, "rows"), columns)
+    _write(_path(folder, number, "values"), {name: _one_list(values) for name, (values, _) in content.ids.items()})
+
+
+class Parts:
+    """The staged parts that hold rows, numbered from 0 in order.
+
+    Attributes:
+        rows: of each part.
+    """
+
+    def __init__(self, folder: Path, rows: Sequence[int]) -> None:
+        """``rows[n]`` is the number of rows written as part n; parts without rows have no files and are left out."""
+        self._folder = folder
+        self._numbers = [number for number, count in enumerate(rows) if count]
+        self.rows = [count for count in rows if count]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def starts(self) -> npt.NDArray[np.int64]:
+        """Number of each part's first row, counting from 0 over all parts."""
+        return np.concatenate([np.zeros(1, np.int64), np.cumsum(self.rows, dtype=np.int64)])[:-1]
+
+    def numbers(self, part: int, columns: Iterable[str]) -> dict[str, npt.NDArray[np.float64]]:
+        """Raw numeric columns as they were staged."""
+        wanted = list(columns)
+        batch = _read(self._path(part, "rows"), [f"number:{name}" for name in wanted])
+        return {name: batch.column(i).to_numpy().astype(np.float64) for i, name in enumerate(wanted)}
+
+    def codes(self, part: int, column: str) -> Codes:
+        """The codes of one id column."""
+        array = _read(self._path(part, "rows"), [f"codes:{column}"]).column(0)
+        if not pa.types.is_large_list(array.type):
+            return Codes(array.to_numpy())
+        missing = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
+        return Codes(array.values.to_numpy(), array.offsets.to_numpy(), missing)
+
+    def values(self, part: int, column: str) -> pa.Array:
+        """The distinct values of one id column."""
+        return _read(self._path(part, "values"), [column]).column(0).values
+
+    def targets(self, part: int, columns: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
+        """Target columns as they were staged."""
+        batch = _read(self._path(part, "rows"), columns)
+        return {name: batch.column(i).to_numpy() for i, name in enumerate(columns)}
+
+    def _path(self, part: int, kind: str) -> Path:
+        return _path(self._folder, self._numbers[part], kind)
+
+
+class IdFile:
+    """The ids of one raw column's distinct values in one table: a record batch for each part, missing value last."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def write(self, ids: Iterable[npt.NDArray[np.integer[Any]]]) -> None:
+        """Write the ids of all parts, in order; all of one dtype."""
+        writer: pa.RecordBatchFileWriter | None = None
+        with explained_writes(self._path):
+            for array in ids:
+                batch = pa.record_batch({"ids": pa.array(array)})
+                if writer is None:
+                    writer = pa.ipc.new_file(str(self._path), batch.schema)
+                writer.write_batch(batch)
+            if writer is not None:
+                writer.close()
+
+    def read(self, part: int) -> npt.NDArray[np.int32 | np.int64]:
+        """The ids of one part."""
+        with pa.OSFile(str(self._path)) as file:
+            return pa.ipc.open_file(file).get_batch(part).column(0).to_numpy()
+
+
+def _path(folder: Path, number: int, kind: str) -> Path:
+    return folder / f"{number:05d}.{kind}.arrow"
+
+
+def narrow(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64] | npt.NDArray[np.float32]:
+    """The values as float32 where that loses nothing, else as they are."""
+    with np.errstate(over="ignore"):
+        single = values.astype(np.float32)
+    return single if np.array_equal(single, values, equal_nan=True) else values
+
+
+def _codes_array(codes: Codes) -> pa.Array:
+    largest = int(codes.codes.max(initial=0))
+    narrowed = pa.array(codes.codes.astype(np.min_scalar_type(largest), copy=False))
+    if codes.offsets is None:
+        return narrowed
+    mask = None if codes.missing is None else pa.array(codes.missing)
+    return pa.LargeListArray.from_arrays(pa.array(codes.offsets), narrowed, mask=mask)
+
+
+def _one_list(values: pa.Array) -> pa.Array:
+    return pa.LargeListArray.from_arrays(pa.array([0, len(values)], pa.int64()), values)
+
+
+def _write(path: Path, columns: Mapping[str, pa.Array]) -> None:
+    batch = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
+    with explained_writes(path), pa.ipc.new_file(str(path), batch.schema) as writer:
+        writer.write_batch(batch)
+
+
+def _read(path: Path, columns: Sequence[str]) -> pa.RecordBatch:
+    """The given columns of a part's only record batch, in the given order; other columns are not read."""
+    with pa.OSFile(str(path)) as file:
+        names = pa.ipc.open_file(file).schema.names
+        options = pa.ipc.IpcReadOptions(included_fields=sorted(names.index(name) for name in columns))
+        return pa.ipc.open_file(file, options=options).get_batch(0).select(list(columns))

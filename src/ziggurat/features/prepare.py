@@ -1,0 +1,143 @@
+"""Preparation: raw logs to an encoded dataset with its fitted transform and statistics, resumable and idempotent.
+
+Three passes, each over one file of this room:
+
+1. ``staging``: every raw block once, to small staged parts with a journal (``.staging/`` inside the target folder);
+2. ``splitting`` and ``fitted``: splits are assigned, features fitted on the training rows, statistics counted;
+3. ``encoding``: staged parts to the dataset. The manifest is written last and makes it a dataset; staging is deleted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import shutil
+from collections.abc import Generator, Sequence
+from pathlib import Path
+
+from ziggurat.core.errors import ConfigError, DataError, RunFolderError
+from ziggurat.core.files import explained_writes
+from ziggurat.core.progress import Progress, Silent
+from ziggurat.data.dataset import SPLITS, DatasetWriter
+from ziggurat.data.quarantine import Quarantine
+from ziggurat.data.source import open_source
+from ziggurat.data.split import TEST, VALIDATION, Assignment, FilesSplit
+from ziggurat.features.assemble import encoded_schema
+from ziggurat.features.config import DataConfig, FeatureConfig
+from ziggurat.features.encoding import encode_parts
+from ziggurat.features.fitted import Fitted, fit
+from ziggurat.features.parts import Parts
+from ziggurat.features.preparation import Preparation
+from ziggurat.features.raw_schema import raw_schema
+from ziggurat.features.splitting import assign
+from ziggurat.features.staging import SplitSource, stage
+
+ENCODERS = "encoders"
+QUARANTINE = "quarantine.jsonl"
+_STAGING = ".staging"
+
+
+def prepare(
+    data: DataConfig, features: Sequence[FeatureConfig], folder: Path, progress: Progress | None = None
+) -> Path:
+    """Prepare ``folder``; nothing happens when it holds the dataset of these configs and files already.
+
+    Interrupted at any moment, by a signal or a full disk, it goes on from the last staged part when called again, and
+    the result is the same to the byte.
+
+    Returns:
+        ``folder``.
+
+    Raises:
+        ConfigError: configs that contradict each other.
+        DataError: files that cannot be read as declared, a bad row under ``on_bad_row: fail``, no training rows, a
+            label with one class only, a full disk.
+        RunFolderError: the folder holds a dataset made from something else, or is being prepared by someone else.
+    """
+    progress = progress or Silent()
+    sources = _open_sources(data, features)
+    plan = Preparation.plan(data, features, [item.source.fingerprint() for item in sources])
+    staging = folder / _STAGING
+    if _is_prepared(folder, plan):
+        shutil.rmtree(staging, ignore_errors=True)
+        return folder
+    with _locked(staging):
+        parts, quarantine = stage(plan, sources, staging, folder / QUARANTINE, progress)
+        _check_rows(parts, quarantine)
+        assignments = assign(data.split, parts)
+        fitted = fit(plan, parts, assignments, staging, folder / ENCODERS, progress)
+        writer = _encode(plan, parts, assignments, fitted, folder, progress)
+        fitted.statistics.save(folder)
+        files = [str(path) for item in sources for path in item.source.paths]
+        refused = {"rows": quarantine.total, "summary": quarantine.summary()}
+        writer.finish(plan.fingerprint, {"sources": files, "quarantined": refused})
+        shutil.rmtree(staging)
+    return folder
+
+
+def _open_sources(data: DataConfig, features: Sequence[FeatureConfig]) -> list[SplitSource]:
+    """The sources that hold training, validation and test rows; a single one unless files decide the split."""
+    schema = raw_schema(data, features)
+    sources = [SplitSource(open_source(data.source, data.folder, schema))]
+    if isinstance(data.split, FilesSplit):
+        for split, files in ((VALIDATION, data.split.validation_files), (TEST, data.split.test)):
+            if files:
+                sources.append(SplitSource(open_source(data.source, data.folder, schema, list(files)), split))
+    seen: dict[Path, int] = {}
+    for item in sources:
+        for path in item.source.paths:
+            if seen.setdefault(path.resolve(), item.split) != item.split:
+                raise ConfigError(
+                    f"data: {path} is listed for {SPLITS[seen[path.resolve()]]} and for {SPLITS[item.split]}",
+                    "list every file once: source.files for training, split.validation and split.test for the others",
+                )
+    return sources
+
+
+def _is_prepared(folder: Path, plan: Preparation) -> bool:
+    try:
+        manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return False
+    if manifest.get("fingerprint") != plan.fingerprint:
+        raise RunFolderError(
+            f"{folder}: holds a dataset prepared from another config, other files or another version",
+            "prepare into another folder, or delete this one",
+        )
+    return True
+
+
+@contextlib.contextmanager
+def _locked(staging: Path) -> Generator[None]:
+    """Hold the staging folder for this process alone."""
+    with explained_writes(staging):
+        staging.mkdir(parents=True, exist_ok=True)
+        lock = (staging / "lock").open("w")
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RunFolderError(
+                f"{staging.parent}: another process is preparing this folder", "wait for it, or use another folder"
+            ) from None
+        yield
+
+
+def _check_rows(parts: Parts, quarantine: Quarantine) -> None:
+    if not len(parts):
+        refused = f"; {quarantine.total:,} were refused: {'; '.join(quarantine.summary())}" if quarantine.total else ""
+        raise DataError(f"data: no usable rows{refused}", "check data.source and the columns' types")
+
+
+def _encode(
+    plan: Preparation, parts: Parts, assignments: list[Assignment], fitted: Fitted, folder: Path, progress: Progress
+) -> DatasetWriter:
+    """Write the encoded rows of all splits; what an interrupted run left of them goes first."""
+    for split in SPLITS:
+        shutil.rmtree(folder / split, ignore_errors=True)
+    table_rows = {name: table.rows for name, table in fitted.statistics.tables.items()}
+    schema = encoded_schema(plan.features, plan.targets, table_rows)
+    writer = DatasetWriter(folder, schema, plan.data.block_rows)
+    encode_parts(plan, parts, assignments, fitted.chains, fitted.id_files, writer, progress)
+    return writer

@@ -1,0 +1,96 @@
+"""The split of every staged row: decided row by row while staging, or from all times at once afterwards."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from ziggurat.core.errors import DataError
+from ziggurat.core.hashing import UInt64Array, hash_integers, hash_text
+from ziggurat.core.schema import TIME_COLUMN
+from ziggurat.data.blocks import RawBlock
+from ziggurat.data.dataset import SPLITS
+from ziggurat.data.split import (
+    TRAIN,
+    Assignment,
+    FilesSplit,
+    RandomSplit,
+    SplitConfig,
+    TimeSplit,
+    TimeWithinKeySplit,
+    assign_by_hash,
+    assign_by_time,
+    assign_by_time_within_key,
+)
+from ziggurat.features.checks import CheckedRows, keys
+from ziggurat.features.parts import KEY_COLUMN, SPLIT_COLUMN, Parts
+
+
+def split_columns(
+    split: SplitConfig, file_split: int, block: RawBlock, checked: CheckedRows
+) -> dict[str, npt.NDArray[Any]]:
+    """What to stage of a block so that its rows' splits are known later: the splits, the keys, or nothing.
+
+    Args:
+        file_split: the split of the block's file, where the files decide.
+    """
+    match split:
+        case FilesSplit():
+            if file_split == TRAIN and split.share:
+                hashes = hash_integers(_row_hashes(block, checked).view(np.int64), split.seed)
+                return {SPLIT_COLUMN: assign_by_hash(hashes, split.share, 0.0)}
+            return {SPLIT_COLUMN: np.full(len(checked.rows), file_split, np.uint8)}
+        case RandomSplit(key=None):
+            hashes = hash_integers(_row_hashes(block, checked).view(np.int64), split.seed)
+            return {SPLIT_COLUMN: assign_by_hash(hashes, split.validation, split.test)}
+        case RandomSplit(key=str() as key):
+            hashes = hash_integers(keys(checked.table.column(key)), split.seed)
+            return {SPLIT_COLUMN: assign_by_hash(hashes, split.validation, split.test)}
+        case TimeWithinKeySplit():
+            return {KEY_COLUMN: keys(checked.table.column(split.key))}
+        case _:
+            return {}
+
+
+def assign(split: SplitConfig, parts: Parts) -> list[Assignment]:
+    """The split of each row, for each part. Splits by time hold one time and one key of all rows in memory.
+
+    Raises:
+        DataError: no row is left to train on.
+    """
+    match split:
+        case TimeSplit():
+            times = np.concatenate(_column(parts, TIME_COLUMN))
+            joined = assign_by_time(times, split.validation, split.test)
+        case TimeWithinKeySplit():
+            times, of_keys = np.concatenate(_column(parts, TIME_COLUMN)), np.concatenate(_column(parts, KEY_COLUMN))
+            joined = assign_by_time_within_key(of_keys, times, split.validation, split.test)
+        case _:
+            joined = np.concatenate(_column(parts, SPLIT_COLUMN))
+    _check_training(split, joined)
+    return np.split(joined, parts.starts[1:])
+
+
+def _column(parts: Parts, name: str) -> list[npt.NDArray[Any]]:
+    return [parts.targets(part, [name])[name] for part in range(len(parts))]
+
+
+def _check_training(split: SplitConfig, assignment: Assignment) -> None:
+    counts = np.bincount(assignment, minlength=len(SPLITS))
+    if counts[TRAIN] == 0:
+        sizes = ", ".join(f"{name} {count:,}" for name, count in zip(SPLITS, counts, strict=True))
+        why = "; rows with equal times stay together, and all the last ones are equal" if split.name == "time" else ""
+        raise DataError(
+            f"split {split.name!r} leaves no training rows ({sizes}){why}",
+            "give more data or smaller shares for validation and test, or choose another data.split",
+        )
+
+
+def _row_hashes(block: RawBlock, checked: CheckedRows) -> UInt64Array:
+    """A hash of each row's file name (without its folder) and line."""
+    name = hash_text(pa.array([Path(block.file).name]))
+    return hash_integers(block.lines[checked.rows], int(name[0]))
