@@ -1,0 +1,62 @@
+"""The dense optimizers under contract; a new one joins by adding a case."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from ziggurat.optim.dense import SGD, Adagrad, Adam, AdamW, DenseOptimizerConfig
+
+
+@dataclass(frozen=True)
+class DenseCase:
+    """One setting of one optimizer.
+
+    Attributes:
+        name: the test's id.
+        config: without weight decay.
+        torch: makes torch's own optimizer of the same setting, unfused.
+    """
+
+    name: str
+    config: DenseOptimizerConfig
+    torch: Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+
+
+CASES = [
+    DenseCase("adam", Adam(lr=0.02), lambda p: torch.optim.Adam(p, lr=0.02)),
+    DenseCase(
+        "adam-betas",
+        Adam(lr=0.02, betas=(0.8, 0.9), eps=1e-4),
+        lambda p: torch.optim.Adam(p, lr=0.02, betas=(0.8, 0.9), eps=1e-4),
+    ),
+    DenseCase("adamw", AdamW(lr=0.02), lambda p: torch.optim.AdamW(p, lr=0.02, weight_decay=0.0)),
+    DenseCase("sgd", SGD(lr=0.1), lambda p: torch.optim.SGD(p, lr=0.1)),
+    DenseCase("sgd-momentum", SGD(lr=0.1, momentum=0.9), lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)),
+    DenseCase("adagrad", Adagrad(lr=0.1, eps=1e-6), lambda p: torch.optim.Adagrad(p, lr=0.1, eps=1e-6)),
+]
+
+
+def small_model() -> nn.Module:
+    """Matrices, biases and a norm's scale, the same every time."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(5, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 1))
+
+
+def train(model: nn.Module, optimizer: torch.optim.Optimizer, first: int, last: int) -> list[float]:
+    """Steps ``first`` to ``last`` − 1 on batches that depend on the step alone; the losses before each."""
+    losses: list[float] = []
+    for step in range(first, last):
+        generator = torch.Generator().manual_seed(step)
+        inputs_BF = torch.randn(16, 5, generator=generator)
+        targets_B: Tensor = (inputs_BF[:, 0] * inputs_BF[:, 1] > 0).float()
+        loss = F.binary_cross_entropy_with_logits(model(inputs_BF)[:, 0], targets_B)
+        losses.append(loss.item())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return losses

@@ -1,0 +1,60 @@
+"""Row optimizers as their formulas say, on a dense table in float64: sum a row's gradients, then update it once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+
+from ziggurat.optim.rows import SGD, Adagrad, RowOptimizerConfig, RowwiseAdagrad
+
+
+@dataclass
+class ReferenceTable:
+    """One table (R, D) with its optimizer's state.
+
+    Attributes:
+        weight_RD: float64 weights.
+        config: the optimizer; no weight decay.
+        mean: bags are pooled by mean, else by sum.
+        lr_multiplier: what the schedule says.
+        state_RD: sums of squared gradients; all of a row's entries are equal under row-wise Adagrad.
+    """
+
+    weight_RD: Tensor
+    config: RowOptimizerConfig
+    mean: bool
+    lr_multiplier: float = 1.0
+    state_RD: Tensor = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.state_RD = torch.zeros_like(self.weight_RD)
+
+    def pooled(self, bags: list[list[int]]) -> Tensor:
+        """(B, D), empty bags as zeros."""
+        rows = [self.weight_RD[bag].sum(0) / (max(len(bag), 1) if self.mean else 1) for bag in bags]
+        return torch.stack(rows)
+
+    def update(self, bags: list[list[int]], grad_BD: Tensor) -> None:
+        """One step, given the gradient of the loss in the pooled vectors."""
+        summed_RD = torch.zeros_like(self.weight_RD)
+        touched: set[int] = set()
+        for bag, grad_D in zip(bags, grad_BD, strict=True):
+            for row in bag:
+                summed_RD[row] += grad_D / len(bag) if self.mean else grad_D
+                touched.add(row)
+        lr = self.config.lr * self.lr_multiplier
+        for row in touched:
+            grad_D = summed_RD[row]
+            match self.config:
+                case SGD():
+                    self.weight_RD[row] -= lr * grad_D
+                case RowwiseAdagrad():
+                    self.state_RD[row] += grad_D.square().mean()
+                    self.weight_RD[row] -= lr * grad_D / (self.state_RD[row].sqrt() + self.config.eps)
+                case Adagrad():
+                    self.state_RD[row] += grad_D.square()
+                    self.weight_RD[row] -= lr * grad_D / (self.state_RD[row].sqrt() + self.config.eps)
+                case _:
+                    raise AssertionError(self.config)
