@@ -17,7 +17,7 @@ class Position:
 
     Attributes:
         file: index into the source's files.
-        offset: reader-specific: bytes of the (decompressed) text, or row groups of a Parquet file.
+        offset: reader-specific: bytes of the (decompressed) text, or rows of a Parquet file.
         line: number of the next line or row, from 1, for messages.
     """
 

@@ -1,0 +1,219 @@
+"""libsvm rows as tokens: vectorised where a whole stretch is well-formed, and row by row where not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from ziggurat.core.errors import shorten
+from ziggurat.data.arrow_compute import pc
+from ziggurat.data.records import Records
+from ziggurat.data.refusals import refusal
+from ziggurat.data.text_cells import CellRules, RefusedCell, parse_float, parse_integer
+
+MALFORMED = "malformed libsvm row"
+WRONG_FIELDS = "wrong fields"
+
+_QUERY = "qid:"
+_NO_MISSING = CellRules()
+
+
+@dataclass(frozen=True, slots=True)
+class LibsvmLayout:
+    """What every row of a file looks like.
+
+    Attributes:
+        has_fields: entries are ``field:index:value`` instead of ``index:value``.
+        has_query: a ``qid:`` token follows the label.
+        columns: names of the fields, or None.
+        single: numbers of the fields that may occur once a row only.
+    """
+
+    has_fields: bool
+    has_query: bool
+    columns: tuple[str, ...] | None
+    single: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Rows taken apart; the entries of all rows lie end to end.
+
+    Attributes:
+        labels: string, one a row.
+        queries: string, one a row; None without ``qid:``.
+        lengths: entries of each row.
+        fields: int64 of each entry; None without field numbers.
+        ids: string of each entry, an integer.
+        values: float64 of each entry.
+    """
+
+    labels: pa.Array
+    queries: pa.Array | None
+    lengths: npt.NDArray[np.int64]
+    fields: npt.NDArray[np.int64] | None
+    ids: pa.Array
+    values: pa.Array
+
+    @property
+    def rows_of(self) -> npt.NDArray[np.int64]:
+        """The row of each entry."""
+        return np.repeat(np.arange(len(self.lengths)), self.lengths)
+
+
+def tokenise(records: Records, layout: LibsvmLayout) -> Tokens | None:
+    """The tokens of all ``records``, or None when one of them has to be looked at."""
+    if not len(records) or b"#" in records.data or not records.data.isascii():
+        return None
+    text = _strings(records)
+    tokens = pc.ascii_split_whitespace(pc.ascii_trim_whitespace(text))
+    lengths = pc.list_value_length(tokens).to_numpy().astype(np.int64)
+    flat = tokens.flatten()
+    starts = np.cumsum(lengths) - lengths
+    heads = 2 if layout.has_query else 1
+    if (lengths < heads).any():
+        return None
+    entry = np.ones(len(flat), np.bool_)
+    entry[starts] = False
+    labels = flat.take(pa.array(starts))
+    queries = None
+    if layout.has_query:
+        entry[starts + 1] = False
+        queries = flat.take(pa.array(starts + 1))
+        if pc.all(pc.starts_with(queries, _QUERY)).as_py() is False:
+            return None
+        queries = pc.utf8_slice_codeunits(queries, len(_QUERY))
+    parts = _parts(flat.filter(pa.array(entry)), 3 if layout.has_fields else 2)
+    if parts is None or pc.any(pc.match_substring(labels, ":")).as_py():
+        return None
+    *fields, ids, values = parts
+    try:
+        field_numbers = fields[0].cast(pa.int64()).to_numpy() if fields else None
+        ids.cast(pa.int64())
+        tokens_found = Tokens(labels, queries, lengths - heads, field_numbers, ids, values.cast(pa.float64()))
+    except pa.ArrowInvalid:
+        return None
+    return tokens_found if _fits(tokens_found, layout) else None
+
+
+def tokenise_slowly(records: Records, layout: LibsvmLayout) -> tuple[Tokens, list[int], dict[int, str]]:
+    """The tokens of the good ``records``, which those are, and why the others are bad."""
+    good: list[int] = []
+    bad: dict[int, str] = {}
+    labels: list[str] = []
+    queries: list[str] = []
+    entries: list[list[tuple[int, str, float]]] = []
+    for row in range(len(records)):
+        try:
+            label, query, row_entries = _take_apart(records[row], layout)
+        except RefusedCell as error:
+            bad[row] = str(error)
+            continue
+        good.append(row)
+        labels.append(label)
+        queries.append(query)
+        entries.append(row_entries)
+    flat = [entry for row_entries in entries for entry in row_entries]
+    tokens = Tokens(
+        labels=pa.array(labels, pa.string()),
+        queries=pa.array(queries, pa.string()) if layout.has_query else None,
+        lengths=np.array([len(row_entries) for row_entries in entries], np.int64),
+        fields=np.array([field for field, _, _ in flat], np.int64) if layout.has_fields else None,
+        ids=pa.array([index for _, index, _ in flat], pa.string()),
+        values=pa.array([value for _, _, value in flat], pa.float64()),
+    )
+    return tokens, good, bad
+
+
+def split_row(record: bytes) -> list[str]:
+    """The tokens of a row, without its comment."""
+    return record.partition(b"#")[0].decode("utf-8", errors="backslashreplace").split()
+
+
+def _strings(records: Records) -> pa.Array:
+    """Each record with the empty lines behind it, sharing the memory of ``records.data``."""
+    offsets = np.append(records.starts, len(records.data)).astype(np.int32)
+    buffers = [None, pa.py_buffer(offsets), pa.py_buffer(records.data)]
+    return pa.Array.from_buffers(pa.string(), len(records), buffers)
+
+
+def _parts(entries: pa.Array, count: int) -> list[pa.Array] | None:
+    """The parts of ``a:b`` entries, or None when one has another number of them."""
+    colons = pc.count_substring(entries, ":")
+    if len(entries) and pc.all(pc.equal(colons, count - 1)).as_py() is False:
+        return None
+    flat = pc.split_pattern(entries, ":").flatten()
+    return [flat.take(pa.array(np.arange(place, len(flat), count))) for place in range(count)]
+
+
+def _fits(tokens: Tokens, layout: LibsvmLayout) -> bool:
+    """Whether values are finite and, where fields have names, each entry belongs to one of them."""
+    if pc.all(pc.is_finite(tokens.values)).as_py() is False:
+        return False
+    if layout.columns is None:
+        return True
+    if pc.all(pc.equal(tokens.values, 1.0)).as_py() is False:
+        return False
+    if tokens.fields is None:
+        return bool((tokens.lengths == len(layout.columns)).all())
+    if not ((tokens.fields >= 0) & (tokens.fields < len(layout.columns))).all():
+        return False
+    lone = np.isin(tokens.fields, list(layout.single))
+    keys = tokens.rows_of[lone] * len(layout.columns) + tokens.fields[lone]
+    return len(np.unique(keys)) == len(keys)
+
+
+def _take_apart(record: bytes, layout: LibsvmLayout) -> tuple[str, str, list[tuple[int, str, float]]]:
+    tokens = split_row(record)
+    if not tokens or ":" in tokens[0]:
+        raise _malformed(tokens[0] if tokens else "", "a label first")
+    label, query, rest = tokens[0], "", tokens[1:]
+    if layout.has_query:
+        if not rest or not rest[0].startswith(_QUERY):
+            raise _malformed(rest[0] if rest else "", "qid:NUMBER behind the label, as in the first row")
+        query, rest = rest[0][len(_QUERY) :], rest[1:]
+    entries = [_entry(token, layout) for token in rest]
+    if layout.columns is not None:
+        _check_fields(entries, layout, layout.columns)
+    return label, query, entries
+
+
+def _entry(token: str, layout: LibsvmLayout) -> tuple[int, str, float]:
+    parts = token.split(":")
+    if len(parts) != (3 if layout.has_fields else 2) or not all(parts):
+        raise _malformed(token, "field:index:value" if layout.has_fields else "index:value")
+    field = parse_integer(parts[0], _NO_MISSING) if layout.has_fields else 0
+    parse_integer(parts[-2], _NO_MISSING)
+    value = parse_float(parts[-1], _NO_MISSING)
+    assert field is not None
+    assert value is not None
+    return field, parts[-2], value
+
+
+def _check_fields(entries: Sequence[tuple[int, str, float]], layout: LibsvmLayout, columns: Sequence[str]) -> None:
+    mend = "mend the row, or correct `columns` of the source"
+    if not layout.has_fields and len(entries) != len(columns):
+        raise RefusedCell(refusal(WRONG_FIELDS, f"received {len(entries)} entries for {len(columns)} columns", mend))
+    seen: set[int] = set()
+    for field, index, value in entries:
+        if value != 1.0:
+            mend = "remove `columns` from the source and read `ids` and `values`"
+            raise RefusedCell(
+                refusal(
+                    WRONG_FIELDS, f"received value {value:g} of id {index}; a column holds ids, all of value 1", mend
+                )
+            )
+        if layout.has_fields and not 0 <= field < len(columns):
+            raise RefusedCell(refusal(WRONG_FIELDS, f"received field {field} for {len(columns)} columns", mend))
+        if field in seen and field in layout.single and layout.has_fields:
+            mend = "declare its feature `kind: bag`"
+            raise RefusedCell(refusal(WRONG_FIELDS, f"received field {field} ({columns[field]}) twice", mend))
+        seen.add(field)
+
+
+def _malformed(token: str, expected: str) -> RefusedCell:
+    return RefusedCell(refusal(MALFORMED, f"received {shorten(token)}, expected {expected}", "mend the row"))

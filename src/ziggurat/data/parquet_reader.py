@@ -1,0 +1,160 @@
+"""Parquet files: the declared columns only, in batches bounded by bytes. A position's offset is a number of rows."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from ziggurat.core.errors import DataError, nearest
+from ziggurat.core.schema import RawSchema, ValueType
+from ziggurat.data.assemble import assemble, join
+from ziggurat.data.blocks import Position, RawBlock
+from ziggurat.data.reader import BLOCK_BYTES, CellsConfig, Source
+from ziggurat.data.refusals import TEXT_LIMIT
+from ziggurat.data.source_files import SourceFile, no_permission
+from ziggurat.data.typed_cells import convert_typed, mismatch
+
+_MOST_ROWS = 2**17
+_LEAST_CELL_BYTES = 8
+
+
+class ParquetSource(CellsConfig):
+    """Apache Parquet."""
+
+    SUFFIXES: ClassVar[tuple[str, ...]] = (".parquet", ".pq")
+
+    name: Literal["parquet"] = "parquet"
+
+
+class ParquetReader(Source):
+    """Reads Parquet files; see :class:`Source`.
+
+    Args:
+        files: what to read.
+        config: how cells are read.
+        schema: the columns to deliver.
+        block_bytes: about how many decoded bytes a block holds.
+
+    Raises:
+        DataError: a file is truncated, corrupt or empty, lacks a column, or holds one that cannot be what is declared.
+    """
+
+    def __init__(
+        self, files: Sequence[SourceFile], config: ParquetSource, schema: RawSchema, block_bytes: int = BLOCK_BYTES
+    ) -> None:
+        super().__init__(files)
+        self._schema = schema
+        self._rules = config.cell_rules
+        self._block_bytes = block_bytes
+        for file in files:
+            with _opened(file) as parquet:
+                _check(file, parquet, schema)
+
+    def blocks(self, start: Position = Position()) -> Iterator[RawBlock]:  # noqa: B008 (frozen)
+        for index in range(start.file, len(self.files)):
+            skipped = start.offset if index == start.file else 0
+            yield from self._file_blocks(index, skipped)
+
+    def _file_blocks(self, index: int, skipped: int) -> Iterator[RawBlock]:
+        file = self.files[index]
+        texts = [c.name for c in self._schema.columns if c.type is ValueType.TEXT and not c.many]
+        with _opened(file, texts) as parquet:
+            total = parquet.metadata.num_rows
+            batches = _batches(parquet, self._schema.names, self._rows_per_block(parquet), skipped)
+            while True:
+                with _explained(file):
+                    following = next(batches, None)
+                if following is None:
+                    return
+                batch, offset = following
+                file.check_unchanged()
+                stop = offset + batch.num_rows
+                end = Position(index + 1) if stop == total else Position(index, stop, stop + 1)
+                yield self._block(file, batch, offset, end, file.size_bytes * stop // total)
+
+    def _block(
+        self, file: SourceFile, batch: pa.RecordBatch, offset: int, end: Position, stored_bytes: int
+    ) -> RawBlock:
+        columns = [convert_typed(batch.column(c.name), c, self._rules) for c in self._schema.columns]
+        lines = np.arange(offset + 1, offset + 1 + batch.num_rows, dtype=np.int64)
+        text_of = _row_text(batch.select(list(self._schema.names)))
+        parsed = join(self._schema, [assemble(self._schema, columns, lines, str(file.path), text_of)])
+        return RawBlock(parsed.table, parsed.lines, str(file.path), parsed.bad, end, stored_bytes)
+
+    def _rows_per_block(self, parquet: pq.ParquetFile) -> int:
+        group = parquet.metadata.row_group(0)
+        chunks = [group.column(place) for place in range(group.num_columns)]
+        needed = [chunk for chunk in chunks if chunk.path_in_schema.split(".")[0] in self._schema.names]
+        stored = sum(chunk.total_uncompressed_size for chunk in needed) // max(group.num_rows, 1)
+        row_bytes = max(stored, _LEAST_CELL_BYTES * len(self._schema.columns), 1)
+        return max(1, min(self._block_bytes // row_bytes, _MOST_ROWS))
+
+
+def _batches(
+    parquet: pq.ParquetFile, names: Sequence[str], rows: int, skipped: int
+) -> Iterator[tuple[pa.RecordBatch, int]]:
+    """Batches from row ``skipped`` on, each with its offset; row groups before that row are not read."""
+    group, offset = 0, 0
+    while offset + parquet.metadata.row_group(group).num_rows <= skipped:
+        offset += parquet.metadata.row_group(group).num_rows
+        group += 1
+    groups = list(range(group, parquet.metadata.num_row_groups))
+    for batch in parquet.iter_batches(rows, row_groups=groups, columns=list(names)):
+        fresh = batch.slice(max(skipped - offset, 0))
+        offset += batch.num_rows
+        if fresh.num_rows:
+            yield fresh, offset - fresh.num_rows
+
+
+def _opened(file: SourceFile, dictionaries: Sequence[str] = ()) -> pq.ParquetFile:
+    with _explained(file):
+        file.check_unchanged()
+        return pq.ParquetFile(file.path, read_dictionary=list(dictionaries))
+
+
+@contextmanager
+def _explained(file: SourceFile) -> Generator[None]:
+    try:
+        yield
+    except PermissionError as error:
+        raise no_permission(file.path) from error
+    except (pa.ArrowInvalid, OSError) as error:
+        file.check_unchanged()
+        raise DataError(
+            f"{file.path}: truncated, corrupt or no Parquet file ({error})",
+            "copy or write the file again; if it is text, name that format as the source",
+        ) from error
+
+
+def _check(file: SourceFile, parquet: pq.ParquetFile, schema: RawSchema) -> None:
+    found = parquet.schema_arrow
+    if parquet.metadata.num_rows == 0:
+        raise DataError(f"{file.path}: the file holds no rows", "remove it from `files`, or write it anew")
+    for column in schema.columns:
+        places = found.get_all_field_indices(column.name)
+        if not places:
+            close = nearest(column.name, found.names)
+            shown = ", ".join(found.names[:20]) + (", …" if len(found.names) > 20 else "")
+            raise DataError(
+                f"{file.path}: no column {column.name!r}; the file holds: {shown}",
+                f"did you mean {close!r}?" if close else "correct the column's name",
+            )
+        if len(places) > 1:
+            raise DataError(f"{file.path}: holds column {column.name!r} {len(places)} times", "rename all but one")
+        wrong = mismatch(found.field(places[0]).type, column)
+        if wrong is not None:
+            raise DataError(f"{file.path}, column {column.name!r}: {wrong[0]}", wrong[1])
+
+
+def _row_text(batch: pa.RecordBatch) -> Callable[[int], str]:
+    def text_of(row: int) -> str:
+        cells: dict[str, Any] = batch.slice(row, 1).to_pylist()[0]
+        return json.dumps(cells, ensure_ascii=False, default=repr)[:TEXT_LIMIT]
+
+    return text_of

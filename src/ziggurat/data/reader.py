@@ -1,0 +1,201 @@
+"""What every source offers, and how text sources parse blocks in a few threads while yielding them in order."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import pydantic
+
+from ziggurat.core.config import Config
+from ziggurat.core.errors import DataError
+from ziggurat.core.schema import RawSchema
+from ziggurat.data.assemble import Parsed, join
+from ziggurat.data.blocks import Position, RawBlock
+from ziggurat.data.records import RecordRules, count_lines
+from ziggurat.data.source_files import SourceFile, fingerprint_files
+from ziggurat.data.text_blocks import TextBlock, cut_blocks
+from ziggurat.data.text_cells import CellRules
+
+BLOCK_BYTES = 16 * 2**20
+"""Text per block. Larger blocks fall out of the processor's caches (a third slower at 64 MiB) and cost more memory."""
+
+THREADS = 2
+"""Blocks parsed at once; pyarrow parses without the interpreter lock."""
+
+SMALL_BYTES = 64 * 2**10
+"""A stretch this small is parsed record by record when the vectorised parsers refuse it; larger ones are cut first."""
+
+_PIECES = 8
+
+
+class FilesConfig(Config):
+    """What the configs of all sources share."""
+
+    files: list[str]
+    """Paths, folders and globs, relative to the data folder. ``.gz`` and ``.zst`` text files are decompressed."""
+
+
+class CellsConfig(FilesConfig):
+    """What the configs of sources with missing values share."""
+
+    null_values: list[str] = pydantic.Field(default=[""])
+    """Text that means missing, beside the empty cell, which always does."""
+    nan_is_missing: bool = False
+    """Read NaN as a missing value instead of refusing the row."""
+
+    @property
+    def cell_rules(self) -> CellRules:
+        return CellRules(tuple(self.null_values), self.nan_is_missing)
+
+
+class Source(ABC):
+    """Files of raw logs, read as blocks of typed rows.
+
+    Attributes:
+        files: what the config's ``files`` stand for, as they were when the source was opened.
+    """
+
+    def __init__(self, files: Sequence[SourceFile]) -> None:
+        self.files = tuple(files)
+
+    @property
+    def paths(self) -> tuple[Path, ...]:
+        return tuple(file.path for file in self.files)
+
+    @property
+    def total_bytes(self) -> int:
+        """Bytes of all files as stored."""
+        return sum(file.size_bytes for file in self.files)
+
+    def fingerprint(self) -> str:
+        """Changes when a file is added, renamed, resized or modified."""
+        return fingerprint_files(self.files)
+
+    @abstractmethod
+    def blocks(self, start: Position = Position()) -> Iterator[RawBlock]:  # noqa: B008 (frozen)
+        """The rows from ``start`` on, which is a block's ``end`` or the beginning.
+
+        Raises:
+            DataError: a file vanished, changed, is truncated or corrupt, or is not laid out as its source says.
+        """
+
+
+class TextParser(ABC):
+    """Parses whole records of one text file. Thread-safe: it changes nothing after it was made.
+
+    Attributes:
+        records: where records end.
+        first: where the file's rows begin: offset and line, behind its header. ``first.file`` is unused.
+    """
+
+    records: RecordRules
+    first: Position
+
+    @abstractmethod
+    def parse(self, data: bytes, line: int) -> Parsed | None:
+        """The rows of ``data``, whose first line is ``line``, vectorised; None when a record has to be looked at."""
+
+    @abstractmethod
+    def parse_slowly(self, data: bytes, line: int) -> Parsed:
+        """The same, record by record: the reference, which finds out which records are bad and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Cut:
+    """A block of text on its way to a parser."""
+
+    file: SourceFile
+    parser: TextParser
+    block: TextBlock
+    line: int
+    end: Position
+
+
+class TextSource(Source):
+    """Text files, each parsed by the parser that ``open_parser`` makes after a look at its head.
+
+    Args:
+        files: what to read.
+        open_parser: raises DataError where a file is not laid out as declared; called for every file at once, so that
+            an error in the last file is not met after an hour of reading.
+        schema: the columns to deliver.
+        block_bytes: text per block.
+        threads: blocks parsed at once.
+    """
+
+    def __init__(
+        self,
+        files: Sequence[SourceFile],
+        open_parser: Callable[[SourceFile], TextParser],
+        schema: RawSchema,
+        block_bytes: int = BLOCK_BYTES,
+        threads: int = THREADS,
+    ) -> None:
+        super().__init__(files)
+        self._parsers = [open_parser(file) for file in files]
+        self._schema = schema
+        self._block_bytes = block_bytes
+        self._threads = threads
+
+    def blocks(self, start: Position = Position()) -> Iterator[RawBlock]:  # noqa: B008 (frozen)
+        pending: deque[Future[RawBlock]] = deque()
+        pool = ThreadPoolExecutor(self._threads, thread_name_prefix="ziggurat-reader")
+        try:
+            for future in self._submitted(start, pool):
+                pending.append(future)
+                if len(pending) > self._threads:
+                    yield pending.popleft().result()
+            while pending:
+                yield pending.popleft().result()
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+    def _submitted(self, start: Position, pool: ThreadPoolExecutor) -> Iterator[Future[RawBlock]]:
+        """A future per block. An error in cutting becomes the last one, so that the blocks before it are delivered."""
+        try:
+            for cut in self._cuts(start):
+                yield pool.submit(self._block_of, cut)
+        except DataError as error:
+            failed: Future[RawBlock] = Future()
+            failed.set_exception(error)
+            yield failed
+
+    def _cuts(self, start: Position) -> Iterator[_Cut]:
+        for index in range(start.file, len(self.files)):
+            file, parser = self.files[index], self._parsers[index]
+            within = index == start.file and start.offset > 0
+            offset, line = (start.offset, start.line) if within else (parser.first.offset, parser.first.line)
+            for block in cut_blocks(file, offset, self._block_bytes, parser.records.last_end):
+                next_line = line + count_lines(block.data)
+                end = Position(index + 1) if block.last else Position(index, block.offset + len(block.data), next_line)
+                yield _Cut(file, parser, block, line, end)
+                line = next_line
+
+    def _block_of(self, cut: _Cut) -> RawBlock:
+        parsed = join(self._schema, parse_pieces(cut.parser, cut.block.data, cut.line))
+        return RawBlock(parsed.table, parsed.lines, str(cut.file.path), parsed.bad, cut.end, cut.block.stored_bytes)
+
+
+def parse_pieces(parser: TextParser, data: bytes, line: int) -> list[Parsed]:
+    """Parse ``data`` whole if the parser can, else in ever smaller pieces: a bad record slows down few others."""
+    whole = parser.parse(data, line)
+    if whole is not None:
+        return [whole]
+    if len(data) <= SMALL_BYTES:
+        return [parser.parse_slowly(data, line)]
+    parsed: list[Parsed] = []
+    place, size = 0, max(len(data) // _PIECES, SMALL_BYTES // 2)
+    while place < len(data):
+        piece = data[place : place + size]
+        if place + size < len(data):
+            piece = piece[: parser.records.last_end(piece)] or data[place:]
+        smaller = len(piece) < len(data)
+        parsed.extend(parse_pieces(parser, piece, line) if smaller else [parser.parse_slowly(piece, line)])
+        place += len(piece)
+        line += count_lines(piece)
+    return parsed

@@ -1,0 +1,115 @@
+"""Where the records of a stretch of text begin and end: at line ends, save those inside quoted values.
+
+A line ends in LF or CR LF. A quoted value begins with a quote at the start of a field; a doubled quote stands for one.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import numpy.typing as npt
+
+Offsets = npt.NDArray[np.int64]
+
+_LF, _CR, _QUOTE = 10, 13, 34
+
+
+@dataclass(frozen=True)
+class RecordRules:
+    """How a text format separates fields and whether a quoted value may hold line ends.
+
+    Attributes:
+        delimiter: one byte between fields.
+        newlines_in_values: a line end inside quotes belongs to the value.
+    """
+
+    delimiter: bytes = b","
+    newlines_in_values: bool = False
+
+    @cached_property
+    def _quoted(self) -> re.Pattern[bytes]:
+        delimiter = re.escape(self.delimiter)
+        return re.compile(rb'(?<![^%s\n])"[^"]*+(?:""[^"]*+)*+"?' % delimiter)
+
+    def ends(self, data: bytes) -> Offsets:
+        """Offsets just after each record's line end in ``data``, which begins at a record."""
+        buffer = np.frombuffer(data, np.uint8)
+        newlines = np.flatnonzero(buffer == _LF)
+        if self.newlines_in_values and b'"' in data:
+            newlines = newlines[~self._inside_quotes(data, buffer, newlines)]
+        return newlines + 1
+
+    def last_end(self, data: bytes) -> int:
+        """The last of :meth:`ends`, or 0 when ``data`` holds no whole record."""
+        if not self.newlines_in_values or b'"' not in data:
+            return data.rfind(b"\n") + 1
+        ends = self.ends(data)
+        return int(ends[-1]) if len(ends) else 0
+
+    def _inside_quotes(self, data: bytes, buffer: npt.NDArray[np.uint8], newlines: Offsets) -> npt.NDArray[np.bool_]:
+        quotes = np.flatnonzero(buffer == _QUOTE)
+        before = buffer[quotes[::2] - 1]  # wraps around for a quote at offset 0, mended in the next line
+        before[quotes[::2] == 0] = _LF
+        if np.isin(before, [self.delimiter[0], _LF, _QUOTE]).all():
+            return np.searchsorted(quotes, newlines) % 2 == 1  # every odd quote opens a field: parity tells
+        spans = [match.span() for match in self._quoted.finditer(data)]
+        starts, stops = np.array(spans, np.int64).reshape(-1, 2).T
+        span = np.searchsorted(starts, newlines, side="right") - 1
+        return (span >= 0) & (newlines < stops[span])
+
+
+@dataclass(frozen=True, slots=True)
+class Records:
+    """The records of a stretch of text that are not empty lines.
+
+    Attributes:
+        data: the text.
+        starts: offset of each record.
+        stops: offset after each record's last byte, without its line end.
+        lines: line number of each record.
+        next_line: line number after the stretch.
+    """
+
+    data: bytes
+    starts: Offsets
+    stops: Offsets
+    lines: Offsets
+    next_line: int
+
+    @classmethod
+    def of(cls, data: bytes, first_line: int, rules: RecordRules) -> Records:
+        """The records of ``data``, whose first line has the number ``first_line``; the last one may lack a line end."""
+        ends = rules.ends(data)
+        open_end = len(data) > (ends[-1] if len(ends) else 0)
+        if open_end:
+            ends = np.append(ends, len(data))
+        starts = np.concatenate([[0], ends[:-1]]).astype(np.int64)
+        buffer = np.frombuffer(data, np.uint8)
+        stops = ends - (buffer[ends - 1] == _LF)
+        stops = stops - ((stops > starts) & (buffer[stops - 1] == _CR))
+        if rules.newlines_in_values:
+            lines = first_line + np.searchsorted(np.flatnonzero(buffer == _LF), starts)
+        else:
+            lines = first_line + np.arange(len(starts), dtype=np.int64)
+        filled = stops > starts
+        return cls(data, starts[filled], stops[filled], lines[filled], first_line + count_lines(data))
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def __getitem__(self, row: int) -> bytes:
+        return self.data[self.starts[row] : self.stops[row]]
+
+
+def count_lines(data: bytes) -> int:
+    """Lines in ``data``, a last one without line end included."""
+    return data.count(b"\n") + (not data.endswith(b"\n") and bool(data))
+
+
+def has_lone_carriage_return(data: bytes) -> bool:
+    """Whether a CR occurs that does not belong to a line end."""
+    found = data.count(b"\r")
+    return found > 0 and found != data.count(b"\r\n")

@@ -1,0 +1,140 @@
+"""Which files a source names: paths, folders and globs, resolved against one folder, in a fixed order."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ziggurat.core.errors import DataError, nearest
+
+COMPRESSION = {".gz": "gzip", ".zst": "zstd"}
+"""Suffix of a compressed text file -> pyarrow's name of its codec."""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """A file as it was when the source was opened.
+
+    Attributes:
+        path: where it is.
+        name: its path below the source's folder, or the whole path when it lies elsewhere.
+        size_bytes: its size as stored.
+        modified_ns: its time of modification.
+    """
+
+    path: Path
+    name: str
+    size_bytes: int
+    modified_ns: int
+
+    def check_unchanged(self) -> None:
+        """Refuse to go on with a file that vanished or changed since the source was opened.
+
+        Raises:
+            DataError: naming the file.
+        """
+        try:
+            now = self.path.stat()
+        except OSError as error:
+            raise DataError(
+                f"{self.path}: vanished while it was being read ({error.strerror})",
+                "put the file back, unchanged, and run the same command again: it goes on where it stopped",
+            ) from error
+        if (now.st_size, now.st_mtime_ns) != (self.size_bytes, self.modified_ns):
+            raise DataError(
+                f"{self.path}: changed while it was being read ({self.size_bytes} bytes before, {now.st_size} now)",
+                "wait until whatever writes the file is done, then run the same command again",
+            )
+
+
+def resolve_files(names: Sequence[str], folder: Path, suffixes: Sequence[str]) -> tuple[SourceFile, ...]:
+    """The files that ``names`` stand for, each once, in the order named.
+
+    Args:
+        names: paths, folders (every file below with one of ``suffixes``, sorted, hidden ones skipped) and globs
+            (sorted; ``**`` crosses folders), relative to ``folder``.
+        folder: where relative names begin.
+        suffixes: the format's suffixes, such as ``.csv``; a compression suffix may follow them.
+
+    Raises:
+        DataError: a missing file (names the nearest existing one), a folder or glob without a match, an empty file, no
+            permission, or no name at all.
+    """
+    if not names:
+        raise DataError("the source names no files", "list at least one file, folder or glob under `files`")
+    found: dict[Path, None] = {}
+    for name in names:
+        try:
+            found.update(dict.fromkeys(_expand(name, folder, suffixes)))
+        except PermissionError as error:
+            raise no_permission(Path(error.filename or folder / name)) from error
+    return tuple(_look_at(path, folder) for path in found)
+
+
+def fingerprint_files(files: Iterable[SourceFile]) -> str:
+    """16 hexadecimal digits that change when a file's name, size or time of modification does."""
+    text = "\n".join(f"{file.name}\t{file.size_bytes}\t{file.modified_ns}" for file in files)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def no_permission(path: Path) -> DataError:
+    """The error for a file or folder that this user may not read."""
+    return DataError(f"{path}: no permission to read", f"make it readable for this user: chmod +r '{path}'")
+
+
+def _expand(name: str, folder: Path, suffixes: Sequence[str]) -> Iterator[Path]:
+    path = folder / Path(name).expanduser()
+    if path.is_dir():
+        yield from _inside(path, suffixes)
+    elif path.exists():
+        yield path
+    elif any(mark in name for mark in "*?["):
+        anchor = Path(path.anchor) if path.is_absolute() else Path()
+        matches = sorted(match for match in anchor.glob(str(path.relative_to(anchor))) if match.is_file())
+        if not matches:
+            raise DataError(f"{path}: no file matches this pattern", f"correct the pattern, or the folder {folder}")
+        yield from matches
+    else:
+        raise _missing(path)
+
+
+def _inside(folder: Path, suffixes: Sequence[str]) -> Iterator[Path]:
+    next(folder.iterdir(), None)  # a folder without permission must not look like an empty one
+    matches = [
+        path
+        for path in sorted(folder.rglob("*"))
+        if not any(part.startswith((".", "_")) for part in path.relative_to(folder).parts)
+        and _format_suffix(path) in suffixes
+        and path.is_file()
+    ]
+    if not matches:
+        raise DataError(f"{folder}: no file in this folder ends in {', '.join(suffixes)}", "name the files one by one")
+    yield from matches
+
+
+def _format_suffix(path: Path) -> str:
+    return (path.with_suffix("") if path.suffix in COMPRESSION else path).suffix.lower()
+
+
+def _missing(path: Path) -> DataError:
+    parent = next(parent for parent in path.parents if parent.is_dir())
+    absent = path.relative_to(parent).parts[0]
+    neighbours = sorted(entry.name for entry in parent.iterdir())
+    close = nearest(absent, neighbours)
+    if close is not None:
+        mend = f"did you mean {str(parent / close)!r}?"
+    else:
+        shown = ", ".join(neighbours[:8]) + (", …" if len(neighbours) > 8 else "")
+        mend = f"{parent} holds: {shown or 'nothing'}; name one of these, or another data folder"
+    return DataError(f"{path}: no such file", mend)
+
+
+def _look_at(path: Path, folder: Path) -> SourceFile:
+    path.open("rb").close()  # permission is asked of the file itself: access lists and mounts decide, not mode bits
+    status = path.stat()
+    if status.st_size == 0:
+        raise DataError(f"{path}: the file is empty (0 bytes)", "remove it from `files`, or write it anew")
+    name = path.relative_to(folder).as_posix() if path.is_relative_to(folder) else path.as_posix()
+    return SourceFile(path, name, status.st_size, status.st_mtime_ns)
