@@ -39,7 +39,7 @@ class ShardedTables(nn.Module):
         os.environ.setdefault("LOCAL_WORLD_SIZE", str(world_size))
         collection = EmbeddingBagCollection(tables=[_config(spec) for spec in tables], device=torch.device("meta"))
         for spec in tables:
-            kind, settings = fused_optimizer(spec.optimizer)
+            kind, settings = fused_optimizer(spec.optimizer, device.type, spec.name)
             apply_optimizer_in_backward(kind, [collection.embedding_bags[spec.name].weight], settings)
         sharder = EmbeddingBagCollectionSharder(fused_params={"bounds_check_mode": BoundsCheckMode.FATAL})
         placements = {spec.name: table_wise(rank=plan.placements[spec.name].ranks[0]) for spec in tables}

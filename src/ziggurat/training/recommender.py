@@ -67,7 +67,7 @@ def tables_of(experiment: Experiment, schema: Schema) -> list[TableSpec]:
 
 def model_width(experiment: Experiment) -> int:
     """D: what the config asks for, or what the model insists on."""
-    return experiment.model.embedding_dim(experiment.embeddings.dim)
+    return experiment.model.embedding_dim(experiment.embeddings.dim, tasks=len(experiment.data.labels))
 
 
 def poolings(experiment: Experiment) -> dict[str, Pooling]:
