@@ -7,14 +7,15 @@ import hashlib
 import torch
 from torch import Tensor
 
-_CHUNK_ROWS = 65_536
+_CHUNK_ROWS = 4096
 
 
 def fill_initial(weight_RD: Tensor, table: str, std: float, seed: int, first_row: int = 0) -> None:
     """Fill rows ``first_row ...`` of a table (or of its shard) with N(0, std²), in place.
 
-    Rows are drawn in chunks of 65,536 from a generator seeded by (seed, table, chunk), so a shard that begins
-    anywhere holds the same numbers as the whole table would.
+    Rows are drawn in chunks of 4,096 from a generator seeded by (seed, table, chunk), so a shard that begins anywhere
+    holds the same numbers as the whole table would. Chunks are drawn whole: torch's numbers depend on how many are asked
+    for at once.
     """
     rows, dim = weight_RD.shape
     position = 0
@@ -23,6 +24,6 @@ def fill_initial(weight_RD: Tensor, table: str, std: float, seed: int, first_row
         digest = hashlib.sha256(f"{seed}/{table}/{chunk}".encode()).digest()
         generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little"))
         take = min(_CHUNK_ROWS - offset, rows - position)
-        drawn = torch.empty(offset + take, dim).normal_(0.0, std, generator=generator)
-        weight_RD[position : position + take].copy_(drawn[offset:])
+        drawn = torch.empty(_CHUNK_ROWS, dim).normal_(0.0, std, generator=generator)
+        weight_RD[position : position + take].copy_(drawn[offset : offset + take])
         position += take

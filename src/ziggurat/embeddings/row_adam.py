@@ -2,7 +2,8 @@
 
 Kingma & Ba 2015, algorithm 1, applied to touched rows only (the "lazy" form that FBGEMM's CUDA kernel has): the moments
 of an untouched row stay as they are, and the bias correction counts steps of the table, not of the row. A row that
-occurs several times in a batch gets the sum of its gradients, added in the order of occurrence, and one update.
+occurs several times in a batch gets the sum of its gradients, added in the order of occurrence, and one update. Weight
+decay is decoupled, as on CUDA.
 
 Shape legend: N bags over all features of a table, L ids in them, U distinct ids, R rows, D dim.
 """
@@ -54,7 +55,7 @@ class RowAdamTable(nn.Module):
         grad_UD = torch.zeros(len(rows_U), grad_LD.shape[1]).index_add_(0, inverse_L, grad_LD)
         weight_UD = self.weight_RD[rows_U]
         if options["weight_decay"]:
-            grad_UD = grad_UD + options["weight_decay"] * weight_UD
+            weight_UD = weight_UD * (1 - self.lr * options["weight_decay"])
         first_UD = self.exp_avg_RD[rows_U].lerp_(grad_UD, 1 - beta1)
         second_UD = self.exp_avg_sq_RD[rows_U].mul_(beta2).addcmul_(grad_UD, grad_UD, value=1 - beta2)
         self.exp_avg_RD[rows_U] = first_UD

@@ -7,7 +7,7 @@ from typing import Literal
 import pydantic
 
 from ziggurat.core.config import Config
-from ziggurat.optim.schedule import ScheduleConfig
+from ziggurat.optim.schedule import Constant, ScheduleConfig
 
 
 class EarlyStopping(Config):
@@ -30,7 +30,7 @@ class TrainingConfig(Config):
     """Stop after this many steps, whatever the epochs say."""
     seed: int = pydantic.Field(default=0, ge=0)
     """Seeds the initial weights, the order of the rows and dropout. Same seed, same weights, bit for bit."""
-    schedule: ScheduleConfig = pydantic.Field(default_factory=lambda: _constant(), discriminator="name")
+    schedule: ScheduleConfig = Constant.Config()
     """Multiplies every learning rate, dense and tables alike."""
     clip_norm: float | None = pydantic.Field(default=None, gt=0)
     """Clip the norm of the dense gradients; tables update inside backward and are not clipped."""
@@ -66,8 +66,3 @@ class EvaluationConfig(Config):
     batch_size: int = pydantic.Field(default=16_384, ge=1)
     """Rows per forward pass when evaluating and predicting."""
 
-
-def _constant() -> ScheduleConfig:
-    from ziggurat.optim.schedule import Constant
-
-    return Constant.Config()

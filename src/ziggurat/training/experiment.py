@@ -29,15 +29,15 @@ class Experiment(Config):
     """Names the run folder (runs/NAME) and the prepared dataset."""
     data: DataConfig
     """Where the logs are, what is a label, how rows are split."""
-    features: list[FeatureConfig] = pydantic.Field(min_length=1)
+    features: tuple[FeatureConfig, ...] = pydantic.Field(min_length=1)
     """The inputs of the model."""
     embeddings: EmbeddingsConfig = EmbeddingsConfig()
     """Embedding tables: width, start, row optimizer; exceptions by table."""
-    model: ModelConfig = pydantic.Field(default_factory=DeepFM.Config, discriminator="name")
+    model: ModelConfig = DeepFM.Config()
     """The interaction model."""
-    optimizer: DenseOptimizerConfig = pydantic.Field(default_factory=Adam, discriminator="name")
+    optimizer: DenseOptimizerConfig = Adam()
     """The optimizer of everything that is not an embedding table."""
-    training: TrainingConfig = pydantic.Field(default_factory=TrainingConfig)
+    training: TrainingConfig = TrainingConfig()
     """Length, batch size, schedule, precision, checkpoints."""
     evaluation: EvaluationConfig = EvaluationConfig()
     """Slices and batch size of evaluation."""

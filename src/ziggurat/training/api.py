@@ -1,0 +1,172 @@
+"""What the command line does, from Python: load, prepare, train, evaluate, predict.
+
+>>> import ziggurat
+>>> experiment = ziggurat.load_experiment("examples/movielens.yaml")
+>>> outcome = ziggurat.train(experiment)
+>>> probabilities = ziggurat.predict(outcome.run.folder, rows)
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import signal
+import time
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ziggurat.core.engine import check_engine
+from ziggurat.core.files import write_json
+from ziggurat.core.progress import Progress, Silent
+from ziggurat.data.dataset import Dataset, Split
+from ziggurat.features.prepare import prepare as prepare_dataset
+from ziggurat.metrics.metric_set import MetricSet
+from ziggurat.training.engine import pick_device, process_group
+from ziggurat.training.evaluate import evaluate_split
+from ziggurat.training.experiment import Experiment, load_experiment
+from ziggurat.training.loop import Trainer
+from ziggurat.training.predict import Predicted, Predictor, predict_files
+from ziggurat.training.recommender import Recommender, assemble
+from ziggurat.training.run import Run, attach_dataset, create_or_resume, open_run as load_run
+from ziggurat.training.state import restore
+
+__all__ = [
+    "Outcome",
+    "Predicted",
+    "Predictor",
+    "evaluate",
+    "load_experiment",
+    "load_run",
+    "predict",
+    "predict_files",
+    "prepare",
+    "train",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a call of :func:`train` ended.
+
+    Attributes:
+        run: the run folder.
+        step: optimizer steps done in all.
+        results: the content of ``results.json`` once training has finished, else None.
+        signal: what interrupted training, if anything; the state is saved.
+    """
+
+    run: Run
+    step: int
+    results: dict[str, Any] | None
+    signal: signal.Signals | None
+
+
+def prepare(experiment: Experiment, folder: str | Path | None = None, progress: Progress | None = None) -> Dataset:
+    """The encoded dataset of an experiment; made if it is not there.
+
+    Args:
+        experiment: whose ``data`` and ``features`` sections count.
+        folder: where to; default ``prepared/NAME-xxxxxxxx``, the last part telling configs apart.
+        progress: where to show it.
+
+    Raises:
+        DataError, ConfigError, FeatureError: bad input, named by file, line, column and value.
+    """
+    chosen = Path("prepared") / f"{experiment.name}-{config_digest(experiment)[:8]}" if folder is None else Path(folder)
+    return Dataset(prepare_dataset(experiment.data, experiment.features, chosen, progress or Silent()))
+
+
+def train(
+    experiment: Experiment,
+    run_folder: str | Path | None = None,
+    *,
+    prepared: str | Path | None = None,
+    progress: Progress | None = None,
+    stop_after: int | None = None,
+) -> Outcome:
+    """Prepare if needed, then train, from the last checkpoint if the run folder has one; then evaluate the best.
+
+    Args:
+        experiment: the config.
+        run_folder: default ``runs/NAME``.
+        prepared: folder of the encoded dataset; default as in :func:`prepare`.
+        progress: where to show it.
+        stop_after: save and return once this many steps are done in all.
+
+    Raises:
+        ZigguratError: bad input, a run folder of another config, a full disk, a diverging loss.
+    """
+    check_engine()
+    progress = progress or Silent()
+    folder = Path("runs") / experiment.name if run_folder is None else Path(run_folder)
+    if experiment.training.threads is not None:
+        torch.set_num_threads(experiment.training.threads)
+    device = pick_device(experiment.training.device)
+    run = create_or_resume(folder, experiment)
+    dataset = prepare(experiment, prepared, progress)
+    attach_dataset(run, dataset)
+    with process_group(device):
+        assembled = assemble(experiment, dataset.schema, device)
+        write_json(run.folder / "plan.json", assembled.plan.to_json())
+        trainer = Trainer(run, dataset, assembled.recommender, device, progress)
+        if trainer.at.step:
+            progress.note(f"{run.folder}: going on at step {trainer.at.step:,} of {trainer.total_steps:,}")
+        started = time.perf_counter()
+        stop = None if trainer.finished else trainer.train(stop_after)
+        if not trainer.finished:
+            return Outcome(run, trainer.at.step, None, stop.signal if stop else None)
+        results = run.results
+        if stop is not None or results is None:
+            results = _finish(run, trainer, time.perf_counter() - started, progress)
+        return Outcome(run, trainer.at.step, results, None)
+
+
+def evaluate(
+    run: str | Path | Run, split: Split = "test", checkpoint: str = "best", progress: Progress | None = None
+) -> MetricSet:
+    """A run's figures on a split of its data, overall and by slice.
+
+    Raises:
+        RunFolderError: no such run or checkpoint.
+        DataError: the prepared dataset is gone.
+    """
+    opened = run if isinstance(run, Run) else load_run(run)
+    check_engine()
+    dataset = opened.dataset()
+    evaluation = opened.experiment.evaluation
+    device = pick_device(opened.experiment.training.device)
+    with process_group(device):
+        recommender = assemble(opened.experiment, dataset.schema, device).recommender
+        restore(recommender, opened.checkpoints.load(checkpoint))
+        return evaluate_split(
+            recommender, dataset.split(split), dataset.schema, device, evaluation.batch_size, evaluation.slices, progress
+        )
+
+
+def config_digest(experiment: Experiment) -> str:
+    """SHA-256 of the sections that decide what the prepared dataset holds."""
+    content = experiment.model_dump(mode="json", include={"data": True, "features": True})
+    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _finish(run: Run, trainer: Trainer, seconds: float, progress: Progress) -> dict[str, Any]:
+    """Put the best checkpoint's weights in place, evaluate it on validation and test, and write results.json."""
+    best = run.checkpoints.resolve("best")
+    restore(trainer.recommender, run.checkpoints.load(best))
+    schema, evaluation = trainer.dataset.schema, run.experiment.evaluation
+    figures: dict[str, dict[str, float]] = {}
+    splits: tuple[Split, ...] = ("validation", "test")
+    for split in splits:
+        blocks = trainer.dataset.split(split)
+        if blocks.rows:
+            metrics = evaluate_split(
+                trainer.recommender, blocks, schema, trainer.device, evaluation.batch_size, progress=progress
+            )
+            figures[split] = metrics.compute()
+    results = {"steps": trainer.at.step, "best_step": best, "seconds": round(seconds, 3), "figures": figures}
+    write_json(run.folder / "results.json", results)
+    return results

@@ -1,0 +1,211 @@
+"""The lookup equals torch's own embedding_bag, forward and after training, for every optimizer, dim and sharing.
+
+Tolerances: FBGEMM sums in another order than torch, so values agree to a few units in the last place of float32.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from ziggurat.core.batch import Batch
+from ziggurat.core.errors import ConfigError, FeatureError
+from ziggurat.core.plan import Plan
+from ziggurat.core.schema import Schema
+from ziggurat.core.tables import TableSpec
+from ziggurat.embeddings.config import EmbeddingsConfig, TableConfig, table_specs
+from ziggurat.embeddings.initial import fill_initial
+from ziggurat.embeddings.lookup import EmbeddingLookup
+from ziggurat.optim.rows import SGD, Adagrad, Adam, RowOptimizerConfig, RowwiseAdagrad
+
+CPU = torch.device("cpu")
+SCHEMA = Schema(
+    categorical=("user", "item"),
+    bags=("tags",),
+    sequences=("history",),
+    tables={"user": "user", "item": "item", "tags": "tags", "history": "item"},
+    rows={"user": 50, "item": 30, "tags": 9},
+    labels=("y",),
+)
+OPTIMIZERS: list[RowOptimizerConfig] = [
+    SGD(lr=0.3),
+    Adagrad(lr=0.1),
+    RowwiseAdagrad(lr=0.1),
+    Adam(lr=0.01),
+    Adam(lr=0.01, weight_decay=0.1),
+]
+
+
+def make_batch(seed: int, size: int = 8) -> Batch:
+    draw = np.random.default_rng(seed)
+
+    def keyed(keys: list[str], lengths_KB: list[np.ndarray]) -> KeyedJaggedTensor:
+        values = [
+            draw.integers(0, SCHEMA.rows[SCHEMA.tables[key]], int(n.sum())) for key, n in zip(keys, lengths_KB, strict=True)
+        ]
+        return KeyedJaggedTensor(
+            keys=keys,
+            values=torch.from_numpy(np.concatenate(values)),
+            lengths=torch.from_numpy(np.concatenate(lengths_KB).astype(np.int32)),
+        )
+
+    one = np.ones(size, np.int64)
+    return Batch(
+        dense_BF=torch.zeros(size, 0),
+        bags=keyed(["user", "item", "tags"], [one, one, draw.integers(0, 4, size)]),
+        sequences=keyed(["history"], [draw.integers(0, 5, size)]),
+        labels_BT=torch.zeros(size, 1),
+    ).validate(SCHEMA)
+
+
+def make_lookup(config: EmbeddingsConfig, seed: int = 0) -> EmbeddingLookup:
+    tables = table_specs(config, SCHEMA, {"tags": "sum", "history": "mean"})
+    return EmbeddingLookup(SCHEMA, tables, Plan.single_device(t.name for t in tables), CPU, config.dim, seed)
+
+
+def reference(weights: dict[str, Tensor], tables: tuple[TableSpec, ...], batch: Batch) -> Tensor:
+    """(B, F, D) by embedding_bag, differentiable in ``weights``."""
+    pooling = {table.name: table.pooling for table in tables}
+    vectors = []
+    for jagged in (batch.bags, batch.sequences):
+        assert jagged is not None
+        for key, part in jagged.to_dict().items():
+            table = SCHEMA.tables[key]
+            offsets = part.lengths().long().cumsum(0) - part.lengths()
+            vectors.append(F.embedding_bag(part.values(), weights[table], offsets, mode=pooling[table]))
+    return torch.stack(vectors, dim=1)
+
+
+def dense_step(kind: RowOptimizerConfig, weight: Tensor, grad: Tensor, state: dict[str, Tensor], step: int) -> Tensor:
+    """One update of the rows with a gradient, written from the equations."""
+    touched = grad.abs().sum(1, keepdim=True) > 0
+    match kind:
+        case SGD():
+            new = weight - kind.lr * grad
+        case Adagrad():
+            state["s"] = state.get("s", torch.zeros_like(weight)) + grad**2
+            new = weight - kind.lr * grad / (state["s"].sqrt() + kind.eps)
+        case RowwiseAdagrad():
+            state["s"] = state.get("s", torch.zeros(len(weight), 1)) + (grad**2).mean(1, keepdim=True)
+            new = weight - kind.lr * grad / (state["s"].sqrt() + kind.eps)
+        case Adam():
+            beta1, beta2 = kind.betas
+            m, v = state.get("m", torch.zeros_like(weight)), state.get("v", torch.zeros_like(weight))
+            state["m"] = torch.where(touched, beta1 * m + (1 - beta1) * grad, m)
+            state["v"] = torch.where(touched, beta2 * v + (1 - beta2) * grad**2, v)
+            update = (state["m"] / (1 - beta1**step)) / ((state["v"] / (1 - beta2**step)).sqrt() + kind.eps)
+            new = weight * (1 - kind.lr * kind.weight_decay) - kind.lr * update
+    return torch.where(touched, new, weight)
+
+
+def test_forward_equals_embedding_bag() -> None:
+    lookup = make_lookup(EmbeddingsConfig(dim=8, init_std=1.0))
+    batch = make_batch(0)
+    torch.testing.assert_close(lookup(batch), reference(lookup.weights(), lookup.tables, batch), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda o: f"{o.name}-{getattr(o, 'weight_decay', 0)}")
+def test_training_equals_one_update_of_summed_gradients(optimizer: RowOptimizerConfig) -> None:
+    lookup = make_lookup(EmbeddingsConfig(dim=8, init_std=1.0, optimizer=optimizer))
+    weights = {name: weight.clone() for name, weight in lookup.weights().items()}
+    states: dict[str, dict[str, Tensor]] = {name: {} for name in weights}
+    target = torch.randn(8, 4, 8, generator=torch.Generator().manual_seed(1))
+    for step in range(1, 6):
+        batch = make_batch(step)
+        ((lookup(batch) - target) ** 2).sum().backward()
+        leaves = {name: weight.clone().requires_grad_() for name, weight in weights.items()}
+        ((reference(leaves, lookup.tables, batch) - target) ** 2).sum().backward()
+        for name, leaf in leaves.items():
+            assert leaf.grad is not None
+            weights[name] = dense_step(optimizer, weights[name], leaf.grad, states[name], step)
+    for name, weight in lookup.weights().items():
+        torch.testing.assert_close(weight, weights[name], rtol=2e-5, atol=2e-5)
+
+
+def test_tables_differ_in_dim_and_optimizer() -> None:
+    config = EmbeddingsConfig(
+        dim=8,
+        init_std=1.0,
+        optimizer=RowwiseAdagrad(lr=0.1),
+        tables={"item": TableConfig(dim=4, optimizer=Adam()), "tags": TableConfig(optimizer=SGD(lr=0.5))},
+    )
+    lookup = make_lookup(config)
+    batch = make_batch(0)
+    before = {name: weight.clone() for name, weight in lookup.weights().items()}
+    emb_BFD = lookup(batch)
+    assert emb_BFD.shape == (8, 4, 8)
+    projected = {**lookup.weights(), "item": lookup.weights()["item"] @ lookup.projections["item"].weight.T}
+    torch.testing.assert_close(emb_BFD, reference(projected, lookup.tables, batch), rtol=1e-5, atol=1e-5)
+    emb_BFD.square().sum().backward()
+    assert lookup.projections["item"].weight.grad is not None
+    assert all(not torch.equal(weight, before[name]) for name, weight in lookup.weights().items())
+    assert set(lookup.optimizer_state()) == {"user/momentum1", "item/exp_avg", "item/exp_avg_sq", "item/steps"}
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda o: f"{o.name}-{getattr(o, 'weight_decay', 0)}")
+def test_the_learning_rate_follows_the_multiplier(optimizer: RowOptimizerConfig) -> None:
+    scaled, plain = (make_lookup(EmbeddingsConfig(dim=8, init_std=1.0, optimizer=optimizer)) for _ in range(2))
+    start = {name: weight.clone() for name, weight in plain.weights().items()}
+    scaled.scale_learning_rates(0.5)
+    for lookup in (scaled, plain):
+        lookup(make_batch(0)).sum().backward()
+    for name, first in start.items():
+        half, whole = scaled.weights()[name] - first, plain.weights()[name] - first
+        torch.testing.assert_close(2 * half, whole, rtol=1e-4, atol=1e-6)
+
+
+def test_state_written_back_goes_on_bit_for_bit() -> None:
+    config = EmbeddingsConfig(dim=8, tables={"item": TableConfig(optimizer=Adam())})
+    left, right = make_lookup(config, seed=0), make_lookup(config, seed=1)
+    for step in range(3):
+        left(make_batch(step)).square().sum().backward()
+    for source, target in ((left.weights(), right.weights()), (left.optimizer_state(), right.optimizer_state())):
+        for name, tensor in source.items():
+            target[name].copy_(tensor)
+    with torch.no_grad():
+        for name, parameter in left.projections.named_parameters():
+            dict(right.projections.named_parameters())[name].copy_(parameter)
+    for step in range(3, 6):
+        for lookup in (left, right):
+            lookup(make_batch(step)).square().sum().backward()
+    for name, weight in left.weights().items():
+        assert torch.equal(weight, right.weights()[name])
+
+
+@pytest.mark.parametrize("optimizer", [RowwiseAdagrad(), Adam()], ids=lambda o: o.name)
+@pytest.mark.parametrize("bad", [30, -1])
+def test_an_id_outside_its_table_is_named(optimizer: RowOptimizerConfig, bad: int) -> None:
+    lookup = make_lookup(EmbeddingsConfig(dim=8, optimizer=optimizer))
+    batch = make_batch(0)
+    assert batch.bags is not None
+    batch.bags.values()[8 + 3] = bad  # the fourth row's item
+    with pytest.raises(FeatureError, match=rf"feature 'item': id {bad} is outside \[0, 30\).*table 'item', on rank 0"):
+        lookup(batch)
+
+
+def test_initial_weights_do_not_depend_on_how_a_table_is_cut() -> None:
+    whole = torch.empty(150_000, 4)
+    fill_initial(whole, "t", 0.5, seed=3)
+    for first, last in ((0, 10), (4_090, 12_300), (100_000, 150_000)):
+        part = torch.empty(last - first, 4)
+        fill_initial(part, "t", 0.5, seed=3, first_row=first)
+        assert torch.equal(part, whole[first:last])
+    assert abs(float(whole.std()) - 0.5) < 0.005
+    other = torch.empty(10, 4)
+    fill_initial(other, "u", 0.5, seed=3)
+    assert not torch.equal(other, whole[:10])
+
+
+def test_exceptions_for_unknown_tables_are_refused() -> None:
+    with pytest.raises(ConfigError, match="embeddings.tables.itme: no feature uses such a table; did you mean 'item'"):
+        table_specs(EmbeddingsConfig(tables={"itme": TableConfig()}), SCHEMA, {})
+
+
+def test_two_poolings_for_one_table_are_refused() -> None:
+    schema = Schema(bags=("a", "b"), tables={"a": "t", "b": "t"}, rows={"t": 5}, labels=("y",))
+    with pytest.raises(ConfigError, match=r"table 't' pool differently \(a: sum, b: mean\)"):
+        table_specs(EmbeddingsConfig(), schema, {"a": "sum", "b": "mean"})
