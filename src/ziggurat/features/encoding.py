@@ -20,7 +20,7 @@ from ziggurat.data.split import Assignment
 from ziggurat.features.assemble import id_column, numeric_column, target_columns
 from ziggurat.features.config import FeatureConfig, NumericFeature, Targets
 from ziggurat.features.numeric import NumericChain
-from ziggurat.features.parts import IdFile, Parts
+from ziggurat.features.parts import Parts, read_ids
 from ziggurat.features.preparation import Preparation
 
 RowsOfSplit = dict[Split, npt.NDArray[np.int64]]
@@ -103,7 +103,7 @@ def _encode_feature(
         chain = chains[feature.name]
         return {split: {feature.name: numeric_column(chain.apply(values[rows]))} for split, rows in rows_of.items()}
     codes = parts.codes(part, column)
-    ids = IdFile(id_files[column, feature.table_name]).read(part)
+    ids = read_ids(id_files[column, feature.table_name], part)
     return {split: {feature.name: id_column(feature, codes.take(rows), ids)} for split, rows in rows_of.items()}
 
 

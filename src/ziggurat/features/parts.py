@@ -30,19 +30,19 @@ class Part:
     """The content of a part.
 
     Attributes:
-        numbers: raw column -> float64, NaN for missing.
+        numbers: raw column -> numbers, NaN for missing; :func:`narrow` makes them small.
         ids: raw column -> its distinct values and codes.
         targets: labels, weight, group, time, and :data:`SPLIT_COLUMN` or :data:`KEY_COLUMN`.
     """
 
-    numbers: Mapping[str, npt.NDArray[np.float64]]
+    numbers: Mapping[str, npt.NDArray[np.float32 | np.float64]]
     ids: Mapping[str, tuple[pa.Array, Codes]]
     targets: Mapping[str, npt.NDArray[Any]]
 
 
 def write_part(folder: Path, number: int, content: Part) -> None:
     """Write both files of a part; they count once the caller has recorded it."""
-    columns: dict[str, pa.Array] = {f"number:{name}": pa.array(narrow(v)) for name, v in content.numbers.items()}
+    columns: dict[str, pa.Array] = {f"number:{name}": pa.array(values) for name, values in content.numbers.items()}
     columns |= {f"codes:{name}": _codes_array(codes) for name, (_, codes) in content.ids.items()}
     columns |= {name: pa.array(values) for name, values in content.targets.items()}
     _write(_path(folder, number, "rows"), columns)
@@ -97,39 +97,42 @@ class Parts:
         return _path(self._folder, self._numbers[part], kind)
 
 
-class IdFile:
-    """The ids of one raw column's distinct values in one table: a record batch for each part, missing value last."""
+class IdWriter:
+    """Writes the ids of one raw column's distinct values in one table: a record batch for each part, missing last."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._writer: pa.RecordBatchFileWriter | None = None
 
-    def write(self, ids: Iterable[npt.NDArray[np.integer[Any]]]) -> None:
-        """Write the ids of all parts, in order; all of one dtype."""
-        writer: pa.RecordBatchFileWriter | None = None
+    def append(self, ids: npt.NDArray[np.int32 | np.int64]) -> None:
+        """Write the ids of the next part; all parts have the same dtype."""
+        batch = pa.record_batch({"ids": pa.array(ids)})
         with explained_writes(self._path):
-            for array in ids:
-                batch = pa.record_batch({"ids": pa.array(array)})
-                if writer is None:
-                    writer = pa.ipc.new_file(str(self._path), batch.schema)
-                writer.write_batch(batch)
-            if writer is not None:
-                writer.close()
+            if self._writer is None:
+                self._writer = pa.ipc.new_file(str(self._path), batch.schema)
+            self._writer.write_batch(batch)
 
-    def read(self, part: int) -> npt.NDArray[np.int32 | np.int64]:
-        """The ids of one part."""
-        with pa.OSFile(str(self._path)) as file:
-            return pa.ipc.open_file(file).get_batch(part).column(0).to_numpy()
+    def close(self) -> None:
+        if self._writer is not None:
+            with explained_writes(self._path):
+                self._writer.close()
+
+
+def read_ids(path: Path, part: int) -> npt.NDArray[np.int32 | np.int64]:
+    """The ids of one part."""
+    with pa.OSFile(str(path)) as file:
+        return pa.ipc.open_file(file).get_batch(part).column(0).to_numpy()
 
 
 def _path(folder: Path, number: int, kind: str) -> Path:
     return folder / f"{number:05d}.{kind}.arrow"
 
 
-def narrow(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64] | npt.NDArray[np.float32]:
+def narrow(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float32 | np.float64]:
     """The values as float32 where that loses nothing, else as they are."""
     with np.errstate(over="ignore"):
         single = values.astype(np.float32)
-    return single if np.array_equal(single, values, equal_nan=True) else values
+    return single if np.array_equal(single.astype(np.float64).view(np.int64), values.view(np.int64)) else values
 
 
 def _codes_array(codes: Codes) -> pa.Array:

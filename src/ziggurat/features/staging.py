@@ -23,7 +23,7 @@ from ziggurat.data.split import TRAIN
 from ziggurat.features.checks import check_rows
 from ziggurat.features.columns import Codes, encode_column, numbers
 from ziggurat.features.journal import Entry, Journal
-from ziggurat.features.parts import Part, Parts, write_part
+from ziggurat.features.parts import Part, Parts, narrow, write_part
 from ziggurat.features.preparation import Preparation
 from ziggurat.features.splitting import split_columns
 
@@ -61,7 +61,7 @@ class _Pending:
 class _Encoding:
     """A part whose columns are being encoded by the pool."""
 
-    numbers: dict[str, Future[npt.NDArray[np.float64]]]
+    numbers: dict[str, Future[npt.NDArray[np.float32 | np.float64]]]
     ids: dict[str, Future[tuple[pa.Array, Codes]]]
     targets: dict[str, npt.NDArray[Any]]
     bad: list[BadRow]
@@ -176,9 +176,13 @@ def _encode(plan: Preparation, pending: _Pending, pool: ThreadPoolExecutor) -> _
     table = pa.concat_tables(pending.tables)
     names = list(pending.targets[0])
     return _Encoding(
-        {name: pool.submit(numbers, table.column(name)) for name in plan.number_columns},
+        {name: pool.submit(_narrow_numbers, table.column(name)) for name in plan.number_columns},
         {name: pool.submit(encode_column, table.column(name)) for name in plan.id_columns},
         {name: np.concatenate([targets[name] for targets in pending.targets]) for name in names},
         pending.bad,
         pending.entry,
     )
+
+
+def _narrow_numbers(column: pa.ChunkedArray) -> npt.NDArray[np.float32 | np.float64]:
+    return narrow(numbers(column))

@@ -47,13 +47,21 @@ class Vocabulary:
     @classmethod
     def fit(cls, config: VocabularyConfig, statistics: ValueCounts) -> Self:
         """The vocabulary of the values that occur at least ``min_count`` times."""
-        known = np.flatnonzero(statistics.counts >= config.min_count)
+        return cls.fit_with_ids(config, statistics)[0]
+
+    @classmethod
+    def fit_with_ids(cls, config: VocabularyConfig, statistics: ValueCounts) -> tuple[Self, Ids]:
+        """The same, with what its :meth:`transform` makes of ``statistics.values``: known without looking them up."""
+        frequent = np.flatnonzero(statistics.counts >= config.min_count)
         frame = pl.DataFrame(
-            {"value": pl.from_arrow(statistics.values.take(pa.array(known))), "count": statistics.counts[known]}
+            {"value": pl.from_arrow(statistics.values.take(pa.array(frequent))), "count": statistics.counts[frequent]}
         )
-        ordered = frame.sort("count", "value", descending=[True, False])
-        kept = ordered["value"] if config.max_size is None else ordered["value"].head(config.max_size)
-        return cls(kept.to_arrow(compat_level=pl.CompatLevel.oldest()).cast(statistics.values.type), config.oov_rows)
+        order = frame.select(pl.arg_sort_by("count", "value", descending=[True, False])).to_series().to_numpy()
+        known = frequent[order[: config.max_size]]
+        vocabulary = cls(statistics.values.take(pa.array(known)), config.oov_rows)
+        ids = np.full(len(statistics.values), config.oov_rows, np.int64)
+        ids[known] = 1 + config.oov_rows + np.arange(len(known))
+        return vocabulary, vocabulary._place_unknown(ids, statistics.values)
 
     @property
     def rows(self) -> int:
@@ -64,18 +72,15 @@ class Vocabulary:
         return range(1, 1 + self.oov_rows) if self.oov_rows else range(MISSING_ROW, MISSING_ROW + 1)
 
     def transform(self, values: pa.Array) -> Ids:
-        ids = self._index.find(values) + (1 + self.oov_rows)
-        unknown = np.flatnonzero(ids == self.oov_rows)  # the index answers -1
-        if len(unknown):
-            ids[unknown] = self._rows_of_unknown(values, unknown)
-        return ids
+        ids = self._index.find(values) + (1 + self.oov_rows)  # the index answers -1 for the unknown
+        return self._place_unknown(ids, values)
 
-    def _rows_of_unknown(self, values: pa.Array, unknown: Ids) -> Ids | int:
-        if self.oov_rows == 0:
-            return MISSING_ROW
-        if self.oov_rows == 1:
-            return 1
-        return 1 + to_buckets(hash_array(values.take(pa.array(unknown))), self.oov_rows)
+    def _place_unknown(self, ids: Ids, values: pa.Array) -> Ids:
+        """Replace the id ``oov_rows``, which stands for "unknown" until here, by the row of each unknown value."""
+        if self.oov_rows > 1:
+            unknown = np.flatnonzero(ids == self.oov_rows)
+            ids[unknown] = 1 + to_buckets(hash_array(values.take(pa.array(unknown))), self.oov_rows)
+        return ids  # with a single row for unknown values it is row 1 = oov_rows; with none, the missing row 0
 
     def to_state(self) -> State:
         figures = {"name": "vocabulary", "version": VOCABULARY_VERSION, "oov_rows": self.oov_rows}
