@@ -1,0 +1,156 @@
+"""What the baselines are trained on: the encoded columns of a dataset, as plain arrays.
+
+Shape legend: B rows, F dense features, N ids of a bag over all rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ziggurat.core.errors import DataError
+from ziggurat.core.hashing import hash_integers
+
+Int64Array = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float32] | npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Jagged:
+    """Ids of a bag or sequence: row b holds ``ids_N[offsets[b] : offsets[b + 1]]``; offsets are int64, (B + 1,)."""
+
+    offsets: Int64Array
+    ids_N: npt.NDArray[np.integer[Any]]
+
+    @property
+    def lengths_B(self) -> Int64Array:  # noqa: N802 (a shape suffix)
+        return np.diff(self.offsets)
+
+    def take(self, rows: Int64Array) -> Jagged:
+        """These rows only."""
+        lengths = self.lengths_B[rows]
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths)
+        return Jagged(offsets, self.ids_N[np.repeat(self.offsets[:-1][rows], lengths) + within])
+
+
+@dataclass(frozen=True, slots=True)
+class BaselineSplit:
+    """One split of one task.
+
+    Attributes:
+        dense_BF: float32, without missing values.
+        categorical: feature → ids, (B,).
+        bags: feature → ids of bags and of sequences (whose order the baselines ignore).
+        labels_B: 0 or 1.
+        weights_B: example weights, or None.
+    """
+
+    dense_BF: npt.NDArray[np.float32]
+    categorical: Mapping[str, npt.NDArray[np.integer[Any]]]
+    bags: Mapping[str, Jagged]
+    labels_B: npt.NDArray[np.float32]
+    weights_B: npt.NDArray[np.float32] | None = None
+
+    def __len__(self) -> int:
+        return len(self.labels_B)
+
+    def take(self, rows: Int64Array) -> BaselineSplit:
+        """These rows only."""
+        return BaselineSplit(
+            self.dense_BF[rows],
+            {name: ids_B[rows] for name, ids_B in self.categorical.items()},
+            {name: bag.take(rows) for name, bag in self.bags.items()},
+            self.labels_B[rows],
+            None if self.weights_B is None else self.weights_B[rows],
+        )
+
+    def capped(self, cap: int, seed: int) -> BaselineSplit:
+        """At most ``cap`` rows, chosen by :func:`subsample_rows`."""
+        return self if len(self) <= cap else self.take(subsample_rows(len(self), cap, seed))
+
+
+@dataclass(frozen=True, slots=True)
+class BaselineData:
+    """One task's splits: fitted on ``train``, tuned on ``validation``, judged on ``test``."""
+
+    train: BaselineSplit
+    validation: BaselineSplit
+    test: BaselineSplit
+
+    def check(self) -> None:
+        """Refuse what no classifier can be fitted or tuned on.
+
+        Raises:
+            DataError: the training labels hold one class only, or there is no validation row.
+        """
+        positives = int((self.train.labels_B > 0.5).sum())
+        if positives in {0, len(self.train)}:
+            raise DataError(
+                f"baselines: {positives} of {len(self.train)} training labels are positive; both classes are needed",
+                "check the label's threshold, or leave the baselines out",
+            )
+        if len(self.validation) == 0:
+            raise DataError("baselines: no validation rows to tune on", "give data.split a validation share")
+
+    def capped(self, row_cap: int, seed: int) -> BaselineData:
+        """Training capped at ``row_cap`` rows and validation at a quarter of it; test is always whole."""
+        return BaselineData(
+            self.train.capped(row_cap, seed), self.validation.capped(max(1, row_cap // 4), seed), self.test
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class BaselineResult:
+    """What a baseline achieved.
+
+    Attributes:
+        name: for the comparison table.
+        probabilities_B: float64, one per test row.
+        seconds: wall time of preparing, tuning over the whole grid and predicting.
+        settings: the chosen settings.
+        validation_log_loss: with them, on the rows tuned on.
+        tried: each setting tried and its validation log-loss.
+        description: how it was tuned, in a sentence or two for the report.
+    """
+
+    name: str
+    probabilities_B: npt.NDArray[np.float64]
+    seconds: float
+    settings: dict[str, Any]
+    validation_log_loss: float
+    tried: list[tuple[dict[str, Any], float]]
+    description: str
+
+    @property
+    def logits_B(self) -> npt.NDArray[np.float64]:  # noqa: N802 (a shape suffix)
+        """The probabilities as logits, for ``BinaryMetrics``; 0 and 1 become ∓36.7 and so stay finite."""
+        epsilon = np.finfo(np.float64).eps / 2
+        clipped_B = np.clip(self.probabilities_B, epsilon, 1 - epsilon)
+        return np.log(clipped_B) - np.log1p(-clipped_B)
+
+
+def subsample_rows(rows: int, cap: int, seed: int) -> Int64Array:
+    """``cap`` of ``rows`` row numbers, ascending: those whose hashed number is smallest. The same on every machine."""
+    if rows <= cap:
+        return np.arange(rows)
+    return np.sort(np.argpartition(hash_integers(np.arange(rows), seed), cap)[:cap])
+
+
+def log_loss(
+    probabilities_B: npt.NDArray[np.float64], labels_B: FloatArray, weights_B: FloatArray | None = None
+) -> float:
+    """Mean negative log-likelihood in nats, probabilities clipped as scikit-learn does."""
+    epsilon = np.finfo(np.float64).eps
+    clipped_B = np.clip(probabilities_B, epsilon, 1 - epsilon)
+    loss_B = -np.where(labels_B > 0.5, np.log(clipped_B), np.log1p(-clipped_B))
+    return float(np.average(loss_B, weights=weights_B))
+
+
+def settings_text(settings: Mapping[str, Any]) -> str:
+    """``C 0.1, solver lbfgs``."""
+    return ", ".join(f"{key} {value}" for key, value in settings.items())

@@ -1,0 +1,169 @@
+"""The baselines on logs with a planted rule: near the best attainable, deterministic, and honest about unseen ids."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from sklearn.metrics import log_loss as reference_log_loss
+from sklearn.metrics import roc_auc_score
+
+from ziggurat.core.errors import DataError
+from ziggurat.metrics.binary import BinaryMetrics
+from ziggurat.report.baseline_data import BaselineData, BaselineSplit, Jagged, log_loss, subsample_rows
+from ziggurat.report.baseline_lightgbm import BAG_COLUMNS, fit_lightgbm
+from ziggurat.report.baseline_logistic import fit_logistic_regression
+from ziggurat.report.baselines import fit_baselines, machine_threads
+
+ROWS = {"train": 4000, "validation": 1000, "test": 1500}
+
+
+def planted(seed: int = 0) -> tuple[BaselineData, np.ndarray]:
+    """Additive log-odds of one dense column, one id and a bag's mean; returns the test rows' true probabilities too."""
+    rng = np.random.default_rng(seed)
+    id_effect, tag_effect = rng.normal(0, 1.2, 30), rng.normal(0, 1.5, 100)
+    splits, truth = {}, np.empty(0)
+    for name, rows in ROWS.items():
+        dense = rng.normal(5, 3, (rows, 2)).astype(np.float32)
+        item = rng.integers(1, 30, rows)
+        lengths = rng.integers(0, 4, rows)
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        tags = rng.zipf(1.5, offsets[-1]).clip(max=99)
+        sums = np.bincount(np.repeat(np.arange(rows), lengths), tag_effect[tags], rows)
+        logit = 0.4 * (dense[:, 0] - 5) + id_effect[item] + sums / np.maximum(lengths, 1) - 0.5
+        truth = 1 / (1 + np.exp(-logit))
+        labels = (rng.random(rows) < truth).astype(np.float32)
+        splits[name] = BaselineSplit(dense, {"item": item}, {"tags": Jagged(offsets, tags)}, labels)
+    return BaselineData(**splits), truth
+
+
+@pytest.fixture(scope="module")
+def data():
+    return planted()
+
+
+@pytest.mark.parametrize(("fit", "slack"), [(fit_logistic_regression, 0.012), (fit_lightgbm, 0.035)])
+def test_comes_close_to_the_planted_rule(data, fit, slack):
+    columns, truth = data
+    result = fit(columns)
+    best = roc_auc_score(columns.test.labels_B, truth)
+    assert result.probabilities_B.shape == (ROWS["test"],)
+    assert roc_auc_score(columns.test.labels_B, result.probabilities_B) > best - slack
+    assert result.validation_log_loss == min(loss for _, loss in result.tried)
+    assert result.settings in [settings for settings, _ in result.tried]
+    assert result.seconds > 0
+    assert "4,000 of 4,000 training rows" in result.description
+    metrics = BinaryMetrics()
+    metrics.update(result.logits_B, columns.test.labels_B)
+    expected = reference_log_loss(columns.test.labels_B, result.probabilities_B)
+    assert metrics.compute()["log_loss"] == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("fit", [fit_logistic_regression, fit_lightgbm])
+def test_same_seed_same_bits(data, fit):
+    columns, _ = data
+    small = columns.capped(1500, seed=3)
+    first, second = fit(small, seed=1), fit(small, seed=1)
+    np.testing.assert_array_equal(first.probabilities_B, second.probabilities_B)
+    assert first.tried == second.tried
+
+
+@pytest.mark.parametrize("fit", [fit_logistic_regression, fit_lightgbm])
+def test_row_cap_is_the_stated_subsample(data, fit):
+    columns, _ = data
+    capped = fit(columns, seed=5, row_cap=1000)
+    assert "1,000 of 4,000 training rows" in capped.description
+    by_hand = fit(
+        BaselineData(
+            columns.train.take(subsample_rows(4000, 1000, 5)),
+            columns.validation.take(subsample_rows(1000, 250, 5)),
+            columns.test,
+        ),
+        seed=5,
+    )
+    np.testing.assert_array_equal(capped.probabilities_B, by_hand.probabilities_B)
+
+
+@pytest.mark.parametrize("fit", [fit_logistic_regression, fit_lightgbm])
+def test_ids_never_seen_in_training_are_survived(data, fit):
+    columns, _ = data
+    test = columns.test.take(np.arange(3))
+    unseen = BaselineSplit(
+        test.dense_BF,
+        {"item": np.array([10_000_000, 29, 5])},
+        {"tags": Jagged(np.array([0, 0, 1, 3]), np.array([777, 1, 12345]))},
+        test.labels_B,
+    )
+    small = BaselineData(columns.train.capped(800, 0), columns.validation.capped(200, 0), unseen)
+    probabilities = fit(small).probabilities_B
+    assert np.isfinite(probabilities).all()
+    assert ((probabilities > 0) & (probabilities < 1)).all()
+
+
+@pytest.mark.parametrize("fit", [fit_logistic_regression, fit_lightgbm])
+def test_weights_shift_the_predictions(data, fit):
+    columns, truth = data
+
+    def weighted(split: BaselineSplit) -> BaselineSplit:
+        weights = np.where(split.labels_B > 0.5, 4, 1).astype(np.float32)
+        return BaselineSplit(split.dense_BF, split.categorical, split.bags, split.labels_B, weights)
+
+    plain = fit(columns).probabilities_B
+    shifted = fit(BaselineData(weighted(columns.train), weighted(columns.validation), columns.test)).probabilities_B
+    assert plain.mean() == pytest.approx(truth.mean(), abs=0.03)
+    # Positives counting fourfold turn the odds p / (1 - p) into 4 p / (1 - p).
+    assert shifted.mean() == pytest.approx((4 * truth / (1 + 3 * truth)).mean(), abs=0.03)
+
+
+def test_without_dense_or_bags_or_test_rows():
+    rng = np.random.default_rng(1)
+    item = rng.integers(0, 5, 400)
+    labels = (rng.random(400) < item / 6).astype(np.float32)
+    split = BaselineSplit(np.empty((400, 0), np.float32), {"item": item}, {}, labels)
+    data = BaselineData(split, split.take(np.arange(100)), split.take(np.arange(0)))
+    assert [result.name for result in fit_baselines(data)] == ["LightGBM", "Logistic regression"]
+    assert all(len(result.probabilities_B) == 0 for result in fit_baselines(data))
+
+
+def test_what_cannot_be_fitted_is_refused(data):
+    columns, _ = data
+    train = columns.train
+    one_class = BaselineSplit(train.dense_BF, train.categorical, train.bags, np.zeros(4000, np.float32))
+    with pytest.raises(DataError, match="0 of 4000 training labels are positive"):
+        fit_lightgbm(BaselineData(one_class, columns.validation, columns.test))
+    with pytest.raises(DataError, match="no validation rows"):
+        fit_logistic_regression(BaselineData(train, train.take(np.arange(0)), columns.test))
+
+
+def test_jagged_take():
+    bag = Jagged(np.array([0, 2, 2, 5]), np.array([7, 8, 1, 2, 3]))
+    taken = bag.take(np.array([2, 0, 1, 2]))
+    assert taken.offsets.tolist() == [0, 3, 5, 5, 8]
+    assert taken.ids_N.tolist() == [1, 2, 3, 7, 8, 1, 2, 3]
+    assert bag.take(np.arange(0)).offsets.tolist() == [0]
+
+
+def test_subsample_is_fixed_for_good():
+    assert subsample_rows(10, 10, 0).tolist() == list(range(10))
+    assert subsample_rows(20, 5, 0).tolist() == subsample_rows(20, 5, 0).tolist()
+    assert set(subsample_rows(20, 5, 0)) < set(subsample_rows(20, 9, 0))  # a larger cap keeps what a smaller one had
+    assert subsample_rows(20, 5, 0).tolist() != subsample_rows(20, 5, 1).tolist()
+    spread = subsample_rows(100_000, 10_000, 0)
+    assert np.histogram(spread, 10, (0, 100_000))[0] == pytest.approx(np.full(10, 1000), abs=120)
+
+
+def test_log_loss_matches_scikit_learn():
+    rng = np.random.default_rng(2)
+    probability, weight = rng.random(200), rng.random(200)
+    label = (rng.random(200) < probability).astype(np.float64)
+    expected = reference_log_loss(label, probability, sample_weight=weight)
+    assert log_loss(probability, label, weight) == pytest.approx(expected, rel=1e-12)
+    certain = log_loss(np.array([0.0, 1.0]), np.array([1.0, 1.0]))
+    assert certain == pytest.approx(reference_log_loss([1, 1], [0.0, 1.0], labels=[0, 1]), rel=1e-6)
+
+
+def test_threads_follow_the_environment(monkeypatch):
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert machine_threads() == 1
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    assert machine_threads() >= 1
+    assert BAG_COLUMNS == 64
