@@ -39,18 +39,18 @@ def frappe(folder: Path, data: Path | None, quick: bool) -> Workload:
         DataError: ``data`` lacks ``train.parquet``, or it lacks a column.
     """
     if data is None:
-        rows = 8 * BATCH_SIZE if quick else FRAPPE_ROWS
+        rows = 4 * BATCH_SIZE if quick else FRAPPE_ROWS
         columns = generate(FRAPPE_TABLES, rows, seed=1)
         source = f"a generated stand-in of Frappe's shape, {rows:,} rows"
     else:
-        columns = _read_frappe(data, 8 * BATCH_SIZE if quick else None)
+        columns = _read_frappe(data, 4 * BATCH_SIZE if quick else None)
         source = f"Frappe, {len(columns[LABEL]):,} training rows"
     return _write(folder, "frappe", FRAPPE_TABLES, columns, source)
 
 
 def tables(folder: Path, quick: bool) -> Workload:
     """Write the 26-table task into ``folder``."""
-    table_rows, rows = (2_000, 4 * BATCH_SIZE) if quick else (200_000, 50 * BATCH_SIZE)
+    table_rows, rows = (2_000, 2 * BATCH_SIZE) if quick else (200_000, 50 * BATCH_SIZE)
     shape = {f"c{i}": table_rows for i in range(26)}
     source = f"generated: 26 tables of {table_rows:,} rows, Zipf({ZIPF_EXPONENT}) ids, {rows:,} rows"
     return _write(folder, "tables", shape, generate(shape, rows, seed=2), source)

@@ -16,7 +16,7 @@ from typing import Any
 
 import ziggurat
 from bench.peers.protocol import Rounds
-from bench.peers.workload import LABEL, Workload
+from bench.peers.workload import LABEL, Workload, columns
 from bench.system.handwritten import TABLE_LR
 
 MANY = 10**6
@@ -27,15 +27,20 @@ def main() -> None:
     folder = Path(sys.argv[1]).resolve()
     workload = Workload.read(folder)
     os.chdir(folder)
+    rows = len(columns(folder)[LABEL])
     path = folder / "experiment.yaml"
-    path.write_text(json.dumps(experiment(workload)), encoding="utf-8")
-    parsed = ziggurat.load_experiment(path)
-    rows = ziggurat.prepare(parsed).split("train").rows
-    ziggurat.train(parsed, folder / "run", progress=Parked(rounds, rows))
+    path.write_text(json.dumps(experiment(workload, rows)), encoding="utf-8")
+    ziggurat.train(ziggurat.load_experiment(path), folder / "run", progress=Parked(rounds, rows))
 
 
-def experiment(workload: Workload) -> dict[str, Any]:
-    """The config of a workload; JSON is YAML."""
+def experiment(workload: Workload, rows: int) -> dict[str, Any]:
+    """The config of a workload; JSON is YAML.
+
+    Progress comes with a log line, and epochs are told apart by it: ``log_every`` is the longest stretch up to the
+    default of 20 steps that ends with the epoch.
+    """
+    steps = -(-rows // workload.batch_size)
+    log_every = max(every for every in range(1, 21) if steps % every == 0)
     features = [
         {"name": name, "kind": "categorical", "type": "integer", "encoder": {"name": "identity", "rows": rows}}
         for name, rows in workload.tables.items()
@@ -51,7 +56,7 @@ def experiment(workload: Workload) -> dict[str, Any]:
         "embeddings": {"dim": workload.dim, "optimizer": {"name": "rowwise_adagrad", "lr": TABLE_LR}},
         "model": {"name": "deepfm", "deep": {"hidden": workload.hidden}},
         "optimizer": {"name": "adam", "lr": workload.lr},
-        "training": {"batch_size": workload.batch_size, "epochs": MANY, "evaluate_every": MANY, "log_every": 10},
+        "training": {"batch_size": workload.batch_size, "epochs": MANY, "evaluate_every": MANY, "log_every": log_every},
     }
 
 
@@ -70,10 +75,12 @@ class Parked:
             self._rounds.begin()
 
     def advance(self, done: float, **figures: float | str) -> None:
-        if self._stage == "train" and done >= (self._epochs + 1) * self._rows - 0.5:
-            self._epochs += 1
-            self._rounds.end(self._rows, float(figures["loss"]))
-            self._rounds.begin()
+        if self._stage != "train" or done < (self._epochs + 1) * self._rows - 0.5:
+            return
+        self._epochs += 1
+        assert abs(done - self._epochs * self._rows) < 0.5, "an epoch ended between two log lines"
+        self._rounds.end(self._rows, float(figures["loss"]))
+        self._rounds.begin()
 
     def finish(self, message: str = "") -> None: ...
 

@@ -46,7 +46,7 @@ def run(context: Context) -> Result:
         raise EnvironmentMismatch(
             f"{PEERS_PYTHON.parents[1].name}: the peers are not installed", "run `python3.11 bench/peers/install.py`"
         )
-    warmups, repeats = (1, 1) if context.quick else (2, 7)
+    warmups, repeats = (0, 1) if context.quick else (2, 7)
     figures: list[Figure] = []
     notes: list[str] = list(NOTES)
     versions: dict[str, str] = {}

@@ -77,7 +77,7 @@ def test_without_data_the_stand_in_says_so(tmp_path: Path) -> None:
     assert "generated stand-in" in workloads.frappe(tmp_path / "out", None, quick=True).source
 
 
-@pytest.mark.parametrize("module", ["bench.system.handwritten", *PEERS.values()])
+@pytest.mark.parametrize("module", ["bench.system.handwritten", "bench.system.ours", *PEERS.values()])
 def test_every_contestant_learns(module: str, small: Path, tmp_path: Path) -> None:
     python = PEERS_PYTHON if module in PEERS.values() else Path(sys.executable)
     if not python.exists():
