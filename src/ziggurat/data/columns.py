@@ -47,16 +47,24 @@ class Columns:
     """
 
     def __init__(self, blocks: Sequence[pa.RecordBatch], schema: Schema, labelled: bool = True) -> None:
+        self._blocks = blocks
         self._schema = schema
         self.rows = sum(block.num_rows for block in blocks)
-        flat = lambda name: _concatenate([_numpy(block.column(name)) for block in blocks])  # noqa: E731
-        self._dense = [cast("npt.NDArray[np.float32]", flat(name)) for name in schema.dense]
-        self._ids = [cast("IdArray", flat(name)) for name in schema.categorical]
-        self._bags = [_jagged([block.column(name) for block in blocks]) for name in schema.bags]
-        self._sequences = [_jagged([block.column(name) for block in blocks]) for name in schema.sequences]
-        self._labels = [flat(label_column(name)) for name in schema.labels] if labelled else []
-        self._weights = flat(WEIGHT_COLUMN) if schema.has_weight and labelled else None
-        self._groups = flat(GROUP_COLUMN) if schema.has_group and labelled else None
+        self._dense = [cast("npt.NDArray[np.float32]", self.flat(name)) for name in schema.dense]
+        self._ids = [cast("IdArray", self.flat(name)) for name in schema.categorical]
+        self._bags = [self.jagged(name) for name in schema.bags]
+        self._sequences = [self.jagged(name) for name in schema.sequences]
+        self._labels = [self.flat(label_column(name)) for name in schema.labels] if labelled else []
+        self._weights = self.flat(WEIGHT_COLUMN) if schema.has_weight and labelled else None
+        self._groups = self.flat(GROUP_COLUMN) if schema.has_group and labelled else None
+
+    def flat(self, name: str) -> npt.NDArray[Any]:
+        """A column with one value a row."""
+        return _concatenate([_numpy(block.column(name)) for block in self._blocks])
+
+    def jagged(self, name: str) -> Jagged:
+        """A list column."""
+        return _jagged([block.column(name) for block in self._blocks])
 
     def batch(self, rows: Rows) -> Batch:
         """The given rows, in the given order, as a validated Batch."""

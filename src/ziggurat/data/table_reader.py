@@ -35,8 +35,12 @@ def read_table(table: pa.Table, schema: RawSchema, rules: CellRules | None = Non
             raise DataError(f"{NAME}, column {column.name!r}: {wrong[0]}", wrong[1])
         columns.append(table.column(column.name).combine_chunks())
     lines = np.arange(1, table.num_rows + 1, dtype=np.int64)
-    converted = [convert_typed(_array(values), column, rules) for values, column in zip(columns, schema.columns, strict=True)]
-    parsed = join(schema, [assemble(schema, converted, lines, NAME, lambda row: str(table.slice(row, 1).to_pylist()[0]))])
+    converted = [
+        convert_typed(_array(values), column, rules) for values, column in zip(columns, schema.columns, strict=True)
+    ]
+    parsed = join(
+        schema, [assemble(schema, converted, lines, NAME, lambda row: str(table.slice(row, 1).to_pylist()[0]))]
+    )
     return RawBlock(parsed.table, parsed.lines, NAME, parsed.bad)
 
 

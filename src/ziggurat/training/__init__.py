@@ -1,5 +1,5 @@
 """Training in data order: read, look up, interact, loss, step, save. Also evaluation and prediction of a saved run.
 
-In: an ``Experiment`` (the whole config). Out: a run folder. Neighbours: every room below is used here and wired together;
-``report`` and ``cli`` sit on top.
+In: an ``Experiment`` (the whole config). Out: a run folder. Neighbours: every room below is used here and wired
+together; ``report`` and ``cli`` sit on top.
 """

@@ -12,7 +12,6 @@ import hashlib
 import json
 import signal
 import time
-
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -29,9 +28,10 @@ from ziggurat.training.engine import pick_device, process_group
 from ziggurat.training.evaluate import evaluate_split
 from ziggurat.training.experiment import Experiment, load_experiment
 from ziggurat.training.loop import Trainer
-from ziggurat.training.predict import Predicted, Predictor, predict_files
-from ziggurat.training.recommender import Recommender, assemble
-from ziggurat.training.run import Run, attach_dataset, create_or_resume, open_run as load_run
+from ziggurat.training.predict import Predicted, Predictor, predict, predict_files
+from ziggurat.training.recommender import assemble
+from ziggurat.training.run import Run, attach_dataset, create_or_resume
+from ziggurat.training.run import open_run as load_run
 from ziggurat.training.state import restore
 
 __all__ = [
@@ -143,7 +143,13 @@ def evaluate(
         recommender = assemble(opened.experiment, dataset.schema, device).recommender
         restore(recommender, opened.checkpoints.load(checkpoint))
         return evaluate_split(
-            recommender, dataset.split(split), dataset.schema, device, evaluation.batch_size, evaluation.slices, progress
+            recommender,
+            dataset.split(split),
+            dataset.schema,
+            device,
+            evaluation.batch_size,
+            evaluation.slices,
+            progress,
         )
 
 

@@ -61,8 +61,7 @@ class TrainingConfig(Config):
 class EvaluationConfig(Config):
     """What is measured besides the overall figures."""
 
-    slices: list[str] = []
+    slices: tuple[str, ...] = ()
     """Categorical features by whose values the metrics are split in evaluation and report."""
     batch_size: int = pydantic.Field(default=16_384, ge=1)
     """Rows per forward pass when evaluating and predicting."""
-

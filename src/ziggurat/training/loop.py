@@ -256,7 +256,7 @@ class Trainer:
 
 
 def weighted_loss(logits_BT: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Sum over rows of the binary cross-entropy (mean over tasks) times the row's weight, and the sum of the weights."""
+    """Sum over rows of binary cross-entropy (mean over tasks) times the row's weight, and the sum of the weights."""
     losses_BT = F.binary_cross_entropy_with_logits(logits_BT, batch.labels_BT, reduction="none")
     loss_B = losses_BT.mean(dim=1)
     if batch.weights_B is None:

@@ -36,7 +36,9 @@ def open_output(path: Path) -> Generator[Output]:
     kinds = {".csv": _Csv, ".tsv": _Tsv, ".jsonl": _JsonLines, ".parquet": _Parquet}
     kind = kinds.get(path.suffix.lower())
     if kind is None:
-        raise ConfigError(f"{path}: cannot tell the output format from {path.suffix!r}", f"end it in one of {', '.join(kinds)}")
+        raise ConfigError(
+            f"{path}: cannot tell the output format from {path.suffix!r}", f"end it in one of {', '.join(kinds)}"
+        )
     with atomic_file(path) as temporary:
         output = kind(temporary)
         try:

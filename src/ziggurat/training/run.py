@@ -1,8 +1,8 @@
 """A run folder: what was trained, from what, with which versions, and where it got to.
 
-``config.yaml`` (resolved) · ``environment.json`` · ``dataset.json`` (where the prepared data lies, and its fingerprint) ·
-``plan.json`` · ``encoders/`` · ``metrics.jsonl`` · ``results.json`` (once finished) · ``tensorboard/`` · ``checkpoints/`` ·
-``report.html``. Running ``train`` on it again goes on exactly where it stopped.
+``config.yaml`` (resolved) · ``environment.json`` · ``dataset.json`` (where the prepared data lies, and its
+fingerprint) · ``plan.json`` · ``encoders/`` · ``metrics.jsonl`` · ``results.json`` (once finished) · ``tensorboard/`` ·
+``checkpoints/`` · ``report.html``. Running ``train`` on it again goes on exactly where it stopped.
 """
 
 from __future__ import annotations

@@ -1,0 +1,27 @@
+"""``ziggurat report``: a run, drawn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ziggurat.cli.options import Checkpoint, RunFolder
+
+
+def command(
+    run: RunFolder,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="The HTML file; default: report.html in the run.")
+    ] = None,
+    checkpoint: Checkpoint = "best",
+    baselines: Annotated[bool, typer.Option(help="Train LightGBM and logistic regression on the same columns.")] = True,
+) -> None:
+    """Draw a run: one self-contained HTML file with curves, calibration, features, slices and baselines."""
+    from ziggurat.cli.progress import console_progress
+    from ziggurat.report.gather import report_run
+
+    with console_progress() as progress:
+        path = report_run(run, out, checkpoint=checkpoint, baselines=baselines, progress=progress)
+    typer.echo(path)

@@ -1,0 +1,201 @@
+"""A run folder's content as :class:`ReportInputs`, with the baselines trained beside it."""
+
+from __future__ import annotations
+
+import datetime
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Literal
+
+from ziggurat.checkpoint.snapshot import load_snapshot
+from ziggurat.core.progress import Progress, Silent
+from ziggurat.core.statistics import DatasetStatistics
+from ziggurat.data.dataset import Dataset, Split
+from ziggurat.features.config import NumericFeature
+from ziggurat.features.steps import Bucketise
+from ziggurat.features.transform import Transform
+from ziggurat.features.vocabulary import Vocabulary
+from ziggurat.interactions.block import Block
+from ziggurat.metrics.metric_set import MetricSet
+from ziggurat.models.build import build_model
+from ziggurat.models.model import ModelDims
+from ziggurat.report.compare import compare
+from ziggurat.report.html import write_report
+from ziggurat.report.inputs import (
+    ComparisonRow,
+    FeatureRow,
+    ModelPart,
+    ModelSize,
+    ReportInputs,
+    SliceRow,
+    TableRow,
+    TaskResult,
+    access_skew,
+)
+from ziggurat.training.api import evaluate
+from ziggurat.training.experiment import Experiment, to_yaml
+from ziggurat.training.journal import read_journal
+from ziggurat.training.recommender import model_width, tables_of
+from ziggurat.training.run import Run, open_run
+
+SPLITS: tuple[Literal["validation", "test"], ...] = ("validation", "test")
+
+
+def report_run(
+    run: Run | str | Path,
+    out: Path | None = None,
+    *,
+    checkpoint: str = "best",
+    baselines: bool = True,
+    progress: Progress | None = None,
+) -> Path:
+    """Draw a run into one HTML file.
+
+    Args:
+        run: the run or its folder.
+        out: the file; default ``report.html`` in the run folder.
+        checkpoint: whose weights are evaluated.
+        baselines: also train LightGBM and logistic regression on the same columns, and compare.
+        progress: where to show it.
+
+    Raises:
+        RunFolderError: no such run, or nothing trained yet.
+        DataError: the prepared dataset is gone, or the file cannot be written.
+    """
+    progress = progress or Silent()
+    opened = run if isinstance(run, Run) else open_run(run)
+    step = opened.checkpoints.resolve(checkpoint)
+    dataset = opened.dataset()
+    measured: dict[Split, MetricSet] = {
+        split: evaluate(opened, split, str(step), progress) for split in SPLITS if dataset.split(split).rows
+    }
+    path = out or opened.folder / "report.html"
+    write_report(path, _inputs(opened, dataset, step, measured, baselines, progress))
+    return path
+
+
+def _inputs(
+    run: Run, dataset: Dataset, step: int, measured: Mapping[Split, MetricSet], baselines: bool, progress: Progress
+) -> ReportInputs:
+    statistics = DatasetStatistics.load(dataset.folder)
+    transform = Transform.load(run.folder / "encoders")
+    judged: Split = "test" if "test" in measured else "validation"
+    comparison: list[ComparisonRow] = []
+    notes: list[str] = []
+    if judged in measured:
+        ours = _our_rows(run, measured[judged])
+        comparison = (
+            compare(dataset, judged, ours, run.experiment.training.seed, progress, notes) if baselines else ours
+        )
+    if judged == "validation":
+        notes.append("There is no test split: the figures below are on the rows that chose the checkpoint.")
+    return ReportInputs(
+        title=run.experiment.name,
+        created=datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
+        model=_model_size(run.experiment, dataset),
+        results=[row for split, metrics in measured.items() for row in _results(split, metrics)][::-1],
+        history=read_journal(run.metrics_path),
+        best_step=step,
+        rows=statistics.rows,
+        quarantined_rows=int(dataset.manifest["quarantined"]["rows"]),
+        features=[_feature_row(name, statistics) for name in statistics.features],
+        tables=_table_rows(run, dataset, step),
+        slices=_slices(measured[judged], transform) if judged in measured else [],
+        comparison=comparison,
+        notes=notes,
+        config_text=to_yaml(run.experiment),
+        environment=json.loads((run.folder / "environment.json").read_text(encoding="utf-8")),
+    )
+
+
+def _results(split: str, metrics: MetricSet) -> list[TaskResult]:
+    curves = metrics.curves()
+    return [
+        TaskResult(task, split, metrics[task].compute(), metrics[task].undefined(), curves[task])
+        for task in metrics.tasks
+    ]
+
+
+def _our_rows(run: Run, metrics: MetricSet) -> list[ComparisonRow]:
+    seconds = (run.results or {}).get("seconds")
+    name = f"ziggurat {run.experiment.model.name}"
+    return [
+        ComparisonRow(
+            task, name, ours=True, figures=metrics[task].compute(), seconds=seconds, settings="as in the config"
+        )
+        for task in metrics.tasks
+    ]
+
+
+def _model_size(experiment: Experiment, dataset: Dataset) -> ModelSize:
+    schema = dataset.schema
+    dims = ModelDims(len(schema.dense), len(schema.sparse), model_width(experiment), len(schema.labels))
+    model = build_model(experiment.model, dims)
+    parts = [
+        ModelPart(name, sum(p.numel() for p in block.parameters()), block.flops())
+        for name, block in model.named_children()
+        if isinstance(block, Block)
+    ]
+    return ModelSize(experiment.model.name, model.parameter_count(), model.flops(), parts)
+
+
+def _feature_row(name: str, statistics: DatasetStatistics) -> FeatureRow:
+    feature = statistics.features[name]
+    table = None if feature.table is None else statistics.tables[feature.table]
+    return FeatureRow(
+        name=name,
+        kind=feature.kind,
+        missing_share=feature.missing_share,
+        pooling_factor=feature.mean_pooling if table is not None else None,
+        cardinality=None if table is None else int((table.accesses > 0).sum()),
+        table=feature.table,
+        mean=None if feature.numeric is None else feature.numeric.mean,
+        std=None if feature.numeric is None else feature.numeric.std,
+        skew=None if table is None else access_skew(table.accesses),
+    )
+
+
+def _table_rows(run: Run, dataset: Dataset, step: int) -> list[TableRow]:
+    states = load_snapshot(run.checkpoints.path(step)).groups["table_optimizer"]
+    state_bytes: dict[str, int] = {}
+    for key, tensor in states.items():
+        table = key.rpartition("/")[0]
+        state_bytes[table] = state_bytes.get(table, 0) + tensor.numel() * tensor.element_size()
+    return [
+        TableRow(table.name, table.rows, table.dim, table.weight_bytes, state_bytes.get(table.name, 0))
+        for table in tables_of(run.experiment, dataset.schema)
+    ]
+
+
+def _slices(metrics: MetricSet, transform: Transform) -> list[SliceRow]:
+    return [
+        SliceRow(
+            row.task, row.feature, "other" if row.id is None else _value(transform, row.feature, row.id), row.figures
+        )
+        for row in metrics.compute_slices()
+    ]
+
+
+def _value(transform: Transform, name: str, encoded: int) -> str:
+    """What a person calls the value that a feature encodes as ``encoded``."""
+    feature = next(feature for feature in transform.features if feature.name == name)
+    if isinstance(feature, NumericFeature):
+        return _interval(transform.chains[name].steps[-1], encoded)
+    encoder = transform.encoders[feature.table_name]
+    if encoded == 0:
+        return "missing"
+    if isinstance(encoder, Vocabulary):
+        known = encoded - 1 - encoder.oov_rows
+        return str(encoder.keys[known].as_py()) if known >= 0 else "unknown"
+    return str(encoded)
+
+
+def _interval(step: Any, bucket: int) -> str:
+    assert isinstance(step, Bucketise)
+    if bucket == 0:
+        return "missing"
+    edges = step.boundaries
+    low = f"≥ {edges[bucket - 2]:g}" if bucket > 1 else ""
+    high = f"< {edges[bucket - 1]:g}" if bucket - 1 < len(edges) else ""
+    return " and ".join(part for part in (low, high) if part)
