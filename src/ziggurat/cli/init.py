@@ -1,0 +1,54 @@
+"""``ziggurat init``: look at logs, print a commented experiment that trains as it stands."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def command(
+    files: Annotated[list[Path], typer.Argument(help="Files, folders or patterns of one log.", show_default=False)],
+    label: Annotated[str | None, typer.Option(help="The label's column; default: guessed.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write to this file, not to the screen.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the experiment; default: from the files.")] = None,
+    schema: Annotated[Path | None, typer.Option(help="JSON Schema for editors, from `ziggurat schema`.")] = None,
+    force: Annotated[bool, typer.Option("--force", help="Replace an existing output file.")] = False,
+) -> None:
+    """Look at logs and write a commented config: types, labels, bags, time, split, encoders."""
+    from ziggurat.cli.init_yaml import render
+    from ziggurat.core.errors import ConfigError
+    from ziggurat.core.files import atomic_file
+    from ziggurat.data.inference import infer
+    from ziggurat.data.inference_sample import SUFFIXES
+    from ziggurat.data.source_files import resolve_files
+
+    if output is not None and output.exists() and not force:
+        raise ConfigError(f"{output} exists", "choose another --output, or --force to replace it")
+    found = resolve_files([str(file) for file in files], Path(), [*SUFFIXES, ".txt", ".tab", ".data"])
+    folder = Path(os.path.commonpath([file.path.parent for file in found]) or ".")
+    inferred = infer(found, label)
+    name = name or experiment_name(inferred.files["train"][0].path)
+    text = render(inferred, name, folder, str(schema) if schema else None)
+    if output is None:
+        typer.echo(text, nl=False)
+        return
+    with atomic_file(output) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+    typer.echo(f"wrote {output}; next: ziggurat train {output}", err=True)
+
+
+def experiment_name(path: Path) -> str:
+    """From the file's name, or its folder's where the file is only called train or data."""
+    generic = {"train", "training", "data", "log", "logs", "part", "file"}
+    stem = path.name.partition(".")[0]
+    folder = path.absolute().parent.name
+    if re.sub(r"[\W\d_]", "", stem.lower()) in generic and folder:
+        stem = folder
+    cleaned = re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-")
+    return re.sub(r"-(train|training)$", "", cleaned) or "experiment"

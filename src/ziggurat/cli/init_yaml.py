@@ -1,0 +1,218 @@
+"""The experiment that ``ziggurat init`` prints: what was inferred, as YAML, with the reasons as comments."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from ziggurat.core.schema import ValueType
+from ziggurat.data.inference import LARGE_TABLE_ROWS, Feature, Inference, Label, Part
+from ziggurat.data.inference_columns import ColumnProfile
+from ziggurat.data.source_files import COMPRESSION
+
+_RESERVED = frozenset(["y", "n", "yes", "no", "true", "false", "on", "off", "null", "none", "~"])
+_LISTED_FILES = 20
+
+
+def render(found: Inference, name: str, folder: Path, schema: str | None = None) -> str:
+    """The YAML text; relative files resolve against ``folder``."""
+    return "\n".join(_lines(found, name, folder, schema)) + "\n"
+
+
+def _lines(found: Inference, name: str, folder: Path, schema: str | None) -> Iterator[str]:
+    if schema is not None:
+        yield f"# yaml-language-server: $schema={schema}"
+    yield "# Written by `ziggurat init`: a guess from the data, with its reasons. It trains as it stands; read it once."
+    yield f"name: {scalar(name)}"
+    yield "data:"
+    yield f"  folder: {scalar(str(folder))}  # relative to where ziggurat runs; --data FOLDER replaces it"
+    yield from _source(found, folder)
+    yield from _split(found, folder)
+    yield "  on_bad_row: fail  # or quarantine: set the row aside in quarantine.jsonl, with its reason, and go on"
+    for feature in found.features:
+        if feature.profile.odd_cells:
+            odd = ", ".join(repr(cell) for cell in feature.profile.odd_cells)
+            yield f"  # {feature.profile.name}: numbers, but for {odd}; to read it as numbers add these to null_values"
+    yield "  labels:"
+    for label in found.labels:
+        yield f"    - {_label(label)}  # {label.reason}"
+    if found.other_labels:
+        yield f"  # also 0 and 1, if one of them is a label too: {', '.join(found.other_labels)}"
+    yield f"  weight: null{_weight_hint(found)}"
+    yield from _group_and_time(found)
+    yield from _features(found)
+    yield from _model(found)
+
+
+def _source(found: Inference, folder: Path) -> Iterator[str]:
+    sample = found.sample
+    rows = "rows unknown" if sample.rows_total is None else f"{sample.rows_total:,} rows"
+    looked = "all looked at" if sample.whole else f"a sample of {sample.frame.height:,} looked at"
+    yield f"  source:  # {'' if sample.whole or sample.rows_total is None else 'about '}{rows}, {looked}"
+    yield f"    name: {sample.format}"
+    yield f"    files: {_file_list(found, 'train', folder)}"
+    if sample.format == "csv":
+        spaces = "  # a space follows each delimiter: it belongs to texts" if sample.spaces else ""
+        yield f"    delimiter: {json.dumps(sample.delimiter)}{spaces}"
+        yield f"    header: {str(sample.header).lower()}"
+        if not sample.header:
+            yield f"    columns: {_flow(sample.frame.columns)}  # made up: rename them here and below"
+        if sample.newlines:
+            yield "    newlines_in_values: true"
+    if sample.format == "libsvm" and "ids" not in sample.frame.columns:
+        yield f"    columns: {_flow([name for name in sample.frame.columns if name != 'label'])}"
+    used = [feature.profile for feature in found.features if feature.kind] + [label.profile for label in found.labels]
+    null_words = sorted({word for profile in used for word in profile.null_words})
+    if null_words:
+        yield f"    null_values: {_flow(['', *null_words], quote=True)}  # what stands for missing"
+    if any(profile.nan for profile in used):
+        yield "    nan_is_missing: true"
+
+
+def _split(found: Inference, folder: Path) -> Iterator[str]:
+    match found.split.name:
+        case "files":
+            validation = _file_list(found, "validation", folder) if found.files["validation"] else "0.1"
+            settings = f"name: files, validation: {validation}, test: {_file_list(found, 'test', folder)}"
+        case "time_within_key":
+            assert found.group is not None
+            settings = f"name: time_within_key, key: {scalar(found.group.name)}, validation: 0.1, test: 0.1"
+        case "time":
+            settings = "name: time, validation: 0.1, test: 0.1"
+        case "random":
+            settings = "name: random, validation: 0.1, test: 0.1, seed: 0"
+    yield f"  split: {{{settings}}}  # {found.split.reason}"
+
+
+def _group_and_time(found: Inference) -> Iterator[str]:
+    if found.group is not None:
+        yield f"  group: {scalar(found.group.name)}  # for GAUC: how well rows of one {found.group.name} are ranked"
+    else:
+        yield "  group: null  # a user-like column, for GAUC"
+    if found.time is not None:
+        yield f"  time: {scalar(found.time.name)}"
+    else:
+        yield "  time: null  # a column of numbers that grow with time, for splits by time"
+
+
+def _features(found: Inference) -> Iterator[str]:
+    yield "features:  # leave out what is known only after the label is: it would leak"
+    owners = {feature.table for feature in found.features if feature.table}
+    for feature in found.features:
+        text = _feature(feature, shared=feature.profile.name in owners)
+        yield f"  - {text}  # {_comment(feature)}" if feature.kind else f"  # - {text}  # left out: {feature.reason}"
+
+
+def _comment(feature: Feature) -> str:
+    missing = feature.profile.missing
+    return feature.reason + (f"; {missing:.0%} missing" if missing >= 0.005 else "")
+
+
+def _feature(feature: Feature, shared: bool) -> str:
+    profile = feature.profile
+    name = feature_name(profile.name)
+    parts = [f"name: {scalar(name)}", f"kind: {feature.kind or ('numeric' if profile.numeric else 'categorical')}"]
+    if name != profile.name:
+        parts.append(f"column: {scalar(profile.name)}")
+    if feature.kind == "numeric":
+        parts.append(f"transforms: [{', '.join(_transforms(profile))}]")
+    elif feature.kind is not None:
+        if profile.type is ValueType.INTEGER:
+            parts.append("type: integer")
+        if profile.delimiter is not None:
+            parts.append(f"delimiter: {json.dumps(profile.delimiter)}")
+        if feature.kind == "sequence":
+            parts.append(f"last: {min(50, max(1, profile.longest))}")
+        if feature.table is not None:
+            parts.append(f"table: {scalar(feature_name(feature.table))}")
+        else:
+            parts.append(f"encoder: {_encoder(profile, shared)}")
+    return f"{{{', '.join(parts)}}}"
+
+
+def _encoder(profile: ColumnProfile, shared: bool) -> str:
+    """A row for each value; the rare ones together where many are seen once; a hash where the table would be huge."""
+    if profile.distinct_estimate > LARGE_TABLE_ROWS:
+        return f"{{name: hash, rows: {1 << (LARGE_TABLE_ROWS - 1).bit_length()}}}"
+    rare = profile.distinct > 1_000 and profile.singles > 0.3 and not shared
+    return f"{{name: vocabulary, min_count: {2 if rare else 1}}}"
+
+
+def _transforms(profile: ColumnProfile) -> Iterator[str]:
+    """Buckets where much is missing (they keep a row for it); else fill, logarithm if heavy-tailed, standardise."""
+    if profile.missing > 0.2 and profile.distinct > 8:
+        yield "{name: bucketise, bins: 20}"
+        return
+    yield "{name: fill, value: median}"
+    if heavy_tailed(profile):
+        yield "{name: log}"
+    yield "{name: standardise}"
+
+
+def heavy_tailed(profile: ColumnProfile) -> bool:
+    """Whether the upper percent reaches far beyond the median, as counts and amounts do."""
+    below = max(profile.median - profile.low, 1e-9 + 0.01 * abs(profile.median))
+    reach = max(profile.high, profile.top / 10) - profile.median
+    return profile.low >= -0.01 * profile.top and reach > 10 * below
+
+
+def _model(found: Inference) -> Iterator[str]:
+    rows = found.sample.rows_total or 10_000_000
+    batch = 256 if rows < 20_000 else 1024 if rows < 500_000 else 4096
+    yield "embeddings:"
+    yield "  dim: 16"
+    yield "  optimizer: {name: rowwise_adagrad, lr: 0.02}"
+    yield "model: {name: deepfm}  # or dcn_v2, dlrm, logistic_regression"
+    yield "optimizer: {name: adam, lr: 0.001}  # of everything that is no embedding table"
+    yield "training:"
+    yield f"  batch_size: {batch}"
+    yield "  epochs: 10"
+    yield "  early_stopping: {patience: 2}  # evaluations without a better validation AUC"
+    slices = [f for f in found.features if f.kind == "categorical" and 2 <= f.profile.distinct <= 10]
+    chosen = _flow([feature_name(feature.profile.name) for feature in slices[:2]])
+    yield f"evaluation: {{slices: {chosen}}}  # categorical features by whose values the metrics are told apart"
+
+
+def _label(label: Label) -> str:
+    name = feature_name(label.profile.name)
+    column = f", column: {scalar(label.profile.name)}" if name != label.profile.name else ""
+    rule = ""
+    if label.at_least is not None:
+        rule = f", at_least: {label.at_least:g}"
+    elif label.equals is not None:
+        rule = f", equals: {json.dumps(label.equals, ensure_ascii=False)}"
+    return f"{{name: {scalar(name)}{column}{rule}}}"
+
+
+def _weight_hint(found: Inference) -> str:
+    return f"  # column of example weights; {', '.join(found.weights)} may be one" if found.weights else ""
+
+
+def _file_list(found: Inference, part: Part, folder: Path) -> str:
+    """The files by name; a pattern where there are many."""
+    names = [os.path.relpath(file.path, folder) for file in found.files[part]]
+    if len(names) > _LISTED_FILES:
+        paths = [file.path for file in found.files[part]]
+        shared = os.path.relpath(os.path.commonpath([path.parent for path in paths]), folder)
+        suffix = "".join(paths[0].suffixes[-2:] if paths[0].suffix in COMPRESSION else paths[0].suffixes[-1:])
+        return _flow([str(Path(shared) / "**" / f"*{suffix}")])
+    return _flow(names)
+
+
+def _flow(items: list[str], quote: bool = False) -> str:
+    return f"[{', '.join(json.dumps(item, ensure_ascii=False) if quote else scalar(item) for item in items)}]"
+
+
+def feature_name(column: str) -> str:
+    """The column's name without the characters that a feature's name may not have."""
+    return re.sub(r"[./\\:]+", "_", column).strip().lstrip("@") or "column"
+
+
+def scalar(text: str) -> str:
+    """A YAML string: plain where that is safe within brackets, else in double quotes."""
+    if re.fullmatch(r"[A-Za-z_./][\w./-]*( [\w./-]+)*", text) and text.lower() not in _RESERVED:
+        return text
+    return json.dumps(text, ensure_ascii=False)

@@ -1,0 +1,44 @@
+"""What the words of a column's name say about it. Values decide what is possible, these what is likely."""
+
+from __future__ import annotations
+
+LABEL_WORDS = frozenset({  # targets
+    "bought", "buy", "churn", "churned", "click", "clicked", "clicks", "clk", "conversion", "convert", "converted",
+    "follow", "income", "install", "installed", "label", "like", "liked", "outcome", "purchase", "purchased",
+    "response", "share", "target", "y",
+})  # fmt: skip
+
+RATING_WORDS = frozenset({  # a scale that becomes a target at a threshold
+    "rating", "ratings", "score", "stars",
+})  # fmt: skip
+
+TIME_WORDS = frozenset({  # when a row happened
+    "at", "created", "date", "datetime", "time", "timestamp", "ts",
+})  # fmt: skip
+
+GROUP_WORDS = frozenset({  # whose rows are ranked against one another
+    "account", "cookie", "customer", "member", "reader", "session", "uid", "user", "userid", "visitor",
+})  # fmt: skip
+
+SEQUENCE_WORDS = frozenset({  # several ids in order
+    "hist", "history", "last", "past", "previous", "recent", "seq", "sequence", "session",
+})  # fmt: skip
+
+WEIGHT_WORDS = frozenset({  # how much a row counts
+    "weight", "weights",
+})  # fmt: skip
+
+ID_WORDS = frozenset({  # whole numbers that name something
+    "ad", "adid", "ads", "advertiser", "app", "artist", "brand", "browser", "campaign", "cat", "categories",
+    "category", "city", "code", "country", "creative", "day", "daytime", "device", "domain", "film", "gender",
+    "genre", "hash", "hour", "id", "ids", "item", "key", "language", "month", "movie", "network", "occupation",
+    "os", "page", "position", "postal", "product", "publisher", "region", "seller", "sex", "shop", "site", "slot",
+    "song", "state", "store", "tag", "tags", "type", "uid", "user", "weekday", "zip",
+})  # fmt: skip
+
+QUANTITY_WORDS = frozenset({  # whole numbers that count something
+    "affinity", "age", "ago", "amount", "avg", "clicks", "cost", "count", "counts", "days", "distance", "duration",
+    "gain", "gains", "height", "hours", "impressions", "length", "loss", "losses", "mean", "minutes", "num",
+    "number", "price", "propensity", "qty", "quantity", "rank", "rate", "ratio", "seconds", "since", "size", "sum",
+    "total", "views", "wage", "weeks", "width", "year",
+})  # fmt: skip
