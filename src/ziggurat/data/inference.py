@@ -228,6 +228,8 @@ def _threshold(profile: ColumnProfile) -> float:
 
 def _feature(profile: ColumnProfile, time: ColumnProfile | None) -> Feature:
     """What a column is as an input."""
+    if not profile.name.strip():
+        return Feature(profile, None, "without a name, as an index that was written along")
     if (profile.distinct <= 1 and profile.missing < 0.01) or profile.distinct == 0:
         return Feature(profile, None, "always the same: nothing to learn from")
     if profile is time:

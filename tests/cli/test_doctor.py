@@ -1,0 +1,140 @@
+"""The doctor on real metadata, real subprocesses, and small stand-ins placed before them on the path."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ziggurat.cli.doctor_checks import cpu_quota, lookup_check, memory_bytes
+from ziggurat.core import versions
+from ziggurat.core.engine import Installed, check_engine, engine_problems, installed_engine
+
+GOOD = Installed(torch="2.13.0+cpu", torchrec="1.8.0", fbgemm={"cpu": "1.8.0"}, torch_cuda=None)
+
+
+def distribution(folder: Path, name: str, version: str) -> None:
+    """What metadata needs to believe that a distribution is installed."""
+    info = folder / f"{name.replace('-', '_')}-{version}.dist-info"
+    info.mkdir(parents=True)
+    info.joinpath("METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
+
+
+def doctor(*before: Path, **variables: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, before)), "COLUMNS": "200", **variables}
+    command = [sys.executable, "-c", "import typer; from ziggurat.cli.doctor import command; typer.run(command)"]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=300)
+
+
+def test_the_tested_triple_has_no_problem() -> None:
+    assert engine_problems(GOOD) == []
+    assert engine_problems(installed_engine()) == []
+    check_engine()
+
+
+@pytest.mark.parametrize(
+    ("found", "problem", "mend"),
+    [
+        (Installed(None, "1.8.0", {"cpu": "1.8.0"}, None), "torch is not installed", "pip install torch==2.13.0"),
+        (Installed("2.14.1", "1.8.0", {"cpu": "1.8.0"}, None), "torch is 2.14.1, but 2.13.0", "torch==2.13.0"),
+        (Installed("2.13.0", "1.9.2", {"cpu": "1.8.0"}, None), "torchrec is 1.9.2", "--no-deps torchrec==1.8.0"),
+        (Installed("2.13.0", None, {"cpu": "1.8.0"}, None), "torchrec is not installed", "--no-deps torchrec==1.8.0"),
+        (Installed("2.13.0", "1.8.0", {}, None), "fbgemm is not installed", "fbgemm-gpu-cpu==1.8.0"),
+        (Installed("2.13.0", "1.8.0", {"cpu": "1.7.0"}, None), "fbgemm-gpu-cpu is 1.7.0", "fbgemm-gpu-cpu==1.8.0"),
+        (Installed("2.13.0+cpu", "1.8.0", {"cuda": "1.8.0"}, None), "needs a CUDA build of torch", "fbgemm-gpu-cpu"),
+        (
+            Installed("2.13.0", "1.8.0", {"cpu": "1.8.0", "cuda": "1.8.0"}, "13.0"),
+            "both installed",
+            "uninstall -y fbgemm-gpu-cpu fbgemm-gpu && ",
+        ),
+    ],
+)
+def test_each_mismatch_is_named_with_its_mend(found: Installed, problem: str, mend: str) -> None:
+    problems = engine_problems(found)
+    assert len(problems) == 1
+    assert problem in problems[0][0]
+    assert mend in problems[0][1]
+
+
+def test_a_cuda_machine_is_told_a_cuda_torch() -> None:
+    """`===` keeps pip from a local CPU build that `==` would match."""
+    assert versions.engine_requirements("cuda") == ["torch===2.13.0", "fbgemm-gpu==1.8.0"]
+    assert versions.engine_requirements("cuda", torch_index=True)[0] == "torch==2.13.0"
+    assert versions.engine_requirements("cpu") == ["torch==2.13.0", "fbgemm-gpu-cpu==1.8.0"]
+
+
+def test_the_check_before_training_imports_nothing_of_the_engine(tmp_path: Path) -> None:
+    code = "import sys; from ziggurat.core.engine import check_engine\n"
+    code += "try: check_engine()\nexcept ValueError as error: print(error)\n"
+    code += "print({'torch', 'torchrec', 'fbgemm_gpu', 'numpy'} & set(sys.modules))"
+    distribution(tmp_path, "torchrec", "1.9.2")
+    run = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": str(tmp_path)},
+        check=True,
+    )
+    assert "torchrec is 1.9.2, but 1.8.0 is the version tested" in run.stdout
+    assert "--no-deps torchrec==1.8.0" in run.stdout
+    assert run.stdout.endswith("set()\n")
+
+
+def test_a_sound_machine_passes() -> None:
+    run = doctor()
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "everything needed is here" in run.stdout
+    assert "one lookup on" in run.stdout
+
+
+def test_a_mismatch_is_reported_and_the_engine_left_alone(tmp_path: Path) -> None:
+    distribution(tmp_path, "torch", "2.14.1")
+    distribution(tmp_path, "polars", "0.1.0")
+    run = doctor(tmp_path)
+    assert run.returncode == 1
+    assert "torch is 2.14.1, but 2.13.0 is the version tested with torchrec 1.8.0" in run.stdout
+    assert f"mend: {sys.executable} -m pip install torch==2.13.0" in run.stdout
+    assert "polars is 0.1.0, but >=1.30 is needed" in run.stdout
+    assert "pip install 'polars>=1.30'" in run.stdout
+    assert "not tried, mend the above first" in run.stdout
+
+
+def test_a_crash_on_import_becomes_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    package = tmp_path / "fbgemm_gpu"
+    package.mkdir()
+    package.joinpath("__init__.py").write_text("import os; os.abort()")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    check = lookup_check()
+    assert check.state == "fail"
+    assert "crashed with SIGABRT" in check.found
+
+
+def test_an_idle_gpu_is_pointed_out(tmp_path: Path) -> None:
+    program = tmp_path / "nvidia-smi"
+    program.write_text("#!/bin/sh\necho '580.65.06, NVIDIA H100 80GB HBM3'\n")
+    program.chmod(0o755)
+    distribution(tmp_path / "path", "torchrec", "1.9.2")  # spares the lookup
+    run = doctor(tmp_path / "path", PATH=f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    assert (
+        "1 × NVIDIA H100 80GB HBM3, driver 580.65.06, but the CPU flavour is installed and leaves it idle" in run.stdout
+    )
+    assert "mend: ZIGGURAT_FLAVOUR=cuda make install" in run.stdout
+
+
+def test_limits_of_a_container_are_respected(tmp_path: Path) -> None:
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/meminfo").write_text("MemTotal: 16000000 kB\nMemAvailable: 8000000 kB\nHugePages_Total: 0\n")
+    groups = tmp_path / "sys/fs/cgroup"
+    groups.mkdir(parents=True)
+    assert memory_bytes(tmp_path) == 8_192_000_000
+    assert cpu_quota(tmp_path) is None
+    (groups / "memory.max").write_text("3000000000\n")
+    (groups / "memory.current").write_text("1000000000\n")
+    (groups / "cpu.max").write_text("150000 100000\n")
+    assert memory_bytes(tmp_path) == 2_000_000_000
+    assert cpu_quota(tmp_path) == 2
+    (groups / "cpu.max").write_text("max 100000\n")
+    assert cpu_quota(tmp_path) is None
