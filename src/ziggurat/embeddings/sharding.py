@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
@@ -24,6 +25,9 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 from ziggurat.core.plan import Plan
 from ziggurat.core.tables import TableSpec
 from ziggurat.optim.rows import fused_optimizer
+
+# DistributedModelParallel asks torch.fx whether it is tracing; the answer's deprecation notice is not for our users.
+logging.getLogger("torch.fx._symbolic_trace").setLevel(logging.ERROR)
 
 
 class ShardedTables(nn.Module):

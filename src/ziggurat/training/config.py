@@ -7,6 +7,7 @@ from typing import Literal
 import pydantic
 
 from ziggurat.core.config import Config
+from ziggurat.metrics.names import higher_is_better
 from ziggurat.optim.schedule import Constant, ScheduleConfig
 
 
@@ -56,6 +57,12 @@ class TrainingConfig(Config):
     """Where to train; ``auto`` takes CUDA where there is one."""
     prefetch: int = pydantic.Field(default=2, ge=0)
     """Batches made ahead by the loader's thread."""
+
+    @pydantic.field_validator("monitor")
+    @classmethod
+    def _has_a_direction(cls, name: str) -> str:
+        higher_is_better(name)
+        return name
 
 
 class EvaluationConfig(Config):

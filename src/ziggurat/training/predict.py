@@ -21,7 +21,7 @@ import torch
 from ziggurat.core.engine import check_engine
 from ziggurat.core.errors import DataError
 from ziggurat.core.progress import Progress, Silent
-from ziggurat.core.schema import RawColumn, RawSchema, ValueType
+from ziggurat.core.schema import RawSchema
 from ziggurat.data.blocks import RawBlock
 from ziggurat.data.columns import Columns
 from ziggurat.data.quarantine import Quarantine
@@ -152,8 +152,7 @@ def predict_files(
     with Predictor(run, checkpoint) as predictor:
         config = predictor.run.experiment.data.source
         needed = predictor.transform.raw_schema(labelled=False)
-        others = open_source(config, Path(), needed, files).other_columns()
-        schema = RawSchema((*needed.columns, *(RawColumn(name, ValueType.TEXT) for name in others)))
+        schema = RawSchema((*needed.columns, *open_source(config, Path(), needed, files).other_columns()))
         source = open_source(config, Path(), schema, files)
         names = ["probability"] if len(predictor.labels) == 1 else [f"probability:{name}" for name in predictor.labels]
         taken = [name for name in names if name in schema.names]

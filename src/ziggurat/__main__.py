@@ -1,0 +1,5 @@
+"""``python -m ziggurat`` is ``ziggurat``."""
+
+from ziggurat.cli.main import main
+
+main()

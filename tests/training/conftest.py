@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+import csv
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from ziggurat.core.config import parse_config, set_by_path
+from ziggurat.training.experiment import Experiment
+
+ROWS = 3000
+
+
+def write_log(path: Path, rows: int = ROWS, seed: int = 0) -> None:
+    """A log whose label follows the user, the item, a bag and a number; every kind of feature is in it."""
+    draw = np.random.default_rng(seed)
+    users, items = draw.integers(0, 40, rows), draw.integers(0, 60, rows)
+    taste, appeal = draw.normal(size=(40, 3)), draw.normal(size=(60, 3))
+    age = draw.normal(40, 12, rows)
+    tags = [sorted(set(draw.integers(0, 8, draw.integers(0, 4)).tolist())) for _ in range(rows)]
+    history = [draw.integers(0, 60, draw.integers(0, 6)).tolist() for _ in range(rows)]
+    logit = (
+        (taste[users] * appeal[items]).sum(1)
+        + draw.normal(size=60)[items]
+        + 0.03 * (age - 40)
+        + np.array([(0 in t) - (1 in t) for t in tags])
+    )
+    click = (draw.random(rows) < 1 / (1 + np.exp(-logit))).astype(int)
+    buy = (draw.random(rows) < 1 / (1 + np.exp(1 - logit))).astype(int)
+    with path.open("w", newline="", encoding="utf-8") as file:
+        out = csv.writer(file)
+        out.writerow(["user", "item", "age", "tags", "history", "click", "buy", "when", "note"])
+        for i in range(rows):
+            shown_age = "" if i % 17 == 0 else f"{age[i]:.2f}"
+            out.writerow(
+                [f"u{users[i]}", items[i], shown_age, "|".join(map(str, tags[i])), "|".join(map(str, history[i]))]
+                + [click[i], buy[i], 1000 + i, f"row {i}, quoted"]
+            )
+
+
+def config_values(folder: Path) -> dict[str, Any]:
+    return {
+        "name": "small",
+        "data": {
+            "folder": str(folder),
+            "source": {"name": "csv", "files": ["log.csv"]},
+            "split": {"name": "random", "validation": 0.15, "test": 0.15},
+            "labels": [{"name": "click"}],
+            "group": "user",
+            "block_rows": 256,
+        },
+        "features": [
+            {"name": "user", "kind": "categorical"},
+            {"name": "item", "kind": "categorical", "type": "integer"},
+            {"name": "age", "kind": "numeric", "transforms": [{"name": "standardise"}]},
+            {"name": "tags", "kind": "bag", "type": "integer"},
+            {"name": "history", "kind": "sequence", "type": "integer", "last": 3, "table": "item"},
+        ],
+        "embeddings": {"dim": 8, "optimizer": {"name": "rowwise_adagrad", "lr": 0.1}},
+        "model": {"name": "deepfm", "deep": {"hidden": [32, 16]}},
+        "training": {"batch_size": 128, "epochs": 4, "seed": 3, "log_every": 5},
+        "evaluation": {"slices": ["user"]},
+    }
+
+
+MakeExperiment = Callable[..., Experiment]
+
+
+@pytest.fixture
+def make_experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeExperiment:
+    """Experiments over one small log; keyword ``a__b=c`` sets key ``a.b``. The working directory is a fresh folder."""
+    write_log(tmp_path / "log.csv")
+    monkeypatch.chdir(tmp_path)
+
+    def make(**changes: Any) -> Experiment:
+        values = config_values(tmp_path)
+        for path, value in changes.items():
+            set_by_path(values, path.replace("__", "."), value)
+        return parse_config(Experiment, values)
+
+    return make
