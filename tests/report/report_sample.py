@@ -70,7 +70,7 @@ def features() -> list[FeatureRow]:
         FeatureRow("user_id", "categorical", 0.0, 1.0, 943, "user_id", skew=skew(0.4, 943)),
         FeatureRow("item_id", "categorical", 0.0002, 1.0, 1682, "item_id", skew=skew(1.1, 1682)),
         FeatureRow("genres", "bag", 0.12, 2.13, 19, "genres", skew=skew(0.8, 19)),
-        FeatureRow("history", "sequence", 0.046, 17.4, 1650, "item_id", skew=skew(1.1, 1682)),
+        FeatureRow("history", "sequence", 0.046, 17.4, 1650, "item_id", skew=skew(1.1, 1682), coverage=0.613),
         FeatureRow("a_feature_with_quite_a_long_name_indeed", "categorical", 0.8, 0.2, 1_234_567, "long", None),
     ]
 
@@ -124,3 +124,18 @@ def sample_inputs(tasks: tuple[str, ...] = ("like",), title: str = "movielens") 
         config_text=f"name: movielens\ntraining:\n  batch_size: 4096\n  note: {HOSTILE}\n",
         environment={"ziggurat": "0.1.0", "torch": "2.13.0+cpu", "seed": 0, "machine": "x86_64, " + "2 cores " * 20},
     )
+
+
+def rare_inputs() -> ReportInputs:
+    """Clicks of some 1 in 10,000, a loss that starts in the thousands, and millions of steps: long tick labels."""
+    rng = np.random.default_rng(8)
+    logits = rng.normal(-9.5, 0.4, (50_000, 1)).astype(np.float32)
+    labels = (rng.random(logits.shape) < 1 / (1 + np.exp(-logits))).astype(np.float32)
+    labels[:2, 0] = 1
+    metrics = MetricSet(["click"])
+    metrics.update(logits, labels)
+    history = [
+        {"step": step * 1_000_000, "epoch": 0, "split": "train", "loss": 12_345.678 / step} for step in range(1, 30)
+    ]
+    result = TaskResult("click", "test", metrics.compute(), metrics.undefined(), metrics.curves()["click"])
+    return ReportInputs("rare", results=[result], history=history)

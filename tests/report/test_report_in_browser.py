@@ -10,7 +10,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from report_sample import HOSTILE, sample_inputs
+from report_sample import HOSTILE, rare_inputs, sample_inputs
 
 from ziggurat.report.html import render_report
 
@@ -68,6 +68,10 @@ def test_fits_and_fetches_nothing(tmp_path, width):
     assert found["outside"] == []
     assert found["drawings"] == 13 + 4
     assert found["smallest"] >= 9  # pixels, of any label in a drawing
+
+
+def test_long_tick_labels_stay_inside(tmp_path):
+    assert measured(render_report(rare_inputs()), tmp_path, 390)["outside"] == []
 
 
 def test_dark_is_dark(tmp_path):

@@ -75,6 +75,8 @@ def test_shows_every_value():
         "371 kFLOP",
         "step 1,050",
         "2.6 min",
+        "61.3 %",
+        "4.6 %",
     ):
         assert needed in text, needed
     assert inputs.notes[0] in text
@@ -115,7 +117,7 @@ def test_curves_are_drawn_where_the_values_lie():
     roc = next(svg for svg in root.iter("svg") if "ROC" in svg.get("aria-label", ""))
     line = next(mark for mark in roc.iter("polyline") if mark.get("class") == "line first")
     points = [tuple(map(float, pair.split(","))) for pair in line.get("points").split()]
-    assert points[0] == (46.0, 262.0)  # (0, 0): left margin, height minus lower margin
+    assert points[0] == (50.0, 262.0)  # (0, 0): left margin, height minus lower margin
     assert points[-1] == (342.0, 10.0)  # (1, 1): width minus right margin, upper margin
 
 

@@ -48,14 +48,15 @@ def curves(histogram: ScoreHistogram, calibration_bin_count: int) -> Curves:
 
 
 def prediction_histogram(histogram: ScoreHistogram, bins: int = 40) -> PredictionHistogram:
-    """Both classes' predictions; the axis ends at the 99.5 % quantile (on the twentieth above), so rare events show."""
+    """Both classes' predictions; the axis ends just above the 99.5 % quantile, so that rare events show too."""
     probability_K = sigmoid(histogram.logits)
     weight_K = (histogram.positive_K + histogram.negative_K).astype(np.float64)
     total = float(weight_K.sum())
     if total == 0:
         return PredictionHistogram(1.0, np.zeros(bins), np.zeros(bins))
     quantile = float(probability_K[np.searchsorted(np.cumsum(weight_K), 0.995 * total)])
-    upper = min(1.0, max(1, int(np.ceil(quantile * 20))) / 20)
+    step = 10.0 ** np.floor(np.log10(max(quantile, 1e-12))) / 2
+    upper = min(1.0, float(np.ceil(quantile / step) * step) or 1e-12)
     bin_K = np.minimum((probability_K / upper * bins).astype(np.int64), bins - 1)
 
     def share(units_K: npt.NDArray[np.int64]) -> Float64Array:

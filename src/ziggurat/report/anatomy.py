@@ -93,7 +93,7 @@ def _looked_up(row: FeatureRow) -> list[object]:
     return [
         _name(row),
         row.kind,
-        charts.bar(1 - row.missing_share),
+        _coverage(row),
         numbers.percent(row.missing_share),
         None if row.pooling_factor is None else numbers.short(row.pooling_factor),
         numbers.count(row.cardinality),
@@ -106,11 +106,15 @@ def _numeric(row: FeatureRow) -> list[object]:
     return [
         _name(row),
         row.kind,
-        charts.bar(1 - row.missing_share),
+        _coverage(row),
         numbers.percent(row.missing_share),
         None if row.mean is None else numbers.short(row.mean),
         None if row.std is None else numbers.short(row.std),
     ]
+
+
+def _coverage(row: FeatureRow) -> Html:
+    return el("span", charts.bar(row.covered_share), numbers.percent(row.covered_share), cls="share")
 
 
 def _name(row: FeatureRow) -> Html:

@@ -112,5 +112,7 @@ def _curve_figures(result: TaskResult) -> list[Html]:
         reading = (
             "What positives (blue) and negatives (grey) are given: the less overlap, the better they are told apart."
         )
+        if result.curves.predictions.upper < 1:
+            reading += " The last bin holds all beyond it."
         figures.append(figure(reading, charts.predictions(result.curves.predictions), caption="Score distribution"))
     return figures

@@ -53,7 +53,9 @@ class FeatureRow:
     Attributes:
         name: the feature.
         kind: ``numeric``, ``categorical``, ``bag`` or ``sequence``.
-        missing_share: share of rows without a value; coverage is the rest.
+        missing_share: share of rows whose cell is empty.
+        coverage: share of rows with at least one value; None for what ``missing_share`` leaves. A bag or sequence may
+            be empty without being missing.
         pooling_factor: mean number of ids per row.
         cardinality: distinct values seen.
         table: embedding table, possibly shared with other features.
@@ -71,6 +73,11 @@ class FeatureRow:
     mean: float | None = None
     std: float | None = None
     skew: AccessSkew | None = None
+    coverage: float | None = None
+
+    @property
+    def covered_share(self) -> float:
+        return 1 - self.missing_share if self.coverage is None else self.coverage
 
 
 @dataclass(frozen=True, slots=True)

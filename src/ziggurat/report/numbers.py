@@ -6,10 +6,14 @@ import math
 
 
 def figure(value: float | None, digits: int = 4) -> str:
-    """A metric to fixed decimals; a dash when unknown or undefined."""
+    """A metric to fixed decimals, more where fewer than three digits would be left; a dash when undefined."""
     if value is None or math.isnan(value):
         return "–"
-    return f"{value:.{digits}f}".replace("-", "−") if abs(value) < 1e6 else f"{value:.3g}"
+    if value != 0 and not 1e-5 <= abs(value) < 1e6:
+        return _exponent(f"{value:.2e}")
+    if value != 0:
+        digits = max(digits, 2 - math.floor(math.log10(abs(value))))
+    return f"{value:.{digits}f}".replace("-", "−")
 
 
 def difference(value: float, digits: int = 4) -> str:
@@ -70,4 +74,20 @@ def short(value: float) -> str:
         return "0"
     if 1e-3 <= abs(value) < 1e4:
         return f"{value:.4g}".replace("-", "−")
-    return f"{value:.2e}".replace("e+0", "e").replace("e-0", "e-").replace("e+", "e").replace("-", "−")
+    return _exponent(f"{value:.2e}")
+
+
+def tick(value: float) -> str:
+    """A round number beside an axis, as short as it goes: 0.75, 20 k, 2e−4."""
+    if abs(value) >= 1e4:
+        return scaled(value)
+    if value != 0 and abs(value) < 1e-3:
+        mantissa, exponent = f"{value:.2e}".split("e")
+        return _exponent(f"{float(mantissa):g}e{exponent}")
+    return f"{value:.6g}".replace("-", "−")
+
+
+def _exponent(written: str) -> str:
+    """``2.0e-04`` as ``2.0e−4``."""
+    mantissa, exponent = written.split("e")
+    return f"{mantissa}e{int(exponent)}".replace("-", "−")

@@ -28,7 +28,7 @@ nav a:hover { text-decoration: underline; }
 .headline dd small { display: block; font-size: 0.8rem; font-weight: 400; color: var(--soft); line-height: 1.35; }
 dl { margin: 0; }
 .note { border-left: 3px solid var(--second); padding: 0.1rem 0 0.1rem 0.8rem; }
-.figures { display: grid; grid-template-columns: repeat(auto-fit, minmax(min(18rem, 100%), 1fr)); gap: 1.5rem 2rem; }
+.figures { display: grid; grid-template-columns: repeat(auto-fill, minmax(min(18rem, 100%), 1fr)); gap: 1.5rem 2rem; }
 figure { margin: 0 0 0.5rem; min-width: 0; max-width: 34rem; }
 figure svg { display: block; width: 100%; height: auto; }
 figcaption { margin-top: 0.3rem; }
@@ -60,6 +60,7 @@ td.number:last-child, th.number:last-child { padding-right: 0.2rem; }
 .won { font-weight: 650; color: var(--good); } .ours { font-weight: 600; }
 td .wrap { display: inline-block; min-width: 10rem; max-width: 22rem; overflow-wrap: anywhere; }
 .bar { display: inline-block; width: 4rem; height: 0.5rem; background: var(--rule); margin-right: 0.6rem; }
+.share { white-space: nowrap; }
 .bar span { display: block; height: 100%; background: var(--first); }
 details { margin: 0.5rem 0; } summary { cursor: pointer; color: var(--first); }
 pre { overflow-x: auto; background: var(--raised); padding: 0.9rem 1rem; border-radius: 4px; font-size: 0.82rem;

@@ -9,12 +9,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ziggurat.report import numbers
 from ziggurat.report.markup import Html, el, join
-from ziggurat.report.numbers import scaled, short
 
 WIDTH = 360
 HEIGHT = 230
-LEFT, RIGHT, TOP, BOTTOM = 46, 18, 10, 38
+LEFT, RIGHT, TOP, BOTTOM = 50, 18, 10, 38
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,11 +69,13 @@ class Axes:
         for tick in ticks(*self.y_range):
             y = f"{self.y(tick):.1f}"
             marks.append(el("line", cls="grid", x1=LEFT, x2=WIDTH - RIGHT, y1=y, y2=y))
-            marks.append(el("text", tick_text(tick), x=LEFT - 6, y=y, dy="0.35em", text_anchor="end"))
+            marks.append(el("text", numbers.tick(tick), x=LEFT - 6, y=y, dy="0.35em", text_anchor="end"))
         for tick in ticks(*self.x_range):
             x = f"{self.x(tick):.1f}"
             marks.append(el("line", cls="tick", x1=x, x2=x, y1=bottom, y2=bottom + 4))
-            marks.append(el("text", tick_text(tick), x=x, y=bottom + 16, text_anchor="middle"))
+            label = numbers.tick(tick)
+            middle = min(self.x(tick), WIDTH - 3.8 * len(label))  # a long last label moves in rather than out of sight
+            marks.append(el("text", label, x=f"{middle:.1f}", y=bottom + 16, text_anchor="middle"))
         marks.append(el("line", cls="axis", x1=LEFT, x2=WIDTH - RIGHT, y1=bottom, y2=bottom))
         return join(marks)
 
@@ -97,8 +99,3 @@ def ticks(low: float, high: float, wanted: int = 5) -> list[float]:
     step *= next(factor for factor in (1, 2, 5, 10) if (high - low) / (step * factor) <= wanted)
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     return [round(index * step, 12) + 0.0 for index in range(first, last + 1)]
-
-
-def tick_text(value: float) -> str:
-    """Thousands as k, the rest in few digits."""
-    return scaled(value) if abs(value) >= 1e4 else short(value)
