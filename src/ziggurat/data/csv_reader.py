@@ -93,9 +93,13 @@ class CsvParser(TextParser):
         self._typed = self._conversion({c.name: pa.string() if c.many else arrow_type(c) for c in schema.columns})
         self._raw = self._conversion({column.name: pa.binary() for column in schema.columns})
 
+    def other_columns(self) -> tuple[RawColumn, ...]:
+        names = [name for name in self._layout.names if name not in self._layout.needed]
+        return tuple(RawColumn(name, ValueType.TEXT) for name in names if names.count(name) == 1)
+
     def parse(self, data: bytes, line: int) -> Parsed | None:
-        if has_lone_carriage_return(data):
-            return None  # pyarrow would end a record there
+        if has_lone_carriage_return(data) or not self.records.quotes_close(data):
+            return None  # pyarrow would end a record at the former, and take the text behind an open quote for a value
         return self._parse_typed(data, line) or self._parse_cells(data, line)
 
     def parse_slowly(self, data: bytes, line: int) -> Parsed:

@@ -17,7 +17,7 @@ import pyarrow.json as pajson
 import pydantic
 
 from ziggurat.core.errors import DataError, nearest, shorten
-from ziggurat.core.schema import RawSchema, ValueType
+from ziggurat.core.schema import RawColumn, RawSchema, ValueType
 from ziggurat.data.arrow_compute import pc
 from ziggurat.data.assemble import Parsed, assemble
 from ziggurat.data.blocks import BadRow, Position, arrow_type
@@ -67,6 +67,10 @@ class JsonLinesParser(TextParser):
         head = list(_objects(Records.of(block.data[mark:], 1, self.records)))
         _check_head(file, head, block.data[mark:], schema, config.optional)
         self._format = self._seen_types(head)
+        self._others = tuple(_declared(name, head) for name in _scalar_keys(head) if name not in schema.names)
+
+    def other_columns(self) -> tuple[RawColumn, ...]:
+        return self._others
 
     def parse(self, data: bytes, line: int) -> Parsed | None:
         if self._format is None or has_lone_carriage_return(data):
@@ -156,7 +160,10 @@ def _check_head(file: SourceFile, head: list[Row | str], data: bytes, schema: Ra
                 f"{file.path}: holds a JSON array, not JSON lines", f"convert it: jq -c '.[]' '{file.path}'"
             )
         reason = head[0] if head else "only empty lines"
-        raise DataError(f"{file.path}: none of the first {len(head)} lines is a JSON object ({reason})", "")
+        raise DataError(
+            f"{file.path}: none of the first {len(head)} lines is a JSON object ({reason})",
+            "name the format the file has",
+        )
     keys = {key: None for row in rows for key in row}
     for name in schema.names:
         if name not in keys and name not in optional:
@@ -186,3 +193,17 @@ def _loses_digits(cells: pa.Array) -> bool:
     if pa.types.is_list(cells.type):
         cells = cells.flatten()
     return pa.types.is_floating(cells.type) and pc.any(pc.greater_equal(pc.abs(cells), _EXACT_FLOAT)).as_py() is True
+
+
+def _scalar_keys(head: Sequence[dict[str, Any]]) -> list[str]:
+    """Keys that hold one value a row in the head of a file, in order of appearance."""
+    nested = {key for row in head for key, value in row.items() if isinstance(value, dict | list)}
+    return [key for key in dict.fromkeys(key for row in head for key in row) if key not in nested]
+
+
+def _declared(name: str, head: Sequence[dict[str, Any]]) -> RawColumn:
+    """A key as the type that holds all its values in the head of a file."""
+    kinds = {type(row[name]) for row in head if row.get(name) is not None}
+    if kinds == {int}:
+        return RawColumn(name, ValueType.INTEGER)
+    return RawColumn(name, ValueType.FLOAT if kinds and kinds <= {int, float} else ValueType.TEXT)

@@ -88,7 +88,7 @@ def tokenise(records: Records, layout: LibsvmLayout) -> Tokens | None:
             return None
         queries = pc.utf8_slice_codeunits(queries, len(_QUERY))
     parts = _parts(flat.filter(pa.array(entry)), 3 if layout.has_fields else 2)
-    if parts is None or pc.any(pc.match_substring(labels, ":")).as_py():
+    if parts is None or pc.any(pc.or_(pc.match_substring(labels, ":"), pc.equal(labels, ""))).as_py():
         return None
     *fields, ids, values = parts
     try:

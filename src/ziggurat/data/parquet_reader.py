@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ziggurat.core.errors import DataError, nearest
-from ziggurat.core.schema import RawSchema, ValueType
+from ziggurat.core.schema import RawColumn, RawSchema, ValueType
 from ziggurat.data.assemble import assemble, join
 from ziggurat.data.blocks import Position, RawBlock
 from ziggurat.data.reader import BLOCK_BYTES, CellsConfig, Source
@@ -55,6 +55,12 @@ class ParquetReader(Source):
         for file in files:
             with _opened(file) as parquet:
                 _check(file, parquet, schema)
+
+    def other_columns(self) -> tuple[RawColumn, ...]:
+        with _opened(self.files[0]) as parquet:
+            fields = [field for field in parquet.schema_arrow if field.name not in self._schema.names]
+        declared = [RawColumn(field.name, _value_type(field.type)) for field in fields]
+        return tuple(c for c, field in zip(declared, fields, strict=True) if mismatch(field.type, c) is None)
 
     def blocks(self, start: Position = Position()) -> Iterator[RawBlock]:  # noqa: B008 (frozen)
         for index in range(start.file, len(self.files)):
@@ -154,7 +160,24 @@ def _check(file: SourceFile, parquet: pq.ParquetFile, schema: RawSchema) -> None
 
 def _row_text(batch: pa.RecordBatch) -> Callable[[int], str]:
     def text_of(row: int) -> str:
-        cells: dict[str, Any] = batch.slice(row, 1).to_pylist()[0]
+        cells = {name: _plain(batch.column(name).slice(row, 1)) for name in batch.schema.names}
         return json.dumps(cells, ensure_ascii=False, default=repr)[:TEXT_LIMIT]
 
     return text_of
+
+
+def _plain(cell: pa.Array) -> Any:
+    """The one value of ``cell``; as bytes where its text is not UTF-8."""
+    try:
+        return cell.to_pylist()[0]
+    except UnicodeDecodeError:
+        plain = cell.dictionary_decode() if pa.types.is_dictionary(cell.type) else cell
+        raw = pa.list_(pa.binary()) if pa.types.is_nested(plain.type) else pa.binary()
+        return plain.cast(raw).to_pylist()[0]
+
+
+def _value_type(kind: pa.DataType) -> ValueType:
+    """The declaration under which values of an Arrow type stay what they are."""
+    if pa.types.is_integer(kind):
+        return ValueType.INTEGER
+    return ValueType.FLOAT if pa.types.is_floating(kind) else ValueType.TEXT

@@ -7,14 +7,17 @@ import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict
+from io import FileIO
 from pathlib import Path
 from types import TracebackType
-from typing import BinaryIO, Literal
+from typing import Literal
 
 from ziggurat.core.errors import DataError
 from ziggurat.core.files import explained_writes
 from ziggurat.data.blocks import BadRow
 from ziggurat.data.refusals import kind_of, place_of, split_mend
+
+_ROW_START = b'{"file": '
 
 Policy = Literal["fail", "quarantine"]
 
@@ -47,7 +50,7 @@ class Quarantine:
         self.total = 0
         self.counts: Counter[tuple[str | None, str]] = Counter()
         """(column, kind of refusal) -> rows."""
-        self._stream: BinaryIO | None = None
+        self._stream: FileIO | None = None
         if path is not None and path.exists():
             self._recount(None)
 
@@ -69,9 +72,7 @@ class Quarantine:
         if self.path is not None:
             text = "".join(json.dumps(asdict(row), ensure_ascii=False) + "\n" for row in rows)
             with explained_writes(self.path):
-                stream = self._opened(self.path)
-                stream.write(text.encode("utf-8", errors="backslashreplace"))
-                stream.flush()
+                _write_all(self._opened(self.path), text.encode("utf-8", errors="backslashreplace"))
         self.total += len(rows)
         self.counts.update((row.column, kind_of(row.reason)) for row in rows)
 
@@ -119,10 +120,10 @@ class Quarantine:
     ) -> None:
         self.close()
 
-    def _opened(self, path: Path) -> BinaryIO:
+    def _opened(self, path: Path) -> FileIO:
         if self._stream is None:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._stream = path.open("ab")
+            self._stream = FileIO(path, "ab")  # unbuffered: what was written is in the file
         return self._stream
 
     def _recount(self, limit: int | None) -> None:
@@ -131,7 +132,7 @@ class Quarantine:
         self.total, self.counts, kept_bytes = 0, Counter(), 0
         with explained_writes(self.path), self.path.open("r+b") as stream:
             for line in stream:
-                if not line.endswith(b"\n") or self.total == limit:
+                if self.total == limit or (not line.endswith(b"\n") and line.startswith(_ROW_START[: len(line)])):
                     break
                 try:
                     row = json.loads(line)
@@ -144,3 +145,10 @@ class Quarantine:
                 self.total += 1
                 kept_bytes += len(line)
             stream.truncate(kept_bytes)
+
+
+def _write_all(stream: FileIO, data: bytes) -> None:
+    """Write ``data``, in several goes where the device takes less at a time."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[stream.write(rest) :]

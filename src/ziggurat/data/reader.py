@@ -13,7 +13,7 @@ import pydantic
 
 from ziggurat.core.config import Config
 from ziggurat.core.errors import DataError
-from ziggurat.core.schema import RawSchema
+from ziggurat.core.schema import RawColumn, RawSchema
 from ziggurat.data.assemble import Parsed, join
 from ziggurat.data.blocks import Position, RawBlock
 from ziggurat.data.records import RecordRules, count_lines
@@ -77,6 +77,10 @@ class Source(ABC):
         return fingerprint_files(self.files)
 
     @abstractmethod
+    def other_columns(self) -> tuple[RawColumn, ...]:
+        """Columns of the first file that the schema leaves out, declared so that they can be carried along unchanged."""
+
+    @abstractmethod
     def blocks(self, start: Position = Position()) -> Iterator[RawBlock]:  # noqa: B008 (frozen)
         """The rows from ``start`` on, which is a block's ``end`` or the beginning.
 
@@ -95,6 +99,10 @@ class TextParser(ABC):
 
     records: RecordRules
     first: Position
+
+    @abstractmethod
+    def other_columns(self) -> tuple[RawColumn, ...]:
+        """As :meth:`Source.other_columns`."""
 
     @abstractmethod
     def parse(self, data: bytes, line: int) -> Parsed | None:
@@ -141,6 +149,9 @@ class TextSource(Source):
         self._schema = schema
         self._block_bytes = block_bytes
         self._threads = threads
+
+    def other_columns(self) -> tuple[RawColumn, ...]:
+        return self._parsers[0].other_columns()
 
     def blocks(self, start: Position = Position()) -> Iterator[RawBlock]:  # noqa: B008 (frozen)
         pending: deque[Future[RawBlock]] = deque()

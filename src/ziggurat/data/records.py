@@ -32,14 +32,14 @@ class RecordRules:
     @cached_property
     def _quoted(self) -> re.Pattern[bytes]:
         delimiter = re.escape(self.delimiter)
-        return re.compile(rb'(?<![^%s\n])"[^"]*+(?:""[^"]*+)*+"?' % delimiter)
+        return re.compile(rb'(?<![^%s\n])"[^"]*+(?:""[^"]*+)*+(?P<close>"?)' % delimiter)
 
     def ends(self, data: bytes) -> Offsets:
         """Offsets just after each record's line end in ``data``, which begins at a record."""
         buffer = np.frombuffer(data, np.uint8)
         newlines = np.flatnonzero(buffer == _LF)
         if self.newlines_in_values and b'"' in data:
-            newlines = newlines[~self._inside_quotes(data, buffer, newlines)]
+            newlines = newlines[~self._quoted_spans(data, buffer).contain(newlines)]
         return newlines + 1
 
     def last_end(self, data: bytes) -> int:
@@ -49,16 +49,41 @@ class RecordRules:
         ends = self.ends(data)
         return int(ends[-1]) if len(ends) else 0
 
-    def _inside_quotes(self, data: bytes, buffer: npt.NDArray[np.uint8], newlines: Offsets) -> npt.NDArray[np.bool_]:
+    def quotes_close(self, data: bytes) -> bool:
+        """Whether every quoted value in ``data`` ends before ``data`` does and, where it has to, on its own line."""
+        if b'"' not in data:
+            return True
+        quoted = self._quoted_spans(data, np.frombuffer(data, np.uint8))
+        if quoted.left_open:
+            return False
+        return self.newlines_in_values or not quoted.contain(np.flatnonzero(np.frombuffer(data, np.uint8) == _LF)).any()
+
+    def _quoted_spans(self, data: bytes, buffer: npt.NDArray[np.uint8]) -> _Quoted:
         quotes = np.flatnonzero(buffer == _QUOTE)
         before = buffer[quotes[::2] - 1]  # wraps around for a quote at offset 0, mended in the next line
         before[quotes[::2] == 0] = _LF
-        if np.isin(before, [self.delimiter[0], _LF, _QUOTE]).all():
-            return np.searchsorted(quotes, newlines) % 2 == 1  # every odd quote opens a field: parity tells
-        spans = [match.span() for match in self._quoted.finditer(data)]
-        starts, stops = np.array(spans, np.int64).reshape(-1, 2).T
-        span = np.searchsorted(starts, newlines, side="right") - 1
-        return (span >= 0) & (newlines < stops[span])
+        if np.isin(
+            before, [self.delimiter[0], _LF, _QUOTE]
+        ).all():  # every odd quote opens a value, every even one ends it
+            left_open = len(quotes) % 2 == 1
+            return _Quoted(quotes[::2], np.append(quotes[1::2], len(data)) if left_open else quotes[1::2], left_open)
+        matches = list(self._quoted.finditer(data))
+        starts, stops = np.array([match.span() for match in matches], np.int64).reshape(-1, 2).T
+        return _Quoted(starts, stops, bool(matches) and not matches[-1]["close"])
+
+
+@dataclass(frozen=True, slots=True)
+class _Quoted:
+    """Where quoted values lie; a doubled quote may cut one in two. Nothing but the last may be left open."""
+
+    starts: Offsets
+    stops: Offsets
+    left_open: bool
+
+    def contain(self, places: Offsets) -> npt.NDArray[np.bool_]:
+        """Which of ``places`` lie inside one."""
+        opened = np.searchsorted(self.starts, places, side="right")
+        return places < np.concatenate([[0], self.stops])[opened]
 
 
 @dataclass(frozen=True, slots=True)

@@ -64,13 +64,11 @@ def resolve_files(names: Sequence[str], folder: Path, suffixes: Sequence[str]) -
     """
     if not names:
         raise DataError("the source names no files", "list at least one file, folder or glob under `files`")
-    found: dict[Path, None] = {}
-    for name in names:
-        try:
-            found.update(dict.fromkeys(_expand(name, folder, suffixes)))
-        except PermissionError as error:
-            raise no_permission(Path(error.filename or folder / name)) from error
-    return tuple(_look_at(path, folder) for path in found)
+    try:
+        found = dict.fromkeys(path for name in names for path in _expand(name, folder, suffixes))
+        return tuple(_look_at(path, folder) for path in found)
+    except PermissionError as error:
+        raise no_permission(Path(str(error.filename))) from error
 
 
 def fingerprint_files(files: Iterable[SourceFile]) -> str:

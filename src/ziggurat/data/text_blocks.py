@@ -61,9 +61,10 @@ def cut_blocks(
             data = carry + fresh if carry else fresh
             cut = len(data) if last else last_end(data)
             while cut == 0 and not last:
-                _check_length(file, len(data), offset)
-                fresh = stream.read(len(data))
-                last = len(fresh) < len(data)
+                more = min(len(data), LONGEST_RECORD_BYTES - len(data))
+                _check_length(file, more, offset)
+                fresh = stream.read(more)
+                last = len(fresh) < more
                 data += fresh
                 cut = len(data) if last else last_end(data)
             file.check_unchanged()
@@ -117,13 +118,13 @@ def _opened(file: SourceFile, offset: int) -> Generator[tuple[ByteStream, Callab
             raise DataError(f"{file.path}: cannot be read ({error})", "check the disk or mount it lies on") from error
         raise DataError(
             f"{file.path}: truncated or corrupt {codec} data ({error})",
-            "copy or download it again; everything before the damage was read whole",
+            "copy or download it again, whole, and run the same command again",
         ) from error
 
 
-def _check_length(file: SourceFile, seen_bytes: int, offset: int) -> None:
-    if seen_bytes > LONGEST_RECORD_BYTES:
+def _check_length(file: SourceFile, more_bytes: int, offset: int) -> None:
+    if more_bytes <= 0:
         raise DataError(
-            f"{file.path}: no record ends within {seen_bytes / 2**20:.0f} MiB after byte {offset} of its text",
+            f"{file.path}: no record ends within {LONGEST_RECORD_BYTES >> 20} MiB after byte {offset} of its text",
             "check that this is a text file of the declared format, and that every quoted value is closed",
         )

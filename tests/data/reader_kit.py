@@ -1,0 +1,102 @@
+"""Short ways to write small logs and read them whole, for the tests of the readers."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from ziggurat.core.schema import RawColumn, RawSchema, ValueType
+from ziggurat.data.blocks import BadRow, Position
+from ziggurat.data.csv_reader import CsvSource
+from ziggurat.data.reader import Source
+from ziggurat.data.source import open_source
+
+INTEGER, FLOAT, TEXT = ValueType.INTEGER, ValueType.FLOAT, ValueType.TEXT
+
+
+@dataclass(frozen=True)
+class Reading:
+    """All that a source gave: rows as tuples, their lines, the bad rows, and each block's end."""
+
+    rows: list[tuple[Any, ...]]
+    lines: list[int]
+    bad: list[BadRow]
+    ends: list[Position]
+
+    @property
+    def bad_lines(self) -> list[int]:
+        return [row.line for row in self.bad]
+
+    def kinds(self) -> list[tuple[int, str | None, str]]:
+        """(line, column, kind of refusal) of every bad row."""
+        return [(row.line, row.column, row.reason.partition(":")[0]) for row in self.bad]
+
+
+def schema(**columns: ValueType | RawColumn) -> RawSchema:
+    """``schema(user=INTEGER, tags=many(TEXT))``."""
+    return RawSchema(
+        tuple(
+            RawColumn(name, kind)
+            if isinstance(kind, ValueType)
+            else RawColumn(name, kind.type, kind.many, kind.delimiter, kind.required)
+            for name, kind in columns.items()
+        )
+    )
+
+
+def many(kind: ValueType, delimiter: str = "|", required: bool = False) -> RawColumn:
+    return RawColumn("", kind, many=True, delimiter=delimiter, required=required)
+
+
+def required(kind: ValueType) -> RawColumn:
+    return RawColumn("", kind, required=True)
+
+
+def read(source: Source, start: Position = Position()) -> Reading:  # noqa: B008
+    """Read ``source`` to its end and check what every block promises."""
+    reading = Reading([], [], [], [])
+    for block in source.blocks(start):
+        block.table.validate(full=True)
+        assert len(block.lines) == block.table.num_rows
+        reading.rows.extend(zip(*block.table.to_pydict().values(), strict=True))
+        reading.lines.extend(block.lines.tolist())
+        reading.bad.extend(block.bad)
+        reading.ends.append(block.end)
+    return reading
+
+
+def read_csv(
+    folder: Path, text: str | bytes, columns: RawSchema, /, block_bytes: int = 2**20, **config: Any
+) -> Reading:
+    """Write ``text`` to a CSV file and read it."""
+    path = folder / "log.csv"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    source = open_source(CsvSource(files=["log.csv"], **config), folder, columns, block_bytes=block_bytes)
+    return read(source)
+
+
+def lines(*rows: str) -> str:
+    return "\n".join(rows) + "\n"
+
+
+@contextmanager
+def as_nobody(folder: Path) -> Iterator[None]:
+    """Give up the superuser's rights, which no permission binds, but let the way to ``folder`` stand open."""
+    if os.geteuid() != 0:
+        yield
+        return
+    closed = {path: path.stat().st_mode for path in (folder, *folder.parents) if not path.stat().st_mode & stat.S_IXOTH}
+    for path in closed:
+        path.chmod(0o755)
+    os.seteuid(65534)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+        for path, mode in closed.items():
+            path.chmod(mode)

@@ -1,0 +1,206 @@
+"""Which files a source reads, and what it says about those it cannot read."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import random
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from reader_kit import INTEGER, as_nobody, schema
+
+from ziggurat.core.errors import DataError
+from ziggurat.data.csv_reader import CsvSource
+from ziggurat.data.reader import Source
+from ziggurat.data.source import open_source
+
+COLUMNS = schema(user=INTEGER)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    for name in ("b.csv", "a.csv", "more/c.tsv", "more/.hidden.csv", "_SUCCESS", "notes.md"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text("user\n7\n")
+    (tmp_path / "more/d.csv.gz").write_bytes(gzip.compress(b"user\n7\n"))
+    return tmp_path
+
+
+def opened(folder: Path, *files: str, **options: int) -> Source:
+    return open_source(CsvSource(files=list(files)), folder, COLUMNS, **options)
+
+
+def names(folder: Path, *files: str) -> list[str]:
+    return [path.relative_to(folder).as_posix() for path in opened(folder, *files).paths]
+
+
+def test_files_folders_and_globs(folder: Path) -> None:
+    assert names(folder, "b.csv", "a.csv") == ["b.csv", "a.csv"]
+    assert names(folder, ".") == ["a.csv", "b.csv", "more/c.tsv", "more/d.csv.gz"]
+    assert names(folder, "more") == ["more/c.tsv", "more/d.csv.gz"]
+    assert names(folder, "*.csv") == ["a.csv", "b.csv"]
+    assert names(folder, "**/*.csv*") == ["a.csv", "b.csv", "more/.hidden.csv", "more/d.csv.gz"]
+    assert names(folder, str(folder / "more" / "[c]*")) == ["more/c.tsv"]
+    assert names(folder, "b.csv", "*.csv", "b.csv") == ["b.csv", "a.csv"]
+
+
+def test_a_name_that_looks_like_a_glob_is_a_file_where_there_is_one(folder: Path) -> None:
+    (folder / "a[1].csv").write_text("user\n7\n")
+    assert names(folder, "a[1].csv") == ["a[1].csv"]
+
+
+def test_files_given_stand_in_for_the_sources_own(folder: Path) -> None:
+    source = open_source(CsvSource(files=["absent.csv"]), folder, COLUMNS, ["b.csv"])
+    assert source.paths == (folder / "b.csv",)
+
+
+@pytest.mark.parametrize(
+    ("files", "message"),
+    [
+        (["c.csv"], r"c\.csv: no such file\n  mend: did you mean '.*/[ab]\.csv'\?"),
+        (["mroe/c.tsv"], r"mroe/c\.tsv: no such file\n  mend: did you mean '.*/more'\?"),
+        (["more/zzzzz"], r"zzzzz: no such file\n  mend: .*/more holds: \.hidden\.csv, c\.tsv, d\.csv\.gz"),
+        (["*.parquet"], r"\*\.parquet: no file matches this pattern"),
+        (["more/*/*"], r"no file matches this pattern"),
+        ([], r"the source names no files"),
+    ],
+)
+def test_files_that_are_not_there(folder: Path, files: list[str], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        opened(folder, *files)
+
+
+def test_a_folder_without_a_file_of_the_format(folder: Path) -> None:
+    (folder / "empty").mkdir()
+    (folder / "empty" / "x.parquet").touch()
+    with pytest.raises(DataError, match=r"empty: no file in this folder ends in \.csv, \.tsv"):
+        opened(folder, "empty")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", r"log\.csv: the file is empty \(0 bytes\)"),
+        (b"\n\r\n\n", r"log\.csv: the file holds no rows, only empty lines"),
+        (b"user\n", r"log\.csv: the file holds a header but no rows"),
+        (b"user", r"log\.csv: the file holds a header but no rows"),
+    ],
+)
+def test_files_without_rows(tmp_path: Path, content: bytes, message: str) -> None:
+    (tmp_path / "log.csv").write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        opened(tmp_path, "log.csv")
+
+
+def test_a_compressed_file_of_nothing(tmp_path: Path) -> None:
+    (tmp_path / "log.csv.gz").write_bytes(gzip.compress(b""))
+    with pytest.raises(DataError, match=r"log\.csv\.gz: the file is empty once decompressed"):
+        opened(tmp_path, "log.csv.gz")
+
+
+@pytest.mark.parametrize("locked", ["folder/log.csv", "folder"])
+@pytest.mark.parametrize("named", ["folder/log.csv", "folder", "folder/*.csv"])
+def test_no_permission(tmp_path: Path, locked: str, named: str) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder/log.csv").write_text("user\n7\n")
+    (tmp_path / locked).chmod(0)
+    try:
+        with (
+            as_nobody(tmp_path),
+            pytest.raises(DataError, match=r"folder(/log\.csv|/\*\.csv)?: no permission to read\n  mend: .*chmod"),
+        ):
+            opened(tmp_path, named)
+    finally:
+        (tmp_path / locked).chmod(0o755)
+
+
+def test_a_fingerprint_changes_with_names_sizes_and_times_alone(
+    folder: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    first = opened(folder, "a.csv", "b.csv").fingerprint()
+    assert opened(folder, "a.csv", "b.csv").fingerprint() == first
+    assert opened(folder, "b.csv", "a.csv").fingerprint() != first
+    assert opened(folder, "a.csv").fingerprint() != first
+    moved = folder.rename(tmp_path_factory.mktemp("elsewhere") / "data")
+    assert opened(moved, "a.csv", "b.csv").fingerprint() == first
+    os.utime(moved / "a.csv", ns=(0, 0))
+    assert opened(moved, "a.csv", "b.csv").fingerprint() != first
+
+
+def long_log(path: Path) -> None:
+    path.write_text("user\n" + "".join(f"{n}\n" for n in range(10_000)))
+
+
+@pytest.mark.parametrize(
+    ("harm", "message"),
+    [
+        (Path.unlink, r"log\.csv: vanished while it was being read .*\n  mend: put the file back"),
+        (
+            lambda path: path.write_text("user\n1\n"),
+            r"log\.csv: changed while it was being read \(48895 bytes before, 7 now\)",
+        ),
+        (lambda path: os.utime(path, ns=(1, 1)), r"log\.csv: changed while it was being read"),
+    ],
+    ids=["vanishes", "is cut", "is touched"],
+)
+def test_a_file_that_changes_in_the_middle(tmp_path: Path, harm: object, message: str) -> None:
+    long_log(tmp_path / "log.csv")
+    blocks = opened(tmp_path, "log.csv", block_bytes=1_000).blocks()
+    next(blocks)
+    assert callable(harm)
+    harm(tmp_path / "log.csv")
+    with pytest.raises(DataError, match=message):
+        list(blocks)
+
+
+def test_a_second_file_that_vanished_after_opening(tmp_path: Path) -> None:
+    long_log(tmp_path / "1.csv")
+    long_log(tmp_path / "2.csv")
+    source = opened(tmp_path, "1.csv", "2.csv")
+    (tmp_path / "2.csv").unlink()
+    blocks = source.blocks()
+    assert next(blocks).table.num_rows == 10_000
+    with pytest.raises(DataError, match=r"2\.csv: vanished"):
+        next(blocks)
+
+
+@pytest.mark.parametrize("codec", ["gzip", "zstd"])
+@pytest.mark.parametrize("harm", ["truncated", "overwritten"])
+def test_damaged_compressed_files(tmp_path: Path, codec: str, harm: str) -> None:
+    numbers = random.Random(0).sample(range(10**9), 50_000)
+    stored = bytearray(pa.compress(b"user\n" + b"".join(b"%d\n" % n for n in numbers), codec, asbytes=True))
+    middle = len(stored) // 2
+    if harm == "truncated":
+        del stored[middle:]
+    else:
+        stored[middle : middle + 2_000] = bytes(2_000)
+    path = tmp_path / ("log.csv.gz" if codec == "gzip" else "log.csv.zst")
+    path.write_bytes(stored)
+    source = opened(tmp_path, path.name, block_bytes=10_000)
+    rows: list[int] = []
+
+    def read_on() -> None:
+        for block in source.blocks():
+            rows.extend(block.table.column("user").to_pylist())
+
+    with pytest.raises(
+        DataError, match=rf"{path.name}: truncated or corrupt {codec} data .*\n  mend: copy or download"
+    ):
+        read_on()
+    assert len(rows) < len(numbers)
+    if harm == "truncated":
+        assert rows == numbers[: len(rows)]
+
+
+def test_a_text_file_named_as_if_compressed(tmp_path: Path) -> None:
+    (tmp_path / "log.csv.gz").write_text("user\n7\n")
+    with pytest.raises(DataError, match=r"log\.csv\.gz: truncated or corrupt gzip data"):
+        opened(tmp_path, "log.csv.gz")
+
+
+def test_a_compressed_file_named_as_if_it_were_text(tmp_path: Path) -> None:
+    (tmp_path / "log.csv").write_bytes(gzip.compress(b"user\n7\n"))
+    with pytest.raises(DataError, match=r"not UTF-8.*\n  mend: .*\.gz or \.zst"):
+        opened(tmp_path, "log.csv")
