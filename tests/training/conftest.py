@@ -35,10 +35,8 @@ def write_log(path: Path, rows: int = ROWS, seed: int = 0) -> None:
         out.writerow(["user", "item", "age", "tags", "history", "click", "buy", "when", "note"])
         for i in range(rows):
             shown_age = "" if i % 17 == 0 else f"{age[i]:.2f}"
-            out.writerow(
-                [f"u{users[i]}", items[i], shown_age, "|".join(map(str, tags[i])), "|".join(map(str, history[i]))]
-                + [click[i], buy[i], 1000 + i, f"row {i}, quoted"]
-            )
+            bags = ("|".join(map(str, ids)) for ids in (tags[i], history[i]))
+            out.writerow([f"u{users[i]}", items[i], shown_age, *bags, click[i], buy[i], 1000 + i, f"row {i}, quoted"])
 
 
 def config_values(folder: Path) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import codecs
 import json
-from collections.abc import Iterator
+from collections.abc import Sequence, Iterator
 from typing import Any, ClassVar, Literal
 
 import numpy as np

@@ -78,7 +78,7 @@ class Source(ABC):
 
     @abstractmethod
     def other_columns(self) -> tuple[RawColumn, ...]:
-        """Columns of the first file that the schema leaves out, declared so that they can be carried along unchanged."""
+        """Columns of the first file that the schema leaves out, declared so that they are carried along unchanged."""
 
     @abstractmethod
     def blocks(self, start: Position = Position()) -> Iterator[RawBlock]:  # noqa: B008 (frozen)

@@ -41,7 +41,7 @@ class EmbeddingsConfig(Config):
     """Standard deviation of the normal initial weights."""
     l2: float = pydantic.Field(default=0.0, ge=0)
     """Adds l2/2 * (squared norm of the batch's looked-up vectors, per row of the batch) to the loss."""
-    tables: dict[str, TableConfig] = {}
+    tables: dict[str, TableConfig] = pydantic.Field(default_factory=dict[str, TableConfig])
     """Exceptions by table name."""
 
 
@@ -93,4 +93,4 @@ def _pooling(table: str, features: tuple[str, ...], pooling: Mapping[str, Poolin
             f"features of table {table!r} pool differently ({pairs}), but a table has one pooling",
             "give them the same `pooling`, or a table each",
         )
-    return next(iter(found), "sum")
+    return next(iter(found)) if found else "sum"

@@ -14,8 +14,8 @@ def fill_initial(weight_RD: Tensor, table: str, std: float, seed: int, first_row
     """Fill rows ``first_row ...`` of a table (or of its shard) with N(0, std²), in place.
 
     Rows are drawn in chunks of 4,096 from a generator seeded by (seed, table, chunk), so a shard that begins anywhere
-    holds the same numbers as the whole table would. Chunks are drawn whole: torch's numbers depend on how many are asked
-    for at once.
+    holds the same numbers as the whole table would. Chunks are drawn whole: torch's numbers depend on how many are
+    asked for at once.
     """
     rows, dim = weight_RD.shape
     position = 0

@@ -76,6 +76,16 @@ def prepare(
     return folder
 
 
+def dataset_fingerprint(data: DataConfig, features: Sequence[FeatureConfig]) -> str:
+    """What tells the dataset of these configs and files from any other; looks at the files' heads only.
+
+    Raises:
+        ConfigError, DataError: as :func:`prepare`, as far as configs and file heads can tell.
+    """
+    sources = _open_sources(data, features)
+    return Preparation.plan(data, features, [item.source.fingerprint() for item in sources]).fingerprint
+
+
 def _open_sources(data: DataConfig, features: Sequence[FeatureConfig]) -> list[SplitSource]:
     """The sources that hold training, validation and test rows; a single one unless files decide the split."""
     schema = raw_schema(data, features)

@@ -8,8 +8,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 import signal
 import time
 from dataclasses import dataclass
@@ -22,6 +20,7 @@ from ziggurat.core.engine import check_engine
 from ziggurat.core.files import write_json
 from ziggurat.core.progress import Progress, Silent
 from ziggurat.data.dataset import Dataset, Split
+from ziggurat.features.prepare import dataset_fingerprint
 from ziggurat.features.prepare import prepare as prepare_dataset
 from ziggurat.metrics.metric_set import MetricSet
 from ziggurat.training.engine import pick_device, process_group
@@ -70,13 +69,17 @@ def prepare(experiment: Experiment, folder: str | Path | None = None, progress: 
 
     Args:
         experiment: whose ``data`` and ``features`` sections count.
-        folder: where to; default ``prepared/NAME-xxxxxxxx``, the last part telling configs apart.
+        folder: where to; default ``prepared/NAME-xxxxxxxx``, the last part telling configs and raw files apart.
         progress: where to show it.
 
     Raises:
         DataError, ConfigError, FeatureError: bad input, named by file, line, column and value.
     """
-    chosen = Path("prepared") / f"{experiment.name}-{config_digest(experiment)[:8]}" if folder is None else Path(folder)
+    if folder is None:
+        digest = dataset_fingerprint(experiment.data, experiment.features)[:8]
+        chosen = Path("prepared") / f"{experiment.name}-{digest}"
+    else:
+        chosen = Path(folder)
     return Dataset(prepare_dataset(experiment.data, experiment.features, chosen, progress or Silent()))
 
 
@@ -151,12 +154,6 @@ def evaluate(
             evaluation.slices,
             progress,
         )
-
-
-def config_digest(experiment: Experiment) -> str:
-    """SHA-256 of the sections that decide what the prepared dataset holds."""
-    content = experiment.model_dump(mode="json", include={"data": True, "features": True})
-    return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def _finish(run: Run, trainer: Trainer, seconds: float, progress: Progress) -> dict[str, Any]:

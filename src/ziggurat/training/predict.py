@@ -73,9 +73,9 @@ class Predictor:
         self._open = contextlib.ExitStack()
         with contextlib.ExitStack() as stack:
             stack.enter_context(process_group(self._device))
-            self._recommender = assemble(self.run.experiment, self.transform.schema, self._device).recommender
-            restore(self._recommender, self.run.checkpoints.load(checkpoint))
-            self._recommender.eval()
+            self.recommender = assemble(self.run.experiment, self.transform.schema, self._device).recommender
+            restore(self.recommender, self.run.checkpoints.load(checkpoint))
+            self.recommender.eval()
             self._open = stack.pop_all()
 
     def __enter__(self) -> Predictor:
@@ -112,7 +112,7 @@ class Predictor:
         with torch.no_grad():
             for start in range(0, columns.rows, self._batch_size):
                 rows = np.arange(start, min(start + self._batch_size, columns.rows))
-                logits_BT, _ = self._recommender(columns.batch(rows).to(self._device))
+                logits_BT, _ = self.recommender(columns.batch(rows).to(self._device))
                 parts.append(torch.sigmoid(logits_BT).cpu().numpy())
         return encoded.kept_rows, np.concatenate(parts)
 

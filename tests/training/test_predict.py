@@ -1,0 +1,155 @@
+"""Prediction on raw rows equals evaluation on the prepared rows, from files of every format and from memory."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+import pytest
+
+import ziggurat
+from tests.training.conftest import ROWS, MakeExperiment, write_log
+from ziggurat.core.errors import ConfigError, DataError, RunFolderError
+from ziggurat.data.columns import Columns
+from ziggurat.data.dataset import Dataset
+from ziggurat.training import api
+
+TOLERANCE = 1e-6  # the same float32 arithmetic in batches of other sizes
+
+
+def prepared_probabilities(run: Path, dataset: Dataset) -> dict[int, float]:
+    """Row's time -> probability, by evaluating the prepared rows of all splits."""
+    found: dict[int, float] = {}
+    with api.Predictor(run) as predictor:
+        for split in ("train", "validation", "test"):
+            blocks = dataset.split(split)
+            for block in range(len(blocks.blocks)):
+                rows = blocks.read(block)
+                batch = Columns([rows], dataset.schema).batch(np.arange(rows.num_rows))
+                logits_BT, _ = predictor.recommender(batch)
+                probabilities = logits_BT.sigmoid().detach()[:, 0].tolist()
+                found.update(zip(rows["@time"].to_pylist(), probabilities, strict=True))
+    return found
+
+
+@pytest.fixture
+def run(make_experiment: MakeExperiment) -> Path:
+    experiment = make_experiment(data__time="when", training__epochs=2)
+    return api.train(experiment, "run").run.folder
+
+
+def test_raw_rows_score_as_prepared_rows(run: Path) -> None:
+    prepared = prepared_probabilities(run, api.load_run(run).dataset())
+    outcome = api.predict_files(run, ["log.csv"], Path("out.csv"))
+    assert (outcome.rows, outcome.quarantined) == (ROWS, 0)
+    with Path("out.csv").open(newline="") as file:
+        scored = list(csv.DictReader(file))
+    assert len(prepared) == len(scored) == ROWS
+    worst = max(abs(float(row["probability"]) - prepared[int(row["when"])]) for row in scored)
+    assert worst <= TOLERANCE
+
+
+def test_every_column_of_the_log_comes_out_unchanged(run: Path) -> None:
+    api.predict_files(run, ["log.csv"], Path("out.csv"))
+    with Path("log.csv").open(newline="") as before, Path("out.csv").open(newline="") as after:
+        raw, scored = list(csv.DictReader(before)), list(csv.DictReader(after))
+    for left, right in zip(raw, scored, strict=True):
+        for name, value in left.items():
+            if name == "age" and value:
+                assert float(right[name]) == float(value)
+            else:
+                assert right[name] == value, name
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tsv", "jsonl", "parquet"])
+def test_every_output_format_holds_the_same(run: Path, suffix: str) -> None:
+    out = Path(f"out.{suffix}")
+    api.predict_files(run, ["log.csv"], out)
+    read: dict[str, Any] = {
+        "csv": lambda: pl.read_csv(out),
+        "tsv": lambda: pl.read_csv(out, separator="\t"),
+        "jsonl": lambda: pl.read_ndjson(out),
+        "parquet": lambda: pl.read_parquet(out),
+    }
+    frame = read[suffix]()
+    expected = api.predict(run, pl.read_csv("log.csv", schema_overrides={"tags": pl.String, "history": pl.String}))
+    np.testing.assert_allclose(frame["probability"].to_numpy(), expected[:, 0], atol=TOLERANCE)
+    assert frame["note"].to_list() == [f"row {i}, quoted" for i in range(ROWS)]
+
+
+def test_rows_in_memory_in_three_forms(run: Path) -> None:
+    columns: dict[str, list[Any]] = {
+        "user": ["u1", "u2", None],
+        "item": [3, 4, 99999],
+        "age": [20.0, None, 3.5],
+        "tags": [[1, 2], [], [0]],
+        "history": [[5], [1, 2, 3, 4], []],
+    }
+    first = ziggurat.predict(run, columns)
+    assert first.shape == (3, 1)
+    np.testing.assert_array_equal(first, ziggurat.predict(run, pa.table(columns)))
+    np.testing.assert_array_equal(first, ziggurat.predict(run, pl.DataFrame(columns)))
+
+
+def test_bad_rows_are_set_aside_and_the_others_keep_their_order(run: Path) -> None:
+    lines = Path("log.csv").read_text().splitlines()
+    lines[5] = "u1,not a number,3,1,2,1,0,1004,x"
+    lines[9] = "u1,3"
+    Path("broken.csv").write_text("\n".join(lines) + "\n")
+    outcome = api.predict_files(run, ["broken.csv"], Path("out.csv"))
+    assert (outcome.rows, outcome.quarantined) == (ROWS - 2, 2)
+    bad = [json.loads(line) for line in outcome.quarantine.read_text().splitlines()]
+    assert [(row["line"], row["column"]) for row in bad] == [(6, "item"), (10, None)]
+    times = pl.read_csv("out.csv")["when"].to_list()
+    assert times == [1000 + i for i in range(ROWS) if i not in {4, 8}]
+
+
+def test_labels_need_not_be_there(run: Path) -> None:
+    pl.read_csv("log.csv").drop("click", "buy", "when").write_csv("unlabelled.csv")
+    assert api.predict_files(run, ["unlabelled.csv"], Path("out.parquet")).rows == ROWS
+
+
+def test_the_run_predicts_after_its_dataset_is_gone(run: Path) -> None:
+    import shutil
+
+    shutil.rmtree("prepared")
+    assert api.predict_files(run, ["log.csv"], Path("out.csv")).rows == ROWS
+    with pytest.raises(DataError, match="no prepared dataset"):
+        api.evaluate(run)
+
+
+def test_what_cannot_be_done_is_refused_and_leaves_nothing(run: Path) -> None:
+    with pytest.raises(ConfigError, match=r"cannot tell the output format from '.xls'"):
+        api.predict_files(run, ["log.csv"], Path("out.xls"))
+    with pytest.raises(DataError, match="column 'item'"):
+        pl.read_csv("log.csv").drop("item").write_csv("less.csv")
+        api.predict_files(run, ["less.csv"], Path("out.csv"))
+    with pytest.raises(DataError, match="no column 'user'"):
+        api.predict(run, {"item": [1]})
+    with pytest.raises(DataError, match=r"item.*'x'"):
+        api.predict(run, {"user": ["u"], "item": ["x"], "age": [1.0], "tags": [[1]], "history": [[1]]})
+    with pytest.raises(RunFolderError, match=r"no run folder[\s\S]*runs beside it: run"):
+        api.predict_files("rnu", ["log.csv"], Path("out.csv"))
+    api.predict_files(run, ["log.csv"], Path("first.csv"))
+    with pytest.raises(DataError, match="have a column 'probability' already"):
+        api.predict_files(run, ["first.csv"], Path("out.csv"))
+    assert not list(Path().glob("out.*"))
+    assert not list(Path().glob(".out.*"))
+
+
+def test_evaluation_of_a_run_repeats_its_results(run: Path) -> None:
+    results = api.load_run(run).results
+    assert results is not None
+    for split in ("validation", "test"):
+        assert api.evaluate(run, split).compute() == results["figures"][split]  # type: ignore[arg-type]
+
+
+def test_a_log_that_grew_needs_a_new_run(make_experiment: MakeExperiment, run: Path) -> None:
+    write_log(Path("log.csv"), ROWS + 100)
+    with pytest.raises(RunFolderError, match=r"was begun on dataset \w+, the data now prepares to"):
+        api.train(make_experiment(data__time="when", training__epochs=2), run)
