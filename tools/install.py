@@ -139,9 +139,7 @@ def choose_flavour() -> str:
     chosen = os.environ.get("ZIGGURAT_FLAVOUR", "")
     if chosen:
         if chosen not in FLAVOURS:
-            raise InstallError(
-                f"ZIGGURAT_FLAVOUR is {chosen!r}", f"set it to one of {', '.join(FLAVOURS)}, or unset it"
-            )
+            raise InstallError(f"ZIGGURAT_FLAVOUR is {chosen!r}", f"set it to {' or '.join(FLAVOURS)}, or unset it")
         return chosen
     program = shutil.which("nvidia-smi")
     if program is None:
@@ -248,9 +246,9 @@ def explained(output: Sequence[str], log: Path) -> InstallError:
         )
     elif "No space left" in text:
         mend = "free some space: the CPU flavour needs about 3 GB, CUDA about 10 GB"
-    elif "No matching distribution" in text or "Could not find a version" in text:
+    elif any(sign in text for sign in ("No matching distribution", "Could not find a version", "conflicting dep")):
         mend = (
-            "the index has no build for this Python and platform, or does not answer: use Python 3.11 on Linux"
+            "the index lacks a locked version for this Python and platform, or does not answer: take Python 3.11"
             " (make install PYTHON=python3.11), or name an index for torch in TORCH_INDEX"
         )
     else:
