@@ -24,7 +24,8 @@ class Contestant:
         command: how to start it, in the repository's root.
 
     Attributes:
-        details: what the process said about itself when it was ready.
+        threads: on how many it computes, by its own word.
+        versions: of the libraries that it brings along.
         losses: mean training loss of every epoch so far.
 
     Raises:
@@ -34,7 +35,8 @@ class Contestant:
     def __init__(self, name: str, command: Sequence[str | Path]) -> None:
         self.name = name
         self.losses: list[float] = []
-        self.details: dict[str, Any] = {}
+        self.threads = 1
+        self.versions: dict[str, str] = {}
         self._log = tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace")  # noqa: SIM115 - closed in __exit__
         self._process = subprocess.Popen(
             list(map(str, command)), cwd=ROOT, text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
@@ -43,7 +45,8 @@ class Contestant:
 
     def start(self) -> Self:
         """Wait until its data and model stand."""
-        self.details = self._answer()["ready"]
+        ready = self._answer()["ready"]
+        self.threads, self.versions = ready["threads"], ready["versions"]
         return self
 
     def epoch(self) -> float:

@@ -42,7 +42,8 @@ def main() -> None:
     class Park(Callback):
         def on_epoch_begin(self, epoch: int, logs: dict[str, float] | None = None) -> None:
             if epoch == 0:
-                rounds.ready(versions={"deepctr-torch": metadata.version("deepctr-torch")})
+                versions = {"deepctr-torch": metadata.version("deepctr-torch"), "torch (peers)": torch.__version__}
+                rounds.ready(torch.get_num_threads(), versions)
             rounds.begin()
 
         def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:

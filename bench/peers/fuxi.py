@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 
 from bench.peers.protocol import Rounds
 from bench.peers.workload import LABEL, Workload, columns
@@ -35,7 +36,9 @@ def main() -> None:
         feature_map = _feature_map(workload, Path(scratch))
         model = _model(workload, feature_map, rounds, Path(scratch), len(data[LABEL]))
         generator = _generator(loader, feature_map, data, Path(scratch), workload.batch_size)
-        rounds.ready(versions={"fuxictr": metadata.version("fuxictr")}, loader=loader)
+        rounds.ready(
+            torch.get_num_threads(), {"fuxictr": metadata.version("fuxictr"), "torch (peers)": torch.__version__}
+        )
         model.fit(generator, epochs=sys.maxsize)
 
 

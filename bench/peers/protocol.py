@@ -11,7 +11,6 @@ import json
 import os
 import sys
 import time
-from typing import Any
 
 
 class Rounds:
@@ -25,9 +24,9 @@ class Rounds:
         os.dup2(2, 1)
         self._start = 0.0
 
-    def ready(self, **details: Any) -> None:
-        """Say that everything is loaded and built; ``details`` are versions, parameter counts and the like."""
-        print(json.dumps({"ready": details}), file=self._answers)
+    def ready(self, threads: int = 1, versions: dict[str, str] | None = None) -> None:
+        """Say that everything is loaded and built, on how many threads it computes, and what takes part beside us."""
+        print(json.dumps({"ready": {"threads": threads, "versions": versions or {}}}), file=self._answers)
 
     def begin(self) -> None:
         """Wait for the next ``epoch``, then start the clock. Leaves the process when there is none."""

@@ -46,7 +46,7 @@ def main() -> None:
     tables.init_embedding_weights_uniform(-0.01, 0.01)
     model = DeepFM(len(workload.tables), workload.dim, workload.hidden)
     optimizer = torch.optim.Adam(model.parameters(), lr=workload.lr, fused=True)
-    rounds.ready()
+    rounds.ready(torch.get_num_threads())
     while True:
         rounds.begin()
         loss_sum = torch.zeros(())

@@ -14,6 +14,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import torch
+
 import ziggurat
 from bench.peers.protocol import Rounds
 from bench.peers.workload import LABEL, Workload, columns
@@ -71,7 +73,7 @@ class Parked:
     def start(self, stage: str, total: float | None, unit: str) -> None:
         self._stage = stage
         if stage == "train":
-            self._rounds.ready()
+            self._rounds.ready(torch.get_num_threads())
             self._rounds.begin()
 
     def advance(self, done: float, **figures: float | str) -> None:

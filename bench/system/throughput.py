@@ -27,7 +27,7 @@ OURS = {"ziggurat": "bench.system.ours", "handwritten": "bench.system.handwritte
 
 NOTES = (
     f"DeepFM, MLP {'-'.join(map(str, workloads.HIDDEN))}, embedding dim {workloads.DIM}, "
-    f"batch {workloads.BATCH_SIZE:,}, Adam for everything dense; torch's default number of threads in every process",
+    f"batch {workloads.BATCH_SIZE:,}, Adam for everything dense; every process on torch's default number of threads",
     "tables: ziggurat and the hand-written loop update touched rows with row-wise Adagrad inside backward; the peers "
     "know only dense gradients, so their Adam passes over every row of every table",
     "first-order term: the peers own a one-float table per feature, ziggurat and the hand-written loop read it from "
@@ -81,11 +81,12 @@ def _race(
     with contextlib.ExitStack() as stack:
         contestants = {name: stack.enter_context(Contestant(name, command)) for name, command in commands.items()}
         for contestant in contestants.values():
-            versions |= contestant.start().details.get("versions", {})
+            versions |= contestant.start().versions
         rounds = {name: contestant.epoch for name, contestant in contestants.items()}
         measured = interleave(rounds, warmups, repeats, lambda line: context.say(f"{workload.name} {line} rows/s"))
-        losses = ", ".join(f"{name} {contestant.losses[-1]:.3f}" for name, contestant in contestants.items())
-    notes.append(f"{workload.name}: {workload.source}; training loss of the last epoch: {losses}")
+    losses = ", ".join(f"{name} {contestant.losses[-1]:.3f}" for name, contestant in contestants.items())
+    threads = ", ".join(f"{name} {contestant.threads}" for name, contestant in contestants.items())
+    notes.append(f"{workload.name}: {workload.source}; threads: {threads}; loss of the last epoch: {losses}")
     return measured
 
 

@@ -76,7 +76,7 @@ sys.path.insert(0, {root!r})
 from bench.peers.protocol import Rounds
 rounds = Rounds()
 print("a library that chatters on standard output")
-rounds.ready(versions={{"thing": "1"}})
+rounds.ready(2, {{"thing": "1"}})
 for epoch in range(2):
     rounds.begin()
     rounds.end(rows=100 * (epoch + 1), loss=0.5 / (epoch + 1))
@@ -94,7 +94,7 @@ def driver(tmp_path: Path) -> list[str]:
 
 def test_a_contestant_takes_turns_and_ends_with_its_input(driver: list[str]) -> None:
     with Contestant("the driver", driver).start() as contestant:
-        assert contestant.details == {"versions": {"thing": "1"}}
+        assert (contestant.threads, contestant.versions) == (2, {"thing": "1"})
         assert contestant.epoch() > 0
         assert contestant.epoch() > 0
         assert contestant.losses == [0.5, 0.25]
