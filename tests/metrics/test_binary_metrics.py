@@ -14,6 +14,7 @@ from sklearn.metrics import log_loss, roc_auc_score
 from ziggurat.core.errors import DataError
 from ziggurat.metrics.binary import BinaryMetrics
 from ziggurat.metrics.config import MetricsConfig
+from ziggurat.metrics.rows import read_rows
 
 FINITE = st.floats(-20, 20, width=32)
 
@@ -157,6 +158,11 @@ def test_bad_input_is_named(labels, weights, groups, message):
     metrics = BinaryMetrics(grouped="group" in message)
     with pytest.raises(DataError, match=message):
         metrics.update([0.0, 1.0], labels, weights, groups)
+
+
+def test_weights_are_rounded_to_the_nearest_unit():
+    rows, _ = read_rows([0.0, 0.0, 0.0], [0, 1, 1], np.array([0.1, 1.0, 2.0**-26], np.float64))
+    assert rows.units_B.tolist() == [1_677_722, 1 << 24, 0]
 
 
 def test_weights_that_would_wrap_are_refused():

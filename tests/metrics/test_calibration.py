@@ -58,6 +58,12 @@ def test_hand_computed_with_weights_and_a_heavy_tie():
     assert found["ece_mass"] == pytest.approx(0.125, abs=1e-7)
 
 
+def test_a_tie_goes_where_its_middle_lies():
+    bins = calibration_bins(fed([-1, 0, 0, 0], [0, 1, 0, 0]).histogram, 2, "mass")
+    assert bins.weight_N.tolist() == [1, 3]
+    assert bins.observed_rate_N.tolist() == [0, pytest.approx(1 / 3)]
+
+
 def test_certain_predictions_fall_into_the_last_bin():
     bins = calibration_bins(fed([200.0, -200.0], [1, 0]).histogram, 10, "width")
     assert bins.mean_prediction_N.tolist() == pytest.approx([0, 1], abs=1e-80)

@@ -46,6 +46,7 @@ def test_prediction_histogram_shows_rare_events():
     logits, labels = sample(20_000)
     drawn = curves(fed(logits, labels).histogram, 20).predictions
     assert drawn.upper < 0.5
+    assert 0.001 < np.mean(1 / (1 + np.exp(-logits)) > drawn.upper) <= 0.005
     assert drawn.positive_N.sum() == pytest.approx(1)
     assert drawn.negative_N.sum() == pytest.approx(1)
     probability = 1 / (1 + np.exp(-logits.astype(np.float64)))

@@ -92,6 +92,23 @@ def test_reading_between_updates_changes_nothing():
     assert bits(read) == bits(quiet)
 
 
+def test_a_group_too_large_for_one_rank_is_dropped_on_all():
+    config = MetricsConfig(gauc_entries=100)
+    rng = np.random.default_rng(0)
+    logits, labels = rng.normal(size=160).astype(np.float32), rng.integers(0, 2, 160)
+    groups = np.repeat([5, 6, 7], [130, 20, 10])  # group 5 alone is over the budget
+    whole = BinaryMetrics(config, grouped=True)
+    whole.update(logits, labels, None, groups)
+    for first in (np.arange(128), np.arange(128, 160)):  # the rank that drops it merges, or is merged
+        second = np.setdiff1d(np.arange(160), first)
+        ranks = [BinaryMetrics(config, grouped=True) for _ in range(2)]
+        for rank, rows in zip(ranks, (first, second), strict=True):
+            rank.update(logits[rows], labels[rows], None, groups[rows])
+        ranks[0].merge(ranks[1])
+        assert pickle.dumps(ranks[0].state()) == pickle.dumps(whole.state())
+    assert whole.compute()["gauc_groups"] < 3
+
+
 def test_merging_leaves_the_other_as_it_was():
     data = columns()
     left, right = fed(TIGHT, data, np.arange(3000), []), fed(TIGHT, data, np.arange(3000, ROWS), [])

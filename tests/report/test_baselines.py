@@ -10,8 +10,8 @@ from sklearn.metrics import roc_auc_score
 from ziggurat.core.errors import DataError
 from ziggurat.metrics.binary import BinaryMetrics
 from ziggurat.report.baseline_data import BaselineData, BaselineSplit, Jagged, log_loss, subsample_rows
-from ziggurat.report.baseline_lightgbm import BAG_COLUMNS, fit_lightgbm
-from ziggurat.report.baseline_logistic import fit_logistic_regression
+from ziggurat.report.baseline_lightgbm import BAG_COLUMNS, TreeColumns, fit_lightgbm
+from ziggurat.report.baseline_logistic import OneHotColumns, fit_logistic_regression
 from ziggurat.report.baselines import fit_baselines, machine_threads
 
 ROWS = {"train": 4000, "validation": 1000, "test": 1500}
@@ -99,6 +99,42 @@ def test_ids_never_seen_in_training_are_survived(data, fit):
     assert ((probabilities > 0) & (probabilities < 1)).all()
 
 
+TRAIN = BaselineSplit(
+    dense_BF=np.array([[1.0], [3.0]], np.float32),
+    categorical={"item": np.array([4, 9])},
+    bags={"tags": Jagged(np.array([0, 3, 3]), np.array([2, 7, 2]))},
+    labels_B=np.array([0, 1], np.float32),
+)
+LATER = BaselineSplit(
+    dense_BF=np.array([[5.0], [2.0]], np.float32),
+    categorical={"item": np.array([9, 5])},  # 5 was never seen
+    bags={"tags": Jagged(np.array([0, 1, 5]), np.array([7, 8, 2, 2, 0]))},  # nor were 8 and 0
+    labels_B=np.array([0, 1], np.float32),
+)
+
+
+def test_one_hot_columns_by_hand():
+    columns = OneHotColumns(TRAIN)
+    assert columns.count == 5  # dense; items 4, 9; tags 2, 7
+    np.testing.assert_allclose(columns.matrix(TRAIN).toarray(), [[-1, 1, 0, 2 / 3, 1 / 3], [1, 0, 1, 0, 0]])
+    np.testing.assert_allclose(columns.matrix(LATER).toarray(), [[3, 0, 1, 0, 1], [0, 0, 0, 1 / 2, 0]])
+
+
+def test_tree_columns_by_hand():
+    columns = TreeColumns(TRAIN)
+    assert columns.categorical_positions == [1]
+    # Dense, item, number of tags, how often tag 2, how often tag 7.
+    assert columns.matrix(TRAIN).tolist() == [[1, 4, 3, 2, 1], [3, 9, 0, 0, 0]]
+    assert columns.matrix(LATER).tolist() == [[5, 9, 1, 0, 1], [2, 5, 4, 2, 0]]
+
+
+def test_tree_columns_keep_the_most_frequent_ids_of_a_bag():
+    ids = np.concatenate([np.arange(100), np.arange(30, 94)])
+    bag = {"tags": Jagged(np.array([0, len(ids)]), ids)}
+    train = BaselineSplit(np.zeros((1, 0), np.float32), {}, bag, np.ones(1, np.float32))
+    assert TreeColumns(train).matrix(train).tolist() == [[164, *[2] * BAG_COLUMNS]]
+
+
 @pytest.mark.parametrize("fit", [fit_logistic_regression, fit_lightgbm])
 def test_weights_shift_the_predictions(data, fit):
     columns, truth = data
@@ -166,4 +202,3 @@ def test_threads_follow_the_environment(monkeypatch):
     assert machine_threads() == 1
     monkeypatch.delenv("OMP_NUM_THREADS")
     assert machine_threads() >= 1
-    assert BAG_COLUMNS == 64

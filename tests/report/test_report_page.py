@@ -119,6 +119,10 @@ def test_curves_are_drawn_where_the_values_lie():
     points = [tuple(map(float, pair.split(","))) for pair in line.get("points").split()]
     assert points[0] == (50.0, 262.0)  # (0, 0): left margin, height minus lower margin
     assert points[-1] == (342.0, 10.0)  # (1, 1): width minus right margin, upper margin
+    curve = PAGES["one task"].results[0].curves.roc
+    middle = len(points) // 2
+    assert points[middle][0] == pytest.approx(50 + 292 * curve.false_positive_rate_P[middle], abs=0.1)
+    assert points[middle][1] == pytest.approx(262 - 252 * curve.true_positive_rate_P[middle], abs=0.1)
 
 
 def test_empty_sections_leave_no_trace():

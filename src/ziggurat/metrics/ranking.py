@@ -42,6 +42,5 @@ def roc_curve(histogram: ScoreHistogram, max_points: int = 200) -> RocCurve:
     false = np.concatenate([[0], np.cumsum(histogram.negative_K[::-1])]) / negatives
     if len(true) > max_points:
         chosen = np.unique(np.searchsorted(true + false, np.linspace(0.0, 2.0, max_points)).clip(0, len(true) - 1))
-        chosen[0], chosen[-1] = 0, len(true) - 1
         true, false = true[chosen], false[chosen]
     return RocCurve(false, true)

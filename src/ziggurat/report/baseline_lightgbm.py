@@ -62,7 +62,7 @@ def fit_lightgbm(
     used = data.capped(row_cap, seed)
     progress = progress or Silent()
     progress.start("LightGBM", len(GRID), "settings")
-    columns = _Columns(used.train)
+    columns = TreeColumns(used.train)
     fixed = {
         "objective": "binary",
         "metric": "binary_logloss",
@@ -106,7 +106,7 @@ def fit_lightgbm(
 
 
 def _dataset(
-    columns: _Columns, split: BaselineSplit, parameters: dict[str, Any], reference: lightgbm.Dataset | None
+    columns: TreeColumns, split: BaselineSplit, parameters: dict[str, Any], reference: lightgbm.Dataset | None
 ) -> lightgbm.Dataset:
     return lightgbm.Dataset(
         columns.matrix(split),
@@ -123,7 +123,7 @@ def _predict(booster: lightgbm.Booster, matrix: npt.NDArray[Any], threads: int) 
     return np.asarray(predicted, np.float64)
 
 
-class _Columns:
+class TreeColumns:
     """The columns of the matrix, fitted on the training split: which ids of each bag have one."""
 
     def __init__(self, train: BaselineSplit) -> None:

@@ -55,7 +55,7 @@ def fit_logistic_regression(
     progress = progress or Silent()
     progress.start("logistic regression", len(C_GRID) + 1, "settings")
     with threadpool_limits(limits=threads):
-        encoder = _OneHot(used.train)
+        encoder = OneHotColumns(used.train)
         train, validation = encoder.matrix(used.train), encoder.matrix(used.validation)
         fits = _tune(used, train, validation, seed, progress)
         settings, loss, model = min(fits, key=lambda fit: fit[1])
@@ -112,7 +112,7 @@ def _fit(
     return settings, log_loss(probabilities_B, data.validation.labels_B, data.validation.weights_B), model
 
 
-class _OneHot:
+class OneHotColumns:
     """Columns fitted on the training split: dense moments, and which ids have a column."""
 
     def __init__(self, train: BaselineSplit) -> None:
