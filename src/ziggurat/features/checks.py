@@ -19,7 +19,7 @@ from ziggurat.core.hashing import hash_array
 from ziggurat.core.schema import GROUP_COLUMN, TIME_COLUMN, WEIGHT_COLUMN, label_column
 from ziggurat.data.blocks import BadRow, RawBlock
 from ziggurat.data.refusals import TEXT_LIMIT, refusal
-from ziggurat.features.columns import numbers
+from ziggurat.features.columns import numbers, plain
 from ziggurat.features.config import CategoricalFeature, LabelConfig, Targets
 from ziggurat.features.identity import IdentityConfig
 from ziggurat.features.tables import TableEncoding
@@ -91,15 +91,11 @@ def check_rows(block: RawBlock, targets: Targets | None, tables: Mapping[str, Ta
 
 def keys(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
     """A group or key column as int64: integers as they are, text by its hash, :data:`NO_GROUP` for null."""
-    array = pa.concat_arrays(column.chunks) if column.num_chunks != 1 else column.chunk(0)
-    if pa.types.is_dictionary(array.type):
-        codes = array.indices.fill_null(len(array.dictionary)).to_numpy()
-        return np.append(_key_values(array.dictionary), NO_GROUP)[codes]
-    present = _key_values(array.drop_null())
-    if not array.null_count:
+    present = _key_values(plain(column).drop_null().combine_chunks())
+    if not column.null_count:
         return present
-    out = np.full(len(array), NO_GROUP, np.int64)
-    out[array.is_valid().to_numpy(zero_copy_only=False)] = present
+    out = np.full(len(column), NO_GROUP, np.int64)
+    out[column.is_valid().to_numpy()] = present
     return out
 
 
@@ -112,8 +108,7 @@ def _key_values(values: pa.Array) -> npt.NDArray[np.int64]:
 def _label(column: pa.ChunkedArray, label: LabelConfig) -> tuple[npt.NDArray[np.float32], _Refusal]:
     place, needed = label.source_column, f"label {label.name!r} needs a value"
     if isinstance(label.equals, str):
-        plain = column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
-        positive = pc.equal(plain, label.equals).fill_null(False).to_numpy()
+        positive = pc.equal(plain(column), label.equals).fill_null(False).to_numpy()
         empty = _Refusal(place, column.is_null().to_numpy(), "label is missing", needed, "mend the row")
         return positive.astype(np.float32), empty
     values = numbers(column)
@@ -128,7 +123,7 @@ def _label(column: pa.ChunkedArray, label: LabelConfig) -> tuple[npt.NDArray[np.
 
 
 def _time(column: pa.ChunkedArray, name: str) -> tuple[npt.NDArray[Any], _Refusal]:
-    values = column.fill_null(0).to_numpy()
+    values = plain(column).fill_null(0).to_numpy()
     outside = np.abs(values) >= 2.0**63 if values.dtype == np.float64 else np.zeros(len(values), np.bool_)
     rule = "a time is a number between -2^63 and 2^63"
     return values, _Refusal(name, column.is_null().to_numpy() | outside, "not a time", rule, "mend the row")
@@ -155,8 +150,8 @@ def _identity(table: pa.Table, tables: Iterable[TableEncoding]) -> Iterator[_Ref
 
 
 def _outside(values: pa.Array | pa.ChunkedArray, rows: int) -> Mask:
-    plain = values.cast(pa.int64())
-    fine = pc.and_(pc.greater_equal(plain, 0), pc.less(plain, rows)).fill_null(False)
+    ids = values.cast(pa.int64())
+    fine = pc.and_(pc.greater_equal(ids, 0), pc.less(ids, rows)).fill_null(False)
     return ~np.asarray(fine)
 
 

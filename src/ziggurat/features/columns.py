@@ -74,8 +74,13 @@ class Codes:
 
 def numbers(column: pa.ChunkedArray) -> npt.NDArray[np.float64]:
     """An int64 or float64 column as float64, NaN for null."""
-    floats = pc.cast(column, pa.float64(), safe=False)
+    floats = pc.cast(plain(column), pa.float64(), safe=False)
     return floats.fill_null(float("nan")).to_numpy() if floats.null_count else floats.to_numpy()
+
+
+def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """The column's values, without the dictionary that a reader may have encoded them with."""
+    return column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
 
 
 def encode_column(column: pa.ChunkedArray) -> tuple[pa.Array, Codes]:
@@ -97,17 +102,28 @@ def _contiguous(column: pa.ChunkedArray) -> pa.Array:
     if column.num_chunks == 1:
         return column.chunk(0)
     if pa.types.is_dictionary(column.type):
-        column = column.unify_dictionaries()
+        unifiable = not any(chunk.dictionary.null_count for chunk in column.chunks)
+        column = column.unify_dictionaries() if unifiable else plain(column)
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], column.type)
 
 
 def _encode(array: pa.Array) -> tuple[pa.Array, CodeArray]:
-    encoded = array if pa.types.is_dictionary(array.type) else array.dictionary_encode()
+    given = pa.types.is_dictionary(array.type)
+    if given and array.dictionary.null_count:  # a dictionary may hold null as a value
+        array, given = array.cast(array.type.value_type), False
+    encoded = array if given else array.dictionary_encode()
     values, indices = encoded.dictionary, encoded.indices
-    if values.null_count:  # a dictionary may hold null as a value
-        plain = encoded.cast(values.type).dictionary_encode()
-        values, indices = plain.dictionary, plain.indices
     if not pa.types.is_integer(values.type):
         values = values.cast(pa.string())
     codes: CodeArray = (indices.fill_null(len(values)) if indices.null_count else indices).to_numpy()
-    return values, codes
+    return _used(values, codes) if given else (values, codes)
+
+
+def _used(values: pa.Array, codes: CodeArray) -> tuple[pa.Array, CodeArray]:
+    """Without the values of a given dictionary that no row holds: a refused row may have been the only one."""
+    used = np.bincount(codes, minlength=len(values) + 1) > 0
+    used[-1] = True  # missing
+    if used.all():
+        return values, codes
+    renumbered = np.cumsum(used) - 1
+    return values.take(pa.array(np.flatnonzero(used[:-1]))), renumbered[codes]

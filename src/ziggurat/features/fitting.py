@@ -175,6 +175,14 @@ def _encode(encoding: TableEncoding, chunks: Sequence[_Chunk]) -> tuple[Encoder,
 def merge_values(arrays: Sequence[pa.Array], value_type: ValueType) -> tuple[pa.Array, list[npt.NDArray[np.int32]]]:
     """The distinct values of all arrays, and each array as positions among them."""
     kind = pa.int64() if value_type is ValueType.INTEGER else pa.string()
-    encoded = pa.chunked_array(arrays, kind).dictionary_encode()
-    merged = encoded.chunk(encoded.num_chunks - 1).dictionary  # the chunks share one dictionary
-    return merged, [chunk.indices.to_numpy() for chunk in encoded.chunks]
+    encoded = iter(pa.chunked_array(arrays, kind).dictionary_encode().chunks)  # arrow leaves empty chunks out
+    merged = pa.array([], kind)
+    positions: list[npt.NDArray[np.int32]] = []
+    for array in arrays:
+        if len(array):
+            chunk = next(encoded)
+            merged = chunk.dictionary  # the same for all
+            positions.append(chunk.indices.to_numpy())
+        else:
+            positions.append(np.empty(0, np.int32))
+    return merged, positions

@@ -14,7 +14,7 @@ from ziggurat.core.statistics import FeatureStatistics, NumericStatistics, Table
 from ziggurat.data.dataset import SPLITS
 from ziggurat.data.split import TRAIN, Assignment
 from ziggurat.features.config import NumericFeature, Targets
-from ziggurat.features.moments import Moments, RowSample, quantiles
+from ziggurat.features.moments import Moments, MomentsStream, RowSample, quantiles
 from ziggurat.features.numeric import NumericChain
 from ziggurat.features.parts import Parts
 from ziggurat.features.preparation import Preparation
@@ -42,15 +42,18 @@ def measure_numbers(plan: Preparation, parts: Parts, assignments: Sequence[Assig
     """Exact moments, and a sample, of every raw numeric column over the training rows."""
     columns = plan.number_columns
     sample = RowSample(len(columns))
-    moments = dict.fromkeys(columns, Moments())
+    moments = {name: MomentsStream() for name in columns}
     if columns:
         for part, (start, assignment) in enumerate(zip(parts.starts, assignments, strict=True)):
             training = np.flatnonzero(assignment == TRAIN)
             values = {name: column[training] for name, column in parts.numbers(part, columns).items()}
             for name, column in values.items():
-                moments[name] = moments[name].merge(Moments.of(column))
+                moments[name].add(column)
             sample.add(start + training, [values[name] for name in columns])
-    return {name: NumericColumn(drawn, moments[name]) for name, drawn in zip(columns, sample.columns(), strict=True)}
+    return {
+        name: NumericColumn(drawn, moments[name].result())
+        for name, drawn in zip(columns, sample.columns(), strict=True)
+    }
 
 
 def fit_numbers(plan: Preparation, parts: Parts, assignments: Sequence[Assignment]) -> FittedNumbers:

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from ziggurat.core.hashing import hash_integers
 
 SAMPLE_ROWS = 262_144
+_MERGED_VALUES = 65_536
 
 _QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 
@@ -72,6 +73,26 @@ class Moments:
             max=max(self.max, other.max),
             zeros=self.zeros + other.zeros,
         )
+
+
+class MomentsStream:
+    """Moments of values that come in blocks of any size, the same to the last bit however they were cut."""
+
+    def __init__(self) -> None:
+        self._moments = Moments()
+        self._rest = np.empty(0, np.float64)
+
+    def add(self, values: npt.NDArray[np.float64]) -> None:
+        """Count more values, NaN for missing."""
+        joined = np.concatenate([self._rest, values])
+        whole = len(joined) - len(joined) % _MERGED_VALUES
+        for start in range(0, whole, _MERGED_VALUES):
+            self._moments = self._moments.merge(Moments.of(joined[start : start + _MERGED_VALUES]))
+        self._rest = joined[whole:].copy()
+
+    def result(self) -> Moments:
+        """Of all values so far."""
+        return self._moments.merge(Moments.of(self._rest))
 
 
 class RowSample:

@@ -1,0 +1,183 @@
+"""Preparation interrupted: killed at any moment, it goes on and leaves the same bytes."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from feature_kit import Experiment, experiment, write_csv
+
+from ziggurat.core.errors import RunFolderError
+from ziggurat.data.dataset import SPLITS, Dataset
+from ziggurat.features import staging
+from ziggurat.features.prepare import prepare
+
+FEATURES: list[dict[str, Any]] = [
+    {"name": "user", "kind": "categorical", "type": "integer"},
+    {"name": "tags", "kind": "bag", "encoder": {"name": "vocabulary", "min_count": 2, "oov_rows": 2}},
+    {"name": "x", "kind": "numeric", "transforms": [{"name": "quantile", "bins": 10}]},
+]
+
+# Small blocks and parts, so that a file of a megabyte is staged in dozens of them, each slowly enough to be hit.
+SCRIPT = """
+import json, sys, time
+from pathlib import Path
+from feature_kit import Experiment
+from ziggurat.core.config import parse_config
+from ziggurat.features import prepare as module, staging
+
+staging.PART_ROWS = 1000
+opened, encode = module.open_source, module.encode_parts
+module.open_source = lambda *args: opened(*args, block_bytes=8192)
+written = staging.write_part
+def slow(*args):
+    written(*args)
+    time.sleep(0.02)
+staging.write_part = slow
+settings = json.loads(sys.argv[1])
+parsed = parse_config(Experiment, settings)
+module.prepare(parsed.data, parsed.features, Path(sys.argv[2]))
+"""
+
+
+def settings_for(folder: Path) -> dict[str, Any]:
+    return {
+        "data": {
+            "folder": str(folder),
+            "source": {"name": "csv", "files": ["*.csv"]},
+            "labels": [{"name": "click"}],
+            "on_bad_row": "quarantine",
+            "split": {"name": "time_within_key", "key": "user"},
+            "time": "t",
+            "block_rows": 512,
+        },
+        "features": FEATURES,
+    }
+
+
+@pytest.fixture(scope="module")
+def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Two files of 15,000 rows, of which some hundreds are bad."""
+    folder = tmp_path_factory.mktemp("raw")
+    draw = np.random.default_rng(0)
+    rows = 15_000
+    for name in ("a", "b"):
+        columns: dict[str, list[Any]] = {
+            "user": draw.integers(0, 500, rows).tolist(),
+            "tags": ["|".join(f"tag{t}" for t in draw.zipf(1.5, draw.integers(1, 4)) % 5000) for _ in range(rows)],
+            "x": draw.normal(size=rows).round(4).tolist(),
+            "click": draw.choice([0, 1, 7], rows, p=[0.6, 0.39, 0.01]).tolist(),
+            "t": draw.integers(0, 10_000, rows).tolist(),
+        }
+        for row in draw.choice(rows, 100, replace=False):
+            columns["x"][row] = "wrong"
+        write_csv(folder / f"{name}.csv", columns)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def whole(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    folder = tmp_path_factory.mktemp("whole") / "prepared"
+    process = start(raw, folder)
+    assert process.wait() == 0
+    return contents(folder)
+
+
+def start(raw: Path, folder: Path) -> subprocess.Popen[bytes]:
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    command = [sys.executable, "-c", SCRIPT, json.dumps(settings_for(raw)), str(folder)]
+    return subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+def staged_parts(folder: Path) -> int:
+    journal = folder / ".staging" / "journal.jsonl"
+    return journal.read_bytes().count(b"\n") - 1 if journal.exists() else 0
+
+
+@pytest.mark.parametrize("kill", [signal.SIGKILL, signal.SIGINT])
+def test_killed_again_and_again_it_ends_in_the_same_bytes(
+    raw: Path, whole: dict[str, bytes], tmp_path: Path, kill: signal.Signals
+) -> None:
+    folder = tmp_path / "prepared"
+    progress: list[int] = []
+    for wanted in (1, 7, 8):  # kill it when so many more of about 28 parts are staged
+        process = start(raw, folder)
+        before = staged_parts(folder)
+        while process.poll() is None and staged_parts(folder) < before + wanted:
+            time.sleep(0.002)
+        process.send_signal(kill)
+        assert process.wait() != 0
+        progress.append(staged_parts(folder))
+    assert progress == sorted(progress)
+    assert progress[0] >= 1
+    assert start(raw, folder).wait() == 0
+    assert contents(folder) == whole
+
+
+def test_nothing_is_read_again_after_all_parts_are_staged(
+    raw: Path, whole: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "prepared"
+    process = start(raw, folder)
+    while process.poll() is None and not (folder / "train").exists():  # the last pass has begun
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    if not (folder / "manifest.json").exists():
+        monkeypatch.setattr(staging, "write_part", None)  # a part staged again would raise
+        parsed = Experiment.model_validate(settings_for(raw))
+        prepare(parsed.data, parsed.features, folder)
+    assert contents(folder) == whole
+
+
+def test_a_torn_line_of_the_journal_is_dropped(raw: Path, whole: dict[str, bytes], tmp_path: Path) -> None:
+    folder = tmp_path / "prepared"
+    process = start(raw, folder)
+    while process.poll() is None and staged_parts(folder) < 5:
+        time.sleep(0.002)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    with (folder / ".staging" / "journal.jsonl").open("ab") as stream:
+        stream.write(b'{"rows": 1000, "source": 0, "posi')
+    with (folder / "quarantine.jsonl").open("ab") as stream:
+        stream.write(b'{"file": "a.csv", "li')
+    assert start(raw, folder).wait() == 0
+    assert contents(folder) == whole
+
+
+def test_staging_of_other_files_is_not_trusted(tmp_path: Path) -> None:
+    write_csv(tmp_path / "log.csv", {"x": list(range(100)), "click": [0, 1] * 50})
+    parsed = experiment([{"name": "x", "kind": "numeric"}], folder=str(tmp_path))
+    folder = tmp_path / "prepared"
+    stale = folder / ".staging"
+    stale.mkdir(parents=True)
+    (stale / "journal.jsonl").write_text('{"version": 1, "fingerprint": "other", "boot": ""}\n{"rows": 7}\n')
+    (stale / "00000.rows.arrow").write_text("stale")
+    prepare(parsed.data, parsed.features, folder)
+    assert sum(Dataset(folder).split(split).rows for split in SPLITS) == 100
+
+
+def test_a_folder_that_another_process_prepares_is_left_alone(tmp_path: Path) -> None:
+    write_csv(tmp_path / "log.csv", {"x": list(range(100)), "click": [0, 1] * 50})
+    parsed = experiment([{"name": "x", "kind": "numeric"}], folder=str(tmp_path))
+    staging_folder = tmp_path / "prepared" / ".staging"
+    staging_folder.mkdir(parents=True)
+    with (staging_folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(RunFolderError, match="another process is preparing this folder"):
+            prepare(parsed.data, parsed.features, tmp_path / "prepared")
+    prepare(parsed.data, parsed.features, tmp_path / "prepared")
+    assert Dataset(tmp_path / "prepared").split("train").rows > 0
