@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import codecs
 import json
-from collections.abc import Sequence, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -67,7 +67,8 @@ class JsonLinesParser(TextParser):
         head = list(_objects(Records.of(block.data[mark:], 1, self.records)))
         _check_head(file, head, block.data[mark:], schema, config.optional)
         self._format = self._seen_types(head)
-        self._others = tuple(_declared(name, head) for name in _scalar_keys(head) if name not in schema.names)
+        rows = [row for row in head if isinstance(row, dict)]
+        self._others = tuple(_declared(name, rows) for name in _scalar_keys(rows) if name not in schema.names)
 
     def other_columns(self) -> tuple[RawColumn, ...]:
         return self._others
@@ -195,13 +196,13 @@ def _loses_digits(cells: pa.Array) -> bool:
     return pa.types.is_floating(cells.type) and pc.any(pc.greater_equal(pc.abs(cells), _EXACT_FLOAT)).as_py() is True
 
 
-def _scalar_keys(head: Sequence[dict[str, Any]]) -> list[str]:
+def _scalar_keys(head: Sequence[Row]) -> list[str]:
     """Keys that hold one value a row in the head of a file, in order of appearance."""
     nested = {key for row in head for key, value in row.items() if isinstance(value, dict | list)}
     return [key for key in dict.fromkeys(key for row in head for key in row) if key not in nested]
 
 
-def _declared(name: str, head: Sequence[dict[str, Any]]) -> RawColumn:
+def _declared(name: str, head: Sequence[Row]) -> RawColumn:
     """A key as the type that holds all its values in the head of a file."""
     kinds = {type(row[name]) for row in head if row.get(name) is not None}
     if kinds == {int}:
