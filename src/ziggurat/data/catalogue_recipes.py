@@ -19,7 +19,7 @@ MOVIELENS = "recbole/dataset_example/ml-100k/ml-100k."
 def movielens_100k(members: Members, out: Path) -> None:
     """``ratings.csv``: every rating with the attributes of its user and its movie, in order of time.
 
-    Genres are separated by spaces, as in the archive. A release year that is no year (two movies) is left empty.
+    Genres are separated by ``|``. A release year that is no year (two movies) is left empty.
     """
 
     def table(name: str) -> pl.DataFrame:
@@ -30,7 +30,7 @@ def movielens_100k(members: Members, out: Path) -> None:
         "item_id",
         "movie_title",
         pl.when(pl.col("release_year").str.contains(r"^\d{4}$")).then("release_year").alias("release_year"),
-        pl.col("class").alias("genres"),
+        pl.col("class").str.replace_all(" ", "|").alias("genres"),
     )
     ratings = (
         table("inter")

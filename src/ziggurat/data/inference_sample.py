@@ -61,6 +61,11 @@ class Sample:
     newlines: bool = False
 
 
+def is_sidecar(path: Path) -> bool:
+    """Whether a file in a folder of logs is one that ziggurat itself wrote about them."""
+    return path.name == "dataset.json" or path.name.endswith(".truth.json")
+
+
 def detect_format(file: SourceFile) -> FormatName:
     """By the first bytes where they say it, by the suffix else, CSV where nothing speaks against it."""
     with file.path.open("rb") as stream:
@@ -187,12 +192,12 @@ def _delimiter(lines: Sequence[str]) -> str:
 
 
 def _is_header(first: Sequence[str], body: pl.DataFrame) -> bool:
-    """Whether the first line names the columns: no number among its cells, all different, and unlike what follows.
+    """Whether the first line names the columns: a letter in every cell, all different, and unlike what follows.
 
     The first cell may be empty, above an index that some program wrote along.
     """
     cells = [cell.strip() for cell in first]
-    if len(set(cells)) != len(cells) or not all(cells[1:]) or any(_is_number(cell) for cell in cells):
+    if len(set(cells)) != len(cells) or not all(cells[1:]) or not all(re.search(r"[^\W\d]", c) or not c for c in cells):
         return False
     head = body.head(1_000)
     numeric = any(
