@@ -41,7 +41,7 @@ class TrainingConfig(Config):
     """torch.compile the dense model: faster steps after a first step of some ten seconds."""
     evaluate_every: int | None = pydantic.Field(default=None, ge=1)
     """Steps between evaluations on the validation split; default: once an epoch."""
-    monitor: str = "auc"
+    monitor: str = "log_loss"
     """The validation metric that decides which checkpoint is best (with several labels, their mean)."""
     early_stopping: EarlyStopping | None = None
     """Stop when the monitored metric no longer improves; default: train to the end."""
