@@ -9,6 +9,7 @@ Three ways through a stretch of text, each the fallback of the one before:
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -78,13 +79,14 @@ class CsvParser(TextParser):
         DataError: the file's header or first rows do not hold the columns of ``schema``.
     """
 
-    def __init__(self, file: SourceFile, config: CsvSource, schema: RawSchema) -> None:
+    def __init__(self, file: SourceFile, config: CsvSource, schema: RawSchema, carried: Collection[str] = ()) -> None:
         layout = read_layout(file, config.records, config.header, config.columns, schema.names)
         self.records = config.records
         self.first = Position(0, layout.offset, layout.line)
         self._file = str(file.path)
         self._layout = layout
         self._schema = schema
+        self._carried = carried
         self._rules = config.cell_rules
         self._split = RecordSplitter(self.records.delimiter)
         self._read = pacsv.ReadOptions(column_names=layout.unique_names, use_threads=False, block_size=_PARSE_BYTES)
@@ -120,7 +122,7 @@ class CsvParser(TextParser):
             for c in self._schema.columns
         ]
         text_of = lambda row: as_text(records[rows[row]])  # noqa: E731
-        parsed = assemble(self._schema, columns, records.lines[rows], self._file, text_of)
+        parsed = assemble(self._schema, columns, records.lines[rows], self._file, text_of, self._carried)
         return Parsed(parsed.table, parsed.lines, sorted([*bad, *parsed.bad], key=lambda row: row.line))
 
     def _parse_typed(self, data: bytes, line: int) -> Parsed | None:
@@ -158,7 +160,8 @@ class CsvParser(TextParser):
         for column in self._schema.columns:
             cells = table.column(column.name).combine_chunks()
             columns.append(convert_text(cells, column, self._rules))
-        return assemble(self._schema, columns, records.lines, self._file, lambda row: as_text(records[row]))
+        text_of = lambda row: as_text(records[row])  # noqa: E731
+        return assemble(self._schema, columns, records.lines, self._file, text_of, self._carried)
 
     def _read_csv(self, data: bytes, read: pacsv.ReadOptions, convert: pacsv.ConvertOptions) -> pa.Table | None:
         try:

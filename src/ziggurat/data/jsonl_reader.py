@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import codecs
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -56,19 +56,21 @@ class JsonLinesParser(TextParser):
         DataError: the file's head is not JSON lines, or lacks a column of ``schema``.
     """
 
-    def __init__(self, file: SourceFile, config: JsonLinesSource, schema: RawSchema) -> None:
+    def __init__(
+        self, file: SourceFile, config: JsonLinesSource, schema: RawSchema, carried: Collection[str] = ()
+    ) -> None:
         self.records = RecordRules()
         block = read_head(file, _HEAD_BYTES, self.records.last_end)
         mark = len(codecs.BOM_UTF8) if block.data.startswith(codecs.BOM_UTF8) else 0
         self.first = Position(0, mark, 1)
         self._file = str(file.path)
         self._schema = schema
+        self._carried = carried
         self._rules = config.cell_rules
         head = list(_objects(Records.of(block.data[mark:], 1, self.records)))
         _check_head(file, head, block.data[mark:], schema, config.optional)
         self._format = self._seen_types(head)
-        rows = [row for row in head if isinstance(row, dict)]
-        self._others = tuple(_declared(name, rows) for name in _scalar_keys(rows) if name not in schema.names)
+        self._others = _other_columns([row for row in head if isinstance(row, dict)], schema)
 
     def other_columns(self) -> tuple[RawColumn, ...]:
         return self._others
@@ -95,7 +97,8 @@ class JsonLinesParser(TextParser):
             if column.type is ValueType.INTEGER and _loses_digits(cells):
                 return None
             columns.append(convert_typed(cells, column, self._rules))
-        return assemble(self._schema, columns, records.lines, self._file, lambda row: as_text(records[row]))
+        text_of = lambda row: as_text(records[row])  # noqa: E731
+        return assemble(self._schema, columns, records.lines, self._file, text_of, self._carried)
 
     def parse_slowly(self, data: bytes, line: int) -> Parsed:
         records = Records.of(data, line, self.records)
@@ -110,7 +113,7 @@ class JsonLinesParser(TextParser):
                 rows.append(row)
         columns = [self._column(rows, place) for place in range(len(self._schema.columns))]
         text_of = lambda row: as_text(records[good[row]])  # noqa: E731
-        parsed = assemble(self._schema, columns, records.lines[good], self._file, text_of)
+        parsed = assemble(self._schema, columns, records.lines[good], self._file, text_of, self._carried)
         return Parsed(parsed.table, parsed.lines, sorted([*bad, *parsed.bad], key=lambda row: row.line))
 
     def _column(self, rows: list[Row], place: int) -> Converted:
@@ -196,15 +199,13 @@ def _loses_digits(cells: pa.Array) -> bool:
     return pa.types.is_floating(cells.type) and pc.any(pc.greater_equal(pc.abs(cells), _EXACT_FLOAT)).as_py() is True
 
 
-def _scalar_keys(head: Sequence[Row]) -> list[str]:
-    """Keys that hold one value a row in the head of a file, in order of appearance."""
-    nested = {key for row in head for key, value in row.items() if isinstance(value, dict | list)}
-    return [key for key in dict.fromkeys(key for row in head for key in row) if key not in nested]
-
-
-def _declared(name: str, head: Sequence[Row]) -> RawColumn:
-    """A key as the type that holds all its values in the head of a file."""
-    kinds = {type(row[name]) for row in head if row.get(name) is not None}
-    if kinds == {int}:
-        return RawColumn(name, ValueType.INTEGER)
-    return RawColumn(name, ValueType.FLOAT if kinds and kinds <= {int, float} else ValueType.TEXT)
+def _other_columns(head: Sequence[Row], schema: RawSchema) -> tuple[RawColumn, ...]:
+    """The keys that hold one value a row, of one JSON type, in the head of a file, in order of appearance."""
+    declared = {int: ValueType.INTEGER, float: ValueType.FLOAT, str: ValueType.TEXT, bool: ValueType.TEXT}
+    columns: list[RawColumn] = []
+    for name in dict.fromkeys(key for row in head for key in row if key not in schema.names):
+        kinds = {type(row[name]) for row in head if row.get(name) is not None}
+        kind = float if kinds == {int, float} else next(iter(kinds)) if len(kinds) == 1 else None
+        if kind in declared:
+            columns.append(RawColumn(name, declared[kind]))
+    return tuple(columns)

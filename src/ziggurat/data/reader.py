@@ -78,7 +78,10 @@ class Source(ABC):
 
     @abstractmethod
     def other_columns(self) -> tuple[RawColumn, ...]:
-        """Columns of the first file that the schema leaves out, declared so that they are carried along unchanged."""
+        """Columns of every file that the schema leaves out, declared so that they are carried along as they are.
+
+        Keys whose JSON values are of several types, and lists, are not among them.
+        """
 
     @abstractmethod
     def blocks(self, start: Position = Position()) -> Iterator[RawBlock]:  # noqa: B008 (frozen)
@@ -102,7 +105,7 @@ class TextParser(ABC):
 
     @abstractmethod
     def other_columns(self) -> tuple[RawColumn, ...]:
-        """As :meth:`Source.other_columns`."""
+        """As :meth:`Source.other_columns`, of this file."""
 
     @abstractmethod
     def parse(self, data: bytes, line: int) -> Parsed | None:
@@ -151,7 +154,7 @@ class TextSource(Source):
         self._threads = threads
 
     def other_columns(self) -> tuple[RawColumn, ...]:
-        return self._parsers[0].other_columns()
+        return common_columns([parser.other_columns() for parser in self._parsers])
 
     def blocks(self, start: Position = Position()) -> Iterator[RawBlock]:  # noqa: B008 (frozen)
         pending: deque[Future[RawBlock]] = deque()
@@ -190,6 +193,11 @@ class TextSource(Source):
     def _block_of(self, cut: _Cut) -> RawBlock:
         parsed = join(self._schema, parse_pieces(cut.parser, cut.block.data, cut.line))
         return RawBlock(parsed.table, parsed.lines, str(cut.file.path), parsed.bad, cut.end, cut.block.stored_bytes)
+
+
+def common_columns(files: Sequence[Sequence[RawColumn]]) -> tuple[RawColumn, ...]:
+    """The columns that all files have, declared alike, in the order of the first."""
+    return tuple(column for column in files[0] if all(column in others for others in files[1:]))
 
 
 def parse_pieces(parser: TextParser, data: bytes, line: int) -> list[Parsed]:

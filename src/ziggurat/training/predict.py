@@ -152,8 +152,9 @@ def predict_files(
     with Predictor(run, checkpoint) as predictor:
         config = predictor.run.experiment.data.source
         needed = predictor.transform.raw_schema(labelled=False)
-        schema = RawSchema((*needed.columns, *open_source(config, Path(), needed, files).other_columns()))
-        source = open_source(config, Path(), schema, files)
+        others = open_source(config, Path(), needed, files).other_columns()
+        schema = RawSchema((*needed.columns, *others))
+        source = open_source(config, Path(), schema, files, carried=[column.name for column in others])
         names = ["probability"] if len(predictor.labels) == 1 else [f"probability:{name}" for name in predictor.labels]
         taken = [name for name in names if name in schema.names]
         if taken:
