@@ -217,13 +217,10 @@ def _as_label(profile: ColumnProfile, reason: str) -> Label:
 
 
 def _threshold(profile: ColumnProfile) -> float:
-    """4 on a scale of 5; the larger of two numbers; else a little above the median."""
-    if profile.distinct == 2:
-        return profile.top
-    above = sorted(float(value) for value in profile.common if float(value) > profile.median)
-    if profile.top == 5 and profile.low >= 0:
+    """4 on a scale of 5; the larger of two numbers; else what halves the rows."""
+    if profile.top == 5 and profile.low >= 0 and profile.distinct > 2:
         return 4.0
-    return above[0] if above else profile.top
+    return profile.top if profile.distinct == 2 else profile.halving
 
 
 def _feature(profile: ColumnProfile, time: ColumnProfile | None) -> Feature:

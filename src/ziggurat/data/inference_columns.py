@@ -14,7 +14,7 @@ NULL_WORDS = frozenset({"?", "na", "n/a", "nan", "null", "\\n", "#n/a", "(null)"
 NULL_WORDS_AMONG_NUMBERS = NULL_WORDS | {"none", "-", "missing", "unknown"}
 CELL_DELIMITERS = ("|", ";", ",", " ")
 _MOMENT = re.compile(r"\d{4}[-/]\d\d?[-/]\d\d?([ T]\d\d?:\d\d.*)?")
-_INTEGER = r"^\s*[-+]?(0|[1-9]\d{0,18})\s*$"
+_INTEGER = r"^\s*[-+]?\d+\s*$"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,7 @@ class ColumnProfile:
         distinct_estimate: different values in the whole log (Chao 1984: d + f1² / 2 f2), where the sample is a part.
         singles: share of the different values that occur once.
         low, median, high, top: least value, median, 99th percentile and largest value of a numeric column, else 0.
+        halving: the value from which on about half of the numbers lie.
         common: the most frequent values, as the file writes them.
         null_words: text in it that means missing.
         nan: NaN among its numbers.
@@ -52,6 +53,7 @@ class ColumnProfile:
     median: float = 0.0
     high: float = 0.0
     top: float = 0.0
+    halving: float = 0.0
     common: tuple[Any, ...] = ()
     null_words: tuple[str, ...] = ()
     nan: bool = False
@@ -174,7 +176,13 @@ def _number(series: pl.Series, kind: ValueType, whole: bool) -> ColumnProfile:
     figures = [values.quantile(share, "nearest") for share in (0, 0.5, 0.99, 1)]
     low, median, high, top = (float(figure or 0) for figure in figures)
     ascending = values.len() > 2 and bool((values.diff().drop_nulls() > 0).all())
-    return replace(profile, low=low, median=median, high=high, top=top, ascending=ascending)
+    halving = min((median, _next_above(values, median)), key=lambda value: abs(_share(values >= value, values) - 0.5))
+    return replace(profile, low=low, median=median, high=high, top=top, halving=halving, ascending=ascending)
+
+
+def _next_above(values: pl.Series, bound: float) -> float:
+    above: Any = values.filter(values > bound).min()
+    return bound if above is None else float(above)
 
 
 def _described(series: pl.Series, kind: ValueType, whole: bool, null_words: tuple[str, ...] = ()) -> ColumnProfile:
