@@ -147,6 +147,7 @@ def _feature_row(name: str, statistics: DatasetStatistics) -> FeatureRow:
         name=name,
         kind=feature.kind,
         missing_share=feature.missing_share,
+        coverage=feature.coverage,
         pooling_factor=feature.mean_pooling if table is not None else None,
         cardinality=None if table is None else int((table.accesses > 0).sum()),
         table=feature.table,
