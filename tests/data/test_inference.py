@@ -11,9 +11,10 @@ import pytest
 
 from ziggurat.core.errors import ConfigError, DataError
 from ziggurat.core.schema import ValueType
-from ziggurat.data.inference import Inference, infer, sort_files, words
+from ziggurat.data.inference import Inference, infer, sort_files
 from ziggurat.data.inference_columns import profile_column
 from ziggurat.data.inference_sample import detect_format, read_sample
+from ziggurat.data.inference_words import words
 from ziggurat.data.source_files import resolve_files
 
 

@@ -9,8 +9,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ziggurat.core.schema import ValueType
-from ziggurat.data.inference import LARGE_TABLE_ROWS, Feature, Inference, Label, Part
+from ziggurat.data.inference import LARGE_TABLE_ROWS, Feature, Inference, Part
 from ziggurat.data.inference_columns import ColumnProfile
+from ziggurat.data.inference_labels import Label
 from ziggurat.data.source_files import COMPRESSION
 
 _RESERVED = frozenset(["y", "n", "yes", "no", "true", "false", "on", "off", "null", "none", "~"])
@@ -138,7 +139,8 @@ def _encoder(profile: ColumnProfile, shared: bool) -> str:
     if profile.distinct_estimate > LARGE_TABLE_ROWS:
         return f"{{name: hash, rows: {1 << (LARGE_TABLE_ROWS - 1).bit_length()}}}"
     rare = profile.distinct > 1_000 and profile.singles > 0.3 and not shared
-    return f"{{name: vocabulary, min_count: {2 if rare else 1}}}"
+    seldom = 5 if profile.rows > 100_000 else 2
+    return f"{{name: vocabulary, min_count: {seldom if rare else 1}}}"
 
 
 def _transforms(profile: ColumnProfile) -> Iterator[str]:

@@ -8,39 +8,30 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Literal
 
-from ziggurat.core.errors import ConfigError, nearest
+import polars as pl
+
 from ziggurat.core.schema import ValueType
 from ziggurat.data.inference_columns import ColumnProfile, profile_frame
+from ziggurat.data.inference_labels import Label, find_labels, is_binary
 from ziggurat.data.inference_sample import Sample, read_sample
 from ziggurat.data.inference_words import (
     GROUP_WORDS,
     ID_WORDS,
-    LABEL_WORDS,
     QUANTITY_WORDS,
-    RATING_WORDS,
     SEQUENCE_WORDS,
     TIME_WORDS,
     WEIGHT_WORDS,
+    plain,
+    words,
 )
 from ziggurat.data.source_files import SourceFile
 
 Part = Literal["train", "validation", "test"]
 
 LARGE_TABLE_ROWS = 1_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class Label:
-    """A target: 0/1 as it is, or by one of two rules."""
-
-    profile: ColumnProfile
-    reason: str
-    at_least: float | None = None
-    equals: str | int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +82,7 @@ def infer(files: Sequence[SourceFile], label: str | None = None) -> Inference:
     sample = read_sample(parts["train"])
     profiles = profile_frame(sample.frame, sample.whole)
     profiles = _renamed_like_criteo(profiles, sample)
-    labels = _labels(profiles, label, files[0].path)
+    labels = find_labels(profiles, label, files[0].path)
     taken = {chosen.profile.name for chosen in labels}
     rest = [profile for profile in profiles if profile.name not in taken]
     time = next((profile for profile in rest if is_time(profile)), None)
@@ -107,14 +98,8 @@ def infer(files: Sequence[SourceFile], label: str | None = None) -> Inference:
         group=group,
         time=time,
         weights=tuple(profile.name for profile in rest if words(profile.name) & WEIGHT_WORDS and profile.numeric),
-        other_labels=tuple(profile.name for profile in rest if _is_binary(profile)),
+        other_labels=tuple(profile.name for profile in rest if is_binary(profile)),
     )
-
-
-def words(name: str) -> frozenset[str]:
-    """The words of a column's name: ``userId`` and ``user_id`` -> {user, id}."""
-    apart = re.sub(r"([a-z0-9])([A-Z])", r"\1 \2", name)
-    return frozenset(word for word in re.split(r"[^a-z0-9]+", apart.lower()) if word)
 
 
 def sort_files(files: Sequence[SourceFile]) -> dict[Part, list[SourceFile]]:
@@ -149,80 +134,6 @@ def is_group(profile: ColumnProfile) -> bool:
     return bool(named & GROUP_WORDS) and not named & {"feature", "age"} and profile.distinct < 0.9 * profile.rows
 
 
-def _labels(profiles: Sequence[ColumnProfile], wanted: str | None, path: Path) -> list[Label]:
-    if wanted is not None:
-        return [_wanted_label(profiles, wanted, path)]
-    named = [profile for profile in profiles if words(profile.name) & LABEL_WORDS and _two_values(profile)]
-    if named:
-        binary = [profile for profile in named if _is_binary(profile)]
-        chosen = binary or named[:1]
-        return [_as_label(profile, "its name, and it holds two values") for profile in chosen]
-    for profile in profiles:
-        if words(profile.name) & RATING_WORDS and profile.numeric and not profile.many and 3 <= profile.distinct <= 100:
-            return [_as_label(profile, "it looks like a rating")]
-    ends = [profiles[0], profiles[-1]] if profiles else []
-    for profile in ends:
-        if _two_values(profile):
-            place = "first" if profile is profiles[0] else "last"
-            return [_as_label(profile, f"it holds two values and stands {place}")]
-    binary = [profile for profile in profiles if _is_binary(profile)]
-    if len(binary) == 1:
-        return [_as_label(binary[0], "the only column of 0 and 1")]
-    names = ", ".join(profile.name for profile in (binary or profiles)[:30])
-    raise ConfigError(
-        f"{path}: no column looks like a label"
-        if not binary
-        else f"{path}: several columns could be the label: {names}",
-        f"name it: ziggurat init FILES --label COLUMN; columns: {names}",
-    )
-
-
-def _wanted_label(profiles: Sequence[ColumnProfile], wanted: str, path: Path) -> Label:
-    names = [profile.name for profile in profiles]
-    if wanted not in names:
-        close = nearest(wanted, names)
-        hint = f"did you mean {close!r}? " if close else ""
-        raise ConfigError(f"{path}: no column {wanted!r}", f"{hint}columns: {', '.join(names[:40])}")
-    profile = profiles[names.index(wanted)]
-    if profile.many or (not profile.numeric and profile.distinct > 20):
-        raise ConfigError(
-            f"{path}: column {wanted!r} cannot be made a binary label: it holds "
-            + ("lists" if profile.many else f"{profile.distinct} different texts"),
-            "name a column of 0 and 1, of a number (the label is then whether it is large), or of few texts",
-        )
-    return _as_label(profile, "as asked")
-
-
-def _is_binary(profile: ColumnProfile) -> bool:
-    return (
-        profile.type is ValueType.INTEGER
-        and not profile.many
-        and profile.distinct == 2
-        and (profile.low, profile.top) == (0, 1)
-    )
-
-
-def _two_values(profile: ColumnProfile) -> bool:
-    return profile.distinct == 2 and not profile.many and profile.missing == 0
-
-
-def _as_label(profile: ColumnProfile, reason: str) -> Label:
-    """The column as it is if 0/1; the larger of few numbers; the rarer of two texts."""
-    if _is_binary(profile):
-        return Label(profile, reason)
-    if profile.numeric:
-        return Label(profile, f"{reason}; positive from {_plain(_threshold(profile))} on", at_least=_threshold(profile))
-    rarest = str(profile.common[-1] if profile.distinct == 2 else profile.common[1])
-    return Label(profile, f"{reason}; positive is the rarer of {_listed(profile)}", equals=rarest)
-
-
-def _threshold(profile: ColumnProfile) -> float:
-    """4 on a scale of 5; the larger of two numbers; else what halves the rows."""
-    if profile.top == 5 and profile.low >= 0 and profile.distinct > 2:
-        return 4.0
-    return profile.top if profile.distinct == 2 else profile.halving
-
-
 def _feature(profile: ColumnProfile, time: ColumnProfile | None) -> Feature:
     """What a column is as an input."""
     if not profile.name.strip():
@@ -255,7 +166,7 @@ def _feature(profile: ColumnProfile, time: ColumnProfile | None) -> Feature:
 def _is_quantity(profile: ColumnProfile) -> tuple[bool, str]:
     """Whether whole numbers count something or name something."""
     named = words(profile.name)
-    span = f"{_plain(profile.low)} … {_plain(profile.top)}"
+    span = f"{plain(profile.low)} … {plain(profile.top)}"
     if named & QUANTITY_WORDS and profile.distinct > 2:
         return True, f"a quantity by its name, {span}"
     if named & ID_WORDS or named & GROUP_WORDS:
@@ -276,33 +187,37 @@ def _is_quantity(profile: ColumnProfile) -> tuple[bool, str]:
 
 def _shared_tables(features: list[Feature], sample: Sample) -> list[Feature]:
     """Give a bag or sequence the table of the categorical column whose values it holds."""
-    columns = {f.profile.name: f for f in features if f.kind == "categorical" and f.profile.distinct > 20}
-    values = {name: set(sample.frame[name].drop_nulls().unique().to_list()) for name in columns} if any(
-        f.kind in ("bag", "sequence") for f in features
-    ) else {}  # fmt: skip
-    shared: list[Feature] = []
-    for feature in features:
-        best: tuple[float, str] | None = None
-        if feature.kind in ("bag", "sequence"):
-            elements = _elements(feature.profile, sample)
-            for name, known in values.items():
-                owner = columns[name].profile
-                inside = len(elements & {str(value) for value in known}) / max(1, len(elements))
-                named = len({w.rstrip("s") for w in words(name)} & {w.rstrip("s") for w in words(feature.profile.name)})
-                if owner.type is feature.profile.type and inside > 0.9 and named:
-                    best = max(best or (0.0, ""), (inside + named, name))
-        if best is None:
-            shared.append(feature)
-        else:
-            reason = f"{feature.reason}; they are values of {best[1]}, so the two share a table"
-            shared.append(Feature(feature.profile, feature.kind, reason, table=best[1]))
-    return shared
+    owners = [
+        feature.profile for feature in features if feature.kind == "categorical" and feature.profile.distinct > 20
+    ]
+    return [
+        _with_table(feature, owners, sample) if feature.kind in ("bag", "sequence") else feature for feature in features
+    ]
 
 
-def _elements(profile: ColumnProfile, sample: Sample) -> set[str]:
+def _with_table(feature: Feature, owners: Sequence[ColumnProfile], sample: Sample) -> Feature:
+    """The owner shares a word of its name (``item_id``, ``last_items``) and knows nine of ten elements."""
+    named = {word.rstrip("s") for word in words(feature.profile.name)}
+    elements = _elements(feature.profile, sample)
+    best: tuple[float, str] | None = None
+    for owner in owners:
+        if owner.type is feature.profile.type and named & {word.rstrip("s") for word in words(owner.name)}:
+            known = sample.frame[owner.name].drop_nulls().unique().cast(pl.String)
+            inside = float(elements.is_in(known.to_list()).mean() or 0.0)  # pyright: ignore[reportArgumentType]
+            if inside > 0.9:
+                best = max(best or (0.0, ""), (inside, owner.name))
+    if best is None:
+        return feature
+    reason = f"{feature.reason}; they are values of {best[1]}, so the two share a table"
+    return replace(feature, reason=reason, table=best[1])
+
+
+def _elements(profile: ColumnProfile, sample: Sample) -> pl.Series:
+    """Some of the column's elements, as text."""
     cells = sample.frame[profile.name].drop_nulls().head(5_000)
     lists = cells.str.split(profile.delimiter) if profile.delimiter is not None else cells
-    return {str(value) for value in lists.explode().drop_nulls().to_list() if value != ""}
+    elements = lists.explode().drop_nulls().cast(pl.String)
+    return elements.filter(elements != "")
 
 
 def _split(parts: dict[Part, list[SourceFile]], time: ColumnProfile | None, group: ColumnProfile | None) -> Split:
@@ -317,7 +232,7 @@ def _split(parts: dict[Part, list[SourceFile]], time: ColumnProfile | None, grou
 
 def _renamed_like_criteo(profiles: list[ColumnProfile], sample: Sample) -> list[ColumnProfile]:
     """Names for the well-known layout of 1 label, 13 integers and 26 hashed categories that comes without a header."""
-    if sample.format != "csv" or sample.header or len(profiles) != 40 or not _is_binary(profiles[0]):
+    if sample.format != "csv" or sample.header or len(profiles) != 40 or not is_binary(profiles[0]):
         return profiles
     hashed = all(re.fullmatch("[0-9a-f]{8}", str(value)) for profile in profiles[14:] for value in profile.common[:3])
     if not hashed or not all(profile.numeric for profile in profiles[1:14]):
@@ -331,17 +246,3 @@ def _count(profile: ColumnProfile) -> str:
     if profile.distinct_estimate > 1.05 * profile.distinct:
         return f"{profile.distinct:,} different values in the sample, perhaps {profile.distinct_estimate:,} in all"
     return f"{profile.distinct:,} different values"
-
-
-def _plain(value: float) -> str:
-    return (
-        f"{value:.0f}"
-        if value == int(value) and abs(value) < 10_000
-        else f"{value:,.0f}"
-        if value == int(value)
-        else f"{value:.4g}"
-    )
-
-
-def _listed(profile: ColumnProfile) -> str:
-    return " and ".join(repr(str(value)) for value in profile.common[:2])

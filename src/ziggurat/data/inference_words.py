@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 LABEL_WORDS = frozenset({  # targets
     "bought", "buy", "churn", "churned", "click", "clicked", "clicks", "clk", "conversion", "convert", "converted",
     "follow", "income", "install", "installed", "label", "like", "liked", "outcome", "purchase", "purchased",
@@ -42,3 +44,20 @@ QUANTITY_WORDS = frozenset({  # whole numbers that count something
     "number", "price", "propensity", "qty", "quantity", "rank", "rate", "ratio", "seconds", "since", "size", "sum",
     "total", "views", "wage", "weeks", "width", "year",
 })  # fmt: skip
+
+
+def words(name: str) -> frozenset[str]:
+    """The words of a column's name: ``userId`` and ``user_id`` -> {user, id}."""
+    apart = re.sub(r"([a-z0-9])([A-Z])", r"\1 \2", name)
+    return frozenset(word for word in re.split(r"[^a-z0-9]+", apart.lower()) if word)
+
+
+def plain(value: float) -> str:
+    """A number for reading: separators from 10,000 on, four digits of a fraction."""
+    return (
+        f"{value:.0f}"
+        if value == int(value) and abs(value) < 10_000
+        else f"{value:,.0f}"
+        if value == int(value)
+        else f"{value:.4g}"
+    )

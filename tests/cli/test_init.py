@@ -1,0 +1,209 @@
+"""``ziggurat init`` end to end: what it prints parses as an experiment, says why, and trains as it stands."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import polars as pl
+import pytest
+import typer.testing
+
+from ziggurat.cli.init import experiment_name
+from ziggurat.cli.init_yaml import feature_name, scalar
+from ziggurat.cli.main import app
+from ziggurat.core.errors import ConfigError, DataError
+from ziggurat.data.generate import generate
+from ziggurat.data.generate_config import GeneratorConfig
+from ziggurat.data.generate_shapes import SHAPES
+from ziggurat.training.api import load_experiment, train
+from ziggurat.training.experiment import Experiment
+
+RUNNER = typer.testing.CliRunner()
+
+
+def init(*arguments: str | Path) -> str:
+    """Standard output; errors as raised."""
+    result = RUNNER.invoke(app, ["init", *map(str, arguments)], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def parsed(folder: Path, *arguments: str | Path) -> Experiment:
+    path = folder / "exp.yaml"
+    path.write_text(init(*arguments))
+    return load_experiment(path)
+
+
+def generated(path: Path, shape: str, rows: int = 4_000, **changes: object) -> Path:
+    config = SHAPES[shape](rows, 1).model_dump() | {"format": path.suffix[1:]} | changes
+    generate(GeneratorConfig.model_validate(config), path)
+    return path
+
+
+GOLDEN = """\
+# Written by `ziggurat init`: a guess from the data, with its reasons. It trains as it stands; read it once.
+name: shop
+data:
+  folder: logs  # relative to where ziggurat runs; --data FOLDER replaces it
+  source:  # 60 rows, all looked at
+    name: csv
+    files: [shop.csv]
+    delimiter: ";"
+    header: true
+    null_values: ["", "NA"]  # what stands for missing
+  split: {name: time_within_key, key: user id, validation: 0.1, test: 0.1}  # \
+each group's last rows test, those before them validate: no look ahead
+  on_bad_row: fail  # or quarantine: set the row aside in quarantine.jsonl, with its reason, and go on
+  labels:
+    - {name: bought, equals: "yes"}  # its name, and it holds two values; positive is the rarer of 'no' and 'yes'
+  weight: null
+  group: user id  # for GAUC: how well rows of one user id are ranked
+  time: ts
+features:  # leave out what is known only after the label is: it would leak
+  - {name: user id, kind: categorical, type: integer, encoder: {name: vocabulary, min_count: 1}}  # \
+4 different values, ids by its name
+  # - {name: ts, kind: numeric}  # left out: the time of the row: it splits rows; as an input it would not repeat
+  - {name: item_price, kind: numeric, column: item.price, transforms: [{name: bucketise, bins: 20}]}  # a quantity by \
+its name, 0 … 39; 33% missing
+  - {name: tags, kind: bag, delimiter: "|", encoder: {name: vocabulary, min_count: 1}}  # \
+5 different values, up to 2 a row
+  # - {name: shop, kind: categorical}  # left out: always the same: nothing to learn from
+embeddings:
+  dim: 16
+  optimizer: {name: rowwise_adagrad, lr: 0.02}
+model: {name: deepfm}  # or dcn_v2, dlrm, logistic_regression
+optimizer: {name: adam, lr: 0.001}  # of everything that is no embedding table
+training:
+  batch_size: 256
+  epochs: 10
+  early_stopping: {patience: 2}  # evaluations without a better validation AUC
+evaluation: {slices: [user id]}  # categorical features by whose values the metrics are told apart
+"""
+
+
+def test_golden_text(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = ["user id;ts;bought;item.price;tags;shop"]
+    for k in range(60):
+        price = "NA" if k % 3 == 0 else str(k * 7 % 40)
+        tags = "|".join(sorted({"abcde"[k % 5], "abcde"[k // 5 % 5]}))
+        lines.append(f"{k % 4};{1_600_000_000 + k};{'yes' if k % 5 == 0 else 'no'};{price};{tags};main")
+    (tmp_path / "logs").mkdir()
+    (tmp_path / "logs/shop.csv").write_text("\n".join(lines) + "\n")
+    monkeypatch.chdir(tmp_path)
+    assert init("logs/shop.csv") == GOLDEN
+    assert parsed(tmp_path, "logs/shop.csv").features[1].source_column == "item.price"
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "jsonl"])
+def test_the_generated_shop_log_is_understood_in_every_format(kind: str, tmp_path: Path) -> None:
+    experiment = parsed(tmp_path, generated(tmp_path / f"log.{kind}", "demo"))
+    assert experiment.data.source.name == kind
+    assert [label.name for label in experiment.data.labels] == ["click", "buy"]
+    assert (experiment.data.time, experiment.data.group) == ("timestamp", "user_id")
+    features = {feature.name: feature for feature in experiment.features}
+    assert {name: feature.kind for name, feature in features.items()} == {
+        "age": "numeric", "price": "numeric", "seconds_since_visit": "numeric", "user_id": "categorical",
+        "item_id": "categorical", "category": "categorical", "device": "categorical", "hour": "categorical",
+        "tags": "bag", "last_items": "sequence",
+    }  # fmt: skip
+    assert features["last_items"].table == "item_id"  # pyright: ignore
+
+
+def test_criteos_layout_is_recognised(tmp_path: Path) -> None:
+    for part in ("train", "dev", "test"):
+        generated(tmp_path / f"criteo_{part}.csv", "criteo", delimiter="\t")
+    experiment = parsed(tmp_path, tmp_path)
+    source, split = experiment.data.source, experiment.data.split
+    assert (source.name, source.files) == ("csv", ["criteo_train.csv"])
+    assert split.name == "files"
+    assert (split.validation, split.test) == (("criteo_dev.csv",), ("criteo_test.csv",))  # pyright: ignore
+    assert experiment.name == "criteo"
+    names = [feature.name for feature in experiment.features]
+    assert names == [*(f"I{k}" for k in range(1, 14)), *(f"C{k}" for k in range(1, 27))]
+    assert all(feature.kind == "categorical" for feature in experiment.features[13:])
+
+
+def test_libfm_fields_become_features(tmp_path: Path) -> None:
+    rows = "".join(f"{k % 2} {k % 7}:1 {10 + k % 5}:1\n" for k in range(200))
+    (tmp_path / "log.libfm").write_text(rows)
+    experiment = parsed(tmp_path, tmp_path / "log.libfm")
+    assert experiment.data.source.name == "libsvm"
+    assert [feature.name for feature in experiment.features] == ["field_1", "field_2"]
+
+
+@pytest.mark.parametrize("log", ["demo.csv", "demo.parquet", "criteo.csv"])
+def test_what_it_prints_trains_as_it_stands(log: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    generated(tmp_path / log, log.partition(".")[0], rows=1_500)
+    (tmp_path / "exp.yaml").write_text(init(log))
+    outcome = train(load_experiment("exp.yaml", ["training.epochs=1"]), "run")
+    assert outcome.results is not None
+    assert outcome.step > 0
+
+
+def test_output_goes_to_a_file_once(tmp_path: Path) -> None:
+    log = generated(tmp_path / "log.csv", "demo", rows=500)
+    out = tmp_path / "exp.yaml"
+    assert init(log, "-o", out, "--name", "mine", "--schema", "schema.json") == ""
+    text = out.read_text()
+    assert text.startswith("# yaml-language-server: $schema=schema.json\n# Written")
+    assert load_experiment(out).name == "mine"
+    with pytest.raises(ConfigError, match="exists"):
+        init(log, "-o", out)
+    assert out.read_text() == text
+    init(log, "-o", out, "--force", "--label", "age")
+    assert [label.name for label in load_experiment(out).data.labels] == ["age"]
+
+
+def test_columns_of_odd_names_survive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    names = ["label", "no", "a.b", "@x", "größe", "two words", "co:lon", "# hash", 'q"uote', "- dash", "1.5"]
+    frame = pl.DataFrame(
+        {name: [f"v{k * (1 + number % 4) % 5}" for k in range(400)] for number, name in enumerate(names)}
+    )
+    frame.with_columns(label=pl.int_range(400) % 2).write_parquet("odd.parquet")
+    experiment = parsed(tmp_path, "odd.parquet")
+    assert [feature.source_column for feature in experiment.features] == names[1:]
+    assert train(load_experiment("exp.yaml", ["training.epochs=1"]), "run").results is not None
+
+
+def test_mistakes_are_explained(tmp_path: Path) -> None:
+    (tmp_path / "ratings.csv").write_text("user,rating\n1,4\n")
+    (tmp_path / "empty.csv").touch()
+    with pytest.raises(DataError, match=r"no such file[\s\S]*did you mean .*ratings.csv"):
+        init(tmp_path / "rating.csv")
+    with pytest.raises(DataError, match="the file is empty"):
+        init(tmp_path / "empty.csv")
+    run = subprocess.run(
+        [sys.executable, "-c", "from ziggurat.cli.main import main; main()", "init", str(tmp_path / "ratings.csv")],
+        capture_output=True, text=True, check=False, env=os.environ | {"COLUMNS": "200"},
+    )  # fmt: skip
+    assert run.returncode == 1
+    assert "no column looks like a label" in run.stderr
+    assert "--label COLUMN; columns: user, rating" in run.stderr
+
+
+@pytest.mark.parametrize(
+    ("text", "written"),
+    [
+        ("user_id", "user_id"),
+        ("two words", "two words"),
+        ("no", '"no"'),
+        ("1.5", '"1.5"'),
+        ("a: b", '"a: b"'),
+        ("", '""'),
+    ],
+)
+def test_yaml_strings(text: str, written: str) -> None:
+    assert scalar(text) == written
+
+
+def test_names(tmp_path: Path) -> None:
+    assert feature_name("a.b/c") == "a_b_c"
+    assert feature_name("@x") == "x"
+    assert experiment_name(Path("/data/Click Log/train.csv")) == "click-log"
+    assert experiment_name(Path("/data/x/criteo_train.csv.gz")) == "criteo"
+    assert experiment_name(tmp_path / "ratings.csv") == "ratings"
