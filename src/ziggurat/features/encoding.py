@@ -99,7 +99,7 @@ def _encode_feature(
 ) -> dict[Split, Columns]:
     column = feature.source_column
     if isinstance(feature, NumericFeature):
-        values = parts.numbers(part, [column])[column]
+        values = parts.numbers(part, column)
         chain = chains[feature.name]
         return {split: {feature.name: numeric_column(chain.apply(values[rows]))} for split, rows in rows_of.items()}
     codes = parts.codes(part, column)
@@ -112,7 +112,7 @@ def _take_targets(targets: Targets, parts: Parts, part: int, rows_of: RowsOfSpli
     names += [WEIGHT_COLUMN] * (targets.weight is not None)
     names += [GROUP_COLUMN] * (targets.group is not None)
     names += [TIME_COLUMN] * (targets.time is not None)
-    staged = parts.targets(part, names)
+    staged = {name: parts.target(part, name) for name in names}
     return {
         split: dict(target_columns({name: values[rows] for name, values in staged.items()}))
         for split, rows in rows_of.items()

@@ -17,7 +17,7 @@ from typing import Any
 from ziggurat.core.files import explained_writes
 from ziggurat.data.blocks import Position
 
-STAGING_VERSION = 1
+STAGING_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)

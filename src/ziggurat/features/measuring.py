@@ -46,7 +46,7 @@ def measure_numbers(plan: Preparation, parts: Parts, assignments: Sequence[Assig
     if columns:
         for part, (start, assignment) in enumerate(zip(parts.starts, assignments, strict=True)):
             training = np.flatnonzero(assignment == TRAIN)
-            values = {name: column[training] for name, column in parts.numbers(part, columns).items()}
+            values = {name: parts.numbers(part, name)[training] for name in columns}
             for name, column in values.items():
                 moments[name].add(column)
             sample.add(start + training, [values[name] for name in columns])
@@ -70,7 +70,7 @@ def fit_numbers(plan: Preparation, parts: Parts, assignments: Sequence[Assignmen
         if chain.table_rows is not None:
             accesses = np.zeros(chain.table_rows, np.int64)
             for part, assignment in enumerate(assignments):
-                values = parts.numbers(part, [feature.source_column])[feature.source_column]
+                values = parts.numbers(part, feature.source_column)
                 ids = chain.apply(values[assignment == TRAIN])
                 accesses += np.bincount(ids.astype(np.int64), minlength=chain.table_rows)
             fitted.tables[feature.name] = TableStatistics(feature.name, chain.table_rows, accesses)
@@ -88,8 +88,8 @@ def label_rates(targets: Targets, parts: Parts, assignments: Sequence[Assignment
     rows = np.zeros(len(SPLITS), np.int64)
     for part, assignment in enumerate(assignments):
         rows += np.bincount(assignment, minlength=len(SPLITS))
-        columns = parts.targets(part, [label_column(name) for name in names])
-        for number, values in enumerate(columns.values()):
+        for number, name in enumerate(names):
+            values = parts.target(part, label_column(name))
             ones[number] += np.bincount(assignment, weights=values, minlength=len(SPLITS)).astype(np.int64)
     for name, of_label in zip(names, ones, strict=True):
         positive, negative = int(of_label[TRAIN]), int(rows[TRAIN] - of_label[TRAIN])

@@ -1,15 +1,13 @@
-"""The files of staged parts: every raw value once, as small numbers, column by column.
+"""The staged parts: every raw value once, as small numbers, column by column.
 
-A part is two Arrow IPC files of one record batch each. ``00007.rows.arrow`` has a line for each row: numbers in the
-narrowest type that holds them exactly, ids as codes, targets as they will be written. ``00007.values.arrow`` has a
-single line: for each id column, the list of its distinct values, in the order of their codes.
-Columns are read one at a time where that is all that is needed; memory maps are avoided, for they would count as
-resident memory.
+A part is one :mod:`column file <ziggurat.features.column_file>`: for each row, its numbers in the narrowest type that
+holds them exactly, its ids as codes, its targets as they will be written; and for each id column, its distinct values
+in the order of their codes. Memory maps are avoided, for they would count as resident memory.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,6 +17,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ziggurat.core.files import explained_writes
+from ziggurat.features.column_file import ColumnFile, write_columns
 from ziggurat.features.columns import Codes
 
 SPLIT_COLUMN = "@split"
@@ -41,12 +40,12 @@ class Part:
 
 
 def write_part(folder: Path, number: int, content: Part) -> None:
-    """Write both files of a part; they count once the caller has recorded it."""
+    """Write a part; it counts once the caller has recorded it."""
     columns: dict[str, pa.Array] = {f"number:{name}": pa.array(values) for name, values in content.numbers.items()}
-    columns |= {f"codes:{name}": _codes_array(codes) for name, (_, codes) in content.ids.items()}
-    columns |= {name: pa.array(values) for name, values in content.targets.items()}
-    _write(_path(folder, number, "rows"), columns)
-    _write(_path(folder, number, "values"), {name: _one_list(values) for name, (values, _) in content.ids.items()})
+    for name, (values, codes) in content.ids.items():
+        columns |= {f"values:{name}": values, f"codes:{name}": _codes_array(codes)}
+    columns |= {f"target:{name}": pa.array(values) for name, values in content.targets.items()}
+    write_columns(_path(folder, number), columns)
 
 
 class Parts:
@@ -58,8 +57,7 @@ class Parts:
 
     def __init__(self, folder: Path, rows: Sequence[int]) -> None:
         """``rows[n]`` is the number of rows written as part n; parts without rows have no files and are left out."""
-        self._folder = folder
-        self._numbers = [number for number, count in enumerate(rows) if count]
+        self._files = [ColumnFile(_path(folder, number)) for number, count in enumerate(rows) if count]
         self.rows = [count for count in rows if count]
 
     def __len__(self) -> int:
@@ -70,31 +68,25 @@ class Parts:
         """Number of each part's first row, counting from 0 over all parts."""
         return np.concatenate([np.zeros(1, np.int64), np.cumsum(self.rows, dtype=np.int64)])[:-1]
 
-    def numbers(self, part: int, columns: Iterable[str]) -> dict[str, npt.NDArray[np.float64]]:
-        """Raw numeric columns as they were staged."""
-        wanted = list(columns)
-        batch = _read(self._path(part, "rows"), [f"number:{name}" for name in wanted])
-        return {name: batch.column(i).to_numpy().astype(np.float64) for i, name in enumerate(wanted)}
+    def numbers(self, part: int, column: str) -> npt.NDArray[np.float64]:
+        """A raw numeric column, NaN for missing."""
+        return self._files[part].read(f"number:{column}").to_numpy().astype(np.float64)
 
     def codes(self, part: int, column: str) -> Codes:
-        """The codes of one id column."""
-        array = _read(self._path(part, "rows"), [f"codes:{column}"]).column(0)
+        """The codes of an id column."""
+        array = self._files[part].read(f"codes:{column}")
         if not pa.types.is_large_list(array.type):
             return Codes(array.to_numpy())
         missing = array.is_null().to_numpy(zero_copy_only=False) if array.null_count else None
         return Codes(array.values.to_numpy(), array.offsets.to_numpy(), missing)
 
     def values(self, part: int, column: str) -> pa.Array:
-        """The distinct values of one id column."""
-        return _read(self._path(part, "values"), [column]).column(0).values
+        """The distinct values of an id column."""
+        return self._files[part].read(f"values:{column}")
 
-    def targets(self, part: int, columns: Sequence[str]) -> dict[str, npt.NDArray[Any]]:
-        """Target columns as they were staged."""
-        batch = _read(self._path(part, "rows"), columns)
-        return {name: batch.column(i).to_numpy() for i, name in enumerate(columns)}
-
-    def _path(self, part: int, kind: str) -> Path:
-        return _path(self._folder, self._numbers[part], kind)
+    def target(self, part: int, name: str) -> npt.NDArray[Any]:
+        """A target column as it was staged."""
+        return self._files[part].read(f"target:{name}").to_numpy()
 
 
 class IdWriter:
@@ -124,8 +116,8 @@ def read_ids(path: Path, part: int) -> npt.NDArray[np.int32 | np.int64]:
         return pa.ipc.open_file(file).get_batch(part).column(0).to_numpy()
 
 
-def _path(folder: Path, number: int, kind: str) -> Path:
-    return folder / f"{number:05d}.{kind}.arrow"
+def _path(folder: Path, number: int) -> Path:
+    return folder / f"{number:05d}.part"
 
 
 def narrow(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float32 | np.float64]:
@@ -142,21 +134,3 @@ def _codes_array(codes: Codes) -> pa.Array:
         return narrowed
     mask = None if codes.missing is None else pa.array(codes.missing)
     return pa.LargeListArray.from_arrays(pa.array(codes.offsets), narrowed, mask=mask)
-
-
-def _one_list(values: pa.Array) -> pa.Array:
-    return pa.LargeListArray.from_arrays(pa.array([0, len(values)], pa.int64()), values)
-
-
-def _write(path: Path, columns: Mapping[str, pa.Array]) -> None:
-    batch = pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns))
-    with explained_writes(path), pa.ipc.new_file(str(path), batch.schema) as writer:
-        writer.write_batch(batch)
-
-
-def _read(path: Path, columns: Sequence[str]) -> pa.RecordBatch:
-    """The given columns of a part's only record batch, in the given order; other columns are not read."""
-    with pa.OSFile(str(path)) as file:
-        names = pa.ipc.open_file(file).schema.names
-        options = pa.ipc.IpcReadOptions(included_fields=sorted(names.index(name) for name in columns))
-        return pa.ipc.open_file(file, options=options).get_batch(0).select(list(columns))

@@ -13,7 +13,6 @@ from ziggurat.core.hashing import HASH_VERSION
 from ziggurat.core.schema import RawSchema
 from ziggurat.data.dataset import FORMAT_VERSION
 from ziggurat.features.config import DataConfig, FeatureConfig, IdFeature, NumericFeature, Targets
-from ziggurat.features.journal import STAGING_VERSION
 from ziggurat.features.numeric import CHAIN_VERSION
 from ziggurat.features.raw_schema import raw_schema
 from ziggurat.features.tables import TableEncoding, resolve_tables
@@ -81,7 +80,7 @@ class Preparation:
 def fingerprint(data: DataConfig, features: Sequence[FeatureConfig], sources: Sequence[str]) -> str:
     """SHA-256 over everything that decides what a prepared dataset holds; where its raw files lie does not."""
     content: dict[str, Any] = {
-        "versions": [FORMAT_VERSION, STAGING_VERSION, HASH_VERSION, VOCABULARY_VERSION, CHAIN_VERSION],
+        "versions": [FORMAT_VERSION, HASH_VERSION, VOCABULARY_VERSION, CHAIN_VERSION],
         "data": data.model_dump(mode="json", exclude={"folder"}),
         "features": [feature.model_dump(mode="json") for feature in features],
         "sources": list(sources),

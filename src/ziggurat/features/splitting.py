@@ -76,7 +76,7 @@ def assign(split: SplitConfig, parts: Parts) -> list[Assignment]:
 
 
 def _column(parts: Parts, name: str) -> list[npt.NDArray[Any]]:
-    return [parts.targets(part, [name])[name] for part in range(len(parts))]
+    return [parts.target(part, name) for part in range(len(parts))]
 
 
 def _check_training(split: SplitConfig, assignment: Assignment) -> None:
