@@ -117,9 +117,10 @@ class CsvParser(TextParser):
             else:
                 reason = self._wrong_width(len(split)) if isinstance(split, list) else split
                 bad.append(BadRow(self._file, int(records.lines[row]), None, reason, as_text(records[row])))
+        places = [self._layout.index(column.name) for column in self._schema.columns]
         columns = [
-            convert_text(pa.array([row[self._layout.index(c.name)] for row in cells], pa.binary()), c, self._rules)
-            for c in self._schema.columns
+            convert_text(pa.array([row[place] for row in cells], pa.binary()), column, self._rules)
+            for column, place in zip(self._schema.columns, places, strict=True)
         ]
         text_of = lambda row: as_text(records[rows[row]])  # noqa: E731
         parsed = assemble(self._schema, columns, records.lines[rows], self._file, text_of, self._carried)
