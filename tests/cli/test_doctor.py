@@ -78,7 +78,7 @@ def test_the_check_before_training_imports_nothing_of_the_engine(tmp_path: Path)
         env={**os.environ, "PYTHONPATH": str(tmp_path)},
         check=True,
     )
-    assert "torchrec is 1.9.2, but 1.8.0 is the version tested" in run.stdout
+    assert "torchrec is 1.9.2, but 1.8.0 is needed" in run.stdout
     assert "--no-deps torchrec==1.8.0" in run.stdout
     assert run.stdout.endswith("set()\n")
 
@@ -95,7 +95,10 @@ def test_a_mismatch_is_reported_and_the_engine_left_alone(tmp_path: Path) -> Non
     distribution(tmp_path, "polars", "0.1.0")
     run = doctor(tmp_path)
     assert run.returncode == 1
-    assert "torch is 2.14.1, but 2.13.0 is the version tested with torchrec 1.8.0" in run.stdout
+    assert (
+        "torch is 2.14.1, but 2.13.0 is needed: torch 2.13.0, torchrec 1.8.0 and fbgemm 1.8.0 load together"
+        in run.stdout
+    )
     assert f"mend: {sys.executable} -m pip install torch==2.13.0" in run.stdout
     assert "polars is 0.1.0, but >=1.30 is needed" in run.stdout
     assert "pip install 'polars>=1.30'" in run.stdout

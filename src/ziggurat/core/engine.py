@@ -153,7 +153,8 @@ def _release(version: str) -> str:
 
 
 def _differs(name: str, found: str, tested: str) -> str:
-    return f"{name} is {found}, but {tested} is the version tested with torchrec {versions.TORCHREC}"
+    triple = f"torch {versions.TORCH}, torchrec {versions.TORCHREC} and fbgemm {versions.FBGEMM}"
+    return f"{name} is {found}, but {tested} is needed: {triple} load together"
 
 
 def _uninstall() -> str:
