@@ -106,8 +106,8 @@ class DatasetStatistics:
             {
                 "version": STATISTICS_VERSION,
                 "rows": self.rows,
-                "label_rates": _without_nan(self.label_rates),
-                "features": {name: _without_nan(asdict(feature)) for name, feature in self.features.items()},
+                "label_rates": _finite(self.label_rates),
+                "features": {name: _finite(asdict(feature)) for name, feature in self.features.items()},
                 "tables": {name: {"rows": table.rows} for name, table in self.tables.items()},
             },
         )
@@ -154,11 +154,11 @@ def _feature(values: dict[str, Any]) -> FeatureStatistics:
     return FeatureStatistics(**values, numeric=numeric)
 
 
-def _without_nan(value: Any) -> Any:
-    """JSON has no NaN: it is written as null."""
+def _finite(value: Any) -> Any:
+    """JSON has neither NaN nor infinity: both are written as null, and read as NaN."""
     if isinstance(value, dict):
-        return {key: _without_nan(item) for key, item in value.items()}
-    return None if isinstance(value, float) and np.isnan(value) else value
+        return {key: _finite(item) for key, item in value.items()}
+    return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
 def _nan_for_none(value: Any) -> Any:

@@ -22,6 +22,7 @@ from ziggurat.features.config import FeatureConfig, NumericFeature, Targets
 from ziggurat.features.numeric import NumericChain
 from ziggurat.features.parts import Parts, read_ids
 from ziggurat.features.preparation import Preparation
+from ziggurat.features.workers import workers
 
 RowsOfSplit = dict[Split, npt.NDArray[np.int64]]
 Columns = dict[str, pa.Array]
@@ -55,7 +56,7 @@ def _batches(
     plan: Preparation, parts: Parts, assignments: Sequence[Assignment], chains: Chains, id_files: IdFiles
 ) -> Iterator[dict[Split, pa.RecordBatch]]:
     """The encoded rows of each part, by split, one part ahead of the caller."""
-    with ThreadPoolExecutor(plan.threads, "encode") as pool:
+    with workers(plan.threads, "encode") as pool:
         ahead: list[Future[dict[Split, Columns]]] = []
         for part in range(len(parts)):
             following = _submit(pool, plan, parts, part, assignments[part], chains, id_files)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,6 +20,7 @@ from ziggurat.features.numeric import NumericChain
 from ziggurat.features.parts import Parts
 from ziggurat.features.preparation import Preparation
 from ziggurat.features.transform import save_transform
+from ziggurat.features.workers import workers
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +56,7 @@ def fit(
     id_files = {pair: staging / f"ids.{number:05d}.arrow" for number, pair in enumerate(sorted(columns))}
     tables: list[FittedTable] = []
     progress.start("fit", len(plan.tables) + 1, "tables")
-    with ThreadPoolExecutor(plan.threads, "fit") as pool:
+    with workers(plan.threads, "fit") as pool:
         numbers = pool.submit(fit_numbers, plan, parts, assignments)
         futures: list[Future[FittedTable]] = []
         for name, table in plan.tables.items():

@@ -26,6 +26,7 @@ from ziggurat.features.journal import Entry, Journal
 from ziggurat.features.parts import Part, Parts, narrow, write_part
 from ziggurat.features.preparation import Preparation
 from ziggurat.features.splitting import split_columns
+from ziggurat.features.workers import workers
 
 PART_ROWS = 131_072
 PART_BYTES = 64 * 2**20
@@ -95,7 +96,7 @@ def stage(
         progress.note(f"going on with an interrupted preparation after {sum(e.rows for e in journal.entries):,} rows")
     with Quarantine(quarantine_path, plan.data.on_bad_row) as quarantine:
         quarantine.truncate_to(journal.entries[-1].refused if journal.entries else 0)
-        with ThreadPoolExecutor(plan.threads, "stage") as pool:
+        with workers(plan.threads, "stage") as pool:
             _stage(plan, sources, _Staging(folder, journal, quarantine), pool, progress)
     rows = sum(entry.rows for entry in journal.entries)
     progress.finish(f"{rows:,} rows")
