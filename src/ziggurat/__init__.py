@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from ziggurat.training.api import Predictor as Predictor
     from ziggurat.training.api import evaluate as evaluate
     from ziggurat.training.api import load_experiment as load_experiment
     from ziggurat.training.api import load_run as load_run
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 __version__ = "0.1.0"
 
-_API = ("evaluate", "load_experiment", "load_run", "predict", "prepare", "train")
+_API = ("Predictor", "evaluate", "load_experiment", "load_run", "predict", "prepare", "train")
 
 __all__ = [*_API, "__version__"]
 

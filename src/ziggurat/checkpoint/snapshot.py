@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -49,7 +50,7 @@ def save_snapshot(folder: Path, snapshot: Snapshot) -> None:
         checksums: dict[str, str] = {}
         for group, tensors in snapshot.groups.items():
             path = temporary / f"{group}.safetensors"
-            save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path)
+            _save_tensors(path, tensors)
             checksums[path.name] = _sha256(path)
         values = {"format_version": FORMAT_VERSION, "files": checksums, "state": snapshot.state}
         (temporary / STATE_FILE).write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
@@ -100,6 +101,17 @@ def _manifest(folder: Path) -> dict[str, Any]:
             "use the ziggurat version in the run's environment.json",
         )
     return manifest
+
+
+def _save_tensors(path: Path, tensors: Mapping[str, Tensor]) -> None:
+    try:
+        save_file({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}, path)
+    except SafetensorError as error:
+        # The library wraps the system's error in text; the number in it is what tells a full disk.
+        number = re.search(r"os error (\d+)", str(error))
+        if number is None:
+            raise
+        raise OSError(int(number[1]), str(error), str(path)) from error
 
 
 def _sha256(path: Path) -> str:

@@ -17,6 +17,6 @@ def command(config: Config, overrides: Overrides = None, data: DataFolder = None
         dataset = api.prepare(experiment, progress=progress)
     rows = {name: split["rows"] for name, split in dataset.manifest["splits"].items()}
     typer.echo(f"{dataset.folder}: " + ", ".join(f"{count:,} {name}" for name, count in rows.items()) + " rows")
-    quarantined = dataset.manifest.get("quarantined_rows", 0)
+    quarantined = dataset.manifest["quarantined"]["rows"]
     if quarantined:
         typer.echo(f"{quarantined:,} rows set aside in {dataset.folder / 'quarantine.jsonl'}")
