@@ -1,4 +1,4 @@
-"""Each kind of bad input, through the command line: what is wrong, where, and the mend; nothing lost or half-written."""
+"""Each kind of bad input, through the command line: what is wrong, where, the mend; nothing lost or half-written."""
 
 from __future__ import annotations
 

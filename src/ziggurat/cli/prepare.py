@@ -8,7 +8,7 @@ from ziggurat.cli.options import Config, DataFolder, Overrides
 
 
 def command(config: Config, overrides: Overrides = None, data: DataFolder = None) -> None:
-    """Fit the encoders; write the encoded dataset and its statistics. Interrupted, it goes on; run twice, it does nothing."""
+    """Fit the encoders; write the encoded dataset. Interrupted, it goes on; run twice, it does nothing."""
     from ziggurat.cli.progress import console_progress
     from ziggurat.training import api
 
