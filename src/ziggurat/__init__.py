@@ -21,10 +21,19 @@ __version__ = "0.1.0"
 
 _API = ("Predictor", "evaluate", "load_experiment", "load_run", "predict", "prepare", "train")
 
-__all__ = [*_API, "__version__"]
+__all__ = [
+    "Predictor",
+    "__version__",
+    "evaluate",
+    "load_experiment",
+    "load_run",
+    "predict",
+    "prepare",
+    "train",
+]
 
 
 def __getattr__(name: str) -> Any:
-    if name in _API:
+    if name in __all__:
         return getattr(importlib.import_module("ziggurat.training.api"), name)
     raise AttributeError(f"module 'ziggurat' has no attribute {name!r}")

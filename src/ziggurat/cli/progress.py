@@ -8,7 +8,8 @@ import time
 from collections.abc import Generator
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress as RichProgress, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.progress import Progress as RichProgress
 from rich.text import Text
 
 from ziggurat.core.progress import Progress
@@ -113,9 +114,13 @@ def _eta(stage: _Stage) -> str:
 
 
 def _figures(figures: dict[str, float | str]) -> str:
-    return " ".join(
-        f"{name} {value:.4f}" if isinstance(value, float) else f"{name} {value}" for name, value in figures.items()
-    )
+    return " ".join(f"{name} {_figure(value)}" for name, value in figures.items())
+
+
+def _figure(value: float | str) -> str:
+    if isinstance(value, str):
+        return value
+    return f"{value:,.0f}" if float(value).is_integer() else f"{value:.4f}"
 
 
 def _count(value: float | None) -> str:
