@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,10 @@ from feature_kit import Experiment, experiment, write_csv
 
 from ziggurat.core.errors import RunFolderError
 from ziggurat.data.dataset import SPLITS, Dataset
+from ziggurat.data.quarantine import Quarantine
+from ziggurat.features import prepare as prepare_module
 from ziggurat.features import staging
+from ziggurat.features.journal import Journal
 from ziggurat.features.prepare import prepare
 
 FEATURES: list[dict[str, Any]] = [
@@ -141,6 +146,58 @@ def test_nothing_is_read_again_after_all_parts_are_staged(
         parsed = Experiment.model_validate(settings_for(raw))
         prepare(parsed.data, parsed.features, folder)
     assert contents(folder) == whole
+
+
+class _PowerCutError(BaseException):
+    """Stops preparation where it strikes, as a signal would."""
+
+
+@pytest.mark.parametrize("moment", ["before the part", "after the part", "after the quarantine"])
+def test_stopped_between_any_two_steps_of_any_part(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
+) -> None:
+    draw = np.random.default_rng(1)
+    for name in ("train1", "train2", "valid", "test"):
+        clicks = draw.choice([0, 1, 9], 60, p=[0.5, 0.4, 0.1]).tolist()
+        write_csv(tmp_path / f"{name}.csv", {"x": draw.integers(0, 9, 60).tolist(), "click": clicks})
+    parsed = experiment(
+        [{"name": "x", "kind": "categorical", "type": "integer"}],
+        folder=str(tmp_path),
+        source={"name": "csv", "files": ["train*.csv"]},
+        split={"name": "files", "validation": ["valid.csv"], "test": ["test.csv"]},
+        on_bad_row="quarantine",
+    )
+    monkeypatch.setattr(staging, "PART_ROWS", 20)
+    monkeypatch.setattr(prepare_module, "open_source", partial(prepare_module.open_source, block_bytes=64))
+    expected = contents(prepare(parsed.data, parsed.features, tmp_path / "whole"))
+    strike_at = countdown = 0
+
+    def striking(step: Callable[..., Any], when: str) -> Callable[..., Any]:
+        def run(*args: Any) -> Any:
+            nonlocal countdown
+            if when == moment:
+                countdown -= 1
+                if countdown < 0:
+                    raise _PowerCutError
+            return step(*args)
+
+        return run
+
+    with monkeypatch.context() as patched:
+        patched.setattr(staging, "write_part", striking(staging.write_part, "before the part"))
+        patched.setattr(Quarantine, "add", striking(Quarantine.add, "after the part"))
+        patched.setattr(Journal, "append", striking(Journal.append, "after the quarantine"))
+        while True:
+            folder = tmp_path / f"prepared {strike_at}"
+            countdown = strike_at
+            try:
+                prepare(parsed.data, parsed.features, folder)
+                break
+            except _PowerCutError:
+                countdown = 10**6
+            assert contents(prepare(parsed.data, parsed.features, folder)) == expected
+            strike_at += 1
+    assert strike_at > 8
 
 
 def test_a_torn_line_of_the_journal_is_dropped(raw: Path, whole: dict[str, bytes], tmp_path: Path) -> None:
