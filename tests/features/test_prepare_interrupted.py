@@ -197,7 +197,7 @@ def test_stopped_between_any_two_steps_of_any_part(
                 countdown = 10**6
             assert contents(prepare(parsed.data, parsed.features, folder)) == expected
             strike_at += 1
-    assert strike_at > 8
+    assert strike_at >= 8
 
 
 def test_a_torn_line_of_the_journal_is_dropped(raw: Path, whole: dict[str, bytes], tmp_path: Path) -> None:
