@@ -21,7 +21,10 @@ from ziggurat.core.files import atomic_folder
 
 BATCH_SIZE = 4096
 DIM = 16
-HIDDEN = [400, 400, 400]
+HIDDEN = {
+    "frappe": [400, 400, 400],  # as on the BARS board
+    "tables": [256, 128],  # DeepCTR-Torch's own default, and ziggurat's: the tables are what is compared
+}
 LR = 0.001
 ZIPF_EXPONENT = 1.05
 
@@ -96,7 +99,7 @@ def _read_frappe(data: Path, limit: int | None) -> dict[str, npt.NDArray[np.gene
 def _write(
     folder: Path, name: str, shape: Mapping[str, int], columns: Mapping[str, npt.NDArray[np.generic]], source: str
 ) -> Workload:
-    workload = Workload(name, dict(shape), DIM, HIDDEN, BATCH_SIZE, LR, source)
+    workload = Workload(name, dict(shape), DIM, HIDDEN[name], BATCH_SIZE, LR, source)
     with atomic_folder(folder) as place:
         pl.DataFrame(dict(columns)).write_parquet(place / "train.parquet")
         (place / "workload.json").write_text(json.dumps(asdict(workload), indent=2) + "\n", encoding="utf-8")

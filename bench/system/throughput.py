@@ -25,8 +25,13 @@ PEERS_PYTHON = ROOT / ".venv-peers" / "bin" / "python"
 PEERS = {"deepctr_torch": "bench.peers.deepctr", "fuxictr": "bench.peers.fuxi"}
 OURS = {"ziggurat": "bench.system.ours", "handwritten": "bench.system.handwritten"}
 
+
+def _layers(workload: str) -> str:
+    return "-".join(map(str, workloads.HIDDEN[workload]))
+
+
 NOTES = (
-    f"DeepFM, MLP {'-'.join(map(str, workloads.HIDDEN))}, embedding dim {workloads.DIM}, "
+    f"DeepFM, MLP {_layers('frappe')} on Frappe and {_layers('tables')} (DeepCTR-Torch's default) on tables, embedding dim {workloads.DIM}, "
     f"batch {workloads.BATCH_SIZE:,}, Adam for everything dense; every process on torch's default number of threads",
     "tables: ziggurat and the hand-written loop update touched rows with row-wise Adagrad inside backward; the peers "
     "know only dense gradients, so their Adam passes over every row of every table",
