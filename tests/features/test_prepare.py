@@ -355,10 +355,14 @@ def test_a_filled_feature_is_told(tmp_path: Path) -> None:
         def note(self, message: str) -> None:
             self.notes.append(message)
 
-    write_csv(tmp_path / "log.csv", {"x": [1, None, 3, 4], "y": [1, 2, 3, 4], "click": [0, 1, 0, 1]})
-    features = [{"name": "x", "kind": "numeric"}, {"name": "y", "kind": "numeric"}]
+    write_csv(
+        tmp_path / "log.csv", {"x": [1, None, 3, 4], "y": [1, 2, 3, 4], "z": [None, 2, 3, None], "click": [0, 1, 0, 1]}
+    )
+    features = [{"name": name, "kind": "numeric"} for name in "xyz"]
     parsed = experiment(features, folder=str(tmp_path), split={"name": "random", "validation": 0, "test": 0})
     progress = Notes()
     prepare(parsed.data, parsed.features, tmp_path / "out", progress)
-    assert progress.notes == ["feature 'x': 25.0% missing, filled with the training median (add a fill to choose)"]
+    assert progress.notes == [
+        "missing numbers are filled with the training median: z 50.0%, x 25.0%; add a fill step to choose"
+    ]
     assert progress.stages == ["read", "fit", "encode"]

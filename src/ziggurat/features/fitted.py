@@ -73,13 +73,14 @@ def fit(
 
 
 def _note_fills(numbers: FittedNumbers, progress: Progress) -> None:
-    """Say which features were filled without being asked for."""
-    for name, chain in numbers.chains.items():
-        share = numbers.features[name].missing_share
-        if chain.implicit_fill and share > 0:
-            progress.note(
-                f"feature {name!r}: {share:.1%} missing, filled with the training median (add a fill to choose)"
-            )
+    """Say which features were filled without being asked for, the emptiest first."""
+    shares = {
+        name: numbers.features[name].missing_share for name, chain in numbers.chains.items() if chain.implicit_fill
+    }
+    filled = sorted(((share, name) for name, share in shares.items() if share > 0), reverse=True)
+    if filled:
+        listed = ", ".join(f"{name} {share:.1%}" for share, name in filled)
+        progress.note(f"missing numbers are filled with the training median: {listed}; add a fill step to choose")
 
 
 def _statistics(
