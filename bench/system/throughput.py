@@ -31,7 +31,8 @@ def _layers(workload: str) -> str:
 
 
 NOTES = (
-    f"DeepFM, MLP {_layers('frappe')} on Frappe and {_layers('tables')} (DeepCTR-Torch's default) on tables, embedding dim {workloads.DIM}, "
+    f"DeepFM, MLP {_layers('frappe')} on Frappe and {_layers('tables')} (DeepCTR-Torch's default) on tables, "
+    f"embedding dim {workloads.DIM}, "
     f"batch {workloads.BATCH_SIZE:,}, Adam for everything dense; every process on torch's default number of threads",
     "tables: ziggurat and the hand-written loop update touched rows with row-wise Adagrad inside backward; the peers "
     "know only dense gradients, so their Adam passes over every row of every table",

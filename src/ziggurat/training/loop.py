@@ -93,13 +93,14 @@ class Trainer:
         self.progress = progress
         config = run.experiment.training
         self.config = config
+        prefetch = (2 if device.type == "cuda" else 0) if config.prefetch is None else config.prefetch
         self.loader = Loader(
             dataset.split("train"),
             dataset.schema,
             config.batch_size,
             shuffle=True,
             seed=config.seed,
-            prefetch=config.prefetch,
+            prefetch=prefetch,
         )
         self.total_steps = min(config.epochs * self.loader.steps_per_epoch, config.max_steps or 2**62)
         self.optimizer = build_optimizer(run.experiment.optimizer, recommender.dense_parameters())
