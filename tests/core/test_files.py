@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import errno
-import os
-import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.small_disk import small_disk
 from ziggurat.core.errors import DataError
 from ziggurat.core.files import atomic_file, atomic_folder
 
@@ -53,20 +51,13 @@ def test_a_failure_leaves_the_old_folder(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A real file system of 1 MiB."""
-    mount = tmp_path / "disk"
-    mount.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(mount)]
-    if os.geteuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode != 0:
-        pytest.skip("mounting a small tmpfs needs root and the right to mount")
-    yield mount
-    subprocess.run(["umount", str(mount)], check=True)
+def test_a_full_disk_is_explained_and_leaves_the_old_file(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 1024) as disk:
+        fill(disk)
 
 
-def test_a_full_disk_is_explained_and_leaves_the_old_file(small_disk: Path) -> None:
-    path = small_disk / "file"
+def fill(disk: Path) -> None:
+    path = disk / "file"
     path.write_text("old")
     with (
         pytest.raises(DataError, match=r"no space left on the device[\s\S]*free some space"),
@@ -74,7 +65,7 @@ def test_a_full_disk_is_explained_and_leaves_the_old_file(small_disk: Path) -> N
     ):
         temporary.write_bytes(b"x" * 2**21)
     assert path.read_text() == "old"
-    assert list(small_disk.iterdir()) == [path]
+    assert list(disk.iterdir()) == [path]
 
 
 def test_a_missing_permission_is_explained(tmp_path: Path) -> None:

@@ -45,7 +45,8 @@ def make_batch(seed: int, size: int = 8) -> Batch:
 
     def keyed(keys: list[str], lengths_KB: list[np.ndarray]) -> KeyedJaggedTensor:
         values = [
-            draw.integers(0, SCHEMA.rows[SCHEMA.tables[key]], int(n.sum())) for key, n in zip(keys, lengths_KB, strict=True)
+            draw.integers(0, SCHEMA.rows[SCHEMA.tables[key]], int(n.sum()))
+            for key, n in zip(keys, lengths_KB, strict=True)
         ]
         return KeyedJaggedTensor(
             keys=keys,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ import polars as pl
 import pytest
 from ruamel.yaml import YAML
 
+from tests.small_disk import small_disk
 from tests.training.conftest import config_values, write_log
 from ziggurat.cli.main import main
 from ziggurat.core.config import set_by_path
@@ -196,26 +196,20 @@ def test_a_run_of_another_config_is_refused(folder: Path, capsys: pytest.Capture
 
 
 @pytest.fixture
-def small_disk(folder: Path) -> Iterator[Path]:
-    """A real file system of 512 KiB."""
-    mount = folder / "disk"
-    mount.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", str(mount)]
-    if os.geteuid() != 0 or subprocess.run(command, capture_output=True, check=False).returncode != 0:
-        pytest.skip("mounting a small tmpfs needs root and the right to mount")
-    yield mount
-    subprocess.run(["umount", "-l", str(mount)], check=True)
+def disk(folder: Path) -> Iterator[Path]:
+    with small_disk(folder / "disk", 512) as mounted:
+        yield mounted
 
 
 def test_a_full_disk_stops_training_and_what_was_saved_stays_good(
-    folder: Path, small_disk: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, disk: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_config(folder)
     assert run_command("prepare", "exp.yaml") == 0
-    run = small_disk / "run"
-    ballast = small_disk / "ballast"
+    run = disk / "run"
+    ballast = disk / "ballast"
     assert run_command("train", "exp.yaml", "--run", str(run), "--stop-after", "4") == 0
-    ballast.write_bytes(b"x" * (os.statvfs(small_disk).f_bavail * os.statvfs(small_disk).f_frsize - 30_000))
+    ballast.write_bytes(b"x" * (os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize - 30_000))
     assert run_command("train", "exp.yaml", "--run", str(run)) == 1
     errors = capsys.readouterr().err
     assert "no space left on the device" in errors
