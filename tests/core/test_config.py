@@ -27,7 +27,7 @@ Pet = Annotated[Cat | Dog, pydantic.Field(discriminator="name")]
 class Home(Config):
     pet: Pet = Cat()
     others: tuple[Pet, ...] = ()
-    by_room: dict[str, Pet] = {}
+    by_room: dict[str, Pet] = pydantic.Field(default_factory=dict)
     address: str
 
 
