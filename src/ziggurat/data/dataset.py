@@ -140,7 +140,7 @@ class _SplitWriter:
 
 
 def _compact(block: pa.RecordBatch) -> pa.RecordBatch:
-    """``block`` with list columns copied: a slice keeps traces of its parent in the file's metadata, a copy does not."""
+    """``block`` with list columns copied: a slice leaves traces of its parent in the file, a copy does not."""
     lists = any(pa.types.is_list(kind) for kind in block.schema.types)
     order = pa.array(np.arange(block.num_rows)) if lists else None
     columns = [column.take(order) if pa.types.is_list(column.type) else column for column in block.columns]
