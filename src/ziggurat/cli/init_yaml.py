@@ -172,7 +172,7 @@ def _model(found: Inference) -> Iterator[str]:
     yield "training:"
     yield f"  batch_size: {batch}"
     yield "  epochs: 10"
-    yield "  early_stopping: {patience: 2}  # evaluations without a better validation AUC"
+    yield "  early_stopping: {patience: 2}  # evaluations without a better validation log-loss"
     slices = [f for f in found.features if f.kind == "categorical" and 2 <= f.profile.distinct <= 10]
     chosen = _flow([feature_name(feature.profile.name) for feature in slices[:2]])
     yield f"evaluation: {{slices: {chosen}}}  # categorical features by whose values the metrics are told apart"

@@ -215,7 +215,8 @@ class Trainer:
         self._save()
         if improved:
             self.run.checkpoints.mark_best(self.at.step, self.config.monitor, value)
-        self._shown[f"val_{self.config.monitor}"] = value
+        for name in dict.fromkeys(("ne", "auc", self.config.monitor)):
+            self._shown[f"val_{name}"] = monitored(figures, name, metrics.tasks)
         self._window.started = time.perf_counter()
         self.progress.advance(self.at.step * self._step_rows(), **self._shown)
 
