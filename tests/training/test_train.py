@@ -18,6 +18,7 @@ from torch import Tensor
 from tests.training.conftest import MakeExperiment
 from ziggurat.checkpoint.snapshot import load_snapshot
 from ziggurat.core.errors import ConfigError, RunFolderError, ZigguratError
+from ziggurat.core.files import locked_folder
 from ziggurat.training import api
 from ziggurat.training.experiment import to_yaml
 from ziggurat.training.journal import read_journal
@@ -228,3 +229,9 @@ def test_bf16_and_fp32_agree_to_bf16s_precision(make_experiment: MakeExperiment)
         assert outcome.results is not None
         found[precision] = outcome.results["figures"]["test"]["auc"]
     assert found["bf16"] == pytest.approx(found["fp32"], abs=0.02)  # 8 bits of mantissa over 30 steps
+
+
+def test_two_processes_do_not_train_in_one_folder(make_experiment: MakeExperiment) -> None:
+    with locked_folder(Path("run"), "training"), pytest.raises(RunFolderError, match="another process is training"):
+        api.train(make_experiment(), "run")
+    assert api.train(make_experiment(training__max_steps=2), "run").step == 2

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import json
 import os
 import shutil
@@ -14,7 +15,9 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
-from ziggurat.core.errors import DataError
+from ziggurat.core.errors import DataError, RunFolderError
+
+LOCK_FILE = "lock"
 
 
 @contextlib.contextmanager
@@ -65,6 +68,31 @@ def atomic_folder(path: Path) -> Generator[Path]:
             sync(path.parent)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
+
+
+@contextlib.contextmanager
+def locked_folder(folder: Path, doing: str) -> Generator[None]:
+    """Make ``folder`` if need be and hold it for this process alone; the lock ends with the process, however it ends.
+
+    Args:
+        folder: holds the file ``lock`` from then on.
+        doing: what another process that holds it is doing, for the message, such as "preparing".
+
+    Raises:
+        RunFolderError: another process holds it.
+        DataError: it cannot be written.
+    """
+    with explained_writes(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = (folder / LOCK_FILE).open("w")
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise RunFolderError(
+                f"{folder}: another process is {doing} in this folder", "wait for it, or use another folder"
+            ) from None
+        yield
 
 
 def write_json(path: Path, values: Any) -> None:

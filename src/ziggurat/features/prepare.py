@@ -9,15 +9,13 @@ Three passes, each over one file of this room:
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import json
 import shutil
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from ziggurat.core.errors import ConfigError, DataError, RunFolderError
-from ziggurat.core.files import explained_writes
+from ziggurat.core.files import locked_folder
 from ziggurat.core.progress import Progress, Silent
 from ziggurat.data.dataset import SPLITS, DatasetWriter
 from ziggurat.data.quarantine import Quarantine
@@ -62,7 +60,7 @@ def prepare(
     if _is_prepared(folder, plan):
         shutil.rmtree(staging, ignore_errors=True)
         return folder
-    with _locked(staging):
+    with locked_folder(staging, "preparing"):
         parts, quarantine = stage(plan, sources, staging, folder / QUARANTINE, progress)
         _check_rows(parts, quarantine)
         assignments = assign(data.split, parts)
@@ -116,22 +114,6 @@ def _is_prepared(folder: Path, plan: Preparation) -> bool:
             "prepare into another folder, or delete this one",
         )
     return True
-
-
-@contextlib.contextmanager
-def _locked(staging: Path) -> Generator[None]:
-    """Hold the staging folder for this process alone."""
-    with explained_writes(staging):
-        staging.mkdir(parents=True, exist_ok=True)
-        lock = (staging / "lock").open("w")
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise RunFolderError(
-                f"{staging.parent}: another process is preparing this folder", "wait for it, or use another folder"
-            ) from None
-        yield
 
 
 def _check_rows(parts: Parts, quarantine: Quarantine) -> None:

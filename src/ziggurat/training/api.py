@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from ziggurat.core.engine import check_engine
-from ziggurat.core.files import write_json
+from ziggurat.core.files import locked_folder, write_json
 from ziggurat.core.progress import Progress, Silent
 from ziggurat.data.dataset import Dataset, Split
 from ziggurat.features.prepare import dataset_fingerprint
@@ -29,7 +29,7 @@ from ziggurat.training.experiment import Experiment, load_experiment
 from ziggurat.training.loop import Trainer
 from ziggurat.training.predict import Predicted, Predictor, predict, predict_files
 from ziggurat.training.recommender import assemble
-from ziggurat.training.run import Run, attach_dataset, create_or_resume
+from ziggurat.training.run import Run, attach_dataset, check_run_folder, create_or_resume
 from ziggurat.training.run import open_run as load_run
 from ziggurat.training.state import restore
 
@@ -109,10 +109,11 @@ def train(
     if experiment.training.threads is not None:
         torch.set_num_threads(experiment.training.threads)
     device = pick_device(experiment.training.device)
-    run = create_or_resume(folder, experiment)
-    dataset = prepare(experiment, prepared, progress)
-    attach_dataset(run, dataset)
-    with process_group(device):
+    check_run_folder(folder)
+    with locked_folder(folder, "training"), process_group(device):
+        run = create_or_resume(folder, experiment)
+        dataset = prepare(experiment, prepared, progress)
+        attach_dataset(run, dataset)
         assembled = assemble(experiment, dataset.schema, device)
         write_json(run.folder / "plan.json", assembled.plan.to_json())
         trainer = Trainer(run, dataset, assembled.recommender, device, progress)

@@ -23,7 +23,7 @@ from ziggurat.checkpoint.folder import CheckpointFolder
 from ziggurat.core.config import parse_config
 from ziggurat.core.engine import installed_engine
 from ziggurat.core.errors import RunFolderError
-from ziggurat.core.files import atomic_file, write_json
+from ziggurat.core.files import LOCK_FILE, atomic_file, write_json
 from ziggurat.data.dataset import Dataset
 from ziggurat.training.experiment import Experiment, differing_keys, to_yaml
 
@@ -103,18 +103,31 @@ def open_run(folder: str | Path) -> Run:
     return Run(folder, parse_config(Experiment, values, str(path)))
 
 
+def check_run_folder(folder: Path) -> None:
+    """Refuse a folder that holds something else than a run, before anything is written into it.
+
+    Raises:
+        RunFolderError: it does.
+    """
+    if folder.is_file():
+        raise RunFolderError(f"{folder}: is a file", "name another folder with --run")
+    if folder.is_dir() and not (folder / "config.yaml").is_file():
+        strange = [item.name for item in folder.iterdir() if item.name not in {LOCK_FILE, "environment.json"}]
+        if any(not name.startswith(".") for name in strange):
+            raise RunFolderError(
+                f"{folder}: exists, is not empty and is no run folder", "name another folder with --run"
+            )
+
+
 def create_or_resume(folder: Path, experiment: Experiment) -> Run:
     """The run folder of ``experiment``: made new, or the one that is there if it is of the same config and versions.
 
     Raises:
-        RunFolderError: the folder belongs to another config (the differing keys are named), to other library
-            versions, or holds something else.
+        RunFolderError: the folder belongs to another config (the differing keys are named) or other library versions.
     """
     if (folder / "config.yaml").is_file():
         run = open_run(folder)
         _check_same(run, experiment)
-    elif folder.exists() and any(folder.iterdir()):
-        raise RunFolderError(f"{folder}: exists, is not empty and is no run folder", "name another folder with --run")
     run = Run(folder, experiment)
     # The environment is written first: a folder that has a config is complete.
     write_json(folder / "environment.json", environment(experiment.training.seed))
