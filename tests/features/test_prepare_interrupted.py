@@ -234,7 +234,7 @@ def test_a_folder_that_another_process_prepares_is_left_alone(tmp_path: Path) ->
     staging_folder.mkdir(parents=True)
     with (staging_folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        with pytest.raises(RunFolderError, match="another process is preparing this folder"):
+        with pytest.raises(RunFolderError, match="another process is preparing in this folder"):
             prepare(parsed.data, parsed.features, tmp_path / "prepared")
     prepare(parsed.data, parsed.features, tmp_path / "prepared")
     assert Dataset(tmp_path / "prepared").split("train").rows > 0
