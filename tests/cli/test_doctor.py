@@ -8,11 +8,16 @@ import sys
 from pathlib import Path
 
 import pytest
+from click.testing import Result
+from typer.testing import CliRunner
 
-from ziggurat.cli.doctor_checks import cpu_quota, lookup_check, memory_bytes
+from ziggurat.cli.doctor_checks import accelerator_checks, cpu_quota, lookup_check, memory_bytes, threads_check
+from ziggurat.cli.main import app
 from ziggurat.core import versions
 from ziggurat.core.engine import Installed, check_engine, engine_problems, installed_engine
+from ziggurat.core.errors import EnvironmentMismatch
 
+CUDA = Installed(torch="2.13.0", torchrec="1.8.0", fbgemm={"cuda": "1.8.0"}, torch_cuda="13.0")
 GOOD = Installed(torch="2.13.0+cpu", torchrec="1.8.0", fbgemm={"cpu": "1.8.0"}, torch_cuda=None)
 
 
@@ -23,10 +28,18 @@ def distribution(folder: Path, name: str, version: str) -> None:
     info.joinpath("METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
 
 
-def doctor(*before: Path, **variables: str) -> subprocess.CompletedProcess[str]:
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, before)), "COLUMNS": "200", **variables}
-    command = [sys.executable, "-c", "import typer; from ziggurat.cli.doctor import command; typer.run(command)"]
-    return subprocess.run(command, capture_output=True, text=True, env=environment, check=False, timeout=300)
+@pytest.fixture
+def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that metadata is looked for in first."""
+    folder = tmp_path / "path"
+    folder.mkdir()
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setenv("COLUMNS", "250")
+    return folder
+
+
+def doctor() -> Result:
+    return CliRunner().invoke(app, ["doctor"])
 
 
 def test_the_tested_triple_has_no_problem() -> None:
@@ -83,26 +96,33 @@ def test_the_check_before_training_imports_nothing_of_the_engine(tmp_path: Path)
     assert run.stdout.endswith("set()\n")
 
 
+@pytest.mark.usefixtures("path")
 def test_a_sound_machine_passes() -> None:
-    run = doctor()
-    assert run.returncode == 0, run.stdout + run.stderr
-    assert "everything needed is here" in run.stdout
-    assert "one lookup on" in run.stdout
+    result = doctor()
+    assert result.exit_code == 0, result.output
+    assert "everything needed is here" in result.output
+    assert "one lookup on" in result.output
 
 
-def test_a_mismatch_is_reported_and_the_engine_left_alone(tmp_path: Path) -> None:
-    distribution(tmp_path, "torch", "2.14.1")
-    distribution(tmp_path, "polars", "0.1.0")
-    run = doctor(tmp_path)
-    assert run.returncode == 1
-    assert (
-        "torch is 2.14.1, but 2.13.0 is needed: torch 2.13.0, torchrec 1.8.0 and fbgemm 1.8.0 load together"
-        in run.stdout
-    )
-    assert f"mend: {sys.executable} -m pip install torch==2.13.0" in run.stdout
-    assert "polars is 0.1.0, but >=1.30 is needed" in run.stdout
-    assert "pip install 'polars>=1.30'" in run.stdout
-    assert "not tried, mend the above first" in run.stdout
+def test_a_mismatch_is_reported_and_the_engine_left_alone(path: Path) -> None:
+    distribution(path, "torch", "2.14.1")
+    distribution(path, "polars", "0.1.0")
+    result = doctor()
+    assert result.exit_code == 1
+    needed = "torch is 2.14.1, but 2.13.0 is needed: torch 2.13.0, torchrec 1.8.0 and fbgemm 1.8.0 load together"
+    assert needed in result.output
+    assert f"mend: {sys.executable} -m pip install torch==2.13.0" in result.output
+    assert "polars is 0.1.0, but >=1.30 is needed" in result.output
+    assert "pip install 'polars>=1.30'" in result.output
+    assert "not tried, mend the above first" in result.output
+
+
+def test_the_check_before_training_names_the_mend(path: Path) -> None:
+    distribution(path, "torchrec", "1.9.2")
+    with pytest.raises(EnvironmentMismatch, match=r"torchrec is 1\.9\.2") as caught:
+        check_engine()
+    assert "--no-deps torchrec==1.8.0" in caught.value.mend
+    assert "ziggurat doctor" in caught.value.mend
 
 
 def test_a_crash_on_import_becomes_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -115,16 +135,57 @@ def test_a_crash_on_import_becomes_a_line(tmp_path: Path, monkeypatch: pytest.Mo
     assert "crashed with SIGABRT" in check.found
 
 
-def test_an_idle_gpu_is_pointed_out(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("found", "driver", "state", "text", "mend"),
+    [
+        (
+            GOOD,
+            "580.65.06",
+            "note",
+            "but the CPU flavour is installed and leaves it idle",
+            "ZIGGURAT_FLAVOUR=cuda make install",
+        ),
+        (CUDA, "580.65.06", "ok", "2 × NVIDIA H100 80GB HBM3, driver 580.65.06", ""),
+        (CUDA, "570.10", "fail", "too old for CUDA 13.0", "update the NVIDIA driver to 580 or newer"),
+        (GOOD, None, "note", "none: training runs on the CPU", ""),
+        (CUDA, None, "fail", "nvidia-smi finds no NVIDIA driver", "ZIGGURAT_FLAVOUR=cpu make install"),
+    ],
+)
+def test_accelerators(
+    found: Installed,
+    driver: str | None,
+    state: str,
+    text: str,
+    mend: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Against a program that answers as nvidia-smi does with two devices, or fails as it does without a driver."""
     program = tmp_path / "nvidia-smi"
-    program.write_text("#!/bin/sh\necho '580.65.06, NVIDIA H100 80GB HBM3'\n")
+    line = f"echo '{driver}, NVIDIA H100 80GB HBM3'"
+    program.write_text(f"#!/bin/sh\n{line}\n{line}\n" if driver else "#!/bin/sh\necho failed\nexit 9\n")
     program.chmod(0o755)
-    distribution(tmp_path / "path", "torchrec", "1.9.2")  # spares the lookup
-    run = doctor(tmp_path / "path", PATH=f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    assert (
-        "1 × NVIDIA H100 80GB HBM3, driver 580.65.06, but the CPU flavour is installed and leaves it idle" in run.stdout
-    )
-    assert "mend: ZIGGURAT_FLAVOUR=cuda make install" in run.stdout
+    monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
+    (check,) = accelerator_checks(found)
+    assert check.state == state
+    assert text in check.found
+    assert mend in check.mend
+
+
+@pytest.mark.parametrize(
+    ("cores", "quota", "wanted", "state", "mend"),
+    [
+        (8, None, "", "ok", ""),
+        (8, None, "8", "ok", ""),
+        (8, 2, "", "note", "export OMP_NUM_THREADS=2"),  # a container of two cores on a machine of eight
+        (8, None, "16", "note", "export OMP_NUM_THREADS=8"),
+        (8, None, "1", "note", "unset OMP_NUM_THREADS"),
+        (8, 2, "1", "note", "export OMP_NUM_THREADS=2"),
+    ],
+)
+def test_threads(cores: int, quota: int | None, wanted: str, state: str, mend: str) -> None:
+    check = threads_check(cores, quota, wanted)
+    assert (check.state, check.mend) == (state, mend)
 
 
 def test_limits_of_a_container_are_respected(tmp_path: Path) -> None:

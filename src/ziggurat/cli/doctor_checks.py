@@ -52,7 +52,9 @@ class Check:
 def all_checks(folder: Path) -> Iterator[Check]:
     """Every check, cheapest first; the engine is only tried when nothing before says that it would crash."""
     failed = False
-    for check in (*python_check(), *engine_checks(), *library_checks(), *accelerator_checks(), *machine_checks(folder)):
+    installed = engine.installed_engine()
+    software = (*python_check(), *engine_checks(installed), *library_checks(), *accelerator_checks(installed))
+    for check in (*software, *machine_checks(folder)):
         failed |= check.state == "fail" and check.name not in ("disk", "memory")
         yield check
     if failed:
@@ -70,9 +72,8 @@ def python_check() -> Iterator[Check]:
         yield Check("Python", "ok", f"{found}, {sys.executable}")
 
 
-def engine_checks() -> Iterator[Check]:
-    """A line for each part of the triple, or the problems that keep it from loading."""
-    found = engine.installed_engine()
+def engine_checks(found: engine.Installed) -> Iterator[Check]:
+    """One line for the triple, or a line for each problem that keeps it from loading."""
     problems = engine.engine_problems(found)
     for problem, mend in problems:
         yield Check("engine", "fail", problem, mend)
@@ -123,9 +124,9 @@ def _satisfies(version: str, specifier: str) -> bool:
     return SpecifierSet(specifier).contains(version, prereleases=True)
 
 
-def accelerator_checks() -> Iterator[Check]:
+def accelerator_checks(found: engine.Installed) -> Iterator[Check]:
     """The NVIDIA driver against what torch and fbgemm were built for."""
-    found, driver = engine.installed_engine(), engine.nvidia_driver()
+    driver = engine.nvidia_driver()
     if driver is None:
         if found.flavour == "cuda":
             yield Check("accelerator", "fail", "the CUDA flavour is installed, but nvidia-smi finds no NVIDIA driver",
@@ -156,16 +157,17 @@ def machine_checks(folder: Path) -> Iterator[Check]:
     state = "fail" if memory_gb < 1 else "note" if memory_gb < 4 else "ok"
     yield Check("memory", state, f"{memory_gb:,.1f} GB for this process",
                 "close other programs, or raise the container's limit" if state != "ok" else "")  # fmt: skip
-    cores, quota, wanted = len(os.sched_getaffinity(0)), cpu_quota(), os.environ.get("OMP_NUM_THREADS", "")
+    yield threads_check(len(os.sched_getaffinity(0)), cpu_quota(), os.environ.get("OMP_NUM_THREADS", ""))
+
+
+def threads_check(cores: int, quota: int | None, wanted: str) -> Check:
+    """Whether torch starts as many threads as there are cores to run them; ``wanted`` is OMP_NUM_THREADS."""
     usable = min(cores, quota) if quota else cores
     threads = int(wanted) if wanted.isdigit() else cores
-    if threads > usable:
-        yield Check("threads", "note", f"torch would start {threads} on {usable} usable cores",
-                    f"export OMP_NUM_THREADS={usable}")  # fmt: skip
-    elif threads < usable:
-        yield Check("threads", "note", f"OMP_NUM_THREADS={wanted} of {usable} usable cores", "unset OMP_NUM_THREADS")
-    else:
-        yield Check("threads", "ok", f"{threads}")
+    if threads == usable:
+        return Check("threads", "ok", f"{threads}")
+    mend = "unset OMP_NUM_THREADS" if threads < usable == cores else f"export OMP_NUM_THREADS={usable}"
+    return Check("threads", "note", f"torch would start {threads} on {usable} usable cores", mend)
 
 
 def memory_bytes(root: Path = Path("/")) -> int:
