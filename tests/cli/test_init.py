@@ -79,8 +79,8 @@ optimizer: {name: adam, lr: 0.001}  # of everything that is no embedding table
 training:
   batch_size: 256
   epochs: 10
-  early_stopping: {patience: 2}  # evaluations without a better validation AUC
-evaluation: {slices: [user id]}  # categorical features by whose values the metrics are told apart
+  early_stopping: {patience: 2}  # evaluations without a better validation log-loss
+evaluation: {slices: []}  # categorical features by whose values the metrics are told apart
 """
 
 

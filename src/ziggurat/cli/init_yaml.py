@@ -173,7 +173,8 @@ def _model(found: Inference) -> Iterator[str]:
     yield f"  batch_size: {batch}"
     yield "  epochs: 10"
     yield "  early_stopping: {patience: 2}  # evaluations without a better validation log-loss"
-    slices = [f for f in found.features if f.kind == "categorical" and 2 <= f.profile.distinct <= 10]
+    few = [f for f in found.features if f.kind == "categorical" and 2 <= f.profile.distinct <= 10]
+    slices = [feature for feature in few if feature.profile is not found.group]
     chosen = _flow([feature_name(feature.profile.name) for feature in slices[:2]])
     yield f"evaluation: {{slices: {chosen}}}  # categorical features by whose values the metrics are told apart"
 
