@@ -1,4 +1,4 @@
-"""The generated parts of `docs/benchmarks.md`: one table between markers a benchmark, prose by hand around it.
+"""The generated parts of `docs/benchmarks.md`: a table and a picture between markers a benchmark, prose by hand around.
 
 A marker pair looks like ``<!-- bench:loader -->`` … ``<!-- /bench:loader -->``.
 """
@@ -12,6 +12,7 @@ from typing import Any
 
 from bench import results
 from bench.benchmark import Benchmark
+from bench.plots import draw, picture_path
 from bench.tables import figures_table
 from ziggurat.core.errors import DataError
 from ziggurat.core.files import atomic_file
@@ -34,7 +35,10 @@ def rewrite(root: Path, benchmarks: Iterable[Benchmark]) -> bool:
         raise DataError(f"{path}: missing", "restore it from git") from None
     new = old
     for benchmark in benchmarks:
-        new = _replace(new, benchmark.name, section(benchmark, results.load(root, benchmark.name)), path)
+        stored = results.load(root, benchmark.name)
+        new = _replace(new, benchmark.name, section(benchmark, stored), path)
+        if stored is not None:
+            draw(picture_path(root, benchmark.name), stored["figures"])
     if new != old:
         with atomic_file(path) as temporary:
             temporary.write_text(new, encoding="utf-8")
@@ -56,6 +60,7 @@ def section(benchmark: Benchmark, stored: dict[str, Any] | None) -> str:
     return (
         f"*{benchmark.claim}*\n\n{figures_table(stored['figures'])}\n"
         + (f"{notes}\n" if notes else "")
+        + f"\n![{benchmark.name}](benchmarks/{benchmark.name}.svg)\n"
         + f"\n<sub>{origin}</sub>"
     )
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from bench import docs, results
+from bench import docs, plots, results
 from bench.benchmark import Benchmark, Context, Figure, Result, Target, judge
 from bench.catalogue import BENCHMARKS
 from bench.cli import main
@@ -174,6 +174,20 @@ def test_docs_rewrites_between_the_markers_and_nothing_else(
     assert git(repository, "rev-parse", "HEAD")[:12] in text
     assert run(repository, "docs") == 0
     assert capsys.readouterr().out.splitlines()[-1] == f"{page}: unchanged"
+
+
+def test_docs_draw_the_same_picture_for_the_same_figures(tmp_path: Path) -> None:
+    shared = {"unit": "s", "low": 1.0, "high": 3.0, "target": None}
+    figures = [
+        {"name": "ours", "median": 2.0, **shared},
+        {"name": "theirs", "median": 2.5, **shared, "target": "≤ 9 s"},
+    ]
+    pages: list[str] = []
+    for name in ("one.svg", "two.svg"):
+        plots.draw(tmp_path / name, figures)
+        pages.append((tmp_path / name).read_text(encoding="utf-8"))
+    assert pages[0] == pages[1]
+    assert all(f"<!-- {text} -->" in pages[0] for text in ("ours", "theirs", "2.5   (target ≤ 9 s)"))
 
 
 def test_docs_without_markers_is_an_error_with_its_mend(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
