@@ -1,6 +1,5 @@
 """What a run amounted to, on one page: the self-contained HTML report and the baselines it compares with.
 
-In: plain figures (:class:`~ziggurat.report.inputs.ReportInputs`) gathered from a run folder; for the baselines, encoded
-columns as numpy arrays. Out: one HTML string without any external request; baseline probabilities. Neighbours:
-``metrics`` makes the curves, ``cli`` gathers the inputs. Start at :mod:`~ziggurat.report.html`.
+In: a run folder. Out: one HTML file without any external request, with baselines trained on the same columns.
+Neighbours: ``training`` evaluates the run, ``metrics`` makes the curves. Start at :mod:`~ziggurat.report.gather`.
 """
