@@ -20,6 +20,7 @@ from ziggurat.core.tables import TableSpec
 from ziggurat.embeddings.config import EmbeddingsConfig, TableConfig, table_specs
 from ziggurat.embeddings.initial import fill_initial
 from ziggurat.embeddings.lookup import EmbeddingLookup
+from ziggurat.embeddings.sharding import inner_name
 from ziggurat.optim.rows import SGD, Adagrad, Adam, RowOptimizerConfig, RowwiseAdagrad
 
 CPU = torch.device("cpu")
@@ -139,10 +140,10 @@ def test_tables_differ_in_dim_and_optimizer() -> None:
     before = {name: weight.clone() for name, weight in lookup.weights().items()}
     emb_BFD = lookup(batch)
     assert emb_BFD.shape == (8, 4, 8)
-    projected = {**lookup.weights(), "item": lookup.weights()["item"] @ lookup.projections["item"].weight.T}
+    projected = {**lookup.weights(), "item": lookup.weights()["item"] @ lookup.projections[inner_name("item")].weight.T}
     torch.testing.assert_close(emb_BFD, reference(projected, lookup.tables, batch), rtol=1e-5, atol=1e-5)
     emb_BFD.square().sum().backward()
-    assert lookup.projections["item"].weight.grad is not None
+    assert lookup.projections[inner_name("item")].weight.grad is not None
     assert all(not torch.equal(weight, before[name]) for name, weight in lookup.weights().items())
     assert set(lookup.optimizer_state()) == {"user/momentum1", "item/exp_avg", "item/exp_avg_sq", "item/steps"}
 

@@ -255,3 +255,54 @@ def test_no_permission_to_read_is_explained(folder: Path, capsys: pytest.Capture
     errors = capsys.readouterr().err
     assert "log.csv" in errors
     assert "permission" in errors
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        ("training.monitor=gauc", "'gauc' needs data.group"),
+        ("training.monitor=click/auc", "'click/auc' is not measured; use auc"),
+        ("evaluation.slices=[age]", "'age' is no feature with one id a row; there are: user, item"),
+        ("evaluation.slices=[usr]", "did you mean 'user'?"),
+        ("training.seed=99999999999999999999999", "training.seed: Input should be less than"),
+        ("training.threads=100000", "training.threads: Input should be less than"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused_before_training(
+    folder: Path, capsys: pytest.CaptureFixture[str], setting: str, message: str
+) -> None:
+    write_config(folder, data__group=None)
+    assert run_command("train", "exp.yaml", "--set", setting) == 1
+    errors = capsys.readouterr().err
+    assert message in errors
+    assert "Traceback" not in errors
+    assert not (folder / "runs").exists()
+
+
+def test_a_run_below_a_file_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_config(folder)
+    assert run_command("train", "exp.yaml", "--run", "log.csv/run") == 1
+    assert "log.csv/run" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("name", ["type", "items", "values", "keys", "train", "to", "forward"])
+def test_a_feature_may_be_called_like_anything(folder: Path, name: str) -> None:
+    edit(folder / "log.csv", 1, lambda line: line.replace("item", name))
+    features = config_values(folder)["features"][:2]
+    write_config(folder, features=[features[0], {**features[1], "name": name}], training__epochs=1)
+    assert run_command("train", "exp.yaml") == 0
+
+
+def test_figures_that_are_undefined_are_dashes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    frame = pl.read_csv("log.csv", schema_overrides={"tags": pl.String, "history": pl.String})
+    frame.with_columns(one=pl.int_range(pl.len())).write_csv("log.csv")  # a group of its own for each row
+    write_config(folder, data__group="one", training__epochs=1)
+    assert run_command("train", "exp.yaml") == 0
+    assert run_command("evaluate", "runs/small") == 0
+    assert "gauc is undefined: no group holds both classes" in capsys.readouterr().out
+
+
+def test_a_run_without_validation_and_test(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_config(folder, data__split={"name": "random", "validation": 0, "test": 0}, training__epochs=1)
+    assert run_command("train", "exp.yaml") == 0
+    assert "neither a validation nor a test split" in capsys.readouterr().out

@@ -40,7 +40,12 @@ class CheckpointFolder:
     def best(self) -> dict[str, Any] | None:
         """``{"step", "metric", "value"}`` of the best checkpoint, or None."""
         path = self.root / "best.json"
-        return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+        try:
+            return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
+        except ValueError as error:
+            raise RunFolderError(
+                f"{path}: not valid JSON: {error}", "delete it: the newest checkpoint then counts"
+            ) from None
 
     def save(self, step: int, snapshot: Snapshot) -> None:
         """Write the checkpoint of ``step`` and prune what is neither best nor among the newest."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import signal
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -53,7 +52,6 @@ def command(
     if header is not None:
         settings["header"] = header
     config = parse_config(GeneratorConfig, settings, "ziggurat generate")
-    signal.signal(signal.SIGTERM, signal.default_int_handler)  # a stopped job leaves nothing half-written either
     with console_progress() as progress:
         truth = generate(config, out, progress, threads)
     typer.echo(f"wrote {out} and {truth_file(out).name}")

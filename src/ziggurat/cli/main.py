@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+from types import FrameType
 from typing import Annotated
 
 import typer
@@ -45,18 +47,41 @@ def _options(  # pyright: ignore[reportUnusedFunction] - typer keeps it
     pass
 
 
+class Stopped(BaseException):
+    """SIGINT or SIGTERM outside of the training loop, which has its own way to stop."""
+
+    def __init__(self, number: signal.Signals) -> None:
+        super().__init__(number.name)
+        self.number = number
+
+
 def main() -> None:
-    """Entry point: user errors without a traceback, exit status 1; Ctrl-C 130; a closed pipe is no error."""
+    """Entry point: user errors without a traceback, exit status 1; 128 + n for signal n; a closed pipe is no error."""
+    before = {number: signal.signal(number, _stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         app()
     except ZigguratError as error:
-        typer.secho(f"error: {error.problem}", fg=typer.colors.RED, err=True)
-        if error.mend:
-            typer.secho(f"mend:  {error.mend}", fg=typer.colors.YELLOW, err=True)
+        _complain(error.problem, error.mend)
         sys.exit(1)
-    except KeyboardInterrupt:
-        typer.echo("interrupted", err=True)
-        sys.exit(130)
+    except Stopped as stopped:
+        typer.echo(f"stopped by {stopped.number.name}; what was finished is kept; run the command again", err=True)
+        sys.exit(128 + stopped.number)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    except OSError as error:
+        _complain(str(error), "look at that path: does it exist, is it a file or folder as expected, may you use it?")
+        sys.exit(1)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _stop(number: int, frame: FrameType | None) -> None:
+    raise Stopped(signal.Signals(number))
+
+
+def _complain(problem: str, mend: str) -> None:
+    typer.secho(f"error: {problem}", fg=typer.colors.RED, err=True)
+    if mend:
+        typer.secho(f"mend:  {mend}", fg=typer.colors.YELLOW, err=True)

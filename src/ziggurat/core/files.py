@@ -128,4 +128,8 @@ def explained_writes(path: Path) -> Generator[None]:
                 f"{error.filename or path}: no permission to write",
                 f"make {path.parent} writable for this user, or choose another output folder",
             ) from error
+        if isinstance(error, NotADirectoryError | FileExistsError | IsADirectoryError):
+            raise DataError(
+                f"{path}: cannot be written: {error.strerror}", "choose a path whose parents are folders"
+            ) from error
         raise

@@ -20,7 +20,7 @@ from ziggurat.core.schema import Schema
 from ziggurat.core.tables import TableSpec
 from ziggurat.embeddings.initial import fill_initial
 from ziggurat.embeddings.row_adam import RowAdamTable
-from ziggurat.embeddings.sharding import ShardedTables
+from ziggurat.embeddings.sharding import ShardedTables, inner_name
 
 
 class EmbeddingLookup(nn.Module):
@@ -48,7 +48,7 @@ class EmbeddingLookup(nn.Module):
         self.sharded = ShardedTables(fused, plan, device) if fused else None
         self.row_adam = nn.ModuleList([RowAdamTable(spec) for spec in row_adam])
         self.projections = nn.ModuleDict(
-            {_key(spec.name): nn.Linear(spec.dim, dim, bias=False) for spec in tables if spec.dim != dim}
+            {inner_name(spec.name): nn.Linear(spec.dim, dim, bias=False) for spec in tables if spec.dim != dim}
         ).to(device)
         self._table_of = {feature: spec for spec in tables for feature in spec.features}
         std = {spec.name: spec.init_std for spec in tables}
@@ -112,7 +112,7 @@ class EmbeddingLookup(nn.Module):
         return torch.stack([self._project(feature, vectors[feature]) for feature in order], dim=1)
 
     def _project(self, feature: str, emb_BD: Tensor) -> Tensor:
-        key = _key(self._table_of[feature].name)
+        key = inner_name(self._table_of[feature].name)
         return self.projections[key](emb_BD) if key in self.projections else emb_BD
 
     def _row_adam(self) -> Iterator[RowAdamTable]:
@@ -150,8 +150,3 @@ def _row_adam_vectors(table: RowAdamTable, ids: KeyedJaggedTensor, size: int) ->
     parts = [jagged[feature] for feature in table.spec.features]
     emb_ND = table(torch.cat([part.values() for part in parts]), torch.cat([part.lengths() for part in parts]))
     return dict(zip(table.spec.features, emb_ND.split(size), strict=True))
-
-
-def _key(table: str) -> str:
-    """A ModuleDict key may not hold a dot."""
-    return table.replace(".", "/")

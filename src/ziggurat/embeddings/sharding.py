@@ -44,9 +44,9 @@ class ShardedTables(nn.Module):
         collection = EmbeddingBagCollection(tables=[_config(spec) for spec in tables], device=torch.device("meta"))
         for spec in tables:
             kind, settings = fused_optimizer(spec.optimizer, device.type, spec.name)
-            apply_optimizer_in_backward(kind, [collection.embedding_bags[spec.name].weight], settings)
+            apply_optimizer_in_backward(kind, [collection.embedding_bags[inner_name(spec.name)].weight], settings)
         sharder = EmbeddingBagCollectionSharder(fused_params={"bounds_check_mode": BoundsCheckMode.FATAL})
-        placements = {spec.name: table_wise(rank=plan.placements[spec.name].ranks[0]) for spec in tables}
+        placements = {inner_name(spec.name): table_wise(rank=plan.placements[spec.name].ranks[0]) for spec in tables}
         module_plan = construct_module_sharding_plan(
             collection,
             per_param_sharding=placements,
@@ -73,15 +73,15 @@ class ShardedTables(nn.Module):
         """(table, local weights, first row) of each shard on this rank; writing in place changes the table."""
         for key, sharded in self._parallel.state_dict().items():
             for shard in _local(sharded):
-                yield key.split(".")[-2], shard.tensor, shard.metadata.shard_offsets[0]
+                yield _table(key.split(".")[-2]), shard.tensor, shard.metadata.shard_offsets[0]
 
     def optimizer_shards(self) -> Iterator[tuple[str, str, Tensor]]:
         """(table, name of the state, local tensor) of each fused optimizer state; writing in place changes it."""
         for key, states in self._parallel.fused_optimizer.state_dict()["state"].items():
-            table = key.split(".")[-2]
+            inner = key.split(".")[-2]
             for name, state in states.items():
                 for shard in _local(state):
-                    yield table, name.removeprefix(f"{table}."), shard.tensor
+                    yield _table(inner), name.removeprefix(f"{inner}."), shard.tensor
 
     def scale_learning_rates(self, multiplier: float) -> None:
         """Set every table's learning rate to ``multiplier`` times its configured one."""
@@ -93,9 +93,18 @@ class ShardedTables(nn.Module):
         return cast("list[dict[str, Any]]", list(self._parallel.fused_optimizer.param_groups))
 
 
+def inner_name(table: str) -> str:
+    """A table's name inside torch modules, where a bare one could be a method's, such as ``type`` or ``items``."""
+    return f"table:{table}"
+
+
+def _table(inner: str) -> str:
+    return inner.removeprefix(inner_name(""))
+
+
 def _config(spec: TableSpec) -> EmbeddingBagConfig:
     return EmbeddingBagConfig(
-        name=spec.name,
+        name=inner_name(spec.name),
         embedding_dim=spec.dim,
         num_embeddings=spec.rows,
         feature_names=list(spec.features),

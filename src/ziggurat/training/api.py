@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import math
 import signal
 import time
 from dataclasses import dataclass
@@ -104,6 +105,7 @@ def train(
         ZigguratError: bad input, a run folder of another config, a full disk, a diverging loss.
     """
     check_engine()
+    experiment.check()
     progress = progress or Silent()
     folder = Path("runs") / experiment.name if run_folder is None else Path(run_folder)
     if experiment.training.threads is not None:
@@ -171,6 +173,9 @@ def _finish(run: Run, trainer: Trainer, seconds: float, progress: Progress) -> d
                 trainer.recommender, blocks, schema, trainer.device, evaluation.batch_size, progress=progress
             )
             figures[split] = metrics.compute()
-    results = {"steps": trainer.at.step, "best_step": best, "seconds": round(seconds, 3), "figures": figures}
+    stored = {
+        split: {k: v if math.isfinite(v) else None for k, v in values.items()} for split, values in figures.items()
+    }
+    results = {"steps": trainer.at.step, "best_step": best, "seconds": round(seconds, 3), "figures": stored}
     write_json(run.folder / "results.json", results)
-    return results
+    return {**results, "figures": figures}

@@ -29,7 +29,7 @@ class TrainingConfig(Config):
     """Passes over the training split; ``max_steps`` may end training earlier."""
     max_steps: int | None = pydantic.Field(default=None, ge=1)
     """Stop after this many steps, whatever the epochs say."""
-    seed: int = pydantic.Field(default=0, ge=0)
+    seed: int = pydantic.Field(default=0, ge=0, lt=2**63)
     """Seeds the initial weights, the order of the rows and dropout. Same seed, same weights, bit for bit."""
     schedule: ScheduleConfig = Constant.Config()
     """Multiplies every learning rate, dense and tables alike."""
@@ -51,7 +51,7 @@ class TrainingConfig(Config):
     """Newest checkpoints to keep besides the best."""
     log_every: int = pydantic.Field(default=20, ge=1)
     """Steps between lines in metrics.jsonl and TensorBoard."""
-    threads: int | None = pydantic.Field(default=None, ge=1)
+    threads: int | None = pydantic.Field(default=None, ge=1, le=1024)
     """CPU threads of torch; default: torch's own choice. Results may differ in the last bits between thread counts."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
     """Where to train; ``auto`` takes CUDA where there is one."""

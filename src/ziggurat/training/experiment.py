@@ -15,7 +15,7 @@ from ruamel.yaml.error import YAMLError
 from ziggurat.core.config import Config, parse_config, set_by_path
 from ziggurat.core.errors import ConfigError, nearest
 from ziggurat.embeddings.config import EmbeddingsConfig
-from ziggurat.features.config import DataConfig, FeatureConfig
+from ziggurat.features.config import CategoricalFeature, DataConfig, FeatureConfig, NumericFeature
 from ziggurat.models.build import ModelConfig
 from ziggurat.models.deepfm import DeepFM
 from ziggurat.optim.dense import Adam, DenseOptimizerConfig
@@ -42,16 +42,25 @@ class Experiment(Config):
     evaluation: EvaluationConfig = EvaluationConfig()
     """Slices and batch size of evaluation."""
 
-    @pydantic.model_validator(mode="after")
-    def _slices_are_features(self) -> Experiment:
-        names = [feature.name for feature in self.features]
+    def check(self) -> None:
+        """Check the sections against each other.
+
+        Raises:
+            ConfigError: naming the key, what it holds and what it may hold.
+        """
+        slices = [feature.name for feature in self.features if _has_one_id(feature)]
         for name in self.evaluation.slices:
-            if name not in names:
-                close = nearest(name, names)
-                raise ValueError(
-                    f"evaluation.slices: {name!r} is no feature" + (f"; did you mean {close!r}?" if close else "")
-                )
-        return self
+            if name not in slices:
+                close = nearest(name, slices)
+                hint = f"did you mean {close!r}?" if close else f"there are: {', '.join(slices) or 'none'}"
+                raise ConfigError(f"evaluation.slices: {name!r} is no feature with one id a row; {hint}")
+        labels = [label.name for label in self.data.labels]
+        task, separator, metric = self.training.monitor.rpartition("/")
+        if separator and (task not in labels or len(labels) == 1):
+            allowed = ", ".join(f"{label}/{metric}" for label in labels) if len(labels) > 1 else metric
+            raise ConfigError(f"training.monitor: {self.training.monitor!r} is not measured; use {allowed}")
+        if metric == "gauc" and self.data.group is None:
+            raise ConfigError("training.monitor: 'gauc' needs data.group", "name the column that holds the user, or so")
 
 
 def load_experiment(
@@ -76,7 +85,13 @@ def load_experiment(
         set_by_path(values, key.strip(), _scalar(value, override))
     if data_folder is not None:
         set_by_path(values, "data.folder", str(data_folder))
-    return parse_config(Experiment, values, str(path))
+    experiment = parse_config(Experiment, values, str(path))
+    experiment.check()
+    return experiment
+
+
+def _has_one_id(feature: FeatureConfig) -> bool:
+    return isinstance(feature, CategoricalFeature) or (isinstance(feature, NumericFeature) and feature.bucketised)
 
 
 def to_yaml(experiment: Experiment) -> str:

@@ -136,6 +136,7 @@ class Trainer:
                     if self.finished or self._stopping(stop, stop_after):
                         break
             if self._saved_step != self.at.step:
+                self._log(journal)
                 self._save()
         self.progress.finish()
         return stop
@@ -173,11 +174,13 @@ class Trainer:
         config, step = self.config, self.at.step
         epoch_ended = self.at.cursor.rows == 0
         evaluate = step % config.evaluate_every == 0 if config.evaluate_every else epoch_ended
-        if step % config.log_every == 0 or evaluate or self.finished:
-            self._log(journal)
-        if evaluate or step >= self.total_steps:
+        evaluate = evaluate or step >= self.total_steps
+        save = config.save_every is not None and step % config.save_every == 0
+        if step % config.log_every == 0 or evaluate or save:
+            self._log(journal)  # refuses to go on, and so to save, once the loss is no number
+        if evaluate:
             self._evaluate(journal)
-        elif config.save_every is not None and step % config.save_every == 0:
+        elif save:
             self._save()
 
     def _log(self, journal: Journal) -> None:
@@ -243,6 +246,10 @@ class Trainer:
         restore(self.recommender, snapshot, self.optimizer)
         self.at = Progression.from_json(snapshot.state["progression"])
         self.schedule.load_state_dict(snapshot.state["schedule"])
+        best = self.run.checkpoints.best()
+        if self.at.best is not None and self.at.best_step == self.at.step and (best or {}).get("step") != self.at.step:
+            # Killed after the best checkpoint was saved and before it was marked.
+            self.run.checkpoints.mark_best(self.at.step, self.config.monitor, self.at.best)
         if self.at.stopped_early and self.config.early_stopping is None:
             self.at.stopped_early = False
 

@@ -8,6 +8,7 @@ fingerprint) · ``plan.json`` · ``encoders/`` · ``metrics.jsonl`` · ``results
 from __future__ import annotations
 
 import json
+import math
 import platform
 import shutil
 from dataclasses import dataclass
@@ -54,8 +55,12 @@ class Run:
 
     @property
     def results(self) -> dict[str, Any] | None:
-        """The final figures, once training has finished."""
-        return _read_json(self.folder / "results.json")
+        """The final figures, once training has finished; undefined ones are nan."""
+        results = _read_json(self.folder / "results.json")
+        if results is not None:
+            for figures in results["figures"].values():
+                figures.update({name: math.nan for name, value in figures.items() if value is None})
+        return results
 
     def dataset(self) -> Dataset:
         """The prepared dataset that the run trained on.
