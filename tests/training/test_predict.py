@@ -142,6 +142,95 @@ def test_what_cannot_be_done_is_refused_and_leaves_nothing(run: Path) -> None:
     assert not list(Path().glob(".out.*"))
 
 
+@pytest.mark.parametrize("link", ["the file itself", "symlink", "quarantine"])
+def test_an_input_is_never_written_over(run: Path, link: str) -> None:
+    before = Path("log.csv").read_bytes()
+    out = Path("log.csv") if link == "the file itself" else Path("out.csv")
+    if link == "symlink":
+        out.symlink_to("log.csv")
+    if link == "quarantine":
+        Path("out.csv.quarantine.jsonl").symlink_to("log.csv")
+    with pytest.raises(DataError, match="is one of the files to read"):
+        api.predict_files(run, ["log.csv"], out)
+    assert Path("log.csv").read_bytes() == before
+
+
+def test_an_earlier_quarantine_outlives_a_refused_call(run: Path) -> None:
+    earlier = {name: Path(f"{name}.quarantine.jsonl") for name in ("out.csv", "out.xls")}
+    for path in earlier.values():
+        path.write_text("kept\n")
+    with pytest.raises(RunFolderError):
+        api.predict_files("rnu", ["log.csv"], Path("out.csv"))
+    with pytest.raises(DataError, match="no such file"):
+        api.predict_files(run, ["lag.csv"], Path("out.csv"))
+    with pytest.raises(ConfigError):
+        api.predict_files(run, ["log.csv"], Path("out.xls"))
+    assert [path.read_text() for path in earlier.values()] == ["kept\n"] * 2
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tsv", "jsonl", "parquet"])
+def test_columns_keep_their_order_and_the_probability_comes_last(run: Path, suffix: str) -> None:
+    names = ["note", "item", "when", "history", "user", "tags", "click", "age", "buy"]
+    frame = pl.read_csv("log.csv", schema_overrides={"tags": pl.String, "history": pl.String})
+    frame.select(names).write_csv("turned.csv")
+    out = Path(f"out.{suffix}")
+    api.predict_files(run, ["turned.csv"], out)
+    read: dict[str, Any] = {
+        "csv": lambda: pl.read_csv(out),
+        "tsv": lambda: pl.read_csv(out, separator="\t"),
+        "jsonl": lambda: pl.read_ndjson(out),
+        "parquet": lambda: pl.read_parquet(out),
+    }
+    assert read[suffix]().columns == [*names, "probability"]
+
+
+def test_csv_cells_are_quoted_only_where_needed(run: Path) -> None:
+    head, first, *_ = Path("log.csv").read_text().splitlines()
+    user, item, _, tags, history, click, buy, when, _ = next(csv.reader([first]))
+    rows = [f"{user},{item},2.5,{tags},{history},{click},{buy},{when},{note}" for note in ('"a, ""b"""', "plain", "")]
+    Path("few.csv").write_text("\n".join([head, *rows]) + "\n")
+    api.predict_files(run, ["few.csv"], Path("out.csv"))
+    written = [line.rsplit(",", 1)[0] for line in Path("out.csv").read_text().splitlines()]
+    assert written == [head, *rows]
+
+
+@pytest.mark.parametrize(("suffix", "separator"), [("csv", ","), ("tsv", "\t")])
+def test_lists_are_joined_by_the_delimiter_of_their_feature(
+    make_experiment: MakeExperiment, suffix: str, separator: str
+) -> None:
+    log = pl.read_csv("log.csv", schema_overrides={"tags": pl.String, "history": pl.String})
+    log.with_columns(pl.col("tags").str.replace_all("|", ";", literal=True)).write_csv("log.csv")
+    features = make_experiment().model_dump(mode="json")["features"]
+    features[3]["delimiter"] = ";"
+    run = api.train(make_experiment(features=features, training__epochs=1), "run").run.folder
+    api.predict_files(run, ["log.csv"], Path(f"out.{suffix}"))
+    cells: list[list[tuple[str, str]]] = []
+    for path, delimiter in (("log.csv", ","), (f"out.{suffix}", separator)):
+        with Path(path).open(newline="") as file:
+            cells.append([(row["tags"], row["history"]) for row in csv.DictReader(file, delimiter=delimiter)])
+    assert any(";" in tags for tags, _ in cells[0])
+    assert any("|" in history for _, history in cells[0])
+    assert cells[0] == cells[1]
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
+def test_without_a_good_row_the_output_is_an_empty_table(run: Path, suffix: str) -> None:
+    head = Path("log.csv").read_text().splitlines()[0]
+    Path("broken.csv").write_text(f"{head}\nu1,not a number,3,1,2,1,0,1004,x\n")
+    out = Path(f"out.{suffix}")
+    outcome = api.predict_files(run, ["broken.csv"], out)
+    assert (outcome.rows, outcome.quarantined) == (0, 1)
+    if suffix == "jsonl":
+        assert out.read_bytes() == b""
+        return
+    frame = pl.read_csv(out) if suffix == "csv" else pl.read_parquet(out)
+    assert frame.columns == [*head.split(","), "probability"]
+    assert len(frame) == 0
+    if suffix == "parquet":
+        assert dict(frame.schema)["probability"] == pl.Float32
+        assert dict(frame.schema)["tags"] == pl.List(pl.Int64)
+
+
 def test_evaluation_of_a_run_repeats_its_results(run: Path) -> None:
     results = api.load_run(run).results
     assert results is not None

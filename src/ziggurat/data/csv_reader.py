@@ -95,6 +95,9 @@ class CsvParser(TextParser):
         self._typed = self._conversion({c.name: pa.string() if c.many else arrow_type(c) for c in schema.columns})
         self._raw = self._conversion({column.name: pa.binary() for column in schema.columns})
 
+    def column_names(self) -> tuple[str, ...]:
+        return self._layout.names
+
     def other_columns(self) -> tuple[RawColumn, ...]:
         names = [name for name in self._layout.names if name not in self._layout.needed]
         return tuple(RawColumn(name, ValueType.TEXT) for name in names if names.count(name) == 1)

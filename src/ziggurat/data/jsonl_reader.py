@@ -70,7 +70,12 @@ class JsonLinesParser(TextParser):
         head = list(_objects(Records.of(block.data[mark:], 1, self.records)))
         _check_head(file, head, block.data[mark:], schema, config.optional)
         self._format = self._seen_types(head)
-        self._others = _other_columns([row for row in head if isinstance(row, dict)], schema)
+        rows = [row for row in head if isinstance(row, dict)]
+        self._names = tuple(dict.fromkeys(key for row in rows for key in row))
+        self._others = _other_columns(rows, schema)
+
+    def column_names(self) -> tuple[str, ...]:
+        return self._names
 
     def other_columns(self) -> tuple[RawColumn, ...]:
         return self._others

@@ -69,6 +69,9 @@ class LibsvmParser(TextParser):
         self._schema = schema
         self._layout = _layout_of(file, read_head(file, _HEAD_BYTES, self.records.last_end).data, config, schema)
 
+    def column_names(self) -> tuple[str, ...]:
+        return self._schema.names
+
     def other_columns(self) -> tuple[RawColumn, ...]:
         return ()
 

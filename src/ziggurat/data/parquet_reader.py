@@ -63,6 +63,10 @@ class ParquetReader(Source):
             with _opened(file) as parquet:
                 _check(file, parquet, schema)
 
+    def column_names(self) -> tuple[str, ...]:
+        with _opened(self.files[0]) as parquet:
+            return tuple(parquet.schema_arrow.names)
+
     def other_columns(self) -> tuple[RawColumn, ...]:
         return common_columns([self._others_of(file) for file in self.files])
 

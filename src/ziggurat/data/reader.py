@@ -77,6 +77,10 @@ class Source(ABC):
         return fingerprint_files(self.files)
 
     @abstractmethod
+    def column_names(self) -> tuple[str, ...]:
+        """The columns of the first file, in its order; of JSON lines, the keys in its head."""
+
+    @abstractmethod
     def other_columns(self) -> tuple[RawColumn, ...]:
         """Columns of every file that the schema leaves out, declared so that they are carried along as they are.
 
@@ -102,6 +106,10 @@ class TextParser(ABC):
 
     records: RecordRules
     first: Position
+
+    @abstractmethod
+    def column_names(self) -> tuple[str, ...]:
+        """The file's columns, in its order."""
 
     @abstractmethod
     def other_columns(self) -> tuple[RawColumn, ...]:
@@ -152,6 +160,9 @@ class TextSource(Source):
         self._schema = schema
         self._block_bytes = block_bytes
         self._threads = threads
+
+    def column_names(self) -> tuple[str, ...]:
+        return self._parsers[0].column_names()
 
     def other_columns(self) -> tuple[RawColumn, ...]:
         return common_columns([parser.other_columns() for parser in self._parsers])

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Protocol
 
 import polars as pl
 import pyarrow as pa
-import pyarrow.csv as pacsv
 import pyarrow.parquet as pq
 
 from ziggurat.core.errors import ConfigError
@@ -17,103 +16,111 @@ from ziggurat.core.files import atomic_file
 
 LIST_DELIMITER = "|"
 
+_SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
+
 
 class Output(Protocol):
-    """Takes tables of one schema, in order."""
+    """Takes tables of the schema it was opened with, in order."""
 
     def write(self, table: pa.Table) -> None:
         """Append rows."""
 
 
 @contextlib.contextmanager
-def open_output(path: Path) -> Generator[Output]:
-    """An output of the format that the suffix names.
+def open_output(path: Path, schema: pa.Schema, delimiters: Mapping[str, str] | None = None) -> Generator[Output]:
+    """An output of the format that the suffix names; without a row it is an empty table of ``schema``.
+
+    Args:
+        path: where to write.
+        schema: of the tables to come, whose dictionary columns are cast to it.
+        delimiters: list column -> what joins its values in CSV and TSV; ``|`` for those not named.
 
     Raises:
         ConfigError: a suffix that is none of .csv, .tsv, .jsonl, .parquet.
         DataError: full disk or missing permission; nothing is left behind.
     """
-    kinds = {".csv": _Csv, ".tsv": _Tsv, ".jsonl": _JsonLines, ".parquet": _Parquet}
-    kind = kinds.get(path.suffix.lower())
-    if kind is None:
-        raise ConfigError(
-            f"{path}: cannot tell the output format from {path.suffix!r}", f"end it in one of {', '.join(kinds)}"
-        )
+    suffix = output_suffix(path)
     with atomic_file(path) as temporary:
-        output = kind(temporary)
+        match suffix:
+            case ".parquet":
+                output = _Parquet(temporary, schema)
+            case ".jsonl":
+                output = _JsonLines(temporary, schema)
+            case _:
+                output = _Delimited(temporary, schema, "\t" if suffix == ".tsv" else ",", delimiters or {})
         try:
             yield output
         finally:
             output.close()
 
 
-class _Csv:
-    delimiter = ","
+def output_suffix(path: Path) -> str:
+    """The suffix that names the format of an output, in lower case.
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    Raises:
+        ConfigError: it is none of .csv, .tsv, .jsonl, .parquet.
+    """
+    suffix = path.suffix.lower()
+    if suffix not in _SUFFIXES:
+        raise ConfigError(
+            f"{path}: cannot tell the output format from {path.suffix!r}", f"end it in one of {', '.join(_SUFFIXES)}"
+        )
+    return suffix
+
+
+class _Delimited:
+    """CSV or TSV: a value is quoted only where it holds a delimiter, a quote or a line end; missing is empty."""
+
+    def __init__(self, path: Path, schema: pa.Schema, delimiter: str, list_delimiters: Mapping[str, str]) -> None:
+        self._schema = schema
+        self._delimiter = delimiter
+        self._list_delimiters = list_delimiters
         self._file = path.open("wb")
-        self._first = True
+        self._append(schema.empty_table(), header=True)
 
     def write(self, table: pa.Table) -> None:
-        flat = _flat(table)
-        options = pacsv.WriteOptions(include_header=self._first, delimiter=self.delimiter, quoting_style="needed")
-        pacsv.write_csv(flat, self._file, options)
-        self._first = False
+        self._append(table.cast(self._schema), header=False)
+
+    def _append(self, table: pa.Table, header: bool) -> None:
+        frame = _frame(table)
+        lists = [name for name, kind in frame.schema.items() if isinstance(kind, pl.List)]
+        joined = [
+            pl.col(name).cast(pl.List(pl.String)).list.join(self._list_delimiters.get(name, LIST_DELIMITER))
+            for name in lists
+        ]
+        frame = frame.with_columns(joined)
+        unquoted = [pl.when(pl.col(pl.String) != "").then(pl.col(pl.String)).name.keep()]  # polars quotes "", not null
+        frame.with_columns(unquoted).write_csv(self._file, include_header=header, separator=self._delimiter)
 
     def close(self) -> None:
         self._file.close()
 
 
-class _Tsv(_Csv):
-    delimiter = "\t"
-
-
 class _JsonLines:
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        self._schema = schema
         self._file = path.open("wb")
 
     def write(self, table: pa.Table) -> None:
-        frame = pl.from_arrow(table)
-        assert isinstance(frame, pl.DataFrame)
-        frame.write_ndjson(self._file)
+        _frame(table.cast(self._schema)).write_ndjson(self._file)
 
     def close(self) -> None:
         self._file.close()
 
 
 class _Parquet:
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._writer: pq.ParquetWriter | None = None
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        self._schema = schema
+        self._writer = pq.ParquetWriter(path, schema)
 
     def write(self, table: pa.Table) -> None:
-        plain = _decoded(table)
-        if self._writer is None:
-            self._writer = pq.ParquetWriter(self._path, plain.schema)
-        self._writer.write_table(plain)
+        self._writer.write_table(table.cast(self._schema))
 
     def close(self) -> None:
-        if self._writer is None:
-            self._path.touch()
-        else:
-            self._writer.close()
+        self._writer.close()
 
 
-def _decoded(table: pa.Table) -> pa.Table:
-    for place, field in enumerate(table.schema):
-        if pa.types.is_dictionary(field.type):
-            table = table.set_column(place, field.name, table.column(place).cast(field.type.value_type))
-    return table
-
-
-def _flat(table: pa.Table) -> pa.Table:
-    """Lists as delimited text, dictionaries decoded: what CSV can hold."""
-    plain = _decoded(table)
-    frame = pl.from_arrow(plain)
+def _frame(table: pa.Table) -> pl.DataFrame:
+    frame = pl.from_arrow(table)
     assert isinstance(frame, pl.DataFrame)
-    lists = [name for name, kind in frame.schema.items() if isinstance(kind, pl.List)]
-    if not lists:
-        return plain
-    joined = [pl.col(name).cast(pl.List(pl.String)).list.join(LIST_DELIMITER) for name in lists]
-    return frame.with_columns(joined).to_arrow()
+    return frame

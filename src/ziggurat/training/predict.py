@@ -21,15 +21,15 @@ import torch
 from ziggurat.core.engine import check_engine
 from ziggurat.core.errors import DataError
 from ziggurat.core.progress import Progress, Silent
-from ziggurat.core.schema import RawSchema
-from ziggurat.data.blocks import RawBlock
+from ziggurat.core.schema import RawColumn, RawSchema
+from ziggurat.data.blocks import RawBlock, arrow_type
 from ziggurat.data.columns import Columns
 from ziggurat.data.quarantine import Quarantine
 from ziggurat.data.source import open_source
 from ziggurat.data.table_reader import read_table
 from ziggurat.features.transform import Transform
 from ziggurat.training.engine import pick_device, process_group
-from ziggurat.training.output import open_output
+from ziggurat.training.output import open_output, output_suffix
 from ziggurat.training.recommender import assemble
 from ziggurat.training.run import Run, open_run
 from ziggurat.training.state import restore
@@ -133,8 +133,9 @@ def predict_files(
     checkpoint: str = "best",
     progress: Progress | None = None,
 ) -> Predicted:
-    """Score raw files and write their rows, every column kept, with a column ``probability`` (``probability:LABEL`` for
-    several labels) behind. Rows that cannot be read go to ``OUT.quarantine.jsonl``; the others keep their order.
+    """Score raw files and write their rows, every column kept in its place, with a column ``probability``
+    (``probability:LABEL`` for several labels) behind. Rows that cannot be read go to ``OUT.quarantine.jsonl``; the
+    others keep their order.
 
     Args:
         run: the run or its folder.
@@ -144,24 +145,33 @@ def predict_files(
         progress: where to show it.
 
     Raises:
-        DataError: files that cannot be read as declared, an output that cannot be written.
+        ConfigError: the suffix of ``out`` names no format.
+        DataError: files that cannot be read as declared, an output that cannot be written or is one of the files.
     """
     progress = progress or Silent()
     quarantine_path = out.with_name(out.name + ".quarantine.jsonl")
-    quarantine_path.unlink(missing_ok=True)
+    output_suffix(out)
     with Predictor(run, checkpoint) as predictor:
         config = predictor.run.experiment.data.source
         needed = predictor.transform.raw_schema(labelled=False)
-        others = open_source(config, Path(), needed, files).other_columns()
-        schema = RawSchema((*needed.columns, *others))
+        found = open_source(config, Path(), needed, files)
+        for path in (out, quarantine_path):
+            _check_no_input(path, found.paths)
+        others = found.other_columns()
+        schema = _in_file_order((*needed.columns, *others), found.column_names())
         source = open_source(config, Path(), schema, files, carried=[column.name for column in others])
         names = ["probability"] if len(predictor.labels) == 1 else [f"probability:{name}" for name in predictor.labels]
         taken = [name for name in names if name in schema.names]
         if taken:
             raise DataError(f"the files have a column {taken[0]!r} already", "rename it")
+        quarantine_path.unlink(missing_ok=True)
+        written = pa.schema(
+            [(c.name, arrow_type(c)) for c in schema.columns] + [(name, pa.float32()) for name in names]
+        )
+        delimiters = {column.name: column.delimiter for column in schema.columns if column.many}
         rows = 0
         progress.start("predict", source.total_bytes, "bytes")
-        with Quarantine(quarantine_path, "quarantine") as quarantine, open_output(out) as output:
+        with Quarantine(quarantine_path, "quarantine") as quarantine, open_output(out, written, delimiters) as output:
             for block, done in _with_bytes(source.blocks(), [file.size_bytes for file in source.files]):
                 kept, probabilities_BT = predictor.predict_block(block, quarantine)
                 table = block.table.take(pa.array(kept))
@@ -175,6 +185,18 @@ def predict_files(
     if not refused:
         quarantine_path.unlink(missing_ok=True)
     return Predicted(rows, refused, quarantine_path)
+
+
+def _check_no_input(path: Path, inputs: Sequence[Path]) -> None:
+    """Refuse to write over a file that is being read, be it through a link."""
+    if path.exists() and any(path.samefile(file) for file in inputs):
+        raise DataError(f"{path}: is one of the files to read, writing would destroy it", "choose another output")
+
+
+def _in_file_order(columns: Sequence[RawColumn], names: Sequence[str]) -> RawSchema:
+    """``columns`` in the order of ``names``; those not named come last."""
+    places = {name: place for place, name in enumerate(names)}
+    return RawSchema(tuple(sorted(columns, key=lambda column: places.get(column.name, len(places)))))
 
 
 def _with_bytes(blocks: Iterator[RawBlock], sizes: list[int]) -> Iterator[tuple[RawBlock, int]]:
