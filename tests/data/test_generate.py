@@ -252,18 +252,17 @@ def test_a_users_own_file_is_not_overwritten(tmp_path: Path) -> None:
 @pytest.mark.parametrize("kill", [signal.SIGINT, signal.SIGTERM])
 def test_an_interruption_leaves_nothing_half_written(kill: signal.Signals, tmp_path: Path) -> None:
     out = tmp_path / "log.csv"
-    code = "from ziggurat.cli.generate import command; from pathlib import Path; import sys\n"
-    code += "command(Path(sys.argv[1]), rows=10**9, threads=1)"
-    with subprocess.Popen(
-        [sys.executable, "-c", code, str(out)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    ) as run:
+    command = [sys.executable, "-m", "ziggurat", "generate", str(out), "--rows", "1000000000", "--threads", "1"]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True) as run:
         deadline = time.monotonic() + 60
         while not any(path.stat().st_size > 0 for path in tmp_path.iterdir()):
             assert run.poll() is None
             assert time.monotonic() < deadline
             time.sleep(0.05)
         os.kill(run.pid, kill)
-        assert run.wait(60) != 0
+        _, errors = run.communicate(timeout=60)
+        assert run.returncode == 128 + kill
+        assert f"stopped by {kill.name}" in errors
     assert list(tmp_path.iterdir()) == []
 
 
