@@ -77,7 +77,7 @@ embeddings:
 model: {name: deepfm}  # or dcn_v2, dlrm, logistic_regression
 optimizer: {name: adam, lr: 0.001}  # of everything that is no embedding table
 training:
-  batch_size: 256
+  batch_size: 8
   epochs: 10
   early_stopping: {patience: 2}  # evaluations without a better validation log-loss
 evaluation: {slices: []}  # categorical features by whose values the metrics are told apart
@@ -142,6 +142,13 @@ def test_what_it_prints_trains_as_it_stands(log: str, tmp_path: Path, monkeypatc
     outcome = train(load_experiment("exp.yaml", ["training.epochs=1"]), "run")
     assert outcome.results is not None
     assert outcome.step > 0
+
+
+@pytest.mark.parametrize(("rows", "batch"), [(2, 1), (8, 1), (250, 32), (1_300, 256), (3_000, 256)])
+def test_a_batch_is_at_most_a_quarter_of_the_rows_that_train(rows: int, batch: int, tmp_path: Path) -> None:
+    lines = (f"{k % 2},{k % 5 + 0.5}\n" for k in range(rows))
+    (tmp_path / "log.csv").write_text("label,x\n" + "".join(lines))
+    assert parsed(tmp_path, tmp_path / "log.csv").training.batch_size == batch
 
 
 def test_output_goes_to_a_file_once(tmp_path: Path) -> None:

@@ -309,3 +309,14 @@ def test_no_label_is_an_error_that_names_the_columns(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="no column looks like a label") as caught:
         look(tmp_path, "a.parquet")
     assert "--label COLUMN; columns: a, b" in caught.value.mend
+
+
+@pytest.mark.parametrize(
+    ("header", "row", "reason"),
+    [("label", "{}", "the label label\n"), ("label,shop", "{},main", "the label label: 'shop' is always the same")],
+)
+def test_a_log_without_features_is_refused(header: str, row: str, reason: str, tmp_path: Path) -> None:
+    write(tmp_path / "a.csv", log(20, header, lambda k, _: row.format(k % 2)))
+    with pytest.raises(DataError, match=rf"a\.csv: no column can be a feature beside {reason}") as caught:
+        look(tmp_path, "a.csv")
+    assert "at least one column to learn from" in caught.value.mend

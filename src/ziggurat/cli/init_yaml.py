@@ -162,21 +162,28 @@ def heavy_tailed(profile: ColumnProfile) -> bool:
 
 
 def _model(found: Inference) -> Iterator[str]:
-    rows = found.sample.rows_total or 10_000_000
-    batch = 256 if rows < 50_000 else 1024 if rows < 500_000 else 4096
     yield "embeddings:"
     yield "  dim: 16"
     yield "  optimizer: {name: rowwise_adagrad, lr: 0.02}"
     yield "model: {name: deepfm}  # or dcn_v2, dlrm, logistic_regression"
     yield "optimizer: {name: adam, lr: 0.001}  # of everything that is no embedding table"
     yield "training:"
-    yield f"  batch_size: {batch}"
+    yield f"  batch_size: {_batch_rows(found)}"
     yield "  epochs: 10"
     yield "  early_stopping: {patience: 2}  # evaluations without a better validation log-loss"
     few = [f for f in found.features if f.kind == "categorical" and 2 <= f.profile.distinct <= 10]
     slices = [feature for feature in few if feature.profile is not found.group]
     chosen = _flow([feature_name(feature.profile.name) for feature in slices[:2]])
     yield f"evaluation: {{slices: {chosen}}}  # categorical features by whose values the metrics are told apart"
+
+
+def _batch_rows(found: Inference) -> int:
+    """Larger for larger logs; of few rows, a power of two that makes four batches or more of those that train."""
+    rows = found.sample.rows_total or 10_000_000
+    held_out = {"files": 0.0 if found.files["validation"] else 0.1}.get(found.split.name, 0.2)
+    quarter = max(1, int(rows * (1 - held_out)) // 4)
+    usual = 256 if rows < 50_000 else 1024 if rows < 500_000 else 4096
+    return min(usual, 1 << (quarter.bit_length() - 1))
 
 
 def _label(label: Label) -> str:

@@ -13,6 +13,7 @@ from typing import Literal
 
 import polars as pl
 
+from ziggurat.core.errors import DataError
 from ziggurat.core.schema import ValueType
 from ziggurat.data.inference_columns import ColumnProfile, profile_frame
 from ziggurat.data.inference_labels import Label, find_labels, is_binary
@@ -75,7 +76,7 @@ def infer(files: Sequence[SourceFile], label: str | None = None) -> Inference:
         label: the label's column, where the user knows it.
 
     Raises:
-        DataError: files that cannot be read.
+        DataError: files that cannot be read; no column left that could be a feature.
         ConfigError: no column of the name ``label``; no column that could be a label; one that cannot be made binary.
     """
     parts = sort_files(files)
@@ -88,6 +89,8 @@ def infer(files: Sequence[SourceFile], label: str | None = None) -> Inference:
     time = next((profile for profile in rest if is_time(profile)), None)
     group = next((profile for profile in rest if is_group(profile)), None)
     features = [_feature(profile, time) for profile in rest]
+    if not any(feature.kind for feature in features):
+        raise _no_feature(features, labels, files[0])
     features = _shared_tables(features, sample)
     return Inference(
         sample=sample,
@@ -99,6 +102,16 @@ def infer(files: Sequence[SourceFile], label: str | None = None) -> Inference:
         time=time,
         weights=tuple(profile.name for profile in rest if words(profile.name) & WEIGHT_WORDS and profile.numeric),
         other_labels=tuple(profile.name for profile in rest if is_binary(profile)),
+    )
+
+
+def _no_feature(features: Sequence[Feature], labels: Sequence[Label], file: SourceFile) -> DataError:
+    """Why nothing is left to learn from."""
+    named = ", ".join(label.profile.name for label in labels)
+    left_out = "; ".join(f"{feature.profile.name!r} is {feature.reason}" for feature in features[:8])
+    return DataError(
+        f"{file.path}: no column can be a feature beside the label {named}" + (f": {left_out}" if left_out else ""),
+        "name files with at least one column to learn from, or another label: ziggurat init FILES --label COLUMN",
     )
 
 
