@@ -8,7 +8,7 @@ import time
 from collections.abc import Generator
 
 from rich.console import Console
-from rich.progress import BarColumn, ProgressColumn, Task, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, ProgressColumn, Task, TaskID, TextColumn, TimeRemainingColumn
 from rich.progress import Progress as RichProgress
 from rich.text import Text
 
@@ -23,7 +23,7 @@ def console_progress() -> Generator[Progress]:
     if sys.stderr.isatty():
         with RichProgress(
             TextColumn("[bold]{task.description}"),
-            BarColumn(bar_width=24),
+            BarColumn(bar_width=8),
             _Amount(),
             TimeRemainingColumn(compact=True),
             TextColumn("{task.fields[figures]}"),
@@ -39,31 +39,30 @@ class _Amount(ProgressColumn):
     """Done of total, and the rate."""
 
     def render(self, task: Task) -> Text:
-        total = f"/{_count(task.total)}" if task.total else ""
-        speed = f", {_count(task.speed)}/s" if task.speed else ""
-        return Text(f"{_count(task.completed)}{total} {task.fields['unit']}{speed}", style="cyan")
+        total = f"/{amount(task.total)}" if task.total else ""
+        if task.stop_time is not None:
+            rate = f", {task.elapsed:.1f} s"
+        else:
+            rate = f", {amount(task.speed)}/s" if task.speed else ""
+        return Text(f"{amount(task.completed)}{total} {task.fields['unit']}{rate}", style="cyan")
 
 
 class _Bars:
     def __init__(self, bar: RichProgress) -> None:
         self._bar = bar
-        self._tasks: list[tuple[int, str]] = []
+        self._tasks: list[TaskID] = []
 
     def start(self, stage: str, total: float | None, unit: str) -> None:
-        task = self._bar.add_task(stage, total=total, unit=unit, figures="")
-        self._tasks.append((task, stage))
+        self._tasks.append(self._bar.add_task(stage, total=total, unit=unit, figures=""))
 
     def advance(self, done: float, **figures: float | str) -> None:
-        from rich.progress import TaskID
-
-        self._bar.update(TaskID(self._tasks[-1][0]), completed=done, figures=_figures(figures))
+        self._bar.update(self._tasks[-1], completed=done, figures=_figures(figures))
 
     def finish(self, message: str = "") -> None:
-        from rich.progress import TaskID
-
-        task, _ = self._tasks.pop()
-        self._bar.update(TaskID(task), figures=message) if message else None
-        self._bar.stop_task(TaskID(task))
+        task = self._tasks.pop()
+        if message:
+            self._bar.update(task, figures=message)
+        self._bar.stop_task(task)
 
     def note(self, message: str) -> None:
         self._bar.console.print(message, markup=False, highlight=False)
@@ -86,15 +85,16 @@ class _Lines:
 
     def finish(self, message: str = "") -> None:
         stage = self._stages.pop()
-        self._print(stage, message or f"took {time.monotonic() - stage.started:.1f} s")
+        took = f"took {time.monotonic() - stage.started:.1f} s"
+        self._print(stage, f"{message}, {took}" if message else took)
 
     def note(self, message: str) -> None:
         print(message, file=sys.stderr, flush=True)
 
     def _print(self, stage: _Stage, tail: str) -> None:
         stage.printed = time.monotonic()
-        total = f"/{_count(stage.total)}" if stage.total else ""
-        parts = (f"{stage.name}: {_count(stage.done)}{total} {stage.unit}", _figures(stage.figures), tail)
+        total = f"/{amount(stage.total)}" if stage.total else ""
+        parts = (f"{stage.name}: {amount(stage.done)}{total} {stage.unit}", _figures(stage.figures), tail)
         print(", ".join(part for part in parts if part), file=sys.stderr, flush=True)
 
 
@@ -110,7 +110,7 @@ def _eta(stage: _Stage) -> str:
     elapsed = time.monotonic() - stage.started
     rate = stage.done / elapsed if elapsed else 0.0
     left = f", {(stage.total - stage.done) / rate:.0f} s left" if stage.total and rate else ""
-    return f"{_count(rate)} {stage.unit}/s{left}"
+    return f"{amount(rate)} {stage.unit}/s{left}"
 
 
 def _figures(figures: dict[str, float | str]) -> str:
@@ -123,7 +123,8 @@ def _figure(value: float | str) -> str:
     return f"{value:,.0f}" if float(value).is_integer() else f"{value:.4f}"
 
 
-def _count(value: float | None) -> str:
+def amount(value: float | None) -> str:
+    """A number in at most six characters: 12,345 is 12.3k."""
     if value is None:
         return "?"
     for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):

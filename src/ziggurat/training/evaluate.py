@@ -41,7 +41,7 @@ def evaluate_split(
     training = recommender.training
     recommender.eval()
     if progress is not None:
-        progress.start("evaluate", blocks.rows, "rows")
+        progress.start(f"evaluate {blocks.folder.name}", blocks.rows, "rows")
     try:
         for batch, cursor in loader.epoch(Cursor()):
             moved = batch.to(device)

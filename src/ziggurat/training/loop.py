@@ -138,7 +138,9 @@ class Trainer:
             if self._saved_step != self.at.step:
                 self._log(journal)
                 self._save()
-        self.progress.finish()
+        patience = self.config.early_stopping.patience if self.config.early_stopping else 0
+        early = f"no better val_{self.config.monitor} in {patience} evaluations, stopped early"
+        self.progress.finish(early if self.at.stopped_early else "")
         return stop
 
     def _stopping(self, stop: StopRequest, stop_after: int | None) -> bool:
@@ -218,7 +220,8 @@ class Trainer:
         self._save()
         if improved:
             self.run.checkpoints.mark_best(self.at.step, self.config.monitor, value)
-        for name in dict.fromkeys(("ne", "auc", self.config.monitor)):
+        shown = ("ne", "auc", self.config.monitor)
+        for name in dict.fromkeys(shown if self.config.monitor != "log_loss" else shown[:2]):  # NE is log-loss, scaled
             self._shown[f"val_{name}"] = monitored(figures, name, metrics.tasks)
         self._window.started = time.perf_counter()
         self.progress.advance(self.at.step * self._step_rows(), **self._shown)
