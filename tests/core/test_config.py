@@ -24,7 +24,26 @@ class Dog(Config):
 Pet = Annotated[Cat | Dog, pydantic.Field(discriminator="name")]
 
 
+class Round(Config):
+    kind: Literal["round"] = "round"
+    name: str
+    radius: float = 1.0
+
+
+class Square(Config):
+    kind: Literal["square"] = "square"
+    name: str
+    side: float = 1.0
+
+    @pydantic.model_validator(mode="after")
+    def _not_huge(self) -> Square:
+        if self.side > 100:
+            raise ValueError(f"side {self.side:g} is more than 100")
+        return self
+
+
 class Home(Config):
+    window: Annotated[Round | Square, pydantic.Field(discriminator="kind")] = Round(name="w")
     pet: Pet = Cat()
     others: tuple[Pet, ...] = ()
     by_room: dict[str, Pet] = pydantic.Field(default_factory=dict)
@@ -43,6 +62,11 @@ class Home(Config):
         ({"address": "x", "pet": {"lives": 3}}, "pet.name: required key is missing"),
         ({"address": "x", "pet": {"name": "cat", "lives": 0}}, "pet.lives: Input should be greater than or equal to 1"),
         ({"address": "x", "others": [{"name": "dog"}, {"name": "dog", "wieght": 1}]}, "others.1.wieght: unknown key"),
+        (
+            {"address": "x", "window": {"kind": "square", "name": "w", "radius": 1}},
+            "window.radius: unknown key; allowed: kin",
+        ),
+        ({"address": "x", "window": {"kind": "square", "name": "w", "side": 101}}, "window: side 101 is more than 100"),
         ({"address": "x", "by_room": {"attic": {"name": "cat", "lifes": 1}}}, "by_room.attic.lifes: unknown key"),
     ],
 )

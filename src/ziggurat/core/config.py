@@ -99,6 +99,9 @@ def _explain(kind: type[Config], values: Mapping[str, Any], item: dict[str, Any]
         case "union_tag_not_found":
             discriminator = str(item["ctx"]["discriminator"]).strip("'")
             return f"{path}.{discriminator}: required key is missing"
+        case "value_error":
+            message = str(item["msg"]).removeprefix("Value error, ")
+            return f"{path}: {message}" if path else message
         case _:
             return f"{path}: {item['msg']}; received {shorten(item.get('input'))}"
 
@@ -130,7 +133,7 @@ def _keys_at(kind: type[Config], location: Sequence[str | int]) -> list[str]:
             if isinstance(candidate, type) and issubclass(candidate, Config):
                 if step in candidate.model_fields:
                     following.extend(_config_classes(candidate.model_fields[str(step)].annotation))
-                elif _tag(candidate) == step:
+                elif _has_tag(candidate, step):
                     following.append(candidate)
         classes = following or classes
     return sorted({key for candidate in classes for key in candidate.model_fields})
@@ -145,9 +148,6 @@ def _config_classes(annotation: Any) -> list[type[Config]]:
     return found
 
 
-def _tag(kind: type[Config]) -> Any:
-    for key in ("name", "kind"):
-        field = kind.model_fields.get(key)
-        if field is not None:
-            return field.default
-    return None
+def _has_tag(kind: type[Config], tag: str | int) -> bool:
+    """Whether ``tag`` is what tells this class from the others of its union."""
+    return any(key in kind.model_fields and kind.model_fields[key].default == tag for key in ("name", "kind"))
