@@ -231,6 +231,92 @@ def test_without_a_good_row_the_output_is_an_empty_table(run: Path, suffix: str)
         assert dict(frame.schema)["tags"] == pl.List(pl.Int64)
 
 
+@pytest.fixture
+def parquet_run(make_experiment: MakeExperiment) -> Path:
+    """A run on Parquet files of many types; ``a.parquet`` and ``b.parquet`` hold the log's two halves."""
+    log = pl.read_csv("log.csv", schema_overrides={"tags": pl.String, "history": pl.String})
+    lists = [
+        pl.col(name).fill_null("").str.split("|").cast(pl.List(pl.Int16), strict=False) for name in ("tags", "history")
+    ]
+    typed = log.with_columns(
+        *lists,
+        pl.col("age").cast(pl.Float32),
+        pl.col("item").cast(pl.UInt16),
+        pl.col("click").cast(pl.Boolean),
+        pl.from_epoch("when").dt.cast_time_unit("ms").dt.replace_time_zone("UTC").alias("at"),
+        pl.col("when").cast(pl.Decimal(12, 2)).alias("price"),
+        pl.col("user").cast(pl.Categorical).alias("kind"),
+        pl.struct("item", "buy").alias("both"),
+        pl.concat_list("when", "buy").alias("many"),
+    ).select(pl.exclude("user"), "user")
+    typed[: ROWS // 2].write_parquet("a.parquet", row_group_size=700)
+    typed[ROWS // 2 :].write_parquet("b.parquet", row_group_size=500)
+    source = {"name": "parquet", "files": ["a.parquet", "b.parquet"]}
+    return api.train(make_experiment(data__source=source, training__epochs=1), "run").run.folder
+
+
+def test_parquet_rows_keep_their_types(parquet_run: Path) -> None:
+    assert api.predict_files(parquet_run, ["a.parquet", "b.parquet"], Path("out.parquet")).rows == ROWS
+    raw = pl.concat([pl.read_parquet("a.parquet"), pl.read_parquet("b.parquet")])
+    scored = pl.read_parquet("out.parquet")
+    assert scored.columns == [*raw.columns, "probability"]
+    assert scored.drop("probability").schema == raw.schema
+    assert scored.drop("probability").equals(raw)
+    expected = api.predict(parquet_run, raw)
+    np.testing.assert_allclose(scored["probability"].to_numpy(), expected[:, 0], atol=TOLERANCE)
+
+
+def test_refused_parquet_rows_leave_the_others_in_place(parquet_run: Path) -> None:
+    raw = pl.read_parquet("b.parquet")
+    bad = pl.int_range(pl.len()).is_in([0, 499, 500, 1499])
+    raw.with_columns(pl.when(bad).then(0.5).otherwise(pl.col("item")).alias("item")).write_parquet(
+        "broken.parquet", row_group_size=500
+    )
+    outcome = api.predict_files(parquet_run, ["broken.parquet"], Path("out.parquet"))
+    assert (outcome.rows, outcome.quarantined) == (ROWS // 2 - 4, 4)
+    scored = pl.read_parquet("out.parquet")
+    assert scored["note"].to_list() == raw.filter(~bad)["note"].to_list()
+    assert scored.schema["item"] == pl.Float64
+
+
+def test_parquet_files_of_other_widths_meet_in_the_wider(parquet_run: Path) -> None:
+    pl.read_parquet("b.parquet").with_columns(pl.col("buy").cast(pl.Int8), pl.col("item").cast(pl.Int64)).write_parquet(
+        "c.parquet"
+    )
+    api.predict_files(parquet_run, ["a.parquet", "c.parquet"], Path("out.parquet"))
+    scored = pl.read_parquet("out.parquet")
+    assert (scored.schema["buy"], scored.schema["item"]) == (pl.Int64, pl.Int64)
+    assert scored["item"].to_list()[ROWS // 2 :] == pl.read_parquet("c.parquet")["item"].to_list()
+    pl.read_parquet("b.parquet").with_columns(buy=pl.lit("one")).write_parquet("d.parquet")
+    with pytest.raises(DataError, match="column 'buy' is of several types in the files: int64, "):
+        api.predict_files(parquet_run, ["a.parquet", "d.parquet"], Path("other.parquet"))
+
+
+@pytest.mark.parametrize("suffix", ["csv", "jsonl"])
+def test_parquet_rows_as_text(parquet_run: Path, suffix: str) -> None:
+    out = Path(f"out.{suffix}")
+    assert api.predict_files(parquet_run, ["a.parquet"], out).rows == ROWS // 2
+    frame = pl.read_csv(out) if suffix == "csv" else pl.read_ndjson(out)
+    raw = pl.read_parquet("a.parquet")
+    assert frame.columns == [name for name in raw.columns if name not in {"both", "many"}] + ["probability"]
+    assert frame["note"].to_list() == raw["note"].to_list()
+
+
+@pytest.mark.parametrize("rows", [5, "log.csv", [{"user": "u1"}], None])
+def test_what_is_no_table_is_refused(run: Path, rows: Any) -> None:
+    with pytest.raises(
+        DataError, match=r"received [\s\S]*pass a pyarrow Table, a polars or pandas DataFrame, or a mapping"
+    ):
+        api.predict(run, rows)
+
+
+@pytest.mark.parametrize("item", [[1, "x"], [1, 2, 3], 5])
+def test_columns_that_make_no_table_are_refused(run: Path, item: Any) -> None:
+    rows = {"user": ["u", "v"], "item": item, "age": [1.0, 2.0], "tags": [[1], []], "history": [[1], []]}
+    with pytest.raises(DataError, match="no table can be made of them"):
+        api.predict(run, rows)
+
+
 def test_evaluation_of_a_run_repeats_its_results(run: Path) -> None:
     results = api.load_run(run).results
     assert results is not None

@@ -60,11 +60,11 @@ class ParquetReader(Source):
         self._rules = config.cell_rules
         self._block_bytes = block_bytes
         for file in files:
-            with _opened(file) as parquet:
+            with opened(file) as parquet:
                 _check(file, parquet, schema)
 
     def column_names(self) -> tuple[str, ...]:
-        with _opened(self.files[0]) as parquet:
+        with opened(self.files[0]) as parquet:
             return tuple(parquet.schema_arrow.names)
 
     def other_columns(self) -> tuple[RawColumn, ...]:
@@ -76,7 +76,7 @@ class ParquetReader(Source):
             yield from self._file_blocks(index, skipped)
 
     def _others_of(self, file: SourceFile) -> tuple[RawColumn, ...]:
-        with _opened(file) as parquet:
+        with opened(file) as parquet:
             fields = [field for field in parquet.schema_arrow if field.name not in self._schema.names]
         declared = [RawColumn(field.name, _value_type(field.type)) for field in fields]
         return tuple(c for c, field in zip(declared, fields, strict=True) if mismatch(field.type, c) is None)
@@ -84,11 +84,11 @@ class ParquetReader(Source):
     def _file_blocks(self, index: int, skipped: int) -> Iterator[RawBlock]:
         file = self.files[index]
         texts = [c.name for c in self._schema.columns if c.type is ValueType.TEXT and not c.many]
-        with _opened(file, texts) as parquet:
+        with opened(file, texts) as parquet:
             total = parquet.metadata.num_rows
             batches = _batches(parquet, self._schema.names, self._rows_per_block(parquet), skipped)
             while True:
-                with _explained(file):
+                with explained_reads(file):
                     following = next(batches, None)
                 if following is None:
                     return
@@ -133,14 +133,20 @@ def _batches(
             yield fresh, offset - fresh.num_rows
 
 
-def _opened(file: SourceFile, dictionaries: Sequence[str] = ()) -> pq.ParquetFile:
-    with _explained(file):
+def opened(file: SourceFile, dictionaries: Sequence[str] = ()) -> pq.ParquetFile:
+    """``file``, with the columns ``dictionaries`` read as such.
+
+    Raises:
+        DataError: it changed, may not be read, or is no Parquet file.
+    """
+    with explained_reads(file):
         file.check_unchanged()
         return pq.ParquetFile(file.path, read_dictionary=list(dictionaries))
 
 
 @contextmanager
-def _explained(file: SourceFile) -> Generator[None]:
+def explained_reads(file: SourceFile) -> Generator[None]:
+    """Turn a failure to read ``file`` into an error that names it and the mend."""
     try:
         yield
     except PermissionError as error:

@@ -79,7 +79,7 @@ class _Delimited:
         self._append(schema.empty_table(), header=True)
 
     def write(self, table: pa.Table) -> None:
-        self._append(table.cast(self._schema), header=False)
+        self._append(_of(table, self._schema), header=False)
 
     def _append(self, table: pa.Table, header: bool) -> None:
         frame = _frame(table)
@@ -102,7 +102,7 @@ class _JsonLines:
         self._file = path.open("wb")
 
     def write(self, table: pa.Table) -> None:
-        _frame(table.cast(self._schema)).write_ndjson(self._file)
+        _frame(_of(table, self._schema)).write_ndjson(self._file)
 
     def close(self) -> None:
         self._file.close()
@@ -114,10 +114,14 @@ class _Parquet:
         self._writer = pq.ParquetWriter(path, schema)
 
     def write(self, table: pa.Table) -> None:
-        self._writer.write_table(table.cast(self._schema))
+        self._writer.write_table(_of(table, self._schema))
 
     def close(self) -> None:
         self._writer.close()
+
+
+def _of(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    return table if table.schema.equals(schema) else table.cast(schema)
 
 
 def _frame(table: pa.Table) -> pl.DataFrame:

@@ -19,12 +19,15 @@ import pyarrow as pa
 import torch
 
 from ziggurat.core.engine import check_engine
-from ziggurat.core.errors import DataError
+from ziggurat.core.errors import DataError, shorten
 from ziggurat.core.progress import Progress, Silent
 from ziggurat.core.schema import RawColumn, RawSchema
 from ziggurat.data.blocks import RawBlock, arrow_type
 from ziggurat.data.columns import Columns
+from ziggurat.data.parquet_reader import ParquetSource
+from ziggurat.data.parquet_rows import ParquetRows
 from ziggurat.data.quarantine import Quarantine
+from ziggurat.data.reader import Source
 from ziggurat.data.source import open_source
 from ziggurat.data.table_reader import read_table
 from ziggurat.features.transform import Transform
@@ -134,8 +137,8 @@ def predict_files(
     progress: Progress | None = None,
 ) -> Predicted:
     """Score raw files and write their rows, every column kept in its place, with a column ``probability``
-    (``probability:LABEL`` for several labels) behind. Rows that cannot be read go to ``OUT.quarantine.jsonl``; the
-    others keep their order.
+    (``probability:LABEL`` for several labels) behind. From Parquet to Parquet, columns keep their types. Rows that
+    cannot be read go to ``OUT.quarantine.jsonl``; the others keep their order.
 
     Args:
         run: the run or its folder.
@@ -150,31 +153,28 @@ def predict_files(
     """
     progress = progress or Silent()
     quarantine_path = out.with_name(out.name + ".quarantine.jsonl")
-    output_suffix(out)
+    suffix = output_suffix(out)
     with Predictor(run, checkpoint) as predictor:
-        config = predictor.run.experiment.data.source
-        needed = predictor.transform.raw_schema(labelled=False)
-        found = open_source(config, Path(), needed, files)
+        found = _find(predictor, files, keep_types=suffix == ".parquet")
         for path in (out, quarantine_path):
-            _check_no_input(path, found.paths)
-        others = found.other_columns()
-        schema = _in_file_order((*needed.columns, *others), found.column_names())
-        source = open_source(config, Path(), schema, files, carried=[column.name for column in others])
+            _check_no_input(path, found.source.paths)
         names = ["probability"] if len(predictor.labels) == 1 else [f"probability:{name}" for name in predictor.labels]
-        taken = [name for name in names if name in schema.names]
+        taken = [name for name in names if name in found.schema.names]
         if taken:
             raise DataError(f"the files have a column {taken[0]!r} already", "rename it")
         quarantine_path.unlink(missing_ok=True)
-        written = pa.schema(
-            [(c.name, arrow_type(c)) for c in schema.columns] + [(name, pa.float32()) for name in names]
-        )
-        delimiters = {column.name: column.delimiter for column in schema.columns if column.many}
+        schema = found.schema
+        for name in names:
+            schema = schema.append(pa.field(name, pa.float32()))
         rows = 0
-        progress.start("predict", source.total_bytes, "bytes")
-        with Quarantine(quarantine_path, "quarantine") as quarantine, open_output(out, written, delimiters) as output:
-            for block, done in _with_bytes(source.blocks(), [file.size_bytes for file in source.files]):
+        progress.start("predict", found.source.total_bytes, "bytes")
+        with (
+            Quarantine(quarantine_path, "quarantine") as quarantine,
+            open_output(out, schema, found.delimiters) as output,
+        ):
+            for block, done in _with_bytes(found.source.blocks(), [file.size_bytes for file in found.source.files]):
                 kept, probabilities_BT = predictor.predict_block(block, quarantine)
-                table = block.table.take(pa.array(kept))
+                table = found.rows(block, kept)
                 for name, column_B in zip(names, probabilities_BT.T, strict=True):
                     table = table.append_column(name, pa.array(np.ascontiguousarray(column_B)))
                 output.write(table)
@@ -185,6 +185,44 @@ def predict_files(
     if not refused:
         quarantine_path.unlink(missing_ok=True)
     return Predicted(rows, refused, quarantine_path)
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """Files to predict.
+
+    Attributes:
+        source: reads what the features need, and with ``own`` None the columns carried along.
+        schema: of the rows that :meth:`rows` hands out.
+        delimiters: list column -> what joins its values in text.
+        own: the rows as they stand in the files.
+    """
+
+    source: Source
+    schema: pa.Schema
+    delimiters: dict[str, str]
+    own: ParquetRows | None = None
+
+    def rows(self, block: RawBlock, kept: npt.NDArray[np.int64]) -> pa.Table:
+        """The rows of ``block`` at the positions ``kept``, with all columns."""
+        if self.own is not None:
+            return self.own.take(block.file, block.lines[kept])
+        return block.table.take(pa.array(kept))
+
+
+def _find(predictor: Predictor, files: Sequence[str], keep_types: bool) -> _Found:
+    """Open ``files``; with ``keep_types`` the columns of Parquet files come out in the types they have there."""
+    config = predictor.run.experiment.data.source
+    needed = predictor.transform.raw_schema(labelled=False)
+    source = open_source(config, Path(), needed, files)
+    delimiters = {column.name: column.delimiter for column in needed.columns if column.many}
+    if keep_types and isinstance(config, ParquetSource):
+        own = ParquetRows(source.files)
+        return _Found(source, own.schema, delimiters, own)
+    others = source.other_columns()
+    schema = _in_file_order((*needed.columns, *others), source.column_names())
+    source = open_source(config, Path(), schema, files, carried=[column.name for column in others])
+    return _Found(source, pa.schema([(column.name, arrow_type(column)) for column in schema.columns]), delimiters)
 
 
 def _check_no_input(path: Path, inputs: Sequence[Path]) -> None:
@@ -212,4 +250,17 @@ def _arrow(rows: Table) -> pa.Table:
         return rows
     if isinstance(rows, pl.DataFrame):
         return rows.to_arrow()
-    return pa.table({name: pa.array(values) for name, values in rows.items()})
+    try:
+        if isinstance(rows, Mapping):
+            return pa.table({name: pa.array(values) for name, values in rows.items()})
+        if hasattr(rows, "__arrow_c_stream__"):
+            return pa.table(rows)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        raise DataError(
+            f"<rows in memory>: no table can be made of them ({error})",
+            "give each column values of one type, as many as every other column has",
+        ) from error
+    raise DataError(
+        f"<rows in memory>: received {shorten(rows)} ({type(rows).__name__})",
+        "pass a pyarrow Table, a polars or pandas DataFrame, or a mapping from column names to values",
+    )
