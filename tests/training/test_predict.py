@@ -82,7 +82,7 @@ def test_every_output_format_holds_the_same(run: Path, suffix: str) -> None:
     assert frame["note"].to_list() == [f"row {i}, quoted" for i in range(ROWS)]
 
 
-def test_rows_in_memory_in_three_forms(run: Path) -> None:
+def test_rows_in_memory_in_every_form(run: Path) -> None:
     columns: dict[str, list[Any]] = {
         "user": ["u1", "u2", None],
         "item": [3, 4, 99999],
@@ -94,6 +94,8 @@ def test_rows_in_memory_in_three_forms(run: Path) -> None:
     assert first.shape == (3, 1)
     np.testing.assert_array_equal(first, ziggurat.predict(run, pa.table(columns)))
     np.testing.assert_array_equal(first, ziggurat.predict(run, pl.DataFrame(columns)))
+    stream: Any = pa.RecordBatch.from_pydict(columns)  # as pandas DataFrames are, by its Arrow stream
+    np.testing.assert_array_equal(first, ziggurat.predict(run, stream))
 
 
 def test_bad_rows_are_set_aside_and_the_others_keep_their_order(run: Path) -> None:
