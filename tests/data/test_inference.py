@@ -70,7 +70,8 @@ def test_parquet_is_known_by_its_bytes(tmp_path: Path) -> None:
         ("a|b\nx|1\ny|2\n", "|", True, 2),
         ('name,city\n"Doe, J",Bern\n"Roe, R",Rome\n', ",", True, 2),
         ("red,big\nred,small\nblue,big\n", ",", False, 2),  # the first line's words come back: it names nothing
-        ("b,b\n1,2\n", ",", False, 2),
+        ("red,,NA\nblue,2,4\n", ",", False, 3),  # a row with missing cells
+        ("red,red\nblue,big\n", ",", False, 2),
         (",a\n0,5\n1,6\n", ",", True, 2),
         ("\ufeffa,b\r\n1,2\r\n3,4\r\n", ",", True, 2),
         ("only\n1\n2\n", ",", True, 1),
@@ -82,6 +83,22 @@ def test_delimiter_and_header(text: str, delimiter: str, header: bool, width: in
     assert (sample.delimiter, sample.header, sample.frame.width) == (delimiter, header, width)
     assert sample.whole
     assert sample.rows_total == sample.frame.height
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        (b"a,a,,label\n1,2,3,0\n4,5,6,1\n", "line 1: the header names column 'a' twice, in places 1 and 2"),
+        (b"a,b,,label\n1,2,3,0\n4,5,6,1\n", "line 1: the header has no name for column 3 of 4"),
+        ("größe,label\n1,0\n2,1\n".encode("latin-1"), "line 1: the header is not UTF-8"),
+        (b"a,label\n", "the file holds a header but no rows"),
+        (b"a,label\n\n", "the file holds a header but no rows"),
+    ],
+)
+def test_a_header_that_is_wrong_is_explained(text: bytes, problem: str, tmp_path: Path) -> None:
+    write(tmp_path / "a.csv", text)
+    with pytest.raises(DataError, match=rf"a\.csv.*{problem}"):
+        look(tmp_path, "a.csv")
 
 
 def test_a_large_file_is_sampled_from_beginning_to_end(tmp_path: Path) -> None:

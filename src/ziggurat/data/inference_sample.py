@@ -9,7 +9,6 @@ from __future__ import annotations
 import csv
 import io
 import re
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -20,6 +19,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ziggurat.core.errors import DataError
+from ziggurat.data.csv_header import read_layout
+from ziggurat.data.inference_header import find_delimiter, is_header
+from ziggurat.data.records import RecordRules
 from ziggurat.data.source_files import COMPRESSION, SourceFile
 from ziggurat.data.text_blocks import cut_blocks, read_head
 
@@ -27,7 +29,6 @@ FormatName = Literal["csv", "parquet", "jsonl", "libsvm"]
 
 SAMPLE_BYTES = 32 << 20
 STRETCHES = 4
-DELIMITERS = (",", "\t", ";", "|")
 SUFFIXES: dict[str, FormatName] = {
     ".parquet": "parquet", ".pq": "parquet",
     ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl",
@@ -88,7 +89,8 @@ def read_sample(files: Sequence[SourceFile], limit_bytes: int = SAMPLE_BYTES) ->
     """Sample ``files``, which are of one format.
 
     Raises:
-        DataError: files of several formats, a file that cannot be read or holds no rows.
+        DataError: files of several formats, a file that cannot be read or holds no rows; a CSV header that is not
+            UTF-8, or that names a column twice or not at all.
     """
     formats = {file.path: detect_format(file) for file in files}
     if len(set(formats.values())) > 1:
@@ -100,7 +102,7 @@ def read_sample(files: Sequence[SourceFile], limit_bytes: int = SAMPLE_BYTES) ->
     else:
         text, whole = _stretches(files, limit_bytes)
         sample = (
-            _csv(text, whole)
+            _csv(text, whole, files[0])
             if kind == "csv"
             else _json_lines(text, whole)
             if kind == "jsonl"
@@ -151,9 +153,9 @@ def _stretches(files: Sequence[SourceFile], limit_bytes: int) -> tuple[bytes, bo
     return b"".join(pieces), whole
 
 
-def _csv(text: bytes, whole: bool) -> Sample:
+def _csv(text: bytes, whole: bool, file: SourceFile) -> Sample:
     lines = text[: 1 << 18].decode("utf-8", "replace").splitlines()[:200]
-    delimiter = _delimiter(lines)
+    delimiter = find_delimiter(lines)
     first_end = text.find(b"\n") + 1
     first = next(csv.reader([lines[0]], delimiter=delimiter))
     names = [f"column_{number}" for number in range(1, len(first) + 1)]
@@ -165,57 +167,19 @@ def _csv(text: bytes, whole: bool) -> Sample:
         )  # fmt: skip
 
     try:
-        body = parse(text[first_end:]) if len(text) > first_end else None
-        header = body is not None and _is_header(first, body)
-        frame = body if header and body is not None else parse(text)
+        body = parse(text[first_end:]) if text[first_end:].strip() else parse(text).clear()
+        header = is_header(first, body, file.path)
+        frame = body if header else parse(text)
     except pl.exceptions.PolarsError as error:
         raise DataError(
             f"cannot be read as CSV with delimiter {delimiter!r}: {error}", "check the file's quotes"
         ) from error
     if header:
+        read_layout(file, RecordRules(delimiter.encode()), header=True, columns=None, needed=())
         frame.columns = [name.strip() for name in first]
     spaces = sum(line.count(delimiter + " ") for line in lines) > 0.8 * sum(line.count(delimiter) for line in lines)
     newlines = any(bool(frame[name].str.contains("\n", literal=True).any()) for name in frame.columns)
     return Sample("csv", frame, None, whole, delimiter, header, spaces and len(first) > 1, newlines)
-
-
-def _delimiter(lines: Sequence[str]) -> str:
-    """The delimiter that cuts most lines into the same number of cells, more than one; the most cells decide a tie."""
-
-    def score(delimiter: str) -> tuple[float, int]:
-        widths = Counter(len(cells) for cells in csv.reader(lines, delimiter=delimiter))
-        width, count = widths.most_common(1)[0]
-        return (count / len(lines) if width > 1 else 0.0, width)
-
-    best = max(DELIMITERS, key=score)
-    return best if score(best)[0] > 0.5 else ","
-
-
-def _is_header(first: Sequence[str], body: pl.DataFrame) -> bool:
-    """Whether the first line names the columns: a letter in every cell, all different, and unlike what follows.
-
-    The first cell may be empty, above an index that some program wrote along.
-    """
-    cells = [cell.strip() for cell in first]
-    if len(set(cells)) != len(cells) or not all(cells[1:]) or not all(re.search(r"[^\W\d]", c) or not c for c in cells):
-        return False
-    head = body.head(1_000)
-    numeric = any(
-        (values := head[name].drop_nulls()).len() and all(_is_number(value) for value in values)
-        for name in head.columns
-    )
-    recurring = sum(
-        bool((head[name].str.strip_chars() == cell).any()) for name, cell in zip(head.columns, cells, strict=True)
-    )
-    return numeric or recurring == 0
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
 
 
 def _json_lines(text: bytes, whole: bool) -> Sample:
