@@ -157,6 +157,9 @@ def _feature(profile: ColumnProfile, time: ColumnProfile | None) -> Feature:
         return Feature(profile, None, "the time of the row: it splits rows; as an input it would not repeat")
     if profile.moment:
         return Feature(profile, None, "dates: turn them into weekday and hour, or into a number, to use them")
+    if profile.decimal_comma:
+        example = next((value.strip() for value in profile.common if "," in value), "3,14")
+        return Feature(profile, None, f"numbers with a comma, such as {example}: write them with a decimal point")
     if profile.many:
         sequence = bool(words(profile.name) & SEQUENCE_WORDS)
         spread = f"{profile.distinct:,} different values, up to {profile.longest} a row"

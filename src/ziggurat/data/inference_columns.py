@@ -14,6 +14,7 @@ NULL_WORDS = frozenset({"?", "na", "n/a", "nan", "null", "\\n", "#n/a", "(null)"
 NULL_WORDS_AMONG_NUMBERS = NULL_WORDS | {"none", "-", "missing", "unknown"}
 CELL_DELIMITERS = ("|", ";", ",", " ")
 _MOMENT = re.compile(r"\d{4}[-/]\d\d?[-/]\d\d?([ T]\d\d?:\d\d.*)?")
+_DECIMAL_COMMA = r"^\s*[-+]?(\d+|\d{1,3}(\.\d{3})+)(,\d+)?\s*$"
 _INTEGER = r"^\s*[-+]?\d+\s*$"
 
 
@@ -38,6 +39,7 @@ class ColumnProfile:
         delimiter: between the values of a text cell; None where the file holds lists.
         longest: most values in a cell.
         moment: cells are dates or times.
+        decimal_comma: cells are numbers with a comma, as in ``3,14``; the type is text then.
         ascending: every value above the one before it.
         odd_cells: a few cells of a column that is numeric but for them.
     """
@@ -61,6 +63,7 @@ class ColumnProfile:
     delimiter: str | None = None
     longest: int = 1
     moment: bool = False
+    decimal_comma: bool = False
     ascending: bool = False
     odd_cells: tuple[str, ...] = ()
 
@@ -130,6 +133,8 @@ def _text(series: pl.Series, whole: bool) -> ColumnProfile:
         return replace(_number(floats, ValueType.FLOAT, whole), null_words=null_words)
     if bool(rest.str.contains("^" + _MOMENT.pattern + "$").all()):
         return replace(_described(kept, ValueType.TEXT, whole, null_words=null_words), moment=True)
+    if bool(rest.str.contains(_DECIMAL_COMMA).all()) and bool(rest.str.contains(",", literal=True).any()):
+        return replace(_described(kept, ValueType.TEXT, whole, null_words=null_words), decimal_comma=True)
     split = _split(kept, rest, whole)
     if split is not None:
         return replace(split, null_words=null_words)
