@@ -101,6 +101,13 @@ def test_a_header_that_is_wrong_is_explained(text: bytes, problem: str, tmp_path
         look(tmp_path, "a.csv")
 
 
+def test_libsvm_values_are_not_dropped_in_silence(tmp_path: Path) -> None:
+    write(tmp_path / "a.libsvm", "1 1:1 2:1\n\n-1 1:0.105 2:0.003\n")
+    with pytest.raises(DataError, match=r"a\.libsvm: values are not all 1, such as 1:0\.105") as caught:
+        look(tmp_path, "a.libsvm")
+    assert "named column for each index" in caught.value.mend
+
+
 def test_a_large_file_is_sampled_from_beginning_to_end(tmp_path: Path) -> None:
     write(tmp_path / "a.csv", "n,word\n" + "".join(f"{n},w\n" for n in range(100_000)))
     sample = read_sample(resolve_files(["a.csv"], tmp_path, []), limit_bytes=1 << 17)

@@ -42,9 +42,16 @@ def test_fields_of_libffm(tmp_path: Path) -> None:
 
 def test_query_numbers_of_ranking_files(tmp_path: Path) -> None:
     columns = schema(label=INTEGER, qid=INTEGER, ids=many(INTEGER))
-    assert read_rows(tmp_path, lines("2 qid:10 1:0.5", "0 qid:11 1:1"), columns).rows == [(2, 10, [1]), (0, 11, [1])]
-    reading = read_rows(tmp_path, lines("2 qid:10 1:0.5", "0 1:1"), columns)
+    assert read_rows(tmp_path, lines("2 qid:10 1:1", "0 qid:11 1:1"), columns).rows == [(2, 10, [1]), (0, 11, [1])]
+    reading = read_rows(tmp_path, lines("2 qid:10 1:1", "0 1:1"), columns)
     assert reading.kinds() == [(2, None, "malformed libsvm row")]
+
+
+def test_values_are_not_dropped_in_silence(tmp_path: Path) -> None:
+    text = lines("1 3:1 4:1.0", "0 3:1 7:0.003", "0")
+    reading = read_rows(tmp_path, text, schema(label=INTEGER, ids=many(INTEGER)))
+    assert (reading.rows, reading.kinds()) == ([(1, [3, 4]), (0, [])], [(2, None, "value other than 1")])
+    assert read_rows(tmp_path, text, schema(label=INTEGER)).rows == [(1,), (0,), (0,)]
 
 
 def test_places_name_the_fields_of_libfm(tmp_path: Path) -> None:

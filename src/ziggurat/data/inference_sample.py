@@ -106,7 +106,7 @@ def read_sample(files: Sequence[SourceFile], limit_bytes: int = SAMPLE_BYTES) ->
             if kind == "csv"
             else _json_lines(text, whole)
             if kind == "jsonl"
-            else _libsvm(text, whole)
+            else _libsvm(text, whole, files[0].path)
         )
         sample = replace(sample, rows_total=_rows_of(files, sample, len(text)))
     if sample.frame.height == 0:
@@ -190,19 +190,29 @@ def _json_lines(text: bytes, whole: bool) -> Sample:
     return Sample("jsonl", frame, None, whole)
 
 
-def _libsvm(text: bytes, whole: bool) -> Sample:
-    """Columns ``label`` and ``ids``; where every row has as many entries, all of value 1, a column for each instead."""
+def _libsvm(text: bytes, whole: bool, path: Path) -> Sample:
+    """Columns ``label`` and ``ids``; where every row has as many entries, a column for each instead.
+
+    Raises:
+        DataError: values other than 1, which a bag of indices would drop.
+    """
     labels: list[str] = []
     rows: list[list[str]] = []
-    plain = True
     for line in text.decode("utf-8", "replace").splitlines()[:200_000]:
-        label, *entries = line.partition("#")[0].split()
+        label, *entries = line.partition("#")[0].split() or [""]
+        if not label:
+            continue
         labels.append(label)
         parts = [entry.rsplit(":", 1) for entry in entries if not entry.startswith("qid:")]
-        plain = plain and all(len(part) == 2 and float(part[1]) == 1 for part in parts)
+        odd = next((":".join(part) for part in parts if len(part) == 2 and float(part[1]) != 1), None)
+        if odd is not None:
+            raise DataError(
+                f"{path}: values are not all 1, such as {odd}: a bag of indices would drop them",
+                "write the file as CSV, with a named column for each index",
+            )
         rows.append([part[0].rpartition(":")[2] for part in parts])
     widths = {len(row) for row in rows}
-    if plain and len(widths) == 1 and 0 < (width := widths.pop()) <= 200:
+    if len(widths) == 1 and 0 < (width := widths.pop()) <= 200:
         columns = {f"field_{k + 1}": [int(row[k]) for row in rows] for k in range(width)}
     else:
         columns = {"ids": [[int(value) for value in row] for row in rows]}

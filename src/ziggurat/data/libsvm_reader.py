@@ -3,7 +3,8 @@
 The columns that such a file offers to a schema:
 
 - ``label``: the first token; ``qid``: the number of a ``qid:`` token behind it, where the first row has one.
-- Without ``columns`` in the source: ``ids`` and ``values`` (and ``fields``, for libffm), each a list.
+- Without ``columns`` in the source: ``ids`` and ``values`` (and ``fields``, for libffm), each a list; where
+  ``ids`` is read without ``values``, all values must be 1.
 - With ``columns``: one column for each field, holding its ids; all values must be 1. In ``index:value`` rows the
   entries' places name the fields, one each (Frappe's layout); in ``field:index:value`` rows the field numbers do,
   from 0, and a field may be absent (missing) or, in a column of many values, occur several times.
@@ -145,7 +146,8 @@ def _layout_of(file: SourceFile, head: bytes, config: LibsvmSource, schema: RawS
     _check_schema(file, schema, ("label", *(("qid",) if has_query else ()), *(columns or lists)), columns is None)
     many = {column.name for column in schema.columns if column.many}
     single = frozenset(place for place, name in enumerate(columns or ()) if name not in many)
-    return LibsvmLayout(has_fields, has_query, columns, single)
+    drops_values = columns is None and "ids" in schema.names and "values" not in schema.names
+    return LibsvmLayout(has_fields, has_query, columns, single, drops_values)
 
 
 def _check_schema(file: SourceFile, schema: RawSchema, offered: tuple[str, ...], lists: bool) -> None:

@@ -17,6 +17,7 @@ from ziggurat.data.text_cells import CellRules, RefusedCell, parse_float, parse_
 
 MALFORMED = "malformed libsvm row"
 WRONG_FIELDS = "wrong fields"
+WRONG_VALUE = "value other than 1"
 
 _QUERY = "qid:"
 _NO_MISSING = CellRules()
@@ -31,12 +32,14 @@ class LibsvmLayout:
         has_query: a ``qid:`` token follows the label.
         columns: names of the fields, or None.
         single: numbers of the fields that may occur once a row only.
+        drops_values: ids are read without their values, which then have to be 1.
     """
 
     has_fields: bool
     has_query: bool
     columns: tuple[str, ...] | None
     single: frozenset[int]
+    drops_values: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,7 +158,7 @@ def _fits(tokens: Tokens, layout: LibsvmLayout) -> bool:
     if pc.all(pc.is_finite(tokens.values)).as_py() is False:
         return False
     if layout.columns is None:
-        return True
+        return not layout.drops_values or pc.all(pc.equal(tokens.values, 1.0)).as_py() is not False
     if pc.all(pc.equal(tokens.values, 1.0)).as_py() is False:
         return False
     if tokens.fields is None:
@@ -191,6 +194,9 @@ def _entry(token: str, layout: LibsvmLayout) -> tuple[int, str, float]:
     value = parse_float(parts[-1], _NO_MISSING)
     assert field is not None
     assert value is not None
+    if layout.drops_values and value != 1.0:
+        mend = "read `values` as well, or write the file as CSV, with a named column for each index"
+        raise RefusedCell(refusal(WRONG_VALUE, f"received {shorten(token)}; `ids` alone would drop it", mend))
     return field, parts[-2], value
 
 
