@@ -48,9 +48,10 @@ class EnvironmentMismatch(ZigguratError):
 
 
 def nearest(word: str, allowed: Iterable[str]) -> str | None:
-    """The entry of ``allowed`` that looks most like ``word``, or None when nothing is close."""
-    matches = difflib.get_close_matches(word, list(allowed), n=1, cutoff=0.5)
-    return matches[0] if matches else None
+    """The entry of ``allowed`` that looks most like ``word``, in either case; None when nothing is really close."""
+    by_folded = {name.casefold(): name for name in allowed}
+    matches = difflib.get_close_matches(word.casefold(), by_folded, n=1, cutoff=0.65)
+    return by_folded[matches[0]] if matches else None
 
 
 def shorten(value: object, limit: int = 60) -> str:
