@@ -131,7 +131,7 @@ def test_what_cannot_be_done_is_refused_and_leaves_nothing(run: Path) -> None:
     with pytest.raises(DataError, match="column 'item'"):
         pl.read_csv("log.csv").drop("item").write_csv("less.csv")
         api.predict_files(run, ["less.csv"], Path("out.csv"))
-    with pytest.raises(DataError, match="no column 'user'"):
+    with pytest.raises(DataError, match="no columns 'user', 'age', 'tags', 'history', which"):
         api.predict(run, {"item": [1]})
     with pytest.raises(DataError, match=r"item.*'x'"):
         api.predict(run, {"user": ["u"], "item": ["x"], "age": [1.0], "tags": [[1]], "history": [[1]]})
@@ -298,10 +298,22 @@ def test_parquet_files_of_other_widths_meet_in_the_wider(parquet_run: Path) -> N
 def test_parquet_rows_as_text(parquet_run: Path, suffix: str) -> None:
     out = Path(f"out.{suffix}")
     assert api.predict_files(parquet_run, ["a.parquet"], out).rows == ROWS // 2
-    frame = pl.read_csv(out) if suffix == "csv" else pl.read_ndjson(out)
     raw = pl.read_parquet("a.parquet")
-    assert frame.columns == [name for name in raw.columns if name not in {"both", "many"}] + ["probability"]
+    typed = {"tags": pl.String, "history": pl.String} if suffix == "csv" else {}
+    frame = pl.read_csv(out, schema_overrides=typed) if suffix == "csv" else pl.read_ndjson(out)
+    assert frame.columns == [*raw.columns, "probability"]
     assert frame["note"].to_list() == raw["note"].to_list()
+    assert frame["age"].cast(pl.Float32).to_list() == raw["age"].to_list()
+    assert frame["price"].cast(pl.String).to_list()[0] == ("1000.0" if suffix == "csv" else "1000.00")
+    assert str(frame["at"][1]).startswith("1970-01-01 00:16:41")
+    if suffix == "jsonl":
+        assert frame["both"].to_list() == raw["both"].to_list()
+        assert frame["many"].to_list() == raw["many"].to_list()
+        assert frame["tags"].to_list() == raw["tags"].to_list()
+    else:
+        assert [json.loads(text) for text in frame["both"]] == raw["both"].to_list()
+        assert [json.loads(text) for text in frame["many"]] == raw["many"].to_list()
+        assert frame["tags"][1] == "|".join(map(str, raw["tags"][1]))
 
 
 @pytest.mark.parametrize("rows", [5, "log.csv", [{"user": "u1"}], None])

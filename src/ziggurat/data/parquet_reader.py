@@ -103,7 +103,7 @@ class ParquetReader(Source):
     ) -> RawBlock:
         columns = [convert_typed(batch.column(c.name), c, self._rules) for c in self._schema.columns]
         lines = np.arange(offset + 1, offset + 1 + batch.num_rows, dtype=np.int64)
-        text_of = _row_text(batch.select(list(self._schema.names)))
+        text_of = row_text(batch.select(list(self._schema.names)))
         parsed = assemble(self._schema, columns, lines, str(file.path), text_of, self._carried)
         parsed = join(self._schema, [parsed])
         return RawBlock(parsed.table, parsed.lines, str(file.path), parsed.bad, end, stored_bytes)
@@ -179,7 +179,9 @@ def _check(file: SourceFile, parquet: pq.ParquetFile, schema: RawSchema) -> None
             raise DataError(f"{file.path}, column {column.name!r}: {wrong[0]}", wrong[1])
 
 
-def _row_text(batch: pa.RecordBatch) -> Callable[[int], str]:
+def row_text(batch: pa.RecordBatch) -> Callable[[int], str]:
+    """What gives the text of a row for a :class:`BadRow`: its JSON, cut."""
+
     def text_of(row: int) -> str:
         cells = {name: _plain(batch.column(name).slice(row, 1)) for name in batch.schema.names}
         return json.dumps(cells, ensure_ascii=False, default=repr)[:TEXT_LIMIT]

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import asdict
 from io import FileIO
 from pathlib import Path
@@ -145,6 +146,28 @@ class Quarantine:
                 self.total += 1
                 kept_bytes += len(line)
             stream.truncate(kept_bytes)
+
+
+@contextlib.contextmanager
+def quarantine_of_output(path: Path) -> Generator[Quarantine]:
+    """Refused rows of work that leaves an output whole or not at all, and the file at ``path`` likewise.
+
+    On success the file holds the rows refused, or is gone when there were none; on failure one that lay there before
+    stays as it was.
+    """
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part.unlink(missing_ok=True)
+    try:
+        with Quarantine(part, "quarantine") as quarantine:
+            yield quarantine
+            quarantine.sync()
+        with explained_writes(path):
+            if quarantine.total:
+                part.replace(path)
+            else:
+                path.unlink(missing_ok=True)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def _write_all(stream: FileIO, data: bytes) -> None:

@@ -28,7 +28,8 @@ from ziggurat.training.engine import pick_device, process_group
 from ziggurat.training.evaluate import evaluate_split
 from ziggurat.training.experiment import Experiment, load_experiment
 from ziggurat.training.loop import Trainer
-from ziggurat.training.predict import Predicted, Predictor, predict, predict_files
+from ziggurat.training.predict import Predictor, predict
+from ziggurat.training.predict_files import Predicted, predict_files
 from ziggurat.training.recommender import assemble
 from ziggurat.training.run import Run, attach_dataset, check_run_folder, create_or_resume
 from ziggurat.training.run import open_run as load_run
