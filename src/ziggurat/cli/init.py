@@ -11,7 +11,9 @@ import typer
 
 
 def command(
-    files: Annotated[list[Path], typer.Argument(help="Files, folders or patterns of one log.", show_default=False)],
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILES", help="Files, folders or patterns of one log.", show_default=False)
+    ],
     label: Annotated[str | None, typer.Option(help="The label's column; default: guessed.")] = None,
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="Write to this file, not to the screen.")
@@ -20,7 +22,13 @@ def command(
     schema: Annotated[Path | None, typer.Option(help="JSON Schema for editors, from `ziggurat schema`.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing output file.")] = False,
 ) -> None:
-    """Look at logs and write a commented config: types, labels, bags, time, split, encoders."""
+    """Look at logs and write a commented config: types, labels, bags, time, split, encoders.
+
+    \b
+    Examples:
+      ziggurat init clicks.csv --output exp.yaml
+      ziggurat init 'logs/*.parquet' --label bought --output exp.yaml
+    """
     from ziggurat.cli.init_yaml import render
     from ziggurat.core.errors import ConfigError
     from ziggurat.core.files import atomic_file

@@ -13,14 +13,22 @@ from ziggurat.cli.options import Checkpoint, RunFolder
 def command(
     run: RunFolder,
     files: Annotated[
-        list[str], typer.Argument(help="Raw files, of the format that the run was trained on.", show_default=False)
+        list[str],
+        typer.Argument(
+            metavar="FILES", help="Raw files, of the format that the run was trained on.", show_default=False
+        ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Where to write: .csv, .tsv, .jsonl or .parquet.")] = Path(
         "predictions.csv"
     ),
     checkpoint: Checkpoint = "best",
 ) -> None:
-    """Raw logs in, the same rows with a probability per label out. Labels need not be there."""
+    """Raw logs in, the same rows with a probability per label out. Labels need not be there.
+
+    \b
+    Example:
+      ziggurat predict runs/shop new.csv --out scored.parquet
+    """
     from ziggurat.cli.progress import console_progress
     from ziggurat.training import api
 

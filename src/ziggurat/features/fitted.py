@@ -55,7 +55,7 @@ def fit(
     columns = {(feature.source_column, feature.table_name) for feature in plan.id_features}
     id_files = {pair: staging / f"ids.{number:05d}.arrow" for number, pair in enumerate(sorted(columns))}
     tables: list[FittedTable] = []
-    progress.start("fit", len(plan.tables) + 1, "tables")
+    progress.start("fit", len(plan.tables), "tables")
     with workers(plan.threads, "fit") as pool:
         numbers = pool.submit(fit_numbers, plan, parts, assignments)
         futures: list[Future[FittedTable]] = []

@@ -48,6 +48,7 @@ def report_run(
     *,
     checkpoint: str = "best",
     baselines: bool = True,
+    prepared: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Path:
     """Draw a run into one HTML file.
@@ -57,6 +58,7 @@ def report_run(
         out: the file; default ``report.html`` in the run folder.
         checkpoint: whose weights are evaluated.
         baselines: also train LightGBM and logistic regression on the same columns, and compare.
+        prepared: folder of the encoded dataset, where it is no longer where the run was trained on it.
         progress: where to show it.
 
     Raises:
@@ -66,9 +68,11 @@ def report_run(
     progress = progress or Silent()
     opened = run if isinstance(run, Run) else open_run(run)
     step = opened.checkpoints.resolve(checkpoint)
-    dataset = opened.dataset()
+    dataset = opened.dataset(prepared)
     measured: dict[Split, MetricSet] = {
-        split: evaluate(opened, split, str(step), progress) for split in SPLITS if dataset.split(split).rows
+        split: evaluate(opened, split, str(step), progress, prepared=prepared)
+        for split in SPLITS
+        if dataset.split(split).rows
     }
     path = out or opened.folder / "report.html"
     write_report(path, _inputs(opened, dataset, step, measured, baselines, progress))
