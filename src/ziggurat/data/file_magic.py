@@ -9,7 +9,7 @@ HEAD_BYTES = 16
 
 _CODECS = {b"\x1f\x8b": "gzip", b"\x28\xb5\x2f\xfd": "zstd"}
 _BINARY = {
-    b"PAR1\x15": ("a Parquet file", "name parquet as the format of its source, or convert it to the declared format"),
+    b"PAR1\x15": ("a Parquet file", "name it .parquet and set `name: parquet` on its source, or convert it"),
     b"ARROW1\x00": ("an Arrow IPC file", "write it as Parquet or CSV"),
     b"PK\x03\x04": ("a zip archive, as .zip and .xlsx files are", "unpack it, or export the sheet as CSV"),
     b"BZh91AY&SY": ("bzip2 data", "decompress it, or compress it with gzip or zstd"),

@@ -30,6 +30,7 @@ from ziggurat.data.file_heads import AnySource, FileHead, check_columns, look
 from ziggurat.data.json_rows import JsonRows
 from ziggurat.data.jsonl_reader import JsonLinesSource
 from ziggurat.data.libsvm_reader import LibsvmSource
+from ziggurat.data.other_format import source_of
 from ziggurat.data.own_rows import BlockRows, LineRows, OwnRows
 from ziggurat.data.parquet_reader import ParquetSource
 from ziggurat.data.parquet_rows import ParquetRows
@@ -66,7 +67,7 @@ def open_passage(config: AnySource, files: Sequence[str], needed: RawSchema, suf
     """Look at the heads of ``files`` and choose the way their rows take.
 
     Args:
-        config: how the run's own files are read.
+        config: how the run's own files are read; files whose suffixes name another format are read as that.
         files: paths, folders or globs.
         needed: what the features are made of.
         suffix: of the output.
@@ -75,6 +76,7 @@ def open_passage(config: AnySource, files: Sequence[str], needed: RawSchema, suf
         DataError: a file that cannot be read as declared, or lacks columns; all of these are named.
     """
     found = resolve_files(files, Path(), config.SUFFIXES)
+    config = source_of(found, config)
     heads = [look(file, config) for file in found]
     optional = config.optional if isinstance(config, JsonLinesSource) else ()
     for head in heads:

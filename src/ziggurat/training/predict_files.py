@@ -50,7 +50,7 @@ def predict_files(
 
     Args:
         run: the run or its folder.
-        files: paths, folders or globs, of the format in the run's config.
+        files: paths, folders or globs, of the format in the run's config or of the one that their suffixes name.
         out: ``.csv``, ``.tsv``, ``.jsonl`` or ``.parquet``; appears whole or not at all, and so does the quarantine.
         checkpoint: ``best``, ``last`` or a step.
         progress: where to show it.
