@@ -94,6 +94,6 @@ def _one_chunk(values: pa.ChunkedArray, column: RawColumn) -> pa.Array:
     whole = values.combine_chunks()
     if isinstance(whole, pa.ChunkedArray):  # pyarrow keeps an empty column chunked
         whole = pa.concat_arrays(whole.chunks) if whole.num_chunks else pa.array([], whole.type)
-    if column.many or column.type is ValueType.FLOAT or pa.types.is_dictionary(whole.type):
+    if column.many or column.type in (ValueType.FLOAT, ValueType.TIME) or pa.types.is_dictionary(whole.type):
         return whole
     return whole.dictionary_encode()

@@ -92,7 +92,7 @@ class CsvParser(TextParser):
         self._read = pacsv.ReadOptions(column_names=layout.unique_names, use_threads=False, block_size=_PARSE_BYTES)
         self._read_whole = pacsv.ReadOptions(column_names=layout.unique_names, use_threads=False, block_size=2**30)
         self._format = pacsv.ParseOptions(delimiter=config.delimiter, newlines_in_values=config.newlines_in_values)
-        self._typed = self._conversion({c.name: pa.string() if c.many else arrow_type(c) for c in schema.columns})
+        self._typed = self._conversion({c.name: pa.string() if _is_ours(c) else arrow_type(c) for c in schema.columns})
         self._raw = self._conversion({column.name: pa.binary() for column in schema.columns})
 
     def column_names(self) -> tuple[str, ...]:
@@ -144,9 +144,9 @@ class CsvParser(TextParser):
 
     def _checked(self, values: pa.ChunkedArray, column: RawColumn) -> pa.ChunkedArray | None:
         """A column as pyarrow typed it, made whole; None when a cell needs a closer look."""
-        if column.many:
+        if _is_ours(column):
             converted = [convert_text(chunk, column, self._rules) for chunk in values.chunks]
-            if column.required or any(part.bad for part in converted):
+            if (column.many and column.required) or any(part.bad for part in converted):
                 return None
             return pa.chunked_array([part.values for part in converted], arrow_type(column))
         if column.type is ValueType.FLOAT and pc.all(pc.is_finite(values)).as_py() is False:
@@ -196,3 +196,8 @@ class CsvParser(TextParser):
             f"received {width}, {self._layout.width} are expected",
             f"mend the row; a value that holds {self.records.delimiter.decode()!r} has to be quoted",
         )
+
+
+def _is_ours(column: RawColumn) -> bool:
+    """Whether pyarrow reads the column's cells as text, for us to convert."""
+    return column.many or column.type is ValueType.TIME

@@ -14,8 +14,10 @@ from ziggurat.data.text_cells import (
     RefusedCell,
     finite,
     in_int64,
+    not_a_time,
     parse_float,
     parse_integer,
+    parse_time,
 )
 
 WRONG_JSON = "wrong JSON type"
@@ -62,6 +64,10 @@ def _scalar(value: Any, kind: ValueType, rules: CellRules) -> Scalar:
             return _integer(value, rules)
         case ValueType.FLOAT:
             return _float(value, rules)
+        case ValueType.TIME:
+            if not isinstance(value, str):
+                raise RefusedCell(not_a_time(value))
+            return parse_time(_encodable(value), rules)
         case ValueType.TEXT:
             return _text(value, rules)
 

@@ -138,7 +138,7 @@ class JsonLinesParser(TextParser):
         fields: list[tuple[str, pa.DataType]] = []
         for column in self._schema.columns:
             seen = [row[column.name] for row in head if isinstance(row, dict) and row.get(column.name) is not None]
-            kind = arrow_type(column) if not seen else _arrow_kind(seen)
+            kind = _arrow_kind(seen) if seen else pa.string() if column.type is ValueType.TIME else arrow_type(column)
             if kind is None or mismatch(kind, column):
                 return None
             fields.append((column.name, kind))

@@ -58,6 +58,7 @@ def open_source(
                 found, lambda file: JsonLinesParser(file, config, schema, carried), schema, block_bytes, threads
             )
         case LibsvmSource():
+            block_bytes = max(1, int(block_bytes * config.block_share))
             return TextSource(found, lambda file: LibsvmParser(file, config, schema), schema, block_bytes, threads)
         case ParquetSource():
             return ParquetReader(found, config, schema, block_bytes, carried)
