@@ -121,7 +121,7 @@ def test_the_run_predicts_after_its_dataset_is_gone(run: Path) -> None:
 
     shutil.rmtree("prepared")
     assert api.predict_files(run, ["log.csv"], Path("out.csv")).rows == ROWS
-    with pytest.raises(DataError, match="no prepared dataset"):
+    with pytest.raises(DataError, match="the prepared dataset of run is not there"):
         api.evaluate(run)
 
 

@@ -15,7 +15,9 @@ def command(
     files: Annotated[
         list[str],
         typer.Argument(
-            metavar="FILES", help="Raw files, of the format that the run was trained on.", show_default=False
+            metavar="FILES",
+            help="Raw files: CSV, TSV, JSON lines or Parquet, or laid out as the run's own.",
+            show_default=False,
         ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Where to write: .csv, .tsv, .jsonl or .parquet.")] = Path(
