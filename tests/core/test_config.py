@@ -145,6 +145,9 @@ def test_what_comes_from_the_command_line_is_marked() -> None:
         parse_config(Home, {"address": "x", "pet": {"lives": 0}}, "home.yaml", [("pet",)])
     assert caught.value.problem == "--set pet.lives: Input should be greater than or equal to 1; received 0"
     with pytest.raises(ConfigError) as caught:
+        parse_config(Home, {"address": "x", "pet": {"name": "cow"}}, "home.yaml", [("pet", "name")])
+    assert caught.value.problem == "--set pet.name: unknown 'cow'; allowed: cat, dog"
+    with pytest.raises(ConfigError) as caught:
         parse_config(
             Home, {"address": "x", "window": {"kind": "square", "name": "w", "side": 101}}, "f", [("window", "side")]
         )

@@ -20,6 +20,10 @@ from ziggurat.core.errors import ConfigError, nearest, shorten
         ("logs", ["opt", "lib", "usr"], None),
         ("exp.yaml", ["examples", "export"], None),
         ("learning_rate", ["lr", "betas"], None),
+        ("nope.csv", ["shop.csv", "exp.csv"], None),
+        ("shp.csv", ["shop.csv", "exp.csv"], "shop.csv"),
+        ("exp.yml", ["exp.yaml", "shop.csv"], "exp.yaml"),
+        ("item.prce", ["item.name", "item.price"], "item.price"),
         ("x", [], None),
     ],
 )

@@ -155,3 +155,15 @@ def test_a_folder_outlives_the_death_of_its_writer_at_any_moment(tmp_path: Path)
         assert (contents.keys(), len(set(contents.values()))) == ({"a", "b", "c"}, 1)
     sweep(tmp_path)
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_folder_is_no_place_for_a_file(tmp_path: Path) -> None:
+    for path in (tmp_path, Path()):
+        with pytest.raises(DataError, match="is a folder, not a file"), atomic_file(path):
+            pass
+
+
+def test_a_place_that_takes_no_files_is_named_without_our_temporary() -> None:
+    message = r"^/proc/x\.csv: cannot be written: No such file or directory\n"
+    with pytest.raises(DataError, match=message), atomic_file(Path("/proc/x.csv")) as temporary:
+        temporary.write_text("half")

@@ -47,10 +47,12 @@ def command(
     """
     from ziggurat.cli.progress import console_progress
     from ziggurat.core.config import parse_config
+    from ziggurat.core.files import check_file_target
     from ziggurat.data.generate import generate, truth_file
     from ziggurat.data.generate_config import GeneratorConfig
     from ziggurat.data.generate_shapes import SHAPES
 
+    check_file_target(out)
     settings: dict[str, Any] = SHAPES[shape.value](rows, seed).model_dump()
     settings["format"] = (format or _format_of(out)).value
     if delimiter is not None:

@@ -47,6 +47,8 @@ def describe_problems(
     all_overridden = True
     for item in items:
         place = tuple(_visible(values, tuple(cast("Sequence[str | int]", item["loc"]))))
+        if item["type"].startswith("union_tag"):
+            place = (*place, str(item["ctx"]["discriminator"]).strip("'"))
         line = _explain(kind, values, item)
         if any(place[: len(given)] == given for given in overridden):
             lines.append(f"--set {line}")

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from ziggurat.core.errors import RunFolderError
+from ziggurat.core.write_errors import check_file_target as check_file_target
 from ziggurat.core.write_errors import explained_writes as explained_writes
 
 LOCK_FILE = "lock"
@@ -26,8 +27,9 @@ def atomic_file(path: Path) -> Generator[Path]:
     """Yield a temporary path beside ``path``; on success fsync it and rename it over ``path``, else delete it.
 
     Raises:
-        DataError: the disk is full or the folder is not writable; ``path`` is untouched.
+        DataError: the disk is full or the folder is not writable; ``path`` is untouched, or a folder.
     """
+    check_file_target(path)
     with explained_writes(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         sweep(path.parent, path.name)

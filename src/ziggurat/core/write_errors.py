@@ -32,14 +32,29 @@ def explained_writes(path: Path) -> Generator[None]:
             raise DataError(
                 f"{path}: cannot be written: {error.strerror}", "choose a path whose parents are folders"
             ) from error
+        if isinstance(error, FileNotFoundError) and _is_temporary(error):
+            raise DataError(f"{path}: cannot be written: {error.strerror}", "choose another place for it") from error
         raise
+
+
+def check_file_target(path: Path) -> None:
+    """Refuse a folder where a file is to be written, before any work is done for it.
+
+    Raises:
+        DataError: ``path`` is a folder.
+    """
+    if path.is_dir():
+        raise DataError(f"{path}: is a folder, not a file", "name a file in it")
 
 
 def _target(path: Path, error: OSError) -> Path:
     """What the user knows of the file that ``error`` names: a temporary stands for ``path``, which it was to become."""
-    named = Path(str(error.filename)) if error.filename else path
-    temporary = any(part.startswith(".") and part.endswith((".part", ".old")) for part in named.parts)
-    return path if temporary else named
+    return path if _is_temporary(error) or not error.filename else Path(str(error.filename))
+
+
+def _is_temporary(error: OSError) -> bool:
+    parts = Path(str(error.filename)).parts
+    return any(part.startswith(".") and part.endswith((".part", ".old")) for part in parts)
 
 
 def _forbidden(target: Path, error: OSError) -> DataError:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ziggurat.checkpoint.snapshot import load_snapshot
+from ziggurat.core.files import check_file_target
 from ziggurat.core.progress import Progress, Silent
 from ziggurat.core.statistics import DatasetStatistics
 from ziggurat.data.dataset import Dataset, Split
@@ -67,6 +68,8 @@ def report_run(
     """
     progress = progress or Silent()
     opened = run if isinstance(run, Run) else open_run(run)
+    path = out or opened.folder / "report.html"
+    check_file_target(path)
     step = opened.checkpoints.resolve(checkpoint)
     dataset = opened.dataset(prepared)
     measured: dict[Split, MetricSet] = {
@@ -74,7 +77,6 @@ def report_run(
         for split in SPLITS
         if dataset.split(split).rows
     }
-    path = out or opened.folder / "report.html"
     write_report(path, _inputs(opened, dataset, step, measured, baselines, progress))
     return path
 

@@ -120,6 +120,8 @@ def _read_yaml(path: Path) -> dict[str, Any]:
             f"did you mean {path.parent / close}?" if close else f"write one with `ziggurat init FILES --output {path}`"
         )
         raise ConfigError(f"{path}: no such config file", mend) from None
+    except IsADirectoryError:
+        raise ConfigError(f"{path}: is a folder, not a config file", "name the YAML file in it") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}", "give a readable UTF-8 YAML file") from None
     try:
@@ -160,7 +162,12 @@ def _key_and_value(override: str) -> tuple[str, Any]:
 
 
 def differing_keys(left: Mapping[str, Any], right: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any, Any]]:
-    """(dotted key, left value, right value) wherever two resolved configs differ."""
+    """(dotted key, left value, right value) wherever two resolved configs differ.
+
+    Of a section that is of another class, the name alone: its other keys mean something else.
+    """
+    if prefix and left.get("name") != right.get("name"):
+        return [(f"{prefix}name", left.get("name"), right.get("name"))]
     found: list[tuple[str, Any, Any]] = []
     for key in dict.fromkeys((*left, *right)):
         path = f"{prefix}{key}"
