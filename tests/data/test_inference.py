@@ -379,3 +379,31 @@ def test_a_log_without_features_is_refused(header: str, row: str, reason: str, t
     with pytest.raises(DataError, match=rf"a\.csv: no column can be a feature beside {reason}") as caught:
         look(tmp_path, "a.csv")
     assert "at least one column to learn from" in caught.value.mend
+
+
+def test_a_label_that_is_asked_for_needs_two_values(tmp_path: Path) -> None:
+    write(tmp_path / "a.csv", "user,word\n1,a\n2,a\n3,a\n")
+    with pytest.raises(ConfigError, match=r"column 'word' cannot be a label: it holds one value only, 'a'"):
+        look(tmp_path, "a.csv", label="word")
+
+
+def test_quoted_line_ends_in_every_row(tmp_path: Path) -> None:
+    write(tmp_path / "a.csv", "y,x,t\n" + '1,"a\nb",0.5\n0,"c\nd",1.5\n' * 20)
+    found = look(tmp_path, "a.csv")
+    assert found.sample.newlines
+    assert found.labels[0].profile.name == "y"
+
+
+def test_files_that_name_other_columns_are_refused(tmp_path: Path) -> None:
+    write(tmp_path / "a.csv", "y,x\n" + "1,2\n0,3\n" * 20)
+    write(tmp_path / "b.csv", "y,z\n" + "1,2\n0,3\n" * 20)
+    with pytest.raises(DataError, match=r"b.csv: its header lacks x and has z instead, compared with .*a.csv"):
+        look(tmp_path, "a.csv", "b.csv")
+
+
+def test_columns_in_another_order_are_not_mixed_up(tmp_path: Path) -> None:
+    write(tmp_path / "a.csv", "y,x\n" + "1,20\n0,30\n" * 20)
+    write(tmp_path / "b.csv", "x,y\n" + "20,1\n30,0\n" * 20)
+    found = look(tmp_path, "a.csv", "b.csv")
+    assert [label.profile.name for label in found.labels] == ["y"]
+    assert (found.labels[0].profile.low, found.labels[0].profile.top) == (0, 1)

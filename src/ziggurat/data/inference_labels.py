@@ -69,6 +69,12 @@ def _wanted_label(profiles: Sequence[ColumnProfile], wanted: str, path: Path) ->
             + ("lists" if profile.many else f"{profile.distinct} different texts"),
             "name a column of 0 and 1, of a number (the label is then whether it is large), or of few texts",
         )
+    if profile.distinct < 2:
+        held = f"one value only, {profile.common[0]!r}" if profile.common else "no value"
+        raise ConfigError(
+            f"{path}: column {wanted!r} cannot be a label: it holds {held}",
+            "a label needs both classes: name another column, or add files that hold the other",
+        )
     return _as_label(profile, "as asked")
 
 

@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 
 from ziggurat.core.errors import DataError
 from ziggurat.data.csv_header import read_layout
-from ziggurat.data.inference_header import find_delimiter, is_header
+from ziggurat.data.inference_header import alike, find_delimiter, is_header
 from ziggurat.data.inference_libsvm import MOST_ROWS, read_libsvm
 from ziggurat.data.records import RecordRules
 from ziggurat.data.source_files import COMPRESSION, SourceFile
@@ -105,7 +105,9 @@ def read_sample(files: Sequence[SourceFile], limit_bytes: int = SAMPLE_BYTES) ->
     if kind == "parquet":
         sample = _parquet(files, limit_bytes)
     else:
-        text, whole = _stretches(files, limit_bytes // 4 if kind == "libsvm" else limit_bytes)
+        sampled = _alike(files) if kind == "csv" else files
+        text, whole = _stretches(sampled, limit_bytes // 4 if kind == "libsvm" else limit_bytes)
+        whole = whole and len(sampled) == len(files)
         sample = (
             _csv(text, whole, files[0])
             if kind == "csv"
@@ -158,6 +160,12 @@ def _stretches(files: Sequence[SourceFile], limit_bytes: int) -> tuple[bytes, bo
     return b"".join(pieces), whole
 
 
+def _alike(files: Sequence[SourceFile]) -> Sequence[SourceFile]:
+    chosen = files if len(files) <= STRETCHES else [files[len(files) * k // STRETCHES] for k in range(STRETCHES)]
+    head = read_head(files[0], 1 << 16, _last_line_end).data.decode("utf-8-sig", "replace")
+    return alike(chosen, find_delimiter(head.splitlines()[:200])) if head.strip() else files
+
+
 def _csv(text: bytes, whole: bool, file: SourceFile) -> Sample:
     lines = text[: 1 << 18].decode("utf-8", "replace").splitlines()[:200]
     delimiter = find_delimiter(lines)
@@ -179,11 +187,11 @@ def _csv(text: bytes, whole: bool, file: SourceFile) -> Sample:
         raise DataError(
             f"cannot be read as CSV with delimiter {delimiter!r}: {error}", "check the file's quotes"
         ) from error
+    newlines = any(bool(frame[name].str.contains("\n", literal=True).any()) for name in frame.columns)
     if header:
-        read_layout(file, RecordRules(delimiter.encode()), header=True, columns=None, needed=())
+        read_layout(file, RecordRules(delimiter.encode(), newlines), header=True, columns=None, needed=())
         frame.columns = [name.strip() for name in first]
     spaces = sum(line.count(delimiter + " ") for line in lines) > 0.8 * sum(line.count(delimiter) for line in lines)
-    newlines = any(bool(frame[name].str.contains("\n", literal=True).any()) for name in frame.columns)
     return Sample("csv", frame, None, whole, delimiter, header, spaces and len(first) > 1, newlines)
 
 
