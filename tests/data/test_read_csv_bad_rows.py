@@ -120,10 +120,10 @@ def test_long_rows_are_cut_in_reports(tmp_path: Path) -> None:
 
 
 def test_line_ends_inside_quotes_of_every_row_name_the_key_that_allows_them(tmp_path: Path) -> None:
-    text = "city,price\n" + '"Ur\nand Eridu",2.5\n' * 3
-    columns = schema(city=TEXT, price=FLOAT)
+    text = "label,city,price\n" + '1,"Ur\nand Eridu",2.5\n' * 3
+    columns = schema(label=INTEGER, city=TEXT, price=FLOAT)
     with pytest.raises(
         DataError, match=r"line 2: a quote is opened and not closed in the line.*\n.*newlines_in_values"
     ):
         read_csv(tmp_path, text, columns)
-    assert read_csv(tmp_path, text, columns, newlines_in_values=True).rows == [("Ur\nand Eridu", 2.5)] * 3
+    assert read_csv(tmp_path, text, columns, newlines_in_values=True).rows == [(1, "Ur\nand Eridu", 2.5)] * 3
