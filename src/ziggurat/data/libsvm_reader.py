@@ -104,12 +104,6 @@ class LibsvmParser(TextParser):
         self._absent = 0.0 if config.absent == "zero" else None
         self._layout = _layout_of(file, read_head(file, _HEAD_BYTES, self.records.last_end).data, config, schema)
 
-    def column_names(self) -> tuple[str, ...]:
-        return self._schema.names
-
-    def other_columns(self) -> tuple[RawColumn, ...]:
-        return ()
-
     def parse(self, data: bytes, line: int) -> Parsed | None:
         if has_lone_carriage_return(data):
             return None

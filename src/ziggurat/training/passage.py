@@ -28,7 +28,7 @@ from ziggurat.data.csv_reader import CsvSource
 from ziggurat.data.csv_rows import CsvRows
 from ziggurat.data.file_heads import AnySource, FileHead, check_columns, look
 from ziggurat.data.json_rows import JsonRows
-from ziggurat.data.jsonl_reader import JsonLinesSource
+from ziggurat.data.jsonl_reader import JsonLinesParser, JsonLinesSource
 from ziggurat.data.libsvm_reader import LibsvmSource
 from ziggurat.data.other_format import source_of
 from ziggurat.data.own_rows import BlockRows, LineRows, OwnRows
@@ -85,7 +85,7 @@ def open_passage(config: AnySource, files: Sequence[str], needed: RawSchema, suf
     filled = [str(head.file.path) for head in heads if head.has_rows or not _is_understood(head, needed)]
     read = _all_of(config, needed) if isinstance(config, LibsvmSource) else needed
     source = open_source(config, Path(), read, filled) if filled else None
-    rows, open_ = _way(config, heads, read, suffix, source)
+    rows, open_ = _way(config, heads, read, suffix)
     names = dict.fromkeys(name for head in heads for name in head.names)
     return Passage(found, tuple(names or read.names), source, rows, open_)
 
@@ -98,7 +98,7 @@ def _is_understood(head: FileHead, needed: RawSchema) -> bool:
 
 
 def _way(
-    config: AnySource, heads: Sequence[FileHead], needed: RawSchema, suffix: str, source: Source | None
+    config: AnySource, heads: Sequence[FileHead], needed: RawSchema, suffix: str
 ) -> tuple[OwnRows, Callable[[Path, Sequence[str]], contextlib.AbstractContextManager[Output]]]:
     files = [head.file for head in heads]
     typed = needed if suffix == ".parquet" else None
@@ -114,12 +114,18 @@ def _way(
             if suffix == ".jsonl":
                 return LineRows(files, RecordRules()), json_lines
             names = {str(head.file.path): (*head.names, *needed.names) for head in heads}
-            rows = JsonRows(files, names, delimiters, typed, source.other_columns() if source else ())
+            rows = JsonRows(files, names, delimiters, typed, _common_keys(config, heads, needed))
         case ParquetSource():
             rows = ParquetRows(files)
         case LibsvmSource():
             rows = BlockRows(pa.schema([(column.name, arrow_type(column)) for column in needed.columns]))
     return rows, partial(_table_output, schema=rows.schema, delimiters=delimiters)
+
+
+def _common_keys(config: JsonLinesSource, heads: Sequence[FileHead], needed: RawSchema) -> tuple[RawColumn, ...]:
+    """The keys that all files with rows have, of one type, beyond those that the features need."""
+    files = [JsonLinesParser(head.file, config, needed).other_columns() for head in heads if head.has_rows]
+    return tuple(column for column in files[0] if all(column in other for other in files[1:])) if files else ()
 
 
 def _table_output(
