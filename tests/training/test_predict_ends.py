@@ -47,10 +47,10 @@ def test_what_was_there_before_outlives_an_interruption(run: Path, suffix: str) 
     quarantine.write_text("earlier quarantine")
     before = sorted(path.name for path in Path().iterdir())
     with pytest.raises(KeyboardInterrupt):
-        api.predict_files(run, ["broken.csv"], out, progress=_Stops())
+        api.predict_files(run, ["broken.csv"], out, progress=_Stops(), on_bad_row="quarantine")
     assert (out.read_text(), quarantine.read_text()) == ("earlier output", "earlier quarantine")
     assert sorted(path.name for path in Path().iterdir()) == before
-    assert api.predict_files(run, ["broken.csv"], out).quarantined == 1
+    assert api.predict_files(run, ["broken.csv"], out, on_bad_row="quarantine").quarantined == 1
     assert json.loads(quarantine.read_text())["line"] == ROWS + 2
     assert api.predict_files(run, ["log.csv"], out).quarantined == 0
     assert not quarantine.exists()
@@ -63,13 +63,13 @@ def test_a_refused_row_is_shown_whole_in_every_format(make_experiment: MakeExper
     run = api.train(make_experiment(features=features, training__epochs=1), "run").run.folder
     bad = '"u1",60,3,1,2,1,0,1004,"a, note"'
     Path("in.csv").write_text(Path("log.csv").read_text().partition("\n")[0] + f"\n{bad}\nu1,59,3,1,2,1,0,1004,x\n")
-    outcome = api.predict_files(run, ["in.csv"], Path("out.csv"))
+    outcome = api.predict_files(run, ["in.csv"], Path("out.csv"), on_bad_row="quarantine")
     assert (outcome.rows, json.loads(outcome.quarantine.read_text())["text"]) == (1, bad)
     frame = pl.read_csv("in.csv", schema_overrides=TEXTS).with_columns(both=pl.struct("click", "buy"))
     frame.write_parquet("in.parquet")
     frame.write_ndjson("in.jsonl")
     for suffix in ("parquet", "jsonl"):
-        outcome = api.predict_files(run, [f"in.{suffix}"], Path("out.parquet"))
+        outcome = api.predict_files(run, [f"in.{suffix}"], Path("out.parquet"), on_bad_row="quarantine")
         row = json.loads(outcome.quarantine.read_text())
         assert (row["column"], json.loads(row["text"])) == ("item", frame.to_dicts()[0]), suffix
 

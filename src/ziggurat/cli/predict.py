@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import enum
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from ziggurat.cli.options import Checkpoint, RunFolder
+
+
+class OnBadRow(enum.Enum):
+    """What a row that cannot be read does."""
+
+    fail = "fail"
+    quarantine = "quarantine"
 
 
 def command(
@@ -24,6 +32,14 @@ def command(
         "predictions.csv"
     ),
     checkpoint: Checkpoint = "best",
+    on_bad_row: Annotated[
+        OnBadRow | None,
+        typer.Option(
+            help="A row that cannot be read stops it, or is set aside in OUT.quarantine.jsonl; default: as the run's "
+            "config says.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
     """Raw logs in, the same rows with a probability per label out. Labels need not be there.
 
@@ -35,7 +51,10 @@ def command(
     from ziggurat.training import api
 
     with console_progress() as progress:
-        outcome = api.predict_files(run, files, out, checkpoint, progress=progress)
+        outcome = api.predict_files(
+            run, files, out, checkpoint, progress=progress, on_bad_row=on_bad_row.value if on_bad_row else None
+        )
     typer.echo(f"{out}: {outcome.rows:,} rows")
     if outcome.quarantined:
-        typer.echo(f"{outcome.quarantined:,} rows could not be read; see {outcome.quarantine}")
+        rows = "row" if outcome.quarantined == 1 else "rows"
+        typer.echo(f"{outcome.quarantined:,} {rows} could not be read: see {outcome.quarantine}")

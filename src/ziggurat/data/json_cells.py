@@ -79,7 +79,9 @@ def _integer(value: str | float, rules: CellRules) -> int | None:
         if rules.nan_is_missing and value != value:
             return None
         if finite(value, value) != int(value):
-            raise RefusedCell(refusal(NOT_INTEGER, f"received {value!r}", "declare the column `type: float`"))
+            raise RefusedCell(
+                refusal(NOT_INTEGER, f"received {value!r}", "write whole numbers, or declare the column `type: text`")
+            )
     return in_int64(int(value), value)
 
 

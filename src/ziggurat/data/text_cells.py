@@ -103,7 +103,9 @@ def parse_integer(text: str, rules: CellRules) -> int | None:
     if number.is_zero():
         return 0
     if number.adjusted() < 0 or (number.adjusted() < 20 and number != number.to_integral_value()):
-        raise RefusedCell(refusal(NOT_INTEGER, f"received {shorten(text)}", "declare the column `type: float`"))
+        raise RefusedCell(
+            refusal(NOT_INTEGER, f"received {shorten(text)}", "write whole numbers, or declare the column `type: text`")
+        )
     return in_int64(int(number) if number.adjusted() < 20 else 2**63, text)
 
 

@@ -133,7 +133,11 @@ def _integer_of(value: Any) -> int:
     if value != value or value in {float("inf"), float("-inf")}:
         raise RefusedCell(not_finite(value))
     if value != int(value):
-        raise RefusedCell(refusal(NOT_INTEGER, f"received {shorten(value)}", "declare the column `type: float`"))
+        raise RefusedCell(
+            refusal(
+                NOT_INTEGER, f"received {shorten(value)}", "write whole numbers, or declare the column `type: text`"
+            )
+        )
     return in_int64(int(value), value)
 
 

@@ -14,7 +14,7 @@ from ziggurat.core.errors import DataError
 from ziggurat.core.progress import Progress, Silent
 from ziggurat.core.schema import duplicates
 from ziggurat.data.blocks import BadRow, RawBlock
-from ziggurat.data.quarantine import Quarantine, quarantine_of_output
+from ziggurat.data.quarantine import Policy, Quarantine, quarantine_of_output
 from ziggurat.training.output import Output, output_suffix
 from ziggurat.training.passage import Passage, open_passage
 from ziggurat.training.predict import Predictor
@@ -42,11 +42,12 @@ def predict_files(
     out: Path,
     checkpoint: str = "best",
     progress: Progress | None = None,
+    on_bad_row: Policy | None = None,
 ) -> Predicted:
     """Score raw files and write their rows, every column kept in its place, with a column ``probability``
     (``probability:LABEL`` for several labels) behind. From text to text, cells come out as the very text that went in;
-    from Parquet to Parquet, columns keep their types. Rows that cannot be read go to ``OUT.quarantine.jsonl``; the
-    others keep their order. Files without rows give an output without rows.
+    from Parquet to Parquet, columns keep their types. A row that cannot be read stops it, or goes to
+    ``OUT.quarantine.jsonl`` while the others keep their order. Files without rows give an output without rows.
 
     Args:
         run: the run or its folder.
@@ -54,10 +55,12 @@ def predict_files(
         out: ``.csv``, ``.tsv``, ``.jsonl`` or ``.parquet``; appears whole or not at all, and so does the quarantine.
         checkpoint: ``best``, ``last`` or a step.
         progress: where to show it.
+        on_bad_row: ``fail`` or ``quarantine``; None does as the run's own ``data.on_bad_row`` says.
 
     Raises:
         ConfigError: the suffix of ``out`` names no format.
-        DataError: files that cannot be read as declared, an output that cannot be written or is one of the files.
+        DataError: files that cannot be read as declared, a row that cannot be read under ``fail``,
+            an output that cannot be written or is one of the files.
     """
     suffix = output_suffix(out)
     quarantine_path = out.with_name(out.name + ".quarantine.jsonl")
@@ -71,8 +74,13 @@ def predict_files(
         names = ["probability"] if len(predictor.labels) == 1 else [f"probability:{name}" for name in predictor.labels]
         taken = duplicates([*dict.fromkeys(passage.names), *names])
         if taken:
-            raise DataError(f"the files have a column {taken[0]!r} already", "rename it")
-        with quarantine_of_output(quarantine_path) as quarantine, passage.open(out, names) as output:
+            raise DataError(
+                f"{', '.join(files)}: there is a column {taken[0]!r} already, which predict would add",
+                "rename it, or leave it out",
+            )
+        policy = on_bad_row or predictor.run.experiment.data.on_bad_row
+        choice = "predict with --on-bad-row quarantine"
+        with quarantine_of_output(quarantine_path, policy, choice) as quarantine, passage.open(out, names) as output:
             rows = _score(predictor, passage, names, output, quarantine, progress or Silent())
     return Predicted(rows, quarantine.total, quarantine_path)
 
