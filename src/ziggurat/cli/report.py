@@ -17,7 +17,9 @@ def command(
     ] = None,
     checkpoint: Checkpoint = "best",
     prepared: PreparedAt = None,
-    baselines: Annotated[bool, typer.Option(help="Train LightGBM and logistic regression on the same columns.")] = True,
+    baselines: Annotated[
+        bool, typer.Option(help="Compare with LightGBM and logistic regression, trained once.")
+    ] = True,
 ) -> None:
     """Draw a run: one self-contained HTML file with curves, calibration, features, slices and baselines.
 

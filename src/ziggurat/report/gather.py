@@ -58,7 +58,8 @@ def report_run(
         run: the run or its folder.
         out: the file; default ``report.html`` in the run folder.
         checkpoint: whose weights are evaluated.
-        baselines: also train LightGBM and logistic regression on the same columns, and compare.
+        baselines: also train LightGBM and logistic regression on the same columns, and compare. Each is kept in
+            ``baselines.json`` of the run folder, so a second report does not train them again.
         prepared: folder of the encoded dataset, where it is no longer where the run was trained on it.
         progress: where to show it.
 
@@ -91,9 +92,8 @@ def _inputs(
     notes: list[str] = []
     if judged in measured:
         ours = _our_rows(run, measured[judged])
-        comparison = (
-            compare(dataset, judged, ours, run.experiment.training.seed, progress, notes) if baselines else ours
-        )
+        kept, seed = run.folder / "baselines.json", run.experiment.training.seed
+        comparison = compare(dataset, judged, ours, seed, kept, progress, notes) if baselines else ours
     if judged == "validation":
         notes.append("There is no test split: the figures below are on the rows that chose the checkpoint.")
     return ReportInputs(

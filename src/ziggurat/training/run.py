@@ -2,7 +2,8 @@
 
 ``config.yaml`` (resolved) · ``environment.json`` · ``dataset.json`` (where the prepared data lies, and its
 fingerprint) · ``plan.json`` · ``encoders/`` · ``metrics.jsonl`` · ``results.json`` (once finished) · ``tensorboard/`` ·
-``checkpoints/`` · ``report.html``. Running ``train`` on it again goes on exactly where it stopped.
+``checkpoints/`` · ``baselines.json`` and ``report.html`` (once reported). Running ``train`` on it again goes on exactly
+where it stopped.
 """
 
 from __future__ import annotations
