@@ -112,4 +112,4 @@ def test_an_empty_config_names_init(
         status, _, errors = ziggurat(capsys, monkeypatch, "train", str(path))
         assert status == 1
         assert errors.startswith(f"error: {path}: {problem}\nmend:  if `ziggurat init … > {path}` made it, init failed")
-        assert f"`ziggurat init FILES --output {path}`" in errors
+        assert f"`ziggurat init FILES --out {path}`" in errors

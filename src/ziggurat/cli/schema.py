@@ -13,7 +13,7 @@ def command() -> None:
     \b
     Examples:
       ziggurat schema > ziggurat.schema.json
-      ziggurat init clicks.csv --schema ziggurat.schema.json --output exp.yaml
+      ziggurat init clicks.csv --schema ziggurat.schema.json --out exp.yaml
     """
     from ziggurat.training.experiment import json_schema
 

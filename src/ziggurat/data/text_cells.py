@@ -172,7 +172,9 @@ def finite(value: float, received: object) -> float:
 
 def not_finite(received: object) -> str:
     """The reason for a NaN or an infinity."""
-    mend = "leave the cell empty where the value is missing, or set `nan_is_missing: true` on the source (NaN only)"
+    mend = "leave the cell empty where the value is missing"
+    if "nan" in str(received).lower():
+        mend += ", or set `nan_is_missing: true` on the source"
     return refusal(NOT_FINITE, f"received {shorten(received)}", mend)
 
 

@@ -116,9 +116,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         close = nearest(path.name, [item.name for item in path.parent.glob("*.y*ml")]) if path.parent.is_dir() else None
-        mend = (
-            f"did you mean {path.parent / close}?" if close else f"write one with `ziggurat init FILES --output {path}`"
-        )
+        mend = f"did you mean {path.parent / close}?" if close else f"write one with `ziggurat init FILES --out {path}`"
         raise ConfigError(f"{path}: no such config file", mend) from None
     except IsADirectoryError:
         raise ConfigError(f"{path}: is a folder, not a config file", "name the YAML file in it") from None
@@ -135,12 +133,12 @@ def _read_yaml(path: Path) -> dict[str, Any]:
         raise ConfigError(
             f"{path}: {'the file is empty' if not text.strip() else 'holds no keys'}",
             f"if `ziggurat init … > {path}` made it, init failed and its message says why; then write it with "
-            f"`ziggurat init FILES --output {path}`, which leaves no file when it fails",
+            f"`ziggurat init FILES --out {path}`, which leaves no file when it fails",
         )
     if not isinstance(values, dict):
         raise ConfigError(
             f"{path}: expected sections such as data and features, received {shorten(values)}",
-            "write one with `ziggurat init FILES --output exp.yaml`",
+            "write one with `ziggurat init FILES --out exp.yaml`",
         )
     return cast("dict[str, Any]", values)
 
