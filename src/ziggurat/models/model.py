@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from ziggurat.core.config import Config
 from ziggurat.core.errors import ConfigError
 from ziggurat.interactions.block import Block
+from ziggurat.interactions.numeric_embedding import NumericEmbedding
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,3 +98,13 @@ class Model(nn.Module, ABC):
 def lay_flat(dense_BF: Tensor, emb_BFD: Tensor) -> Tensor:
     """(B, N): the dense features, then the embeddings, as :attr:`ModelDims.flat` counts them."""
     return torch.cat([dense_BF, emb_BFD.flatten(1)], dim=1)
+
+
+def one_by_one(dims: ModelDims) -> NumericEmbedding | None:
+    """What makes each dense feature a field of its own, x_f·v_f; None where there are none."""
+    return NumericEmbedding(dims.dense, dims.dim) if dims.dense else None
+
+
+def field_vectors(numeric: Block | None, dense_BF: Tensor, emb_BFD: Tensor) -> Tensor:
+    """(B, F, D): the dense features as ``numeric`` makes fields of them, then the embeddings."""
+    return emb_BFD if numeric is None else torch.cat([numeric(dense_BF), emb_BFD], dim=1)
