@@ -46,7 +46,7 @@ class FinalMLP(Model):
 
     def __init__(self, config: FinalMLP.Config, dims: ModelDims) -> None:
         super().__init__(dims)
-        self.constants_2C = nn.Parameter(torch.zeros(2, dims.dim)) if config.gate == "constant" else None
+        self.constants_2C = nn.Parameter(torch.randn(2, dims.dim)) if config.gate == "constant" else None
         self.first_gate = self.second_gate = None
         if config.gate != "none":
             context = dims.flat if config.gate == "row" else dims.dim

@@ -64,7 +64,3 @@ class MaskNet(Model):
         for block in self.blocks:
             state_BI = block(state_BI, row_BN)
         return self.top(state_BI)
-
-    def flops(self) -> int:
-        """The blocks and what stands on them."""
-        return super().flops() + sum(block.flops() for block in self.blocks if isinstance(block, MaskBlock))

@@ -86,9 +86,16 @@ class Model(nn.Module, ABC):
     def flops(self) -> int:
         """Forward FLOPs per example, under the convention of :class:`~ziggurat.interactions.block.Block`.
 
-        The sum over the blocks that are attributes of the model.
+        The sum over :meth:`parts`.
         """
-        return sum(block.flops() for block in self.children() if isinstance(block, Block))
+        return sum(block.flops() for block in self.parts())
+
+    def parts(self) -> list[Block]:
+        """The blocks that the model is made of: its attributes, alone or in a list."""
+        children = [
+            part for child in self.children() for part in (child if isinstance(child, nn.ModuleList) else [child])
+        ]
+        return [part for part in children if isinstance(part, Block)]
 
     def parameter_count(self) -> int:
         """Number of dense parameters; the embedding tables are not the model's."""
