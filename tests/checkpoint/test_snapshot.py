@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -75,10 +77,29 @@ def test_leftovers_of_a_crash_are_no_checkpoint(tmp_path: Path) -> None:
     folder = CheckpointFolder(tmp_path, keep=2)
     folder.save(1, snapshot())
     (tmp_path / "step-00000002").mkdir()
-    (tmp_path / ".step-00000003.99.part").mkdir()
+    (tmp_path / f".step-00000003.{os.getpid()}.part").mkdir()  # of a process that had this number before
     assert folder.last() == 1
     folder.save(4, snapshot())
     assert not list(tmp_path.glob(".*.part"))
+
+
+def test_a_checkpoint_whose_replacement_was_killed_is_found(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path)
+    folder.save(7, snapshot(7))
+    folder.path(7).rename(tmp_path / f".step-00000007.{os.getpid()}.old")
+    assert folder.steps() == [7]
+    assert folder.load("last").state["step"] == 7
+
+
+def test_a_best_checkpoint_that_was_deleted_names_the_mend(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path)
+    for step in (1, 2):
+        folder.save(step, snapshot(step))
+    folder.mark_best(1, "auc", 0.9)
+    shutil.rmtree(folder.path(1))
+    with pytest.raises(RunFolderError, match=r"no checkpoint of step 1; there are \[2\]") as caught:
+        folder.load("best")
+    assert f"delete {tmp_path / 'best.json'}" in caught.value.mend
 
 
 @pytest.mark.parametrize(

@@ -179,13 +179,19 @@ def test_accelerators(
         (8, None, "8", "ok", ""),
         (8, 2, "", "note", "export OMP_NUM_THREADS=2"),  # a container of two cores on a machine of eight
         (8, None, "16", "note", "export OMP_NUM_THREADS=8"),
-        (8, None, "1", "note", "unset OMP_NUM_THREADS"),
-        (8, 2, "1", "note", "export OMP_NUM_THREADS=2"),
+        (8, None, "1", "ok", ""),  # somebody's choice
+        (8, 2, "1", "ok", ""),
+        (8, None, "0", "ok", ""),
+        (8, None, "many", "ok", ""),
     ],
 )
 def test_threads(cores: int, quota: int | None, wanted: str, state: str, mend: str) -> None:
     check = threads_check(cores, quota, wanted)
     assert (check.state, check.mend) == (state, mend)
+
+
+def test_threads_that_were_chosen_are_said_to_be() -> None:
+    assert threads_check(8, None, "3").found == "3 of 8 cores, by OMP_NUM_THREADS"
 
 
 def test_limits_of_a_container_are_respected(tmp_path: Path) -> None:

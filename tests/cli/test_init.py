@@ -58,7 +58,7 @@ data:
 each group's last rows test, those before them validate: no look ahead
   on_bad_row: fail  # or quarantine: set the row aside in quarantine.jsonl, with its reason, and go on
   labels:
-    - {name: bought, equals: "yes"}  # its name, and it holds two values; positive is the rarer of 'no' and 'yes'
+    - {name: bought, equals: "yes"}  # its name, and it holds two values: 'no' and 'yes'
   weight: null
   group: user id  # for GAUC: how well rows of one user id are ranked
   time: ts
@@ -132,6 +132,36 @@ def test_libfm_fields_become_features(tmp_path: Path) -> None:
     experiment = parsed(tmp_path, tmp_path / "log.libfm")
     assert experiment.data.source.name == "libsvm"
     assert [feature.name for feature in experiment.features] == ["field_1", "field_2"]
+
+
+def test_iso_times_and_texts_as_labels_are_proposed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = (
+        f"{k % 6},19{50 + k % 40}-02-03,2024-05-{1 + k // 24:02d} {k % 24:02d}:30,{'click' if k % 3 else 'no_click'}\n"
+        for k in range(240)
+    )
+    (tmp_path / "log.csv").write_text("user,birth_date,shown,outcome\n" + "".join(rows))
+    text = init("log.csv")
+    assert "  time: shown\n  time_format: iso  # text such as 2024-05-01 00:30; UTC where no zone is written\n" in text
+    experiment = parsed(tmp_path, "log.csv")
+    assert (experiment.data.time, experiment.data.time_format) == ("shown", "iso")
+    assert experiment.data.split.name == "time_within_key"
+    assert [label.equals for label in experiment.data.labels] == ["click"]
+    assert train(load_experiment("exp.yaml", ["training.epochs=1"]), "run").results is not None
+
+
+def test_libsvm_numbers_are_proposed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = (
+        f"{k % 2} 1:{k * 7 % 11 / 8} " + (f"5:{k % 13}.5 " if k % 3 else "") + f"{k % 30 + 50}:1\n" for k in range(200)
+    )
+    (tmp_path / "log.svm").write_text("".join(rows))
+    assert "    numeric: [1, 5]  # indices with values other than 1: numbers\n    absent: zero  # " in init("log.svm")
+    experiment = parsed(tmp_path, "log.svm")
+    assert [(feature.name, feature.kind) for feature in experiment.features] == [
+        ("1", "numeric"), ("5", "numeric"), ("ids", "bag"),
+    ]  # fmt: skip
+    assert train(load_experiment("exp.yaml", ["training.epochs=1"]), "run").results is not None
 
 
 @pytest.mark.parametrize("log", ["demo.csv", "demo.parquet", "criteo.csv"])

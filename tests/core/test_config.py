@@ -47,6 +47,11 @@ class Home(Config):
     pet: Pet = Cat()
     others: tuple[Pet, ...] = ()
     by_room: dict[str, Pet] = pydantic.Field(default_factory=dict)
+    second: Pet | None = pydantic.Field(default=None)
+    rooms: tuple[int, ...] = ()
+    lamps: dict[str, float] = pydantic.Field(default_factory=dict)
+    height: pydantic.FiniteFloat | None = None
+    heated: bool = False
     address: str
 
 
@@ -55,11 +60,34 @@ class Home(Config):
     [
         ({"adress": "x"}, "adress: unknown key; did you mean 'address'?"),
         ({}, "address: required key is missing"),
-        ({"address": 3}, "address: Input should be a valid string; received 3"),
+        ({"address": 3}, "address: Input should be text, a number in quotes for one; received 3"),
         ({"address": "x", "pet": {"name": "cat", "live": 3}}, "pet.live: unknown key; did you mean 'lives'?"),
         ({"address": "x", "pet": {"name": "dog", "lives": 3}}, "pet.lives: unknown key; allowed: name, weight"),
         ({"address": "x", "pet": {"name": "cta"}}, "pet.name: unknown 'cta'; did you mean 'cat'? allowed: cat, dog"),
-        ({"address": "x", "pet": {"lives": 3}}, "pet.name: required key is missing"),
+        ({"address": "x", "others": [{"lives": 3}]}, "others.0.name: required key is missing; allowed: cat, dog"),
+        ({"address": "x", "pet": {"live": 3}}, "pet.live: unknown key; did you mean 'lives'?"),
+        ({"address": "x", "others": "cat"}, "others: Input should be a list, as in [a, b]; received 'cat'"),
+        ({"address": "x", "lamps": 3}, "lamps: Input should be a section with keys; received 3"),
+        (
+            {"address": "x", "pet": {"name": "cat", "lives": True}},
+            "pet.lives: Input should be a whole number; received T",
+        ),
+        (
+            {"address": "x", "pet": {"name": "cat", "lives": "3"}},
+            "pet.lives: Input should be a whole number; received '3'",
+        ),
+        (
+            {"address": "x", "pet": {"name": "cat", "lives": 3.5}},
+            "pet.lives: Input should be a whole number; received 3.5",
+        ),
+        (
+            {"address": "x", "pet": {"name": "dog", "weight": False}},
+            "pet.weight: Input should be a number; received False",
+        ),
+        ({"address": "x", "rooms": [2, True]}, "rooms.1: Input should be a whole number; received True"),
+        ({"address": "x", "lamps": {"hall": "7"}}, "lamps.hall: Input should be a number; received '7'"),
+        ({"address": "x", "height": "tall"}, "height: Input should be a number; received 'tall'"),
+        ({"address": "x", "heated": "warm"}, "heated: Input should be true or false; received 'warm'"),
         ({"address": "x", "pet": {"name": "cat", "lives": 0}}, "pet.lives: Input should be greater than or equal to 1"),
         ({"address": "x", "others": [{"name": "dog"}, {"name": "dog", "wieght": 1}]}, "others.1.wieght: unknown key"),
         (
@@ -91,6 +119,41 @@ def test_good_values_build_the_config_and_it_is_frozen() -> None:
         home.address = "y"  # type: ignore[misc]
 
 
+def test_numbers_are_read_as_people_write_them() -> None:
+    values = {"pet": {"name": "cat", "lives": 1e6}, "by_room": {"attic": {"name": "dog", "weight": 7}}, "height": 2}
+    home = parse_config(Home, {"address": "x", **values})
+    assert home == Home(address="x", pet=Cat(lives=1_000_000), by_room={"attic": Dog(weight=7.0)}, height=2.0)
+    assert type(home.height) is float
+
+
+def test_a_section_without_a_name_is_of_its_default_class() -> None:
+    home = parse_config(Home, {"address": "x", "pet": {"lives": 3}, "window": {"name": "w", "radius": 2}})
+    assert home == Home(address="x", pet=Cat(lives=3), window=Round(name="w", radius=2.0))
+
+
+def test_what_comes_from_the_command_line_is_marked() -> None:
+    values: dict[str, Any] = {"others": [{"name": "cat"}], "lamps": 3}
+    given = {set_by_path(values, "others.cat.lives", 0)}
+    with pytest.raises(ConfigError) as caught:
+        parse_config(Home, {"address": "x", **values}, "home.yaml", given)
+    assert caught.value.problem.splitlines() == [
+        "home.yaml: 2 problems",
+        "  --set others.0.lives: Input should be greater than or equal to 1; received 0",
+        "  lamps: Input should be a section with keys; received 3",
+    ]
+    with pytest.raises(ConfigError) as caught:
+        parse_config(Home, {"address": "x", "pet": {"lives": 0}}, "home.yaml", [("pet",)])
+    assert caught.value.problem == "--set pet.lives: Input should be greater than or equal to 1; received 0"
+    with pytest.raises(ConfigError) as caught:
+        parse_config(Home, {"address": "x", "pet": {"name": "cow"}}, "home.yaml", [("pet", "name")])
+    assert caught.value.problem == "--set pet.name: unknown 'cow'; allowed: cat, dog"
+    with pytest.raises(ConfigError) as caught:
+        parse_config(
+            Home, {"address": "x", "window": {"kind": "square", "name": "w", "side": 101}}, "f", [("window", "side")]
+        )
+    assert caught.value.problem == "f: 1 problem\n  window: side 101 is more than 100 (with --set window.side)"
+
+
 @pytest.mark.parametrize(
     ("path", "expected"),
     [
@@ -107,7 +170,7 @@ def test_set_by_path(path: str, expected: dict[str, Any]) -> None:
     assert values == expected
 
 
-@pytest.mark.parametrize("path", ["a.b.c", "list.5.v", "list.y.v", "a.b.c.d"])
+@pytest.mark.parametrize("path", ["a.b.c", "list.5.v", "list.y.v", "a.b.c.d", "a..b", ".a", "a."])
 def test_set_through_something_without_keys_is_refused(path: str) -> None:
     with pytest.raises(ConfigError, match=r"--set "):
         set_by_path({"a": {"b": 1}, "list": [{"name": "x"}]}, path, 7)

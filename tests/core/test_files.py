@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import errno
+import os
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
 from tests.small_disk import small_disk
 from ziggurat.core.errors import DataError
-from ziggurat.core.files import atomic_file, atomic_folder
+from ziggurat.core.files import atomic_file, atomic_folder, put_back, sweep
 
 
 def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
@@ -71,3 +76,94 @@ def fill(disk: Path) -> None:
 def test_a_missing_permission_is_explained(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no permission to write"), atomic_file(tmp_path / "file"):
         raise PermissionError(errno.EACCES, "denied", str(tmp_path / "file"))
+
+
+def test_a_missing_permission_names_what_the_user_named_and_who_may_write(tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    temporary = tmp_path / f".file.{os.getpid()}.part"
+    with pytest.raises(DataError) as caught, atomic_file(path):
+        raise PermissionError(errno.EACCES, "denied", str(temporary / "within"))
+    owner = tmp_path.owner()
+    assert caught.value.problem == (
+        f"{path}: no permission to write: the folder {tmp_path} belongs to {owner} (drwx------), you are {owner}"
+    )
+    assert caught.value.mend == f"choose another place for it, or allow it: chmod u+w {tmp_path}"
+
+
+def dead_process() -> int:
+    with subprocess.Popen([sys.executable, "-c", ""]) as process:
+        process.wait()
+    return process.pid
+
+
+def test_a_folder_that_stepped_aside_when_its_process_died_is_put_back(tmp_path: Path) -> None:
+    """What SIGKILL between the two renames of a replacement leaves."""
+    pid = dead_process()
+    (tmp_path / f".one.{pid}.old").mkdir()
+    (tmp_path / f".one.{pid}.old" / "kept").write_text("kept")
+    (tmp_path / f".one.{pid}.part").mkdir()
+    put_back(tmp_path)
+    sweep(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["one"]
+    assert (tmp_path / "one" / "kept").read_text() == "kept"
+
+
+def test_writing_a_folder_again_clears_what_died_after_the_second_rename(tmp_path: Path) -> None:
+    pid = dead_process()
+    (tmp_path / f".one.{pid}.old").mkdir()
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "new").write_text("new")
+    with pytest.raises(KeyError), atomic_folder(tmp_path / "one"):
+        raise KeyError
+    assert [path.name for path in tmp_path.iterdir()] == ["one"]
+    assert (tmp_path / "one" / "new").read_text() == "new"
+
+
+def test_only_what_dead_processes_left_half_written_is_swept(tmp_path: Path) -> None:
+    others = [f".file.{os.getppid()}.part", ".hidden.part", "file.part", ".file.12x.part"]
+    for name in (*others, f".file.{dead_process()}.part", f".a.b.{os.getpid()}.part"):
+        (tmp_path / name).write_text("half")
+    sweep(tmp_path, "other")
+    assert len(list(tmp_path.iterdir())) == 6
+    sweep(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == sorted(others)
+
+
+REPLACE_FOREVER = """
+import sys
+from pathlib import Path
+from ziggurat.core.files import atomic_folder
+for turn in range(1_000_000):
+    with atomic_folder(Path(sys.argv[1])) as temporary:
+        for name in "abc":
+            (temporary / name).write_text(str(turn))
+    print(turn, flush=True)
+"""
+
+
+def test_a_folder_outlives_the_death_of_its_writer_at_any_moment(tmp_path: Path) -> None:
+    path = tmp_path / "folder"
+    for kill in range(8):
+        command = [sys.executable, "-c", REPLACE_FOREVER, str(path)]
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "0\n"
+            time.sleep(0.003 * kill)
+            process.send_signal(signal.SIGKILL)
+        put_back(tmp_path)
+        contents = {file.name: file.read_text() for file in path.iterdir()}
+        assert (contents.keys(), len(set(contents.values()))) == ({"a", "b", "c"}, 1)
+    sweep(tmp_path)
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_folder_is_no_place_for_a_file(tmp_path: Path) -> None:
+    for path in (tmp_path, Path()):
+        with pytest.raises(DataError, match="is a folder, not a file"), atomic_file(path):
+            pass
+
+
+def test_a_place_that_takes_no_files_is_named_without_our_temporary() -> None:
+    message = r"^/proc/x\.csv: cannot be written: No such file or directory\n"
+    with pytest.raises(DataError, match=message), atomic_file(Path("/proc/x.csv")) as temporary:
+        temporary.write_text("half")

@@ -101,11 +101,24 @@ def test_a_header_that_is_wrong_is_explained(text: bytes, problem: str, tmp_path
         look(tmp_path, "a.csv")
 
 
-def test_libsvm_values_are_not_dropped_in_silence(tmp_path: Path) -> None:
-    write(tmp_path / "a.libsvm", "1 1:1 2:1\n\n-1 1:0.105 2:0.003\n")
-    with pytest.raises(DataError, match=r"a\.libsvm: values are not all 1, such as 1:0\.105") as caught:
+def test_a_libsvm_file_with_too_many_numbers_is_explained(tmp_path: Path) -> None:
+    write(tmp_path / "a.libsvm", "".join(f"{k % 2} {k}:0.5\n" for k in range(1_200)))
+    with pytest.raises(DataError, match=r"a\.libsvm: 1,200 indices hold values other than 1"):
         look(tmp_path, "a.libsvm")
-    assert "named column for each index" in caught.value.mend
+
+
+@pytest.mark.parametrize(
+    ("row", "message"),
+    [
+        ("1 3:x", r"a\.libsvm, line 3: malformed libsvm row: received '3:x', expected index:value"),
+        ("1 x", r"a\.libsvm, line 3: malformed libsvm row: received 'x'"),
+        ("x 3:1", r"a\.libsvm, line 3: malformed libsvm row: received 'x', expected a number first"),
+    ],
+)
+def test_a_malformed_libsvm_row_is_named(row: str, message: str, tmp_path: Path) -> None:
+    write(tmp_path / "a.libsvm", f"1 1:1 2:1\n\n{row}\n")
+    with pytest.raises(DataError, match=message):
+        look(tmp_path, "a.libsvm")
 
 
 def test_a_large_file_is_sampled_from_beginning_to_end(tmp_path: Path) -> None:
@@ -366,3 +379,31 @@ def test_a_log_without_features_is_refused(header: str, row: str, reason: str, t
     with pytest.raises(DataError, match=rf"a\.csv: no column can be a feature beside {reason}") as caught:
         look(tmp_path, "a.csv")
     assert "at least one column to learn from" in caught.value.mend
+
+
+def test_a_label_that_is_asked_for_needs_two_values(tmp_path: Path) -> None:
+    write(tmp_path / "a.csv", "user,word\n1,a\n2,a\n3,a\n")
+    with pytest.raises(ConfigError, match=r"column 'word' cannot be a label: it holds one value only, 'a'"):
+        look(tmp_path, "a.csv", label="word")
+
+
+def test_quoted_line_ends_in_every_row(tmp_path: Path) -> None:
+    write(tmp_path / "a.csv", "y,x,t\n" + '1,"a\nb",0.5\n0,"c\nd",1.5\n' * 20)
+    found = look(tmp_path, "a.csv")
+    assert found.sample.newlines
+    assert found.labels[0].profile.name == "y"
+
+
+def test_files_that_name_other_columns_are_refused(tmp_path: Path) -> None:
+    write(tmp_path / "a.csv", "y,x\n" + "1,2\n0,3\n" * 20)
+    write(tmp_path / "b.csv", "y,z\n" + "1,2\n0,3\n" * 20)
+    with pytest.raises(DataError, match=r"b.csv: its header lacks x and has z instead, compared with .*a.csv"):
+        look(tmp_path, "a.csv", "b.csv")
+
+
+def test_columns_in_another_order_are_not_mixed_up(tmp_path: Path) -> None:
+    write(tmp_path / "a.csv", "y,x\n" + "1,20\n0,30\n" * 20)
+    write(tmp_path / "b.csv", "x,y\n" + "20,1\n30,0\n" * 20)
+    found = look(tmp_path, "a.csv", "b.csv")
+    assert [label.profile.name for label in found.labels] == ["y"]
+    assert (found.labels[0].profile.low, found.labels[0].profile.top) == (0, 1)

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from reader_kit import FLOAT, INTEGER, TEXT, lines, many, read_csv, required, schema
 
+from ziggurat.core.errors import DataError
+
 COLUMNS = schema(label=required(INTEGER), price=FLOAT, city=TEXT, tags=many(INTEGER))
 HEADER = "label,price,city,tags"
 GOOD = "1,2.5,Ur,3|4"
@@ -115,3 +117,13 @@ def test_long_rows_are_cut_in_reports(tmp_path: Path) -> None:
     reading = read_csv(tmp_path, lines("label", "1", "x" * 5_000), schema(label=INTEGER))
     assert reading.bad[0].text == "x" * 2_000
     assert len(reading.bad[0].reason) < 300
+
+
+def test_line_ends_inside_quotes_of_every_row_name_the_key_that_allows_them(tmp_path: Path) -> None:
+    text = "label,city,price\n" + '1,"Ur\nand Eridu",2.5\n' * 3
+    columns = schema(label=INTEGER, city=TEXT, price=FLOAT)
+    with pytest.raises(
+        DataError, match=r"line 2: a quote is opened and not closed in the line.*\n.*newlines_in_values"
+    ):
+        read_csv(tmp_path, text, columns)
+    assert read_csv(tmp_path, text, columns, newlines_in_values=True).rows == [(1, "Ur\nand Eridu", 2.5)] * 3

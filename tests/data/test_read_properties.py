@@ -17,7 +17,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from reader_kit import FLOAT, INTEGER, TEXT, Reading, many, read, schema
 
-from ziggurat.core.schema import RawSchema
+from ziggurat.core.schema import RawColumn, RawSchema
 from ziggurat.data.blocks import Position
 from ziggurat.data.csv_reader import CsvParser, CsvSource
 from ziggurat.data.jsonl_reader import JsonLinesParser, JsonLinesSource
@@ -202,6 +202,16 @@ def test_fast_and_slow_agree_on_any_libsvm(tmp_path: Path, columns: list[str] | 
     lists = schema(label=FLOAT, fields=many(INTEGER), ids=many(TEXT), values=many(FLOAT))
     named = schema(label=FLOAT, user=INTEGER, tags=many(INTEGER))
     config = LibsvmSource(files=["log.ffm"], columns=columns)
+    check_all_ways(tmp_path, "log.ffm", b"1 0:3:1 1:4:1\n" + data, config, lists if columns is None else named)
+
+
+@pytest.mark.parametrize("columns", [None, ["age", "tags"]])
+@quick
+@given(garbage("libsvm"))
+def test_fast_and_slow_agree_on_any_libsvm_with_numbers(tmp_path: Path, columns: list[str] | None, data: bytes) -> None:
+    lists = RawSchema((RawColumn("3", FLOAT), RawColumn("ids", INTEGER, many=True)))
+    named = schema(label=FLOAT, age=FLOAT, tags=many(INTEGER))
+    config = LibsvmSource(files=["log.ffm"], columns=columns, numeric=[3] if columns is None else ["age"])
     check_all_ways(tmp_path, "log.ffm", b"1 0:3:1 1:4:1\n" + data, config, lists if columns is None else named)
 
 

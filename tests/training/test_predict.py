@@ -103,12 +103,22 @@ def test_bad_rows_are_set_aside_and_the_others_keep_their_order(run: Path) -> No
     lines[5] = "u1,not a number,3,1,2,1,0,1004,x"
     lines[9] = "u1,3"
     Path("broken.csv").write_text("\n".join(lines) + "\n")
-    outcome = api.predict_files(run, ["broken.csv"], Path("out.csv"))
+    outcome = api.predict_files(run, ["broken.csv"], Path("out.csv"), on_bad_row="quarantine")
     assert (outcome.rows, outcome.quarantined) == (ROWS - 2, 2)
     bad = [json.loads(line) for line in outcome.quarantine.read_text().splitlines()]
     assert [(row["line"], row["column"]) for row in bad] == [(6, "item"), (10, None)]
     times = pl.read_csv("out.csv")["when"].to_list()
     assert times == [1000 + i for i in range(ROWS) if i not in {4, 8}]
+
+
+def test_a_bad_row_stops_prediction_where_the_run_says_so(run: Path) -> None:
+    Path("broken.csv").write_text(Path("log.csv").read_text() + "u1,not a number,3,1,2,1,0,1004,x\n")
+    Path("out.csv").write_text("earlier")
+    problem = rf"broken.csv, line {ROWS + 2}, column 'item': not an integer"
+    with pytest.raises(DataError, match=rf"{problem}[\s\S]*predict with --on-bad-row quarantine"):
+        api.predict_files(run, ["broken.csv"], Path("out.csv"))
+    assert Path("out.csv").read_text() == "earlier"
+    assert not list(Path().glob("*quarantine*"))
 
 
 def test_labels_need_not_be_there(run: Path) -> None:
@@ -121,7 +131,7 @@ def test_the_run_predicts_after_its_dataset_is_gone(run: Path) -> None:
 
     shutil.rmtree("prepared")
     assert api.predict_files(run, ["log.csv"], Path("out.csv")).rows == ROWS
-    with pytest.raises(DataError, match="no prepared dataset"):
+    with pytest.raises(DataError, match="the prepared dataset of run is not there"):
         api.evaluate(run)
 
 
@@ -131,14 +141,14 @@ def test_what_cannot_be_done_is_refused_and_leaves_nothing(run: Path) -> None:
     with pytest.raises(DataError, match="column 'item'"):
         pl.read_csv("log.csv").drop("item").write_csv("less.csv")
         api.predict_files(run, ["less.csv"], Path("out.csv"))
-    with pytest.raises(DataError, match="no column 'user'"):
+    with pytest.raises(DataError, match="no columns 'user', 'age', 'tags', 'history', which"):
         api.predict(run, {"item": [1]})
     with pytest.raises(DataError, match=r"item.*'x'"):
         api.predict(run, {"user": ["u"], "item": ["x"], "age": [1.0], "tags": [[1]], "history": [[1]]})
     with pytest.raises(RunFolderError, match=r"no run folder[\s\S]*runs beside it: run"):
         api.predict_files("rnu", ["log.csv"], Path("out.csv"))
     api.predict_files(run, ["log.csv"], Path("first.csv"))
-    with pytest.raises(DataError, match="have a column 'probability' already"):
+    with pytest.raises(DataError, match="there is a column 'probability' already"):
         api.predict_files(run, ["first.csv"], Path("out.csv"))
     assert not list(Path().glob("out.*"))
     assert not list(Path().glob(".out.*"))
@@ -220,7 +230,7 @@ def test_without_a_good_row_the_output_is_an_empty_table(run: Path, suffix: str)
     head = Path("log.csv").read_text().splitlines()[0]
     Path("broken.csv").write_text(f"{head}\nu1,not a number,3,1,2,1,0,1004,x\n")
     out = Path(f"out.{suffix}")
-    outcome = api.predict_files(run, ["broken.csv"], out)
+    outcome = api.predict_files(run, ["broken.csv"], out, on_bad_row="quarantine")
     assert (outcome.rows, outcome.quarantined) == (0, 1)
     if suffix == "jsonl":
         assert out.read_bytes() == b""
@@ -274,7 +284,7 @@ def test_refused_parquet_rows_leave_the_others_in_place(parquet_run: Path) -> No
     raw.with_columns(pl.when(bad).then(0.5).otherwise(pl.col("item")).alias("item")).write_parquet(
         "broken.parquet", row_group_size=500
     )
-    outcome = api.predict_files(parquet_run, ["broken.parquet"], Path("out.parquet"))
+    outcome = api.predict_files(parquet_run, ["broken.parquet"], Path("out.parquet"), on_bad_row="quarantine")
     assert (outcome.rows, outcome.quarantined) == (ROWS // 2 - 4, 4)
     scored = pl.read_parquet("out.parquet")
     assert scored["note"].to_list() == raw.filter(~bad)["note"].to_list()
@@ -298,10 +308,22 @@ def test_parquet_files_of_other_widths_meet_in_the_wider(parquet_run: Path) -> N
 def test_parquet_rows_as_text(parquet_run: Path, suffix: str) -> None:
     out = Path(f"out.{suffix}")
     assert api.predict_files(parquet_run, ["a.parquet"], out).rows == ROWS // 2
-    frame = pl.read_csv(out) if suffix == "csv" else pl.read_ndjson(out)
     raw = pl.read_parquet("a.parquet")
-    assert frame.columns == [name for name in raw.columns if name not in {"both", "many"}] + ["probability"]
+    typed = {"tags": pl.String, "history": pl.String} if suffix == "csv" else {}
+    frame = pl.read_csv(out, schema_overrides=typed) if suffix == "csv" else pl.read_ndjson(out)
+    assert frame.columns == [*raw.columns, "probability"]
     assert frame["note"].to_list() == raw["note"].to_list()
+    assert frame["age"].cast(pl.Float32).to_list() == raw["age"].to_list()
+    assert frame["price"].cast(pl.String).to_list()[0] == ("1000.0" if suffix == "csv" else "1000.00")
+    assert str(frame["at"][1]).startswith("1970-01-01 00:16:41")
+    if suffix == "jsonl":
+        assert frame["both"].to_list() == raw["both"].to_list()
+        assert frame["many"].to_list() == raw["many"].to_list()
+        assert frame["tags"].to_list() == raw["tags"].to_list()
+    else:
+        assert [json.loads(text) for text in frame["both"]] == raw["both"].to_list()
+        assert [json.loads(text) for text in frame["many"]] == raw["many"].to_list()
+        assert frame["tags"][1] == "|".join(map(str, raw["tags"][1]))
 
 
 @pytest.mark.parametrize("rows", [5, "log.csv", [{"user": "u1"}], None])

@@ -10,7 +10,7 @@ from typing import Any
 
 from ziggurat.checkpoint.snapshot import STATE_FILE, Snapshot, load_snapshot, save_snapshot
 from ziggurat.core.errors import RunFolderError
-from ziggurat.core.files import write_json
+from ziggurat.core.files import put_back, sweep, write_json
 
 _NAME = re.compile(r"step-(\d{8,})")
 
@@ -29,6 +29,7 @@ class CheckpointFolder:
         """Steps of the finished checkpoints, ascending."""
         if not self.root.is_dir():
             return []
+        put_back(self.root)
         found = [(_NAME.fullmatch(path.name), path) for path in self.root.iterdir()]
         return sorted(int(match[1]) for match, path in found if match and (path / STATE_FILE).is_file())
 
@@ -66,9 +67,10 @@ class CheckpointFolder:
         """
         step = self.resolve(which)
         if step not in self.steps():
-            raise RunFolderError(
-                f"{self.root}: no checkpoint of step {step}; there are {self.steps()}", "name one of those steps"
-            )
+            mend = "name one of those steps"
+            if which == "best":
+                mend += f", or delete {self.root / 'best.json'}: the newest then counts as the best"
+            raise RunFolderError(f"{self.root}: no checkpoint of step {step}; there are {self.steps()}", mend)
         return load_snapshot(self.path(step))
 
     def resolve(self, which: str | int) -> int:
@@ -99,5 +101,4 @@ class CheckpointFolder:
         for step in steps:
             if step not in kept:
                 shutil.rmtree(self.path(step))
-        for leftover in self.root.glob(".*.part"):
-            shutil.rmtree(leftover, ignore_errors=True)
+        sweep(self.root)

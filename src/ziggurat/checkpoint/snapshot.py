@@ -75,7 +75,10 @@ def load_snapshot(folder: Path) -> Snapshot:
     groups: dict[str, dict[str, Tensor]] = {}
     for name, checksum in manifest["files"].items():
         path = folder / name
-        mend = "resume from another checkpoint of this run: move this folder away and run `ziggurat train` again"
+        mend = (
+            f"restore the file, or do without this checkpoint: delete {folder}, then use another one "
+            "(--checkpoint last) or go on from it with `ziggurat train`"
+        )
         if not path.exists():
             raise RunFolderError(f"{path}: missing, but listed in {STATE_FILE}", mend)
         if _sha256(path) != checksum:

@@ -27,10 +27,15 @@ def list_command() -> None:
 
 @app.command("get")
 def get_command(
-    name: Annotated[str, typer.Argument(help="A name that `ziggurat datasets list` prints.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A name that `ziggurat datasets list` prints.")],
     out: Annotated[Path | None, typer.Option(help="Folder to write into; default: datasets/NAME.")] = None,
 ) -> None:
-    """Fetch a dataset, verify it, and write it as tidy files. Run again, it does nothing."""
+    """Fetch a dataset, verify it, and write it as tidy files. Run again, it does nothing.
+
+    \b
+    Example:
+      ziggurat datasets get movielens-100k --out data/movielens
+    """
     from ziggurat.cli.progress import console_progress
     from ziggurat.data.catalogue import find_dataset, get_dataset
 

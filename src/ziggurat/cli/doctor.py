@@ -13,7 +13,12 @@ _MARKS = {"ok": "[green]ok[/]", "note": "[yellow]note[/]", "fail": "[red]fail[/]
 def command(
     folder: Annotated[Path, typer.Option(help="Where runs will be written.", exists=True, file_okay=False)] = Path(),
 ) -> None:
-    """Check Python, the engine, libraries, accelerator and machine; name the command that mends each problem."""
+    """Check Python, the engine, libraries, accelerator and machine; name the command that mends each problem.
+
+    \b
+    Example:
+      ziggurat doctor --folder /data/runs
+    """
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table

@@ -161,13 +161,17 @@ def machine_checks(folder: Path) -> Iterator[Check]:
 
 
 def threads_check(cores: int, quota: int | None, wanted: str) -> Check:
-    """Whether torch starts as many threads as there are cores to run them; ``wanted`` is OMP_NUM_THREADS."""
+    """Whether torch starts more threads than there are cores to run them; ``wanted`` is OMP_NUM_THREADS.
+
+    Fewer are somebody's choice, to share the machine.
+    """
     usable = min(cores, quota) if quota else cores
-    threads = int(wanted) if wanted.isdigit() else cores
-    if threads == usable:
-        return Check("threads", "ok", f"{threads}")
-    mend = "unset OMP_NUM_THREADS" if threads < usable == cores else f"export OMP_NUM_THREADS={usable}"
-    return Check("threads", "note", f"torch would start {threads} on {usable} usable cores", mend)
+    chosen = wanted.isdigit() and int(wanted) > 0
+    threads = int(wanted) if chosen else cores
+    if threads > usable:
+        mend = f"export OMP_NUM_THREADS={usable}"
+        return Check("threads", "note", f"torch would start {threads} on {usable} usable cores", mend)
+    return Check("threads", "ok", f"{threads} of {usable} cores, by OMP_NUM_THREADS" if chosen else f"{threads}")
 
 
 def memory_bytes(root: Path = Path("/")) -> int:

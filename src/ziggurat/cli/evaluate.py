@@ -7,22 +7,29 @@ from typing import Annotated, Literal
 
 import typer
 
-from ziggurat.cli.options import Checkpoint, RunFolder
+from ziggurat.cli.options import Checkpoint, PreparedAt, RunFolder
 
 
 def command(
     run: RunFolder,
     split: Annotated[Literal["train", "validation", "test"], typer.Option(help="Which rows.")] = "test",
     checkpoint: Checkpoint = "best",
+    prepared: PreparedAt = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Measure a run on a split of its data."""
+    """Measure a run on a split of its data.
+
+    \b
+    Examples:
+      ziggurat evaluate runs/shop
+      ziggurat evaluate runs/shop --split validation --checkpoint last --json
+    """
     from ziggurat.cli.figures import figures_table
     from ziggurat.cli.progress import console_progress
     from ziggurat.training import api
 
     with console_progress() as progress:
-        metrics = api.evaluate(run, split, checkpoint, progress=progress)
+        metrics = api.evaluate(run, split, checkpoint, progress, prepared=prepared)
     figures = metrics.compute()
     if as_json:
         typer.echo(json.dumps({**figures, **metrics.slice_figures()}))

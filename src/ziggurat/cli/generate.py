@@ -25,7 +25,9 @@ class FormatName(StrEnum):
 
 
 def command(
-    out: Annotated[Path, typer.Argument(help="The file to write; STEM.truth.json is written beside it.")],
+    out: Annotated[
+        Path, typer.Argument(metavar="OUT", help="The file to write; STEM.truth.json is written beside it.")
+    ],
     rows: Annotated[int, typer.Option(min=1, help="Number of rows.")] = 100_000,
     shape: Annotated[
         ShapeName, typer.Option(help="criteo: 13 numbers, 26 categories; demo: a shop's log.")
@@ -36,13 +38,21 @@ def command(
     header: Annotated[bool | None, typer.Option(help="Whether CSV starts with column names.")] = None,
     threads: Annotated[int, typer.Option(min=0, help="0: one for each core, up to four.")] = 0,
 ) -> None:
-    """Write a log with planted structure, whose best possible AUC and log-loss are known."""
+    """Write a log with planted structure, whose best possible AUC and log-loss are known.
+
+    \b
+    Examples:
+      ziggurat generate shop.csv
+      ziggurat generate ads.parquet --shape criteo --rows 10000000
+    """
     from ziggurat.cli.progress import console_progress
     from ziggurat.core.config import parse_config
+    from ziggurat.core.files import check_file_target
     from ziggurat.data.generate import generate, truth_file
     from ziggurat.data.generate_config import GeneratorConfig
     from ziggurat.data.generate_shapes import SHAPES
 
+    check_file_target(out)
     settings: dict[str, Any] = SHAPES[shape.value](rows, seed).model_dump()
     settings["format"] = (format or _format_of(out)).value
     if delimiter is not None:

@@ -11,16 +11,22 @@ import typer
 
 
 def command(
-    files: Annotated[list[Path], typer.Argument(help="Files, folders or patterns of one log.", show_default=False)],
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILES", help="Files, folders or patterns of one log.", show_default=False)
+    ],
     label: Annotated[str | None, typer.Option(help="The label's column; default: guessed.")] = None,
-    output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write to this file, not to the screen.")
-    ] = None,
+    output: Annotated[Path | None, typer.Option("--out", "-o", help="Write to this file, not to the screen.")] = None,
     name: Annotated[str | None, typer.Option(help="Name of the experiment; default: from the files.")] = None,
     schema: Annotated[Path | None, typer.Option(help="JSON Schema for editors, from `ziggurat schema`.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing output file.")] = False,
 ) -> None:
-    """Look at logs and write a commented config: types, labels, bags, time, split, encoders."""
+    """Look at logs and write a commented config: types, labels, bags, time, split, encoders.
+
+    \b
+    Examples:
+      ziggurat init clicks.csv --out exp.yaml
+      ziggurat init 'logs/*.parquet' --label bought --out exp.yaml
+    """
     from ziggurat.cli.init_yaml import render
     from ziggurat.core.errors import ConfigError
     from ziggurat.core.files import atomic_file
@@ -29,7 +35,7 @@ def command(
     from ziggurat.data.source_files import resolve_files
 
     if output is not None and output.exists() and not force:
-        raise ConfigError(f"{output} exists", "choose another --output, or --force to replace it")
+        raise ConfigError(f"{output} exists", "choose another --out, or --force to replace it")
     found = resolve_files([str(file) for file in files], Path(), [*SUFFIXES, ".txt", ".tab", ".data"])
     found = [file for file in found if not is_sidecar(file.path)]
     folder = Path(os.path.commonpath([file.path.parent for file in found]) or ".")

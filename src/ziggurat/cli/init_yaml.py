@@ -32,7 +32,11 @@ def _lines(found: Inference, name: str, folder: Path, schema: str | None) -> Ite
     yield f"  folder: {scalar(str(folder))}  # relative to where ziggurat runs; --data FOLDER replaces it"
     yield from _source(found, folder)
     yield from _split(found, folder)
-    yield "  on_bad_row: fail  # or quarantine: set the row aside in quarantine.jsonl, with its reason, and go on"
+    unlabelled = max(label.profile.missing for label in found.labels)
+    if unlabelled:
+        yield f"  on_bad_row: quarantine  # {unlabelled:.2%} of the rows have no label: they go to quarantine.jsonl"
+    else:
+        yield "  on_bad_row: fail  # or quarantine: set the row aside in quarantine.jsonl, with its reason, and go on"
     for feature in found.features:
         if feature.profile.odd_cells:
             odd = ", ".join(repr(cell) for cell in feature.profile.odd_cells)
@@ -63,8 +67,12 @@ def _source(found: Inference, folder: Path) -> Iterator[str]:
             yield f"    columns: {_flow(sample.frame.columns)}  # made up: rename them here and below"
         if sample.newlines:
             yield "    newlines_in_values: true"
-    if sample.format == "libsvm" and "ids" not in sample.frame.columns:
-        yield f"    columns: {_flow([name for name in sample.frame.columns if name != 'label'])}"
+    if sample.columns is not None:
+        yield f"    columns: {_flow(list(sample.columns))}  # made up: rename them here and below"
+    if sample.numeric:
+        names = _flow(list(sample.numeric)) if sample.columns else f"[{', '.join(sample.numeric)}]"
+        yield f"    numeric: {names}  # {'fields' if sample.columns else 'indices'} with values other than 1: numbers"
+        yield "    absent: zero  # what a row leaves out is 0, as libsvm has it; or missing"
     used = [feature.profile for feature in found.features if feature.kind] + [label.profile for label in found.labels]
     null_words = sorted({word for profile in used for word in profile.null_words})
     if null_words:
@@ -95,6 +103,8 @@ def _group_and_time(found: Inference) -> Iterator[str]:
         yield "  group: null  # a user-like column, for GAUC"
     if found.time is not None:
         yield f"  time: {scalar(found.time.name)}"
+        if found.time.iso:
+            yield f"  time_format: iso  # text such as {found.time.common[0]}; UTC where no zone is written"
     else:
         yield "  time: null  # a column of numbers that grow with time, for splits by time"
 

@@ -6,7 +6,7 @@ import os
 import signal
 import sys
 from types import FrameType
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -18,18 +18,19 @@ app = typer.Typer(
     help="Recommendation models: from raw interaction logs to a trained, evaluated model, with one config.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
+    rich_markup_mode=None,  # plain text: it pipes, it fits any width, and it starts faster
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("init")(init.command)
-app.command("prepare")(prepare.command)
-app.command("train")(train.command)
-app.command("evaluate")(evaluate.command)
-app.command("predict")(predict.command)
-app.command("report")(report.command)
+app.command("init", short_help="Look at logs, write a config.")(init.command)
+app.command("prepare", short_help="Fit encoders, write the encoded dataset.")(prepare.command)
+app.command("train", short_help="Prepare if needed, train, resume.")(train.command)
+app.command("evaluate", short_help="Measure a run on a split of its data.")(evaluate.command)
+app.command("predict", short_help="Score raw logs with a run.")(predict.command)
+app.command("report", short_help="Draw a run as one HTML file.")(report.command)
 app.add_typer(datasets.app, name="datasets")
-app.command("generate")(generate.command)
-app.command("schema")(schema.command)
-app.command("doctor")(doctor.command)
+app.command("generate", short_help="Write a log with planted structure.")(generate.command)
+app.command("schema", short_help="Print the JSON Schema of the config.")(schema.command)
+app.command("doctor", short_help="Check this installation.")(doctor.command)
 
 
 def _print_version(wanted: bool) -> None:
@@ -47,6 +48,10 @@ def _options(  # pyright: ignore[reportUnusedFunction] - typer keeps it
     pass
 
 
+_USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
+"""What typer raises for arguments it cannot parse, reached so because newer releases carry a click of their own."""
+
+
 class Stopped(BaseException):
     """SIGINT or SIGTERM outside of the training loop, which has its own way to stop."""
 
@@ -56,10 +61,16 @@ class Stopped(BaseException):
 
 
 def main() -> None:
-    """Entry point: user errors without a traceback, exit status 1; 128 + n for signal n; a closed pipe is no error."""
+    """Entry point: user errors without a traceback; a closed pipe is no error.
+
+    Exit status: 0; 1 for an error; 2 for a command that cannot be understood; 128 + n for signal n.
+    """
     before = {number: signal.signal(number, _stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        app()
+        sys.exit(app(prog_name="ziggurat", standalone_mode=False) or 0)
+    except _USAGE_ERROR as error:
+        _explain_usage(error)
+        sys.exit(2)
     except ZigguratError as error:
         _complain(error.problem, error.mend)
         sys.exit(1)
@@ -75,6 +86,16 @@ def main() -> None:
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _explain_usage(error: Any) -> None:
+    """One of our two lines for what the parser refused; the help itself for a command without arguments."""
+    if type(error).__name__ == "NoArgsIsHelpError":
+        typer.echo(error.format_message())
+        return
+    command = "ziggurat" if error.ctx is None else error.ctx.command_path
+    problem = error.format_message().replace("Value error, ", "")
+    _complain(f"{command}: {problem}", f"`{command} --help` shows what it takes")
 
 
 def _stop(number: int, frame: FrameType | None) -> None:

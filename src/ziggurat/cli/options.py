@@ -7,11 +7,18 @@ from typing import Annotated
 
 import typer
 
-Config = Annotated[Path, typer.Argument(help="The experiment's YAML file.", show_default=False)]
-RunFolder = Annotated[Path, typer.Argument(help="The run folder.", show_default=False)]
+Config = Annotated[Path, typer.Argument(metavar="CONFIG", help="The experiment's YAML file.", show_default=False)]
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.", show_default=False)]
 Overrides = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Override a config key, as in training.batch_size=8192."),
+    typer.Option("--set", metavar="KEY=VALUE", help="Override a config key, as in training.epochs=3; may be repeated."),
 ]
 DataFolder = Annotated[Path | None, typer.Option("--data", help="Folder of the raw files; replaces data.folder.")]
+PreparedTo = Annotated[
+    Path | None, typer.Option("--prepared", help="Folder of the prepared dataset; default: prepared/NAME-HASH.")
+]
+PreparedAt = Annotated[
+    Path | None,
+    typer.Option("--prepared", help="Folder of the prepared dataset, if it was moved since the run was trained."),
+]
 Checkpoint = Annotated[str, typer.Option(help="Which checkpoint: best, last, or a step.")]

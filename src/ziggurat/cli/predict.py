@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from pathlib import Path
 from typing import Annotated
 
@@ -10,22 +11,50 @@ import typer
 from ziggurat.cli.options import Checkpoint, RunFolder
 
 
+class OnBadRow(enum.Enum):
+    """What a row that cannot be read does."""
+
+    fail = "fail"
+    quarantine = "quarantine"
+
+
 def command(
     run: RunFolder,
     files: Annotated[
-        list[str], typer.Argument(help="Raw files, of the format that the run was trained on.", show_default=False)
+        list[str],
+        typer.Argument(
+            metavar="FILES",
+            help="Raw files: CSV, TSV, JSON lines or Parquet, or laid out as the run's own.",
+            show_default=False,
+        ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Where to write: .csv, .tsv, .jsonl or .parquet.")] = Path(
         "predictions.csv"
     ),
     checkpoint: Checkpoint = "best",
+    on_bad_row: Annotated[
+        OnBadRow | None,
+        typer.Option(
+            help="A row that cannot be read stops it, or is set aside in OUT.quarantine.jsonl; default: as the run's "
+            "config says.",
+            show_default=False,
+        ),
+    ] = None,
 ) -> None:
-    """Raw logs in, the same rows with a probability per label out. Labels need not be there."""
+    """Raw logs in, the same rows with a probability per label out. Labels need not be there.
+
+    \b
+    Example:
+      ziggurat predict runs/shop new.csv --out scored.parquet
+    """
     from ziggurat.cli.progress import console_progress
     from ziggurat.training import api
 
     with console_progress() as progress:
-        outcome = api.predict_files(run, files, out, checkpoint, progress=progress)
+        outcome = api.predict_files(
+            run, files, out, checkpoint, progress=progress, on_bad_row=on_bad_row.value if on_bad_row else None
+        )
     typer.echo(f"{out}: {outcome.rows:,} rows")
     if outcome.quarantined:
-        typer.echo(f"{outcome.quarantined:,} rows could not be read; see {outcome.quarantine}")
+        rows = "row" if outcome.quarantined == 1 else "rows"
+        typer.echo(f"{outcome.quarantined:,} {rows} could not be read: see {outcome.quarantine}")

@@ -62,6 +62,8 @@ class _Bars:
         task = self._tasks.pop()
         if message:
             self._bar.update(task, figures=message)
+        if self._bar.tasks[task].total is None:  # else its bar would go on swinging
+            self._bar.update(task, total=max(1, self._bar.tasks[task].completed))
         self._bar.stop_task(task)
 
     def note(self, message: str) -> None:

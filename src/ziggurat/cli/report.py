@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ziggurat.cli.options import Checkpoint, RunFolder
+from ziggurat.cli.options import Checkpoint, PreparedAt, RunFolder
 
 
 def command(
@@ -16,12 +16,21 @@ def command(
         Path | None, typer.Option("--out", "-o", help="The HTML file; default: report.html in the run.")
     ] = None,
     checkpoint: Checkpoint = "best",
-    baselines: Annotated[bool, typer.Option(help="Train LightGBM and logistic regression on the same columns.")] = True,
+    prepared: PreparedAt = None,
+    baselines: Annotated[
+        bool, typer.Option(help="Compare with LightGBM and logistic regression, trained once.")
+    ] = True,
 ) -> None:
-    """Draw a run: one self-contained HTML file with curves, calibration, features, slices and baselines."""
+    """Draw a run: one self-contained HTML file with curves, calibration, features, slices and baselines.
+
+    \b
+    Examples:
+      ziggurat report runs/shop
+      ziggurat report runs/shop --no-baselines --out shop.html
+    """
     from ziggurat.cli.progress import console_progress
     from ziggurat.report.gather import report_run
 
     with console_progress() as progress:
-        path = report_run(run, out, checkpoint=checkpoint, baselines=baselines, progress=progress)
+        path = report_run(run, out, checkpoint=checkpoint, baselines=baselines, prepared=prepared, progress=progress)
     typer.echo(path)

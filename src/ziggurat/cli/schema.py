@@ -8,7 +8,13 @@ import typer
 
 
 def command() -> None:
-    """Print the JSON Schema of the config; editors complete and check YAML with it."""
+    """Print the JSON Schema of the config; editors complete and check YAML with it.
+
+    \b
+    Examples:
+      ziggurat schema > ziggurat.schema.json
+      ziggurat init clicks.csv --schema ziggurat.schema.json --out exp.yaml
+    """
     from ziggurat.training.experiment import json_schema
 
     typer.echo(json.dumps(json_schema(), indent=2))

@@ -7,24 +7,32 @@ from typing import Annotated
 
 import typer
 
-from ziggurat.cli.options import Config, DataFolder, Overrides
+from ziggurat.cli.options import Config, DataFolder, Overrides, PreparedTo
 
 
 def command(
     config: Config,
     overrides: Overrides = None,
     data: DataFolder = None,
+    prepared: PreparedTo = None,
     run: Annotated[Path | None, typer.Option(help="Run folder; default: runs/NAME.")] = None,
     stop_after: Annotated[int | None, typer.Option(help="Save and stop once this many steps are done in all.")] = None,
 ) -> None:
-    """Prepare if needed, then train; run it again to go on exactly where it stopped."""
+    """Prepare if needed, then train; run it again to go on exactly where it stopped.
+
+    \b
+    Examples:
+      ziggurat train exp.yaml
+      ziggurat train exp.yaml --set training.epochs=3 --run runs/short
+      ziggurat train exp.yaml --set features.user_id.encoder.min_count=5
+    """
     from ziggurat.cli.figures import figures_table
     from ziggurat.cli.progress import console_progress
     from ziggurat.training import api
 
     experiment = api.load_experiment(config, overrides or [], data)
     with console_progress() as progress:
-        outcome = api.train(experiment, run, progress=progress, stop_after=stop_after)
+        outcome = api.train(experiment, run, prepared=prepared, progress=progress, stop_after=stop_after)
     if outcome.signal is not None:
         typer.echo(
             f"stopped by {outcome.signal.name}; saved at step {outcome.step}. Run the same command to go on.", err=True

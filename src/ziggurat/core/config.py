@@ -1,4 +1,4 @@
-"""The base of every config class, and how a bad key or value is explained.
+"""The base of every config class, and how values become one.
 
 The class that is built owns its config: ``class DLRM: class Config(ziggurat.core.Config)``. Configs are frozen, refuse
 unknown keys with the nearest valid one, and are discriminated on ``name`` where several classes can stand in one place.
@@ -6,27 +6,63 @@ unknown keys with the nearest valid one, and are discriminated on ``name`` where
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping
 from typing import Any, TypeVar, cast
 
 import pydantic
+from pydantic_core import CoreSchema
 
-from ziggurat.core.errors import ConfigError, nearest, shorten
+from ziggurat.core.config_numbers import with_real_numbers
+from ziggurat.core.config_problems import Location, describe_problems
+from ziggurat.core.errors import ConfigError, shorten
 
 
 class Config(pydantic.BaseModel):
-    """A frozen, strict-keyed pydantic model."""
+    """A frozen, strict-keyed pydantic model.
+
+    Numbers are numbers: ``true`` and ``"1"`` are refused where one is expected; 1e6 is a whole number, 1 a float.
+    A section that does not say which class it means (``optimizer: {lr: 0.1}``) means the one it has by default.
+    """
 
     model_config = pydantic.ConfigDict(
         extra="forbid", frozen=True, validate_default=True, use_attribute_docstrings=True
     )
 
+    @classmethod
+    def __get_pydantic_core_schema__(
+        cls, source: type[pydantic.BaseModel], handler: pydantic.GetCoreSchemaHandler
+    ) -> CoreSchema:
+        """The schema that pydantic makes of the class, with every int and float in it refusing flags and text."""
+        return with_real_numbers(handler(source))
+
+    @pydantic.model_validator(mode="before")
+    @classmethod
+    def _default_class_of_sections(cls, values: Any) -> Any:
+        if not isinstance(values, Mapping):
+            return values
+        filled = dict(cast("Mapping[str, Any]", values))
+        for name, field in cls.model_fields.items():
+            tag, section = field.discriminator, filled.get(name)
+            if isinstance(tag, str) and isinstance(section, Mapping) and tag not in section:
+                default = field.get_default(call_default_factory=True, validated_data={})
+                if isinstance(default, Config):
+                    filled[name] = {tag: getattr(default, tag), **section}
+        return filled
+
 
 ConfigT = TypeVar("ConfigT", bound=Config)
 
 
-def parse_config(kind: type[ConfigT], values: Mapping[str, Any], source: str = "config") -> ConfigT:
+def parse_config(
+    kind: type[ConfigT], values: Mapping[str, Any], source: str = "config", overridden: Collection[Location] = ()
+) -> ConfigT:
     """``values`` as a ``kind``.
+
+    Args:
+        kind: the config class.
+        values: as read from YAML or JSON.
+        source: where they come from, for the message.
+        overridden: places in ``values`` that come from ``--set`` instead, as :func:`set_by_path` returned them.
 
     Raises:
         ConfigError: names every offending key by its dotted path, what was given, what is allowed, and the nearest key.
@@ -34,120 +70,54 @@ def parse_config(kind: type[ConfigT], values: Mapping[str, Any], source: str = "
     try:
         return kind.model_validate(dict(values))
     except pydantic.ValidationError as error:
-        problems = [_explain(kind, values, cast("dict[str, Any]", item)) for item in error.errors(include_url=False)]
+        items = cast("list[dict[str, Any]]", error.errors(include_url=False))
         raise ConfigError(
-            f"{source}: {len(problems)} problem{'s' if len(problems) > 1 else ''}\n  " + "\n  ".join(problems),
+            describe_problems(kind, values, items, source, overridden),
             "correct the keys above; `ziggurat schema` prints every key with its type and default",
         ) from None
 
 
-def set_by_path(values: dict[str, Any], path: str, value: Any) -> None:
-    """Set ``values["a"]["b"]`` for the path ``a.b``; an integer step indexes a list.
+def set_by_path(values: dict[str, Any], path: str, value: Any) -> Location:
+    """Set ``values["a"]["b"]`` for the path ``a.b``; a step into a list is a position or the name of an item.
+
+    Returns:
+        The steps, with positions for names.
 
     Raises:
         ConfigError: a step that goes through something that is neither a mapping nor a list.
     """
     *parents, last = path.split(".")
+    if not all((*parents, last)):
+        raise ConfigError(f"--set {path}: a step of the key is empty", "write it as in training.batch_size=8192")
     place: Any = values
+    location: list[str | int] = []
     for step in parents:
-        if isinstance(place, list):
-            place = _list_item(place, step, path)
-        elif isinstance(place, dict):
-            child = place.get(step)
-            if child is None:
-                child = place[step] = {}
-            place = child
-        else:
-            raise ConfigError(f"--set {path}: {step!r} lies below {shorten(place)}, which has no keys")
-    if isinstance(place, list):
-        _list_item(place, last, path)
-        place[int(last)] = value
-    elif isinstance(place, dict):
-        place[last] = value
-    else:
-        raise ConfigError(f"--set {path}: {last!r} lies below {shorten(place)}, which has no keys")
+        if isinstance(place, dict) and place.get(step) is None:
+            place[step] = {}
+        key = _key(place, step, path)
+        location.append(key)
+        place = place[key]
+    key = _key(place, last, path)
+    place[key] = value
+    return (*location, key)
 
 
-def _list_item(items: list[Any], step: str, path: str) -> Any:
-    """The element of a list that ``step`` names: a position, or the ``name`` of one of its mappings."""
+def _key(place: Any, step: str, path: str) -> str | int:
+    """What ``step`` is in a mapping, itself, or in a list: the position it says, or of the item of that ``name``."""
+    if isinstance(place, dict):
+        return step
+    if not isinstance(place, list):
+        raise ConfigError(
+            f"--set {path}: {step!r} lies below {shorten(place)}, which has no keys", "shorten the key, or correct it"
+        )
+    items = cast("list[Any]", place)
     if step.lstrip("-").isdigit() and -len(items) <= int(step) < len(items):
-        return items[int(step)]
-    for item in items:
+        return int(step) % len(items)
+    for position, item in enumerate(items):
         if isinstance(item, dict) and item.get("name") == step:
-            return item
-    raise ConfigError(f"--set {path}: {step!r} is neither a position in a list of {len(items)} nor a name in it")
-
-
-def _explain(kind: type[Config], values: Mapping[str, Any], item: dict[str, Any]) -> str:
-    location = tuple(cast("Sequence[str | int]", item["loc"]))
-    path = ".".join(str(step) for step in _visible(values, location))
-    match item["type"]:
-        case "extra_forbidden":
-            allowed = _keys_at(kind, location[:-1])
-            close = nearest(str(location[-1]), allowed)
-            hint = f"did you mean {close!r}?" if close else f"allowed: {', '.join(sorted(allowed))}"
-            return f"{path}: unknown key; {hint}"
-        case "missing":
-            return f"{path}: required key is missing"
-        case "union_tag_invalid":
-            context = item["ctx"]
-            allowed = [tag.strip().strip("'") for tag in str(context["expected_tags"]).split(",")]
-            close = nearest(str(context["tag"]), allowed)
-            hint = f"did you mean {close!r}? " if close else ""
-            discriminator = str(context["discriminator"]).strip("'")
-            return f"{path}.{discriminator}: unknown {context['tag']!r}; {hint}allowed: {', '.join(allowed)}"
-        case "union_tag_not_found":
-            discriminator = str(item["ctx"]["discriminator"]).strip("'")
-            return f"{path}.{discriminator}: required key is missing"
-        case "value_error":
-            message = str(item["msg"]).removeprefix("Value error, ")
-            return f"{path}: {message}" if path else message
-        case _:
-            return f"{path}: {item['msg']}; received {shorten(item.get('input'))}"
-
-
-def _visible(values: Any, location: Sequence[str | int]) -> list[str | int]:
-    """``location`` without the union tags that pydantic inserts but the user never wrote."""
-    seen: list[str | int] = []
-    place = values
-    for position, step in enumerate(location):
-        last = position == len(location) - 1
-        if isinstance(place, Mapping) and step in place:
-            place = place[step]
-        elif isinstance(place, list) and isinstance(step, int) and step < len(place):
-            place = place[step]
-        elif not last:
-            continue
-        elif isinstance(place, Mapping) and step in place.values():
-            continue
-        seen.append(step)
-    return seen
-
-
-def _keys_at(kind: type[Config], location: Sequence[str | int]) -> list[str]:
-    """The keys that the config class found by walking ``location`` down from ``kind`` accepts."""
-    classes: list[Any] = [kind]
-    for step in location:
-        following: list[Any] = []
-        for candidate in classes:
-            if isinstance(candidate, type) and issubclass(candidate, Config):
-                if step in candidate.model_fields:
-                    following.extend(_config_classes(candidate.model_fields[str(step)].annotation))
-                elif _has_tag(candidate, step):
-                    following.append(candidate)
-        classes = following or classes
-    return sorted({key for candidate in classes for key in candidate.model_fields})
-
-
-def _config_classes(annotation: Any) -> list[type[Config]]:
-    if isinstance(annotation, type) and issubclass(annotation, Config):
-        return [annotation]
-    found: list[type[Config]] = []
-    for argument in getattr(annotation, "__args__", ()):
-        found.extend(_config_classes(argument))
-    return found
-
-
-def _has_tag(kind: type[Config], tag: str | int) -> bool:
-    """Whether ``tag`` is what tells this class from the others of its union."""
-    return any(key in kind.model_fields and kind.model_fields[key].default == tag for key in ("name", "kind"))
+            return position
+    names = [str(item["name"]) for item in items if isinstance(item, dict) and "name" in item]
+    raise ConfigError(
+        f"--set {path}: {step!r} is neither a position in a list of {len(items)} nor a name in it",
+        f"names in it: {', '.join(names)}" if names else f"positions are 0 to {len(items) - 1}",
+    )

@@ -48,9 +48,23 @@ class EnvironmentMismatch(ZigguratError):
 
 
 def nearest(word: str, allowed: Iterable[str]) -> str | None:
-    """The entry of ``allowed`` that looks most like ``word``, or None when nothing is close."""
-    matches = difflib.get_close_matches(word, list(allowed), n=1, cutoff=0.5)
-    return matches[0] if matches else None
+    """The entry of ``allowed`` that looks most like ``word``, in either case; None when nothing is really close.
+
+    A shared ending such as ``.csv`` makes no two names close: what stands before it must be so too.
+    """
+    by_folded = {name.casefold(): name for name in allowed}
+    matches = difflib.get_close_matches(word.casefold(), by_folded, n=5, cutoff=_CLOSE)
+    stem = _stem(word.casefold())
+    close = (match for match in matches if difflib.SequenceMatcher(None, stem, _stem(match)).ratio() >= _CLOSE)
+    return next((by_folded[match] for match in close), None)
+
+
+_CLOSE = 0.65
+"""The share of characters that two names must have in common, as difflib counts it."""
+
+
+def _stem(name: str) -> str:
+    return name.rpartition(".")[0] or name
 
 
 def shorten(value: object, limit: int = 60) -> str:

@@ -6,16 +6,18 @@ The only I/O in core, because every room that leaves something on disk must leav
 from __future__ import annotations
 
 import contextlib
-import errno
 import fcntl
 import json
 import os
+import re
 import shutil
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
-from ziggurat.core.errors import DataError, RunFolderError
+from ziggurat.core.errors import RunFolderError
+from ziggurat.core.write_errors import check_file_target as check_file_target
+from ziggurat.core.write_errors import explained_writes as explained_writes
 
 LOCK_FILE = "lock"
 
@@ -25,10 +27,12 @@ def atomic_file(path: Path) -> Generator[Path]:
     """Yield a temporary path beside ``path``; on success fsync it and rename it over ``path``, else delete it.
 
     Raises:
-        DataError: the disk is full or the folder is not writable; ``path`` is untouched.
+        DataError: the disk is full or the folder is not writable; ``path`` is untouched, or a folder.
     """
+    check_file_target(path)
     with explained_writes(path):
         path.parent.mkdir(parents=True, exist_ok=True)
+        sweep(path.parent, path.name)
         temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
         try:
             yield temporary
@@ -43,15 +47,17 @@ def atomic_file(path: Path) -> Generator[Path]:
 def atomic_folder(path: Path) -> Generator[Path]:
     """Yield a temporary folder beside ``path``; on success fsync its files and rename it to ``path``.
 
-    An existing folder at ``path`` is replaced only when the new one is whole.
+    An existing folder at ``path`` is replaced only when the new one is whole. POSIX has no rename over a folder that is
+    not empty, so the old one steps aside first; :func:`put_back` returns it if the process dies in between.
 
     Raises:
         DataError: the disk is full or the folder is not writable; ``path`` is untouched.
     """
     with explained_writes(path):
         path.parent.mkdir(parents=True, exist_ok=True)
+        put_back(path.parent, path.name)
+        sweep(path.parent, path.name)
         temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
-        shutil.rmtree(temporary, ignore_errors=True)
         temporary.mkdir()
         try:
             yield temporary
@@ -68,6 +74,57 @@ def atomic_folder(path: Path) -> Generator[Path]:
             sync(path.parent)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
+
+
+_LEFT_BEHIND = re.compile(r"\.(?P<name>.+)\.(?P<pid>\d+)\.(?P<kind>part|old)", re.DOTALL)
+
+
+def put_back(folder: Path, name: str | None = None) -> None:
+    """Return to their names the folders that stepped aside for a new one, whose process died before it was there.
+
+    Args:
+        folder: nothing happens where there is none.
+        name: only the folder of this name; default: all.
+    """
+    for path, target, kind in _left_behind(folder, name):
+        if kind == "old" and not target.exists():
+            with contextlib.suppress(FileNotFoundError):  # another process was faster
+                path.rename(target)
+
+
+def sweep(folder: Path, name: str | None = None) -> None:
+    """Delete what killed processes left half-written in ``folder``; what cannot be deleted stays.
+
+    What a process that still lives is writing stays, and so does every file that is not named as ours are.
+    """
+    for path, target, kind in _left_behind(folder, name):
+        if kind == "part" or target.exists():
+            if path.is_dir():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                with contextlib.suppress(OSError):
+                    path.unlink()
+
+
+def _left_behind(folder: Path, name: str | None) -> Iterator[tuple[Path, Path, str]]:
+    """Path, what it was to become or has been, and its kind, of every temporary in ``folder`` whose process is dead."""
+    for path in list(folder.iterdir()) if folder.is_dir() else ():
+        found = _LEFT_BEHIND.fullmatch(path.name)
+        if found is not None and name in {None, found["name"]} and not _lives(int(found["pid"])):
+            yield path, folder / found["name"], found["kind"]
+
+
+def _lives(pid: int) -> bool:
+    """Whether another process has this number. One that had ours is dead: in containers numbers come back."""
+    if pid == os.getpid():
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 @contextlib.contextmanager
@@ -108,28 +165,3 @@ def sync(path: Path) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
-
-
-@contextlib.contextmanager
-def explained_writes(path: Path) -> Generator[None]:
-    """Turn a full disk or a missing permission while writing ``path`` into an error that names the mend."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-            parent = next((p for p in path.parents if p.exists()), Path("/"))
-            free = shutil.disk_usage(parent).free / 2**20
-            raise DataError(
-                f"{path}: no space left on the device ({free:.0f} MiB free); nothing half-written was kept",
-                "free some space, or point the output at another disk; what was finished before is kept",
-            ) from error
-        if isinstance(error, PermissionError) or error.errno == errno.EROFS:
-            raise DataError(
-                f"{error.filename or path}: no permission to write",
-                f"make {path.parent} writable for this user, or choose another output folder",
-            ) from error
-        if isinstance(error, NotADirectoryError | FileExistsError | IsADirectoryError):
-            raise DataError(
-                f"{path}: cannot be written: {error.strerror}", "choose a path whose parents are folders"
-            ) from error
-        raise

@@ -18,6 +18,8 @@ class ValueType(StrEnum):
     INTEGER = "integer"
     FLOAT = "float"
     TEXT = "text"
+    TIME = "time"
+    """ISO 8601 text or a typed moment, read as seconds since 1970 UTC."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -33,7 +33,6 @@ def assemble(
     lines: npt.NDArray[np.int64],
     file: str,
     text_of: Callable[[int], str],
-    carried: Collection[str] = (),
 ) -> Parsed:
     """The rows of ``columns`` that are good in every one of them; each other row is refused for its first bad column.
 
@@ -43,12 +42,7 @@ def assemble(
         lines: the line number of each row.
         file: path for the refused rows.
         text_of: the text of a row, called for refused ones only.
-        carried: columns that nothing depends on; a bad cell of theirs becomes null and costs no row.
     """
-    columns = [
-        _without_bad(converted) if column.name in carried else converted
-        for column, converted in zip(schema.columns, columns, strict=True)
-    ]
     reasons: dict[int, tuple[str, str]] = {}
     for column, converted in zip(schema.columns, columns, strict=True):
         for row, reason in (_absent(converted.values, column) | converted.bad).items():
@@ -71,14 +65,6 @@ def join(schema: RawSchema, parts: Sequence[Parsed]) -> Parsed:
     return Parsed(pa.table(columns, names=list(schema.names)), lines, [row for part in parts for row in part.bad])
 
 
-def _without_bad(converted: Converted) -> Converted:
-    if not converted.bad:
-        return converted
-    bad = np.zeros(len(converted.values), np.bool_)
-    bad[list(converted.bad)] = True
-    return Converted(pc.if_else(pa.array(bad), pa.scalar(None, converted.values.type), converted.values))
-
-
 def _absent(values: pa.Array, column: RawColumn) -> dict[int, str]:
     if not column.required:
         return {}
@@ -94,6 +80,6 @@ def _one_chunk(values: pa.ChunkedArray, column: RawColumn) -> pa.Array:
     whole = values.combine_chunks()
     if isinstance(whole, pa.ChunkedArray):  # pyarrow keeps an empty column chunked
         whole = pa.concat_arrays(whole.chunks) if whole.num_chunks else pa.array([], whole.type)
-    if column.many or column.type is ValueType.FLOAT or pa.types.is_dictionary(whole.type):
+    if column.many or column.type in (ValueType.FLOAT, ValueType.TIME) or pa.types.is_dictionary(whole.type):
         return whole
     return whole.dictionary_encode()

@@ -69,6 +69,6 @@ class RawBlock:
 
 
 def arrow_type(column: RawColumn) -> pa.DataType:
-    """int64, float64 or string; ``list`` of it where the column holds many values."""
-    value = {ValueType.INTEGER: pa.int64(), ValueType.FLOAT: pa.float64(), ValueType.TEXT: pa.string()}[column.type]
+    """int64, float64 (also of TIME) or string; ``list`` of it where the column holds many values."""
+    value = {ValueType.INTEGER: pa.int64(), ValueType.TEXT: pa.string()}.get(column.type, pa.float64())
     return pa.list_(value) if column.many else value

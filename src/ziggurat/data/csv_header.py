@@ -141,6 +141,12 @@ class _Head:
         widths = [len(self._split(row)) for row in sample]
         if width not in widths:
             low, high = min(widths), max(widths)
+            if 0 in widths and not self.rules.newlines_in_values:
+                raise DataError(
+                    f"{self.path}, line {self.rows.lines[first + widths.index(0)]}: a quote is opened and not closed "
+                    f"in the line, and none of the first {len(widths)} rows has the {width} columns that are named",
+                    "set `newlines_in_values: true` where quoted values go over the line's end; else mend the quotes",
+                )
             raise self._wrong_delimiter(first, width) or DataError(
                 f"{self.path}, line {self.rows.lines[first]}: the first {len(widths)} rows have "
                 f"{low if low == high else f'{low} to {high}'} columns, {width} are named",

@@ -9,7 +9,6 @@ Three ways through a stretch of text, each the fallback of the one before:
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from typing import ClassVar, Literal
 
 import numpy as np
@@ -79,28 +78,20 @@ class CsvParser(TextParser):
         DataError: the file's header or first rows do not hold the columns of ``schema``.
     """
 
-    def __init__(self, file: SourceFile, config: CsvSource, schema: RawSchema, carried: Collection[str] = ()) -> None:
+    def __init__(self, file: SourceFile, config: CsvSource, schema: RawSchema) -> None:
         layout = read_layout(file, config.records, config.header, config.columns, schema.names)
         self.records = config.records
         self.first = Position(0, layout.offset, layout.line)
         self._file = str(file.path)
         self._layout = layout
         self._schema = schema
-        self._carried = carried
         self._rules = config.cell_rules
         self._split = RecordSplitter(self.records.delimiter)
         self._read = pacsv.ReadOptions(column_names=layout.unique_names, use_threads=False, block_size=_PARSE_BYTES)
         self._read_whole = pacsv.ReadOptions(column_names=layout.unique_names, use_threads=False, block_size=2**30)
         self._format = pacsv.ParseOptions(delimiter=config.delimiter, newlines_in_values=config.newlines_in_values)
-        self._typed = self._conversion({c.name: pa.string() if c.many else arrow_type(c) for c in schema.columns})
+        self._typed = self._conversion({c.name: pa.string() if _is_ours(c) else arrow_type(c) for c in schema.columns})
         self._raw = self._conversion({column.name: pa.binary() for column in schema.columns})
-
-    def column_names(self) -> tuple[str, ...]:
-        return self._layout.names
-
-    def other_columns(self) -> tuple[RawColumn, ...]:
-        names = [name for name in self._layout.names if name not in self._layout.needed]
-        return tuple(RawColumn(name, ValueType.TEXT) for name in names if names.count(name) == 1)
 
     def parse(self, data: bytes, line: int) -> Parsed | None:
         if has_lone_carriage_return(data) or not self.records.quotes_close(data):
@@ -126,7 +117,7 @@ class CsvParser(TextParser):
             for column, place in zip(self._schema.columns, places, strict=True)
         ]
         text_of = lambda row: as_text(records[rows[row]])  # noqa: E731
-        parsed = assemble(self._schema, columns, records.lines[rows], self._file, text_of, self._carried)
+        parsed = assemble(self._schema, columns, records.lines[rows], self._file, text_of)
         return Parsed(parsed.table, parsed.lines, sorted([*bad, *parsed.bad], key=lambda row: row.line))
 
     def _parse_typed(self, data: bytes, line: int) -> Parsed | None:
@@ -144,9 +135,9 @@ class CsvParser(TextParser):
 
     def _checked(self, values: pa.ChunkedArray, column: RawColumn) -> pa.ChunkedArray | None:
         """A column as pyarrow typed it, made whole; None when a cell needs a closer look."""
-        if column.many:
+        if _is_ours(column):
             converted = [convert_text(chunk, column, self._rules) for chunk in values.chunks]
-            if column.required or any(part.bad for part in converted):
+            if (column.many and column.required) or any(part.bad for part in converted):
                 return None
             return pa.chunked_array([part.values for part in converted], arrow_type(column))
         if column.type is ValueType.FLOAT and pc.all(pc.is_finite(values)).as_py() is False:
@@ -165,7 +156,7 @@ class CsvParser(TextParser):
             cells = table.column(column.name).combine_chunks()
             columns.append(convert_text(cells, column, self._rules))
         text_of = lambda row: as_text(records[row])  # noqa: E731
-        return assemble(self._schema, columns, records.lines, self._file, text_of, self._carried)
+        return assemble(self._schema, columns, records.lines, self._file, text_of)
 
     def _read_csv(self, data: bytes, read: pacsv.ReadOptions, convert: pacsv.ConvertOptions) -> pa.Table | None:
         try:
@@ -196,3 +187,8 @@ class CsvParser(TextParser):
             f"received {width}, {self._layout.width} are expected",
             f"mend the row; a value that holds {self.records.delimiter.decode()!r} has to be quoted",
         )
+
+
+def _is_ours(column: RawColumn) -> bool:
+    """Whether pyarrow reads the column's cells as text, for us to convert."""
+    return column.many or column.type is ValueType.TIME

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import os
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -88,7 +89,7 @@ class _Sink(Protocol):
     def write(self, payload: Any) -> None: ...
 
 
-class _TextSink:
+class _TextSink(ABC):
     """Rows as bytes, appended to the file."""
 
     def __init__(self, config: GeneratorConfig, path: Path) -> None:
@@ -101,8 +102,9 @@ class _TextSink:
     def __exit__(self, *error: object) -> None:
         self.file.close()
 
+    @abstractmethod
     def render(self, table: pa.Table) -> bytes:
-        raise NotImplementedError
+        """The bytes of some rows."""
 
     def write(self, payload: bytes) -> None:
         self.file.write(payload)

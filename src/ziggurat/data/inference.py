@@ -21,6 +21,7 @@ from ziggurat.data.inference_sample import Sample, read_sample
 from ziggurat.data.inference_words import (
     GROUP_WORDS,
     ID_WORDS,
+    PAST_WORDS,
     QUANTITY_WORDS,
     SEQUENCE_WORDS,
     TIME_WORDS,
@@ -86,7 +87,7 @@ def infer(files: Sequence[SourceFile], label: str | None = None) -> Inference:
     labels = find_labels(profiles, label, files[0].path)
     taken = {chosen.profile.name for chosen in labels}
     rest = [profile for profile in profiles if profile.name not in taken]
-    time = next((profile for profile in rest if is_time(profile)), None)
+    time = find_time(rest)
     group = next((profile for profile in rest if is_group(profile)), None)
     features = [_feature(profile, time) for profile in rest]
     if not any(feature.kind for feature in features):
@@ -129,12 +130,18 @@ def sort_files(files: Sequence[SourceFile]) -> dict[Part, list[SourceFile]]:
     return parts if parts["train"] else {"train": list(files), "validation": [], "test": []}
 
 
+def find_time(profiles: Sequence[ColumnProfile]) -> ColumnProfile | None:
+    """When the row happened: a time of that name before others, and never one of a person's or thing's history."""
+    times = [profile for profile in profiles if is_time(profile) and not words(profile.name) & PAST_WORDS]
+    return next((profile for profile in times if words(profile.name) & TIME_WORDS), times[0] if times else None)
+
+
 def is_time(profile: ColumnProfile) -> bool:
-    """Seconds, or thousandths and so on, since 1970 under a name like it, or typed moments."""
-    if profile.many or not profile.numeric or profile.distinct < 3:
+    """Seconds, or thousandths and so on, since 1970 under a name like it; typed moments, or text that says them."""
+    if profile.many or profile.missing or profile.distinct < 3:
         return False
-    if profile.moment:
-        return True
+    if profile.moment or not profile.numeric:
+        return profile.numeric or profile.iso
     plausible = any(1e8 * unit <= profile.low and profile.top <= 4e9 * unit for unit in (1, 1e3, 1e6, 1e9))
     return plausible and bool(words(profile.name) & TIME_WORDS)
 
@@ -155,6 +162,11 @@ def _feature(profile: ColumnProfile, time: ColumnProfile | None) -> Feature:
         return Feature(profile, None, "always the same: nothing to learn from")
     if profile is time:
         return Feature(profile, None, "the time of the row: it splits rows; as an input it would not repeat")
+    if profile.moment and not (profile.numeric or profile.iso):
+        example = str(profile.common[0])
+        return Feature(
+            profile, None, f"dates such as {example}: written like 2024-05-01 12:30:00 they could split rows"
+        )
     if profile.moment:
         return Feature(profile, None, "dates: turn them into weekday and hour, or into a number, to use them")
     if profile.decimal_comma:
@@ -239,7 +251,7 @@ def _elements(profile: ColumnProfile, sample: Sample) -> pl.Series:
 def _split(parts: dict[Part, list[SourceFile]], time: ColumnProfile | None, group: ColumnProfile | None) -> Split:
     if parts["test"] or parts["validation"]:
         return Split("files", "by the files' names")
-    if time is not None and group is not None and group.rows / group.distinct >= 10:
+    if time is not None and group is not None and not group.missing and group.rows / group.distinct >= 10:
         return Split("time_within_key", "each group's last rows test, those before them validate: no look ahead")
     if time is not None:
         return Split("time", "the last rows test, those before them validate: no look ahead")

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, replace
 from typing import Any
 
 import polars as pl
+import pyarrow as pa
 
-from ziggurat.core.schema import ValueType
+from ziggurat.core.schema import RawColumn, ValueType
+from ziggurat.data.text_cells import CellRules, convert_text
 
 NULL_WORDS = frozenset({"?", "na", "n/a", "nan", "null", "\\n", "#n/a", "(null)"})
 NULL_WORDS_AMONG_NUMBERS = NULL_WORDS | {"none", "-", "missing", "unknown"}
 CELL_DELIMITERS = ("|", ";", ",", " ")
-_MOMENT = re.compile(r"\d{4}[-/]\d\d?[-/]\d\d?([ T]\d\d?:\d\d.*)?")
+_MOMENT = r"^(\d{4}[-/]\d\d?[-/]\d\d?|\d\d?[-/.]\d\d?[-/.]\d{4})([ T]\d\d?(:\d\d.*)?)?$"
 _DECIMAL_COMMA = r"^\s*[-+]?(\d+|\d{1,3}(\.\d{3})+)(,\d+)?\s*$"
 _INTEGER = r"^\s*[-+]?\d+\s*$"
 
@@ -39,6 +40,7 @@ class ColumnProfile:
         delimiter: between the values of a text cell; None where the file holds lists.
         longest: most values in a cell.
         moment: cells are dates or times.
+        iso: they are text that ``time_format: iso`` reads.
         decimal_comma: cells are numbers with a comma, as in ``3,14``; the type is text then.
         ascending: every value above the one before it.
         odd_cells: a few cells of a column that is numeric but for them.
@@ -63,6 +65,7 @@ class ColumnProfile:
     delimiter: str | None = None
     longest: int = 1
     moment: bool = False
+    iso: bool = False
     decimal_comma: bool = False
     ascending: bool = False
     odd_cells: tuple[str, ...] = ()
@@ -131,8 +134,9 @@ def _text(series: pl.Series, whole: bool) -> ColumnProfile:
             return _described(kept, ValueType.TEXT, whole, null_words=null_words)  # ids beyond int64 stay text
         floats = kept.str.strip_chars().cast(pl.Float64, strict=False)
         return replace(_number(floats, ValueType.FLOAT, whole), null_words=null_words)
-    if bool(rest.str.contains("^" + _MOMENT.pattern + "$").all()):
-        return replace(_described(kept, ValueType.TEXT, whole, null_words=null_words), moment=True)
+    if bool(rest.str.contains(_MOMENT).all()):
+        described = _described(kept, ValueType.TEXT, whole, null_words=null_words)
+        return replace(described, moment=True, iso=_is_iso(rest))
     if bool(rest.str.contains(_DECIMAL_COMMA).all()) and bool(rest.str.contains(",", literal=True).any()):
         return replace(_described(kept, ValueType.TEXT, whole, null_words=null_words), decimal_comma=True)
     split = _split(kept, rest, whole)
@@ -142,6 +146,12 @@ def _text(series: pl.Series, whole: bool) -> ColumnProfile:
     if odd.len() <= 3 and rest.len() >= 50 and not zero_led:
         return replace(text, odd_cells=tuple(odd.to_list()))
     return text
+
+
+def _is_iso(cells: pl.Series) -> bool:
+    return not convert_text(
+        cells.cast(pl.String).to_arrow().cast(pa.string()), RawColumn("", ValueType.TIME), CellRules()
+    ).bad
 
 
 def _split(series: pl.Series, uniques: pl.Series, whole: bool) -> ColumnProfile | None:

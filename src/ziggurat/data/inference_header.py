@@ -13,6 +13,8 @@ import polars as pl
 from ziggurat.core.errors import DataError
 from ziggurat.core.schema import duplicates
 from ziggurat.data.inference_columns import NULL_WORDS_AMONG_NUMBERS
+from ziggurat.data.source_files import SourceFile
+from ziggurat.data.text_blocks import read_head
 
 _DELIMITERS = (",", "\t", ";", "|")
 
@@ -57,6 +59,38 @@ def is_header(first: Sequence[str], body: pl.DataFrame, path: Path) -> bool:
         bool((head[name].str.strip_chars() == cell).any()) for name, cell in zip(head.columns, cells, strict=True)
     )
     return numeric or not recurring
+
+
+def alike(files: Sequence[SourceFile], delimiter: str) -> list[SourceFile]:
+    """The files whose header, if they have one, is the first file's; columns in another order cannot be sampled along.
+
+    Raises:
+        DataError: a file names other columns than the first.
+    """
+    expected = _named_columns(files[0], delimiter)
+    kept = [files[0]]
+    for file in files[1:]:
+        found = _named_columns(file, delimiter)
+        if expected and found and set(found) != set(expected):
+            lacks = [name for name in expected if name not in found]
+            has = [name for name in found if name not in expected]
+            what = [f"lacks {', '.join(lacks)}"] * bool(lacks) + [f"has {', '.join(has)} instead"] * bool(has)
+            raise DataError(
+                f"{file.path}: its header {' and '.join(what)}, compared with {files[0].path}",
+                "run `ziggurat init` on files of the same columns",
+            )
+        if found == expected:
+            kept.append(file)
+    return kept
+
+
+def _named_columns(file: SourceFile, delimiter: str) -> list[str]:
+    """The cells of the first line where all are words and the second line holds a number; else none."""
+    text = read_head(file, 64 << 10, lambda data: data.rfind(b"\n") + 1).data.decode("utf-8-sig", "replace")
+    lines = [next(csv.reader([line], delimiter=delimiter)) for line in text.splitlines()[:2] if line.strip()]
+    if len(lines) < 2 or not all(re.search(r"[^\W\d]", cell) for cell in lines[0]):
+        return []
+    return [cell.strip() for cell in lines[0]] if any(_is_number(cell) for cell in lines[1]) else []
 
 
 def _misnamed(cells: Sequence[str], twice: Sequence[str], path: Path) -> DataError:

@@ -10,6 +10,7 @@ from ziggurat.core.errors import ConfigError, nearest
 from ziggurat.core.schema import ValueType
 from ziggurat.data.inference_columns import ColumnProfile
 from ziggurat.data.inference_words import LABEL_WORDS, RATING_WORDS, plain, words
+from ziggurat.data.two_words import positive_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ def find_labels(profiles: Sequence[ColumnProfile], wanted: str | None, path: Pat
             return [_as_label(profile, "it looks like a rating")]
     ends = [profiles[0], profiles[-1]] if profiles else []
     for profile in ends:
-        if _two_values(profile):
+        if _two_values(profile) and not profile.missing:
             place = "first" if profile is profiles[0] else "last"
             return [_as_label(profile, f"it holds two values and stands {place}")]
     binary = [profile for profile in profiles if is_binary(profile)]
@@ -68,6 +69,12 @@ def _wanted_label(profiles: Sequence[ColumnProfile], wanted: str, path: Path) ->
             + ("lists" if profile.many else f"{profile.distinct} different texts"),
             "name a column of 0 and 1, of a number (the label is then whether it is large), or of few texts",
         )
+    if profile.distinct < 2:
+        held = f"one value only, {profile.common[0]!r}" if profile.common else "no value"
+        raise ConfigError(
+            f"{path}: column {wanted!r} cannot be a label: it holds {held}",
+            "a label needs both classes: name another column, or add files that hold the other",
+        )
     return _as_label(profile, "as asked")
 
 
@@ -82,15 +89,19 @@ def is_binary(profile: ColumnProfile) -> bool:
 
 
 def _two_values(profile: ColumnProfile) -> bool:
-    return profile.distinct == 2 and not profile.many and profile.missing == 0
+    return profile.distinct == 2 and not profile.many
 
 
 def _as_label(profile: ColumnProfile, reason: str) -> Label:
-    """The column as it is if 0/1; the larger of few numbers; the rarer of two texts."""
+    """The column as it is if 0/1; the larger of few numbers; of two texts the one that says yes, or is rarer."""
     if is_binary(profile):
         return Label(profile, reason)
     if profile.numeric:
         return Label(profile, f"{reason}; positive from {plain(_threshold(profile))} on", at_least=_threshold(profile))
+    holds = [str(value) for value in profile.common]
+    positive = positive_of(holds) if len(holds) == 2 else None
+    if positive is not None:
+        return Label(profile, f"{reason}: {_listed(profile)}", equals=positive)
     rarest = str(profile.common[-1] if profile.distinct == 2 else profile.common[1])
     return Label(profile, f"{reason}; positive is the rarer of {_listed(profile)}", equals=rarest)
 

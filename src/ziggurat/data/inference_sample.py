@@ -20,7 +20,8 @@ import pyarrow.parquet as pq
 
 from ziggurat.core.errors import DataError
 from ziggurat.data.csv_header import read_layout
-from ziggurat.data.inference_header import find_delimiter, is_header
+from ziggurat.data.inference_header import alike, find_delimiter, is_header
+from ziggurat.data.inference_libsvm import MOST_ROWS, read_libsvm
 from ziggurat.data.records import RecordRules
 from ziggurat.data.source_files import COMPRESSION, SourceFile
 from ziggurat.data.text_blocks import cut_blocks, read_head
@@ -50,6 +51,8 @@ class Sample:
         header: whether CSV has one.
         spaces: CSV cells begin with a space, as in ``1, 2``.
         newlines: whether a quoted value goes over a line's end.
+        columns: libsvm's names of fields, where entries have fields.
+        numeric: libsvm's columns of numbers.
     """
 
     format: FormatName
@@ -60,6 +63,8 @@ class Sample:
     header: bool = True
     spaces: bool = False
     newlines: bool = False
+    columns: tuple[str, ...] | None = None
+    numeric: tuple[str, ...] = ()
 
 
 def is_sidecar(path: Path) -> bool:
@@ -100,13 +105,15 @@ def read_sample(files: Sequence[SourceFile], limit_bytes: int = SAMPLE_BYTES) ->
     if kind == "parquet":
         sample = _parquet(files, limit_bytes)
     else:
-        text, whole = _stretches(files, limit_bytes)
+        sampled = _alike(files) if kind == "csv" else files
+        text, whole = _stretches(sampled, limit_bytes // 4 if kind == "libsvm" else limit_bytes)
+        whole = whole and len(sampled) == len(files)
         sample = (
             _csv(text, whole, files[0])
             if kind == "csv"
             else _json_lines(text, whole)
             if kind == "jsonl"
-            else _libsvm(text, whole, files[0].path)
+            else _libsvm(text, whole, files)
         )
         sample = replace(sample, rows_total=_rows_of(files, sample, len(text)))
     if sample.frame.height == 0:
@@ -153,6 +160,12 @@ def _stretches(files: Sequence[SourceFile], limit_bytes: int) -> tuple[bytes, bo
     return b"".join(pieces), whole
 
 
+def _alike(files: Sequence[SourceFile]) -> Sequence[SourceFile]:
+    chosen = files if len(files) <= STRETCHES else [files[len(files) * k // STRETCHES] for k in range(STRETCHES)]
+    head = read_head(files[0], 1 << 16, _last_line_end).data.decode("utf-8-sig", "replace")
+    return alike(chosen, find_delimiter(head.splitlines()[:200])) if head.strip() else files
+
+
 def _csv(text: bytes, whole: bool, file: SourceFile) -> Sample:
     lines = text[: 1 << 18].decode("utf-8", "replace").splitlines()[:200]
     delimiter = find_delimiter(lines)
@@ -174,11 +187,11 @@ def _csv(text: bytes, whole: bool, file: SourceFile) -> Sample:
         raise DataError(
             f"cannot be read as CSV with delimiter {delimiter!r}: {error}", "check the file's quotes"
         ) from error
+    newlines = any(bool(frame[name].str.contains("\n", literal=True).any()) for name in frame.columns)
     if header:
-        read_layout(file, RecordRules(delimiter.encode()), header=True, columns=None, needed=())
+        read_layout(file, RecordRules(delimiter.encode(), newlines), header=True, columns=None, needed=())
         frame.columns = [name.strip() for name in first]
     spaces = sum(line.count(delimiter + " ") for line in lines) > 0.8 * sum(line.count(delimiter) for line in lines)
-    newlines = any(bool(frame[name].str.contains("\n", literal=True).any()) for name in frame.columns)
     return Sample("csv", frame, None, whole, delimiter, header, spaces and len(first) > 1, newlines)
 
 
@@ -190,34 +203,10 @@ def _json_lines(text: bytes, whole: bool) -> Sample:
     return Sample("jsonl", frame, None, whole)
 
 
-def _libsvm(text: bytes, whole: bool, path: Path) -> Sample:
-    """Columns ``label`` and ``ids``; where every row has as many entries, a column for each instead.
-
-    Raises:
-        DataError: values other than 1, which a bag of indices would drop.
-    """
-    labels: list[str] = []
-    rows: list[list[str]] = []
-    for line in text.decode("utf-8", "replace").splitlines()[:200_000]:
-        label, *entries = line.partition("#")[0].split() or [""]
-        if not label:
-            continue
-        labels.append(label)
-        parts = [entry.rsplit(":", 1) for entry in entries if not entry.startswith("qid:")]
-        odd = next((":".join(part) for part in parts if len(part) == 2 and float(part[1]) != 1), None)
-        if odd is not None:
-            raise DataError(
-                f"{path}: values are not all 1, such as {odd}: a bag of indices would drop them",
-                "write the file as CSV, with a named column for each index",
-            )
-        rows.append([part[0].rpartition(":")[2] for part in parts])
-    widths = {len(row) for row in rows}
-    if len(widths) == 1 and 0 < (width := widths.pop()) <= 200:
-        columns = {f"field_{k + 1}": [int(row[k]) for row in rows] for k in range(width)}
-    else:
-        columns = {"ids": [[int(value) for value in row] for row in rows]}
-    frame = pl.DataFrame({"label": pl.Series(labels).cast(pl.Float64), **columns})
-    return Sample("libsvm", frame, None, whole and len(rows) < 200_000)
+def _libsvm(text: bytes, whole: bool, files: Sequence[SourceFile]) -> Sample:
+    found = read_libsvm(text, str(files[0].path), whole and len(files) == 1)
+    whole = whole and found.frame.height < MOST_ROWS
+    return Sample("libsvm", found.frame, None, whole, columns=found.columns, numeric=found.numeric)
 
 
 def _parquet(files: Sequence[SourceFile], limit_bytes: int) -> Sample:

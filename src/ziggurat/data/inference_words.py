@@ -18,6 +18,11 @@ TIME_WORDS = frozenset({  # when a row happened
     "at", "created", "date", "datetime", "time", "timestamp", "ts",
 })  # fmt: skip
 
+PAST_WORDS = frozenset({  # a time before the row's, or after it
+    "birth", "birthday", "birthdate", "born", "dob", "due", "expires", "expiry", "joined", "registered", "registration",
+    "release", "released", "signup",
+})  # fmt: skip
+
 GROUP_WORDS = frozenset({  # whose rows are ranked against one another
     "account", "cookie", "customer", "member", "reader", "session", "uid", "user", "userid", "visitor",
 })  # fmt: skip

@@ -14,8 +14,10 @@ from ziggurat.data.text_cells import (
     RefusedCell,
     finite,
     in_int64,
+    not_a_time,
     parse_float,
     parse_integer,
+    parse_time,
 )
 
 WRONG_JSON = "wrong JSON type"
@@ -62,6 +64,10 @@ def _scalar(value: Any, kind: ValueType, rules: CellRules) -> Scalar:
             return _integer(value, rules)
         case ValueType.FLOAT:
             return _float(value, rules)
+        case ValueType.TIME:
+            if not isinstance(value, str):
+                raise RefusedCell(not_a_time(value))
+            return parse_time(_encodable(value), rules)
         case ValueType.TEXT:
             return _text(value, rules)
 
@@ -73,7 +79,9 @@ def _integer(value: str | float, rules: CellRules) -> int | None:
         if rules.nan_is_missing and value != value:
             return None
         if finite(value, value) != int(value):
-            raise RefusedCell(refusal(NOT_INTEGER, f"received {value!r}", "declare the column `type: float`"))
+            raise RefusedCell(
+                refusal(NOT_INTEGER, f"received {value!r}", "write whole numbers, or declare the column `type: text`")
+            )
     return in_int64(int(value), value)
 
 

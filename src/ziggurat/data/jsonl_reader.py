@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import codecs
 import json
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Literal
 
 import numpy as np
@@ -56,28 +56,22 @@ class JsonLinesParser(TextParser):
         DataError: the file's head is not JSON lines, or lacks a column of ``schema``.
     """
 
-    def __init__(
-        self, file: SourceFile, config: JsonLinesSource, schema: RawSchema, carried: Collection[str] = ()
-    ) -> None:
+    def __init__(self, file: SourceFile, config: JsonLinesSource, schema: RawSchema) -> None:
         self.records = RecordRules()
         block = read_head(file, _HEAD_BYTES, self.records.last_end)
         mark = len(codecs.BOM_UTF8) if block.data.startswith(codecs.BOM_UTF8) else 0
         self.first = Position(0, mark, 1)
         self._file = str(file.path)
         self._schema = schema
-        self._carried = carried
         self._rules = config.cell_rules
         head = list(_objects(Records.of(block.data[mark:], 1, self.records)))
         _check_head(file, head, block.data[mark:], schema, config.optional)
         self._format = self._seen_types(head)
         rows = [row for row in head if isinstance(row, dict)]
-        self._names = tuple(dict.fromkeys(key for row in rows for key in row))
         self._others = _other_columns(rows, schema)
 
-    def column_names(self) -> tuple[str, ...]:
-        return self._names
-
     def other_columns(self) -> tuple[RawColumn, ...]:
+        """Keys in the file's head that the schema leaves out and that hold one value a row, of one JSON type."""
         return self._others
 
     def parse(self, data: bytes, line: int) -> Parsed | None:
@@ -103,7 +97,7 @@ class JsonLinesParser(TextParser):
                 return None
             columns.append(convert_typed(cells, column, self._rules))
         text_of = lambda row: as_text(records[row])  # noqa: E731
-        return assemble(self._schema, columns, records.lines, self._file, text_of, self._carried)
+        return assemble(self._schema, columns, records.lines, self._file, text_of)
 
     def parse_slowly(self, data: bytes, line: int) -> Parsed:
         records = Records.of(data, line, self.records)
@@ -118,7 +112,7 @@ class JsonLinesParser(TextParser):
                 rows.append(row)
         columns = [self._column(rows, place) for place in range(len(self._schema.columns))]
         text_of = lambda row: as_text(records[good[row]])  # noqa: E731
-        parsed = assemble(self._schema, columns, records.lines[good], self._file, text_of, self._carried)
+        parsed = assemble(self._schema, columns, records.lines[good], self._file, text_of)
         return Parsed(parsed.table, parsed.lines, sorted([*bad, *parsed.bad], key=lambda row: row.line))
 
     def _column(self, rows: list[Row], place: int) -> Converted:
@@ -138,7 +132,7 @@ class JsonLinesParser(TextParser):
         fields: list[tuple[str, pa.DataType]] = []
         for column in self._schema.columns:
             seen = [row[column.name] for row in head if isinstance(row, dict) and row.get(column.name) is not None]
-            kind = arrow_type(column) if not seen else _arrow_kind(seen)
+            kind = _arrow_kind(seen) if seen else pa.string() if column.type is ValueType.TIME else arrow_type(column)
             if kind is None or mismatch(kind, column):
                 return None
             fields.append((column.name, kind))

@@ -11,6 +11,7 @@ import pyarrow as pa
 
 from ziggurat.core.errors import shorten
 from ziggurat.data.arrow_compute import pc
+from ziggurat.data.libsvm_numbers import repeated
 from ziggurat.data.records import Records
 from ziggurat.data.refusals import refusal
 from ziggurat.data.text_cells import CellRules, RefusedCell, parse_float, parse_integer
@@ -18,9 +19,12 @@ from ziggurat.data.text_cells import CellRules, RefusedCell, parse_float, parse_
 MALFORMED = "malformed libsvm row"
 WRONG_FIELDS = "wrong fields"
 WRONG_VALUE = "value other than 1"
+TWICE = "repeated index"
 
 _QUERY = "qid:"
 _NO_MISSING = CellRules()
+
+_Lengths = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +37,7 @@ class LibsvmLayout:
         columns: names of the fields, or None.
         single: numbers of the fields that may occur once a row only.
         drops_values: ids are read without their values, which then have to be 1.
+        numeric: what holds numbers, once a row: numbers of fields where these have names, indices where not.
     """
 
     has_fields: bool
@@ -40,6 +45,7 @@ class LibsvmLayout:
     columns: tuple[str, ...] | None
     single: frozenset[int]
     drops_values: bool = False
+    numeric: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +59,7 @@ class Tokens:
         fields: int64 of each entry; None without field numbers.
         ids: string of each entry, an integer.
         values: float64 of each entry.
+        numeric: whether an entry is of a column of numbers.
     """
 
     labels: pa.Array
@@ -61,6 +68,7 @@ class Tokens:
     fields: npt.NDArray[np.int64] | None
     ids: pa.Array
     values: pa.Array
+    numeric: npt.NDArray[np.bool_]
 
     @property
     def rows_of(self) -> npt.NDArray[np.int64]:
@@ -96,11 +104,12 @@ def tokenise(records: Records, layout: LibsvmLayout) -> Tokens | None:
     *fields, ids, values = parts
     try:
         field_numbers = fields[0].cast(pa.int64()).to_numpy() if fields else None
-        ids.cast(pa.int64())
-        tokens_found = Tokens(labels, queries, lengths - heads, field_numbers, ids, values.cast(pa.float64()))
+        indices = ids.cast(pa.int64()).to_numpy()
+        numeric = _numeric(layout, indices, field_numbers, lengths - heads)
+        tokens_found = Tokens(labels, queries, lengths - heads, field_numbers, ids, values.cast(pa.float64()), numeric)
     except pa.ArrowInvalid:
         return None
-    return tokens_found if _fits(tokens_found, layout) else None
+    return tokens_found if _fits(tokens_found, indices, layout) else None
 
 
 def tokenise_slowly(records: Records, layout: LibsvmLayout) -> tuple[Tokens, list[int], dict[int, str]]:
@@ -121,13 +130,16 @@ def tokenise_slowly(records: Records, layout: LibsvmLayout) -> tuple[Tokens, lis
         queries.append(query)
         entries.append(row_entries)
     flat = [entry for row_entries in entries for entry in row_entries]
+    lengths = np.array([len(row_entries) for row_entries in entries], np.int64)
+    fields = np.array([field for field, _, _ in flat], np.int64) if layout.has_fields else None
     tokens = Tokens(
         labels=pa.array(labels, pa.string()),
         queries=pa.array(queries, pa.string()) if layout.has_query else None,
-        lengths=np.array([len(row_entries) for row_entries in entries], np.int64),
-        fields=np.array([field for field, _, _ in flat], np.int64) if layout.has_fields else None,
+        lengths=lengths,
+        fields=fields,
         ids=pa.array([index for _, index, _ in flat], pa.string()),
         values=pa.array([value for _, _, value in flat], pa.float64()),
+        numeric=_numeric(layout, np.array([int(index) for _, index, _ in flat], np.int64), fields, lengths),
     )
     return tokens, good, bad
 
@@ -153,14 +165,28 @@ def _parts(entries: pa.Array, count: int) -> list[pa.Array] | None:
     return [flat.take(pa.array(np.arange(place, len(flat), count))) for place in range(count)]
 
 
-def _fits(tokens: Tokens, layout: LibsvmLayout) -> bool:
-    """Whether values are finite and, where fields have names, each entry belongs to one of them."""
+def _numeric(
+    layout: LibsvmLayout, indices: npt.NDArray[np.int64], fields: npt.NDArray[np.int64] | None, lengths: _Lengths
+) -> npt.NDArray[np.bool_]:
+    """Whether each entry is of a column of numbers: by its index, its field's number, or its place in the row."""
+    if not layout.numeric:
+        return np.zeros(len(indices), np.bool_)
+    if layout.columns is None:
+        keys = indices
+    else:
+        keys = np.arange(len(indices)) - np.repeat(np.cumsum(lengths) - lengths, lengths) if fields is None else fields
+    return np.isin(keys, list(layout.numeric))
+
+
+def _fits(tokens: Tokens, indices: npt.NDArray[np.int64], layout: LibsvmLayout) -> bool:
+    """Whether values are finite, those of ids 1, and, where fields have names, each entry belongs to one of them."""
     if pc.all(pc.is_finite(tokens.values)).as_py() is False:
         return False
-    if layout.columns is None:
-        return not layout.drops_values or pc.all(pc.equal(tokens.values, 1.0)).as_py() is not False
-    if pc.all(pc.equal(tokens.values, 1.0)).as_py() is False:
+    ids_alone = layout.columns is not None or layout.drops_values
+    if ids_alone and not (tokens.numeric | (tokens.values.to_numpy() == 1.0)).all():
         return False
+    if layout.columns is None:
+        return not repeated(indices[tokens.numeric], tokens.rows_of[tokens.numeric])
     if tokens.fields is None:
         return bool((tokens.lengths == len(layout.columns)).all())
     if not ((tokens.fields >= 0) & (tokens.fields < len(layout.columns))).all():
@@ -182,6 +208,8 @@ def _take_apart(record: bytes, layout: LibsvmLayout) -> tuple[str, str, list[tup
     entries = [_entry(token, layout) for token in rest]
     if layout.columns is not None:
         _check_fields(entries, layout, layout.columns)
+    else:
+        _check_indices(entries, layout)
     return label, query, entries
 
 
@@ -194,10 +222,21 @@ def _entry(token: str, layout: LibsvmLayout) -> tuple[int, str, float]:
     value = parse_float(parts[-1], _NO_MISSING)
     assert field is not None
     assert value is not None
-    if layout.drops_values and value != 1.0:
-        mend = "read `values` as well, or write the file as CSV, with a named column for each index"
-        raise RefusedCell(refusal(WRONG_VALUE, f"received {shorten(token)}; `ids` alone would drop it", mend))
     return field, parts[-2], value
+
+
+def _check_indices(entries: Sequence[tuple[int, str, float]], layout: LibsvmLayout) -> None:
+    seen: set[int] = set()
+    for _, text, value in entries:
+        index = int(text)
+        if index not in layout.numeric:
+            if layout.drops_values and value != 1.0:
+                mend = f"add {index} to `numeric` of the source and make it a numeric feature"
+                received = f"received value {value:g} of index {index}; `ids` alone would drop it"
+                raise RefusedCell(refusal(WRONG_VALUE, received, mend))
+        elif index in seen:
+            raise RefusedCell(refusal(TWICE, f"received index {index} twice; it is under `numeric`", "mend the row"))
+        seen.add(index)
 
 
 def _check_fields(entries: Sequence[tuple[int, str, float]], layout: LibsvmLayout, columns: Sequence[str]) -> None:
@@ -205,18 +244,16 @@ def _check_fields(entries: Sequence[tuple[int, str, float]], layout: LibsvmLayou
     if not layout.has_fields and len(entries) != len(columns):
         raise RefusedCell(refusal(WRONG_FIELDS, f"received {len(entries)} entries for {len(columns)} columns", mend))
     seen: set[int] = set()
-    for field, index, value in entries:
-        if value != 1.0:
-            mend = "remove `columns` from the source and read `ids` and `values`"
-            raise RefusedCell(
-                refusal(
-                    WRONG_FIELDS, f"received value {value:g} of id {index}; a column holds ids, all of value 1", mend
-                )
-            )
-        if layout.has_fields and not 0 <= field < len(columns):
+    for place, (number, index, value) in enumerate(entries):
+        field = number if layout.has_fields else place
+        if not 0 <= field < len(columns):
             raise RefusedCell(refusal(WRONG_FIELDS, f"received field {field} for {len(columns)} columns", mend))
-        if field in seen and field in layout.single and layout.has_fields:
-            mend = "declare its feature `kind: bag`"
+        if value != 1.0 and field not in layout.numeric:
+            received = f"received value {value:g} of id {index}; {columns[field]!r} holds ids, all of value 1"
+            mend = f"add {columns[field]!r} to `numeric` of the source and make it a numeric feature"
+            raise RefusedCell(refusal(WRONG_FIELDS, received, mend))
+        if field in seen and field in layout.single:
+            mend = "mend the row" if field in layout.numeric else "declare its feature `kind: bag`"
             raise RefusedCell(refusal(WRONG_FIELDS, f"received field {field} ({columns[field]}) twice", mend))
         seen.add(field)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, ClassVar, Literal
 
@@ -12,10 +12,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ziggurat.core.errors import DataError, nearest
-from ziggurat.core.schema import RawColumn, RawSchema, ValueType
+from ziggurat.core.schema import RawSchema, ValueType
 from ziggurat.data.assemble import assemble, join
 from ziggurat.data.blocks import Position, RawBlock
-from ziggurat.data.reader import BLOCK_BYTES, CellsConfig, Source, common_columns
+from ziggurat.data.reader import BLOCK_BYTES, CellsConfig, Source
 from ziggurat.data.refusals import TEXT_LIMIT
 from ziggurat.data.source_files import SourceFile, no_permission
 from ziggurat.data.typed_cells import convert_typed, mismatch
@@ -40,7 +40,6 @@ class ParquetReader(Source):
         config: how cells are read.
         schema: the columns to deliver.
         block_bytes: about how many decoded bytes a block holds.
-        carried: columns whose bad cells become null and cost no row.
 
     Raises:
         DataError: a file is truncated, corrupt or empty, lacks a column, or holds one that cannot be what is declared.
@@ -52,34 +51,19 @@ class ParquetReader(Source):
         config: ParquetSource,
         schema: RawSchema,
         block_bytes: int = BLOCK_BYTES,
-        carried: Collection[str] = (),
     ) -> None:
         super().__init__(files)
         self._schema = schema
-        self._carried = carried
         self._rules = config.cell_rules
         self._block_bytes = block_bytes
         for file in files:
             with opened(file) as parquet:
                 _check(file, parquet, schema)
 
-    def column_names(self) -> tuple[str, ...]:
-        with opened(self.files[0]) as parquet:
-            return tuple(parquet.schema_arrow.names)
-
-    def other_columns(self) -> tuple[RawColumn, ...]:
-        return common_columns([self._others_of(file) for file in self.files])
-
     def blocks(self, start: Position = Position()) -> Iterator[RawBlock]:  # noqa: B008 (frozen)
         for index in range(start.file, len(self.files)):
             skipped = start.offset if index == start.file else 0
             yield from self._file_blocks(index, skipped)
-
-    def _others_of(self, file: SourceFile) -> tuple[RawColumn, ...]:
-        with opened(file) as parquet:
-            fields = [field for field in parquet.schema_arrow if field.name not in self._schema.names]
-        declared = [RawColumn(field.name, _value_type(field.type)) for field in fields]
-        return tuple(c for c, field in zip(declared, fields, strict=True) if mismatch(field.type, c) is None)
 
     def _file_blocks(self, index: int, skipped: int) -> Iterator[RawBlock]:
         file = self.files[index]
@@ -103,8 +87,8 @@ class ParquetReader(Source):
     ) -> RawBlock:
         columns = [convert_typed(batch.column(c.name), c, self._rules) for c in self._schema.columns]
         lines = np.arange(offset + 1, offset + 1 + batch.num_rows, dtype=np.int64)
-        text_of = _row_text(batch.select(list(self._schema.names)))
-        parsed = assemble(self._schema, columns, lines, str(file.path), text_of, self._carried)
+        text_of = row_text(batch.select(list(self._schema.names)))
+        parsed = assemble(self._schema, columns, lines, str(file.path), text_of)
         parsed = join(self._schema, [parsed])
         return RawBlock(parsed.table, parsed.lines, str(file.path), parsed.bad, end, stored_bytes)
 
@@ -179,7 +163,9 @@ def _check(file: SourceFile, parquet: pq.ParquetFile, schema: RawSchema) -> None
             raise DataError(f"{file.path}, column {column.name!r}: {wrong[0]}", wrong[1])
 
 
-def _row_text(batch: pa.RecordBatch) -> Callable[[int], str]:
+def row_text(batch: pa.RecordBatch) -> Callable[[int], str]:
+    """What gives the text of a row for a :class:`BadRow`: its JSON, cut."""
+
     def text_of(row: int) -> str:
         cells = {name: _plain(batch.column(name).slice(row, 1)) for name in batch.schema.names}
         return json.dumps(cells, ensure_ascii=False, default=repr)[:TEXT_LIMIT]
@@ -195,10 +181,3 @@ def _plain(cell: pa.Array) -> Any:
         plain = cell.dictionary_decode() if pa.types.is_dictionary(cell.type) else cell
         raw = pa.list_(pa.binary()) if pa.types.is_nested(plain.type) else pa.binary()
         return plain.cast(raw).to_pylist()[0]
-
-
-def _value_type(kind: pa.DataType) -> ValueType:
-    """The declaration under which values of an Arrow type stay what they are."""
-    if pa.types.is_integer(kind):
-        return ValueType.INTEGER
-    return ValueType.FLOAT if pa.types.is_floating(kind) else ValueType.TEXT

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import asdict
 from io import FileIO
 from pathlib import Path
@@ -39,14 +40,16 @@ class Quarantine:
     Args:
         path: the JSON lines file; None only counts (policy ``quarantine``). It is made with the first refused row.
         policy: ``fail`` raises on the first refused row; ``quarantine`` keeps it and goes on.
+        choice: how the user asks for ``quarantine``, for the mend of that error.
 
     Raises:
         DataError: the file cannot be read, or is not a quarantine file.
     """
 
-    def __init__(self, path: Path | None, policy: Policy) -> None:
+    def __init__(self, path: Path | None, policy: Policy, choice: str = "set `on_bad_row: quarantine`") -> None:
         self.path = path
         self.policy: Policy = policy
+        self.choice = choice
         self.total = 0
         self.counts: Counter[tuple[str | None, str]] = Counter()
         """(column, kind of refusal) -> rows."""
@@ -67,7 +70,7 @@ class Quarantine:
             problem, mend = split_mend(rows[0].reason)
             raise DataError(
                 f"{place_of(rows[0])}: {problem}",
-                f"{mend or 'mend the row'}; or set `on_bad_row: quarantine` to set such rows aside and go on",
+                f"{mend or 'mend the row'}; or {self.choice} to set such rows aside and go on",
             )
         if self.path is not None:
             text = "".join(json.dumps(asdict(row), ensure_ascii=False) + "\n" for row in rows)
@@ -145,6 +148,28 @@ class Quarantine:
                 self.total += 1
                 kept_bytes += len(line)
             stream.truncate(kept_bytes)
+
+
+@contextlib.contextmanager
+def quarantine_of_output(path: Path, policy: Policy, choice: str) -> Generator[Quarantine]:
+    """Refused rows of work that leaves an output whole or not at all, and the file at ``path`` likewise.
+
+    On success the file holds the rows refused, or is gone when there were none; on failure one that lay there before
+    stays as it was. ``policy`` and ``choice`` are those of :class:`Quarantine`.
+    """
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    part.unlink(missing_ok=True)
+    try:
+        with Quarantine(part, policy, choice) as quarantine:
+            yield quarantine
+            quarantine.sync()
+        with explained_writes(path):
+            if quarantine.total:
+                part.replace(path)
+            else:
+                path.unlink(missing_ok=True)
+    finally:
+        part.unlink(missing_ok=True)
 
 
 def _write_all(stream: FileIO, data: bytes) -> None:

@@ -13,7 +13,7 @@ import pydantic
 
 from ziggurat.core.config import Config
 from ziggurat.core.errors import DataError
-from ziggurat.core.schema import RawColumn, RawSchema
+from ziggurat.core.schema import RawSchema
 from ziggurat.data.assemble import Parsed, join
 from ziggurat.data.blocks import Position, RawBlock
 from ziggurat.data.records import RecordRules, count_lines
@@ -77,17 +77,6 @@ class Source(ABC):
         return fingerprint_files(self.files)
 
     @abstractmethod
-    def column_names(self) -> tuple[str, ...]:
-        """The columns of the first file, in its order; of JSON lines, the keys in its head."""
-
-    @abstractmethod
-    def other_columns(self) -> tuple[RawColumn, ...]:
-        """Columns of every file that the schema leaves out, declared so that they are carried along as they are.
-
-        Keys whose JSON values are of several types, and lists, are not among them.
-        """
-
-    @abstractmethod
     def blocks(self, start: Position = Position()) -> Iterator[RawBlock]:  # noqa: B008 (frozen)
         """The rows from ``start`` on, which is a block's ``end`` or the beginning.
 
@@ -106,14 +95,6 @@ class TextParser(ABC):
 
     records: RecordRules
     first: Position
-
-    @abstractmethod
-    def column_names(self) -> tuple[str, ...]:
-        """The file's columns, in its order."""
-
-    @abstractmethod
-    def other_columns(self) -> tuple[RawColumn, ...]:
-        """As :meth:`Source.other_columns`, of this file."""
 
     @abstractmethod
     def parse(self, data: bytes, line: int) -> Parsed | None:
@@ -161,12 +142,6 @@ class TextSource(Source):
         self._block_bytes = block_bytes
         self._threads = threads
 
-    def column_names(self) -> tuple[str, ...]:
-        return self._parsers[0].column_names()
-
-    def other_columns(self) -> tuple[RawColumn, ...]:
-        return common_columns([parser.other_columns() for parser in self._parsers])
-
     def blocks(self, start: Position = Position()) -> Iterator[RawBlock]:  # noqa: B008 (frozen)
         pending: deque[Future[RawBlock]] = deque()
         pool = ThreadPoolExecutor(self._threads, thread_name_prefix="ziggurat-reader")
@@ -204,11 +179,6 @@ class TextSource(Source):
     def _block_of(self, cut: _Cut) -> RawBlock:
         parsed = join(self._schema, parse_pieces(cut.parser, cut.block.data, cut.line))
         return RawBlock(parsed.table, parsed.lines, str(cut.file.path), parsed.bad, cut.end, cut.block.stored_bytes)
-
-
-def common_columns(files: Sequence[Sequence[RawColumn]]) -> tuple[RawColumn, ...]:
-    """The columns that all files have, declared alike, in the order of the first."""
-    return tuple(column for column in files[0] if all(column in others for others in files[1:]))
 
 
 def parse_pieces(parser: TextParser, data: bytes, line: int) -> list[Parsed]:

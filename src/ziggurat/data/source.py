@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -28,7 +28,6 @@ def open_source(
     schema: RawSchema,
     files: Sequence[str] | None = None,
     *,
-    carried: Collection[str] = (),
     block_bytes: int = BLOCK_BYTES,
     threads: int = THREADS,
 ) -> Source:
@@ -39,8 +38,6 @@ def open_source(
         folder: where relative names of files begin.
         schema: the columns to deliver.
         files: names to use instead of the config's own, as for the validation and test files of a split.
-        carried: columns of ``schema`` that nothing depends on, such as ``Source.other_columns``: a bad cell of theirs
-            becomes null and costs no row.
         block_bytes: about how much text, or decoded Parquet, a block holds; memory is a small multiple of it.
         threads: blocks of text parsed at once.
 
@@ -50,14 +47,11 @@ def open_source(
     found = resolve_files(config.files if files is None else files, folder, config.SUFFIXES)
     match config:
         case CsvSource():
-            return TextSource(
-                found, lambda file: CsvParser(file, config, schema, carried), schema, block_bytes, threads
-            )
+            return TextSource(found, lambda file: CsvParser(file, config, schema), schema, block_bytes, threads)
         case JsonLinesSource():
-            return TextSource(
-                found, lambda file: JsonLinesParser(file, config, schema, carried), schema, block_bytes, threads
-            )
+            return TextSource(found, lambda file: JsonLinesParser(file, config, schema), schema, block_bytes, threads)
         case LibsvmSource():
+            block_bytes = max(1, int(block_bytes * config.block_share))
             return TextSource(found, lambda file: LibsvmParser(file, config, schema), schema, block_bytes, threads)
         case ParquetSource():
-            return ParquetReader(found, config, schema, block_bytes, carried)
+            return ParquetReader(found, config, schema, block_bytes)

@@ -104,7 +104,7 @@ def _inside(folder: Path, suffixes: Sequence[str]) -> Iterator[Path]:
         path
         for path in sorted(folder.rglob("*"))
         if not any(part.startswith((".", "_")) for part in path.relative_to(folder).parts)
-        and _format_suffix(path) in suffixes
+        and format_suffix(path) in suffixes
         and path.is_file()
     ]
     if not matches:
@@ -112,7 +112,8 @@ def _inside(folder: Path, suffixes: Sequence[str]) -> Iterator[Path]:
     yield from matches
 
 
-def _format_suffix(path: Path) -> str:
+def format_suffix(path: Path) -> str:
+    """The suffix that names a file's format, in lower case; that of a compression is passed over."""
     return (path.with_suffix("") if path.suffix in COMPRESSION else path).suffix.lower()
 
 

@@ -10,6 +10,7 @@ from typing import Protocol, cast
 import pyarrow as pa
 
 from ziggurat.core.errors import DataError
+from ziggurat.data.file_magic import HEAD_BYTES, check_magic
 from ziggurat.data.source_files import COMPRESSION, SourceFile, no_permission
 
 LONGEST_RECORD_BYTES = 64 * 2**20
@@ -51,7 +52,7 @@ def cut_blocks(
         last_end: of some text that begins at a record, the offset after its last whole record; 0 when there is none.
 
     Raises:
-        DataError: the file vanished or changed, is truncated or corrupt, or holds a record of more than 64 MiB.
+        DataError: the file vanished or changed, is truncated, corrupt or no text; a record of more than 64 MiB.
     """
     with _opened(file, offset) as (stream, stored):
         carry = b""
@@ -103,6 +104,8 @@ def _opened(file: SourceFile, offset: int) -> Generator[tuple[ByteStream, Callab
     codec = COMPRESSION.get(file.path.suffix)
     try:
         with pa.OSFile(str(file.path)) as raw:
+            check_magic(file, raw.read(HEAD_BYTES))
+            raw.seek(0)
             if codec is None:
                 raw.seek(offset)
                 yield cast("ByteStream", raw), raw.tell

@@ -6,6 +6,7 @@ Grammar, the same for every text format and for text columns of Parquet and JSON
 - Spaces around numbers are ignored; around text they belong to it.
 - INTEGER: ``-7``, ``+7``, ``007``, ``7.0``, ``1e3``, ``0x1F``; whole and within int64.
 - FLOAT: decimal numbers with optional exponent. Infinities are refused, and NaN, unless ``nan_is_missing``.
+- TIME: see :mod:`ziggurat.data.time_cells`.
 - Many values: text split by the column's delimiter; elements that are empty or a null value are dropped.
 """
 
@@ -25,11 +26,13 @@ from ziggurat.core.schema import RawColumn, ValueType
 from ziggurat.data.arrow_compute import pc
 from ziggurat.data.blocks import arrow_type
 from ziggurat.data.refusals import refusal
+from ziggurat.data.time_cells import cast_moments, parse_moment
 
 NOT_INTEGER = "not an integer"
 NOT_NUMBER = "not a number"
 NOT_FINITE = "NaN or infinity"
 NOT_UTF8 = "not UTF-8"
+NOT_TIME = "not a time"
 BEYOND_INT64 = "beyond int64"
 
 _NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?", re.ASCII)
@@ -100,7 +103,9 @@ def parse_integer(text: str, rules: CellRules) -> int | None:
     if number.is_zero():
         return 0
     if number.adjusted() < 0 or (number.adjusted() < 20 and number != number.to_integral_value()):
-        raise RefusedCell(refusal(NOT_INTEGER, f"received {shorten(text)}", "declare the column `type: float`"))
+        raise RefusedCell(
+            refusal(NOT_INTEGER, f"received {shorten(text)}", "write whole numbers, or declare the column `type: text`")
+        )
     return in_int64(int(number) if number.adjusted() < 20 else 2**63, text)
 
 
@@ -120,6 +125,27 @@ def parse_float(text: str, rules: CellRules) -> float | None:
     raise RefusedCell(
         refusal(NOT_NUMBER, f"received {shorten(text)}", "declare the column as text, or add the value to null_values")
     )
+
+
+def parse_time(text: str, rules: CellRules) -> float | None:
+    """One TIME cell, as seconds since 1970 UTC; None when it is missing.
+
+    Raises:
+        RefusedCell: it is not a time in ISO 8601.
+    """
+    cell = text.strip()
+    if _is_missing(cell, rules):
+        return None
+    value = parse_moment(cell)
+    if value is None:
+        raise RefusedCell(not_a_time(text))
+    return value
+
+
+def not_a_time(received: object) -> str:
+    """The reason for a TIME cell of another form."""
+    mend = "write it like 2024-05-01 or 2024-05-01T12:30:00Z; where times are numbers, set `time_format: number`"
+    return refusal(NOT_TIME, f"received {shorten(received)}", mend)
 
 
 def in_int64(value: int, received: object) -> int:
@@ -146,7 +172,9 @@ def finite(value: float, received: object) -> float:
 
 def not_finite(received: object) -> str:
     """The reason for a NaN or an infinity."""
-    mend = "leave the cell empty where the value is missing, or set `nan_is_missing: true` on the source (NaN only)"
+    mend = "leave the cell empty where the value is missing"
+    if "nan" in str(received).lower():
+        mend += ", or set `nan_is_missing: true` on the source"
     return refusal(NOT_FINITE, f"received {shorten(received)}", mend)
 
 
@@ -198,6 +226,9 @@ def _convert_scalars(text: pa.Array, kind: ValueType, rules: CellRules) -> Conve
     if kind is ValueType.INTEGER:
         integers = _cast(trimmed, pa.int64()) or _whole_floats(trimmed)
         return Converted(integers) if integers is not None else _one_by_one(text, pa.int64(), parse_integer, rules)
+    if kind is ValueType.TIME:
+        moments = cast_moments(trimmed)
+        return Converted(moments) if moments is not None else _one_by_one(text, pa.float64(), parse_time, rules)
     floats = _cast(trimmed, pa.float64())
     if floats is not None and pc.all(pc.is_finite(floats)).as_py() is not False:
         return Converted(floats)

@@ -6,6 +6,7 @@ declared       accepts, beside text in the grammar of :mod:`ziggurat.data.text_c
 INTEGER        integers, whole floats and decimals, booleans as 0 and 1; timestamps, dates, times and durations as
                **microseconds** (since 1970 UTC for timestamps and dates; finer parts are cut off)
 FLOAT          all of these, and fractions
+TIME           timestamps and dates, as seconds since 1970 UTC; finer than microseconds is cut off
 TEXT           integers, decimals, booleans (``true``), timestamps and dates (ISO 8601); floats are refused, because
                how many digits to write would be a guess
 =============  ==========================================================================================
@@ -36,6 +37,7 @@ from ziggurat.data.text_cells import (
     not_finite,
     regroup,
 )
+from ziggurat.data.time_cells import seconds
 
 
 def mismatch(kind: pa.DataType, column: RawColumn) -> tuple[str, str] | None:
@@ -56,6 +58,9 @@ def mismatch(kind: pa.DataType, column: RawColumn) -> tuple[str, str] | None:
             f"holds {kind}, text is declared",
             "declare `type: integer` (whole numbers such as 3.0 are accepted) or a number",
         )
+    moment = pt.is_timestamp(kind) or pt.is_date(kind)
+    if column.type is ValueType.TIME and not (_is_text(kind) or moment or pt.is_null(kind)):
+        return f"holds {kind}, times are declared", "set `time_format: number`"
     if _is_text(kind) or pt.is_primitive(kind) or pt.is_decimal(kind) or pt.is_null(kind):
         return None
     return f"holds {kind}, which is neither a number nor text", f"write it as {column.type}"
@@ -81,6 +86,8 @@ def convert_typed(cells: pa.Array, column: RawColumn, rules: CellRules) -> Conve
             return _to_integers(_plain_number(cells), rules)
         case ValueType.FLOAT:
             return _finite_floats(_plain_number(cells).cast(pa.float64(), safe=False), rules)
+        case ValueType.TIME:
+            return Converted(seconds(cells))
         case ValueType.TEXT:
             return Converted(cells.cast(pa.string()))
 
@@ -126,7 +133,11 @@ def _integer_of(value: Any) -> int:
     if value != value or value in {float("inf"), float("-inf")}:
         raise RefusedCell(not_finite(value))
     if value != int(value):
-        raise RefusedCell(refusal(NOT_INTEGER, f"received {shorten(value)}", "declare the column `type: float`"))
+        raise RefusedCell(
+            refusal(
+                NOT_INTEGER, f"received {shorten(value)}", "write whole numbers, or declare the column `type: text`"
+            )
+        )
     return in_int64(int(value), value)
 
 

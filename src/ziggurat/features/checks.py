@@ -21,6 +21,7 @@ from ziggurat.data.blocks import BadRow, RawBlock
 from ziggurat.data.refusals import TEXT_LIMIT, refusal
 from ziggurat.features.columns import numbers, plain
 from ziggurat.features.config import CategoricalFeature, LabelConfig, Targets
+from ziggurat.features.explained import with_mends
 from ziggurat.features.identity import IdentityConfig
 from ziggurat.features.tables import TableEncoding
 
@@ -67,6 +68,7 @@ def check_rows(block: RawBlock, targets: Targets | None, tables: Mapping[str, Ta
     Args:
         targets: which columns hold labels, weight, group and time; None for unlabelled rows.
     """
+    block = with_mends(block, targets)
     refusals: list[_Refusal] = []
     columns: dict[str, npt.NDArray[Any]] = {}
     for label in targets.labels if targets else ():

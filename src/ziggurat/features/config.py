@@ -20,6 +20,7 @@ from ziggurat.features.vocabulary import VocabularyConfig
 
 EncoderConfig = Annotated[VocabularyConfig | HashConfig | IdentityConfig, pydantic.Field(discriminator="name")]
 IdType = Literal["integer", "text"]
+TimeFormat = Literal["number", "iso"]
 
 
 class LabelConfig(Config):
@@ -52,6 +53,7 @@ class Targets(Config):
     weight: str | None = None
     group: str | None = None
     time: str | None = None
+    time_format: TimeFormat = "number"
 
 
 class DataConfig(Config):
@@ -72,7 +74,10 @@ class DataConfig(Config):
     group: str | None = None
     """Column whose values group rows for GAUC, usually the user; rows without one form a group of their own."""
     time: str | None = None
-    """Column of numeric times, for splits by time; any unit."""
+    """Column of times, for splits by time."""
+    time_format: TimeFormat = "number"
+    """``number``: of any unit. ``iso``: text such as 2024-05-01 or 2024-05-01T12:30:00+02:00 (UTC where no zone is
+    written), or timestamps and dates of Parquet, read as seconds since 1970."""
     block_rows: int = pydantic.Field(default=BLOCK_ROWS, ge=1)
     """Rows of a block of the prepared dataset, the unit of shuffling."""
 
@@ -88,7 +93,9 @@ class DataConfig(Config):
     @property
     def targets(self) -> Targets:
         """Labels, weight, group and time."""
-        return Targets(labels=self.labels, weight=self.weight, group=self.group, time=self.time)
+        return Targets(
+            labels=self.labels, weight=self.weight, group=self.group, time=self.time, time_format=self.time_format
+        )
 
     @property
     def split_key(self) -> str | None:

@@ -50,12 +50,12 @@ def fit(
     Raises:
         DataError: a label with one class only among the training rows.
     """
-    rates = label_rates(plan.targets, parts, assignments)
+    rates = label_rates(plan.targets, parts, assignments, plan.data.source.files)
     shutil.rmtree(encoders, ignore_errors=True)
     columns = {(feature.source_column, feature.table_name) for feature in plan.id_features}
     id_files = {pair: staging / f"ids.{number:05d}.arrow" for number, pair in enumerate(sorted(columns))}
     tables: list[FittedTable] = []
-    progress.start("fit", len(plan.tables) + 1, "tables")
+    progress.start("fit", len(plan.tables), "tables")
     with workers(plan.threads, "fit") as pool:
         numbers = pool.submit(fit_numbers, plan, parts, assignments)
         futures: list[Future[FittedTable]] = []

@@ -77,8 +77,10 @@ def fit_numbers(plan: Preparation, parts: Parts, assignments: Sequence[Assignmen
     return fitted
 
 
-def label_rates(targets: Targets, parts: Parts, assignments: Sequence[Assignment]) -> dict[str, dict[str, float]]:
-    """Label -> split -> share of ones, NaN for a split without rows.
+def label_rates(
+    targets: Targets, parts: Parts, assignments: Sequence[Assignment], files: Sequence[str]
+) -> dict[str, dict[str, float]]:
+    """Label -> split -> share of ones, NaN for a split without rows. ``files`` are named in the error.
 
     Raises:
         DataError: a label has one class only among the training rows.
@@ -95,7 +97,8 @@ def label_rates(targets: Targets, parts: Parts, assignments: Sequence[Assignment
         positive, negative = int(of_label[TRAIN]), int(rows[TRAIN] - of_label[TRAIN])
         if positive == 0 or negative == 0:
             raise DataError(
-                f"label {name!r}: one class only in the training rows: {negative:,} zeros, {positive:,} ones",
+                f"{', '.join(files)}: label {name!r}: one class only in the training rows: {negative:,} zeros, "
+                f"{positive:,} ones",
                 "check the label's column and its at_least or equals, or choose another data.split",
             )
     with np.errstate(invalid="ignore"):

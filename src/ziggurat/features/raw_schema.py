@@ -23,6 +23,7 @@ from ziggurat.features.config import (
 from ziggurat.features.tables import resolve_tables
 
 _NUMBER = (ValueType.FLOAT, ValueType.INTEGER)
+_TIME = (ValueType.TIME,)
 _KEY = (ValueType.TEXT, ValueType.INTEGER)
 
 
@@ -80,7 +81,7 @@ def _target_uses(targets: Targets) -> Iterable[_Use]:
     if targets.group is not None:
         yield _Use(targets.group, "data.group", _KEY)
     if targets.time is not None:
-        yield _Use(targets.time, "data.time", _NUMBER, required=True)
+        yield _Use(targets.time, "data.time", _TIME if targets.time_format == "iso" else _NUMBER, required=True)
 
 
 def _label_types(label: LabelConfig) -> tuple[ValueType, ...]:

@@ -94,7 +94,7 @@ def fit_lightgbm(
     assert best is not None
     settings, loss, booster = best
     probabilities_B = _predict(booster, columns.matrix(data.test), threads) if len(data.test) else np.empty(0)
-    progress.finish(f"LightGBM: {settings_text(settings)}, validation log-loss {loss:.4f}")
+    progress.finish(f"best: {settings_text(settings)}, validation log-loss {loss:.4f}")
     description = (
         f"{settings_text(settings)}; chosen by validation log-loss ({loss:.4f}) among {len(GRID)} settings, learning "
         f"rate {LEARNING_RATE}, early stopping after {PATIENCE} trees without gain. {columns.count} columns, "

@@ -53,14 +53,14 @@ def fit_logistic_regression(
     data.check()
     used = data.capped(row_cap, seed)
     progress = progress or Silent()
-    progress.start("logistic regression", len(C_GRID) + 1, "settings")
+    progress.start("logistic regression", None, "settings")
     with threadpool_limits(limits=threads):
         encoder = OneHotColumns(used.train)
         train, validation = encoder.matrix(used.train), encoder.matrix(used.validation)
         fits = _tune(used, train, validation, seed, progress)
         settings, loss, model = min(fits, key=lambda fit: fit[1])
         probabilities_B = model.predict_proba(encoder.matrix(data.test))[:, 1] if len(data.test) else np.empty(0)
-    progress.finish(f"logistic regression: {settings_text(settings)}, validation log-loss {loss:.4f}")
+    progress.finish(f"best: {settings_text(settings)}, validation log-loss {loss:.4f}")
     unfinished = "" if int(model.n_iter_.max()) < MAX_ITERATIONS else f" It stopped after {MAX_ITERATIONS} iterations."
     description = (
         f"{settings_text(settings)}; chosen by validation log-loss ({loss:.4f}) among {len(fits)} fits: C from "
@@ -89,6 +89,7 @@ def _tune(
             break
     best = min(fits, key=lambda one: one[1])[0]["C"]
     fits.append(_fit({"C": best, "solver": "liblinear"}, data, train, validation, seed, None))
+    progress.advance(len(fits), C=best, log_loss=fits[-1][1])
     return fits
 
 

@@ -3,13 +3,22 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import lightgbm
+import sklearn
 
 from ziggurat.core.progress import Progress
+from ziggurat.report import baseline_lightgbm, baseline_logistic
 from ziggurat.report.baseline_data import BaselineData, BaselineResult, BaselineSplit, Jagged, subsample_rows
 from ziggurat.report.baseline_lightgbm import fit_lightgbm
 from ziggurat.report.baseline_logistic import fit_logistic_regression
 
 __all__ = [
+    "BASELINES",
+    "Baseline",
     "BaselineData",
     "BaselineResult",
     "BaselineSplit",
@@ -22,17 +31,62 @@ __all__ = [
 ]
 
 
+class Fit(Protocol):
+    """Tunes on validation rows and predicts test rows."""
+
+    def __call__(
+        self, data: BaselineData, seed: int = 0, threads: int = 1, *, progress: Progress | None = None
+    ) -> BaselineResult: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """One of the models that every run is compared with.
+
+    Attributes:
+        name: for the comparison table.
+        fit: trains it.
+        recipe: library version and grid; a result kept from an earlier report holds as long as it stays the same.
+    """
+
+    name: str
+    fit: Fit
+    recipe: Mapping[str, Any]
+
+
+BASELINES = (
+    Baseline(
+        "LightGBM",
+        fit_lightgbm,
+        {
+            "lightgbm": lightgbm.__version__,
+            "grid": baseline_lightgbm.GRID,
+            "learning_rate": baseline_lightgbm.LEARNING_RATE,
+            "trees": baseline_lightgbm.MAX_TREES,
+            "patience": baseline_lightgbm.PATIENCE,
+            "bag_columns": baseline_lightgbm.BAG_COLUMNS,
+        },
+    ),
+    Baseline(
+        "Logistic regression",
+        fit_logistic_regression,
+        {
+            "sklearn": sklearn.__version__,
+            "grid": baseline_logistic.C_GRID,
+            "iterations": baseline_logistic.MAX_ITERATIONS,
+            "tolerance": baseline_logistic.TOLERANCE,
+        },
+    ),
+)
+
+
 def fit_baselines(data: BaselineData, seed: int = 0, progress: Progress | None = None) -> list[BaselineResult]:
-    """LightGBM and logistic regression with all of this process's cores.
+    """Every one of :data:`BASELINES`, with all of this process's cores.
 
     Raises:
         DataError: see :meth:`BaselineData.check`.
     """
-    threads = machine_threads()
-    return [
-        fit_lightgbm(data, seed, threads, progress=progress),
-        fit_logistic_regression(data, seed, threads, progress=progress),
-    ]
+    return [baseline.fit(data, seed, machine_threads(), progress=progress) for baseline in BASELINES]
 
 
 def machine_threads() -> int:

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ziggurat.checkpoint.snapshot import load_snapshot
+from ziggurat.core.files import check_file_target
 from ziggurat.core.progress import Progress, Silent
 from ziggurat.core.statistics import DatasetStatistics
 from ziggurat.data.dataset import Dataset, Split
@@ -48,6 +49,7 @@ def report_run(
     *,
     checkpoint: str = "best",
     baselines: bool = True,
+    prepared: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Path:
     """Draw a run into one HTML file.
@@ -56,7 +58,9 @@ def report_run(
         run: the run or its folder.
         out: the file; default ``report.html`` in the run folder.
         checkpoint: whose weights are evaluated.
-        baselines: also train LightGBM and logistic regression on the same columns, and compare.
+        baselines: also train LightGBM and logistic regression on the same columns, and compare. Each is kept in
+            ``baselines.json`` of the run folder, so a second report does not train them again.
+        prepared: folder of the encoded dataset, where it is no longer where the run was trained on it.
         progress: where to show it.
 
     Raises:
@@ -65,12 +69,15 @@ def report_run(
     """
     progress = progress or Silent()
     opened = run if isinstance(run, Run) else open_run(run)
-    step = opened.checkpoints.resolve(checkpoint)
-    dataset = opened.dataset()
-    measured: dict[Split, MetricSet] = {
-        split: evaluate(opened, split, str(step), progress) for split in SPLITS if dataset.split(split).rows
-    }
     path = out or opened.folder / "report.html"
+    check_file_target(path)
+    step = opened.checkpoints.resolve(checkpoint)
+    dataset = opened.dataset(prepared)
+    measured: dict[Split, MetricSet] = {
+        split: evaluate(opened, split, str(step), progress, prepared=prepared)
+        for split in SPLITS
+        if dataset.split(split).rows
+    }
     write_report(path, _inputs(opened, dataset, step, measured, baselines, progress))
     return path
 
@@ -85,9 +92,8 @@ def _inputs(
     notes: list[str] = []
     if judged in measured:
         ours = _our_rows(run, measured[judged])
-        comparison = (
-            compare(dataset, judged, ours, run.experiment.training.seed, progress, notes) if baselines else ours
-        )
+        kept, seed = run.folder / "baselines.json", run.experiment.training.seed
+        comparison = compare(dataset, judged, ours, seed, kept, progress, notes) if baselines else ours
     if judged == "validation":
         notes.append("There is no test split: the figures below are on the rows that chose the checkpoint.")
     return ReportInputs(

@@ -28,7 +28,8 @@ from ziggurat.training.engine import pick_device, process_group
 from ziggurat.training.evaluate import evaluate_split
 from ziggurat.training.experiment import Experiment, load_experiment
 from ziggurat.training.loop import Trainer
-from ziggurat.training.predict import Predicted, Predictor, predict, predict_files
+from ziggurat.training.predict import Predictor, predict
+from ziggurat.training.predict_files import Predicted, predict_files
 from ziggurat.training.recommender import assemble
 from ziggurat.training.run import Run, attach_dataset, check_run_folder, create_or_resume
 from ziggurat.training.run import open_run as load_run
@@ -132,17 +133,29 @@ def train(
 
 
 def evaluate(
-    run: str | Path | Run, split: Split = "test", checkpoint: str = "best", progress: Progress | None = None
+    run: str | Path | Run,
+    split: Split = "test",
+    checkpoint: str = "best",
+    progress: Progress | None = None,
+    *,
+    prepared: str | Path | None = None,
 ) -> MetricSet:
     """A run's figures on a split of its data, overall and by slice.
 
+    Args:
+        run: the run or its folder.
+        split: which rows.
+        checkpoint: ``best``, ``last`` or a step.
+        progress: where to show it.
+        prepared: folder of the encoded dataset, where it is no longer where the run was trained on it.
+
     Raises:
-        RunFolderError: no such run or checkpoint.
+        RunFolderError: no such run or checkpoint, or the folder holds another dataset.
         DataError: the prepared dataset is gone.
     """
     opened = run if isinstance(run, Run) else load_run(run)
     check_engine()
-    dataset = opened.dataset()
+    dataset = opened.dataset(prepared)
     evaluation = opened.experiment.evaluation
     device = pick_device(opened.experiment.training.device)
     with process_group(device):

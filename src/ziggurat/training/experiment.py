@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import Any, cast
 
 import pydantic
+from pydantic.json_schema import GenerateJsonSchema
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from ziggurat.core.config import Config, parse_config, set_by_path
-from ziggurat.core.errors import ConfigError, nearest
+from ziggurat.core.errors import ConfigError, nearest, shorten
 from ziggurat.embeddings.config import EmbeddingsConfig
 from ziggurat.features.config import CategoricalFeature, DataConfig, FeatureConfig, NumericFeature
 from ziggurat.models.build import ModelConfig
@@ -78,15 +79,16 @@ def load_experiment(
     """
     path = Path(path)
     values = _read_yaml(path)
-    for override in overrides:
-        key, separator, value = override.partition("=")
-        if not separator or not key:
-            raise ConfigError(f"--set {override}: expected KEY=VALUE", "for example --set training.batch_size=8192")
-        set_by_path(values, key.strip(), _scalar(value, override))
+    overridden = {set_by_path(values, *_key_and_value(override)) for override in overrides}
     if data_folder is not None:
         set_by_path(values, "data.folder", str(data_folder))
-    experiment = parse_config(Experiment, values, str(path))
-    experiment.check()
+    experiment = parse_config(Experiment, values, str(path), overridden)
+    try:
+        experiment.check()
+    except ConfigError as error:
+        given = tuple(error.problem.partition(":")[0].split("."))
+        source = "--set " if given in overridden else f"{path}: "
+        raise ConfigError(f"{source}{error.problem}", error.mend) from None
     return experiment
 
 
@@ -105,7 +107,8 @@ def to_yaml(experiment: Experiment) -> str:
 
 def json_schema() -> dict[str, Any]:
     """The JSON Schema of an experiment, for editors and validators."""
-    return Experiment.model_json_schema()
+    heading = {"$schema": GenerateJsonSchema.schema_dialect, "$id": "urn:ziggurat:experiment", "title": "Experiment"}
+    return heading | Experiment.model_json_schema()
 
 
 def _read_yaml(path: Path) -> dict[str, Any]:
@@ -113,8 +116,10 @@ def _read_yaml(path: Path) -> dict[str, Any]:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         close = nearest(path.name, [item.name for item in path.parent.glob("*.y*ml")]) if path.parent.is_dir() else None
-        mend = f"did you mean {path.parent / close}?" if close else "write one with `ziggurat init FILES > exp.yaml`"
+        mend = f"did you mean {path.parent / close}?" if close else f"write one with `ziggurat init FILES --out {path}`"
         raise ConfigError(f"{path}: no such config file", mend) from None
+    except IsADirectoryError:
+        raise ConfigError(f"{path}: is a folder, not a config file", "name the YAML file in it") from None
     except (OSError, UnicodeDecodeError) as error:
         raise ConfigError(f"{path}: cannot be read: {error}", "give a readable UTF-8 YAML file") from None
     try:
@@ -124,22 +129,43 @@ def _read_yaml(path: Path) -> dict[str, Any]:
         raise ConfigError(
             f"{path}: not valid YAML: {message}", "check indentation, colons and quotes at that line"
         ) from None
+    if values is None:
+        raise ConfigError(
+            f"{path}: {'the file is empty' if not text.strip() else 'holds no keys'}",
+            f"if `ziggurat init … > {path}` made it, init failed and its message says why; then write it with "
+            f"`ziggurat init FILES --out {path}`, which leaves no file when it fails",
+        )
     if not isinstance(values, dict):
         raise ConfigError(
-            f"{path}: expected a mapping of sections, received {type(values).__name__}", "start from `ziggurat init`"
+            f"{path}: expected sections such as data and features, received {shorten(values)}",
+            "write one with `ziggurat init FILES --out exp.yaml`",
         )
     return cast("dict[str, Any]", values)
 
 
-def _scalar(text: str, override: str) -> Any:
+def _key_and_value(override: str) -> tuple[str, Any]:
+    """The key and the value, read as YAML, of an ``a.b=c``."""
+    key, separator, text = (part.strip() for part in override.partition("="))
+    if not separator or not key:
+        raise ConfigError(f"--set {override}: expected KEY=VALUE", "for example --set training.batch_size=8192")
+    if not text:
+        raise ConfigError(
+            f"--set {override}: the value is empty",
+            f"give one, or {key}=null for none, or {key}='\"\"' for an empty text; leave --set out for the default",
+        )
     try:
-        return YAML(typ="safe").load(text)
+        return key, YAML(typ="safe").load(text)
     except YAMLError:
         raise ConfigError(f"--set {override}: the value is not valid YAML", "quote it: --set 'a.b=\"text\"'") from None
 
 
 def differing_keys(left: Mapping[str, Any], right: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any, Any]]:
-    """(dotted key, left value, right value) wherever two resolved configs differ."""
+    """(dotted key, left value, right value) wherever two resolved configs differ.
+
+    Of a section that is of another class, the name alone: its other keys mean something else.
+    """
+    if prefix and left.get("name") != right.get("name"):
+        return [(f"{prefix}name", left.get("name"), right.get("name"))]
     found: list[tuple[str, Any, Any]] = []
     for key in dict.fromkeys((*left, *right)):
         path = f"{prefix}{key}"

@@ -13,8 +13,7 @@ import pyarrow.parquet as pq
 
 from ziggurat.core.errors import ConfigError
 from ziggurat.core.files import atomic_file
-
-LIST_DELIMITER = "|"
+from ziggurat.training.text_columns import check_writable, in_cells, in_json
 
 _SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
 
@@ -33,13 +32,15 @@ def open_output(path: Path, schema: pa.Schema, delimiters: Mapping[str, str] | N
     Args:
         path: where to write.
         schema: of the tables to come, whose dictionary columns are cast to it.
-        delimiters: list column -> what joins its values in CSV and TSV; ``|`` for those not named.
+        delimiters: list column -> what joins its values in CSV and TSV; other lists, and objects, are written as JSON.
 
     Raises:
         ConfigError: a suffix that is none of .csv, .tsv, .jsonl, .parquet.
-        DataError: full disk or missing permission; nothing is left behind.
+        DataError: full disk, missing permission, or a column that the format cannot hold; nothing is left behind.
     """
     suffix = output_suffix(path)
+    if suffix != ".parquet":
+        check_writable(schema)
     with atomic_file(path) as temporary:
         match suffix:
             case ".parquet":
@@ -82,13 +83,7 @@ class _Delimited:
         self._append(_of(table, self._schema), header=False)
 
     def _append(self, table: pa.Table, header: bool) -> None:
-        frame = _frame(table)
-        lists = [name for name, kind in frame.schema.items() if isinstance(kind, pl.List)]
-        joined = [
-            pl.col(name).cast(pl.List(pl.String)).list.join(self._list_delimiters.get(name, LIST_DELIMITER))
-            for name in lists
-        ]
-        frame = frame.with_columns(joined)
+        frame = in_cells(table, self._list_delimiters)
         unquoted = [pl.when(pl.col(pl.String) != "").then(pl.col(pl.String)).name.keep()]  # polars quotes "", not null
         frame.with_columns(unquoted).write_csv(self._file, include_header=header, separator=self._delimiter)
 
@@ -102,7 +97,7 @@ class _JsonLines:
         self._file = path.open("wb")
 
     def write(self, table: pa.Table) -> None:
-        _frame(_of(table, self._schema)).write_ndjson(self._file)
+        in_json(_of(table, self._schema)).write_ndjson(self._file)
 
     def close(self) -> None:
         self._file.close()
@@ -122,9 +117,3 @@ class _Parquet:
 
 def _of(table: pa.Table, schema: pa.Schema) -> pa.Table:
     return table if table.schema.equals(schema) else table.cast(schema)
-
-
-def _frame(table: pa.Table) -> pl.DataFrame:
-    frame = pl.from_arrow(table)
-    assert isinstance(frame, pl.DataFrame)
-    return frame

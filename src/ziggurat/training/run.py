@@ -2,7 +2,8 @@
 
 ``config.yaml`` (resolved) · ``environment.json`` · ``dataset.json`` (where the prepared data lies, and its
 fingerprint) · ``plan.json`` · ``encoders/`` · ``metrics.jsonl`` · ``results.json`` (once finished) · ``tensorboard/`` ·
-``checkpoints/`` · ``report.html``. Running ``train`` on it again goes on exactly where it stopped.
+``checkpoints/`` · ``baselines.json`` and ``report.html`` (once reported). Running ``train`` on it again goes on exactly
+where it stopped.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 import platform
+import shlex
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +25,7 @@ import ziggurat
 from ziggurat.checkpoint.folder import CheckpointFolder
 from ziggurat.core.config import parse_config
 from ziggurat.core.engine import installed_engine
-from ziggurat.core.errors import RunFolderError
+from ziggurat.core.errors import DataError, RunFolderError
 from ziggurat.core.files import LOCK_FILE, atomic_file, write_json
 from ziggurat.data.dataset import Dataset
 from ziggurat.training.experiment import Experiment, differing_keys, to_yaml
@@ -62,21 +64,34 @@ class Run:
                 figures.update({name: math.nan for name, value in figures.items() if value is None})
         return results
 
-    def dataset(self) -> Dataset:
+    def dataset(self, prepared: str | Path | None = None) -> Dataset:
         """The prepared dataset that the run trained on.
 
+        Args:
+            prepared: its folder; default: where it was then.
+
         Raises:
-            RunFolderError: it was made anew from other data or another config.
+            RunFolderError: the folder holds a dataset made from other data or another config.
+            DataError: no dataset is there.
         """
         pointer = _read_json(self.folder / "dataset.json")
         if pointer is None:
             raise RunFolderError(f"{self.folder}: dataset.json is missing", "train again into an empty run folder")
-        dataset = Dataset(Path(pointer["folder"]))
+        folder = Path(pointer["folder"] if prepared is None else prepared)
+        if not (folder / "manifest.json").is_file():
+            config = self.folder / "config.yaml"
+            again = shlex.join(["ziggurat", "prepare", str(config), "--prepared", str(folder)])
+            raise DataError(
+                f"{folder}: the prepared dataset of {self.folder} is not there (manifest.json is missing)",
+                f"where it was moved, name its folder: --prepared DIR; where it is lost, make it again: `{again}`",
+            )
+        dataset = Dataset(folder)
         if dataset.fingerprint != pointer["fingerprint"]:
             raise RunFolderError(
                 f"{dataset.folder}: holds dataset {dataset.fingerprint[:12]}, "
                 f"the run was trained on {pointer['fingerprint'][:12]}",
-                "restore the raw files and config of the run, or train into a new run folder",
+                "name the folder that the run was trained on with --prepared DIR, restore the raw files and config of "
+                "the run, or train into a new run folder",
             )
         return dataset
 

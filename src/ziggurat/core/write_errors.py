@@ -1,0 +1,90 @@
+"""Why a write failed, in the user's words: which target, how much space is left, who may write there."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import pwd
+import shutil
+import stat
+from collections.abc import Generator
+from pathlib import Path
+
+from ziggurat.core.errors import DataError
+
+
+@contextlib.contextmanager
+def explained_writes(path: Path) -> Generator[None]:
+    """Turn a full disk or a missing permission while writing ``path`` into an error that names the mend."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+            free = shutil.disk_usage(_existing(path)).free / 2**20
+            raise DataError(
+                f"{path}: no space left on the device ({free:.0f} MiB free); nothing half-written was kept",
+                "free some space, or point the output at another disk; what was finished before is kept",
+            ) from error
+        if isinstance(error, PermissionError) or error.errno == errno.EROFS:
+            raise _forbidden(_target(path, error), error) from error
+        if isinstance(error, NotADirectoryError | FileExistsError | IsADirectoryError):
+            raise DataError(
+                f"{path}: cannot be written: {error.strerror}", "choose a path whose parents are folders"
+            ) from error
+        if isinstance(error, FileNotFoundError) and _is_temporary(error):
+            raise DataError(f"{path}: cannot be written: {error.strerror}", "choose another place for it") from error
+        raise
+
+
+def check_file_target(path: Path) -> None:
+    """Refuse a folder where a file is to be written, before any work is done for it.
+
+    Raises:
+        DataError: ``path`` is a folder.
+    """
+    if path.is_dir():
+        raise DataError(f"{path}: is a folder, not a file", "name a file in it")
+
+
+def _target(path: Path, error: OSError) -> Path:
+    """What the user knows of the file that ``error`` names: a temporary stands for ``path``, which it was to become."""
+    return path if _is_temporary(error) or not error.filename else Path(str(error.filename))
+
+
+def _is_temporary(error: OSError) -> bool:
+    parts = Path(str(error.filename)).parts
+    return any(part.startswith(".") and part.endswith((".part", ".old")) for part in parts)
+
+
+def _forbidden(target: Path, error: OSError) -> DataError:
+    if error.errno == errno.EROFS:
+        return DataError(
+            f"{target}: no permission to write: it lies on a read-only file system", "choose another place for it"
+        )
+    place = target if _may(target, os.F_OK) and not _may(target, os.W_OK) else _existing(target.parent)
+    status = place.stat()
+    what = "folder" if place.is_dir() else "file"
+    who = f"the {what} {place} belongs to {_user(status.st_uid)} ({stat.filemode(status.st_mode)})"
+    mine = status.st_uid == os.geteuid()
+    allow = f"allow it: chmod u+w {place}" if mine else f"ask {_user(status.st_uid)} to let you write there"
+    return DataError(
+        f"{target}: no permission to write: {who}, you are {_user(os.geteuid())}",
+        f"choose another place for it, or {allow}",
+    )
+
+
+def _existing(path: Path) -> Path:
+    """``path`` or the nearest folder above it that exists."""
+    return next((place for place in (path, *path.absolute().parents) if _may(place, os.F_OK)), Path("/"))
+
+
+def _may(path: Path, how: int) -> bool:
+    return os.access(path, how, effective_ids=os.access in os.supports_effective_ids)
+
+
+def _user(number: int) -> str:
+    try:
+        return pwd.getpwuid(number).pw_name
+    except KeyError:
+        return f"user {number}"

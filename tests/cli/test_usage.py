@@ -1,0 +1,115 @@
+"""Commands as a new user types them: help that reads well, and mistakes in the same two lines as every other error."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ziggurat.cli.main import app, main
+
+COMMANDS = (
+    "init", "prepare", "train", "evaluate", "predict", "report", "generate", "schema", "doctor", "datasets get",
+)  # fmt: skip
+
+
+def ziggurat(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str
+) -> tuple[int, str, str]:
+    """Exit status, standard output and errors of the command line, run in this process."""
+    monkeypatch.setattr(sys, "argv", ["ziggurat", *arguments])
+    with pytest.raises(SystemExit) as stop:
+        main()
+    return int(stop.value.code or 0), *capsys.readouterr()
+
+
+@pytest.mark.parametrize(
+    ("line", "problem"),
+    [
+        ("trian exp.yaml", "ziggurat: No such command 'trian'. Did you mean 'train'?"),
+        ("train --foo exp.yaml", "ziggurat train: No such option: --foo"),
+        ("train", "ziggurat train: Missing argument 'CONFIG'."),
+        ("train exp.yaml more", "ziggurat train: Got unexpected extra argument(s) (more)"),
+        ("evaluate run --split tst", "ziggurat evaluate: Invalid value for '--split': 'tst' is not one of 'train', "),
+        ("generate log.csv --rows 0", "ziggurat generate: Invalid value for '--rows': "),
+        ("datasets got", "ziggurat datasets: No such command 'got'. Did you mean 'get'?"),
+    ],
+)
+def test_a_mistyped_command_is_explained_like_any_error(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, line: str, problem: str
+) -> None:
+    status, out, errors = ziggurat(capsys, monkeypatch, *line.split())
+    assert (status, out) == (2, "")
+    first, second = errors.splitlines()
+    assert first.startswith(f"error: {problem}")
+    assert second == f"mend:  `{problem.partition(':')[0]} --help` shows what it takes"
+
+
+@pytest.mark.parametrize("arguments", [(), ("datasets",)])
+def test_without_a_command_there_is_help(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    status, out, errors = ziggurat(capsys, monkeypatch, *arguments)
+    assert (status, errors) == (2, "")
+    assert out.startswith(f"Usage: {' '.join(('ziggurat', *arguments))} ")
+    assert "Commands:" in out
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("columns", [60, 100])
+def test_help_fits_the_terminal_and_shows_an_example(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, command: str, columns: int
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(columns))
+    status, out, _ = ziggurat(capsys, monkeypatch, *command.split(), "--help")
+    assert status == 0
+    assert f"\n    ziggurat {command}" in out
+    examples = [line for line in out.splitlines() if line.startswith("    ziggurat ")]
+    assert all(len(line) <= 80 for line in examples)
+    assert all(len(line) <= columns for line in out.splitlines() if line not in examples)
+    assert out.isascii()
+
+
+def test_every_command_is_tested_here() -> None:
+    names = {command.name for command in app.registered_commands}
+    assert names == {command for command in COMMANDS if " " not in command}
+
+
+def test_help_imports_nothing_heavy() -> None:
+    code = (
+        "import sys; sys.argv = ['ziggurat', '--help']\n"
+        "from ziggurat.cli.main import main\n"
+        "try: main()\n"
+        "except SystemExit: pass\n"
+        "print(sorted({'torch', 'numpy', 'polars', 'pyarrow', 'pydantic', 'sklearn'} & sys.modules.keys()))"
+    )
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert said.stdout.splitlines()[-1] == "[]"
+
+
+def test_a_closed_pipe_is_no_error() -> None:
+    command = f"{sys.executable} -m ziggurat schema | head -1"
+    said = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)
+    assert (said.stdout, said.stderr) == ("{\n", "")
+
+
+def test_the_schema_says_what_it_is(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    schema = json.loads(ziggurat(capsys, monkeypatch, "schema")[1])
+    assert list(schema)[:3] == ["$schema", "$id", "title"]
+    assert schema["$schema"] == "https://json-schema.org/draft/2020-12/schema"
+    assert (schema["$id"], schema["title"]) == ("urn:ziggurat:experiment", "Experiment")
+
+
+def test_an_empty_config_names_init(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    path = tmp_path / "exp.yaml"
+    for text, problem in (("", "the file is empty"), ("# nothing yet\n", "holds no keys")):
+        path.write_text(text)
+        status, _, errors = ziggurat(capsys, monkeypatch, "train", str(path))
+        assert status == 1
+        assert errors.startswith(f"error: {path}: {problem}\nmend:  if `ziggurat init … > {path}` made it, init failed")
+        assert f"`ziggurat init FILES --out {path}`" in errors

@@ -1,0 +1,41 @@
+"""Which name is close enough to be suggested, and how long a quoted value may be."""
+
+from __future__ import annotations
+
+import pickle
+
+import pytest
+
+from ziggurat.core.errors import ConfigError, nearest, shorten
+
+
+@pytest.mark.parametrize(
+    ("word", "allowed", "close"),
+    [
+        ("itme", ["item", "user"], "item"),
+        ("cta", ["cat", "dog"], "cat"),
+        ("ITEM", ["item", "user"], "item"),
+        ("bach_size", ["batch_size", "epochs"], "batch_size"),
+        ("nope", ["opt", "bin", "home"], None),
+        ("logs", ["opt", "lib", "usr"], None),
+        ("exp.yaml", ["examples", "export"], None),
+        ("learning_rate", ["lr", "betas"], None),
+        ("nope.csv", ["shop.csv", "exp.csv"], None),
+        ("shp.csv", ["shop.csv", "exp.csv"], "shop.csv"),
+        ("exp.yml", ["exp.yaml", "shop.csv"], "exp.yaml"),
+        ("item.prce", ["item.name", "item.price"], "item.price"),
+        ("x", [], None),
+    ],
+)
+def test_only_really_close_names_are_suggested(word: str, allowed: list[str], close: str | None) -> None:
+    assert nearest(word, allowed) == close
+
+
+def test_quoted_values_are_cut() -> None:
+    assert shorten("a" * 100, 10) == "'aaaaaaaa…"
+    assert shorten(3.5) == "3.5"
+
+
+def test_an_error_survives_a_process_boundary() -> None:
+    again = pickle.loads(pickle.dumps(ConfigError("bad", "mend it")))
+    assert (type(again), again.problem, again.mend) == (ConfigError, "bad", "mend it")

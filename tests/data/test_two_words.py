@@ -1,0 +1,31 @@
+"""Which of two words means yes."""
+
+from __future__ import annotations
+
+import pytest
+
+from ziggurat.data.two_words import positive_of
+
+
+@pytest.mark.parametrize(
+    ("values", "positive"),
+    [
+        (["yes", "no"], "yes"),
+        (["N", "Y"], "Y"),
+        (["False", "True"], "True"),
+        (["no_click", "click"], "click"),
+        (["click", "no-click"], "click"),
+        (["Not bought", "Bought"], "Bought"),
+        (["a", "b"], None),
+        (["yes", "click"], None),
+        ([" no", " yes"], " yes"),
+        (["no"], "yes"),
+        (["No"], "Yes"),
+        (["TRUE"], "TRUE"),
+        (["no_click"], "click"),
+        (["red"], None),
+        (["no_"], None),
+    ],
+)
+def test_the_positive_one(values: list[str], positive: str | None) -> None:
+    assert positive_of(values) == positive
