@@ -128,6 +128,42 @@ def test_training_equals_one_update_of_summed_gradients(optimizer: RowOptimizerC
         torch.testing.assert_close(weight, weights[name], rtol=2e-5, atol=2e-5)
 
 
+@pytest.mark.parametrize(("l2", "decay"), [(0.0, 0.0), (0.3, 0.0), (0.0, 0.2), (0.3, 0.2)])
+def test_adam_on_all_rows_equals_torch_adam_on_the_dense_gradient(l2: float, decay: float) -> None:
+    optimizer = Adam(lr=0.01, rows="all", l2=l2, weight_decay=decay)
+    lookup = make_lookup(EmbeddingsConfig(dim=8, init_std=1.0, optimizer=optimizer))
+    leaves = {name: weight.clone().requires_grad_() for name, weight in lookup.weights().items()}
+    peer = torch.optim.Adam(leaves.values(), lr=0.01)
+    target = torch.randn(8, 4, 8, generator=torch.Generator().manual_seed(1))
+    for step in range(6):
+        batch = make_batch(step)
+        ((lookup(batch) - target) ** 2).sum().backward()
+        peer.zero_grad()
+        ((reference({**leaves}, lookup.tables, batch) - target) ** 2).sum().backward()
+        for leaf in leaves.values():
+            assert leaf.grad is not None
+            leaf.grad += l2 * leaf.detach()
+            leaf.data.mul_(1 - 0.01 * decay)
+        peer.step()
+    for name, weight in lookup.weights().items():
+        torch.testing.assert_close(weight, leaves[name].detach(), rtol=2e-5, atol=2e-5)
+
+
+def test_rows_that_no_batch_holds_stay_or_shrink() -> None:
+    """What the two forms differ in, on a row that is never looked up."""
+    for optimizer, moves in ((Adam(), False), (Adam(rows="all", l2=0.1), True)):
+        lookup = make_lookup(EmbeddingsConfig(dim=8, init_std=1.0, optimizer=optimizer))
+        batch = make_batch(0)
+        assert batch.bags is not None
+        unseen = sorted({*range(50)} - {*batch.bags["user"].values().tolist()})
+        before = lookup.weights()["user"][unseen].clone()
+        for _ in range(3):
+            lookup(batch).sum().backward()
+        after = lookup.weights()["user"][unseen]
+        assert (after.norm() < before.norm()) == moves
+        assert torch.equal(after, before) != moves
+
+
 def test_tables_differ_in_dim_and_optimizer() -> None:
     config = EmbeddingsConfig(
         dim=8,

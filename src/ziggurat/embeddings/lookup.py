@@ -19,15 +19,15 @@ from ziggurat.core.plan import Plan
 from ziggurat.core.schema import Schema
 from ziggurat.core.tables import TableSpec
 from ziggurat.embeddings.initial import fill_initial
-from ziggurat.embeddings.row_adam import RowAdamTable
+from ziggurat.embeddings.row_adam import RowAdamTable, is_own_adam
 from ziggurat.embeddings.sharding import ShardedTables, inner_name
 
 
 class EmbeddingLookup(nn.Module):
     """emb_BFD of a batch; rows are updated by their own optimizers while the backward pass runs.
 
-    Tables live in TorchRec's DistributedModelParallel, placed by ``plan``. Adam on the CPU is the exception: FBGEMM has
-    no CPU kernel for it, so those tables are :class:`RowAdamTable`, for a world of one.
+    Tables live in TorchRec's DistributedModelParallel, placed by ``plan``. Adam on the CPU or on all rows is the
+    exception: FBGEMM has no kernel for it, so those tables are :class:`RowAdamTable`, for a world of one.
 
     Args:
         schema: which features look up which table.
@@ -43,10 +43,10 @@ class EmbeddingLookup(nn.Module):
     ) -> None:
         super().__init__()
         self.schema, self.tables, self.dim = schema, tuple(tables), dim
-        row_adam = [spec for spec in tables if device.type == "cpu" and spec.optimizer["name"] == "adam"]
+        row_adam = [spec for spec in tables if is_own_adam(spec, device)]
         fused = [spec for spec in tables if spec not in row_adam]
         self.sharded = ShardedTables(fused, plan, device) if fused else None
-        self.row_adam = nn.ModuleList([RowAdamTable(spec) for spec in row_adam])
+        self.row_adam = nn.ModuleList([RowAdamTable(spec) for spec in row_adam]).to(device)
         self.projections = nn.ModuleDict(
             {inner_name(spec.name): nn.Linear(spec.dim, dim, bias=False) for spec in tables if spec.dim != dim}
         ).to(device)
