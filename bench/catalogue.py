@@ -2,8 +2,11 @@
 
 from bench.benchmark import Benchmark
 from bench.micro.loader import LOADER
+from bench.quality.frappe import QUALITY_FRAPPE
 from bench.system.cli_start import CLI_START
 from bench.system.prepare import PREPARE
 from bench.system.throughput import THROUGHPUT
 
-BENCHMARKS: dict[str, Benchmark] = {each.name: each for each in (THROUGHPUT, LOADER, PREPARE, CLI_START)}
+BENCHMARKS: dict[str, Benchmark] = {
+    each.name: each for each in (THROUGHPUT, LOADER, PREPARE, CLI_START, QUALITY_FRAPPE)
+}

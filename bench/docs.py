@@ -13,7 +13,7 @@ from typing import Any
 from bench import results
 from bench.benchmark import Benchmark
 from bench.plots import draw, picture_path
-from bench.tables import figures_table
+from bench.tables import stored_table
 from ziggurat.core.errors import DataError
 from ziggurat.core.files import atomic_file
 
@@ -58,7 +58,7 @@ def section(benchmark: Benchmark, stored: dict[str, Any] | None) -> str:
     )
     notes = "".join(f"\n- {note}" for note in stored["notes"])
     return (
-        f"*{benchmark.claim}*\n\n{figures_table(stored['figures'])}\n"
+        f"*{benchmark.claim}*\n\n{stored_table(stored)}\n"
         + (f"{notes}\n" if notes else "")
         + f"\n![{benchmark.name}](benchmarks/{benchmark.name}.svg)\n"
         + f"\n<sub>{origin}</sub>"

@@ -41,6 +41,8 @@ class EmbeddingsConfig(Config):
     """Standard deviation of the normal initial weights."""
     l2: float = pydantic.Field(default=0.0, ge=0)
     """Adds l2/2 * (squared norm of the batch's looked-up vectors, per row of the batch) to the loss."""
+    dropout: float = pydantic.Field(default=0.0, ge=0, lt=1)
+    """Share of the looked-up vectors' numbers that is zeroed while training."""
     tables: dict[str, TableConfig] = pydantic.Field(default_factory=dict[str, TableConfig])
     """Exceptions by table name."""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ziggurat.core.batch import Batch
@@ -24,10 +25,13 @@ from ziggurat.training.experiment import Experiment
 class Recommender(nn.Module):
     """logits_BT of a batch."""
 
-    def __init__(self, lookup: EmbeddingLookup, model: nn.Module, autocast: bool, compiled: bool) -> None:
+    def __init__(
+        self, lookup: EmbeddingLookup, model: nn.Module, autocast: bool, compiled: bool, dropout: float = 0.0
+    ) -> None:
         super().__init__()
         self.lookup = lookup
         self.model = model
+        self._dropout = dropout
         self._autocast = autocast
         self._call = torch.compile(model) if compiled else model
 
@@ -35,8 +39,11 @@ class Recommender(nn.Module):
         """logits_BT (float32) and the vectors emb_BFD that they were made from."""
         emb_BFD = self.lookup(batch)
         with torch.autocast(batch.dense_BF.device.type, dtype=torch.bfloat16, enabled=self._autocast):
-            logits_BT = self._call(batch.dense_BF, emb_BFD)
+            logits_BT = self._call(batch.dense_BF, self._thinned(emb_BFD))
         return logits_BT.float(), emb_BFD
+
+    def _thinned(self, emb_BFD: Tensor) -> Tensor:
+        return F.dropout(emb_BFD, self._dropout, self.training) if self._dropout else emb_BFD
 
     def dense_parameters(self) -> dict[str, nn.Parameter]:
         """Everything that is trained by the dense optimizer, by name."""
@@ -88,5 +95,6 @@ def assemble(experiment: Experiment, schema: Schema, device: torch.device) -> As
     dims = ModelDims(dense=len(schema.dense), features=lookup.features, dim=width, tasks=len(schema.labels))
     model = build_model(experiment.model, dims).to(device)
     training = experiment.training
-    recommender = Recommender(lookup, model, training.precision == "bf16", training.compile)
+    dropout = experiment.embeddings.dropout
+    recommender = Recommender(lookup, model, training.precision == "bf16", training.compile, dropout)
     return Assembled(recommender, tables, plan)
