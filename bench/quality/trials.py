@@ -85,8 +85,9 @@ def run_quickly(trials: Sequence[Trial], dataset: Dataset) -> Iterator[tuple[Tri
 
 def _run(trial: Trial, dataset: Dataset, kept: Path, sources: str) -> dict[str, Any]:
     values = trial.experiment.model_dump(mode="json")
-    values["data"]["folder"] = "."  # where the raw data lies changes nothing; what is in it is in the fingerprint
-    key = hashlib.sha256(json.dumps([values, dataset.fingerprint, sources], sort_keys=True).encode()).hexdigest()[:24]
+    raw = {"folder": "."}  # where the raw data lies changes nothing; what is in it is in the fingerprint
+    content = [{**values, "data": {**values["data"], **raw}}, dataset.fingerprint, sources]
+    key = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:24]
     out = kept / f"{key}.json"
     if not out.exists():
         spec = kept / f"{key}.spec.json"
