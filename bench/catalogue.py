@@ -2,11 +2,11 @@
 
 from bench.benchmark import Benchmark
 from bench.micro.loader import LOADER
-from bench.quality.frappe import QUALITY_FRAPPE
+from bench.quality.catalogue import QUALITY_CENSUS, QUALITY_FRAPPE, QUALITY_MOVIELENS, WUKONG_ABLATION
 from bench.system.cli_start import CLI_START
 from bench.system.prepare import PREPARE
 from bench.system.throughput import THROUGHPUT
 
-BENCHMARKS: dict[str, Benchmark] = {
-    each.name: each for each in (THROUGHPUT, LOADER, PREPARE, CLI_START, QUALITY_FRAPPE)
-}
+_ALL = (THROUGHPUT, LOADER, PREPARE, CLI_START, QUALITY_FRAPPE, QUALITY_MOVIELENS, QUALITY_CENSUS, WUKONG_ABLATION)
+
+BENCHMARKS: dict[str, Benchmark] = {each.name: each for each in _ALL}

@@ -70,11 +70,13 @@ class Board:
 
     Attributes:
         name: of its file.
+        experiment: the example that it builds on.
         seeds: each model is trained with each.
         entries: by name, in the file's order.
     """
 
     name: str
+    experiment: Path
     seeds: tuple[int, ...]
     entries: Mapping[str, Entry]
 
@@ -108,7 +110,7 @@ def load_board(name: str) -> Board:
         name: Entry(name, merged(common, model.get("changes", {})), model.get("published", {}), model.get("search", {}))
         for name, model in written["models"].items()
     }
-    return Board(path.stem, tuple(written["seeds"]), entries)
+    return Board(path.stem, ROOT / written["experiment"], tuple(written["seeds"]), entries)
 
 
 def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from bench.benchmark import Benchmark, Context, Figure, Result, Target
-from bench.quality.board import Board, load_board
+from bench.quality.board import ROOT, Board, load_board
 from bench.quality.stand_in import stand_in
 from bench.quality.trials import SOURCES, Trial, prepared, run_quickly, run_trials
 from ziggurat.core.errors import DataError
@@ -16,23 +16,41 @@ from ziggurat.core.errors import DataError
 FIGURES = ("auc", "log_loss", "ne")
 
 
-def quality(name: str, claim: str, targets: Mapping[str, Target]) -> Benchmark:
-    """The benchmark ``quality_NAME`` of the board of that name."""
+Outcomes = Mapping[str, Sequence[Mapping[str, Any]]]
+"""Model -> what came out of each seed's training."""
+
+Derive = Callable[[Outcomes], list[Figure]]
+
+
+def quality(
+    board: str, claim: str, targets: Mapping[str, Target], name: str = "", derive: Derive = lambda outcomes: []
+) -> Benchmark:
+    """The benchmark of a board.
+
+    Args:
+        board: its name.
+        claim: see :class:`~bench.benchmark.Benchmark`.
+        targets: ``model.figure`` -> what it has to reach.
+        name: of the benchmark; default ``quality_BOARD``.
+        derive: further figures, made of several models' outcomes.
+    """
+    path = f"bench/quality/boards/{board}.yaml"
     return Benchmark(
-        name=f"quality_{name}",
+        name=name or f"quality_{board}",
         claim=claim,
         targets=targets,
-        depends_on=(*SOURCES, "src/ziggurat/features", f"bench/quality/boards/{name}.yaml", f"examples/{name}.yaml"),
-        run=_runner(name),
+        depends_on=(*SOURCES, "src/ziggurat/features", path, str(load_board(board).experiment.relative_to(ROOT))),
+        run=_runner(board, derive),
         layout="board",
     )
 
 
-def _runner(name: str) -> Callable[[Context], Result]:
+def _runner(name: str, derive: Derive) -> Callable[[Context], Result]:
     def run(context: Context) -> Result:
         board = load_board(name)
         outcomes = _train(board, context)
         figures = [figure for model, found in outcomes.items() for figure in _figures(model, board, found)]
+        figures += [] if context.quick else derive(outcomes)
         return Result(tuple(figures), 0, len(next(iter(outcomes.values()))), _notes(board, context.quick))
 
     return run
@@ -41,9 +59,7 @@ def _runner(name: str) -> Callable[[Context], Result]:
 def _train(board: Board, context: Context) -> dict[str, list[dict[str, Any]]]:
     """Model -> what came out, a seed each."""
     if context.data is None and not context.quick:
-        raise DataError(
-            f"board {board.name}: no data", f"give the folder that examples/{board.name}.yaml reads: --data"
-        )
+        raise DataError(f"board {board.name}: no data", f"give the folder that {board.experiment.name} reads: --data")
     seeds = board.seeds[:1] if context.quick else board.seeds
     context.say(f"{len(board.entries)} models, seeds {', '.join(map(str, seeds))}")
     found: dict[str, dict[int, dict[str, Any]]] = {name: {} for name in board.entries}
