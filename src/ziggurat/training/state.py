@@ -10,40 +10,83 @@ from torch import Tensor
 
 from ziggurat.checkpoint.snapshot import Snapshot
 from ziggurat.core.errors import RunFolderError
+from ziggurat.optim.average import WeightAverage
 from ziggurat.training.recommender import Recommender
 
 
-def take_snapshot(recommender: Recommender, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> Snapshot:
-    """Weights, optimizer states and random state; ``state`` is kept as JSON beside them."""
-    groups = {
+def take_snapshot(
+    recommender: Recommender,
+    optimizer: torch.optim.Optimizer,
+    state: dict[str, Any],
+    average: WeightAverage | None = None,
+) -> Snapshot:
+    """Weights, their average, optimizer states and random state; ``state`` is kept as JSON beside them."""
+    groups: dict[str, Mapping[str, Tensor]] = {
         "dense": recommender.dense_tensors(),
         "tables": recommender.lookup.weights(),
         "table_optimizer": recommender.lookup.optimizer_state(),
         "dense_optimizer": _flatten(optimizer),
         "random": {"torch": torch.get_rng_state()},
     }
+    if average is not None:
+        groups["average"] = average.averages
     return Snapshot(groups, state)
 
 
+def make_average(recommender: Recommender, decay: float | None) -> WeightAverage | None:
+    """The average of all weights, ``dense/NAME`` and ``tables/NAME``; None without a decay."""
+    return None if decay is None else WeightAverage(_weights(recommender), decay)
+
+
+def _weights(recommender: Recommender) -> dict[str, Tensor]:
+    groups = {"dense": recommender.dense_tensors(), "tables": recommender.lookup.weights()}
+    return {f"{group}/{name}": tensor for group, tensors in groups.items() for name, tensor in tensors.items()}
+
+
 @torch.no_grad()
-def restore(recommender: Recommender, snapshot: Snapshot, optimizer: torch.optim.Optimizer | None = None) -> None:
-    """Put a snapshot's weights into ``recommender``; with ``optimizer``, also everything needed to train on.
+def restore(recommender: Recommender, snapshot: Snapshot) -> None:
+    """Put the weights that a snapshot is to be used by into ``recommender``: their average where there is one.
 
     Raises:
         RunFolderError: tensors are missing, too many, or of another shape; nothing was changed then.
     """
+    if "average" in snapshot.groups:
+        _copy({"average": _weights(recommender)}, snapshot)
+    else:
+        _copy({"dense": recommender.dense_tensors(), "tables": recommender.lookup.weights()}, snapshot)
+
+
+@torch.no_grad()
+def resume(
+    recommender: Recommender,
+    snapshot: Snapshot,
+    optimizer: torch.optim.Optimizer,
+    average: WeightAverage | None = None,
+) -> None:
+    """Put back everything needed to train on.
+
+    Raises:
+        RunFolderError: as :func:`restore`.
+    """
     lookup = recommender.lookup
-    targets = {"dense": recommender.dense_tensors(), "tables": lookup.weights()}
-    if optimizer is not None:
-        targets["table_optimizer"] = lookup.optimizer_state()
+    targets: dict[str, Mapping[str, Tensor]] = {
+        "dense": recommender.dense_tensors(),
+        "tables": lookup.weights(),
+        "table_optimizer": lookup.optimizer_state(),
+    }
+    if average is not None:
+        targets["average"] = average.averages
+    _copy(targets, snapshot)
+    _unflatten(optimizer, snapshot.groups["dense_optimizer"])
+    torch.set_rng_state(snapshot.groups["random"]["torch"])
+
+
+def _copy(targets: Mapping[str, Mapping[str, Tensor]], snapshot: Snapshot) -> None:
     for group, tensors in targets.items():
         _check(group, tensors, snapshot.groups[group])
     for group, tensors in targets.items():
         for name, tensor in tensors.items():
             tensor.copy_(snapshot.groups[group][name])
-    if optimizer is not None:
-        _unflatten(optimizer, snapshot.groups["dense_optimizer"])
-        torch.set_rng_state(snapshot.groups["random"]["torch"])
 
 
 def _check(group: str, live: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> None:

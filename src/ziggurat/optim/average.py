@@ -1,0 +1,58 @@
+"""The exponential moving average of the weights: a run is judged and used by it, while training goes on from the last.
+
+a ← a + (1 − d)(w − a) after each step, d = min(decay, (1 + t) / (10 + t)) in step t, counted from 1: the rising decay
+lets the average forget the initial weights.
+
+Source: Polyak & Juditsky 1992 for averaging; the rising decay is that of TensorFlow's ``ExponentialMovingAverage``.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator, Mapping
+
+import torch
+from torch import Tensor
+
+
+class WeightAverage:
+    """Averages of live tensors, one each.
+
+    Args:
+        live: by name; they start as their own averages. Integers, such as counts of batches, are not averaged but kept
+            as they are last.
+        decay: in (0, 1); about 1 / (1 − decay) steps are remembered.
+    """
+
+    def __init__(self, live: Mapping[str, Tensor], decay: float) -> None:
+        self.decay = decay
+        self._live = {name: tensor.detach() for name, tensor in live.items()}
+        self.averages = {name: tensor.clone() for name, tensor in self._live.items()}
+        self._floats = [name for name, tensor in self._live.items() if tensor.is_floating_point()]
+        self._others = [name for name in self._live if name not in {*self._floats}]
+
+    @torch.no_grad()
+    def update(self, step: int) -> None:
+        """Take in the weights after step ``step``, counted from 1."""
+        decay = min(self.decay, (1 + step) / (10 + step))
+        averages, live = ([tensors[name] for name in self._floats] for tensors in (self.averages, self._live))
+        if averages:
+            torch._foreach_lerp_(averages, live, 1 - decay)  # pyright: ignore[reportPrivateUsage] - torch's own optimizers use it
+        for name in self._others:
+            self.averages[name].copy_(self._live[name])
+
+    @contextlib.contextmanager
+    def in_use(self) -> Generator[None]:
+        """The averages stand in the live tensors' place for the duration."""
+        self._swap()
+        try:
+            yield
+        finally:
+            self._swap()
+
+    @torch.no_grad()
+    def _swap(self) -> None:
+        for name, live in self._live.items():
+            kept = live.clone()
+            live.copy_(self.averages[name])
+            self.averages[name].copy_(kept)
