@@ -15,15 +15,16 @@ def drifting(steps: int) -> list[Tensor]:
     return [torch.randn(3, 2, generator=generator) for _ in range(steps)]
 
 
-def test_the_decay_rises_to_its_value() -> None:
-    live = {"w": torch.tensor([8.0])}
-    average = WeightAverage(live, decay=0.5)
-    expected = 8.0
-    for step, decay in ((1, 2 / 11), (2, 3 / 12), (8, 0.5), (100, 0.5)):
-        live["w"].fill_(float(step))
+def test_it_is_the_mean_of_all_steps_weighted_by_their_age() -> None:
+    live = {"w": torch.full((3, 2), 9.0)}
+    average = WeightAverage(live, decay=0.8)
+    past = drifting(30)
+    for step, weight in enumerate(past, start=1):
+        live["w"].copy_(weight)
         average.update(step)
-        expected = decay * expected + (1 - decay) * step
-        assert average.averages["w"].item() == pytest.approx(expected, rel=1e-6)
+        ages = torch.tensor([0.8 ** (step - s) for s in range(1, step + 1)])
+        expected = (torch.stack(past[:step]) * ages[:, None, None]).sum(0) / ages.sum()
+        torch.testing.assert_close(average.averages["w"], expected)
 
 
 def test_a_constant_decay_equals_torchs_own_average() -> None:

@@ -1,9 +1,9 @@
 """The exponential moving average of the weights: a run is judged and used by it, while training goes on from the last.
 
-a ← a + (1 − d)(w − a) after each step, d = min(decay, (1 + t) / (10 + t)) in step t, counted from 1: the rising decay
-lets the average forget the initial weights.
+a_t = Σ_s d^(t−s) w_s / Σ_s d^(t−s) over the steps s = 1 … t, that is a ← a + (1 − d)/(1 − d^t) (w − a): the initial
+weights have no part in it.
 
-Source: Polyak & Juditsky 1992 for averaging; the rising decay is that of TensorFlow's ``ExponentialMovingAverage``.
+Source: Polyak & Juditsky 1992 for averaging; the correction for a short past is Adam's (Kingma & Ba 2015, section 3).
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ class WeightAverage:
     @torch.no_grad()
     def update(self, step: int) -> None:
         """Take in the weights after step ``step``, counted from 1."""
-        decay = min(self.decay, (1 + step) / (10 + step))
+        share = (1 - self.decay) / (1 - self.decay**step)
         averages, live = ([tensors[name] for name in self._floats] for tensors in (self.averages, self._live))
         if averages:
-            torch._foreach_lerp_(averages, live, 1 - decay)  # pyright: ignore[reportPrivateUsage] - torch's own optimizers use it
+            torch._foreach_lerp_(averages, live, share)  # pyright: ignore[reportPrivateUsage] - torch's own optimizers use it
         for name in self._others:
             self.averages[name].copy_(self._live[name])
 
