@@ -40,6 +40,7 @@ CHANGES: dict[str, dict[str, Any]] = {
         "embeddings__tables": {"item": {"dim": 4}},
         "training__clip_norm": 1.0,
     },
+    "bf16": {"features__history__pooling": TARGET_TRANSFORMER, "training__precision": "bf16"},
     "vectors": {"embeddings__tables": {"item": {"vectors": 3}}, "model": {"name": "wukong", "layers": 1}},
     "groups": {"embeddings__groups": [{"features": ["user", "tags"]}]},
     "all": {

@@ -26,7 +26,8 @@ class TableConfig(Config):
     dim: Dim | None = None
     """Floats per vector. A table whose dim differs from ``embeddings.dim`` is projected to it by a learned matrix."""
     vectors: int = pydantic.Field(default=1, ge=1)
-    """Vectors per row: each feature of the table reaches the model as this many fields, for what matters most."""
+    """Vectors per row: each feature of the table reaches the model as this many fields. For what matters most (Wukong,
+    arXiv 2403.02545, section 3.1)."""
     optimizer: RowOptimizerConfig | None = pydantic.Field(default=None, discriminator="name")
     """The optimizer of this table's rows."""
     init_std: float | None = pydantic.Field(default=None, ge=0)
@@ -57,7 +58,7 @@ class EmbeddingsConfig(Config):
     init_std: float = pydantic.Field(default=0.01, ge=0)
     """Standard deviation of the normal initial weights."""
     l2: float = pydantic.Field(default=0.0, ge=0)
-    """Adds l2/2 * (squared norm of the batch's looked-up vectors, per row of the batch) to the loss."""
+    """Adds l2/2 * (squared norm of the vectors that reach the model, per row of the batch) to the loss."""
     tables: dict[str, TableConfig] = pydantic.Field(default_factory=dict[str, TableConfig])
     """Exceptions by table name."""
     groups: tuple[GroupConfig, ...] = ()

@@ -122,7 +122,10 @@ def _check_target(layout: Layout, feature: str) -> None:
     if target not in layout.schema.categorical:
         close = nearest(target, layout.schema.categorical)
         hint = f"did you mean {close!r}?" if close else f"there are: {', '.join(layout.schema.categorical) or 'none'}"
-        raise ConfigError(f"{key}: {target!r} is no categorical feature; {hint}")
+        raise ConfigError(
+            f"{key}: {target!r} is no categorical feature; {hint}",
+            "name the feature with one id a row that the sequence is a history of",
+        )
     own, other = table_of[feature], table_of[target]
     if own.dim != other.dim:
         raise ConfigError(

@@ -118,9 +118,12 @@ class EmbeddingLookup(nn.Module):
         order, keys = self.layout.schema.sparse, tuple(keyed.keys())
         if keys == order:
             return emb_BFD
-        places = [(key, number) for key in keys for number in range(self._table_of[key].vectors)]
-        wanted = [(feature, number) for feature in order for number in range(self._table_of[feature].vectors)]
-        return emb_BFD[:, [places.index(place) for place in wanted]]
+        starts: dict[str, int] = {}
+        vectors = 0
+        for key in keys:
+            starts[key] = vectors
+            vectors += self._table_of[key].vectors
+        return emb_BFD[:, [starts[f] + number for f in order for number in range(self._table_of[f].vectors)]]
 
     def _sharded_rows(self, keyed: KeyedTensor) -> dict[str, Tensor]:
         """Feature -> (B, W), or (B, S, W): a feature's positions lie side by side, as its table lists them."""
