@@ -16,10 +16,9 @@ from ziggurat.core.config import parse_config
 from ziggurat.core.files import write_json
 from ziggurat.data.dataset import Dataset
 from ziggurat.models.build import build_model
-from ziggurat.models.model import ModelDims
 from ziggurat.training import api
 from ziggurat.training.experiment import Experiment
-from ziggurat.training.recommender import model_width, tables_of
+from ziggurat.training.recommender import model_dims
 
 
 def train(spec: dict[str, Any], scratch: Path) -> dict[str, Any]:
@@ -34,9 +33,8 @@ def train(spec: dict[str, Any], scratch: Path) -> dict[str, Any]:
     outcome = api.train(experiment, scratch / "run", prepared=dataset.folder)
     assert outcome.results is not None
     seconds = time.perf_counter() - started
-    schema = dataset.schema
-    dims = ModelDims(len(schema.dense), len(schema.sparse), model_width(experiment), len(schema.labels))
-    model = build_model(experiment.model, dims)
+    layout = experiment.layout(dataset.schema)
+    model = build_model(experiment.model, model_dims(layout))
     rows = {split: api.evaluate(outcome.run, split).compute() for split in ("validation", "test")}
     return {
         "figures": rows,
@@ -44,7 +42,7 @@ def train(spec: dict[str, Any], scratch: Path) -> dict[str, Any]:
         "steps": outcome.step,
         "best_step": (outcome.run.checkpoints.best() or {}).get("step"),
         "dense_parameters": model.parameter_count(),
-        "table_parameters": sum(table.rows * table.dim for table in tables_of(experiment, schema)),
+        "table_parameters": sum(table.rows * table.dim for table in layout.tables),
         "flops": model.flops(),
     }
 

@@ -19,6 +19,7 @@ from ziggurat.core.schema import Schema
 from ziggurat.core.tables import TableSpec
 from ziggurat.embeddings.config import EmbeddingsConfig, TableConfig, table_specs
 from ziggurat.embeddings.initial import fill_initial
+from ziggurat.embeddings.layout import lay_out
 from ziggurat.embeddings.lookup import EmbeddingLookup
 from ziggurat.embeddings.sharding import inner_name
 from ziggurat.optim.rows import SGD, Adagrad, Adam, RowOptimizerConfig, RowwiseAdagrad
@@ -65,8 +66,8 @@ def make_batch(seed: int, size: int = 8) -> Batch:
 
 
 def make_lookup(config: EmbeddingsConfig, seed: int = 0) -> EmbeddingLookup:
-    tables = table_specs(config, SCHEMA, {"tags": "sum", "history": "mean"})
-    return EmbeddingLookup(SCHEMA, tables, Plan.single_device(t.name for t in tables), CPU, config.dim, seed)
+    layout = lay_out(config, SCHEMA, {"tags": "sum", "history": "mean"})
+    return EmbeddingLookup(layout, Plan.single_device(t.name for t in layout.tables), CPU, seed)
 
 
 def reference(weights: dict[str, Tensor], tables: tuple[TableSpec, ...], batch: Batch) -> Tensor:
@@ -107,7 +108,9 @@ def dense_step(kind: RowOptimizerConfig, weight: Tensor, grad: Tensor, state: di
 def test_forward_equals_embedding_bag() -> None:
     lookup = make_lookup(EmbeddingsConfig(dim=8, init_std=1.0))
     batch = make_batch(0)
-    torch.testing.assert_close(lookup(batch), reference(lookup.weights(), lookup.tables, batch), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(
+        lookup(batch), reference(lookup.weights(), lookup.layout.tables, batch), rtol=1e-6, atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda o: f"{o.name}-{getattr(o, 'weight_decay', 0)}")
@@ -120,7 +123,7 @@ def test_training_equals_one_update_of_summed_gradients(optimizer: RowOptimizerC
         batch = make_batch(step)
         ((lookup(batch) - target) ** 2).sum().backward()
         leaves = {name: weight.clone().requires_grad_() for name, weight in weights.items()}
-        ((reference(leaves, lookup.tables, batch) - target) ** 2).sum().backward()
+        ((reference(leaves, lookup.layout.tables, batch) - target) ** 2).sum().backward()
         for name, leaf in leaves.items():
             assert leaf.grad is not None
             weights[name] = dense_step(optimizer, weights[name], leaf.grad, states[name], step)
@@ -139,7 +142,7 @@ def test_adam_on_all_rows_equals_torch_adam_on_the_dense_gradient(l2: float, dec
         batch = make_batch(step)
         ((lookup(batch) - target) ** 2).sum().backward()
         peer.zero_grad()
-        ((reference({**leaves}, lookup.tables, batch) - target) ** 2).sum().backward()
+        ((reference({**leaves}, lookup.layout.tables, batch) - target) ** 2).sum().backward()
         for leaf in leaves.values():
             assert leaf.grad is not None
             leaf.grad += l2 * leaf.detach()
@@ -176,10 +179,13 @@ def test_tables_differ_in_dim_and_optimizer() -> None:
     before = {name: weight.clone() for name, weight in lookup.weights().items()}
     emb_BFD = lookup(batch)
     assert emb_BFD.shape == (8, 4, 8)
-    projected = {**lookup.weights(), "item": lookup.weights()["item"] @ lookup.projections[inner_name("item")].weight.T}
-    torch.testing.assert_close(emb_BFD, reference(projected, lookup.tables, batch), rtol=1e-5, atol=1e-5)
+    projected = {
+        **lookup.weights(),
+        "item": lookup.weights()["item"] @ lookup.fields.projections[inner_name("item")].weight.T,
+    }
+    torch.testing.assert_close(emb_BFD, reference(projected, lookup.layout.tables, batch), rtol=1e-5, atol=1e-5)
     emb_BFD.square().sum().backward()
-    assert lookup.projections[inner_name("item")].weight.grad is not None
+    assert lookup.fields.projections[inner_name("item")].weight.grad is not None
     assert all(not torch.equal(weight, before[name]) for name, weight in lookup.weights().items())
     assert set(lookup.optimizer_state()) == {"user/momentum1", "item/exp_avg", "item/exp_avg_sq", "item/steps"}
 
@@ -205,8 +211,8 @@ def test_state_written_back_goes_on_bit_for_bit() -> None:
         for name, tensor in source.items():
             target[name].copy_(tensor)
     with torch.no_grad():
-        for name, parameter in left.projections.named_parameters():
-            dict(right.projections.named_parameters())[name].copy_(parameter)
+        for name, parameter in left.fields.projections.named_parameters():
+            dict(right.fields.projections.named_parameters())[name].copy_(parameter)
     for step in range(3, 6):
         for lookup in (left, right):
             lookup(make_batch(step)).square().sum().backward()
