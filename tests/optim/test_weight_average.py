@@ -43,7 +43,7 @@ def test_a_constant_decay_equals_torchs_own_average() -> None:
 
 def test_the_average_stands_in_only_for_the_duration() -> None:
     live = {"w": torch.zeros(2), "count": torch.tensor(0)}
-    average = WeightAverage(live, decay=0.75)
+    average = WeightAverage(live, decay=0.75, copied={"count"})
     live["w"].fill_(4.0)
     live["count"].fill_(7)
     average.update(1000)

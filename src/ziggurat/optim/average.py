@@ -9,7 +9,7 @@ Source: Polyak & Juditsky 1992 for averaging; the correction for a short past is
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator, Mapping
+from collections.abc import Collection, Generator, Mapping
 
 import torch
 from torch import Tensor
@@ -19,26 +19,26 @@ class WeightAverage:
     """Averages of live tensors, one each.
 
     Args:
-        live: by name; they start as their own averages. Integers, such as counts of batches, are not averaged but kept
-            as they are last.
+        live: by name; they start as their own averages.
         decay: in (0, 1); about 1 / (1 − decay) steps are remembered.
+        copied: names of tensors that are not averaged but kept as they are last, integers among them.
     """
 
-    def __init__(self, live: Mapping[str, Tensor], decay: float) -> None:
+    def __init__(self, live: Mapping[str, Tensor], decay: float, copied: Collection[str] = ()) -> None:
         self.decay = decay
         self._live = {name: tensor.detach() for name, tensor in live.items()}
         self.averages = {name: tensor.clone() for name, tensor in self._live.items()}
-        self._floats = [name for name, tensor in self._live.items() if tensor.is_floating_point()]
-        self._others = [name for name in self._live if name not in {*self._floats}]
+        self._copied = tuple(name for name in self._live if name in copied)
+        self._averaged = tuple(name for name in self._live if name not in copied)
 
     @torch.no_grad()
     def update(self, step: int) -> None:
         """Take in the weights after step ``step``, counted from 1."""
         share = (1 - self.decay) / (1 - self.decay**step)
-        averages, live = ([tensors[name] for name in self._floats] for tensors in (self.averages, self._live))
+        averages, live = ([tensors[name] for name in self._averaged] for tensors in (self.averages, self._live))
         if averages:
             torch._foreach_lerp_(averages, live, share)  # pyright: ignore[reportPrivateUsage] - torch's own optimizers use it
-        for name in self._others:
+        for name in self._copied:
             self.averages[name].copy_(self._live[name])
 
     @contextlib.contextmanager

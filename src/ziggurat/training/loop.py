@@ -9,8 +9,10 @@ Shape legend: B rows, F features, D embedding width, T tasks.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import math
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,12 +29,13 @@ from ziggurat.data.loader import Cursor, Loader
 from ziggurat.metrics.names import higher_is_better
 from ziggurat.optim.dense import build_optimizer
 from ziggurat.optim.schedule import build_schedule
+from ziggurat.training.averaged import NORM_BATCHES, AveragedWeights
 from ziggurat.training.evaluate import evaluate_split
 from ziggurat.training.journal import Journal, window_figures
 from ziggurat.training.recommender import Recommender
 from ziggurat.training.run import Run
 from ziggurat.training.signals import StopRequest
-from ziggurat.training.state import make_average, resume, take_snapshot
+from ziggurat.training.state import resume, take_snapshot
 
 
 @dataclass(slots=True)
@@ -105,7 +108,8 @@ class Trainer:
         )
         self.total_steps = min(config.epochs * self.loader.steps_per_epoch, config.max_steps or 2**62)
         self.optimizer = build_optimizer(run.experiment.optimizer, recommender.dense_parameters())
-        self.average = make_average(recommender, config.weight_average)
+        decay = config.weight_average
+        self.average = AveragedWeights(recommender, decay, self._norm_batches) if decay is not None else None
         self._base_lr = [float(group["lr"]) for group in self.optimizer.param_groups]
         self.schedule = build_schedule(config.schedule, self.total_steps)
         self._multiplier: float | None = None
@@ -260,6 +264,11 @@ class Trainer:
             self.run.checkpoints.mark_best(self.at.step, self.config.monitor, self.at.best)
         if self.at.stopped_early and self.config.early_stopping is None:
             self.at.stopped_early = False
+
+    def _norm_batches(self) -> Iterator[Batch]:
+        """The first training batches of the first epoch."""
+        for batch, _ in itertools.islice(self.loader.epoch(Cursor()), NORM_BATCHES):
+            yield batch.to(self.device)
 
     def _epoch(self) -> float:
         return self.at.cursor.epoch + self.at.cursor.rows / max(1, self.loader.rows)

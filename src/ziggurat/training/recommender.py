@@ -57,6 +57,11 @@ class Recommender(nn.Module):
         named.update(self.lookup.fields.named_buffers())
         return named
 
+    def weights(self) -> dict[str, Tensor]:
+        """Everything that is used to predict, live: ``dense/NAME`` and ``tables/NAME``."""
+        groups = {"dense": self.dense_tensors(), "tables": self.lookup.weights()}
+        return {f"{group}/{name}": tensor for group, tensors in groups.items() for name, tensor in tensors.items()}
+
 
 @dataclass(frozen=True, slots=True)
 class Assembled:

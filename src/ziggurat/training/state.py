@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ziggurat.checkpoint.snapshot import Snapshot
 from ziggurat.core.errors import RunFolderError
-from ziggurat.optim.average import WeightAverage
+from ziggurat.training.averaged import AveragedWeights
 from ziggurat.training.recommender import Recommender
 
 
@@ -18,7 +18,7 @@ def take_snapshot(
     recommender: Recommender,
     optimizer: torch.optim.Optimizer,
     state: dict[str, Any],
-    average: WeightAverage | None = None,
+    average: AveragedWeights | None = None,
 ) -> Snapshot:
     """Weights, their average, optimizer states and random state; ``state`` is kept as JSON beside them."""
     groups: dict[str, Mapping[str, Tensor]] = {
@@ -29,18 +29,8 @@ def take_snapshot(
         "random": {"torch": torch.get_rng_state()},
     }
     if average is not None:
-        groups["average"] = average.averages
+        groups["average"] = average.tensors
     return Snapshot(groups, state)
-
-
-def make_average(recommender: Recommender, decay: float | None) -> WeightAverage | None:
-    """The average of all weights, ``dense/NAME`` and ``tables/NAME``; None without a decay."""
-    return None if decay is None else WeightAverage(_weights(recommender), decay)
-
-
-def _weights(recommender: Recommender) -> dict[str, Tensor]:
-    groups = {"dense": recommender.dense_tensors(), "tables": recommender.lookup.weights()}
-    return {f"{group}/{name}": tensor for group, tensors in groups.items() for name, tensor in tensors.items()}
 
 
 @torch.no_grad()
@@ -51,7 +41,7 @@ def restore(recommender: Recommender, snapshot: Snapshot) -> None:
         RunFolderError: tensors are missing, too many, or of another shape; nothing was changed then.
     """
     if "average" in snapshot.groups:
-        _copy({"average": _weights(recommender)}, snapshot)
+        _copy({"average": recommender.weights()}, snapshot)
     else:
         _copy({"dense": recommender.dense_tensors(), "tables": recommender.lookup.weights()}, snapshot)
 
@@ -61,7 +51,7 @@ def resume(
     recommender: Recommender,
     snapshot: Snapshot,
     optimizer: torch.optim.Optimizer,
-    average: WeightAverage | None = None,
+    average: AveragedWeights | None = None,
 ) -> None:
     """Put back everything needed to train on.
 
@@ -74,9 +64,9 @@ def resume(
         "tables": lookup.weights(),
         "table_optimizer": lookup.optimizer_state(),
     }
-    if average is not None:
-        targets["average"] = average.averages
     _copy(targets, snapshot)
+    if average is not None:
+        average.load(snapshot.groups["average"])
     _unflatten(optimizer, snapshot.groups["dense_optimizer"])
     torch.set_rng_state(snapshot.groups["random"]["torch"])
 
