@@ -1,9 +1,10 @@
 """Every benchmark, by name."""
 
 from bench.benchmark import Benchmark
+from bench.micro.dense_speed import DENSE_SPEED
 from bench.micro.loader import LOADER
 from bench.system.cli_start import CLI_START
 from bench.system.prepare import PREPARE
 from bench.system.throughput import THROUGHPUT
 
-BENCHMARKS: dict[str, Benchmark] = {each.name: each for each in (THROUGHPUT, LOADER, PREPARE, CLI_START)}
+BENCHMARKS: dict[str, Benchmark] = {each.name: each for each in (THROUGHPUT, DENSE_SPEED, LOADER, PREPARE, CLI_START)}
