@@ -8,18 +8,24 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from bench.micro.dense_speed import shares
 from bench.micro.dense_step import CASES, Matmul, Step
+from ziggurat.interactions.dot_product import DotProduct
 
 ROWS = 32
 
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_step_is_three_times_the_forward_flops(name: str) -> None:
-    """Torch counts every matrix product of forward and backward; the element-wise share of ours is below 2 %."""
+    """Torch counts every matrix product of forward and backward; the element-wise share of ours is below 2 %.
+
+    X Xᵀ takes one product in backward where two are due, so that DHEN's layers of dot products compute a little less.
+    """
     step = Step(CASES[name], "fp32", compiled=False, rows=ROWS)
     with FlopCounterMode(display=False) as counter:
         step()
     products = 3 * ROWS * sum(block.matmul_flops() for block in step.model.parts())
-    assert counter.get_total_flops() == products
+    dots = [part for part in step.model.modules() if isinstance(part, DotProduct)]
+    assert len(dots) == (3 if name == "dhen" else 0)
+    assert counter.get_total_flops() == products - ROWS * sum(each.matmul_flops() for each in dots)
     assert products <= step.gflop * 1e9 <= 1.02 * products
 
 
