@@ -32,18 +32,18 @@ def run(context: Context) -> Result:
     from bench.micro.dense_step import CASES
     from ziggurat.training.heap import keep_freed_memory
 
-    rows, side, repeats, warmups = (128, 256, 2, 1) if context.quick else (BATCH_SIZE, SIDE, 9, 2)
-    threads = torch.get_num_threads()
-    torch.set_num_threads(THREADS)
+    rows, side, repeats, warmups, threads = (32, 256, 2, 1, 1) if context.quick else (BATCH_SIZE, SIDE, 9, 2, THREADS)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
     keep_freed_memory()
     try:
         rates, yardsticks = _measure(context, rows, side, warmups, repeats)
     finally:
-        torch.set_num_threads(threads)
+        torch.set_num_threads(before)
     figures = [*shares(rates, yardsticks), *_rates(rates, yardsticks)]
     sizes = [f"{name}: {case.dims.features} fields of {case.dims.dim}, {case.told}" for name, case in CASES.items()]
     notes = (
-        f"batch {rows:,}, {THREADS} threads, Adam's step and the embeddings' gradient included; the matrix product is "
+        f"batch {rows:,}, {threads} threads, Adam's step and the embeddings' gradient included; the matrix product is "
         f"{side:,} × {side:,} × {side:,}",
         *sizes,
         "head of all but wukong_small: MLP 512-256",
