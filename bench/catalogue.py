@@ -1,12 +1,23 @@
 """Every benchmark, by name."""
 
 from bench.benchmark import Benchmark
+from bench.micro.dense_speed import DENSE_SPEED
 from bench.micro.loader import LOADER
 from bench.quality.catalogue import QUALITY_CENSUS, QUALITY_FRAPPE, QUALITY_MOVIELENS, WUKONG_ABLATION
 from bench.system.cli_start import CLI_START
 from bench.system.prepare import PREPARE
 from bench.system.throughput import THROUGHPUT
 
-_ALL = (THROUGHPUT, LOADER, PREPARE, CLI_START, QUALITY_FRAPPE, QUALITY_MOVIELENS, QUALITY_CENSUS, WUKONG_ABLATION)
+_ALL = (
+    THROUGHPUT,
+    DENSE_SPEED,
+    LOADER,
+    PREPARE,
+    CLI_START,
+    QUALITY_FRAPPE,
+    QUALITY_MOVIELENS,
+    QUALITY_CENSUS,
+    WUKONG_ABLATION,
+)
 
 BENCHMARKS: dict[str, Benchmark] = {each.name: each for each in _ALL}

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import composed_references as reference
 from block_case import BlockCase
+from torch import Tensor
 
 from ziggurat.interactions.attentive_compression import AttentiveCompression
+from ziggurat.interactions.bilinear_fusion import BilinearFusion
+from ziggurat.interactions.block import Block
 from ziggurat.interactions.compressed_interaction import CompressedInteraction
 from ziggurat.interactions.convolution import Convolution
 from ziggurat.interactions.ensemble import Ensemble
@@ -63,6 +66,25 @@ ALL_FLOPS = (
 MMOE = MMoE.Config(experts=3, expert=ONE, tower=NONE)
 PLE_ONE = PLE.Config(layers=1, shared_experts=1, task_experts=2, expert=ONE, tower=NONE)
 PLE_TWO = PLE.Config(layers=2, shared_experts=2, task_experts=1, expert=ONE, tower=MLP.Config(hidden=(3,)))
+
+
+class Joined(Block):
+    """A fusion of two streams as a block of one input: the first stream's numbers, then the second's."""
+
+    def __init__(self, first: int, second: int, outputs: int, heads: int) -> None:
+        super().__init__()
+        self.cut = [first, second]
+        self.out_features = outputs
+        self.fusion = BilinearFusion(first, second, outputs, heads)
+
+    def forward(self, inputs_BN: Tensor) -> Tensor:
+        return self.fusion(*inputs_BN.split(self.cut, dim=1))
+
+    def matmul_flops(self) -> int:
+        return self.fusion.matmul_flops()
+
+    def elementwise_flops(self) -> int:
+        return self.fusion.elementwise_flops()
 
 
 def ensemble(blocks: tuple[object, ...], combine: str = "concat", shortcut: bool = True) -> Ensemble.Config:
@@ -206,6 +228,22 @@ CASES = [
         reference.by_row(reference.compressed_interaction),
         (7, 4),
         4 * (2 * (9 * 2 + 6 * 5) + (9 + 6)),
+    ),
+    BlockCase(
+        "bilinear-fusion",
+        (9,),
+        lambda: Joined(4, 5, 2, heads=1),
+        reference.by_row(reference.joined),
+        (2,),
+        2 * (9 * 2 + 4 * 5 * 2) + (2 * 5 + 1) * 2,
+    ),
+    BlockCase(
+        "bilinear-fusion-heads",
+        (10,),
+        lambda: Joined(4, 6, 3, heads=2),
+        reference.by_row(reference.joined),
+        (3,),
+        2 * (10 * 3 + 2 * (2 * 3 * 3)) + (2 * 6 + 1) * 3,
     ),
     BlockCase(
         "ensemble-concat",

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ziggurat.interactions.attentive_compression import AttentiveCompression
+from ziggurat.interactions.bilinear_fusion import BilinearFusion
 from ziggurat.interactions.compressed_interaction import CompressedInteraction
 from ziggurat.interactions.convolution import Convolution
 from ziggurat.interactions.ensemble import Ensemble
@@ -167,6 +168,23 @@ def masked_fields(block: MaskedFields, row_FD: Tensor) -> Tensor:
 
 def gate(block: Gate, row: Tensor) -> Tensor:
     return row * 2 / (1 + torch.exp(-mlp(block.mlp, row)))
+
+
+def fusion(block: BilinearFusion, first: Tensor, second: Tensor) -> Tensor:
+    """Every product of a number of one stream with a number of the same head of the other, task by task."""
+    tasks, wide, other = block.out_features, len(first) // block.heads, len(second) // block.heads
+    totals = list(affine(block.first, first) + affine(block.second, second))
+    for h in range(block.heads):
+        for i in range(wide):
+            for j in range(other):
+                for t in range(tasks):
+                    weight = block.pairs_HIJT[h, i, j * tasks + t]
+                    totals[t] = totals[t] + weight * first[h * wide + i] * second[h * other + j]
+    return torch.stack(totals)
+
+
+def joined(block: Any, row: Tensor) -> Tensor:
+    return fusion(block.fusion, *row.split(block.cut))
 
 
 def compressed_interaction(block: CompressedInteraction, row_FD: Tensor) -> Tensor:

@@ -224,7 +224,7 @@ def mmoe_head(inputs: int) -> int:
     return 2 * stacked(inputs, 6) + inputs * 2 + stacked(6, 6, 1)
 
 
-@pytest.mark.parametrize("name", ["deepfm", "dcn_v2"])
+@pytest.mark.parametrize("name", ["deepfm", "dcn_v2", "wukong", "dhen-concat"])
 def test_compiled_model_gives_the_same_logits(name: str) -> None:
     """Traced and differentiated whole by the compiler's front end, without graph breaks."""
     config = CONFIGS[name]

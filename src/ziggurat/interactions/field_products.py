@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from ziggurat.interactions.attentive_compression import AttentiveCompression
 from ziggurat.interactions.block import Block
+from ziggurat.interactions.gram import gram
+from ziggurat.interactions.linear_compression import mix_fields
 from ziggurat.interactions.mlp import MLP
 
 
@@ -45,12 +47,11 @@ class FieldProducts(Block):
             self.mixtures_FK = nn.Parameter(torch.randn(features, rank) * features**-0.5)
 
     def forward(self, emb_BFD: Tensor) -> Tensor:
-        emb_BDF = emb_BFD.transpose(1, 2)
         if self.attention is not None:
-            return torch.bmm(emb_BFD, torch.bmm(emb_BDF, self.attention(emb_BFD)))
+            return torch.bmm(emb_BFD, torch.bmm(emb_BFD.transpose(1, 2), self.attention(emb_BFD)))
         if self.mixtures_FK is not None:
-            return torch.bmm(emb_BFD, emb_BDF @ self.mixtures_FK)
-        return torch.bmm(emb_BFD, emb_BDF)
+            return torch.bmm(emb_BFD, mix_fields(self.mixtures_FK.T, emb_BFD).transpose(1, 2))
+        return gram(emb_BFD)
 
     def matmul_flops(self) -> int:
         products = 2 * self.features * self.columns * self.dim

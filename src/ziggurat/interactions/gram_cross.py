@@ -13,6 +13,8 @@ from torch import Tensor, nn
 
 from ziggurat.core.config import Config
 from ziggurat.interactions.block import Block
+from ziggurat.interactions.gram import gram
+from ziggurat.interactions.linear_compression import mix_fields
 
 
 class GramCross(Block):
@@ -44,8 +46,7 @@ class GramCross(Block):
         self.bias_FD = nn.Parameter(torch.zeros(config.outputs, dim))
 
     def forward(self, emb_BFD: Tensor) -> Tensor:
-        gram_BDD = torch.bmm(emb_BFD.transpose(1, 2), emb_BFD)  # symmetric, so W G is (G Wᵀ)ᵀ
-        return self.mixture(gram_BDD).transpose(1, 2) + self.bias_FD
+        return mix_fields(self.mixture.weight, gram(emb_BFD.transpose(1, 2))) + self.bias_FD
 
     def matmul_flops(self) -> int:
         return 2 * self.dim * self.dim * (self.features + self.out_features)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal
 
+import torch
 from pydantic import Field
 from torch import Tensor, nn
 
@@ -42,7 +43,16 @@ class LinearCompression(Block):
         self.mixture = nn.Linear(features, outputs, bias=False)
 
     def forward(self, emb_BFD: Tensor) -> Tensor:
-        return self.mixture(emb_BFD.transpose(1, 2)).transpose(1, 2)
+        return mix_fields(self.mixture.weight, emb_BFD)
 
     def matmul_flops(self) -> int:
         return 2 * self.features * self.out_features * self.dim
+
+
+def mix_fields(weight_OF: Tensor, emb_BFD: Tensor) -> Tensor:
+    """(B, O, D): W X for every row's X.
+
+    One small product a row rather than one tall one over all B·D columns: that would first copy X to have its fields
+    last, forward and backward, and hand every consumer a transposed tensor.
+    """
+    return torch.bmm(weight_OF.expand(len(emb_BFD), -1, -1), emb_BFD)
