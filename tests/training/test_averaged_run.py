@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
 import polars as pl
 import pytest
 import torch
+from torch import nn
 
 from tests.training.conftest import MakeExperiment
 from ziggurat.checkpoint.snapshot import load_snapshot
+from ziggurat.data.loader import Cursor, Loader
 from ziggurat.metrics.binary import BinaryMetrics
 from ziggurat.training import api
+from ziggurat.training.averaged import NORM_BATCHES
+from ziggurat.training.engine import process_group
 from ziggurat.training.journal import read_journal
+from ziggurat.training.recommender import assemble
+from ziggurat.training.state import restore
 
 MODEL: dict[str, Any] = {"name": "dcn_v2", "cross_layers": 2, "deep": {"hidden": [32], "norm": "batch", "dropout": 0.1}}
 
@@ -61,3 +68,31 @@ def test_the_average_is_what_is_judged_and_used(make_experiment: MakeExperiment)
         for split in ("train", "validation", "test")
     )
     assert metrics.compute()["log_loss"] == pytest.approx(everything / rows.height, abs=1e-6)
+
+
+def test_batch_norms_are_measured_with_the_averaged_weights(make_experiment: MakeExperiment) -> None:
+    experiment = make_experiment(model=MODEL, training__epochs=2, training__weight_average=0.95)
+    run = api.train(experiment).run
+    snapshot = run.checkpoints.load(run.checkpoints.resolve("last"))
+    dataset = run.dataset()
+    loader = Loader(dataset.split("train"), dataset.schema, 128, shuffle=True, seed=experiment.training.seed)
+    cpu = torch.device("cpu")
+    with process_group(cpu):
+        recommender = assemble(experiment, dataset.schema, cpu).recommender
+        restore(recommender, snapshot)
+        [norm] = [module for module in recommender.modules() if isinstance(module, nn.BatchNorm1d)]
+        seen: list[torch.Tensor] = []
+        norm.register_forward_pre_hook(lambda _, inputs: seen.append(inputs[0]))
+        recommender.eval()
+        with torch.no_grad():
+            for batch, _ in itertools.islice(loader.epoch(Cursor()), NORM_BATCHES):
+                recommender(batch)
+    assert len(seen) == NORM_BATCHES
+    means, variances = (torch.stack([getattr(x, name)(dim=0) for x in seen]).mean(0) for name in ("mean", "var"))
+    assert norm.running_mean is not None
+    assert norm.running_var is not None
+    torch.testing.assert_close(norm.running_mean, means)
+    torch.testing.assert_close(norm.running_var, variances)
+    # Those of the weights that were trained are others.
+    name = "model.deep.layers.1.running_var"
+    assert not torch.allclose(snapshot.groups["average"][f"dense/{name}"], snapshot.groups["dense"][name], rtol=0.02)
