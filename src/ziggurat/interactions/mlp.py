@@ -23,7 +23,7 @@ class BatchNorm(nn.BatchNorm1d):
     """Batch norm that takes a batch of one row, as an epoch's last may be: one row has no variance, so the running
     statistics stand in for its own and learn nothing from it."""
 
-    def forward(self, input: Tensor) -> Tensor:
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (the name that torch gives it)
         if not self.training or len(input) > 1:
             return super().forward(input)
         return F.batch_norm(input, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
