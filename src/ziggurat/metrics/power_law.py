@@ -1,6 +1,6 @@
 """The power law between compute and loss, L(x) = a + b·x^(−c): fitted, with intervals, and told from noise.
 
-Source of the form: Zhang et al., "Wukong", arXiv 2403.02545, section 5.3, whose y = α + β·x^γ of log-loss relative to a
+Source of the form: Zhang et al., "Wukong", arXiv 2403.02545, whose y = α + β·x^γ of log-loss relative to a
 baseline is the same curve, α and β divided by the baseline's log-loss and γ = −c.
 
 Shape legend: N rungs, R resamples, G exponents on a grid.
