@@ -20,7 +20,6 @@ from ziggurat.features.vocabulary import Vocabulary
 from ziggurat.interactions.block import Block
 from ziggurat.metrics.metric_set import MetricSet
 from ziggurat.models.build import build_model
-from ziggurat.models.model import ModelDims
 from ziggurat.report.compare import compare
 from ziggurat.report.html import write_report
 from ziggurat.report.inputs import (
@@ -37,8 +36,9 @@ from ziggurat.report.inputs import (
 from ziggurat.training.api import evaluate
 from ziggurat.training.experiment import Experiment, to_yaml
 from ziggurat.training.journal import read_journal
-from ziggurat.training.recommender import model_width, tables_of
+from ziggurat.training.recommender import tables_of
 from ziggurat.training.run import Run, open_run
+from ziggurat.training.rungs import dims_of
 
 SPLITS: tuple[Literal["validation", "test"], ...] = ("validation", "test")
 
@@ -135,9 +135,7 @@ def _our_rows(run: Run, metrics: MetricSet) -> list[ComparisonRow]:
 
 
 def _model_size(experiment: Experiment, dataset: Dataset) -> ModelSize:
-    schema = dataset.schema
-    dims = ModelDims(len(schema.dense), len(schema.sparse), model_width(experiment), len(schema.labels))
-    model = build_model(experiment.model, dims)
+    model = build_model(experiment.model, dims_of(experiment, dataset.schema))
     parts = [
         ModelPart(name, sum(p.numel() for p in block.parameters()), block.flops())
         for name, block in model.named_children()
