@@ -71,7 +71,7 @@ def test_a_ladder_is_trained_once_and_told(make_experiment: MakeExperiment, ladd
     assert rungs[1].size.flops - rungs[0].size.flops == 2 * (33 * 12 + 12)
     assert rungs[1].size.dense_parameters - rungs[0].size.dense_parameters == 33 * 12 + 12 + 12
     assert rungs[0].size.table_parameters == 8 * sum(Dataset(next(Path("prepared").iterdir())).schema.rows.values())
-    for rung, run in [(rung, run) for rung in scaled.result.rungs for run in rung.runs]:
+    for rung, run in [(each, run) for each in rungs for run in each.runs]:
         alone = open_run(Path("ladder") / run.folder)
         assert alone.results is not None
         assert run.figures == alone.results["figures"]

@@ -70,8 +70,8 @@ def command(
             progress=progress,
         )  # fmt: skip
     if scaled.signal is not None:
-        done, wanted = sum(len(rung.runs) for rung in scaled.result.rungs), seeds * len(scaled.result.rungs)
-        stopped = f"stopped by {scaled.signal.name}; {done} of {wanted} runs finished"
+        wanted = seeds * len(scaled.result.rungs)
+        stopped = f"stopped by {scaled.signal.name}; {scaled.result.finished_runs} of {wanted} runs finished"
         typer.echo(f"{stopped}, the others' state is saved. Run the same command to go on.", err=True)
         raise typer.Exit(128 + scaled.signal)
     _draw(out or scaled.folder / "scale.html", [scaled.result])

@@ -89,11 +89,15 @@ class ScaleResult:
         return str(self.config["model"]["name"])
 
     @property
+    def finished_runs(self) -> int:
+        return sum(len(rung.runs) for rung in self.rungs)
+
+    @property
     def finished(self) -> tuple[RungResult, ...]:
         """The rungs that have at least one finished run."""
         return tuple(rung for rung in self.rungs if rung.runs)
 
-    def fit(self) -> PowerLawFit | None:
+    def fit(self, resamples: int = 1000) -> PowerLawFit | None:
         """Log-loss over forward FLOPs per example; None with fewer than three rungs.
 
         Raises:
@@ -102,9 +106,8 @@ class ScaleResult:
         rungs = self.finished
         if len(rungs) < FEWEST_RUNGS:
             return None
-        return fit_power_law(
-            [rung.size.flops for rung in rungs], [rung.values(self.split, "log_loss") for rung in rungs]
-        )
+        losses = [rung.values(self.split, "log_loss") for rung in rungs]
+        return fit_power_law([rung.size.flops for rung in rungs], losses, resamples=resamples)
 
     def save(self, folder: Path, fit: PowerLawFit | None = None) -> None:
         """Write ``scale.json`` into ``folder``, whole or not at all."""
