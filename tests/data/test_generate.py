@@ -194,6 +194,33 @@ def test_labels_follow_the_planted_structure(tmp_path: Path) -> None:
     assert held_out_auc(crossed) == pytest.approx(truth["bayes_auc"], abs=0.008)
 
 
+def test_products_of_many_columns_by_hand() -> None:
+    """The logit of a term of four: the product of the latent vectors' directions, summed over both dimensions."""
+    names = ("a", "b", "c", "d")
+    config = GeneratorConfig(
+        rows=2_000,
+        labels=(LabelColumn(name="y", first_order=0, high_order=1.5),),
+        categorical=tuple(CategoricalColumn(name=name, cardinality=5, exponent=0.0) for name in names),
+        products=(names,),
+    )
+    planted = Planted(config)
+    random = np.random.default_rng(0)
+    ids = {name: random.integers(-1, 5, 2_000) for name in names}
+    logits = planted.logits({c.name: planted.of_ids(c, ids[c.name]) for c in config.categorical})[0]
+    weight = planted.weights_TW[0][-1]
+    expected = np.zeros(2_000)
+    for dim in range(2):
+        factors = np.ones(2_000)
+        for name in names:
+            latent = planted.latents[name][ids[name] + 1].astype(np.float64)
+            length = np.hypot(*latent.T)
+            factors *= np.divide(latent[:, dim] * np.sqrt(2), length, out=np.zeros(2_000), where=length > 0)
+        expected += factors
+    np.testing.assert_allclose(logits, 1.5 * weight * expected / np.sqrt(2), rtol=2e-5, atol=1e-6)
+    assert (logits[np.any([ids[name] < 0 for name in names], axis=0)] == 0).all()
+    assert list(planted.describe()[0]["weights"]) == [*names, "a x b x c x d"]
+
+
 def test_a_numbers_effect_follows_from_the_visible_value() -> None:
     """Rounding must not hide what decides the label: equal visible values, equal effects."""
     column = NumericColumn(name="x", median=3, spread=1.0, integer=True, missing=0.2)
@@ -225,6 +252,8 @@ def test_ids_of_great_cardinality() -> None:
     [
         ({"rows": 0}, "rows"),
         ({"pairs": [("a", "nope")]}, "'nope', which is no feature"),
+        ({"products": [("a", "a", "a")]}, "give four columns or more"),
+        ({"products": [("a", "a", "a", "b")]}, "'b', which is no feature"),
         ({"many": [{"name": "a", "cardinality": 3}]}, "two columns have the name 'a'"),
         ({"many": [{"name": "m", "cardinality": 3, "ids_of": "q"}]}, "ids_of names 'q'"),
         ({"many": [{"name": "m", "cardinality": 3, "shortest": 9}]}, "shortest 9 is above longest 8"),

@@ -78,6 +78,8 @@ class LabelColumn(Config):
     """Weight of the planted pairs."""
     third_order: float = Field(default=0.0, ge=0)
     """Weight of the planted triples."""
+    high_order: float = Field(default=0.0, ge=0)
+    """Weight of the planted products of four columns and more."""
 
 
 class GeneratorConfig(Config):
@@ -99,6 +101,8 @@ class GeneratorConfig(Config):
     """Pairs of columns whose latent vectors interact."""
     triples: tuple[tuple[str, str, str], ...] = ()
     """Triples of columns that interact."""
+    products: tuple[tuple[str, ...], ...] = ()
+    """Groups of four columns or more that interact, the directions of their latent vectors multiplied."""
     time: str | None = None
     """Name of a column of Unix seconds that never fall."""
     rows_per_second: float = Field(default=2.0, gt=0)
@@ -120,9 +124,14 @@ class GeneratorConfig(Config):
         names = [*(column.name for column in (*self.labels, *self.features)), *([self.time] if self.time else [])]
         if twice := duplicates(names):
             raise ValueError(f"two columns have the name {twice[0]!r}")
-        for name in (name for group in (*self.pairs, *self.triples) for name in group):
+        for name in (name for group in (*self.pairs, *self.triples, *self.products) for name in group):
             if name not in features:
-                raise ValueError(f"pairs and triples name {name!r}, which is no feature column")
+                raise ValueError(f"pairs, triples and products name {name!r}, which is no feature column")
+        for group in self.products:
+            if len(group) < 4:
+                raise ValueError(
+                    f"products holds {list(group)}: give four columns or more; fewer are pairs and triples"
+                )
         categories = {column.name: column for column in self.categorical}
         for column in self.many:
             if column.shortest > column.longest:

@@ -170,7 +170,7 @@ def _fit(x_N: Floats, y_N: Floats, sigma_N: Floats, exact: float = 1e-12) -> Pow
         residuals, start, cast("Any", slopes), bounds=bounds, ftol=exact, xtol=exact, gtol=exact
     )
     floor, height, exponent = float(found.x[0]), math.exp(found.x[1]), math.exp(found.x[2])
-    return PowerLaw(floor, height * middle**exponent, exponent)
+    return PowerLaw(floor if floor > 1e-9 * float(y_N.mean()) else 0.0, height * middle**exponent, exponent)
 
 
 def _profile(u_N: Floats, y_N: Floats, sigma_N: Floats) -> tuple[float, float, float]:

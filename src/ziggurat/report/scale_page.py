@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ziggurat.core.errors import ConfigError
 from ziggurat.core.files import atomic_file
-from ziggurat.metrics.power_law import PowerLawFit
+from ziggurat.metrics.power_law import PowerLaw, PowerLawFit
 from ziggurat.report import numbers
 from ziggurat.report.charts import legend
 from ziggurat.report.html import page
@@ -115,7 +115,11 @@ def _drawing(ladders: Sequence[Ladder]) -> Html:
         "of the resampled laws lie."
     )
     laws = [ladder for ladder in ladders if ladder.fit is not None]
-    formulas = [el("p", f"{ladder.title}: " if len(ladders) > 1 else "", _formula(ladder.fit)) for ladder in laws]
+    formulas = [
+        el("p", f"{ladder.title}: " if len(ladders) > 1 else "", _formula(ladder.fit.law))
+        for ladder in laws
+        if ladder.fit is not None and ladder.fit.visible is not False
+    ]
     return section(
         "law",
         "The law",
@@ -132,11 +136,7 @@ def _drawing(ladders: Sequence[Ladder]) -> Html:
     )
 
 
-def _formula(fit: PowerLawFit | None) -> Html:
-    assert fit is not None
-    law = fit.law
-    if law.scale == 0:
-        return join(["log-loss = ", numbers.figure(law.floor)])
+def _formula(law: PowerLaw) -> Html:
     power = el("sup", f"−{law.exponent:.3g}")
     return join(["log-loss = ", numbers.figure(law.floor), " + ", numbers.short(law.scale), " · FLOPs", power])
 
