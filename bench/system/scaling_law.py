@@ -1,9 +1,10 @@
 """Wukong, DCN-V2 and DLRM in growing sizes on a log whose labels need interactions of up to eight columns.
 
-The log is generated: ids whose latent vectors are multiplied in pairs, in triples and in products of four, six and
-eight. The groups are nested, so that a model finds the large ones by way of the small. Each model climbs its own ladder
-through `ziggurat.training.scale`; all see the same rows in the same order. The ladders lie in the cache, named after
-the code that trains them: an interrupted measurement goes on where it stopped, and never with other code.
+The log is generated: ids whose latent vectors are multiplied dim by dim in groups of up to eight columns, and whose
+likenesses in twos are multiplied with each other, as where a user takes to an item and the item to the hour. The groups
+are nested, so that a model finds the large ones by way of the small. Each model climbs its own ladder through
+`ziggurat.training.scale`; all see the same rows in the same order. The ladders lie in the cache, named after the code
+that trains them: an interrupted measurement goes on where it stopped, and never with other code.
 """
 
 from __future__ import annotations
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 COLUMNS = 12
 IDS = 10
-ORDERS = (4, 6, 8)
 DIM = 16
 DECADE = 10.0
 LEAST_FALL = 0.01  # percent: what flattens or rises counts as this much, so that a ratio to it is finite
@@ -35,7 +35,7 @@ RIVALS = ("dcn_v2", "dlrm")
 
 MODELS: dict[str, dict[str, Any]] = {
     "wukong": {
-        "name": "wukong", "layers": 1, "fm_outputs": 4, "linear_outputs": 4, "rank": 4, "fm_mlp": {"hidden": [32]},
+        "name": "wukong", "layers": 1, "fm_outputs": 6, "linear_outputs": 6, "rank": 6, "fm_mlp": {"hidden": [32]},
         "head": {"bottom": {"hidden": [32]}},
     },
     "dcn_v2": {"name": "dcn_v2", "cross_layers": 1, "rank": 16, "deep": {"hidden": [16]}},
@@ -77,7 +77,7 @@ def _measured(context: Context, extent: Extent, log: Path, bayes: float, place: 
     context.say(f"drew {place / 'scale.html'}")
     notes = (
         f"{extent.rows:,} generated rows of {COLUMNS} columns of {IDS} ids, {extent.epochs} epochs, batch "
-        f"{extent.batch_size:,}; planted: pairs, triples and products of {', '.join(map(str, ORDERS))} columns",
+        f"{extent.batch_size:,}; planted: groups of two to eight columns",
         f"the best possible log-loss is {bayes:.4f}",
         *(_told(name, result, fits[name]) for name, result in results.items()),
     )
@@ -183,16 +183,17 @@ def shape(rows: int) -> GeneratorConfig:
     """The log: neighbours in a ring of columns interact, in twos, threes, fours, sixes and eights."""
     names = [f"c{k}" for k in range(COLUMNS)]
 
-    def groups(size: int, step: int) -> list[tuple[str, ...]]:
-        return [tuple(names[(start + k) % COLUMNS] for k in range(size)) for start in range(0, COLUMNS, step)]
+    def groups(size: int, step: int, first: int = 0) -> list[tuple[str, ...]]:
+        return [tuple(names[(start + k) % COLUMNS] for k in range(size)) for start in range(first, COLUMNS, step)]
 
     return GeneratorConfig(
         rows=rows,
-        labels=(LabelColumn(name="y", rate=0.5, first_order=0.3, second_order=2.0, third_order=1.5, high_order=2.0),),
+        labels=(LabelColumn(name="y", rate=0.5, first_order=0.3, second_order=1.5, third_order=1.0, high_order=3.0),),
         categorical=tuple(CategoricalColumn(name=name, cardinality=IDS, exponent=0.3) for name in names),
         pairs=tuple((group[0], group[1]) for group in groups(2, 1)),
         triples=tuple((group[0], group[1], group[2]) for group in groups(3, 2)),
-        products=tuple(group for size in ORDERS for group in groups(size, 4)),
+        products=(*groups(4, 4), *groups(6, 4)),
+        likenesses=(*groups(4, 4, 2), *groups(6, 4), *groups(8, 4)),
         format="parquet",
     )
 
