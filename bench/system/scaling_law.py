@@ -129,10 +129,10 @@ def _climbed(context: Context, name: str, extent: Extent, log: Path, place: Path
     from ziggurat.training.scale import scale
 
     config = parse_config(Experiment, experiment(log, MODELS[name], extent))
-    prepared = context.cache / f"{log.stem}-prepared"
     scaled = scale(
-        config, place / name, rungs=extent.rungs[name], seeds=extent.seeds, prepared=prepared, progress=Said(context)
-    )
+        config, place / name, rungs=extent.rungs[name], seeds=extent.seeds, prepared=place / "prepared",
+        progress=Said(context),
+    )  # fmt: skip
     if scaled.signal is not None:
         raise KeyboardInterrupt
     return scaled.result
