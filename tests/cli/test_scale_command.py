@@ -44,9 +44,13 @@ def test_ladders_are_trained_drawn_and_compared(make_experiment: MakeExperiment,
     assert "Rungs of wide_deep" in page
 
 
-def test_misuse_is_explained(tmp_path: Path) -> None:
+def test_misuse_is_explained(make_experiment: MakeExperiment, tmp_path: Path) -> None:
+    config = tmp_path / "small.yaml"
+    config.write_text(to_yaml(make_experiment()))
     with pytest.raises(ConfigError, match=r"scale takes one config, received one two\n  mend: .* add --compare"):
         run("one", "two")
+    with pytest.raises(ConfigError, match="a power law has three constants, and the ladder has 2 rungs"):
+        run(config, "--rungs", "2")
     with pytest.raises(RunFolderError, match="no ladder"):
         run("--compare", tmp_path)
     with pytest.raises(DataError, match="is a folder"):

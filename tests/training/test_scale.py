@@ -142,6 +142,28 @@ def test_a_signal_keeps_what_is_done_and_the_ladder_goes_on(
     assert gone_on.result.rungs[1].runs[0].figures == whole.results["figures"]
 
 
+def test_a_signal_in_a_runs_last_step_stops_the_ladder(make_experiment: MakeExperiment, ladder: Path) -> None:
+    class Impatient(Silent):
+        """Presses Ctrl-C once, when the last rows of the first run are trained."""
+
+        pressed = False
+
+        def start(self, stage: str, total: float | None, unit: str) -> None:
+            self.stage, self.total = stage, total
+
+        def advance(self, done: float, **figures: float | str) -> None:
+            if self.stage == "train" and done == self.total and not self.pressed:
+                self.pressed = True
+                os.kill(os.getpid(), signal.SIGINT)
+
+    experiment = make_experiment(training__max_steps=2)
+    scaled = scale(experiment, "ladder", seeds=1, ladder=ladder, progress=Impatient())
+    assert scaled.signal == signal.SIGINT
+    assert [len(rung.runs) for rung in scaled.result.rungs] == [1, 0, 0]
+    assert scaled.result == ScaleResult.load("ladder")
+    assert scale(experiment, "ladder", seeds=1, ladder=ladder).signal is None
+
+
 def test_a_models_own_ladder_is_climbed(make_experiment: MakeExperiment) -> None:
     model = {"name": "wukong", "layers": 1, "fm_outputs": 2, "linear_outputs": 2, "rank": 2, "fm_mlp": {"hidden": [8]}}
     experiment = make_experiment(model=model, training__max_steps=4)

@@ -30,7 +30,7 @@ def command(
     data: DataFolder = None,
     prepared: PreparedTo = None,
     run: Annotated[Path | None, typer.Option(help="Folder of the ladder; default: runs/NAME-scale.")] = None,
-    rungs: Annotated[int, typer.Option(min=3, help="Sizes of the model's own ladder.")] = 5,
+    rungs: Annotated[int, typer.Option(min=1, help="Sizes of the model's own ladder; three or more.")] = 5,
     seeds: Annotated[int, typer.Option(min=1, help="Runs of each size.")] = 2,
     split: Annotated[SplitName, typer.Option(help="Which rows the law is fitted on.")] = SplitName.TEST,
     ladder: Annotated[Path | None, typer.Option(help="YAML list with each size's keys, in place of --rungs.")] = None,
