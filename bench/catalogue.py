@@ -6,11 +6,13 @@ from bench.micro.loader import LOADER
 from bench.quality.catalogue import QUALITY_CENSUS, QUALITY_FRAPPE, QUALITY_MOVIELENS, WUKONG_ABLATION
 from bench.system.cli_start import CLI_START
 from bench.system.prepare import PREPARE
+from bench.system.scaling_law import SCALING_LAW
 from bench.system.throughput import THROUGHPUT
 
 _ALL = (
     THROUGHPUT,
     DENSE_SPEED,
+    SCALING_LAW,
     LOADER,
     PREPARE,
     CLI_START,

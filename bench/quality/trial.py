@@ -9,16 +9,16 @@ import json
 import sys
 import tempfile
 import time
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from ziggurat.core.config import parse_config
 from ziggurat.core.files import write_json
 from ziggurat.data.dataset import Dataset
-from ziggurat.models.build import build_model
 from ziggurat.training import api
 from ziggurat.training.experiment import Experiment
-from ziggurat.training.recommender import model_dims
+from ziggurat.training.rungs import size_of
 
 
 def train(spec: dict[str, Any], scratch: Path) -> dict[str, Any]:
@@ -33,17 +33,14 @@ def train(spec: dict[str, Any], scratch: Path) -> dict[str, Any]:
     outcome = api.train(experiment, scratch / "run", prepared=dataset.folder)
     assert outcome.results is not None
     seconds = time.perf_counter() - started
-    layout = experiment.layout(dataset.schema)
-    model = build_model(experiment.model, model_dims(layout))
+    size = size_of(experiment, dataset.schema)
     rows = {split: api.evaluate(outcome.run, split).compute() for split in ("validation", "test")}
     return {
         "figures": rows,
         "seconds": seconds,
         "steps": outcome.step,
         "best_step": (outcome.run.checkpoints.best() or {}).get("step"),
-        "dense_parameters": model.parameter_count(),
-        "table_parameters": sum(table.rows * table.dim for table in layout.tables),
-        "flops": model.flops(),
+        **asdict(size),
     }
 
 

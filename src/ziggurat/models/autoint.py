@@ -5,7 +5,7 @@ Shape legend: B rows, F fields, D embedding dim, T tasks.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 from torch import Tensor
@@ -26,6 +26,9 @@ class AutoInt(Model):
     class Config(ModelSettings):
         """The interacting layers and the deep part."""
 
+        depths: ClassVar[tuple[int, ...]] = (1, 2, 4)
+        widening: ClassVar[float] = 2**0.5
+
         name: Literal["autoint"] = "autoint"
 
         layers: Annotated[int, Field(ge=1)] = 3
@@ -42,6 +45,9 @@ class AutoInt(Model):
 
         deep: MLP.Config | None = MLP.Config()
         """Hidden layers of the MLP; null leaves it out: plain AutoInt."""
+
+        def deeper(self, times: int) -> AutoInt.Config:
+            return self.model_copy(update={"layers": times * self.layers})
 
     def __init__(self, config: AutoInt.Config, dims: ModelDims) -> None:
         super().__init__(dims)

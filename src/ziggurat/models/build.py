@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 from pydantic import Field
 
+from ziggurat.core.errors import ConfigError
 from ziggurat.models.autoint import AutoInt
 from ziggurat.models.dcn_v2 import DCNv2
 from ziggurat.models.deepfm import DeepFM
@@ -55,6 +56,26 @@ _MODELS: dict[str, Callable[[Any, ModelDims], Model]] = {
     "dhen": DHEN,
     "wukong": Wukong,
 }
+
+
+def ladder_of(config: ModelConfig, rungs: int) -> list[ModelConfig]:
+    """The model of ``config`` and ``rungs - 1`` larger ones, as :meth:`ModelSettings.ladder` grows it.
+
+    Raises:
+        ConfigError: it has nothing that could grow; the models that have are named.
+    """
+    found = config.ladder(rungs)
+    if not found:
+        raise ConfigError(
+            f"model {config.name} has no sizes to grow, so there is no ladder of it",
+            f"choose one of {', '.join(models_with_ladder())}, or give the rungs yourself with --ladder FILE",
+        )
+    return list(found)
+
+
+def models_with_ladder() -> list[str]:
+    """Names of the models that :func:`ladder_of` grows."""
+    return [kind().name for kind in get_args(get_args(ModelConfig)[0]) if kind().ladder(2)]
 
 
 def build_model(config: ModelConfig, dims: ModelDims) -> Model:

@@ -12,6 +12,7 @@ from torch import Tensor
 from ziggurat.interactions.factorization_machine import FactorizationMachine
 from ziggurat.interactions.linear import Linear
 from ziggurat.interactions.mlp import MLP
+from ziggurat.models.growth import deeper
 from ziggurat.models.model import Model, ModelDims, ModelSettings, field_vectors, lay_flat, one_by_one
 
 
@@ -34,6 +35,9 @@ class DeepFM(Model):
 
         deep: MLP.Config = MLP.Config()
         """Hidden layers of the MLP; one linear layer to the logits follows."""
+
+        def deeper(self, times: int) -> DeepFM.Config:
+            return self.model_copy(update={"deep": deeper(self.deep, times)})
 
     def __init__(self, config: DeepFM.Config, dims: ModelDims) -> None:
         super().__init__(dims)

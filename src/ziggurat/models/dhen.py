@@ -5,7 +5,7 @@ Shape legend: B rows, F fields, D embedding dim, T tasks.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 from torch import Tensor
@@ -32,6 +32,9 @@ class DHEN(Model):
     class Config(ModelSettings):
         """The layer, how often it is stacked, and what stands before and behind."""
 
+        depths: ClassVar[tuple[int, ...]] = (1, 2, 4)
+        widening: ClassVar[float] = 2**0.5
+
         name: Literal["dhen"] = "dhen"
 
         layer: Ensemble.Config = Ensemble.Config(
@@ -50,6 +53,9 @@ class DHEN(Model):
 
         head: HeadConfig = SharedBottom.Config()
         """From the last layer, laid flat, to the logits."""
+
+        def deeper(self, times: int) -> DHEN.Config:
+            return self.model_copy(update={"layers": times * self.layers})
 
     def __init__(self, config: DHEN.Config, dims: ModelDims) -> None:
         super().__init__(dims)

@@ -10,6 +10,7 @@ from typing import Literal
 from torch import Tensor
 
 from ziggurat.interactions.shared_bottom import SharedBottom
+from ziggurat.models.growth import deeper
 from ziggurat.models.heads import HeadConfig, build_head
 from ziggurat.models.model import Model, ModelDims, ModelSettings, lay_flat
 
@@ -28,6 +29,11 @@ class DNN(Model):
 
         head: HeadConfig = SharedBottom.Config()
         """From the row laid flat to the logits."""
+
+        def deeper(self, times: int) -> DNN.Config:
+            part = "bottom" if isinstance(self.head, SharedBottom.Config) else "expert"
+            grown = deeper(getattr(self.head, part), times)
+            return self.model_copy(update={"head": self.head.model_copy(update={part: grown})})
 
     def __init__(self, config: DNN.Config, dims: ModelDims) -> None:
         super().__init__(dims)

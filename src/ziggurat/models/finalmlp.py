@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from ziggurat.interactions.bilinear_fusion import BilinearFusion
 from ziggurat.interactions.gate import Gate
 from ziggurat.interactions.mlp import MLP
+from ziggurat.models.growth import deeper
 from ziggurat.models.model import Model, ModelDims, ModelSettings, lay_flat
 
 
@@ -43,6 +44,9 @@ class FinalMLP(Model):
 
         heads: Annotated[int, Field(ge=1)] = 1
         """Heads of the fusion; they divide the last width of both streams."""
+
+        def deeper(self, times: int) -> FinalMLP.Config:
+            return self.model_copy(update={"first": deeper(self.first, times), "second": deeper(self.second, times)})
 
     def __init__(self, config: FinalMLP.Config, dims: ModelDims) -> None:
         super().__init__(dims)

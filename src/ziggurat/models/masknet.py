@@ -5,7 +5,7 @@ Shape legend: B rows, F fields, D embedding dim, T tasks, N numbers of a row lai
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from ziggurat.interactions.linear import Linear
 from ziggurat.interactions.mask_block import MaskBlock
 from ziggurat.interactions.mlp import MLP
+from ziggurat.models.growth import repeated
 from ziggurat.models.model import Model, ModelDims, ModelSettings, lay_flat
 
 
@@ -29,6 +30,9 @@ class MaskNet(Model):
     class Config(ModelSettings):
         """The blocks and how they stand."""
 
+        depths: ClassVar[tuple[int, ...]] = (1, 2, 4)
+        widening: ClassVar[float] = 2**0.5
+
         name: Literal["masknet"] = "masknet"
 
         structure: Literal["serial", "parallel"] = "parallel"
@@ -42,6 +46,9 @@ class MaskNet(Model):
 
         deep: MLP.Config = MLP.Config()
         """Parallel only: hidden layers over the blocks' outputs; one linear layer to the logits follows."""
+
+        def deeper(self, times: int) -> MaskNet.Config:
+            return self.model_copy(update={"blocks": repeated(self.blocks, times)})
 
     def __init__(self, config: MaskNet.Config, dims: ModelDims) -> None:
         super().__init__(dims)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,7 @@ from ziggurat.core.config import Config
 from ziggurat.core.errors import ConfigError
 from ziggurat.interactions.block import Block
 from ziggurat.interactions.numeric_embedding import NumericEmbedding
+from ziggurat.models.growth import wider
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,10 +45,36 @@ class ModelDims:
 class ModelSettings(Config):
     """The base of every model's config."""
 
+    depths: ClassVar[tuple[int, ...]] = (1, 2)
+    """Multiples of its layers through which a ladder grows a model, before it grows wider."""
+    widening: ClassVar[float] = 2.0
+    """How much wider each rung is than the one before, once a ladder's model is as deep as it gets."""
+
     def embedding_dim(self, requested: int, tasks: int = 1) -> int:
         """The embedding dim this model needs, given the one the experiment asks for."""
         del tasks
         return requested
+
+    def deeper(self, times: int) -> Self:
+        """The same model of ``times`` as many layers; itself where it has no layers to set."""
+        del times
+        return self
+
+    def ladder(self, rungs: int) -> list[Self]:
+        """``rungs`` models, from this one on, each of more FLOPs than the one before: first deeper, then wider.
+
+        Fewer rungs are the beginning of more. Empty for a model that has nothing to widen.
+
+        Source: Zhang et al., "Wukong", arXiv 2403.02545, which scales the layers first and then all widths
+        together.
+        """
+        if wider(self, self.widening) == self:
+            return []
+        steps = [self]
+        steps += [found for times in self.depths[1:] if (found := self.deeper(times)) != self]
+        deepest = len(steps)
+        steps += [wider(steps[-1], self.widening**step) for step in range(1, rungs - deepest + 1)]
+        return steps[:rungs]
 
 
 class Model(nn.Module, ABC):

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from ziggurat.interactions.linear import Linear
 from ziggurat.interactions.mlp import MLP
+from ziggurat.models.growth import deeper
 from ziggurat.models.model import Model, ModelDims, ModelSettings, lay_flat
 
 
@@ -29,6 +30,9 @@ class WideDeep(Model):
 
         deep: MLP.Config = MLP.Config()
         """Hidden layers of the MLP; one linear layer to the logits follows."""
+
+        def deeper(self, times: int) -> WideDeep.Config:
+            return self.model_copy(update={"deep": deeper(self.deep, times)})
 
     def __init__(self, config: WideDeep.Config, dims: ModelDims) -> None:
         super().__init__(dims)

@@ -5,7 +5,7 @@ Shape legend: B rows, F fields, D embedding dim, T tasks.
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 from torch import Tensor
@@ -35,6 +35,9 @@ class Wukong(Model):
 
     class Config(ModelSettings):
         """The layers, and what stands before and behind them."""
+
+        depths: ClassVar[tuple[int, ...]] = (1, 2, 4)
+        widening: ClassVar[float] = 2**0.5
 
         name: Literal["wukong"] = "wukong"
 
@@ -67,6 +70,9 @@ class Wukong(Model):
 
         head: HeadConfig = SharedBottom.Config()
         """From the last layer, laid flat, to the logits."""
+
+        def deeper(self, times: int) -> Wukong.Config:
+            return self.model_copy(update={"layers": times * self.layers})
 
         @model_validator(mode="after")
         def _some_block(self) -> Wukong.Config:

@@ -13,6 +13,7 @@ from torch import Tensor
 from ziggurat.interactions.compressed_interaction import CompressedInteraction
 from ziggurat.interactions.linear import Linear
 from ziggurat.interactions.mlp import MLP
+from ziggurat.models.growth import repeated
 from ziggurat.models.model import Model, ModelDims, ModelSettings, field_vectors, lay_flat, one_by_one
 
 
@@ -33,6 +34,9 @@ class XDeepFM(Model):
 
         deep: MLP.Config = MLP.Config()
         """Hidden layers of the MLP; one linear layer to the logits follows."""
+
+        def deeper(self, times: int) -> XDeepFM.Config:
+            return self.model_copy(update={"cin_layers": repeated(self.cin_layers, times)})
 
     def __init__(self, config: XDeepFM.Config, dims: ModelDims) -> None:
         super().__init__(dims)

@@ -58,7 +58,7 @@ class Outcome:
         run: the run folder.
         step: optimizer steps done in all.
         results: the content of ``results.json`` once training has finished, else None.
-        signal: what interrupted training, if anything; the state is saved.
+        signal: what asked training to stop, if anything, be it during the last step; the state is saved.
     """
 
     run: Run
@@ -131,7 +131,7 @@ def train(
         results = run.results
         if stop is not None or results is None:
             results = _finish(run, trainer, time.perf_counter() - started, progress)
-        return Outcome(run, trainer.at.step, results, None)
+        return Outcome(run, trainer.at.step, results, stop.signal if stop else None)
 
 
 def evaluate(

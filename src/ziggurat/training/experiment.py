@@ -131,10 +131,15 @@ def _has_one_id(feature: FeatureConfig) -> bool:
 
 def to_yaml(experiment: Experiment) -> str:
     """The resolved config, every default written out."""
+    return as_yaml(experiment.model_dump(mode="json"))
+
+
+def as_yaml(values: Mapping[str, Any]) -> str:
+    """Plain values as YAML."""
     stream = io.StringIO()
     yaml = YAML()
     yaml.width = 120
-    yaml.dump(experiment.model_dump(mode="json"), stream)
+    yaml.dump(values, stream)
     return stream.getvalue()
 
 
