@@ -35,13 +35,13 @@ RIVALS = ("dcn_v2", "dlrm")
 
 MODELS: dict[str, dict[str, Any]] = {
     "wukong": {
-        "name": "wukong", "layers": 1, "fm_outputs": 6, "linear_outputs": 6, "rank": 6, "fm_mlp": {"hidden": [32]},
-        "head": {"bottom": {"hidden": [32]}},
+        "name": "wukong", "layers": 1, "fm_outputs": 12, "linear_outputs": 12, "rank": 12, "fm_mlp": {"hidden": [64]},
+        "head": {"bottom": {"hidden": [64]}},
     },
-    "dcn_v2": {"name": "dcn_v2", "cross_layers": 1, "rank": 16, "deep": {"hidden": [16]}},
-    "dlrm": {"name": "dlrm", "top": {"hidden": [64, 32]}},
+    "dcn_v2": {"name": "dcn_v2", "cross_layers": 2, "rank": 32, "deep": {"hidden": [64, 32]}},
+    "dlrm": {"name": "dlrm", "top": {"hidden": [128, 64]}},
 }  # fmt: skip
-"""The first rung of each ladder: some 20,000 forward FLOPs per example."""
+"""The first rung of each ladder: some 100,000 forward FLOPs per example or less."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +55,7 @@ class Extent:
     seeds: int
 
 
-FULL = Extent(4_000_000, 2, 1024, {"wukong": 9, "dcn_v2": 9, "dlrm": 6}, 3)
+FULL = Extent(2_400_000, 1, 1024, {"wukong": 8, "dcn_v2": 8, "dlrm": 5}, 2)
 QUICK = Extent(6_000, 1, 1024, dict.fromkeys(MODELS, 3), 2)
 
 
