@@ -1,5 +1,7 @@
 """The boards, and what each has to show."""
 
+from statistics import fmean
+
 from bench.benchmark import Figure, Target
 from bench.quality.quality import Outcomes, published_within, quality
 
@@ -29,7 +31,7 @@ QUALITY_CENSUS = quality(
 )
 
 
-def _published_order(outcomes: Outcomes) -> list[Figure]:
+def published_order(outcomes: Outcomes) -> list[Figure]:
     """How much log-loss worsens without each part, and how far "no FM block" lies above the next worst, in percent."""
     losses = {name: [seed["figures"]["test"]["log_loss"] for seed in seeds] for name, seeds in outcomes.items()}
     worse = {
@@ -50,5 +52,27 @@ WUKONG_ABLATION = quality(
     "Of Wukong's parts the factorization machine block is the one that it can spare least.",
     {"no_fm.above_next": Target(0.0)},
     name="wukong_ablation",
-    derive=_published_order,
+    derive=published_order,
+)
+
+
+def best_pair(outcomes: Outcomes) -> list[Figure]:
+    """How far the best ensemble's NE lies below the best single block's, in percent; both are chosen on validation."""
+
+    def chosen(names: list[str]) -> str:
+        return min(names, key=lambda name: fmean(seed["figures"]["validation"]["ne"] for seed in outcomes[name]))
+
+    ensemble, single = chosen([name for name in outcomes if "+" in name]), chosen([n for n in outcomes if "+" not in n])
+    pairs = zip(outcomes[ensemble], outcomes[single], strict=True)
+    gain = tuple(100 * (1 - ours["figures"]["test"]["ne"] / other["figures"]["test"]["ne"]) for ours, other in pairs)
+    names = (f"{ensemble} over {single}", "best")
+    return [Figure(f"{name}.ne_gain", "%", gain, statistic="mean") for name in names]
+
+
+DHEN_ENSEMBLE = quality(
+    "dhen_frappe",
+    "An ensemble of interaction blocks has a lower NE than its best single block at equal FLOPs.",
+    {"best.ne_gain": Target(0.27)},
+    name="dhen_ensemble",
+    derive=best_pair,
 )

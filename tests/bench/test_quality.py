@@ -10,6 +10,7 @@ import pytest
 from bench.benchmark import Figure, Target, judge
 from bench.plots import draw_board
 from bench.quality.board import BOARDS, Entry, load_board, merged
+from bench.quality.catalogue import DHEN_ENSEMBLE, best_pair, published_order
 from bench.quality.quality import published_within
 from bench.quality.search import draw
 from bench.quality.stand_in import stand_in
@@ -109,3 +110,29 @@ def test_a_mean_is_judged_where_the_mean_is_claimed() -> None:
     assert judge(targets, (Figure("x", "", skewed, statistic="mean"),)).holds
     assert not judge(targets, (Figure("x", "", skewed),)).holds
     assert Figure.from_json(Figure("x", "", skewed, statistic="mean").to_json()).statistic == "mean"
+
+
+def outcome(validation: float, test: float) -> dict[str, object]:
+    return {"figures": {"validation": {"ne": validation}, "test": {"ne": test, "log_loss": test}}}
+
+
+def test_the_pair_that_is_compared_is_chosen_on_validation() -> None:
+    outcomes = {
+        "a": [outcome(0.5, 0.4), outcome(0.5, 0.4)],
+        "b": [outcome(0.4, 0.5), outcome(0.4, 0.8)],
+        "a+b": [outcome(0.3, 0.45), outcome(0.3, 0.6)],
+        "a+c": [outcome(0.35, 0.1), outcome(0.35, 0.1)],
+    }
+    assert DHEN_ENSEMBLE.layout == "board"
+    first, second = best_pair(outcomes)
+    assert (first.name, second.name) == ("a+b over b.ne_gain", "best.ne_gain")
+    assert first.samples == second.samples == pytest.approx((10.0, 25.0))
+
+
+def test_the_ablation_is_in_percent_of_the_whole_models_loss() -> None:
+    losses = {"whole": 0.1, "no_fm": 0.13, "no_shortcut": 0.11, "no_linear": 0.12, "no_linear_no_shortcut": 0.2}
+    figures = {f.name: f.value for f in published_order({name: [outcome(0, loss)] for name, loss in losses.items()})}
+    assert figures == pytest.approx({
+        "no_fm.worse": 30, "no_shortcut.worse": 10, "no_linear.worse": 20, "no_linear_no_shortcut.worse": 100,
+        "no_fm.above_next": 10,
+    })  # fmt: skip
