@@ -24,28 +24,35 @@ class Target:
         return value / self.bound if self.direction == "at least" else self.bound / value
 
     def text(self, unit: str) -> str:
-        return f"{'≥' if self.direction == 'at least' else '≤'} {number(self.bound)}{_spaced(unit)}"
+        return f"{'≥' if self.direction == 'at least' else '≤'} {_digits(self.bound, 5)}{_spaced(unit)}"
 
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One measured quantity: every sample is kept, the median speaks.
+    """One measured quantity: every sample is kept, the median speaks, or the mean where that is what is claimed.
 
     Attributes:
-        name: unique in its benchmark; the key of its target.
+        name: unique in its benchmark; the key of its target. On a board ``model.figure``.
         unit: ``rows/s``, ``x``, ``s``, ``GiB``, ...
-        samples: one value a round, in order.
+        samples: one value a round or a seed, in order.
         note: what a reader must know beside the number.
+        statistic: which of the samples' statistics is judged.
     """
 
     name: str
     unit: str
     samples: tuple[float, ...]
     note: str = ""
+    statistic: Literal["median", "mean"] = "median"
 
     @property
     def median(self) -> float:
         return statistics.median(self.samples)
+
+    @property
+    def value(self) -> float:
+        """The statistic that is judged."""
+        return self.median if self.statistic == "median" else statistics.fmean(self.samples)
 
     @property
     def spread(self) -> tuple[float, float]:
@@ -65,11 +72,13 @@ class Figure:
             "high": high,
             "samples": list(self.samples),
             "note": self.note,
+            **({"mean": self.value} if self.statistic == "mean" else {}),
         }
 
     @classmethod
     def from_json(cls, values: Mapping[str, Any]) -> Figure:
-        return cls(values["name"], values["unit"], tuple(values["samples"]), values["note"])
+        statistic: Literal["median", "mean"] = "mean" if "mean" in values else "median"
+        return cls(values["name"], values["unit"], tuple(values["samples"]), values["note"], statistic)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +126,7 @@ class Benchmark:
         targets: figure name -> what it has to reach.
         depends_on: files and folders, relative to the repository, whose change makes a stored result stale.
         run: measures.
+        layout: ``list``: a line a figure; ``board``: a line a model, a column a figure.
     """
 
     name: str
@@ -124,6 +134,7 @@ class Benchmark:
     targets: Mapping[str, Target]
     depends_on: tuple[str, ...]
     run: Callable[[Context], Result]
+    layout: Literal["list", "board"] = "list"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +147,7 @@ class Verdict:
 
 
 def judge(targets: Mapping[str, Target], figures: tuple[Figure, ...]) -> Verdict:
-    """Compare medians with targets; a target whose figure is missing falls short.
+    """Compare figures with targets; a target whose figure is missing falls short.
 
     Args:
         targets: figure name -> target; at least one.
@@ -147,17 +158,23 @@ def judge(targets: Mapping[str, Target], figures: tuple[Figure, ...]) -> Verdict
     missing = [name for name in targets if name not in measured]
     if missing:
         return Verdict(False, f"{', '.join(missing)} not measured", targets[missing[0]].text("").strip())
-    tightest = min(targets, key=lambda name: targets[name].margin(measured[name].median))
+    tightest = min(targets, key=lambda name: targets[name].margin(measured[name].value))
     figure, target = measured[tightest], targets[tightest]
-    holds = all(target.holds(measured[name].median) for name, target in targets.items())
-    return Verdict(holds, f"{tightest} {number(figure.median)}{_spaced(figure.unit)}", target.text(figure.unit))
+    holds = all(target.holds(measured[name].value) for name, target in targets.items())
+    return Verdict(
+        holds,
+        f"{tightest} {_digits(figure.value, 3 if figure.statistic == 'median' else 5)}{_spaced(figure.unit)}",
+        target.text(figure.unit),
+    )
 
 
 def number(value: float) -> str:
     """Three significant digits below a thousand, whole numbers with thin groups above: 0.85, 1.2, 41,203."""
-    if abs(value) >= 1000:
-        return f"{value:,.0f}"
-    return f"{value:.3g}"
+    return _digits(value, 3)
+
+
+def _digits(value: float, digits: int) -> str:
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.{digits}g}"
 
 
 def _spaced(unit: str) -> str:

@@ -1,9 +1,32 @@
 """Every benchmark, by name."""
 
 from bench.benchmark import Benchmark
+from bench.micro.dense_speed import DENSE_SPEED
 from bench.micro.loader import LOADER
+from bench.quality.catalogue import (
+    DHEN_ENSEMBLE,
+    QUALITY_CENSUS,
+    QUALITY_FRAPPE,
+    QUALITY_MOVIELENS,
+    WUKONG_ABLATION,
+)
 from bench.system.cli_start import CLI_START
 from bench.system.prepare import PREPARE
+from bench.system.scaling_law import SCALING_LAW
 from bench.system.throughput import THROUGHPUT
 
-BENCHMARKS: dict[str, Benchmark] = {each.name: each for each in (THROUGHPUT, LOADER, PREPARE, CLI_START)}
+_ALL = (
+    THROUGHPUT,
+    DENSE_SPEED,
+    SCALING_LAW,
+    LOADER,
+    PREPARE,
+    CLI_START,
+    QUALITY_FRAPPE,
+    QUALITY_MOVIELENS,
+    QUALITY_CENSUS,
+    WUKONG_ABLATION,
+    DHEN_ENSEMBLE,
+)
+
+BENCHMARKS: dict[str, Benchmark] = {each.name: each for each in _ALL}

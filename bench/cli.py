@@ -12,7 +12,7 @@ from pathlib import Path
 from bench import docs, results
 from bench.benchmark import Benchmark, Context, judge
 from bench.catalogue import BENCHMARKS
-from bench.tables import figures_table, markdown
+from bench.tables import markdown, stored_table
 from ziggurat.core.errors import ZigguratError
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -77,7 +77,7 @@ def _run(benchmark: Benchmark, quick: bool, data: Path | None, root: Path) -> in
     origin = results.origin(benchmark, root)
     result = benchmark.run(Context(quick, data, cache, say))
     stored = results.describe(benchmark, result, origin)
-    print(figures_table(stored["figures"]))
+    print(stored_table(stored))
     for note in result.notes:
         print(f"- {note}")
     verdict = judge(benchmark.targets, result.figures)

@@ -12,8 +12,8 @@ from typing import Any
 
 from bench import results
 from bench.benchmark import Benchmark
-from bench.plots import draw, picture_path
-from bench.tables import figures_table
+from bench.plots import draw, draw_board, picture_path
+from bench.tables import stored_table
 from ziggurat.core.errors import DataError
 from ziggurat.core.files import atomic_file
 
@@ -38,7 +38,8 @@ def rewrite(root: Path, benchmarks: Iterable[Benchmark]) -> bool:
         stored = results.load(root, benchmark.name)
         new = _replace(new, benchmark.name, section(benchmark, stored), path)
         if stored is not None:
-            draw(picture_path(root, benchmark.name), stored["figures"])
+            picture = draw_board if stored.get("layout") == "board" else draw
+            picture(picture_path(root, benchmark.name), stored["figures"])
     if new != old:
         with atomic_file(path) as temporary:
             temporary.write_text(new, encoding="utf-8")
@@ -58,7 +59,7 @@ def section(benchmark: Benchmark, stored: dict[str, Any] | None) -> str:
     )
     notes = "".join(f"\n- {note}" for note in stored["notes"])
     return (
-        f"*{benchmark.claim}*\n\n{figures_table(stored['figures'])}\n"
+        f"*{benchmark.claim}*\n\n{stored_table(stored)}\n"
         + (f"{notes}\n" if notes else "")
         + f"\n![{benchmark.name}](benchmarks/{benchmark.name}.svg)\n"
         + f"\n<sub>{origin}</sub>"

@@ -35,6 +35,39 @@ def draw(path: Path, figures: Sequence[Mapping[str, Any]]) -> None:
             canvas.savefig(temporary, format="svg", metadata={"Date": None})
 
 
+def draw_board(path: Path, figures: Sequence[Mapping[str, Any]]) -> None:
+    """Each model's mean and seeds, a panel a judged figure; a cross is what was published. Same figures, same bytes."""
+    panels: dict[str, list[Mapping[str, Any]]] = {}
+    for figure in figures:
+        if "mean" in figure:
+            panels.setdefault(str(figure["name"]).partition(".")[2], []).append(figure)
+    models = max(len(rows) for rows in panels.values())
+    with mpl.rc_context({"svg.hashsalt": "ziggurat", "font.size": 9}):
+        canvas = Canvas(
+            figsize=(3.2 * len(panels) + 1.5, _ROW_INCHES * (models + 2)), layout="constrained", facecolor="white"
+        )
+        axes: Any = canvas.subplots(1, len(panels), squeeze=False)
+        for place, (panel, (name, rows)) in enumerate(zip(axes[0], panels.items(), strict=True)):
+            _board_panel(panel, name, rows, named=place == 0)
+        with atomic_file(path) as temporary:
+            canvas.savefig(temporary, format="svg", metadata={"Date": None})
+
+
+def _board_panel(panel: Any, name: str, rows: Sequence[Mapping[str, Any]], named: bool) -> None:
+    for place, row in enumerate(rows):
+        panel.plot(row["samples"], [place] * len(row["samples"]), ".", color=_OTHERS, ms=5)
+        panel.plot(row["mean"], place, "o", color=_OURS, ms=5)
+        if row["note"]:
+            panel.plot(float(str(row["note"]).split()[-1]), place, "x", color=_SPREAD, ms=5)
+    names = [str(row["name"]).partition(".")[0] for row in rows]
+    panel.set_yticks(range(len(rows)), names if named else [""] * len(rows))
+    panel.set_xlabel(name)
+    panel.grid(axis="y", color="#eeeeee")
+    panel.set_axisbelow(True)
+    panel.invert_yaxis()
+    panel.spines[["top", "right"]].set_visible(False)
+
+
 def _panel(panel: Any, unit: str, rows: Sequence[Mapping[str, Any]]) -> None:
     for place, row in enumerate(rows):
         median, low, high = (float(row[key]) for key in ("median", "low", "high"))

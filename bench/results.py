@@ -65,12 +65,13 @@ def describe(benchmark: Benchmark, result: Result, origin: dict[str, Any]) -> di
         target = benchmark.targets.get(figure.name)
         entry = figure.to_json()
         entry["target"] = target.text(figure.unit) if target else None
-        entry["holds"] = target.holds(figure.median) if target else None
+        entry["holds"] = target.holds(figure.value) if target else None
         figures.append(entry)
     return {
         "format_version": FORMAT_VERSION,
         "name": benchmark.name,
         "claim": benchmark.claim,
+        "layout": benchmark.layout,
         "holds": verdict.holds,
         "figures": figures,
         "warmups": result.warmups,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,6 +12,39 @@ from bench.benchmark import number
 def figures_table(figures: Sequence[dict[str, Any]]) -> str:
     """The figures of a described result: name, median, middle half, target, verdict, note."""
     return markdown([("figure", "median", "middle half", "target", "", "note"), *map(_row, figures)])
+
+
+def board_table(figures: Sequence[dict[str, Any]]) -> str:
+    """Figures named ``model.figure`` as one line a model: mean ± deviation over the seeds, sizes, targets, verdict."""
+    models: dict[str, dict[str, dict[str, Any]]] = {}
+    for figure in figures:
+        model, _, name = figure["name"].partition(".")
+        models.setdefault(model, {})[name] = figure
+    columns = list(dict.fromkeys(name for row in models.values() for name in row))
+    head = ("model", *columns, "published", "target", "")
+    return markdown([head, *(_board_row(model, columns, row) for model, row in models.items())])
+
+
+def _board_row(model: str, columns: Sequence[str], row: dict[str, dict[str, Any]]) -> tuple[str, ...]:
+    cells = [_cell(row[name]) if name in row else "" for name in columns]
+    published = ", ".join(f"{name} {figure['note'].split()[-1]}" for name, figure in row.items() if figure["note"])
+    targets = ", ".join(f"{name} {figure['target']}" for name, figure in row.items() if figure["target"])
+    verdicts = [figure["holds"] for figure in row.values() if figure["holds"] is not None]
+    verdict = "" if not verdicts else "holds" if all(verdicts) else "falls short"
+    return model, *cells, published, targets, verdict
+
+
+def _cell(figure: dict[str, Any]) -> str:
+    if "mean" not in figure:
+        return number(figure["median"])
+    samples = figure["samples"]
+    spread = f" ± {statistics.stdev(samples):.4f}" if len(samples) > 1 else ""
+    return f"{figure['mean']:.5f}{spread}"
+
+
+def stored_table(stored: dict[str, Any]) -> str:
+    """The figures of a described result in the layout that its benchmark asks for."""
+    return board_table(stored["figures"]) if stored.get("layout") == "board" else figures_table(stored["figures"])
 
 
 def _row(figure: dict[str, Any]) -> tuple[str, ...]:

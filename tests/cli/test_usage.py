@@ -12,7 +12,8 @@ import pytest
 from ziggurat.cli.main import app, main
 
 COMMANDS = (
-    "init", "prepare", "train", "evaluate", "predict", "report", "generate", "schema", "doctor", "datasets get",
+    "init", "prepare", "train", "evaluate", "predict", "report", "scale", "generate", "schema", "doctor",
+    "datasets get",
 )  # fmt: skip
 
 

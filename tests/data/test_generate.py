@@ -194,6 +194,31 @@ def test_labels_follow_the_planted_structure(tmp_path: Path) -> None:
     assert held_out_auc(crossed) == pytest.approx(truth["bayes_auc"], abs=0.008)
 
 
+def test_interactions_of_many_columns_by_hand() -> None:
+    """Four angles: Σ over two dims of Π √2 cos or sin, and a product of two cosines of differences; 0 where missing."""
+    names = ("a", "b", "c", "d")
+    config = GeneratorConfig(
+        rows=2_000,
+        labels=(LabelColumn(name="y", first_order=0, high_order=1.5),),
+        categorical=tuple(CategoricalColumn(name=name, cardinality=5, exponent=0.0) for name in names),
+        products=(names,),
+        likenesses=(names,),
+    )
+    planted = Planted(config)
+    random = np.random.default_rng(0)
+    ids = {name: random.integers(-1, 5, 2_000) for name in names}
+    logits = planted.logits({c.name: planted.of_ids(c, ids[c.name]) for c in config.categorical})[0]
+    latents = {name: planted.latents[name].astype(np.float64)[ids[name] + 1] for name in names}
+    angles = {name: np.arctan2(latent[:, 1], latent[:, 0]) for name, latent in latents.items()}
+    product = sum(np.prod([np.sqrt(2) * part(angle) for angle in angles.values()], axis=0) for part in (np.cos, np.sin))
+    likeness = 2 * np.cos(angles["a"] - angles["b"]) * np.cos(angles["c"] - angles["d"])
+    of_product, of_likeness = planted.weights_TW[0][-2:].astype(np.float64)
+    expected = 1.5 * (of_product * product / np.sqrt(2) + of_likeness * likeness) / np.sqrt(2)
+    missing = np.any([ids[name] < 0 for name in names], axis=0)
+    np.testing.assert_allclose(logits, np.where(missing, 0, expected), rtol=2e-5, atol=1e-5)
+    assert list(planted.describe()[0]["weights"]) == [*names, "a x b x c x d", "(a, b) x (c, d)"]
+
+
 def test_a_numbers_effect_follows_from_the_visible_value() -> None:
     """Rounding must not hide what decides the label: equal visible values, equal effects."""
     column = NumericColumn(name="x", median=3, spread=1.0, integer=True, missing=0.2)
@@ -225,6 +250,9 @@ def test_ids_of_great_cardinality() -> None:
     [
         ({"rows": 0}, "rows"),
         ({"pairs": [("a", "nope")]}, "'nope', which is no feature"),
+        ({"products": [("a", "a", "a")]}, "give four columns or more"),
+        ({"likenesses": [("a", "a", "a", "a", "a")]}, "give four columns, six or more"),
+        ({"products": [("a", "a", "a", "b")]}, "'b', which is no feature"),
         ({"many": [{"name": "a", "cardinality": 3}]}, "two columns have the name 'a'"),
         ({"many": [{"name": "m", "cardinality": 3, "ids_of": "q"}]}, "ids_of names 'q'"),
         ({"many": [{"name": "m", "cardinality": 3, "shortest": 9}]}, "shortest 9 is above longest 8"),

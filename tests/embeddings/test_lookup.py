@@ -19,6 +19,7 @@ from ziggurat.core.schema import Schema
 from ziggurat.core.tables import TableSpec
 from ziggurat.embeddings.config import EmbeddingsConfig, TableConfig, table_specs
 from ziggurat.embeddings.initial import fill_initial
+from ziggurat.embeddings.layout import lay_out
 from ziggurat.embeddings.lookup import EmbeddingLookup
 from ziggurat.embeddings.sharding import inner_name
 from ziggurat.optim.rows import SGD, Adagrad, Adam, RowOptimizerConfig, RowwiseAdagrad
@@ -65,8 +66,8 @@ def make_batch(seed: int, size: int = 8) -> Batch:
 
 
 def make_lookup(config: EmbeddingsConfig, seed: int = 0) -> EmbeddingLookup:
-    tables = table_specs(config, SCHEMA, {"tags": "sum", "history": "mean"})
-    return EmbeddingLookup(SCHEMA, tables, Plan.single_device(t.name for t in tables), CPU, config.dim, seed)
+    layout = lay_out(config, SCHEMA, {"tags": "sum", "history": "mean"})
+    return EmbeddingLookup(layout, Plan.single_device(t.name for t in layout.tables), CPU, seed)
 
 
 def reference(weights: dict[str, Tensor], tables: tuple[TableSpec, ...], batch: Batch) -> Tensor:
@@ -107,7 +108,9 @@ def dense_step(kind: RowOptimizerConfig, weight: Tensor, grad: Tensor, state: di
 def test_forward_equals_embedding_bag() -> None:
     lookup = make_lookup(EmbeddingsConfig(dim=8, init_std=1.0))
     batch = make_batch(0)
-    torch.testing.assert_close(lookup(batch), reference(lookup.weights(), lookup.tables, batch), rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(
+        lookup(batch), reference(lookup.weights(), lookup.layout.tables, batch), rtol=1e-6, atol=1e-6
+    )
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda o: f"{o.name}-{getattr(o, 'weight_decay', 0)}")
@@ -120,12 +123,48 @@ def test_training_equals_one_update_of_summed_gradients(optimizer: RowOptimizerC
         batch = make_batch(step)
         ((lookup(batch) - target) ** 2).sum().backward()
         leaves = {name: weight.clone().requires_grad_() for name, weight in weights.items()}
-        ((reference(leaves, lookup.tables, batch) - target) ** 2).sum().backward()
+        ((reference(leaves, lookup.layout.tables, batch) - target) ** 2).sum().backward()
         for name, leaf in leaves.items():
             assert leaf.grad is not None
             weights[name] = dense_step(optimizer, weights[name], leaf.grad, states[name], step)
     for name, weight in lookup.weights().items():
         torch.testing.assert_close(weight, weights[name], rtol=2e-5, atol=2e-5)
+
+
+@pytest.mark.parametrize(("l2", "decay"), [(0.0, 0.0), (0.3, 0.0), (0.0, 0.2), (0.3, 0.2)])
+def test_adam_on_all_rows_equals_torch_adam_on_the_dense_gradient(l2: float, decay: float) -> None:
+    optimizer = Adam(lr=0.01, rows="all", l2=l2, weight_decay=decay)
+    lookup = make_lookup(EmbeddingsConfig(dim=8, init_std=1.0, optimizer=optimizer))
+    leaves = {name: weight.clone().requires_grad_() for name, weight in lookup.weights().items()}
+    peer = torch.optim.Adam(leaves.values(), lr=0.01)
+    target = torch.randn(8, 4, 8, generator=torch.Generator().manual_seed(1))
+    for step in range(6):
+        batch = make_batch(step)
+        ((lookup(batch) - target) ** 2).sum().backward()
+        peer.zero_grad()
+        ((reference({**leaves}, lookup.layout.tables, batch) - target) ** 2).sum().backward()
+        for leaf in leaves.values():
+            assert leaf.grad is not None
+            leaf.grad += l2 * leaf.detach()
+            leaf.data.mul_(1 - 0.01 * decay)
+        peer.step()
+    for name, weight in lookup.weights().items():
+        torch.testing.assert_close(weight, leaves[name].detach(), rtol=2e-5, atol=2e-5)
+
+
+def test_rows_that_no_batch_holds_stay_or_shrink() -> None:
+    """What the two forms differ in, on a row that is never looked up."""
+    for optimizer, moves in ((Adam(), False), (Adam(rows="all", l2=0.1), True)):
+        lookup = make_lookup(EmbeddingsConfig(dim=8, init_std=1.0, optimizer=optimizer))
+        batch = make_batch(0)
+        assert batch.bags is not None
+        unseen = sorted({*range(50)} - {*batch.bags["user"].values().tolist()})
+        before = lookup.weights()["user"][unseen].clone()
+        for _ in range(3):
+            lookup(batch).sum().backward()
+        after = lookup.weights()["user"][unseen]
+        assert (after.norm() < before.norm()) == moves
+        assert torch.equal(after, before) != moves
 
 
 def test_tables_differ_in_dim_and_optimizer() -> None:
@@ -140,10 +179,13 @@ def test_tables_differ_in_dim_and_optimizer() -> None:
     before = {name: weight.clone() for name, weight in lookup.weights().items()}
     emb_BFD = lookup(batch)
     assert emb_BFD.shape == (8, 4, 8)
-    projected = {**lookup.weights(), "item": lookup.weights()["item"] @ lookup.projections[inner_name("item")].weight.T}
-    torch.testing.assert_close(emb_BFD, reference(projected, lookup.tables, batch), rtol=1e-5, atol=1e-5)
+    projected = {
+        **lookup.weights(),
+        "item": lookup.weights()["item"] @ lookup.fields.projections[inner_name("item")].weight.T,
+    }
+    torch.testing.assert_close(emb_BFD, reference(projected, lookup.layout.tables, batch), rtol=1e-5, atol=1e-5)
     emb_BFD.square().sum().backward()
-    assert lookup.projections[inner_name("item")].weight.grad is not None
+    assert lookup.fields.projections[inner_name("item")].weight.grad is not None
     assert all(not torch.equal(weight, before[name]) for name, weight in lookup.weights().items())
     assert set(lookup.optimizer_state()) == {"user/momentum1", "item/exp_avg", "item/exp_avg_sq", "item/steps"}
 
@@ -169,8 +211,8 @@ def test_state_written_back_goes_on_bit_for_bit() -> None:
         for name, tensor in source.items():
             target[name].copy_(tensor)
     with torch.no_grad():
-        for name, parameter in left.projections.named_parameters():
-            dict(right.projections.named_parameters())[name].copy_(parameter)
+        for name, parameter in left.fields.projections.named_parameters():
+            dict(right.fields.projections.named_parameters())[name].copy_(parameter)
     for step in range(3, 6):
         for lookup in (left, right):
             lookup(make_batch(step)).square().sum().backward()

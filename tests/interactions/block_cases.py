@@ -1,18 +1,15 @@
 """The blocks under contract, each beside a reference written with plain loops over rows, fields and dims.
 
-A new block joins ``test_block_contract.py`` by adding a :class:`BlockCase` here.
+A new block joins ``test_block_contract.py`` by adding a case here, or, if it is made of other blocks, in
+``composed_cases.py``.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
-
 import torch
+from block_case import BlockCase
 from torch import Tensor
 
-from ziggurat.interactions.block import Block
 from ziggurat.interactions.cross import Cross
 from ziggurat.interactions.dense_embedding import DenseEmbedding
 from ziggurat.interactions.dot_product import DotProduct
@@ -20,27 +17,6 @@ from ziggurat.interactions.factorization_machine import FactorizationMachine
 from ziggurat.interactions.linear import Linear
 from ziggurat.interactions.mlp import MLP
 from ziggurat.interactions.numeric_embedding import NumericEmbedding
-
-
-@dataclass(frozen=True)
-class BlockCase:
-    """One setting of one block.
-
-    Attributes:
-        name: the test's id.
-        shape: the input's shape without rows.
-        build: makes the block in its default dtype.
-        reference: (block, inputs) → outputs, differentiable, sharing nothing with the block but its parameters.
-        outputs: the expected output's shape without rows.
-        flops: expected forward FLOPs per example, counted by hand.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    build: Callable[[], Block]
-    reference: Callable[[Any, Tensor], Tensor]
-    outputs: tuple[int, ...]
-    flops: int
 
 
 def linear_reference(block: Linear, inputs: Tensor) -> Tensor:

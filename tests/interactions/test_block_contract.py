@@ -1,16 +1,18 @@
-"""What every interaction block must do; members are listed in ``block_cases.py``."""
+"""What every interaction block must do; members are listed in ``block_cases.py`` and ``composed_cases.py``."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from block_cases import CASES, BlockCase
+from block_case import BlockCase
+from block_cases import CASES
+from composed_cases import CASES as COMPOSED_CASES
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 ROWS = 5
 
-pytestmark = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
+pytestmark = pytest.mark.parametrize("case", [*CASES, *COMPOSED_CASES], ids=lambda case: case.name)
 
 
 def inputs_for(case: BlockCase, rows: int = ROWS, dtype: torch.dtype = torch.float64) -> Tensor:

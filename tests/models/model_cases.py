@@ -7,14 +7,34 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ziggurat.interactions.convolution import Convolution
+from ziggurat.interactions.ensemble import Ensemble
+from ziggurat.interactions.factorization_machine_block import FactorizationMachineBlock
+from ziggurat.interactions.linear_compression import LinearCompression
 from ziggurat.interactions.mlp import MLP
+from ziggurat.interactions.mmoe import MMoE
+from ziggurat.interactions.ple import PLE
+from ziggurat.interactions.self_attention import SelfAttention
+from ziggurat.interactions.shared_bottom import SharedBottom
 from ziggurat.models import ModelConfig, ModelDims
+from ziggurat.models.autoint import AutoInt
 from ziggurat.models.dcn_v2 import DCNv2
 from ziggurat.models.deepfm import DeepFM
+from ziggurat.models.dhen import DHEN
 from ziggurat.models.dlrm import DLRM
+from ziggurat.models.dnn import DNN
+from ziggurat.models.finalmlp import FinalMLP
+from ziggurat.models.fm import FM
 from ziggurat.models.logistic_regression import LogisticRegression
+from ziggurat.models.masknet import MaskNet
+from ziggurat.models.wide_deep import WideDeep
+from ziggurat.models.wukong import Wukong
+from ziggurat.models.xdeepfm import XDeepFM
 
 SMALL = MLP.Config(hidden=(16, 8))
+TINY = MLP.Config(hidden=(6,))
+SMALL_HEAD = SharedBottom.Config(bottom=SMALL)
+DEFAULT_BLOCKS = DHEN.Config().layer.blocks
 
 CONFIGS: dict[str, ModelConfig] = {
     "logistic_regression": LogisticRegression.Config(),
@@ -23,6 +43,39 @@ CONFIGS: dict[str, ModelConfig] = {
     "dcn_v2": DCNv2.Config(cross_layers=2, deep=SMALL),
     "dcn_v2-parallel": DCNv2.Config(cross_layers=2, structure="parallel", deep=SMALL),
     "dcn_v2-low-rank": DCNv2.Config(cross_layers=2, rank=3, deep=SMALL),
+    "fm": FM.Config(),
+    "dnn": DNN.Config(head=SharedBottom.Config(bottom=SMALL)),
+    "dnn-mmoe": DNN.Config(head=MMoE.Config(experts=3, expert=TINY, tower=TINY)),
+    "dnn-ple": DNN.Config(head=PLE.Config(layers=2, shared_experts=2, task_experts=1, expert=TINY, tower=TINY)),
+    "wide_deep": WideDeep.Config(deep=SMALL),
+    "xdeepfm": XDeepFM.Config(cin_layers=(6, 4), deep=SMALL),
+    "autoint": AutoInt.Config(layers=2, head_dim=4, deep=SMALL),
+    "autoint-alone": AutoInt.Config(layers=1, head_dim=4, scale=True, deep=None),
+    "masknet": MaskNet.Config(blocks=(12, 10), deep=SMALL),
+    "masknet-serial": MaskNet.Config(structure="serial", blocks=(12, 10)),
+    "finalmlp": FinalMLP.Config(first=SMALL, second=SMALL, gate_hidden=TINY, heads=2),
+    "finalmlp-row": FinalMLP.Config(first=SMALL, second=TINY, gate="row", gate_hidden=TINY),
+    "finalmlp-ungated": FinalMLP.Config(first=SMALL, second=TINY, gate="none"),
+    "wukong": Wukong.Config(fm_outputs=3, linear_outputs=2, rank=2, fm_mlp=SMALL, head=SMALL_HEAD),
+    "wukong-full": Wukong.Config(layers=3, fm_outputs=2, linear_outputs=2, rank=None, fm_mlp=SMALL, head=SMALL_HEAD),
+    "wukong-attentive": Wukong.Config(
+        layers=1, fm_outputs=3, linear_outputs=0, rank=2, attention=SMALL, dense_vectors=2, head=SMALL_HEAD
+    ),
+    "dhen": DHEN.Config(
+        layer=Ensemble.Config(
+            blocks=(
+                SelfAttention.Config(outputs=4, feed_forward=8),
+                LinearCompression.Config(outputs=4),
+                Convolution.Config(outputs=4),
+            ),
+            combine="weighted",
+        ),
+        head=SMALL_HEAD,
+    ),
+    "dhen-concat": DHEN.Config(
+        layer=Ensemble.Config(blocks=(FactorizationMachineBlock.Config(outputs=3, mlp=SMALL), *DEFAULT_BLOCKS)),
+        head=MMoE.Config(experts=2, expert=TINY, tower=TINY),
+    ),
 }
 
 

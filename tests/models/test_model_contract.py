@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 import torch
 from model_cases import CONFIGS, dims_for, inputs_for
@@ -9,7 +11,6 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from ziggurat.core.errors import ConfigError
-from ziggurat.interactions.block import Block
 from ziggurat.models import Model, ModelConfig, ModelDims, build_model
 from ziggurat.models.logistic_regression import LogisticRegression
 
@@ -81,8 +82,12 @@ def test_without_dense_features(config: ModelConfig) -> None:
 @ALL
 def test_without_looked_up_features_works_or_names_a_model_that_does(config: ModelConfig) -> None:
     dims = dims_for(config, features=0)
-    if config.name == "dlrm":
-        with pytest.raises(ConfigError, match=r"give only 1\n.*use dcn_v2, deepfm or logistic_regression"):
+    refusals = {
+        "dlrm": r"give only 1\n.*use dcn_v2, deepfm or logistic_regression",
+        "dhen": r"dot_product multiplies pairs of fields, and there is only 1\n.*cross, linear, mlp",
+    }
+    if config == CONFIGS["dlrm"] or config == CONFIGS["dhen-concat"]:
+        with pytest.raises(ConfigError, match=refusals[config.name]):
             build_model(config, dims)
         return
     dense_BF, emb_BFD = inputs_for(dims)
@@ -104,8 +109,7 @@ def test_flops_are_torchs_count_and_the_element_wise_part(config: ModelConfig, d
     model = built(config, dims)
     with FlopCounterMode(display=False) as counter:
         model(*inputs_for(dims, rows=6))
-    blocks = [block for block in model.children() if isinstance(block, Block)]
-    element_wise = sum(block.elementwise_flops() for block in blocks)
+    element_wise = sum(block.elementwise_flops() for block in model.parts())
     if isinstance(config, LogisticRegression.Config):
         element_wise += dims.features * dims.dim
     assert model.flops() - element_wise == counter.get_total_flops() // 6
@@ -143,10 +147,84 @@ def test_parameter_counts_by_hand() -> None:
         "dcn_v2": 2 * (35 * 35 + 35) + mlp_35_16_8 + (8 + 1),
         "dcn_v2-parallel": 2 * (35 * 35 + 35) + mlp_35_16_8 + (35 + 8 + 1),
         "dcn_v2-low-rank": 2 * (2 * 35 * 3 + 35) + mlp_35_16_8 + (8 + 1),
+        "fm": 3 * 8 + (35 + 1),
+        "dnn": mlp_35_16_8 + (8 + 1),
+        # 3 experts and a gate over 35 numbers, a tower of 6 and its logit
+        "dnn-mmoe": 3 * (35 * 6 + 6) + 35 * 3 + (6 * 6 + 6 + 7),
+        # layer 1: 3 experts and 2 gates of 3 over 35; layer 2: 3 experts and 1 gate over 6
+        "dnn-ple": (3 * (35 * 6 + 6) + 2 * 35 * 3) + (3 * (6 * 6 + 6) + 6 * 3) + (6 * 6 + 6 + 7),
+        "wide_deep": (35 + 1) + mlp_35_16_8 + (8 + 1),
+        # 7 fields: kernels of 7·7 → 6 and 6·7 → 4 maps
+        "xdeepfm": 3 * 8 + (35 + 1) + (49 * 6 + 42 * 4) + 10 + mlp_35_16_8 + (8 + 1),
+        # queries, keys, values and residual, 4 · 8 · 8 each layer, both layers 8 wide
+        "autoint": 3 * 8 + 2 * 4 * 64 + (7 * 8 + 1) + mlp_35_16_8 + (8 + 1),
+        "autoint-alone": 3 * 8 + 4 * 64 + (7 * 8 + 1),
+        "masknet": 16 + mask(35, 12) + mask(35, 10) + (22 * 16 + 16 + 16 * 8 + 8 + 8 + 1),
+        "masknet-serial": 16 + mask(35, 12) + mask(12, 10) + (10 + 1),
+        "finalmlp": 2 * 8 + 2 * (8 * 6 + 6 + 6 * 35 + 35) + 2 * mlp_35_16_8 + (8 + 1 + 8 + 2 * 4 * 4),
+        "finalmlp-row": 2 * (35 * 6 + 6 + 6 * 35 + 35) + mlp_35_16_8 + (35 * 6 + 6) + (8 + 1 + 6 + 8 * 6),
+        "finalmlp-ungated": mlp_35_16_8 + (35 * 6 + 6) + (8 + 1 + 6 + 8 * 6),
+        # 5 fields in, 5 out: the short cuts are identities
+        "wukong": bottom(1) + 2 * wukong_layer(5, 2, 3, linear=2 * 5) + head(5 * 8),
+        # 5 fields in, 4 out: the first short cut is a mixture
+        "wukong-full": bottom(1)
+        + (5 * 4 + wukong_layer(5, 5, 2, linear=2 * 5))
+        + 2 * wukong_layer(4, 4, 2, linear=2 * 4)
+        + head(4 * 8),
+        # 6 fields in, 3 out; the mixtures from 2 compressed fields
+        "wukong-attentive": bottom(2)
+        + (6 * 2 + (2 * 8 * 16 + 16 + 16 * 8 + 8 + 8 * 12 + 12))
+        + (wukong_layer(6, 2, 3, linear=6 * 3, hidden=(256,)) - 6 * 2)
+        + head(3 * 8),
+        "dhen": bottom(1) + dhen_layer(5) + dhen_layer(4) + head(4 * 8),
+        "dhen-concat": bottom(1) + dhen_concat_layer(5) + dhen_concat_layer(19) + mmoe_head(19 * 8),
     }
 
 
-@pytest.mark.parametrize("name", ["deepfm", "dcn_v2"])
+def stacked(inputs: int, *widths: int) -> int:
+    """Weights and biases of linear layers, one upon another."""
+    return sum(a * b + b for a, b in pairwise((inputs, *widths)))
+
+
+def mask(inputs: int, outputs: int) -> int:
+    """A mask block over a row of 35 numbers: the mask's two layers, the hidden layer without bias, its norm."""
+    return stacked(35, 2 * inputs, inputs) + inputs * outputs + 2 * outputs
+
+
+def bottom(vectors: int) -> int:
+    return stacked(3, 64, 8 * vectors)
+
+
+def head(inputs: int) -> int:
+    return stacked(inputs, 16, 8, 1)
+
+
+def wukong_layer(fields: int, rank: int, outputs: int, linear: int, hidden: tuple[int, ...] = (16, 8)) -> int:
+    """Mixtures (none for the full form), two norms, the block's MLP and what else is linear."""
+    products = fields * rank
+    mixtures = products if rank < fields else 0
+    return mixtures + 2 * products + stacked(products, *hidden, outputs * 8) + linear + 2 * 8
+
+
+def dhen_layer(fields: int) -> int:
+    """Attention to 4 fields, a mixture to 4, a convolution of 3 taps to 4, 3 scalars, the short cut, the norm."""
+    attention = stacked(8, 24) + stacked(8, 8) + 16 + stacked(8, 8, 8) + 16 + fields * 4
+    shortcut = 0 if fields == 4 else fields * 4
+    return attention + fields * 4 + (4 * fields * 3 + 4) + 3 + shortcut + 16
+
+
+def dhen_concat_layer(fields: int) -> int:
+    """3 fields from a factorization machine of rank 16, 8 from pairs, 8 from a mixture."""
+    machine = fields * 16 + 2 * fields * 16 + stacked(fields * 16, 16, 8, 24)
+    pairs = stacked(fields * (fields - 1) // 2, 256, 64)
+    return machine + pairs + fields * 8 + (0 if fields == 19 else fields * 19) + 16
+
+
+def mmoe_head(inputs: int) -> int:
+    return 2 * stacked(inputs, 6) + inputs * 2 + stacked(6, 6, 1)
+
+
+@pytest.mark.parametrize("name", ["deepfm", "dcn_v2", "wukong", "dhen-concat"])
 def test_compiled_model_gives_the_same_logits(name: str) -> None:
     """Traced and differentiated whole by the compiler's front end, without graph breaks."""
     config = CONFIGS[name]

@@ -93,7 +93,7 @@ def test_models_are_told_apart_by_name() -> None:
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        ({"name": "dcn"}, "did you mean 'dcn_v2'"),
+        ({"name": "dcnv2"}, "did you mean 'dcn_v2'"),
         ({"name": "deepfm", "cross_layers": 2}, "model.cross_layers: unknown key; allowed: deep, name"),
         ({"name": "dcn_v2", "rnak": 2}, "did you mean 'rank'"),
         ({"name": "dcn_v2", "rank": 0}, "model.rank"),

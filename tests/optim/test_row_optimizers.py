@@ -316,6 +316,8 @@ class Holder(Config):
         ({"name": "sgd", "eps": 1e-8}, "optimizer.eps: unknown key; allowed: lr, name"),
         ({"name": "adagrad", "weight_decay": 0.1}, "optimizer.weight_decay: unknown key"),
         ({"name": "adam", "lr": -1}, "optimizer.lr"),
+        ({"name": "adam", "l2": 0.1}, "l2 needs `rows: all`"),
+        ({"name": "adam", "rows": "some"}, "optimizer.rows"),
     ],
 )
 def test_a_bad_config_is_explained(values: dict[str, object], words: str) -> None:

@@ -11,8 +11,11 @@ from pathlib import Path
 
 import pytest
 from report_sample import HOSTILE, rare_inputs, sample_inputs
+from scale_sample import ladder_result, ladders
 
+from ziggurat.metrics.power_law import PowerLaw
 from ziggurat.report.html import render_report
+from ziggurat.report.scale_page import render_scale
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
@@ -72,6 +75,17 @@ def test_fits_and_fetches_nothing(tmp_path, width):
 
 def test_long_tick_labels_stay_inside(tmp_path):
     assert measured(render_report(rare_inputs()), tmp_path, 390)["outside"] == []
+
+
+@pytest.mark.parametrize("width", [390, 1200])
+def test_ladders_fit_and_fetch_nothing(tmp_path, width):
+    flat = ladder_result(PowerLaw(0.47, 0, 0), "dlrm", HOSTILE)
+    found = measured(render_scale(ladders(ladder_result(), flat)), tmp_path, width)
+    assert found["overflow"] <= 0
+    assert found["fetched"] == found["scripts"] == 0
+    assert found["outside"] == []
+    assert found["drawings"] == 1
+    assert found["smallest"] >= 9
 
 
 def test_dark_is_dark(tmp_path):

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from ziggurat import __version__
-from ziggurat.cli import datasets, doctor, evaluate, generate, init, predict, prepare, report, schema, train
+from ziggurat.cli import datasets, doctor, evaluate, generate, init, predict, prepare, report, scale, schema, train
 from ziggurat.core.errors import ZigguratError
 
 app = typer.Typer(
@@ -27,6 +27,7 @@ app.command("train", short_help="Prepare if needed, train, resume.")(train.comma
 app.command("evaluate", short_help="Measure a run on a split of its data.")(evaluate.command)
 app.command("predict", short_help="Score raw logs with a run.")(predict.command)
 app.command("report", short_help="Draw a run as one HTML file.")(report.command)
+app.command("scale", short_help="Fit the law of compute and quality.")(scale.command)
 app.add_typer(datasets.app, name="datasets")
 app.command("generate", short_help="Write a log with planted structure.")(generate.command)
 app.command("schema", short_help="Print the JSON Schema of the config.")(schema.command)

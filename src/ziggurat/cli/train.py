@@ -33,7 +33,7 @@ def command(
     experiment = api.load_experiment(config, overrides or [], data)
     with console_progress() as progress:
         outcome = api.train(experiment, run, prepared=prepared, progress=progress, stop_after=stop_after)
-    if outcome.signal is not None:
+    if outcome.results is None and outcome.signal is not None:
         typer.echo(
             f"stopped by {outcome.signal.name}; saved at step {outcome.step}. Run the same command to go on.", err=True
         )

@@ -78,6 +78,8 @@ class LabelColumn(Config):
     """Weight of the planted pairs."""
     third_order: float = Field(default=0.0, ge=0)
     """Weight of the planted triples."""
+    high_order: float = Field(default=0.0, ge=0)
+    """Weight of the planted products and likenesses, which are of four columns and more."""
 
 
 class GeneratorConfig(Config):
@@ -99,6 +101,10 @@ class GeneratorConfig(Config):
     """Pairs of columns whose latent vectors interact."""
     triples: tuple[tuple[str, str, str], ...] = ()
     """Triples of columns that interact."""
+    products: tuple[tuple[str, ...], ...] = ()
+    """Groups of four columns or more that interact, the directions of their latent vectors multiplied."""
+    likenesses: tuple[tuple[str, ...], ...] = ()
+    """Groups of four columns, six or more, taken in twos: the likenesses of the twos are multiplied."""
     time: str | None = None
     """Name of a column of Unix seconds that never fall."""
     rows_per_second: float = Field(default=2.0, gt=0)
@@ -114,15 +120,28 @@ class GeneratorConfig(Config):
     def features(self) -> tuple[NumericColumn | CategoricalColumn | ManyColumn, ...]:
         return (*self.numeric, *self.categorical, *self.many)
 
+    @property
+    def groups(self) -> tuple[tuple[str, ...], ...]:
+        """The columns of every planted interaction."""
+        return (*self.pairs, *self.triples, *self.products, *self.likenesses)
+
     @model_validator(mode="after")
     def _names_are_known_and_unique(self) -> GeneratorConfig:
         features = {column.name for column in self.features}
         names = [*(column.name for column in (*self.labels, *self.features)), *([self.time] if self.time else [])]
         if twice := duplicates(names):
             raise ValueError(f"two columns have the name {twice[0]!r}")
-        for name in (name for group in (*self.pairs, *self.triples) for name in group):
+        for name in (name for group in self.groups for name in group):
             if name not in features:
-                raise ValueError(f"pairs and triples name {name!r}, which is no feature column")
+                raise ValueError(f"pairs, triples, products and likenesses name {name!r}, which is no feature column")
+        for group in self.products:
+            if len(group) < 4:
+                raise ValueError(
+                    f"products holds {list(group)}: give four columns or more; fewer are pairs and triples"
+                )
+        for group in self.likenesses:
+            if len(group) < 4 or len(group) % 2:
+                raise ValueError(f"likenesses holds {list(group)}: give four columns, six or more; twos are pairs")
         categories = {column.name: column for column in self.categorical}
         for column in self.many:
             if column.shortest > column.longest:

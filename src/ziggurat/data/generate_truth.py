@@ -2,21 +2,26 @@
 
 Legend: B rows, T labels, L = 2 latent dimensions.
 
-For every label t, with f over features, over planted pairs (f, g) and triples (f, g, h)::
+For every label t, with f over features, over planted pairs (f, g), triples (f, g, h), products P and likenesses Q::
 
     logit_t = bias_t + first_t  · Σ α_tf  e_f              / √features
                      + second_t · Σ β_tfg ⟨z_f, z_g⟩       / √(L · pairs)
                      + third_t  · Σ γ_tfgh Σ z_f z_g z_h   / √(L · triples)
+                     + high_t   · (Σ δ_tP Σ Π_{f∈P} d_f / √L + Σ ε_tQ Π_{(f,g)∈Q} ⟨d_f, d_g⟩ / √L) / √H
     label_t ~ Bernoulli(sigmoid(logit_t))
 
 An id has an effect e and a latent vector z of independent standard normals; a bag or sequence has the means over its
-ids; a number has polynomials of its standardised logarithm. All of them are functions of what the log shows, so the
-Bayes figures (AUC and log-loss of the true probabilities) are what a model could reach, and none can beat.
+ids; a number has polynomials of its standardised logarithm. d = √L z / |z| is the direction of z: a product of many
+bounded numbers is not ruled by its rarest rows, as one of many normals would be. The columns of Q are taken two by two;
+H is the number of products and likenesses.
+All of them are functions of what the log shows, so the Bayes figures (AUC and log-loss of the true probabilities) are
+what a model could reach, and none can beat.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,6 +31,7 @@ from ziggurat.data.generate_config import CategoricalColumn, GeneratorConfig, Ma
 from ziggurat.data.generate_sampling import Floats, Floats32, Integers, Purpose, normals
 
 LATENT = 2
+ROOT = np.float32(math.sqrt(LATENT))
 SLOTS = 1 << 18  # ids beyond so many share effects, so that tables of any cardinality fit in memory
 BINS = 1 << 16
 LARGEST_LOGIT = 16.0
@@ -33,7 +39,7 @@ LARGEST_LOGIT = 16.0
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """What a feature contributes: effect_B, and latent_BL where the feature is in a pair or triple."""
+    """What a feature contributes: effect_B, and latent_BL where the feature is in a pair or larger group."""
 
     effect_B: Floats32
     latent_BL: Floats32 | None
@@ -45,12 +51,12 @@ class Planted:
     def __init__(self, config: GeneratorConfig) -> None:
         self.config = config
         self.columns = {column.name: number for number, column in enumerate(config.features)}
-        self.interacting = {name for group in (*config.pairs, *config.triples) for name in group}
+        self.interacting = {name for group in config.groups for name in group}
         self.effects: dict[str, Floats32] = {}
         self.latents: dict[str, Floats32] = {}
         for column in config.features:
             self._draw_effects(column)
-        terms = len(self.columns) + len(config.pairs) + len(config.triples)
+        terms = len(self.columns) + len(config.groups)
         self.weights_TW = np.stack(
             [normals(terms, config.seed, Purpose.WEIGHTS, 0, label) for label in range(len(config.labels))]
         )
@@ -113,12 +119,15 @@ class Planted:
         first = [signals[name].effect_B for name in self.columns]
         second = [self._product(signals, pair) for pair in config.pairs]
         third = [self._product(signals, triple) for triple in config.triples]
+        high = [self._product(signals, group, _direction) / ROOT for group in config.products]
+        high += [self._likeness(signals, group) for group in config.likenesses]
         for number, label in enumerate(config.labels):
             weights = iter(self.weights_TW[number])
             scales = (
                 (first, label.first_order / math.sqrt(max(1, len(first)))),
                 (second, label.second_order / math.sqrt(max(1, LATENT * len(second)))),
                 (third, label.third_order / math.sqrt(max(1, LATENT * len(third)))),
+                (high, label.high_order / math.sqrt(max(1, len(high)))),
             )
             for terms, scale in scales:
                 for term in terms:
@@ -126,16 +135,22 @@ class Planted:
             total_TB[number] += self.biases[number]
         return np.clip(total_TB, -LARGEST_LOGIT, LARGEST_LOGIT)
 
-    def _product(self, signals: dict[str, Signal], names: tuple[str, ...]) -> Floats32:
-        latents: list[Floats32] = []
-        for name in names:
-            latent = signals[name].latent_BL
-            assert latent is not None
-            latents.append(latent)
-        product = latents[0]
-        for latent in latents[1:]:
+    def _product(
+        self,
+        signals: dict[str, Signal],
+        names: tuple[str, ...],
+        factor: Callable[[Floats32], Floats32] = lambda latent_BL: latent_BL,
+    ) -> Floats32:
+        product, *others = (factor(_latent(signals, name)) for name in names)
+        for latent in others:
             product = product * latent
         return product[:, 0] + product[:, 1]
+
+    def _likeness(self, signals: dict[str, Signal], names: tuple[str, ...]) -> Floats32:
+        """The product of ⟨d_f, d_g⟩ / √L, which has variance 1, over the columns two by two."""
+        pairs = zip(names[::2], names[1::2], strict=True)
+        dots = [self._product(signals, pair, _direction) / ROOT for pair in pairs]
+        return np.prod(dots, axis=0)
 
     def calibrate(self, logits_TB: Floats) -> None:
         """Choose the biases so that on these unbiased logits each label has its configured rate."""
@@ -151,11 +166,25 @@ class Planted:
 
     def describe(self) -> list[dict[str, Any]]:
         """For each label its bias and the weight of every planted term, for ``truth.json``."""
-        names = [*self.columns, *(" x ".join(group) for group in (*self.config.pairs, *self.config.triples))]
+        names = [*self.columns, *(" x ".join(group) for group in self.config.groups)]
+        for place, group in enumerate(self.config.likenesses, len(names) - len(self.config.likenesses)):
+            names[place] = " x ".join(f"({f}, {g})" for f, g in zip(group[::2], group[1::2], strict=True))
         return [
             {"bias": bias, "weights": {name: round(float(w), 6) for name, w in zip(names, weights, strict=True)}}
             for bias, weights in zip(self.biases, self.weights_TW, strict=True)
         ]
+
+
+def _latent(signals: dict[str, Signal], name: str) -> Floats32:
+    latent = signals[name].latent_BL
+    assert latent is not None, name
+    return latent
+
+
+def _direction(latent_BL: Floats32) -> Floats32:
+    """√L z / |z|; zero where z is."""
+    length_B1 = np.sqrt((latent_BL * latent_BL).sum(axis=1, keepdims=True))
+    return latent_BL / np.maximum(length_B1, np.float32(1e-12)) * ROOT
 
 
 @dataclass(slots=True)

@@ -1,4 +1,4 @@
-"""The ``embeddings`` section: one default for all tables, exceptions by table, and the tables that follow from it."""
+"""The ``embeddings`` section: one default for all tables, exceptions by table, groups, and the tables that follow."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from ziggurat.core.config import Config
 from ziggurat.core.errors import ConfigError, nearest
 from ziggurat.core.schema import Schema
 from ziggurat.core.tables import Pooling, TableSpec
+from ziggurat.interactions.mlp import MLP
 from ziggurat.optim.rows import RowOptimizerConfig, RowwiseAdagrad
 
 DIM_MULTIPLE = 4
@@ -23,30 +24,79 @@ class TableConfig(Config):
     """What one table does differently from the defaults; a key left out keeps the default."""
 
     dim: Dim | None = None
-    """Floats per row. A table whose dim differs from ``embeddings.dim`` is projected to it by a learned matrix."""
+    """Floats per vector. A table whose dim differs from ``embeddings.dim`` is projected to it by a learned matrix."""
+    vectors: int = pydantic.Field(default=1, ge=1)
+    """Vectors per row: each feature of the table reaches the model as this many fields. For what matters most (Wukong,
+    arXiv 2403.02545, section 3.1)."""
     optimizer: RowOptimizerConfig | None = pydantic.Field(default=None, discriminator="name")
     """The optimizer of this table's rows."""
     init_std: float | None = pydantic.Field(default=None, ge=0)
     """Standard deviation of the initial weights."""
 
 
+class GroupConfig(Config):
+    """Minor features that reach the model as one field: their rows side by side, brought to ``embeddings.dim`` floats.
+
+    Source: Zhang et al., "Wukong", arXiv 2403.02545, section 3.1.
+    """
+
+    features: tuple[str, ...] = pydantic.Field(min_length=1)
+    """Categorical, bag or sequence features, each in one group at most."""
+    dim: Dim = DIM_MULTIPLE
+    """Floats per vector of a table that only features of this group look up, unless the table has a dim of its own."""
+    mlp: MLP.Config = MLP.Config(hidden=())
+    """Hidden layers between the rows and the field; none: a linear map."""
+
+
 class EmbeddingsConfig(Config):
     """Size, start and optimizer of the embedding tables."""
 
     dim: Dim = 16
-    """Floats per row, and the width D of every vector that reaches the model."""
+    """Floats per vector, and the width D of every field that reaches the model."""
     optimizer: RowOptimizerConfig = pydantic.Field(default_factory=RowwiseAdagrad, discriminator="name")
     """Applied to each touched row inside backward."""
     init_std: float = pydantic.Field(default=0.01, ge=0)
     """Standard deviation of the normal initial weights."""
     l2: float = pydantic.Field(default=0.0, ge=0)
-    """Adds l2/2 * (squared norm of the batch's looked-up vectors, per row of the batch) to the loss."""
+    """Adds l2/2 * (squared norm of the vectors that reach the model, per row of the batch) to the loss."""
+    dropout: float = pydantic.Field(default=0.0, ge=0, lt=1)
+    """Share of those vectors' numbers that is zeroed while training."""
     tables: dict[str, TableConfig] = pydantic.Field(default_factory=dict[str, TableConfig])
     """Exceptions by table name."""
+    groups: tuple[GroupConfig, ...] = ()
+    """Minor features, put together."""
+
+
+def check_groups(config: EmbeddingsConfig, schema: Schema) -> None:
+    """Nothing, where every group is made of features that are looked up, each named once.
+
+    Raises:
+        ConfigError: naming the group and the feature.
+    """
+    seen: dict[str, str] = {}
+    for number, group in enumerate(config.groups):
+        key = f"embeddings.groups.{number}.features"
+        for feature in group.features:
+            if feature in schema.dense:
+                raise ConfigError(
+                    f"{key}: {feature!r} is a number and has no table",
+                    "end its transforms in bucketise, or leave it out",
+                )
+            if feature not in schema.sparse:
+                close = nearest(feature, schema.sparse)
+                hint = f"did you mean {close!r}?" if close else f"there are: {', '.join(schema.sparse) or 'none'}"
+                raise ConfigError(f"{key}: there is no feature {feature!r}; {hint}")
+            if feature in seen:
+                raise ConfigError(f"{key}: {feature!r} is in {seen[feature]} already", "name each feature once")
+            seen[feature] = key
 
 
 def table_specs(
-    config: EmbeddingsConfig, schema: Schema, pooling: Mapping[str, Pooling], dim: int | None = None
+    config: EmbeddingsConfig,
+    schema: Schema,
+    pooling: Mapping[str, Pooling],
+    dim: int | None = None,
+    positions: Mapping[str, int] | None = None,
 ) -> list[TableSpec]:
     """The tables of a model, in the order in which the schema's features first name them.
 
@@ -55,6 +105,7 @@ def table_specs(
         schema: the encoded dataset's schema.
         pooling: bag or sequence feature -> how its rows are pooled.
         dim: width that the model insists on, overriding ``config.dim``.
+        positions: sequence -> how many of its last ids are looked up each by itself, instead of a pooling.
 
     Raises:
         ConfigError: an exception for a table that does not exist; two poolings for one table.
@@ -65,6 +116,7 @@ def table_specs(
             close = nearest(name, names)
             hint = f"did you mean {close!r}?" if close else f"tables: {', '.join(names)}"
             raise ConfigError(f"embeddings.tables.{name}: no feature uses such a table; {hint}")
+    counts = positions or {}
     specs: list[TableSpec] = []
     for name in names:
         own = config.tables.get(name, TableConfig())
@@ -74,11 +126,13 @@ def table_specs(
             TableSpec(
                 name=name,
                 rows=schema.rows[name],
-                dim=own.dim or dim or config.dim,
+                dim=own.vectors * (own.dim or _group_dim(config, features) or dim or config.dim),
                 features=features,
                 pooling=_pooling(name, features, pooling),
                 optimizer=optimizer.model_dump(),
                 init_std=config.init_std if own.init_std is None else own.init_std,
+                vectors=own.vectors,
+                positions={feature: counts[feature] for feature in features if feature in counts},
             )
         )
     return specs
@@ -94,3 +148,8 @@ def _pooling(table: str, features: tuple[str, ...], pooling: Mapping[str, Poolin
             "give them the same `pooling`, or a table each",
         )
     return next(iter(found)) if found else "sum"
+
+
+def _group_dim(config: EmbeddingsConfig, features: tuple[str, ...]) -> int | None:
+    """What a group says of a table with these features; None where one of them is not in it."""
+    return next((group.dim for group in config.groups if {*features} <= {*group.features}), None)

@@ -1,76 +1,72 @@
-"""The embedding lookup: one vector per sparse feature, whatever the plan, the table dims and the optimizers.
+"""The embedding lookup: the fields that a model sees, whatever the plan, the table dims and the optimizers.
 
-Shape legend: B rows of the batch, F sparse features, D embedding width, L ids, N bags.
+Shape legend: B rows of the batch, F fields, D embedding width, W floats of a table's row, L ids, N bags, S positions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from typing import cast
+from collections.abc import Iterator, Mapping
+from itertools import groupby
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
-from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 
 from ziggurat.core.batch import Batch
 from ziggurat.core.errors import FeatureError
 from ziggurat.core.plan import Plan
-from ziggurat.core.schema import Schema
-from ziggurat.core.tables import TableSpec
+from ziggurat.embeddings.fields import Fields
 from ziggurat.embeddings.initial import fill_initial
-from ziggurat.embeddings.row_adam import RowAdamTable
-from ziggurat.embeddings.sharding import ShardedTables, inner_name
+from ziggurat.embeddings.layout import Layout
+from ziggurat.embeddings.positions import split_positions
+from ziggurat.embeddings.row_adam import RowAdamTable, is_own_adam
+from ziggurat.embeddings.sharding import ShardedTables
 
 
 class EmbeddingLookup(nn.Module):
     """emb_BFD of a batch; rows are updated by their own optimizers while the backward pass runs.
 
-    Tables live in TorchRec's DistributedModelParallel, placed by ``plan``. Adam on the CPU is the exception: FBGEMM has
-    no CPU kernel for it, so those tables are :class:`RowAdamTable`, for a world of one.
+    Tables live in TorchRec's DistributedModelParallel, placed by ``plan``. Adam on the CPU or on all rows is the
+    exception: FBGEMM has no kernel for it, so those tables are :class:`RowAdamTable`, for a world of one.
 
     Args:
-        schema: which features look up which table.
-        tables: the tables; the features of tables whose dim is not ``dim`` are projected to it.
+        layout: the tables, and what becomes of their rows.
         plan: where the shards live.
         device: of the tables.
-        dim: D, the width of the vectors handed to the model.
-        seed: of the initial weights.
+        seed: of the tables' initial weights; those of the fields come from torch's global generator.
     """
 
-    def __init__(
-        self, schema: Schema, tables: Sequence[TableSpec], plan: Plan, device: torch.device, dim: int, seed: int
-    ) -> None:
+    def __init__(self, layout: Layout, plan: Plan, device: torch.device, seed: int) -> None:
         super().__init__()
-        self.schema, self.tables, self.dim = schema, tuple(tables), dim
-        row_adam = [spec for spec in tables if device.type == "cpu" and spec.optimizer["name"] == "adam"]
+        self.layout, tables = layout, layout.tables
+        row_adam = [spec for spec in tables if is_own_adam(spec, device)]
         fused = [spec for spec in tables if spec not in row_adam]
         self.sharded = ShardedTables(fused, plan, device) if fused else None
-        self.row_adam = nn.ModuleList([RowAdamTable(spec) for spec in row_adam])
-        self.projections = nn.ModuleDict(
-            {inner_name(spec.name): nn.Linear(spec.dim, dim, bias=False) for spec in tables if spec.dim != dim}
-        ).to(device)
-        self._table_of = {feature: spec for spec in tables for feature in spec.features}
+        self.row_adam = nn.ModuleList([RowAdamTable(spec) for spec in row_adam]).to(device)
+        self.fields = Fields(layout).to(device)
+        self._table_of = layout.table_of
+        self._feature_of = {key: f for f, spec in self._table_of.items() for key in spec.keys_of(f)}
         std = {spec.name: spec.init_std for spec in tables}
         for name, weight_RD, first_row in self._weights():
             fill_initial(weight_RD, name, std[name], seed, first_row)
 
     @property
     def features(self) -> int:
-        """F, the number of vectors per row."""
-        return len(self.schema.sparse)
+        """F, the number of fields."""
+        return len(self.layout.fields)
 
     def forward(self, batch: Batch) -> Tensor:
-        """One vector per sparse feature, in ``schema.sparse`` order, shape (B, F, D).
+        """The fields of ``layout``, shape (B, F, D).
 
         Raises:
             FeatureError: an id outside its table, naming feature, id, the table's rows and the rank.
         """
-        ids = _merge(batch)
+        ids, masks = self._ids(batch)
         if ids is None:
-            return batch.dense_BF.new_zeros(batch.size, 0, self.dim)
+            return batch.dense_BF.new_zeros(batch.size, 0, self.layout.dim)
         try:
-            return self._look_up(ids, batch.size)
+            return self._look_up(ids, masks, batch.size)
         except (RuntimeError, IndexError):
             self._explain_out_of_range(ids)
             raise
@@ -97,23 +93,46 @@ class EmbeddingLookup(nn.Module):
             states[f"{name}/steps"] = table.steps
         return states
 
-    def _look_up(self, ids: KeyedJaggedTensor, size: int) -> Tensor:
-        order = self.schema.sparse
-        vectors: dict[str, Tensor] = {}
+    def _ids(self, batch: Batch) -> tuple[KeyedJaggedTensor | None, dict[str, Tensor]]:
+        """All ids under the keys that tables look up, and mask_BS of each sequence that has positions."""
+        sequences, masks = batch.sequences, dict[str, Tensor]()
+        if sequences is not None and self.layout.positions:
+            sequences, masks = split_positions(sequences, self._table_of)
+        parts = [part for part in (batch.bags, sequences) if part is not None]
+        return KeyedJaggedTensor.concat(parts) if len(parts) > 1 else (parts[0] if parts else None), masks
+
+    def _look_up(self, ids: KeyedJaggedTensor, masks: Mapping[str, Tensor], size: int) -> Tensor:
+        rows: dict[str, Tensor] = {}
         if self.sharded is not None:
             keyed = self.sharded(ids)
-            if not self.row_adam and not self.projections:
-                emb_BFD = keyed.values().view(size, len(order), self.dim)
-                keys = tuple(cast("list[str]", keyed.keys()))
-                return emb_BFD if keys == order else emb_BFD[:, [keys.index(feature) for feature in order]]
-            vectors.update(keyed.to_dict())
+            if not self.row_adam and self.layout.direct:
+                return self._direct(keyed, size)
+            rows.update(self._sharded_rows(keyed))
         for table in self._row_adam():
-            vectors.update(_row_adam_vectors(table, ids, size))
-        return torch.stack([self._project(feature, vectors[feature]) for feature in order], dim=1)
+            rows.update(_row_adam_rows(table, ids, size))
+        return self.fields(rows, masks)
 
-    def _project(self, feature: str, emb_BD: Tensor) -> Tensor:
-        key = inner_name(self._table_of[feature].name)
-        return self.projections[key](emb_BD) if key in self.projections else emb_BD
+    def _direct(self, keyed: KeyedTensor, size: int) -> Tensor:
+        """The tables' output as it is, but for the order of the features."""
+        emb_BFD = keyed.values().view(size, -1, self.layout.dim)
+        order, keys = self.layout.schema.sparse, tuple(keyed.keys())
+        if keys == order:
+            return emb_BFD
+        starts: dict[str, int] = {}
+        vectors = 0
+        for key in keys:
+            starts[key] = vectors
+            vectors += self._table_of[key].vectors
+        return emb_BFD[:, [starts[f] + number for f in order for number in range(self._table_of[f].vectors)]]
+
+    def _sharded_rows(self, keyed: KeyedTensor) -> dict[str, Tensor]:
+        """Feature -> (B, W), or (B, S, W): a feature's positions lie side by side, as its table lists them."""
+        runs = [(feature, len(list(run))) for feature, run in groupby(keyed.keys(), self._feature_of.__getitem__)]
+        blocks = keyed.values().split([count * self._table_of[feature].dim for feature, count in runs], dim=1)
+        return {
+            feature: block.unflatten(1, (count, -1)) if feature in self.layout.positions else block
+            for (feature, count), block in zip(runs, blocks, strict=True)
+        }
 
     def _row_adam(self) -> Iterator[RowAdamTable]:
         for table in self.row_adam:
@@ -127,7 +146,8 @@ class EmbeddingLookup(nn.Module):
             yield table.spec.name, table.weight_RD, 0
 
     def _explain_out_of_range(self, ids: KeyedJaggedTensor) -> None:
-        for feature, jagged in ids.to_dict().items():
+        for key, jagged in ids.to_dict().items():
+            feature = self._feature_of[key]
             rows = self._table_of[feature].rows
             values_L = jagged.values()
             bad = values_L[(values_L < 0) | (values_L >= rows)]
@@ -139,14 +159,13 @@ class EmbeddingLookup(nn.Module):
                 ) from None
 
 
-def _merge(batch: Batch) -> KeyedJaggedTensor | None:
-    parts = [part for part in (batch.bags, batch.sequences) if part is not None]
-    return KeyedJaggedTensor.concat(parts) if len(parts) > 1 else (parts[0] if parts else None)
-
-
-def _row_adam_vectors(table: RowAdamTable, ids: KeyedJaggedTensor, size: int) -> dict[str, Tensor]:
-    """The table's features looked up together, so that a row they share is updated once."""
-    jagged = ids.to_dict()
-    parts = [jagged[feature] for feature in table.spec.features]
-    emb_ND = table(torch.cat([part.values() for part in parts]), torch.cat([part.lengths() for part in parts]))
-    return dict(zip(table.spec.features, emb_ND.split(size), strict=True))
+def _row_adam_rows(table: RowAdamTable, ids: KeyedJaggedTensor, size: int) -> dict[str, Tensor]:
+    """The table's features looked up together, so that a row they share is updated once; shaped as the others are."""
+    jagged, spec = ids.to_dict(), table.spec
+    parts = [jagged[key] for key in spec.keys]
+    row_NW = table(torch.cat([part.values() for part in parts]), torch.cat([part.lengths() for part in parts]))
+    blocks = row_NW.split([size * len(spec.keys_of(feature)) for feature in spec.features])
+    return {
+        feature: block.view(-1, size, spec.dim).transpose(0, 1) if feature in spec.positions else block
+        for feature, block in zip(spec.features, blocks, strict=True)
+    }

@@ -1,9 +1,12 @@
-"""Adam fused into backward for tables on the CPU, where FBGEMM has no such kernel.
+"""Adam fused into backward where FBGEMM has no such kernel: on the CPU, and wherever a step updates all rows.
 
-Kingma & Ba 2015, algorithm 1, applied to touched rows only (the "lazy" form that FBGEMM's CUDA kernel has): the moments
-of an untouched row stay as they are, and the bias correction counts steps of the table, not of the row. A row that
-occurs several times in a batch gets the sum of its gradients, added in the order of occurrence, and one update. Weight
-decay is decoupled, as on CUDA.
+Kingma & Ba 2015, algorithm 1, with the bias correction counting steps of the table, not of the row.
+
+- ``rows: touched``, the "lazy" form that FBGEMM's CUDA kernel has: the moments of a row that is not in the batch stay
+  as they are. A row that occurs several times gets the sum of its gradients, added in the order of occurrence.
+- ``rows: all``: what ``torch.optim.Adam`` does with the dense gradient of the table, ``l2`` as its ``weight_decay``.
+
+Weight decay is decoupled, as on CUDA.
 
 Shape legend: N bags over all features of a table, L ids in them, U distinct ids, R rows, D dim.
 """
@@ -46,22 +49,39 @@ class RowAdamTable(nn.Module):
 
     @torch.no_grad()
     def update(self, ids_L: Tensor, grad_LD: Tensor) -> None:
-        """One Adam step on the distinct rows of ``ids_L`` with their summed gradients."""
+        """One Adam step with the gradients of the looked-up rows."""
         options = self.spec.optimizer
-        beta1, beta2 = options["betas"]
         self.steps += 1
-        step = int(self.steps)
+        if options["rows"] == "all":
+            grad_RD = torch.zeros_like(self.weight_RD).index_add_(0, ids_L, grad_LD)
+            if options["l2"]:
+                grad_RD.add_(self.weight_RD, alpha=options["l2"])
+            self._step(self.weight_RD, self.exp_avg_RD, self.exp_avg_sq_RD, grad_RD)
+            return
         rows_U, inverse_L = torch.unique(ids_L, return_inverse=True)
-        grad_UD = torch.zeros(len(rows_U), grad_LD.shape[1]).index_add_(0, inverse_L, grad_LD)
-        weight_UD = self.weight_RD[rows_U]
+        grad_UD = grad_LD.new_zeros(len(rows_U), grad_LD.shape[1]).index_add_(0, inverse_L, grad_LD)
+        weight_UD, first_UD, second_UD = (
+            state_RD[rows_U] for state_RD in (self.weight_RD, self.exp_avg_RD, self.exp_avg_sq_RD)
+        )
+        self._step(weight_UD, first_UD, second_UD, grad_UD)
+        self.weight_RD[rows_U], self.exp_avg_RD[rows_U], self.exp_avg_sq_RD[rows_U] = weight_UD, first_UD, second_UD
+
+    def _step(self, weight_UD: Tensor, first_UD: Tensor, second_UD: Tensor, grad_UD: Tensor) -> None:
+        """Adam's step on some rows, in place."""
+        options = self.spec.optimizer
+        (beta1, beta2), step = options["betas"], int(self.steps)
         if options["weight_decay"]:
-            weight_UD = weight_UD * (1 - self.lr * options["weight_decay"])
-        first_UD = self.exp_avg_RD[rows_U].lerp_(grad_UD, 1 - beta1)
-        second_UD = self.exp_avg_sq_RD[rows_U].mul_(beta2).addcmul_(grad_UD, grad_UD, value=1 - beta2)
-        self.exp_avg_RD[rows_U] = first_UD
-        self.exp_avg_sq_RD[rows_U] = second_UD
+            weight_UD.mul_(1 - self.lr * options["weight_decay"])
+        first_UD.lerp_(grad_UD, 1 - beta1)
+        second_UD.mul_(beta2).addcmul_(grad_UD, grad_UD, value=1 - beta2)
         denominator_UD = (second_UD / (1 - beta2**step)).sqrt_().add_(options["eps"])
-        self.weight_RD[rows_U] = weight_UD.addcdiv_(first_UD, denominator_UD, value=-self.lr / (1 - beta1**step))
+        weight_UD.addcdiv_(first_UD, denominator_UD, value=-self.lr / (1 - beta1**step))
+
+
+def is_own_adam(spec: TableSpec, device: torch.device) -> bool:
+    """Whether a table is a :class:`RowAdamTable` on this device, as FBGEMM cannot do what its optimizer says."""
+    optimizer = spec.optimizer
+    return optimizer["name"] == "adam" and (device.type == "cpu" or optimizer["rows"] == "all")
 
 
 class _Lookup(torch.autograd.Function):

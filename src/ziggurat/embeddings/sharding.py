@@ -66,7 +66,7 @@ class ShardedTables(nn.Module):
         self._base_lr = [float(group["lr"]) for group in self._groups()]
 
     def forward(self, ids: KeyedJaggedTensor) -> KeyedTensor:
-        """Pooled vectors of every feature of these tables; ``ids`` may carry further keys."""
+        """Pooled rows for every key of these tables; ``ids`` may carry further keys."""
         return self._parallel(ids)
 
     def weight_shards(self) -> Iterator[tuple[str, Tensor, int]]:
@@ -107,7 +107,7 @@ def _config(spec: TableSpec) -> EmbeddingBagConfig:
         name=inner_name(spec.name),
         embedding_dim=spec.dim,
         num_embeddings=spec.rows,
-        feature_names=list(spec.features),
+        feature_names=list(spec.keys),
         pooling=PoolingType.MEAN if spec.pooling == "mean" else PoolingType.SUM,
     )
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self, cast, get_args
 
 import pydantic
 
@@ -17,10 +18,36 @@ from ziggurat.features.hashed import HashConfig
 from ziggurat.features.identity import IdentityConfig
 from ziggurat.features.steps import StepConfig
 from ziggurat.features.vocabulary import VocabularyConfig
+from ziggurat.interactions.attention_pooling import AttentionPooling
+from ziggurat.interactions.sequence_transformer import SequenceTransformer
+from ziggurat.interactions.target_attention import TargetAttention
 
 EncoderConfig = Annotated[VocabularyConfig | HashConfig | IdentityConfig, pydantic.Field(discriminator="name")]
 IdType = Literal["integer", "text"]
 TimeFormat = Literal["number", "iso"]
+
+
+def _pooling_kind(value: Any) -> str:
+    """The tag of what a sequence's ``pooling`` holds; anything that is no tag makes the message below."""
+    if isinstance(value, str):
+        return "plain" if value in get_args(Pooling) else value
+    name = cast("Mapping[str, Any]", value).get("name") if isinstance(value, Mapping) else getattr(value, "name", None)
+    return str(name)
+
+
+SequencePoolingConfig = Annotated[
+    Annotated[Pooling, pydantic.Tag("plain")]
+    | Annotated[AttentionPooling.Config, pydantic.Tag("attention")]
+    | Annotated[TargetAttention.Config, pydantic.Tag("target_attention")]
+    | Annotated[SequenceTransformer.Config, pydantic.Tag("transformer")],
+    pydantic.Discriminator(
+        _pooling_kind,
+        custom_error_type="pooling_kind",
+        custom_error_message=(
+            "Input should be sum, mean, or a section whose name is attention, target_attention or transformer"
+        ),
+    ),
+]
 
 
 class LabelConfig(Config):
@@ -175,8 +202,19 @@ class SequenceFeature(_IdFeature):
     """Separates the ids of a text cell; ignored where the file holds lists."""
     last: int = pydantic.Field(default=50, ge=1)
     """Keep the most recent ids only."""
-    pooling: Pooling = "mean"
-    """How the ids' vectors become one, for models that do not read the order."""
+    pooling: SequencePoolingConfig = "mean"
+    """How the ids' vectors become one: ``sum`` or ``mean``, or a section with a ``name`` that reads them one by one:
+    ``attention`` (a learned query), ``target_attention`` (DIN; ``target`` names a categorical feature) or
+    ``transformer``. These need ``last``."""
+
+    @pydantic.model_validator(mode="after")
+    def _positions_are_counted(self) -> Self:
+        if not isinstance(self.pooling, str) and "last" not in self.model_fields_set:
+            raise ValueError(
+                f"pooling {self.pooling.name!r} looks up every position by itself and so needs to know how many; "
+                "set last, for example last: 20"
+            )
+        return self
 
 
 IdFeature = CategoricalFeature | BagFeature | SequenceFeature

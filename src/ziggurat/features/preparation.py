@@ -82,7 +82,13 @@ def fingerprint(data: DataConfig, features: Sequence[FeatureConfig], sources: Se
     content: dict[str, Any] = {
         "versions": [FORMAT_VERSION, HASH_VERSION, VOCABULARY_VERSION, CHAIN_VERSION],
         "data": data.model_dump(mode="json", exclude={"folder"}),
-        "features": [feature.model_dump(mode="json") for feature in features],
+        "features": [_what_is_encoded(feature) for feature in features],
         "sources": list(sources),
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
+
+
+def _what_is_encoded(feature: FeatureConfig) -> dict[str, Any]:
+    """A feature's config without the settings of a sequence encoder, of which the dataset knows nothing."""
+    values = feature.model_dump(mode="json")
+    return {**values, "pooling": "mean"} if isinstance(values.get("pooling"), dict) else values

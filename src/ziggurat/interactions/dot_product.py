@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from ziggurat.interactions.block import Block
+from ziggurat.interactions.gram import gram
 
 
 class DotProduct(Block):
@@ -37,8 +38,7 @@ class DotProduct(Block):
         self.register_buffer("pairs_P", row_P * features + column_P, persistent=False)
 
     def forward(self, emb_BFD: Tensor) -> Tensor:
-        products_BFF = torch.bmm(emb_BFD, emb_BFD.transpose(1, 2))
-        return products_BFF.flatten(1).index_select(1, self.pairs_P)
+        return gram(emb_BFD).flatten(1).index_select(1, self.pairs_P)
 
     def matmul_flops(self) -> int:
         return 2 * self.features * self.features * self.dim

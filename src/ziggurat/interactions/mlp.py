@@ -8,6 +8,7 @@ from __future__ import annotations
 from itertools import pairwise
 from typing import Annotated, Literal
 
+import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
@@ -17,6 +18,17 @@ from ziggurat.interactions.block import Block
 Activation = Literal["relu", "leaky_relu", "gelu", "silu", "tanh"]
 Norm = Literal["none", "batch", "layer"]
 
+
+class BatchNorm(nn.BatchNorm1d):
+    """Batch norm that takes a batch of one row, as an epoch's last may be: one row has no variance, so the running
+    statistics stand in for its own and learn nothing from it."""
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (the name that torch gives it)
+        if not self.training or len(input) > 1:
+            return super().forward(input)
+        return F.batch_norm(input, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
+
+
 _ACTIVATIONS: dict[Activation, type[nn.Module]] = {
     "relu": nn.ReLU,
     "leaky_relu": nn.LeakyReLU,
@@ -24,7 +36,7 @@ _ACTIVATIONS: dict[Activation, type[nn.Module]] = {
     "silu": nn.SiLU,
     "tanh": nn.Tanh,
 }
-_NORMS: dict[Norm, type[nn.Module]] = {"none": nn.Identity, "batch": nn.BatchNorm1d, "layer": nn.LayerNorm}
+_NORMS: dict[Norm, type[nn.Module]] = {"none": nn.Identity, "batch": BatchNorm, "layer": nn.LayerNorm}
 
 
 class MLP(Block):

@@ -5,7 +5,7 @@ Shape legend: B rows, F fields, D embedding dim, T tasks, N numbers of a row lai
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated, ClassVar, Literal
 
 import torch
 from pydantic import Field
@@ -26,6 +26,8 @@ class DCNv2(Model):
     class Config(ModelSettings):
         """The cross network, the deep part and how they are joined."""
 
+        depths: ClassVar[tuple[int, ...]] = (1, 2, 4)
+
         name: Literal["dcn_v2"] = "dcn_v2"
 
         cross_layers: Annotated[int, Field(ge=0)] = 3
@@ -39,6 +41,9 @@ class DCNv2(Model):
 
         deep: MLP.Config = MLP.Config()
         """Hidden layers of the MLP."""
+
+        def deeper(self, times: int) -> DCNv2.Config:
+            return self.model_copy(update={"cross_layers": times * self.cross_layers})
 
     def __init__(self, config: DCNv2.Config, dims: ModelDims) -> None:
         super().__init__(dims)

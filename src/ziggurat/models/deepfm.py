@@ -7,14 +7,13 @@ from __future__ import annotations
 
 from typing import Literal
 
-import torch
 from torch import Tensor
 
 from ziggurat.interactions.factorization_machine import FactorizationMachine
 from ziggurat.interactions.linear import Linear
 from ziggurat.interactions.mlp import MLP
-from ziggurat.interactions.numeric_embedding import NumericEmbedding
-from ziggurat.models.model import Model, ModelDims, ModelSettings, lay_flat
+from ziggurat.models.growth import deeper
+from ziggurat.models.model import Model, ModelDims, ModelSettings, field_vectors, lay_flat, one_by_one
 
 
 class DeepFM(Model):
@@ -37,15 +36,17 @@ class DeepFM(Model):
         deep: MLP.Config = MLP.Config()
         """Hidden layers of the MLP; one linear layer to the logits follows."""
 
+        def deeper(self, times: int) -> DeepFM.Config:
+            return self.model_copy(update={"deep": deeper(self.deep, times)})
+
     def __init__(self, config: DeepFM.Config, dims: ModelDims) -> None:
         super().__init__(dims)
-        self.numeric = NumericEmbedding(dims.dense, dims.dim) if dims.dense else None
+        self.numeric = one_by_one(dims)
         self.first_order = Linear(dims.flat, dims.tasks)
         self.second_order = FactorizationMachine(dims.dense + dims.features, dims.dim)
         self.deep = MLP(dims.flat, config.deep, dims.tasks)
 
     def logits(self, dense_BF: Tensor, emb_BFD: Tensor) -> Tensor:
         flat_BN = lay_flat(dense_BF, emb_BFD)
-        fields_BFD = emb_BFD if self.numeric is None else torch.cat([self.numeric(dense_BF), emb_BFD], dim=1)
-        pairs_B1 = self.second_order(fields_BFD).sum(2)
+        pairs_B1 = self.second_order(field_vectors(self.numeric, dense_BF, emb_BFD)).sum(2)
         return self.first_order(flat_BN) + pairs_B1 + self.deep(flat_BN)

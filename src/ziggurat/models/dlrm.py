@@ -14,6 +14,7 @@ from ziggurat.core.errors import ConfigError
 from ziggurat.interactions.dense_embedding import DenseEmbedding
 from ziggurat.interactions.dot_product import DotProduct
 from ziggurat.interactions.mlp import MLP
+from ziggurat.models.growth import deeper
 from ziggurat.models.model import Model, ModelDims, ModelSettings
 
 
@@ -37,6 +38,9 @@ class DLRM(Model):
 
         top: MLP.Config = MLP.Config()
         """Hidden layers over the dot products; one linear layer to the logits follows."""
+
+        def deeper(self, times: int) -> DLRM.Config:
+            return self.model_copy(update={"top": deeper(self.top, times)})
 
     def __init__(self, config: DLRM.Config, dims: ModelDims) -> None:
         super().__init__(dims)

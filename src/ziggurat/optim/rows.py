@@ -12,15 +12,16 @@ sgd              CPU, CUDA                      no
 adam             CUDA (on CPU: ``embeddings``)  decoupled
 ================ ============================== ===================================================================
 
-What would be ignored is refused. Rows that no id of a batch touches stay as they are, weight decay included.
+What would be ignored is refused. Rows that no id of a batch touches stay as they are, weight decay included; only Adam
+with ``rows: all``, which ``embeddings`` carries out itself, updates them too.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Self
 
-from pydantic import Field, TypeAdapter
+from pydantic import Field, TypeAdapter, model_validator
 
 from ziggurat.core.config import Config
 from ziggurat.core.errors import EnvironmentMismatch
@@ -61,7 +62,7 @@ class Adagrad(Config):
 
 
 class Adam(Config):
-    """Adam on touched rows only; the bias correction counts the table's steps. Twice as much state as weights."""
+    """Adam; the bias correction counts the table's steps. Twice as much state as weights."""
 
     name: Literal["adam"] = "adam"
 
@@ -75,7 +76,20 @@ class Adam(Config):
     """Added to the root of the second moment."""
 
     weight_decay: Decay = 0.0
-    """Share, times the learning rate, by which a touched row shrinks a step (decoupled)."""
+    """Share, times the learning rate, by which an updated row shrinks a step (decoupled)."""
+
+    rows: Literal["touched", "all"] = "touched"
+    """Which rows a step updates: those in the batch, or the whole table as with a dense gradient, where the moments of
+    the other rows decay and go on moving them. ``all`` costs time for every row and suits small tables."""
+
+    l2: Decay = 0.0
+    """Added to every row's gradient, times the row; needs ``rows: all``. The boards' embedding regulariser."""
+
+    @model_validator(mode="after")
+    def _l2_of_all_rows(self) -> Self:
+        if self.l2 and self.rows != "all":
+            raise ValueError("l2 needs `rows: all`; to penalise only the rows of each batch, set embeddings.l2")
+        return self
 
 
 class SGD(Config):

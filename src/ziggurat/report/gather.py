@@ -13,6 +13,7 @@ from ziggurat.core.files import check_file_target
 from ziggurat.core.progress import Progress, Silent
 from ziggurat.core.statistics import DatasetStatistics
 from ziggurat.data.dataset import Dataset, Split
+from ziggurat.embeddings.fields import Fields
 from ziggurat.features.config import NumericFeature
 from ziggurat.features.steps import Bucketise
 from ziggurat.features.transform import Transform
@@ -20,7 +21,6 @@ from ziggurat.features.vocabulary import Vocabulary
 from ziggurat.interactions.block import Block
 from ziggurat.metrics.metric_set import MetricSet
 from ziggurat.models.build import build_model
-from ziggurat.models.model import ModelDims
 from ziggurat.report.compare import compare
 from ziggurat.report.html import write_report
 from ziggurat.report.inputs import (
@@ -37,7 +37,7 @@ from ziggurat.report.inputs import (
 from ziggurat.training.api import evaluate
 from ziggurat.training.experiment import Experiment, to_yaml
 from ziggurat.training.journal import read_journal
-from ziggurat.training.recommender import model_width, tables_of
+from ziggurat.training.recommender import model_dims, tables_of
 from ziggurat.training.run import Run, open_run
 
 SPLITS: tuple[Literal["validation", "test"], ...] = ("validation", "test")
@@ -135,15 +135,16 @@ def _our_rows(run: Run, metrics: MetricSet) -> list[ComparisonRow]:
 
 
 def _model_size(experiment: Experiment, dataset: Dataset) -> ModelSize:
-    schema = dataset.schema
-    dims = ModelDims(len(schema.dense), len(schema.sparse), model_width(experiment), len(schema.labels))
-    model = build_model(experiment.model, dims)
-    parts = [
+    layout = experiment.layout(dataset.schema)
+    model, fields = build_model(experiment.model, model_dims(layout)), Fields(layout).costs()
+    parts = [ModelPart(cost.name, cost.parameters, cost.flops) for cost in fields]
+    parts += [
         ModelPart(name, sum(p.numel() for p in block.parameters()), block.flops())
         for name, block in model.named_children()
         if isinstance(block, Block)
     ]
-    return ModelSize(experiment.model.name, model.parameter_count(), model.flops(), parts)
+    parameters = model.parameter_count() + sum(cost.parameters for cost in fields)
+    return ModelSize(experiment.model.name, parameters, model.flops() + sum(cost.flops for cost in fields), parts)
 
 
 def _feature_row(name: str, statistics: DatasetStatistics) -> FeatureRow:

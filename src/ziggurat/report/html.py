@@ -6,6 +6,7 @@ well as ours.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 
 from ziggurat.core.files import atomic_file
@@ -31,15 +32,20 @@ _SECTIONS = {
 def render_report(inputs: ReportInputs) -> str:
     """The page: the same inputs give the same bytes. Sections without content are left out, and so are their links."""
     sections = {anchor: drawn for anchor, (_, draw) in _SECTIONS.items() if (drawn := draw(inputs)) is not None}
+    return page(f"{inputs.title} – ziggurat report", _header(inputs, list(sections)), sections.values())
+
+
+def page(title: str, header: Html, sections: Iterable[Html]) -> str:
+    """A whole document in the report's style."""
     head = el(
         "head",
         el("meta", charset="utf-8"),
         el("meta", name="viewport", content="width=device-width, initial-scale=1"),
         el("meta", http_equiv="Content-Security-Policy", content=_POLICY),
-        el("title", f"{inputs.title} – ziggurat report"),
+        el("title", title),
         el("style", Html(STYLE)),
     )
-    body = el("body", _header(inputs, list(sections)), el("main", *sections.values()), _footer())
+    body = el("body", header, el("main", *sections), _footer())
     return f"<!DOCTYPE html>\n{el('html', head, body, lang='en')}\n"
 
 

@@ -2,9 +2,11 @@
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1d1f23; --soft: #646a73; --paper: #fdfdfb; --rule: #e2e2dc; --raised: #f5f5f0;
-  --first: #1f5fa8; --second: #b3541e; --quiet: #9aa0a8; --good: #24703c; }
+  --first: #1f5fa8; --second: #b3541e; --quiet: #9aa0a8; --good: #24703c;
+  --third: #2f7d4f; --fourth: #7a4fa3; }
 @media (prefers-color-scheme: dark) { :root { --ink: #e6e5e1; --soft: #9b9fa6; --paper: #16181b; --rule: #2d3035;
-  --raised: #1e2125; --first: #7db3ee; --second: #e89a66; --quiet: #6d737b; --good: #7cc893; } }
+  --raised: #1e2125; --first: #7db3ee; --second: #e89a66; --quiet: #6d737b; --good: #7cc893;
+  --third: #7cc893; --fourth: #bfa0e6; } }
 * { box-sizing: border-box; }
 html { -webkit-text-size-adjust: 100%; }
 body { margin: 0 auto; padding: 2rem 1.25rem 4rem; max-width: 68rem; background: var(--paper); color: var(--ink);
@@ -40,15 +42,20 @@ svg .line.reference { stroke: var(--quiet); stroke-width: 1; stroke-dasharray: 3
 svg .best { stroke: var(--soft); stroke-width: 1; stroke-dasharray: 2 3; }
 svg .line.first { stroke: var(--first); } svg .line.second { stroke: var(--second); }
 svg .line.quiet { stroke: var(--quiet); }
+svg .line.third { stroke: var(--third); } svg .line.fourth { stroke: var(--fourth); }
+svg .line.bar { stroke-width: 1.2; }
 svg .area { stroke: none; opacity: 0.16; }
 svg .area.first, svg .dot.first { fill: var(--first); } svg .dot.second { fill: var(--second); }
 svg .area.quiet, svg .dot.quiet { fill: var(--quiet); }
+svg .area.second { fill: var(--second); } svg .area.third, svg .dot.third { fill: var(--third); }
+svg .area.fourth, svg .dot.fourth { fill: var(--fourth); }
 svg.spark { width: 72px; height: 24px; vertical-align: middle; }
 svg.spark .line { stroke-width: 1.4; } svg.spark .reference { stroke-width: 0.8; }
 .legend { font-size: 0.875rem; color: var(--soft); margin: 0 0 0.75rem; }
 .swatch { display: inline-block; width: 1.1em; height: 0; border-top: 3px solid; margin: 0 0.4em 0 0;
   vertical-align: 0.28em; }
 .swatch.first { border-color: var(--first); } .swatch.second { border-color: var(--second); }
+.swatch.third { border-color: var(--third); } .swatch.fourth { border-color: var(--fourth); }
 .swatch.quiet { border-color: var(--quiet); } .legend .swatch:not(:first-child) { margin-left: 1em; }
 .scroll { overflow-x: auto; margin: 0.5rem 0 0.75rem; }
 table { border-collapse: collapse; font-size: 0.9rem; font-variant-numeric: tabular-nums; }

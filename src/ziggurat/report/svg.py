@@ -19,7 +19,7 @@ LEFT, RIGHT, TOP, BOTTOM = 50, 18, 10, 38
 
 @dataclass(frozen=True, slots=True)
 class Axes:
-    """A plotting area with linear scales.
+    """A plotting area; the scale upwards is linear, the one to the right linear or logarithmic.
 
     Attributes:
         x_range: data values at its left and right edge.
@@ -27,6 +27,7 @@ class Axes:
         x_label: what runs to the right.
         y_label: what runs upwards.
         height: of the whole drawing, in units.
+        x_log: whether equal ratios of x lie equally far apart; x is then above 0.
     """
 
     x_range: tuple[float, float]
@@ -34,9 +35,12 @@ class Axes:
     x_label: str
     y_label: str = ""
     height: int = HEIGHT
+    x_log: bool = False
 
     def x(self, value: float) -> float:
         low, high = self.x_range
+        if self.x_log:
+            low, high, value = math.log(low), math.log(high), math.log(value)
         return LEFT + (value - low) / (high - low) * (WIDTH - LEFT - RIGHT)
 
     def y(self, value: float) -> float:
@@ -70,7 +74,7 @@ class Axes:
             y = f"{self.y(tick):.1f}"
             marks.append(el("line", cls="grid", x1=LEFT, x2=WIDTH - RIGHT, y1=y, y2=y))
             marks.append(el("text", numbers.tick(tick), x=LEFT - 6, y=y, dy="0.35em", text_anchor="end"))
-        for tick in ticks(*self.x_range):
+        for tick in (log_ticks if self.x_log else ticks)(*self.x_range):
             x = f"{self.x(tick):.1f}"
             marks.append(el("line", cls="tick", x1=x, x2=x, y1=bottom, y2=bottom + 4))
             label = numbers.tick(tick)
@@ -99,3 +103,19 @@ def ticks(low: float, high: float, wanted: int = 5) -> list[float]:
     step *= next(factor for factor in (1, 2, 5, 10) if (high - low) / (step * factor) <= wanted)
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
     return [round(index * step, 12) + 0.0 for index in range(first, last + 1)]
+
+
+def log_ticks(low: float, high: float, most: int = 6) -> list[float]:
+    """Round values within the range for a logarithmic scale: 1, 2 and 5 times the powers of ten, or thinner.
+
+    Where even the powers of ten are more than ``most``, every second or third of them; within less than a factor of
+    two, the ticks of a linear scale.
+    """
+    first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
+    for factors, step in (((1, 2, 5), 1), ((1, 3), 1), *(((1,), step) for step in range(1, last - first + 2))):
+        powers = range(first - first % step, last + 1, step)
+        found = [factor * 10.0**power for power in powers for factor in factors]
+        inside = [tick for tick in found if low * (1 - 1e-9) <= tick <= high * (1 + 1e-9)]
+        if len(inside) <= most:
+            return inside if len(inside) > 1 else ticks(low, high)
+    raise AssertionError((low, high))

@@ -27,6 +27,7 @@ from ziggurat.metrics.metric_set import MetricSet
 from ziggurat.training.engine import pick_device, process_group
 from ziggurat.training.evaluate import evaluate_split
 from ziggurat.training.experiment import Experiment, load_experiment
+from ziggurat.training.heap import keep_freed_memory
 from ziggurat.training.loop import Trainer
 from ziggurat.training.predict import Predictor, predict
 from ziggurat.training.predict_files import Predicted, predict_files
@@ -57,7 +58,7 @@ class Outcome:
         run: the run folder.
         step: optimizer steps done in all.
         results: the content of ``results.json`` once training has finished, else None.
-        signal: what interrupted training, if anything; the state is saved.
+        signal: what asked training to stop, if anything, be it during the last step; the state is saved.
     """
 
     run: Run
@@ -117,6 +118,7 @@ def train(
         run = create_or_resume(folder, experiment)
         dataset = prepare(experiment, prepared, progress)
         attach_dataset(run, dataset)
+        keep_freed_memory()
         assembled = assemble(experiment, dataset.schema, device)
         write_json(run.folder / "plan.json", assembled.plan.to_json())
         trainer = Trainer(run, dataset, assembled.recommender, device, progress)
@@ -129,7 +131,7 @@ def train(
         results = run.results
         if stop is not None or results is None:
             results = _finish(run, trainer, time.perf_counter() - started, progress)
-        return Outcome(run, trainer.at.step, results, None)
+        return Outcome(run, trainer.at.step, results, stop.signal if stop else None)
 
 
 def evaluate(

@@ -35,6 +35,10 @@ class TrainingConfig(Config):
     """Multiplies every learning rate, dense and tables alike."""
     clip_norm: float | None = pydantic.Field(default=None, gt=0)
     """Clip the norm of the dense gradients; tables update inside backward and are not clipped."""
+    weight_average: float | None = pydantic.Field(default=None, gt=0, lt=1)
+    """Evaluate, save and use an exponential moving average of all weights with this decay: 0.99 remembers about the
+    last 100 steps. Often better in AUC and calibration alike than any single step; each step then passes over every
+    row of every table, so it suits small tables."""
     precision: Literal["fp32", "bf16"] = "fp32"
     """Arithmetic of the interaction and the towers (autocast); tables and losses stay fp32."""
     compile: bool = False

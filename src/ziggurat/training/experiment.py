@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import re
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
@@ -15,8 +16,19 @@ from ruamel.yaml.error import YAMLError
 
 from ziggurat.core.config import Config, parse_config, set_by_path
 from ziggurat.core.errors import ConfigError, nearest, shorten
+from ziggurat.core.schema import Schema
+from ziggurat.core.tables import Pooling
 from ziggurat.embeddings.config import EmbeddingsConfig
-from ziggurat.features.config import CategoricalFeature, DataConfig, FeatureConfig, NumericFeature
+from ziggurat.embeddings.layout import Layout, Positions, lay_out
+from ziggurat.features.assemble import encoded_schema
+from ziggurat.features.config import (
+    BagFeature,
+    CategoricalFeature,
+    DataConfig,
+    FeatureConfig,
+    NumericFeature,
+    SequenceFeature,
+)
 from ziggurat.models.build import ModelConfig
 from ziggurat.models.deepfm import DeepFM
 from ziggurat.optim.dense import Adam, DenseOptimizerConfig
@@ -62,6 +74,27 @@ class Experiment(Config):
             raise ConfigError(f"training.monitor: {self.training.monitor!r} is not measured; use {allowed}")
         if metric == "gauc" and self.data.group is None:
             raise ConfigError("training.monitor: 'gauc' needs data.group", "name the column that holds the user, or so")
+        self.layout(encoded_schema(self.features, self.data.targets, defaultdict(lambda: 1)))
+
+    @property
+    def width(self) -> int:
+        """D: what the config asks for, or what the model insists on."""
+        return self.model.embedding_dim(self.embeddings.dim, tasks=len(self.data.labels))
+
+    def layout(self, schema: Schema) -> Layout:
+        """The embedding tables and fields that the experiment's model needs for this schema.
+
+        Raises:
+            ConfigError: tables, groups or targets that contradict the features.
+        """
+        poolings: dict[str, Pooling | Positions] = {}
+        for feature in self.features:
+            if isinstance(feature, SequenceFeature) and not isinstance(feature.pooling, str):
+                poolings[feature.name] = Positions(feature.pooling, feature.last)
+            elif isinstance(feature, BagFeature | SequenceFeature):
+                assert isinstance(feature.pooling, str)
+                poolings[feature.name] = feature.pooling
+        return lay_out(self.embeddings, schema, poolings, self.width)
 
 
 def load_experiment(
@@ -98,10 +131,15 @@ def _has_one_id(feature: FeatureConfig) -> bool:
 
 def to_yaml(experiment: Experiment) -> str:
     """The resolved config, every default written out."""
+    return as_yaml(experiment.model_dump(mode="json"))
+
+
+def as_yaml(values: Mapping[str, Any]) -> str:
+    """Plain values as YAML."""
     stream = io.StringIO()
     yaml = YAML()
     yaml.width = 120
-    yaml.dump(experiment.model_dump(mode="json"), stream)
+    yaml.dump(values, stream)
     return stream.getvalue()
 
 

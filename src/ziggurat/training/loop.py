@@ -8,8 +8,11 @@ Shape legend: B rows, F features, D embedding width, T tasks.
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 import math
 import time
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -26,12 +29,13 @@ from ziggurat.data.loader import Cursor, Loader
 from ziggurat.metrics.names import higher_is_better
 from ziggurat.optim.dense import build_optimizer
 from ziggurat.optim.schedule import build_schedule
+from ziggurat.training.averaged import NORM_BATCHES, AveragedWeights
 from ziggurat.training.evaluate import evaluate_split
 from ziggurat.training.journal import Journal, window_figures
 from ziggurat.training.recommender import Recommender
 from ziggurat.training.run import Run
 from ziggurat.training.signals import StopRequest
-from ziggurat.training.state import restore, take_snapshot
+from ziggurat.training.state import resume, take_snapshot
 
 
 @dataclass(slots=True)
@@ -104,6 +108,8 @@ class Trainer:
         )
         self.total_steps = min(config.epochs * self.loader.steps_per_epoch, config.max_steps or 2**62)
         self.optimizer = build_optimizer(run.experiment.optimizer, recommender.dense_parameters())
+        decay = config.weight_average
+        self.average = AveragedWeights(recommender, decay, self._norm_batches) if decay is not None else None
         self._base_lr = [float(group["lr"]) for group in self.optimizer.param_groups]
         self.schedule = build_schedule(config.schedule, self.total_steps)
         self._multiplier: float | None = None
@@ -174,6 +180,8 @@ class Trainer:
 
     def _after_step(self, journal: Journal) -> None:
         config, step = self.config, self.at.step
+        if self.average is not None:
+            self.average.update(step)
         epoch_ended = self.at.cursor.rows == 0
         evaluate = step % config.evaluate_every == 0 if config.evaluate_every else epoch_ended
         evaluate = evaluate or step >= self.total_steps
@@ -211,7 +219,8 @@ class Trainer:
             self._save()
             return
         size = self.run.experiment.evaluation.batch_size
-        metrics = evaluate_split(self.recommender, blocks, self.dataset.schema, self.device, size)
+        with self.average.in_use() if self.average is not None else contextlib.nullcontext():
+            metrics = evaluate_split(self.recommender, blocks, self.dataset.schema, self.device, size)
         figures = metrics.compute()
         journal.write("validation", self.at.step, self._epoch(), figures)
         value = monitored(figures, self.config.monitor, metrics.tasks)
@@ -242,11 +251,11 @@ class Trainer:
 
     def _save(self) -> None:
         state = {"progression": self.at.to_json(), "schedule": self.schedule.state_dict()}
-        self.run.checkpoints.save(self.at.step, take_snapshot(self.recommender, self.optimizer, state))
+        self.run.checkpoints.save(self.at.step, take_snapshot(self.recommender, self.optimizer, state, self.average))
         self._saved_step = self.at.step
 
     def _restore(self, snapshot: Snapshot) -> None:
-        restore(self.recommender, snapshot, self.optimizer)
+        resume(self.recommender, snapshot, self.optimizer, self.average)
         self.at = Progression.from_json(snapshot.state["progression"])
         self.schedule.load_state_dict(snapshot.state["schedule"])
         best = self.run.checkpoints.best()
@@ -255,6 +264,11 @@ class Trainer:
             self.run.checkpoints.mark_best(self.at.step, self.config.monitor, self.at.best)
         if self.at.stopped_early and self.config.early_stopping is None:
             self.at.stopped_early = False
+
+    def _norm_batches(self) -> Iterator[Batch]:
+        """The first training batches of the first epoch."""
+        for batch, _ in itertools.islice(self.loader.epoch(Cursor()), NORM_BATCHES):
+            yield batch.to(self.device)
 
     def _epoch(self) -> float:
         return self.at.cursor.epoch + self.at.cursor.rows / max(1, self.loader.rows)

@@ -10,40 +10,73 @@ from torch import Tensor
 
 from ziggurat.checkpoint.snapshot import Snapshot
 from ziggurat.core.errors import RunFolderError
+from ziggurat.training.averaged import AveragedWeights
 from ziggurat.training.recommender import Recommender
 
 
-def take_snapshot(recommender: Recommender, optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> Snapshot:
-    """Weights, optimizer states and random state; ``state`` is kept as JSON beside them."""
-    groups = {
+def take_snapshot(
+    recommender: Recommender,
+    optimizer: torch.optim.Optimizer,
+    state: dict[str, Any],
+    average: AveragedWeights | None = None,
+) -> Snapshot:
+    """Weights, their average, optimizer states and random state; ``state`` is kept as JSON beside them."""
+    groups: dict[str, Mapping[str, Tensor]] = {
         "dense": recommender.dense_tensors(),
         "tables": recommender.lookup.weights(),
         "table_optimizer": recommender.lookup.optimizer_state(),
         "dense_optimizer": _flatten(optimizer),
         "random": {"torch": torch.get_rng_state()},
     }
+    if average is not None:
+        groups["average"] = average.tensors
     return Snapshot(groups, state)
 
 
 @torch.no_grad()
-def restore(recommender: Recommender, snapshot: Snapshot, optimizer: torch.optim.Optimizer | None = None) -> None:
-    """Put a snapshot's weights into ``recommender``; with ``optimizer``, also everything needed to train on.
+def restore(recommender: Recommender, snapshot: Snapshot) -> None:
+    """Put the weights that a snapshot is to be used by into ``recommender``: their average where there is one.
 
     Raises:
         RunFolderError: tensors are missing, too many, or of another shape; nothing was changed then.
     """
+    if "average" in snapshot.groups:
+        _copy({"average": recommender.weights()}, snapshot)
+    else:
+        _copy({"dense": recommender.dense_tensors(), "tables": recommender.lookup.weights()}, snapshot)
+
+
+@torch.no_grad()
+def resume(
+    recommender: Recommender,
+    snapshot: Snapshot,
+    optimizer: torch.optim.Optimizer,
+    average: AveragedWeights | None = None,
+) -> None:
+    """Put back everything needed to train on.
+
+    Raises:
+        RunFolderError: as :func:`restore`.
+    """
     lookup = recommender.lookup
-    targets = {"dense": recommender.dense_tensors(), "tables": lookup.weights()}
-    if optimizer is not None:
-        targets["table_optimizer"] = lookup.optimizer_state()
+    targets: dict[str, Mapping[str, Tensor]] = {
+        "dense": recommender.dense_tensors(),
+        "tables": lookup.weights(),
+        "table_optimizer": lookup.optimizer_state(),
+    }
+    _copy(targets, snapshot)
+    if average is not None:
+        average.load(snapshot.groups["average"])
+    _unflatten(optimizer, snapshot.groups["dense_optimizer"])
+    torch.set_rng_state(snapshot.groups["random"]["torch"])
+
+
+def _copy(targets: Mapping[str, Mapping[str, Tensor]], snapshot: Snapshot) -> None:
     for group, tensors in targets.items():
         _check(group, tensors, snapshot.groups[group])
     for group, tensors in targets.items():
         for name, tensor in tensors.items():
             tensor.copy_(snapshot.groups[group][name])
-    if optimizer is not None:
-        _unflatten(optimizer, snapshot.groups["dense_optimizer"])
-        torch.set_rng_state(snapshot.groups["random"]["torch"])
 
 
 def _check(group: str, live: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> None:

@@ -1,0 +1,127 @@
+"""How close Wukong's and DHEN's training step comes to the machine's own matrix product, FLOP for FLOP.
+
+A step is what the dense part does in training: forward, loss, backward down to the embeddings' gradient, Adam. Its
+embeddings lie ready in memory. It counts three times the model's forward FLOPs, because every matrix product has two
+more in backward; what is no product (norms, activations, copies, Adam) counts for nothing and costs its time.
+
+The yardstick is one square matrix product on the same threads and in the same dtype, measured right before and right
+after each step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from bench.benchmark import Benchmark, Context, Figure, Result, Target
+from bench.measure import Samples, interleave, ratios, seconds
+
+if TYPE_CHECKING:
+    from bench.micro.dense_step import Matmul, Step
+
+THREADS = 2
+BATCH_SIZE = 4096
+SIDE = 2048
+"""Side of the yardstick's matrices: fp32 stays within 4 % from 512 to 3,072, bf16 is a tenth faster at 1,024."""
+PRECISIONS = ("fp32", "bf16")
+
+
+def run(context: Context) -> Result:
+    import torch  # here, so that listing the benchmarks stays quick
+
+    from bench.micro.dense_step import CASES
+    from ziggurat.training.heap import keep_freed_memory
+
+    rows, side, repeats, warmups, threads = (32, 256, 2, 1, 1) if context.quick else (BATCH_SIZE, SIDE, 9, 2, THREADS)
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    keep_freed_memory()
+    try:
+        rates, yardsticks = _measure(context, rows, side, warmups, repeats)
+    finally:
+        torch.set_num_threads(before)
+    figures = [*shares(rates, yardsticks), *_rates(rates, yardsticks)]
+    sizes = [f"{name}: {case.dims.features} fields of {case.dims.dim}, {case.told}" for name, case in CASES.items()]
+    notes = (
+        f"batch {rows:,}, {threads} threads, Adam's step and the embeddings' gradient included; the matrix product is "
+        f"{side:,} × {side:,} × {side:,}",
+        *sizes,
+        "head of all but wukong_small: MLP 512-256",
+        "bf16 is autocast over fp32 weights, beside a matrix product of bf16 matrices",
+        *(["quick: nothing compiled"] if context.quick else []),
+    )
+    return Result(tuple(figures), warmups, repeats, notes)
+
+
+def _measure(
+    context: Context, rows: int, side: int, warmups: int, repeats: int
+) -> tuple[dict[str, Samples], dict[str, Samples]]:
+    """GFLOP/s of every step and of the matrix products around it, by the step's name."""
+    from bench.micro.dense_step import CASES, Matmul, Step
+
+    matmuls = {precision: Matmul(precision, side) for precision in PRECISIONS}
+    around: dict[str, list[float]] = {}
+    contestants: dict[str, Callable[[], float]] = {}
+    for name, case in CASES.items():
+        for precision, compiled in case.ways:
+            if compiled and context.quick:
+                continue
+            label = f"{name}_{precision}_{'compiled' if compiled else 'eager'}"
+            step = Step(case, precision, compiled, rows)
+            context.say(f"{label}: first step {seconds(step):.1f} s")
+            contestants[label] = _between(step, matmuls[precision], around.setdefault(label, []))
+    rates = interleave(contestants, warmups, repeats, context.say)
+    return rates, {label: tuple(values[warmups:]) for label, values in around.items()}
+
+
+def _between(step: Step, matmul: Matmul, around: list[float]) -> Callable[[], float]:
+    """Measures a step between two matrix products, whose rate it notes in ``around``."""
+
+    def once() -> float:
+        before = seconds(matmul)
+        taken = seconds(step)
+        around.append(2 * matmul.gflop / (before + seconds(matmul)))
+        return step.gflop / taken
+
+    return once
+
+
+def shares(rates: dict[str, Samples], yardsticks: dict[str, Samples]) -> list[Figure]:
+    """Of each model and precision, the better way of each round, as a share of the matrix product's rate.
+
+    Args:
+        rates: MODEL_PRECISION_WAY -> GFLOP/s, a sample a round.
+        yardsticks: the matrix product's around the same samples.
+    """
+    figures: list[Figure] = []
+    for name in dict.fromkeys(label.rpartition("_")[0] for label in rates):
+        ways = [label for label in rates if label.rpartition("_")[0] == name]
+        each = [ratios(rates[way], yardsticks[way]) for way in ways]
+        told = " or ".join(way.rpartition("_")[2] for way in ways)
+        figures.append(Figure(name, "x", tuple(map(max, zip(*each, strict=True))), f"of the matrix product, {told}"))
+    return figures
+
+
+def _rates(rates: dict[str, Samples], yardsticks: dict[str, Samples]) -> list[Figure]:
+    products = [
+        Figure(f"matmul_{precision}", "GFLOP/s", yardsticks[f"wukong_{precision}_eager"], "beside wukong, eager")
+        for precision in PRECISIONS
+    ]
+    return [*products, *(Figure(label, "GFLOP/s", samples) for label, samples in rates.items())]
+
+
+DENSE_SPEED = Benchmark(
+    name="dense_speed",
+    claim="Wukong and DHEN train at 60 % or more of the machine's matrix product rate for their FLOPs.",
+    targets={"wukong_fp32": Target(0.6), "dhen_fp32": Target(0.6)},
+    depends_on=(
+        "src/ziggurat/interactions",
+        "src/ziggurat/models",
+        "src/ziggurat/optim/dense.py",
+        "src/ziggurat/training/heap.py",
+        "bench/micro/dense_speed.py",
+        "bench/micro/dense_step.py",
+        "bench/measure.py",
+    ),
+    run=run,
+)

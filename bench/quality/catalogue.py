@@ -1,0 +1,78 @@
+"""The boards, and what each has to show."""
+
+from statistics import fmean
+
+from bench.benchmark import Figure, Target
+from bench.quality.quality import Outcomes, published_within, quality
+
+TOLERANCE = 0.0015
+"""AUC by which a baseline may fall short of the public board's figure."""
+
+QUALITY_FRAPPE = quality(
+    "frappe",
+    "On Frappe every baseline is as good as on the public board, and Wukong better than the best published model.",
+    {
+        **published_within("frappe", "auc", TOLERANCE),
+        "wukong.auc": Target(0.9868),
+        "wukong.log_loss": Target(0.131, "at most"),
+    },
+)
+
+QUALITY_MOVIELENS = quality(
+    "movielens",
+    "On MovieLens-100K the deep models stand ahead of a tuned LightGBM (.7957 AUC).",
+    {"deepfm.auc": Target(0.7957), "wukong.auc": Target(0.7957)},
+)
+
+QUALITY_CENSUS = quality(
+    "census",
+    "On Census-Income two tasks are learnt together as well as the best published multi-task model does.",
+    {"ple.income/auc": Target(0.9583), "ple.never_married/auc": Target(0.9951)},
+)
+
+
+def published_order(outcomes: Outcomes) -> list[Figure]:
+    """How much log-loss worsens without each part, and how far "no FM block" lies above the next worst, in percent."""
+    losses = {name: [seed["figures"]["test"]["log_loss"] for seed in seeds] for name, seeds in outcomes.items()}
+    worse = {
+        name: tuple(100 * (loss / whole - 1) for loss, whole in zip(losses[name], losses["whole"], strict=True))
+        for name in losses
+        if name != "whole"
+    }
+    next_worst = [max(pair) for pair in zip(worse["no_shortcut"], worse["no_linear"], strict=True)]
+    above = tuple(a - b for a, b in zip(worse["no_fm"], next_worst, strict=True))
+    return [
+        *(Figure(f"{name}.worse", "%", values, statistic="mean") for name, values in worse.items()),
+        Figure("no_fm.above_next", "%", above, statistic="mean"),
+    ]
+
+
+WUKONG_ABLATION = quality(
+    "wukong_ablation",
+    "Of Wukong's parts the factorization machine block is the one that it can spare least.",
+    {"no_fm.above_next": Target(0.0)},
+    name="wukong_ablation",
+    derive=published_order,
+)
+
+
+def best_pair(outcomes: Outcomes) -> list[Figure]:
+    """How far the best ensemble's NE lies below the best single block's, in percent; both are chosen on validation."""
+
+    def chosen(names: list[str]) -> str:
+        return min(names, key=lambda name: fmean(seed["figures"]["validation"]["ne"] for seed in outcomes[name]))
+
+    ensemble, single = chosen([name for name in outcomes if "+" in name]), chosen([n for n in outcomes if "+" not in n])
+    pairs = zip(outcomes[ensemble], outcomes[single], strict=True)
+    gain = tuple(100 * (1 - ours["figures"]["test"]["ne"] / other["figures"]["test"]["ne"]) for ours, other in pairs)
+    names = (f"{ensemble} over {single}", "best")
+    return [Figure(f"{name}.ne_gain", "%", gain, statistic="mean") for name in names]
+
+
+DHEN_ENSEMBLE = quality(
+    "dhen_frappe",
+    "An ensemble of interaction blocks has a lower NE than its best single block at equal FLOPs.",
+    {"best.ne_gain": Target(0.27)},
+    name="dhen_ensemble",
+    derive=best_pair,
+)

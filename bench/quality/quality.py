@@ -1,0 +1,112 @@
+"""The quality benchmarks: a board's models trained with every seed, judged against what was published."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.benchmark import Benchmark, Context, Figure, Result, Target
+from bench.quality.board import ROOT, Board, load_board
+from bench.quality.stand_in import stand_in
+from bench.quality.trials import SOURCES, Trial, prepared, run_quickly, run_trials
+from ziggurat.core.errors import DataError
+
+FIGURES = ("auc", "log_loss", "ne")
+
+
+Outcomes = Mapping[str, Sequence[Mapping[str, Any]]]
+"""Model -> what came out of each seed's training."""
+
+Derive = Callable[[Outcomes], list[Figure]]
+
+
+def quality(
+    board: str, claim: str, targets: Mapping[str, Target], name: str = "", derive: Derive = lambda outcomes: []
+) -> Benchmark:
+    """The benchmark of a board.
+
+    Args:
+        board: its name.
+        claim: see :class:`~bench.benchmark.Benchmark`.
+        targets: ``model.figure`` -> what it has to reach.
+        name: of the benchmark; default ``quality_BOARD``.
+        derive: further figures, made of several models' outcomes.
+    """
+    path = f"bench/quality/boards/{board}.yaml"
+    return Benchmark(
+        name=name or f"quality_{board}",
+        claim=claim,
+        targets=targets,
+        depends_on=(*SOURCES, "src/ziggurat/features", path, str(load_board(board).experiment.relative_to(ROOT))),
+        run=_runner(board, derive),
+        layout="board",
+    )
+
+
+def _runner(name: str, derive: Derive) -> Callable[[Context], Result]:
+    def run(context: Context) -> Result:
+        board = load_board(name)
+        outcomes = _train(board, context)
+        figures = [figure for model, found in outcomes.items() for figure in _figures(model, board, found)]
+        figures += [] if context.quick else derive(outcomes)
+        return Result(tuple(figures), 0, len(next(iter(outcomes.values()))), _notes(board, context.quick))
+
+    return run
+
+
+def _train(board: Board, context: Context) -> dict[str, list[dict[str, Any]]]:
+    """Model -> what came out, a seed each."""
+    if context.data is None and not context.quick:
+        raise DataError(f"board {board.name}: no data", f"give the folder that {board.experiment.name} reads: --data")
+    seeds = board.seeds[:1] if context.quick else board.seeds
+    context.say(f"{len(board.entries)} models, seeds {', '.join(map(str, seeds))}")
+    found: dict[str, dict[int, dict[str, Any]]] = {name: {} for name in board.entries}
+    with tempfile.TemporaryDirectory(dir=context.cache, prefix="quality-") as scratch:
+        changes = stand_in(Path(scratch)) if context.quick else {}
+        trials = [
+            Trial(f"{name}/{seed}", entry.experiment(context.data, seed, changes))
+            for name, entry in board.entries.items()
+            for seed in seeds
+        ]
+        folder = Path(scratch) if context.quick else context.cache / "quality" / board.name
+        dataset = prepared(trials[0].experiment, folder)
+        run = run_quickly(trials, dataset) if context.quick else run_trials(trials, dataset, folder, context.say)
+        for trial, outcome in run:
+            found[trial.name.partition("/")[0]][trial.experiment.training.seed] = outcome
+    return {name: [by_seed[seed] for seed in seeds] for name, by_seed in found.items()}
+
+
+def _figures(model: str, board: Board, outcomes: list[dict[str, Any]]) -> list[Figure]:
+    published = board.entry(model).published
+    figures: list[Figure] = []
+    for name in outcomes[0]["figures"]["test"]:
+        if name.rpartition("/")[2] in FIGURES:
+            note = f"published {published[name]:g}" if name in published else ""
+            samples = tuple(outcome["figures"]["test"][name] for outcome in outcomes)
+            figures.append(Figure(f"{model}.{name}", "", samples, note, statistic="mean"))
+    sizes = ("dense_parameters", "table_parameters", "flops")
+    figures += [Figure(f"{model}.{name}", "", (float(outcomes[0][name]),)) for name in sizes]
+    return [*figures, Figure(f"{model}.seconds", "s", tuple(outcome["seconds"] for outcome in outcomes))]
+
+
+def _notes(board: Board, quick: bool) -> tuple[str, ...]:
+    if quick:
+        return ("a stand-in of random rows, five steps a model: these figures mean nothing",)
+    return (
+        f"mean ± standard deviation over seeds {', '.join(map(str, board.seeds))}, on the test split; the checkpoint "
+        "is the best on validation, and so were all settings chosen",
+        "flops: forward, per example, of the dense part; seconds: training to the early stop on one thread, "
+        "evaluations included, two trainings beside each other",
+    )
+
+
+def published_within(board: str, figure: str, tolerance: float) -> dict[str, Target]:
+    """A target for every model with a published ``figure``: at least that, less the tolerance."""
+    entries = load_board(board).entries
+    return {
+        f"{name}.{figure}": Target(round(entry.published[figure] - tolerance, 6))
+        for name, entry in entries.items()
+        if figure in entry.published
+    }

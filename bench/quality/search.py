@@ -1,0 +1,77 @@
+"""Random search over a board entry's space, judged by validation alone; every trial is written down.
+
+python -m bench.quality.search BOARD MODEL --data DIR [--trials 20] [--monitor auc]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from bench import provenance
+from bench.quality.board import ROOT, Entry, load_board
+from bench.quality.trials import Trial, prepared, run_trials
+from ziggurat.core.errors import ConfigError, ZigguratError
+
+TRIALS = Path(__file__).with_name("trials")
+
+
+def draw(entry: Entry, seed: int) -> dict[str, Any]:
+    """The settings of trial ``seed``: each key's value drawn uniformly, the same for the same seed and space.
+
+    Raises:
+        ConfigError: the entry declares no space.
+    """
+    if not entry.search:
+        raise ConfigError(f"board entry {entry.name}: no `search`", "declare the values to draw from")
+    random_ = random.Random(seed)
+    return {key: random_.choice(values) for key, values in sorted(entry.search.items())}
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Exit status 0; 2 when the search could not be made."""
+    parser = argparse.ArgumentParser(prog="python -m bench.quality.search", description="Random search on a board.")
+    parser.add_argument("board")
+    parser.add_argument("model")
+    parser.add_argument("--data", type=Path, required=True, help="folder of the raw data")
+    parser.add_argument("--trials", type=int, default=20)
+    parser.add_argument("--first", type=int, default=0, help="number of the first trial; go on after earlier ones")
+    options = parser.parse_args(arguments)
+    try:
+        _search(options.board, options.model, options.data, range(options.first, options.first + options.trials))
+    except ZigguratError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def _search(board: str, model: str, data: Path, numbers: range) -> None:
+    entry = load_board(board).entry(model)
+    drawn = {number: draw(entry, number) for number in numbers}
+    trials = [Trial(f"{model}/{number}", entry.experiment(data, 0, drawn[number])) for number in numbers]
+    cache = ROOT / "bench" / ".cache" / "quality" / board
+    dataset = prepared(trials[0].experiment, cache)
+    path = TRIALS / f"{board}_{model}.jsonl"
+    path.parent.mkdir(exist_ok=True)
+    commit = (provenance.commit(ROOT) or "")[:12]
+    say = lambda line: print(line, file=sys.stderr, flush=True)  # noqa: E731
+    for trial, outcome in run_trials(trials, dataset, cache, say):
+        number = int(trial.name.rpartition("/")[2])
+        row = {
+            "trial": number,
+            "commit": commit,
+            "settings": drawn[number],
+            "validation": {key: outcome["figures"]["validation"][key] for key in ("auc", "log_loss")},
+            "seconds": round(outcome["seconds"]),
+        }
+        with path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(row) + "\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,55 @@
+"""One training, as a process of its own: reads what to train from a JSON file, writes what came out to another.
+
+python -m bench.quality.trial SPEC.json OUT.json
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from ziggurat.core.config import parse_config
+from ziggurat.core.files import write_json
+from ziggurat.data.dataset import Dataset
+from ziggurat.training import api
+from ziggurat.training.experiment import Experiment
+from ziggurat.training.rungs import size_of
+
+
+def train(spec: dict[str, Any], scratch: Path) -> dict[str, Any]:
+    """Train ``spec["experiment"]`` on the dataset in ``spec["prepared"]``; the run is thrown away with ``scratch``.
+
+    Returns:
+        Figures per split, the size of the model, seconds, steps and the step of the best checkpoint.
+    """
+    experiment = parse_config(Experiment, spec["experiment"])
+    dataset = Dataset(Path(spec["prepared"]))
+    started = time.perf_counter()
+    outcome = api.train(experiment, scratch / "run", prepared=dataset.folder)
+    assert outcome.results is not None
+    seconds = time.perf_counter() - started
+    size = size_of(experiment, dataset.schema)
+    rows = {split: api.evaluate(outcome.run, split).compute() for split in ("validation", "test")}
+    return {
+        "figures": rows,
+        "seconds": seconds,
+        "steps": outcome.step,
+        "best_step": (outcome.run.checkpoints.best() or {}).get("step"),
+        **asdict(size),
+    }
+
+
+def main(spec: str, out: str) -> None:
+    """The process."""
+    with tempfile.TemporaryDirectory(prefix="trial-") as scratch:
+        outcome = train(json.loads(Path(spec).read_text(encoding="utf-8")), Path(scratch))
+    write_json(Path(out), outcome)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

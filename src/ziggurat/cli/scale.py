@@ -1,0 +1,85 @@
+"""``ziggurat scale``: a ladder of sizes of one model, and the power law through it."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from ziggurat.cli.options import DataFolder, Overrides, PreparedTo
+
+if TYPE_CHECKING:
+    from ziggurat.training.scale_result import ScaleResult
+
+
+class SplitName(StrEnum):
+    """The splits that a law can be fitted on."""
+
+    TEST = "test"
+    VALIDATION = "validation"
+
+
+def command(
+    inputs: Annotated[
+        list[Path],
+        typer.Argument(metavar="CONFIG", help="The experiment; with --compare, ladders.", show_default=False),
+    ],
+    overrides: Overrides = None,
+    data: DataFolder = None,
+    prepared: PreparedTo = None,
+    run: Annotated[Path | None, typer.Option(help="Folder of the ladder; default: runs/NAME-scale.")] = None,
+    rungs: Annotated[int, typer.Option(min=1, help="Sizes of the model's own ladder; three or more.")] = 5,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each size.")] = 2,
+    split: Annotated[SplitName, typer.Option(help="Which rows the law is fitted on.")] = SplitName.TEST,
+    ladder: Annotated[Path | None, typer.Option(help="YAML list with each size's keys, in place of --rungs.")] = None,
+    compare: Annotated[bool, typer.Option("--compare", help="Draw trained ladders in one page.")] = False,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="The HTML file; default: scale.html.")] = None,
+) -> None:
+    """Train growing sizes of a model and fit the power law between compute and log-loss; it resumes as train does.
+
+    \b
+    Examples:
+      ziggurat scale exp.yaml --rungs 6 --seeds 3
+      ziggurat scale exp.yaml --ladder sizes.yaml --run runs/sizes
+      ziggurat scale --compare runs/wukong runs/dlrm -o both.html
+    """
+    from ziggurat.core.errors import ConfigError
+    from ziggurat.core.files import check_file_target
+    from ziggurat.training.scale_result import ScaleResult
+
+    if compare:
+        path = out or Path("scale.html")
+        check_file_target(path)
+        _draw(path, [ScaleResult.load(folder) for folder in inputs])
+        return
+    if len(inputs) > 1:
+        received = " ".join(map(str, inputs))
+        raise ConfigError(f"scale takes one config, received {received}", "to draw trained ladders, add --compare")
+    from ziggurat.cli.progress import console_progress
+    from ziggurat.training.experiment import load_experiment
+    from ziggurat.training.scale import scale
+
+    if out is not None:
+        check_file_target(out)
+    experiment = load_experiment(inputs[0], overrides or [], data)
+    with console_progress() as progress:
+        scaled = scale(
+            experiment, run, rungs=rungs, seeds=seeds, split=split.value, ladder=ladder, prepared=prepared,
+            progress=progress,
+        )  # fmt: skip
+    if scaled.signal is not None:
+        wanted = seeds * len(scaled.result.rungs)
+        stopped = f"stopped by {scaled.signal.name}; {scaled.result.finished_runs} of {wanted} runs finished"
+        typer.echo(f"{stopped}, the others' state is saved. Run the same command to go on.", err=True)
+        raise typer.Exit(128 + scaled.signal)
+    _draw(out or scaled.folder / "scale.html", [scaled.result])
+
+
+def _draw(path: Path, results: list[ScaleResult]) -> None:
+    from ziggurat.report.scale_page import write_scale
+
+    for result, fit in zip(results, write_scale(path, results), strict=True):
+        typer.echo(f"{result.name}, {result.model}: {'too few rungs for a law' if fit is None else fit.verdict}")
+    typer.echo(path)

@@ -1,0 +1,59 @@
+"""Neighbouring dims of all fields together: a convolution along the embedding dim, fields as channels.
+
+Shape legend: B rows, F fields in, F' fields out, D embedding dim, W taps.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator
+from torch import Tensor, nn
+
+from ziggurat.core.config import Config
+from ziggurat.interactions.block import Block
+
+
+class Convolution(Block):
+    """(B, F, D) → (B, F', D): y_{o,d} = b_o + Σ_f Σ_t K_{o,f,t} x_{f, d+t−(W−1)/2}, zeros beyond the ends.
+
+    With one tap it is :class:`LinearCompression` and a bias.
+
+    Source: Zhang et al., "DHEN", arXiv 2203.11014, section 3.2. Theirs slides over dims and fields; the order of fields
+    means nothing, so ours slides along the dims alone and treats the fields as channels.
+
+    Args:
+        config: as below.
+        features: F.
+        dim: D.
+    """
+
+    class Config(Config):
+        """A convolution along the embedding dim."""
+
+        name: Literal["convolution"] = "convolution"
+
+        outputs: Annotated[int, Field(ge=1)] = 8
+        """Fields that the block emits."""
+
+        taps: Annotated[int, Field(ge=1)] = 3
+        """Neighbouring dims that one output reads; odd."""
+
+        @field_validator("taps")
+        @classmethod
+        def _odd(cls, taps: int) -> int:
+            if taps % 2 == 0:
+                raise ValueError(f"taps must be odd so that a dim stands in the middle of them, received {taps}")
+            return taps
+
+    def __init__(self, config: Convolution.Config, features: int, dim: int) -> None:
+        super().__init__()
+        self.dim = dim
+        self.out_features = config.outputs
+        self.kernel = nn.Conv1d(features, config.outputs, config.taps, padding=config.taps // 2)
+
+    def forward(self, emb_BFD: Tensor) -> Tensor:
+        return self.kernel(emb_BFD)
+
+    def matmul_flops(self) -> int:
+        return 2 * self.kernel.weight.numel() * self.dim

@@ -1,0 +1,40 @@
+"""Numbers that are turned up or down by what stands in the row.
+
+Shape legend: B rows, N numbers, C context numbers.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from ziggurat.interactions.block import Block
+from ziggurat.interactions.mlp import MLP
+
+
+class Gate(Block):
+    """(B, N), (B, C) → (B, N): x ⊙ 2σ(MLP(c)); an MLP that says zero passes x on.
+
+    Source: Mao et al., "FinalMLP", arXiv 2304.00902, eq. 5 and 6 (stream-specific feature selection).
+
+    Args:
+        inputs: N.
+        context: C.
+        config: hidden layers of the MLP.
+    """
+
+    def __init__(self, inputs: int, context: int, config: MLP.Config) -> None:
+        super().__init__()
+        self.out_features = inputs
+        self.mlp = MLP(context, config, inputs)
+
+    def forward(self, inputs_BN: Tensor, context_BC: Tensor | None = None) -> Tensor:
+        """Gate ``inputs_BN`` by ``context_BC``, or by themselves when there is none."""
+        return inputs_BN * (2 * torch.sigmoid(self.mlp(inputs_BN if context_BC is None else context_BC)))
+
+    def matmul_flops(self) -> int:
+        return self.mlp.matmul_flops()
+
+    def elementwise_flops(self) -> int:
+        """The doubling and the product."""
+        return 2 * self.out_features

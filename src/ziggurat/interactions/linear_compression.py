@@ -1,0 +1,58 @@
+"""Fields become fewer (or more) fields by learned mixtures: the linear block, and every short cut that changes F.
+
+Shape legend: B rows, F fields in, F' fields out, D embedding dim.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from ziggurat.core.config import Config
+from ziggurat.interactions.block import Block
+
+
+class LinearCompression(Block):
+    """(B, F, D) → (B, F', D): Y = W X with W ∈ ℝ^{F'×F}, no bias. It mixes fields and never the dims of one.
+
+    Source: Zhang et al., "Wukong", arXiv 2403.02545, section 3.4 (its LCB); the linear module and the short cut of
+    Zhang et al., "DHEN", arXiv 2203.11014, section 3.2.
+
+    Args:
+        features: F.
+        dim: D; it changes the cost alone.
+        outputs: F'.
+    """
+
+    class Config(Config):
+        """Linear mixtures of the fields."""
+
+        name: Literal["linear"] = "linear"
+
+        outputs: Annotated[int, Field(ge=1)] = 8
+        """Fields that the block emits."""
+
+    def __init__(self, features: int, dim: int, outputs: int) -> None:
+        super().__init__()
+        self.features = features
+        self.dim = dim
+        self.out_features = outputs
+        self.mixture = nn.Linear(features, outputs, bias=False)
+
+    def forward(self, emb_BFD: Tensor) -> Tensor:
+        return mix_fields(self.mixture.weight, emb_BFD)
+
+    def matmul_flops(self) -> int:
+        return 2 * self.features * self.out_features * self.dim
+
+
+def mix_fields(weight_OF: Tensor, emb_BFD: Tensor) -> Tensor:
+    """(B, O, D): W X for every row's X.
+
+    One small product a row rather than one tall one over all B·D columns: that would first copy X to have its fields
+    last, forward and backward, and hand every consumer a transposed tensor.
+    """
+    return torch.bmm(weight_OF.expand(len(emb_BFD), -1, -1), emb_BFD)

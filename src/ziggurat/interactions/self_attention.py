@@ -1,0 +1,94 @@
+"""Fields look at each other: one transformer encoder layer over the fields of a row.
+
+Shape legend: B rows, F fields in, F' fields out, D embedding dim, H heads, E = D / H dims of a head.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from ziggurat.core.config import Config
+from ziggurat.core.errors import ConfigError
+from ziggurat.interactions.block import Block
+from ziggurat.interactions.linear_compression import LinearCompression
+
+
+class SelfAttention(Block):
+    """(B, F, D) → (B, F', D): Z = LN(X + attention(X)), then LN(Z + feed-forward(Z)), then a mixture of fields to F'.
+
+    attention(X) = softmax(Q Kᵀ / √E) V for each head, the heads side by side, times an output matrix. Without the
+    feed-forward part it is AutoInt's interacting layer but for the norm. No dropout and no mask: all fields of a row
+    are there.
+
+    Source: Vaswani et al., arXiv 1706.03762, section 3.1 and 3.2 (post-norm, as there); as a module: Zhang et al.,
+    "DHEN", arXiv 2203.11014, section 3.2.
+
+    Args:
+        config: as below.
+        features: F.
+        dim: D, a multiple of the heads.
+
+    Raises:
+        ConfigError: it is not.
+    """
+
+    class Config(Config):
+        """A transformer encoder layer over the fields."""
+
+        name: Literal["self_attention"] = "self_attention"
+
+        outputs: Annotated[int, Field(ge=1)] | None = None
+        """Fields that the block emits; null for as many as come in, without a mixture."""
+
+        heads: Annotated[int, Field(ge=1)] = 2
+        """Heads of the attention."""
+
+        feed_forward: Annotated[int, Field(ge=0)] = 64
+        """Width of the hidden layer behind the attention; 0 leaves that part out."""
+
+    def __init__(self, config: SelfAttention.Config, features: int, dim: int) -> None:
+        super().__init__()
+        if dim % config.heads:
+            raise ConfigError(
+                f"self_attention: {config.heads} heads cannot share an embedding dim of {dim}",
+                "give a number of heads that divides embeddings.dim",
+            )
+        self.features, self.dim, self.heads = features, dim, config.heads
+        self.out_features = config.outputs or features
+        self.queries_keys_values = nn.Linear(dim, 3 * dim)
+        self.output = nn.Linear(dim, dim)
+        self.attention_norm = nn.LayerNorm(dim)
+        self.feed_forward = None
+        if config.feed_forward:
+            wide = config.feed_forward
+            self.feed_forward = nn.Sequential(nn.Linear(dim, wide), nn.ReLU(), nn.Linear(wide, dim))
+            self.feed_forward_norm = nn.LayerNorm(dim)
+        self.mixture = None if config.outputs is None else LinearCompression(features, dim, config.outputs)
+        self._wide = config.feed_forward
+
+    def forward(self, emb_BFD: Tensor) -> Tensor:
+        state_BFD = self.attention_norm(emb_BFD + self._attend(emb_BFD))
+        if self.feed_forward is not None:
+            state_BFD = self.feed_forward_norm(state_BFD + self.feed_forward(state_BFD))
+        return state_BFD if self.mixture is None else self.mixture(state_BFD)
+
+    def _attend(self, emb_BFD: Tensor) -> Tensor:
+        heads_3BHFE = self.queries_keys_values(emb_BFD).unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
+        query_BHFE, key_BHFE, value_BHFE = heads_3BHFE
+        scores_BHFF = query_BHFE @ key_BHFE.transpose(2, 3) / math.sqrt(self.dim // self.heads)
+        mixed_BHFE = torch.softmax(scores_BHFF, dim=3) @ value_BHFE
+        return self.output(mixed_BHFE.transpose(1, 2).flatten(2))
+
+    def matmul_flops(self) -> int:
+        projections = 2 * self.features * self.dim * (4 * self.dim + 2 * self._wide)
+        attention = 2 * 2 * self.features * self.features * self.dim
+        return projections + attention + (0 if self.mixture is None else self.mixture.matmul_flops())
+
+    def elementwise_flops(self) -> int:
+        """The residual sums."""
+        return self.features * self.dim * (1 if self.feed_forward is None else 2)

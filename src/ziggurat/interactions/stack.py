@@ -1,0 +1,44 @@
+"""Ensembles, one upon another.
+
+Shape legend: B rows, F fields in, F' fields out, D embedding dim.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from ziggurat.interactions.block import Block
+from ziggurat.interactions.ensemble import Ensemble
+
+
+class Stack(Block):
+    """(B, F, D) → (B, F', D): layer after layer, each reading the one before.
+
+    Args:
+        layers: the config of each, from the input on; at least one.
+        features: F.
+        dim: D.
+    """
+
+    def __init__(self, layers: Sequence[Ensemble.Config], features: int, dim: int) -> None:
+        super().__init__()
+        assert layers, "at least one layer"
+        made: list[Ensemble] = []
+        for config in layers:
+            made.append(Ensemble(config, features, dim))
+            features = made[-1].out_features
+        self.layers = nn.ModuleList(made)
+        self.out_features = features
+
+    def forward(self, emb_BFD: Tensor) -> Tensor:
+        for layer in self.layers:
+            emb_BFD = layer(emb_BFD)
+        return emb_BFD
+
+    def matmul_flops(self) -> int:
+        return sum(layer.matmul_flops() for layer in self.layers if isinstance(layer, Ensemble))
+
+    def elementwise_flops(self) -> int:
+        return sum(layer.elementwise_flops() for layer in self.layers if isinstance(layer, Ensemble))

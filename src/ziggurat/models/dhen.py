@@ -1,0 +1,68 @@
+"""DHEN: ensembles of interaction modules, stacked.
+
+Shape legend: B rows, F fields, D embedding dim, T tasks.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import Field
+from torch import Tensor
+
+from ziggurat.interactions.dense_embedding import DenseEmbedding
+from ziggurat.interactions.ensemble import Ensemble
+from ziggurat.interactions.linear_compression import LinearCompression
+from ziggurat.interactions.mlp import MLP
+from ziggurat.interactions.pairs_block import PairsBlock
+from ziggurat.interactions.shared_bottom import SharedBottom
+from ziggurat.interactions.stack import Stack
+from ziggurat.models.heads import HeadConfig, build_head
+from ziggurat.models.model import Model, ModelDims, ModelSettings, field_vectors
+
+
+class DHEN(Model):
+    """logits = head(vec(layer_N(… layer_1(X)))), each layer an :class:`~ziggurat.interactions.ensemble.Ensemble`.
+
+    Dense features enter as ``dense_vectors`` fields from a bottom MLP.
+
+    Source: Zhang et al., "DHEN", arXiv 2203.11014, section 3.
+    """
+
+    class Config(ModelSettings):
+        """The layer, how often it is stacked, and what stands before and behind."""
+
+        depths: ClassVar[tuple[int, ...]] = (1, 2, 4)
+        widening: ClassVar[float] = 2**0.5
+
+        name: Literal["dhen"] = "dhen"
+
+        layer: Ensemble.Config = Ensemble.Config(
+            blocks=(PairsBlock.Config(outputs=8), LinearCompression.Config(outputs=8))
+        )
+        """The blocks of every layer, side by side."""
+
+        layers: Annotated[int, Field(ge=1)] = 2
+        """Layers, one upon another."""
+
+        bottom: MLP.Config = MLP.Config(hidden=(64,))
+        """Hidden layers over the dense features; one linear layer to their vectors follows."""
+
+        dense_vectors: Annotated[int, Field(ge=1)] = 1
+        """Fields that the dense features become, together."""
+
+        head: HeadConfig = SharedBottom.Config()
+        """From the last layer, laid flat, to the logits."""
+
+        def deeper(self, times: int) -> DHEN.Config:
+            return self.model_copy(update={"layers": times * self.layers})
+
+    def __init__(self, config: DHEN.Config, dims: ModelDims) -> None:
+        super().__init__(dims)
+        self.bottom = DenseEmbedding(dims.dense, config.dense_vectors, dims.dim, config.bottom) if dims.dense else None
+        fields = dims.features + (config.dense_vectors if dims.dense else 0)
+        self.stack = Stack([config.layer] * config.layers, fields, dims.dim)
+        self.head = build_head(config.head, self.stack.out_features * dims.dim, dims.tasks)
+
+    def logits(self, dense_BF: Tensor, emb_BFD: Tensor) -> Tensor:
+        return self.head(self.stack(field_vectors(self.bottom, dense_BF, emb_BFD)).flatten(1))

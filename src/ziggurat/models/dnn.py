@@ -1,0 +1,43 @@
+"""DNN: the row laid flat, then a head; with one task and the default head, embeddings and an MLP.
+
+Shape legend: B rows, F fields, D embedding dim, T tasks.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from torch import Tensor
+
+from ziggurat.interactions.shared_bottom import SharedBottom
+from ziggurat.models.growth import deeper
+from ziggurat.models.heads import HeadConfig, build_head
+from ziggurat.models.model import Model, ModelDims, ModelSettings, lay_flat
+
+
+class DNN(Model):
+    """logits = head(x), with x the dense features and embeddings laid flat.
+
+    With the head ``mmoe`` it is MMoE, with ``ple`` PLE. Source: Covington et al., "Deep Neural Networks for YouTube
+    Recommendations", RecSys 2016, section 4; the heads name theirs.
+    """
+
+    class Config(ModelSettings):
+        """The head is all there is."""
+
+        name: Literal["dnn"] = "dnn"
+
+        head: HeadConfig = SharedBottom.Config()
+        """From the row laid flat to the logits."""
+
+        def deeper(self, times: int) -> DNN.Config:
+            part = "bottom" if isinstance(self.head, SharedBottom.Config) else "expert"
+            grown = deeper(getattr(self.head, part), times)
+            return self.model_copy(update={"head": self.head.model_copy(update={part: grown})})
+
+    def __init__(self, config: DNN.Config, dims: ModelDims) -> None:
+        super().__init__(dims)
+        self.head = build_head(config.head, dims.flat, dims.tasks)
+
+    def logits(self, dense_BF: Tensor, emb_BFD: Tensor) -> Tensor:
+        return self.head(lay_flat(dense_BF, emb_BFD))

@@ -1,0 +1,138 @@
+"""Boards: how entries are put together, what a search draws, that a trial is kept, and the table that comes out."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from bench.benchmark import Figure, Target, judge
+from bench.plots import draw_board
+from bench.quality.board import BOARDS, Entry, load_board, merged
+from bench.quality.catalogue import DHEN_ENSEMBLE, best_pair, published_order
+from bench.quality.quality import published_within
+from bench.quality.search import draw
+from bench.quality.stand_in import stand_in
+from bench.quality.trials import Trial, prepared, run_trials
+from bench.tables import board_table
+from ziggurat.core.errors import ConfigError, EnvironmentMismatch
+
+NAMES = sorted(path.stem for path in BOARDS.glob("*.yaml"))
+
+
+def test_changes_merge_within_a_section_and_replace_one_of_another_name() -> None:
+    base = {"model": {"name": "dnn", "hidden": [1]}, "training": {"epochs": 3, "seed": 1}}
+    assert merged(base, {"training": {"epochs": 5}}) == {**base, "training": {"epochs": 5, "seed": 1}}
+    assert merged(base, {"model": {"hidden": [2]}})["model"] == {"name": "dnn", "hidden": [2]}
+    assert merged(base, {"model": {"name": "fm"}})["model"] == {"name": "fm"}
+    assert base["training"]["epochs"] == 3
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_entry_of_every_board_is_a_valid_experiment(name: str, tmp_path: Path) -> None:
+    board = load_board(name)
+    for entry in board.entries.values():
+        experiment = entry.experiment(tmp_path, 7)
+        assert experiment.training.seed == 7
+        assert experiment.data.folder == tmp_path
+        for number in range(20 if entry.search else 0):
+            entry.experiment(tmp_path, 0, draw(entry, number))
+
+
+def test_what_is_not_on_a_board_is_refused_with_what_is() -> None:
+    with pytest.raises(ConfigError, match="no such board"):
+        load_board("nowhere")
+    with pytest.raises(ConfigError, match="did you mean wukong"):
+        load_board("frappe").entry("wukon")
+
+
+def test_a_search_draws_the_same_for_the_same_number() -> None:
+    entry = Entry("some", {}, search={"a": [1, 2, 3], "b": [4, 5]})
+    assert [draw(entry, n) for n in range(9)] == [draw(entry, n) for n in range(9)]
+    assert {draw(entry, n)["a"] for n in range(30)} == {1, 2, 3}
+    with pytest.raises(ConfigError, match="declare the values"):
+        draw(Entry("none", {}), 0)
+
+
+def test_a_trial_is_trained_once_and_a_failed_one_is_quoted(tmp_path: Path) -> None:
+    entry, changes = load_board("frappe").entry("fm"), stand_in(tmp_path)
+    trial = Trial("fm/0", entry.experiment(None, 0, changes))
+    dataset = prepared(trial.experiment, tmp_path)
+    said: list[str] = []
+    [(_, first)] = run_trials([trial], dataset, tmp_path, said.append)
+    assert first["steps"] == 5
+    assert 0 < first["figures"]["test"]["click/auc"] < 1
+    assert said[0].startswith("1/1 fm/0: ")
+    [kept] = (tmp_path / "trials").glob("*.json")
+    written = kept.stat().st_mtime_ns
+    [(_, again)] = run_trials([trial], dataset, tmp_path, said.append)
+    assert again == first == json.loads(kept.read_text())
+    assert kept.stat().st_mtime_ns == written
+    broken = Trial("broken", entry.experiment(None, 0, {**changes, "training.batch_size": 100_000}))
+    with pytest.raises(EnvironmentMismatch, match=r"(?s)broken ended with status 1:.*exceeds the 2428 training rows"):
+        list(run_trials([broken], dataset, tmp_path, said.append))
+
+
+def test_targets_of_a_board_allow_the_tolerance() -> None:
+    targets = published_within("frappe", "auc", 0.0015)
+    assert targets["fm.auc"] == Target(0.9656)
+    assert "dlrm.auc" not in targets
+
+
+def described(
+    model: str, name: str, samples: tuple[float, ...], target: str | None, note: str = ""
+) -> dict[str, object]:
+    figure = Figure(f"{model}.{name}", "", samples, note, "mean")
+    return {**figure.to_json(), "target": target, "holds": None if target is None else True}
+
+
+def test_a_board_is_a_line_a_model_with_mean_and_deviation(tmp_path: Path) -> None:
+    figures = [
+        described("fm", "auc", (0.5, 0.6, 0.7), "≥ 0.5", "published 0.55"),
+        {**Figure("fm.flops", "", (1234.0,)).to_json(), "target": None, "holds": None},
+        described("dnn", "auc", (0.8,), None),
+    ]
+    head, _, first, second = board_table(figures).splitlines()
+    assert [cell.strip() for cell in head.split("|")[1:-1]] == ["model", "auc", "flops", "published", "target", ""]
+    assert [cell.strip() for cell in first.split("|")[1:-1]] == [
+        "fm", "0.60000 ± 0.1000", "1,234", "auc 0.55", "auc ≥ 0.5", "holds"
+    ]  # fmt: skip
+    assert [cell.strip() for cell in second.split("|")[1:-1]] == ["dnn", "0.80000", "", "", "", ""]
+    for path in (tmp_path / "a.svg", tmp_path / "b.svg"):
+        draw_board(path, figures)
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+
+
+def test_a_mean_is_judged_where_the_mean_is_claimed() -> None:
+    skewed = (0.0, 0.0, 0.9)
+    targets = {"x": Target(0.2)}
+    assert judge(targets, (Figure("x", "", skewed, statistic="mean"),)).holds
+    assert not judge(targets, (Figure("x", "", skewed),)).holds
+    assert Figure.from_json(Figure("x", "", skewed, statistic="mean").to_json()).statistic == "mean"
+
+
+def outcome(validation: float, test: float) -> dict[str, object]:
+    return {"figures": {"validation": {"ne": validation}, "test": {"ne": test, "log_loss": test}}}
+
+
+def test_the_pair_that_is_compared_is_chosen_on_validation() -> None:
+    outcomes = {
+        "a": [outcome(0.5, 0.4), outcome(0.5, 0.4)],
+        "b": [outcome(0.4, 0.5), outcome(0.4, 0.8)],
+        "a+b": [outcome(0.3, 0.45), outcome(0.3, 0.6)],
+        "a+c": [outcome(0.35, 0.1), outcome(0.35, 0.1)],
+    }
+    assert DHEN_ENSEMBLE.layout == "board"
+    first, second = best_pair(outcomes)
+    assert (first.name, second.name) == ("a+b over b.ne_gain", "best.ne_gain")
+    assert first.samples == second.samples == pytest.approx((10.0, 25.0))
+
+
+def test_the_ablation_is_in_percent_of_the_whole_models_loss() -> None:
+    losses = {"whole": 0.1, "no_fm": 0.13, "no_shortcut": 0.11, "no_linear": 0.12, "no_linear_no_shortcut": 0.2}
+    figures = {f.name: f.value for f in published_order({name: [outcome(0, loss)] for name, loss in losses.items()})}
+    assert figures == pytest.approx({
+        "no_fm.worse": 30, "no_shortcut.worse": 10, "no_linear.worse": 20, "no_linear_no_shortcut.worse": 100,
+        "no_fm.above_next": 10,
+    })  # fmt: skip

@@ -1,0 +1,66 @@
+"""What the scaling benchmark plants, and how it reads a ladder."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from bench.system import scaling_law
+from ziggurat.data.generate_chunk import ChunkMaker
+from ziggurat.models.build import build_model
+from ziggurat.models.model import ModelDims
+from ziggurat.training.experiment import Experiment
+from ziggurat.training.rungs import Size, grown_experiments
+from ziggurat.training.scale_result import RungResult, RunResult, ScaleResult
+
+
+def ladder(losses: list[list[float]]) -> ScaleResult:
+    rungs = tuple(
+        RungResult(
+            number,
+            {"name": "wukong"},
+            Size(1000 * 10**number, 1, 1),
+            tuple(RunResult(seed, "", 1, 1, 1, 1.0, {"test": {"log_loss": loss}}) for seed, loss in enumerate(values)),
+        )
+        for number, values in enumerate(losses)
+    )
+    return ScaleResult("law", "test", "f00d", 2, rungs, {"model": {"name": "wukong"}})
+
+
+def test_the_late_fall_is_that_of_the_last_tenfold_of_each_seed() -> None:
+    result = ladder([[0.6, 0.7], [0.5, 0.6], [0.45, 0.6]])
+    assert scaling_law._late_falls(result) == pytest.approx((10.0, 0.0))  # pyright: ignore[reportPrivateUsage]
+    wider = ladder([[0.6], [0.5], [0.4]])
+    between = ScaleResult(
+        "law", "test", "f00d", 1, (*wider.rungs[:2], RungResult(3, {}, Size(10**7, 1, 1), wider.rungs[2].runs)), {}
+    )
+    # A tenth of 10⁷ FLOPs is 10⁶, two thirds of the way from 10⁴ on a logarithmic scale.
+    expected = 100 * (1 - 0.4 / np.interp(6, [3, 4, 7], [0.6, 0.5, 0.4]))
+    assert scaling_law._late_falls(between) == pytest.approx((expected,))  # pyright: ignore[reportPrivateUsage]
+
+
+def test_the_log_needs_interactions_of_every_order() -> None:
+    """Pairs, triples and larger products each move the logit by a share of their own; single ids hardly do."""
+    whole = scaling_law.shape(10)
+    assert {len(group) for group in whole.likenesses} == {4, 6, 8}
+    maker = ChunkMaker(whole)
+    _, signals = maker._features(0, 20_000)  # pyright: ignore[reportPrivateUsage]
+    logits = maker.planted.logits(signals)[0]
+    shares: dict[str, float] = {}
+    for name in ("first_order", "second_order", "high_order"):
+        label = whole.labels[0].model_copy(update={name: 0.0})
+        less = ChunkMaker(whole.model_copy(update={"labels": (label,)}))
+        shares[name] = float(np.var(logits - less.planted.logits(signals)[0]) / np.var(logits))
+    assert shares["first_order"] < 0.02
+    assert min(shares["second_order"], shares["high_order"]) > 0.15
+
+
+@pytest.mark.parametrize("name", scaling_law.MODELS)
+def test_full_ladders_span_two_orders_of_magnitude(name: str) -> None:
+    extent = scaling_law.FULL
+    values = scaling_law.experiment(scaling_law.ROOT / "log.parquet", scaling_law.MODELS[name], extent)
+    rungs = grown_experiments(Experiment.model_validate(values), extent.rungs[name])
+    dims = ModelDims(0, scaling_law.COLUMNS, scaling_law.DIM)
+    sizes = [build_model(rung.model, dims).flops() for rung in (rungs[0], rungs[-1])]
+    assert sizes[1] > 100 * sizes[0]
+    assert 3e4 < sizes[0] < 1.2e5

@@ -1,0 +1,129 @@
+"""The fitter on points with known constants, on noise without a slope, and on ladders that decide nothing."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from ziggurat.core.errors import DataError
+from ziggurat.metrics.power_law import PowerLaw, fit_power_law
+from ziggurat.metrics.rung_noise import RungNoise
+
+SIZES = np.geomspace(1e5, 3e7, 6)
+
+
+def losses(law: PowerLaw, noise: float, seeds: int, draw: int = 0) -> list[list[float]]:
+    random = np.random.default_rng(draw)
+    return [(float(law(size)) + random.normal(0, noise, seeds)).tolist() for size in SIZES]
+
+
+@pytest.mark.parametrize("exponent", [0.05, 0.2, 0.6])
+@pytest.mark.parametrize("floor", [0.0, 0.4])
+def test_exact_points_give_their_constants_back(exponent: float, floor: float) -> None:
+    law = PowerLaw(floor, 0.05 * SIZES[0] ** exponent, exponent)
+    found = fit_power_law(SIZES, [[float(law(size))] for size in SIZES], resamples=20)
+    assert found.law.exponent == pytest.approx(exponent, rel=1e-3)
+    assert found.law.floor == pytest.approx(floor, abs=1e-4)
+    assert found.law.scale == pytest.approx(law.scale, rel=1e-2)
+    assert found.r2_log == pytest.approx(1, abs=1e-9)
+    assert found.visible
+
+
+@pytest.mark.parametrize("exponent", [0.1, 0.3, 0.6])
+def test_the_intervals_hold_the_true_constants(exponent: float) -> None:
+    """95 % intervals from four seeds a rung: eight repetitions miss each constant once at most."""
+    law = PowerLaw(0.4, 0.05 * SIZES[0] ** exponent, exponent)
+    missed = dict.fromkeys(("floor", "scale", "exponent"), 0)
+    for draw in range(8):
+        found = fit_power_law(SIZES, losses(law, 4e-4, 4, draw), resamples=300)
+        assert found.visible
+        for name in missed:
+            low, high = found.interval(name)
+            missed[name] += not low <= getattr(law, name) <= high
+    assert max(missed.values()) <= 2
+    low, high = found.band(SIZES)
+    assert ((low <= found.law(SIZES)) & (found.law(SIZES) <= high)).all()
+    assert (high - low).max() < 3e-3
+
+
+@pytest.mark.parametrize("seeds", [1, 2, 3])
+def test_noise_without_a_slope_is_no_power_law(seeds: int) -> None:
+    found = [fit_power_law(SIZES, losses(PowerLaw(0.4, 0, 0), 1e-3, seeds, d), resamples=60) for d in range(20)]
+    assert sum(fit.visible is True for fit in found) <= 1
+    assert sum("does not fall by more than its noise" in fit.verdict for fit in found) >= 18
+
+
+def test_a_rising_loss_is_no_power_law() -> None:
+    found = fit_power_law(SIZES, [[0.4 + 0.01 * k, 0.401 + 0.01 * k] for k in range(6)], resamples=50)
+    assert (found.law.scale, found.law.exponent) == (0.0, 0.0)
+    assert found.law.floor == pytest.approx(0.4255)
+    assert found.trend_p > 0.999
+    assert found.visible is False
+
+
+def test_equal_losses_are_flat_and_explain_nothing() -> None:
+    found = fit_power_law(SIZES, [[0.5, 0.5]] * 6, resamples=20)
+    assert found.law == PowerLaw(0.5, 0.0, 0.0)
+    assert math.isnan(found.r2_log)
+    assert found.visible is False
+
+
+def test_noisy_rungs_count_for_less() -> None:
+    """The last rung is off by far more than the others, and its seeds disagree as much."""
+    law = PowerLaw(0.4, 0.05 * SIZES[0] ** 0.3, 0.3)
+    rungs = [[float(law(size)) + delta for delta in (-1e-5, 0, 1e-5)] for size in SIZES]
+    rungs[-1] = [rungs[-1][1] + delta for delta in (-0.005, 0.005, 0.015)]
+    found = fit_power_law(SIZES, rungs, resamples=20)
+    unweighted = fit_power_law(SIZES, [[float(np.mean(rung))] for rung in rungs], resamples=20)
+    assert abs(found.law.exponent - 0.3) < abs(unweighted.law.exponent - 0.3) / 2
+
+
+def test_few_rungs_of_one_seed_leave_the_noise_unknown() -> None:
+    found = fit_power_law(SIZES[:3], [[0.5], [0.45], [0.43]])
+    assert found.visible is None
+    assert found.law(SIZES[:3]) == pytest.approx([0.5, 0.45, 0.43], abs=1e-6)
+    assert all(map(math.isnan, (*found.interval("exponent"), *found.band(SIZES)[0])))
+    assert "Train several seeds" in found.verdict
+
+
+def test_the_same_seed_gives_the_same_intervals() -> None:
+    rungs = losses(PowerLaw(0.4, 1.0, 0.25), 1e-3, 3)
+    one, two, other = (fit_power_law(SIZES, rungs, resamples=50, seed=seed) for seed in (1, 1, 2))
+    assert one == two
+    assert other.law == one.law
+    assert other.interval("exponent") != one.interval("exponent")
+
+
+def test_the_unit_of_compute_changes_the_scale_alone() -> None:
+    rungs = losses(PowerLaw(0.4, 1.0, 0.25), 1e-4, 3)
+    flop, gflop = (fit_power_law(SIZES / unit, rungs, resamples=20) for unit in (1.0, 1e9))
+    assert gflop.law.exponent == pytest.approx(flop.law.exponent, rel=1e-6)
+    assert gflop.law.floor == pytest.approx(flop.law.floor, rel=1e-6)
+    assert gflop.law.scale == pytest.approx(flop.law.scale * 1e9**-flop.law.exponent, rel=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("sizes", "values", "message"),
+    [
+        ([1e5, 1e6], [[0.5], [0.4]], "there are 2 rungs of 2 different sizes"),
+        ([1e5, 1e6, 1e6, 1e6], [[0.5], [0.4], [0.4], [0.3]], "there are 4 rungs of 2 different sizes"),
+        ([0.0, 1e5, 1e6], [[0.5], [0.4], [0.3]], "sizes must be positive and finite"),
+        ([1e4, 1e5, 1e6], [[0.5], [math.nan], [0.3]], "losses must be positive and finite"),
+    ],
+)
+def test_a_ladder_that_decides_nothing_is_refused(sizes: list[float], values: list[list[float]], message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        fit_power_law(sizes, values)
+
+
+def test_errors_of_the_means_by_hand() -> None:
+    noise = RungNoise([np.array([1.0, 3.0]), np.array([5.0, 5.0, 5.0])])
+    assert (noise.freedom, noise.deviation) == (3, pytest.approx(math.sqrt(2 / 3)))
+    expected = [math.sqrt((2 + 4 * 2 / 3) / (1 + 4) / 2), math.sqrt((0 + 4 * 2 / 3) / (2 + 4) / 3)]
+    assert noise.errors() == pytest.approx(expected)
+    draws = np.stack([noise.draw(np.random.default_rng(k)) for k in range(4000)])
+    assert set(np.round(draws[:, 0], 6)) == {-1.414214, 0.0, 1.414214}
+    assert draws[:, 0].std() == pytest.approx(1.0, abs=0.05)  # the sample's standard error, √(2/2)
+    assert (draws[:, 1] == 0).all()

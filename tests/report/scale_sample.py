@@ -1,0 +1,45 @@
+"""Ladders with known laws, and hostile text where a user may write."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ziggurat.metrics.power_law import PowerLaw
+from ziggurat.report.scale_chart import COLOURS, Ladder
+from ziggurat.training.rungs import Size
+from ziggurat.training.scale_result import RungResult, RunResult, ScaleResult
+
+LAW = PowerLaw(0.44, 0.06 * 120_000**0.3, 0.3)
+
+
+def ladder_result(
+    law: PowerLaw = LAW, model: str = "wukong", name: str = "shop", rungs: int = 5, seeds: int = 3, noise: float = 2e-4
+) -> ScaleResult:
+    """Sizes from 120 k FLOPs, each thrice the one before; the law's losses with noise, and an AUC that mirrors them."""
+    random = np.random.default_rng(5)
+    found: list[RungResult] = []
+    for number in range(1, rungs + 1):
+        flops = 120_000 * 3 ** (number - 1)
+        runs = tuple(
+            RunResult(
+                seed,
+                f"rung-{number:02d}/seed-{seed}",
+                1200,
+                4_800_000,
+                3 * flops * 4_800_000,
+                40.0 * number + seed,
+                {"test": {"log_loss": loss, "auc": 1.2 - loss}},
+            )
+            for seed, loss in enumerate((float(law(flops)) + random.normal(0, noise, seeds)).tolist())
+        )
+        config = {"name": model, "layers": 2 ** min(number, 3), "rank": 16 + number, "shortcut": True}
+        found.append(RungResult(number, config, Size(flops, 1000 * number + 7, 654_321), runs))
+    config = {"name": name, "model": dict(found[0].model), "training": {"seed": 0}}
+    return ScaleResult(name, "test", "f00d" * 16, seeds, tuple(found), config)
+
+
+def ladders(*results: ScaleResult) -> list[Ladder]:
+    return [
+        Ladder(each.model, each, each.fit(resamples=100), colour)
+        for each, colour in zip(results, COLOURS, strict=False)
+    ]
