@@ -76,7 +76,8 @@ def main() -> None:
         _complain(error.problem, error.mend)
         sys.exit(1)
     except Stopped as stopped:
-        typer.echo(f"stopped by {stopped.number.name}; nothing is half-written; run the command again to go on", err=True)
+        said = f"stopped by {stopped.number.name}; nothing is half-written; run the command again to go on"
+        typer.echo(said, err=True)
         sys.exit(128 + stopped.number)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
