@@ -14,6 +14,7 @@ A board is a YAML file under ``boards/``::
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -95,6 +96,7 @@ class Board:
         return self.entries[name]
 
 
+@functools.cache
 def load_board(name: str) -> Board:
     """The board of this name.
 

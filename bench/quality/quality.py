@@ -15,7 +15,6 @@ from ziggurat.core.errors import DataError
 
 FIGURES = ("auc", "log_loss", "ne")
 
-
 Outcomes = Mapping[str, Sequence[Mapping[str, Any]]]
 """Model -> what came out of each seed's training."""
 
@@ -96,7 +95,8 @@ def _notes(board: Board, quick: bool) -> tuple[str, ...]:
         return ("a stand-in of random rows, five steps a model: these figures mean nothing",)
     return (
         f"mean ± standard deviation over seeds {', '.join(map(str, board.seeds))}, on the test split; the checkpoint "
-        "is the best on validation, and so were all settings chosen",
+        "is the best on validation; a setting that was chosen was chosen there, the others are the example's or the "
+        "public board's",
         "flops: forward, per example, of the dense part; seconds: training to the early stop on one thread, "
         "evaluations included, two trainings beside each other",
     )

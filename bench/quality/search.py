@@ -1,6 +1,6 @@
 """Random search over a board entry's space, judged by validation alone; every trial is written down.
 
-python -m bench.quality.search BOARD MODEL --data DIR [--trials 20] [--monitor auc]
+python -m bench.quality.search BOARD MODEL --data DIR [--trials 20] [--first 0]
 """
 
 from __future__ import annotations
