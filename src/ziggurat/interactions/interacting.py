@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import math
 
-import torch
 from torch import Tensor, nn
 
+from ziggurat.interactions.attention_heads import attend
 from ziggurat.interactions.block import Block
 
 
@@ -43,10 +43,7 @@ class Interacting(Block):
     def forward(self, emb_BFD: Tensor) -> Tensor:
         state_BFD = emb_BFD
         for projection, residual in zip(self.query_key_values, self.residuals, strict=True):
-            heads_3BHFE = projection(state_BFD).unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-            query_BHFE, key_BHFE, value_BHFE = heads_3BHFE
-            shares_BHFF = torch.softmax(query_BHFE @ key_BHFE.transpose(2, 3) * self.scale, dim=3)
-            attended_BFD = (shares_BHFF @ value_BHFE).transpose(1, 2).flatten(2)
+            attended_BFD = attend(projection(state_BFD), self.heads, self.scale)
             state_BFD = (attended_BFD + residual(state_BFD)).relu()
         return state_BFD
 

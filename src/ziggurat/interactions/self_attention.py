@@ -8,12 +8,12 @@ from __future__ import annotations
 import math
 from typing import Annotated, Literal
 
-import torch
 from pydantic import Field
 from torch import Tensor, nn
 
 from ziggurat.core.config import Config
 from ziggurat.core.errors import ConfigError
+from ziggurat.interactions.attention_heads import attend
 from ziggurat.interactions.block import Block
 from ziggurat.interactions.linear_compression import LinearCompression
 
@@ -59,6 +59,7 @@ class SelfAttention(Block):
                 "give a number of heads that divides embeddings.dim",
             )
         self.features, self.dim, self.heads = features, dim, config.heads
+        self.scale = 1 / math.sqrt(dim // config.heads)
         self.out_features = config.outputs or features
         self.queries_keys_values = nn.Linear(dim, 3 * dim)
         self.output = nn.Linear(dim, dim)
@@ -78,11 +79,7 @@ class SelfAttention(Block):
         return state_BFD if self.mixture is None else self.mixture(state_BFD)
 
     def _attend(self, emb_BFD: Tensor) -> Tensor:
-        heads_3BHFE = self.queries_keys_values(emb_BFD).unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        query_BHFE, key_BHFE, value_BHFE = heads_3BHFE
-        scores_BHFF = query_BHFE @ key_BHFE.transpose(2, 3) / math.sqrt(self.dim // self.heads)
-        mixed_BHFE = torch.softmax(scores_BHFF, dim=3) @ value_BHFE
-        return self.output(mixed_BHFE.transpose(1, 2).flatten(2))
+        return self.output(attend(self.queries_keys_values(emb_BFD), self.heads, self.scale))
 
     def matmul_flops(self) -> int:
         projections = 2 * self.features * self.dim * (4 * self.dim + 2 * self._wide)

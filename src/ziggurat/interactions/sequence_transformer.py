@@ -1,7 +1,6 @@
 """A sequence's positions look at each other, and at the target where one is named: a transformer over positions.
 
-Shape legend: B rows, S positions, P = S positions or S + 1 with the target, D dims of a position's vector, H heads,
-E = D / H dims of a head.
+Shape legend: B rows, S positions, P = S positions or S + 1 with the target, D dims of a position's vector.
 """
 
 from __future__ import annotations
@@ -15,7 +14,8 @@ from torch import Tensor, nn
 
 from ziggurat.core.config import Config
 from ziggurat.core.errors import ConfigError
-from ziggurat.interactions.sequence_encoder import SequenceEncoder, masked_softmax
+from ziggurat.interactions.attention_heads import attend
+from ziggurat.interactions.sequence_encoder import SequenceEncoder
 
 
 class SequenceTransformer(SequenceEncoder):
@@ -110,8 +110,4 @@ class _Layer(nn.Module):
         return state_BPD + self.feed_forward(state_BPD)
 
     def _attend(self, normed_BPD: Tensor, mask_BP: Tensor) -> Tensor:
-        heads_3BHPE = self.queries_keys_values(normed_BPD).unflatten(2, (3, self.heads, -1)).permute(2, 0, 3, 1, 4)
-        query_BHPE, key_BHPE, value_BHPE = heads_3BHPE
-        scores_BHPP = query_BHPE @ key_BHPE.transpose(2, 3) * self.scale
-        mixed_BHPE = masked_softmax(scores_BHPP, mask_BP[:, None, None, :]) @ value_BHPE
-        return self.output(mixed_BHPE.transpose(1, 2).flatten(2))
+        return self.output(attend(self.queries_keys_values(normed_BPD), self.heads, self.scale, mask_BP))

@@ -8,20 +8,18 @@ from __future__ import annotations
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
-from torch import Tensor
 
-from ziggurat.interactions.dense_embedding import DenseEmbedding
 from ziggurat.interactions.ensemble import Ensemble
 from ziggurat.interactions.linear_compression import LinearCompression
 from ziggurat.interactions.mlp import MLP
 from ziggurat.interactions.pairs_block import PairsBlock
 from ziggurat.interactions.shared_bottom import SharedBottom
-from ziggurat.interactions.stack import Stack
-from ziggurat.models.heads import HeadConfig, build_head
-from ziggurat.models.model import Model, ModelDims, ModelSettings, field_vectors
+from ziggurat.models.heads import HeadConfig
+from ziggurat.models.model import ModelDims, ModelSettings
+from ziggurat.models.stacked import StackedModel
 
 
-class DHEN(Model):
+class DHEN(StackedModel):
     """logits = head(vec(layer_N(… layer_1(X)))), each layer an :class:`~ziggurat.interactions.ensemble.Ensemble`.
 
     Dense features enter as ``dense_vectors`` fields from a bottom MLP.
@@ -58,11 +56,5 @@ class DHEN(Model):
             return self.model_copy(update={"layers": times * self.layers})
 
     def __init__(self, config: DHEN.Config, dims: ModelDims) -> None:
-        super().__init__(dims)
-        self.bottom = DenseEmbedding(dims.dense, config.dense_vectors, dims.dim, config.bottom) if dims.dense else None
-        fields = dims.features + (config.dense_vectors if dims.dense else 0)
-        self.stack = Stack([config.layer] * config.layers, fields, dims.dim)
-        self.head = build_head(config.head, self.stack.out_features * dims.dim, dims.tasks)
-
-    def logits(self, dense_BF: Tensor, emb_BFD: Tensor) -> Tensor:
-        return self.head(self.stack(field_vectors(self.bottom, dense_BF, emb_BFD)).flatten(1))
+        layers = [config.layer] * config.layers
+        super().__init__(layers, config.bottom, config.dense_vectors, config.head, dims)

@@ -8,21 +8,19 @@ from __future__ import annotations
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
-from torch import Tensor
 
 from ziggurat.interactions.composable import ComposableBlock
-from ziggurat.interactions.dense_embedding import DenseEmbedding
 from ziggurat.interactions.ensemble import Ensemble
 from ziggurat.interactions.factorization_machine_block import FactorizationMachineBlock
 from ziggurat.interactions.linear_compression import LinearCompression
 from ziggurat.interactions.mlp import MLP
 from ziggurat.interactions.shared_bottom import SharedBottom
-from ziggurat.interactions.stack import Stack
-from ziggurat.models.heads import HeadConfig, build_head
-from ziggurat.models.model import Model, ModelDims, ModelSettings, field_vectors
+from ziggurat.models.heads import HeadConfig
+from ziggurat.models.model import ModelDims, ModelSettings
+from ziggurat.models.stacked import StackedModel
 
 
-class Wukong(Model):
+class Wukong(StackedModel):
     """logits = head(vec(X_N)), X_{i+1} = LN(concat(FMB(X_i), LCB(X_i)) + X_i), X_i compressed where counts differ.
 
     Layer i holds interactions of every degree from 1 to 2^i. It is a DHEN of two blocks,
@@ -94,11 +92,5 @@ class Wukong(Model):
             return Ensemble.Config(blocks=tuple(blocks), combine="concat", shortcut=self.shortcut)
 
     def __init__(self, config: Wukong.Config, dims: ModelDims) -> None:
-        super().__init__(dims)
-        self.bottom = DenseEmbedding(dims.dense, config.dense_vectors, dims.dim, config.bottom) if dims.dense else None
-        fields = dims.features + (config.dense_vectors if dims.dense else 0)
-        self.stack = Stack([config.layer()] * config.layers, fields, dims.dim)
-        self.head = build_head(config.head, self.stack.out_features * dims.dim, dims.tasks)
-
-    def logits(self, dense_BF: Tensor, emb_BFD: Tensor) -> Tensor:
-        return self.head(self.stack(field_vectors(self.bottom, dense_BF, emb_BFD)).flatten(1))
+        layers = [config.layer()] * config.layers
+        super().__init__(layers, config.bottom, config.dense_vectors, config.head, dims)

@@ -37,7 +37,7 @@ from ziggurat.report.inputs import (
 from ziggurat.training.api import evaluate
 from ziggurat.training.experiment import Experiment, to_yaml
 from ziggurat.training.journal import read_journal
-from ziggurat.training.recommender import model_dims, tables_of
+from ziggurat.training.recommender import model_dims
 from ziggurat.training.run import Run, open_run
 
 SPLITS: tuple[Literal["validation", "test"], ...] = ("validation", "test")
@@ -172,7 +172,7 @@ def _table_rows(run: Run, dataset: Dataset, step: int) -> list[TableRow]:
         state_bytes[table] = state_bytes.get(table, 0) + tensor.numel() * tensor.element_size()
     return [
         TableRow(table.name, table.rows, table.dim, table.weight_bytes, state_bytes.get(table.name, 0))
-        for table in tables_of(run.experiment, dataset.schema)
+        for table in run.experiment.layout(dataset.schema).tables
     ]
 
 

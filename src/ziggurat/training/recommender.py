@@ -14,7 +14,6 @@ from torch import Tensor, nn
 from ziggurat.core.batch import Batch
 from ziggurat.core.plan import Plan
 from ziggurat.core.schema import Schema
-from ziggurat.core.tables import TableSpec
 from ziggurat.embeddings.layout import Layout
 from ziggurat.embeddings.lookup import EmbeddingLookup
 from ziggurat.models.build import ModelDims, build_model
@@ -70,11 +69,6 @@ class Assembled:
     recommender: Recommender
     layout: Layout
     plan: Plan
-
-
-def tables_of(experiment: Experiment, schema: Schema) -> tuple[TableSpec, ...]:
-    """The embedding tables that the experiment's model needs for this schema."""
-    return experiment.layout(schema).tables
 
 
 def assemble(experiment: Experiment, schema: Schema, device: torch.device) -> Assembled:

@@ -1,0 +1,46 @@
+"""Models that are a stack of layers between a bottom for the dense features and a head: DHEN, and Wukong, which is one.
+
+Shape legend: B rows, F fields, D embedding dim, T tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import Tensor
+
+from ziggurat.interactions.dense_embedding import DenseEmbedding
+from ziggurat.interactions.ensemble import Ensemble
+from ziggurat.interactions.mlp import MLP
+from ziggurat.interactions.stack import Stack
+from ziggurat.models.heads import HeadConfig, build_head
+from ziggurat.models.model import Model, ModelDims, field_vectors
+
+
+class StackedModel(Model):
+    """logits = head(vec(layer_N(… layer_1(X)))); dense features enter X as fields of their own.
+
+    Args:
+        layers: from the first on.
+        bottom: hidden layers over the dense features; one linear layer to their vectors follows.
+        dense_vectors: fields that the dense features become, together.
+        head: from the last layer, laid flat, to the logits.
+        dims: the sizes.
+    """
+
+    def __init__(
+        self,
+        layers: Sequence[Ensemble.Config],
+        bottom: MLP.Config,
+        dense_vectors: int,
+        head: HeadConfig,
+        dims: ModelDims,
+    ) -> None:
+        super().__init__(dims)
+        self.bottom = DenseEmbedding(dims.dense, dense_vectors, dims.dim, bottom) if dims.dense else None
+        fields = dims.features + (dense_vectors if dims.dense else 0)
+        self.stack = Stack(layers, fields, dims.dim)
+        self.head = build_head(head, self.stack.out_features * dims.dim, dims.tasks)
+
+    def logits(self, dense_BF: Tensor, emb_BFD: Tensor) -> Tensor:
+        return self.head(self.stack(field_vectors(self.bottom, dense_BF, emb_BFD)).flatten(1))
