@@ -157,6 +157,7 @@ def evaluate(
     """
     opened = run if isinstance(run, Run) else load_run(run)
     check_engine()
+    keep_freed_memory()
     dataset = opened.dataset(prepared)
     evaluation = opened.experiment.evaluation
     device = pick_device(opened.experiment.training.device)

@@ -66,10 +66,3 @@ def read_journal(path: Path) -> list[dict[str, Any]]:
             except ValueError:
                 break
     return records
-
-
-def window_figures(loss_sum: float, rows: float, positives: float) -> dict[str, float]:
-    """Loss and NE of a stretch of training, from sums over its (weighted) rows."""
-    loss, rate = loss_sum / rows, positives / rows
-    entropy = 0.0 if rate in {0.0, 1.0} else -(rate * math.log(rate) + (1 - rate) * math.log1p(-rate))
-    return {"loss": loss, "ne": loss / entropy if entropy else math.nan}

@@ -13,12 +13,8 @@ import itertools
 import math
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any
 
 import torch
-import torch.nn.functional as F
-from torch import Tensor
 
 from ziggurat.checkpoint.snapshot import Snapshot
 from ziggurat.core.batch import Batch
@@ -31,52 +27,13 @@ from ziggurat.optim.dense import build_optimizer
 from ziggurat.optim.schedule import build_schedule
 from ziggurat.training.averaged import NORM_BATCHES, AveragedWeights
 from ziggurat.training.evaluate import evaluate_split
-from ziggurat.training.journal import Journal, window_figures
+from ziggurat.training.journal import Journal
+from ziggurat.training.loss import Window, weighted_loss
+from ziggurat.training.progression import Progression, monitored
 from ziggurat.training.recommender import Recommender
 from ziggurat.training.run import Run
 from ziggurat.training.signals import StopRequest
 from ziggurat.training.state import resume, take_snapshot
-
-
-@dataclass(slots=True)
-class Progression:
-    """Where training stands; saved with every checkpoint.
-
-    Attributes:
-        step: optimizer steps done.
-        cursor: where the loader goes on.
-        best: best value of the monitored metric so far.
-        best_step: its step.
-        stale: evaluations since then.
-        stopped_early: early stopping has ended the run.
-    """
-
-    step: int = 0
-    cursor: Cursor = field(default_factory=Cursor)
-    best: float | None = None
-    best_step: int | None = None
-    stale: int = 0
-    stopped_early: bool = False
-
-    def to_json(self) -> dict[str, Any]:
-        values = {name: getattr(self, name) for name in ("step", "best", "best_step", "stale", "stopped_early")}
-        return {**values, "cursor": [self.cursor.epoch, self.cursor.rows]}
-
-    @classmethod
-    def from_json(cls, values: dict[str, Any]) -> Progression:
-        fields: dict[str, Any] = {**values, "cursor": Cursor(*values["cursor"])}
-        return cls(**fields)
-
-
-@dataclass(slots=True)
-class _Window:
-    """Sums over the steps since the last log line; on the device until they are read."""
-
-    loss: Tensor
-    weight: Tensor
-    positives: Tensor
-    rows: int = 0
-    started: float = field(default_factory=time.perf_counter)
 
 
 class Trainer:
@@ -118,7 +75,7 @@ class Trainer:
         if last is not None:
             self._restore(run.checkpoints.load(last))
         self._saved_step = self.at.step if last is not None else -1
-        self._window = self._new_window()
+        self._window = Window.on(self.device)
         self._shown: dict[str, float | str] = {}
 
     @property
@@ -165,10 +122,7 @@ class Trainer:
             torch.nn.utils.clip_grad_norm_(self.recommender.dense_parameters().values(), self.config.clip_norm)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
-        self._window.loss += loss.detach()
-        self._window.weight += weight
-        self._window.positives += _positives(batch)
-        self._window.rows += batch.size
+        self._window.add(loss, weight, batch)
 
     def _apply_schedule(self) -> None:
         multiplier = self.schedule.multiplier(self.at.step)
@@ -194,22 +148,18 @@ class Trainer:
             self._save()
 
     def _log(self, journal: Journal) -> None:
-        window, self._window = self._window, self._new_window()
-        weight = float(window.weight)
-        if weight == 0:
+        window, self._window = self._window, Window.on(self.device)
+        figures = window.figures()
+        if not figures:
             return
-        figures = window_figures(float(window.loss), weight, float(window.positives))
         if not math.isfinite(figures["loss"]):
             raise ZigguratError(
                 f"the training loss became {figures['loss']} by step {self.at.step}",
                 "lower optimizer.lr and embeddings.optimizer.lr, set training.clip_norm, or look for extreme values in "
                 "numeric features (`ziggurat report`); the last checkpoint is intact",
             )
-        speed = window.rows / (time.perf_counter() - window.started)
-        multiplier = self.schedule.multiplier(self.at.step - 1)
-        journal.write(
-            "train", self.at.step, self._epoch(), {**figures, "lr_multiplier": multiplier, "rows_per_s": speed}
-        )
+        figures["lr_multiplier"] = self.schedule.multiplier(self.at.step - 1)
+        journal.write("train", self.at.step, self._epoch(), figures)
         self._shown.update(loss=figures["loss"], ne=figures["ne"])
         self.progress.advance(self.at.step * self._step_rows(), **self._shown)
 
@@ -224,7 +174,7 @@ class Trainer:
         figures = metrics.compute()
         journal.write("validation", self.at.step, self._epoch(), figures)
         value = monitored(figures, self.config.monitor, metrics.tasks)
-        improved = self._observe(value)
+        improved = self.at.observe(value, self.config.monitor, self.config.early_stopping)
         self.schedule.observe(value if not higher_is_better(self.config.monitor) else -value)
         self._save()
         if improved:
@@ -234,20 +184,6 @@ class Trainer:
             self._shown[f"val_{name}"] = monitored(figures, name, metrics.tasks)
         self._window.started = time.perf_counter()
         self.progress.advance(self.at.step * self._step_rows(), **self._shown)
-
-    def _observe(self, value: float) -> bool:
-        """Count the monitored value; whether it is the best so far."""
-        stopping = self.config.early_stopping
-        margin = stopping.min_delta if stopping else 0.0
-        gain = math.inf if self.at.best is None else value - self.at.best
-        if self.at.best is not None and not higher_is_better(self.config.monitor):
-            gain = -gain
-        if math.isnan(value) or gain <= margin:
-            self.at.stale += 1
-            self.at.stopped_early = stopping is not None and self.at.stale >= stopping.patience
-            return False
-        self.at.best, self.at.best_step, self.at.stale = value, self.at.step, 0
-        return True
 
     def _save(self) -> None:
         state = {"progression": self.at.to_json(), "schedule": self.schedule.state_dict()}
@@ -275,33 +211,3 @@ class Trainer:
 
     def _step_rows(self) -> float:
         return self.loader.rows / self.loader.steps_per_epoch
-
-    def _new_window(self) -> _Window:
-        zero = torch.zeros((), dtype=torch.float64, device=self.device)
-        return _Window(zero.clone(), zero.clone(), zero.clone())
-
-
-def weighted_loss(logits_BT: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Sum over rows of binary cross-entropy (mean over tasks) times the row's weight, and the sum of the weights."""
-    losses_BT = F.binary_cross_entropy_with_logits(logits_BT, batch.labels_BT, reduction="none")
-    loss_B = losses_BT.mean(dim=1)
-    if batch.weights_B is None:
-        return loss_B.sum(), torch.tensor(float(batch.size), device=loss_B.device)
-    return (loss_B * batch.weights_B).sum(), batch.weights_B.sum()
-
-
-def monitored(figures: dict[str, float], metric: str, tasks: tuple[str, ...]) -> float:
-    """The value of ``metric`` on validation; of several tasks, the mean, unless the metric names its task.
-
-    Raises:
-        ConfigError: no such metric, or none with a better direction.
-    """
-    higher_is_better(metric)
-    if metric in figures:
-        return figures[metric]
-    return sum(figures[f"{task}/{metric}"] for task in tasks) / len(tasks)
-
-
-def _positives(batch: Batch) -> Tensor:
-    rate_B = batch.labels_BT.mean(dim=1)
-    return rate_B.sum() if batch.weights_B is None else (rate_B * batch.weights_B).sum()

@@ -15,6 +15,7 @@ from ziggurat.core.progress import Progress, Silent
 from ziggurat.core.schema import duplicates
 from ziggurat.data.blocks import BadRow, RawBlock
 from ziggurat.data.quarantine import Policy, Quarantine, quarantine_of_output
+from ziggurat.training.heap import keep_freed_memory
 from ziggurat.training.output import Output, output_suffix
 from ziggurat.training.passage import Passage, open_passage
 from ziggurat.training.predict import Predictor
@@ -66,6 +67,7 @@ def predict_files(
     quarantine_path = out.with_name(out.name + ".quarantine.jsonl")
     if out.is_dir():
         raise DataError(f"{out}: is a folder", "name a file as the output")
+    keep_freed_memory()
     with Predictor(run, checkpoint) as predictor:
         config, needed = predictor.run.experiment.data.source, predictor.transform.raw_schema(labelled=False)
         passage = open_passage(config, files, needed, suffix)

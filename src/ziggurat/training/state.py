@@ -26,7 +26,7 @@ def take_snapshot(
         "tables": recommender.lookup.weights(),
         "table_optimizer": recommender.lookup.optimizer_state(),
         "dense_optimizer": _flatten(optimizer),
-        "random": {"torch": torch.get_rng_state()},
+        "random": _random_state(),
     }
     if average is not None:
         groups["average"] = average.tensors
@@ -68,7 +68,18 @@ def resume(
     if average is not None:
         average.load(snapshot.groups["average"])
     _unflatten(optimizer, snapshot.groups["dense_optimizer"])
-    torch.set_rng_state(snapshot.groups["random"]["torch"])
+    random = snapshot.groups["random"]
+    torch.set_rng_state(random["torch"])
+    if "cuda" in random and torch.cuda.is_available():
+        torch.cuda.set_rng_state(random["cuda"])
+
+
+def _random_state() -> dict[str, Tensor]:
+    """Of this process, and of its CUDA device where it has used one (dropout draws there). Not tried on CUDA yet."""
+    state = {"torch": torch.get_rng_state()}
+    if torch.cuda.is_initialized():
+        state["cuda"] = torch.cuda.get_rng_state()
+    return state
 
 
 def _copy(targets: Mapping[str, Mapping[str, Tensor]], snapshot: Snapshot) -> None:

@@ -1,0 +1,66 @@
+"""Where training stands, and whether it still gets better."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+from ziggurat.data.loader import Cursor
+from ziggurat.metrics.names import higher_is_better
+from ziggurat.training.config import EarlyStopping
+
+
+@dataclass(slots=True)
+class Progression:
+    """Saved with every checkpoint.
+
+    Attributes:
+        step: optimizer steps done.
+        cursor: where the loader goes on.
+        best: best value of the monitored metric so far.
+        best_step: its step.
+        stale: evaluations since then.
+        stopped_early: early stopping has ended the run.
+    """
+
+    step: int = 0
+    cursor: Cursor = field(default_factory=Cursor)
+    best: float | None = None
+    best_step: int | None = None
+    stale: int = 0
+    stopped_early: bool = False
+
+    def observe(self, value: float, metric: str, stopping: EarlyStopping | None) -> bool:
+        """Count a value of the monitored ``metric``; whether it is the best so far. A NaN never is."""
+        margin = stopping.min_delta if stopping else 0.0
+        gain = math.inf if self.best is None else value - self.best
+        if self.best is not None and not higher_is_better(metric):
+            gain = -gain
+        if math.isnan(value) or gain <= margin:
+            self.stale += 1
+            self.stopped_early = stopping is not None and self.stale >= stopping.patience
+            return False
+        self.best, self.best_step, self.stale = value, self.step, 0
+        return True
+
+    def to_json(self) -> dict[str, Any]:
+        values = {name: getattr(self, name) for name in ("step", "best", "best_step", "stale", "stopped_early")}
+        return {**values, "cursor": [self.cursor.epoch, self.cursor.rows]}
+
+    @classmethod
+    def from_json(cls, values: dict[str, Any]) -> Progression:
+        fields: dict[str, Any] = {**values, "cursor": Cursor(*values["cursor"])}
+        return cls(**fields)
+
+
+def monitored(figures: dict[str, float], metric: str, tasks: tuple[str, ...]) -> float:
+    """The value of ``metric`` on validation; of several tasks, the mean, unless the metric names its task.
+
+    Raises:
+        ConfigError: no such metric, or none with a better direction.
+    """
+    higher_is_better(metric)
+    if metric in figures:
+        return figures[metric]
+    return sum(figures[f"{task}/{metric}"] for task in tasks) / len(tasks)
