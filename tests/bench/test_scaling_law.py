@@ -39,6 +39,20 @@ def test_the_late_fall_is_that_of_the_last_tenfold_of_each_seed() -> None:
     assert scaling_law._late_falls(between) == pytest.approx((expected,))  # pyright: ignore[reportPrivateUsage]
 
 
+@pytest.mark.parametrize(
+    ("rival", "ours", "ratio"),
+    [
+        ([0.6, 0.5, 0.45], [0.45, 0.4, 0.3], 100.0),  # our smallest does what their largest does
+        ([0.6, 0.5, 0.45], [0.6, 0.5, 0.45], 1.0),
+        ([0.6, 0.45, 0.5], [0.5, 0.4, 0.3], 10**0.5),  # their best is the second; ours is half-way to ours
+        ([0.6, 0.3, 0.4], [0.6, 0.5, 0.45], 0.0),  # never reached
+    ],
+)
+def test_a_rivals_compute_is_compared_where_it_is_best(rival: list[float], ours: list[float], ratio: float) -> None:
+    found = scaling_law._compute_ratio(*(ladder([[loss] for loss in losses]) for losses in (rival, ours)))  # pyright: ignore[reportPrivateUsage]
+    assert found == pytest.approx(ratio)
+
+
 def test_the_log_needs_interactions_of_every_order() -> None:
     """Pairs, triples and larger products each move the logit by a share of their own; single ids hardly do."""
     whole = scaling_law.shape(10)
