@@ -16,10 +16,9 @@ if TYPE_CHECKING:
     from ziggurat.training.api import predict as predict
     from ziggurat.training.api import prepare as prepare
     from ziggurat.training.api import train as train
+    from ziggurat.training.scale import scale as scale
 
 __version__ = "0.1.0"
-
-_API = ("Predictor", "evaluate", "load_experiment", "load_run", "predict", "prepare", "train")
 
 __all__ = [
     "Predictor",
@@ -29,11 +28,13 @@ __all__ = [
     "load_run",
     "predict",
     "prepare",
+    "scale",
     "train",
 ]
 
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        return getattr(importlib.import_module("ziggurat.training.api"), name)
+        module = "ziggurat.training.scale" if name == "scale" else "ziggurat.training.api"
+        return getattr(importlib.import_module(module), name)
     raise AttributeError(f"module 'ziggurat' has no attribute {name!r}")
