@@ -126,7 +126,8 @@ class Benchmark:
         targets: figure name -> what it has to reach.
         depends_on: files and folders, relative to the repository, whose change makes a stored result stale.
         run: measures.
-        layout: ``list``: a line a figure; ``board``: a line a model, a column a figure.
+        layout: ``list``: a line a figure; ``board``: a line a model, a column a figure; ``law``: as ``list``, but
+            figures named ``model@size`` are points of curves, drawn with their laws and left out of the table.
     """
 
     name: str
@@ -134,7 +135,7 @@ class Benchmark:
     targets: Mapping[str, Target]
     depends_on: tuple[str, ...]
     run: Callable[[Context], Result]
-    layout: Literal["list", "board"] = "list"
+    layout: Literal["list", "board", "law"] = "list"
 
 
 @dataclass(frozen=True, slots=True)

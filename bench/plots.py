@@ -7,11 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.figure import Figure as Canvas
 
 from ziggurat.core.files import atomic_file
+from ziggurat.metrics.power_law import fit_power_law
 
 _ROW_INCHES = 0.34
+_CURVES = ("#2f5d8a", "#c0392b", "#2e8b57", "#8e6c8a")
 _OURS, _OTHERS, _SPREAD = "#2f5d8a", "#b5b5b5", "#555555"
 
 
@@ -51,6 +54,43 @@ def draw_board(path: Path, figures: Sequence[Mapping[str, Any]]) -> None:
             _board_panel(panel, name, rows, named=place == 0)
         with atomic_file(path) as temporary:
             canvas.savefig(temporary, format="svg", metadata={"Date": None})
+
+
+def draw_laws(path: Path, figures: Sequence[Mapping[str, Any]]) -> None:
+    """Figures named ``model@size``: each model's means and seeds over its sizes, with the power law fitted to them and
+    its 95 % band. Same figures, same bytes."""
+    curves: dict[str, list[Mapping[str, Any]]] = {}
+    for figure in figures:
+        model, at, _ = str(figure["name"]).partition("@")
+        if at:
+            curves.setdefault(model, []).append(figure)
+    with mpl.rc_context({"svg.hashsalt": "ziggurat", "font.size": 9}):
+        canvas = Canvas(figsize=(7.5, 4.5), layout="constrained", facecolor="white")
+        panel: Any = canvas.subplots()
+        for colour, (model, points) in zip(_CURVES, curves.items(), strict=False):
+            _curve(panel, model, points, colour)
+        panel.set_xscale("log")
+        panel.set_xlabel("forward FLOPs per example")
+        panel.set_ylabel("log-loss, test")
+        panel.grid(color="#eeeeee")
+        panel.set_axisbelow(True)
+        panel.spines[["top", "right"]].set_visible(False)
+        panel.legend(frameon=False)
+        with atomic_file(path) as temporary:
+            canvas.savefig(temporary, format="svg", metadata={"Date": None})
+
+
+def _curve(panel: Any, model: str, points: Sequence[Mapping[str, Any]], colour: str) -> None:
+    sizes = [float(str(point["name"]).partition("@")[2]) for point in points]
+    losses = [[float(loss) for loss in point["samples"]] for point in points]
+    fit = fit_power_law(sizes, losses)
+    xs = np.geomspace(sizes[0], sizes[-1], 81)
+    panel.fill_between(xs, *fit.band(xs), color=colour, alpha=0.15, lw=0)
+    panel.plot(xs, fit.law(xs), color=colour, lw=1)
+    for size, seeds in zip(sizes, losses, strict=True):
+        panel.plot([size] * len(seeds), seeds, ".", color=colour, ms=3)
+    means = [sum(seeds) / len(seeds) for seeds in losses]
+    panel.plot(sizes, means, "o", color=colour, ms=5, label=model)
 
 
 def _board_panel(panel: Any, name: str, rows: Sequence[Mapping[str, Any]], named: bool) -> None:

@@ -44,7 +44,9 @@ def _cell(figure: dict[str, Any]) -> str:
 
 def stored_table(stored: dict[str, Any]) -> str:
     """The figures of a described result in the layout that its benchmark asks for."""
-    return board_table(stored["figures"]) if stored.get("layout") == "board" else figures_table(stored["figures"])
+    if stored.get("layout") == "board":
+        return board_table(stored["figures"])
+    return figures_table([figure for figure in stored["figures"] if "@" not in figure["name"]])
 
 
 def _row(figure: dict[str, Any]) -> tuple[str, ...]:

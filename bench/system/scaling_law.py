@@ -118,6 +118,11 @@ def _figures(results: Mapping[str, ScaleResult], fit: PowerLawFit | None) -> tup
             Figure(f"compute_of_{name}", "x", (dearer,), "FLOPs at its best log-loss over Wukong's for the same"),
             Figure(f"behind_{name}", "x", (max(flatter, dearer),), "the greater of the two"),
         ]
+    figures += [
+        Figure(f"{name}@{rung.size.flops}", "nats", tuple(rung.values(result.split, "log_loss")))
+        for name, result in results.items()
+        for rung in result.rungs
+    ]
     return tuple(figures)
 
 
@@ -281,4 +286,5 @@ SCALING_LAW = Benchmark(
     },
     depends_on=DEPENDS_ON,
     run=run,
+    layout="law",
 )

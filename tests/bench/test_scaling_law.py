@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from xml.etree import ElementTree
+
 import numpy as np
 import pytest
 
+from bench.plots import draw_laws
 from bench.system import scaling_law
+from bench.tables import stored_table
 from ziggurat.data.generate_chunk import ChunkMaker
 from ziggurat.models.build import build_model
 from ziggurat.models.model import ModelDims
@@ -78,3 +83,33 @@ def test_full_ladders_span_two_orders_of_magnitude(name: str) -> None:
     sizes = [build_model(rung.model, dims).flops() for rung in (rungs[0], rungs[-1])]
     assert sizes[1] > 100 * sizes[0]
     assert 3e4 < sizes[0] < 1.2e5
+
+
+def test_the_docs_draw_every_rung_and_keep_them_out_of_the_table(tmp_path: Path) -> None:
+    points = [
+        {"name": f"{model}@{10**k}", "samples": [drop / k + 0.001 * s for s in range(3)]}
+        for model, drop in (("wukong", 0.5), ("dlrm", 0.4))
+        for k in (3, 4, 5, 6)
+    ]
+    drawn: list[bytes] = []
+    for path in (tmp_path / "one.svg", tmp_path / "two.svg"):
+        draw_laws(path, points)
+        drawn.append(path.read_bytes())
+    assert drawn[0] == drawn[1]
+    tree = ElementTree.fromstring(drawn[0].decode())
+    uses = tree.findall(".//{http://www.w3.org/2000/svg}use")
+    assert len(uses) >= 2 * 4 * (3 + 1)  # a mark a seed and one a mean
+
+    judged = {
+        "name": "span",
+        "unit": "x",
+        "median": 100.0,
+        "low": 1,
+        "high": 1,
+        "target": "",
+        "holds": None,
+        "note": "",
+    }
+    table = stored_table({"layout": "law", "figures": [judged, *points]})
+    assert "span" in table
+    assert "@" not in table
