@@ -47,6 +47,10 @@ class EnvironmentMismatch(ZigguratError):
     """Libraries or hardware that cannot do what was asked."""
 
 
+class NoFeasiblePlan(ZigguratError):
+    """Tables that the devices have no room for."""
+
+
 def nearest(word: str, allowed: Iterable[str]) -> str | None:
     """The entry of ``allowed`` that looks most like ``word``, in either case; None when nothing is really close.
 
