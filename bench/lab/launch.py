@@ -81,8 +81,9 @@ def _torchrun(cluster: Cluster, host: int, ranks: int, command: Sequence[str]) -
 
 def _relay(number: int, host: subprocess.Popen[str], say: Callable[[str], None]) -> None:
     assert host.stdout is not None
-    for line in host.stdout:
-        say(f"[host {number}] {line.rstrip()}")
+    with host.stdout as lines:
+        for line in lines:
+            say(f"[host {number}] {line.rstrip()}")
 
 
 def _watch(hosts: Sequence[subprocess.Popen[str]]) -> int:

@@ -1,4 +1,4 @@
-"""The cluster of network namespaces: its links are slow, its hosts' insides are not, bytes are counted, nothing stays."""
+"""The cluster of network namespaces: slow links, fast insides, counted bytes, and nothing left behind."""
 
 from __future__ import annotations
 
@@ -64,6 +64,7 @@ def test_links_let_their_rate_through_and_bytes_are_counted_where_they_went() ->
         send(0)
         end = cluster.traffic()
         assert server.wait(10) == 0
+        server.stdout.close()
     # 16 Mbit over 20 Mbit/s is .8 s; the bucket holds .1 s of it. Nothing bounds it from above on a busy machine.
     assert across > 0.6
     assert SIZE < (middle - start).inter < 1.1 * SIZE
