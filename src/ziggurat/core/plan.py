@@ -8,10 +8,20 @@ from typing import Any, Literal
 
 from ziggurat.core.errors import ConfigError
 
-PLAN_VERSION = 1
+PLAN_VERSION = 2
 
-Sharding = Literal["table_wise"]
-"""The ways to split a table that ``embeddings`` can apply today."""
+Sharding = Literal["table_wise", "row_wise", "column_wise", "data_parallel", "table_row_wise", "grid"]
+"""How a table is split.
+
+===============  ======================================================================================================
+table_wise       whole, on one rank
+row_wise         contiguous ranges of rows, one on every rank of the world
+column_wise      equal ranges of columns, on the ranks named; a rank may hold several
+data_parallel    whole, on every rank
+table_row_wise   contiguous ranges of rows over the ranks of one host
+grid             equal ranges of columns, one a host, each split by rows over that host's ranks
+===============  ======================================================================================================
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,20 +34,36 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Table name -> placement, for a fixed world size."""
+    """Table name -> placement, for a world of a fixed shape.
+
+    Attributes:
+        world_size: ranks.
+        placements: by table.
+        local_size: ranks on each host; ranks count up host by host.
+    """
 
     world_size: int
     placements: dict[str, Placement]
+    local_size: int
 
     @classmethod
     def single_device(cls, tables: Iterable[str]) -> Plan:
         """Every table whole on rank 0 of a world of one."""
-        return cls(1, {table: Placement("table_wise", (0,)) for table in tables})
+        return cls(1, {table: Placement("table_wise", (0,)) for table in tables}, 1)
+
+    def placed(self, table: str, sharding: Sharding, ranks: Iterable[int]) -> Plan:
+        """This plan with one table placed anew."""
+        return Plan(self.world_size, {**self.placements, table: Placement(sharding, tuple(ranks))}, self.local_size)
+
+    def host(self, rank: int) -> int:
+        """The host that a rank is on."""
+        return rank // self.local_size
 
     def to_json(self) -> dict[str, Any]:
         return {
             "version": PLAN_VERSION,
             "world_size": self.world_size,
+            "local_size": self.local_size,
             "placements": {k: asdict(v) for k, v in self.placements.items()},
         }
 
@@ -55,4 +81,4 @@ class Plan:
         placements = {
             name: Placement(item["sharding"], tuple(item["ranks"])) for name, item in values["placements"].items()
         }
-        return cls(int(values["world_size"]), placements)
+        return cls(int(values["world_size"]), placements, int(values["local_size"]))

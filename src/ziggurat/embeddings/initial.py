@@ -10,20 +10,25 @@ from torch import Tensor
 _CHUNK_ROWS = 4096
 
 
-def fill_initial(weight_RD: Tensor, table: str, std: float, seed: int, first_row: int = 0) -> None:
-    """Fill rows ``first_row ...`` of a table (or of its shard) with N(0, std²), in place.
+def fill_initial(
+    weight_RD: Tensor, table: str, std: float, seed: int, first_row: int = 0, first_column: int = 0, dim: int = 0
+) -> None:
+    """Fill a table, or its shard from ``first_row`` and ``first_column`` on, with N(0, std²), in place.
+
+    ``dim`` is the whole table's; 0 where the shard has all columns.
 
     Rows are drawn in chunks of 4,096 from a generator seeded by (seed, table, chunk), so a shard that begins anywhere
     holds the same numbers as the whole table would. Chunks are drawn whole: torch's numbers depend on how many are
     asked for at once.
     """
-    rows, dim = weight_RD.shape
+    rows, columns = weight_RD.shape
     position = 0
     while position < rows:
         chunk, offset = divmod(first_row + position, _CHUNK_ROWS)
         digest = hashlib.sha256(f"{seed}/{table}/{chunk}".encode()).digest()
         generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little"))
         take = min(_CHUNK_ROWS - offset, rows - position)
-        drawn = torch.empty(_CHUNK_ROWS, dim).normal_(0.0, std, generator=generator)
-        weight_RD[position : position + take].copy_(drawn[offset : offset + take])
+        drawn = torch.empty(_CHUNK_ROWS, dim or columns).normal_(0.0, std, generator=generator)
+        mine = drawn[offset : offset + take, first_column : first_column + columns]
+        weight_RD[position : position + take].copy_(mine)
         position += take

@@ -48,8 +48,9 @@ class EmbeddingLookup(nn.Module):
         self._table_of = layout.table_of
         self._feature_of = {key: f for f, spec in self._table_of.items() for key in spec.keys_of(f)}
         std = {spec.name: spec.init_std for spec in tables}
-        for name, weight_RD, first_row in self._weights():
-            fill_initial(weight_RD, name, std[name], seed, first_row)
+        dims = {spec.name: spec.dim for spec in tables}
+        for name, weight_RD, row, column in self._weights():
+            fill_initial(weight_RD, name, std[name], seed, row, column, dims[name])
 
     @property
     def features(self) -> int:
@@ -80,7 +81,7 @@ class EmbeddingLookup(nn.Module):
 
     def weights(self) -> dict[str, Tensor]:
         """Table name -> this rank's weights, views of the live table."""
-        return {name: weight for name, weight, _ in self._weights()}
+        return {name: weight for name, weight, _, _ in self._weights()}
 
     def optimizer_state(self) -> dict[str, Tensor]:
         """``table/state`` -> this rank's optimizer state, views of the live tensors."""
@@ -139,11 +140,11 @@ class EmbeddingLookup(nn.Module):
             assert isinstance(table, RowAdamTable)
             yield table
 
-    def _weights(self) -> Iterator[tuple[str, Tensor, int]]:
+    def _weights(self) -> Iterator[tuple[str, Tensor, int, int]]:
         if self.sharded is not None:
             yield from self.sharded.weight_shards()
         for table in self._row_adam():
-            yield table.spec.name, table.weight_RD, 0
+            yield table.spec.name, table.weight_RD, 0, 0
 
     def _explain_out_of_range(self, ids: KeyedJaggedTensor) -> None:
         for key, jagged in ids.to_dict().items():

@@ -16,13 +16,21 @@ from torch.distributed.optim import (
 )
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.model_parallel import DistributedModelParallel
-from torchrec.distributed.sharding_plan import construct_module_sharding_plan, table_wise
+from torchrec.distributed.sharding_plan import (
+    ParameterShardingGenerator,
+    column_wise,
+    construct_module_sharding_plan,
+    grid_shard,
+    row_wise,
+    table_row_wise,
+    table_wise,
+)
 from torchrec.distributed.types import ShardedTensor, ShardingEnv, ShardingPlan
 from torchrec.modules.embedding_configs import EmbeddingBagConfig, PoolingType
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 
-from ziggurat.core.plan import Plan
+from ziggurat.core.plan import Placement, Plan
 from ziggurat.core.tables import TableSpec
 from ziggurat.optim.rows import fused_optimizer
 
@@ -40,18 +48,18 @@ class ShardedTables(nn.Module):
         super().__init__()
         world_size = dist.get_world_size()
         assert plan.world_size == world_size, (plan.world_size, world_size)
-        os.environ.setdefault("LOCAL_WORLD_SIZE", str(world_size))
+        os.environ["LOCAL_WORLD_SIZE"] = str(plan.local_size)  # where TorchRec looks which ranks share a host
         collection = EmbeddingBagCollection(tables=[_config(spec) for spec in tables], device=torch.device("meta"))
         for spec in tables:
             kind, settings = fused_optimizer(spec.optimizer, device.type, spec.name)
             apply_optimizer_in_backward(kind, [collection.embedding_bags[inner_name(spec.name)].weight], settings)
         sharder = EmbeddingBagCollectionSharder(fused_params={"bounds_check_mode": BoundsCheckMode.FATAL})
-        placements = {inner_name(spec.name): table_wise(rank=plan.placements[spec.name].ranks[0]) for spec in tables}
+        placements = {inner_name(spec.name): _generator(plan, plan.placements[spec.name]) for spec in tables}
         module_plan = construct_module_sharding_plan(
             collection,
             per_param_sharding=placements,
             sharder=cast("Any", sharder),
-            local_size=int(os.environ["LOCAL_WORLD_SIZE"]),
+            local_size=plan.local_size,
             world_size=world_size,
             device_type=device.type,
         )
@@ -69,11 +77,13 @@ class ShardedTables(nn.Module):
         """Pooled rows for every key of these tables; ``ids`` may carry further keys."""
         return self._parallel(ids)
 
-    def weight_shards(self) -> Iterator[tuple[str, Tensor, int]]:
-        """(table, local weights, first row) of each shard on this rank; writing in place changes the table."""
+    def weight_shards(self) -> Iterator[tuple[str, Tensor, int, int]]:
+        """(table, local weights, first row, first column) of each shard on this rank; writing in place changes the
+        table."""
         for key, sharded in self._parallel.state_dict().items():
             for shard in _local(sharded):
-                yield _table(key.split(".")[-2]), shard.tensor, shard.metadata.shard_offsets[0]
+                row, column = shard.metadata.shard_offsets
+                yield _table(key.split(".")[-2]), shard.tensor, row, column
 
     def optimizer_shards(self) -> Iterator[tuple[str, str, Tensor]]:
         """(table, name of the state, local tensor) of each fused optimizer state; writing in place changes it."""
@@ -91,6 +101,25 @@ class ShardedTables(nn.Module):
 
     def _groups(self) -> list[dict[str, Any]]:
         return cast("list[dict[str, Any]]", list(self._parallel.fused_optimizer.param_groups))
+
+
+def _generator(plan: Plan, placement: Placement) -> ParameterShardingGenerator:
+    """What TorchRec calls the same placement."""
+    ranks = placement.ranks
+    hosts = list(dict.fromkeys(plan.host(rank) for rank in ranks))
+    match placement.sharding:
+        case "table_wise":
+            return table_wise(rank=ranks[0])
+        case "row_wise":
+            return row_wise()
+        case "column_wise":
+            return column_wise(ranks=list(ranks))
+        case "table_row_wise":
+            return table_row_wise(host_index=hosts[0])
+        case "grid":
+            return grid_shard(host_indexes=hosts)
+        case "data_parallel":
+            raise AssertionError("replicated tables are not TorchRec's")
 
 
 def inner_name(table: str) -> str:
