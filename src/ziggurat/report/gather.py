@@ -100,7 +100,7 @@ def _inputs(
         title=run.experiment.name,
         created=datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
         model=_model_size(run.experiment, dataset),
-        results=[row for split, metrics in measured.items() for row in _results(split, metrics)][::-1],
+        results=_results(measured),
         history=read_journal(run.metrics_path),
         best_step=step,
         rows=statistics.rows,
@@ -115,11 +115,13 @@ def _inputs(
     )
 
 
-def _results(split: str, metrics: MetricSet) -> list[TaskResult]:
-    curves = metrics.curves()
+def _results(measured: Mapping[Split, MetricSet]) -> list[TaskResult]:
+    """Of each task in the config's order: its test split where there is one, then validation."""
+    found = [(split, metrics, metrics.curves()) for split, metrics in measured.items()][::-1]
     return [
         TaskResult(task, split, metrics[task].compute(), metrics[task].undefined(), curves[task])
-        for task in metrics.tasks
+        for task in (found[0][1].tasks if found else ())
+        for split, metrics, curves in found
     ]
 
 

@@ -23,7 +23,7 @@ nav { margin-top: 1rem; font-size: 0.875rem; }
 nav a { color: var(--first); text-decoration: none; margin-right: 1rem; white-space: nowrap; }
 nav a:hover { text-decoration: underline; }
 .headline { display: grid; grid-template-columns: repeat(auto-fit, minmax(8.5rem, 1fr)); gap: 1rem 1.5rem;
-  margin: 1.75rem 0 1rem; }
+  margin: 1.75rem 0 1rem; } h3 + .headline { margin-top: 0.75rem; }
 .headline div { border-top: 2px solid var(--ink); padding-top: 0.4rem; }
 .headline dt { color: var(--soft); font-size: 0.875rem; }
 .headline dd { margin: 0; font-size: 1.75rem; font-weight: 600; font-variant-numeric: tabular-nums; line-height: 1.25; }
