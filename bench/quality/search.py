@@ -79,10 +79,15 @@ def _search(board: str, model: str, data: Path, numbers: range) -> None:
             "trial": number,
             "commit": commit,
             "settings": drawn[number],
-            "validation": {key: outcome["figures"]["validation"][key] for key in ("auc", "log_loss")},
+            "validation": judged(outcome["figures"]["validation"]),
             "seconds": round(outcome["seconds"]),
         }
         record(path, row)
+
+
+def judged(figures: dict[str, float]) -> dict[str, float]:
+    """AUC and log-loss, of each task where there are several."""
+    return {name: value for name, value in figures.items() if name.rpartition("/")[2] in {"auc", "log_loss"}}
 
 
 def record(path: Path, row: dict[str, Any]) -> None:

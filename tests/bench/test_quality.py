@@ -15,7 +15,7 @@ from bench.quality import search
 from bench.quality.board import BOARDS, Entry, load_board, merged
 from bench.quality.catalogue import DHEN_ENSEMBLE, best_pair, published_order
 from bench.quality.quality import published_within
-from bench.quality.search import draw, record
+from bench.quality.search import draw, judged, record
 from bench.quality.stand_in import stand_in
 from bench.quality.trials import Trial, prepared, run_trials
 from bench.tables import board_table
@@ -81,6 +81,12 @@ def test_a_trial_made_again_keeps_its_line(tmp_path: Path) -> None:
         record(path, row)
     kept = [json.loads(line) for line in path.read_text().splitlines()]
     assert kept == [rows[0], {**rows[1], "seconds": 2}, rows[2], {**rows[1], "commit": "def"}]
+
+
+def test_a_trial_of_several_tasks_is_judged_by_each() -> None:
+    figures = {"income/auc": 0.9, "income/log_loss": 0.1, "income/rows": 7.0, "married/auc": 0.8, "married/ne": 0.3}
+    assert judged(figures) == {"income/auc": 0.9, "income/log_loss": 0.1, "married/auc": 0.8}
+    assert judged({"auc": 0.7, "log_loss": 0.5, "gauc": 0.6}) == {"auc": 0.7, "log_loss": 0.5}
 
 
 def test_a_quick_run_takes_no_data(tmp_path: Path) -> None:
