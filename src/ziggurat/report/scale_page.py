@@ -151,7 +151,9 @@ def _rungs(ladder: Ladder, named: bool) -> Html:
     )
     title = f"Rungs of {ladder.title}" if named else "Rungs"
     anchor = f"rungs-{ladder.colour}"
-    return section(anchor, title, table(headers, rows, text_columns=2), el("p", reading, cls="soft"))
+    return section(
+        anchor, title, el("div", table(headers, rows, text_columns=2), cls="tight"), el("p", reading, cls="soft")
+    )
 
 
 def _in_two_lines(header: str) -> Html:
