@@ -22,7 +22,7 @@ from ziggurat.metrics.power_law_curve import PowerLaw as PowerLaw
 from ziggurat.metrics.rung_noise import RungNoise
 
 CONSTANTS = 3
-"""Of the law: through as many points it goes exactly, whatever they are."""
+"""Of the law: that it comes near to as many points says nothing."""
 LEVEL = 0.95
 """Of every interval."""
 EDGE = 2.0

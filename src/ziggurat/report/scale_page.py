@@ -105,7 +105,7 @@ def _drawing(ladders: Sequence[Ladder]) -> Html:
             "p",
             "Log-loss = a + b·x^(−c) over forward FLOPs per example x, weighed by the seeds' spread; in brackets the "
             "middle 95 % of a bootstrap over seeds. R² is of the logarithm of the log-loss; three "
-            "points are met exactly, whatever they are, and have none.",
+            "rungs, no more than the law has constants, have none.",
             cls="soft",
         ),
     )

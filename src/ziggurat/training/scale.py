@@ -200,8 +200,8 @@ class _Climb:
         raise DivergedError(
             f"{len(result.finished)} of {len(result.rungs)} rungs have a finished run, a law needs {FEWEST_RUNGS}\n  "
             + "\n  ".join(lost),
-            "lower optimizer.lr and embeddings.optimizer.lr or set training.clip_norm, with another --run; finished "
-            "runs are kept, and the same command tries the others again",
+            "give another --run with lower optimizer.lr and embeddings.optimizer.lr, or with training.clip_norm; the "
+            "same command tries the diverged runs again",
         )
 
 
