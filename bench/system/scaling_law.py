@@ -271,6 +271,7 @@ DEPENDS_ON = (
         for room in ("core", "data", "features", "interactions", "models", "embeddings", "optim", "training")
     ),
     "src/ziggurat/metrics/power_law.py",
+    "src/ziggurat/metrics/power_law_curve.py",
     "src/ziggurat/metrics/rung_noise.py",
     "bench/system/scaling_law.py",
 )
