@@ -43,6 +43,10 @@ class RunFolderError(ZigguratError):
     """A run folder that is missing, incomplete, or of another config or version."""
 
 
+class DivergedError(ZigguratError):
+    """A training whose loss is no longer a number."""
+
+
 class EnvironmentMismatch(ZigguratError):
     """Libraries or hardware that cannot do what was asked."""
 

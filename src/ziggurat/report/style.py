@@ -64,6 +64,7 @@ th, td { padding: 0.32rem 0.9rem 0.32rem 0; text-align: left; vertical-align: mi
 th { color: var(--soft); font-weight: 500; white-space: nowrap; vertical-align: bottom; }
 td.number, th.number { text-align: right; padding: 0.32rem 0 0.32rem 1.1rem; white-space: nowrap; }
 td.number:last-child, th.number:last-child { padding-right: 0.2rem; }
+.tight table { font-size: 0.84rem; } .tight td.number, .tight th.number { padding-left: 0.7rem; }
 .won { font-weight: 650; color: var(--good); } .ours { font-weight: 600; }
 td .wrap { display: inline-block; min-width: 10rem; max-width: 22rem; overflow-wrap: anywhere; }
 .bar { display: inline-block; width: 4rem; height: 0.5rem; background: var(--rule); margin-right: 0.6rem; }

@@ -18,7 +18,7 @@ import torch
 
 from ziggurat.checkpoint.snapshot import Snapshot
 from ziggurat.core.batch import Batch
-from ziggurat.core.errors import ZigguratError
+from ziggurat.core.errors import DivergedError
 from ziggurat.core.progress import Progress
 from ziggurat.data.dataset import Dataset
 from ziggurat.data.loader import Cursor, Loader
@@ -153,7 +153,7 @@ class Trainer:
         if not figures:
             return
         if not math.isfinite(figures["loss"]):
-            raise ZigguratError(
+            raise DivergedError(
                 f"the training loss became {figures['loss']} by step {self.at.step}",
                 "lower optimizer.lr and embeddings.optimizer.lr, set training.clip_norm, or look for extreme values in "
                 "numeric features (`ziggurat report`); the last checkpoint is intact",
