@@ -211,10 +211,12 @@ def test_an_item_is_called_by_the_name_that_it_was_given() -> None:
         {"kind": "round", "name": "twin", "radios": 1},
         {"kind": "round", "name": "a.b", "radios": 1},
         {"kind": "round", "name": "7", "radios": 1},
-        {"kind": "round", "radios": 1},
+        {"kind": "round", "radios": 1, "name": 5},
     ]
     tools = [{"name": "dog"}, {"name": "cat", "lives": 0}]
     given: list[tuple[str | int, ...]] = [("windows", 0, "radius")]
+    only = {"windows": [{"kind": "round", "name": ["attic"]}], "tools": [{"name": "cat"}]}
+    assert problem_of(Shed, only).splitlines()[1].startswith("  windows.0.name: Input should be text")
     assert problem_of(Shed, {"windows": windows, "tools": tools}, given).splitlines() == [
         "f: 8 problems",
         "  tools.1.lives: Input should be greater than or equal to 1; received 0",
@@ -223,7 +225,7 @@ def test_an_item_is_called_by_the_name_that_it_was_given() -> None:
         "  windows.2.radios: unknown key; did you mean 'radius'?",
         "  windows.3.radios: unknown key; did you mean 'radius'?",
         "  windows.4.radios: unknown key; did you mean 'radius'?",
-        "  windows.5.name: required key is missing",
+        "  windows.5.name: Input should be text, a number in quotes for one; received 5",
         "  windows.5.radios: unknown key; did you mean 'radius'?",
     ]
 

@@ -22,6 +22,8 @@ def dotted(location: Sequence[str | int]) -> str:
 def shown(kind: type[pydantic.BaseModel], values: Any, location: Sequence[str | int]) -> str:
     """``features.genres.pooling``: dotted, an item of a list by the name that it alone in the list was given.
 
+    By its position where its name is what is spoken of.
+
     Args:
         kind: the class of the whole config.
         values: the config as given.
@@ -33,7 +35,8 @@ def shown(kind: type[pydantic.BaseModel], values: Any, location: Sequence[str | 
         steps.append(str(step))
         if isinstance(place, list) and isinstance(step, int) and step < len(cast("list[Any]", place)):
             name = _given_name(cast("list[Any]", place), step)
-            if name is not None and any(_is_named(item) for item in classes_at(kind, location[: position + 1])):
+            named = any(_is_named(item) for item in classes_at(kind, location[: position + 1]))
+            if name is not None and named and tuple(location[position + 1 :]) != ("name",):
                 steps[-1] = name
             place = cast("list[Any]", place)[step]
         elif isinstance(place, Mapping):
