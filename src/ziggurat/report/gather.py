@@ -20,7 +20,7 @@ from ziggurat.features.transform import Transform
 from ziggurat.features.vocabulary import Vocabulary
 from ziggurat.interactions.block import Block
 from ziggurat.metrics.metric_set import MetricSet
-from ziggurat.models.build import build_model
+from ziggurat.models.build import build_model, model_dims
 from ziggurat.report.compare import compare
 from ziggurat.report.html import write_report
 from ziggurat.report.inputs import (
@@ -37,7 +37,6 @@ from ziggurat.report.inputs import (
 from ziggurat.training.api import evaluate
 from ziggurat.training.experiment import Experiment, to_yaml
 from ziggurat.training.journal import read_journal
-from ziggurat.training.recommender import model_dims
 from ziggurat.training.run import Run, open_run
 
 SPLITS: tuple[Literal["validation", "test"], ...] = ("validation", "test")
