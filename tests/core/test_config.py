@@ -48,6 +48,16 @@ class Shed(Config):
     doors: tuple[int, ...] = pydantic.Field(default=(1,), min_length=1)
 
 
+class Bird(Config):
+    name: Literal["bird"] = "bird"
+    dog: Cat = Cat()  # called as the tag of another class is
+    song: str
+
+
+class Cage(Config):
+    inside: Annotated[Cat | Dog | Bird, pydantic.Field(discriminator="name")] = Cat()
+
+
 class Home(Config):
     window: Annotated[Round | Square, pydantic.Field(discriminator="kind")] = Round(name="w")
     pet: Pet = Cat()
@@ -245,3 +255,21 @@ def test_a_class_chosen_on_the_command_line_is_not_held_against_the_file() -> No
     given = [set_by_path(values, "pet.name", "cat"), set_by_path(values, "pet.wieght", 3)]
     values["window"] = {"kind": "round", "name": "w"}
     assert problem_of(Home, values, given) == "--set pet.wieght: unknown key; allowed: lives, name"
+
+
+def test_a_key_that_the_chosen_class_needs_is_asked_for_with_the_choice() -> None:
+    values: dict[str, Any] = {"inside": {"name": "cat", "lives": 7}}
+    given = [set_by_path(values, "inside.name", "bird")]
+    assert problem_of(Cage, values, given).splitlines() == [
+        "2 problems",
+        "  inside.song: required key is missing (with --set inside.name)",
+        "  --set inside.name=bird: 'bird' has no lives; allowed: dog, name, song. "
+        "--set inside='{name: bird, song: …}' replaces the whole section",
+    ]
+
+
+def test_a_tag_is_not_taken_for_a_key_of_another_class() -> None:
+    problem = problem_of(Cage, {"inside": {"name": "dog", "lives": 7}})
+    assert problem == "f: 1 problem\n  inside.lives: unknown key; allowed: name, weight"
+    problem = problem_of(Cage, {"inside": {"name": "bird", "song": "la", "dog": {"lifes": 7}}})
+    assert problem == "f: 1 problem\n  inside.dog.lifes: unknown key; did you mean 'lives'?"

@@ -54,8 +54,9 @@ def test_the_task_and_the_settings_that_shrink_weights_are_named(make_experiment
     metrics = measured({"click": [0.0, 1.0], "buy": [0.0, 0.0]}, [0, 1])
     (plain,) = collapsed_tasks(metrics, make_experiment())
     assert plain == (
-        "The model predicts the same for buy for every row (0.5000, AUC 0.500): it has learnt nothing from the features."
-        " Train longer, or try other learning rates (optimizer.lr, embeddings.optimizer.lr) or a larger init_std."
+        "The model predicts the same for buy for every row (0.5000, AUC 0.500): it has learnt nothing from the "
+        "features. Train longer, or try other learning rates (optimizer.lr, embeddings.optimizer.lr) or a larger "
+        "init_std."
     )
     experiment = make_experiment(
         embeddings__l2=0.05,

@@ -77,12 +77,10 @@ def classes_at(kind: type[pydantic.BaseModel], location: Sequence[str | int]) ->
     """The config classes that may stand at ``location``; below a value of no config class, those around it."""
     classes = [kind]
     for step in location:
-        following: list[type[pydantic.BaseModel]] = []
-        for candidate in classes:
-            if step in candidate.model_fields:
-                following.extend(config_classes(candidate.model_fields[str(step)].annotation))
-            elif _has_tag(candidate, step):
-                following.append(candidate)
+        following = [candidate for candidate in classes if len(classes) > 1 and _has_tag(candidate, step)]
+        if not following:
+            fields = [candidate.model_fields.get(str(step)) for candidate in classes]
+            following = [found for field in fields if field is not None for found in config_classes(field.annotation)]
         classes = following or classes
     return classes
 

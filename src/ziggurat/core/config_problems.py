@@ -59,6 +59,9 @@ def describe_problems(
         if item["type"].startswith("union_tag"):
             place = (*place, str(item["ctx"]["discriminator"]).strip("'"))
         line = _explain(kind, values, item)
+        if item["type"] == "missing" and switch:
+            lines.append(f"{line} (with --set {shown(kind, values, switch)})")
+            continue
         if any(place[: len(given)] == given for given in overridden):
             lines.append(f"--set {line}")
             continue
@@ -118,8 +121,8 @@ def _other_class(
         place = place[step]
     section, tag = cast("dict[str, Any]", place), str(switch[-1])
     fields = {key: field for found in classes_at(kind, locations[0][:-1]) for key, field in found.model_fields.items()}
-    needed = [key for key, field in fields.items() if field.is_required() and key in section]
-    whole = "".join(f", {key}: {json.dumps(section[key], default=str)}" for key in needed)
+    needed = [key for key, field in fields.items() if field.is_required()]
+    whole = "".join(f", {key}: {json.dumps(section[key], default=str) if key in section else '…'}" for key in needed)
     strange, allowed = ", ".join(str(where[-1]) for where in locations), ", ".join(keys_at(kind, locations[0][:-1]))
     return (
         f"--set {shown(kind, values, switch)}={section[tag]}: {section[tag]!r} has no {strange}; allowed: {allowed}. "
