@@ -47,7 +47,11 @@ def _parser(benchmarks: Mapping[str, Benchmark]) -> argparse.ArgumentParser:
     listing.add_argument("--names", action="store_true", help="the names alone, one a line")
     run = commands.add_parser("run", help="measure, print the table, store the result")
     run.add_argument("name", choices=list(benchmarks), metavar="NAME", help=", ".join(benchmarks))
-    run.add_argument("--quick", action="store_true", help="a smoke run of seconds: nothing is judged or stored")
+    run.add_argument(
+        "--quick",
+        action="store_true",
+        help="a smoke run of seconds: nothing is judged or stored; a board trains on a stand-in and takes no --data",
+    )
     run.add_argument(
         "--data", type=Path, default=None, metavar="DIR", help="folder of real data, where a benchmark can use it"
     )

@@ -81,6 +81,11 @@ class Board:
     seeds: tuple[int, ...]
     entries: Mapping[str, Entry]
 
+    @property
+    def searchable(self) -> list[str]:
+        """The models that declare values to draw from."""
+        return [name for name, entry in self.entries.items() if entry.search]
+
     def entry(self, name: str) -> Entry:
         """The model of this name.
 

@@ -59,6 +59,11 @@ def _train(board: Board, context: Context) -> dict[str, list[dict[str, Any]]]:
     """Model -> what came out, a seed each."""
     if context.data is None and not context.quick:
         raise DataError(f"board {board.name}: no data", f"give the folder that {board.experiment.name} reads: --data")
+    if context.data is not None and context.quick:
+        raise DataError(
+            f"board {board.name}: --quick trains on a stand-in of random rows, --data {context.data} would not be read",
+            "leave out one of the two",
+        )
     seeds = board.seeds[:1] if context.quick else board.seeds
     context.say(f"{len(board.entries)} models, seeds {', '.join(map(str, seeds))}")
     found: dict[str, dict[int, dict[str, Any]]] = {name: {} for name in board.entries}

@@ -17,6 +17,7 @@ from bench import provenance
 from bench.quality.board import ROOT, Entry, load_board
 from bench.quality.trials import Trial, prepared, run_trials
 from ziggurat.core.errors import ConfigError, ZigguratError
+from ziggurat.core.files import atomic_file
 
 TRIALS = Path(__file__).with_name("trials")
 
@@ -51,13 +52,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _search(board: str, model: str, data: Path, numbers: range) -> None:
-    entry = load_board(board).entry(model)
+    found = load_board(board)
+    entry = found.entry(model)
+    if not entry.search:
+        declared = f"bench/quality/boards/{board}.yaml"
+        mend = f"declare the values to draw from in {declared}"
+        raise ConfigError(
+            f"board {board}: {model} has no `search`",
+            f"take one that has: {', '.join(found.searchable)}; or {mend}" if found.searchable else mend,
+        )
+    if not numbers or numbers.start < 0:
+        raise ConfigError(
+            f"search: received --first {numbers.start} and --trials {len(numbers)}",
+            "make 1 trial or more, numbered from 0",
+        )
     drawn = {number: draw(entry, number) for number in numbers}
     trials = [Trial(f"{model}/{number}", entry.experiment(data, 0, drawn[number])) for number in numbers]
     cache = ROOT / "bench" / ".cache" / "quality" / board
     dataset = prepared(trials[0].experiment, cache)
     path = TRIALS / f"{board}_{model}.jsonl"
-    path.parent.mkdir(exist_ok=True)
     commit = (provenance.commit(ROOT) or "")[:12]
     say = lambda line: print(line, file=sys.stderr, flush=True)  # noqa: E731
     for trial, outcome in run_trials(trials, dataset, cache, say):
@@ -66,11 +79,25 @@ def _search(board: str, model: str, data: Path, numbers: range) -> None:
             "trial": number,
             "commit": commit,
             "settings": drawn[number],
-            "validation": {key: outcome["figures"]["validation"][key] for key in ("auc", "log_loss")},
+            "validation": judged(outcome["figures"]["validation"]),
             "seconds": round(outcome["seconds"]),
         }
-        with path.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+        record(path, row)
+
+
+def judged(figures: dict[str, float]) -> dict[str, float]:
+    """AUC and log-loss, of each task where there are several."""
+    return {name: value for name, value in figures.items() if name.rpartition("/")[2] in {"auc", "log_loss"}}
+
+
+def record(path: Path, row: dict[str, Any]) -> None:
+    """Append a trial to the file; where it was made before, with the same settings at the same commit, replace it."""
+    same = lambda other: all(other[key] == row[key] for key in ("trial", "commit", "settings"))  # noqa: E731
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+    place = next((index for index, other in enumerate(rows) if same(other)), len(rows))
+    rows[place : place + 1] = [row]
+    with atomic_file(path) as temporary:
+        temporary.write_text("".join(json.dumps(each) + "\n" for each in rows), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -102,8 +102,9 @@ def _figures(results: Mapping[str, ScaleResult], fit: PowerLawFit | None) -> tup
         Figure("wukong_span", "x", (sizes[-1] / sizes[0],), "largest to smallest size, forward FLOPs per example"),
         Figure("wukong_exponent", "", (fit.law.exponent,), f"95 %: {low:.3g} to {high:.3g}"),
         Figure("wukong_exponent_low", "", (low,), "lower end of that interval"),
-        Figure("wukong_r2", "", (fit.r2_log,), "of log loss"),
     ]
+    if math.isfinite(fit.r2_log):  # of a quick run's three rungs it says nothing
+        figures.append(Figure("wukong_r2", "", (fit.r2_log,), "of log loss"))
     falls = {name: _late_falls(result) for name, result in results.items()}
     figures += [
         Figure(f"{name}_late_fall", "%", found, "fall of log-loss over the last tenfold of FLOPs, a seed each")
@@ -270,6 +271,7 @@ DEPENDS_ON = (
         for room in ("core", "data", "features", "interactions", "models", "embeddings", "optim", "training")
     ),
     "src/ziggurat/metrics/power_law.py",
+    "src/ziggurat/metrics/power_law_curve.py",
     "src/ziggurat/metrics/rung_noise.py",
     "bench/system/scaling_law.py",
 )

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
 
-from bench.benchmark import Figure, Target, judge
+from bench.benchmark import Context, Figure, Target, judge
+from bench.catalogue import BENCHMARKS
 from bench.plots import draw_board
+from bench.quality import search
 from bench.quality.board import BOARDS, Entry, load_board, merged
 from bench.quality.catalogue import DHEN_ENSEMBLE, best_pair, published_order
 from bench.quality.quality import published_within
-from bench.quality.search import draw
+from bench.quality.search import draw, judged, record
 from bench.quality.stand_in import stand_in
 from bench.quality.trials import Trial, prepared, run_trials
 from bench.tables import board_table
-from ziggurat.core.errors import ConfigError, EnvironmentMismatch
+from ziggurat.core.errors import ConfigError, DataError, EnvironmentMismatch
 
 NAMES = sorted(path.stem for path in BOARDS.glob("*.yaml"))
 
@@ -53,6 +56,44 @@ def test_a_search_draws_the_same_for_the_same_number() -> None:
     assert {draw(entry, n)["a"] for n in range(30)} == {1, 2, 3}
     with pytest.raises(ConfigError, match="declare the values"):
         draw(Entry("none", {}), 0)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("frappe wukong --trials 0", "received --first 0 and --trials 0"),
+        ("frappe wukong --first -1", "received --first -1"),
+        ("frappe deepfm", "board frappe: deepfm has no `search`\n.*take one that has: wukong; or declare the values"),
+        ("census ple", "nowhere"),
+    ],
+)
+def test_a_search_that_cannot_be_made_says_why(
+    arguments: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert search.main([*arguments.split(), "--data", str(tmp_path / "nowhere")]) == 2
+    assert re.search(message, capsys.readouterr().err)
+
+
+def test_a_trial_made_again_keeps_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "trials" / "board_model.jsonl"
+    rows = [{"trial": n, "commit": "abc", "settings": {"lr": n}, "seconds": 1} for n in range(3)]
+    for row in [*rows, {**rows[1], "seconds": 2}, {**rows[1], "commit": "def"}]:
+        record(path, row)
+    kept = [json.loads(line) for line in path.read_text().splitlines()]
+    assert kept == [rows[0], {**rows[1], "seconds": 2}, rows[2], {**rows[1], "commit": "def"}]
+
+
+def test_a_trial_of_several_tasks_is_judged_by_each() -> None:
+    figures = {"income/auc": 0.9, "income/log_loss": 0.1, "income/rows": 7.0, "married/auc": 0.8, "married/ne": 0.3}
+    assert judged(figures) == {"income/auc": 0.9, "income/log_loss": 0.1, "married/auc": 0.8}
+    assert judged({"auc": 0.7, "log_loss": 0.5, "gauc": 0.6}) == {"auc": 0.7, "log_loss": 0.5}
+
+
+def test_a_quick_run_takes_no_data(tmp_path: Path) -> None:
+    board = BENCHMARKS["quality_frappe"]
+    with pytest.raises(DataError, match="--quick trains on a stand-in") as refused:
+        board.run(Context(True, tmp_path, tmp_path, print))
+    assert "leave out one of the two" in str(refused.value)
 
 
 def test_a_trial_is_trained_once_and_a_failed_one_is_quoted(tmp_path: Path) -> None:

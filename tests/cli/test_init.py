@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import os
+import random
+import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import get_args
 
+import numpy as np
 import polars as pl
 import pytest
 import typer.testing
@@ -18,7 +22,8 @@ from ziggurat.core.errors import ConfigError, DataError
 from ziggurat.data.generate import generate
 from ziggurat.data.generate_config import GeneratorConfig
 from ziggurat.data.generate_shapes import SHAPES
-from ziggurat.training.api import load_experiment, train
+from ziggurat.models.build import ModelConfig
+from ziggurat.training.api import load_experiment, predict, predict_files, train
 from ziggurat.training.experiment import Experiment
 
 RUNNER = typer.testing.CliRunner()
@@ -74,7 +79,8 @@ its name, 0 … 39; 33% missing
 embeddings:
   dim: 16
   optimizer: {name: rowwise_adagrad, lr: 0.02}
-model: {name: deepfm}  # or dcn_v2, dlrm, logistic_regression
+model: {name: deepfm}  # or wukong, dhen, dcn_v2, masknet, finalmlp, dlrm, xdeepfm, autoint, wide_deep, dnn, fm, \
+logistic_regression: docs/models.md
 optimizer: {name: adam, lr: 0.001}  # of everything that is no embedding table
 training:
   batch_size: 8
@@ -162,6 +168,36 @@ def test_libsvm_numbers_are_proposed(tmp_path: Path, monkeypatch: pytest.MonkeyP
         ("1", "numeric"), ("5", "numeric"), ("ids", "bag"),
     ]  # fmt: skip
     assert train(load_experiment("exp.yaml", ["training.epochs=1"]), "run").results is not None
+
+
+def test_lists_in_brackets_train_and_predict_as_lists(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    draw = random.Random(0)
+    lists = [[draw.randrange(200) for _ in range(draw.randrange(5))] for _ in range(2_000)]
+    frame = pl.DataFrame({"user": [k % 40 for k in range(2_000)], "item": [k * 7 % 200 for k in range(2_000)]})
+    frame = frame.with_columns(label=pl.Series(draw.random() < 0.4 for _ in range(2_000)).cast(pl.Int8))
+    frame.with_columns(hist=pl.Series(map(str, lists))).write_csv("log.csv")
+    text = init("log.csv")
+    assert '{name: hist, kind: sequence, type: integer, delimiter: ",", brackets: true, last: 4, table: item}' in text
+    pooling = "{name: target_attention, target: item}"
+    assert f"\n  #   to read it in the light of item, add: pooling: {pooling}\n" in text
+    Path("exp.yaml").write_text(text)
+    run = train(load_experiment("exp.yaml", ["training.epochs=1", f"features.hist.pooling={pooling}"]), "run").run
+    predict_files(run, ["log.csv"], Path("out.parquet"))
+    rows = frame.drop("label").with_columns(hist=pl.Series(lists, dtype=pl.List(pl.Int64)))
+    scored = pl.read_parquet("out.parquet")
+    assert scored["hist"].to_list() == lists
+    np.testing.assert_allclose(scored["probability"].to_numpy(), predict(run, rows)[:, 0], atol=1e-6)
+    rows.write_ndjson("log.jsonl")
+    predict_files(run, ["log.jsonl"], Path("again.csv"))
+    pl.read_csv("again.csv").drop("probability").write_csv("again.csv")
+    predict_files(run, ["again.csv"], Path("again.parquet"))
+    assert pl.read_parquet("again.parquet")["hist"].to_list() == lists
+
+
+def test_every_model_is_named() -> None:
+    named = re.findall(r"\w+", GOLDEN.partition("model: {name: ")[2].partition(": docs")[0].replace("or ", ""))
+    assert sorted(named) == sorted(kind().name for kind in get_args(get_args(ModelConfig)[0]))
 
 
 @pytest.mark.parametrize("log", ["demo.csv", "demo.parquet", "criteo.csv"])

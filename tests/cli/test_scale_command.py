@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -27,7 +29,8 @@ def test_ladders_are_trained_drawn_and_compared(make_experiment: MakeExperiment,
     small = "model={name: %s, head: {bottom: {hidden: [4]}}}"
     said = run(config, "--rungs", "3", "--seeds", "2", "--set", small % "dnn", "--run", "one").splitlines()
     assert said[0].startswith("small, dnn: ")
-    assert said[1] == "one/scale.html"
+    assert re.fullmatch(r"small, dnn: The largest size is only \d\.\d times the smallest: .*", said[1])
+    assert said[2] == "one/scale.html"
     page = Path("one/scale.html").read_text(encoding="utf-8")
     assert "head.bottom.hidden [8, 8]" in page
 
@@ -38,7 +41,7 @@ def test_ladders_are_trained_drawn_and_compared(make_experiment: MakeExperiment,
     assert [rung.model["name"] for rung in ScaleResult.load("two").rungs] == ["wide_deep"] * 3
 
     said = run("--compare", "one", "two", "-o", "both.html").splitlines()
-    assert [line.partition(":")[0] for line in said] == ["small, dnn", "small, wide_deep", "both.html"]
+    assert [line.partition(":")[0] for line in said] == ["small, dnn"] * 2 + ["small, wide_deep"] * 2 + ["both.html"]
     page = Path("both.html").read_text(encoding="utf-8")
     assert "Rungs of dnn" in page
     assert "Rungs of wide_deep" in page
@@ -55,3 +58,29 @@ def test_misuse_is_explained(make_experiment: MakeExperiment, tmp_path: Path) ->
         run("--compare", tmp_path)
     with pytest.raises(DataError, match="is a folder"):
         run("--compare", "one", "--out", tmp_path)
+    with pytest.raises(RunFolderError, match=r"small\.yaml: is a file\n  mend: name the folder of a trained ladder"):
+        run("--compare", config)
+
+
+def test_a_diverged_size_is_told_and_a_ladder_is_named_once(make_experiment: MakeExperiment, tmp_path: Path) -> None:
+    config, ladder = tmp_path / "small.yaml", tmp_path / "ladder.yaml"
+    config.write_text(to_yaml(make_experiment(training__max_steps=4, training__log_every=1)))
+    rungs = ["model.deep.hidden: [4]", "model.deep.hidden: [8]", "model: {name: dnn, head: {bottom: {hidden: [64]}}}"]
+    broken = "model.deep.hidden: [16], optimizer: {name: sgd, lr: 1.0e+30}"
+    ladder.write_text("".join(f"- {{{rung}}}\n" for rung in (*rungs[:2], broken, rungs[2])))
+    said = run(config, "--ladder", ladder, "--seeds", "1", "--run", "one").splitlines()
+    assert said[0].startswith("small, deepfm → dnn: ")
+    assert said[1].startswith("small, deepfm → dnn: Rung 3, seed 3, diverged and is left out: the training loss became")
+    page = Path("one/scale.html").read_text(encoding="utf-8")
+    assert "Rung 3, seed 3, diverged and is left out" in page
+    with pytest.raises(
+        RunFolderError, match="one: is a ladder, not a run\n  mend: name one of its runs, as one/rung-01"
+    ):
+        CliRunner().invoke(app, ["evaluate", "one"], catch_exceptions=False)
+
+    shutil.copytree("one", "two")
+    said = run("--compare", "one", "two", "-o", "both.html").splitlines()
+    assert said[0].startswith("small, deepfm → dnn, one: ")
+    assert any(line.startswith("small, deepfm → dnn, two: ") for line in said)
+    with pytest.raises(ConfigError, match="one: the same ladder is named 2 times\n  mend: name each once"):
+        run("--compare", "one", "two/../one", "-o", "both.html")

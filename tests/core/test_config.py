@@ -42,6 +42,22 @@ class Square(Config):
         return self
 
 
+class Shed(Config):
+    tools: tuple[Pet, ...] = pydantic.Field(min_length=1)
+    windows: tuple[Annotated[Round | Square, pydantic.Field(discriminator="kind")], ...] = pydantic.Field(min_length=1)
+    doors: tuple[int, ...] = pydantic.Field(default=(1,), min_length=1)
+
+
+class Bird(Config):
+    name: Literal["bird"] = "bird"
+    dog: Cat = Cat()  # called as the tag of another class is
+    song: str
+
+
+class Cage(Config):
+    inside: Annotated[Cat | Dog | Bird, pydantic.Field(discriminator="name")] = Cat()
+
+
 class Home(Config):
     window: Annotated[Round | Square, pydantic.Field(discriminator="kind")] = Round(name="w")
     pet: Pet = Cat()
@@ -174,3 +190,86 @@ def test_set_by_path(path: str, expected: dict[str, Any]) -> None:
 def test_set_through_something_without_keys_is_refused(path: str) -> None:
     with pytest.raises(ConfigError, match=r"--set "):
         set_by_path({"a": {"b": 1}, "list": [{"name": "x"}]}, path, 7)
+
+
+def problem_of(kind: type[Config], values: dict[str, Any], given: list[tuple[str | int, ...]] | None = None) -> str:
+    with pytest.raises(ConfigError) as caught:
+        parse_config(kind, values, "f", given or [])
+    return caught.value.problem
+
+
+@pytest.mark.parametrize(
+    ("changes", "line"),
+    [
+        ({"tools": [{"name": "cow"}]}, "tools.0.name: unknown 'cow'; allowed: cat, dog"),
+        ({"tools": ["cat"]}, "tools.0: Input should be a section with keys; received 'cat'"),
+        ({"doors": [True]}, "doors.0: Input should be a whole number; received True"),
+        ({"tools": []}, "tools: needs at least one entry; received []; give one, such as {name: cat}"),
+        ({"windows": []}, "windows: needs at least one entry; received []; give one, such as {kind: round, name: …}"),
+        ({"doors": []}, "doors: needs at least one entry; received []; leave the key out for its default"),
+    ],
+)
+def test_a_list_is_called_too_short_only_where_it_is(changes: dict[str, Any], line: str) -> None:
+    values = {"tools": [{"name": "cat"}], "windows": [{"kind": "round", "name": "w"}], **changes}
+    assert problem_of(Shed, values) == f"f: 1 problem\n  {line}"
+
+
+def test_an_item_is_called_by_the_name_that_it_was_given() -> None:
+    windows: list[dict[str, Any]] = [
+        {"kind": "round", "name": "attic", "radius": "wide"},
+        {"kind": "square", "name": "twin", "side": 101},
+        {"kind": "round", "name": "twin", "radios": 1},
+        {"kind": "round", "name": "a.b", "radios": 1},
+        {"kind": "round", "name": "7", "radios": 1},
+        {"kind": "round", "radios": 1, "name": 5},
+    ]
+    tools = [{"name": "dog"}, {"name": "cat", "lives": 0}]
+    given: list[tuple[str | int, ...]] = [("windows", 0, "radius")]
+    only = {"windows": [{"kind": "round", "name": ["attic"]}], "tools": [{"name": "cat"}]}
+    assert problem_of(Shed, only).splitlines()[1].startswith("  windows.0.name: Input should be text")
+    assert problem_of(Shed, {"windows": windows, "tools": tools}, given).splitlines() == [
+        "f: 8 problems",
+        "  tools.1.lives: Input should be greater than or equal to 1; received 0",
+        "  --set windows.attic.radius: Input should be a number; received 'wide'",
+        "  windows.1: side 101 is more than 100",
+        "  windows.2.radios: unknown key; did you mean 'radius'?",
+        "  windows.3.radios: unknown key; did you mean 'radius'?",
+        "  windows.4.radios: unknown key; did you mean 'radius'?",
+        "  windows.5.name: Input should be text, a number in quotes for one; received 5",
+        "  windows.5.radios: unknown key; did you mean 'radius'?",
+    ]
+
+
+def test_a_class_chosen_on_the_command_line_is_not_held_against_the_file() -> None:
+    pet: dict[str, Any] = {"name": "cat", "lives": 7}
+    values: dict[str, Any] = {"address": "x", "pet": pet, "window": {"kind": "round", "name": "w", "radius": 2}}
+    given = [set_by_path(values, "pet.name", "dog"), set_by_path(values, "window.kind", "square")]
+    assert problem_of(Home, values, given).splitlines() == [
+        "2 problems",
+        "  --set window.kind=square: 'square' has no radius; allowed: kind, name, side. "
+        "--set window='{kind: square, name: \"w\"}' replaces the whole section",
+        "  --set pet.name=dog: 'dog' has no lives; allowed: name, weight. "
+        "--set pet='{name: dog}' replaces the whole section",
+    ]
+    values["pet"] = {"name": "dog"}
+    given = [set_by_path(values, "pet.name", "cat"), set_by_path(values, "pet.wieght", 3)]
+    values["window"] = {"kind": "round", "name": "w"}
+    assert problem_of(Home, values, given) == "--set pet.wieght: unknown key; allowed: lives, name"
+
+
+def test_a_key_that_the_chosen_class_needs_is_asked_for_with_the_choice() -> None:
+    values: dict[str, Any] = {"inside": {"name": "cat", "lives": 7}}
+    given = [set_by_path(values, "inside.name", "bird")]
+    assert problem_of(Cage, values, given).splitlines() == [
+        "2 problems",
+        "  inside.song: required key is missing (with --set inside.name)",
+        "  --set inside.name=bird: 'bird' has no lives; allowed: dog, name, song. "
+        "--set inside='{name: bird, song: …}' replaces the whole section",
+    ]
+
+
+def test_a_tag_is_not_taken_for_a_key_of_another_class() -> None:
+    problem = problem_of(Cage, {"inside": {"name": "dog", "lives": 7}})
+    assert problem == "f: 1 problem\n  inside.lives: unknown key; allowed: name, weight"
+    problem = problem_of(Cage, {"inside": {"name": "bird", "song": "la", "dog": {"lifes": 7}}})
+    assert problem == "f: 1 problem\n  inside.dog.lifes: unknown key; did you mean 'lives'?"

@@ -1,4 +1,4 @@
-"""Which name is close enough to be suggested, and how long a quoted value may be."""
+"""Which name is close enough to be suggested, how long a quoted value may be, and how an error says where it lies."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from ziggurat.core.errors import ConfigError, nearest, shorten
+from ziggurat.core.errors import ConfigError, Misfit, nearest, shorten, within
 
 
 @pytest.mark.parametrize(
@@ -39,3 +39,13 @@ def test_quoted_values_are_cut() -> None:
 def test_an_error_survives_a_process_boundary() -> None:
     again = pickle.loads(pickle.dumps(ConfigError("bad", "mend it")))
     assert (type(again), again.problem, again.mend) == (ConfigError, "bad", "mend it")
+
+
+def test_a_misfit_says_where_it_lies_and_survives_a_pickle() -> None:
+    with pytest.raises(Misfit) as caught, within("model"), within("blocks.0"):
+        raise Misfit("heads", "3 heads cannot share 8", "give 2")
+    error = pickle.loads(pickle.dumps(caught.value))
+    assert isinstance(error, ConfigError)
+    assert str(error) == "model.blocks.0.heads: 3 heads cannot share 8\n  mend: give 2"
+    with pytest.raises(Misfit, match=r"^model: too few$"), within("model"):
+        raise ConfigError("too few")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import random
+from collections.abc import Callable
 from pathlib import Path
 
 import polars as pl
@@ -407,3 +408,33 @@ def test_columns_in_another_order_are_not_mixed_up(tmp_path: Path) -> None:
     found = look(tmp_path, "a.csv", "b.csv")
     assert [label.profile.name for label in found.labels] == ["y"]
     assert (found.labels[0].profile.low, found.labels[0].profile.top) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("item", "shared"),
+    [
+        (lambda k: f"p{k * 7 % 150}", True),  # the same texts under another name
+        (lambda k: str(k * 7 % 150), True),  # the same numbers, nearly all of them
+        (lambda k: str(k * 7 % 900), False),  # numbers among which those of the history are few
+        (lambda k: f"q{k * 7 % 150}", False),
+    ],
+)
+def test_a_history_shares_the_table_of_the_column_whose_values_it_holds(
+    item: Callable[[int], str], shared: bool, tmp_path: Path
+) -> None:
+    letter = item(0).rstrip("0123456789").replace("q", "p")
+    text = log(
+        3_000,
+        "user,item,click,hist",
+        lambda k, g: (
+            f"{k % 150},{item(k)},{int(g.random() < 0.3)},"
+            + '"['
+            + ", ".join(f"{letter}{g.randrange(150)}" for _ in range(g.randrange(2, 9)))
+            + ']"'
+        ),
+    )
+    write(tmp_path / "log.csv", text)
+    features = {feature.profile.name: feature for feature in look(tmp_path, "log.csv").features}
+    assert features["hist"].kind == "sequence"
+    assert features["hist"].table == ("item" if shared else None)
+    assert ("values of item" in features["hist"].reason) is shared

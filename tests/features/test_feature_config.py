@@ -137,7 +137,7 @@ def test_contradictions_are_explained(features: list[dict[str, Any]], message: s
     [
         ({"split": {"name": "time"}}, "split 'time' needs a time: set data.time"),
         ({"split": {"name": "time_within_key", "key": "u"}}, "split 'time_within_key' needs a time"),
-        ({"labels": []}, r"data\.labels.*at least 1"),
+        ({"labels": []}, r"data\.labels.*at least one"),
         ({"labels": [{"name": "a"}, {"name": "a"}]}, "label 'a' is defined twice"),
         ({"labels": [{"name": "a", "at_least": 1, "equals": 2}]}, "give at_least or equals, not both"),
         ({"on_bad_row": "skip"}, "'fail' or 'quarantine'"),

@@ -98,7 +98,8 @@ def whole(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, byte
 
 
 def start(raw: Path, folder: Path) -> subprocess.Popen[bytes]:
-    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}
+    places = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(places)}
     command = [sys.executable, "-c", SCRIPT, json.dumps(settings_for(raw)), str(folder)]
     return subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
 

@@ -9,6 +9,7 @@ import pytest
 
 from ziggurat.core.errors import DataError
 from ziggurat.metrics.power_law import PowerLaw, fit_power_law
+from ziggurat.metrics.power_law_curve import LARGEST
 from ziggurat.metrics.rung_noise import RungNoise
 
 SIZES = np.geomspace(1e5, 3e7, 6)
@@ -86,6 +87,37 @@ def test_few_rungs_of_one_seed_leave_the_noise_unknown() -> None:
     assert found.law(SIZES[:3]) == pytest.approx([0.5, 0.45, 0.43], abs=1e-6)
     assert all(map(math.isnan, (*found.interval("exponent"), *found.band(SIZES)[0])))
     assert "Train several seeds" in found.verdict
+
+
+def test_an_interval_at_the_fits_bounds_measures_nothing() -> None:
+    """A step after the first rung: every exponent that is large enough draws it, and a resample takes the largest."""
+    once = [[0.6], [0.5003], [0.4998], [0.5002], [0.4999], [0.5001]]
+    twice = [[mean - 0.02, mean + 0.02] for mean in (0.6, 0.5, 0.5, 0.5, 0.5, 0.5)]
+    for rungs in (once, twice):
+        found = fit_power_law(SIZES, rungs, resamples=200)
+        assert found.trend_p < 0.025
+        low, high = found.interval("exponent")
+        assert high > LARGEST / 2
+        assert low > 0
+        assert (found.determined, found.visible) == (False, False)
+        assert found.verdict.startswith(
+            f"The loss falls with compute, but the exponent is not determined: 95 % of {low:.3g} to {high:.3g}"
+        )
+
+
+@pytest.mark.parametrize("seeds", [1, 2])
+def test_a_curve_through_three_points_explains_nothing(seeds: int) -> None:
+    found = fit_power_law(SIZES[:3], [[0.5] * seeds, [0.45] * seeds, [0.43] * seeds], resamples=20)
+    assert math.isnan(found.r2_log)
+    assert fit_power_law(SIZES[:4], [[0.5], [0.45], [0.43], [0.42]]).r2_log == pytest.approx(1, abs=0.01)
+
+
+def test_a_flat_fit_is_called_flat() -> None:
+    found = fit_power_law(SIZES[:3], [[0.64], [0.6411], [0.6422]])
+    assert found.flat
+    assert found.verdict.startswith("No fall visible: flat at 0.6411. Each rung was trained once")
+    seeds = fit_power_law(SIZES[:3], [[0.6399, 0.6401], [0.641, 0.6412], [0.6421, 0.6423]], resamples=20)
+    assert seeds.verdict.endswith("does not fall by more than its noise. Flat at 0.6411.")
 
 
 def test_the_same_seed_gives_the_same_intervals() -> None:

@@ -7,6 +7,7 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ from scale_sample import ladder_result, ladders
 from ziggurat.metrics.power_law import PowerLaw
 from ziggurat.report.html import render_report
 from ziggurat.report.scale_page import render_scale
+from ziggurat.training.rungs import Size
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
@@ -37,6 +39,7 @@ frame.onload = () => {{
     text => parseFloat(view.getComputedStyle(text).fontSize) * text.closest("svg").getScreenCTM().a);
   document.body.textContent = JSON.stringify({{
     overflow: page.documentElement.scrollWidth - view.innerWidth,
+    cut: Math.max(...[...page.querySelectorAll(".scroll")].map(box => box.scrollWidth - box.clientWidth)),
     fetched: view.performance.getEntriesByType("resource").length,
     outside, scripts: page.scripts.length, drawings: page.querySelectorAll("svg").length,
     smallest: Math.min(...small), mode: page.compatMode,
@@ -75,6 +78,12 @@ def test_fits_and_fetches_nothing(tmp_path, width):
 
 def test_long_tick_labels_stay_inside(tmp_path):
     assert measured(render_report(rare_inputs()), tmp_path, 390)["outside"] == []
+
+
+def test_a_ladders_tables_are_not_cut(tmp_path):
+    result = ladder_result()
+    larger = [replace(rung, size=Size(rung.size.flops, 10**9 + rung.number, 10**9)) for rung in result.rungs]
+    assert measured(render_scale(ladders(replace(result, rungs=tuple(larger)))), tmp_path, 1100)["cut"] <= 0
 
 
 @pytest.mark.parametrize("width", [390, 1200])

@@ -91,6 +91,31 @@ def test_the_best_of_each_column_is_marked():
     assert f"−{0.7881 - auc:.4f} AUC" in headline
 
 
+def test_every_task_has_a_headline_in_order():
+    header = next(parsed(sample_inputs(("share", "like"))).iter("header"))
+    assert [visible(heading) for heading in header.iter("h3")] == ["share", "like"]
+    tests = {result.task: result for result in sample_inputs(("share", "like")).results if result.split == "test"}
+    shown = [visible(tiles) for tiles in header.iter("dl")]
+    assert len(shown) == 2
+    for task, tiles in zip(("share", "like"), shown, strict=True):
+        assert f"AUC{tests[task].figures['auc']:.4f}" in tiles.replace(" ", "")
+    assert re.findall(r"Figures of (\w+) on the test split, 20,000 rows", visible(header)) == ["share", "like"]
+    alone = next(parsed(PAGES["one task"]).iter("header"))
+    assert len([*alone.iter("dl")]) == 1
+    assert not [*alone.iter("h3")]
+
+
+def test_an_axis_ends_where_its_figure_does():
+    history = [
+        {"step": step, "split": "validation", "auc": auc, "log_loss": 1.0} for step, auc in ((1, 0.5), (2, 0.99))
+    ]
+    drawn = {svg.get("aria-label"): svg for svg in parsed(ReportInputs("curves", history=history)).iter("svg")}
+    (auc,) = (svg for label, svg in drawn.items() if label.startswith("AUC"))
+    line = next(mark for mark in auc.iter("polyline"))
+    top = float(line.get("points").split()[-1].split(",")[1])
+    assert top == pytest.approx(10 + (230 - 38 - 10) * 0.01 / (1 - 0.4706), abs=0.1)  # the upper edge, at 10, is 1
+
+
 def test_hostile_text_stays_text():
     root = parsed(PAGES["two tasks"])
     shown = " ".join(HOSTILE.replace("\x07", "\ufffd").split())

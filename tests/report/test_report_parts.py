@@ -78,6 +78,12 @@ def test_padding_never_collapses():
     assert padded([0.0]) == (-1.0, 1.0)
 
 
+def test_padding_ends_where_the_figure_does():
+    assert padded([0.5, 0.99], within=(0.0, 1.0)) == (pytest.approx(0.4706), 1.0)
+    assert padded([0.01, 0.9], within=(0.0, math.inf)) == (0.0, pytest.approx(0.9534))
+    assert padded([1.0, 1.0], within=(0.0, 1.0)) == (0.94, 1.0)
+
+
 def test_thinning_averages_neighbours_and_keeps_the_last_step():
     steps = list(range(1, 1001))
     xs, ys = thin(steps, [float(step) for step in steps], 10)

@@ -37,6 +37,16 @@ def trained(run: Path, out: Path | None = None) -> set[str]:
     return {"LightGBM", "logistic regression"} & {*progress.started}
 
 
+def test_labels_are_shown_in_the_configs_order(make_experiment: MakeExperiment) -> None:
+    run = api.train(make_experiment(training__epochs=1, data__labels=[{"name": "click"}, {"name": "buy"}])).run.folder
+    report_run(run, baselines=False)
+    page = (run / "report.html").read_text()
+    places = [page.index(text) for text in ("Figures of click on the test", "Figures of buy on the test")]
+    assert places == sorted(places)
+    columns = [page.index(f"{task} · {split}") for task in ("click", "buy") for split in ("test", "validation")]
+    assert columns == sorted(columns)
+
+
 def test_a_second_report_trains_no_baseline_again(run: Path) -> None:
     assert trained(run) == {"LightGBM", "logistic regression"}
     first = json.loads((run / "baselines.json").read_text())

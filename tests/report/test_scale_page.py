@@ -16,8 +16,9 @@ from scale_sample import LAW, ladder_result, ladders
 from ziggurat.core.errors import ConfigError
 from ziggurat.metrics.power_law import PowerLaw
 from ziggurat.report.scale_page import render_scale, write_scale
+from ziggurat.report.scale_titles import labels, titles
 from ziggurat.report.svg import Axes, log_ticks
-from ziggurat.training.scale_result import ScaleResult
+from ziggurat.training.scale_result import DivergedRun, RunResult, ScaleResult
 
 THREE = (
     ladder_result(),
@@ -119,6 +120,14 @@ def test_writes_the_page_and_returns_the_laws(tmp_path: Path) -> None:
     same = [THREE[0], THREE[0], replace(THREE[0], name="other")]
     laws = write_scale(tmp_path / "new" / "scale.html", same)
     assert [law is not None and round(law.law.exponent, 1) for law in laws] == [LAW.exponent] * 3
+    folders = [tmp_path / name for name in ("a", "b", "c")]
+    assert titles(same, folders) == [
+        f"wukong, shop, {folders[0]}",
+        f"wukong, shop, {folders[1]}",
+        f"wukong, other, {folders[2]}",
+    ]
+    assert titles([same[0], same[2]], folders[:2]) == ["wukong, shop", "wukong, other"]
+    assert labels([same[0], same[2]]) == ["shop, wukong", "other, wukong"]
     text = (tmp_path / "new" / "scale.html").read_text(encoding="utf-8")
     assert "wukong, shop, 1" in text
     assert "wukong, other, 3" in text
@@ -136,6 +145,55 @@ def test_ladders_that_cannot_be_compared_are_refused(tmp_path: Path, changes: di
     with pytest.raises(ConfigError, match=message):
         write_scale(tmp_path / "scale.html", [THREE[0], replace(THREE[0], **changes)])
     assert list(tmp_path.iterdir()) == []
+
+
+def test_ladders_in_folders_are_refused_by_folder(tmp_path: Path) -> None:
+    other = replace(THREE[0], split="validation")
+    with pytest.raises(ConfigError, match="splits cannot be compared: runs/a has test, runs/b has validation"):
+        write_scale(tmp_path / "scale.html", [THREE[0], other], [Path("runs/a"), Path("runs/b")])
+    with pytest.raises(ConfigError, match="runs/a: the same ladder is named 2 times"):
+        write_scale(tmp_path / "scale.html", THREE[:2], [Path("runs/a"), Path("runs/x/../a")])
+
+
+def test_a_ladder_of_several_models_is_titled_by_all() -> None:
+    result = THREE[0]
+    rungs = (*result.rungs[:2], *(replace(rung, model={"name": "dnn"}) for rung in result.rungs[2:]))
+    assert titles([replace(result, rungs=rungs)]) == ["wukong → dnn"]
+
+
+def test_figures_of_several_tasks_are_called_means() -> None:
+    def of_tasks(run: RunResult) -> RunResult:
+        figures = {f"{task}/{name}": value for task in ("click", "buy") for name, value in run.figures["test"].items()}
+        return replace(run, figures={"test": figures})
+
+    rungs = tuple(replace(rung, runs=tuple(map(of_tasks, rung.runs))) for rung in THREE[0].rungs)
+    text = visible(parsed(replace(THREE[0], rungs=rungs)))
+    assert "figures on test, mean of click and buy" in text
+    assert "Log-loss and AUC are means over the 2 tasks, click and buy." in text
+    assert "tasks" not in visible(parsed(THREE[0]))
+
+
+def test_what_the_points_do_not_say_is_not_written() -> None:
+    flat = visible(parsed(ladder_result(PowerLaw(0.6411, 0, 0), rungs=3, seeds=1, noise=0)))
+    assert "No fall visible: flat at 0.6411." in flat
+    assert "log-loss is flat at 0.6411" in flat
+    assert "wukongflat at 0.6411–––" in flat  # the row of the table
+    assert "FLOPs−" not in flat
+    three = ladder_result(rungs=3, seeds=1)
+    row = next(parsed(three).iter("tbody")).findall("tr/td")
+    assert visible(row[4]) == "–"
+    step = ladder_result(PowerLaw(0.5, 0.1 * 120_000**12, 12), noise=1e-3)
+    text = visible(parsed(step))
+    assert "but the exponent is not determined" in text
+    assert "FLOPs−" not in text
+
+
+def test_a_diverged_run_is_told() -> None:
+    lost = DivergedRun(1, "rung-02/seed-1", "the training loss became nan by step 20")
+    rungs = (THREE[0].rungs[0], replace(THREE[0].rungs[1], diverged=(lost,)), *THREE[0].rungs[2:])
+    root = parsed(replace(THREE[0], rungs=rungs))
+    notes = [visible(element) for element in root.iter("p") if element.get("class") == "note"]
+    assert notes[0].startswith("Rung 2, seed 1, diverged and is left out: the training loss became nan by step 20.")
 
 
 def test_too_many_ladders_are_refused(tmp_path: Path) -> None:

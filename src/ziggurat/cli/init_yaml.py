@@ -16,6 +16,10 @@ from ziggurat.data.source_files import COMPRESSION
 
 _RESERVED = frozenset(["y", "n", "yes", "no", "true", "false", "on", "off", "null", "none", "~"])
 _LISTED_FILES = 20
+_OTHER_MODELS = (
+    "wukong", "dhen", "dcn_v2", "masknet", "finalmlp", "dlrm", "xdeepfm", "autoint", "wide_deep", "dnn", "fm",
+    "logistic_regression",
+)  # fmt: skip
 
 
 def render(found: Inference, name: str, folder: Path, schema: str | None = None) -> str:
@@ -115,6 +119,10 @@ def _features(found: Inference) -> Iterator[str]:
     for feature in found.features:
         text = _feature(feature, shared=feature.profile.name in owners)
         yield f"  - {text}  # {_comment(feature)}" if feature.kind else f"  # - {text}  # left out: {feature.reason}"
+        if feature.kind == "sequence" and feature.table is not None:
+            target = scalar(feature_name(feature.table))
+            pooling = f"pooling: {{name: target_attention, target: {target}}}"
+            yield f"  #   to read it in the light of {target}, add: {pooling}"
 
 
 def _comment(feature: Feature) -> str:
@@ -135,6 +143,8 @@ def _feature(feature: Feature, shared: bool) -> str:
             parts.append("type: integer")
         if profile.delimiter is not None:
             parts.append(f"delimiter: {json.dumps(profile.delimiter)}")
+        if profile.brackets:
+            parts.append("brackets: true")
         if feature.kind == "sequence":
             parts.append(f"last: {min(50, max(1, profile.longest))}")
         if feature.table is not None:
@@ -175,7 +185,7 @@ def _model(found: Inference) -> Iterator[str]:
     yield "embeddings:"
     yield "  dim: 16"
     yield "  optimizer: {name: rowwise_adagrad, lr: 0.02}"
-    yield "model: {name: deepfm}  # or dcn_v2, dlrm, logistic_regression"
+    yield f"model: {{name: deepfm}}  # or {', '.join(_OTHER_MODELS)}: docs/models.md"
     yield "optimizer: {name: adam, lr: 0.001}  # of everything that is no embedding table"
     yield "training:"
     yield f"  batch_size: {_batch_rows(found)}"

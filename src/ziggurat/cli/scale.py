@@ -52,7 +52,7 @@ def command(
     if compare:
         path = out or Path("scale.html")
         check_file_target(path)
-        _draw(path, [ScaleResult.load(folder) for folder in inputs])
+        _draw(path, [ScaleResult.load(folder) for folder in inputs], inputs)
         return
     if len(inputs) > 1:
         received = " ".join(map(str, inputs))
@@ -70,16 +70,20 @@ def command(
             progress=progress,
         )  # fmt: skip
     if scaled.signal is not None:
-        wanted = seeds * len(scaled.result.rungs)
-        stopped = f"stopped by {scaled.signal.name}; {scaled.result.finished_runs} of {wanted} runs finished"
+        finished = scaled.result.finished_runs
+        stopped = f"stopped by {scaled.signal.name}; {finished} of {finished + scaled.missing} runs finished"
         typer.echo(f"{stopped}, the others' state is saved. Run the same command to go on.", err=True)
         raise typer.Exit(128 + scaled.signal)
-    _draw(out or scaled.folder / "scale.html", [scaled.result])
+    _draw(out or scaled.folder / "scale.html", [scaled.result], [scaled.folder])
 
 
-def _draw(path: Path, results: list[ScaleResult]) -> None:
+def _draw(path: Path, results: list[ScaleResult], folders: list[Path]) -> None:
     from ziggurat.report.scale_page import write_scale
+    from ziggurat.report.scale_titles import labels
 
-    for result, fit in zip(results, write_scale(path, results), strict=True):
-        typer.echo(f"{result.name}, {result.model}: {'too few rungs for a law' if fit is None else fit.verdict}")
+    laws = write_scale(path, results, folders)
+    for label, result, fit in zip(labels(results, folders), results, laws, strict=True):
+        typer.echo(f"{label}: {'too few rungs for a law' if fit is None else fit.verdict}")
+        for caveat in result.caveats:
+            typer.echo(f"{label}: {caveat}")
     typer.echo(path)

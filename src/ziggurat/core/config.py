@@ -13,7 +13,8 @@ import pydantic
 from pydantic_core import CoreSchema
 
 from ziggurat.core.config_numbers import with_real_numbers
-from ziggurat.core.config_problems import Location, describe_problems
+from ziggurat.core.config_places import Location
+from ziggurat.core.config_problems import describe_problems
 from ziggurat.core.errors import ConfigError, shorten
 
 

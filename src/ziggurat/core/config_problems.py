@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any, cast
 
 import pydantic
 
+from ziggurat.core.config_places import TAGS, Location, classes_at, config_classes, keys_at, shown, tags_at, visible
 from ziggurat.core.errors import nearest, shorten
-
-Location = tuple[str | int, ...]
-"""Keys and list positions from the top of a config down to a value."""
 
 _PLAIN_WORDS = {
     "tuple_type": "Input should be a list, as in [a, b]",
@@ -44,37 +43,46 @@ def describe_problems(
         overridden: places in ``values`` that come from ``--set``.
     """
     lines: list[str] = []
+    left_over: dict[Location, list[Location]] = {}
     all_overridden = True
     for item in items:
-        place = tuple(_visible(values, tuple(cast("Sequence[str | int]", item["loc"]))))
+        location = tuple(cast("Sequence[str | int]", item["loc"]))
+        place = tuple(visible(values, location))
+        if item["type"] == "too_short" and any(
+            len(other["loc"]) > len(location) and other["loc"][: len(location)] == location for other in items
+        ):
+            continue  # pydantic counts the entries that are good
+        switch = next((given for given in overridden if given[:-1] == place[:-1] and given[-1] in TAGS), None)
+        if item["type"] == "extra_forbidden" and switch and place not in overridden:
+            left_over.setdefault(switch, []).append(location)
+            continue
         if item["type"].startswith("union_tag"):
             place = (*place, str(item["ctx"]["discriminator"]).strip("'"))
         line = _explain(kind, values, item)
+        if item["type"] == "missing" and switch:
+            lines.append(f"{line} (with --set {shown(kind, values, switch)})")
+            continue
         if any(place[: len(given)] == given for given in overridden):
             lines.append(f"--set {line}")
             continue
         all_overridden = False
         within = [given for given in overridden if given[: len(place)] == place]
         if item["type"] == "value_error" and within:
-            line += f" (with {', '.join('--set ' + dotted(given) for given in within)})"
+            line += f" (with {', '.join('--set ' + shown(kind, values, given) for given in within)})"
         lines.append(line)
+    lines += [_other_class(kind, values, switch, locations) for switch, locations in left_over.items()]
     if all_overridden and len(lines) == 1:
         return lines[0]
     count = f"{len(lines)} problem{'s' if len(lines) > 1 else ''}"
     return "\n  ".join([count if all_overridden else f"{source}: {count}", *lines])
 
 
-def dotted(location: Sequence[str | int]) -> str:
-    """``training.batch_size``."""
-    return ".".join(str(step) for step in location)
-
-
 def _explain(kind: type[pydantic.BaseModel], values: Mapping[str, Any], item: Mapping[str, Any]) -> str:
     location = tuple(cast("Sequence[str | int]", item["loc"]))
-    path = dotted(_visible(values, location))
+    path = shown(kind, values, visible(values, location))
     match item["type"]:
         case "extra_forbidden":
-            allowed = _keys_at(kind, location[:-1])
+            allowed = keys_at(kind, location[:-1])
             close = nearest(str(location[-1]), allowed)
             hint = f"did you mean {close!r}?" if close else f"allowed: {', '.join(sorted(allowed))}"
             return f"{path}: unknown key; {hint}"
@@ -89,8 +97,13 @@ def _explain(kind: type[pydantic.BaseModel], values: Mapping[str, Any], item: Ma
             return f"{path}.{discriminator}: unknown {context['tag']!r}; {hint}allowed: {', '.join(allowed)}"
         case "union_tag_not_found":
             discriminator = str(item["ctx"]["discriminator"]).strip("'")
-            allowed = ", ".join(_tags_at(kind, location, discriminator))
+            allowed = ", ".join(tags_at(kind, location, discriminator))
             return f"{path}.{discriminator}: required key is missing; allowed: {allowed}"
+        case "too_short":
+            count = item["ctx"]["min_length"]
+            needed = "one entry" if count == 1 else f"{count} entries"
+            mend = _how_to_fill(kind, location)
+            return f"{path}: needs at least {needed}; received {shorten(item.get('input'))}; {mend}"
         case "value_error":
             message = str(item["msg"]).removeprefix("Value error, ")
             return f"{path}: {message}" if path else message
@@ -99,54 +112,35 @@ def _explain(kind: type[pydantic.BaseModel], values: Mapping[str, Any], item: Ma
             return f"{path}: {message}; received {shorten(item.get('input'))}"
 
 
-def _visible(values: Any, location: Sequence[str | int]) -> list[str | int]:
-    """``location`` without the union tags that pydantic inserts but the user never wrote."""
-    seen: list[str | int] = []
-    place = values
-    for position, step in enumerate(location):
-        last = position == len(location) - 1
-        if isinstance(place, Mapping) and step in place:
-            place = place[step]
-        elif isinstance(place, list) and isinstance(step, int) and step < len(place):
-            place = place[step]
-        elif not last:
-            continue
-        elif isinstance(place, Mapping) and step in place.values():
-            continue
-        seen.append(step)
-    return seen
+def _other_class(
+    kind: type[pydantic.BaseModel], values: Mapping[str, Any], switch: Location, locations: Sequence[Location]
+) -> str:
+    """What to say of keys that are left over from another class than the one that ``--set`` chose at ``switch``."""
+    place: Any = values
+    for step in switch[:-1]:
+        place = place[step]
+    section, tag = cast("dict[str, Any]", place), str(switch[-1])
+    fields = {key: field for found in classes_at(kind, locations[0][:-1]) for key, field in found.model_fields.items()}
+    needed = [key for key, field in fields.items() if field.is_required()]
+    whole = "".join(f", {key}: {json.dumps(section[key], default=str) if key in section else '…'}" for key in needed)
+    strange, allowed = ", ".join(str(where[-1]) for where in locations), ", ".join(keys_at(kind, locations[0][:-1]))
+    return (
+        f"--set {shown(kind, values, switch)}={section[tag]}: {section[tag]!r} has no {strange}; allowed: {allowed}. "
+        f"--set {shown(kind, values, switch[:-1])}='{{{tag}: {section[tag]}{whole}}}' replaces the whole section"
+    )
 
 
-def _keys_at(kind: type[pydantic.BaseModel], location: Sequence[str | int]) -> list[str]:
-    """The keys that the config class found by walking ``location`` down from ``kind`` accepts."""
-    return sorted({key for candidate in _classes_at(kind, location) for key in candidate.model_fields})
-
-
-def _tags_at(kind: type[pydantic.BaseModel], location: Sequence[str | int], discriminator: str) -> list[str]:
-    """What ``discriminator`` may be at ``location``, where several classes can stand."""
-    fields = [candidate.model_fields.get(discriminator) for candidate in _classes_at(kind, location)]
-    return [str(field.default) for field in fields if field is not None]
-
-
-def _classes_at(kind: type[pydantic.BaseModel], location: Sequence[str | int]) -> list[type[pydantic.BaseModel]]:
-    classes = [kind]
-    for step in location:
-        following: list[type[pydantic.BaseModel]] = []
-        for candidate in classes:
-            if step in candidate.model_fields:
-                following.extend(_config_classes(candidate.model_fields[str(step)].annotation))
-            elif _has_tag(candidate, step):
-                following.append(candidate)
-        classes = following or classes
-    return classes
-
-
-def _config_classes(annotation: Any) -> list[type[pydantic.BaseModel]]:
-    if isinstance(annotation, type) and issubclass(annotation, pydantic.BaseModel):
-        return [annotation]
-    return [found for argument in getattr(annotation, "__args__", ()) for found in _config_classes(argument)]
-
-
-def _has_tag(kind: type[pydantic.BaseModel], tag: str | int) -> bool:
-    """Whether ``tag`` is what tells this class from the others of its union."""
-    return any(key in kind.model_fields and kind.model_fields[key].default == tag for key in ("name", "kind"))
+def _how_to_fill(kind: type[pydantic.BaseModel], location: Location) -> str:
+    """How to mend an empty list: a first entry of the right class, or its default."""
+    fields = [found.model_fields.get(str(location[-1])) for found in classes_at(kind, location[:-1])]
+    field = next((found for found in fields if found is not None), None)
+    if field is None:
+        return "give one"
+    if not field.is_required():
+        return "leave the key out for its default"
+    classes = config_classes(field.annotation)
+    if not classes:
+        return "give one"
+    wanted = {key: entry for key, entry in classes[0].model_fields.items() if entry.is_required() or key in TAGS}
+    example = ", ".join(f"{key}: {'…' if entry.is_required() else entry.default}" for key, entry in wanted.items())
+    return f"give one, such as {{{example}}}"

@@ -6,8 +6,9 @@ traceback. A bug of ours stays an ``AssertionError`` and keeps its traceback.
 
 from __future__ import annotations
 
+import contextlib
 import difflib
-from collections.abc import Iterable
+from collections.abc import Generator, Iterable
 
 
 class ZigguratError(ValueError):
@@ -23,12 +24,44 @@ class ZigguratError(ValueError):
         self.mend = mend
         super().__init__(problem if not mend else f"{problem}\n  mend: {mend}")
 
-    def __reduce__(self) -> tuple[type[ZigguratError], tuple[str, str]]:
+    def __reduce__(self) -> tuple[type[ZigguratError], tuple[str, ...]]:
         return type(self), (self.problem, self.mend)
 
 
 class ConfigError(ZigguratError):
     """A config file or ``--set`` that is unknown, mistyped or contradictory."""
+
+
+class Misfit(ConfigError):
+    """A section of a config that is well-formed, and cannot be built on the features or sizes around it.
+
+    Args:
+        key: where in the section the fault lies, dotted; empty where it is the whole section's.
+        fault: what is wrong.
+        mend: as in :class:`ZigguratError`.
+    """
+
+    def __init__(self, key: str, fault: str, mend: str = "") -> None:
+        self.key, self.fault = key, fault
+        super().__init__(f"{key}: {fault}" if key else fault, mend)
+
+    def __reduce__(self) -> tuple[type[Misfit], tuple[str, ...]]:
+        return type(self), (self.key, self.fault, self.mend)
+
+
+@contextlib.contextmanager
+def within(key: str) -> Generator[None]:
+    """Where a section is built, have what is wrong below it say that it lies in ``key``.
+
+    Raises:
+        Misfit: in place of a :class:`ConfigError`, the key in front of its own.
+    """
+    try:
+        yield
+    except Misfit as error:
+        raise Misfit(f"{key}.{error.key}" if error.key else key, error.fault, error.mend) from None
+    except ConfigError as error:
+        raise Misfit(key, error.problem, error.mend) from None
 
 
 class DataError(ZigguratError):
@@ -41,6 +74,10 @@ class FeatureError(ZigguratError):
 
 class RunFolderError(ZigguratError):
     """A run folder that is missing, incomplete, or of another config or version."""
+
+
+class DivergedError(ZigguratError):
+    """A training whose loss is no longer a number."""
 
 
 class EnvironmentMismatch(ZigguratError):

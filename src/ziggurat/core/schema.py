@@ -32,6 +32,7 @@ class RawColumn:
         many: the cell holds several values (a bag or a sequence): a list column, or text split by ``delimiter``.
         delimiter: separates the values of a text cell; ignored for list columns.
         required: a row whose cell is empty is a bad row (labels, split keys); features may be missing.
+        brackets: a text cell of several values is a list in brackets, as in ``[3, 1, 2]``; ignored for list columns.
     """
 
     name: str
@@ -39,6 +40,7 @@ class RawColumn:
     many: bool = False
     delimiter: str = "|"
     required: bool = False
+    brackets: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ import polars as pl
 
 from ziggurat.core.errors import DataError
 from ziggurat.core.schema import ValueType
-from ziggurat.data.inference_columns import ColumnProfile, profile_frame
+from ziggurat.data.inference_columns import ColumnProfile, profile_frame, split_cells
 from ziggurat.data.inference_labels import Label, find_labels, is_binary
 from ziggurat.data.inference_sample import Sample, read_sample
 from ziggurat.data.inference_words import (
@@ -224,26 +224,42 @@ def _shared_tables(features: list[Feature], sample: Sample) -> list[Feature]:
 
 
 def _with_table(feature: Feature, owners: Sequence[ColumnProfile], sample: Sample) -> Feature:
-    """The owner shares a word of its name (``item_id``, ``last_items``) and knows nine of ten elements."""
+    """The owner knows nine of ten elements, and shares a word of its name (``item_id``, ``last_items``) or more: see
+    :func:`_alike`."""
     named = {word.rstrip("s") for word in words(feature.profile.name)}
     elements = _elements(feature.profile, sample)
-    best: tuple[float, str] | None = None
+    best: tuple[bool, float, str] | None = None
     for owner in owners:
-        if owner.type is feature.profile.type and named & {word.rstrip("s") for word in words(owner.name)}:
+        if owner.type is not feature.profile.type:
+            continue
+        same_name = bool(named & {word.rstrip("s") for word in words(owner.name)})
+        if same_name or _may_share(owner):
             known = sample.frame[owner.name].drop_nulls().unique().cast(pl.String)
             inside = float(elements.is_in(known.to_list()).mean() or 0.0)  # pyright: ignore[reportArgumentType]
-            if inside > 0.9:
-                best = max(best or (0.0, ""), (inside, owner.name))
+            if inside > 0.9 and (same_name or _alike(elements, known, feature.profile.type)):
+                best = max(best or (False, 0.0, ""), (same_name, inside, owner.name))
     if best is None:
         return feature
-    reason = f"{feature.reason}; they are values of {best[1]}, so the two share a table"
-    return replace(feature, reason=reason, table=best[1])
+    reason = f"{feature.reason}; they are values of {best[2]}, so the two share a table"
+    return replace(feature, reason=reason, table=best[2])
+
+
+def _may_share(owner: ColumnProfile) -> bool:
+    """Whether values alone may speak for a column: small whole numbers are in many, and users are nobody's history."""
+    return not is_group(owner) and (owner.type is ValueType.TEXT or owner.distinct > 100)
+
+
+def _alike(elements: pl.Series, known: pl.Series, kind: ValueType) -> bool:
+    """Texts that are the same mean the same; numbers count from 1 everywhere, so most of the owner's must occur too."""
+    if kind is ValueType.TEXT:
+        return True
+    return float(known.is_in(elements.unique().to_list()).mean() or 0.0) > 0.5  # pyright: ignore[reportArgumentType]
 
 
 def _elements(profile: ColumnProfile, sample: Sample) -> pl.Series:
     """Some of the column's elements, as text."""
     cells = sample.frame[profile.name].drop_nulls().head(5_000)
-    lists = cells.str.split(profile.delimiter) if profile.delimiter is not None else cells
+    lists = cells if profile.delimiter is None else split_cells(cells, profile.delimiter, profile.brackets)
     elements = lists.explode().drop_nulls().cast(pl.String)
     return elements.filter(elements != "")
 

@@ -5,18 +5,23 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 
 from ziggurat.core.schema import RawColumn, ValueType
+from ziggurat.data.bracket_cells import split_brackets
 from ziggurat.data.text_cells import CellRules, convert_text
 
 NULL_WORDS = frozenset({"?", "na", "n/a", "nan", "null", "\\n", "#n/a", "(null)"})
 NULL_WORDS_AMONG_NUMBERS = NULL_WORDS | {"none", "-", "missing", "unknown"}
 CELL_DELIMITERS = ("|", ";", ",", " ")
+BRACKET_DELIMITERS = (",", ";", "|", " ")
 _MOMENT = r"^(\d{4}[-/]\d\d?[-/]\d\d?|\d\d?[-/.]\d\d?[-/.]\d{4})([ T]\d\d?(:\d\d.*)?)?$"
 _DECIMAL_COMMA = r"^\s*[-+]?(\d+|\d{1,3}(\.\d{3})+)(,\d+)?\s*$"
 _INTEGER = r"^\s*[-+]?\d+\s*$"
+_LISTS_WITHIN = r"\]\s*\S?\s*\["
+_BRACKETS = r"(?s)^\s*\[\s*([^\s\[].*)?\]\s*$"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +43,7 @@ class ColumnProfile:
         nan: NaN among its numbers.
         many: cells hold lists, or text with ``delimiter`` between values.
         delimiter: between the values of a text cell; None where the file holds lists.
+        brackets: the text cells are lists in brackets.
         longest: most values in a cell.
         moment: cells are dates or times.
         iso: they are text that ``time_format: iso`` reads.
@@ -63,6 +69,7 @@ class ColumnProfile:
     nan: bool = False
     many: bool = False
     delimiter: str | None = None
+    brackets: bool = False
     longest: int = 1
     moment: bool = False
     iso: bool = False
@@ -134,6 +141,8 @@ def _text(series: pl.Series, whole: bool) -> ColumnProfile:
             return _described(kept, ValueType.TEXT, whole, null_words=null_words)  # ids beyond int64 stay text
         floats = kept.str.strip_chars().cast(pl.Float64, strict=False)
         return replace(_number(floats, ValueType.FLOAT, whole), null_words=null_words)
+    if bool(rest.str.contains(_BRACKETS).all()) and not bool(rest.str.contains(_LISTS_WITHIN).any()):
+        return replace(_bracketed(kept, rest, whole), null_words=null_words)
     if bool(rest.str.contains(_MOMENT).all()):
         described = _described(kept, ValueType.TEXT, whole, null_words=null_words)
         return replace(described, moment=True, iso=_is_iso(rest))
@@ -152,6 +161,35 @@ def _is_iso(cells: pl.Series) -> bool:
     return not convert_text(
         cells.cast(pl.String).to_arrow().cast(pa.string()), RawColumn("", ValueType.TIME), CellRules()
     ).bad
+
+
+def split_cells(cells: pl.Series, delimiter: str, brackets: bool) -> pl.Series:
+    """Text cells without nulls as lists of text; an element that is missing is empty."""
+    if not brackets:
+        return cells.str.split(delimiter)
+    values, lengths, _ = split_brackets(cells.to_arrow().cast(pa.string()), delimiter)
+    offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]), pa.int64())
+    return pl.Series(cells.name, pa.LargeListArray.from_arrays(offsets, values))
+
+
+def _bracketed(series: pl.Series, uniques: pl.Series, whole: bool) -> ColumnProfile:
+    """A column of lists in brackets: the first of the usual delimiters that is in one of them separates its values."""
+    inside = uniques.str.strip_chars().str.strip_chars("[]").str.strip_chars().str.replace_all(r"\s+", " ")
+    found = (mark for mark in BRACKET_DELIMITERS if bool(inside.str.contains(mark, literal=True).any()))
+    delimiter = next(found, ",")
+    lists = split_cells(series.drop_nulls(), delimiter, brackets=True)
+    values = lists.explode().drop_nulls()
+    elements = _text(values.set(values == "", None).alias(series.name), whole)
+    longest = int(lists.list.len().max() or 0)  # pyright: ignore[reportArgumentType]
+    return replace(
+        elements,
+        rows=len(series),
+        missing=_share(series.is_null(), series),
+        many=True,
+        delimiter=delimiter,
+        brackets=True,
+        longest=longest,
+    )
 
 
 def _split(series: pl.Series, uniques: pl.Series, whole: bool) -> ColumnProfile | None:

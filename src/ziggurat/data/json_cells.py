@@ -6,6 +6,7 @@ from typing import Any
 
 from ziggurat.core.errors import shorten
 from ziggurat.core.schema import RawColumn, ValueType
+from ziggurat.data.bracket_cells import bracket_elements
 from ziggurat.data.refusals import refusal
 from ziggurat.data.text_cells import (
     NOT_INTEGER,
@@ -15,6 +16,7 @@ from ziggurat.data.text_cells import (
     finite,
     in_int64,
     not_a_time,
+    not_in_brackets,
     parse_float,
     parse_integer,
     parse_time,
@@ -34,12 +36,20 @@ def convert_json(value: Any, column: RawColumn, rules: CellRules) -> Scalar | li
     if not column.many:
         return _scalar(value, column.type, rules)
     if isinstance(value, str):
-        whole_is_missing = value in rules.null_values
-        value = [] if whole_is_missing else value.split(column.delimiter)
+        value = [] if not value or value in rules.null_values else _elements(value, column)
     elif not isinstance(value, list):
         value = [value]
     elements = [_element(element, place, column.type, rules) for place, element in enumerate(value, 1)]
     return [element for element in elements if element is not None]
+
+
+def _elements(text: str, column: RawColumn) -> list[str]:
+    if not column.brackets:
+        return text.split(column.delimiter)
+    elements = bracket_elements(text, column.delimiter)
+    if elements is None:
+        raise RefusedCell(not_in_brackets(_encodable(text)))
+    return elements
 
 
 def _element(value: Any, place: int, kind: ValueType, rules: CellRules) -> Scalar:

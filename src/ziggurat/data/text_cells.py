@@ -7,7 +7,8 @@ Grammar, the same for every text format and for text columns of Parquet and JSON
 - INTEGER: ``-7``, ``+7``, ``007``, ``7.0``, ``1e3``, ``0x1F``; whole and within int64.
 - FLOAT: decimal numbers with optional exponent. Infinities are refused, and NaN, unless ``nan_is_missing``.
 - TIME: see :mod:`ziggurat.data.time_cells`.
-- Many values: text split by the column's delimiter; elements that are empty or a null value are dropped.
+- Many values: text split by the column's delimiter, or a list in brackets (see :mod:`ziggurat.data.bracket_cells`);
+  elements that are empty or a null value are dropped.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from ziggurat.core.errors import shorten
 from ziggurat.core.schema import RawColumn, ValueType
 from ziggurat.data.arrow_compute import pc
 from ziggurat.data.blocks import arrow_type
+from ziggurat.data.bracket_cells import split_brackets
 from ziggurat.data.refusals import refusal
 from ziggurat.data.time_cells import cast_moments, parse_moment
 
@@ -34,6 +36,7 @@ NOT_FINITE = "NaN or infinity"
 NOT_UTF8 = "not UTF-8"
 NOT_TIME = "not a time"
 BEYOND_INT64 = "beyond int64"
+NOT_IN_BRACKETS = "not a list in brackets"
 
 _NUMBER = re.compile(r"[-+]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][-+]?[0-9]+)?", re.ASCII)
 _HEXADECIMAL = re.compile(r"0[xX][0-9a-fA-F]{1,16}", re.ASCII)
@@ -94,11 +97,8 @@ def parse_integer(text: str, rules: CellRules) -> int | None:
         return value - 2**64 if value >= 2**63 else value  # two's complement, as the fast parser reads it
     if not _NUMBER.fullmatch(cell):
         kind = NOT_FINITE if _INFINITY.fullmatch(cell) or _NAN.fullmatch(cell) else NOT_INTEGER
-        raise RefusedCell(
-            refusal(
-                kind, f"received {shorten(text)}", "declare the column `type: text`, or add the value to null_values"
-            )
-        )
+        mend = "declare the column `type: text`, or add the value to null_values"
+        raise RefusedCell(refusal(kind, f"received {shorten(text)}", _bracket_mend(cell) or mend))
     number = Decimal(cell)
     if number.is_zero():
         return 0
@@ -148,6 +148,12 @@ def not_a_time(received: object) -> str:
     return refusal(NOT_TIME, f"received {shorten(received)}", mend)
 
 
+def not_in_brackets(received: object) -> str:
+    """The reason for a cell of a column with ``brackets`` that is no list in brackets."""
+    mend = "write it like [3, 1, 2]; or drop `brackets: true` from the feature"
+    return refusal(NOT_IN_BRACKETS, f"received {shorten(received)}", mend)
+
+
 def in_int64(value: int, received: object) -> int:
     """``value`` where it fits an int64.
 
@@ -191,6 +197,13 @@ def regroup(elements: Converted, lengths: npt.NDArray[np.int64], column: RawColu
     return Converted(values, bad)
 
 
+def _bracket_mend(cell: str) -> str | None:
+    """What to set where a list in brackets was cut at its delimiters."""
+    if not (cell.startswith("[") or cell.endswith("]")):
+        return None
+    return "set `brackets: true` on the bag or sequence whose cells are lists in brackets"
+
+
 def _is_missing(cell: str, rules: CellRules) -> bool:
     return not cell or cell in rules.null_values or (rules.nan_is_missing and _NAN.fullmatch(cell) is not None)
 
@@ -214,6 +227,12 @@ def _decoded(cells: pa.Array) -> Converted:
 
 def _split(text: pa.Array, column: RawColumn, rules: CellRules) -> Converted:
     whole = pc.if_else(pc.is_in(text, value_set=rules.missing), "", text.fill_null(""))
+    if column.brackets:
+        elements, lengths, odd = split_brackets(whole, column.delimiter)
+        converted = regroup(_convert_scalars(elements, column.type, rules), lengths, column)
+        return Converted(
+            converted.values, converted.bad | {int(row): not_in_brackets(text[row].as_py()) for row in odd}
+        )
     parts = pc.split_pattern(whole, column.delimiter)
     lengths = pc.list_value_length(parts).to_numpy().astype(np.int64)
     return regroup(_convert_scalars(parts.flatten(), column.type, rules), lengths, column)

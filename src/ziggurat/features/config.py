@@ -182,24 +182,36 @@ class CategoricalFeature(_IdFeature):
     kind: Literal["categorical"] = "categorical"
 
 
-class BagFeature(_IdFeature):
+class _ManyFeature(_IdFeature):
+    delimiter: str = pydantic.Field(default="|", min_length=1)
+    """Separates the ids of a text cell; ignored where the file holds lists."""
+    brackets: bool = False
+    """Text cells are lists in brackets, as pandas and JSON write them: [240, 132] or ['a', 'b']. Needs ``delimiter``,
+    usually ","."""
+
+    @pydantic.model_validator(mode="after")
+    def _one_delimiter_in_brackets(self) -> Self:
+        if self.brackets and "delimiter" not in self.model_fields_set:
+            raise ValueError('brackets: say what separates the ids within them, for example delimiter: ","')
+        if self.brackets and (len(self.delimiter) != 1 or self.delimiter in "[]'\"\\"):
+            raise ValueError(f"brackets: received delimiter {self.delimiter!r}; one character, no quote and no bracket")
+        return self
+
+
+class BagFeature(_ManyFeature):
     """Any number of ids a row, in no order, pooled into one vector."""
 
     kind: Literal["bag"] = "bag"
-    delimiter: str = pydantic.Field(default="|", min_length=1)
-    """Separates the ids of a text cell; ignored where the file holds lists."""
     max_length: int | None = pydantic.Field(default=None, ge=1)
     """Keep the first ids only; null: all."""
     pooling: Pooling = "mean"
     """How the ids' vectors become one."""
 
 
-class SequenceFeature(_IdFeature):
+class SequenceFeature(_ManyFeature):
     """Ids in order, oldest first."""
 
     kind: Literal["sequence"] = "sequence"
-    delimiter: str = pydantic.Field(default="|", min_length=1)
-    """Separates the ids of a text cell; ignored where the file holds lists."""
     last: int = pydantic.Field(default=50, ge=1)
     """Keep the most recent ids only."""
     pooling: SequencePoolingConfig = "mean"

@@ -89,6 +89,9 @@ def fingerprint(data: DataConfig, features: Sequence[FeatureConfig], sources: Se
 
 
 def _what_is_encoded(feature: FeatureConfig) -> dict[str, Any]:
-    """A feature's config without the settings of a sequence encoder, of which the dataset knows nothing."""
+    """A feature's config without the settings of a sequence encoder, of which the dataset knows nothing, and without
+    ``brackets`` where there are none, so that datasets made before the key was known still count."""
     values = feature.model_dump(mode="json")
+    if not values.get("brackets"):
+        values.pop("brackets", None)
     return {**values, "pooling": "mean"} if isinstance(values.get("pooling"), dict) else values

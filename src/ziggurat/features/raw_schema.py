@@ -36,6 +36,7 @@ class _Use:
     types: tuple[ValueType, ...]
     required: bool = False
     delimiter: str | None = None
+    brackets: bool = False
 
 
 def raw_schema(data: DataConfig, features: Sequence[FeatureConfig]) -> RawSchema:
@@ -69,8 +70,9 @@ def _feature_uses(features: Sequence[FeatureConfig]) -> Iterable[_Use]:
         if isinstance(feature, NumericFeature):
             yield _Use(feature.source_column, user, _NUMBER)
         else:
-            delimiter = feature.delimiter if isinstance(feature, BagFeature | SequenceFeature) else None
-            yield _Use(feature.source_column, user, (feature.value_type,), delimiter=delimiter)
+            many = isinstance(feature, BagFeature | SequenceFeature)
+            delimiter, brackets = (feature.delimiter, feature.brackets) if many else (None, False)
+            yield _Use(feature.source_column, user, (feature.value_type,), delimiter=delimiter, brackets=brackets)
 
 
 def _target_uses(targets: Targets) -> Iterable[_Use]:
@@ -103,6 +105,12 @@ def _column(name: str, uses: list[_Use]) -> RawColumn:
                 f"column {name!r}: {first.user} splits it by {first.delimiter!r}, {use.user} by {use.delimiter!r}",
                 "give both the same delimiter",
             )
+        if use.brackets != first.brackets:
+            listed, plain = (use, first) if use.brackets else (first, use)
+            raise ConfigError(
+                f"column {name!r}: {listed.user} reads lists in brackets, {plain.user} reads none",
+                "give both `brackets: true`, or neither",
+            )
         common = tuple(kind for kind in types if kind in use.types)
         if not common:
             raise ConfigError(
@@ -116,6 +124,7 @@ def _column(name: str, uses: list[_Use]) -> RawColumn:
         many=first.delimiter is not None,
         delimiter=first.delimiter or "|",
         required=any(use.required for use in uses),
+        brackets=first.brackets,
     )
 
 

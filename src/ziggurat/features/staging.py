@@ -20,6 +20,7 @@ from ziggurat.data.blocks import BadRow, Position
 from ziggurat.data.quarantine import Quarantine
 from ziggurat.data.source import Source
 from ziggurat.data.split import TRAIN
+from ziggurat.features.bracket_check import check_brackets
 from ziggurat.features.checks import check_rows
 from ziggurat.features.columns import Codes, encode_column, numbers
 from ziggurat.features.journal import Entry, Journal
@@ -149,7 +150,9 @@ def _pending_parts(plan: Preparation, sources: Sequence[SplitSource], entries: S
             continue
         source = sources[number].source
         pending = _Pending(entry)
-        for block in source.blocks(entry.position):
+        for number_of_block, block in enumerate(source.blocks(entry.position)):
+            if number_of_block == 0:
+                check_brackets(block.table, plan.features)
             checked = check_rows(block, plan.targets, plan.tables)
             splits = split_columns(plan.data.split, sources[number].split, block, checked)
             pending.tables.append(checked.table)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ziggurat.core.errors import ConfigError
+from ziggurat.core.errors import Misfit
 from ziggurat.interactions.block import Block
 
 
@@ -26,14 +26,15 @@ class BilinearFusion(Block):
         heads: H, which divides both.
 
     Raises:
-        ConfigError: it does not.
+        Misfit: it does not.
     """
 
     def __init__(self, first: int, second: int, outputs: int, heads: int = 1) -> None:
         super().__init__()
         if first % heads or second % heads:
-            raise ConfigError(
-                f"bilinear fusion: {heads} heads cannot share streams of {first} and {second} numbers",
+            raise Misfit(
+                "heads",
+                f"{heads} heads cannot share streams of {first} and {second} numbers",
                 "give a number of heads that divides the last hidden width of both streams",
             )
         self.heads = heads

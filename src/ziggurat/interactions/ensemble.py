@@ -12,7 +12,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from ziggurat.core.config import Config
-from ziggurat.core.errors import ConfigError
+from ziggurat.core.errors import Misfit, within
 from ziggurat.interactions.block import Block
 from ziggurat.interactions.composable import ComposableBlock, build_block
 from ziggurat.interactions.linear_compression import LinearCompression
@@ -36,7 +36,7 @@ class Ensemble(Block):
         dim: D.
 
     Raises:
-        ConfigError: blocks that are to be added emit different numbers of fields.
+        Misfit: a block cannot work with these sizes, or blocks that are to be added emit different numbers of fields.
     """
 
     class Config(Config):
@@ -55,11 +55,15 @@ class Ensemble(Block):
         super().__init__()
         self.combine = config.combine
         self.dim = dim
-        blocks = [build_block(block, features, dim) for block in config.blocks]
+        blocks: list[Block] = []
+        for number, block in enumerate(config.blocks):
+            with within(f"blocks.{number}"):
+                blocks.append(build_block(block, features, dim))
         widths = [block.out_features for block in blocks]
         if config.combine != "concat" and len(set(widths)) > 1:
             listed = ", ".join(f"{block.name}: {width}" for block, width in zip(config.blocks, widths, strict=True))
-            raise ConfigError(
+            raise Misfit(
+                "blocks",
                 f"blocks that are combined by {config.combine} must emit equally many fields, received {listed}",
                 "give them the same `outputs`, or combine: concat",
             )

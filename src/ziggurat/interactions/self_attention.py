@@ -12,7 +12,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from ziggurat.core.config import Config
-from ziggurat.core.errors import ConfigError
+from ziggurat.core.errors import Misfit
 from ziggurat.interactions.attention_heads import attend
 from ziggurat.interactions.block import Block
 from ziggurat.interactions.linear_compression import LinearCompression
@@ -54,8 +54,9 @@ class SelfAttention(Block):
     def __init__(self, config: SelfAttention.Config, features: int, dim: int) -> None:
         super().__init__()
         if dim % config.heads:
-            raise ConfigError(
-                f"self_attention: {config.heads} heads cannot share an embedding dim of {dim}",
+            raise Misfit(
+                "heads",
+                f"{config.heads} heads cannot share an embedding dim of {dim}",
                 "give a number of heads that divides embeddings.dim",
             )
         self.features, self.dim, self.heads = features, dim, config.heads

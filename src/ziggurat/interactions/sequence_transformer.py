@@ -13,7 +13,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from ziggurat.core.config import Config
-from ziggurat.core.errors import ConfigError
+from ziggurat.core.errors import Misfit
 from ziggurat.interactions.attention_heads import attend
 from ziggurat.interactions.sequence_encoder import SequenceEncoder
 
@@ -57,8 +57,9 @@ class SequenceTransformer(SequenceEncoder):
     def __init__(self, config: SequenceTransformer.Config, positions: int, dim: int) -> None:
         super().__init__()
         if dim % config.heads:
-            raise ConfigError(
-                f"transformer: {config.heads} heads cannot share rows of {dim} floats",
+            raise Misfit(
+                "heads",
+                f"{config.heads} heads cannot share rows of {dim} floats",
                 "give a number of heads that divides the table's dim",
             )
         self.positions = positions

@@ -59,9 +59,12 @@ def higher_is_better(name: str) -> bool:
         ConfigError: no such figure, or one without a better direction.
     """
     info = METRICS.get(base_name(name))
-    directed = [known for known, entry in METRICS.items() if entry.better != "neither"]
+    directed = [known for known, entry in METRICS.items() if entry.better != "neither" and known != "loss"]
     if info is None:
         close = nearest(base_name(name), directed)
+        task, _, metric = name.rpartition(".")
+        if task and metric in directed:
+            close = f"{task}/{metric}"
         hint = f"did you mean {close!r}? " if close else ""
         raise ConfigError(f"unknown metric {name!r}", f"{hint}choose one of {', '.join(directed)}")
     if info.better == "neither":

@@ -3,7 +3,7 @@
 Source of the form: Zhang et al., "Wukong", arXiv 2403.02545, whose y = α + β·x^γ of log-loss relative to a
 baseline is the same curve, α and β divided by the baseline's log-loss and γ = −c.
 
-Shape legend: N rungs, R resamples, G exponents on a grid.
+Shape legend: N rungs, R resamples.
 """
 
 from __future__ import annotations
@@ -11,37 +11,24 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
-from scipy import optimize, stats
+from scipy import stats
 
 from ziggurat.core.errors import DataError
+from ziggurat.metrics.power_law_curve import LARGEST, SMALLEST, Floats, nearest_law
+from ziggurat.metrics.power_law_curve import PowerLaw as PowerLaw
 from ziggurat.metrics.rung_noise import RungNoise
 
-Floats = npt.NDArray[np.float64]
-
-SMALLEST, LARGEST = 1e-5, 10.0
-"""Bounds of the exponent: outside of them the curve is a logarithm or a step."""
+CONSTANTS = 3
+"""Of the law: that it comes near to as many points says nothing."""
 LEVEL = 0.95
 """Of every interval."""
+EDGE = 2.0
+"""An exponent within this factor of the bounds that it is sought in is the bound's doing, not the points'."""
 SEVERAL = 4
 """Rungs beyond as many leave residuals to estimate the noise from where each rung was trained once."""
-
-_GRID_G = np.geomspace(SMALLEST, LARGEST, 121)
-
-
-@dataclass(frozen=True, slots=True)
-class PowerLaw:
-    """x ↦ floor + scale · x^(−exponent); the field's a, b and c. With exponent 0 it is flat."""
-
-    floor: float
-    scale: float
-    exponent: float
-
-    def __call__(self, x: npt.ArrayLike) -> Floats:
-        return self.floor + self.scale * np.asarray(x, np.float64) ** -self.exponent
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +37,8 @@ class PowerLawFit:
 
     Attributes:
         law: the best curve.
-        r2_log: share of the variance of the rungs' log loss that the law explains; nan where there is none.
+        r2_log: share of the variance of the rungs' log loss that the law explains; nan where there is none, and through
+            no more rungs than the law has constants.
         trend_p: chance that losses without any trend fall this steeply over log x; nan where the noise is unknown.
         draws: the law of each resample; empty where the noise is unknown.
     """
@@ -74,28 +62,44 @@ class PowerLawFit:
         return low, high
 
     @property
+    def flat(self) -> bool:
+        """Whether no falling curve comes nearer to the points than their mean."""
+        return self.law.scale == 0
+
+    @property
+    def determined(self) -> bool:
+        """Whether the points say what the exponent is: it and its interval keep away from the bounds of the fit."""
+        low, high = self.interval("exponent") if self.draws else (self.law.exponent,) * 2
+        lowest, highest = min(low, self.law.exponent), max(high, self.law.exponent)
+        return lowest > SMALLEST * EDGE and highest < LARGEST / EDGE
+
+    @property
     def visible(self) -> bool | None:
-        """Whether the loss falls with compute beyond its noise; None where the noise is unknown."""
+        """Whether the loss falls beyond its noise and the exponent is determined; None where the noise is unknown."""
         if not self.draws:
             return None
-        return self.trend_p < (1 - LEVEL) / 2 and self.interval("exponent")[0] > 0
+        return self.trend_p < (1 - LEVEL) / 2 and self.determined
 
     @property
     def verdict(self) -> str:
-        """One sentence for people."""
-        if self.visible is None:
-            return (
-                "Each rung was trained once and the rungs are few: the noise is unknown and the curve may be chance. "
-                "Train several seeds."
-            )
+        """One or two sentences for people."""
+        if not self.draws:
+            once = "Each rung was trained once and the rungs are few: the noise is unknown"
+            if self.flat:
+                return f"No fall visible: flat at {self.law.floor:.4f}. {once}. Train several seeds."
+            return f"{once} and the curve may be chance. Train several seeds."
         low, high = self.interval("exponent")
-        if self.visible:
-            return (
-                f"The loss falls along a power law: exponent {self.law.exponent:.3g}, 95 % of {low:.3g} to {high:.3g}."
-            )
         if self.trend_p >= (1 - LEVEL) / 2:
-            return "No power law visible: over these sizes the loss does not fall by more than its noise."
-        return f"No power law visible: the exponent's interval, {low:.3g} to {high:.3g}, contains 0."
+            flat = f" Flat at {self.law.floor:.4f}." if self.flat else ""
+            return f"No power law visible: over these sizes the loss does not fall by more than its noise.{flat}"
+        if low <= 0:
+            return f"No power law visible: the exponent's interval, {low:.3g} to {high:.3g}, contains 0."
+        if not self.determined:
+            return (
+                f"The loss falls with compute, but the exponent is not determined: 95 % of {low:.3g} to {high:.3g}, "
+                f"and the fit looks no further than {SMALLEST:g} to {LARGEST:g}. Train more sizes or seeds."
+            )
+        return f"The loss falls along a power law: exponent {self.law.exponent:.3g}, 95 % of {low:.3g} to {high:.3g}."
 
 
 def fit_power_law(
@@ -120,22 +124,23 @@ def fit_power_law(
     noise = RungNoise([np.asarray(rung, np.float64) for rung in losses])
     _check(x_N, noise)
     sigma_N = noise.errors()
-    best = _fit(x_N, noise.means, sigma_N)
+    best = nearest_law(x_N, noise.means, sigma_N)
     residual_N = noise.means - best(x_N)
     if noise.freedom == 0 and len(x_N) > SEVERAL:
-        noise = noise.with_deviation(math.sqrt(float((residual_N**2).sum()) / (len(x_N) - 3)), len(x_N) - 3)
+        freedom = len(x_N) - CONSTANTS
+        noise = noise.with_deviation(math.sqrt(float((residual_N**2).sum()) / freedom), freedom)
     if noise.freedom == 0:
         return PowerLawFit(best, _r2_log(noise.means, best(x_N)), math.nan)
     random = np.random.default_rng(seed)
     centre_N = best(x_N) if noise.single else noise.means
     drawn_RN = np.stack([centre_N + noise.draw(random) for _ in range(resamples)])
-    draws = tuple(_fit(x_N, mean_N, sigma_N, 1e-6) for mean_N in drawn_RN)
+    draws = tuple(nearest_law(x_N, mean_N, sigma_N, 1e-6) for mean_N in drawn_RN)
     return PowerLawFit(best, _r2_log(noise.means, best(x_N)), _trend_p(x_N, noise), draws)
 
 
 def _check(x_N: Floats, noise: RungNoise) -> None:
     sizes = len(np.unique(x_N))
-    if sizes < 3:
+    if sizes < CONSTANTS:
         raise DataError(
             f"a power law has three constants, and there are {len(x_N)} rungs of {sizes} different sizes",
             "train three sizes or more: --rungs 5",
@@ -146,49 +151,6 @@ def _check(x_N: Floats, noise: RungNoise) -> None:
         raise DataError(
             f"losses must be positive and finite, received means of {noise.means.tolist()}", "leave out the rung"
         )
-
-
-def _fit(x_N: Floats, y_N: Floats, sigma_N: Floats, exact: float = 1e-12) -> PowerLaw:
-    """The constrained least-squares law; flat where no falling curve is nearer than the mean."""
-    middle = math.exp(float(np.log(x_N).mean()))
-    u_N = x_N / middle
-    floor, height, exponent = _profile(u_N, y_N, sigma_N)
-    unit_N = sigma_N / sigma_N.mean() * (float(np.ptp(y_N)) or 1.0)
-    if height <= 0:
-        return PowerLaw(float(np.average(y_N, weights=sigma_N**-2)), 0.0, 0.0)
-
-    def residuals(theta: Floats) -> Floats:
-        return (theta[0] + np.exp(theta[1] - np.exp(theta[2]) * np.log(u_N)) - y_N) / unit_N
-
-    def slopes(theta: Floats) -> Floats:
-        fall_N = np.exp(theta[1] - np.exp(theta[2]) * np.log(u_N))
-        return np.stack([np.ones_like(u_N), fall_N, -fall_N * np.exp(theta[2]) * np.log(u_N)], axis=1) / unit_N[:, None]
-
-    bounds = ([0.0, -np.inf, math.log(SMALLEST)], [np.inf, np.inf, math.log(LARGEST)])
-    start = np.clip([floor, math.log(height), math.log(exponent)], bounds[0], bounds[1])
-    found = optimize.least_squares(
-        residuals, start, cast("Any", slopes), bounds=bounds, ftol=exact, xtol=exact, gtol=exact
-    )
-    floor, height, exponent = float(found.x[0]), math.exp(found.x[1]), math.exp(found.x[2])
-    return PowerLaw(floor if floor > 1e-9 * float(y_N.mean()) else 0.0, height * middle**exponent, exponent)
-
-
-def _profile(u_N: Floats, y_N: Floats, sigma_N: Floats) -> tuple[float, float, float]:
-    """Of all exponents on the grid the one whose best floor ≥ 0 and height ≥ 0 come nearest, with them."""
-    w_N = sigma_N**-2 / (sigma_N**-2).sum()
-    basis_GN = u_N ** -_GRID_G[:, None]
-    mean_G, mean_y = basis_GN @ w_N, float(y_N @ w_N)
-    spread_G = (basis_GN - mean_G[:, None]) ** 2 @ w_N
-    height_G = ((basis_GN - mean_G[:, None]) * (y_N - mean_y)) @ w_N / spread_G
-    floor_G = mean_y - height_G * mean_G
-    through_zero_G = (basis_GN * y_N) @ w_N / (basis_GN**2 @ w_N)
-    height_G = np.where(floor_G < 0, through_zero_G, height_G)
-    floor_G = np.maximum(floor_G, 0)
-    flat_G = height_G * np.ptp(basis_GN, axis=1) <= 1e-12 * mean_y  # of rounding, where nothing falls
-    height_G[flat_G], floor_G[flat_G] = 0, mean_y
-    loss_G = (floor_G[:, None] + height_G[:, None] * basis_GN - y_N) ** 2 @ w_N
-    best = int(loss_G.argmin())
-    return float(floor_G[best]), float(height_G[best]), float(_GRID_G[best])
 
 
 def _trend_p(x_N: Floats, noise: RungNoise) -> float:
@@ -204,7 +166,9 @@ def _trend_p(x_N: Floats, noise: RungNoise) -> float:
 
 def _r2_log(y_N: Floats, fitted_N: Floats) -> float:
     around = float(((np.log(y_N) - np.log(y_N).mean()) ** 2).sum())
-    return 1 - float(((np.log(y_N) - np.log(fitted_N)) ** 2).sum()) / around if around > 0 else math.nan
+    if len(y_N) <= CONSTANTS or around == 0:
+        return math.nan
+    return 1 - float(((np.log(y_N) - np.log(fitted_N)) ** 2).sum()) / around
 
 
 def _middle(values_R: Floats) -> tuple[float, float]:

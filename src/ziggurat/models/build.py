@@ -8,6 +8,7 @@ from typing import Annotated, Any, get_args
 from pydantic import Field
 
 from ziggurat.core.errors import ConfigError
+from ziggurat.embeddings.layout import Layout
 from ziggurat.models.autoint import AutoInt
 from ziggurat.models.dcn_v2 import DCNv2
 from ziggurat.models.deepfm import DeepFM
@@ -76,6 +77,12 @@ def ladder_of(config: ModelConfig, rungs: int) -> list[ModelConfig]:
 def models_with_ladder() -> list[str]:
     """Names of the models that :func:`ladder_of` grows."""
     return [kind().name for kind in get_args(get_args(ModelConfig)[0]) if kind().ladder(2)]
+
+
+def model_dims(layout: Layout) -> ModelDims:
+    """The sizes of what a model is fed."""
+    schema = layout.schema
+    return ModelDims(dense=len(schema.dense), features=len(layout.fields), dim=layout.dim, tasks=len(schema.labels))
 
 
 def build_model(config: ModelConfig, dims: ModelDims) -> Model:

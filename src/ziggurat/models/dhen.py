@@ -9,6 +9,7 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field
 
+from ziggurat.core.errors import within
 from ziggurat.interactions.ensemble import Ensemble
 from ziggurat.interactions.linear_compression import LinearCompression
 from ziggurat.interactions.mlp import MLP
@@ -57,4 +58,5 @@ class DHEN(StackedModel):
 
     def __init__(self, config: DHEN.Config, dims: ModelDims) -> None:
         layers = [config.layer] * config.layers
-        super().__init__(layers, config.bottom, config.dense_vectors, config.head, dims)
+        with within("layer"):
+            super().__init__(layers, config.bottom, config.dense_vectors, config.head, dims)

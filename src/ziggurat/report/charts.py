@@ -21,12 +21,17 @@ MAX_POINTS = 240
 Series = tuple[list[float], list[float]]
 
 
-def learning_curve(title: str, lines: Mapping[str, Series], best_step: int | None) -> Html:
-    """One figure over steps, a line per split; training (noisy, frequent) is thinned by averaging neighbours."""
+def learning_curve(
+    title: str, lines: Mapping[str, Series], best_step: int | None, within: tuple[float, float] = (0.0, math.inf)
+) -> Html:
+    """One figure over steps, a line per split; training (noisy, frequent) is thinned by averaging neighbours.
+
+    ``within``: the least and largest value that the figure can take.
+    """
     thinned = {split: thin(*series) for split, series in lines.items()}
     steps = [step for xs, _ in thinned.values() for step in xs]
     values = [value for _, ys in thinned.values() for value in ys]
-    axes = Axes((min(0.0, min(steps)), max(steps) or 1.0), padded(values), "step")
+    axes = Axes((min(0.0, min(steps)), max(steps) or 1.0), padded(values, within=within), "step")
     marks: list[Html] = []
     if best_step is not None and min(steps) <= best_step <= max(steps):
         x = f"{axes.x(best_step):.1f}"

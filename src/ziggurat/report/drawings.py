@@ -12,7 +12,8 @@ from ziggurat.report.inputs import ReportInputs, TaskResult
 from ziggurat.report.markup import Html, el, figure, section
 from ziggurat.report.results import best_split
 
-_CURVES = ("loss", "ne", "auc")
+_RANGES = {"loss": (0.0, math.inf), "ne": (0.0, math.inf), "auc": (0.0, 1.0)}
+"""The figures that are drawn over steps, and the values that each can take."""
 _SPLIT_CLASS = {"train": "quiet", "validation": "first", "test": "second"}
 
 
@@ -30,7 +31,7 @@ def learning_curves(inputs: ReportInputs) -> Html | None:
             drawings.append(
                 figure(
                     f"{info.meaning} {way.capitalize()} is better.",
-                    charts.learning_curve(title, lines, inputs.best_step),
+                    charts.learning_curve(title, lines, inputs.best_step, _RANGES[base_name(name)]),
                     caption=title,
                 )
             )
@@ -66,7 +67,7 @@ def _curve_names(history: Sequence[Mapping[str, Any]]) -> list[str]:
     seen = dict.fromkeys(key for row in history for key in row)
     plain = {"log_loss": "loss"}
     found: dict[str, None] = {}
-    for wanted in _CURVES:
+    for wanted in _RANGES:
         for key in seen:
             base = base_name(key)
             if plain.get(base, base) == wanted and key.count("/") <= 1:

@@ -20,7 +20,7 @@ from ziggurat.features.transform import Transform
 from ziggurat.features.vocabulary import Vocabulary
 from ziggurat.interactions.block import Block
 from ziggurat.metrics.metric_set import MetricSet
-from ziggurat.models.build import build_model
+from ziggurat.models.build import build_model, model_dims
 from ziggurat.report.compare import compare
 from ziggurat.report.html import write_report
 from ziggurat.report.inputs import (
@@ -35,9 +35,9 @@ from ziggurat.report.inputs import (
     access_skew,
 )
 from ziggurat.training.api import evaluate
+from ziggurat.training.collapse import collapsed_tasks
 from ziggurat.training.experiment import Experiment, to_yaml
 from ziggurat.training.journal import read_journal
-from ziggurat.training.recommender import model_dims
 from ziggurat.training.run import Run, open_run
 
 SPLITS: tuple[Literal["validation", "test"], ...] = ("validation", "test")
@@ -94,13 +94,15 @@ def _inputs(
         ours = _our_rows(run, measured[judged])
         kept, seed = run.folder / "baselines.json", run.experiment.training.seed
         comparison = compare(dataset, judged, ours, seed, kept, progress, notes) if baselines else ours
+    for metrics in list(measured.values())[:1]:  # validation, where there are such rows
+        notes.extend(collapsed_tasks(metrics, run.experiment))
     if judged == "validation":
         notes.append("There is no test split: the figures below are on the rows that chose the checkpoint.")
     return ReportInputs(
         title=run.experiment.name,
         created=datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
         model=_model_size(run.experiment, dataset),
-        results=[row for split, metrics in measured.items() for row in _results(split, metrics)][::-1],
+        results=_results(measured),
         history=read_journal(run.metrics_path),
         best_step=step,
         rows=statistics.rows,
@@ -115,11 +117,13 @@ def _inputs(
     )
 
 
-def _results(split: str, metrics: MetricSet) -> list[TaskResult]:
-    curves = metrics.curves()
+def _results(measured: Mapping[Split, MetricSet]) -> list[TaskResult]:
+    """Of each task in the config's order: its test split where there is one, then validation."""
+    found = [(split, metrics, metrics.curves()) for split, metrics in measured.items()][::-1]
     return [
         TaskResult(task, split, metrics[task].compute(), metrics[task].undefined(), curves[task])
-        for task in metrics.tasks
+        for task in (found[0][1].tasks if found else ())
+        for split, metrics, curves in found
     ]
 
 

@@ -140,7 +140,7 @@ class ReportInputs:
         title: the experiment's name.
         model: the model's size; None leaves the section out.
         created: date and time, as it should be shown.
-        results: final figures per task and split; the first task's test split makes the headline.
+        results: final figures per task, in the config's order, and split; each task's test split makes a headline.
         history: rows of ``metrics.jsonl``: ``step``, ``epoch``, ``split`` and figures by their full names
             (``auc`` or ``like/auc``; the loss as ``loss`` or ``log_loss``).
         best_step: the step whose weights were evaluated.

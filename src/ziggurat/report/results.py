@@ -15,19 +15,24 @@ _COMPARED = ("auc", "log_loss", "ne")
 
 
 def headline(inputs: ReportInputs) -> Html | None:
-    """The main figures of the first task, large, and a sentence on the baselines."""
-    main = _main_result(inputs)
-    if main is None:
-        return None
+    """The main figures of each task, large, and a sentence on the baselines."""
+    tasks = list(dict.fromkeys(result.task for result in inputs.results))
+    shown = [best_split([result for result in inputs.results if result.task == task]) for task in tasks]
+    parts = [_task_headline(inputs, main, several=len(tasks) > 1) for main in shown if main is not None]
+    return join(parts) if parts else None
+
+
+def _task_headline(inputs: ReportInputs, main: TaskResult, several: bool) -> Html:
     tiles = [
         el("div", el("dt", METRICS[name].title), el("dd", numbers.figure(main.figures[name]), _small(main, name)))
         for name in _HEADLINE
         if name in main.figures
     ]
     where = f"{main.split} split" + (f", {numbers.count(main.figures['rows'])} rows" if "rows" in main.figures else "")
-    task = f" of {main.task}" if len({result.task for result in inputs.results}) > 1 else ""
+    task = f" of {main.task}" if several else ""
     return join(
         [
+            *([el("h3", main.task)] if several else []),
             el("dl", *tiles, cls="headline"),
             el("p", f"Figures{task} on the {where}. {_against_baselines(inputs.comparison, main.task)}", cls="soft"),
         ]
@@ -101,13 +106,6 @@ def slices(inputs: ReportInputs) -> Html | None:
         "A slice far from the others in calibration is served wrong probabilities even where the whole looks right."
     )
     return section("slices", "Slices", el("p", reading), *parts)
-
-
-def _main_result(inputs: ReportInputs) -> TaskResult | None:
-    if not inputs.results:
-        return None
-    first = inputs.results[0].task
-    return best_split([result for result in inputs.results if result.task == first])
 
 
 def best_split(results: Sequence[TaskResult]) -> TaskResult | None:

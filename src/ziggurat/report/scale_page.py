@@ -7,7 +7,6 @@ import statistics
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from ziggurat.core.errors import ConfigError
 from ziggurat.core.files import atomic_file
 from ziggurat.metrics.power_law import PowerLaw, PowerLawFit
 from ziggurat.report import numbers
@@ -15,27 +14,30 @@ from ziggurat.report.charts import legend
 from ziggurat.report.html import page
 from ziggurat.report.markup import Html, el, figure, join, section, table
 from ziggurat.report.scale_chart import COLOURS, Ladder, scaling
+from ziggurat.report.scale_titles import check_comparable, titles
 from ziggurat.training.experiment import as_yaml, differing_keys
 from ziggurat.training.scale_result import FEWEST_RUNGS, RungResult, ScaleResult
 
 Writer = Callable[[float], str]
 
-NARROW = 10.0
-"""Times between the smallest and the largest size below which a law says little about others."""
 
-
-def write_scale(path: Path, results: Sequence[ScaleResult]) -> list[PowerLawFit | None]:
+def write_scale(path: Path, results: Sequence[ScaleResult], folders: Sequence[Path] = ()) -> list[PowerLawFit | None]:
     """Draw ladders into one HTML file, whole or not at all; returns their laws, None for one of fewer than three rungs.
 
+    Args:
+        path: the file.
+        results: a ladder each.
+        folders: where each lies, to tell ladders apart that share model and name.
+
     Raises:
-        ConfigError: ladders that cannot be compared, being of other data or another split, or without a finished run.
+        ConfigError: ladders that cannot be compared, being of other data, another split or the same folder, or without
+            a finished run.
         DataError: a log-loss is undefined, the disk is full or the folder not writable.
     """
-    _check(results)
-    titles = _titles(results)
+    check_comparable(results, folders)
     ladders = [
         Ladder(title, result, result.fit(), colour)
-        for title, result, colour in zip(titles, results, COLOURS, strict=False)
+        for title, result, colour in zip(titles(results, folders), results, COLOURS, strict=False)
     ]
     with atomic_file(path) as temporary:
         temporary.write_text(render_scale(ladders), encoding="utf-8")
@@ -52,39 +54,14 @@ def render_scale(ladders: Sequence[Ladder]) -> str:
     )
 
 
-def _check(results: Sequence[ScaleResult]) -> None:
-    for result in results:
-        if not result.finished:
-            raise ConfigError(f"{result.name}: no run is finished", "run the same `ziggurat scale` again to go on")
-        for what in ("dataset", "split"):
-            ours, theirs = getattr(results[0], what), getattr(result, what)
-            if ours != theirs:
-                raise ConfigError(
-                    f"ladders of different {what}s cannot be compared: {results[0].name} has {ours[:12]}, "
-                    f"{result.name} has {theirs[:12]}",
-                    "train both with the same data, features and --split",
-                )
-    if len(results) > len(COLOURS):
-        raise ConfigError(
-            f"{len(results)} ladders in one drawing cannot be told apart", f"compare {len(COLOURS)} at most"
-        )
-
-
-def _titles(results: Sequence[ScaleResult]) -> list[str]:
-    """The model's name, with the experiment's where two share it, and numbered where they share both."""
-    for titles in ([each.model for each in results], [f"{each.model}, {each.name}" for each in results]):
-        if len(set(titles)) == len(titles):
-            return titles
-    return [f"{each.model}, {each.name}, {number}" for number, each in enumerate(results, 1)]
-
-
 def _header(title: str, ladders: Sequence[Ladder]) -> Html:
     first = ladders[0].result
     sizes = [rung.size.flops for ladder in ladders for rung in ladder.result.finished]
     runs = sum(ladder.result.finished_runs for ladder in ladders)
+    tasks = f", mean of {' and '.join(first.tasks)}" if first.tasks else ""
     line = (
         f"{', '.join(ladder.title for ladder in ladders)} · {numbers.scaled(min(sizes), 'FLOP')} to "
-        f"{numbers.scaled(max(sizes), 'FLOP')} per example · {runs} runs · figures on {first.split}"
+        f"{numbers.scaled(max(sizes), 'FLOP')} per example · {runs} runs · figures on {first.split}{tasks}"
     )
     return el(
         "header",
@@ -97,16 +74,13 @@ def _header(title: str, ladders: Sequence[Ladder]) -> Html:
 def _said(ladder: Ladder, named: bool) -> list[Html]:
     """What the law amounts to, and what limits it."""
     prefix = f"{ladder.title}: " if named else ""
+    caveats = [el("p", prefix, caveat, cls="note") for caveat in ladder.result.caveats]
     if ladder.fit is None:
         count = len(ladder.result.finished)
-        return [el("p", f"{prefix}{count} of the {FEWEST_RUNGS} rungs that a law needs are trained.", cls="note")]
+        few = f"{prefix}{count} of the {FEWEST_RUNGS} rungs that a law needs are trained."
+        return [el("p", few, cls="note"), *caveats]
     said = [el("p", prefix, ladder.fit.verdict, cls="" if ladder.fit.visible else "note")]
-    sizes = [rung.size.flops for rung in ladder.result.finished]
-    if max(sizes) < NARROW * min(sizes):
-        ratio = max(sizes) / min(sizes)
-        narrow = f"{prefix}The largest size is only {ratio:.1f} times the smallest: the law says little beyond them."
-        said.append(el("p", narrow, cls="note"))
-    return said
+    return said + caveats
 
 
 def _drawing(ladders: Sequence[Ladder]) -> Html:
@@ -118,7 +92,7 @@ def _drawing(ladders: Sequence[Ladder]) -> Html:
     formulas = [
         el("p", f"{ladder.title}: " if len(ladders) > 1 else "", _formula(ladder.fit.law))
         for ladder in laws
-        if ladder.fit is not None and ladder.fit.visible is not False
+        if ladder.fit is not None and ladder.fit.visible is not False and (ladder.fit.flat or ladder.fit.determined)
     ]
     return section(
         "law",
@@ -130,13 +104,16 @@ def _drawing(ladders: Sequence[Ladder]) -> Html:
         el(
             "p",
             "Log-loss = a + b·x^(−c) over forward FLOPs per example x, weighed by the seeds' spread; in brackets the "
-            "middle 95 % of a bootstrap over seeds. R² is of the logarithm of the log-loss.",
+            "middle 95 % of a bootstrap over seeds. R² is of the logarithm of the log-loss; three "
+            "rungs, no more than the law has constants, have none.",
             cls="soft",
         ),
     )
 
 
 def _formula(law: PowerLaw) -> Html:
+    if law.scale == 0:
+        return Html(f"log-loss is flat at {numbers.figure(law.floor)}")
     power = el("sup", f"−{law.exponent:.3g}")
     return join(["log-loss = ", numbers.figure(law.floor), " + ", numbers.short(law.scale), " · FLOPs", power])
 
@@ -144,6 +121,8 @@ def _formula(law: PowerLaw) -> Html:
 def _law_row(ladder: Ladder) -> list[object]:
     fit = ladder.fit
     assert fit is not None
+    if fit.flat:
+        return [ladder.title, f"flat at {numbers.figure(fit.law.floor)}", None, None, None]
     return [
         ladder.title,
         _with_interval(numbers.figure, fit.law.floor, fit.interval("floor")),
@@ -160,17 +139,27 @@ def _with_interval(write: Writer, value: float, interval: tuple[float, float]) -
 
 def _rungs(ladder: Ladder, named: bool) -> Html:
     headers = [
-        "Rung", "Against the first", "FLOPs / example", "Dense parameters", "Table parameters", "Training FLOPs",
-        "Time", "Log-loss", "AUC", "Δ log-loss",
+        "Rung", "Against the first", *map(_in_two_lines, ("FLOPs per example", "Dense parameters", "Table parameters",
+        "Training FLOPs")), "Time", "Log-loss", "AUC", "Δ log-loss",
     ]  # fmt: skip
     rows = [_rung_row(ladder.result, rung) for rung in ladder.result.finished]
-    reading = (
+    tasks = ladder.result.tasks
+    reading = f"Log-loss and AUC are means over the {len(tasks)} tasks, {' and '.join(tasks)}. " if tasks else ""
+    reading += (
         "Means over seeds, ± their standard deviation. Training FLOPs are three forward passes of the dense part for "
         "every example; time is of training alone."
     )
     title = f"Rungs of {ladder.title}" if named else "Rungs"
     anchor = f"rungs-{ladder.colour}"
-    return section(anchor, title, table(headers, rows, text_columns=2), el("p", reading, cls="soft"))
+    return section(
+        anchor, title, el("div", table(headers, rows, text_columns=2), cls="tight"), el("p", reading, cls="soft")
+    )
+
+
+def _in_two_lines(header: str) -> Html:
+    """The header broken before its last word, so that ten columns fit on a page."""
+    first, _, last = header.rpartition(" ")
+    return join([first, " ", el("br"), last])
 
 
 def _rung_row(result: ScaleResult, rung: RungResult) -> list[object]:

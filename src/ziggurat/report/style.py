@@ -23,7 +23,7 @@ nav { margin-top: 1rem; font-size: 0.875rem; }
 nav a { color: var(--first); text-decoration: none; margin-right: 1rem; white-space: nowrap; }
 nav a:hover { text-decoration: underline; }
 .headline { display: grid; grid-template-columns: repeat(auto-fit, minmax(8.5rem, 1fr)); gap: 1rem 1.5rem;
-  margin: 1.75rem 0 1rem; }
+  margin: 1.75rem 0 1rem; } h3 + .headline { margin-top: 0.75rem; }
 .headline div { border-top: 2px solid var(--ink); padding-top: 0.4rem; }
 .headline dt { color: var(--soft); font-size: 0.875rem; }
 .headline dd { margin: 0; font-size: 1.75rem; font-weight: 600; font-variant-numeric: tabular-nums; line-height: 1.25; }
@@ -64,6 +64,7 @@ th, td { padding: 0.32rem 0.9rem 0.32rem 0; text-align: left; vertical-align: mi
 th { color: var(--soft); font-weight: 500; white-space: nowrap; vertical-align: bottom; }
 td.number, th.number { text-align: right; padding: 0.32rem 0 0.32rem 1.1rem; white-space: nowrap; }
 td.number:last-child, th.number:last-child { padding-right: 0.2rem; }
+.tight table { font-size: 0.84rem; } .tight td.number, .tight th.number { padding-left: 0.7rem; }
 .won { font-weight: 650; color: var(--good); } .ours { font-weight: 600; }
 td .wrap { display: inline-block; min-width: 10rem; max-width: 22rem; overflow-wrap: anywhere; }
 .bar { display: inline-block; width: 4rem; height: 0.5rem; background: var(--rule); margin-right: 0.6rem; }

@@ -90,11 +90,19 @@ class Axes:
         return el("text", self.y_label, transform=f"translate(10 {middle:.0f}) rotate(-90)", text_anchor="middle")
 
 
-def padded(values: Sequence[float], share: float = 0.06) -> tuple[float, float]:
-    """A range around the values with some air; of width above zero also when they are all the same."""
+def padded(
+    values: Sequence[float], share: float = 0.06, within: tuple[float, float] = (-math.inf, math.inf)
+) -> tuple[float, float]:
+    """A range around the values with some air; of width above zero also when they are all the same.
+
+    Args:
+        values: finite, and at least one.
+        share: of their range, the air on either side.
+        within: the least and largest that such values can be: no air beyond.
+    """
     low, high = min(values), max(values)
     air = (high - low) * share or abs(high) * share or 1.0
-    return low - air, high + air
+    return max(low - air, within[0]), min(high + air, within[1])
 
 
 def ticks(low: float, high: float, wanted: int = 5) -> list[float]:

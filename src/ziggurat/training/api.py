@@ -24,6 +24,7 @@ from ziggurat.data.dataset import Dataset, Split
 from ziggurat.features.prepare import dataset_fingerprint
 from ziggurat.features.prepare import prepare as prepare_dataset
 from ziggurat.metrics.metric_set import MetricSet
+from ziggurat.training.collapse import collapsed_tasks
 from ziggurat.training.engine import pick_device, process_group
 from ziggurat.training.evaluate import evaluate_split
 from ziggurat.training.experiment import Experiment, load_experiment
@@ -189,6 +190,8 @@ def _finish(run: Run, trainer: Trainer, seconds: float, progress: Progress) -> d
                 trainer.recommender, blocks, schema, trainer.device, evaluation.batch_size, progress=progress
             )
             figures[split] = metrics.compute()
+            for sentence in collapsed_tasks(metrics, run.experiment) if len(figures) == 1 else ():
+                progress.note(sentence)
     stored = {
         split: {k: v if math.isfinite(v) else None for k, v in values.items()} for split, values in figures.items()
     }

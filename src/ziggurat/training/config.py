@@ -46,7 +46,8 @@ class TrainingConfig(Config):
     evaluate_every: int | None = pydantic.Field(default=None, ge=1)
     """Steps between evaluations on the validation split; default: once an epoch."""
     monitor: str = "log_loss"
-    """The validation metric that decides which checkpoint is best (with several labels, their mean)."""
+    """The validation metric that decides which checkpoint is best: of several labels, METRIC is the mean over them and
+    LABEL/METRIC that of one, as in ``click/log_loss``."""
     early_stopping: EarlyStopping | None = None
     """Stop when the monitored metric no longer improves; default: train to the end."""
     save_every: int | None = pydantic.Field(default=None, ge=1)

@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any, cast
 
 import pydantic
+import torch
 from pydantic.json_schema import GenerateJsonSchema
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from ziggurat.core.config import Config, parse_config, set_by_path
-from ziggurat.core.errors import ConfigError, nearest, shorten
+from ziggurat.core.config_places import shown
+from ziggurat.core.errors import ConfigError, nearest, shorten, within
 from ziggurat.core.schema import Schema
 from ziggurat.core.tables import Pooling
 from ziggurat.embeddings.config import EmbeddingsConfig
@@ -29,7 +31,8 @@ from ziggurat.features.config import (
     NumericFeature,
     SequenceFeature,
 )
-from ziggurat.models.build import ModelConfig
+from ziggurat.interactions.sequence_pooling import build_sequence_encoder
+from ziggurat.models.build import ModelConfig, build_model, model_dims
 from ziggurat.models.deepfm import DeepFM
 from ziggurat.optim.dense import Adam, DenseOptimizerConfig
 from ziggurat.training.config import EvaluationConfig, TrainingConfig
@@ -56,7 +59,7 @@ class Experiment(Config):
     """Slices and batch size of evaluation."""
 
     def check(self) -> None:
-        """Check the sections against each other.
+        """Check the sections against each other, and that the model can be built on the features.
 
         Raises:
             ConfigError: naming the key, what it holds and what it may hold.
@@ -67,14 +70,29 @@ class Experiment(Config):
                 close = nearest(name, slices)
                 hint = f"did you mean {close!r}?" if close else f"there are: {', '.join(slices) or 'none'}"
                 raise ConfigError(f"evaluation.slices: {name!r} is no feature with one id a row; {hint}")
-        labels = [label.name for label in self.data.labels]
-        task, separator, metric = self.training.monitor.rpartition("/")
-        if separator and (task not in labels or len(labels) == 1):
-            allowed = ", ".join(f"{label}/{metric}" for label in labels) if len(labels) > 1 else metric
-            raise ConfigError(f"training.monitor: {self.training.monitor!r} is not measured; use {allowed}")
+        self._check_monitor()
+        layout = self.layout(encoded_schema(self.features, self.data.targets, defaultdict(lambda: 1)))
+        with torch.device("meta"):  # shapes alone: nothing is drawn
+            for feature, how in layout.positions.items():
+                with within(f"features.{feature}.pooling"):
+                    build_sequence_encoder(how.encoder, how.count, layout.table_of[feature].dim)
+            with within("model"):
+                build_model(self.model, model_dims(layout))
+
+    def _check_monitor(self) -> None:
+        labels, monitor = [label.name for label in self.data.labels], self.training.monitor
+        task, separator, metric = monitor.rpartition("/")
+        if metric == "loss":
+            raise ConfigError("training.monitor: 'loss' is measured on training batches only", "use log_loss")
+        if separator and len(labels) == 1:
+            raise ConfigError(f"training.monitor: {monitor!r} is not measured; use {metric}")
+        if separator and task not in labels:
+            close = nearest(task, labels)
+            each = ", ".join(f"{label}/{metric}" for label in labels)
+            hint = f"did you mean '{close}/{metric}'?" if close else f"use {each}, or {metric} for their mean"
+            raise ConfigError(f"training.monitor: {monitor!r} is not measured; {hint}")
         if metric == "gauc" and self.data.group is None:
             raise ConfigError("training.monitor: 'gauc' needs data.group", "name the column that holds the user, or so")
-        self.layout(encoded_schema(self.features, self.data.targets, defaultdict(lambda: 1)))
 
     @property
     def width(self) -> int:
@@ -119,8 +137,9 @@ def load_experiment(
     try:
         experiment.check()
     except ConfigError as error:
-        given = tuple(error.problem.partition(":")[0].split("."))
-        source = "--set " if given in overridden else f"{path}: "
+        key = f"{error.problem.partition(':')[0]}."
+        asked = any(key.startswith(f"{shown(Experiment, values, given)}.") for given in overridden)
+        source = "--set " if asked else f"{path}: "
         raise ConfigError(f"{source}{error.problem}", error.mend) from None
     return experiment
 

@@ -18,13 +18,13 @@ import torch
 
 from ziggurat.checkpoint.snapshot import Snapshot
 from ziggurat.core.batch import Batch
-from ziggurat.core.errors import ZigguratError
+from ziggurat.core.errors import DivergedError
 from ziggurat.core.progress import Progress
 from ziggurat.data.dataset import Dataset
 from ziggurat.data.loader import Cursor, Loader
 from ziggurat.metrics.names import higher_is_better
 from ziggurat.optim.dense import build_optimizer
-from ziggurat.optim.schedule import build_schedule
+from ziggurat.optim.schedule import Warmup, build_schedule
 from ziggurat.training.averaged import NORM_BATCHES, AveragedWeights
 from ziggurat.training.evaluate import evaluate_split
 from ziggurat.training.journal import Journal
@@ -89,6 +89,11 @@ class Trainer:
             The stop request, whose ``signal`` says what ended training early, if anything.
         """
         self.recommender.train()
+        if isinstance(self.schedule, Warmup) and self.schedule.warmup_steps > self.total_steps:
+            self.progress.note(
+                f"training.schedule: the warm-up of {self.schedule.warmup_steps:,} steps is longer than the "
+                f"{self.total_steps:,} of this run: the learning rates never reach their full value"
+            )
         self.progress.start("train", self.total_steps * self._step_rows(), "rows")
         with StopRequest() as stop, Journal(self.run.folder, self.at.step) as journal:
             while not self.finished and not self._stopping(stop, stop_after):
@@ -153,7 +158,7 @@ class Trainer:
         if not figures:
             return
         if not math.isfinite(figures["loss"]):
-            raise ZigguratError(
+            raise DivergedError(
                 f"the training loss became {figures['loss']} by step {self.at.step}",
                 "lower optimizer.lr and embeddings.optimizer.lr, set training.clip_norm, or look for extreme values in "
                 "numeric features (`ziggurat report`); the last checkpoint is intact",

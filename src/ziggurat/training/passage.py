@@ -102,7 +102,7 @@ def _way(
 ) -> tuple[OwnRows, Callable[[Path, Sequence[str]], contextlib.AbstractContextManager[Output]]]:
     files = [head.file for head in heads]
     typed = needed if suffix == ".parquet" else None
-    delimiters = {column.name: column.delimiter for column in needed.columns if column.many}
+    delimiters = {c.name: c.delimiter for c in needed.columns if c.many and not c.brackets}  # lists else: as JSON
     match config:
         case CsvSource():
             layouts = {head.names for head in heads}

@@ -16,7 +16,7 @@ from ziggurat.core.plan import Plan
 from ziggurat.core.schema import Schema
 from ziggurat.embeddings.layout import Layout
 from ziggurat.embeddings.lookup import EmbeddingLookup
-from ziggurat.models.build import ModelDims, build_model
+from ziggurat.models.build import build_model, model_dims
 from ziggurat.training.experiment import Experiment
 
 
@@ -85,9 +85,3 @@ def assemble(experiment: Experiment, schema: Schema, device: torch.device) -> As
     dropout = experiment.embeddings.dropout
     recommender = Recommender(lookup, model, training.precision == "bf16", training.compile, dropout)
     return Assembled(recommender, layout, plan)
-
-
-def model_dims(layout: Layout) -> ModelDims:
-    """The sizes of what a model is fed."""
-    schema = layout.schema
-    return ModelDims(dense=len(schema.dense), features=len(layout.fields), dim=layout.dim, tasks=len(schema.labels))

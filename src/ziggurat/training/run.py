@@ -31,6 +31,8 @@ from ziggurat.data.dataset import Dataset
 from ziggurat.training.experiment import Experiment, differing_keys, to_yaml
 
 RUN_VERSION = 1
+LADDER_FILE = "scale.json"
+"""In the folder of a ladder, which holds runs and is none."""
 
 _MAY_GROW = frozenset({"training.epochs", "training.max_steps"})
 """Keys that may differ when a run goes on: training longer is no other experiment."""
@@ -105,6 +107,10 @@ def open_run(folder: str | Path) -> Run:
     folder = Path(folder)
     path = folder / "config.yaml"
     if not path.is_file():
+        if (folder / LADDER_FILE).is_file():
+            runs = sorted(item.parent for item in folder.glob("rung-*/seed-*/config.yaml"))
+            one = f", as {runs[0]}" if runs else f", once `ziggurat scale` has begun one, as {folder}/rung-01/seed-0"
+            raise RunFolderError(f"{folder}: is a ladder, not a run", f"name one of its runs{one}")
         near = (
             sorted(item.parent.name for item in folder.parent.glob("*/config.yaml")) if folder.parent.is_dir() else []
         )
@@ -147,7 +153,8 @@ def create_or_resume(folder: Path, experiment: Experiment) -> Run:
     """
     if (folder / "config.yaml").is_file():
         run = open_run(folder)
-        _check_same(run, experiment)
+        check_config(run, experiment)
+        check_versions(run)
     run = Run(folder, experiment)
     # The environment is written first: a folder that has a config is complete.
     write_json(folder / "environment.json", environment(experiment.training.seed))
@@ -195,7 +202,12 @@ def environment(seed: int) -> dict[str, Any]:
     }
 
 
-def _check_same(run: Run, experiment: Experiment) -> None:
+def check_config(run: Run, experiment: Experiment) -> None:
+    """Refuse to go on with a run of another config than ``experiment``; the same trained longer is no other.
+
+    Raises:
+        RunFolderError: the differing keys.
+    """
     differences = [
         (key, old, new)
         for key, old, new in differing_keys(run.experiment.model_dump(mode="json"), experiment.model_dump(mode="json"))
@@ -207,7 +219,15 @@ def _check_same(run: Run, experiment: Experiment) -> None:
             f"{run.folder}: belongs to another config\n  {listed}",
             "name another folder with --run, or delete this one",
         )
-    there, here = _read_json(run.folder / "environment.json") or {}, environment(experiment.training.seed)
+
+
+def check_versions(run: Run) -> None:
+    """Refuse to go on with a run of other library versions than these.
+
+    Raises:
+        RunFolderError: the first that differs.
+    """
+    there, here = _read_json(run.folder / "environment.json") or {}, environment(run.experiment.training.seed)
     for key in ("ziggurat", "torch", "torchrec", "fbgemm"):
         if there.get(key) != here[key]:
             raise RunFolderError(

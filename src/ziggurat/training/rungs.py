@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
@@ -20,8 +21,11 @@ from ziggurat.models.build import build_model, ladder_of
 from ziggurat.training.experiment import Experiment
 from ziggurat.training.recommender import model_dims
 
+MOST = 128
+"""Rungs of a model's own ladder: long before, its widths are beyond any machine, and soon after beyond any float."""
 MAY_CHANGE = ("model", "embeddings", "optimizer", "training")
 """Sections that a rung may change; all rungs share the data."""
+WEIGHT_BYTES, GIB = 4, 2**30
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,12 +53,12 @@ class Rung:
 
 
 def grown_experiments(experiment: Experiment, count: int) -> list[Experiment]:
-    """The experiment with the models of its model's own ladder.
+    """The experiment with the models of its model's own ladder; of more than 128 rungs, the first 128.
 
     Raises:
         ConfigError: the model has none.
     """
-    return [experiment.model_copy(update={"model": model}) for model in ladder_of(experiment.model, count)]
+    return [experiment.model_copy(update={"model": model}) for model in ladder_of(experiment.model, min(count, MOST))]
 
 
 def listed_experiments(experiment: Experiment, path: Path) -> list[Experiment]:
@@ -87,9 +91,12 @@ def measured_rungs(experiments: list[Experiment], schema: Schema) -> list[Rung]:
     """The experiments with their sizes.
 
     Raises:
-        ConfigError: a rung costs no more than the one before it, or its model cannot work on this data.
+        ConfigError: a rung costs no more than the one before it, is too large for this machine, or its model cannot
+            work on this data.
     """
-    rungs = [Rung(number, each, size_of(each, schema)) for number, each in enumerate(experiments, 1)]
+    rungs: list[Rung] = []
+    for number, each in enumerate(experiments, 1):
+        rungs.append(Rung(number, each, _size_within_memory(number, each, schema)))
     for smaller, larger in pairwise(rungs):
         if larger.size.flops <= smaller.size.flops:
             raise ConfigError(
@@ -114,7 +121,31 @@ def size_of(experiment: Experiment, schema: Schema) -> Size:
     return Size(model.flops() + flops, model.parameter_count() + parameters, tables)
 
 
+def _size_within_memory(number: int, experiment: Experiment, schema: Schema) -> Size:
+    """The size of a rung; refused where its weights alone outgrow the machine's memory, or any."""
+    smaller = "begin with a smaller model, or list smaller sizes with --ladder FILE"
+    mend = f"ask for fewer rungs: --rungs {number - 1} at most; or {smaller}" if number > 3 else smaller
+    try:
+        size = size_of(experiment, schema)
+    except (RuntimeError, TypeError) as error:
+        if "verflow" not in str(error):
+            raise
+        raise ConfigError(f"rung {number} has layers of more weights than 64 bits can count", mend) from None
+    memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if WEIGHT_BYTES * size.dense_parameters > memory:
+        raise ConfigError(
+            f"rung {number} costs {size.flops:.3g} FLOPs per example and {size.dense_parameters:.3g} dense parameters: "
+            f"{WEIGHT_BYTES * size.dense_parameters / GIB:,.0f} GiB of weights, and this machine has "
+            f"{memory / GIB:,.0f} GiB of memory",
+            mend,
+        )
+    return size
+
+
 def _read(path: Path) -> list[Mapping[str, Any]]:
+    if not path.is_file():
+        what = "is a folder" if path.is_dir() else "no such file"
+        raise ConfigError(f"{path}: {what}", "name a YAML file with --ladder: a list of changes, one a rung")
     try:
         values = YAML(typ="safe").load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, YAMLError) as error:

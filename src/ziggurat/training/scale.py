@@ -1,7 +1,8 @@
 """A ladder of runs: every size of an experiment's model, with every seed, each an ordinary run folder.
 
 ``RUN/rung-02/seed-1`` resumes as any run does, and so the ladder does: what is finished is not trained again. All runs
-share one prepared dataset. After each run ``RUN/scale.json`` is written anew.
+share one prepared dataset. After each run ``RUN/scale.json`` is written anew. A run that diverges is noted, and the
+ladder goes on without it.
 """
 
 from __future__ import annotations
@@ -10,18 +11,19 @@ import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import get_args
 
 from ziggurat.core.engine import check_engine
-from ziggurat.core.errors import ConfigError, RunFolderError, ZigguratError
+from ziggurat.core.errors import ConfigError, DivergedError, RunFolderError, ZigguratError, shorten
 from ziggurat.core.files import LOCK_FILE, locked_folder
 from ziggurat.core.progress import Progress, Silent
 from ziggurat.data.dataset import Dataset
 from ziggurat.training.api import prepare, train
 from ziggurat.training.experiment import Experiment
-from ziggurat.training.journal import read_journal
-from ziggurat.training.run import Run, open_run
+from ziggurat.training.run import LADDER_FILE, Run
+from ziggurat.training.rung_runs import finished_runs, result_of, run_folder, with_seed
 from ziggurat.training.rungs import Rung, grown_experiments, listed_experiments, measured_rungs
-from ziggurat.training.scale_result import FEWEST_RUNGS, SCALE_FILE, Judged, RungResult, RunResult, ScaleResult
+from ziggurat.training.scale_result import FEWEST_RUNGS, DivergedRun, Judged, RungResult, RunResult, ScaleResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,11 +34,13 @@ class Scaled:
         folder: of the ladder.
         result: the runs that are finished.
         signal: what interrupted it, if anything; finished runs are kept and the one that was training is saved.
+        missing: how many runs it left to train.
     """
 
     folder: Path
     result: ScaleResult
     signal: signal.Signals | None
+    missing: int
 
 
 def scale(
@@ -64,129 +68,158 @@ def scale(
         progress: where to show it.
 
     Raises:
-        ConfigError: fewer than three rungs, a model without a ladder, rungs that do not grow, a split without rows.
-        RunFolderError: the folder holds something else, or runs of another config or dataset.
+        ConfigError: fewer than three rungs or one seed, a model without a ladder, rungs that do not grow or outgrow
+            the machine, a split without rows.
+        RunFolderError: the folder holds something else, or runs of another config or dataset; it is left as it was.
+        DivergedError: so many runs diverged that fewer than three rungs have a finished one.
         ZigguratError: as :func:`~ziggurat.training.api.train`, with the rung and seed it happened in.
     """
     check_engine()
+    _check_asked(None if ladder else rungs, seeds, split)
     experiment.check()
     progress = progress or Silent()
     place = Path("runs") / f"{experiment.name}-scale" if folder is None else Path(folder)
     experiments = listed_experiments(experiment, Path(ladder)) if ladder else grown_experiments(experiment, rungs)
     if len(experiments) < FEWEST_RUNGS:
-        raise ConfigError(
-            f"a power law has three constants, and the ladder has {len(experiments)} rungs",
-            "give three rungs or more: --rungs 5, or a longer --ladder FILE",
-        )
+        raise _too_few(len(experiments))
     _check_folder(place)
     dataset = prepare(experiment, prepared, progress)
     if not dataset.split(split).rows:
         raise ConfigError(f"the {split} split has no rows", "choose another --split, or give data.split a share")
     climbed = measured_rungs(experiments, dataset.schema)
     with locked_folder(place, "training a ladder"):
-        return _climb(place, climbed, seeds, split, dataset, progress)
+        return _Climb(place, climbed, seeds, split, dataset, progress).up()
 
 
-def _climb(
-    place: Path, rungs: Sequence[Rung], seeds: int, split: Judged, dataset: Dataset, progress: Progress
-) -> Scaled:
-    """Every rung with the first seed, then with the next: an early stop leaves a whole, if noisy, curve."""
-    done: dict[int, list[RunResult]] = {rung.number: [] for rung in rungs}
+class _Climb:
+    """A ladder under way: what is finished of it, and what diverged."""
 
-    def result() -> ScaleResult:
-        first = rungs[0].experiment
+    def __init__(
+        self, place: Path, rungs: Sequence[Rung], seeds: int, split: Judged, dataset: Dataset, progress: Progress
+    ) -> None:
+        self.place, self.rungs, self.seeds = place, rungs, seeds
+        self.split: Judged = split
+        self.dataset, self.progress = dataset, progress
+        first = {rung.number: rung.experiment.training.seed for rung in rungs}
+        self.asked = {number: range(seed, seed + seeds) for number, seed in first.items()}
+        self.runs: dict[int, dict[int, RunResult]] = {rung.number: {} for rung in rungs}
+        self.diverged: dict[int, dict[int, DivergedRun]] = {rung.number: {} for rung in rungs}
+        found = finished_runs(place, rungs, dataset, self.asked, progress)
+        by_number = {rung.number: rung for rung in rungs}
+        for (number, _), run in found.items():
+            self._keep(by_number[number], run)
+
+    def up(self) -> Scaled:
+        """Every rung with the first seed, then with the next: an early stop leaves a whole, if noisy, curve."""
+        for rung in self.rungs:
+            self.progress.note(
+                f"rung {rung.number} of {len(self.rungs)}: {rung.size.flops:,} FLOPs per example, "
+                f"{rung.size.dense_parameters:,} dense parameters"
+            )
+        self.result().save(self.place)
+        self.progress.start("ladder", len(self.rungs) * self.seeds, "runs")
+        for turn in range(self.seeds):
+            for rung in self.rungs:
+                stopped = self._step(rung, self.asked[rung.number][turn])
+                self.progress.advance(len(self.rungs) * self.seeds - self._missing())
+                if stopped is not None:
+                    self.progress.finish()
+                    return Scaled(self.place, self.result(), stopped, self._missing())
+        self.progress.finish()
+        result = self.result()
+        self._check_enough(result)
+        result.save(self.place, result.fit())
+        return Scaled(self.place, result, None, 0)
+
+    def result(self) -> ScaleResult:
+        first = self.rungs[0].experiment
         found = tuple(
-            RungResult(rung.number, rung.experiment.model.model_dump(mode="json"), rung.size, tuple(done[rung.number]))
-            for rung in rungs
+            RungResult(
+                rung.number,
+                rung.experiment.model.model_dump(mode="json"),
+                rung.size,
+                tuple(run for _, run in sorted(self.runs[rung.number].items())),
+                tuple(run for _, run in sorted(self.diverged[rung.number].items())),
+            )
+            for rung in self.rungs
         )
-        return ScaleResult(first.name, split, dataset.fingerprint, seeds, found, first.model_dump(mode="json"))
+        fingerprint = self.dataset.fingerprint
+        return ScaleResult(first.name, self.split, fingerprint, self.seeds, found, first.model_dump(mode="json"))
 
-    for rung in rungs:
-        progress.note(
-            f"rung {rung.number} of {len(rungs)}: {rung.size.flops:,} FLOPs per example, "
-            f"{rung.size.dense_parameters:,} dense parameters"
+    def _step(self, rung: Rung, seed: int) -> signal.Signals | None:
+        """Train one run, unless it is there, and keep what came of it; returns what stopped it."""
+        if seed in self.runs[rung.number] or seed in self.diverged[rung.number]:
+            return None
+        at, folder = f"rung {rung.number}, seed {seed}", run_folder(self.place, rung, seed)
+        try:
+            outcome = train(with_seed(rung, seed), folder, prepared=self.dataset.folder, progress=self.progress)
+        except DivergedError as error:
+            where = folder.relative_to(self.place).as_posix()
+            self.diverged[rung.number][seed] = DivergedRun(seed, where, error.problem)
+            self.progress.note(f"{at}: {error.problem}; the ladder goes on without it")
+            stopped = None
+        except ZigguratError as error:
+            raise type(error)(f"{at}: {error.problem}", error.mend) from None
+        else:
+            stopped = outcome.signal
+            if outcome.results is not None:
+                self._keep(rung, outcome.run)
+                self._tell(rung, seed)
+        self.result().save(self.place)
+        return stopped
+
+    def _keep(self, rung: Rung, run: Run) -> None:
+        rows = self.dataset.split("train").rows
+        kept = result_of(run, rung, rows, self.place, self.split)
+        if isinstance(kept, DivergedRun):
+            self.diverged[rung.number][kept.seed] = kept
+        else:
+            self.runs[rung.number][kept.seed] = kept
+
+    def _missing(self) -> int:
+        """How many of the runs that are asked for are neither finished nor known to diverge."""
+        known = {number: self.runs[number].keys() | self.diverged[number].keys() for number in self.asked}
+        return sum(seed not in known[number] for number, seeds in self.asked.items() for seed in seeds)
+
+    def _tell(self, rung: Rung, seed: int) -> None:
+        run = self.runs[rung.number].get(seed)
+        if run is None:
+            self.progress.note(f"rung {rung.number}, seed {seed}: {self.diverged[rung.number][seed].reason}")
+            return
+        loss = RungResult(rung.number, {}, rung.size, (run,)).mean(self.split, "log_loss")
+        self.progress.note(
+            f"rung {rung.number} of {len(self.rungs)}, seed {seed}: {rung.size.flops:,} FLOPs per example, "
+            f"log-loss {loss:.5f} on {self.split}, {run.seconds:,.1f} s"
         )
-    result().save(place)
-    progress.start("ladder", len(rungs) * seeds, "runs")
-    for turn in range(seeds):
-        for rung in rungs:
-            folder = place / f"rung-{rung.number:02d}" / f"seed-{rung.experiment.training.seed + turn}"
-            run, stopped, anew = _trained(_with_seed(rung, turn), folder, rung, dataset, progress)
-            if run is not None:
-                done[rung.number].append(_finished(run, rung, dataset.split("train").rows, place))
-                result().save(place)
-                progress.advance(sum(map(len, done.values())))
-                if anew:
-                    _tell(progress, rung, len(rungs), turn, seeds, done[rung.number][-1], split)
-            if stopped is not None:
-                progress.finish()
-                return Scaled(place, result(), stopped)
-    progress.finish()
-    final = result()
-    final.save(place, final.fit())
-    return Scaled(place, final, None)
+
+    def _check_enough(self, result: ScaleResult) -> None:
+        """Refuse to call a ladder done of which so much diverged that there is no law."""
+        if len(result.finished) >= FEWEST_RUNGS:
+            return
+        lost = [f"rung {rung.number}, seed {run.seed}: {run.reason}" for rung in result.rungs for run in rung.diverged]
+        raise DivergedError(
+            f"{len(result.finished)} of {len(result.rungs)} rungs have a finished run, a law needs {FEWEST_RUNGS}\n  "
+            + "\n  ".join(lost),
+            "give another --run with lower optimizer.lr and embeddings.optimizer.lr, or with training.clip_norm; the "
+            "same command tries the diverged runs again",
+        )
 
 
-def _with_seed(rung: Rung, turn: int) -> Experiment:
-    training = rung.experiment.training
-    return rung.experiment.model_copy(update={"training": training.model_copy(update={"seed": training.seed + turn})})
+def _check_asked(rungs: int | None, seeds: int, split: str) -> None:
+    """Refuse numbers that make no ladder; ``rungs`` is None where a file lists them."""
+    if rungs is not None and rungs < FEWEST_RUNGS:
+        raise _too_few(rungs)
+    if seeds < 1:
+        raise ConfigError(f"a rung is trained with one seed or more, received {seeds} seeds", "give --seeds 2")
+    if split not in get_args(Judged):
+        allowed = " or ".join(get_args(Judged))
+        raise ConfigError(f"a law is fitted on {allowed}, received split {shorten(split)}", f"choose {allowed}")
 
 
-def _trained(
-    experiment: Experiment, folder: Path, rung: Rung, dataset: Dataset, progress: Progress
-) -> tuple[Run | None, signal.Signals | None, bool]:
-    """The run if it is finished, what stopped it, and whether it was trained just now."""
-    if (folder / "results.json").is_file():
-        run = open_run(folder)
-        if run.experiment == experiment:
-            run.dataset(dataset.folder)
-            return run, None, False
-    try:
-        outcome = train(experiment, folder, prepared=dataset.folder, progress=progress)
-    except ZigguratError as error:
-        at = f"rung {rung.number}, seed {experiment.training.seed}"
-        raise type(error)(f"{at}: {error.problem}", error.mend) from None
-    return (None if outcome.results is None else outcome.run), outcome.signal, True
-
-
-def _finished(run: Run, rung: Rung, rows: int, place: Path) -> RunResult:
-    results = run.results
-    assert results is not None, run.folder
-    batch = run.experiment.training.batch_size
-    examples = examples_seen(results["steps"], rows, batch)
-    return RunResult(
-        seed=run.experiment.training.seed,
-        folder=run.folder.relative_to(place).as_posix(),
-        steps=results["steps"],
-        examples=examples,
-        training_flops=3 * rung.size.flops * examples,
-        seconds=round(_training_seconds(run, rows, batch), 3),
-        figures=results["figures"],
-    )
-
-
-def examples_seen(steps: int, rows: int, batch_size: int) -> int:
-    """Rows that ``steps`` steps train on, when the last step of each epoch takes what is left of ``rows``."""
-    epochs, rest = divmod(steps, -(-rows // batch_size))
-    return epochs * rows + rest * batch_size
-
-
-def _training_seconds(run: Run, rows: int, batch_size: int) -> float:
-    """From the journal, so that a run that was stopped and went on counts all its time; without evaluation."""
-    seconds, before = 0.0, 0
-    for record in read_journal(run.metrics_path):
-        if record["split"] == "train" and record["rows_per_s"]:
-            seen = examples_seen(record["step"], rows, batch_size)
-            seconds += (seen - before) / record["rows_per_s"]
-            before = seen
-    return seconds
-
-
-def _tell(progress: Progress, rung: Rung, rungs: int, turn: int, seeds: int, run: RunResult, split: Judged) -> None:
-    loss = RungResult(rung.number, {}, rung.size, (run,)).mean(split, "log_loss")
-    progress.note(
-        f"rung {rung.number} of {rungs}, seed {turn + 1} of {seeds}: {rung.size.flops:,} FLOPs per example, "
-        f"log-loss {loss:.5f} on {split}, {run.seconds:,.1f} s"
+def _too_few(rungs: int) -> ConfigError:
+    return ConfigError(
+        f"a power law has three constants, and the ladder has {rungs} rungs",
+        "give three rungs or more: --rungs 5, or a longer --ladder FILE",
     )
 
 
@@ -194,7 +227,7 @@ def _check_folder(folder: Path) -> None:
     """Refuse a folder that holds something else, before anything is written into it."""
     if folder.is_file():
         raise RunFolderError(f"{folder}: is a file", "name another folder with --run")
-    if not folder.is_dir() or (folder / SCALE_FILE).is_file():
+    if not folder.is_dir() or (folder / LADDER_FILE).is_file():
         return
     if any(item.name != LOCK_FILE and not item.name.startswith(".") for item in folder.iterdir()):
         kind = "is the folder of a single run" if (folder / "config.yaml").is_file() else "is not empty"

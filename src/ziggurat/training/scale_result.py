@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from ziggurat.core.errors import RunFolderError
 from ziggurat.core.files import write_json
 from ziggurat.metrics.power_law import PowerLawFit, fit_power_law
+from ziggurat.training.run import LADDER_FILE
 from ziggurat.training.rungs import Size
+from ziggurat.training.scale_json import FORMAT_VERSION, described, read_ladder, with_nan, without_nan
 
-SCALE_FILE = "scale.json"
-FORMAT_VERSION = 1
 FEWEST_RUNGS = 3
 """Of different sizes, for a law of three constants."""
+NARROW = 10.0
+"""Times between the smallest and the largest size below which a law says little about others."""
 
 Judged = Literal["test", "validation"]
 
@@ -46,13 +46,23 @@ class RunResult:
 
 
 @dataclass(frozen=True, slots=True)
+class DivergedRun:
+    """A run whose loss became no number; it counts for nothing, and the next call of ``scale`` tries it again."""
+
+    seed: int
+    folder: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class RungResult:
-    """A size, its model's config, and its finished runs."""
+    """A size, its model's config, its finished runs and those that diverged."""
 
     number: int
     model: Mapping[str, Any]
     size: Size
     runs: tuple[RunResult, ...]
+    diverged: tuple[DivergedRun, ...] = ()
 
     def mean(self, split: str, metric: str) -> float:
         """The mean of a figure over the seeds; of several tasks, over them as well. nan where there is none."""
@@ -72,7 +82,7 @@ class ScaleResult:
         name: of the experiment.
         split: on which the law is fitted.
         dataset: fingerprint of the prepared data.
-        seeds: how many each rung is to be trained with.
+        seeds: how many each rung was last asked to be trained with; a rung may have more runs, from before.
         rungs: by growing size.
         config: the experiment of the first rung, resolved.
     """
@@ -86,7 +96,15 @@ class ScaleResult:
 
     @property
     def model(self) -> str:
-        return str(self.config["model"]["name"])
+        """The model's name; of a ladder that changes it, all names from the first rung on."""
+        names = dict.fromkeys(str(rung.model["name"]) for rung in self.rungs if "name" in rung.model)
+        return " → ".join(names) or str(self.config["model"]["name"])
+
+    @property
+    def tasks(self) -> tuple[str, ...]:
+        """The tasks over which log-loss is a mean; none where there is but one."""
+        figures = {name: None for rung in self.rungs for run in rung.runs for name in run.figures.get(self.split, {})}
+        return tuple(name.removesuffix("/log_loss") for name in figures if _is_of_task(name, "log_loss"))
 
     @property
     def finished_runs(self) -> int:
@@ -109,10 +127,25 @@ class ScaleResult:
         losses = [rung.values(self.split, "log_loss") for rung in rungs]
         return fit_power_law([rung.size.flops for rung in rungs], losses, resamples=resamples)
 
+    @property
+    def caveats(self) -> tuple[str, ...]:
+        """What limits the law, a sentence each: runs that diverged, sizes that lie close together."""
+        said = [
+            f"Rung {rung.number}, seed {run.seed}, diverged and is left out: {run.reason}. A lower "
+            "optimizer.lr may mend it; --ladder FILE gives a rung its own."
+            for rung in self.rungs
+            for run in rung.diverged
+        ]
+        sizes = [rung.size.flops for rung in self.finished]
+        if len(sizes) >= FEWEST_RUNGS and max(sizes) < NARROW * min(sizes):
+            ratio = max(sizes) / min(sizes)
+            said.append(f"The largest size is only {ratio:.1f} times the smallest: the law says little beyond them.")
+        return tuple(said)
+
     def save(self, folder: Path, fit: PowerLawFit | None = None) -> None:
         """Write ``scale.json`` into ``folder``, whole or not at all."""
-        values = {"format_version": FORMAT_VERSION, **asdict(self), "fit": None if fit is None else _described(fit)}
-        write_json(folder / SCALE_FILE, _without_nan(values))
+        values = {"format_version": FORMAT_VERSION, **asdict(self), "fit": None if fit is None else described(fit)}
+        write_json(folder / LADDER_FILE, without_nan(values))
 
     @classmethod
     def load(cls, folder: str | Path) -> ScaleResult:
@@ -121,19 +154,7 @@ class ScaleResult:
         Raises:
             RunFolderError: there is none, or of another version.
         """
-        path = Path(folder) / SCALE_FILE
-        try:
-            values = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            mend = "train a ladder into it: `ziggurat scale exp.yaml --run FOLDER`"
-            raise RunFolderError(f"{folder}: no ladder ({SCALE_FILE} is missing)", mend) from None
-        except (OSError, ValueError) as error:
-            raise RunFolderError(f"{path}: cannot be read: {error}", "run `ziggurat scale` on it again") from None
-        version = values.pop("format_version", None)
-        if version != FORMAT_VERSION:
-            raise RunFolderError(
-                f"{path}: format {version!r}, this ziggurat reads {FORMAT_VERSION}", "run `ziggurat scale` on it again"
-            )
+        values = read_ladder(folder)
         values.pop("fit")
         rungs = tuple(_rung(rung) for rung in values.pop("rungs"))
         return cls(**values, rungs=rungs)
@@ -142,48 +163,19 @@ class ScaleResult:
 def _rung(values: dict[str, Any]) -> RungResult:
     runs: list[RunResult] = []
     for run in values["runs"]:
-        figures = _with_nan(run.pop("figures"))
+        figures = with_nan(run.pop("figures"))
         runs.append(RunResult(**run, figures=figures))
-    return RungResult(values["number"], values["model"], Size(**values["size"]), tuple(runs))
+    diverged = tuple(DivergedRun(**run) for run in values.get("diverged", ()))
+    return RungResult(values["number"], values["model"], Size(**values["size"]), tuple(runs), diverged)
 
 
 def _figure(figures: Mapping[str, float], metric: str) -> float:
     """The figure, or its mean over tasks."""
     if metric in figures:
         return figures[metric]
-    found = [value for name, value in figures.items() if name.count("/") == 1 and name.endswith(f"/{metric}")]
+    found = [value for name, value in figures.items() if _is_of_task(name, metric)]
     return sum(found) / len(found) if found else math.nan
 
 
-def _described(fit: PowerLawFit) -> dict[str, Any]:
-    constants: dict[str, Any] = {}
-    for name in ("floor", "scale", "exponent"):
-        low, high = fit.interval(name)
-        constants[name] = {"value": getattr(fit.law, name), "low": low, "high": high}
-    return {
-        **constants,
-        "r2_log": fit.r2_log,
-        "trend_p": fit.trend_p,
-        "resamples": len(fit.draws),
-        "visible": fit.visible,
-        "verdict": fit.verdict,
-    }
-
-
-def _without_nan(value: Any) -> Any:
-    match value:
-        case dict():
-            return {key: _without_nan(item) for key, item in value.items()}
-        case list() | tuple():
-            return [_without_nan(item) for item in value]
-        case float() if not math.isfinite(value):
-            return None
-        case _:
-            return value
-
-
-def _with_nan(figures: Mapping[str, Mapping[str, float | None]]) -> dict[str, dict[str, float]]:
-    return {
-        split: {name: math.nan if value is None else value for name, value in values.items()}
-        for split, values in figures.items()
-    }
+def _is_of_task(name: str, metric: str) -> bool:
+    return name.count("/") == 1 and name.endswith(f"/{metric}")

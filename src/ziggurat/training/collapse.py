@@ -1,0 +1,63 @@
+"""A model that has collapsed to a constant, and what in the config may have done it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from ziggurat.metrics.binary import BinaryMetrics
+from ziggurat.metrics.metric_set import MetricSet
+from ziggurat.training.experiment import Experiment
+
+SPREAD = 1e-3
+"""Logits that all lie this close together are one prediction: odds within a thousandth of each other."""
+
+NO_ORDER = 0.01
+"""How far from 0.5 the AUC of one prediction may lie: rows that are equal still differ in the last bits, by where in a
+batch they stand."""
+
+
+def collapsed_tasks(metrics: MetricSet, experiment: Experiment) -> list[str]:
+    """A sentence for every task that gets the same prediction in all rows.
+
+    Args:
+        metrics: of a trained model; a task whose rows hold one class only has no AUC and is passed over.
+        experiment: whose settings are named where they shrink weights.
+    """
+    sentences: list[str] = []
+    for task in metrics.tasks:
+        if _is_constant(metrics[task]):
+            which = f" for {task}" if len(metrics.tasks) > 1 else ""
+            figures = metrics[task].compute()
+            sentences.append(
+                f"The model predicts the same{which} for every row ({figures['mean_prediction']:.4f}, AUC "
+                f"{figures['auc']:.3f}): it has learnt nothing from the features. {_advice(experiment)}"
+            )
+    return sentences
+
+
+def _is_constant(metrics: BinaryMetrics) -> bool:
+    if not abs(metrics.compute()["auc"] - 0.5) <= NO_ORDER:  # nor where it is no number
+        return False
+    logits_K = metrics.histogram.logits
+    return bool(logits_K[-1] - logits_K[0] < SPREAD)
+
+
+def _advice(experiment: Experiment) -> str:
+    on = [f"{key}={value:g}" for key, value in _shrinking(experiment)]
+    if not on:
+        return "Train longer, or try other learning rates (optimizer.lr, embeddings.optimizer.lr) or a larger init_std."
+    return f"{' and '.join(on)} may have shrunk its weights to nothing: try less, or 0."
+
+
+def _shrinking(experiment: Experiment) -> Iterator[tuple[str, float]]:
+    """The settings that pull weights towards 0 and are on."""
+    embeddings = experiment.embeddings
+    sections = {"optimizer": experiment.optimizer, "embeddings.optimizer": embeddings.optimizer}
+    own = {f"embeddings.tables.{name}.optimizer": table.optimizer for name, table in embeddings.tables.items()}
+    if embeddings.l2:
+        yield "embeddings.l2", embeddings.l2
+    for place, section in (sections | own).items():
+        for key in ("weight_decay", "l2"):
+            value = getattr(section, key, 0.0)
+            if value:
+                yield f"{place}.{key}", value

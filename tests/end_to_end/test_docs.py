@@ -1,0 +1,85 @@
+"""The configs that the pages on models and training show: each one parses and builds, and no key is left out."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from pathlib import Path
+from typing import Any, get_args
+
+import pydantic
+import pytest
+from ruamel.yaml import YAML
+
+from ziggurat.core.config import parse_config
+from ziggurat.features.assemble import encoded_schema
+from ziggurat.interactions.attention_pooling import AttentionPooling
+from ziggurat.interactions.mlp import MLP
+from ziggurat.interactions.mmoe import MMoE
+from ziggurat.interactions.ple import PLE
+from ziggurat.interactions.sequence_transformer import SequenceTransformer
+from ziggurat.interactions.shared_bottom import SharedBottom
+from ziggurat.interactions.target_attention import TargetAttention
+from ziggurat.models.build import ModelConfig, build_model
+from ziggurat.optim.schedule import Plateau, WarmupCosine, WarmupLinear
+from ziggurat.training.config import EarlyStopping, TrainingConfig
+from ziggurat.training.experiment import Experiment
+from ziggurat.training.recommender import model_dims
+
+DOCS = Path(__file__).resolve().parents[2] / "docs"
+FEATURES: dict[str, dict[str, Any]] = {
+    "user": {"name": "user", "kind": "categorical"},
+    "item": {"name": "item", "kind": "categorical", "type": "integer"},
+    "history": {"name": "history", "kind": "sequence", "type": "integer", "table": "item"},
+    "age": {"name": "age", "kind": "numeric"},
+}
+BASE: dict[str, Any] = {
+    "name": "docs",
+    "data": {"source": {"name": "csv", "files": ["log.csv"]}, "labels": [{"name": "click"}, {"name": "buy"}]},
+    "embeddings": {"dim": 8},
+}
+
+
+def snippets(page: str) -> list[str]:
+    """The indented blocks and the inline code of a page that set a section of an experiment."""
+    text = (DOCS / page).read_text(encoding="utf-8")
+    blocks = re.findall(r"(?:(?<=\n\n)|\A)((?:    .*\n)+(?:\n(?:    .*\n)+)*)", text)
+    apart = [re.sub(r"(?m)^    ", "", part) for block in blocks for part in re.split(r"\n\n(?=    \w)", block)]
+    inline = re.findall(r"`(\w+: \{.*?\})`", text)
+    return [found for found in [*apart, *inline] if re.match(r"\w+", found)[0] in Experiment.model_fields]  # type: ignore[index]
+
+
+SNIPPETS = [(page, text) for page in ("models.md", "training.md") for text in snippets(page)]
+
+
+@pytest.mark.parametrize(("page", "text"), SNIPPETS, ids=[f"{page}-{n}" for n, (page, _) in enumerate(SNIPPETS)])
+def test_every_config_parses_and_builds(page: str, text: str) -> None:
+    values = YAML(typ="safe").load(text)
+    features = {**FEATURES, **{feature["name"]: feature for feature in values.pop("features", [])}}
+    experiment = parse_config(Experiment, {**BASE, **values, "features": list(features.values())})
+    experiment.check()
+    schema = encoded_schema(experiment.features, experiment.data.targets, defaultdict(lambda: 4))
+    model = build_model(experiment.model, model_dims(experiment.layout(schema)))
+    assert model.parameter_count() > 0, page
+
+
+@pytest.mark.parametrize(
+    ("page", "config"),
+    [
+        *(("training.md", config) for config in (TrainingConfig, EarlyStopping)),
+        *(("training.md", schedule.Config) for schedule in (WarmupCosine, WarmupLinear, Plateau)),
+        *(("models.md", head.Config) for head in (SharedBottom, MMoE, PLE, MLP)),
+        *(("models.md", encoder.Config) for encoder in (AttentionPooling, TargetAttention, SequenceTransformer)),
+    ],
+    ids=lambda value: getattr(value, "__qualname__", value),
+)
+def test_every_key_has_an_example(page: str, config: type[pydantic.BaseModel]) -> None:
+    shown = "\n".join(text for found, text in SNIPPETS if found == page)
+    assert [key for key in config.model_fields if not re.search(rf"\b{key}:", shown)] == []
+
+
+def test_the_page_says_which_models_take_a_head() -> None:
+    listed = re.search(r"`head` is a key of (.*?);", (DOCS / "models.md").read_text(encoding="utf-8"))
+    assert listed is not None
+    models = get_args(get_args(ModelConfig)[0])
+    assert set(re.findall(r"`(\w+)`", listed[1])) == {kind().name for kind in models if "head" in kind.model_fields}

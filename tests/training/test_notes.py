@@ -1,0 +1,119 @@
+"""What a run tells its user in plain words: a model that has become a constant, a warm-up that never ends."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.training.conftest import MakeExperiment
+from ziggurat.core.progress import Silent
+from ziggurat.metrics.metric_set import MetricSet
+from ziggurat.report.gather import report_run
+from ziggurat.training import api
+from ziggurat.training.collapse import collapsed_tasks
+
+
+class Notes(Silent):
+    """A progress that keeps the notes of training, not those of preparation."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, message: str) -> None:
+        if not message.startswith("missing numbers"):
+            self.notes.append(message)
+
+
+def measured(columns: dict[str, list[float]], labels: list[float]) -> MetricSet:
+    """Figures of one row per label; the columns hold each task's logits."""
+    metrics = MetricSet(tuple(columns))
+    metrics.update(np.array(list(columns.values()), np.float32).T, np.array([labels] * len(columns), np.float32).T)
+    return metrics
+
+
+@pytest.mark.parametrize(
+    ("logits", "labels", "collapsed"),
+    [
+        ([0.5, 0.5, 0.5, 0.5], [0, 1, 0, 1], True),
+        ([-1000.0] * 4, [0, 1, 0, 1], True),
+        ([0.5, 0.5, 0.5001, 0.5001], [0, 1, 0, 1], True),
+        ([0.5, 0.5, 0.5001, 0.5001], [0, 0, 0, 1], False),  # little, and in the right order
+        ([-1.0, -1.0, 1.0, 1.0], [0, 1, 0, 1], False),  # AUC 0.5, but it does tell rows apart
+        ([0.5, 0.5, 0.5, 0.5], [1, 1, 1, 1], False),  # one class: no AUC
+    ],
+)
+def test_a_constant_is_told_from_a_bad_model(
+    make_experiment: MakeExperiment, logits: list[float], labels: list[float], collapsed: bool
+) -> None:
+    assert bool(collapsed_tasks(measured({"click": logits}, labels), make_experiment())) == collapsed
+
+
+def test_the_task_and_the_settings_that_shrink_weights_are_named(make_experiment: MakeExperiment) -> None:
+    metrics = measured({"click": [0.0, 1.0], "buy": [0.0, 0.0]}, [0, 1])
+    (plain,) = collapsed_tasks(metrics, make_experiment())
+    assert plain == (
+        "The model predicts the same for buy for every row (0.5000, AUC 0.500): it has learnt nothing from the "
+        "features. Train longer, or try other learning rates (optimizer.lr, embeddings.optimizer.lr) or a larger "
+        "init_std."
+    )
+    experiment = make_experiment(
+        embeddings__l2=0.05,
+        embeddings__optimizer={"name": "adam", "lr": 0.1, "rows": "all", "l2": 0.25},
+        embeddings__tables={"user": {"optimizer": {"name": "adam", "lr": 0.1, "weight_decay": 3}}, "item": {"dim": 4}},
+        optimizer={"name": "adamw", "weight_decay": 0.5},
+    )
+    (shrunk,) = collapsed_tasks(metrics, experiment)
+    assert shrunk.endswith(
+        "embeddings.l2=0.05 and optimizer.weight_decay=0.5 and embeddings.optimizer.l2=0.25 and "
+        "embeddings.tables.user.optimizer.weight_decay=3 may have shrunk its weights to nothing: try less, or 0."
+    )
+
+
+# Vectors that begin at 0 stay there: the gradient of a product of two is the other one.
+STUCK: dict[str, Any] = {
+    "model": {"name": "dlrm"},
+    "features": [{"name": "user", "kind": "categorical"}, {"name": "item", "kind": "categorical"}],
+    "embeddings__init_std": 0.0,
+    "embeddings__l2": 0.05,
+    "training__max_steps": 4,
+}
+
+
+def test_a_run_that_ends_as_a_constant_says_so_and_so_does_its_report(make_experiment: MakeExperiment) -> None:
+    progress = Notes()
+    outcome = api.train(make_experiment(**STUCK), "stuck", progress=progress)
+    assert outcome.results is not None
+    assert outcome.results["figures"]["validation"]["auc"] == pytest.approx(0.5, abs=0.01)
+    (note,) = progress.notes
+    assert note.startswith("The model predicts the same for every row (0.")
+    assert note.endswith("embeddings.l2=0.05 may have shrunk its weights to nothing: try less, or 0.")
+    assert note in report_run("stuck", baselines=False).read_text(encoding="utf-8")
+    progress = Notes()
+    api.train(make_experiment(**{**STUCK, "embeddings__init_std": 0.1}), "free", progress=progress)
+    assert progress.notes == []
+    assert "predicts the same" not in report_run("free", baselines=False).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(("name", "steps", "noted"), [("warmup_cosine", 5, True), ("warmup_linear", 4, False)])
+def test_a_warm_up_longer_than_the_run_is_noted(
+    make_experiment: MakeExperiment, name: str, steps: int, noted: bool
+) -> None:
+    progress = Notes()
+    schedule = {"name": name, "warmup_steps": steps}
+    api.train(make_experiment(training__schedule=schedule, training__max_steps=4), "run", progress=progress)
+    sentence = (
+        "training.schedule: the warm-up of 5 steps is longer than the 4 of this run: the learning rates never reach "
+        "their full value"
+    )
+    assert progress.notes == [sentence] * noted
+
+
+def test_one_of_several_tasks_decides_which_checkpoint_is_best(make_experiment: MakeExperiment) -> None:
+    experiment = make_experiment(data__labels=[{"name": "click"}, {"name": "buy"}], training__monitor="buy/auc")
+    outcome = api.train(experiment, "run")
+    assert outcome.results is not None
+    best = outcome.run.checkpoints.best()
+    assert best is not None
+    assert (best["metric"], best["value"]) == ("buy/auc", outcome.results["figures"]["validation"]["buy/auc"])
