@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
+from itertools import groupby
 from typing import Any, Literal
 
 from ziggurat.core.errors import ConfigError
+from ziggurat.core.tables import TableSpec
 
 PLAN_VERSION = 2
 
@@ -33,6 +35,27 @@ class Placement:
 
 
 @dataclass(frozen=True, slots=True)
+class Span:
+    """``size`` rows or columns from ``first`` on."""
+
+    first: int
+    size: int
+
+    @property
+    def slice(self) -> slice:
+        return slice(self.first, self.first + self.size)
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """A part of a table, and the rank that holds it."""
+
+    rank: int
+    rows: Span
+    columns: Span
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """Table name -> placement, for a world of a fixed shape.
 
@@ -54,6 +77,30 @@ class Plan:
     def placed(self, table: str, sharding: Sharding, ranks: Iterable[int]) -> Plan:
         """This plan with one table placed anew."""
         return Plan(self.world_size, {**self.placements, table: Placement(sharding, tuple(ranks))}, self.local_size)
+
+    def shards(self, table: TableSpec) -> tuple[Shard, ...]:
+        """What of ``table`` lies where, in shard order. Ranges of rows are ``ceil(rows / ranks)`` long but for the
+        last, as TorchRec's kernels have them."""
+        placement = self.placements[table.name]
+        ranks, whole = placement.ranks, Span(0, table.dim)
+        match placement.sharding:
+            case "table_wise" | "data_parallel":
+                return tuple(Shard(rank, Span(0, table.rows), whole) for rank in ranks)
+            case "row_wise" | "table_row_wise":
+                return tuple(
+                    Shard(r, rows, whole) for r, rows in zip(ranks, _ranges(table.rows, len(ranks)), strict=True)
+                )
+            case "column_wise":
+                spans = _ranges(table.dim, len(ranks))
+                every = Span(0, table.rows)
+                return tuple(Shard(rank, every, columns) for rank, columns in zip(ranks, spans, strict=True))
+            case "grid":
+                hosts = [tuple(group) for _, group in groupby(ranks, self.host)]
+                return tuple(
+                    Shard(rank, rows, columns)
+                    for host, columns in zip(hosts, _ranges(table.dim, len(hosts)), strict=True)
+                    for rank, rows in zip(host, _ranges(table.rows, len(host)), strict=True)
+                )
 
     def host(self, rank: int) -> int:
         """The host that a rank is on."""
@@ -82,3 +129,9 @@ class Plan:
             name: Placement(item["sharding"], tuple(item["ranks"])) for name, item in values["placements"].items()
         }
         return cls(int(values["world_size"]), placements, int(values["local_size"]))
+
+
+def _ranges(total: int, parts: int) -> list[Span]:
+    """Contiguous spans of ``ceil(total / parts)``; the last ones may be shorter, or empty."""
+    size = -(-total // parts)
+    return [Span(min(part * size, total), min(size, max(0, total - part * size))) for part in range(parts)]

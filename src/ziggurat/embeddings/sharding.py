@@ -14,23 +14,25 @@ from torch import Tensor, nn
 from torch.distributed.optim import (
     _apply_optimizer_in_backward as apply_optimizer_in_backward,  # pyright: ignore[reportPrivateUsage] - TorchRec's documented hook has no other name
 )
+from torchrec.distributed.embedding_types import EmbeddingComputeKernel
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
 from torchrec.distributed.model_parallel import DistributedModelParallel
-from torchrec.distributed.sharding_plan import (
-    ParameterShardingGenerator,
-    column_wise,
-    construct_module_sharding_plan,
-    grid_shard,
-    row_wise,
-    table_row_wise,
-    table_wise,
+from torchrec.distributed.sharding_plan import placement as placed_on
+from torchrec.distributed.types import (
+    EmbeddingModuleShardingPlan,
+    EnumerableShardingSpec,
+    ParameterSharding,
+    ShardedTensor,
+    ShardingEnv,
+    ShardingPlan,
+    ShardingType,
+    ShardMetadata,
 )
-from torchrec.distributed.types import ShardedTensor, ShardingEnv, ShardingPlan
 from torchrec.modules.embedding_configs import EmbeddingBagConfig, PoolingType
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 
-from ziggurat.core.plan import Placement, Plan
+from ziggurat.core.plan import Plan
 from ziggurat.core.tables import TableSpec
 from ziggurat.optim.rows import fused_optimizer
 
@@ -54,14 +56,8 @@ class ShardedTables(nn.Module):
             kind, settings = fused_optimizer(spec.optimizer, device.type, spec.name)
             apply_optimizer_in_backward(kind, [collection.embedding_bags[inner_name(spec.name)].weight], settings)
         sharder = EmbeddingBagCollectionSharder(fused_params={"bounds_check_mode": BoundsCheckMode.FATAL})
-        placements = {inner_name(spec.name): _generator(plan, plan.placements[spec.name]) for spec in tables}
-        module_plan = construct_module_sharding_plan(
-            collection,
-            per_param_sharding=placements,
-            sharder=cast("Any", sharder),
-            local_size=plan.local_size,
-            world_size=world_size,
-            device_type=device.type,
+        module_plan = EmbeddingModuleShardingPlan(
+            {inner_name(spec.name): _sharding(plan, spec, device) for spec in tables}
         )
         assert dist.group.WORLD is not None
         self._parallel = DistributedModelParallel(
@@ -103,23 +99,32 @@ class ShardedTables(nn.Module):
         return cast("list[dict[str, Any]]", list(self._parallel.fused_optimizer.param_groups))
 
 
-def _generator(plan: Plan, placement: Placement) -> ParameterShardingGenerator:
-    """What TorchRec calls the same placement."""
-    ranks = placement.ranks
-    hosts = list(dict.fromkeys(plan.host(rank) for rank in ranks))
-    match placement.sharding:
-        case "table_wise":
-            return table_wise(rank=ranks[0])
-        case "row_wise":
-            return row_wise()
-        case "column_wise":
-            return column_wise(ranks=list(ranks))
-        case "table_row_wise":
-            return table_row_wise(host_index=hosts[0])
-        case "grid":
-            return grid_shard(host_indexes=hosts)
-        case "data_parallel":
-            raise AssertionError("replicated tables are not TorchRec's")
+_TYPES = {
+    "table_wise": ShardingType.TABLE_WISE,
+    "row_wise": ShardingType.ROW_WISE,
+    "column_wise": ShardingType.COLUMN_WISE,
+    "table_row_wise": ShardingType.TABLE_ROW_WISE,
+    "grid": ShardingType.GRID_SHARD,
+}
+
+
+def _sharding(plan: Plan, spec: TableSpec, device: torch.device) -> ParameterSharding:
+    """What TorchRec calls a table's placement. Not from its own generators: those refuse narrow columns."""
+    shards = plan.shards(spec)
+    metadata = [
+        ShardMetadata(
+            shard_sizes=[shard.rows.size, shard.columns.size],
+            shard_offsets=[shard.rows.first, shard.columns.first],
+            placement=placed_on(device.type, shard.rank, plan.local_size),
+        )
+        for shard in shards
+    ]
+    return ParameterSharding(
+        sharding_type=_TYPES[plan.placements[spec.name].sharding].value,
+        compute_kernel=EmbeddingComputeKernel.FUSED.value,
+        ranks=[shard.rank for shard in shards],
+        sharding_spec=EnumerableShardingSpec(metadata),
+    )
 
 
 def inner_name(table: str) -> str:
