@@ -61,6 +61,7 @@ def trained(rank: int, plan: Plan, optimizer: dict[str, Any]) -> dict[str, Any]:
         fields = emb_BFD.detach().clone() if fields is None else fields
         loss = (emb_BFD * emb_BFD.detach().sin() + emb_BFD * target_FD).sum() / BATCH
         (loss * plan.world_size).backward()  # every exchange divides gradients by the ranks
+        lookup.exchange()
     shards = {
         (table, row, column): weight.clone()
         for table, weight, row, column in lookup._weights()  # pyright: ignore[reportPrivateUsage]
@@ -83,6 +84,9 @@ TWO: dict[str, Plan] = {
     "column_wise": plan_of(
         2, 2, user=("column_wise", (0, 1)), item=("column_wise", (1, 0)), tags=("column_wise", (0, 1))
     ),
+    "data_parallel": plan_of(
+        2, 2, user=("data_parallel", (0, 1)), item=("data_parallel", (0, 1)), tags=("table_wise", (1,))
+    ),
     "mixed": plan_of(2, 2, user=("row_wise", (0, 1)), item=("column_wise", (1, 0)), tags=("table_wise", (0,))),
 }
 FOUR: dict[str, Plan] = {
@@ -94,7 +98,7 @@ FOUR: dict[str, Plan] = {
         4, 2, user=("grid", (0, 1, 2, 3)), item=("row_wise", (0, 1, 2, 3)), tags=("table_row_wise", (2, 3))
     ),
 }
-OPTIMIZERS = [{"name": "sgd", "lr": 0.1}, {"name": "rowwise_adagrad", "lr": 0.1}]
+OPTIMIZERS = [{"name": "sgd", "lr": 0.1}, {"name": "adagrad", "lr": 0.1}, {"name": "rowwise_adagrad", "lr": 0.1}]
 
 
 def check(plan: Plan, optimizer: dict[str, Any]) -> None:
@@ -111,7 +115,9 @@ def check(plan: Plan, optimizer: dict[str, Any]) -> None:
             rows, columns = slice(row, row + weight.shape[0]), slice(column, column + weight.shape[1])
             torch.testing.assert_close(weight, whole[table][rows, columns], rtol=0, atol=1e-6)
             seen[table][rows, columns] += 1
-    assert all(bool((count == 1).all()) for count in seen.values())  # every number on exactly one rank
+    for table, count in seen.items():  # every number on exactly one rank, or on every
+        copies = plan.world_size if plan.placements[table].sharding == "data_parallel" else 1
+        assert bool((count == copies).all()), (table, count)
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda each: each["name"])

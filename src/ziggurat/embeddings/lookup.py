@@ -20,15 +20,15 @@ from ziggurat.embeddings.fields import Fields
 from ziggurat.embeddings.initial import fill_initial
 from ziggurat.embeddings.layout import Layout
 from ziggurat.embeddings.positions import split_positions
-from ziggurat.embeddings.row_adam import RowAdamTable, is_own_adam
+from ziggurat.embeddings.replicated import ReplicatedTable, is_replicated
 from ziggurat.embeddings.sharding import ShardedTables
 
 
 class EmbeddingLookup(nn.Module):
     """emb_BFD of a batch; rows are updated by their own optimizers while the backward pass runs.
 
-    Tables live in TorchRec's DistributedModelParallel, placed by ``plan``. Adam on the CPU or on all rows is the
-    exception: FBGEMM has no kernel for it, so those tables are :class:`RowAdamTable`, for a world of one.
+    Tables live in TorchRec's DistributedModelParallel, placed by ``plan``. Those that the plan replicates, and those
+    whose Adam FBGEMM has no kernel for (on the CPU, or on all rows), are :class:`ReplicatedTable`.
 
     Args:
         layout: the tables, and what becomes of their rows.
@@ -40,10 +40,10 @@ class EmbeddingLookup(nn.Module):
     def __init__(self, layout: Layout, plan: Plan, device: torch.device, seed: int) -> None:
         super().__init__()
         self.layout, tables = layout, layout.tables
-        row_adam = [spec for spec in tables if is_own_adam(spec, device)]
-        fused = [spec for spec in tables if spec not in row_adam]
+        replicated = [spec for spec in tables if is_replicated(spec, device, plan.placements[spec.name].sharding)]
+        fused = [spec for spec in tables if spec not in replicated]
         self.sharded = ShardedTables(fused, plan, device) if fused else None
-        self.row_adam = nn.ModuleList([RowAdamTable(spec) for spec in row_adam]).to(device)
+        self.replicated = nn.ModuleList([ReplicatedTable(spec) for spec in replicated]).to(device)
         self.fields = Fields(layout).to(device)
         self._table_of = layout.table_of
         self._feature_of = {key: f for f, spec in self._table_of.items() for key in spec.keys_of(f)}
@@ -72,11 +72,18 @@ class EmbeddingLookup(nn.Module):
             self._explain_out_of_range(ids)
             raise
 
+    def exchange(self) -> None:
+        """Behind each backward pass: where there are several ranks, what they have to tell each other of the tables
+        that all of them hold."""
+        if dist.get_world_size() > 1:
+            for table in self._replicated():
+                table.exchange()
+
     def scale_learning_rates(self, multiplier: float) -> None:
         """Set every table's learning rate to ``multiplier`` times its configured one."""
         if self.sharded is not None:
             self.sharded.scale_learning_rates(multiplier)
-        for table in self._row_adam():
+        for table in self._replicated():
             table.lr = float(table.spec.optimizer["lr"]) * multiplier
 
     def weights(self) -> dict[str, Tensor]:
@@ -88,10 +95,8 @@ class EmbeddingLookup(nn.Module):
         states: dict[str, Tensor] = {}
         if self.sharded is not None:
             states.update({f"{table}/{name}": tensor for table, name, tensor in self.sharded.optimizer_shards()})
-        for table in self._row_adam():
-            name = table.spec.name
-            states.update({f"{name}/exp_avg": table.exp_avg_RD, f"{name}/exp_avg_sq": table.exp_avg_sq_RD})
-            states[f"{name}/steps"] = table.steps
+        for table in self._replicated():
+            states.update({f"{table.spec.name}/{name}": state for name, state in table.state().items()})
         return states
 
     def _ids(self, batch: Batch) -> tuple[KeyedJaggedTensor | None, dict[str, Tensor]]:
@@ -106,11 +111,11 @@ class EmbeddingLookup(nn.Module):
         rows: dict[str, Tensor] = {}
         if self.sharded is not None:
             keyed = self.sharded(ids)
-            if not self.row_adam and self.layout.direct:
+            if not self.replicated and self.layout.direct:
                 return self._direct(keyed, size)
             rows.update(self._sharded_rows(keyed))
-        for table in self._row_adam():
-            rows.update(_row_adam_rows(table, ids, size))
+        for table in self._replicated():
+            rows.update(_replicated_rows(table, ids, size))
         return self.fields(rows, masks)
 
     def _direct(self, keyed: KeyedTensor, size: int) -> Tensor:
@@ -135,15 +140,15 @@ class EmbeddingLookup(nn.Module):
             for (feature, count), block in zip(runs, blocks, strict=True)
         }
 
-    def _row_adam(self) -> Iterator[RowAdamTable]:
-        for table in self.row_adam:
-            assert isinstance(table, RowAdamTable)
+    def _replicated(self) -> Iterator[ReplicatedTable]:
+        for table in self.replicated:
+            assert isinstance(table, ReplicatedTable)
             yield table
 
     def _weights(self) -> Iterator[tuple[str, Tensor, int, int]]:
         if self.sharded is not None:
             yield from self.sharded.weight_shards()
-        for table in self._row_adam():
+        for table in self._replicated():
             yield table.spec.name, table.weight_RD, 0, 0
 
     def _explain_out_of_range(self, ids: KeyedJaggedTensor) -> None:
@@ -160,7 +165,7 @@ class EmbeddingLookup(nn.Module):
                 ) from None
 
 
-def _row_adam_rows(table: RowAdamTable, ids: KeyedJaggedTensor, size: int) -> dict[str, Tensor]:
+def _replicated_rows(table: ReplicatedTable, ids: KeyedJaggedTensor, size: int) -> dict[str, Tensor]:
     """The table's features looked up together, so that a row they share is updated once; shaped as the others are."""
     jagged, spec = ids.to_dict(), table.spec
     parts = [jagged[key] for key in spec.keys]
