@@ -20,8 +20,8 @@ class Target:
         return value >= self.bound if self.direction == "at least" else value <= self.bound
 
     def margin(self, value: float) -> float:
-        """How far above 1 the figure clears its target; below 1 it falls short. A bound of 0 has no multiples: there the
-        distance counts."""
+        """How far above 1 the figure clears its target; below 1 it falls short. A bound of 0 has no multiples, so there
+        the distance counts."""
         if self.bound == 0:
             return 1 + value if self.direction == "at least" else 1 - value
         return value / self.bound if self.direction == "at least" else self.bound / value
