@@ -20,7 +20,10 @@ class Target:
         return value >= self.bound if self.direction == "at least" else value <= self.bound
 
     def margin(self, value: float) -> float:
-        """How far above 1 the figure clears its target; below 1 it falls short."""
+        """How far above 1 the figure clears its target; below 1 it falls short. A bound of 0 has no multiples, so there
+        the distance counts."""
+        if self.bound == 0:
+            return 1 + value if self.direction == "at least" else 1 - value
         return value / self.bound if self.direction == "at least" else self.bound / value
 
     def text(self, unit: str) -> str:

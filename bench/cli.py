@@ -17,6 +17,9 @@ from ziggurat.core.errors import ZigguratError
 
 ROOT = Path(__file__).resolve().parents[1]
 
+_CHANGED_SHOWN = 4
+"""Files that `status` names of each stale result."""
+
 
 def main(
     arguments: Sequence[str] | None = None, benchmarks: Mapping[str, Benchmark] = BENCHMARKS, root: Path = ROOT
@@ -108,5 +111,7 @@ def _status(benchmarks: Mapping[str, Benchmark], root: Path, as_json: bool) -> i
     print(markdown(rows))
     for status in found:
         if status.changed:
-            print(f"{status.name}: changed since: {', '.join(status.changed)}")
+            shown = ", ".join(status.changed[:_CHANGED_SHOWN])
+            more = len(status.changed) - _CHANGED_SHOWN
+            print(f"{status.name}: changed since: {shown}" + (f" and {more} more (--json has all)" if more > 0 else ""))
     return 0

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,19 +24,26 @@ def picture_path(root: Path, name: str) -> Path:
     return root / "docs" / "benchmarks" / f"{name}.svg"
 
 
+@contextlib.contextmanager
+def _canvas(path: Path, width: float, height: float) -> Generator[Canvas]:
+    """An empty picture of so many inches; what was drawn on it is written to ``path``, the same bytes for the same."""
+    with mpl.rc_context({"svg.hashsalt": "ziggurat", "font.size": 9}):
+        canvas = Canvas(figsize=(width, height), layout="constrained", facecolor="white")
+        yield canvas
+        with atomic_file(path) as temporary:
+            canvas.savefig(temporary, format="svg", metadata={"Date": None})
+
+
 def draw(path: Path, figures: Sequence[Mapping[str, Any]]) -> None:
     """Bars of the medians, a panel a unit; a line spans the middle half of the rounds. Same figures, same bytes."""
     panels: dict[str, list[Mapping[str, Any]]] = {}
     for figure in figures:
         panels.setdefault(str(figure["unit"]), []).append(figure)
     heights = [len(rows) + 1.5 for rows in panels.values()]
-    with mpl.rc_context({"svg.hashsalt": "ziggurat", "font.size": 9}):
-        canvas = Canvas(figsize=(7.5, _ROW_INCHES * sum(heights)), layout="constrained", facecolor="white")
+    with _canvas(path, 7.5, _ROW_INCHES * sum(heights)) as canvas:
         axes: Any = canvas.subplots(len(panels), 1, squeeze=False, height_ratios=heights)
         for panel, (unit, rows) in zip(axes[:, 0], panels.items(), strict=True):
             _panel(panel, unit, rows)
-        with atomic_file(path) as temporary:
-            canvas.savefig(temporary, format="svg", metadata={"Date": None})
 
 
 def draw_board(path: Path, figures: Sequence[Mapping[str, Any]]) -> None:
@@ -45,15 +53,10 @@ def draw_board(path: Path, figures: Sequence[Mapping[str, Any]]) -> None:
         if "mean" in figure:
             panels.setdefault(str(figure["name"]).partition(".")[2], []).append(figure)
     models = max(len(rows) for rows in panels.values())
-    with mpl.rc_context({"svg.hashsalt": "ziggurat", "font.size": 9}):
-        canvas = Canvas(
-            figsize=(3.2 * len(panels) + 1.5, _ROW_INCHES * (models + 2)), layout="constrained", facecolor="white"
-        )
+    with _canvas(path, 3.2 * len(panels) + 1.5, _ROW_INCHES * (models + 2)) as canvas:
         axes: Any = canvas.subplots(1, len(panels), squeeze=False)
         for place, (panel, (name, rows)) in enumerate(zip(axes[0], panels.items(), strict=True)):
             _board_panel(panel, name, rows, named=place == 0)
-        with atomic_file(path) as temporary:
-            canvas.savefig(temporary, format="svg", metadata={"Date": None})
 
 
 def draw_laws(path: Path, figures: Sequence[Mapping[str, Any]]) -> None:
@@ -64,8 +67,7 @@ def draw_laws(path: Path, figures: Sequence[Mapping[str, Any]]) -> None:
         model, at, _ = str(figure["name"]).partition("@")
         if at:
             curves.setdefault(model, []).append(figure)
-    with mpl.rc_context({"svg.hashsalt": "ziggurat", "font.size": 9}):
-        canvas = Canvas(figsize=(7.5, 4.5), layout="constrained", facecolor="white")
+    with _canvas(path, 7.5, 4.5) as canvas:
         panel: Any = canvas.subplots()
         for colour, (model, points) in zip(_CURVES, curves.items(), strict=False):
             _curve(panel, model, points, colour)
@@ -76,8 +78,6 @@ def draw_laws(path: Path, figures: Sequence[Mapping[str, Any]]) -> None:
         panel.set_axisbelow(True)
         panel.spines[["top", "right"]].set_visible(False)
         panel.legend(frameon=False)
-        with atomic_file(path) as temporary:
-            canvas.savefig(temporary, format="svg", metadata={"Date": None})
 
 
 def _curve(panel: Any, model: str, points: Sequence[Mapping[str, Any]], colour: str) -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from bench import provenance
 from bench.quality.board import ROOT, Entry, load_board
-from bench.quality.trials import Trial, prepared, run_trials
+from bench.quality.trials import Trial, judged, prepared, run_trials
 from ziggurat.core.errors import ConfigError, ZigguratError
 from ziggurat.core.files import atomic_file
 
@@ -83,11 +83,6 @@ def _search(board: str, model: str, data: Path, numbers: range) -> None:
             "seconds": round(outcome["seconds"]),
         }
         record(path, row)
-
-
-def judged(figures: dict[str, float]) -> dict[str, float]:
-    """AUC and log-loss, of each task where there are several."""
-    return {name: value for name, value in figures.items() if name.rpartition("/")[2] in {"auc", "log_loss"}}
 
 
 def record(path: Path, row: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path
@@ -104,12 +104,15 @@ def _run(trial: Trial, dataset: Dataset, kept: Path, sources: str) -> dict[str, 
     return json.loads(out.read_text(encoding="utf-8"))
 
 
+def judged(figures: Mapping[str, float]) -> dict[str, float]:
+    """AUC and log-loss, of each task where there are several."""
+    return {name: value for name, value in figures.items() if name.rpartition("/")[2] in {"auc", "log_loss"}}
+
+
 def _summary(outcome: dict[str, Any]) -> str:
-    figures = {split: outcome["figures"][split] for split in ("validation", "test")}
     shown = [
         f"{split} {name} {value:.5f}"
-        for split, values in figures.items()
-        for name, value in values.items()
-        if name.rpartition("/")[2] in {"auc", "log_loss"}
+        for split in ("validation", "test")
+        for name, value in judged(outcome["figures"][split]).items()
     ]
     return f"{', '.join(shown)}, {outcome['seconds']:.0f} s"

@@ -229,6 +229,14 @@ def test_the_figure_that_clears_its_target_by_least_speaks() -> None:
     assert (edge.holds, edge.figure, edge.target) == (True, "fast 4×", "≥ 4×")
 
 
+@pytest.mark.parametrize(("value", "holds"), [(0.2, True), (-0.2, False)])
+def test_a_bound_of_zero_is_cleared_by_distance(value: float, holds: bool) -> None:
+    verdict = judge({"gain": Target(0.0)}, (Figure("gain", "%", (value,)),))
+    assert verdict.holds is holds
+    assert Target(0.0).margin(value) == pytest.approx(1 + value)
+    assert Target(0.0, "at most").margin(value) == pytest.approx(1 - value)
+
+
 def test_a_targeted_figure_that_was_not_measured_falls_short() -> None:
     verdict = judge({"fast": Target(2.0), "gone": Target(1.0)}, (Figure("fast", "x", (4.0,)),))
     assert (verdict.holds, verdict.figure) == (False, "gone not measured")

@@ -15,9 +15,9 @@ from bench.quality import search
 from bench.quality.board import BOARDS, Entry, load_board, merged
 from bench.quality.catalogue import DHEN_ENSEMBLE, best_pair, published_order
 from bench.quality.quality import published_within
-from bench.quality.search import draw, judged, record
+from bench.quality.search import draw, record
 from bench.quality.stand_in import stand_in
-from bench.quality.trials import Trial, prepared, run_trials
+from bench.quality.trials import Trial, judged, prepared, run_trials
 from bench.tables import board_table
 from ziggurat.core.errors import ConfigError, DataError, EnvironmentMismatch
 
