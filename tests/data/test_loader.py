@@ -94,9 +94,9 @@ def test_going_on_from_a_cursor_repeats_and_loses_nothing(
 @pytest.mark.parametrize("world_size", [2, 3])
 def test_ranks_share_a_step_evenly_and_equal_one_process(make_dataset: MakeDataset, world_size: int) -> None:
     dataset = make_dataset(train=1001)
-    alone = [batch.groups_B.tolist() for batch, _ in loader(dataset, 30 * world_size).epoch(Cursor())]
+    alone = [batch.groups_B.tolist() for batch, _ in loader(dataset, 90).epoch(Cursor())]
     ranks = [
-        [batch.groups_B.tolist() for batch, _ in loader(dataset, 30, rank=rank, world_size=world_size).epoch(Cursor())]
+        [batch.groups_B.tolist() for batch, _ in loader(dataset, 90, rank=rank, world_size=world_size).epoch(Cursor())]
         for rank in range(world_size)
     ]
     assert len({len(steps) for steps in ranks}) == 1
@@ -107,7 +107,7 @@ def test_ranks_share_a_step_evenly_and_equal_one_process(make_dataset: MakeDatas
 def test_a_last_step_with_fewer_rows_than_ranks_is_left_out(make_dataset: MakeDataset) -> None:
     dataset = make_dataset(train=901)
     for rank in range(3):
-        source = loader(dataset, 100, rank=rank, world_size=3)
+        source = loader(dataset, 300, rank=rank, world_size=3)
         steps = list(source.epoch(Cursor()))
         assert len(steps) == source.steps_per_epoch == 3
         assert steps[-1][1] == Cursor(1, 0)
@@ -118,7 +118,7 @@ def test_a_cursor_goes_on_at_another_world_size(make_dataset: MakeDataset) -> No
     whole = rows_of(loader(dataset, 100))
     _, after = next(iter(loader(dataset, 100).epoch(Cursor())))
     halves = [
-        [batch.groups_B.tolist() for batch, _ in loader(dataset, 50, rank=rank, world_size=2).epoch(after)]
+        [batch.groups_B.tolist() for batch, _ in loader(dataset, 100, rank=rank, world_size=2).epoch(after)]
         for rank in (0, 1)
     ]
     rest = [row for pair in zip(*halves, strict=True) for part in pair for row in part]
@@ -126,8 +126,13 @@ def test_a_cursor_goes_on_at_another_world_size(make_dataset: MakeDataset) -> No
 
 
 def test_a_batch_larger_than_the_data_is_refused(make_dataset: MakeDataset) -> None:
-    with pytest.raises(ConfigError, match=r"batch_size=1001 on 1 rank\(s\) exceeds the 1000 training rows"):
+    with pytest.raises(ConfigError, match=r"batch_size=1001 exceeds the 1000 training rows"):
         loader(make_dataset(), 1001)
+
+
+def test_a_batch_that_leaves_a_rank_without_a_row_is_refused(make_dataset: MakeDataset) -> None:
+    with pytest.raises(ConfigError, match=r"batch_size=2: a batch is shared by 3 ranks"):
+        loader(make_dataset(), 2, rank=0, world_size=3)
 
 
 def test_an_error_in_the_thread_reaches_the_caller(make_dataset: MakeDataset) -> None:

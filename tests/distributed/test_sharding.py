@@ -62,16 +62,17 @@ def trained(rank: int, plan: Plan, optimizer: dict[str, Any]) -> dict[str, Any]:
         loss = (emb_BFD * emb_BFD.detach().sin() + emb_BFD * target_FD).sum() / BATCH
         (loss * plan.world_size).backward()  # every exchange divides gradients by the ranks
         lookup.exchange()
-    shards = {
-        (table, row, column): weight.clone()
-        for table, weight, row, column in lookup._weights()  # pyright: ignore[reportPrivateUsage]
-    }
+    shards = {(piece.name, *piece.first): piece.tensor.clone() for piece in lookup.pieces()}
     return {"fields": fields, "shards": shards, "rank": dist.get_rank()}
 
 
-def alone(optimizer: dict[str, Any]) -> dict[str, Any]:
-    with process_group(CPU):
-        return trained(0, Plan.single_device(ROWS), optimizer)
+def trained_all(rank: int, plans: dict[str, Plan]) -> dict[tuple[str, str], dict[str, Any]]:
+    """Every plan with every optimizer, one after the other in one process group: starting ranks is what takes time."""
+    return {
+        (name, optimizer["name"]): trained(rank, plan, optimizer)
+        for name, plan in plans.items()
+        for optimizer in OPTIMIZERS
+    }
 
 
 def plan_of(world_size: int, local_size: int, **placements: tuple[Sharding, tuple[int, ...]]) -> Plan:
@@ -99,34 +100,59 @@ FOUR: dict[str, Plan] = {
     ),
 }
 OPTIMIZERS = [{"name": "sgd", "lr": 0.1}, {"name": "adagrad", "lr": 0.1}, {"name": "rowwise_adagrad", "lr": 0.1}]
+CASES = [(name, optimizer["name"]) for name in (*TWO, *FOUR) for optimizer in OPTIMIZERS]
+
+Results = dict[tuple[str, str], list[dict[str, Any]]]
 
 
-def check(plan: Plan, optimizer: dict[str, Any]) -> None:
-    reference = alone(optimizer)
-    ranks = run_ranks(plan.world_size, trained, plan, optimizer)
-    fields_BFD = torch.cat([rank["fields"] for rank in ranks])
-    assert torch.equal(fields_BFD[:, :2], reference["fields"][:, :2])
+@pytest.fixture(scope="module")
+def ranks() -> Results:
+    """Case -> what each of its ranks came to."""
+    results: Results = {}
+    for world_size, plans in ((2, TWO), (4, FOUR)):
+        found = run_ranks(world_size, trained_all, plans)
+        results.update({case: [rank[case] for rank in found] for case in found[0]})
+    return results
+
+
+@pytest.fixture(scope="module")
+def alone() -> dict[str, dict[str, Any]]:
+    """Optimizer -> what a single process comes to."""
+    with process_group(CPU):
+        return {each["name"]: trained(0, Plan.single_device(ROWS), each) for each in OPTIMIZERS}
+
+
+@pytest.mark.parametrize("case", CASES, ids="-".join)
+def test_the_first_lookup_equals_that_of_one_process(
+    case: tuple[str, str], ranks: Results, alone: dict[str, dict[str, Any]]
+) -> None:
+    fields_BFD, reference_BFD = torch.cat([rank["fields"] for rank in ranks[case]]), alone[case[1]]["fields"]
+    assert torch.equal(fields_BFD[:, :2], reference_BFD[:, :2])
     # Ranks that hold some rows of a bag each sum theirs first: three float32 rows in another order.
-    torch.testing.assert_close(fields_BFD[:, 2], reference["fields"][:, 2], rtol=0, atol=6e-8)
-    whole = {table: weight for (table, _, _), weight in reference["shards"].items()}
+    torch.testing.assert_close(fields_BFD[:, 2], reference_BFD[:, 2], rtol=0, atol=6e-8)
+
+
+@pytest.mark.parametrize("case", CASES, ids="-".join)
+def test_trained_weights_equal_those_of_one_process(
+    case: tuple[str, str], ranks: Results, alone: dict[str, dict[str, Any]]
+) -> None:
+    whole = {key[0]: weight for key, weight in alone[case[1]]["shards"].items()}
     seen = {table: torch.zeros_like(weight) for table, weight in whole.items()}
-    for rank in ranks:
+    for rank in ranks[case]:
         for (table, row, column), weight in rank["shards"].items():
             rows, columns = slice(row, row + weight.shape[0]), slice(column, column + weight.shape[1])
             torch.testing.assert_close(weight, whole[table][rows, columns], rtol=0, atol=1e-6)
             seen[table][rows, columns] += 1
+    plan = {**TWO, **FOUR}[case[0]]
     for table, count in seen.items():  # every number on exactly one rank, or on every
         copies = plan.world_size if plan.placements[table].sharding == "data_parallel" else 1
         assert bool((count == copies).all()), (table, count)
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda each: each["name"])
-@pytest.mark.parametrize("name", TWO)
-def test_two_ranks_equal_one_process(name: str, optimizer: dict[str, Any]) -> None:
-    check(TWO[name], optimizer)
-
-
-@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda each: each["name"])
-@pytest.mark.parametrize("name", FOUR)
-def test_two_hosts_of_two_ranks_equal_one_process(name: str, optimizer: dict[str, Any]) -> None:
-    check(FOUR[name], optimizer)
+def test_two_runs_are_equal_to_the_bit(ranks: Results) -> None:
+    again = run_ranks(4, trained_all, {"all_mixed": FOUR["all_mixed"]})
+    for optimizer in OPTIMIZERS:
+        case = ("all_mixed", optimizer["name"])
+        for rank, before in zip(again, ranks[case], strict=True):
+            assert rank[case]["shards"].keys() == before["shards"].keys()
+            assert all(torch.equal(rank[case]["shards"][key], weight) for key, weight in before["shards"].items())

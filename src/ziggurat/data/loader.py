@@ -5,9 +5,9 @@ The rows of an epoch form one *stream*, the same for every rank and world size:
 1. the blocks of the split are permuted (seeded by seed and epoch) and grouped into *pools* of ``pool_blocks``;
 2. the rows of a pool are permuted (seeded by seed, epoch and the pool's number).
 
-Step i takes the next ``batch_size * world_size`` rows of the stream, and rank r the r-th even part of them. A cursor is
-therefore just (epoch, rows of the stream consumed): it can be saved between any two steps, restored exactly, and even
-restored at another world size. Only the last step of an epoch is short; where it holds fewer rows than there are ranks
+Step i takes the next ``batch_size`` rows of the stream, and rank r the r-th even part of them; so the ranks together
+see the batches that a single process would. A cursor is therefore just (epoch, rows of the stream consumed): it can be
+saved between any two steps, restored exactly, and even restored at another world size. Only the last step of an epoch is short; where it holds fewer rows than there are ranks
 it is left out, so no rank ever waits for a batch that another does not have.
 """
 
@@ -41,7 +41,7 @@ class Loader:
     Args:
         blocks: the split.
         schema: the dataset's schema.
-        batch_size: rows per step and rank.
+        batch_size: rows per step, over all ranks.
         shuffle: permute blocks and rows; otherwise file order.
         seed: of the permutations.
         rank, world_size: which even part of each step's rows is ours.
@@ -49,7 +49,7 @@ class Loader:
         prefetch: batches made ahead by a thread; 0 makes them in the caller's thread.
 
     Raises:
-        ConfigError: shuffled training batches larger than the data.
+        ConfigError: shuffled training batches larger than the data, or with fewer rows than there are ranks.
     """
 
     def __init__(
@@ -65,10 +65,15 @@ class Loader:
         pool_blocks: int = 8,
         prefetch: int = 2,
     ) -> None:
-        if shuffle and batch_size * world_size > blocks.rows:
+        if shuffle and batch_size > blocks.rows:
             raise ConfigError(
-                f"training.batch_size={batch_size} on {world_size} rank(s) exceeds the {blocks.rows} training rows",
-                f"--set training.batch_size={max(1, blocks.rows // world_size)} or smaller, or give more data",
+                f"training.batch_size={batch_size} exceeds the {blocks.rows} training rows",
+                f"--set training.batch_size={max(1, blocks.rows)} or smaller, or give more data",
+            )
+        if batch_size < world_size:
+            raise ConfigError(
+                f"training.batch_size={batch_size}: a batch is shared by {world_size} ranks, some would have no row",
+                f"--set training.batch_size={world_size} or larger, or start fewer ranks",
             )
         self._blocks, self._schema = blocks, schema
         self._batch_size, self._shuffle, self._seed = batch_size, shuffle, seed
@@ -82,8 +87,7 @@ class Loader:
 
     @property
     def steps_per_epoch(self) -> int:
-        step_rows = self._batch_size * self._world_size
-        full, rest = divmod(self.rows, step_rows)
+        full, rest = divmod(self.rows, self._batch_size)
         return full + (rest >= self._world_size)
 
     def epoch(self, start: Cursor) -> Iterator[tuple[Batch, Cursor]]:
@@ -95,11 +99,10 @@ class Loader:
         return _ahead(source, self._prefetch) if self._prefetch else source
 
     def _generate(self, start: Cursor) -> Iterator[tuple[Batch, Cursor]]:
-        step_rows = self._batch_size * self._world_size
         stream = _Stream(self._blocks, self._schema, self._order(start.epoch), self._pool_blocks, self._row_order)
         position, epoch = start.rows, start.epoch
         while position < self.rows:
-            end = min(position + step_rows, self.rows)
+            end = min(position + self._batch_size, self.rows)
             size = end - position
             if size < self._world_size:
                 return

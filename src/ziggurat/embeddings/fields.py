@@ -12,10 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from ziggurat.embeddings.layout import Layout, Part
-from ziggurat.embeddings.sharding import inner_name
+from ziggurat.embeddings.torchrec_terms import inner_name
 from ziggurat.interactions.block import Block
 from ziggurat.interactions.mlp import MLP
 from ziggurat.interactions.sequence_pooling import build_sequence_encoder, target_of
+
+
+DIRECT = ""
+"""The name under which rows come that are the fields as they stand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,9 +61,11 @@ class Fields(nn.Module):
         """All fields, (B, F, D).
 
         Args:
-            rows: feature -> (B, W), or (B, S, W) for a sequence with positions.
+            rows: feature -> (B, W), or (B, S, W) for a sequence with positions; or ``DIRECT`` alone.
             masks: sequence with positions -> which of them there are, (B, S).
         """
+        if DIRECT in rows:
+            return rows[DIRECT]
         pooled = {name: self._encode(name, rows, masks) if name in masks else rows[name] for name in rows}
         return torch.cat([self._fields(part, pooled) for part in self.layout.parts], dim=1)
 

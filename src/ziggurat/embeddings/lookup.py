@@ -1,11 +1,12 @@
-"""The embedding lookup: the fields that a model sees, whatever the plan, the table dims and the optimizers.
+"""The embedding lookup: ids to rows, whatever the plan and the optimizers.
 
 Shape legend: B rows of the batch, F fields, D embedding width, W floats of a table's row, L ids, N bags, S positions.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import groupby
 
 import torch
@@ -16,16 +17,40 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 from ziggurat.core.batch import Batch
 from ziggurat.core.errors import FeatureError
 from ziggurat.core.plan import Plan
-from ziggurat.embeddings.fields import Fields
+from ziggurat.embeddings.fields import DIRECT, Fields
 from ziggurat.embeddings.initial import fill_initial
 from ziggurat.embeddings.layout import Layout
+from ziggurat.embeddings.pieces import Piece
 from ziggurat.embeddings.positions import split_positions
 from ziggurat.embeddings.replicated import ReplicatedTable, is_replicated
-from ziggurat.embeddings.sharding import ShardedTables
+from ziggurat.embeddings.sharding import Distributed, ShardedTables
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A lookup whose ids are on their way."""
+
+    ids: KeyedJaggedTensor | None
+    masks: dict[str, Tensor]
+    size: int
+    begun: Distributed | None
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """What :class:`~ziggurat.embeddings.fields.Fields` makes fields of.
+
+    Attributes:
+        of: feature -> (B, W), or (B, S, W) for a sequence with positions; or ``DIRECT`` -> emb_BFD, where rows are fields.
+        masks: sequence with positions -> which of them there are, (B, S).
+    """
+
+    of: dict[str, Tensor]
+    masks: dict[str, Tensor]
 
 
 class EmbeddingLookup(nn.Module):
-    """emb_BFD of a batch; rows are updated by their own optimizers while the backward pass runs.
+    """The rows of a batch; they are updated by their own optimizers when the backward pass has come to them.
 
     Tables live in TorchRec's DistributedModelParallel, placed by ``plan``. Those that the plan replicates, and those
     whose Adam FBGEMM has no kernel for (on the CPU, or on all rows), are :class:`ReplicatedTable`.
@@ -40,6 +65,7 @@ class EmbeddingLookup(nn.Module):
     def __init__(self, layout: Layout, plan: Plan, device: torch.device, seed: int) -> None:
         super().__init__()
         self.layout, tables = layout, layout.tables
+        self._device = device
         replicated = [spec for spec in tables if is_replicated(spec, device, plan.placements[spec.name].sharding)]
         fused = [spec for spec in tables if spec not in replicated]
         self.sharded = ShardedTables(fused, plan, device) if fused else None
@@ -49,35 +75,62 @@ class EmbeddingLookup(nn.Module):
         self._feature_of = {key: f for f, spec in self._table_of.items() for key in spec.keys_of(f)}
         std = {spec.name: spec.init_std for spec in tables}
         dims = {spec.name: spec.dim for spec in tables}
-        for name, weight_RD, row, column in self._weights():
-            fill_initial(weight_RD, name, std[name], seed, row, column, dims[name])
-
-    @property
-    def features(self) -> int:
-        """F, the number of fields."""
-        return len(self.layout.fields)
+        for piece in self.pieces():
+            row, column = piece.first
+            fill_initial(piece.tensor, piece.name, std[piece.name], seed, row, column, dims[piece.name])
 
     def forward(self, batch: Batch) -> Tensor:
-        """The fields of ``layout``, shape (B, F, D).
+        """emb_BFD, the fields of ``layout``.
 
         Raises:
             FeatureError: an id outside its table, naming feature, id, the table's rows and the rank.
         """
+        rows = self.finish(self.start(batch))
+        return self.fields(rows.of, rows.masks)
+
+    def start(self, batch: Batch) -> Started:
+        """Begin to send the batch's ids to the ranks that hold their rows; does not wait for them.
+
+        May be called while another batch is between its forward and its backward pass: rows are read in
+        :meth:`finish` alone.
+
+        Raises:
+            FeatureError: as :meth:`forward`; on several ranks already here, so that it names the rank whose id it is.
+        """
         ids, masks = self._ids(batch)
-        if ids is None:
-            return batch.dense_BF.new_zeros(batch.size, 0, self.layout.dim)
+        if ids is not None and dist.get_world_size() > 1:
+            self._check_range(ids)
+        if self.sharded is None or ids is None:
+            return Started(ids, masks, batch.size, None)
         try:
-            return self._look_up(ids, masks, batch.size)
+            return Started(ids, masks, batch.size, self.sharded.start(ids))
+        except ValueError:  # TorchRec looks at the first batch it is given
+            self._check_range(ids)
+            raise
+
+    def sent(self, started: Started) -> None:
+        """Wait until the ranks know how many ids will come, and begin to send these."""
+        if self.sharded is not None and started.begun is not None:
+            self.sharded.sent(started.begun)
+
+    def finish(self, started: Started) -> Rows:
+        """Wait for the ids of others, look them up, and exchange the rows."""
+        if started.ids is None:
+            return Rows({DIRECT: torch.zeros(started.size, 0, self.layout.dim, device=self._device)}, {})
+        try:
+            return self._look_up(started, started.ids)
         except (RuntimeError, IndexError):
-            self._explain_out_of_range(ids)
+            self._check_range(started.ids)
             raise
 
     def exchange(self) -> None:
-        """Behind each backward pass: where there are several ranks, what they have to tell each other of the tables
-        that all of them hold."""
+        """Behind each backward pass: where there are several ranks, what they have to tell each other of rows that
+        more than one of them holds."""
         if dist.get_world_size() > 1:
             for table in self._replicated():
                 table.exchange()
+        if self.sharded is not None:
+            self.sharded.exchange()
 
     def scale_learning_rates(self, multiplier: float) -> None:
         """Set every table's learning rate to ``multiplier`` times its configured one."""
@@ -86,18 +139,31 @@ class EmbeddingLookup(nn.Module):
         for table in self._replicated():
             table.lr = float(table.spec.optimizer["lr"]) * multiplier
 
+    @property
+    def features(self) -> int:
+        """F, the number of fields."""
+        return len(self.layout.fields)
+
     def weights(self) -> dict[str, Tensor]:
-        """Table name -> this rank's weights, views of the live table."""
-        return {name: weight for name, weight, _, _ in self._weights()}
+        """This rank's weights by table, or by the part of a table that it holds, live."""
+        return {piece.key: piece.tensor for piece in self.pieces()}
+
+    def pieces(self) -> list[Piece]:
+        """This rank's weights, named by their tables, live."""
+        pieces = list(self.sharded.weights()) if self.sharded is not None else []
+        return pieces + [Piece.whole(table.spec.name, table.weight_RD) for table in self._replicated()]
 
     def optimizer_state(self) -> dict[str, Tensor]:
-        """``table/state`` -> this rank's optimizer state, views of the live tensors."""
-        states: dict[str, Tensor] = {}
-        if self.sharded is not None:
-            states.update({f"{table}/{name}": tensor for table, name, tensor in self.sharded.optimizer_shards()})
+        """This rank's optimizer states by ``table/state``, or by the part of it, live."""
+        return {piece.key: piece.tensor for piece in self.state_pieces()}
+
+    def state_pieces(self) -> list[Piece]:
+        """This rank's optimizer states, named ``table/state``, live."""
+        pieces = list(self.sharded.states()) if self.sharded is not None else []
         for table in self._replicated():
-            states.update({f"{table.spec.name}/{name}": state for name, state in table.state().items()})
-        return states
+            states = {**table.state(), "steps": table.steps}
+            pieces += [Piece.whole(f"{table.spec.name}/{name}", state) for name, state in states.items()]
+        return pieces
 
     def _ids(self, batch: Batch) -> tuple[KeyedJaggedTensor | None, dict[str, Tensor]]:
         """All ids under the keys that tables look up, and mask_BS of each sequence that has positions."""
@@ -107,16 +173,17 @@ class EmbeddingLookup(nn.Module):
         parts = [part for part in (batch.bags, sequences) if part is not None]
         return KeyedJaggedTensor.concat(parts) if len(parts) > 1 else (parts[0] if parts else None), masks
 
-    def _look_up(self, ids: KeyedJaggedTensor, masks: Mapping[str, Tensor], size: int) -> Tensor:
+    def _look_up(self, started: Started, ids: KeyedJaggedTensor) -> Rows:
         rows: dict[str, Tensor] = {}
         if self.sharded is not None:
-            keyed = self.sharded(ids)
+            assert started.begun is not None
+            keyed = self.sharded.finish(started.begun)
             if not self.replicated and self.layout.direct:
-                return self._direct(keyed, size)
+                return Rows({DIRECT: self._direct(keyed, started.size)}, {})
             rows.update(self._sharded_rows(keyed))
         for table in self._replicated():
-            rows.update(_replicated_rows(table, ids, size))
-        return self.fields(rows, masks)
+            rows.update(_replicated_rows(table, ids, started.size))
+        return Rows(rows, started.masks)
 
     def _direct(self, keyed: KeyedTensor, size: int) -> Tensor:
         """The tables' output as it is, but for the order of the features."""
@@ -145,24 +212,22 @@ class EmbeddingLookup(nn.Module):
             assert isinstance(table, ReplicatedTable)
             yield table
 
-    def _weights(self) -> Iterator[tuple[str, Tensor, int, int]]:
-        if self.sharded is not None:
-            yield from self.sharded.weight_shards()
-        for table in self._replicated():
-            yield table.spec.name, table.weight_RD, 0, 0
-
-    def _explain_out_of_range(self, ids: KeyedJaggedTensor) -> None:
-        for key, jagged in ids.to_dict().items():
-            feature = self._feature_of[key]
-            rows = self._table_of[feature].rows
-            values_L = jagged.values()
-            bad = values_L[(values_L < 0) | (values_L >= rows)]
-            if len(bad):
-                raise FeatureError(
-                    f"feature {feature!r}: id {int(bad[0])} is outside [0, {rows}), the rows of table "
-                    f"{self._table_of[feature].name!r}, on rank {dist.get_rank()}",
-                    "encode the rows with the transform that was fitted with this model (`ziggurat prepare`)",
-                ) from None
+    def _check_range(self, ids: KeyedJaggedTensor) -> None:
+        values_L, counts_K = ids.values(), torch.tensor(ids.length_per_key())
+        rows_K = torch.tensor([self._table_of[self._feature_of[key]].rows for key in ids.keys()])  # noqa: SIM118
+        rows_L = rows_K.repeat_interleave(counts_K, output_size=len(values_L)).to(values_L.device)
+        bad_L = (values_L < 0) | (values_L >= rows_L)
+        if not bool(bad_L.any()):
+            return
+        position = int(bad_L.nonzero()[0])
+        key = ids.keys()[int((counts_K.cumsum(0) <= position).sum())]
+        feature = self._feature_of[key]
+        spec = self._table_of[feature]
+        raise FeatureError(
+            f"feature {feature!r}: id {int(values_L[position])} is outside [0, {spec.rows}), the rows of table "
+            f"{spec.name!r}, on rank {dist.get_rank()}",
+            "encode the rows with the transform that was fitted with this model (`ziggurat prepare`)",
+        ) from None
 
 
 def _replicated_rows(table: ReplicatedTable, ids: KeyedJaggedTensor, size: int) -> dict[str, Tensor]:

@@ -4,40 +4,42 @@ from __future__ import annotations
 
 import logging
 import os
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
 import torch.distributed as dist
-from fbgemm_gpu.split_table_batched_embeddings_ops_common import BoundsCheckMode
+from fbgemm_gpu.split_table_batched_embeddings_ops_common import BoundsCheckMode, PoolingMode
 from torch import Tensor, nn
 from torch.distributed.optim import (
     _apply_optimizer_in_backward as apply_optimizer_in_backward,  # pyright: ignore[reportPrivateUsage] - TorchRec's documented hook has no other name
 )
-from torchrec.distributed.embedding_types import EmbeddingComputeKernel
-from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.batched_embedding_kernel import BatchedFusedEmbeddingBag
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder, ShardedEmbeddingBagCollection
 from torchrec.distributed.model_parallel import DistributedModelParallel
-from torchrec.distributed.sharding_plan import placement as placed_on
-from torchrec.distributed.types import (
-    EmbeddingModuleShardingPlan,
-    EnumerableShardingSpec,
-    ParameterSharding,
-    ShardedTensor,
-    ShardingEnv,
-    ShardingPlan,
-    ShardingType,
-    ShardMetadata,
-)
-from torchrec.modules.embedding_configs import EmbeddingBagConfig, PoolingType
+from torchrec.distributed.types import EmbeddingModuleShardingPlan, ShardingEnv, ShardingPlan
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 
-from ziggurat.core.plan import Plan
+from ziggurat.core.plan import Placement, Plan, Span
 from ziggurat.core.tables import TableSpec
+from ziggurat.embeddings.column_shards import ColumnKernel, ColumnShard, exchange
+from ziggurat.embeddings.pieces import Piece
+from ziggurat.embeddings.torchrec_terms import collection_config, first_of, inner_name, parameter_sharding, table_name
 from ziggurat.optim.rows import fused_optimizer
 
 # DistributedModelParallel asks torch.fx whether it is tracing; the answer's deprecation notice is not for our users.
 logging.getLogger("torch.fx._symbolic_trace").setLevel(logging.ERROR)
+
+
+@dataclass(slots=True)
+class Distributed:
+    """Ids on their way to the ranks that hold their rows."""
+
+    context: Any
+    ids: Any
 
 
 class ShardedTables(nn.Module):
@@ -51,13 +53,16 @@ class ShardedTables(nn.Module):
         world_size = dist.get_world_size()
         assert plan.world_size == world_size, (plan.world_size, world_size)
         os.environ["LOCAL_WORLD_SIZE"] = str(plan.local_size)  # where TorchRec looks which ranks share a host
-        collection = EmbeddingBagCollection(tables=[_config(spec) for spec in tables], device=torch.device("meta"))
+        self._specs = {spec.name: spec for spec in tables}
+        collection = EmbeddingBagCollection(tables=[collection_config(spec) for spec in tables], device=torch.device("meta"))
         for spec in tables:
             kind, settings = fused_optimizer(spec.optimizer, device.type, spec.name)
+            if _needs_joint_rows(spec, plan.placements[spec.name]):  # the kernel is replaced: one without a state
+                kind, settings = fused_optimizer({"name": "sgd"}, device.type, spec.name)
             apply_optimizer_in_backward(kind, [collection.embedding_bags[inner_name(spec.name)].weight], settings)
         sharder = EmbeddingBagCollectionSharder(fused_params={"bounds_check_mode": BoundsCheckMode.FATAL})
         module_plan = EmbeddingModuleShardingPlan(
-            {inner_name(spec.name): _sharding(plan, spec, device) for spec in tables}
+            {inner_name(spec.name): parameter_sharding(plan, spec, device) for spec in tables}
         )
         assert dist.group.WORLD is not None
         self._parallel = DistributedModelParallel(
@@ -67,85 +72,124 @@ class ShardedTables(nn.Module):
             plan=ShardingPlan(plan={"": module_plan}),
             sharders=[cast("Any", sharder)],
         )
+        self._joint = self._join_columns(plan)
         self._base_lr = [float(group["lr"]) for group in self._groups()]
 
     def forward(self, ids: KeyedJaggedTensor) -> KeyedTensor:
         """Pooled rows for every key of these tables; ``ids`` may carry further keys."""
-        return self._parallel(ids)
+        return self.finish(self.start(ids))
 
-    def weight_shards(self) -> Iterator[tuple[str, Tensor, int, int]]:
-        """(table, local weights, first row, first column) of each shard on this rank; writing in place changes the
-        table."""
-        for key, sharded in self._parallel.state_dict().items():
-            for shard in _local(sharded):
-                row, column = shard.metadata.shard_offsets
-                yield _table(key.split(".")[-2]), shard.tensor, row, column
+    def start(self, ids: KeyedJaggedTensor) -> Distributed:
+        """Begin to send ids to the ranks that hold their rows; does not wait for them."""
+        sharded = self._sharded
+        context = sharded.create_context()
+        return Distributed(context, sharded.input_dist(context, ids))
 
-    def optimizer_shards(self) -> Iterator[tuple[str, str, Tensor]]:
-        """(table, name of the state, local tensor) of each fused optimizer state; writing in place changes it."""
-        for key, states in self._parallel.fused_optimizer.state_dict()["state"].items():
-            inner = key.split(".")[-2]
+    def sent(self, begun: Distributed) -> None:
+        """Wait until the ranks know how many ids will come, and begin to send these."""
+        begun.ids = begun.ids.wait()
+
+    def finish(self, begun: Distributed) -> KeyedTensor:
+        """Wait for the ids of others, look them up, and exchange the pooled rows."""
+        ids = begun.ids
+        while hasattr(ids, "wait"):
+            ids = ids.wait()
+        return self._sharded.compute_and_output_dist(begun.context, ids).wait()
+
+    def exchange(self) -> None:
+        """Behind each backward pass: the step of rows whose columns are on several ranks."""
+        for shards in self._joint.values():
+            exchange(shards)
+
+    def weights(self) -> Iterator[Piece]:
+        """The shards on this rank."""
+        for spec, at, weight, _ in self._held():
+            yield Piece(spec.name, weight, (spec.rows, spec.dim), at)
+
+    def states(self) -> Iterator[Piece]:
+        """The optimizer's states of those shards, named ``table/state``."""
+        for spec, at, _, states in self._held():
             for name, state in states.items():
-                for shard in _local(state):
-                    yield _table(inner), name.removeprefix(f"{inner}."), shard.tensor
+                shape = (spec.rows, spec.dim)[: state.ndim]
+                yield Piece(f"{spec.name}/{name}", state, shape, at[: state.ndim])
 
     def scale_learning_rates(self, multiplier: float) -> None:
         """Set every table's learning rate to ``multiplier`` times its configured one."""
         for group, base in zip(self._groups(), self._base_lr, strict=True):
             group["lr"] = base * multiplier
         self._parallel.fused_optimizer.step()  # pushes the rates into the kernels; the rows update inside backward
+        for shards in self._joint.values():
+            for shard in shards:
+                shard.lr = float(shard.spec.optimizer["lr"]) * multiplier
+
+    @property
+    def _sharded(self) -> ShardedEmbeddingBagCollection:
+        return cast("ShardedEmbeddingBagCollection", self._parallel.module)
 
     def _groups(self) -> list[dict[str, Any]]:
         return cast("list[dict[str, Any]]", list(self._parallel.fused_optimizer.param_groups))
 
+    def _kernels(self) -> Iterator[BatchedFusedEmbeddingBag]:
+        for lookup in self._sharded._lookups:  # pyright: ignore[reportPrivateUsage] - a plain list, no submodules
+            for module in lookup.modules():
+                if isinstance(module, BatchedFusedEmbeddingBag):
+                    yield module
 
-_TYPES = {
-    "table_wise": ShardingType.TABLE_WISE,
-    "row_wise": ShardingType.ROW_WISE,
-    "column_wise": ShardingType.COLUMN_WISE,
-    "table_row_wise": ShardingType.TABLE_ROW_WISE,
-    "grid": ShardingType.GRID_SHARD,
-}
+    def _held(self) -> Iterator[tuple[TableSpec, tuple[int, int], Tensor, dict[str, Tensor]]]:
+        """(table, first row and column, weights, states) of each shard on this rank; writing in place changes it."""
+        for kernel in self._kernels():
+            places = [(self._specs[table_name(table.name)], first_of(table)) for table in kernel.config.embedding_tables]
+            inner = kernel.emb_module
+            if isinstance(inner, ColumnKernel):
+                for (spec, at), shard in zip(places, inner.shards, strict=True):
+                    assert isinstance(shard, ColumnShard)
+                    yield spec, at, shard.weight_RD, shard.state()
+                continue
+            states: list[dict[str, Tensor]] = inner.get_optimizer_state() or [{} for _ in places]
+            for (spec, at), weight, state in zip(places, inner.split_embedding_weights(), states, strict=True):
+                yield spec, at, weight, state
 
+    def _join_columns(self, plan: Plan) -> dict[tuple[str, Span], list[ColumnShard]]:
+        """Put :class:`ColumnKernel` where a row's columns must step together; (table, rows) -> its shards here.
 
-def _sharding(plan: Plan, spec: TableSpec, device: torch.device) -> ParameterSharding:
-    """What TorchRec calls a table's placement. Not from its own generators: those refuse narrow columns."""
-    shards = plan.shards(spec)
-    metadata = [
-        ShardMetadata(
-            shard_sizes=[shard.rows.size, shard.columns.size],
-            shard_offsets=[shard.rows.first, shard.columns.first],
-            placement=placed_on(device.type, shard.rank, plan.local_size),
-        )
-        for shard in shards
-    ]
-    return ParameterSharding(
-        sharding_type=_TYPES[plan.placements[spec.name].sharding].value,
-        compute_kernel=EmbeddingComputeKernel.FUSED.value,
-        ranks=[shard.rank for shard in shards],
-        sharding_spec=EnumerableShardingSpec(metadata),
-    )
-
-
-def inner_name(table: str) -> str:
-    """A table's name inside torch modules, where a bare one could be a method's, such as ``type`` or ``items``."""
-    return f"table:{table}"
-
-
-def _table(inner: str) -> str:
-    return inner.removeprefix(inner_name(""))
-
-
-def _config(spec: TableSpec) -> EmbeddingBagConfig:
-    return EmbeddingBagConfig(
-        name=inner_name(spec.name),
-        embedding_dim=spec.dim,
-        num_embeddings=spec.rows,
-        feature_names=list(spec.keys),
-        pooling=PoolingType.MEAN if spec.pooling == "mean" else PoolingType.SUM,
-    )
+        In the order of the plan's tables, which is that of every rank's exchange.
+        """
+        groups = _column_groups(plan, list(self._specs.values()))
+        found: dict[tuple[str, Span], list[ColumnShard]] = defaultdict(list)
+        for kernel in self._kernels():
+            tables = kernel.config.embedding_tables
+            specs = [self._specs[table_name(table.name)] for table in tables]
+            if not any(_needs_joint_rows(spec, plan.placements[spec.name]) for spec in specs):
+                continue
+            mean = kernel._pooling is PoolingMode.MEAN  # pyright: ignore[reportPrivateUsage] - of parts of rows: SUM
+            shards: list[ColumnShard] = []
+            for spec, table, weight in zip(specs, tables, kernel.split_embedding_weights(), strict=True):
+                assert _needs_joint_rows(spec, plan.placements[spec.name]), spec.name
+                rows = Span(first_of(table)[0], weight.shape[0])
+                shard = ColumnShard(spec, rows, weight.detach(), "mean" if mean else "sum", groups[spec.name, rows])
+                found[spec.name, rows].append(shard)
+                shards.append(shard)
+            kernel._emb_module = cast("Any", ColumnKernel(shards, [table.num_features() for table in tables]))  # pyright: ignore[reportPrivateUsage]
+        return {key: found[key] for key in groups if key in found}
 
 
-def _local(sharded: Any) -> list[Any]:
-    assert isinstance(sharded, ShardedTensor), type(sharded)
-    return sharded.local_shards()
+def _needs_joint_rows(spec: TableSpec, placement: Placement) -> bool:
+    return placement.sharding in {"column_wise", "grid"} and spec.optimizer["name"] == "rowwise_adagrad"
+
+
+def _column_groups(plan: Plan, specs: Sequence[TableSpec]) -> dict[tuple[str, Span], dist.ProcessGroup | None]:
+    """(table, rows) -> the group of the ranks that hold columns of these rows, None where one holds them all."""
+    groups: dict[tuple[str, Span], dist.ProcessGroup | None] = {}
+    made: dict[tuple[int, ...], dist.ProcessGroup | None] = {}
+    for spec in specs:
+        if not _needs_joint_rows(spec, plan.placements[spec.name]):
+            continue
+        holders: dict[Span, set[int]] = defaultdict(set)
+        for shard in plan.shards(spec):
+            holders[shard.rows].add(shard.rank)
+        for rows, ranks in holders.items():
+            key = tuple(sorted(ranks))
+            if key not in made:  # on every rank, as torch demands
+                made[key] = cast("dist.ProcessGroup", dist.new_group(list(key))) if len(key) > 1 else None
+            groups[spec.name, rows] = made[key]
+    return groups

@@ -1,0 +1,66 @@
+"""Our tables and placements in TorchRec's terms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torchrec.distributed.embedding_types import EmbeddingComputeKernel
+from torchrec.distributed.sharding_plan import placement as placed_on
+from torchrec.distributed.types import EnumerableShardingSpec, ParameterSharding, ShardingType, ShardMetadata
+from torchrec.modules.embedding_configs import EmbeddingBagConfig, PoolingType
+
+from ziggurat.core.plan import Plan
+from ziggurat.core.tables import TableSpec
+
+_TYPES = {
+    "table_wise": ShardingType.TABLE_WISE,
+    "row_wise": ShardingType.ROW_WISE,
+    "column_wise": ShardingType.COLUMN_WISE,
+    "table_row_wise": ShardingType.TABLE_ROW_WISE,
+    "grid": ShardingType.GRID_SHARD,
+}
+
+
+def parameter_sharding(plan: Plan, spec: TableSpec, device: torch.device) -> ParameterSharding:
+    """What TorchRec calls a table's placement. Not from its own generators: those refuse narrow columns."""
+    shards = plan.shards(spec)
+    metadata = [
+        ShardMetadata(
+            shard_sizes=[shard.rows.size, shard.columns.size],
+            shard_offsets=[shard.rows.first, shard.columns.first],
+            placement=placed_on(device.type, shard.rank, plan.local_size),
+        )
+        for shard in shards
+    ]
+    return ParameterSharding(
+        sharding_type=_TYPES[plan.placements[spec.name].sharding].value,
+        compute_kernel=EmbeddingComputeKernel.FUSED.value,
+        ranks=[shard.rank for shard in shards],
+        sharding_spec=EnumerableShardingSpec(metadata),
+    )
+
+
+def inner_name(table: str) -> str:
+    """A table's name inside torch modules, where a bare one could be a method's, such as ``type`` or ``items``."""
+    return f"table:{table}"
+
+
+def table_name(inner: str) -> str:
+    return inner.removeprefix(inner_name(""))
+
+
+def first_of(table: Any) -> tuple[int, int]:
+    """First row and column of a shard, from TorchRec's own description of it."""
+    row, column = table.local_metadata.shard_offsets
+    return row, column
+
+
+def collection_config(spec: TableSpec) -> EmbeddingBagConfig:
+    return EmbeddingBagConfig(
+        name=inner_name(spec.name),
+        embedding_dim=spec.dim,
+        num_embeddings=spec.rows,
+        feature_names=list(spec.keys),
+        pooling=PoolingType.MEAN if spec.pooling == "mean" else PoolingType.SUM,
+    )

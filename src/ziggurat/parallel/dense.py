@@ -1,0 +1,123 @@
+"""The dense part spread over the ranks: torch's DDP, FSDP and hybrid FSDP, set up for recommenders."""
+
+from __future__ import annotations
+
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+from ziggurat.core.errors import ConfigError
+from ziggurat.parallel.config import DDP, FSDP, HSDP, DenseParallelConfig, Precision
+from ziggurat.parallel.world import World
+
+DTYPES: dict[Precision, torch.dtype] = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
+
+
+def spread(module: nn.Module, config: DenseParallelConfig, world: World, device: torch.device) -> nn.Module:
+    """What to call instead of ``module``, so that its gradients are the mean over the ranks.
+
+    Args:
+        module: equal on all ranks; under ``fsdp`` and ``hsdp`` its parameters become parts (DTensor) in place.
+        config: how.
+        world: of more than one rank.
+        device: of ``module``.
+
+    Raises:
+        ConfigError: a shard size that does not divide the world.
+    """
+    if not any(parameter.requires_grad for parameter in module.parameters()):
+        return module
+    match config:
+        case DDP():
+            return _replicated(module, config, device)
+        case FSDP():
+            mesh = init_device_mesh(device.type, (world.size,))
+            return _sharded(module, config, mesh)
+        case HSDP():
+            size = config.shard_size or world.local_size
+            if world.size % size:
+                raise ConfigError(
+                    f"parallel.dense.shard_size: {size} does not divide the {world.size} ranks",
+                    "choose a divisor, or leave it out: the ranks of a host",
+                )
+            mesh = init_device_mesh(device.type, (world.size // size, size), mesh_dim_names=("replicate", "shard"))
+            return _sharded(module, config, mesh)
+
+
+def whole(tensor: Tensor) -> Tensor:
+    """The tensor that ``tensor`` is a part of; of one that is not spread, itself. Called by all ranks together."""
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+@torch.no_grad()
+def put(live: Tensor, values: Tensor) -> None:
+    """Copy ``values``, a whole tensor, into ``live``, which may be a part of one."""
+    if isinstance(live, DTensor):
+        spec = live
+        local = _local_part(values.to(live.device), spec)
+        live.to_local().copy_(local)
+    else:
+        live.copy_(values)
+
+
+def _local_part(values: Tensor, like: DTensor) -> Tensor:
+    """This rank's part of ``values``, cut as ``like`` is."""
+    from torch.distributed.tensor import distribute_tensor
+
+    return distribute_tensor(values, like.device_mesh, like.placements, src_data_rank=None).to_local()
+
+
+def _replicated(module: nn.Module, config: DDP, device: torch.device) -> nn.Module:
+    group = cast("dist.ProcessGroup", dist.new_group())  # of its own: backward also sends the tables' gradients
+    wrapped = DistributedDataParallel(
+        module,
+        device_ids=[device.index] if device.type == "cuda" else None,
+        process_group=group,
+        bucket_cap_mb=config.bucket_mb,
+        broadcast_buffers=False,  # batch norms agree by themselves
+        gradient_as_bucket_view=True,
+    )
+    match config.hook:
+        case "none":
+            pass
+        case "fp16":
+            wrapped.register_comm_hook(group, default_hooks.fp16_compress_hook)
+        case "bf16":
+            wrapped.register_comm_hook(group, _bf16_hook)
+        case "powersgd":
+            state = powerSGD_hook.PowerSGDState(
+                group, matrix_approximation_rank=config.powersgd_rank, start_powerSGD_iter=2
+            )
+            wrapped.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
+    return wrapped
+
+
+def _bf16_hook(group: dist.ProcessGroup, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
+    """The mean over the ranks of gradients sent as bfloat16; torch's own hook refuses gloo."""
+    small = bucket.buffer().div(group.size()).to(torch.bfloat16)
+    future = dist.all_reduce(small, group=group, async_op=True).get_future()
+    return future.then(lambda done: bucket.buffer().copy_(done.value()[0]))
+
+
+def _sharded(module: nn.Module, config: FSDP | HSDP, mesh: Any) -> nn.Module:
+    policy = MixedPrecisionPolicy(param_dtype=DTYPES[config.parameters], reduce_dtype=DTYPES[config.reduce])
+    settings: dict[str, Any] = {"mesh": mesh, "mp_policy": policy, "reshard_after_forward": config.reshard_after_forward}
+    for child in _units(module):
+        fully_shard(child, **settings)
+    fully_shard(module, **settings)
+    return module
+
+
+def _units(module: nn.Module) -> list[nn.Module]:
+    """The submodules that are gathered one after the other: the blocks of the longest list in the model."""
+    lists = [each for each in module.modules() if isinstance(each, nn.ModuleList | nn.Sequential)]
+    longest = max(lists, key=len, default=None)
+    found = [] if longest is None else list(longest)
+    return [each for each in found if any(True for _ in each.parameters())]
