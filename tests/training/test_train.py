@@ -191,7 +191,7 @@ def test_a_folder_of_something_else_is_refused(make_experiment: MakeExperiment) 
 
 
 def test_a_batch_larger_than_the_data_is_refused(make_experiment: MakeExperiment) -> None:
-    with pytest.raises(ConfigError, match=r"batch_size=100000 .* exceeds the \d+ training rows"):
+    with pytest.raises(ConfigError, match=r"batch_size=100000 exceeds the \d+ training rows"):
         api.train(make_experiment(training__batch_size=100_000), "run")
 
 

@@ -73,7 +73,8 @@ def main() -> None:
         _explain_usage(error)
         sys.exit(2)
     except ZigguratError as error:
-        _complain(error.problem, error.mend)
+        if not _told_launcher(error):
+            _complain(error.problem, error.mend)
         sys.exit(1)
     except Stopped as stopped:
         said = f"stopped by {stopped.number.name}; nothing is half-written; run the command again to go on"
@@ -83,11 +84,25 @@ def main() -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
     except OSError as error:
+        if _told_launcher(error):
+            sys.exit(1)
         _complain(str(error), "look at that path: does it exist, is it a file or folder as expected, may you use it?")
         sys.exit(1)
+    except Exception as error:
+        _told_launcher(error)
+        raise
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _told_launcher(error: Exception) -> bool:
+    """Where this process is one of several ranks: leave the error for what started them, which tells it once."""
+    if "WORLD_SIZE" not in os.environ:
+        return False
+    from ziggurat.parallel.launch import report_failure
+
+    return report_failure(error)
 
 
 def _explain_usage(error: Any) -> None:
@@ -105,6 +120,7 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 def _complain(problem: str, mend: str) -> None:
-    typer.secho(f"error: {problem}", fg=typer.colors.RED, err=True)
+    where = f"rank {os.environ['RANK']}: " if int(os.environ.get("WORLD_SIZE", "1")) > 1 else ""
+    typer.secho(f"error: {where}{problem}", fg=typer.colors.RED, err=True)
     if mend:
         typer.secho(f"mend:  {mend}", fg=typer.colors.YELLOW, err=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +17,12 @@ def command(
     data: DataFolder = None,
     prepared: PreparedTo = None,
     run: Annotated[Path | None, typer.Option(help="Run folder; default: runs/NAME.")] = None,
+    nproc: Annotated[
+        int | None, typer.Option(min=1, help="Ranks on this machine that train together; default: one.")
+    ] = None,
+    restarts: Annotated[
+        int, typer.Option(min=0, help="With --nproc: how often to go on from the last checkpoint after a crash.")
+    ] = 0,
     stop_after: Annotated[int | None, typer.Option(help="Save and stop once this many steps are done in all.")] = None,
 ) -> None:
     """Prepare if needed, then train; run it again to go on exactly where it stopped.
@@ -25,7 +32,14 @@ def command(
       ziggurat train exp.yaml
       ziggurat train exp.yaml --set training.epochs=3 --run runs/short
       ziggurat train exp.yaml --set features.user_id.encoder.min_count=5
+      ziggurat train exp.yaml --nproc 4
+      torchrun --nnodes 2 --nproc-per-node 4 ... -m ziggurat train exp.yaml
     """
+    from ziggurat.parallel.launch import command_of, is_rank, launch, leads
+
+    if nproc is not None and nproc > 1 and not is_rank():
+        note = lambda line: typer.echo(line, err=True)  # noqa: E731
+        raise typer.Exit(launch(command_of(sys.argv[1:]), nproc, restarts, note))
     from ziggurat.cli.figures import figures_table
     from ziggurat.cli.progress import console_progress
     from ziggurat.training import api
@@ -34,10 +48,14 @@ def command(
     with console_progress() as progress:
         outcome = api.train(experiment, run, prepared=prepared, progress=progress, stop_after=stop_after)
     if outcome.results is None and outcome.signal is not None:
-        typer.echo(
-            f"stopped by {outcome.signal.name}; saved at step {outcome.step}. Run the same command to go on.", err=True
-        )
+        if leads():
+            typer.echo(
+                f"stopped by {outcome.signal.name}; saved at step {outcome.step}. Run the same command to go on.",
+                err=True,
+            )
         raise typer.Exit(128 + outcome.signal)
+    if not leads():
+        return
     if outcome.results is None:
         typer.echo(f"stopped after step {outcome.step} as asked; saved. Run the same command to go on.")
         return

@@ -84,6 +84,10 @@ class EnvironmentMismatch(ZigguratError):
     """Libraries or hardware that cannot do what was asked."""
 
 
+class LostRank(ZigguratError):
+    """Another rank is gone, stuck or has failed; the cause is told there."""
+
+
 class NoFeasiblePlan(ZigguratError):
     """Tables that the devices have no room for."""
 

@@ -7,8 +7,9 @@ The rows of an epoch form one *stream*, the same for every rank and world size:
 
 Step i takes the next ``batch_size`` rows of the stream, and rank r the r-th even part of them; so the ranks together
 see the batches that a single process would. A cursor is therefore just (epoch, rows of the stream consumed): it can be
-saved between any two steps, restored exactly, and even restored at another world size. Only the last step of an epoch is short; where it holds fewer rows than there are ranks
-it is left out, so no rank ever waits for a batch that another does not have.
+saved between any two steps, restored exactly, and even restored at another world size. Only the last step of an epoch
+is short; where it holds fewer rows than there are ranks it is left out, so no rank ever waits for a batch that another
+does not have.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import queue
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -47,6 +49,9 @@ class Loader:
         rank, world_size: which even part of each step's rows is ours.
         pool_blocks: blocks that are shuffled together; memory is ``pool_blocks * block_rows * row bytes``, twice.
         prefetch: batches made ahead by a thread; 0 makes them in the caller's thread.
+        deal: ``parts``: a step's rows are divided among the ranks. ``turns``: whole batches go round, the first one to
+            rank 0, so that each holds the rows that it holds in a single process; a rank for which there is none in the
+            last step gets the first row of the step instead, which is not its own (:meth:`is_idle`).
 
     Raises:
         ConfigError: shuffled training batches larger than the data, or with fewer rows than there are ranks.
@@ -64,13 +69,14 @@ class Loader:
         world_size: int = 1,
         pool_blocks: int = 8,
         prefetch: int = 2,
+        deal: Literal["parts", "turns"] = "parts",
     ) -> None:
         if shuffle and batch_size > blocks.rows:
             raise ConfigError(
                 f"training.batch_size={batch_size} exceeds the {blocks.rows} training rows",
                 f"--set training.batch_size={max(1, blocks.rows)} or smaller, or give more data",
             )
-        if batch_size < world_size:
+        if deal == "parts" and batch_size < world_size:
             raise ConfigError(
                 f"training.batch_size={batch_size}: a batch is shared by {world_size} ranks, some would have no row",
                 f"--set training.batch_size={world_size} or larger, or start fewer ranks",
@@ -78,7 +84,7 @@ class Loader:
         self._blocks, self._schema = blocks, schema
         self._batch_size, self._shuffle, self._seed = batch_size, shuffle, seed
         self._rank, self._world_size = rank, world_size
-        self._pool_blocks, self._prefetch = pool_blocks, prefetch
+        self._pool_blocks, self._prefetch, self._turns = pool_blocks, prefetch, deal == "turns"
 
     @property
     def rows(self) -> int:
@@ -87,8 +93,18 @@ class Loader:
 
     @property
     def steps_per_epoch(self) -> int:
-        full, rest = divmod(self.rows, self._batch_size)
+        if self._turns:
+            return -(-self.rows // self._step_rows)
+        full, rest = divmod(self.rows, self._step_rows)
         return full + (rest >= self._world_size)
+
+    def is_idle(self, cursor: Cursor) -> bool:
+        """Whether the rank has no rows of its own in the step that begins at ``cursor``."""
+        return self._turns and cursor.rows + self._rank * self._batch_size >= self.rows
+
+    @property
+    def _step_rows(self) -> int:
+        return self._batch_size * (self._world_size if self._turns else 1)
 
     def epoch(self, start: Cursor) -> Iterator[tuple[Batch, Cursor]]:
         """The remaining batches of ``start.epoch``, each with the cursor that stands behind it.
@@ -102,17 +118,22 @@ class Loader:
         stream = _Stream(self._blocks, self._schema, self._order(start.epoch), self._pool_blocks, self._row_order)
         position, epoch = start.rows, start.epoch
         while position < self.rows:
-            end = min(position + self._batch_size, self.rows)
-            size = end - position
-            if size < self._world_size:
+            end = min(position + self._step_rows, self.rows)
+            if end - position < self._world_size and not self._turns:
                 return
-            mine = range(
-                position + size * self._rank // self._world_size, position + size * (self._rank + 1) // self._world_size
-            )
+            mine = self._mine(position, end)
             batch = stream.batch(mine.start, mine.stop, epoch)
-            done = end >= self.rows or self.rows - end < self._world_size
-            yield batch, Cursor(epoch + 1, 0) if done else Cursor(epoch, end)
+            left_out = self.rows - end < self._world_size and not self._turns
+            yield batch, Cursor(epoch + 1, 0) if end >= self.rows or left_out else Cursor(epoch, end)
             position = end
+
+    def _mine(self, position: int, end: int) -> range:
+        """Our rows of the step from ``position`` to ``end``."""
+        if not self._turns:
+            size, rank, world = end - position, self._rank, self._world_size
+            return range(position + size * rank // world, position + size * (rank + 1) // world)
+        first = position + self._rank * self._batch_size
+        return range(first, min(first + self._batch_size, end)) if first < end else range(position, position + 1)
 
     def _order(self, epoch: int) -> Rows:
         count = len(self._blocks.blocks)

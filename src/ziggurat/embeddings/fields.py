@@ -17,7 +17,6 @@ from ziggurat.interactions.block import Block
 from ziggurat.interactions.mlp import MLP
 from ziggurat.interactions.sequence_pooling import build_sequence_encoder, target_of
 
-
 DIRECT = ""
 """The name under which rows come that are the fields as they stand."""
 

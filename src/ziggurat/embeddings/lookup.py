@@ -20,10 +20,11 @@ from ziggurat.core.plan import Plan
 from ziggurat.embeddings.fields import DIRECT, Fields
 from ziggurat.embeddings.initial import fill_initial
 from ziggurat.embeddings.layout import Layout
-from ziggurat.embeddings.pieces import Piece
 from ziggurat.embeddings.positions import split_positions
 from ziggurat.embeddings.replicated import ReplicatedTable, is_replicated
 from ziggurat.embeddings.sharding import Distributed, ShardedTables
+from ziggurat.parallel.config import ParallelConfig
+from ziggurat.parallel.pieces import Piece
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +42,7 @@ class Rows:
     """What :class:`~ziggurat.embeddings.fields.Fields` makes fields of.
 
     Attributes:
-        of: feature -> (B, W), or (B, S, W) for a sequence with positions; or ``DIRECT`` -> emb_BFD, where rows are fields.
+        of: feature -> (B, W), or (B, S, W) for a sequence with positions; or ``DIRECT`` -> emb_BFD alone.
         masks: sequence with positions -> which of them there are, (B, S).
     """
 
@@ -60,15 +61,23 @@ class EmbeddingLookup(nn.Module):
         plan: where the shards live.
         device: of the tables.
         seed: of the tables' initial weights; those of the fields come from torch's global generator.
+        parallel: in which precision rows and their gradients travel between ranks.
     """
 
-    def __init__(self, layout: Layout, plan: Plan, device: torch.device, seed: int) -> None:
+    def __init__(
+        self,
+        layout: Layout,
+        plan: Plan,
+        device: torch.device,
+        seed: int,
+        parallel: ParallelConfig = ParallelConfig(),  # noqa: B008 - frozen
+    ) -> None:
         super().__init__()
         self.layout, tables = layout, layout.tables
         self._device = device
         replicated = [spec for spec in tables if is_replicated(spec, device, plan.placements[spec.name].sharding)]
         fused = [spec for spec in tables if spec not in replicated]
-        self.sharded = ShardedTables(fused, plan, device) if fused else None
+        self.sharded = ShardedTables(fused, plan, device, parallel) if fused else None
         self.replicated = nn.ModuleList([ReplicatedTable(spec) for spec in replicated]).to(device)
         self.fields = Fields(layout).to(device)
         self._table_of = layout.table_of
@@ -123,6 +132,11 @@ class EmbeddingLookup(nn.Module):
             self._check_range(started.ids)
             raise
 
+    def drop(self, started: Started) -> None:
+        """Let a lookup that will not be finished arrive, so that nothing is on its way any more."""
+        if self.sharded is not None and started.begun is not None:
+            self.sharded.arrive(started.begun)
+
     def exchange(self) -> None:
         """Behind each backward pass: where there are several ranks, what they have to tell each other of rows that
         more than one of them holds."""
@@ -151,7 +165,7 @@ class EmbeddingLookup(nn.Module):
     def pieces(self) -> list[Piece]:
         """This rank's weights, named by their tables, live."""
         pieces = list(self.sharded.weights()) if self.sharded is not None else []
-        return pieces + [Piece.whole(table.spec.name, table.weight_RD) for table in self._replicated()]
+        return pieces + [Piece.of_tensor(table.spec.name, table.weight_RD) for table in self._replicated()]
 
     def optimizer_state(self) -> dict[str, Tensor]:
         """This rank's optimizer states by ``table/state``, or by the part of it, live."""
@@ -162,7 +176,7 @@ class EmbeddingLookup(nn.Module):
         pieces = list(self.sharded.states()) if self.sharded is not None else []
         for table in self._replicated():
             states = {**table.state(), "steps": table.steps}
-            pieces += [Piece.whole(f"{table.spec.name}/{name}", state) for name, state in states.items()]
+            pieces += [Piece.of_tensor(f"{table.spec.name}/{name}", state) for name, state in states.items()]
         return pieces
 
     def _ids(self, batch: Batch) -> tuple[KeyedJaggedTensor | None, dict[str, Tensor]]:

@@ -26,9 +26,17 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 from ziggurat.core.plan import Placement, Plan, Span
 from ziggurat.core.tables import TableSpec
 from ziggurat.embeddings.column_shards import ColumnKernel, ColumnShard, exchange
-from ziggurat.embeddings.pieces import Piece
-from ziggurat.embeddings.torchrec_terms import collection_config, first_of, inner_name, parameter_sharding, table_name
+from ziggurat.embeddings.torchrec_terms import (
+    codecs,
+    collection_config,
+    first_of,
+    inner_name,
+    parameter_sharding,
+    table_name,
+)
 from ziggurat.optim.rows import fused_optimizer
+from ziggurat.parallel.config import ParallelConfig
+from ziggurat.parallel.pieces import Piece
 
 # DistributedModelParallel asks torch.fx whether it is tracing; the answer's deprecation notice is not for our users.
 logging.getLogger("torch.fx._symbolic_trace").setLevel(logging.ERROR)
@@ -48,19 +56,23 @@ class ShardedTables(nn.Module):
     Needs an initialised process group, also for a world of one. Weights are left uninitialised.
     """
 
-    def __init__(self, tables: Sequence[TableSpec], plan: Plan, device: torch.device) -> None:
+    def __init__(self, tables: Sequence[TableSpec], plan: Plan, device: torch.device, parallel: ParallelConfig) -> None:
         super().__init__()
         world_size = dist.get_world_size()
         assert plan.world_size == world_size, (plan.world_size, world_size)
         os.environ["LOCAL_WORLD_SIZE"] = str(plan.local_size)  # where TorchRec looks which ranks share a host
         self._specs = {spec.name: spec for spec in tables}
-        collection = EmbeddingBagCollection(tables=[collection_config(spec) for spec in tables], device=torch.device("meta"))
+        collection = EmbeddingBagCollection(
+            tables=[collection_config(spec) for spec in tables], device=torch.device("meta")
+        )
         for spec in tables:
             kind, settings = fused_optimizer(spec.optimizer, device.type, spec.name)
             if _needs_joint_rows(spec, plan.placements[spec.name]):  # the kernel is replaced: one without a state
                 kind, settings = fused_optimizer({"name": "sgd"}, device.type, spec.name)
             apply_optimizer_in_backward(kind, [collection.embedding_bags[inner_name(spec.name)].weight], settings)
-        sharder = EmbeddingBagCollectionSharder(fused_params={"bounds_check_mode": BoundsCheckMode.FATAL})
+        sharder = EmbeddingBagCollectionSharder(
+            fused_params={"bounds_check_mode": BoundsCheckMode.FATAL}, qcomm_codecs_registry=codecs(parallel)
+        )
         module_plan = EmbeddingModuleShardingPlan(
             {inner_name(spec.name): parameter_sharding(plan, spec, device) for spec in tables}
         )
@@ -91,10 +103,13 @@ class ShardedTables(nn.Module):
 
     def finish(self, begun: Distributed) -> KeyedTensor:
         """Wait for the ids of others, look them up, and exchange the pooled rows."""
-        ids = begun.ids
-        while hasattr(ids, "wait"):
-            ids = ids.wait()
-        return self._sharded.compute_and_output_dist(begun.context, ids).wait()
+        self.arrive(begun)
+        return self._sharded.compute_and_output_dist(begun.context, begun.ids).wait()
+
+    def arrive(self, begun: Distributed) -> None:
+        """Wait for the ids of others."""
+        while hasattr(begun.ids, "wait"):
+            begun.ids = begun.ids.wait()
 
     def exchange(self) -> None:
         """Behind each backward pass: the step of rows whose columns are on several ranks."""
@@ -138,7 +153,9 @@ class ShardedTables(nn.Module):
     def _held(self) -> Iterator[tuple[TableSpec, tuple[int, int], Tensor, dict[str, Tensor]]]:
         """(table, first row and column, weights, states) of each shard on this rank; writing in place changes it."""
         for kernel in self._kernels():
-            places = [(self._specs[table_name(table.name)], first_of(table)) for table in kernel.config.embedding_tables]
+            places = [
+                (self._specs[table_name(table.name)], first_of(table)) for table in kernel.config.embedding_tables
+            ]
             inner = kernel.emb_module
             if isinstance(inner, ColumnKernel):
                 for (spec, at), shard in zip(places, inner.shards, strict=True):

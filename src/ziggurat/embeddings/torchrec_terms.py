@@ -6,12 +6,14 @@ from typing import Any
 
 import torch
 from torchrec.distributed.embedding_types import EmbeddingComputeKernel
+from torchrec.distributed.fbgemm_qcomm_codec import CommType, QCommsConfig, get_qcomm_codecs_registry
 from torchrec.distributed.sharding_plan import placement as placed_on
 from torchrec.distributed.types import EnumerableShardingSpec, ParameterSharding, ShardingType, ShardMetadata
 from torchrec.modules.embedding_configs import EmbeddingBagConfig, PoolingType
 
 from ziggurat.core.plan import Plan
 from ziggurat.core.tables import TableSpec
+from ziggurat.parallel.config import ParallelConfig, Precision
 
 _TYPES = {
     "table_wise": ShardingType.TABLE_WISE,
@@ -47,6 +49,7 @@ def inner_name(table: str) -> str:
 
 
 def table_name(inner: str) -> str:
+    """The table that :func:`inner_name` named."""
     return inner.removeprefix(inner_name(""))
 
 
@@ -57,10 +60,24 @@ def first_of(table: Any) -> tuple[int, int]:
 
 
 def collection_config(spec: TableSpec) -> EmbeddingBagConfig:
+    """A table as TorchRec describes one."""
     return EmbeddingBagConfig(
         name=inner_name(spec.name),
         embedding_dim=spec.dim,
         num_embeddings=spec.rows,
         feature_names=list(spec.keys),
         pooling=PoolingType.MEAN if spec.pooling == "mean" else PoolingType.SUM,
+    )
+
+
+_TRAVELS: dict[Precision, CommType] = {"fp32": CommType.FP32, "fp16": CommType.FP16, "bf16": CommType.BF16}
+
+
+def codecs(parallel: ParallelConfig) -> Any:
+    """How rows and their gradients are written for the way between ranks; None: as they are."""
+    forward, backward = parallel.forward_precision, parallel.backward_precision
+    if forward == backward == "fp32":
+        return None
+    return get_qcomm_codecs_registry(
+        QCommsConfig(forward_precision=_TRAVELS[forward], backward_precision=_TRAVELS[backward])
     )

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.distributed as dist
+
+from ziggurat.core.errors import LostRank
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,3 +49,37 @@ class Agreement:
             self._work.wait()
         rows, weight, stopping = self._sums.tolist()
         return Step(rows, weight, stopping > 0)
+
+
+_patient: dict[Any, dist.ProcessGroup] = {}
+
+
+def _patient_group() -> dist.ProcessGroup:
+    """Of all ranks; waits as long as preparing data may take."""
+    world = dist.group.WORLD
+    if world not in _patient:
+        _patient.clear()
+        _patient[world] = cast("dist.ProcessGroup", dist.new_group(timeout=timedelta(days=30), backend="gloo"))
+    return _patient[world]
+
+
+def from_first(work: Callable[[], T]) -> T:
+    """What ``work`` returns on the first rank, where alone it is called; the others wait for it, however long.
+
+    Raises:
+        LostRank: on the other ranks, where it failed on the first, which raises its own error.
+    """
+    if dist.get_world_size() == 1:
+        return work()
+    told: list[Any] = [None, None]
+    try:
+        if dist.get_rank() == 0:
+            told[1] = work()
+    except BaseException as error:
+        told[0] = f"{type(error).__name__}: {error}"
+        raise
+    finally:
+        dist.broadcast_object_list(told, src=0, group=_patient_group())
+    if told[0] is not None:
+        raise LostRank(f"rank {dist.get_rank()}: rank 0 failed with {told[0]}", "look at what it says")
+    return told[1]

@@ -102,13 +102,18 @@ def _replicated(module: nn.Module, config: DDP, device: torch.device) -> nn.Modu
 def _bf16_hook(group: dist.ProcessGroup, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
     """The mean over the ranks of gradients sent as bfloat16; torch's own hook refuses gloo."""
     small = bucket.buffer().div(group.size()).to(torch.bfloat16)
-    future = dist.all_reduce(small, group=group, async_op=True).get_future()
-    return future.then(lambda done: bucket.buffer().copy_(done.value()[0]))
+    work = dist.all_reduce(small, group=group, async_op=True)
+    assert work is not None
+    return work.get_future().then(lambda done: bucket.buffer().copy_(done.value()[0]))
 
 
 def _sharded(module: nn.Module, config: FSDP | HSDP, mesh: Any) -> nn.Module:
     policy = MixedPrecisionPolicy(param_dtype=DTYPES[config.parameters], reduce_dtype=DTYPES[config.reduce])
-    settings: dict[str, Any] = {"mesh": mesh, "mp_policy": policy, "reshard_after_forward": config.reshard_after_forward}
+    settings: dict[str, Any] = {
+        "mesh": mesh,
+        "mp_policy": policy,
+        "reshard_after_forward": config.reshard_after_forward,
+    }
     for child in _units(module):
         fully_shard(child, **settings)
     fully_shard(module, **settings)

@@ -31,7 +31,8 @@ class GlobalBatchNorm(nn.BatchNorm1d):
         if float(total) > 1:
             self._remember(mean_C.detach(), var_C.detach() * total / (total - 1))
         else:
-            assert self.running_mean is not None and self.running_var is not None
+            assert self.running_mean is not None
+            assert self.running_var is not None
             mean_C, var_C = self.running_mean, self.running_var
         out_BC = (input - mean_C) * (var_C + self.eps).rsqrt()
         return (out_BC * self.weight + self.bias if self.affine else out_BC).to(input.dtype)
@@ -40,7 +41,8 @@ class GlobalBatchNorm(nn.BatchNorm1d):
     def _remember(self, mean_C: Tensor, var_C: Tensor) -> None:
         if not self.track_running_stats:
             return
-        assert self.running_mean is not None and self.running_var is not None
+        assert self.running_mean is not None
+        assert self.running_var is not None
         assert self.num_batches_tracked is not None
         self.num_batches_tracked.add_(1)
         share = 1 / float(self.num_batches_tracked) if self.momentum is None else self.momentum

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import signal
 import time
@@ -24,6 +25,8 @@ from ziggurat.data.dataset import Dataset, Split
 from ziggurat.features.prepare import dataset_fingerprint
 from ziggurat.features.prepare import prepare as prepare_dataset
 from ziggurat.metrics.metric_set import MetricSet
+from ziggurat.parallel.agreement import from_first
+from ziggurat.parallel.heartbeat import watched
 from ziggurat.training.collapse import collapsed_tasks
 from ziggurat.training.engine import pick_device, process_group
 from ziggurat.training.evaluate import evaluate_split
@@ -114,22 +117,33 @@ def train(
     if experiment.training.threads is not None:
         torch.set_num_threads(experiment.training.threads)
     device = pick_device(experiment.training.device)
-    check_run_folder(folder)
-    with locked_folder(folder, "training"), process_group(device):
-        run = create_or_resume(folder, experiment)
-        dataset = prepare(experiment, prepared, progress)
-        attach_dataset(run, dataset)
+    with process_group(device, experiment.parallel.timeout_s) as world, contextlib.ExitStack() as stack:
+        if not world.leads:
+            progress = Silent()
+
+        def open_folder() -> Path:
+            check_run_folder(folder)
+            stack.enter_context(locked_folder(folder, "training"))
+            run = create_or_resume(folder, experiment)
+            dataset = prepare(experiment, prepared, progress)
+            attach_dataset(run, dataset)
+            return dataset.folder
+
+        dataset = Dataset(from_first(open_folder))
+        run = Run(folder, experiment)
         keep_freed_memory()
         assembled = assemble(experiment, dataset.schema, device)
-        write_json(run.folder / "plan.json", assembled.plan.to_json())
+        if world.leads:
+            write_json(run.folder / "plan.json", assembled.plan.to_json())
         trainer = Trainer(run, dataset, assembled.recommender, device, progress)
         if trainer.at.step:
             progress.note(f"{run.folder}: going on at step {trainer.at.step:,} of {trainer.total_steps:,}")
         started = time.perf_counter()
+        stack.enter_context(watched(lambda: trainer.at.step, experiment.parallel.timeout_s))
         stop = None if trainer.finished else trainer.train(stop_after)
         if not trainer.finished:
             return Outcome(run, trainer.at.step, None, stop.signal if stop else None)
-        results = run.results
+        results = from_first(lambda: run.results)
         if stop is not None or results is None:
             results = _finish(run, trainer, time.perf_counter() - started, progress)
         return Outcome(run, trainer.at.step, results, stop.signal if stop else None)
@@ -178,7 +192,7 @@ def evaluate(
 
 def _finish(run: Run, trainer: Trainer, seconds: float, progress: Progress) -> dict[str, Any]:
     """Put the best checkpoint's weights in place, evaluate it on validation and test, and write results.json."""
-    best = run.checkpoints.resolve("best")
+    best = from_first(lambda: run.checkpoints.resolve("best"))
     restore(trainer.recommender, run.checkpoints.load(best))
     schema, evaluation = trainer.dataset.schema, run.experiment.evaluation
     figures: dict[str, dict[str, float]] = {}
@@ -186,8 +200,9 @@ def _finish(run: Run, trainer: Trainer, seconds: float, progress: Progress) -> d
     for split in splits:
         blocks = trainer.dataset.split(split)
         if blocks.rows:
+            shown = progress if trainer.world.leads else None
             metrics = evaluate_split(
-                trainer.recommender, blocks, schema, trainer.device, evaluation.batch_size, progress=progress
+                trainer.recommender, blocks, schema, trainer.device, evaluation.batch_size, progress=shown
             )
             figures[split] = metrics.compute()
             for sentence in collapsed_tasks(metrics, run.experiment) if len(figures) == 1 else ():
@@ -196,5 +211,6 @@ def _finish(run: Run, trainer: Trainer, seconds: float, progress: Progress) -> d
         split: {k: v if math.isfinite(v) else None for k, v in values.items()} for split, values in figures.items()
     }
     results = {"steps": trainer.at.step, "best_step": best, "seconds": round(seconds, 3), "figures": stored}
-    write_json(run.folder / "results.json", results)
+    if trainer.world.leads:
+        write_json(run.folder / "results.json", results)
     return {**results, "figures": figures}

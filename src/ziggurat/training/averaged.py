@@ -16,6 +16,7 @@ from torch import Tensor, nn
 
 from ziggurat.core.batch import Batch
 from ziggurat.optim.average import WeightAverage
+from ziggurat.parallel.pieces import Piece, fill
 from ziggurat.training.recommender import Recommender
 
 NORM_BATCHES = 16
@@ -35,18 +36,18 @@ class AveragedWeights:
         self._recommender, self._batches = recommender, batches
         self._norms = [module for module in recommender.modules() if isinstance(module, nn.BatchNorm1d)]
         trained = {f"dense/{name}" for name in recommender.dense_parameters()}
-        weights = recommender.weights()
-        copied = {name for name in weights if name.startswith("dense/") and name not in trained}
-        self._average = WeightAverage(weights, decay, copied)
+        pieces = recommender.pieces()
+        copied = {piece.key for piece in pieces if piece.name.startswith("dense/") and piece.name not in trained}
+        self._average = WeightAverage({piece.key: piece.tensor for piece in pieces}, decay, copied)
         self._measured = False
 
     @property
-    def tensors(self) -> Mapping[str, Tensor]:
+    def pieces(self) -> list[Piece]:
         """What a checkpoint keeps: ``dense/NAME`` and ``tables/NAME``, as they are used."""
         if not self._measured:
             with self.in_use():
                 pass
-        return self._average.averages
+        return self._pieces()
 
     def update(self, step: int) -> None:
         """Take in the weights after step ``step``, counted from 1."""
@@ -64,9 +65,13 @@ class AveragedWeights:
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
         """Go on from a checkpoint's."""
-        for name, tensor in self._average.averages.items():
-            tensor.copy_(tensors[name])
+        fill(self._pieces(), tensors)
         self._measured = True
+
+    def _pieces(self) -> list[Piece]:
+        averages = self._average.averages
+        live = self._recommender.pieces()
+        return [Piece(piece.name, averages[piece.key], piece.shape, piece.first) for piece in live]
 
     @torch.no_grad()
     def _measure(self) -> None:

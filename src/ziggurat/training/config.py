@@ -24,7 +24,7 @@ class TrainingConfig(Config):
     """How long, how fast and how exactly to train."""
 
     batch_size: int = pydantic.Field(default=4096, ge=1)
-    """Rows per step and rank."""
+    """Rows per step; several ranks share them."""
     epochs: int = pydantic.Field(default=5, ge=1)
     """Passes over the training split; ``max_steps`` may end training earlier."""
     max_steps: int | None = pydantic.Field(default=None, ge=1)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from ziggurat.core.batch import Batch
 from ziggurat.core.progress import Progress
@@ -12,6 +14,7 @@ from ziggurat.core.schema import Schema
 from ziggurat.data.dataset import SplitBlocks
 from ziggurat.data.loader import Cursor, Loader
 from ziggurat.metrics.metric_set import MetricSet
+from ziggurat.parallel.world import World
 from ziggurat.training.recommender import Recommender
 
 
@@ -27,6 +30,9 @@ def evaluate_split(
 ) -> MetricSet:
     """Stream a split through the model in file order; the model is in evaluation mode meanwhile.
 
+    Several ranks take turns at the very batches that a single process would make, and count together: all of them call
+    this, and all of them get the figures of all rows.
+
     Args:
         recommender: on ``device``.
         blocks: the rows.
@@ -37,7 +43,9 @@ def evaluate_split(
         progress: shown as the stage "evaluate" where given.
     """
     metrics = MetricSet(schema.labels, grouped=schema.has_group, slices=slices)
-    loader = Loader(blocks, schema, batch_size, shuffle=False)
+    world = World.current()
+    loader = Loader(blocks, schema, batch_size, shuffle=False, rank=world.rank, world_size=world.size, deal="turns")
+    at = Cursor()
     training = recommender.training
     recommender.eval()
     if progress is not None:
@@ -46,20 +54,32 @@ def evaluate_split(
         for batch, cursor in loader.epoch(Cursor()):
             moved = batch.to(device)
             logits_BT, _ = recommender(moved)
-            metrics.update(
-                logits_BT.cpu().numpy(),
-                batch.labels_BT.numpy(),
-                None if batch.weights_B is None else batch.weights_B.numpy(),
-                None if batch.groups_B is None else batch.groups_B.numpy(),
-                {name: _ids(batch, name) for name in slices},
-            )
+            if not loader.is_idle(at):
+                metrics.update(
+                    logits_BT.cpu().numpy(),
+                    batch.labels_BT.numpy(),
+                    None if batch.weights_B is None else batch.weights_B.numpy(),
+                    None if batch.groups_B is None else batch.groups_B.numpy(),
+                    {name: _ids(batch, name) for name in slices},
+                )
+            at = cursor
             if progress is not None:
                 progress.advance(cursor.rows if cursor.epoch == 0 else blocks.rows)
     finally:
         recommender.train(training)
         if progress is not None:
             progress.finish()
-    return metrics
+    return _of_all_ranks(metrics) if world.size > 1 else metrics
+
+
+def _of_all_ranks(metrics: MetricSet) -> MetricSet:
+    """What all ranks have counted; to the bit what a single process would have."""
+    states: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(states, metrics.state())
+    first, *others = (metrics.with_state(state) for state in states)
+    for other in others:
+        first.merge(other)
+    return first
 
 
 def _ids(batch: Batch, feature: str) -> torch.Tensor:

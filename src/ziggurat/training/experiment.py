@@ -35,6 +35,7 @@ from ziggurat.interactions.sequence_pooling import build_sequence_encoder
 from ziggurat.models.build import ModelConfig, build_model, model_dims
 from ziggurat.models.deepfm import DeepFM
 from ziggurat.optim.dense import Adam, DenseOptimizerConfig
+from ziggurat.parallel.config import ParallelConfig
 from ziggurat.training.config import EvaluationConfig, TrainingConfig
 
 
@@ -55,6 +56,8 @@ class Experiment(Config):
     """The optimizer of everything that is not an embedding table."""
     training: TrainingConfig = TrainingConfig()
     """Length, batch size, schedule, precision, checkpoints."""
+    parallel: ParallelConfig = ParallelConfig()
+    """What several ranks do otherwise than one."""
     evaluation: EvaluationConfig = EvaluationConfig()
     """Slices and batch size of evaluation."""
 

@@ -56,6 +56,26 @@ class Journal:
             temporary.write_text("".join(json.dumps(record) + "\n" for record in kept), encoding="utf-8")
 
 
+class NoJournal:
+    """Writes nothing: the journal of ranks other than the first, whose figures are those of all."""
+
+    def write(self, split: str, step: int, epoch: float, figures: dict[str, float]) -> None:
+        pass
+
+    def __enter__(self) -> NoJournal:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        pass
+
+
+def journal_of(folder: Path, step: int, leads: bool) -> Journal | NoJournal:
+    """The journal of the rank that ``leads``, none for the others."""
+    return Journal(folder, step) if leads else NoJournal()
+
+
 def read_journal(path: Path) -> list[dict[str, Any]]:
     """The records of a metrics.jsonl; a last line cut short by a crash is left out."""
     records: list[dict[str, Any]] = []

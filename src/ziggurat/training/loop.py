@@ -12,7 +12,8 @@ import contextlib
 import itertools
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
 
 import torch
 
@@ -22,18 +23,30 @@ from ziggurat.core.errors import DivergedError
 from ziggurat.core.progress import Progress
 from ziggurat.data.dataset import Dataset
 from ziggurat.data.loader import Cursor, Loader
+from ziggurat.embeddings.lookup import Started
 from ziggurat.metrics.names import higher_is_better
 from ziggurat.optim.dense import build_optimizer
 from ziggurat.optim.schedule import Warmup, build_schedule
+from ziggurat.parallel.agreement import Agreement, from_first
+from ziggurat.parallel.world import World
 from ziggurat.training.averaged import NORM_BATCHES, AveragedWeights
 from ziggurat.training.evaluate import evaluate_split
-from ziggurat.training.journal import Journal
+from ziggurat.training.journal import Journal, NoJournal, journal_of
 from ziggurat.training.loss import Window, weighted_loss
 from ziggurat.training.progression import Progression, monitored
 from ziggurat.training.recommender import Recommender
 from ziggurat.training.run import Run
 from ziggurat.training.signals import StopRequest
 from ziggurat.training.state import resume, take_snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """A batch, the cursor behind it, and its lookup where that is begun."""
+
+    batch: Batch
+    cursor: Cursor
+    started: Started | None = None
 
 
 class Trainer:
@@ -51,7 +64,7 @@ class Trainer:
         self, run: Run, dataset: Dataset, recommender: Recommender, device: torch.device, progress: Progress
     ) -> None:
         self.run, self.dataset, self.recommender, self.device = run, dataset, recommender, device
-        self.progress = progress
+        self.progress, self.world = progress, World.current()
         config = run.experiment.training
         self.config = config
         prefetch = (2 if device.type == "cuda" else 0) if config.prefetch is None else config.prefetch
@@ -62,6 +75,8 @@ class Trainer:
             shuffle=True,
             seed=config.seed,
             prefetch=prefetch,
+            rank=self.world.rank,
+            world_size=self.world.size,
         )
         self.total_steps = min(config.epochs * self.loader.steps_per_epoch, config.max_steps or 2**62)
         self.optimizer = build_optimizer(run.experiment.optimizer, recommender.dense_parameters())
@@ -71,7 +86,8 @@ class Trainer:
         self.schedule = build_schedule(config.schedule, self.total_steps)
         self._multiplier: float | None = None
         self.at = Progression()
-        last = run.checkpoints.last()
+        self._stopping = False
+        last = from_first(run.checkpoints.last)
         if last is not None:
             self._restore(run.checkpoints.load(last))
         self._saved_step = self.at.step if last is not None else -1
@@ -95,14 +111,15 @@ class Trainer:
                 f"{self.total_steps:,} of this run: the learning rates never reach their full value"
             )
         self.progress.start("train", self.total_steps * self._step_rows(), "rows")
-        with StopRequest() as stop, Journal(self.run.folder, self.at.step) as journal:
-            while not self.finished and not self._stopping(stop, stop_after):
-                for batch, cursor in self.loader.epoch(self.at.cursor):
-                    self._step(batch.to(self.device))
-                    self.at.step, self.at.cursor = self.at.step + 1, cursor
-                    self._after_step(journal)
-                    if self.finished or self._stopping(stop, stop_after):
-                        break
+        with StopRequest() as stop, journal_of(self.run.folder, self.at.step, self.world.leads) as journal:
+            while not self.finished and not self._ends(stop_after):
+                with contextlib.closing(self._ahead(self.loader.epoch(self.at.cursor))) as works:
+                    for work, following in works:
+                        self._step(work, following, stop)
+                        self.at.step, self.at.cursor = self.at.step + 1, work.cursor
+                        self._after_step(journal)
+                        if self.finished or self._ends(stop_after):
+                            break
             if self._saved_step != self.at.step:
                 self._log(journal)
                 self._save()
@@ -111,23 +128,54 @@ class Trainer:
         self.progress.finish(early if self.at.stopped_early else "")
         return stop
 
-    def _stopping(self, stop: StopRequest, stop_after: int | None) -> bool:
-        return stop.signal is not None or (stop_after is not None and self.at.step >= stop_after)
+    def _ends(self, stop_after: int | None) -> bool:
+        return self._stopping or (stop_after is not None and self.at.step >= stop_after)
 
-    def _step(self, batch: Batch) -> None:
+    def _ahead(self, batches: Iterator[tuple[Batch, Cursor]]) -> Generator[tuple[_Work, _Work | None]]:
+        """Each batch, and the one behind it where there are several ranks: its ids are on their way already."""
+        if self.world.size == 1 or not self.run.experiment.parallel.pipeline:
+            for batch, cursor in batches:
+                yield _Work(batch.to(self.device), cursor), None
+            return
+        lookup, following = self.recommender.lookup, None
+        begun = (self._begin(batch, cursor) for batch, cursor in batches)
+        try:
+            work = next(begun, None)
+            while work is not None:
+                following = next(begun, None)
+                yield work, following
+                work, following = following, None
+        finally:
+            if following is not None and following.started is not None:
+                lookup.drop(following.started)
+
+    def _begin(self, batch: Batch, cursor: Cursor) -> _Work:
+        moved = batch.to(self.device)
+        return _Work(moved, cursor, self.recommender.lookup.start(moved))
+
+    def _step(self, work: _Work, following: _Work | None, stop: StopRequest) -> None:
         self._apply_schedule()
-        logits_BT, emb_BFD = self.recommender(batch)
+        batch, lookup = work.batch, self.recommender.lookup
+        weight = float(batch.size) if batch.weights_B is None or self.world.size == 1 else float(batch.weights_B.sum())
+        agreement = Agreement(batch.size, weight, stop.signal is not None)
+        logits_BT, emb_BFD = self.recommender(batch, work.started)
+        if following is not None and following.started is not None:
+            lookup.sent(following.started)
         loss, weight = weighted_loss(logits_BT, batch)
-        objective = loss / weight
+        agreed = agreement.step()
+        # Gradients are averaged over the ranks, so each rank's share of the loss counts as often as there are ranks.
+        objective = loss / weight if self.world.size == 1 else loss * (self.world.size / agreed.weight)
         l2 = self.run.experiment.embeddings.l2
         if l2:
-            objective = objective + l2 / 2 * emb_BFD.square().sum() / batch.size
+            objective = objective + l2 / 2 * emb_BFD.square().sum() / agreed.rows * self.world.size
         objective.backward()
+        lookup.exchange()
         if self.config.clip_norm is not None:
             torch.nn.utils.clip_grad_norm_(self.recommender.dense_parameters().values(), self.config.clip_norm)
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
         self._window.add(loss, weight, batch)
+        self._stopping = agreed.stopping
 
     def _apply_schedule(self) -> None:
         multiplier = self.schedule.multiplier(self.at.step)
@@ -137,7 +185,7 @@ class Trainer:
             self.recommender.lookup.scale_learning_rates(multiplier)
             self._multiplier = multiplier
 
-    def _after_step(self, journal: Journal) -> None:
+    def _after_step(self, journal: Journal | NoJournal) -> None:
         config, step = self.config, self.at.step
         if self.average is not None:
             self.average.update(step)
@@ -152,8 +200,9 @@ class Trainer:
         elif save:
             self._save()
 
-    def _log(self, journal: Journal) -> None:
+    def _log(self, journal: Journal | NoJournal) -> None:
         window, self._window = self._window, Window.on(self.device)
+        window.over_ranks()
         figures = window.figures()
         if not figures:
             return
@@ -168,7 +217,7 @@ class Trainer:
         self._shown.update(loss=figures["loss"], ne=figures["ne"])
         self.progress.advance(self.at.step * self._step_rows(), **self._shown)
 
-    def _evaluate(self, journal: Journal) -> None:
+    def _evaluate(self, journal: Journal | NoJournal) -> None:
         blocks = self.dataset.split("validation")
         if not blocks.rows:
             self._save()
@@ -182,7 +231,7 @@ class Trainer:
         improved = self.at.observe(value, self.config.monitor, self.config.early_stopping)
         self.schedule.observe(value if not higher_is_better(self.config.monitor) else -value)
         self._save()
-        if improved:
+        if improved and self.world.leads:
             self.run.checkpoints.mark_best(self.at.step, self.config.monitor, value)
         shown = ("ne", "auc", self.config.monitor)
         for name in dict.fromkeys(shown if self.config.monitor != "log_loss" else shown[:2]):  # NE is log-loss, scaled
@@ -192,14 +241,16 @@ class Trainer:
 
     def _save(self) -> None:
         state = {"progression": self.at.to_json(), "schedule": self.schedule.state_dict()}
-        self.run.checkpoints.save(self.at.step, take_snapshot(self.recommender, self.optimizer, state, self.average))
+        snapshot = take_snapshot(self.recommender, self.optimizer, state, self.average)
+        if snapshot is not None:
+            self.run.checkpoints.save(self.at.step, snapshot)
         self._saved_step = self.at.step
 
     def _restore(self, snapshot: Snapshot) -> None:
         resume(self.recommender, snapshot, self.optimizer, self.average)
         self.at = Progression.from_json(snapshot.state["progression"])
         self.schedule.load_state_dict(snapshot.state["schedule"])
-        best = self.run.checkpoints.best()
+        best = self.run.checkpoints.best() if self.world.leads else {"step": self.at.step}
         if self.at.best is not None and self.at.best_step == self.at.step and (best or {}).get("step") != self.at.step:
             # Killed after the best checkpoint was saved and before it was marked.
             self.run.checkpoints.mark_best(self.at.step, self.config.monitor, self.at.best)

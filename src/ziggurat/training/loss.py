@@ -10,6 +10,7 @@ import time
 from dataclasses import dataclass, field
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
@@ -38,6 +39,14 @@ class Window:
         self.weight += weight
         self.positives += rate_B.sum() if batch.weights_B is None else (rate_B * batch.weights_B).sum()
         self.rows += batch.size
+
+    def over_ranks(self) -> None:
+        """Count what the windows of all ranks count; all of them call it together."""
+        if dist.get_world_size() > 1:
+            sums = torch.stack([self.loss, self.weight, self.positives, torch.full_like(self.loss, self.rows)])
+            dist.all_reduce(sums)
+            self.loss, self.weight, self.positives = sums[:3]
+            self.rows = int(sums[3])
 
     def figures(self) -> dict[str, float]:
         """Mean loss, NE (against the window's own base rate) and rows per second; empty where nothing has weight."""

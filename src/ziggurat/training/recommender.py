@@ -5,6 +5,7 @@ Shape legend: B rows, F features, D embedding width, T tasks.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -14,34 +15,64 @@ from torch import Tensor, nn
 from ziggurat.core.batch import Batch
 from ziggurat.core.plan import Plan
 from ziggurat.core.schema import Schema
+from ziggurat.embeddings.fields import Fields
 from ziggurat.embeddings.layout import Layout
-from ziggurat.embeddings.lookup import EmbeddingLookup
+from ziggurat.embeddings.lookup import EmbeddingLookup, Started
 from ziggurat.models.build import build_model, model_dims
+from ziggurat.parallel.dense import spread
+from ziggurat.parallel.norms import norms_over_ranks
+from ziggurat.parallel.pieces import Piece
+from ziggurat.parallel.world import World
 from ziggurat.training.experiment import Experiment
+from ziggurat.training.placing import place
 
 
-class Recommender(nn.Module):
-    """logits_BT of a batch."""
+class DensePart(nn.Module):
+    """From looked-up rows to logits: everything that the dense optimizer trains."""
 
-    def __init__(
-        self, lookup: EmbeddingLookup, model: nn.Module, autocast: bool, compiled: bool, dropout: float = 0.0
-    ) -> None:
+    def __init__(self, fields: Fields, model: nn.Module, autocast: bool, compiled: bool, dropout: float) -> None:
         super().__init__()
-        self.lookup = lookup
-        self.model = model
-        self._dropout = dropout
-        self._autocast = autocast
+        self.fields, self.model = fields, model
+        self._dropout, self._autocast = dropout, autocast
         self._call = torch.compile(model) if compiled else model
 
-    def forward(self, batch: Batch) -> tuple[Tensor, Tensor]:
+    def forward(
+        self, dense_BF: Tensor, rows: Mapping[str, Tensor], masks: Mapping[str, Tensor]
+    ) -> tuple[Tensor, Tensor]:
         """logits_BT (float32) and the vectors emb_BFD that they were made from."""
-        emb_BFD = self.lookup(batch)
-        with torch.autocast(batch.dense_BF.device.type, dtype=torch.bfloat16, enabled=self._autocast):
-            logits_BT = self._call(batch.dense_BF, self._thinned(emb_BFD))
+        emb_BFD = self.fields(rows, masks)
+        with torch.autocast(dense_BF.device.type, dtype=torch.bfloat16, enabled=self._autocast):
+            logits_BT = self._call(dense_BF, self._thinned(emb_BFD))
         return logits_BT.float(), emb_BFD
 
     def _thinned(self, emb_BFD: Tensor) -> Tensor:
         return F.dropout(emb_BFD, self._dropout, self.training) if self._dropout else emb_BFD
+
+
+class Recommender(nn.Module):
+    """logits_BT of a batch.
+
+    Args:
+        lookup: ids to rows.
+        part: rows to logits.
+        called: ``part``, or what spreads it over the ranks.
+    """
+
+    def __init__(self, lookup: EmbeddingLookup, part: DensePart, called: nn.Module | None = None) -> None:
+        super().__init__()
+        self.lookup = lookup
+        self.dense = part if called is None else called
+        self._part = [part]  # in a list: no second registration of its parameters
+
+    @property
+    def model(self) -> nn.Module:
+        return self._part[0].model
+
+    def forward(self, batch: Batch, started: Started | None = None) -> tuple[Tensor, Tensor]:
+        """logits_BT (float32) and the vectors emb_BFD that they were made from; ``started`` is the batch's lookup
+        where it was begun before."""
+        rows = self.lookup.finish(started or self.lookup.start(batch))
+        return self.dense(batch.dense_BF, rows.of, rows.masks)
 
     def dense_parameters(self) -> dict[str, nn.Parameter]:
         """Everything that is trained by the dense optimizer, by name."""
@@ -49,17 +80,25 @@ class Recommender(nn.Module):
         named.update(self.lookup.fields.named_parameters())
         return named
 
-    def dense_tensors(self) -> dict[str, Tensor]:
+    def dense_pieces(self) -> list[Piece]:
         """The dense parameters and buffers, live, by name: what a checkpoint keeps of the dense part."""
         named: dict[str, Tensor] = dict(self.dense_parameters())
         named.update({f"model.{name}": buffer for name, buffer in self.model.named_buffers()})
         named.update(self.lookup.fields.named_buffers())
-        return named
+        return [Piece.of_tensor(name, tensor) for name, tensor in named.items()]
+
+    def pieces(self) -> list[Piece]:
+        """Everything that is used to predict, live: ``dense/NAME`` and ``tables/NAME``."""
+        groups = {"dense": self.dense_pieces(), "tables": self.lookup.pieces()}
+        return [
+            Piece(f"{group}/{piece.name}", piece.tensor.detach(), piece.shape, piece.first)
+            for group, pieces in groups.items()
+            for piece in pieces
+        ]
 
     def weights(self) -> dict[str, Tensor]:
-        """Everything that is used to predict, live: ``dense/NAME`` and ``tables/NAME``."""
-        groups = {"dense": self.dense_tensors(), "tables": self.lookup.weights()}
-        return {f"{group}/{name}": tensor for group, tensors in groups.items() for name, tensor in tensors.items()}
+        """What of :meth:`pieces` this rank holds, by a name that is unique here."""
+        return {piece.key: piece.tensor for piece in self.pieces()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,16 +111,20 @@ class Assembled:
 
 
 def assemble(experiment: Experiment, schema: Schema, device: torch.device) -> Assembled:
-    """A freshly initialised recommender, on ``device``; the same bits for the same seed.
+    """A freshly initialised recommender, on ``device``; the same bits for the same seed, on any number of ranks.
 
-    Needs a process group (:func:`~ziggurat.training.engine.process_group`).
+    Needs a process group (:func:`~ziggurat.training.engine.process_group`), whose ranks all call it. Each rank's own
+    randomness, that of dropout, starts behind it.
     """
-    seed, layout = experiment.training.seed, experiment.layout(schema)
+    seed, layout, world = experiment.training.seed, experiment.layout(schema), World.current()
     torch.manual_seed(seed)
-    plan = Plan.single_device(table.name for table in layout.tables)
-    lookup = EmbeddingLookup(layout, plan, device, seed)
-    model = build_model(experiment.model, model_dims(layout)).to(device)
+    plan = place(experiment, layout, world, device)
+    lookup = EmbeddingLookup(layout, plan, device, seed, experiment.parallel)
+    model = norms_over_ranks(build_model(experiment.model, model_dims(layout)).to(device))
     training = experiment.training
     dropout = experiment.embeddings.dropout
-    recommender = Recommender(lookup, model, training.precision == "bf16", training.compile, dropout)
-    return Assembled(recommender, layout, plan)
+    part = DensePart(lookup.fields, model, training.precision == "bf16", training.compile, dropout)
+    called = spread(part, experiment.parallel.dense, world, device) if world.size > 1 else part
+    if world.rank:
+        torch.manual_seed(seed + (world.rank << 32))
+    return Assembled(Recommender(lookup, part, called), layout, plan)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from ziggurat.checkpoint.snapshot import Snapshot
 from ziggurat.core.errors import RunFolderError
+from ziggurat.parallel.pieces import Piece, fill, gathered
 from ziggurat.training.averaged import AveragedWeights
 from ziggurat.training.recommender import Recommender
 
@@ -19,18 +22,22 @@ def take_snapshot(
     optimizer: torch.optim.Optimizer,
     state: dict[str, Any],
     average: AveragedWeights | None = None,
-) -> Snapshot:
-    """Weights, their average, optimizer states and random state; ``state`` is kept as JSON beside them."""
-    groups: dict[str, Mapping[str, Tensor]] = {
-        "dense": recommender.dense_tensors(),
-        "tables": recommender.lookup.weights(),
-        "table_optimizer": recommender.lookup.optimizer_state(),
-        "dense_optimizer": _flatten(optimizer),
+) -> Snapshot | None:
+    """Weights, their average, optimizer states and random state, whole; ``state`` is kept as JSON beside them.
+
+    All ranks call it together; only the first gets the snapshot.
+    """
+    groups = {
+        "dense": gathered(recommender.dense_pieces()),
+        "tables": gathered(recommender.lookup.pieces()),
+        "table_optimizer": gathered(recommender.lookup.state_pieces()),
+        "dense_optimizer": gathered(_flatten(optimizer)),
         "random": _random_state(),
     }
     if average is not None:
-        groups["average"] = average.tensors
-    return Snapshot(groups, state)
+        groups["average"] = gathered(average.pieces)
+    whole = {name: tensors for name, tensors in groups.items() if tensors is not None}
+    return Snapshot(whole, state) if dist.get_rank() == 0 else None
 
 
 @torch.no_grad()
@@ -41,9 +48,9 @@ def restore(recommender: Recommender, snapshot: Snapshot) -> None:
         RunFolderError: tensors are missing, too many, or of another shape; nothing was changed then.
     """
     if "average" in snapshot.groups:
-        _copy({"average": recommender.weights()}, snapshot)
+        _fill({"average": recommender.pieces()}, snapshot)
     else:
-        _copy({"dense": recommender.dense_tensors(), "tables": recommender.lookup.weights()}, snapshot)
+        _fill({"dense": recommender.dense_pieces(), "tables": recommender.lookup.pieces()}, snapshot)
 
 
 @torch.no_grad()
@@ -59,44 +66,58 @@ def resume(
         RunFolderError: as :func:`restore`.
     """
     lookup = recommender.lookup
-    targets: dict[str, Mapping[str, Tensor]] = {
-        "dense": recommender.dense_tensors(),
-        "tables": lookup.weights(),
-        "table_optimizer": lookup.optimizer_state(),
+    targets = {
+        "dense": recommender.dense_pieces(),
+        "tables": lookup.pieces(),
+        "table_optimizer": lookup.state_pieces(),
     }
-    _copy(targets, snapshot)
+    _fill(targets, snapshot)
     if average is not None:
         average.load(snapshot.groups["average"])
     _unflatten(optimizer, snapshot.groups["dense_optimizer"])
-    random = snapshot.groups["random"]
-    torch.set_rng_state(random["torch"])
-    if "cuda" in random and torch.cuda.is_available():
-        torch.cuda.set_rng_state(random["cuda"])
+    _restore_random(snapshot.groups["random"])
 
 
-def _random_state() -> dict[str, Tensor]:
-    """Of this process, and of its CUDA device where it has used one (dropout draws there). Not tried on CUDA yet."""
-    state = {"torch": torch.get_rng_state()}
+def _random_state() -> dict[str, Tensor] | None:
+    """Of every rank, and of its CUDA device where it has used one (dropout draws there): ``torch``, ``torch/1``, …"""
+    mine = {"torch": torch.get_rng_state()}
     if torch.cuda.is_initialized():
-        state["cuda"] = torch.cuda.get_rng_state()
-    return state
+        mine["cuda"] = torch.cuda.get_rng_state()
+    every: list[dict[str, Tensor]] = [mine]
+    if dist.get_world_size() > 1:
+        every = [{}] * dist.get_world_size()
+        dist.all_gather_object(every, mine)
+    return {
+        f"{name}/{rank}" if rank else name: state for rank, each in enumerate(every) for name, state in each.items()
+    }
 
 
-def _copy(targets: Mapping[str, Mapping[str, Tensor]], snapshot: Snapshot) -> None:
-    for group, tensors in targets.items():
-        _check(group, tensors, snapshot.groups[group])
-    for group, tensors in targets.items():
-        for name, tensor in tensors.items():
-            tensor.copy_(snapshot.groups[group][name])
+def _restore_random(states: Mapping[str, Tensor]) -> None:
+    """This rank's; one that was not there when the snapshot was taken goes on with what it has drawn itself."""
+    suffix = f"/{dist.get_rank()}" if dist.get_rank() else ""
+    if f"torch{suffix}" in states:
+        torch.set_rng_state(states[f"torch{suffix}"])
+    if f"cuda{suffix}" in states and torch.cuda.is_available():
+        torch.cuda.set_rng_state(states[f"cuda{suffix}"])
 
 
-def _check(group: str, live: Mapping[str, Tensor], saved: Mapping[str, Tensor]) -> None:
-    problems = [f"{name} is missing" for name in live.keys() - saved.keys()]
-    problems += [f"{name} is unknown to this model" for name in saved.keys() - live.keys()]
+def _fill(targets: Mapping[str, Sequence[Piece]], snapshot: Snapshot) -> None:
+    for group, pieces in targets.items():
+        _check(group, pieces, snapshot.groups[group])
+    for group, pieces in targets.items():
+        fill(pieces, snapshot.groups[group])
+
+
+def _check(group: str, pieces: Sequence[Piece], saved: Mapping[str, Tensor]) -> None:
+    """Tables may have shards on other ranks only, so that names are compared where this rank has all of them."""
+    shapes = {piece.name: piece.shape for piece in pieces}
+    problems = [f"{name} is missing" for name in shapes.keys() - saved.keys()]
+    if dist.get_world_size() == 1:
+        problems += [f"{name} is unknown to this model" for name in saved.keys() - shapes.keys()]
     problems += [
-        f"{name} is {tuple(saved[name].shape)}, the model has {tuple(live[name].shape)}"
-        for name in live.keys() & saved.keys()
-        if saved[name].shape != live[name].shape
+        f"{name} is {tuple(saved[name].shape)}, the model has {shape}"
+        for name, shape in shapes.items()
+        if name in saved and tuple(saved[name].shape) != shape
     ]
     if problems:
         raise RunFolderError(
@@ -104,22 +125,33 @@ def _check(group: str, live: Mapping[str, Tensor], saved: Mapping[str, Tensor]) 
         )
 
 
-def _flatten(optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """``parameter/state`` -> tensor. Parameters are numbered in the order of the optimizer's groups."""
+def _flatten(optimizer: torch.optim.Optimizer) -> list[Piece]:
+    """``parameter/state``. Parameters are numbered in the order of the optimizer's groups."""
     order = {id(p): i for i, p in enumerate(p for group in optimizer.param_groups for p in group["params"])}
-    flat: dict[str, Tensor] = {}
-    for parameter, values in optimizer.state.items():
-        for key, value in values.items():
-            if value is not None:
-                flat[f"{order[id(parameter)]}/{key}"] = torch.as_tensor(value)
-    return flat
+    return [
+        Piece.of_tensor(f"{order[id(parameter)]}/{key}", torch.as_tensor(value))
+        for parameter, values in optimizer.state.items()
+        for key, value in values.items()
+        if value is not None
+    ]
 
 
 def _unflatten(optimizer: torch.optim.Optimizer, flat: Mapping[str, Tensor]) -> None:
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
     state: dict[int, dict[str, Tensor]] = {}
     for key, tensor in flat.items():
         number, _, name = key.partition("/")
-        state.setdefault(int(number), {})[name] = tensor
+        parameter = parameters[int(number)]
+        state.setdefault(int(number), {})[name] = _spread_like(parameter, tensor, key)
     values = optimizer.state_dict()
     values["state"] = state
     optimizer.load_state_dict(values)
+
+
+def _spread_like(parameter: Tensor, whole: Tensor, name: str) -> Tensor:
+    """This rank's part of a state, where its parameter is spread and the state has its shape."""
+    if not isinstance(parameter, DTensor) or parameter.shape != whole.shape:
+        return whole
+    spread = torch.zeros_like(parameter)
+    fill([Piece.of_tensor(name, spread)], {name: whole})
+    return spread
