@@ -35,6 +35,7 @@ class Batch:
         labels_BT: float32 in {0, 1}, ``schema.labels`` order; (B, 0) when predicting unlabelled rows.
         weights_B: float32 example weights, or None for all ones.
         groups_B: int64 keys for GAUC, or None.
+        largest: rows of the largest batch that any rank has in the same step; None: this one's.
     """
 
     dense_BF: Tensor
@@ -43,6 +44,7 @@ class Batch:
     labels_BT: Tensor
     weights_B: Tensor | None = None
     groups_B: Tensor | None = None
+    largest: int | None = None
 
     @property
     def size(self) -> int:
@@ -67,6 +69,7 @@ class Batch:
             labels_BT=self.labels_BT.to(device, non_blocking=True),
             weights_B=move(self.weights_B),
             groups_B=move(self.groups_B),
+            largest=self.largest,
         )
 
     def validate(self, schema: Schema) -> Batch:

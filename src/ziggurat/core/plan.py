@@ -26,6 +26,10 @@ grid             equal ranges of columns, one a host, each split by rows over th
 """
 
 
+SPLIT_BY_ROWS: frozenset[Sharding] = frozenset({"row_wise", "table_row_wise", "grid"})
+"""Where the rows of one bag may lie on several ranks."""
+
+
 @dataclass(frozen=True, slots=True)
 class Placement:
     """How one table is split and who owns its shards (global ranks, in shard order)."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 import queue
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -122,10 +122,14 @@ class Loader:
             if end - position < self._world_size and not self._turns:
                 return
             mine = self._mine(position, end)
-            batch = stream.batch(mine.start, mine.stop, epoch)
+            batch = replace(stream.batch(mine.start, mine.stop, epoch), largest=self._largest(end - position))
             left_out = self.rows - end < self._world_size and not self._turns
             yield batch, Cursor(epoch + 1, 0) if end >= self.rows or left_out else Cursor(epoch, end)
             position = end
+
+    def _largest(self, size: int) -> int:
+        """Rows of the largest part of a step of ``size``."""
+        return min(self._batch_size, size) if self._turns else -(-size // self._world_size)
 
     def _mine(self, position: int, end: int) -> range:
         """Our rows of the step from ``position`` to ``end``."""

@@ -11,6 +11,7 @@ from itertools import groupby
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
 from torch import Tensor, nn
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 
@@ -77,7 +78,9 @@ class EmbeddingLookup(nn.Module):
         self._device = device
         replicated = [spec for spec in tables if is_replicated(spec, device, plan.placements[spec.name].sharding)]
         fused = [spec for spec in tables if spec not in replicated]
-        self.sharded = ShardedTables(fused, plan, device, parallel) if fused else None
+        # TorchRec draws weights of its own, as many as a rank has: fields and model would start otherwise on each.
+        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+            self.sharded = ShardedTables(fused, plan, device, parallel) if fused else None
         self.replicated = nn.ModuleList([ReplicatedTable(spec) for spec in replicated]).to(device)
         self.fields = Fields(layout).to(device)
         self._table_of = layout.table_of
@@ -112,7 +115,7 @@ class EmbeddingLookup(nn.Module):
         if self.sharded is None or ids is None:
             return Started(ids, masks, batch.size, None)
         try:
-            return Started(ids, masks, batch.size, self.sharded.start(ids))
+            return Started(ids, masks, batch.size, self.sharded.start(_with_empty_rows(ids, batch)))
         except ValueError:  # TorchRec looks at the first batch it is given
             self._check_range(ids)
             raise
@@ -191,7 +194,7 @@ class EmbeddingLookup(nn.Module):
         rows: dict[str, Tensor] = {}
         if self.sharded is not None:
             assert started.begun is not None
-            keyed = self.sharded.finish(started.begun)
+            keyed = _first_rows(self.sharded.finish(started.begun), started.size)
             if not self.replicated and self.layout.direct:
                 return Rows({DIRECT: self._direct(keyed, started.size)}, {})
             rows.update(self._sharded_rows(keyed))
@@ -242,6 +245,21 @@ class EmbeddingLookup(nn.Module):
             f"{spec.name!r}, on rank {dist.get_rank()}",
             "encode the rows with the transform that was fitted with this model (`ziggurat prepare`)",
         ) from None
+
+
+def _with_empty_rows(ids: KeyedJaggedTensor, batch: Batch) -> KeyedJaggedTensor:
+    """As many rows as the largest batch of the step has: gloo gathers gradients only from ranks of equal batches."""
+    missing = (batch.largest or batch.size) - batch.size
+    if missing <= 0:
+        return ids
+    lengths_KB = F.pad(ids.lengths().view(-1, batch.size), (0, missing))
+    return KeyedJaggedTensor(keys=ids.keys(), values=ids.values(), lengths=lengths_KB.view(-1))
+
+
+def _first_rows(keyed: KeyedTensor, size: int) -> KeyedTensor:
+    """Without the empty rows."""
+    values = keyed.values()
+    return keyed if len(values) == size else KeyedTensor(keyed.keys(), keyed.length_per_key(), values[:size])
 
 
 def _replicated_rows(table: ReplicatedTable, ids: KeyedJaggedTensor, size: int) -> dict[str, Tensor]:

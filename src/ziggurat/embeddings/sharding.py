@@ -23,7 +23,7 @@ from torchrec.distributed.types import EmbeddingModuleShardingPlan, ShardingEnv,
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 
-from ziggurat.core.plan import Placement, Plan, Span
+from ziggurat.core.plan import SPLIT_BY_ROWS, Placement, Plan, Span
 from ziggurat.core.tables import TableSpec
 from ziggurat.embeddings.column_shards import ColumnKernel, ColumnShard, exchange
 from ziggurat.embeddings.torchrec_terms import (
@@ -44,10 +44,17 @@ logging.getLogger("torch.fx._symbolic_trace").setLevel(logging.ERROR)
 
 @dataclass(slots=True)
 class Distributed:
-    """Ids on their way to the ranks that hold their rows."""
+    """Ids on their way to the ranks that hold their rows.
+
+    Attributes:
+        context: TorchRec's.
+        ids: what to wait for, then what came.
+        lengths: key -> ids in each bag of ours (B,), of the keys whose mean is taken here.
+    """
 
     context: Any
     ids: Any
+    lengths: dict[str, Tensor]
 
 
 class ShardedTables(nn.Module):
@@ -62,9 +69,11 @@ class ShardedTables(nn.Module):
         assert plan.world_size == world_size, (plan.world_size, world_size)
         os.environ["LOCAL_WORLD_SIZE"] = str(plan.local_size)  # where TorchRec looks which ranks share a host
         self._specs = {spec.name: spec for spec in tables}
-        collection = EmbeddingBagCollection(
-            tables=[collection_config(spec) for spec in tables], device=torch.device("meta")
-        )
+        parts = {spec.name for spec in tables if plan.placements[spec.name].sharding in SPLIT_BY_ROWS}
+        # TorchRec 1.8 confuses keys when it takes means of some tables that are split by rows; we take them.
+        self._mean_keys = [key for spec in tables if spec.name in parts and spec.pooling == "mean" for key in spec.keys]
+        configs = [collection_config(spec, "sum" if spec.name in parts else spec.pooling) for spec in tables]
+        collection = EmbeddingBagCollection(tables=configs, device=torch.device("meta"))
         for spec in tables:
             kind, settings = fused_optimizer(spec.optimizer, device.type, spec.name)
             if _needs_joint_rows(spec, plan.placements[spec.name]):  # the kernel is replaced: one without a state
@@ -95,7 +104,8 @@ class ShardedTables(nn.Module):
         """Begin to send ids to the ranks that hold their rows; does not wait for them."""
         sharded = self._sharded
         context = sharded.create_context()
-        return Distributed(context, sharded.input_dist(context, ids))
+        lengths = {key: ids[key].lengths() for key in self._mean_keys}
+        return Distributed(context, sharded.input_dist(context, ids), lengths)
 
     def sent(self, begun: Distributed) -> None:
         """Wait until the ranks know how many ids will come, and begin to send these."""
@@ -104,7 +114,8 @@ class ShardedTables(nn.Module):
     def finish(self, begun: Distributed) -> KeyedTensor:
         """Wait for the ids of others, look them up, and exchange the pooled rows."""
         self.arrive(begun)
-        return self._sharded.compute_and_output_dist(begun.context, begun.ids).wait()
+        keyed: KeyedTensor = self._sharded.compute_and_output_dist(begun.context, begun.ids).wait()
+        return _meant(keyed, begun.lengths) if begun.lengths else keyed
 
     def arrive(self, begun: Distributed) -> None:
         """Wait for the ids of others."""
@@ -188,6 +199,15 @@ class ShardedTables(nn.Module):
                 shards.append(shard)
             kernel._emb_module = cast("Any", ColumnKernel(shards, [table.num_features() for table in tables]))  # pyright: ignore[reportPrivateUsage]
         return {key: found[key] for key in groups if key in found}
+
+
+def _meant(keyed: KeyedTensor, lengths: dict[str, Tensor]) -> KeyedTensor:
+    """The sums of some keys divided by how many rows were summed; an empty bag stays zero."""
+    keys, widths = keyed.keys(), keyed.length_per_key()
+    ones_B = torch.ones_like(next(iter(lengths.values())))
+    counts_BK = torch.stack([lengths[key].clamp(min=1) if key in lengths else ones_B for key in keys], dim=1)
+    values = keyed.values() / counts_BK.repeat_interleave(torch.tensor(widths, device=counts_BK.device), dim=1)
+    return KeyedTensor(keys, widths, values)
 
 
 def _needs_joint_rows(spec: TableSpec, placement: Placement) -> bool:

@@ -12,7 +12,7 @@ from torchrec.distributed.types import EnumerableShardingSpec, ParameterSharding
 from torchrec.modules.embedding_configs import EmbeddingBagConfig, PoolingType
 
 from ziggurat.core.plan import Plan
-from ziggurat.core.tables import TableSpec
+from ziggurat.core.tables import Pooling, TableSpec
 from ziggurat.parallel.config import ParallelConfig, Precision
 
 _TYPES = {
@@ -59,14 +59,14 @@ def first_of(table: Any) -> tuple[int, int]:
     return row, column
 
 
-def collection_config(spec: TableSpec) -> EmbeddingBagConfig:
+def collection_config(spec: TableSpec, pooling: Pooling) -> EmbeddingBagConfig:
     """A table as TorchRec describes one."""
     return EmbeddingBagConfig(
         name=inner_name(spec.name),
         embedding_dim=spec.dim,
         num_embeddings=spec.rows,
         feature_names=list(spec.keys),
-        pooling=PoolingType.MEAN if spec.pooling == "mean" else PoolingType.SUM,
+        pooling=PoolingType.MEAN if pooling == "mean" else PoolingType.SUM,
     )
 
 

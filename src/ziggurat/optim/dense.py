@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
 from torch import nn
+from torch.distributed.tensor import DTensor
 
 from ziggurat.core.config import Config
 from ziggurat.core.errors import ConfigError
@@ -122,4 +123,9 @@ def build_optimizer(config: DenseOptimizerConfig, parameters: Mapping[str, nn.Pa
     if vectors:
         groups.append({"params": vectors, "weight_decay": 0.0})
     settings = config.model_dump(exclude={"name", "weight_decay"})
-    return _OPTIMIZERS[config.name](groups, **settings, fused=True)
+    return _OPTIMIZERS[config.name](groups, **settings, fused=_may_fuse(config, [each[1] for each in trainable]))
+
+
+def _may_fuse(config: DenseOptimizerConfig, parameters: Sequence[nn.Parameter]) -> bool:
+    """Torch 2.13 does not know how its fused SGD and Adagrad act on parameters that are spread over ranks."""
+    return isinstance(config, Adam | AdamW) or not any(isinstance(each, DTensor) for each in parameters)

@@ -81,7 +81,7 @@ def _replicated(module: nn.Module, config: DDP, device: torch.device) -> nn.Modu
         device_ids=[device.index] if device.type == "cuda" else None,
         process_group=group,
         bucket_cap_mb=config.bucket_mb,
-        broadcast_buffers=False,  # batch norms agree by themselves
+        forward_sync_buffers=False,  # batch norms agree by themselves
         gradient_as_bucket_view=True,
     )
     match config.hook:

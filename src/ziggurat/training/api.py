@@ -141,6 +141,7 @@ def train(
         started = time.perf_counter()
         stack.enter_context(watched(lambda: trainer.at.step, experiment.parallel.timeout_s))
         stop = None if trainer.finished else trainer.train(stop_after)
+        from_first(lambda: None)  # until the first rank has written its last checkpoint
         if not trainer.finished:
             return Outcome(run, trainer.at.step, None, stop.signal if stop else None)
         results = from_first(lambda: run.results)
@@ -211,6 +212,5 @@ def _finish(run: Run, trainer: Trainer, seconds: float, progress: Progress) -> d
         split: {k: v if math.isfinite(v) else None for k, v in values.items()} for split, values in figures.items()
     }
     results = {"steps": trainer.at.step, "best_step": best, "seconds": round(seconds, 3), "figures": stored}
-    if trainer.world.leads:
-        write_json(run.folder / "results.json", results)
+    from_first(lambda: write_json(run.folder / "results.json", results))
     return {**results, "figures": figures}

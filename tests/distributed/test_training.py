@@ -1,0 +1,160 @@
+"""Ranks that train together come to what a single process comes to, whatever spreads the dense part over them.
+
+The single process sums a batch's gradient in one order of its rows; ranks sum their own rows first and then each
+other's. float32 sums in another order differ in the last bits (6e-8 of the largest term), 100 steps of SGD carry that
+on, and so losses are compared to 1e-5 and weights to 1e-4, of numbers around 0.1; a step that is done wrongly (a
+gradient not averaged, a row updated twice) shows in the first digits.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.distributed.ranks import run_ranks
+from tests.training.conftest import config_values, write_log
+from ziggurat.core.config import parse_config, set_by_path
+from ziggurat.training import api
+from ziggurat.training.experiment import Experiment
+from ziggurat.training.journal import read_journal
+
+STEPS = 100
+VARIANTS: dict[str, dict[str, Any]] = {
+    "ddp": {},
+    "ddp_small_buckets": {"parallel.dense": {"name": "ddp", "bucket_mb": 0.001}},
+    "fsdp": {"parallel.dense": {"name": "fsdp"}},
+    "hsdp": {"parallel.dense": {"name": "hsdp", "shard_size": 1}},
+    "no_pipeline": {"parallel.pipeline": False},
+    "norms_weights_and_averages": {
+        "model.deep.norm": "batch",
+        "data.weight": "age_weight",
+        "training.weight_average": 0.9,
+        "embeddings.l2": 0.01,
+        "training.clip_norm": 1.0,
+    },
+    "adam_tables": {"embeddings.optimizer": {"name": "adam", "rows": "all", "l2": 0.001}},
+}
+
+
+def experiment(folder: Path, changes: dict[str, Any]) -> Experiment:
+    values = config_values(folder)
+    values["optimizer"] = {"name": "sgd", "lr": 0.1}
+    values["training"].update(max_steps=STEPS, epochs=50, evaluate_every=50, batch_size=96, device="cpu")
+    for path, value in changes.items():
+        set_by_path(values, path, value)
+    return parse_config(Experiment, values)
+
+
+def train(folder: Path, name: str, place: str, changes: dict[str, Any], **options: Any) -> dict[str, Any]:
+    """Losses by step, final figures and the last checkpoint's tensors of a run that all ranks take part in."""
+    run_folder = folder / place / name
+    prepared = folder / f"prepared-{'weight' in str(changes)}"
+    outcome = api.train(experiment(folder, changes), run_folder, prepared=prepared, **options)
+    records = read_journal(run_folder / "metrics.jsonl")
+    snapshot = outcome.run.checkpoints.load("last")
+    return {
+        "losses": {record["step"]: record["loss"] for record in records if record["split"] == "train"},
+        "figures": None if outcome.results is None else outcome.results["figures"],
+        "weights": {f"{group}/{k}": v for group in ("dense", "tables") for k, v in snapshot.groups[group].items()},
+        "states": dict(snapshot.groups["table_optimizer"]),
+    }
+
+
+def train_all(rank: int, folder: Path, place: str, names: list[str]) -> dict[str, Any]:
+    return {name: train(folder, name, place, VARIANTS[name]) for name in names}
+
+
+def evaluated(rank: int, folder: Path, runs: list[Path]) -> list[dict[str, float]]:
+    """Figures of finished runs' checkpoints over batches that do not divide evenly."""
+    figures: list[dict[str, float]] = []
+    for run in runs:
+        opened = api.load_run(run)
+        changed = opened.experiment.evaluation.model_copy(update={"batch_size": 100})
+        opened = type(opened)(opened.folder, opened.experiment.model_copy(update={"evaluation": changed}))
+        metrics = api.evaluate(opened, "test", "last")
+        figures.append({**metrics.compute(), **metrics.slice_figures()})
+    return figures
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("ranks")
+    write_log(path / "log.csv")
+    lines = (path / "log.csv").read_text(encoding="utf-8").splitlines()
+    weighted = [f"{line},{1 + number % 3}" for number, line in enumerate(lines[1:])]
+    (path / "log.csv").write_text("\n".join([f"{lines[0]},age_weight", *weighted]) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="module")
+def alone(folder: Path) -> dict[str, Any]:
+    return train_all(0, folder, "alone", list(VARIANTS))
+
+
+@pytest.fixture(scope="module")
+def pair(folder: Path, alone: dict[str, Any]) -> dict[str, Any]:
+    first, second = run_ranks(2, train_all, folder, "pair", list(VARIANTS))
+    assert first.keys() == second.keys()
+    return first
+
+
+def close(ours: dict[str, Tensor], theirs: dict[str, Tensor], atol: float) -> None:
+    assert ours.keys() == theirs.keys()
+    for name, tensor in theirs.items():
+        torch.testing.assert_close(ours[name], tensor, rtol=0, atol=atol, msg=lambda text, name=name: f"{name}: {text}")
+
+
+@pytest.mark.parametrize("name", VARIANTS)
+def test_losses_and_weights_equal_a_single_process(name: str, pair: dict[str, Any], alone: dict[str, Any]) -> None:
+    ours, theirs = pair[name], alone[name]
+    assert len(theirs["losses"]) == STEPS // 5
+    assert ours["losses"] == pytest.approx(theirs["losses"], abs=1e-5)
+    close(ours["weights"], theirs["weights"], 1e-4)
+    close(ours["states"], theirs["states"], 1e-4)
+    for split, figures in theirs["figures"].items():
+        assert ours["figures"][split]["log_loss"] == pytest.approx(figures["log_loss"], abs=1e-5)
+
+
+def test_how_the_dense_part_is_spread_changes_nothing(pair: dict[str, Any]) -> None:
+    """Two ranks sum two numbers: there is one order, and so one result, to the bit."""
+    for name in ("fsdp", "hsdp", "ddp_small_buckets", "no_pipeline"):
+        close(pair[name]["weights"], pair["ddp"]["weights"], 0.0)
+
+
+def test_two_runs_are_equal_to_the_bit(folder: Path, pair: dict[str, Any]) -> None:
+    again = run_ranks(2, train_all, folder, "again", ["ddp"])[0]["ddp"]
+    assert again["losses"] == pair["ddp"]["losses"]
+    close(again["weights"], pair["ddp"]["weights"], 0.0)
+
+
+def test_figures_of_several_ranks_are_those_of_one_to_the_bit(folder: Path, alone: dict[str, Any]) -> None:
+    """Of tables that every rank holds; where a bag's rows lie on several ranks they are summed in another order."""
+    replicated, divided = folder / "alone" / "adam_tables", folder / "alone" / "ddp"
+    here = evaluated(0, folder, [replicated, divided])
+    assert len(here[0]) > 20
+    for world_size in (2, 3):  # 450 rows in batches of 100: in the last step some ranks have none
+        for there in run_ranks(world_size, evaluated, folder, [replicated, divided]):
+            assert there[0] == pytest.approx(here[0], rel=0, abs=0, nan_ok=True)
+            assert there[1] == pytest.approx(here[1], rel=1e-6, abs=1e-6, nan_ok=True)
+
+
+def stop_and_go(rank: int, folder: Path, place: str, stop_after: int | None) -> dict[str, Any]:
+    return train(folder, "run", place, {}, stop_after=stop_after)
+
+
+def test_a_run_goes_on_with_another_number_of_ranks(folder: Path, alone: dict[str, Any]) -> None:
+    run_ranks(2, stop_and_go, folder, "moved", 30)
+    run_ranks(3, stop_and_go, folder, "moved", 60)
+    ended = stop_and_go(0, folder, "moved", None)
+    assert ended["losses"] == pytest.approx(alone["ddp"]["losses"], abs=1e-5)
+    close(ended["weights"], alone["ddp"]["weights"], 1e-4)
+
+
+def test_stopping_between_and_going_on_changes_nothing(folder: Path, pair: dict[str, Any]) -> None:
+    run_ranks(2, stop_and_go, folder, "stopped", 37)
+    ended = run_ranks(2, stop_and_go, folder, "stopped", None)[0]
+    close(ended["weights"], pair["ddp"]["weights"], 0.0)
