@@ -21,9 +21,14 @@ from ziggurat.training.engine import process_group
 
 ROWS = {"user": 61, "item": 37, "tags": 10}
 SCHEMA = Schema(
-    categorical=("user", "item"), bags=("tags",), tables={name: name for name in ROWS}, rows=ROWS, labels=("y",)
+    categorical=("user", "item"),
+    bags=("tags",),
+    sequences=("history",),
+    tables={**{name: name for name in ROWS}, "history": "item"},
+    rows=ROWS,
+    labels=("y",),
 )
-DIM, STEPS, BATCH = 8, 20, 12
+DIM, STEPS, BATCH = 8, 20, 13  # rows that no number of ranks divides
 CPU = torch.device("cpu")
 
 
@@ -35,26 +40,35 @@ def batch(step: int) -> Batch:
         torch.randint(0, ROWS[name], (int(n.sum()),), generator=draw) for name, n in zip(ROWS, lengths, strict=True)
     ]
     bags = KeyedJaggedTensor(keys=[*ROWS], values=torch.cat(values), lengths=torch.cat(lengths).int())
-    return Batch(torch.zeros(BATCH, 0), bags, None, torch.zeros(BATCH, 1))
+    seen = torch.randint(0, 3, (BATCH,), generator=draw)
+    history = torch.randint(0, ROWS["item"], (int(seen.sum()),), generator=draw)
+    sequences = KeyedJaggedTensor(keys=["history"], values=history, lengths=seen.int())
+    return Batch(torch.zeros(BATCH, 0), bags, sequences, torch.zeros(BATCH, 1))
 
 
 def part(whole: Batch, rank: int, world_size: int) -> Batch:
     """A rank's even part of it."""
-    assert whole.bags is not None
     start, stop = BATCH * rank // world_size, BATCH * (rank + 1) // world_size
-    jagged = [(key, whole.bags[key]) for key in whole.bags.keys()]  # noqa: SIM118 - no dict
-    lengths = [each.lengths()[start:stop] for _, each in jagged]
-    values = [each.values()[each.offsets()[start] : each.offsets()[stop]] for _, each in jagged]
-    bags = KeyedJaggedTensor(keys=[key for key, _ in jagged], values=torch.cat(values), lengths=torch.cat(lengths))
-    return Batch(whole.dense_BF[start:stop], bags, None, whole.labels_BT[start:stop])
+
+    def cut(ids: KeyedJaggedTensor | None) -> KeyedJaggedTensor:
+        assert ids is not None
+        jagged = [(key, ids[key]) for key in ids.keys()]  # noqa: SIM118 - no dict
+        lengths = [each.lengths()[start:stop] for _, each in jagged]
+        values = [each.values()[each.offsets()[start] : each.offsets()[stop]] for _, each in jagged]
+        return KeyedJaggedTensor(keys=[key for key, _ in jagged], values=torch.cat(values), lengths=torch.cat(lengths))
+
+    largest = -(-BATCH // world_size)
+    return Batch(
+        whole.dense_BF[start:stop], cut(whole.bags), cut(whole.sequences), whole.labels_BT[start:stop], largest=largest
+    )
 
 
 def trained(rank: int, plan: Plan, optimizer: dict[str, Any]) -> dict[str, Any]:
     """The first step's fields of this rank's rows, and its shards after some steps: (table, row, column) -> weights."""
     config = EmbeddingsConfig.model_validate({"dim": DIM, "init_std": 0.1, "optimizer": optimizer})
-    layout = lay_out(config, SCHEMA, {})
+    layout = lay_out(config, SCHEMA, {"tags": "mean", "history": "sum"})
     lookup = EmbeddingLookup(layout, plan, CPU, seed=3)
-    target_FD = torch.linspace(-1, 1, 3 * DIM).view(3, DIM)
+    target_FD = torch.linspace(-1, 1, 4 * DIM).view(4, DIM)
     fields: Tensor | None = None
     for step in range(STEPS):
         emb_BFD = lookup(part(batch(step), rank, plan.world_size))
@@ -99,7 +113,11 @@ FOUR: dict[str, Plan] = {
         4, 2, user=("grid", (0, 1, 2, 3)), item=("row_wise", (0, 1, 2, 3)), tags=("table_row_wise", (2, 3))
     ),
 }
-OPTIMIZERS = [{"name": "sgd", "lr": 0.1}, {"name": "adagrad", "lr": 0.1}, {"name": "rowwise_adagrad", "lr": 0.1}]
+OPTIMIZERS: list[dict[str, Any]] = [
+    {"name": "sgd", "lr": 0.1},
+    {"name": "adagrad", "lr": 0.1},
+    {"name": "rowwise_adagrad", "lr": 0.1},
+]
 CASES = [(name, optimizer["name"]) for name in (*TWO, *FOUR) for optimizer in OPTIMIZERS]
 
 Results = dict[tuple[str, str], list[dict[str, Any]]]
@@ -129,7 +147,7 @@ def test_the_first_lookup_equals_that_of_one_process(
     fields_BFD, reference_BFD = torch.cat([rank["fields"] for rank in ranks[case]]), alone[case[1]]["fields"]
     assert torch.equal(fields_BFD[:, :2], reference_BFD[:, :2])
     # Ranks that hold some rows of a bag each sum theirs first: three float32 rows in another order.
-    torch.testing.assert_close(fields_BFD[:, 2], reference_BFD[:, 2], rtol=0, atol=6e-8)
+    torch.testing.assert_close(fields_BFD[:, 2:], reference_BFD[:, 2:], rtol=0, atol=6e-8)
 
 
 @pytest.mark.parametrize("case", CASES, ids="-".join)

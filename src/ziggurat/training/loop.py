@@ -13,7 +13,6 @@ import itertools
 import math
 import time
 from collections.abc import Generator, Iterator
-from dataclasses import dataclass
 
 import torch
 
@@ -23,30 +22,21 @@ from ziggurat.core.errors import DivergedError
 from ziggurat.core.progress import Progress
 from ziggurat.data.dataset import Dataset
 from ziggurat.data.loader import Cursor, Loader
-from ziggurat.embeddings.lookup import Started
 from ziggurat.metrics.names import higher_is_better
 from ziggurat.optim.dense import build_optimizer
 from ziggurat.optim.schedule import Warmup, build_schedule
-from ziggurat.parallel.agreement import Agreement, from_first
+from ziggurat.parallel.agreement import from_first
 from ziggurat.parallel.world import World
 from ziggurat.training.averaged import NORM_BATCHES, AveragedWeights
 from ziggurat.training.evaluate import evaluate_split
 from ziggurat.training.journal import Journal, NoJournal, journal_of
-from ziggurat.training.loss import Window, weighted_loss
+from ziggurat.training.loss import Window
 from ziggurat.training.progression import Progression, monitored
 from ziggurat.training.recommender import Recommender
 from ziggurat.training.run import Run
 from ziggurat.training.signals import StopRequest
 from ziggurat.training.state import resume, take_snapshot
-
-
-@dataclass(frozen=True, slots=True)
-class _Work:
-    """A batch, the cursor behind it, and its lookup where that is begun."""
-
-    batch: Batch
-    cursor: Cursor
-    started: Started | None = None
+from ziggurat.training.step import Stepper, Work, works
 
 
 class Trainer:
@@ -80,6 +70,7 @@ class Trainer:
         )
         self.total_steps = min(config.epochs * self.loader.steps_per_epoch, config.max_steps or 2**62)
         self.optimizer = build_optimizer(run.experiment.optimizer, recommender.dense_parameters())
+        self._step = Stepper(recommender, self.optimizer, run.experiment.embeddings.l2, config.clip_norm)
         decay = config.weight_average
         self.average = AveragedWeights(recommender, decay, self._norm_batches) if decay is not None else None
         self._base_lr = [float(group["lr"]) for group in self.optimizer.param_groups]
@@ -113,9 +104,12 @@ class Trainer:
         self.progress.start("train", self.total_steps * self._step_rows(), "rows")
         with StopRequest() as stop, journal_of(self.run.folder, self.at.step, self.world.leads) as journal:
             while not self.finished and not self._ends(stop_after):
-                with contextlib.closing(self._ahead(self.loader.epoch(self.at.cursor))) as works:
-                    for work, following in works:
-                        self._step(work, following, stop)
+                with contextlib.closing(self._works()) as epoch:
+                    for work, following in epoch:
+                        self._apply_schedule()
+                        done = self._step(work, following, stop.signal is not None)
+                        self._window.add(done.loss, done.weight, work.batch)
+                        self._stopping = done.stopping
                         self.at.step, self.at.cursor = self.at.step + 1, work.cursor
                         self._after_step(journal)
                         if self.finished or self._ends(stop_after):
@@ -131,51 +125,9 @@ class Trainer:
     def _ends(self, stop_after: int | None) -> bool:
         return self._stopping or (stop_after is not None and self.at.step >= stop_after)
 
-    def _ahead(self, batches: Iterator[tuple[Batch, Cursor]]) -> Generator[tuple[_Work, _Work | None]]:
-        """Each batch, and the one behind it where there are several ranks: its ids are on their way already."""
-        if self.world.size == 1 or not self.run.experiment.parallel.pipeline:
-            for batch, cursor in batches:
-                yield _Work(batch.to(self.device), cursor), None
-            return
-        lookup, following = self.recommender.lookup, None
-        begun = (self._begin(batch, cursor) for batch, cursor in batches)
-        try:
-            work = next(begun, None)
-            while work is not None:
-                following = next(begun, None)
-                yield work, following
-                work, following = following, None
-        finally:
-            if following is not None and following.started is not None:
-                lookup.drop(following.started)
-
-    def _begin(self, batch: Batch, cursor: Cursor) -> _Work:
-        moved = batch.to(self.device)
-        return _Work(moved, cursor, self.recommender.lookup.start(moved))
-
-    def _step(self, work: _Work, following: _Work | None, stop: StopRequest) -> None:
-        self._apply_schedule()
-        batch, lookup = work.batch, self.recommender.lookup
-        weight = float(batch.size) if batch.weights_B is None or self.world.size == 1 else float(batch.weights_B.sum())
-        agreement = Agreement(batch.size, weight, stop.signal is not None)
-        logits_BT, emb_BFD = self.recommender(batch, work.started)
-        if following is not None and following.started is not None:
-            lookup.sent(following.started)
-        loss, weight = weighted_loss(logits_BT, batch)
-        agreed = agreement.step()
-        # Gradients are averaged over the ranks, so each rank's share of the loss counts as often as there are ranks.
-        objective = loss / weight if self.world.size == 1 else loss * (self.world.size / agreed.weight)
-        l2 = self.run.experiment.embeddings.l2
-        if l2:
-            objective = objective + l2 / 2 * emb_BFD.square().sum() / agreed.rows * self.world.size
-        objective.backward()
-        lookup.exchange()
-        if self.config.clip_norm is not None:
-            torch.nn.utils.clip_grad_norm_(self.recommender.dense_parameters().values(), self.config.clip_norm)
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
-        self._window.add(loss, weight, batch)
-        self._stopping = agreed.stopping
+    def _works(self) -> Generator[tuple[Work, Work | None]]:
+        pipelined = self.world.size > 1 and self.run.experiment.parallel.pipeline
+        return works(self.loader.epoch(self.at.cursor), self.recommender.lookup, self.device, pipelined)
 
     def _apply_schedule(self) -> None:
         multiplier = self.schedule.multiplier(self.at.step)

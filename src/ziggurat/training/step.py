@@ -1,0 +1,123 @@
+"""One step on one batch, by all ranks together: look up, interact, loss, backward, update.
+
+Where there are several ranks, the ids of the next batch travel while this one is computed: they set out before its
+forward pass, and how many go where is known by the time of its backward pass.
+
+Shape legend: B rows, F features, D embedding width, T tasks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from ziggurat.core.batch import Batch
+from ziggurat.data.loader import Cursor
+from ziggurat.embeddings.lookup import EmbeddingLookup, Started
+from ziggurat.parallel.agreement import Agreement
+from ziggurat.parallel.world import World
+from ziggurat.training.loss import weighted_loss
+from ziggurat.training.recommender import Recommender
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """A batch on its device, the cursor behind it, and its lookup where that is begun."""
+
+    batch: Batch
+    cursor: Cursor
+    started: Started | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What came of a step.
+
+    Attributes:
+        loss: sum over this rank's rows, weighted.
+        weight: sum of their weights.
+        stopping: whether any rank wants training to stop.
+    """
+
+    loss: Tensor
+    weight: Tensor
+    stopping: bool
+
+
+def works(
+    batches: Iterable[tuple[Batch, Cursor]], lookup: EmbeddingLookup, device: torch.device, pipelined: bool
+) -> Generator[tuple[Work, Work | None]]:
+    """Each batch and, if ``pipelined``, the one behind it, whose ids are on their way already.
+
+    Closing it early lets these arrive, so that nothing is left on its way.
+    """
+    if not pipelined:
+        for batch, cursor in batches:
+            yield Work(batch.to(device), cursor), None
+        return
+
+    def begun() -> Generator[Work]:
+        for batch, cursor in batches:
+            moved = batch.to(device)
+            yield Work(moved, cursor, lookup.start(moved))
+
+    line, following = begun(), None
+    try:
+        work = next(line, None)
+        while work is not None:
+            following = next(line, None)
+            yield work, following
+            work, following = following, None
+    finally:
+        if following is not None and following.started is not None:
+            lookup.drop(following.started)
+
+
+class Stepper:
+    """Takes steps.
+
+    Args:
+        recommender: in training mode.
+        optimizer: of its dense parameters.
+        l2: factor of the penalty on the batch's vectors.
+        clip_norm: of the dense gradients, or None.
+    """
+
+    def __init__(
+        self, recommender: Recommender, optimizer: torch.optim.Optimizer, l2: float, clip_norm: float | None
+    ) -> None:
+        self._recommender, self._optimizer = recommender, optimizer
+        self._l2, self._clip_norm = l2, clip_norm
+        self._ranks = World.current().size
+
+    def __call__(self, work: Work, following: Work | None = None, stopping: bool = False) -> Done:
+        """One step.
+
+        Args:
+            work: the batch.
+            following: the next one, where it is begun.
+            stopping: whether this rank wants training to stop.
+        """
+        batch, lookup = work.batch, self._recommender.lookup
+        alone = self._ranks == 1 or batch.weights_B is None
+        own = float(batch.size) if alone or batch.weights_B is None else float(batch.weights_B.sum())
+        agreement = Agreement(batch.size, own, stopping)
+        logits_BT, emb_BFD = self._recommender(batch, work.started)
+        if following is not None and following.started is not None:
+            lookup.sent(following.started)
+        loss, weight = weighted_loss(logits_BT, batch)
+        agreed = agreement.step()
+        # Gradients are averaged over the ranks, so each rank's share of the loss counts as often as there are ranks.
+        objective = loss / weight if self._ranks == 1 else loss * (self._ranks / agreed.weight)
+        if self._l2:
+            objective = objective + self._l2 / 2 * emb_BFD.square().sum() / agreed.rows * self._ranks
+        objective.backward()
+        lookup.exchange()
+        if self._clip_norm is not None:
+            torch.nn.utils.clip_grad_norm_(self._recommender.dense_parameters().values(), self._clip_norm)
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=True)
+        return Done(loss, weight, agreed.stopping)

@@ -1,0 +1,157 @@
+"""What ranks do together, piece by piece: norms, agreements, parts of tensors, an id that one cannot look up."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from tests.distributed.ranks import run_ranks
+from tests.distributed.test_sharding import CPU, ROWS, SCHEMA, batch, part, plan_of
+from ziggurat.core.errors import FeatureError, LostRank
+from ziggurat.embeddings.config import EmbeddingsConfig
+from ziggurat.embeddings.layout import lay_out
+from ziggurat.embeddings.lookup import EmbeddingLookup
+from ziggurat.parallel.agreement import Agreement, from_first
+from ziggurat.parallel.norms import norms_over_ranks
+from ziggurat.parallel.pieces import Piece, fill, gathered
+
+CUTS = {1: (0, 11), 2: (0, 4, 11), 3: (0, 4, 5, 11)}
+
+
+def normed(rank: int, world_size: int) -> dict[str, Tensor]:
+    """Outputs, input gradients and buffers of a batch norm over two batches of 11 rows, of which a rank has some."""
+    torch.manual_seed(0)
+    rows_BC, weight_BC = torch.randn(2, 11, 5), torch.randn(11, 5)
+    norm = nn.BatchNorm1d(5)
+    nn.init.uniform_(norm.weight)
+    model: nn.Module = nn.Sequential(norm)
+    model = norms_over_ranks(model) if world_size > 1 else model
+    mine = slice(*CUTS[world_size][rank : rank + 2])
+    outputs: list[Tensor] = []
+    grads: list[Tensor] = []
+    for step in range(2):
+        input_BC = rows_BC[step, mine].clone().requires_grad_()
+        output_BC = model(input_BC)
+        (output_BC.sin() * weight_BC[mine]).sum().backward()
+        outputs.append(output_BC.detach())
+        assert input_BC.grad is not None
+        grads.append(input_BC.grad)
+    model.eval()
+    evaluated = model(rows_BC[0, mine]).detach()
+    return {"outputs": torch.stack(outputs), "grads": torch.stack(grads), "evaluated": evaluated, **model.state_dict()}
+
+
+@pytest.mark.parametrize("world_size", [2, 3])  # of three ranks one has a single row
+def test_norms_are_those_of_the_whole_batch(world_size: int) -> None:
+    alone = normed(0, 1)
+    ranks = run_ranks(world_size, normed, world_size)
+    for name, dimension in (("outputs", 1), ("grads", 1), ("evaluated", 0)):
+        together = torch.cat([rank[name] for rank in ranks], dim=dimension)
+        torch.testing.assert_close(together, alone[name], rtol=1e-5, atol=1e-6)
+    for rank in ranks:
+        for name in ("0.running_mean", "0.running_var"):
+            torch.testing.assert_close(rank[name], alone[name], rtol=1e-5, atol=1e-6)
+        assert rank["0.num_batches_tracked"] == 2
+
+
+def agreed(rank: int) -> list[tuple[float, float, bool]]:
+    steps = [Agreement(3 + rank, 0.5 * (rank + 1), stopping=rank == 1 and number == 1) for number in range(2)]
+    return [(step.rows, step.weight, step.stopping) for step in (each.step() for each in steps)]
+
+
+def test_ranks_agree_on_rows_weights_and_stopping() -> None:
+    assert run_ranks(2, agreed) == [[(7.0, 1.5, False), (7.0, 1.5, True)]] * 2
+
+
+def told(rank: int, fails: bool) -> Any:
+    def work() -> Path:
+        assert rank == 0
+        if fails:
+            raise FileNotFoundError("log.csv")
+        return Path("made")
+
+    try:
+        return from_first(work)
+    except (LostRank, FileNotFoundError) as error:
+        return f"{type(error).__name__}: {error}"
+
+
+def test_the_first_rank_works_and_the_others_are_told() -> None:
+    assert run_ranks(2, told, False) == [Path("made")] * 2
+
+
+def test_the_others_are_told_of_a_failure_too() -> None:
+    first, second = run_ranks(2, told, True)
+    assert first == "FileNotFoundError: log.csv"
+    assert second.startswith("LostRank: rank 1: rank 0 failed with FileNotFoundError: log.csv")
+
+
+WHOLE = torch.arange(24.0).view(6, 4)
+
+
+def pieces_of(rank: int) -> list[Piece]:
+    """Rows 0 to 2 and the right half of rows 3 to 5 on rank 0, the left half of these on rank 1, and what both have."""
+    both = Piece.of_tensor("both", torch.tensor(7.0))
+    if rank == 0:
+        first, second = WHOLE[:3].clone(), WHOLE[3:, 2:].clone()
+        return [Piece("table", first, (6, 4), (0, 0)), Piece("table", second, (6, 4), (3, 2)), both]
+    empty = Piece("table", torch.zeros(0, 4), (6, 4), (6, 0))
+    return [Piece("table", WHOLE[3:, :2].clone(), (6, 4), (3, 0)), empty, both, Piece.of_tensor("mine", WHOLE[0])]
+
+
+def gathered_and_filled(rank: int) -> tuple[Any, list[str], bool]:
+    pieces = pieces_of(rank)
+    wholes = gathered(pieces)
+    before = [piece.tensor.clone() for piece in pieces]
+    for piece in pieces:
+        piece.tensor.zero_()
+    fill(pieces, {"table": WHOLE, "both": torch.tensor(7.0), "mine": WHOLE[0]})
+    same = all(torch.equal(piece.tensor, old) for piece, old in zip(pieces, before, strict=True))
+    return wholes, [piece.key for piece in pieces], same
+
+
+def test_pieces_are_put_together_and_cut_up_again() -> None:
+    (wholes, keys, same), (others, _, same_there) = run_ranks(2, gathered_and_filled)
+    assert others is None
+    assert wholes.keys() == {"table", "both", "mine"}
+    assert torch.equal(wholes["table"], WHOLE)
+    assert torch.equal(wholes["mine"], WHOLE[0])
+    assert float(wholes["both"]) == 7
+    assert keys == ["table[0:3,0:4]", "table[3:6,2:4]", "both"]
+    assert same
+    assert same_there
+
+
+def looked_up(rank: int) -> str:
+    """What a rank says of a batch in which rank 1 has an item that there is not."""
+    layout = lay_out(EmbeddingsConfig.model_validate({"dim": 8, "optimizer": {"name": "sgd"}}), SCHEMA, {})
+    plan = plan_of(2, 2, user=("table_wise", (0,)), item=("row_wise", (0, 1)), tags=("table_wise", (1,)))
+    lookup = EmbeddingLookup(layout, plan, CPU, seed=0)
+    mine = part(batch(0), rank, 2)
+    if rank == 1:
+        assert mine.bags is not None
+        mine.bags["item"].values()[2] = ROWS["item"]
+    try:
+        lookup.start(mine)
+    except FeatureError as error:
+        return str(error)
+    return "fine"
+
+
+def test_an_id_outside_its_table_is_named_by_the_rank_that_has_it() -> None:
+    """A split table would otherwise put the id on some rank as some other row."""
+    first, second = run_ranks(2, looked_up)
+    assert first == "fine"
+    assert "feature 'item': id 37 is outside [0, 37), the rows of table 'item', on rank 1" in second
+
+
+def test_a_world_of_one_needs_no_exchange() -> None:
+    assert not dist.is_initialized()
+    piece = Piece.of_tensor("all", WHOLE)
+    assert piece.is_whole
+    assert piece.key == "all"
