@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import traceback
 from types import FrameType
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -75,7 +76,7 @@ def main() -> None:
     except ZigguratError as error:
         if not _told_launcher(error):
             _complain(error.problem, error.mend)
-        sys.exit(1)
+        _leave(1)
     except Stopped as stopped:
         said = f"stopped by {stopped.number.name}; nothing is half-written; run the command again to go on"
         typer.echo(said, err=True)
@@ -85,15 +86,26 @@ def main() -> None:
         sys.exit(1)
     except OSError as error:
         if _told_launcher(error):
-            sys.exit(1)
+            _leave(1)
         _complain(str(error), "look at that path: does it exist, is it a file or folder as expected, may you use it?")
         sys.exit(1)
     except Exception as error:
-        _told_launcher(error)
+        if _told_launcher(error):
+            traceback.print_exc()
+            _leave(1)
         raise
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+
+
+def _leave(status: int) -> NoReturn:
+    """Exit; of several ranks at once, where a normal exit waits for exchanges that the others do not answer."""
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+    sys.exit(status)
 
 
 def _told_launcher(error: Exception) -> bool:

@@ -66,8 +66,11 @@ def process_group(device: torch.device, timeout_s: float = 300.0) -> Generator[W
             dist.init_process_group(backend, rank=0, world_size=1, store=store, timeout=timeout)
         try:
             yield World.current()
-        finally:
-            dist.destroy_process_group()
+        except BaseException:
+            if size == 1:
+                dist.destroy_process_group()
+            raise  # exchanges that other ranks do not answer any more would be waited for
+        dist.destroy_process_group()
 
 
 def _meet(backend: str, size: int, timeout: timedelta) -> None:
