@@ -1,4 +1,4 @@
-"""What the command line does, from Python: load, prepare, train, evaluate, predict.
+"""What the command line does, from Python: load, prepare, plan, train, evaluate, predict.
 
 >>> import ziggurat
 >>> experiment = ziggurat.load_experiment("examples/movielens.yaml")
@@ -30,6 +30,7 @@ from ziggurat.training.evaluate import evaluate_split
 from ziggurat.training.experiment import Experiment, load_experiment
 from ziggurat.training.heap import keep_freed_memory
 from ziggurat.training.loop import Trainer
+from ziggurat.training.planning import plan
 from ziggurat.training.predict import Predictor, predict
 from ziggurat.training.predict_files import Predicted, predict_files
 from ziggurat.training.recommender import assemble
@@ -44,6 +45,7 @@ __all__ = [
     "evaluate",
     "load_experiment",
     "load_run",
+    "plan",
     "predict",
     "predict_files",
     "prepare",

@@ -35,6 +35,7 @@ from ziggurat.interactions.sequence_pooling import build_sequence_encoder
 from ziggurat.models.build import ModelConfig, build_model, model_dims
 from ziggurat.models.deepfm import DeepFM
 from ziggurat.optim.dense import Adam, DenseOptimizerConfig
+from ziggurat.planning.config import PlanningConfig
 from ziggurat.training.config import EvaluationConfig, TrainingConfig
 
 
@@ -57,6 +58,8 @@ class Experiment(Config):
     """Length, batch size, schedule, precision, checkpoints."""
     evaluation: EvaluationConfig = EvaluationConfig()
     """Slices and batch size of evaluation."""
+    planning: PlanningConfig = PlanningConfig()
+    """Where the embedding tables go when several processes train."""
 
     def check(self) -> None:
         """Check the sections against each other, and that the model can be built on the features.
@@ -72,6 +75,8 @@ class Experiment(Config):
                 raise ConfigError(f"evaluation.slices: {name!r} is no feature with one id a row; {hint}")
         self._check_monitor()
         layout = self.layout(encoded_schema(self.features, self.data.targets, defaultdict(lambda: 1)))
+        with within("planning"):
+            self.planning.check(layout.tables)
         with torch.device("meta"):  # shapes alone: nothing is drawn
             for feature, how in layout.positions.items():
                 with within(f"features.{feature}.pooling"):
