@@ -138,6 +138,10 @@ BALANCE = Benchmark(
     name="balance",
     claim="Greedy LPT and Karmarkar-Karp put a hundred pools of tables on devices within 3 % of the lower bound.",
     targets={f"{method}_worst": Target(CEILING, "at most") for method in ("lpt", "ldm", "balanced")},
-    depends_on=("src/ziggurat/planning", "src/ziggurat/core/topology.py", "bench/micro/balance.py"),
+    depends_on=(
+        *(f"src/ziggurat/planning/{name}.py" for name in ("balance", "cost", "usage")),
+        "src/ziggurat/core/topology.py",
+        "bench/micro/balance.py",
+    ),
     run=run,
 )
