@@ -203,6 +203,14 @@ def test_what_would_make_room_is_found_and_does() -> None:
     planned([*EVEN, table("large", 10_000_000, 16, "rowwise_adagrad")], where)
 
 
+def test_a_batch_that_leaves_no_room_is_named() -> None:
+    """12 + 128 bytes for each of 1,000 examples on every device, and twice that again with the table's owner."""
+    with pytest.raises(NoFeasiblePlan, match=r"before it holds any table: the ids and vectors of its 1,000 .* 140 kB"):
+        planned([table("small", 100)], topology(devices=1, memory=150e3))
+    with pytest.raises(NoFeasiblePlan, match=r"makes room: .*; training\.batch_size: 500 \(now 1000\)"):
+        planned([table("small", 100)], topology(devices=1, memory=250e3))
+
+
 def test_a_wish_in_the_way_is_named() -> None:
     large = table("large", 4_000_000, 16)
     with pytest.raises(NoFeasiblePlan, match=r"leave out planning\.tables\.large") as caught:

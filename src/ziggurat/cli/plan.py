@@ -43,12 +43,17 @@ def command(
       ziggurat plan exp.yaml --devices 4 --memory 8GB --json
     """
     from ziggurat.cli.progress import console_progress
+    from ziggurat.core.errors import ConfigError
     from ziggurat.core.files import check_file_target, write_json
     from ziggurat.report.plan_page import write_plan
     from ziggurat.training import api
 
     target = out or Path("plan.json")
     page = target.with_suffix(".html")
+    if page == target:
+        raise ConfigError(
+            f"--out {target}: is the drawing's name", f"name the plan: --out {target.with_suffix('.json')}"
+        )
     writes = out is not None or not as_json
     for path in (target, page) if writes else ():
         check_file_target(path)

@@ -1,4 +1,4 @@
-"""What would make room, found by planning again: more devices, more memory, fewer columns, a leaner optimizer."""
+"""What would make room, found by planning again: devices, memory, columns, a leaner optimizer, a smaller batch."""
 
 from __future__ import annotations
 
@@ -28,6 +28,9 @@ def advice(problem: Problem, fits: Fits) -> str:
     if table is not None:
         ways += [way for way in (_dim(problem, table, fits), _optimizer(problem, table, fits)) if way]
     ways += list(_wishes(problem, fits))
+    half = max(problem.batch_size // 2, 1)
+    if fits(problem.but(batch_size=half)):
+        ways.append(f"training.batch_size: {half} (now {problem.batch_size})")
     return "any of these makes room: " + "; ".join(ways) if ways else "give fewer rows or columns to the largest tables"
 
 

@@ -81,11 +81,18 @@ class _Loads:
         """Nothing, where what was put on given ranks has room there."""
         worst = min(range(len(self.free)), key=self.free.__getitem__)
         if self.free[worst] < 0:
-            size, name = self._largest.get(worst, (0, "the examples' ids and vectors"))
-            room = written_bytes(max(self.problem.capacity, 0))
+            short, room = written_bytes(-self.free[worst]), self.problem.capacity
+            if room < 0:
+                buffers = written_bytes(self.problem.client_bytes)
+                raise NoFeasiblePlan(
+                    f"every device is {short} short before it holds any table: the ids and vectors of its "
+                    f"{self.problem.batch_size:,} examples take {buffers}",
+                    "give the devices more memory, or make training.batch_size smaller",
+                )
+            size, name = self._largest[worst]
             raise NoFeasiblePlan(
-                f"device {worst} is {written_bytes(-self.free[worst])} short: it has {room} for tables, and "
-                f"{name} alone takes {written_bytes(size)} of it",
+                f"device {worst} is {short} short: it has {written_bytes(room)} for tables, and {name} alone takes "
+                f"{written_bytes(size)} of it",
                 "split what lies there over more devices, or give them more memory",
             )
 

@@ -8,7 +8,7 @@
 3. All else lies **whole** on one device. Greedy, largest differencing and exchanges (:mod:`~ziggurat.planning.balance`)
    choose which; then the costliest table of the fullest device is split as well, as long as that helps.
 
-Where memory runs short, fewer tables are replicated and the largest are split by rows, one after the other.
+Where memory runs short, no table is replicated, and the largest are split by rows, more of them each time.
 """
 
 from __future__ import annotations
@@ -58,13 +58,14 @@ class Rules:
 
     def plan(self, problem: Problem) -> Plan:
         """See :class:`~ziggurat.planning.problem.Planner`."""
-        splits = self._first(problem)
+        splits, more = self._first(problem), 1
         while True:
             try:
                 plan = placed(problem, splits)
             except NoFeasiblePlan:
-                if not self._relieved(problem, splits):
+                if not self._relieved(problem, splits, more):
                     raise
+                more *= 2
             else:
                 return self._refined(problem, splits, plan)
 
@@ -127,7 +128,8 @@ class Rules:
     def _best_split(self, problem: Problem, table: TableSpec, others: float, free: float) -> Split | None:
         """The best way to split the table, or to replicate it; where none has room, the split that needs least."""
         ways = self._ways(problem, table)
-        replicated = [REPLICATED] if table.weight_bytes <= self.config.replicate_up_to else []
+        small = problem.topology.world_size > 1 and table.weight_bytes <= self.config.replicate_up_to
+        replicated = [REPLICATED] if small else []
         best = self._best_of(problem, table, [WHOLE, *replicated, *ways], others, free)
         if best is not None:
             return best
@@ -145,19 +147,18 @@ class Rules:
         fitting = [way for way in ways if _largest(problem, table, way) <= free]
         return min(fitting, key=merit, default=None)
 
-    def _relieved(self, problem: Problem, splits: dict[str, Split]) -> bool:
-        """Whether something more could be done for memory; ``splits`` says it then."""
+    def _relieved(self, problem: Problem, splits: dict[str, Split], most: int) -> bool:
+        """Whether something more can be done for memory, with ``most`` more tables at once; ``splits`` has it then."""
         movable = [table for table in problem.tables if self._asked(problem, table) is None]
         replicas = [table for table in movable if splits[table.name] == REPLICATED]
         if replicas:
             splits.update({table.name: WHOLE for table in replicas})
             return True
-        for table in sorted(movable, key=lambda table: -problem.whole(table).kept_bytes):
-            ways = self._ways(problem, table)
-            if ways and splits[table.name] != Split("row_wise"):
-                splits[table.name] = Split("row_wise")
-                return True
-        return False
+        rows = Split("row_wise")
+        left = [table for table in movable if splits[table.name] != rows and self._ways(problem, table)]
+        left.sort(key=lambda table: -problem.whole(table).kept_bytes)
+        splits.update({table.name: rows for table in left[:most]})
+        return bool(left)
 
     def _refined(self, problem: Problem, splits: Mapping[str, Split], plan: Plan) -> Plan:
         """Rule 3's second half. It goes on from splits that do not help by themselves: two together may."""
