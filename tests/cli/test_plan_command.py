@@ -53,6 +53,11 @@ def test_prints_draws_and_writes_a_plan(config: Path) -> None:
     assert [*Path("prepared").iterdir()]
 
 
+def test_a_tables_name_is_printed_as_it_is(config: Path) -> None:
+    lines = run(config, "--devices", "2", "--set", 'features.tags.table="[bold]t [red] ok"').splitlines()
+    assert sum(line.startswith("[bold]t [red] ok  ") for line in lines) == 1
+
+
 def test_json_for_machines_writes_no_file(config: Path) -> None:
     said = json.loads(run(config, "--devices", "2", "--memory", "2GB", "--json"))
     assert not Path("plan.json").exists()

@@ -75,6 +75,7 @@ def command(
 def _print(name: str, planned: Planned) -> None:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     from ziggurat.report import plan_rows
 
@@ -85,7 +86,7 @@ def _print(name: str, planned: Planned) -> None:
         for column in table.columns[texts:]:
             column.justify = "right"
         for row in rows:
-            table.add_row(*(cell.replace("[", r"\[") for cell in row))
+            table.add_row(*map(Text, row))
         console.print()
         console.print(table)
     console.print()
