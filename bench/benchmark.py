@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -24,7 +25,9 @@ class Target:
         the distance counts."""
         if self.bound == 0:
             return 1 + value if self.direction == "at least" else 1 - value
-        return value / self.bound if self.direction == "at least" else self.bound / value
+        if self.direction == "at least":
+            return value / self.bound
+        return self.bound / value if value else math.inf
 
     def text(self, unit: str) -> str:
         return f"{'≥' if self.direction == 'at least' else '≤'} {_digits(self.bound, 5)}{_spaced(unit)}"

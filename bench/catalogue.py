@@ -1,6 +1,7 @@
 """Every benchmark, by name."""
 
 from bench.benchmark import Benchmark
+from bench.micro.balance import BALANCE
 from bench.micro.dense_speed import DENSE_SPEED
 from bench.micro.loader import LOADER
 from bench.quality.catalogue import (
@@ -20,6 +21,7 @@ _ALL = (
     DENSE_SPEED,
     SCALING_LAW,
     LOADER,
+    BALANCE,
     PREPARE,
     CLI_START,
     QUALITY_FRAPPE,

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from ziggurat.training.api import evaluate as evaluate
     from ziggurat.training.api import load_experiment as load_experiment
     from ziggurat.training.api import load_run as load_run
+    from ziggurat.training.api import plan as plan
     from ziggurat.training.api import predict as predict
     from ziggurat.training.api import prepare as prepare
     from ziggurat.training.api import train as train
@@ -26,6 +27,7 @@ __all__ = [
     "evaluate",
     "load_experiment",
     "load_run",
+    "plan",
     "predict",
     "prepare",
     "scale",

@@ -237,6 +237,11 @@ def test_a_bound_of_zero_is_cleared_by_distance(value: float, holds: bool) -> No
     assert Target(0.0, "at most").margin(value) == pytest.approx(1 - value)
 
 
+def test_a_value_of_zero_clears_an_upper_bound_by_any_factor() -> None:
+    verdict = judge({"excess": Target(3.0, "at most")}, (Figure("excess", "%", (0.0,)),))
+    assert (verdict.holds, verdict.figure) == (True, "excess 0 %")
+
+
 def test_a_targeted_figure_that_was_not_measured_falls_short() -> None:
     verdict = judge({"fast": Target(2.0), "gone": Target(1.0)}, (Figure("fast", "x", (4.0,)),))
     assert (verdict.holds, verdict.figure) == (False, "gone not measured")

@@ -1,4 +1,4 @@
-"""The configs that the pages on models and training show: each one parses and builds, and no key is left out."""
+"""The configs that the docs show of models, training and planning: each parses and builds, and no key is left out."""
 
 from __future__ import annotations
 
@@ -22,6 +22,8 @@ from ziggurat.interactions.shared_bottom import SharedBottom
 from ziggurat.interactions.target_attention import TargetAttention
 from ziggurat.models.build import ModelConfig, build_model
 from ziggurat.optim.schedule import Plateau, WarmupCosine, WarmupLinear
+from ziggurat.planning.config import PlanningConfig, TablePlacement, TopologyConfig
+from ziggurat.planning.rules import Rules
 from ziggurat.training.config import EarlyStopping, TrainingConfig
 from ziggurat.training.experiment import Experiment
 from ziggurat.training.recommender import model_dims
@@ -49,7 +51,7 @@ def snippets(page: str) -> list[str]:
     return [found for found in [*apart, *inline] if re.match(r"\w+", found)[0] in Experiment.model_fields]  # type: ignore[index]
 
 
-SNIPPETS = [(page, text) for page in ("models.md", "training.md") for text in snippets(page)]
+SNIPPETS = [(page, text) for page in ("models.md", "training.md", "planning.md") for text in snippets(page)]
 
 
 @pytest.mark.parametrize(("page", "text"), SNIPPETS, ids=[f"{page}-{n}" for n, (page, _) in enumerate(SNIPPETS)])
@@ -68,6 +70,7 @@ def test_every_config_parses_and_builds(page: str, text: str) -> None:
     [
         *(("training.md", config) for config in (TrainingConfig, EarlyStopping)),
         *(("training.md", schedule.Config) for schedule in (WarmupCosine, WarmupLinear, Plateau)),
+        *(("planning.md", config) for config in (PlanningConfig, TopologyConfig, TablePlacement, Rules.Config)),
         *(("models.md", head.Config) for head in (SharedBottom, MMoE, PLE, MLP)),
         *(("models.md", encoder.Config) for encoder in (AttentionPooling, TargetAttention, SequenceTransformer)),
     ],

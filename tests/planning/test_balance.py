@@ -135,3 +135,32 @@ def test_exchanges_never_worsen_nor_break_a_capacity() -> None:
 def test_nothing_to_place() -> None:
     assert balanced(room([], 3)).loads == (0.0, 0.0, 0.0)
     assert lower_bound([], 3) == 0.0
+
+
+def test_what_lies_there_before_counts() -> None:
+    """Bins of 6, 0 and 3 already; 4, 4, 3, 1: the first stays as it is, the others come to 8 and 7."""
+    within = Room([4, 4, 3, 1], [0.0] * 4, [1.0] * 3, list("abcd"), [6, 0, 3])
+    assert longest_first(within).loads == (7, 7, 7)  # 4 → 1, 4 → 2 (3 < 4), 3 → 1, 1 → 0
+    found = largest_differencing(within)
+    assert found is not None
+    assert sum(found.loads) == 21
+    assert found == within.balance(found.bins)
+    assert balanced(within).highest == 7
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.integers(0, 30), min_size=1, max_size=6),
+    st.lists(st.integers(0, 40), min_size=1, max_size=3),
+)
+def test_loads_before_are_kept_bin_by_bin(costs: list[int], before: list[int]) -> None:
+    n, free = len(costs), [float("inf")] * len(before)
+    within = Room(costs, [0.0] * n, free, [""] * n, before)
+    best = optimum(within)
+    assert best is not None
+    for found in (longest_first(within), largest_differencing(within), balanced(within)):
+        assert found is not None
+        assert found.highest >= best
+        for place, load in enumerate(found.loads):
+            assert load == before[place] + sum(cost for cost, at in zip(costs, found.bins, strict=True) if at == place)
+    assert balanced(within).highest <= longest_first(within).highest

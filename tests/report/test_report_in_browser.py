@@ -11,11 +11,13 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from plan_sample import sample_plan
 from report_sample import HOSTILE, rare_inputs, sample_inputs
 from scale_sample import ladder_result, ladders
 
 from ziggurat.metrics.power_law import PowerLaw
 from ziggurat.report.html import render_report
+from ziggurat.report.plan_page import render_plan
 from ziggurat.report.scale_page import render_scale
 from ziggurat.training.rungs import Size
 
@@ -94,6 +96,16 @@ def test_ladders_fit_and_fetch_nothing(tmp_path, width):
     assert found["fetched"] == found["scripts"] == 0
     assert found["outside"] == []
     assert found["drawings"] == 1
+    assert found["smallest"] >= 9
+
+
+@pytest.mark.parametrize("width", [390, 1200])
+def test_plans_fit_and_fetch_nothing(tmp_path, width):
+    found = measured(render_plan(HOSTILE, sample_plan()), tmp_path, width)
+    assert found["overflow"] <= 0
+    assert found["fetched"] == found["scripts"] == 0
+    assert found["outside"] == []
+    assert found["drawings"] == 2
     assert found["smallest"] >= 9
 
 

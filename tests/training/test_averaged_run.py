@@ -13,6 +13,7 @@ from torch import nn
 
 from tests.training.conftest import MakeExperiment
 from ziggurat.checkpoint.snapshot import load_snapshot
+from ziggurat.core.plan import Plan
 from ziggurat.data.loader import Cursor, Loader
 from ziggurat.metrics.binary import BinaryMetrics
 from ziggurat.training import api
@@ -78,7 +79,9 @@ def test_batch_norms_are_measured_with_the_averaged_weights(make_experiment: Mak
     loader = Loader(dataset.split("train"), dataset.schema, 128, shuffle=True, seed=experiment.training.seed)
     cpu = torch.device("cpu")
     with process_group(cpu):
-        recommender = assemble(experiment, dataset.schema, cpu).recommender
+        layout = experiment.layout(dataset.schema)
+        plan = Plan.single_device(table.name for table in layout.tables)
+        recommender = assemble(experiment, layout, plan, cpu)
         restore(recommender, snapshot)
         [norm] = [module for module in recommender.modules() if isinstance(module, nn.BatchNorm1d)]
         seen: list[torch.Tensor] = []

@@ -1,5 +1,11 @@
 """Who holds which shard of which table: cost models, balancing, planners.
 
-In: tables, a topology, statistics. Out: a ``core`` Plan, or why there is none. Pure functions; no process group, no
-files. ``embeddings`` applies what comes out.
+In: tables, a topology, statistics. Out: a ``core`` Plan with its predicted bytes and seconds, or why there is none.
+Pure functions; no process group, no files. ``training`` measures topologies, ``embeddings`` applies what comes out.
+Start at :mod:`~ziggurat.planning.planner`; a new planner keeps to :class:`~ziggurat.planning.problem.Planner`.
 """
+
+from ziggurat.planning.planned import Planned
+from ziggurat.planning.planner import plan_tables
+
+__all__ = ["Planned", "plan_tables"]

@@ -26,7 +26,7 @@ class Balance:
 
     Attributes:
         bins: of each item, n numbers in [0, k).
-        loads: sum of the costs in each bin, k.
+        loads: sum of the costs in each bin and of what was there before, k.
         used: sum of the sizes in each bin, k.
     """
 
@@ -49,16 +49,23 @@ class Room:
         sizes: of each item, n: what it takes of a bin's capacity.
         capacities: of each bin, k.
         names: of each item, for messages.
+        before: cost that lies in each bin already, k; none where empty. Capacities are what is left beside it.
     """
 
     costs: Sequence[float]
     sizes: Sequence[float]
     capacities: Sequence[float]
     names: Sequence[str]
+    before: Sequence[float] = ()
+
+    @property
+    def start(self) -> list[float]:
+        """The loads of the bins without any item."""
+        return list(self.before) or [0.0] * len(self.capacities)
 
     def balance(self, bins: Sequence[int]) -> Balance:
         """The loads that these bins amount to; summed in the items' order."""
-        loads, used = [0.0] * len(self.capacities), [0.0] * len(self.capacities)
+        loads, used = self.start, [0.0] * len(self.capacities)
         for item, place in enumerate(bins):
             loads[place] += self.costs[item]
             used[place] += self.sizes[item]
@@ -98,13 +105,16 @@ def largest_differencing(room: Room) -> Balance | None:
     """The k-way largest differencing method; None where its result breaks a capacity, which it does not look at.
 
     A partial solution is k bins; two whose loads spread most are merged, the fullest of one with the emptiest of the
-    other, until one is left.
+    other, until one is left. What lies in the bins before is a partial solution too, the one that says which is which.
     """
     k, tie = len(room.capacities), count()
     heap: list[tuple[float, int, list[tuple[float, tuple[int, ...]]]]] = []
     for item, cost in enumerate(room.costs):
         solution: list[tuple[float, tuple[int, ...]]] = [(cost, (item,)), *[(0.0, ())] * (k - 1)]
         heap.append((-cost if k > 1 else 0.0, next(tie), solution))
+    if room.before:
+        there = sorted(((load, (~place,)) for place, load in enumerate(room.before)), key=lambda each: -each[0])
+        heap.append((there[-1][0] - there[0][0], next(tie), there))
     heapq.heapify(heap)
     while len(heap) > 1:
         first, second = heapq.heappop(heap)[2], heapq.heappop(heap)[2]
@@ -112,9 +122,11 @@ def largest_differencing(room: Room) -> Balance | None:
         merged.sort(key=lambda each: -each[0])
         heapq.heappush(heap, (merged[-1][0] - merged[0][0], next(tie), merged))
     bins = [0] * len(room.costs)
-    for place, (_, items) in enumerate(heap[0][2] if heap else []):
+    for position, (_, items) in enumerate(heap[0][2] if heap else []):
+        place = next((~item for item in items if item < 0), position)
         for item in items:
-            bins[item] = place
+            if item >= 0:
+                bins[item] = place
     found = room.balance(bins)
     return found if room.fits(found) else None
 
@@ -154,7 +166,7 @@ def balanced(room: Room) -> Balance:
 
 def _greedy(room: Room, order: Sequence[int]) -> tuple[list[int], int | None]:
     """A bin for each item, and the first item that found none."""
-    bins, loads, used = [0] * len(order), [0.0] * len(room.capacities), [0.0] * len(room.capacities)
+    bins, loads, used = [0] * len(order), room.start, [0.0] * len(room.capacities)
     for item in order:
         fitting = [k for k, most in enumerate(room.capacities) if used[k] + room.sizes[item] <= most]
         if not fitting:

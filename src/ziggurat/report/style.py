@@ -49,6 +49,7 @@ svg .area.first, svg .dot.first { fill: var(--first); } svg .dot.second { fill: 
 svg .area.quiet, svg .dot.quiet { fill: var(--quiet); }
 svg .area.second { fill: var(--second); } svg .area.third, svg .dot.third { fill: var(--third); }
 svg .area.fourth, svg .dot.fourth { fill: var(--fourth); }
+svg .part { stroke: var(--paper); stroke-width: 0.75; } svg text.on { fill: var(--paper); }
 svg.spark { width: 72px; height: 24px; vertical-align: middle; }
 svg.spark .line { stroke-width: 1.4; } svg.spark .reference { stroke-width: 0.8; }
 .legend { font-size: 0.875rem; color: var(--soft); margin: 0 0 0.75rem; }

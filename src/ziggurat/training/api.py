@@ -1,4 +1,4 @@
-"""What the command line does, from Python: load, prepare, train, evaluate, predict.
+"""What the command line does, from Python: load, prepare, plan, train, evaluate, predict.
 
 >>> import ziggurat
 >>> experiment = ziggurat.load_experiment("examples/movielens.yaml")
@@ -33,6 +33,8 @@ from ziggurat.training.evaluate import evaluate_split
 from ziggurat.training.experiment import Experiment, load_experiment
 from ziggurat.training.heap import keep_freed_memory
 from ziggurat.training.loop import Trainer
+from ziggurat.training.placing import kind_of, place
+from ziggurat.training.planning import plan
 from ziggurat.training.predict import Predictor, predict
 from ziggurat.training.predict_files import Predicted, predict_files
 from ziggurat.training.recommender import assemble
@@ -47,6 +49,7 @@ __all__ = [
     "evaluate",
     "load_experiment",
     "load_run",
+    "plan",
     "predict",
     "predict_files",
     "prepare",
@@ -132,10 +135,9 @@ def train(
         dataset = Dataset(from_first(open_folder))
         run = Run(folder, experiment)
         keep_freed_memory()
-        assembled = assemble(experiment, dataset.schema, device)
-        if world.leads:
-            write_json(run.folder / "plan.json", assembled.plan.to_json())
-        trainer = Trainer(run, dataset, assembled.recommender, device, progress)
+        layout = experiment.layout(dataset.schema)
+        plan = place(experiment, layout, world, kind_of(device), dataset.folder, run.folder)
+        trainer = Trainer(run, dataset, assemble(experiment, layout, plan, device), device, progress)
         if trainer.at.step:
             progress.note(f"{run.folder}: going on at step {trainer.at.step:,} of {trainer.total_steps:,}")
         started = time.perf_counter()
@@ -177,8 +179,10 @@ def evaluate(
     dataset = opened.dataset(prepared)
     evaluation = opened.experiment.evaluation
     device = pick_device(opened.experiment.training.device)
-    with process_group(device):
-        recommender = assemble(opened.experiment, dataset.schema, device).recommender
+    with process_group(device) as world:
+        layout = opened.experiment.layout(dataset.schema)
+        plan = place(opened.experiment, layout, world, kind_of(device), dataset.folder, None)
+        recommender = assemble(opened.experiment, layout, plan, device)
         restore(recommender, opened.checkpoints.load(checkpoint))
         return evaluate_split(
             recommender,

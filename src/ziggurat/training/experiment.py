@@ -36,6 +36,7 @@ from ziggurat.models.build import ModelConfig, build_model, model_dims
 from ziggurat.models.deepfm import DeepFM
 from ziggurat.optim.dense import Adam, DenseOptimizerConfig
 from ziggurat.parallel.config import ParallelConfig
+from ziggurat.planning.config import PlanningConfig
 from ziggurat.training.config import EvaluationConfig, TrainingConfig
 
 
@@ -60,6 +61,8 @@ class Experiment(Config):
     """What several ranks do otherwise than one."""
     evaluation: EvaluationConfig = EvaluationConfig()
     """Slices and batch size of evaluation."""
+    planning: PlanningConfig = PlanningConfig()
+    """Which rank holds which part of which embedding table."""
 
     def check(self) -> None:
         """Check the sections against each other, and that the model can be built on the features.
@@ -75,6 +78,8 @@ class Experiment(Config):
                 raise ConfigError(f"evaluation.slices: {name!r} is no feature with one id a row; {hint}")
         self._check_monitor()
         layout = self.layout(encoded_schema(self.features, self.data.targets, defaultdict(lambda: 1)))
+        with within("planning"):
+            self.planning.check(layout.tables)
         with torch.device("meta"):  # shapes alone: nothing is drawn
             for feature, how in layout.positions.items():
                 with within(f"features.{feature}.pooling"):

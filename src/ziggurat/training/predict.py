@@ -20,6 +20,7 @@ import torch
 
 from ziggurat.core.engine import check_engine
 from ziggurat.core.errors import DataError, shorten
+from ziggurat.core.plan import Plan
 from ziggurat.data.blocks import BadRow, RawBlock
 from ziggurat.data.columns import Columns
 from ziggurat.data.file_heads import check_columns
@@ -70,7 +71,9 @@ class Predictor:
         self._open = contextlib.ExitStack()
         with contextlib.ExitStack() as stack:
             stack.enter_context(process_group(self._device))
-            self.recommender = assemble(self.run.experiment, self.transform.schema, self._device).recommender
+            layout = self.run.experiment.layout(self.transform.schema)
+            plan = Plan.single_device(table.name for table in layout.tables)
+            self.recommender = assemble(self.run.experiment, layout, plan, self._device)
             restore(self.recommender, self.run.checkpoints.load(checkpoint))
             self.recommender.eval()
             self._open = stack.pop_all()

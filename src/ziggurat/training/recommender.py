@@ -6,7 +6,6 @@ Shape legend: B rows, F features, D embedding width, T tasks.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -14,7 +13,6 @@ from torch import Tensor, nn
 
 from ziggurat.core.batch import Batch
 from ziggurat.core.plan import Plan
-from ziggurat.core.schema import Schema
 from ziggurat.embeddings.fields import Fields
 from ziggurat.embeddings.layout import Layout
 from ziggurat.embeddings.lookup import EmbeddingLookup, Started
@@ -24,7 +22,6 @@ from ziggurat.parallel.norms import norms_over_ranks
 from ziggurat.parallel.pieces import Piece
 from ziggurat.parallel.world import World
 from ziggurat.training.experiment import Experiment
-from ziggurat.training.placing import place
 
 
 class DensePart(nn.Module):
@@ -101,24 +98,20 @@ class Recommender(nn.Module):
         return {piece.key: piece.tensor for piece in self.pieces()}
 
 
-@dataclass(frozen=True, slots=True)
-class Assembled:
-    """A recommender with what it was assembled from."""
-
-    recommender: Recommender
-    layout: Layout
-    plan: Plan
-
-
-def assemble(experiment: Experiment, schema: Schema, device: torch.device) -> Assembled:
+def assemble(experiment: Experiment, layout: Layout, plan: Plan, device: torch.device) -> Recommender:
     """A freshly initialised recommender, on ``device``; the same bits for the same seed, on any number of ranks.
 
     Needs a process group (:func:`~ziggurat.training.engine.process_group`), whose ranks all call it. Each rank's own
     randomness, that of dropout, starts behind it.
+
+    Args:
+        experiment: the config.
+        layout: of its tables.
+        plan: for as many ranks as there are.
+        device: this rank's.
     """
-    seed, layout, world = experiment.training.seed, experiment.layout(schema), World.current()
+    seed, world = experiment.training.seed, World.current()
     torch.manual_seed(seed)
-    plan = place(experiment, layout, world, device)
     lookup = EmbeddingLookup(layout, plan, device, seed, experiment.parallel)
     model = norms_over_ranks(build_model(experiment.model, model_dims(layout)).to(device))
     training = experiment.training
@@ -127,4 +120,4 @@ def assemble(experiment: Experiment, schema: Schema, device: torch.device) -> As
     called = spread(part, experiment.parallel.dense, world, device) if world.size > 1 else part
     if world.rank:
         torch.manual_seed(seed + (world.rank << 32))
-    return Assembled(Recommender(lookup, part, called), layout, plan)
+    return Recommender(lookup, part, called)

@@ -37,7 +37,15 @@ LADDER_FILE = "scale.json"
 _MAY_GROW = frozenset({"training.epochs", "training.max_steps"})
 """Keys that may differ when a run goes on: training longer is no other experiment."""
 _MAY_DIFFER = frozenset(
-    {"data.folder", "training.log_every", "training.keep", "training.prefetch", "evaluation.batch_size"}
+    {
+        "data.folder",
+        "training.log_every",
+        "training.keep",
+        "training.prefetch",
+        "evaluation.batch_size",
+        "parallel.timeout_s",
+        "parallel.pipeline",
+    }
 )
 """Keys that do not change what is computed."""
 
@@ -211,7 +219,7 @@ def check_config(run: Run, experiment: Experiment) -> None:
     differences = [
         (key, old, new)
         for key, old, new in differing_keys(run.experiment.model_dump(mode="json"), experiment.model_dump(mode="json"))
-        if key not in _MAY_DIFFER and not (key in _MAY_GROW and _grows(old, new))
+        if key not in _MAY_DIFFER and not key.startswith("planning.") and not (key in _MAY_GROW and _grows(old, new))
     ]
     if differences:
         listed = "\n  ".join(f"{key}: the run has {old!r}, you ask for {new!r}" for key, old, new in differences[:8])

@@ -1,0 +1,147 @@
+"""How close greedy, largest differencing and exchanges come to the least that the fullest of k devices can have.
+
+A pool is tables as one finds them: rows over five decades, dims of 4 to 128, pooling factors with a long tail, ids that
+follow a power law. What a table costs is what ziggurat's own cost model says of it whole on one of k devices; how it is
+split is not at stake here, so no memory limit is set. The bound is the greatest of the mean load, the costliest table,
+and the k-th and (k+1)-th together: no assignment is below it, and some bounds no assignment reaches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from bench.benchmark import Benchmark, Context, Figure, Result, Target
+from ziggurat.core.plan import Shard, Span
+from ziggurat.core.statistics import DatasetStatistics, TableStatistics
+from ziggurat.core.tables import TableSpec
+from ziggurat.core.topology import Topology, known_device
+from ziggurat.planning.balance import (
+    Balance,
+    Room,
+    balanced,
+    exchanged,
+    largest_differencing,
+    longest_first,
+    lower_bound,
+)
+from ziggurat.planning.problem import Problem
+
+POOLS = 100
+DEVICES = (2, 4, 8, 16)
+BATCH_SIZE = 4096
+TRAINING_ROWS = 100_000
+CEILING = 3.0
+
+
+def _differenced(room: Room) -> Balance:
+    found = largest_differencing(room)
+    assert found is not None  # no capacity to break
+    return found
+
+
+METHODS: dict[str, Callable[[Room], Balance]] = {
+    "lpt": longest_first,
+    "ldm": _differenced,
+    "lpt_exchanged": lambda room: exchanged(room, longest_first(room)),
+    "ldm_exchanged": lambda room: exchanged(room, _differenced(room)),
+    "balanced": balanced,
+}
+"""``balanced`` is what the planner takes: the better of the two before."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Costs of tables to be put on ``devices``; ``bound`` is below every assignment's fullest device."""
+
+    costs: tuple[float, ...]
+    devices: int
+
+    @property
+    def bound(self) -> float:
+        return lower_bound(self.costs, self.devices)
+
+    @property
+    def dominated(self) -> bool:
+        """Whether one table, or two that must share a device, cost more than the mean load: the rest cannot be even."""
+        return self.bound > sum(self.costs) / self.devices * (1 + 1e-9)
+
+    def excess(self, method: str) -> float:
+        """By how many percent the fullest device lies above the bound."""
+        free = [float("inf")] * self.devices
+        names = [f"t{number}" for number in range(len(self.costs))]
+        room = Room(self.costs, [0.0] * len(self.costs), free, names)
+        return 100 * max(METHODS[method](room).highest / self.bound - 1, 0.0)
+
+
+def pool(seed: int, most_rows: float = 1e6) -> Pool:
+    """30 to 200 tables, over as many devices as ``DEVICES`` says in turn."""
+    draw = np.random.default_rng(seed)
+    devices = DEVICES[seed % len(DEVICES)]
+    specs: list[TableSpec] = []
+    counts: dict[str, TableStatistics] = {}
+    for number in range(int(draw.integers(30, 201))):
+        rows = int(10 ** draw.uniform(1.3, np.log10(most_rows)))
+        dim = int(draw.choice([4, 8, 16, 32, 64, 128], p=[0.1, 0.15, 0.25, 0.25, 0.15, 0.1]))
+        name = f"t{number}"
+        specs.append(TableSpec(name, rows, dim, (name,), "sum", {"name": "rowwise_adagrad"}, 0.01))
+        ids_per_row = min(1 + draw.pareto(1.2), 200.0) if draw.random() < 0.5 else 1.0
+        counts[name] = TableStatistics(name, rows, _accesses(rows, ids_per_row, draw))
+    statistics = DatasetStatistics({"train": TRAINING_ROWS}, {}, tables=counts)
+    device = known_device("a100-40gb")
+    topology = Topology(
+        1, devices, "a100-40gb", "cuda", device.memory_bytes, device.lookup_bandwidth, device.intra_bandwidth, 1.25e9
+    )
+    problem = Problem(tuple(specs), topology, statistics, BATCH_SIZE)
+    whole = [Shard(0, Span(0, spec.rows), Span(0, spec.dim)) for spec in specs]
+    costs = (problem.cost(spec, shard, "table_wise").seconds for spec, shard in zip(specs, whole, strict=True))
+    return Pool(tuple(costs), devices)
+
+
+def _accesses(rows: int, ids_per_row: float, draw: np.random.Generator) -> npt.NDArray[np.int64]:
+    """Look-ups of each row, the k-th most used in proportion to k^−s."""
+    weights = np.arange(1, rows + 1) ** -draw.uniform(0.6, 1.3)
+    return np.rint(weights / weights.sum() * ids_per_row * TRAINING_ROWS).astype(np.int64)
+
+
+def run(context: Context) -> Result:
+    pools = [pool(seed, 1e4 if context.quick else 1e6) for seed in range(8 if context.quick else POOLS)]
+    figures: list[Figure] = []
+    for method in METHODS:
+        excesses = tuple(each.excess(method) for each in pools)
+        context.say(f"{method}: mean {np.mean(excesses):.3f} %, worst {max(excesses):.3f} %")
+        figures += [
+            Figure(f"{method}_worst", "%", (max(excesses),), "above the lower bound, the worst pool"),
+            Figure(f"{method}_mean", "%", (float(np.mean(excesses)),), "above the lower bound, mean of the pools"),
+        ]
+    dominated = [each for each in pools if each.dominated]
+    missed = sum(each.excess("balanced") > 1e-4 for each in dominated)
+    figures.append(Figure("dominated", "pools", (float(len(dominated)),), "one or two tables exceed the mean load"))
+    sizes = [len(each.costs) for each in pools]
+    even = [each for each in pools if not each.dominated]
+    over_mean = max((max(each.costs) * each.devices / sum(each.costs) for each in dominated), default=1.0)
+    notes = (
+        f"{len(pools)} pools of {min(sizes)} to {max(sizes)} tables on {' or '.join(map(str, DEVICES))} devices, costs "
+        "by the cost model",
+        f"in {len(dominated)} pools one or two tables cost more than the mean load, up to {over_mean:.2f} times it: "
+        "there the bound is theirs, the devices stay uneven whatever the method, and only splitting such a table "
+        f"helps; the planner's method misses that bound in {missed} of them",
+        f"in the other {len(even)} the bound is the mean load",
+    )
+    return Result(tuple(figures), 0, len(pools), notes)
+
+
+BALANCE = Benchmark(
+    name="balance",
+    claim="Greedy LPT and Karmarkar-Karp put a hundred pools of tables on devices within 3 % of the lower bound.",
+    targets={f"{method}_worst": Target(CEILING, "at most") for method in ("lpt", "ldm", "balanced")},
+    depends_on=(
+        *(f"src/ziggurat/planning/{name}.py" for name in ("balance", "cost", "usage")),
+        "src/ziggurat/core/topology.py",
+        "bench/micro/balance.py",
+    ),
+    run=run,
+)

@@ -1,0 +1,89 @@
+"""The ``planning`` section of an experiment: on what, by which planner, with which exceptions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import pydantic
+
+from ziggurat.core.config import Config
+from ziggurat.core.errors import within
+from ziggurat.core.plan import Placement, Sharding
+from ziggurat.core.tables import TableSpec
+from ziggurat.core.topology import Topology
+from ziggurat.planning.constraints import check_names, check_placement, check_sharding
+from ziggurat.planning.problem import Wish
+from ziggurat.planning.quantities import Bandwidth, Bytes
+from ziggurat.planning.rules import Rules
+
+DeviceName = Literal["local", "cpu", "l4", "v100", "a100-40gb", "a100-80gb", "h100", "h200"]
+
+
+class TopologyConfig(Config):
+    """The devices that tables are placed on. Figures given here count, whatever the device."""
+
+    device: DeviceName = "local"
+    """What a device is. ``local``: this machine's, measured when a plan is made; ``cpu``: a process on a machine of
+    which all figures are given here; the others by their data sheets."""
+    hosts: int | None = pydantic.Field(default=None, ge=1)
+    """Machines; default: those that training runs on, for a plan alone one."""
+    devices: int | None = pydantic.Field(default=None, ge=1)
+    """Devices, and so ranks, on each host; default: those that training runs on, for a plan alone one."""
+    memory: Bytes | None = None
+    """Of one device: bytes, or as in 8GB."""
+    lookup_bandwidth: Bandwidth | None = None
+    """At which a device reads rows of its memory: bytes a second, or as in 900GB/s."""
+    intra_bandwidth: Bandwidth | None = None
+    """At which a device sends to the others of its host: bytes a second, or as in 300GB/s."""
+    inter_bandwidth: Bandwidth | None = None
+    """At which a host sends to others, shared by its devices: bytes a second, or as in 25Gbit/s; 10 Gbit/s, and said
+    so, where there are several hosts and nothing is given."""
+
+
+class TablePlacement(Config):
+    """What is asked of one table, whatever the planner."""
+
+    sharding: Sharding
+    """How it is split."""
+    ranks: tuple[int, ...] | None = None
+    """On which ranks, in the order of the shards; default: the planner's choice."""
+
+
+class PlanningConfig(Config):
+    """Which shard of which table goes where. One process holds all of them, whatever this says."""
+
+    topology: TopologyConfig = TopologyConfig()
+    """The devices."""
+    planner: Rules.Config = Rules.Config()
+    """What decides."""
+    reserve: float = pydantic.Field(default=0.1, ge=0, lt=1)
+    """Share of each device's memory that tables leave to the model, its activations and the libraries."""
+    tables: dict[str, TablePlacement] = pydantic.Field(default_factory=dict[str, TablePlacement])
+    """Exceptions by table name."""
+
+    def check(self, tables: Sequence[TableSpec]) -> None:
+        """Nothing, where each exception is of a table that there is.
+
+        Raises:
+            Misfit: at ``tables.NAME``.
+        """
+        check_names("tables", list(self.tables), tables)
+
+    def wishes(self, tables: Sequence[TableSpec], topology: Topology) -> dict[str, Wish]:
+        """The exceptions, checked against the tables and the world that they are for.
+
+        Raises:
+            Misfit: at ``tables.NAME.sharding`` or ``.ranks``.
+        """
+        self.check(tables)
+        specs = {table.name: table for table in tables}
+        wishes: dict[str, Wish] = {}
+        for name, asked in self.tables.items():
+            with within(f"tables.{name}"):
+                if asked.ranks is not None:
+                    check_placement(specs[name], Placement(asked.sharding, asked.ranks), topology)
+                else:
+                    check_sharding(specs[name], asked.sharding, topology)
+            wishes[name] = Wish(asked.sharding, asked.ranks)
+        return wishes

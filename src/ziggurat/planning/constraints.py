@@ -1,0 +1,147 @@
+"""Which placements there can be: what the kernels and the exchanges between ranks ask of a table's shards."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ziggurat.core.errors import Misfit, nearest, within
+from ziggurat.core.plan import Placement, Plan, Sharding
+from ziggurat.core.tables import TableSpec
+from ziggurat.core.topology import DeviceKind, Topology
+
+COLUMN_MULTIPLE = 4
+"""FBGEMM's kernels move rows in units of four floats: a shard's columns are a multiple of it."""
+
+
+def must_replicate(table: TableSpec, kind: DeviceKind) -> bool:
+    """Whether no fused kernel has the table's optimizer, so that every rank must hold it whole."""
+    optimizer = table.optimizer
+    return optimizer["name"] == "adam" and (kind == "cpu" or optimizer.get("rows") == "all")
+
+
+def keeps_row_optimizer(table: TableSpec, sharding: Sharding) -> bool:
+    """Whether training with this sharding is that of one process. Row-wise Adagrad adds up the squares of a whole row;
+    cut by columns, each part of the row has a sum of its own."""
+    return not (sharding in ("column_wise", "grid") and table.optimizer["name"] == "rowwise_adagrad")
+
+
+def fixed_ranks(sharding: Sharding, topology: Topology) -> tuple[int, ...] | None:
+    """The ranks, where the sharding leaves no choice."""
+    whole_world = sharding in ("row_wise", "data_parallel", "grid")
+    return tuple(range(topology.world_size)) if whole_world else None
+
+
+def column_parts(table: TableSpec, topology: Topology) -> list[int]:
+    """Into how many equal ranges the table's columns can be cut, at most one for each rank; from 2 on."""
+    units, rest = divmod(table.dim, COLUMN_MULTIPLE)
+    most = 0 if rest else min(units, topology.world_size)
+    return [parts for parts in range(2, most + 1) if units % parts == 0]
+
+
+def check_sharding(table: TableSpec, sharding: Sharding, topology: Topology) -> None:
+    """Nothing, where ``table`` can be split so, on ranks yet to be chosen.
+
+    Raises:
+        Misfit: at ``sharding``.
+    """
+    if must_replicate(table, topology.kind) and sharding != "data_parallel":
+        rows = " with rows: all" if table.optimizer.get("rows") == "all" else f" on {topology.kind}"
+        raise Misfit(
+            "sharding",
+            f"{sharding!r}, but no kernel has adam{rows}: every rank holds such a table whole",
+            f"use data_parallel, or another optimizer in embeddings.tables.{table.name}",
+        )
+    match sharding:
+        case "column_wise" if topology.world_size > 1 and not column_parts(table, topology):
+            raise Misfit(
+                "sharding",
+                f"'column_wise', but its {table.dim} columns have no 2 to {topology.world_size} equal parts that are "
+                f"multiples of {COLUMN_MULTIPLE}",
+                "split it by rows, or choose another embeddings dim",
+            )
+        case "grid" if table.dim % (COLUMN_MULTIPLE * topology.hosts):
+            raise Misfit(
+                "sharding",
+                f"'grid', but {table.dim} columns over {topology.hosts} hosts are not {COLUMN_MULTIPLE}, 8, … each",
+                "use table_row_wise, or choose another embeddings dim",
+            )
+        case _:
+            pass
+
+
+def check_placement(table: TableSpec, placement: Placement, topology: Topology) -> None:
+    """Nothing, where ``table`` can be placed so.
+
+    Raises:
+        Misfit: at ``sharding`` or ``ranks``.
+    """
+    sharding, ranks, world = placement.sharding, placement.ranks, topology.world_size
+    check_sharding(table, sharding, topology)
+    for rank in ranks:
+        if not 0 <= rank < world:
+            raise Misfit("ranks", f"there is no rank {rank}", f"ranks are 0 to {world - 1}")
+    wanted = fixed_ranks(sharding, topology)
+    match sharding:
+        case "table_wise" if len(ranks) != 1:
+            raise Misfit("ranks", f"table_wise is one rank; received {list(ranks)}", "name one, or leave ranks out")
+        case "table_row_wise" if not _one_host(ranks, topology):
+            hosts = " or ".join(str(list(topology.ranks_of(host))) for host in range(min(topology.hosts, 3)))
+            raise Misfit(
+                "ranks",
+                f"table_row_wise is all ranks of one host; received {list(ranks)}",
+                f"name {hosts}{', …' if topology.hosts > 3 else ''}, or leave ranks out",
+            )
+        case "column_wise" if not ranks or table.dim % (COLUMN_MULTIPLE * len(ranks)):
+            allowed = ", ".join(map(str, [1, *column_parts(table, topology)]))
+            raise Misfit(
+                "ranks",
+                f"{len(ranks)} equal parts of {table.dim} columns are no multiples of {COLUMN_MULTIPLE}",
+                f"name as many ranks as one of {allowed}, or leave ranks out",
+            )
+        case _ if wanted is not None and ranks != wanted:
+            raise Misfit(
+                "ranks",
+                f"{sharding} is every rank in order; received {list(ranks)}",
+                f"leave ranks out ({world} ranks)",
+            )
+        case _:
+            pass
+
+
+def check_plan(plan: Plan, tables: Sequence[TableSpec], topology: Topology) -> None:
+    """Nothing, where ``plan`` places every table, and each as it can be.
+
+    Raises:
+        Misfit: at ``placements.TABLE``, or of another world.
+    """
+    if (plan.world_size, plan.local_size) != (topology.world_size, topology.devices):
+        raise Misfit(
+            "",
+            f"the plan is for {plan.world_size} ranks, {plan.local_size} a host; there are {topology.world_size}, "
+            f"{topology.devices} a host",
+            "make the plan anew",
+        )
+    check_names("placements", plan.placements, tables)
+    for table in tables:
+        if table.name not in plan.placements:
+            raise Misfit(f"placements.{table.name}", "the plan does not place this table", "make the plan anew")
+        with within(f"placements.{table.name}"):
+            check_placement(table, plan.placements[table.name], topology)
+
+
+def check_names(key: str, names: Sequence[str] | dict[str, Placement], tables: Sequence[TableSpec]) -> None:
+    """Nothing, where there is a table of each name.
+
+    Raises:
+        Misfit: at ``key.NAME``, with the nearest that there is.
+    """
+    known = [table.name for table in tables]
+    for name in names:
+        if name not in known:
+            close = nearest(name, known)
+            hint = f"did you mean {close!r}?" if close else f"tables: {', '.join(known) or 'none'}"
+            raise Misfit(f"{key}.{name}", f"there is no such table; {hint}")
+
+
+def _one_host(ranks: tuple[int, ...], topology: Topology) -> bool:
+    return any(ranks == topology.ranks_of(host) for host in range(topology.hosts))

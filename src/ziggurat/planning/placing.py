@@ -1,0 +1,146 @@
+"""From how each table is split to who holds what: what has a choice of ranks is balanced over them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from ziggurat.core.errors import NoFeasiblePlan
+from ziggurat.core.plan import Placement, Plan, Sharding
+from ziggurat.core.tables import TableSpec
+from ziggurat.planning.balance import Room, balanced
+from ziggurat.planning.constraints import fixed_ranks
+from ziggurat.planning.cost import ShardCost
+from ziggurat.planning.problem import Problem
+from ziggurat.planning.quantities import written_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """How a table is split, before anybody decides where it lies.
+
+    Attributes:
+        sharding: of the table.
+        parts: of its columns, where it is column-wise.
+        ranks: where somebody has decided already.
+    """
+
+    sharding: Sharding
+    parts: int = 1
+    ranks: tuple[int, ...] | None = None
+
+
+def shard_costs(problem: Problem, table: TableSpec, split: Split) -> list[ShardCost]:
+    """The cost of each shard, wherever it will lie; of a replicated table, of each copy."""
+    stand_in = _fixed(problem, split) or (
+        problem.topology.ranks_of(0) if split.sharding == "table_row_wise" else (0,) * split.parts
+    )
+    return [cost for _, cost in problem.costs(table, _plan(problem).placed(table.name, split.sharding, stand_in))]
+
+
+def placed(problem: Problem, splits: Mapping[str, Split]) -> Plan:
+    """The tables, split so, over the devices: what is on given ranks first, then tables over hosts, then the rest.
+
+    Raises:
+        NoFeasiblePlan: a shard finds no room; its table is named.
+    """
+    plan, loads = _plan(problem), _Loads(problem)
+    floating: dict[str, list[TableSpec]] = {}
+    for table in problem.tables:
+        split = splits[table.name]
+        ranks = _fixed(problem, split)
+        if ranks is None:
+            floating.setdefault(split.sharding, []).append(table)
+        else:
+            plan = plan.placed(table.name, split.sharding, ranks)
+            loads.add(table, plan)
+    loads.check()
+    for table, host in _over_hosts(problem, floating.pop("table_row_wise", []), loads):
+        plan = plan.placed(table.name, "table_row_wise", problem.topology.ranks_of(host))
+        loads.add(table, plan)
+    return _over_devices(problem, plan, [table for tables in floating.values() for table in tables], splits, loads)
+
+
+class _Loads:
+    """Seconds and bytes on each device so far."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.seconds = [0.0] * problem.topology.world_size
+        self.free = [problem.capacity] * problem.topology.world_size
+        self._largest: dict[int, tuple[int, str]] = {}  # rank -> bytes and name of what takes most of it
+
+    def add(self, table: TableSpec, plan: Plan) -> None:
+        for shard, cost in self.problem.costs(table, plan):
+            self.seconds[shard.rank] += cost.seconds
+            self.free[shard.rank] -= cost.kept_bytes
+            here = (cost.kept_bytes, f"table {table.name!r}, {plan.placements[table.name].sharding},")
+            self._largest[shard.rank] = max(here, self._largest.get(shard.rank, here))
+
+    def check(self) -> None:
+        """Nothing, where what was put on given ranks has room there."""
+        worst = min(range(len(self.free)), key=self.free.__getitem__)
+        if self.free[worst] < 0:
+            short, room = written_bytes(-self.free[worst]), self.problem.capacity
+            if room < 0:
+                buffers = written_bytes(self.problem.client_bytes)
+                raise NoFeasiblePlan(
+                    f"every device is {short} short before it holds any table: the ids and vectors of its "
+                    f"{self.problem.batch_size:,} examples take {buffers}",
+                    "give the devices more memory, or make training.batch_size smaller",
+                )
+            size, name = self._largest[worst]
+            raise NoFeasiblePlan(
+                f"device {worst} is {short} short: it has {written_bytes(room)} for tables, and {name} alone takes "
+                f"{written_bytes(size)} of it",
+                "split what lies there over more devices, or give them more memory",
+            )
+
+
+def _over_hosts(problem: Problem, tables: Iterable[TableSpec], loads: _Loads) -> Iterable[tuple[TableSpec, int]]:
+    """A host for each table that is split by rows over one."""
+    found, topology = list(tables), problem.topology
+    if not found:
+        return []
+    costs = [shard_costs(problem, table, Split("table_row_wise")) for table in found]
+    hosts = [topology.ranks_of(host) for host in range(topology.hosts)]
+    room = Room(
+        costs=[max(cost.seconds for cost in each) for each in costs],
+        sizes=[max(cost.kept_bytes for cost in each) for each in costs],
+        capacities=[min(loads.free[rank] for rank in ranks) for ranks in hosts],
+        names=[f"table {table.name!r}, table_row_wise," for table in found],
+        before=[max(loads.seconds[rank] for rank in ranks) for ranks in hosts],
+    )
+    return zip(found, balanced(room).bins, strict=True)
+
+
+def _over_devices(
+    problem: Problem, plan: Plan, tables: list[TableSpec], splits: Mapping[str, Split], loads: _Loads
+) -> Plan:
+    """A rank for each whole table and each range of columns."""
+    items = [
+        (table, cost, f"table {table.name!r}" + (f" in {splits[table.name].parts} column parts" if number else ""))
+        for table in tables
+        for number, cost in enumerate(shard_costs(problem, table, splits[table.name]))
+    ]
+    room = Room(
+        costs=[cost.seconds for _, cost, _ in items],
+        sizes=[cost.kept_bytes for _, cost, _ in items],
+        capacities=loads.free,
+        names=[name for _, _, name in items],
+        before=loads.seconds,
+    )
+    ranks: dict[str, list[int]] = {}
+    for (table, _, _), rank in zip(items, balanced(room).bins, strict=True):
+        ranks.setdefault(table.name, []).append(rank)
+    placements = {name: Placement(splits[name].sharding, tuple(each)) for name, each in ranks.items()}
+    every = {**plan.placements, **placements}
+    return Plan(plan.world_size, {table.name: every[table.name] for table in problem.tables}, plan.local_size)
+
+
+def _fixed(problem: Problem, split: Split) -> tuple[int, ...] | None:
+    return split.ranks or fixed_ranks(split.sharding, problem.topology)
+
+
+def _plan(problem: Problem) -> Plan:
+    return Plan(problem.topology.world_size, {}, problem.topology.devices)

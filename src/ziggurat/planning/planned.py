@@ -1,0 +1,157 @@
+"""A plan with what the cost model says of it: bytes and seconds of every shard and device."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from ziggurat.core.plan import Plan, Shard
+from ziggurat.core.tables import TableSpec
+from ziggurat.core.topology import Topology
+from ziggurat.planning.constraints import keeps_row_optimizer
+from ziggurat.planning.cost import ShardCost
+from ziggurat.planning.problem import Problem
+
+
+@dataclass(frozen=True, slots=True)
+class PlacedShard:
+    """A shard of a table, on its device, with its cost."""
+
+    table: str
+    shard: Shard
+    cost: ShardCost
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceLoad:
+    """What is predicted for one device; bytes, and for a step seconds.
+
+    Attributes:
+        buffer_bytes: ids, vectors and gradients of a step, for its shards and for its own examples.
+        spare_bytes: of its memory, what is left beside these and the reserve.
+        intra_bytes, inter_bytes: to and from other devices of its host, and of other hosts.
+    """
+
+    rank: int
+    host: int
+    weight_bytes: int
+    state_bytes: int
+    buffer_bytes: int
+    spare_bytes: int
+    intra_bytes: float
+    inter_bytes: float
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """A plan and its prediction.
+
+    Attributes:
+        plan: who holds what.
+        topology: the devices that it is for.
+        batch_size: examples per rank and step that the figures are for.
+        reserve: share of each device's memory kept for everything but tables.
+        tables: of the model.
+        ids_per_row: table -> ids looked up for an example, over all its features.
+        shards: of every table, in the order of the plan and of its shards.
+        devices: by rank.
+        notes: what the reader should know: assumed figures, splits that train otherwise than one process.
+    """
+
+    plan: Plan
+    topology: Topology
+    batch_size: int
+    reserve: float
+    tables: tuple[TableSpec, ...]
+    ids_per_row: dict[str, float]
+    shards: tuple[PlacedShard, ...]
+    devices: tuple[DeviceLoad, ...]
+    notes: tuple[str, ...]
+
+    @property
+    def step_seconds(self) -> float:
+        """Modelled seconds of the slowest device, which every other waits for."""
+        return max(device.seconds for device in self.devices)
+
+    @property
+    def imbalance(self) -> float:
+        """Seconds of the slowest device over the mean; 1 where all are alike."""
+        mean = sum(device.seconds for device in self.devices) / len(self.devices)
+        return self.step_seconds / mean if mean else 1.0
+
+    def of(self, table: str) -> tuple[PlacedShard, ...]:
+        """The shards of one table."""
+        return tuple(placed for placed in self.shards if placed.table == table)
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "plan": self.plan.to_json(),
+            "topology": self.topology.to_json(),
+            "batch_size": self.batch_size,
+            "reserve": self.reserve,
+            "step_seconds": self.step_seconds,
+            "imbalance": self.imbalance,
+            "tables": [
+                {
+                    "name": table.name,
+                    "rows": table.rows,
+                    "dim": table.dim,
+                    "optimizer": table.optimizer["name"],
+                    "ids_per_row": self.ids_per_row[table.name],
+                }
+                for table in self.tables
+            ],
+            "devices": [asdict(device) for device in self.devices],
+            "shards": [{"table": each.table, **asdict(each.shard), **asdict(each.cost)} for each in self.shards],
+            "notes": list(self.notes),
+        }
+
+
+def predict(problem: Problem, plan: Plan) -> Planned:
+    """What the cost model says of a plan, whoever made it."""
+    shards = tuple(
+        PlacedShard(table.name, shard, cost) for table in problem.tables for shard, cost in problem.costs(table, plan)
+    )
+    devices = tuple(_device(problem, rank, shards) for rank in range(problem.topology.world_size))
+    return Planned(
+        plan=plan,
+        topology=problem.topology,
+        batch_size=problem.batch_size,
+        reserve=problem.reserve,
+        tables=problem.tables,
+        ids_per_row={name: usage.ids_per_row for name, usage in problem.usages.items()},
+        shards=shards,
+        devices=devices,
+        notes=tuple(_notes(problem, plan)),
+    )
+
+
+def _device(problem: Problem, rank: int, shards: tuple[PlacedShard, ...]) -> DeviceLoad:
+    costs = [placed.cost for placed in shards if placed.shard.rank == rank]
+    return DeviceLoad(
+        rank=rank,
+        host=problem.topology.host(rank),
+        weight_bytes=sum(cost.weight_bytes for cost in costs),
+        state_bytes=sum(cost.state_bytes for cost in costs),
+        buffer_bytes=problem.client_bytes + sum(cost.buffer_bytes for cost in costs),
+        spare_bytes=int(problem.capacity) - sum(cost.kept_bytes for cost in costs),
+        intra_bytes=sum(cost.intra_bytes for cost in costs),
+        inter_bytes=sum(cost.inter_bytes for cost in costs),
+        seconds=sum(cost.seconds for cost in costs),
+    )
+
+
+def _notes(problem: Problem, plan: Plan) -> list[str]:
+    notes = list(problem.topology.assumed)
+    if problem.statistics is None:
+        notes.append("no statistics: one id for each feature, every row used alike")
+    notes += [
+        f"table {table.name!r}: {sharding} gives row-wise Adagrad a sum of squares for each part of a row; training "
+        "differs from one process"
+        for table in problem.tables
+        if (sharding := plan.placements[table.name].sharding)
+        and len(plan.placements[table.name].ranks) > 1
+        and not keeps_row_optimizer(table, sharding)
+    ]
+    return notes

@@ -1,0 +1,89 @@
+"""From tables and devices to a checked plan with its prediction; from ``planning.planner`` to a planner."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from ziggurat.core.errors import ConfigError, NoFeasiblePlan, within
+from ziggurat.core.plan import Plan
+from ziggurat.core.statistics import DatasetStatistics
+from ziggurat.core.tables import TableSpec
+from ziggurat.core.topology import Topology
+from ziggurat.planning.advice import advice
+from ziggurat.planning.config import PlanningConfig
+from ziggurat.planning.constraints import check_plan
+from ziggurat.planning.planned import Planned, predict
+from ziggurat.planning.problem import Planner, Problem
+from ziggurat.planning.quantities import written_bytes
+from ziggurat.planning.rules import Rules
+
+
+def build_planner(config: PlanningConfig) -> Planner:
+    """The planner that ``planning.planner`` names."""
+    return Rules(config.planner)
+
+
+def plan_tables(
+    tables: Sequence[TableSpec],
+    statistics: DatasetStatistics | None,
+    topology: Topology,
+    config: PlanningConfig,
+    batch_size: int,
+) -> Planned:
+    """A plan for ``tables`` on ``topology``, with the bytes and seconds that it is expected to take.
+
+    The same arguments give the same plan. Measured bandwidths differ from one measurement to the next: let one rank
+    plan and tell the others.
+
+    Args:
+        tables: of the model.
+        statistics: of the training rows; None where nothing is known, and all rows are taken to be used alike.
+        topology: hosts and devices, a rank each.
+        config: the ``planning`` section.
+        batch_size: examples per rank and step.
+
+    Raises:
+        ConfigError: ``planning.tables`` asks for what cannot be; the key is named.
+        NoFeasiblePlan: the devices have no room; the message says what would have.
+    """
+    with within("planning"):
+        wishes = config.wishes(tables, topology)
+    problem = Problem(tuple(tables), topology, statistics, batch_size, wishes, config.reserve)
+    planner = build_planner(config)
+    try:
+        return _planned(problem, planner)
+    except NoFeasiblePlan as error:
+        raise NoFeasiblePlan(error.problem, advice(problem, lambda other: _fits(other, planner))) from None
+
+
+def _planned(problem: Problem, planner: Planner) -> Planned:
+    plan = planner.plan(problem)
+    _check(problem, plan)
+    planned = predict(problem, plan)
+    least = min(planned.devices, key=lambda device: device.spare_bytes)
+    if least.spare_bytes < 0:
+        largest = max(
+            (placed for placed in planned.shards if placed.shard.rank == least.rank),
+            key=lambda placed: placed.cost.kept_bytes,
+            default=None,
+        )
+        most = f"; most of it is table {largest.table!r}" if largest else ""
+        raise NoFeasiblePlan(f"device {least.rank} lacks {written_bytes(-least.spare_bytes)}{most}")
+    return planned
+
+
+def _check(problem: Problem, plan: Plan) -> None:
+    """What every planner must keep to; a fault here is ours."""
+    check_plan(plan, problem.tables, problem.topology)
+    for name, wish in problem.wishes.items():
+        placement = plan.placements[name]
+        assert placement.sharding == wish.sharding, (name, placement, wish)
+        assert wish.ranks in (None, placement.ranks), (name, placement, wish)
+
+
+def _fits(problem: Problem, planner: Planner) -> bool:
+    try:
+        _planned(problem, planner)
+    except (NoFeasiblePlan, ConfigError):
+        return False
+    return True

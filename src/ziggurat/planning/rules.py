@@ -1,0 +1,210 @@
+"""A planner by rules: replicate what is small, split what is too large or too hot, balance the rest.
+
+1. A table is **replicated** where exchanging its whole gradient costs every device no more than its even share of
+   having the table sharded, up to ``replicate_up_to`` bytes.
+2. A table is **split** where one device cannot hold it, or where it alone costs more than a device's even share of all
+   the work. Of the ways there are (columns, rows of the world, rows of one host, grid; small ones replicated), it
+   takes the one whose costliest shard, or the mean load that follows, is lowest.
+3. All else lies **whole** on one device. Greedy, largest differencing and exchanges (:mod:`~ziggurat.planning.balance`)
+   choose which; then the costliest table of the fullest device is split as well, as long as that helps.
+
+Where memory runs short, no table is replicated, and the largest are split by rows, more of them each time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import pydantic
+
+from ziggurat.core.config import Config as BaseConfig
+from ziggurat.core.errors import NoFeasiblePlan
+from ziggurat.core.plan import Plan, Sharding
+from ziggurat.core.tables import TableSpec
+from ziggurat.planning.constraints import (
+    COLUMN_MULTIPLE,
+    column_parts,
+    keeps_row_optimizer,
+    must_replicate,
+)
+from ziggurat.planning.placing import Split, placed, shard_costs
+from ziggurat.planning.problem import Problem
+from ziggurat.planning.quantities import Bytes
+
+WHOLE, REPLICATED = Split("table_wise"), Split("data_parallel")
+
+
+class Rules:
+    """See the module."""
+
+    class Config(BaseConfig):
+        """A planner by rules: small tables on every device, large and hot ones split, the others balanced."""
+
+        name: Literal["rules"] = "rules"
+
+        replicate_up_to: Bytes = 16 * 2**20
+        """The most bytes of weights that a table held on every device may have."""
+        exact: bool = True
+        """Only such splits as train exactly like one process: row-wise Adagrad is then never split by columns, where
+        each part of a row would have a sum of squares of its own."""
+        rounds: int = pydantic.Field(default=16, ge=0)
+        """How often at most the costliest table of the fullest device is tried in parts."""
+        slack: float = pydantic.Field(default=0.03, ge=0)
+        """A fullest device this share above the mean is well enough balanced."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+
+    def plan(self, problem: Problem) -> Plan:
+        """See :class:`~ziggurat.planning.problem.Planner`."""
+        splits, more = self._first(problem), 1
+        while True:
+            try:
+                plan = placed(problem, splits)
+            except NoFeasiblePlan:
+                if not self._relieved(problem, splits, more):
+                    raise
+                more *= 2
+            else:
+                return self._refined(problem, splits, plan)
+
+    def _first(self, problem: Problem) -> dict[str, Split]:
+        """Rules 1 and 2."""
+        splits = {table.name: self._asked(problem, table) or self._unsplit(problem, table) for table in problem.tables}
+        free = problem.capacity - sum(
+            shard_costs(problem, table, REPLICATED)[0].kept_bytes
+            for table in problem.tables
+            if splits[table.name] == REPLICATED
+        )
+        total = sum(cost.seconds for t in problem.tables for cost in shard_costs(problem, t, splits[t.name]))
+        for table in sorted(problem.tables, key=lambda table: -problem.whole(table).seconds):
+            whole = problem.whole(table)
+            hot = whole.seconds > total / problem.topology.world_size
+            if table.name in problem.wishes or splits[table.name] != WHOLE or not (hot or whole.kept_bytes > free):
+                continue
+            others = total - whole.seconds
+            split = self._best_split(problem, table, others, free)
+            if split is not None:
+                splits[table.name] = split
+                total = others + sum(cost.seconds for cost in shard_costs(problem, table, split))
+        return splits
+
+    def _asked(self, problem: Problem, table: TableSpec) -> Split | None:
+        """What the user wants, or the optimizer."""
+        wish = problem.wishes.get(table.name)
+        if wish is None:
+            return REPLICATED if must_replicate(table, problem.topology.kind) else None
+        if wish.sharding != "column_wise" or wish.ranks is not None:
+            return Split(wish.sharding, len(wish.ranks or (0,)), wish.ranks)
+        parts = [Split("column_wise", parts) for parts in column_parts(table, problem.topology)]
+        others = sum(problem.whole(other).seconds for other in problem.tables if other is not table)
+        return self._best_of(problem, table, parts, others, problem.capacity) or Split("column_wise")
+
+    def _unsplit(self, problem: Problem, table: TableSpec) -> Split:
+        world = problem.topology.world_size
+        if world == 1 or table.weight_bytes > self.config.replicate_up_to:
+            return WHOLE
+        exchange = max(cost.seconds for cost in shard_costs(problem, table, REPLICATED))
+        return REPLICATED if exchange <= problem.whole(table).seconds / world else WHOLE
+
+    def _ways(self, problem: Problem, table: TableSpec) -> list[Split]:
+        """Every way in which the table can be split over several devices."""
+        topology, ways = problem.topology, [Split("row_wise")]
+        if topology.world_size == 1 or table.rows < topology.world_size:
+            return []
+        two_levels = topology.hosts > 1 and topology.devices > 1
+        if two_levels:
+            ways.append(Split("table_row_wise"))
+        if two_levels and table.dim % (COLUMN_MULTIPLE * topology.hosts) == 0 and self._keeps(table, "grid"):
+            ways.append(Split("grid"))
+        if self._keeps(table, "column_wise"):
+            ways += [Split("column_wise", parts) for parts in column_parts(table, topology)]
+        return ways
+
+    def _keeps(self, table: TableSpec, sharding: Sharding) -> bool:
+        return not self.config.exact or keeps_row_optimizer(table, sharding)
+
+    def _best_split(self, problem: Problem, table: TableSpec, others: float, free: float) -> Split | None:
+        """The best way to split the table, or to replicate it; where none has room, the split that needs least."""
+        ways = self._ways(problem, table)
+        small = problem.topology.world_size > 1 and table.weight_bytes <= self.config.replicate_up_to
+        replicated = [REPLICATED] if small else []
+        best = self._best_of(problem, table, [WHOLE, *replicated, *ways], others, free)
+        if best is not None:
+            return best
+        return min(ways, key=lambda way: _largest(problem, table, way), default=None)
+
+    def _best_of(
+        self, problem: Problem, table: TableSpec, ways: list[Split], others: float, free: float
+    ) -> Split | None:
+        """Of the ways whose shards have room, the one that leaves the lowest costliest shard or mean load."""
+
+        def merit(way: Split) -> float:
+            seconds = [cost.seconds for cost in shard_costs(problem, table, way)]
+            return max(*seconds, (others + sum(seconds)) / problem.topology.world_size)
+
+        fitting = [way for way in ways if _largest(problem, table, way) <= free]
+        return min(fitting, key=merit, default=None)
+
+    def _relieved(self, problem: Problem, splits: dict[str, Split], most: int) -> bool:
+        """Whether something more can be done for memory, with ``most`` more tables at once; ``splits`` has it then."""
+        movable = [table for table in problem.tables if self._asked(problem, table) is None]
+        replicas = [table for table in movable if splits[table.name] == REPLICATED]
+        if replicas:
+            splits.update({table.name: WHOLE for table in replicas})
+            return True
+        rows = Split("row_wise")
+        left = [table for table in movable if splits[table.name] != rows and self._ways(problem, table)]
+        left.sort(key=lambda table: -problem.whole(table).kept_bytes)
+        splits.update({table.name: rows for table in left[:most]})
+        return bool(left)
+
+    def _refined(self, problem: Problem, splits: Mapping[str, Split], plan: Plan) -> Plan:
+        """Rule 3's second half. It goes on from splits that do not help by themselves: two together may."""
+        splits, tried, best = dict(splits), set(problem.wishes), plan
+        for _ in range(self.config.rounds):
+            loads = device_seconds(problem, plan)
+            if max(loads) <= (1 + self.config.slack) * sum(loads) / len(loads):
+                break
+            full = (loads.index(max(loads)),)
+            here = [
+                table
+                for table in problem.tables
+                if table.name not in tried and splits[table.name] == WHOLE and plan.placements[table.name].ranks == full
+            ]
+            if not here:
+                break
+            table = max(here, key=lambda table: problem.whole(table).seconds)
+            tried.add(table.name)
+            found = [
+                (max(device_seconds(problem, other)), other, way)
+                for way in self._ways(problem, table)
+                if (other := _if_placed(problem, {**splits, table.name: way})) is not None
+            ]
+            if not found:
+                continue
+            reached, plan, splits[table.name] = min(found, key=lambda each: each[0])
+            if reached < 0.99 * max(device_seconds(problem, best)):
+                best = plan
+        return best
+
+
+def device_seconds(problem: Problem, plan: Plan) -> list[float]:
+    """Modelled seconds of a step on each device."""
+    seconds = [0.0] * problem.topology.world_size
+    for table in problem.tables:
+        for shard, cost in problem.costs(table, plan):
+            seconds[shard.rank] += cost.seconds
+    return seconds
+
+
+def _if_placed(problem: Problem, splits: Mapping[str, Split]) -> Plan | None:
+    try:
+        return placed(problem, splits)
+    except NoFeasiblePlan:
+        return None
+
+
+def _largest(problem: Problem, table: TableSpec, way: Split) -> int:
+    return max(cost.kept_bytes for cost in shard_costs(problem, table, way))

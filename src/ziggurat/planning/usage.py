@@ -1,0 +1,65 @@
+"""How a table is used, as preparation counted it: ids per example, where in the table they fall, how many differ."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from ziggurat.core.plan import Span
+from ziggurat.core.statistics import DatasetStatistics
+from ziggurat.core.tables import TableSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """The look-ups of one table.
+
+    Attributes:
+        ids_per_row: ids looked up for one example, over all features of the table: its mean pooling factor.
+        accesses: how often training looks up each row of the table, int64 (rows,); None where nothing is known, and all
+            rows are taken to be used alike.
+        rows: of the table.
+    """
+
+    ids_per_row: float
+    accesses: npt.NDArray[np.int64] | None
+    rows: int
+    _shares: dict[Span, float] = field(default_factory=dict[Span, float], repr=False, compare=False)
+
+    @classmethod
+    def of(cls, table: TableSpec, statistics: DatasetStatistics | None) -> Usage:
+        """What the statistics say of ``table``; without them, one id for each key that it is looked up by."""
+        if statistics is None or table.name not in statistics.tables or not statistics.rows.get("train"):
+            return cls(float(len(table.keys)), None, table.rows)
+        accesses = statistics.tables[table.name].accesses
+        assert len(accesses) == table.rows, (table.name, len(accesses), table.rows)
+        total = int(accesses.sum())
+        return cls(total / statistics.rows["train"], accesses if total else None, table.rows)
+
+    def share(self, rows: Span) -> float:
+        """Of all look-ups, those that fall within ``rows``."""
+        if self.accesses is None:
+            return rows.size / self.rows
+        if rows not in self._shares:
+            self._shares[rows] = int(self.accesses[rows.slice].sum()) / int(self.accesses.sum())
+        return self._shares[rows]
+
+    def distinct(self, ids: float, rows: Span) -> float:
+        """Expected number of different rows within ``rows`` that ``ids`` look-ups of the whole table touch.
+
+        Σ_r 1 − (1 − p_r)^ids, with p_r the row's share of all look-ups.
+        """
+        if self.accesses is None:
+            return rows.size * float(_touched(np.array([1 / self.rows]), ids)[0])
+        counts, times = np.unique(self.accesses[rows.slice], return_counts=True)
+        return float(times @ _touched(counts / self.accesses.sum(), ids))
+
+
+def _touched(shares: npt.NDArray[np.float64], ids: float) -> npt.NDArray[np.float64]:
+    """The probability that a row of such a share is among the ids; exact also for tiny shares."""
+    if ids == 0:
+        return np.zeros(len(shares))
+    with np.errstate(divide="ignore"):  # of a row that takes all
+        return -np.expm1(ids * np.log1p(-shares))

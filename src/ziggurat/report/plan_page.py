@@ -1,0 +1,148 @@
+"""A plan as one HTML page: memory and time of each device in bars, then both as tables; self-contained."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from ziggurat.core.files import atomic_file
+from ziggurat.planning import Planned
+from ziggurat.planning.planned import DeviceLoad, PlacedShard
+from ziggurat.planning.quantities import written_bytes, written_seconds
+from ziggurat.report import plan_rows
+from ziggurat.report.charts import legend
+from ziggurat.report.html import page
+from ziggurat.report.markup import Html, el, figure, section, table
+from ziggurat.report.plan_chart import Bar, Part, stacked
+
+MOST_BARS = 64
+"""Devices in a drawing; of more, the slowest."""
+
+COLOURS = {
+    "table_wise": "first",
+    "row_wise": "second",
+    "table_row_wise": "second",
+    "column_wise": "third",
+    "grid": "third",
+    "data_parallel": "fourth",
+}
+_LEGEND = {"whole": "first", "by rows": "second", "by columns, grid": "third", "on every device": "fourth"}
+
+
+def write_plan(path: Path, name: str, planned: Planned) -> None:
+    """Draw a plan into an HTML file, whole or not at all.
+
+    Raises:
+        DataError: the disk is full or the folder not writable.
+    """
+    with atomic_file(path) as temporary:
+        temporary.write_text(render_plan(name, planned), encoding="utf-8")
+
+
+def render_plan(name: str, planned: Planned) -> str:
+    """The page: the same plan gives the same bytes."""
+    notes = [el("p", note, cls="note") for note in planned.notes]
+    header = el(
+        "header",
+        el("h1", f"{name}: where the tables lie"),
+        el("p", plan_rows.summary(planned), cls="soft"),
+        el("p", plan_rows.verdict(planned)),
+        *notes,
+    )
+    return page(f"{name} – ziggurat plan", header, [_drawings(planned), *_tables(planned)])
+
+
+def _drawings(planned: Planned) -> Html:
+    shown = sorted(planned.devices, key=lambda load: (-load.seconds, load.rank))[:MOST_BARS]
+    shown.sort(key=lambda load: load.rank)
+    some = f" The {MOST_BARS} slowest of {len(planned.devices)} devices." if len(shown) < len(planned.devices) else ""
+    shards: dict[int, list[PlacedShard]] = {}
+    for placed in planned.shards:
+        shards.setdefault(placed.shard.rank, []).append(placed)
+    room = planned.topology.memory_bytes * (1 - planned.reserve)
+    memory = stacked(
+        f"Bytes on each device, {written_bytes(room)} at most",
+        [_bar(planned, load, shards.get(load.rank, []), _kept, _buffers(load)) for load in shown],
+        "weights, optimizer, buffers of a step",
+        written_bytes,
+        room,
+    )
+    time = stacked(
+        f"Modelled seconds of a step on each device, {written_seconds(planned.step_seconds)} at most",
+        [_bar(planned, load, shards.get(load.rank, []), lambda placed: placed.cost.seconds) for load in shown],
+        "modelled time of a step",
+        lambda seconds: "0" if seconds == 0 else written_seconds(seconds),
+    )
+    full = f"The dashed line, where it is near, is the memory less {100 * planned.reserve:.0f} % kept in reserve."
+    even = "The longest bar is what all others wait for: the more even, the better."
+    return section(
+        "devices",
+        "Devices",
+        legend({**_LEGEND, "ids, vectors and gradients of a step": "quiet"}),
+        el(
+            "div",
+            figure(f"{full}{some}", memory, caption="Memory"),
+            figure(f"{even}{some}", time, caption="Time"),
+            cls="figures",
+        ),
+    )
+
+
+def _bar(
+    planned: Planned,
+    load: DeviceLoad,
+    shards: Sequence[PlacedShard],
+    measure: Callable[[PlacedShard], float],
+    rest: Sequence[Part] = (),
+) -> Bar:
+    host = f"host {load.host}, " if planned.topology.hosts > 1 else "device "
+    parts = [
+        Part(
+            placed.table,
+            measure(placed),
+            COLOURS[planned.plan.placements[placed.table].sharding],
+            _tip(planned, placed),
+        )
+        for placed in shards
+    ]
+    return Bar(f"{host}{load.rank}", [*parts, *rest])
+
+
+def _kept(placed: PlacedShard) -> float:
+    return placed.cost.weight_bytes + placed.cost.state_bytes
+
+
+def _buffers(load: DeviceLoad) -> list[Part]:
+    return [Part("buffers", load.buffer_bytes, "quiet", f"buffers of a step: {written_bytes(load.buffer_bytes)}")]
+
+
+def _tip(planned: Planned, placed: PlacedShard) -> str:
+    shard, cost = placed.shard, placed.cost
+    rows = f"rows {shard.rows.first:,} to {shard.rows.first + shard.rows.size - 1:,}" if shard.rows.size else "no rows"
+    columns = f"columns {shard.columns.first} to {shard.columns.first + shard.columns.size - 1}"
+    return (
+        f"{placed.table}, {planned.plan.placements[placed.table].sharding}: {rows}, {columns}; "
+        f"{written_bytes(cost.weight_bytes)} of weights, {written_bytes(cost.state_bytes)} of optimizer, "
+        f"{written_seconds(cost.seconds)} a step"
+    )
+
+
+def _tables(planned: Planned) -> list[Html]:
+    found: list[Html] = []
+    for anchor, title, (headers, rows, texts) in (
+        ("loads", "Device by device", plan_rows.devices(planned)),
+        ("tables", "Table by table", plan_rows.tables(planned)),
+    ):
+        cells: list[list[object]] = [
+            [el("span", row[0], cls="wrap"), *row[1:]] if texts > 1 else [*row] for row in rows
+        ]
+        found.append(section(anchor, title, el("div", table(headers, cells, texts), cls="tight")))
+    found.append(
+        el(
+            "p",
+            "Time is modelled: bytes that a step moves over the bandwidths of the topology, without what every device "
+            "does alike under any plan. It ranks plans; it is no promise of a step's duration.",
+            cls="soft",
+        )
+    )
+    return found

@@ -1,0 +1,81 @@
+"""A plan in words: a line for each device and each table, the same on the terminal and on the page."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from ziggurat.planning import Planned
+from ziggurat.planning.quantities import written_bytes, written_seconds
+from ziggurat.report import numbers
+
+Rows = tuple[list[str], list[list[str]], int]
+"""Headers, rows of cells, and how many columns from the left are text."""
+
+
+def summary(planned: Planned) -> str:
+    """On what, for what."""
+    topology = planned.topology
+    hosts = f"{topology.hosts} hosts × " if topology.hosts > 1 else ""
+    plural = "s" if topology.devices > 1 or topology.hosts > 1 else ""
+    return (
+        f"{len(planned.tables)} tables on {hosts}{topology.devices} device{plural} ({topology.device}), "
+        f"{written_bytes(topology.memory_bytes)} each, {numbers.count(planned.batch_size)} examples a step and device"
+    )
+
+
+def verdict(planned: Planned) -> str:
+    """How long a step is modelled to take, how even the devices are, and what crosses between them."""
+    between, devices = planned.topology.hosts > 1, planned.devices
+    traffic = [f"{written_bytes(sum(device.intra_bytes for device in devices))} within hosts"]
+    traffic += [f"{written_bytes(sum(device.inter_bytes for device in devices))} between them"] if between else []
+    return (
+        f"By the model the slowest device needs {written_seconds(planned.step_seconds)} for its tables, "
+        f"{planned.imbalance:.3g}× the mean; {' and '.join(traffic)} move a step."
+    )
+
+
+def devices(planned: Planned) -> Rows:
+    """Bytes and seconds of each device."""
+    several = planned.topology.hosts > 1
+    headers = ["host, device" if several else "device", "tables", "weights", "optimizer", "buffers", "spare"]
+    headers += ["in host", "between"] if several else ["traffic"]
+    rows: list[list[str]] = []
+    for load in planned.devices:
+        tables = {placed.table for placed in planned.shards if placed.shard.rank == load.rank}
+        traffic = [load.intra_bytes, load.inter_bytes] if several else [load.intra_bytes]
+        sizes = [load.weight_bytes, load.state_bytes, load.buffer_bytes, load.spare_bytes, *traffic]
+        device = f"{load.host}, {load.rank}" if several else str(load.rank)
+        rows.append([device, str(len(tables)), *map(written_bytes, sizes), written_seconds(load.seconds)])
+    headers.append("time")
+    return headers, rows, 1
+
+
+def tables(planned: Planned) -> Rows:
+    """Each table: how it is split and where, the bytes of all its shards, the seconds of its slowest."""
+    headers = ["table", "sharding", "on", "rows", "dim", "ids a row", "weights", "optimizer", "time"]
+    rows: list[list[str]] = []
+    for table in planned.tables:
+        placement, shards = planned.plan.placements[table.name], planned.of(table.name)
+        weights, states = (sum(getattr(each.cost, key) for each in shards) for key in ("weight_bytes", "state_bytes"))
+        rows.append(
+            [
+                table.name,
+                placement.sharding,
+                written_ranks(placement.ranks),
+                numbers.count(table.rows),
+                str(table.dim),
+                numbers.short(planned.ids_per_row[table.name]),
+                written_bytes(weights),
+                written_bytes(states),
+                written_seconds(max(each.cost.seconds for each in shards)),
+            ]
+        )
+    return headers, rows, 3
+
+
+def written_ranks(ranks: Sequence[int], most: int = 8) -> str:
+    """``0–7`` for neighbours in order, else ``3, 0, 5``; of many the first few."""
+    if len(ranks) > 2 and all(right == left + 1 for left, right in pairwise(ranks)):
+        return f"{ranks[0]}–{ranks[-1]}"
+    return ", ".join(map(str, ranks[:most])) + (f", … ({len(ranks)})" if len(ranks) > most else "")

@@ -1,0 +1,105 @@
+"""``ziggurat plan`` as a user types it, and ``ziggurat.plan``; what planners decide is tested in tests/planning."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+import ziggurat
+from tests.training.conftest import MakeExperiment
+from tests.training.conftest import make_experiment as make_experiment
+from ziggurat.cli.main import app
+from ziggurat.core.errors import ConfigError, DataError, NoFeasiblePlan
+from ziggurat.core.plan import Placement, Plan
+from ziggurat.training.experiment import to_yaml
+
+CPU = {
+    "device": "cpu", "memory": 10**9, "lookup_bandwidth": 1e10, "intra_bandwidth": 1e9, "inter_bandwidth": 1e8,
+}  # fmt: skip
+
+
+@pytest.fixture
+def config(make_experiment: MakeExperiment, tmp_path: Path) -> Path:
+    path = tmp_path / "small.yaml"
+    path.write_text(to_yaml(make_experiment(planning__topology=CPU)))
+    return path
+
+
+def run(*arguments: str | Path) -> str:
+    result = CliRunner().invoke(app, ["plan", *map(str, arguments)], catch_exceptions=False)
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def test_prints_draws_and_writes_a_plan(config: Path) -> None:
+    wish = "planning.tables={item: {sharding: row_wise}}"
+    lines = run(config, "--hosts", "2", "--devices", "2", "--set", wish).splitlines()
+    assert lines[0] == "small: 3 tables on 2 hosts × 2 devices (cpu), 1 GB each, 128 examples a step and device"
+    assert lines[2].split() == ["host,", "device", "tables", "weights", "optimizer", "buffers", "spare", "in", "host",
+                                "between", "time"]  # fmt: skip
+    assert [line.split()[:2] for line in lines[3:7]] == [["0,", "0"], ["0,", "1"], ["1,", "2"], ["1,", "3"]]
+    item = next(line for line in lines if line.startswith("item")).split()
+    assert item[1:6] == ["row_wise", "0–3", "62", "8", "3.005"]
+    assert item[6:10] == ["1.98", "kB", "248", "B"]  # 62 rows of 8 floats, one float of state each
+    assert lines[-2].startswith("By the model the slowest device needs ")
+    assert lines[-1] == "plan.json plan.html"
+    plan = Plan.from_json(json.loads(Path("plan.json").read_text(encoding="utf-8")))
+    assert (plan.world_size, plan.local_size) == (4, 2)
+    assert plan.placements["item"] == Placement("row_wise", (0, 1, 2, 3))
+    assert "small: where the tables lie" in Path("plan.html").read_text(encoding="utf-8")
+    assert [*Path("prepared").iterdir()]
+
+
+def test_a_tables_name_is_printed_as_it_is(config: Path) -> None:
+    lines = run(config, "--devices", "2", "--set", 'features.tags.table="[bold]t [red] ok"').splitlines()
+    assert sum(line.startswith("[bold]t [red] ok  ") for line in lines) == 1
+
+
+def test_json_for_machines_writes_no_file(config: Path) -> None:
+    said = json.loads(run(config, "--devices", "2", "--memory", "2GB", "--json"))
+    assert not Path("plan.json").exists()
+    assert said["topology"]["memory_bytes"] == 2 * 10**9
+    assert [device["rank"] for device in said["devices"]] == [0, 1]
+    assert [table["name"] for table in said["tables"]] == ["user", "item", "tags"]
+    assert said["step_seconds"] == max(device["seconds"] for device in said["devices"])
+    shards = [each for each in said["shards"] if each["table"] == "item"]
+    placement = said["plan"]["placements"]["item"]
+    assert [each["rank"] for each in shards] == placement["ranks"]
+    run(config, "--devices", "2", "--memory", "2GB", "--json", "-o", "two.json")
+    assert json.loads(Path("two.json").read_text(encoding="utf-8")) == said["plan"]
+    assert Path("two.html").is_file()
+
+
+def test_misuse_is_explained(config: Path, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="memory: expected bytes, as in 8GB or 512MiB; received 'lots'"):
+        run(config, "--memory", "lots")
+    with pytest.raises(ConfigError, match=r"--set planning\.topology\.device: Input should be 'local', 'cpu', 'l4'"):
+        run(config, "--set", "planning.topology.device=h1000")
+    with pytest.raises(ConfigError, match=r"planning\.tables\.itm: there is no such table; did you mean 'item'\?"):
+        run(config, "--set", "planning.tables={itm: {sharding: row_wise}}")
+    with pytest.raises(
+        ConfigError, match=r"planning\.tables\.item\.ranks: there is no rank 7\n  mend: ranks are 0 to 1"
+    ):
+        run(config, "--devices", "2", "--set", "planning.tables={item: {sharding: table_wise, ranks: [7]}}")
+    with pytest.raises(NoFeasiblePlan, match=r"every device is .* short before it holds any table(.|\n)*makes room: "):
+        run(config, "--devices", "2", "--memory", "20kB")
+    with pytest.raises(
+        ConfigError, match=r"--out two\.html: is the drawing's name\n  mend: name the plan: --out two\.json"
+    ):
+        run(config, "--out", "two.html")
+    with pytest.raises(DataError, match="is a folder"):
+        run(config, "--out", tmp_path)
+    assert CliRunner().invoke(app, ["plan", str(config), "--hosts", "0"]).exit_code == 2
+
+
+def test_from_python_in_the_same_words(make_experiment: MakeExperiment) -> None:
+    experiment = make_experiment(planning__topology=CPU, planning__tables={"tags": {"sharding": "data_parallel"}})
+    planned = ziggurat.plan(experiment, hosts=2, devices=2, memory="2GB")
+    assert planned.topology.world_size == 4
+    assert planned.plan.placements["tags"] == Placement("data_parallel", (0, 1, 2, 3))
+    assert ziggurat.plan(experiment, hosts=2, devices=2, memory=2 * 10**9) == planned
+    assert planned.ids_per_row["user"] == 1.0  # one id a row, whatever it is
+    assert 2.9 < planned.ids_per_row["item"] < 3.1  # the item, and (0 + 1 + 2 + 3 + 3 + 3) / 6 of its history

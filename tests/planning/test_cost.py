@@ -1,0 +1,184 @@
+"""The cost model against counts by hand, and against what the real tables hold."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+from planning_kit import OPTIMIZERS, statistics, table, topology
+
+from ziggurat.core.plan import Placement, Plan, Shard, Sharding, Span
+from ziggurat.core.tables import TableSpec
+from ziggurat.core.topology import Topology
+from ziggurat.planning.cost import ShardCost, client_bytes, shard_cost, state_bytes
+from ziggurat.planning.usage import Usage
+
+BATCH = 100
+BAG = table("tags", 1000, 16, features=("tags", "liked_tags"))
+USAGE = Usage(5.0, None, 1000)  # two keys, five ids an example over both
+
+
+def costs(sharding: Sharding, ranks: tuple[int, ...], where: Topology, spec: TableSpec = BAG) -> list[ShardCost]:
+    plan = Plan(where.world_size, {spec.name: Placement(sharding, ranks)}, where.devices)
+    return [shard_cost(spec, shard, sharding, USAGE, where, BATCH) for shard in plan.shards(spec)]
+
+
+def traffic(found: list[ShardCost]) -> list[tuple[float, float]]:
+    return [(cost.intra_bytes, cost.inter_bytes) for cost in found]
+
+
+def test_table_wise_traffic() -> None:
+    """Each other rank sends 5 ids of 8 bytes and 2 lengths of 4 an example, gets 2 vectors of 64 bytes, sends 2
+    gradients back: 48 + 256 = 304 bytes; 3 such ranks on the host, 4 on the other."""
+    assert traffic(costs("table_wise", (1,), topology(2, 4))) == [(3 * 30_400, 4 * 30_400)]
+    assert traffic(costs("table_wise", (0,), topology(1, 1))) == [(0, 0)]
+
+
+def test_row_wise_traffic() -> None:
+    """On every rank: a quarter of the ids, all lengths, whole vectors of partial sums: 10 + 8 + 256 = 274 bytes."""
+    assert traffic(costs("row_wise", (0, 1, 2, 3), topology(2, 2))) == [(27_400, 2 * 27_400)] * 4
+
+
+def test_column_wise_traffic() -> None:
+    """All ids again for each half, vectors of 32 bytes: 48 + 128 = 176."""
+    assert traffic(costs("column_wise", (0, 3), topology(2, 2))) == [(17_600, 2 * 17_600)] * 2
+
+
+def test_table_row_wise_traffic() -> None:
+    """A host of two, three hosts: half of the ids, all lengths (28 bytes) from one rank here and four elsewhere.
+    Partial sums of all six ranks' examples meet within the host, 3 · 256 bytes for the other rank of the host; one
+    vector and one gradient an example, 256 bytes, cross to each other host."""
+    assert (
+        traffic(costs("table_row_wise", (2, 3), topology(3, 2)))
+        == [(100 * (28 + 3 * 256), 100 * (4 * 28 + 2 * 256))] * 2
+    )
+
+
+def test_grid_traffic() -> None:
+    """As above on both hosts, with half of the columns each: 128 bytes."""
+    expected = (100 * (28 + 2 * 128), 100 * (2 * 28 + 128))
+    assert traffic(costs("grid", (0, 1, 2, 3), topology(2, 2))) == [expected] * 4
+
+
+def test_row_wise_crosses_less_when_it_is_within_a_host() -> None:
+    where = topology(4, 4)
+    flat = sum(cost.inter_bytes for cost in costs("row_wise", tuple(range(16)), where))
+    nested = sum(cost.inter_bytes for cost in costs("table_row_wise", (4, 5, 6, 7), where))
+    assert nested < flat / 8
+
+
+def test_data_parallel_traffic() -> None:
+    """A ring of four: 2 · 3/4 of 64,000 bytes of gradient and 1,000 flags leave each rank; ranks 1 and 3 are their
+    host's last."""
+    sent = 1.5 * 65_000
+    assert traffic(costs("data_parallel", (0, 1, 2, 3), topology(2, 2))) == [(sent, 0), (0, sent)] * 2
+    assert traffic(costs("data_parallel", (0, 1), topology(1, 2))) == [(65_000, 0)] * 2
+    assert traffic(costs("data_parallel", (0, 1), topology(2, 1))) == [(0, 65_000)] * 2
+
+
+def test_a_ring_is_as_slow_as_its_slowest_way_everywhere() -> None:
+    seconds = [cost.seconds for cost in costs("data_parallel", (0, 1, 2, 3), topology(2, 2))]
+    assert seconds == pytest.approx([seconds[0]] * 4)
+    assert seconds[0] > 1.5 * 65_000 / 4e9  # 4 GB/s between hosts
+
+
+def test_seconds_are_bytes_over_bandwidths() -> None:
+    """304 bytes an example with each rank; a host's 4 GB/s are shared by its four devices."""
+    (cost,) = costs("table_wise", (1,), topology(2, 4))
+    assert cost.seconds == pytest.approx(cost.memory_traffic / 1e11 + 3 * 30_400 / 1e10 + 4 * 30_400 / 1e9)
+
+
+def test_memory_traffic_of_known_frequencies() -> None:
+    """Rows used 3 : 1 : 0, one id an example, two ranks of two examples: 4 ids reach the table, 8 + 2 · 32 bytes each.
+    Expected rows touched: (1 − ¼⁴) + (1 − ¾⁴); each is read and written, 32 bytes and 4 of row-wise Adagrad."""
+    spec = table("t", 3, 8, "rowwise_adagrad")
+    usage = Usage.of(spec, statistics(4, {"t": [3, 1, 0]}))
+    assert usage.ids_per_row == 1.0
+    cost = shard_cost(spec, Shard(0, Span(0, 3), Span(0, 8)), "table_wise", usage, topology(1, 2), 2)
+    touched = (1 - 0.25**4) + (1 - 0.75**4)
+    assert cost.memory_traffic == pytest.approx(4 * 72 + touched * 2 * 36)
+    low, high = (
+        shard_cost(spec, Shard(rank, Span(first, size), Span(0, 8)), "row_wise", usage, topology(1, 2), 2)
+        for rank, first, size in ((0, 0, 2), (1, 2, 1))
+    )
+    assert low.memory_traffic == pytest.approx(cost.memory_traffic)
+    assert high.memory_traffic == 0  # nobody looks its row up
+
+
+def test_a_replica_looks_its_own_examples_up_and_steps_by_all() -> None:
+    spec = table("t", 3, 8)
+    usage = Usage.of(spec, statistics(4, {"t": [3, 1, 0]}))
+    cost = shard_cost(spec, Shard(1, Span(0, 3), Span(0, 8)), "data_parallel", usage, topology(1, 2), 2)
+    touched = (1 - 0.25**4) + (1 - 0.75**4)
+    assert cost.memory_traffic == pytest.approx(2 * 72 + touched * 2 * 32 + 20 * 24)
+    every = table("t", 3, 8, "adam_all")
+    cost = shard_cost(every, Shard(0, Span(0, 3), Span(0, 8)), "data_parallel", usage, topology(1, 1), 2)
+    assert cost.memory_traffic == pytest.approx(2 * 72 + 3 * 2 * (32 + 64))
+
+
+def test_buffers() -> None:
+    """Two ranks of 100 examples. The owner: ids and lengths, vectors and gradients of both ranks' examples. Every rank:
+    those of its own. Table-row-wise: besides, what the host has summed, for each host. A replica: gradient, flags."""
+    assert [cost.buffer_bytes for cost in costs("table_wise", (0,), topology(1, 2))] == [200 * (48 + 256)]
+    assert client_bytes(BAG, USAGE, BATCH) == 100 * (48 + 256)
+    nested = costs("table_row_wise", (0, 1), topology(2, 2))
+    assert [cost.buffer_bytes for cost in nested] == [400 * (28 + 256) + 200 * 256] * 2
+    assert [cost.buffer_bytes for cost in costs("data_parallel", (0, 1), topology(1, 2))] == [65_000] * 2
+    assert [cost.buffer_bytes for cost in costs("data_parallel", (0,), topology(1, 1))] == [0]
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "expected"),
+    [("sgd", 0), ("rowwise_adagrad", 4 * 250), ("adagrad", 4 * 4000), ("adam", 8 * 4000), ("adam_all", 8 * 4000)],
+)
+def test_kept_bytes(optimizer: str, expected: int) -> None:
+    """A quarter of the rows: 250 of 16 floats."""
+    spec = table("tags", 1000, 16, optimizer, features=("tags", "liked_tags"))
+    for cost in costs("row_wise", (0, 1, 2, 3), topology(), spec):
+        assert (cost.weight_bytes, cost.state_bytes) == (16_000, expected)
+        assert cost.kept_bytes == 16_000 + expected + cost.buffer_bytes
+    assert state_bytes(OPTIMIZERS[optimizer], 0, 16) == 0
+
+
+def test_positions_are_keys() -> None:
+    """A sequence of three positions: three vectors an example."""
+    spec = table("item", 50, 8, features=("item", "seen"), positions={"seen": 3})
+    usage = Usage(2.5, None, 50)
+    assert client_bytes(spec, usage, 10) == 10 * (2.5 * 8 + 4 * 4 + 2 * 4 * 32)
+
+
+def test_shares_and_distinct_rows() -> None:
+    draw = np.random.default_rng(0)
+    counts = draw.zipf(1.3, 40).clip(max=1000)
+    spec = table("t", 40)
+    usage = Usage.of(spec, statistics(int(counts.sum() // 2), {"t": counts.tolist()}))
+    assert usage.ids_per_row == pytest.approx(2.0, rel=0.01)
+    assert usage.share(Span(0, 40)) == 1.0
+    assert usage.share(Span(10, 5)) == pytest.approx(counts[10:15].sum() / counts.sum())
+    ids = draw.choice(40, (4000, 30), p=counts / counts.sum())
+    seen = np.mean([len(np.unique(each[(each >= 5) & (each < 25)])) for each in ids])
+    assert usage.distinct(30, Span(5, 20)) == pytest.approx(seen, rel=0.02)
+
+
+def test_without_statistics_rows_are_alike() -> None:
+    usage = Usage.of(table("t", 10, features=("a", "b")), None)
+    assert (usage.ids_per_row, usage.share(Span(0, 4))) == (2.0, 0.4)
+    assert usage.distinct(3, Span(0, 10)) == pytest.approx(10 * (1 - 0.9**3))
+    assert usage.distinct(3, Span(0, 0)) == 0
+    one = Usage.of(table("t", 1), None)
+    assert one.distinct(5, Span(0, 1)) == 1.0
+    unused = Usage.of(table("t", 3), statistics(5, {"t": [0, 0, 0]}))
+    assert (unused.ids_per_row, unused.distinct(0, Span(0, 3))) == (0.0, 0.0)
+    assert not math.isnan(unused.share(Span(0, 1)))
+
+
+def test_no_shard_of_one_row_table_costs_nan() -> None:
+    """Fewer rows than ranks leave shards without any."""
+    spec = table("t", 2)
+    plan = Plan(4, {"t": Placement("row_wise", (0, 1, 2, 3))}, 4)
+    usage: Any = Usage.of(spec, statistics(2, {"t": [2, 2]}))
+    found = [shard_cost(spec, shard, "row_wise", usage, topology(), 10) for shard in plan.shards(spec)]
+    assert [cost.weight_bytes for cost in found] == [64, 64, 0, 0]
+    assert all(math.isfinite(cost.seconds) for cost in found)

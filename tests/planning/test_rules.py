@@ -1,0 +1,235 @@
+"""What the rules decide, table by table, and what is said where nothing fits."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+from planning_kit import statistics, table, topology
+
+from ziggurat.core.errors import ConfigError, NoFeasiblePlan
+from ziggurat.core.plan import Placement
+from ziggurat.core.tables import TableSpec
+from ziggurat.core.topology import Topology
+from ziggurat.planning import Planned, plan_tables
+from ziggurat.planning.config import PlanningConfig
+from ziggurat.planning.quantities import parse_bytes
+
+
+def config(**keys: Any) -> PlanningConfig:
+    return PlanningConfig.model_validate(keys)
+
+
+def planned(specs: list[TableSpec], where: Topology, **keys: Any) -> Planned:
+    return plan_tables(specs, None, where, config(**keys), 1000)
+
+
+def shardings(found: Planned) -> dict[str, str]:
+    return {name: placement.sharding for name, placement in found.plan.placements.items()}
+
+
+EVEN = [table(f"t{k}", 100_000, 16, "rowwise_adagrad") for k in range(8)]
+
+
+def test_equal_tables_are_dealt_out_evenly() -> None:
+    found = planned(EVEN, topology(devices=4))
+    assert set(shardings(found).values()) == {"table_wise"}
+    assert [sum(each.shard.rank == rank for each in found.shards) for rank in range(4)] == [2] * 4
+    assert found.imbalance == pytest.approx(1)
+
+
+def test_small_tables_are_replicated_and_others_not() -> None:
+    """Four ranks of 1,000 examples: table-wise, 12 + 128 bytes an example with each of three others. A replica
+    exchanges 1.5 · 65 bytes a row."""
+    found = planned([*EVEN, table("small", 100), table("large", 20_000)], topology(devices=4))
+    assert found.plan.placements["small"] == Placement("data_parallel", (0, 1, 2, 3))
+    assert found.plan.placements["large"].sharding == "table_wise"
+    few = planned([*EVEN, table("small", 100)], topology(devices=4), planner={"replicate_up_to": 6399})
+    assert few.plan.placements["small"].sharding == "table_wise"
+
+
+def test_one_process_holds_everything_whole() -> None:
+    found = planned([*EVEN, table("small", 5)], topology(devices=1))
+    assert {*found.plan.placements.values()} == {Placement("table_wise", (0,))}
+    assert sum(device.inter_bytes + device.intra_bytes for device in found.devices) == 0
+
+
+def test_what_no_device_holds_is_split_by_rows() -> None:
+    """Row-wise Adagrad would not train alike in columns."""
+    large = table("large", 4_000_000, 16, "rowwise_adagrad")  # 272 MB
+    found = planned([*EVEN, large], topology(devices=4, memory=200e6))
+    assert found.plan.placements["large"] == Placement("row_wise", (0, 1, 2, 3))
+    assert all(device.spare_bytes >= 0 for device in found.devices)
+    assert found.notes == ("no statistics: one id for each feature, every row used alike",)
+
+
+def test_columns_where_rows_would_be_dear() -> None:
+    """With sgd a part of the columns trains alike, and sends less than partial sums of whole rows."""
+    large = table("large", 4_000_000, 16)
+    found = planned([*EVEN, large], topology(devices=4, memory=200e6))
+    assert found.plan.placements["large"].sharding == "column_wise"
+    adagrad = table("large", 4_000_000, 16, "rowwise_adagrad")
+    loose = planned([*EVEN, adagrad], topology(devices=4, memory=200e6), planner={"exact": False})
+    assert loose.plan.placements["large"].sharding == "column_wise"
+    said = "table 'large': column_wise gives row-wise Adagrad a sum of squares for each part of a row"
+    assert any(note.startswith(said) for note in loose.notes)
+
+
+def test_rows_within_a_host_where_hosts_are_far() -> None:
+    large = table("large", 4_000_000, 16, "rowwise_adagrad")
+    found = planned([*EVEN, *(table(f"u{k}", 100_000) for k in range(24)), large], topology(4, 4, memory=200e6))
+    placement = found.plan.placements["large"]
+    assert placement.sharding == "table_row_wise"
+    assert placement.ranks in {topology(4, 4).ranks_of(host) for host in range(4)}
+
+
+def test_a_hot_table_is_split() -> None:
+    """Thirty ids an example, in a table that any device could hold."""
+    hot = table("hot", 200_000, 64)
+    counts = {name: [1] * 100_000 for name in (each.name for each in EVEN)} | {"hot": [15] * 200_000}
+    where = topology(devices=4, lookup=1e9)
+    found = plan_tables([*EVEN, hot], statistics(100_000, counts), where, config(), 1000)
+    assert found.ids_per_row["hot"] == 30
+    assert found.plan.placements["hot"].sharding != "table_wise"
+    whole = plan_tables(
+        [*EVEN, hot], statistics(100_000, counts), where, config(tables={"hot": {"sharding": "table_wise"}}), 1000
+    )
+    assert found.step_seconds < 0.5 * whole.step_seconds
+    assert found.imbalance < 1.05 < whole.imbalance
+
+
+def test_rows_that_everybody_wants_are_seen_to_unbalance_a_split_by_rows() -> None:
+    """All look-ups in the first quarter of the rows: row-wise, rank 0 would do all the work."""
+    hot = table("hot", 80_000, 64)
+    crowded = statistics(1000, {"hot": [40] * 2000 + [0] * 78_000})
+    rows = plan_tables([hot], crowded, topology(lookup=1e9), config(tables={"hot": {"sharding": "row_wise"}}), 1000)
+    assert rows.imbalance > 2
+    free = plan_tables([hot], crowded, topology(lookup=1e9), config(), 1000)
+    assert free.plan.placements["hot"].sharding == "column_wise"
+    assert free.imbalance == pytest.approx(1)
+
+
+def test_adam_without_a_kernel_is_replicated() -> None:
+    tables = [table("a", 300_000, 16, "adam"), table("b", 300_000, 16, "adam_all")]
+    assert shardings(planned(tables, topology(kind="cpu"))) == {"a": "data_parallel", "b": "data_parallel"}
+    assert shardings(planned(tables, topology(kind="cuda")))["b"] == "data_parallel"
+    assert shardings(planned([tables[0], *EVEN], topology(kind="cuda")))["a"] != "data_parallel"
+    with pytest.raises(ConfigError, match=r"planning\.tables\.a\.sharding: 'row_wise', but no kernel has adam on cpu"):
+        planned(tables, topology(kind="cpu"), tables={"a": {"sharding": "row_wise"}})
+
+
+def test_the_last_devices_of_hosts_get_no_less_for_sending_on() -> None:
+    """A ring takes all ranks as long."""
+    found = planned([table(f"s{k}", 50) for k in range(6)], topology(2, 2))
+    assert set(shardings(found).values()) == {"data_parallel"}
+    assert found.imbalance == pytest.approx(1)
+
+
+WISHES: dict[str, Any] = {
+    "t0": {"sharding": "table_wise", "ranks": [3]},
+    "t1": {"sharding": "row_wise"},
+    "t2": {"sharding": "table_row_wise", "ranks": [2, 3]},
+    "t3": {"sharding": "grid"},
+    "t4": {"sharding": "column_wise", "ranks": [2, 0, 2, 1]},
+    "t5": {"sharding": "data_parallel"},
+    "t6": {"sharding": "column_wise"},
+    "t7": {"sharding": "table_row_wise"},
+}
+
+
+def test_wishes_are_kept() -> None:
+    found = planned(EVEN, topology(2, 2), tables=WISHES)
+    placements = found.plan.placements
+    assert placements["t0"] == Placement("table_wise", (3,))
+    assert placements["t1"] == Placement("row_wise", (0, 1, 2, 3))
+    assert placements["t2"] == Placement("table_row_wise", (2, 3))
+    assert placements["t3"] == Placement("grid", (0, 1, 2, 3))
+    assert placements["t4"] == Placement("column_wise", (2, 0, 2, 1))
+    assert placements["t5"] == Placement("data_parallel", (0, 1, 2, 3))
+    assert placements["t6"].sharding == "column_wise"
+    assert placements["t7"].ranks in {(0, 1), (2, 3)}
+    assert sum("row-wise Adagrad" in note for note in found.notes) == 3
+
+
+@pytest.mark.parametrize(
+    ("wish", "said"),
+    [
+        (
+            {"t9": {"sharding": "row_wise"}},
+            r"tables\.t9: there is no such table; ",
+        ),
+        (
+            {"t0": {"sharding": "table_wise", "ranks": [0, 1]}},
+            r"tables\.t0\.ranks: table_wise is one rank; received \[0",
+        ),
+        ({"t0": {"sharding": "table_wise", "ranks": [4]}}, r"tables\.t0\.ranks: there is no rank 4\n  mend: .* 0 to 3"),
+        ({"t0": {"sharding": "row_wise", "ranks": [0, 1]}}, r"tables\.t0\.ranks: row_wise is every rank in order"),
+        (
+            {"t0": {"sharding": "table_row_wise", "ranks": [1, 2]}},
+            r"ranks: .* one host; received \[1, 2\]\n .* \[0, 1\]",
+        ),
+        (
+            {"t0": {"sharding": "column_wise", "ranks": [0, 1, 2]}},
+            r"ranks: 3 equal parts of 16 .*\n  .* one of 1, 2, 4,",
+        ),
+        ({"narrow": {"sharding": "column_wise"}}, r"narrow\.sharding: 'column_wise', but its 4 columns have no 2 to 4"),
+        ({"narrow": {"sharding": "grid"}}, r"narrow\.sharding: 'grid', but 4 columns over 2 hosts"),
+        ({"t0": {"sharding": "column_wise", "ranks": []}}, r"ranks: 0 equal parts"),
+    ],
+)
+def test_wishes_that_cannot_be_are_refused_by_their_key(wish: dict[str, Any], said: str) -> None:
+    with pytest.raises(ConfigError, match=said) as caught:
+        planned([*EVEN, table("narrow", 100, 4)], topology(2, 2), tables=wish)
+    assert caught.value.problem.startswith("planning.tables.")
+
+
+def test_what_would_make_room_is_found_and_does() -> None:
+    large = table("large", 10_000_000, 16, "adagrad")  # 1.28 GB
+    tables, where = [*EVEN, large], topology(devices=4, memory=300e6)
+    with pytest.raises(NoFeasiblePlan) as caught:
+        planned(tables, where)
+    assert re.match(r"device \d is [\d.]+ MB short: it has 26\d MB for tables, and table 'large'", caught.value.problem)
+    ways = caught.value.mend.removeprefix("any of these makes room: ").split("; ")
+    assert ways[0] == "8 devices with 300 MB each"
+    planned(tables, topology(devices=8, memory=300e6))
+    memory = parse_bytes(ways[1].removesuffix(" of memory a device"))
+    planned(tables, topology(devices=4, memory=memory))
+    with pytest.raises(NoFeasiblePlan):
+        planned(tables, topology(devices=4, memory=0.95 * memory))
+    assert ways[2] == "embeddings.tables.large.dim: 8 (now 16)"
+    planned([*EVEN, table("large", 10_000_000, 8, "adagrad")], where)
+    assert ways[3] == "embeddings.tables.large.optimizer: {name: rowwise_adagrad} (now adagrad)"
+    planned([*EVEN, table("large", 10_000_000, 16, "rowwise_adagrad")], where)
+
+
+def test_a_batch_that_leaves_no_room_is_named() -> None:
+    """12 + 128 bytes for each of 1,000 examples on every device, and twice that again with the table's owner."""
+    with pytest.raises(NoFeasiblePlan, match=r"before it holds any table: the ids and vectors of its 1,000 .* 140 kB"):
+        planned([table("small", 100)], topology(devices=1, memory=150e3))
+    with pytest.raises(NoFeasiblePlan, match=r"makes room: .*; training\.batch_size: 500 \(now 1000\)"):
+        planned([table("small", 100)], topology(devices=1, memory=250e3))
+
+
+def test_a_wish_in_the_way_is_named() -> None:
+    large = table("large", 4_000_000, 16)
+    with pytest.raises(NoFeasiblePlan, match=r"leave out planning\.tables\.large") as caught:
+        planned([*EVEN, large], topology(devices=4, memory=200e6), tables={"large": {"sharding": "data_parallel"}})
+    assert "devices with" not in caught.value.mend  # more devices hold it no better
+
+
+def test_many_tables_that_fit_only_together_in_parts() -> None:
+    """Five tables of 100 MB on four devices of 140 MB: one must be split."""
+    tables = [table(f"t{k}", 1_500_000, 16, "rowwise_adagrad") for k in range(5)]
+    found = planned(tables, topology(devices=4, memory=150e6))
+    assert 1 <= sum(sharding == "row_wise" for sharding in shardings(found).values()) <= 5
+    assert all(device.spare_bytes >= 0 for device in found.devices)
+
+
+def test_replicas_give_way_where_memory_is_short() -> None:
+    tables = [table("wide", 3000, 512), *(table(f"t{k}", 100_000, 16) for k in range(4))]
+    roomy = planned(tables, topology(devices=4, memory=1e9), planner={"replicate_up_to": "1GB"})
+    tight = planned(tables, topology(devices=4, memory=36e6), planner={"replicate_up_to": "1GB"})
+    assert all(device.spare_bytes >= 0 for device in tight.devices)
+    copies = [sum(s == "data_parallel" for s in shardings(each).values()) for each in (roomy, tight)]
+    assert copies[1] <= copies[0]

@@ -1,0 +1,27 @@
+"""A plan with every sharding, names that nobody would give, and a device that is full."""
+
+from __future__ import annotations
+
+from report_sample import HOSTILE
+
+from ziggurat.core.tables import TableSpec
+from ziggurat.core.topology import Topology
+from ziggurat.planning import Planned, plan_tables
+from ziggurat.planning.config import PlanningConfig
+
+ADAGRAD = {"name": "adagrad", "lr": 0.1, "eps": 1e-8}
+NAMES = (HOSTILE, "物品编号很长的名字", "item [bold]", "a" * 200, "r")
+
+
+def sample_plan(hosts: int = 2, devices: int = 4, memory: float = 6e9, tables: int = 24) -> Planned:
+    specs = [
+        TableSpec(NAMES[k] if k < len(NAMES) else f"c{k}", 40 * 4 ** (k % 9), 16 << k % 3, ("f",), "sum", ADAGRAD, 0.01)
+        for k in range(tables)
+    ]
+    specs.append(TableSpec("large", 10_000_000, 32, ("f",), "sum", ADAGRAD, 0.01))
+    wishes = {
+        "c9": {"sharding": "row_wise"}, "c10": {"sharding": "table_row_wise"}, "c11": {"sharding": "grid"},
+        "c12": {"sharding": "column_wise"}, "c13": {"sharding": "data_parallel"},
+    }  # fmt: skip
+    topology = Topology(hosts, devices, "h100", "cuda", int(memory), 3e12, 4.5e11, 1.25e9, ("something is assumed",))
+    return plan_tables(specs, None, topology, PlanningConfig.model_validate({"tables": wishes}), 4096)

@@ -1,0 +1,105 @@
+"""The plan's page as text and as drawing: every table and device, bars where their figures lie, odd names as text."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+
+import pytest
+from plan_sample import NAMES, sample_plan
+from report_sample import HOSTILE
+
+from ziggurat.planning.quantities import written_bytes, written_seconds
+from ziggurat.report.plan_chart import LEFT, Bar, Part, fitting, stacked
+from ziggurat.report.plan_page import render_plan
+from ziggurat.report.plan_rows import tables, verdict, written_ranks
+from ziggurat.report.svg import RIGHT, WIDTH
+
+
+def visible(element: ET.Element) -> str:
+    return " ".join("".join(element.itertext()).split())
+
+
+def test_shows_every_table_and_device() -> None:
+    planned = sample_plan()
+    root = ET.fromstring(render_plan("ads", planned))
+    text = visible(root)
+    assert visible(next(root.iter("h1"))) == "ads: where the tables lie"
+    assert verdict(planned) in text
+    assert "25 tables on 2 hosts × 4 devices (h100), 6 GB each, 4,096 examples a step and device" in text
+    assert "something is assumed" in [visible(note) for note in root.iter("p") if note.get("class") == "note"]
+    for device in planned.devices:
+        assert written_bytes(device.spare_bytes) in text
+        assert written_seconds(device.seconds) in text
+    shown = [[visible(cell) for cell in row] for row in root.iter("tr")]
+    for row in tables(planned)[1][1:]:  # the first is hostile, below
+        assert row in shown
+    for label in ("host 0, 3", "host 1, 4"):
+        assert label in text
+
+
+def test_bars_are_as_long_as_what_they_show() -> None:
+    parts = [Part("b", 1.0, "second", "b: 1"), Part("a", 3.0, "first", "a: 3")]
+    root = ET.fromstring(stacked("two", [Bar("0", parts), Bar("1", parts[:1])], "bytes", "{:g} B".format, limit=5.0))
+    rectangles = [(r.get("class"), float(r.get("x", "")), float(r.get("width", ""))) for r in root.iter("rect")]
+    unit = (WIDTH - LEFT - RIGHT) / (5.0 * 1.02)
+    assert [cls for cls, _, _ in rectangles] == ["dot part first", "dot part second", "dot part second"]
+    assert [x for _, x, _ in rectangles] == pytest.approx([LEFT, LEFT + 3 * unit, LEFT], abs=0.06)
+    assert [width for _, _, width in rectangles] == pytest.approx([3 * unit, unit, unit], abs=0.11)
+    (line,) = (each for each in root.iter("line") if each.get("class") == "best")
+    assert float(line.get("x1", "")) == pytest.approx(LEFT + 5 * unit, abs=0.06)
+    assert [visible(title) for title in root.iter("title")] == ["a: 3", "b: 1", "b: 1", "limit: 5 B"]
+
+
+def test_a_far_limit_is_left_out_and_crumbs_are_one() -> None:
+    crumbs = [Part(f"c{k}", 0.001, "first", "") for k in range(50)] + [Part("other", 0.002, "quiet", "alone")]
+    root = ET.fromstring(stacked("", [Bar("0", [Part("a", 1.0, "first", "a"), *crumbs])], "", str, limit=4.0))
+    assert not [each for each in root.iter("line") if each.get("class") == "best"]
+    assert [visible(title) for title in root.iter("title")] == ["a", "alone", "50 small shards"]
+    assert ET.fromstring(stacked("", [Bar("0", [])], "", str)).tag == "svg"
+
+
+def test_names_are_cut_to_their_bars() -> None:
+    assert fitting("user_id", 60) == "user_id"
+    assert fitting("user_id", 30) == "use…"
+    assert fitting("user_id", 15) == ""
+    assert fitting("物品编号", 40) == "物品…"
+    assert fitting("r", 8) == "r"
+
+
+def test_hostile_names_stay_text_and_nothing_is_loaded() -> None:
+    page = render_plan(HOSTILE, sample_plan())
+    root = ET.fromstring(page)
+    for element in root.iter():
+        assert element.tag not in {"script", "link", "img", "iframe", "object"}
+        assert not {"src", "href"} & set(element.attrib)
+    assert not re.search(r"url\(|@import", page)
+    assert HOSTILE.split("\x07")[0].strip() in visible(root)
+    assert NAMES[1] in visible(root)
+    assert page == render_plan(HOSTILE, sample_plan())
+
+
+def test_many_devices_are_drawn_by_the_slowest() -> None:
+    planned = sample_plan(hosts=4, devices=25, memory=8e10)
+    root = ET.fromstring(render_plan("ads", planned))
+    drawings = list(root.iter("svg"))
+    assert "The 64 slowest of 100 devices." in visible(root)
+    labels = [visible(text) for text in drawings[1].iter("text") if (text.text or "").startswith("host ")]
+    assert len(labels) == 64
+    slowest = max(planned.devices, key=lambda device: device.seconds)
+    assert f"host {slowest.host}, {slowest.rank}" in labels
+
+
+def test_one_host_has_no_way_between_hosts() -> None:
+    root = ET.fromstring(render_plan("ads", sample_plan(hosts=1, devices=4, memory=8e10)))
+    text = visible(root)
+    assert "25 tables on 4 devices (h100)" in text
+    assert "between" not in text
+    assert "device 3" in text
+
+
+def test_ranks_in_words() -> None:
+    assert written_ranks((0, 1, 2, 3)) == "0–3"
+    assert written_ranks((0, 1)) == "0, 1"
+    assert written_ranks((3, 0, 3)) == "3, 0, 3"
+    assert written_ranks(tuple(range(20, 0, -1))) == "20, 19, 18, 17, 16, 15, 14, 13, … (20)"
