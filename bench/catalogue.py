@@ -12,6 +12,7 @@ from bench.quality.catalogue import (
     WUKONG_ABLATION,
 )
 from bench.system.cli_start import CLI_START
+from bench.system.lab import LAB_COLLECTIVES, PIPELINE_OVERLAP
 from bench.system.prepare import PREPARE
 from bench.system.scaling_law import SCALING_LAW
 from bench.system.throughput import THROUGHPUT
@@ -22,6 +23,8 @@ _ALL = (
     SCALING_LAW,
     LOADER,
     BALANCE,
+    LAB_COLLECTIVES,
+    PIPELINE_OVERLAP,
     PREPARE,
     CLI_START,
     QUALITY_FRAPPE,

@@ -101,7 +101,12 @@ def pieces_of(rank: int) -> list[Piece]:
         first, second = WHOLE[:3].clone(), WHOLE[3:, 2:].clone()
         return [Piece("table", first, (6, 4), (0, 0)), Piece("table", second, (6, 4), (3, 2)), both]
     empty = Piece("table", torch.zeros(0, 4), (6, 4), (6, 0))
-    return [Piece("table", WHOLE[3:, :2].clone(), (6, 4), (3, 0)), empty, both, Piece.of_tensor("mine", WHOLE[0].clone())]
+    return [
+        Piece("table", WHOLE[3:, :2].clone(), (6, 4), (3, 0)),
+        empty,
+        both,
+        Piece.of_tensor("mine", WHOLE[0].clone()),
+    ]
 
 
 def gathered_and_filled(rank: int) -> tuple[Any, list[str], bool]:

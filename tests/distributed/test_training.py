@@ -28,6 +28,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "ddp_small_buckets": {"parallel.dense": {"name": "ddp", "bucket_mb": 0.001}},
     "fsdp": {"parallel.dense": {"name": "fsdp"}},
     "hsdp": {"parallel.dense": {"name": "hsdp", "shard_size": 1}},
+    "replicated": {"planning": {"tables": {name: {"sharding": "data_parallel"} for name in ("user", "item", "tags")}}},
     "no_pipeline": {"parallel.pipeline": False},
     "norms_weights_and_averages": {
         "model.deep.norm": "batch",
@@ -36,13 +37,15 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "embeddings.l2": 0.01,
         "training.clip_norm": 1.0,
     },
-    "adam_tables": {"embeddings.optimizer": {"name": "adam", "rows": "all", "l2": 0.001}},
+    "adam_tables": {"embeddings.optimizer": {"name": "adam", "rows": "all", "l2": 0.001}, "planning": {}},
 }
 
 
 def experiment(folder: Path, changes: dict[str, Any]) -> Experiment:
     values = config_values(folder)
     values["optimizer"] = {"name": "sgd", "lr": 0.1}
+    # Small as the tables are, every rank would hold all of them; so they lie on one each, and one is split.
+    values["planning"] = {"planner": {"replicate_up_to": 1}, "tables": {"item": {"sharding": "row_wise"}}}
     values["training"].update(max_steps=STEPS, epochs=50, evaluate_every=50, batch_size=96, device="cpu")
     for path, value in changes.items():
         set_by_path(values, path, value)

@@ -21,7 +21,7 @@ from ziggurat.planning.constraints import check_plan
 
 PLANNERS = {
     "rules": PlanningConfig(),
-    "rules, not exact": PlanningConfig.model_validate({"planner": {"exact": False, "replicate_up_to": 1}}),
+    "rules, not only fused": PlanningConfig.model_validate({"planner": {"fused": False, "replicate_up_to": 1}}),
 }
 
 Case = tuple[list[TableSpec], Topology, DatasetStatistics | None]

@@ -146,7 +146,7 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 def _complain(problem: str, mend: str) -> None:
-    where = f"rank {os.environ['RANK']}: " if int(os.environ.get("WORLD_SIZE", "1")) > 1 else ""
+    where = f"rank {os.environ.get('RANK', '?')}: " if int(os.environ.get("WORLD_SIZE", "1")) > 1 else ""
     typer.secho(f"error: {where}{problem}", fg=typer.colors.RED, err=True)
     if mend:
         typer.secho(f"mend:  {mend}", fg=typer.colors.YELLOW, err=True)

@@ -178,7 +178,8 @@ class EmbeddingLookup(nn.Module):
         """This rank's optimizer states, named ``table/state``, live."""
         pieces = list(self.sharded.states()) if self.sharded is not None else []
         for table in self._replicated():
-            states = {**table.state(), "steps": table.steps}
+            counted = {"steps": table.steps} if table.spec.optimizer["name"] == "adam" else {}
+            states = {**table.state(), **counted}  # of the others as FBGEMM has them, so that a plan may change
             pieces += [Piece.of_tensor(f"{table.spec.name}/{name}", state) for name, state in states.items()]
         return pieces
 

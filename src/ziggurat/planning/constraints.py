@@ -19,9 +19,9 @@ def must_replicate(table: TableSpec, kind: DeviceKind) -> bool:
     return optimizer["name"] == "adam" and (kind == "cpu" or optimizer.get("rows") == "all")
 
 
-def keeps_row_optimizer(table: TableSpec, sharding: Sharding) -> bool:
-    """Whether training with this sharding is that of one process. Row-wise Adagrad adds up the squares of a whole row;
-    cut by columns, each part of the row has a sum of its own."""
+def stays_fused(table: TableSpec, sharding: Sharding) -> bool:
+    """Whether FBGEMM's kernels look the table up. Row-wise Adagrad adds up the squares of a whole row, which they
+    cannot where it is cut by columns: torch does it then, more slowly."""
     return not (sharding in ("column_wise", "grid") and table.optimizer["name"] == "rowwise_adagrad")
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from ziggurat.core.plan import Plan, Shard
 from ziggurat.core.tables import TableSpec
 from ziggurat.core.topology import Topology
-from ziggurat.planning.constraints import keeps_row_optimizer
+from ziggurat.planning.constraints import stays_fused
 from ziggurat.planning.cost import ShardCost
 from ziggurat.planning.problem import Problem
 
@@ -56,7 +56,7 @@ class Planned:
         ids_per_row: table -> ids looked up for an example, over all its features.
         shards: of every table, in the order of the plan and of its shards.
         devices: by rank.
-        notes: what the reader should know: assumed figures, splits that train otherwise than one process.
+        notes: what the reader should know: assumed figures, splits that cost more than predicted.
     """
 
     plan: Plan
@@ -147,11 +147,11 @@ def _notes(problem: Problem, plan: Plan) -> list[str]:
     if problem.statistics is None:
         notes.append("no statistics: one id for each feature, every row used alike")
     notes += [
-        f"table {table.name!r}: {sharding} gives row-wise Adagrad a sum of squares for each part of a row; training "
-        "differs from one process"
+        f"table {table.name!r}: {sharding} of row-wise Adagrad is looked up by torch instead of FBGEMM's kernel, which "
+        "takes longer than predicted"
         for table in problem.tables
         if (sharding := plan.placements[table.name].sharding)
         and len(plan.placements[table.name].ranks) > 1
-        and not keeps_row_optimizer(table, sharding)
+        and not stays_fused(table, sharding)
     ]
     return notes

@@ -25,8 +25,8 @@ from ziggurat.core.tables import TableSpec
 from ziggurat.planning.constraints import (
     COLUMN_MULTIPLE,
     column_parts,
-    keeps_row_optimizer,
     must_replicate,
+    stays_fused,
 )
 from ziggurat.planning.placing import Split, placed, shard_costs
 from ziggurat.planning.problem import Problem
@@ -45,9 +45,9 @@ class Rules:
 
         replicate_up_to: Bytes = 16 * 2**20
         """The most bytes of weights that a table held on every device may have."""
-        exact: bool = True
-        """Only such splits as train exactly like one process: row-wise Adagrad is then never split by columns, where
-        each part of a row would have a sum of squares of its own."""
+        fused: bool = True
+        """Only such splits as FBGEMM's kernels carry out: tables of row-wise Adagrad are then never split by columns,
+        which torch has to look up and which takes longer."""
         rounds: int = pydantic.Field(default=16, ge=0)
         """How often at most the costliest table of the fullest device is tried in parts."""
         slack: float = pydantic.Field(default=0.03, ge=0)
@@ -123,7 +123,7 @@ class Rules:
         return ways
 
     def _keeps(self, table: TableSpec, sharding: Sharding) -> bool:
-        return not self.config.exact or keeps_row_optimizer(table, sharding)
+        return not self.config.fused or stays_fused(table, sharding)
 
     def _best_split(self, problem: Problem, table: TableSpec, others: float, free: float) -> Split | None:
         """The best way to split the table, or to replicate it; where none has room, the split that needs least."""

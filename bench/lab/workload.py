@@ -1,0 +1,180 @@
+"""What ranks in the lab train: a DLRM on ids drawn at random, its tables split and its dense part spread as told.
+
+Each case is a recommender of its own, as training assembles it, with its own steps; cases take turns in one process
+group. Bytes are what the kernel has counted on every host's link and loopback meanwhile.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from bench.lab.cluster import LINK
+from ziggurat.core.batch import Batch
+from ziggurat.core.plan import Placement, Plan, Sharding
+from ziggurat.core.schema import Schema
+from ziggurat.data.loader import Cursor
+from ziggurat.optim.dense import build_optimizer
+from ziggurat.parallel.world import World
+from ziggurat.training.experiment import Experiment
+from ziggurat.training.recommender import assemble
+from ziggurat.training.step import Stepper, works
+
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One way to train.
+
+    Attributes:
+        name: of the figures.
+        sharding: of every table.
+        parallel: the section of that name.
+        tables, rows, dim: embedding tables, looked up once an example each.
+        hidden: widths of the dense part.
+        batch_size: rows of all ranks together.
+        optimizer: of the tables.
+    """
+
+    name: str
+    sharding: Sharding = "table_wise"
+    parallel: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    tables: int = 16
+    rows: int = 10_000
+    dim: int = 32
+    hidden: tuple[int, ...] = (256, 128)
+    batch_size: int = 4096
+    optimizer: Mapping[str, Any] = field(default_factory=lambda: {"name": "sgd", "lr": 0.01})
+
+    def to_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_json(cls, values: Mapping[str, Any]) -> Case:
+        fields: dict[str, Any] = {**values, "hidden": tuple(values["hidden"])}
+        return cls(**fields)
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A stretch of steps, over all ranks.
+
+    Attributes:
+        seconds: a step.
+        inter, intra: bytes a step between hosts and inside them.
+        loss: of the first rank's rows in the last step.
+    """
+
+    seconds: float
+    inter: float
+    intra: float
+    loss: float
+
+
+class Trained:
+    """A case on this rank; its steps are taken by all ranks together."""
+
+    def __init__(self, case: Case) -> None:
+        world = World.current()
+        names = [f"t{number}" for number in range(case.tables)]
+        experiment = _experiment(case, names)
+        schema = Schema(
+            categorical=tuple(names), tables={n: n for n in names}, rows=dict.fromkeys(names, case.rows), labels=("y",)
+        )
+        layout = experiment.layout(schema)
+        plan = Plan(world.size, _placements(case, names, world), world.local_size)
+        self._recommender = assemble(experiment, layout, plan, CPU)
+        self._recommender.train()
+        optimizer = build_optimizer(experiment.optimizer, self._recommender.dense_parameters())
+        self._step = Stepper(self._recommender, optimizer, 0.0, None)
+        self._pipelined = experiment.parallel.pipeline
+        self._draw = torch.Generator().manual_seed(world.rank)
+        self._case, self._names, self._rows = case, names, case.batch_size // world.size
+
+    def steps(self, count: int) -> Measured:
+        """Take some steps; what was sent for batches that are drawn ahead counts too."""
+        loss = torch.zeros(())
+        dist.barrier()
+        before, started = _sent(), time.perf_counter()
+        batches = [(self._batch(), Cursor()) for _ in range(count)]
+        for work, following in works(batches, self._recommender.lookup, CPU, self._pipelined):
+            done = self._step(work, following)
+            loss = done.loss / done.weight
+        dist.barrier()
+        seconds = (time.perf_counter() - started) / count
+        sent = (_sent() - before) / count
+        return Measured(seconds, float(sent[0]), float(sent[1]), float(loss))
+
+    def input_seconds(self, count: int) -> float:
+        """Seconds that sending a batch's ids takes while nothing else is done."""
+        lookup = self._recommender.lookup
+        batches = [self._batch() for _ in range(count)]
+        dist.barrier()
+        started = time.perf_counter()
+        for batch in batches:
+            lookup.drop(lookup.start(batch))
+        dist.barrier()
+        return (time.perf_counter() - started) / count
+
+    def _batch(self) -> Batch:
+        size, case = self._rows, self._case
+        values = torch.randint(0, case.rows, (case.tables * size,), generator=self._draw)
+        bags = KeyedJaggedTensor(keys=self._names, values=values, lengths=torch.ones(len(values), dtype=torch.int32))
+        labels_BT = torch.randint(0, 2, (size, 1), generator=self._draw).float()
+        return Batch(torch.zeros(size, 0), bags, None, labels_BT)
+
+
+def _placements(case: Case, names: list[str], world: World) -> dict[str, Placement]:
+    """Every table by the case's sharding, where it leaves a choice in turns."""
+    every = tuple(range(world.size))
+    found: dict[str, Placement] = {}
+    for number, name in enumerate(names):
+        match case.sharding:
+            case "table_wise":
+                ranks: tuple[int, ...] = (number % world.size,)
+            case "table_row_wise":
+                first = number % world.hosts * world.local_size
+                ranks = tuple(range(first, first + world.local_size))
+            case _:
+                ranks = every
+        found[name] = Placement(case.sharding, ranks)
+    return found
+
+
+def _experiment(case: Case, names: list[str]) -> Experiment:
+    return Experiment.model_validate(
+        {
+            "name": "lab",
+            "data": {
+                "source": {"name": "csv", "files": ["none.csv"]},
+                "split": {"name": "random"},
+                "labels": [{"name": "y"}],
+            },
+            "features": [{"name": name, "kind": "categorical"} for name in names],
+            "embeddings": {"dim": case.dim, "optimizer": dict(case.optimizer)},
+            "model": {"name": "dlrm", "top": {"hidden": list(case.hidden)}},
+            "optimizer": {"name": "sgd", "lr": 0.01},
+            "training": {"batch_size": case.batch_size, "device": "cpu"},
+            "parallel": dict(case.parallel),
+        }
+    )
+
+
+def _sent() -> torch.Tensor:
+    """Bytes that all hosts have sent over their links and their loopbacks (2,); where there is no link, 0."""
+    mine = torch.zeros(2, dtype=torch.float64)
+    world = World.current()
+    if world.rank % world.local_size == 0:
+        for place, device in enumerate((LINK, "lo")):
+            path = Path(f"/sys/class/net/{device}/statistics/tx_bytes")
+            mine[place] = float(path.read_text()) if path.exists() else 0.0
+    dist.all_reduce(mine)
+    return mine

@@ -1,0 +1,134 @@
+"""A slow cluster in one machine: what each way to spread a model sends between hosts, and what that costs.
+
+Four hosts of two ranks are network namespaces whose links let 500 Mbit a second through; the ranks are processes that
+talk over gloo. All of them share the machine's cores, so seconds say which way is better on a slow network, not how
+fast a cluster is; bytes are the kernel's own count and depend on neither.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import statistics
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from bench.benchmark import Benchmark, Context, Figure, Result, Target
+from bench.contestant import ROOT
+from bench.lab.cluster import Cluster, Shape
+from bench.lab.launch import launch
+from bench.lab.workload import Case
+from ziggurat.core.errors import EnvironmentMismatch
+
+SHAPE, RANKS = Shape(hosts=4, rate="500mbit"), 2
+SMALL = Shape(hosts=2, rate="500mbit")
+SHARDINGS = ("table_wise", "row_wise", "column_wise", "data_parallel", "table_row_wise", "grid")
+LARGE: dict[str, Any] = {"hidden": (1024, 1024, 512), "tables": 8, "dim": 16, "batch_size": 1024}
+"""A dense part of 2 M parameters, which takes longer to send than small tables' rows."""
+IDS: dict[str, Any] = {"tables": 64, "rows": 2_000, "dim": 4, "hidden": (64,), "batch_size": 8192}
+"""Many ids and few floats: what travels is the input."""
+
+Samples = Mapping[str, Sequence[Mapping[str, float]]]
+
+
+def measured(context: Context, cases: Sequence[Case], *, inputs: bool = False) -> Samples:
+    """Case -> what its rounds came to."""
+    shape, ranks = (SMALL, 1) if context.quick else (SHAPE, RANKS)
+    rounds = {"warmups": 1, "rounds": 1, "steps": 2} if context.quick else {"warmups": 1, "rounds": 5, "steps": 8}
+    said: list[str] = []
+
+    def hear(line: str) -> None:
+        said.append(line)
+        if "ms a step" in line:
+            context.say(line)
+
+    with tempfile.TemporaryDirectory(dir=context.cache, prefix="lab-") as folder, Cluster(shape) as cluster:
+        spec, out = Path(folder) / "spec.json", Path(folder) / "out.json"
+        spec.write_text(json.dumps({"cases": [case.to_json() for case in cases], "inputs": inputs, **rounds}))
+        path = {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+        ended = launch(cluster, ranks, ["-m", "bench.lab.worker", str(spec), str(out)], hear, path)
+        if ended.status != 0:
+            raise EnvironmentMismatch(
+                f"the lab ended with status {ended.status}:\n" + "\n".join(said[-15:]), "look at what its ranks say"
+            )
+        return json.loads(out.read_text(encoding="utf-8"))
+
+
+def _note(quick: bool) -> str:
+    shape, ranks = (SMALL, 1) if quick else (SHAPE, RANKS)
+    return (
+        f"{shape.hosts} hosts x {ranks} ranks on {len(os.sched_getaffinity(0))} cores, links of {shape.rate}; bytes "
+        "and seconds are of a step of all ranks"
+    )
+
+
+def _figures(found: Samples) -> list[Figure]:
+    figures: list[Figure] = []
+    for name, rounds in found.items():
+        for key, unit, scale in (("seconds", "ms", 1e3), ("inter", "MB", 1e-6), ("intra", "MB", 1e-6)):
+            figures.append(Figure(f"{name}.{key}", unit, tuple(scale * each[key] for each in rounds)))
+    return figures
+
+
+def _ratio(found: Samples, above: str, below: str, key: str) -> tuple[float, ...]:
+    return tuple(a[key] / b[key] for a, b in zip(found[above], found[below], strict=True))
+
+
+def run_collectives(context: Context) -> Result:
+    """Every sharding and every dense strategy."""
+    shardings = [Case(f"tables {sharding}", sharding) for sharding in SHARDINGS]
+    dense = [Case(f"dense {name}", parallel={"dense": {"name": name}}, **LARGE) for name in ("ddp", "fsdp", "hsdp")]
+    found = measured(context, [*shardings, *dense])
+    faster = _ratio(found, "dense fsdp", "dense hsdp", "seconds")
+    figures = (*_figures(found), Figure("dense hsdp.vs_fsdp", "x", faster))
+    notes = (
+        _note(context.quick),
+        "seconds in ms, inter and intra in MB; vs_fsdp: steps of hsdp in the time of one of fsdp",
+    )
+    return Result(figures, 1, len(faster), notes)
+
+
+def run_pipeline(context: Context) -> Result:
+    """How much of the time that ids travel is hidden behind the step before."""
+    cases = [Case(name, "table_wise", {"pipeline": name == "ahead"}, **IDS) for name in ("ahead", "in_turn")]
+    found = measured(context, cases, inputs=True)
+    hidden = tuple(
+        100 * (b["seconds"] - a["seconds"]) / statistics.mean((a["input_seconds"], b["input_seconds"]))
+        for a, b in zip(found["ahead"], found["in_turn"], strict=True)
+    )
+    alone = tuple(1e3 * each["input_seconds"] for each in found["in_turn"])
+    figures = (
+        *_figures(found),
+        Figure("input_distribution", "ms", alone, "while nothing else is done"),
+        Figure("hidden", "%", hidden, "of that time"),
+    )
+    return Result(figures, 1, len(hidden), (_note(context.quick),))
+
+
+_DEPENDS: tuple[Any, ...] = (
+    *(f"src/ziggurat/{room}" for room in ("core", "parallel", "embeddings", "interactions", "models", "optim")),
+    "src/ziggurat/training/step.py",
+    "src/ziggurat/training/recommender.py",
+    "bench/lab",
+    "bench/system/lab.py",
+)
+
+LAB_COLLECTIVES = Benchmark(
+    name="lab_collectives",
+    claim="Every way to split tables and the dense part trains on a slow cluster, and sharding the dense part inside "
+    "hosts beats sharding it across them.",
+    targets={"dense hsdp.vs_fsdp": Target(1.2)},
+    depends_on=_DEPENDS,
+    run=run_collectives,
+    layout="board",
+)
+
+PIPELINE_OVERLAP = Benchmark(
+    name="pipeline_overlap",
+    claim="Most of the time in which ids travel between ranks is hidden behind the step before.",
+    targets={"hidden": Target(70)},
+    depends_on=_DEPENDS,
+    run=run_pipeline,
+)
