@@ -161,7 +161,12 @@ class SplitBlocks:
 
     @property
     def rows(self) -> int:
-        return sum(rows for _, _, rows in self.blocks)
+        return sum(self.sizes)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Rows of each block."""
+        return tuple(rows for _, _, rows in self.blocks)
 
     def read(self, block: int) -> pa.RecordBatch:
         """Zero-copy view of one block.
