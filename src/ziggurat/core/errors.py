@@ -84,6 +84,10 @@ class EnvironmentMismatch(ZigguratError):
     """Libraries or hardware that cannot do what was asked."""
 
 
+class ReadersLost(ZigguratError):
+    """Readers of an ingestion tier that no longer send anything."""
+
+
 class NoFeasiblePlan(ZigguratError):
     """Tables that the devices have no room for."""
 

@@ -1,0 +1,96 @@
+"""One reader as a trainer sees it: an address, a connection that is opened when needed, and how it failed last."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from ziggurat.core.batch import Batch
+from ziggurat.core.errors import DataError
+from ziggurat.core.schema import Schema
+from ziggurat.data.ingest.address import checked_address
+from ziggurat.data.ingest.protocol import DESCRIBE, REFUSED, Identity, Ticket
+from ziggurat.data.ingest.wire import from_wire
+from ziggurat.data.stream import Order
+
+LOST = (flight.FlightError, pa.ArrowException)
+"""What a reader that is gone, ends or cannot read raises; another attempt, there or elsewhere, may go well."""
+
+_OPTIONS = [
+    ("grpc.use_local_subchannel_pool", 1),  # a new connection does not inherit the last one's patience
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+]
+
+
+class Connection:
+    """Asks one reader for batches; used by one thread, save :meth:`cancel`.
+
+    Args:
+        address: ``grpc://host:port``, or ``host:port``.
+        identity: of this side.
+        schema: of the dataset.
+        seconds: after which an answer that is not complete counts as a failure.
+    """
+
+    def __init__(self, address: str, identity: Identity, schema: Schema, seconds: float) -> None:
+        self.address = checked_address(address)
+        self._identity, self._schema, self._seconds = identity, schema, seconds
+        self._client: flight.FlightClient | None = None
+        self._answer: flight.FlightStreamReader | None = None
+
+    def batches(self, split: str, order: Order, ranges: Sequence[range]) -> Iterator[Batch]:
+        """The batches of these ranges.
+
+        Raises:
+            DataError: the reader serves another dataset, or is of another version.
+            LOST: the reader cannot be reached, or ended before it had sent everything.
+        """
+        options = flight.FlightCallOptions(timeout=self._seconds)
+        try:
+            client = self._connected(options)
+            ticket = Ticket(self._identity, split, order, ranges)
+            answer = client.do_get(flight.Ticket(ticket.to_bytes()), options)
+            self._answer = answer
+            for wanted in ranges:
+                batch = from_wire(answer.read_chunk().data, self._schema)
+                assert batch.size == len(wanted), (batch.size, wanted)
+                yield batch
+        except StopIteration:
+            raise flight.FlightServerError("the answer ended early") from None
+        except flight.FlightServerError as error:
+            if error.extra_info == REFUSED:
+                raise self._refusal(str(error).partition(". Detail")[0]) from None
+            raise
+        finally:
+            self._answer = None
+
+    def cancel(self) -> None:
+        """Give up the answer that another thread is reading."""
+        answer = self._answer
+        if answer is not None:
+            answer.cancel()
+
+    def close(self) -> None:
+        """Let go of the connection; the next question opens another."""
+        if self._client is not None:
+            self._client.close()
+            self._client = None
+
+    def _connected(self, options: flight.FlightCallOptions) -> flight.FlightClient:
+        if self._client is None:
+            client = flight.FlightClient(self.address, generic_options=_OPTIONS)
+            self._client = client
+            answer = next(iter(client.do_action(flight.Action(DESCRIBE, b""), options)))
+            there = Identity.from_bytes(answer.body.to_pybytes())
+            if there != self._identity:
+                raise self._refusal(f"serves {there}, this process trains on {self._identity}")
+        return self._client
+
+    def _refusal(self, difference: str) -> DataError:
+        return DataError(
+            f"reader {self.address}: {difference}",
+            "start the readers with the config, the raw files and the versions of this run, or name other readers",
+        )

@@ -1,0 +1,103 @@
+"""The loader of a trainer that is fed by readers: the batches of the local one, bit for bit, made elsewhere."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+
+from ziggurat.core.batch import Batch
+from ziggurat.core.schema import Schema
+from ziggurat.data.ingest.connection import Connection
+from ziggurat.data.ingest.protocol import Identity
+from ziggurat.data.ingest.pull import Pull, Segment
+from ziggurat.data.loader import Cursor, Loader
+
+SEGMENT_ROWS = 32_768
+
+_SPARE_SEGMENTS = 2
+
+
+class IngestLoader:
+    """Pulls what ``local`` would make.
+
+    It holds at most a segment for each reader and two more, whatever the readers could send.
+
+    Args:
+        local: says which rows each step takes; its data need not be there.
+        readers: addresses.
+        split: whose rows ``local`` goes through.
+        fingerprint: of the dataset.
+        schema: of the dataset.
+        seconds: how long every reader may be silent before that is an error; a single answer may take half of it.
+        segment_rows: rows that are asked for together, or one batch where that is larger.
+        note: told when a reader is lost or comes back.
+
+    Raises:
+        ConfigError: something that is no address.
+    """
+
+    def __init__(
+        self,
+        local: Loader,
+        readers: Sequence[str],
+        split: str,
+        fingerprint: str,
+        schema: Schema,
+        *,
+        seconds: float = 60.0,
+        segment_rows: int = SEGMENT_ROWS,
+        note: Callable[[str], None] = lambda message: None,
+    ) -> None:
+        self._local, self._split, self._schema = local, split, schema
+        self._identity = Identity.here(fingerprint)
+        self._seconds, self._segment_rows, self._note = seconds, segment_rows, note
+        self._readers = list(dict.fromkeys(each.address for each in map(self._connection, readers)))
+        self.waited_seconds = 0.0
+        """How long the consumer waited for batches, over all epochs that have ended or were left."""
+
+    @property
+    def rows(self) -> int:
+        """Rows of an epoch over all ranks."""
+        return self._local.rows
+
+    @property
+    def steps_per_epoch(self) -> int:
+        return self._local.steps_per_epoch
+
+    def epoch(self, start: Cursor) -> Iterator[tuple[Batch, Cursor]]:
+        """The remaining batches of ``start.epoch``, each with the cursor that stands behind it.
+
+        Raises:
+            ReadersLost: no reader has sent anything for a while.
+            DataError: a reader serves another dataset, or is of another version.
+        """
+        connections = [self._connection(address) for address in self._readers]
+        pull = Pull(
+            connections,
+            self._split,
+            self._local.order(start.epoch),
+            self._segments(start),
+            len(connections) + _SPARE_SEGMENTS,
+            self._seconds,
+            self._note,
+        )
+        try:
+            with contextlib.closing(pull.batches()) as batches:
+                for batch, (_, behind) in zip(batches, self._local.steps(start), strict=True):
+                    yield batch, behind
+        finally:
+            self.waited_seconds += pull.waited_seconds
+
+    def _segments(self, start: Cursor) -> Iterator[Segment]:
+        steps = (mine for mine, _ in self._local.steps(start))
+        for number in itertools.count():
+            first = next(steps, None)
+            if first is None:
+                return
+            more = max(1, self._segment_rows // len(first)) - 1
+            yield Segment(number, deque([first, *itertools.islice(steps, more)]))
+
+    def _connection(self, address: str) -> Connection:
+        return Connection(address, self._identity, self._schema, self._seconds / 2)

@@ -1,0 +1,233 @@
+"""Batches of one epoch, asked of several readers at once and handed on in order.
+
+The epoch is cut into *segments* of a few steps. The reader that is free takes the first segment that nobody has, so a
+quick one takes more of them than a slow one, and at most ``ahead`` segments are asked for and not yet consumed: that is
+the back-pressure, and the bound of memory. What a lost reader still owed of its segment goes back to the others; what
+had arrived is kept. Every row is therefore handed on once, whoever sent it, and in the order of the stream.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import dataclass, field
+
+from ziggurat.core.batch import Batch
+from ziggurat.core.errors import ReadersLost
+from ziggurat.data.ingest.connection import LOST, Connection
+from ziggurat.data.stream import Order
+
+_FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
+"""Seconds before a reader that failed is asked again; doubled each time."""
+
+_LOOK_SECONDS = 0.5
+_CLOSE_SECONDS = 5.0
+
+
+@dataclass(slots=True)
+class Segment:
+    """Consecutive steps that are asked for together.
+
+    Attributes:
+        number: of the segment in its epoch.
+        owed: ranges that have not arrived.
+        arrived: batches that have, and are not consumed.
+    """
+
+    number: int
+    owed: deque[range]
+    arrived: deque[Batch] = field(default_factory=deque[Batch])
+
+
+@dataclass(slots=True)
+class _Health:
+    """How a reader does: its last failure and when it has been asked something that it has not answered."""
+
+    failure: str = ""
+    lost: bool = False
+    asked: float | None = None
+
+
+class Pull:
+    """The threads, one for each reader, and what has arrived.
+
+    Args:
+        connections: the readers; closed at the end.
+        split, order: which stream.
+        segments: of the rest of the epoch.
+        ahead: segments asked for and not consumed.
+        seconds: how long no reader may send anything while the consumer waits.
+        note: told in the consumer's thread when a reader is lost or comes back.
+    """
+
+    def __init__(
+        self,
+        connections: Sequence[Connection],
+        split: str,
+        order: Order,
+        segments: Iterator[Segment],
+        ahead: int,
+        seconds: float,
+        note: Callable[[str], None],
+    ) -> None:
+        self._connections, self._split, self._order = connections, split, order
+        self._segments, self._ahead, self._seconds, self._note = segments, ahead, seconds, note
+        self._changed = threading.Condition()
+        self._window: deque[Segment] = deque()
+        self._waiting: list[Segment] = []
+        self._health = {each.address: _Health() for each in connections}
+        self._news: deque[str] = deque()
+        self._error: BaseException | None = None
+        self._closed = False
+        self._last_arrival = 0.0
+        self.waited_seconds = 0.0
+        """How long the consumer waited for batches."""
+
+    def batches(self) -> Generator[Batch]:
+        """Everything, in order.
+
+        Raises:
+            ReadersLost: no reader sent anything for ``seconds``; each is named, with its last failure.
+            DataError: a reader is of another dataset or version.
+        """
+        threads = [
+            threading.Thread(target=self._work, args=(each,), name=f"pull {each.address}", daemon=True)
+            for each in self._connections
+        ]
+        for thread in threads:
+            thread.start()
+        try:
+            while (batch := self._next()) is not None:
+                while self._news:
+                    self._note(self._news.popleft())
+                yield batch
+        finally:
+            self._close(threads)
+
+    def _close(self, threads: Sequence[threading.Thread]) -> None:
+        """End the threads. One that is held up in the opening of a connection ends with that, by itself."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+        until = time.monotonic() + _CLOSE_SECONDS
+        while any(thread.is_alive() for thread in threads) and time.monotonic() < until:
+            for connection, thread in zip(self._connections, threads, strict=True):
+                connection.cancel()
+                thread.join(0.05)
+
+    def _next(self) -> Batch | None:
+        with self._changed:
+            self._refill()
+            if not self._window:
+                return None
+            segment = self._window[0]
+            if not segment.arrived:
+                self._wait(segment)
+            batch = segment.arrived.popleft()
+            if not segment.owed and not segment.arrived:
+                self._window.popleft()
+            return batch
+
+    def _refill(self) -> None:
+        while len(self._window) < self._ahead:
+            segment = next(self._segments, None)
+            if segment is None:
+                return
+            self._window.append(segment)
+            self._waiting.append(segment)
+            self._changed.notify_all()
+
+    def _wait(self, segment: Segment) -> None:
+        began = time.monotonic()
+        try:
+            while not segment.arrived:
+                if self._error is not None:
+                    raise self._error
+                if time.monotonic() - max(began, self._last_arrival) > self._seconds:
+                    raise self._all_lost()
+                self._changed.wait(_LOOK_SECONDS)
+        finally:
+            self.waited_seconds += time.monotonic() - began
+
+    def _work(self, reader: Connection) -> None:
+        """A reader's thread: take a segment, ask for what it owes, hand it on."""
+        pause = _FIRST_PAUSE
+        try:
+            while (segment := self._take(reader)) is not None:
+                try:
+                    for batch in reader.batches(self._split, self._order, list(segment.owed)):
+                        if not self._arrive(reader, segment, batch):
+                            return
+                    pause = _FIRST_PAUSE
+                except LOST as error:
+                    reader.close()
+                    self._give_back(reader, segment, error)
+                    self._rest(pause)
+                    pause = min(2 * pause, _LONGEST_PAUSE)
+        except BaseException as error:  # noqa: BLE001 - handed to the consumer, which raises it
+            with self._changed:
+                self._error = error
+                self._changed.notify_all()
+        finally:
+            reader.close()
+
+    def _take(self, reader: Connection) -> Segment | None:
+        with self._changed:
+            self._health[reader.address].asked = None
+            while not self._waiting and not self._closed:
+                self._changed.wait()
+            if self._closed:
+                return None
+            self._health[reader.address].asked = time.monotonic()
+            return self._waiting.pop(0)
+
+    def _arrive(self, reader: Connection, segment: Segment, batch: Batch) -> bool:
+        """Put a batch where the consumer finds it; False when nobody wants it any more."""
+        with self._changed:
+            health = self._health[reader.address]
+            self._last_arrival = health.asked = time.monotonic()
+            if health.lost:
+                health.lost = False
+                self._news.append(f"reader {reader.address}: back")
+            segment.owed.popleft()
+            segment.arrived.append(batch)
+            self._changed.notify_all()
+            return not self._closed
+
+    def _give_back(self, reader: Connection, segment: Segment, error: BaseException) -> None:
+        with self._changed:
+            health = self._health[reader.address]
+            health.failure, health.asked = _first_line(error), None
+            if not health.lost and not self._closed:
+                health.lost = True
+                self._news.append(f"reader {reader.address}: lost ({health.failure}); its rows are asked of the others")
+            if segment.owed:
+                self._waiting.append(segment)
+                self._waiting.sort(key=lambda each: each.number)
+                self._changed.notify_all()
+
+    def _rest(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        with self._changed:
+            while not self._closed and (left := until - time.monotonic()) > 0:
+                self._changed.wait(left)
+
+    def _all_lost(self) -> ReadersLost:
+        def state(health: _Health) -> str:
+            if health.asked is not None and not health.failure:
+                return f"asked {time.monotonic() - health.asked:.0f} s ago, no answer yet"
+            return health.failure or "never asked"
+
+        listed = "\n  ".join(f"{address}: {state(health)}" for address, health in self._health.items())
+        return ReadersLost(
+            f"no reader has sent a batch for {self._seconds:g} s\n  {listed}",
+            "start them again (`ziggurat ingest`), or name others with --readers; run the same command to go on from "
+            "the last checkpoint",
+        )
+
+
+def _first_line(error: BaseException) -> str:
+    """What the library below says, without its own trace of calls."""
+    return (str(error).splitlines() or [type(error).__name__])[0].partition(". Detail: ")[0]

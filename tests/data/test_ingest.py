@@ -1,0 +1,250 @@
+"""The ingestion tier with real reader processes: the local loader's batches bit for bit, whatever befalls a reader."""
+
+from __future__ import annotations
+
+import signal
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from tests.data.conftest import SCHEMA, encoded_rows
+from tests.data.ingest_reader import ReaderProcess
+from ziggurat.core.batch import Batch
+from ziggurat.core.errors import ConfigError, DataError, ReadersLost
+from ziggurat.data.dataset import Dataset, DatasetWriter
+from ziggurat.data.ingest.loader import IngestLoader
+from ziggurat.data.ingest.prepared import open_prepared
+from ziggurat.data.ingest.protocol import Identity, Ticket
+from ziggurat.data.ingest.server import IngestServer
+from ziggurat.data.loader import Cursor, Loader
+from ziggurat.data.stream import Order
+
+ROWS = 3000
+Start = Callable[..., ReaderProcess]
+
+
+@pytest.fixture(scope="module")
+def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
+    folder = tmp_path_factory.mktemp("ingest") / "dataset"
+    writer = DatasetWriter(folder, SCHEMA, block_rows=64)
+    writer.append("train", encoded_rows(ROWS))
+    writer.append("test", encoded_rows(100))
+    writer.finish("made-by-a-test", {})
+    return Dataset(folder)
+
+
+@pytest.fixture(scope="module")
+def readers(dataset: Dataset) -> Iterator[list[str]]:
+    """Two readers that live through all tests."""
+    both = [ReaderProcess(dataset.folder) for _ in range(2)]
+    yield [reader.address for reader in both]
+    for reader in both:
+        reader.end()
+
+
+@pytest.fixture
+def start(dataset: Dataset) -> Iterator[Start]:
+    """Starts readers that a test may end itself."""
+    started: list[ReaderProcess] = []
+
+    def begin(port: int = 0) -> ReaderProcess:
+        started.append(ReaderProcess(dataset.folder, port))
+        return started[-1]
+
+    yield begin
+    for reader in started:
+        reader.end()
+
+
+def local(dataset: Dataset, batch_size: int = 50, **options: Any) -> Loader:
+    chosen: dict[str, Any] = {"shuffle": True, "seed": 7, "pool_blocks": 3, "prefetch": 0, **options}
+    return Loader(dataset.split("train"), SCHEMA, batch_size, **chosen)
+
+
+def fed(dataset: Dataset, readers: list[str], source: Loader | None = None, **options: Any) -> IngestLoader:
+    chosen: dict[str, Any] = {"segment_rows": 100, **options}
+    return IngestLoader(source or local(dataset), readers, "train", dataset.fingerprint, SCHEMA, **chosen)
+
+
+def tensors(batch: Batch) -> list[torch.Tensor]:
+    assert batch.bags is not None
+    assert batch.sequences is not None
+    assert batch.weights_B is not None
+    assert batch.groups_B is not None
+    jagged = [part for each in (batch.bags, batch.sequences) for part in (each.values(), each.lengths())]
+    return [batch.dense_BF, *jagged, batch.labels_BT, batch.weights_B, batch.groups_B]
+
+
+def check_equal(ours: list[tuple[Batch, Cursor]], expected: list[tuple[Batch, Cursor]]) -> None:
+    assert [cursor for _, cursor in ours] == [cursor for _, cursor in expected]
+    for (left, _), (right, _) in zip(ours, expected, strict=True):
+        assert left.bags is not None
+        assert right.bags is not None
+        assert left.bags.keys() == right.bags.keys()
+        for one, other in zip(tensors(left), tensors(right), strict=True):
+            assert one.dtype == other.dtype
+            assert torch.equal(one, other)
+
+
+def rows_of(batches: list[tuple[Batch, Cursor]]) -> list[int]:
+    return [row for batch, _ in batches for row in tensors(batch)[-1].tolist()]
+
+
+@pytest.mark.parametrize("options", [{}, {"shuffle": False}, {"batch_size": 700}, {"seed": 2**62}, {"pool_blocks": 99}])
+def test_the_batches_are_those_of_the_local_loader(
+    dataset: Dataset, readers: list[str], options: dict[str, Any]
+) -> None:
+    source = local(dataset, **options)
+    ours = fed(dataset, readers, source)
+    assert (ours.rows, ours.steps_per_epoch) == (source.rows, source.steps_per_epoch)
+    for epoch in (0, 1):
+        check_equal(list(ours.epoch(Cursor(epoch))), list(source.epoch(Cursor(epoch))))
+    assert ours.waited_seconds > 0
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_ranks_get_their_parts(dataset: Dataset, readers: list[str], world_size: int) -> None:
+    seen: list[int] = []
+    for rank in range(world_size):
+        source = local(dataset, rank=rank, world_size=world_size)
+        ours = list(fed(dataset, readers, source).epoch(Cursor()))
+        check_equal(ours, list(source.epoch(Cursor())))
+        seen += rows_of(ours)
+    assert sorted(seen) == list(range(ROWS))
+
+
+def test_an_epoch_goes_on_from_a_cursor(dataset: Dataset, readers: list[str]) -> None:
+    source = local(dataset)
+    whole = list(source.epoch(Cursor(1)))
+    for stop in (1, 2, 33, len(whole) - 1):
+        check_equal(list(fed(dataset, readers).epoch(whole[stop - 1][1])), whole[stop:])
+
+
+def test_leaving_an_epoch_ends_every_thread(dataset: Dataset, readers: list[str]) -> None:
+    before = threading.active_count()
+    batches = fed(dataset, readers).epoch(Cursor())
+    next(batches)
+    assert threading.active_count() == before + 2
+    batches.close()  # type: ignore[attr-defined]
+    assert threading.active_count() == before
+
+
+@pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP])
+def test_a_lost_reader_loses_and_repeats_no_row(dataset: Dataset, start: Start, blow: signal.Signals) -> None:
+    both = [start(), start()]
+    expected = list(local(dataset).epoch(Cursor()))
+    notes: list[str] = []
+    ours: list[tuple[Batch, Cursor]] = []
+    # A reader that stands still is found out by its answer's deadline, half of the seconds.
+    loader = fed(dataset, [each.address for each in both], seconds=4, note=notes.append)
+    for item in loader.epoch(Cursor()):
+        ours.append(item)
+        if len(ours) == 10:
+            both[0].process.send_signal(blow)
+    check_equal(ours, expected)
+    assert sorted(rows_of(ours)) == list(range(ROWS))
+    assert [note.partition(": ")[0] for note in notes] == [f"reader {both[0].address}"]
+    assert "lost" in notes[0]
+
+
+def test_a_reader_that_comes_back_is_used_again(dataset: Dataset, start: Start) -> None:
+    first = start()
+    notes: list[str] = []
+    ours: list[tuple[Batch, Cursor]] = []
+    for item in fed(dataset, [first.address], note=notes.append).epoch(Cursor()):
+        ours.append(item)
+        if len(ours) == 10:
+            first.end()
+            start(first.port)
+    check_equal(ours, list(local(dataset).epoch(Cursor())))
+    assert ["lost" in note for note in notes] == [True, False]
+    assert notes[1] == f"reader {first.address}: back"
+
+
+def test_without_any_reader_each_is_named(dataset: Dataset, start: Start) -> None:
+    both = [start(), start()]
+    batches = fed(dataset, [each.address for each in both], seconds=1).epoch(Cursor())
+    next(batches)
+    for each in both:
+        each.end()
+    with pytest.raises(ReadersLost, match="no reader has sent a batch for 1 s") as caught:
+        list(batches)
+    for each in both:
+        assert f"{each.address}: " in caught.value.problem
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("pull")]
+
+
+def test_a_reader_of_another_dataset_is_refused(dataset: Dataset, readers: list[str]) -> None:
+    stranger = IngestLoader(local(dataset), readers, "train", "another", SCHEMA)
+    with pytest.raises(DataError, match=r"serves dataset made-by-a-te.*trains on dataset another"):
+        list(stranger.epoch(Cursor()))
+
+
+def test_a_reader_of_another_version_is_refused(dataset: Dataset) -> None:
+    server = IngestServer(open_prepared(dataset.folder))
+    server._identity = replace(server._identity, numpy="1.0")  # noqa: SLF001
+    with pytest.raises(DataError, match=rf"numpy 1\.0.*numpy {np.__version__}"):
+        list(fed(dataset, [f"127.0.0.1:{server.port}"]).epoch(Cursor()))
+    server.end()
+
+
+def test_a_reader_that_changed_its_dataset_in_mid_epoch_is_refused(dataset: Dataset) -> None:
+    server = IngestServer(open_prepared(dataset.folder))
+    batches = fed(dataset, [f"127.0.0.1:{server.port}"]).epoch(Cursor())
+    next(batches)
+    server._identity = Identity.here("another")  # noqa: SLF001
+    with pytest.raises(DataError, match=r"asked for dataset made-by-a-te.*serves dataset another"):
+        list(batches)
+    server.end()
+
+
+def test_a_slow_trainer_holds_up_its_readers(dataset: Dataset) -> None:
+    server = IngestServer(open_prepared(dataset.folder))
+    taken = 0
+    for batch, _ in fed(dataset, [f"127.0.0.1:{server.port}"]).epoch(Cursor()):
+        served, _ = server.figures
+        assert served <= taken + 3 * 100, "more is made than one segment for the reader and two to spare"
+        taken += batch.size
+    assert taken == ROWS
+    server.end()
+
+
+def test_a_reader_whose_data_is_damaged_says_so(tmp_path: Path) -> None:
+    writer = DatasetWriter(tmp_path / "damaged", SCHEMA, block_rows=64)
+    writer.append("train", encoded_rows(200))
+    writer.finish("made-by-a-test", {})
+    damaged = Dataset(tmp_path / "damaged")
+    (damaged.folder / "train" / "00000.arrow").write_bytes(b"ARROW1")
+    server = IngestServer(open_prepared(damaged.folder))
+    with pytest.raises(ReadersLost, match=r"00000\.arrow: block \d cannot be read"):
+        list(fed(damaged, [f"127.0.0.1:{server.port}"], seconds=0.5).epoch(Cursor()))
+    server.end()
+
+
+def test_a_port_in_use_is_named(dataset: Dataset) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(
+            ConfigError, match=rf"127\.0\.0\.1:{port}: cannot be listened on \(Address already in use\)"
+        ):
+            IngestServer(open_prepared(dataset.folder), port=port)
+
+
+@pytest.mark.parametrize("address", ["", "host", "host:0", "host:70000", "http://host:80", "grpc://host:80/x", "a b:1"])
+def test_what_is_no_address_is_refused(dataset: Dataset, address: str) -> None:
+    with pytest.raises(ConfigError, match="is not the address of a reader"):
+        fed(dataset, [address])
+
+
+def test_a_ticket_says_the_same_on_both_sides() -> None:
+    ticket = Ticket(Identity.here("f"), "train", Order(3, 2**63 - 1, True, 8), [range(5, 9), range(9, 10)])
+    assert Ticket.from_bytes(ticket.to_bytes()) == ticket
