@@ -11,7 +11,20 @@ from typing import Annotated, Any
 import typer
 
 from ziggurat import __version__
-from ziggurat.cli import datasets, doctor, evaluate, generate, init, predict, prepare, report, scale, schema, train
+from ziggurat.cli import (
+    datasets,
+    doctor,
+    evaluate,
+    generate,
+    ingest,
+    init,
+    predict,
+    prepare,
+    report,
+    scale,
+    schema,
+    train,
+)
 from ziggurat.core.errors import ZigguratError
 
 app = typer.Typer(
@@ -23,6 +36,7 @@ app = typer.Typer(
 )
 app.command("init", short_help="Look at logs, write a config.")(init.command)
 app.command("prepare", short_help="Fit encoders, write the encoded dataset.")(prepare.command)
+app.command("ingest", short_help="Serve batches to trainers.")(ingest.command)
 app.command("train", short_help="Prepare if needed, train, resume.")(train.command)
 app.command("evaluate", short_help="Measure a run on a split of its data.")(evaluate.command)
 app.command("predict", short_help="Score raw logs with a run.")(predict.command)

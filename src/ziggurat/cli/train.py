@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from ziggurat.cli.options import Config, DataFolder, Overrides, PreparedTo
+from ziggurat.cli.options import Config, DataFolder, Overrides, PreparedTo, read_from
 
 
 def command(
@@ -16,6 +16,10 @@ def command(
     data: DataFolder = None,
     prepared: PreparedTo = None,
     run: Annotated[Path | None, typer.Option(help="Run folder; default: runs/NAME.")] = None,
+    readers: Annotated[
+        list[str] | None,
+        typer.Option(help="Readers (`ziggurat ingest`) that make the batches, grpc://HOST:PORT,…; may be repeated."),
+    ] = None,
     stop_after: Annotated[int | None, typer.Option(help="Save and stop once this many steps are done in all.")] = None,
 ) -> None:
     """Prepare if needed, then train; run it again to go on exactly where it stopped.
@@ -30,7 +34,7 @@ def command(
     from ziggurat.cli.progress import console_progress
     from ziggurat.training import api
 
-    experiment = api.load_experiment(config, overrides or [], data)
+    experiment = api.load_experiment(config, [*(overrides or []), *read_from(readers)], data)
     with console_progress() as progress:
         outcome = api.train(experiment, run, prepared=prepared, progress=progress, stop_after=stop_after)
     if outcome.results is None and outcome.signal is not None:

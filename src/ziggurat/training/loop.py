@@ -27,6 +27,7 @@ from ziggurat.optim.dense import build_optimizer
 from ziggurat.optim.schedule import Warmup, build_schedule
 from ziggurat.training.averaged import NORM_BATCHES, AveragedWeights
 from ziggurat.training.evaluate import evaluate_split
+from ziggurat.training.feeding import fed
 from ziggurat.training.journal import Journal
 from ziggurat.training.loss import Window, weighted_loss
 from ziggurat.training.progression import Progression, monitored
@@ -55,7 +56,7 @@ class Trainer:
         config = run.experiment.training
         self.config = config
         prefetch = (2 if device.type == "cuda" else 0) if config.prefetch is None else config.prefetch
-        self.loader = Loader(
+        local = Loader(
             dataset.split("train"),
             dataset.schema,
             config.batch_size,
@@ -63,6 +64,7 @@ class Trainer:
             seed=config.seed,
             prefetch=prefetch,
         )
+        self.loader = fed(local, dataset, config, progress)
         self.total_steps = min(config.epochs * self.loader.steps_per_epoch, config.max_steps or 2**62)
         self.optimizer = build_optimizer(run.experiment.optimizer, recommender.dense_parameters())
         decay = config.weight_average

@@ -37,7 +37,15 @@ LADDER_FILE = "scale.json"
 _MAY_GROW = frozenset({"training.epochs", "training.max_steps"})
 """Keys that may differ when a run goes on: training longer is no other experiment."""
 _MAY_DIFFER = frozenset(
-    {"data.folder", "training.log_every", "training.keep", "training.prefetch", "evaluation.batch_size"}
+    {
+        "data.folder",
+        "training.log_every",
+        "training.keep",
+        "training.prefetch",
+        "training.readers",
+        "training.reader_timeout",
+        "evaluation.batch_size",
+    }
 )
 """Keys that do not change what is computed."""
 
