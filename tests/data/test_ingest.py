@@ -189,7 +189,7 @@ def test_a_reader_of_another_dataset_is_refused(dataset: Dataset, readers: list[
 
 def test_a_reader_of_another_version_is_refused(dataset: Dataset) -> None:
     server = IngestServer(open_prepared(dataset.folder))
-    server._identity = replace(server._identity, numpy="1.0")  # noqa: SLF001
+    server._identity = replace(server._identity, numpy="1.0")
     with pytest.raises(DataError, match=rf"numpy 1\.0.*numpy {np.__version__}"):
         list(fed(dataset, [f"127.0.0.1:{server.port}"]).epoch(Cursor()))
     server.end()
@@ -199,7 +199,7 @@ def test_a_reader_that_changed_its_dataset_in_mid_epoch_is_refused(dataset: Data
     server = IngestServer(open_prepared(dataset.folder))
     batches = fed(dataset, [f"127.0.0.1:{server.port}"]).epoch(Cursor())
     next(batches)
-    server._identity = Identity.here("another")  # noqa: SLF001
+    server._identity = Identity.here("another")
     with pytest.raises(DataError, match=r"asked for dataset made-by-a-te.*serves dataset another"):
         list(batches)
     server.end()

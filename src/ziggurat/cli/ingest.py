@@ -20,7 +20,7 @@ def command(
     port: Annotated[int, typer.Option(help="Port of the first reader; 0 takes free ones.", min=0, max=65_535)] = 0,
     readers: Annotated[int, typer.Option(help="Reader processes.", min=1, max=1024)] = 1,
     address_file: Annotated[
-        Path | None, typer.Option(help="Write the addresses here, one a line, once all readers listen.")
+        Path | None, typer.Option(help="Keep the addresses here, one a line, while all readers listen.")
     ] = None,
 ) -> None:
     """Serve ready batches over Arrow Flight, until Ctrl-C; prints an address a line. Prepares if needed.

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 
 from ziggurat.core.errors import ConfigError
@@ -33,7 +34,7 @@ def ingest(
         prepared: folder of the encoded dataset; default as in :func:`ziggurat.prepare`.
         host, port: to listen on; several readers take consecutive ports, or free ones where ``port`` is 0.
         readers: processes.
-        address_file: gets an address a line once all of them listen.
+        address_file: holds an address a line from when all of them listen until the end.
         listening: is told the addresses at the same time.
         progress: where to show it.
 
@@ -47,13 +48,29 @@ def ingest(
             "choose a lower --port; 0 takes free ones",
         )
     progress = progress or Silent()
+    if address_file is not None:
+        address_file.unlink(missing_ok=True)  # of readers that were killed
     folder = prepare(experiment, prepared, progress).folder.resolve()
-    with ReaderProcesses(functools.partial(open_prepared, folder), host, port, readers) as processes:
-        if address_file is not None:
-            with atomic_file(address_file) as temporary:
-                temporary.write_text("".join(f"{address}\n" for address in processes.addresses), encoding="utf-8")
+    with (
+        ReaderProcesses(functools.partial(open_prepared, folder), host, port, readers) as processes,
+        _listed(processes.addresses, address_file),
+    ):
         listening(processes.addresses)
         processes.watch(progress)
+
+
+@contextlib.contextmanager
+def _listed(addresses: Sequence[str], path: Path | None) -> Generator[None]:
+    """Within the context, the file at ``path`` holds the addresses; outside there is none."""
+    if path is None:
+        yield
+        return
+    with atomic_file(path) as temporary:
+        temporary.write_text("".join(f"{address}\n" for address in addresses), encoding="utf-8")
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)
 
 
 _LAST_PORT = 65_535

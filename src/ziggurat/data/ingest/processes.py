@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import socket
@@ -138,7 +139,8 @@ def _serve(open_served: Callable[[], Served], host: str, port: int, pipe: Any) -
     """A reader process: tells its port or its failure, then its figures every second, until the other end is gone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent ends us
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    torch.set_num_threads(1)
+    logging.getLogger("torch.fx._symbolic_trace").setLevel(logging.ERROR)  # as in embeddings
+    torch.set_num_threads(1)  # threads gather for several trainers as it is
     try:
         server = IngestServer(open_served(), host, port)
     except ZigguratError as error:

@@ -1,0 +1,147 @@
+"""``ziggurat ingest`` and trainings that are fed by it, as processes: the same weights as from the local loader."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+
+from tests.training.conftest import config_values, write_log
+from ziggurat.core.config import parse_config
+from ziggurat.training import api
+from ziggurat.training.experiment import Experiment
+
+SECONDS = 120
+COMMAND = [sys.executable, "-m", "ziggurat"]
+
+
+@dataclass
+class Serving:
+    """``ziggurat ingest`` with two readers, as a process."""
+
+    folder: Path
+    process: subprocess.Popen[str]
+    addresses: list[str]
+
+    @property
+    def said(self) -> str:
+        return (self.folder / "errors").read_text()
+
+
+@pytest.fixture(scope="module")
+def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    folder = tmp_path_factory.mktemp("ingest")
+    write_log(folder / "log.csv")
+    (folder / "exp.yaml").write_text(json.dumps(config_values(folder)))  # JSON is YAML
+    command = [*COMMAND, "ingest", "exp.yaml", "--readers", "2", "--address-file", "addresses"]
+    with (folder / "errors").open("w") as errors:
+        process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=errors, text=True)
+    assert process.stdout is not None
+    addresses = [process.stdout.readline().strip() for _ in range(2)]
+    yield Serving(folder, process, addresses)
+    process.kill()
+    process.communicate()
+
+
+def experiment(serving: Serving, **training: Any) -> Experiment:
+    values = config_values(serving.folder)
+    values["training"] |= training
+    return parse_config(Experiment, values)
+
+
+def weights(run: Path) -> dict[str, Any]:
+    """Every tensor of a run's last checkpoint."""
+    last = max((run / "checkpoints").glob("step-*"))
+    files = sorted(last.glob("*.safetensors"))
+    assert files
+    return {f"{file.name}/{name}": tensor for file in files for name, tensor in load_file(file).items()}
+
+
+def check_equal(left: Path, right: Path) -> None:
+    ours, theirs = weights(left), weights(right)
+    assert ours.keys() == theirs.keys()
+    assert all(ours[name].equal(theirs[name]) for name in ours)
+
+
+def prepared(serving: Serving) -> Path:
+    (folder,) = (serving.folder / "prepared").iterdir()
+    return folder
+
+
+def test_the_addresses_are_printed_and_kept(serving: Serving) -> None:
+    assert len(set(serving.addresses)) == 2
+    assert all(address.startswith("grpc://127.0.0.1:") for address in serving.addresses)
+    assert (serving.folder / "addresses").read_text().split() == serving.addresses
+
+
+def test_a_run_that_is_fed_ends_in_the_same_weights(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(serving.folder)
+    fed = experiment(serving, readers=serving.addresses, epochs=2, weight_average=0.9)
+    local = experiment(serving, epochs=2, weight_average=0.9)
+    for name, one in (("fed", fed), ("local", local)):
+        outcome = api.train(one, serving.folder / name, prepared=prepared(serving))
+        assert outcome.results is not None
+    check_equal(serving.folder / "fed", serving.folder / "local")
+
+
+def test_a_killed_reader_comes_back_and_ctrl_c_saves(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of the way with one reader, which is killed meanwhile; Ctrl-C; the other half from this machine."""
+    monkeypatch.chdir(serving.folder)
+    command = [*COMMAND, "train", "exp.yaml", "--run", "stopped", "--set", "training.epochs=10000"]
+    command += ["--set", "training.evaluate_every=1000000", "--readers", serving.addresses[0]]
+    journal = serving.folder / "stopped" / "metrics.jsonl"
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as training:
+        wait_until(lambda: journal.is_file() and journal.read_text().count("\n") > 3)
+        children = subprocess.run(
+            ["pgrep", "-f", "-P", str(serving.process.pid), "spawn_main"], capture_output=True, text=True, check=True
+        )
+        for child in children.stdout.split():
+            os.kill(int(child), signal.SIGKILL)
+        wait_until(lambda: serving.said.count("was ended by SIGKILL; starting it again") == 2)
+        lines = journal.read_text().count("\n")
+        wait_until(lambda: journal.read_text().count("\n") > lines + 3)  # it goes on
+        training.send_signal(signal.SIGINT)
+        _, errors = training.communicate(timeout=SECONDS)
+    assert training.returncode == 128 + signal.SIGINT
+    assert f"reader {serving.addresses[0]}: lost" in errors
+    assert f"reader {serving.addresses[0]}: back" in errors
+    (step,) = (int(path.name.removeprefix("step-")) for path in (serving.folder / "stopped/checkpoints").glob("step-*"))
+    for name in ("stopped", "whole"):
+        whole = experiment(serving, epochs=10_000, evaluate_every=1_000_000)
+        api.train(whole, serving.folder / name, prepared=prepared(serving), stop_after=step + 20)
+    check_equal(serving.folder / "stopped", serving.folder / "whole")
+
+
+def test_a_port_in_use_is_named(serving: Serving) -> None:
+    port = serving.addresses[1].rpartition(":")[2]
+    command = [*COMMAND, "ingest", "exp.yaml", "--port", port]
+    ended = subprocess.run(command, cwd=serving.folder, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert ended.returncode == 1
+    assert f"error: 127.0.0.1:{port}: cannot be listened on (Address already in use)" in ended.stderr
+    assert "mend:  choose another --port; 0 takes a free one" in ended.stderr
+
+
+def test_ctrl_c_ends_the_readers(serving: Serving) -> None:
+    children = ["pgrep", "-P", str(serving.process.pid)]
+    assert subprocess.run(children, capture_output=True, check=False).returncode == 0
+    serving.process.send_signal(signal.SIGINT)
+    assert serving.process.wait(SECONDS) == 128 + signal.SIGINT
+    assert not (serving.folder / "addresses").exists()
+    assert "Traceback" not in serving.said
+
+
+def wait_until(happened: Any) -> None:
+    until = time.monotonic() + SECONDS
+    while not happened():
+        assert time.monotonic() < until, "nothing happens"
+        time.sleep(0.1)
