@@ -109,8 +109,12 @@ class Loader:
         """What decides the order of an epoch's stream."""
         return Order(epoch, self._seed, self._shuffle, self._pool_blocks)
 
+    def stream(self, epoch: int) -> Stream:
+        """The rows of an epoch; nothing is read before they are asked for."""
+        return Stream(self._blocks, self._schema, self.order(epoch))
+
     def _generate(self, start: Cursor) -> Iterator[tuple[Batch, Cursor]]:
-        stream = Stream(self._blocks, self._schema, self.order(start.epoch))
+        stream = self.stream(start.epoch)
         for mine, behind in self.steps(start):
             yield stream.batch(mine.start, mine.stop), behind
 

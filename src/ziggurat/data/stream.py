@@ -93,7 +93,7 @@ class Stream:
         """Rows ``start`` to ``stop`` of the stream; they may run over from one pool into the next."""
         pieces: list[Batch] = []
         while start < stop:
-            number = int(np.searchsorted(self.starts, start, side="right")) - 1
+            number = self.pool_at(start)
             first, end = int(self.starts[number]), min(stop, int(self.starts[number + 1]))
             pool = self.pool(number)
             within = slice(start - first, end - first)
@@ -102,6 +102,10 @@ class Stream:
             del pool  # let go of it before the next is read
             start = end
         return pieces[0] if len(pieces) == 1 else concatenate(pieces, self._schema)
+
+    def pool_at(self, position: int) -> int:
+        """The number of the pool that holds this row of the stream."""
+        return int(np.searchsorted(self.starts, position, side="right")) - 1
 
     def pool(self, number: int) -> Pool:
         """One pool, read unless it is kept."""

@@ -11,7 +11,7 @@ from ziggurat.core.batch import Batch
 from ziggurat.core.errors import DataError
 from ziggurat.core.schema import Schema
 from ziggurat.data.ingest.address import checked_address
-from ziggurat.data.ingest.protocol import DESCRIBE, REFUSED, Identity, Ticket
+from ziggurat.data.ingest.protocol import DESCRIBE, REFUSED, WARM, Description, Identity, Ticket
 from ziggurat.data.ingest.wire import from_wire
 from ziggurat.data.stream import Order
 
@@ -28,6 +28,9 @@ _OPTIONS = [
 class Connection:
     """Asks one reader for batches; used by one thread, save :meth:`cancel`.
 
+    Attributes:
+        costly: the reader makes its blocks from raw logs; known once connected.
+
     Args:
         address: ``grpc://host:port``, or ``host:port``.
         identity: of this side.
@@ -37,9 +40,31 @@ class Connection:
 
     def __init__(self, address: str, identity: Identity, schema: Schema, seconds: float) -> None:
         self.address = checked_address(address)
+        self.costly = False
         self._identity, self._schema, self._seconds = identity, schema, seconds
         self._client: flight.FlightClient | None = None
         self._answer: flight.FlightStreamReader | None = None
+
+    def connect(self) -> None:
+        """Ask the reader who it is, unless that was done.
+
+        Raises:
+            DataError, LOST: as :meth:`batches`.
+        """
+        if self._client is not None:
+            return
+        client = flight.FlightClient(self.address, generic_options=_OPTIONS)
+        answer = next(iter(client.do_action(flight.Action(DESCRIBE, b""), self._options())))
+        there = Description.from_bytes(answer.body.to_pybytes())
+        if there.identity != self._identity:
+            raise self._refusal(f"serves {there.identity}, this process trains on {self._identity}")
+        self._client, self.costly = client, there.costly
+
+    def warm(self, split: str, order: Order, position: int) -> None:
+        """Have the reader make ready the pool at this position of a stream; it does so while it answers others."""
+        if self._client is not None:
+            ticket = Ticket(self._identity, split, order, [range(position, position + 1)])
+            list(self._client.do_action(flight.Action(WARM, ticket.to_bytes()), self._options()))
 
     def batches(self, split: str, order: Order, ranges: Sequence[range]) -> Iterator[Batch]:
         """The batches of these ranges.
@@ -48,11 +73,11 @@ class Connection:
             DataError: the reader serves another dataset, or is of another version.
             LOST: the reader cannot be reached, or ended before it had sent everything.
         """
-        options = flight.FlightCallOptions(timeout=self._seconds)
         try:
-            client = self._connected(options)
+            self.connect()
+            assert self._client is not None
             ticket = Ticket(self._identity, split, order, ranges)
-            answer = client.do_get(flight.Ticket(ticket.to_bytes()), options)
+            answer = self._client.do_get(flight.Ticket(ticket.to_bytes()), self._options())
             self._answer = answer
             for wanted in ranges:
                 batch = from_wire(answer.read_chunk().data, self._schema)
@@ -79,15 +104,8 @@ class Connection:
             self._client.close()
             self._client = None
 
-    def _connected(self, options: flight.FlightCallOptions) -> flight.FlightClient:
-        if self._client is None:
-            client = flight.FlightClient(self.address, generic_options=_OPTIONS)
-            self._client = client
-            answer = next(iter(client.do_action(flight.Action(DESCRIBE, b""), options)))
-            there = Identity.from_bytes(answer.body.to_pybytes())
-            if there != self._identity:
-                raise self._refusal(f"serves {there}, this process trains on {self._identity}")
-        return self._client
+    def _options(self) -> flight.FlightCallOptions:
+        return flight.FlightCallOptions(timeout=self._seconds)
 
     def _refusal(self, difference: str) -> DataError:
         return DataError(

@@ -7,8 +7,11 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
+import numpy as np
+
 from ziggurat.core.batch import Batch
 from ziggurat.core.schema import Schema
+from ziggurat.data.columns import Rows, concatenate
 from ziggurat.data.ingest.connection import Connection
 from ziggurat.data.ingest.protocol import Identity
 from ziggurat.data.ingest.pull import Pull, Segment
@@ -74,30 +77,46 @@ class IngestLoader:
             DataError: a reader serves another dataset, or is of another version.
         """
         connections = [self._connection(address) for address in self._readers]
+        pools = self._local.stream(start.epoch).starts
         pull = Pull(
             connections,
             self._split,
             self._local.order(start.epoch),
-            self._segments(start),
+            self._segments(start, pools),
+            pools[:-1].tolist(),
             len(connections) + _SPARE_SEGMENTS,
             self._seconds,
             self._note,
         )
         try:
             with contextlib.closing(pull.batches()) as batches:
-                for batch, (_, behind) in zip(batches, self._local.steps(start), strict=True):
-                    yield batch, behind
+                for mine, behind in self._local.steps(start):
+                    pieces = list(itertools.islice(batches, len(_pieces(mine, pools))))
+                    yield pieces[0] if len(pieces) == 1 else concatenate(pieces, self._schema), behind
         finally:
             self.waited_seconds += pull.waited_seconds
 
-    def _segments(self, start: Cursor) -> Iterator[Segment]:
-        steps = (mine for mine, _ in self._local.steps(start))
-        for number in itertools.count():
-            first = next(steps, None)
-            if first is None:
-                return
-            more = max(1, self._segment_rows // len(first)) - 1
-            yield Segment(number, deque([first, *itertools.islice(steps, more)]))
+    def _segments(self, start: Cursor, pools: Rows) -> Iterator[Segment]:
+        """The rest of an epoch, cut into ranges that each lie in one pool, and these gathered into segments."""
+        owed: deque[range] = deque()
+        number, rows, pool = 0, 0, -1
+        for mine, _ in self._local.steps(start):
+            for piece in _pieces(mine, pools):
+                its_pool = int(np.searchsorted(pools, piece.start, side="right")) - 1
+                if owed and (its_pool != pool or rows + len(piece) > self._segment_rows):
+                    yield Segment(number, pool, owed)
+                    owed, number, rows = deque(), number + 1, 0
+                owed.append(piece)
+                rows, pool = rows + len(piece), its_pool
+        if owed:
+            yield Segment(number, pool, owed)
 
     def _connection(self, address: str) -> Connection:
         return Connection(address, self._identity, self._schema, self._seconds / 2)
+
+
+def _pieces(rows: range, pools: Rows) -> list[range]:
+    """``rows`` cut where a pool begins: a reader that makes one pool need not make the next for a few rows of it."""
+    inside = pools[np.searchsorted(pools, rows.start, side="right") : np.searchsorted(pools, rows.stop)].tolist()
+    bounds = [rows.start, *inside, rows.stop]
+    return [range(first, stop) for first, stop in itertools.pairwise(bounds)]

@@ -19,7 +19,9 @@ from ziggurat.data.stream import Order
 
 PROTOCOL = 1
 DESCRIBE = "describe"
-"""The action that answers with the reader's :class:`Identity`."""
+"""The action that answers with the reader's :class:`Description`."""
+WARM = "warm"
+"""The action whose body is a ticket, and which has the reader make ready the pool where its first range begins."""
 REFUSED = b"refused"
 """The detail of an error that another attempt would meet again: the two sides are not of one dataset and version."""
 
@@ -45,16 +47,30 @@ class Identity:
         ziggurat = importlib.import_module("ziggurat")  # rooms do not import the house, which imports them all
         return cls(fingerprint, ziggurat.__version__, np.__version__, PROTOCOL)
 
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Self:
-        return cls(**json.loads(data))
-
-    def to_bytes(self) -> bytes:
-        return json.dumps(asdict(self)).encode()
-
     def __str__(self) -> str:
         versions = f"ziggurat {self.ziggurat}, numpy {self.numpy}, protocol {self.protocol}"
         return f"dataset {self.fingerprint[:12]} ({versions})"
+
+
+@dataclass(frozen=True, slots=True)
+class Description:
+    """What a reader says of itself.
+
+    Attributes:
+        identity: of the reader.
+        costly: its blocks are made from raw logs, so that no two readers should have to make the same ones.
+    """
+
+    identity: Identity
+    costly: bool
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        values = json.loads(data)
+        return cls(Identity(**values["identity"]), values["costly"])
+
+    def to_bytes(self) -> bytes:
+        return json.dumps(asdict(self)).encode()
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,6 +4,10 @@ The epoch is cut into *segments* of a few steps. The reader that is free takes t
 quick one takes more of them than a slow one, and at most ``ahead`` segments are asked for and not yet consumed: that is
 the back-pressure, and the bound of memory. What a lost reader still owed of its segment goes back to the others; what
 had arrived is kept. Every row is therefore handed on once, whoever sent it, and in the order of the stream.
+
+Readers to whom a pool is costly, because they make it from raw logs, do not take what comes: of R readers, number r
+serves the pools r, r + R, r + 2 R and so on, and makes the next of them ready while the others serve theirs. The pools
+of a lost one are anybody's.
 """
 
 from __future__ import annotations
@@ -32,11 +36,13 @@ class Segment:
 
     Attributes:
         number: of the segment in its epoch.
+        pool: that holds its rows.
         owed: ranges that have not arrived.
         arrived: batches that have, and are not consumed.
     """
 
     number: int
+    pool: int
     owed: deque[range]
     arrived: deque[Batch] = field(default_factory=deque[Batch])
 
@@ -57,6 +63,7 @@ class Pull:
         connections: the readers; closed at the end.
         split, order: which stream.
         segments: of the rest of the epoch.
+        pools: where each pool of the stream begins.
         ahead: segments asked for and not consumed.
         seconds: how long no reader may send anything while the consumer waits.
         note: told in the consumer's thread when a reader is lost or comes back.
@@ -68,12 +75,13 @@ class Pull:
         split: str,
         order: Order,
         segments: Iterator[Segment],
+        pools: Sequence[int],
         ahead: int,
         seconds: float,
         note: Callable[[str], None],
     ) -> None:
         self._connections, self._split, self._order = connections, split, order
-        self._segments, self._ahead, self._seconds, self._note = segments, ahead, seconds, note
+        self._segments, self._pools, self._ahead, self._seconds, self._note = segments, pools, ahead, seconds, note
         self._changed = threading.Condition()
         self._window: deque[Segment] = deque()
         self._waiting: list[Segment] = []
@@ -93,9 +101,11 @@ class Pull:
             DataError: a reader is of another dataset or version.
         """
         threads = [
-            threading.Thread(target=self._work, args=(each,), name=f"pull {each.address}", daemon=True)
-            for each in self._connections
+            threading.Thread(target=self._work, args=(number, each), name=f"pull {each.address}", daemon=True)
+            for number, each in enumerate(self._connections)
         ]
+        with self._changed:
+            self._refill()
         for thread in threads:
             thread.start()
         try:
@@ -151,21 +161,27 @@ class Pull:
         finally:
             self.waited_seconds += time.monotonic() - began
 
-    def _work(self, reader: Connection) -> None:
+    def _work(self, number: int, reader: Connection) -> None:
         """A reader's thread: take a segment, ask for what it owes, hand it on."""
-        pause = _FIRST_PAUSE
+        pause, ready = _FIRST_PAUSE, -1
         try:
-            while (segment := self._take(reader)) is not None:
+            while not self._closed:
+                segment = None
                 try:
+                    reader.connect()
+                    ready = self._warm(number, reader, ready)
+                    segment = self._take(number, reader)
+                    if segment is None:
+                        return
                     for batch in reader.batches(self._split, self._order, list(segment.owed)):
                         if not self._arrive(reader, segment, batch):
                             return
                     pause = _FIRST_PAUSE
                 except LOST as error:
                     reader.close()
-                    self._give_back(reader, segment, error)
+                    self._lose(reader, segment, error)
                     self._rest(pause)
-                    pause = min(2 * pause, _LONGEST_PAUSE)
+                    pause, ready = min(2 * pause, _LONGEST_PAUSE), -1
         except BaseException as error:  # noqa: BLE001 - handed to the consumer, which raises it
             with self._changed:
                 self._error = error
@@ -173,15 +189,41 @@ class Pull:
         finally:
             reader.close()
 
-    def _take(self, reader: Connection) -> Segment | None:
+    def _warm(self, number: int, reader: Connection, ready: int) -> int:
+        """Have a costly reader make its next pool: the one that is wanted first, later the one behind it.
+
+        Args:
+            ready: the last pool that it was told to make; -1 for none.
+
+        Returns:
+            The same, now.
+        """
+        if not reader.costly:
+            return ready
+        with self._changed:
+            wanted = self._window[0].pool if self._window else len(self._pools)
+        own = wanted + (number - wanted) % len(self._connections)
+        pool = own if ready < own else own + len(self._connections)
+        if pool > ready and pool < len(self._pools):
+            reader.warm(self._split, self._order, self._pools[pool])
+            return pool
+        return ready
+
+    def _take(self, number: int, reader: Connection) -> Segment | None:
+        """The first segment that nobody has and that this reader may serve; None at the end."""
         with self._changed:
             self._health[reader.address].asked = None
-            while not self._waiting and not self._closed:
+            while not self._closed:
+                for place, segment in enumerate(self._waiting):
+                    if not reader.costly or self._is_for(number, segment):
+                        self._health[reader.address].asked = time.monotonic()
+                        return self._waiting.pop(place)
                 self._changed.wait()
-            if self._closed:
-                return None
-            self._health[reader.address].asked = time.monotonic()
-            return self._waiting.pop(0)
+            return None
+
+    def _is_for(self, number: int, segment: Segment) -> bool:
+        owner = segment.pool % len(self._connections)
+        return owner == number or self._health[self._connections[owner].address].lost
 
     def _arrive(self, reader: Connection, segment: Segment, batch: Batch) -> bool:
         """Put a batch where the consumer finds it; False when nobody wants it any more."""
@@ -196,17 +238,18 @@ class Pull:
             self._changed.notify_all()
             return not self._closed
 
-    def _give_back(self, reader: Connection, segment: Segment, error: BaseException) -> None:
+    def _lose(self, reader: Connection, segment: Segment | None, error: BaseException) -> None:
+        """Note that a reader is lost, and give back what it still owed."""
         with self._changed:
             health = self._health[reader.address]
             health.failure, health.asked = _first_line(error), None
             if not health.lost and not self._closed:
                 health.lost = True
                 self._news.append(f"reader {reader.address}: lost ({health.failure}); its rows are asked of the others")
-            if segment.owed:
+            if segment is not None and segment.owed:
                 self._waiting.append(segment)
                 self._waiting.sort(key=lambda each: each.number)
-                self._changed.notify_all()
+            self._changed.notify_all()
 
     def _rest(self, seconds: float) -> None:
         until = time.monotonic() + seconds

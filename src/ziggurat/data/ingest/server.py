@@ -10,6 +10,7 @@ import contextlib
 import socket
 import threading
 from collections.abc import Generator, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +19,8 @@ import pyarrow.flight as flight
 
 from ziggurat.core.errors import ConfigError, ZigguratError
 from ziggurat.core.schema import Schema
-from ziggurat.data.ingest.protocol import DESCRIBE, REFUSED, Identity, Ticket
+from ziggurat.data.ingest import protocol
+from ziggurat.data.ingest.protocol import REFUSED, Description, Identity, Ticket
 from ziggurat.data.ingest.wire import to_wire, wire_schema
 from ziggurat.data.stream import BlockSource, PoolCache, Stream
 
@@ -36,11 +38,13 @@ class Served:
         fingerprint: of the dataset.
         schema: of its encoded rows.
         splits: name -> its blocks.
+        costly: blocks are made when asked for, at much more than the cost of reading them.
     """
 
     fingerprint: str
     schema: Schema
     splits: Mapping[str, BlockSource]
+    costly: bool = False
 
 
 class IngestServer(flight.FlightServerBase):  # pyright: ignore[reportUntypedBaseClass]
@@ -61,6 +65,7 @@ class IngestServer(flight.FlightServerBase):  # pyright: ignore[reportUntypedBas
         self._identity = Identity.here(served.fingerprint)
         self._schema = wire_schema(served.schema)
         self._pools = PoolCache(keep_pools)
+        self._warming = ThreadPoolExecutor(1, thread_name_prefix="warm")
         self._lock = threading.Lock()
         self._ending = threading.Event()
         self._rows, self._busy = 0, 0
@@ -79,23 +84,33 @@ class IngestServer(flight.FlightServerBase):  # pyright: ignore[reportUntypedBas
             return self._rows, self._busy
 
     def do_action(self, context: Any, action: Any) -> Iterator[bytes]:
-        if action.type != DESCRIBE:
-            raise flight.FlightServerError(f"unknown action {action.type!r}; there is: {DESCRIBE}")
-        return iter([self._identity.to_bytes()])
+        match action.type:
+            case protocol.DESCRIBE:
+                return iter([Description(self._identity, self._served.costly).to_bytes()])
+            case protocol.WARM:
+                asked = Ticket.from_bytes(action.body.to_pybytes())
+                stream = self._stream(asked)
+                self._warming.submit(stream.pool, stream.pool_at(asked.ranges[0].start))
+                return iter([])
+            case _:
+                raise flight.FlightServerError(f"unknown action {action.type!r}")
 
     def do_get(self, context: Any, ticket: Any) -> Any:
         asked = Ticket.from_bytes(ticket.ticket)
-        if asked.identity != self._identity:
-            raise flight.FlightServerError(f"asked for {asked.identity}, this serves {self._identity}", REFUSED)
-        stream = Stream(self._served.splits[asked.split], self._served.schema, asked.order, self._pools, asked.split)
-        return flight.GeneratorStream(self._schema, self._batches(stream, asked))
+        return flight.GeneratorStream(self._schema, self._batches(self._stream(asked), asked))
 
     def end(self) -> None:
         """Stop serving; what is being served ends with its next batch, and after two seconds in any case."""
         self._ending.set()
+        self._warming.shutdown(wait=False, cancel_futures=True)
         thread = threading.Thread(target=self.shutdown, daemon=True)
         thread.start()
         thread.join(_END_SECONDS)
+
+    def _stream(self, asked: Ticket) -> Stream:
+        if asked.identity != self._identity:
+            raise flight.FlightServerError(f"asked for {asked.identity}, this serves {self._identity}", REFUSED)
+        return Stream(self._served.splits[asked.split], self._served.schema, asked.order, self._pools, asked.split)
 
     def _batches(self, stream: Stream, asked: Ticket) -> Iterator[pa.RecordBatch]:
         with self._counted():
