@@ -5,12 +5,14 @@ from __future__ import annotations
 import signal
 import socket
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 
@@ -18,13 +20,13 @@ from tests.data.conftest import SCHEMA, encoded_rows
 from tests.data.ingest_reader import ReaderProcess
 from ziggurat.core.batch import Batch
 from ziggurat.core.errors import ConfigError, DataError, ReadersLost
-from ziggurat.data.dataset import Dataset, DatasetWriter
+from ziggurat.data.dataset import Dataset, DatasetWriter, SplitBlocks
 from ziggurat.data.ingest.loader import IngestLoader
 from ziggurat.data.ingest.prepared import open_prepared
 from ziggurat.data.ingest.protocol import Identity, Ticket
-from ziggurat.data.ingest.server import IngestServer
+from ziggurat.data.ingest.server import IngestServer, Served
 from ziggurat.data.loader import Cursor, Loader
-from ziggurat.data.stream import Order
+from ziggurat.data.stream import Order, PoolCache, Stream
 
 ROWS = 3000
 Start = Callable[..., ReaderProcess]
@@ -54,8 +56,8 @@ def start(dataset: Dataset) -> Iterator[Start]:
     """Starts readers that a test may end itself."""
     started: list[ReaderProcess] = []
 
-    def begin(port: int = 0) -> ReaderProcess:
-        started.append(ReaderProcess(dataset.folder, port))
+    def begin(port: int = 0, costly: bool = False) -> ReaderProcess:
+        started.append(ReaderProcess(dataset.folder, port, costly))
         return started[-1]
 
     yield begin
@@ -136,9 +138,11 @@ def test_leaving_an_epoch_ends_every_thread(dataset: Dataset, readers: list[str]
     assert threading.active_count() == before
 
 
-@pytest.mark.parametrize("blow", [signal.SIGKILL, signal.SIGSTOP])
-def test_a_lost_reader_loses_and_repeats_no_row(dataset: Dataset, start: Start, blow: signal.Signals) -> None:
-    both = [start(), start()]
+@pytest.mark.parametrize(("blow", "costly"), [(signal.SIGKILL, False), (signal.SIGKILL, True), (signal.SIGSTOP, False)])
+def test_a_lost_reader_loses_and_repeats_no_row(
+    dataset: Dataset, start: Start, blow: signal.Signals, costly: bool
+) -> None:
+    both = [start(costly=costly), start(costly=costly)]
     expected = list(local(dataset).epoch(Cursor()))
     notes: list[str] = []
     ours: list[tuple[Batch, Cursor]] = []
@@ -214,6 +218,49 @@ def test_a_slow_trainer_holds_up_its_readers(dataset: Dataset) -> None:
         taken += batch.size
     assert taken == ROWS
     server.end()
+
+
+class Counted:
+    """Blocks that know how often each was read."""
+
+    def __init__(self, blocks: SplitBlocks) -> None:
+        self.sizes, self.rows = blocks.sizes, blocks.rows
+        self.reads: Counter[int] = Counter()
+        self._blocks = blocks
+
+    def read(self, block: int) -> pa.RecordBatch:
+        self.reads[block] += 1
+        return self._blocks.read(block)
+
+
+def test_readers_to_whom_pools_are_costly_make_each_once(dataset: Dataset) -> None:
+    counted = [Counted(dataset.split("train")) for _ in range(3)]
+    servers = [IngestServer(Served(dataset.fingerprint, SCHEMA, {"train": each}, costly=True)) for each in counted]
+    source = local(dataset)
+    loader = fed(dataset, [f"127.0.0.1:{server.port}" for server in servers], source)
+    check_equal(list(loader.epoch(Cursor())), list(source.epoch(Cursor())))
+    blocks = source.order(0).blocks(len(counted[0].sizes)).tolist()
+    pools = [blocks[first : first + 3] for first in range(0, len(blocks), 3)]
+    for number, each in enumerate(counted):
+        assert each.reads == Counter(block for pool in pools[number::3] for block in pool)
+    for server in servers:
+        server.end()
+
+
+def test_threads_that_want_one_pool_read_it_once(dataset: Dataset) -> None:
+    blocks = Counted(dataset.split("train"))
+    stream = Stream(blocks, SCHEMA, Order(0, 0, False, 2), PoolCache(2))
+    threads = [threading.Thread(target=stream.pool, args=(number,)) for number in (0, 1) * 8]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert blocks.reads == Counter(range(4))
+    stream.pool(2)  # the cache holds two
+    stream.pool(1)
+    assert blocks.reads[2] == 1
+    stream.pool(0)
+    assert blocks.reads[0] == 2
 
 
 def test_a_reader_whose_data_is_damaged_says_so(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -78,20 +79,52 @@ def prepared(serving: Serving) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def local(serving: Serving) -> Path:
+    """A run that no reader feeds."""
+    folder = serving.folder / "local"
+    with contextlib.chdir(serving.folder):
+        api.train(experiment(serving, epochs=2, weight_average=0.9), folder, prepared=prepared(serving))
+    return folder
+
+
+def readers_of(process: subprocess.Popen[str]) -> list[int]:
+    command = ["pgrep", "-P", str(process.pid), "-f", "spawn_main"]
+    return [int(child) for child in subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()]
+
+
 def test_the_addresses_are_printed_and_kept(serving: Serving) -> None:
     assert len(set(serving.addresses)) == 2
     assert all(address.startswith("grpc://127.0.0.1:") for address in serving.addresses)
     assert (serving.folder / "addresses").read_text().split() == serving.addresses
 
 
-def test_a_run_that_is_fed_ends_in_the_same_weights(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_that_is_fed_ends_in_the_same_weights(
+    serving: Serving, local: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(serving.folder)
     fed = experiment(serving, readers=serving.addresses, epochs=2, weight_average=0.9)
-    local = experiment(serving, epochs=2, weight_average=0.9)
-    for name, one in (("fed", fed), ("local", local)):
-        outcome = api.train(one, serving.folder / name, prepared=prepared(serving))
-        assert outcome.results is not None
-    check_equal(serving.folder / "fed", serving.folder / "local")
+    outcome = api.train(fed, serving.folder / "fed", prepared=prepared(serving))
+    assert outcome.results is not None
+    check_equal(serving.folder / "fed", local)
+
+
+def test_raw_readers_with_a_runs_encoders_feed_the_same(
+    serving: Serving, local: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(serving.folder)
+    elsewhere = serving.folder / "elsewhere"
+    elsewhere.mkdir()
+    command = [*COMMAND, "ingest", "../exp.yaml", "--raw", "--prepared", str(local), "--readers", "2"]
+    with subprocess.Popen(command, cwd=elsewhere, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        addresses = [process.stdout.readline().strip() for _ in range(2)]
+        raw = experiment(serving, readers=addresses, epochs=2, weight_average=0.9)
+        api.train(raw, serving.folder / "raw", prepared=prepared(serving))
+        process.send_signal(signal.SIGTERM)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert not list(elsewhere.rglob("*.arrow")), "no encoded rows on disk"
+    check_equal(serving.folder / "raw", local)
 
 
 def test_a_killed_reader_comes_back_and_ctrl_c_saves(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -102,11 +135,8 @@ def test_a_killed_reader_comes_back_and_ctrl_c_saves(serving: Serving, monkeypat
     journal = serving.folder / "stopped" / "metrics.jsonl"
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as training:
         wait_until(lambda: journal.is_file() and journal.read_text().count("\n") > 3)
-        children = subprocess.run(
-            ["pgrep", "-f", "-P", str(serving.process.pid), "spawn_main"], capture_output=True, text=True, check=True
-        )
-        for child in children.stdout.split():
-            os.kill(int(child), signal.SIGKILL)
+        for child in readers_of(serving.process):
+            os.kill(child, signal.SIGKILL)
         wait_until(lambda: serving.said.count("was ended by SIGKILL; starting it again") == 2)
         lines = journal.read_text().count("\n")
         wait_until(lambda: journal.read_text().count("\n") > lines + 3)  # it goes on
@@ -132,12 +162,21 @@ def test_a_port_in_use_is_named(serving: Serving) -> None:
 
 
 def test_ctrl_c_ends_the_readers(serving: Serving) -> None:
-    children = ["pgrep", "-P", str(serving.process.pid)]
-    assert subprocess.run(children, capture_output=True, check=False).returncode == 0
+    children = readers_of(serving.process)
+    assert len(children) == 2
     serving.process.send_signal(signal.SIGINT)
     assert serving.process.wait(SECONDS) == 128 + signal.SIGINT
     assert not (serving.folder / "addresses").exists()
     assert "Traceback" not in serving.said
+    assert not any(lives(child) for child in children)
+
+
+def lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 def wait_until(happened: Any) -> None:

@@ -79,12 +79,18 @@ def prepare(experiment: Experiment, folder: str | Path | None = None, progress: 
     Raises:
         DataError, ConfigError, FeatureError: bad input, named by file, line, column and value.
     """
-    if folder is None:
-        digest = dataset_fingerprint(experiment.data, experiment.features)[:8]
-        chosen = Path("prepared") / f"{experiment.name}-{digest}"
-    else:
-        chosen = Path(folder)
+    chosen = prepared_folder(experiment) if folder is None else Path(folder)
     return Dataset(prepare_dataset(experiment.data, experiment.features, chosen, progress or Silent()))
+
+
+def prepared_folder(experiment: Experiment) -> Path:
+    """Where the encoded dataset of an experiment lies by default; looks at the raw files' heads only.
+
+    Raises:
+        ConfigError, DataError: as :func:`prepare`, as far as configs and file heads can tell.
+    """
+    digest = dataset_fingerprint(experiment.data, experiment.features)[:8]
+    return Path("prepared") / f"{experiment.name}-{digest}"
 
 
 def train(
