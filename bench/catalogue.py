@@ -11,6 +11,7 @@ from bench.quality.catalogue import (
     WUKONG_ABLATION,
 )
 from bench.system.cli_start import CLI_START
+from bench.system.ingestion import INGESTION
 from bench.system.prepare import PREPARE
 from bench.system.scaling_law import SCALING_LAW
 from bench.system.throughput import THROUGHPUT
@@ -20,6 +21,7 @@ _ALL = (
     DENSE_SPEED,
     SCALING_LAW,
     LOADER,
+    INGESTION,
     PREPARE,
     CLI_START,
     QUALITY_FRAPPE,

@@ -70,6 +70,11 @@ class ReaderProcesses:
         host = f"[{host}]" if ":" in host else host
         return [f"grpc://{host}:{each.port}" for each in self._readers]
 
+    @property
+    def processes(self) -> list[int]:
+        """The readers' process ids, in the order of their addresses."""
+        return [each.process.pid or 0 for each in self._readers]
+
     def __enter__(self) -> Self:
         try:
             for port in self._ports:
