@@ -20,7 +20,9 @@ from tests.data.conftest import SCHEMA, encoded_rows
 from tests.data.ingest_reader import ReaderProcess
 from ziggurat.core.batch import Batch
 from ziggurat.core.errors import ConfigError, DataError, ReadersLost
+from ziggurat.core.progress import Silent
 from ziggurat.data.dataset import Dataset, DatasetWriter, SplitBlocks
+from ziggurat.data.ingest.fetch import fetch_dataset
 from ziggurat.data.ingest.loader import IngestLoader
 from ziggurat.data.ingest.prepared import open_prepared
 from ziggurat.data.ingest.protocol import Identity, Ticket
@@ -273,6 +275,35 @@ def test_a_reader_whose_data_is_damaged_says_so(tmp_path: Path) -> None:
     with pytest.raises(ReadersLost, match=r"00000\.arrow: block \d cannot be read"):
         list(fed(damaged, [f"127.0.0.1:{server.port}"], seconds=0.5).epoch(Cursor()))
     server.end()
+
+
+def test_a_dataset_is_fetched_without_its_training_rows(tmp_path: Path, dataset: Dataset, readers: list[str]) -> None:
+    encoders = dataset.folder / "encoders"
+    encoders.mkdir(exist_ok=True)
+    (encoders / "transform.json").write_text("{}")
+    (encoders / "large.bin").write_bytes(bytes(range(256)) * 2**17)  # 32 MiB, more than one part
+    (encoders / "empty").touch()
+    server = IngestServer(open_prepared(dataset.folder))
+    nobody = ReaderProcess(dataset.folder)
+    gone = nobody.address
+    nobody.end()
+    copy = fetch_dataset([gone, f"grpc://127.0.0.1:{server.port}"], tmp_path / "copy", 5, Silent())
+    server.end()
+    assert copy.manifest == dataset.manifest
+    for path in encoders.iterdir():
+        assert (tmp_path / "copy" / "encoders" / path.name).read_bytes() == path.read_bytes()
+    for block in range(2):
+        assert copy.split("test").read(block).equals(dataset.split("test").read(block))
+    with pytest.raises(DataError, match=r"train: the rows of this split are not here"):
+        copy.split("train").read(0)
+    source = Loader(copy.split("train"), SCHEMA, 50, shuffle=True, seed=7, pool_blocks=3)
+    check_equal(list(fed(copy, readers, source).epoch(Cursor())), list(local(dataset).epoch(Cursor())))
+
+
+def test_a_dataset_that_nobody_gives_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
+    with pytest.raises(ReadersLost, match=r"no reader has given its dataset for 0\.1 s\n  grpc://127\.0\.0\.1:1: "):
+        fetch_dataset(["grpc://127.0.0.1:1"], tmp_path / "copy", 0.1, Silent())
+    assert not list(tmp_path.iterdir())
 
 
 def test_a_port_in_use_is_named(dataset: Dataset) -> None:

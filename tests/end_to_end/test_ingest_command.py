@@ -19,6 +19,8 @@ from safetensors.torch import load_file
 
 from tests.training.conftest import config_values, write_log
 from ziggurat.core.config import parse_config
+from ziggurat.core.errors import ConfigError
+from ziggurat.data.dataset import Dataset
 from ziggurat.training import api
 from ziggurat.training.experiment import Experiment
 
@@ -109,6 +111,23 @@ def test_a_run_that_is_fed_ends_in_the_same_weights(
     check_equal(serving.folder / "fed", local)
 
 
+def test_a_trainer_needs_neither_logs_nor_a_prepared_dataset(
+    serving: Serving, local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    values = config_values(tmp_path / "no such folder")
+    values["training"] |= {"readers": serving.addresses, "epochs": 2, "weight_average": 0.9}
+    outcome = api.train(parse_config(Experiment, values), "run")
+    check_equal(tmp_path / "run", local)
+    folders = sorted(path.name for path in (tmp_path / "run" / "dataset").iterdir() if path.is_dir())
+    assert folders == ["encoders", "test", "validation"]
+    assert outcome.results is not None
+    assert api.evaluate("run").compute() == pytest.approx(outcome.results["figures"]["test"], nan_ok=True)
+    values["features"][1]["encoder"] = {"name": "hash", "rows": 100}
+    with pytest.raises(ConfigError, match=r"features\.item: the readers' dataset .* was encoded by another config"):
+        api.train(parse_config(Experiment, values), "other")
+
+
 def test_raw_readers_with_a_runs_encoders_feed_the_same(
     serving: Serving, local: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -120,11 +139,14 @@ def test_raw_readers_with_a_runs_encoders_feed_the_same(
         assert process.stdout is not None
         addresses = [process.stdout.readline().strip() for _ in range(2)]
         raw = experiment(serving, readers=addresses, epochs=2, weight_average=0.9)
-        api.train(raw, serving.folder / "raw", prepared=prepared(serving))
+        api.train(raw, serving.folder / "raw")
         process.send_signal(signal.SIGTERM)
     assert process.returncode == 128 + signal.SIGTERM
     assert not list(elsewhere.rglob("*.arrow")), "no encoded rows on disk"
     check_equal(serving.folder / "raw", local)
+    fetched, whole = Dataset(serving.folder / "raw" / "dataset"), Dataset(prepared(serving))
+    assert fetched.manifest == whole.manifest
+    assert api.evaluate(serving.folder / "raw").compute() == api.evaluate(local).compute()
 
 
 def test_a_killed_reader_comes_back_and_ctrl_c_saves(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,13 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
 
 from ziggurat.core.errors import DataError
 from ziggurat.core.schema import Schema
-from ziggurat.data.dataset import SPLITS, arrow_schema
+from ziggurat.data.dataset import SPLITS, arrow_schema, manifest, split_files
 from ziggurat.features.config import DataConfig, FeatureConfig
 from ziggurat.features.preparation import Preparation
 from ziggurat.features.prepare import open_sources
@@ -33,11 +34,13 @@ class RawDataset:
         fingerprint: that of the prepared dataset of the same configs and files.
         schema: of the encoded rows.
         splits: name -> blocks.
+        manifest: as the prepared dataset has it.
     """
 
     fingerprint: str
     schema: Schema
     splits: Mapping[str, RawBlocks]
+    manifest: Mapping[str, Any]
 
 
 def open_raw(data: DataConfig, features: Sequence[FeatureConfig], encoders: Path, index: Path) -> RawDataset:
@@ -58,7 +61,10 @@ def open_raw(data: DataConfig, features: Sequence[FeatureConfig], encoders: Path
         )
     pieces = _EncodedPieces(sources, transform, opened)
     splits = {name: RawBlocks(pieces, opened, number, data.block_rows) for number, name in enumerate(SPLITS)}
-    return RawDataset(opened.fingerprint, transform.schema, splits)
+    files = {name: split_files(blocks.sizes) for name, blocks in splits.items()}
+    details = {"sources": [str(path) for item in sources for path in item.source.paths], "quarantined": opened.refused}
+    content = manifest(opened.fingerprint, transform.schema, data.block_rows, files, details)
+    return RawDataset(opened.fingerprint, transform.schema, splits, content)
 
 
 class RawBlocks:

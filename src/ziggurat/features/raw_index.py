@@ -53,19 +53,21 @@ class RawIndex:
 
     Attributes:
         fingerprint: of the configs and files that it was made from.
+        refused: rows, and a line for each kind of refusal.
         pieces, splits: the arrays of the files of these names; the latter memory-mapped.
     """
 
     fingerprint: str
+    refused: dict[str, Any]
     pieces: npt.NDArray[np.int64]
     splits: Assignment
 
     @classmethod
     def open(cls, folder: Path) -> RawIndex:
         """The index that :func:`index_raw` wrote."""
-        fingerprint = json.loads((folder / "index.json").read_text(encoding="utf-8"))["fingerprint"]
+        values = json.loads((folder / "index.json").read_text(encoding="utf-8"))
         splits = np.load(folder / "splits.npy", mmap_mode="r")
-        return cls(fingerprint, np.load(folder / "pieces.npy"), splits)
+        return cls(values["fingerprint"], values["quarantined"], np.load(folder / "pieces.npy"), splits)
 
     def rows(self, split: int | None = None) -> npt.NDArray[np.int64]:
         """Rows of each piece: of one split, or of all."""

@@ -28,6 +28,7 @@ from ziggurat.training.collapse import collapsed_tasks
 from ziggurat.training.engine import pick_device, process_group
 from ziggurat.training.evaluate import evaluate_split
 from ziggurat.training.experiment import Experiment, load_experiment
+from ziggurat.training.feeding import dataset_of_readers
 from ziggurat.training.heap import keep_freed_memory
 from ziggurat.training.loop import Trainer
 from ziggurat.training.predict import Predictor, predict
@@ -106,7 +107,8 @@ def train(
     Args:
         experiment: the config.
         run_folder: default ``runs/NAME``.
-        prepared: folder of the encoded dataset; default as in :func:`prepare`.
+        prepared: folder of the encoded dataset; default as in :func:`prepare`. With readers, where the copy of theirs
+            lies that has no training rows; default: ``dataset`` in the run folder.
         progress: where to show it.
         stop_after: save and return once this many steps are done in all.
 
@@ -123,7 +125,10 @@ def train(
     check_run_folder(folder)
     with locked_folder(folder, "training"), process_group(device):
         run = create_or_resume(folder, experiment)
-        dataset = prepare(experiment, prepared, progress)
+        if experiment.training.readers:
+            dataset = dataset_of_readers(experiment, Path(prepared or run.folder / "dataset"), progress)
+        else:
+            dataset = prepare(experiment, prepared, progress)
         attach_dataset(run, dataset)
         keep_freed_memory()
         assembled = assemble(experiment, dataset.schema, device)

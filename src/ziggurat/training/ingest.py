@@ -11,7 +11,7 @@ from pathlib import Path
 from ziggurat.core.errors import ConfigError, DataError
 from ziggurat.core.files import atomic_file
 from ziggurat.core.progress import Progress, Silent
-from ziggurat.data.ingest.prepared import open_prepared
+from ziggurat.data.ingest.prepared import open_prepared, small_files
 from ziggurat.data.ingest.processes import ReaderProcesses
 from ziggurat.data.ingest.server import Served
 from ziggurat.data.source_files import COMPRESSION
@@ -94,7 +94,8 @@ def _from_raw(experiment: Experiment, folder: Path | None, progress: Progress) -
 
 def _serve_raw(data: DataConfig, features: Sequence[FeatureConfig], encoders: Path, index: Path) -> Served:
     opened = open_raw(data, features, encoders, index)
-    return Served(opened.fingerprint, opened.schema, opened.splits, costly=True)
+    files = small_files(encoders.parent)
+    return Served(opened.fingerprint, opened.schema, opened.splits, opened.manifest, files, costly=True)
 
 
 def _encoders(folder: Path, wanted: str) -> Path:

@@ -53,11 +53,9 @@ class Connection:
         """
         if self._client is not None:
             return
-        client = flight.FlightClient(self.address, generic_options=_OPTIONS)
-        answer = next(iter(client.do_action(flight.Action(DESCRIBE, b""), self._options())))
-        there = Description.from_bytes(answer.body.to_pybytes())
+        client, there = open_client(self.address, self._seconds)
         if there.identity != self._identity:
-            raise self._refusal(f"serves {there.identity}, this process trains on {self._identity}")
+            raise refusal(self.address, f"serves {there.identity}, this process trains on {self._identity}")
         self._client, self.costly = client, there.costly
 
     def warm(self, split: str, order: Order, position: int) -> None:
@@ -87,7 +85,7 @@ class Connection:
             raise flight.FlightServerError("the answer ended early") from None
         except flight.FlightServerError as error:
             if error.extra_info == REFUSED:
-                raise self._refusal(str(error).partition(". Detail")[0]) from None
+                raise refusal(self.address, first_line(error)) from None
             raise
         finally:
             self._answer = None
@@ -107,8 +105,26 @@ class Connection:
     def _options(self) -> flight.FlightCallOptions:
         return flight.FlightCallOptions(timeout=self._seconds)
 
-    def _refusal(self, difference: str) -> DataError:
-        return DataError(
-            f"reader {self.address}: {difference}",
-            "start the readers with the config, the raw files and the versions of this run, or name other readers",
-        )
+
+def open_client(address: str, seconds: float) -> tuple[flight.FlightClient, Description]:
+    """A connection to the reader at ``address``, and what it says of itself.
+
+    Raises:
+        LOST: it does not answer within ``seconds``.
+    """
+    client = flight.FlightClient(address, generic_options=_OPTIONS)
+    answers = client.do_action(flight.Action(DESCRIBE, b""), flight.FlightCallOptions(timeout=seconds))
+    return client, Description.from_bytes(next(iter(answers)).body.to_pybytes())
+
+
+def refusal(address: str, difference: str) -> DataError:
+    """The error for a reader whose rows would be others."""
+    return DataError(
+        f"reader {address}: {difference}",
+        "start the readers with the config, the raw files and the versions of this run, or name other readers",
+    )
+
+
+def first_line(error: BaseException) -> str:
+    """What the library says, without its own trace of calls."""
+    return (str(error).splitlines() or [type(error).__name__])[0].partition(". Detail: ")[0]

@@ -15,4 +15,11 @@ def open_prepared(folder: Path) -> Served:
         DataError: no prepared dataset is there.
     """
     dataset = Dataset(folder)
-    return Served(dataset.fingerprint, dataset.schema, {split: dataset.split(split) for split in SPLITS})
+    splits = {split: dataset.split(split) for split in SPLITS}
+    return Served(dataset.fingerprint, dataset.schema, splits, dataset.manifest, small_files(folder))
+
+
+def small_files(folder: Path) -> dict[str, Path]:
+    """The files beside the rows that come with a dataset: fitted encoders and statistics, by name in its folder."""
+    found = [path for pattern in ("encoders/*", "statistics.*") for path in sorted(folder.glob(pattern))]
+    return {path.relative_to(folder).as_posix(): path for path in found if path.is_file()}

@@ -22,6 +22,8 @@ DESCRIBE = "describe"
 """The action that answers with the reader's :class:`Description`."""
 WARM = "warm"
 """The action whose body is a ticket, and which has the reader make ready the pool where its first range begins."""
+FILES = "files"
+"""The action that answers with the dataset's small files: results of a name, a zero byte and some of the content."""
 REFUSED = b"refused"
 """The detail of an error that another attempt would meet again: the two sides are not of one dataset and version."""
 
@@ -103,3 +105,25 @@ class Ticket:
             "ranges": [[each.start, each.stop] for each in self.ranges],
         }
         return json.dumps(values).encode()
+
+
+@dataclass(frozen=True, slots=True)
+class BlockTicket:
+    """One encoded block of a split as a prepared dataset has it, for trainers that keep the rows they evaluate on."""
+
+    identity: Identity
+    split: str
+    block: int
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        values = json.loads(data)
+        return cls(Identity(**values["identity"]), values["split"], values["block"])
+
+    def to_bytes(self) -> bytes:
+        return json.dumps(asdict(self)).encode()
+
+
+def asked(data: bytes) -> Ticket | BlockTicket:
+    """What a reader is asked for."""
+    return BlockTicket.from_bytes(data) if "block" in json.loads(data) else Ticket.from_bytes(data)

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 
 from ziggurat.core.batch import Batch
 from ziggurat.core.errors import ReadersLost
-from ziggurat.data.ingest.connection import LOST, Connection
+from ziggurat.data.ingest.connection import LOST, Connection, first_line
 from ziggurat.data.stream import Order
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
@@ -242,7 +242,7 @@ class Pull:
         """Note that a reader is lost, and give back what it still owed."""
         with self._changed:
             health = self._health[reader.address]
-            health.failure, health.asked = _first_line(error), None
+            health.failure, health.asked = first_line(error), None
             if not health.lost and not self._closed:
                 health.lost = True
                 self._news.append(f"reader {reader.address}: lost ({health.failure}); its rows are asked of the others")
@@ -269,8 +269,3 @@ class Pull:
             "start them again (`ziggurat ingest`), or name others with --readers; run the same command to go on from "
             "the last checkpoint",
         )
-
-
-def _first_line(error: BaseException) -> str:
-    """What the library below says, without its own trace of calls."""
-    return (str(error).splitlines() or [type(error).__name__])[0].partition(". Detail: ")[0]

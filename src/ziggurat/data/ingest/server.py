@@ -7,11 +7,13 @@ It makes a batch when the one before it is on its way, and keeps a few pools of 
 from __future__ import annotations
 
 import contextlib
+import json
 import socket
 import threading
 from collections.abc import Generator, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -28,6 +30,7 @@ KEEP_POOLS = 3
 """The pool that trainers read, the one that the quickest of them has begun, and one for who lags behind."""
 
 _END_SECONDS = 2.0
+_FILE_PART_BYTES = 2**24
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,12 +41,16 @@ class Served:
         fingerprint: of the dataset.
         schema: of its encoded rows.
         splits: name -> its blocks.
+        manifest: of the dataset.
+        files: name in the dataset's folder -> path of each small file in it (encoders, statistics).
         costly: blocks are made when asked for, at much more than the cost of reading them.
     """
 
     fingerprint: str
     schema: Schema
     splits: Mapping[str, BlockSource]
+    manifest: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    files: Mapping[str, Path] = field(default_factory=dict[str, Path])
     costly: bool = False
 
 
@@ -92,12 +99,18 @@ class IngestServer(flight.FlightServerBase):  # pyright: ignore[reportUntypedBas
                 stream = self._stream(asked)
                 self._warming.submit(stream.pool, stream.pool_at(asked.ranges[0].start))
                 return iter([])
+            case protocol.FILES:
+                return self._files()
             case _:
                 raise flight.FlightServerError(f"unknown action {action.type!r}")
 
     def do_get(self, context: Any, ticket: Any) -> Any:
-        asked = Ticket.from_bytes(ticket.ticket)
-        return flight.GeneratorStream(self._schema, self._batches(self._stream(asked), asked))
+        asked = protocol.asked(ticket.ticket)
+        if isinstance(asked, Ticket):
+            return flight.GeneratorStream(self._schema, self._batches(self._stream(asked), asked))
+        self._check(asked.identity)
+        block = self._served.splits[asked.split].read(asked.block)
+        return flight.RecordBatchStream(pa.RecordBatchReader.from_batches(block.schema, [block]))
 
     def end(self) -> None:
         """Stop serving; what is being served ends with its next batch, and after two seconds in any case."""
@@ -107,9 +120,20 @@ class IngestServer(flight.FlightServerBase):  # pyright: ignore[reportUntypedBas
         thread.start()
         thread.join(_END_SECONDS)
 
+    def _check(self, asking: Identity) -> None:
+        if asking != self._identity:
+            raise flight.FlightServerError(f"asked for {asking}, this serves {self._identity}", REFUSED)
+
+    def _files(self) -> Iterator[bytes]:
+        yield b"manifest.json\0" + json.dumps(dict(self._served.manifest), indent=2).encode()
+        for name, path in self._served.files.items():
+            with path.open("rb") as file:
+                yield name.encode() + b"\0"
+                while part := file.read(_FILE_PART_BYTES):
+                    yield name.encode() + b"\0" + part
+
     def _stream(self, asked: Ticket) -> Stream:
-        if asked.identity != self._identity:
-            raise flight.FlightServerError(f"asked for {asked.identity}, this serves {self._identity}", REFUSED)
+        self._check(asked.identity)
         return Stream(self._served.splits[asked.split], self._served.schema, asked.order, self._pools, asked.split)
 
     def _batches(self, stream: Stream, asked: Ticket) -> Iterator[pa.RecordBatch]:
