@@ -12,7 +12,7 @@ import pytest
 from ziggurat.cli.main import app, main
 
 COMMANDS = (
-    "init", "prepare", "train", "evaluate", "predict", "report", "scale", "generate", "schema", "doctor",
+    "init", "prepare", "ingest", "train", "evaluate", "predict", "report", "scale", "generate", "schema", "doctor",
     "datasets get",
 )  # fmt: skip
 

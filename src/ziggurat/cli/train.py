@@ -18,7 +18,7 @@ def command(
     run: Annotated[Path | None, typer.Option(help="Run folder; default: runs/NAME.")] = None,
     readers: Annotated[
         list[str] | None,
-        typer.Option(help="Readers (`ziggurat ingest`) that make the batches, grpc://HOST:PORT,…; may be repeated."),
+        typer.Option(help="Readers (`ziggurat ingest`) that make the batches, grpc://HOST:PORT,...; may be repeated."),
     ] = None,
     stop_after: Annotated[int | None, typer.Option(help="Save and stop once this many steps are done in all.")] = None,
 ) -> None:

@@ -18,6 +18,7 @@ from ziggurat.data.ingest.pull import Pull, Segment
 from ziggurat.data.loader import Cursor, Loader
 
 SEGMENT_ROWS = 32_768
+"""Enough that the question costs nothing beside the answer, and little to ask for again."""
 
 _SPARE_SEGMENTS = 2
 

@@ -7,6 +7,7 @@ It makes a batch when the one before it is on its way, and keeps a few pools of 
 from __future__ import annotations
 
 import contextlib
+import functools
 import json
 import socket
 import threading
@@ -24,11 +25,12 @@ from ziggurat.core.schema import Schema
 from ziggurat.data.ingest import protocol
 from ziggurat.data.ingest.protocol import REFUSED, Description, Identity, Ticket
 from ziggurat.data.ingest.wire import to_wire, wire_schema
-from ziggurat.data.stream import BlockSource, PoolCache, Stream
+from ziggurat.data.stream import BlockSource, Order, PoolCache, Stream
 
 KEEP_POOLS = 3
 """The pool that trainers read, the one that the quickest of them has begun, and one for who lags behind."""
 
+_KEEP_STREAMS = 8
 _END_SECONDS = 2.0
 _FILE_PART_BYTES = 2**24
 
@@ -72,6 +74,7 @@ class IngestServer(flight.FlightServerBase):  # pyright: ignore[reportUntypedBas
         self._identity = Identity.here(served.fingerprint)
         self._schema = wire_schema(served.schema)
         self._pools = PoolCache(keep_pools)
+        self._streams = functools.lru_cache(_KEEP_STREAMS)(self._make_stream)
         self._warming = ThreadPoolExecutor(1, thread_name_prefix="warm")
         self._lock = threading.Lock()
         self._ending = threading.Event()
@@ -134,7 +137,10 @@ class IngestServer(flight.FlightServerBase):  # pyright: ignore[reportUntypedBas
 
     def _stream(self, asked: Ticket) -> Stream:
         self._check(asked.identity)
-        return Stream(self._served.splits[asked.split], self._served.schema, asked.order, self._pools, asked.split)
+        return self._streams(asked.split, asked.order)
+
+    def _make_stream(self, split: str, order: Order) -> Stream:
+        return Stream(self._served.splits[split], self._served.schema, order, self._pools, split)
 
     def _batches(self, stream: Stream, asked: Ticket) -> Iterator[pa.RecordBatch]:
         with self._counted():
