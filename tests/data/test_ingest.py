@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import signal
 import socket
+import subprocess
+import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -315,6 +318,35 @@ def test_a_port_in_use_is_named(dataset: Dataset) -> None:
             ConfigError, match=rf"127\.0\.0\.1:{port}: cannot be listened on \(Address already in use\)"
         ):
             IngestServer(open_prepared(dataset.folder), port=port)
+
+
+PARENT = """
+import functools, sys, time
+from pathlib import Path
+from ziggurat.data.ingest.prepared import open_prepared
+from ziggurat.data.ingest.processes import ReaderProcesses
+
+with ReaderProcesses(functools.partial(open_prepared, Path(sys.argv[1])), "127.0.0.1", 0, 1) as readers:
+    print(readers.addresses[0].rpartition(":")[2], flush=True)
+    time.sleep(600)
+"""
+
+
+def test_readers_end_with_the_process_that_started_them(dataset: Dataset) -> None:
+    parent = subprocess.Popen([sys.executable, "-c", PARENT, dataset.folder], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    port = int(parent.stdout.readline())
+    socket.create_connection(("127.0.0.1", port)).close()
+    parent.kill()
+    parent.communicate()
+    until = time.monotonic() + 60
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port)).close()
+        except ConnectionRefusedError:
+            break
+        assert time.monotonic() < until, "the reader goes on without its parent"
+        time.sleep(0.1)
 
 
 @pytest.mark.parametrize("address", ["", "host", "host:0", "host:70000", "http://host:80", "grpc://host:80/x", "a b:1"])
