@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import socket
 import subprocess
@@ -104,6 +105,24 @@ def rows_of(batches: list[tuple[Batch, Cursor]]) -> list[int]:
     return [row for batch, _ in batches for row in tensors(batch)[-1].tolist()]
 
 
+def notes_of_readers(notes: list[str]) -> Callable[[str], None]:
+    """Keeps what is said of single readers; how long an epoch waited for them depends on the machine."""
+    return lambda note: notes.append(note) if note.startswith("reader ") else None
+
+
+def test_an_epoch_that_waited_for_its_readers_says_so(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("ziggurat.data.ingest.loader._MUCH_SECONDS", 0.0)
+    monkeypatch.setattr("ziggurat.data.ingest.loader._MUCH_SHARE", 0.0)
+    notes: list[str] = []
+    server = IngestServer(open_prepared(dataset.folder))
+    loader = fed(dataset, [f"127.0.0.1:{server.port}"], note=notes.append)
+    list(loader.epoch(Cursor()))
+    server.end()
+    assert len(notes) == 1
+    assert re.match(r"waited \d+ s of this epoch's \d+ s for readers", notes[0])
+    assert loader.waited_seconds > 0
+
+
 @pytest.mark.parametrize("options", [{}, {"shuffle": False}, {"batch_size": 700}, {"seed": 2**62}, {"pool_blocks": 99}])
 def test_the_batches_are_those_of_the_local_loader(
     dataset: Dataset, readers: list[str], options: dict[str, Any]
@@ -152,7 +171,7 @@ def test_a_lost_reader_loses_and_repeats_no_row(
     notes: list[str] = []
     ours: list[tuple[Batch, Cursor]] = []
     # A reader that stands still is found out by its answer's deadline, half of the seconds.
-    loader = fed(dataset, [each.address for each in both], seconds=4, note=notes.append)
+    loader = fed(dataset, [each.address for each in both], seconds=4, note=notes_of_readers(notes))
     for item in loader.epoch(Cursor()):
         ours.append(item)
         if len(ours) == 10:
@@ -167,7 +186,7 @@ def test_a_reader_that_comes_back_is_used_again(dataset: Dataset, start: Start) 
     first = start()
     notes: list[str] = []
     ours: list[tuple[Batch, Cursor]] = []
-    for item in fed(dataset, [first.address], note=notes.append).epoch(Cursor()):
+    for item in fed(dataset, [first.address], note=notes_of_readers(notes)).epoch(Cursor()):
         ours.append(item)
         if len(ours) == 10:
             first.end()

@@ -23,7 +23,7 @@ def fed(loader: Loader, dataset: Dataset, config: TrainingConfig, progress: Prog
         loader: of the training split.
         dataset: that it goes through; its training rows need not lie here where there are readers.
         config: names the readers.
-        progress: told when one is lost or comes back.
+        progress: told when one is lost or comes back, or when all are too slow.
     """
     if not config.readers:
         return loader

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 
@@ -21,6 +22,8 @@ SEGMENT_ROWS = 32_768
 """Enough that the question costs nothing beside the answer, and little to ask for again."""
 
 _SPARE_SEGMENTS = 2
+_MUCH_SECONDS, _MUCH_SHARE = 5.0, 0.1
+"""Waiting that a trainer is told of."""
 
 
 class IngestLoader:
@@ -36,7 +39,7 @@ class IngestLoader:
         schema: of the dataset.
         seconds: how long every reader may be silent before that is an error; a single answer may take half of it.
         segment_rows: rows that are asked for together, or one batch where that is larger.
-        note: told when a reader is lost or comes back.
+        note: told when a reader is lost or comes back, and when readers were what an epoch waited for.
 
     Raises:
         ConfigError: something that is no address.
@@ -89,13 +92,19 @@ class IngestLoader:
             self._seconds,
             self._note,
         )
+        began = time.monotonic()
         try:
             with contextlib.closing(pull.batches()) as batches:
                 for mine, behind in self._local.steps(start):
                     pieces = list(itertools.islice(batches, len(_pieces(mine, pools))))
                     yield pieces[0] if len(pieces) == 1 else concatenate(pieces, self._schema), behind
+            self._tell_of_waiting(pull.waited_seconds, time.monotonic() - began)
         finally:
             self.waited_seconds += pull.waited_seconds
+
+    def _tell_of_waiting(self, waited: float, elapsed: float) -> None:
+        if waited > max(_MUCH_SECONDS, _MUCH_SHARE * elapsed):
+            self._note(f"waited {waited:.0f} s of this epoch's {elapsed:.0f} s for readers: more of them would help")
 
     def _segments(self, start: Cursor, pools: Rows) -> Iterator[Segment]:
         """The rest of an epoch, cut into ranges that each lie in one pool, and these gathered into segments."""
