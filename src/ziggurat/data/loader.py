@@ -30,6 +30,19 @@ class Cursor:
     rows: int = 0
 
 
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One rank's part of a step.
+
+    Attributes:
+        rows: of the epoch's stream.
+        behind: the cursor that stands behind the step.
+    """
+
+    rows: range
+    behind: Cursor
+
+
 class Loader:
     """Iterates over a split's batches for one rank.
 
@@ -89,8 +102,8 @@ class Loader:
         source = self._generate(start)
         return _ahead(source, self._prefetch) if self._prefetch else source
 
-    def steps(self, start: Cursor) -> Iterator[tuple[range, Cursor]]:
-        """The remaining steps of ``start.epoch``: our rows of its stream, and the cursor that stands behind each."""
+    def steps(self, start: Cursor) -> Iterator[Step]:
+        """The remaining steps of ``start.epoch``, for whoever makes their batches."""
         step_rows = self._batch_size * self._world_size
         position, epoch = start.rows, start.epoch
         while position < self.rows:
@@ -102,7 +115,7 @@ class Loader:
                 position + size * self._rank // self._world_size, position + size * (self._rank + 1) // self._world_size
             )
             done = end >= self.rows or self.rows - end < self._world_size
-            yield mine, Cursor(epoch + 1, 0) if done else Cursor(epoch, end)
+            yield Step(mine, Cursor(epoch + 1, 0) if done else Cursor(epoch, end))
             position = end
 
     def order(self, epoch: int) -> Order:
@@ -115,8 +128,8 @@ class Loader:
 
     def _generate(self, start: Cursor) -> Iterator[tuple[Batch, Cursor]]:
         stream = self.stream(start.epoch)
-        for mine, behind in self.steps(start):
-            yield stream.batch(mine.start, mine.stop), behind
+        for step in self.steps(start):
+            yield stream.batch(step.rows.start, step.rows.stop), step.behind
 
 
 _Item = tuple[Batch, Cursor]

@@ -95,9 +95,9 @@ class IngestLoader:
         began = time.monotonic()
         try:
             with contextlib.closing(pull.batches()) as batches:
-                for mine, behind in self._local.steps(start):
-                    pieces = list(itertools.islice(batches, len(_pieces(mine, pools))))
-                    yield pieces[0] if len(pieces) == 1 else concatenate(pieces, self._schema), behind
+                for step in self._local.steps(start):
+                    pieces = list(itertools.islice(batches, len(_pieces(step.rows, pools))))
+                    yield pieces[0] if len(pieces) == 1 else concatenate(pieces, self._schema), step.behind
             self._tell_of_waiting(pull.waited_seconds, time.monotonic() - began)
         finally:
             self.waited_seconds += pull.waited_seconds
@@ -110,8 +110,8 @@ class IngestLoader:
         """The rest of an epoch, cut into ranges that each lie in one pool, and these gathered into segments."""
         owed: deque[range] = deque()
         number, rows, pool = 0, 0, -1
-        for mine, _ in self._local.steps(start):
-            for piece in _pieces(mine, pools):
+        for step in self._local.steps(start):
+            for piece in _pieces(step.rows, pools):
                 its_pool = int(np.searchsorted(pools, piece.start, side="right")) - 1
                 if owed and (its_pool != pool or rows + len(piece) > self._segment_rows):
                     yield Segment(number, pool, owed)
