@@ -12,6 +12,7 @@ from bench.quality.catalogue import (
     WUKONG_ABLATION,
 )
 from bench.system.cli_start import CLI_START
+from bench.system.ingestion import INGESTION
 from bench.system.lab import LAB_COLLECTIVES, PIPELINE_OVERLAP
 from bench.system.prepare import PREPARE
 from bench.system.scaling_law import SCALING_LAW
@@ -25,6 +26,7 @@ _ALL = (
     BALANCE,
     LAB_COLLECTIVES,
     PIPELINE_OVERLAP,
+    INGESTION,
     PREPARE,
     CLI_START,
     QUALITY_FRAPPE,

@@ -12,7 +12,8 @@ import pytest
 from ziggurat.cli.main import app, main
 
 COMMANDS = (
-    "init", "prepare", "plan", "train", "evaluate", "predict", "report", "scale", "generate", "schema", "doctor",
+    "init", "prepare", "plan", "ingest", "train", "evaluate", "predict", "report", "scale", "generate", "schema",
+    "doctor",
     "datasets get",
 )  # fmt: skip
 

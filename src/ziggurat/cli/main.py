@@ -17,6 +17,7 @@ from ziggurat.cli import (
     doctor,
     evaluate,
     generate,
+    ingest,
     init,
     plan,
     predict,
@@ -38,6 +39,7 @@ app = typer.Typer(
 app.command("init", short_help="Look at logs, write a config.")(init.command)
 app.command("prepare", short_help="Fit encoders, write the encoded dataset.")(prepare.command)
 app.command("plan", short_help="Show which table goes where.")(plan.command)
+app.command("ingest", short_help="Serve batches to trainers.")(ingest.command)
 app.command("train", short_help="Prepare if needed, train, resume.")(train.command)
 app.command("evaluate", short_help="Measure a run on a split of its data.")(evaluate.command)
 app.command("predict", short_help="Score raw logs with a run.")(predict.command)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Annotated
 
@@ -22,3 +23,9 @@ PreparedAt = Annotated[
     typer.Option("--prepared", help="Folder of the prepared dataset, if it was moved since the run was trained."),
 ]
 Checkpoint = Annotated[str, typer.Option(help="Which checkpoint: best, last, or a step.")]
+
+
+def read_from(readers: list[str] | None) -> list[str]:
+    """What ``--set`` would say for ``--readers A,B --readers C``."""
+    addresses = [address.strip() for each in readers or () for address in each.split(",") if address.strip()]
+    return [f"training.readers={json.dumps(addresses)}"] if readers else []

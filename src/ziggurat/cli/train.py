@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ziggurat.cli.options import Config, DataFolder, Overrides, PreparedTo
+from ziggurat.cli.options import Config, DataFolder, Overrides, PreparedTo, read_from
 
 
 def command(
@@ -23,6 +23,10 @@ def command(
     restarts: Annotated[
         int, typer.Option(min=0, help="With --nproc: how often to go on from the last checkpoint after a crash.")
     ] = 0,
+    readers: Annotated[
+        list[str] | None,
+        typer.Option(help="Readers (`ziggurat ingest`) that make the batches, grpc://HOST:PORT,...; may be repeated."),
+    ] = None,
     stop_after: Annotated[int | None, typer.Option(help="Save and stop once this many steps are done in all.")] = None,
 ) -> None:
     """Prepare if needed, then train; run it again to go on exactly where it stopped.
@@ -44,7 +48,7 @@ def command(
     from ziggurat.cli.progress import console_progress
     from ziggurat.training import api
 
-    experiment = api.load_experiment(config, overrides or [], data)
+    experiment = api.load_experiment(config, [*(overrides or []), *read_from(readers)], data)
     with console_progress() as progress:
         outcome = api.train(experiment, run, prepared=prepared, progress=progress, stop_after=stop_after)
     if outcome.results is None and outcome.signal is not None:

@@ -88,6 +88,10 @@ class LostRank(ZigguratError):
     """Another rank is gone, stuck or has failed; the cause is told there."""
 
 
+class ReadersLost(ZigguratError):
+    """Readers of an ingestion tier that no longer send anything."""
+
+
 class NoFeasiblePlan(ZigguratError):
     """Tables that the devices have no room for."""
 

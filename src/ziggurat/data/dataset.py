@@ -16,6 +16,7 @@ int64; ``@time``. The files can be opened with pyarrow, polars or DuckDB as they
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -79,15 +80,30 @@ class DatasetWriter:
             details: further JSON to keep in the manifest (source files, quarantined rows, ...).
         """
         splits = {split: writer.finish() for split, writer in self._splits.items()}
-        manifest = {
-            "format_version": FORMAT_VERSION,
-            "fingerprint": fingerprint,
-            "schema": self._schema.to_json(),
-            "block_rows": self._block_rows,
-            "splits": splits,
-            **details,
-        }
-        write_json(self._folder / "manifest.json", manifest)
+        write_json(
+            self._folder / "manifest.json", manifest(fingerprint, self._schema, self._block_rows, splits, details)
+        )
+
+
+def manifest(
+    fingerprint: str, schema: Schema, block_rows: int, splits: Mapping[str, Any], details: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The content of ``manifest.json``; ``splits`` as of :func:`split_files`, the rest as of the writer."""
+    return {
+        "format_version": FORMAT_VERSION,
+        "fingerprint": fingerprint,
+        "schema": schema.to_json(),
+        "block_rows": block_rows,
+        "splits": dict(splits),
+        **details,
+    }
+
+
+def split_files(sizes: Sequence[int]) -> dict[str, Any]:
+    """A split's part of a manifest: which files hold blocks of these sizes."""
+    groups = [list(sizes[first : first + FILE_BLOCKS]) for first in range(0, len(sizes), FILE_BLOCKS)]
+    files = [{"name": f"{number:05d}.arrow", "blocks": blocks} for number, blocks in enumerate(groups)]
+    return {"rows": sum(sizes), "files": files}
 
 
 class _SplitWriter:
@@ -161,7 +177,12 @@ class SplitBlocks:
 
     @property
     def rows(self) -> int:
-        return sum(rows for _, _, rows in self.blocks)
+        return sum(self.sizes)
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Rows of each block."""
+        return tuple(rows for _, _, rows in self.blocks)
 
     def read(self, block: int) -> pa.RecordBatch:
         """Zero-copy view of one block.
@@ -171,6 +192,11 @@ class SplitBlocks:
         """
         name, index, rows = self.blocks[block]
         path = self.folder / name
+        if not self.folder.is_dir():
+            raise DataError(
+                f"{self.folder}: the rows of this split are not here; a training fed by readers does without them",
+                "name the folder of the whole dataset: --prepared DIR",
+            )
         try:
             batch = pa.ipc.open_file(pa.memory_map(str(path))).get_batch(index)
         except (OSError, pa.ArrowInvalid) as error:

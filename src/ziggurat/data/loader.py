@@ -1,9 +1,6 @@
 """Batches from an encoded dataset: shuffled by block and within, split over ranks, prefetched, resumable to the row.
 
-The rows of an epoch form one *stream*, the same for every rank and world size:
-
-1. the blocks of the split are permuted (seeded by seed and epoch) and grouped into *pools* of ``pool_blocks``;
-2. the rows of a pool are permuted (seeded by seed, epoch and the pool's number).
+The rows of an epoch form one *stream* (``data/stream.py``), the same for every rank and world size.
 
 Step i takes the next ``batch_size`` rows of the stream, and rank r the r-th even part of them; so the ranks together
 see the batches that a single process would. A cursor is therefore just (epoch, rows of the stream consumed): it can be
@@ -16,17 +13,15 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
-
-import numpy as np
 
 from ziggurat.core.batch import Batch
 from ziggurat.core.errors import ConfigError
 from ziggurat.core.schema import Schema
-from ziggurat.data.columns import Columns, Rows, concatenate
 from ziggurat.data.dataset import SplitBlocks
+from ziggurat.data.stream import Order, Stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +30,21 @@ class Cursor:
 
     epoch: int = 0
     rows: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One rank's part of a step.
+
+    Attributes:
+        rows: of the epoch's stream.
+        behind: the cursor that stands behind the step.
+        largest: rows of the largest part that any rank has in it.
+    """
+
+    rows: range
+    behind: Cursor
+    largest: int
 
 
 class Loader:
@@ -114,17 +124,16 @@ class Loader:
         source = self._generate(start)
         return _ahead(source, self._prefetch) if self._prefetch else source
 
-    def _generate(self, start: Cursor) -> Iterator[tuple[Batch, Cursor]]:
-        stream = _Stream(self._blocks, self._schema, self._order(start.epoch), self._pool_blocks, self._row_order)
+    def steps(self, start: Cursor) -> Iterator[Step]:
+        """The remaining steps of ``start.epoch``, for whoever makes their batches."""
         position, epoch = start.rows, start.epoch
         while position < self.rows:
             end = min(position + self._step_rows, self.rows)
             if end - position < self._world_size and not self._turns:
                 return
-            mine = self._mine(position, end)
-            batch = replace(stream.batch(mine.start, mine.stop, epoch), largest=self._largest(end - position))
             left_out = self.rows - end < self._world_size and not self._turns
-            yield batch, Cursor(epoch + 1, 0) if end >= self.rows or left_out else Cursor(epoch, end)
+            behind = Cursor(epoch + 1, 0) if end >= self.rows or left_out else Cursor(epoch, end)
+            yield Step(self._mine(position, end), behind, self._largest(end - position))
             position = end
 
     def _largest(self, size: int) -> int:
@@ -139,50 +148,18 @@ class Loader:
         first = position + self._rank * self._batch_size
         return range(first, min(first + self._batch_size, end)) if first < end else range(position, position + 1)
 
-    def _order(self, epoch: int) -> Rows:
-        count = len(self._blocks.blocks)
-        if not self._shuffle:
-            return np.arange(count)
-        return np.random.default_rng([self._seed, epoch, 0]).permutation(count)
+    def order(self, epoch: int) -> Order:
+        """What decides the order of an epoch's stream."""
+        return Order(epoch, self._seed, self._shuffle, self._pool_blocks)
 
-    def _row_order(self, epoch: int, pool: int, rows: int) -> Rows | None:
-        return np.random.default_rng([self._seed, epoch, 1, pool]).permutation(rows) if self._shuffle else None
+    def stream(self, epoch: int) -> Stream:
+        """The rows of an epoch; nothing is read before they are asked for."""
+        return Stream(self._blocks, self._schema, self.order(epoch))
 
-
-_RowOrder = Callable[[int, int, int], "Rows | None"]
-"""(epoch, pool, rows) -> the permutation of the pool's rows, or None for file order."""
-
-
-class _Stream:
-    """Rows of one epoch's stream by position; holds at most the pools that a batch touches."""
-
-    def __init__(
-        self, blocks: SplitBlocks, schema: Schema, order: Rows, pool_blocks: int, row_order: _RowOrder
-    ) -> None:
-        self._blocks, self._schema, self._row_order = blocks, schema, row_order
-        self._pools = [order[i : i + pool_blocks] for i in range(0, len(order), pool_blocks)]
-        sizes = [sum(blocks.blocks[int(b)][2] for b in pool) for pool in self._pools]
-        self._starts = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
-        self._loaded: tuple[int, Columns, Rows | None] | None = None
-
-    def batch(self, start: int, stop: int, epoch: int) -> Batch:
-        """Rows ``start`` to ``stop`` of the stream; they may run over from one pool into the next."""
-        pieces: list[Batch] = []
-        while start < stop:
-            pool = int(np.searchsorted(self._starts, start, side="right")) - 1
-            first, end = int(self._starts[pool]), min(stop, int(self._starts[pool + 1]))
-            columns, order = self._load(pool, epoch)
-            rows = np.arange(start - first, end - first) if order is None else order[start - first : end - first]
-            pieces.append(columns.batch(rows))
-            start = end
-        return pieces[0] if len(pieces) == 1 else concatenate(pieces, self._schema)
-
-    def _load(self, pool: int, epoch: int) -> tuple[Columns, Rows | None]:
-        if self._loaded is None or self._loaded[0] != pool:
-            self._loaded = None  # let go of the old pool before the next is read
-            columns = Columns([self._blocks.read(int(block)) for block in self._pools[pool]], self._schema)
-            self._loaded = (pool, columns, self._row_order(epoch, pool, columns.rows))
-        return self._loaded[1], self._loaded[2]
+    def _generate(self, start: Cursor) -> Iterator[tuple[Batch, Cursor]]:
+        stream = self.stream(start.epoch)
+        for step in self.steps(start):
+            yield replace(stream.batch(step.rows.start, step.rows.stop), largest=step.largest), step.behind
 
 
 _Item = tuple[Batch, Cursor]

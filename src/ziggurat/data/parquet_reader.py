@@ -65,10 +65,28 @@ class ParquetReader(Source):
             skipped = start.offset if index == start.file else 0
             yield from self._file_blocks(index, skipped)
 
+    def between(self, start: Position, end: Position) -> RawBlock:
+        file = self.files[start.file]
+        with opened(file, self._texts) as parquet:
+            stop = end.offset if end.file == start.file else parquet.metadata.num_rows
+            parts: list[pa.RecordBatch] = []
+            with explained_reads(file):
+                for batch, offset in _batches(parquet, self._schema.names, stop - start.offset, start.offset):
+                    parts.append(batch.slice(0, stop - offset))
+                    if offset + batch.num_rows >= stop:
+                        break
+                whole = pa.Table.from_batches(parts).combine_chunks().to_batches()[0]
+            file.check_unchanged()
+            return self._block(file, whole, start.offset, end, 0)
+
+    @property
+    def _texts(self) -> list[str]:
+        """Columns read as dictionaries."""
+        return [c.name for c in self._schema.columns if c.type is ValueType.TEXT and not c.many]
+
     def _file_blocks(self, index: int, skipped: int) -> Iterator[RawBlock]:
         file = self.files[index]
-        texts = [c.name for c in self._schema.columns if c.type is ValueType.TEXT and not c.many]
-        with opened(file, texts) as parquet:
+        with opened(file, self._texts) as parquet:
             total = parquet.metadata.num_rows
             batches = _batches(parquet, self._schema.names, self._rows_per_block(parquet), skipped)
             while True:

@@ -18,7 +18,7 @@ from ziggurat.data.assemble import Parsed, join
 from ziggurat.data.blocks import Position, RawBlock
 from ziggurat.data.records import RecordRules, count_lines
 from ziggurat.data.source_files import SourceFile, fingerprint_files
-from ziggurat.data.text_blocks import TextBlock, cut_blocks
+from ziggurat.data.text_blocks import TextBlock, cut_blocks, read_between
 from ziggurat.data.text_cells import CellRules
 
 BLOCK_BYTES = 16 * 2**20
@@ -82,6 +82,16 @@ class Source(ABC):
 
         Raises:
             DataError: a file vanished, changed, is truncated or corrupt, or is not laid out as its source says.
+        """
+
+    @abstractmethod
+    def between(self, start: Position, end: Position) -> RawBlock:
+        """One block of :meth:`blocks` read again, from where it began to its ``end``. Thread-safe.
+
+        Reading compressed text begins at the head of its file; reading Parquet, at that of a row group.
+
+        Raises:
+            DataError: as :meth:`blocks`.
         """
 
 
@@ -154,6 +164,12 @@ class TextSource(Source):
                 yield pending.popleft().result()
         finally:
             pool.shutdown(cancel_futures=True)
+
+    def between(self, start: Position, end: Position) -> RawBlock:
+        file, parser = self.files[start.file], self._parsers[start.file]
+        offset, line = (start.offset, start.line) if start.offset > 0 else (parser.first.offset, parser.first.line)
+        data = read_between(file, offset, end.offset if end.file == start.file else None)
+        return self._block_of(_Cut(file, parser, TextBlock(data, offset, 0, end.file > start.file), line, end))
 
     def _submitted(self, start: Position, pool: ThreadPoolExecutor) -> Iterator[Future[RawBlock]]:
         """A future per block. An error in cutting becomes the last one, so that the blocks before it are delivered."""

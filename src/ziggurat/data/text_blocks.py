@@ -16,6 +16,8 @@ from ziggurat.data.source_files import COMPRESSION, SourceFile, no_permission
 LONGEST_RECORD_BYTES = 64 * 2**20
 """A record longer than this is taken for a sign that the file is not what its source says."""
 
+_READ_BYTES = 2**24
+
 
 class ByteStream(Protocol):
     """What a file gives: bytes, as many as asked for save at its end."""
@@ -86,6 +88,22 @@ def read_head(file: SourceFile, limit_bytes: int, last_end: Callable[[bytes], in
     for block in cut_blocks(file, 0, limit_bytes, last_end):
         return block
     raise DataError(f"{file.path}: the file is empty once decompressed", "remove it from `files`, or write it anew")
+
+
+def read_between(file: SourceFile, start: int, end: int | None) -> bytes:
+    """The (decompressed) text of ``file`` from byte ``start`` to byte ``end``, or to its last where that is None.
+
+    Raises:
+        DataError: the file vanished or changed, is truncated or corrupt.
+    """
+    with _opened(file, start) as (stream, _):
+        parts: list[bytes] = []
+        wanted = 2**62 if end is None else end - start
+        while wanted and (part := stream.read(min(wanted, _READ_BYTES))):
+            parts.append(part)
+            wanted -= len(part)
+        file.check_unchanged()
+        return b"".join(parts)
 
 
 def _skip(stream: ByteStream, count: int) -> None:

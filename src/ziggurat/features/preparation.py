@@ -82,13 +82,13 @@ def fingerprint(data: DataConfig, features: Sequence[FeatureConfig], sources: Se
     content: dict[str, Any] = {
         "versions": [FORMAT_VERSION, HASH_VERSION, VOCABULARY_VERSION, CHAIN_VERSION],
         "data": data.model_dump(mode="json", exclude={"folder"}),
-        "features": [_what_is_encoded(feature) for feature in features],
+        "features": [what_is_encoded(feature) for feature in features],
         "sources": list(sources),
     }
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _what_is_encoded(feature: FeatureConfig) -> dict[str, Any]:
+def what_is_encoded(feature: FeatureConfig) -> dict[str, Any]:
     """A feature's config without the settings of a sequence encoder, of which the dataset knows nothing, and without
     ``brackets`` where there are none, so that datasets made before the key was known still count."""
     values = feature.model_dump(mode="json")

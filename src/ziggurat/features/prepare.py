@@ -19,6 +19,7 @@ from ziggurat.core.files import locked_folder
 from ziggurat.core.progress import Progress, Silent
 from ziggurat.data.dataset import SPLITS, DatasetWriter
 from ziggurat.data.quarantine import Quarantine
+from ziggurat.data.reader import BLOCK_BYTES
 from ziggurat.data.source import open_source
 from ziggurat.data.split import TEST, VALIDATION, Assignment, FilesSplit
 from ziggurat.features.assemble import encoded_schema
@@ -54,7 +55,7 @@ def prepare(
         RunFolderError: the folder holds a dataset made from something else, or is being prepared by someone else.
     """
     progress = progress or Silent()
-    sources = _open_sources(data, features)
+    sources = open_sources(data, features)
     plan = Preparation.plan(data, features, [item.source.fingerprint() for item in sources])
     staging = folder / _STAGING
     if _is_prepared(folder, plan):
@@ -80,18 +81,26 @@ def dataset_fingerprint(data: DataConfig, features: Sequence[FeatureConfig]) -> 
     Raises:
         ConfigError, DataError: as :func:`prepare`, as far as configs and file heads can tell.
     """
-    sources = _open_sources(data, features)
+    sources = open_sources(data, features)
     return Preparation.plan(data, features, [item.source.fingerprint() for item in sources]).fingerprint
 
 
-def _open_sources(data: DataConfig, features: Sequence[FeatureConfig]) -> list[SplitSource]:
-    """The sources that hold training, validation and test rows; a single one unless files decide the split."""
+def open_sources(
+    data: DataConfig, features: Sequence[FeatureConfig], block_bytes: int = BLOCK_BYTES
+) -> list[SplitSource]:
+    """The sources that hold training, validation and test rows; a single one unless files decide the split.
+
+    Raises:
+        ConfigError: a file that is listed for two splits.
+        DataError: a file that is missing, unreadable or not laid out as declared.
+    """
     schema = raw_schema(data, features)
-    sources = [SplitSource(open_source(data.source, data.folder, schema))]
+    sources = [SplitSource(open_source(data.source, data.folder, schema, block_bytes=block_bytes))]
     if isinstance(data.split, FilesSplit):
         for split, files in ((VALIDATION, data.split.validation_files), (TEST, data.split.test)):
             if files:
-                sources.append(SplitSource(open_source(data.source, data.folder, schema, list(files)), split))
+                source = open_source(data.source, data.folder, schema, list(files), block_bytes=block_bytes)
+                sources.append(SplitSource(source, split))
     seen: dict[Path, int] = {}
     for item in sources:
         for path in item.source.paths:

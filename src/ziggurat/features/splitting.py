@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +27,7 @@ from ziggurat.data.split import (
     assign_by_time_within_key,
 )
 from ziggurat.features.checks import CheckedRows, keys
-from ziggurat.features.parts import KEY_COLUMN, SPLIT_COLUMN, Parts
+from ziggurat.features.parts import KEY_COLUMN, SPLIT_COLUMN
 
 
 def split_columns(
@@ -56,7 +56,18 @@ def split_columns(
             return {}
 
 
-def assign(split: SplitConfig, parts: Parts) -> list[Assignment]:
+class Staged(Protocol):
+    """What is known of every row once it was read: the targets of each part, and where it begins among all rows."""
+
+    @property
+    def starts(self) -> npt.NDArray[np.int64]: ...
+
+    def __len__(self) -> int: ...
+
+    def target(self, part: int, name: str) -> npt.NDArray[Any]: ...
+
+
+def assign(split: SplitConfig, parts: Staged) -> list[Assignment]:
     """The split of each row, for each part. Splits by time hold one time and one key of all rows in memory.
 
     Raises:
@@ -75,7 +86,7 @@ def assign(split: SplitConfig, parts: Parts) -> list[Assignment]:
     return np.split(joined, parts.starts[1:])
 
 
-def _column(parts: Parts, name: str) -> list[npt.NDArray[Any]]:
+def _column(parts: Staged, name: str) -> list[npt.NDArray[Any]]:
     return [parts.target(part, name) for part in range(len(parts))]
 
 

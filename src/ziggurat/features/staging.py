@@ -158,7 +158,7 @@ def _pending_parts(plan: Preparation, sources: Sequence[SplitSource], entries: S
             pending.tables.append(checked.table)
             pending.targets.append({**checked.targets, **splits})
             pending.bad.extend(checked.bad)
-            done_bytes = _bytes_before(source, block.file) + block.source_bytes
+            done_bytes = bytes_before(source, block.file) + block.source_bytes
             pending.entry = Entry(pending.rows, number, block.end, done_bytes, 0)
             if pending.full:
                 yield pending
@@ -167,7 +167,7 @@ def _pending_parts(plan: Preparation, sources: Sequence[SplitSource], entries: S
         yield pending
 
 
-def _bytes_before(source: Source, file: str) -> int:
+def bytes_before(source: Source, file: str) -> int:
     """Bytes of the source's files before ``file``."""
     paths = [str(path) for path in source.paths]
     return sum(item.size_bytes for item in source.files[: paths.index(file)])

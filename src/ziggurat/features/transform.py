@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any, Self
 
@@ -29,6 +30,7 @@ from ziggurat.features.config import FeatureConfig, NumericFeature, Targets
 from ziggurat.features.encoder import Encoder
 from ziggurat.features.encoder_files import load_encoder, read_json, save_encoder
 from ziggurat.features.numeric import NumericChain
+from ziggurat.features.preparation import what_is_encoded
 from ziggurat.features.raw_schema import columns_for
 from ziggurat.features.tables import resolve_tables
 from ziggurat.features.versions import check_version
@@ -119,12 +121,31 @@ class Transform:
         Raises:
             DataError: the folder holds no transform, or one of another version.
         """
-        values = read_json(folder / "transform.json")
-        check_version(str(folder / "transform.json"), values["version"], TRANSFORM_VERSION)
-        saved = _Saved.model_validate({"features": values["features"], "targets": values["targets"]})
+        values, saved = _read(folder)
         chains = {name: NumericChain.from_json(chain) for name, chain in values["chains"].items()}
         encoders = {table: load_encoder(folder, table) for table in resolve_tables(saved.features)}
         return cls(saved.features, saved.targets, chains, encoders)
+
+
+def encoded_otherwise(folder: Path, features: Sequence[FeatureConfig], targets: Targets) -> str | None:
+    """The first key of a config that differs from what a saved transform was fitted by, such as ``features.user``.
+
+    Raises:
+        DataError: as :meth:`Transform.load`.
+    """
+    _, saved = _read(folder)
+    theirs, ours = ([what_is_encoded(each) for each in some] for some in (saved.features, features))
+    for old, new in zip_longest(theirs, ours, fillvalue=None):
+        if old != new:
+            return f"features.{(new or old or {})['name']}"
+    return None if saved.targets == targets else "data.labels, weight, group or time"
+
+
+def _read(folder: Path) -> tuple[dict[str, Any], _Saved]:
+    """The content of ``transform.json``, and the configs in it."""
+    values = read_json(folder / "transform.json")
+    check_version(str(folder / "transform.json"), values["version"], TRANSFORM_VERSION)
+    return values, _Saved.model_validate({"features": values["features"], "targets": values["targets"]})
 
 
 def save_transform(

@@ -31,6 +31,7 @@ from ziggurat.training.collapse import collapsed_tasks
 from ziggurat.training.engine import pick_device, process_group
 from ziggurat.training.evaluate import evaluate_split
 from ziggurat.training.experiment import Experiment, load_experiment
+from ziggurat.training.feeding import dataset_of_readers
 from ziggurat.training.heap import keep_freed_memory
 from ziggurat.training.loop import Trainer
 from ziggurat.training.placing import kind_of, place
@@ -85,12 +86,18 @@ def prepare(experiment: Experiment, folder: str | Path | None = None, progress: 
     Raises:
         DataError, ConfigError, FeatureError: bad input, named by file, line, column and value.
     """
-    if folder is None:
-        digest = dataset_fingerprint(experiment.data, experiment.features)[:8]
-        chosen = Path("prepared") / f"{experiment.name}-{digest}"
-    else:
-        chosen = Path(folder)
+    chosen = prepared_folder(experiment) if folder is None else Path(folder)
     return Dataset(prepare_dataset(experiment.data, experiment.features, chosen, progress or Silent()))
+
+
+def prepared_folder(experiment: Experiment) -> Path:
+    """Where the encoded dataset of an experiment lies by default; looks at the raw files' heads only.
+
+    Raises:
+        ConfigError, DataError: as :func:`prepare`, as far as configs and file heads can tell.
+    """
+    digest = dataset_fingerprint(experiment.data, experiment.features)[:8]
+    return Path("prepared") / f"{experiment.name}-{digest}"
 
 
 def train(
@@ -106,7 +113,8 @@ def train(
     Args:
         experiment: the config.
         run_folder: default ``runs/NAME``.
-        prepared: folder of the encoded dataset; default as in :func:`prepare`.
+        prepared: folder of the encoded dataset; default as in :func:`prepare`. With readers, where the copy of theirs
+            lies that has no training rows; default: ``dataset`` in the run folder.
         progress: where to show it.
         stop_after: save and return once this many steps are done in all.
 
@@ -128,7 +136,10 @@ def train(
             check_run_folder(folder)
             stack.enter_context(locked_folder(folder, "training"))
             run = create_or_resume(folder, experiment)
-            dataset = prepare(experiment, prepared, progress)
+            if experiment.training.readers:
+                dataset = dataset_of_readers(experiment, Path(prepared or run.folder / "dataset"), progress)
+            else:
+                dataset = prepare(experiment, prepared, progress)
             attach_dataset(run, dataset)
             return dataset.folder
 

@@ -7,6 +7,7 @@ from typing import Literal
 import pydantic
 
 from ziggurat.core.config import Config
+from ziggurat.data.ingest.address import checked_address
 from ziggurat.metrics.names import higher_is_better
 from ziggurat.optim.schedule import Constant, ScheduleConfig
 
@@ -63,6 +64,17 @@ class TrainingConfig(Config):
     prefetch: int | None = pydantic.Field(default=None, ge=0)
     """Batches made ahead by a thread of the loader; default: 2 on CUDA, none on the CPU, where the step's own threads
     need every core (a thread more cost 9 % of the speed on two cores)."""
+
+    readers: tuple[str, ...] = ()
+    """Addresses of readers (``ziggurat ingest``) that make the training batches, as in grpc://host:8815; default: this
+    process makes them. The batches are the same, bit for bit."""
+    reader_timeout: float = pydantic.Field(default=60.0, gt=0)
+    """Seconds without a batch from any reader after which training ends with an error."""
+
+    @pydantic.field_validator("readers")
+    @classmethod
+    def _are_addresses(cls, readers: tuple[str, ...]) -> tuple[str, ...]:
+        return tuple(checked_address(each) for each in readers)
 
     @pydantic.field_validator("monitor")
     @classmethod

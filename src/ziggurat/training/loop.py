@@ -29,6 +29,7 @@ from ziggurat.parallel.agreement import from_first
 from ziggurat.parallel.world import World
 from ziggurat.training.averaged import NORM_BATCHES, AveragedWeights
 from ziggurat.training.evaluate import evaluate_split
+from ziggurat.training.feeding import fed
 from ziggurat.training.journal import Journal, NoJournal, journal_of
 from ziggurat.training.loss import Window
 from ziggurat.training.progression import Progression, monitored
@@ -58,7 +59,7 @@ class Trainer:
         config = run.experiment.training
         self.config = config
         prefetch = (2 if device.type == "cuda" else 0) if config.prefetch is None else config.prefetch
-        self.loader = Loader(
+        local = Loader(
             dataset.split("train"),
             dataset.schema,
             config.batch_size,
@@ -68,6 +69,7 @@ class Trainer:
             rank=self.world.rank,
             world_size=self.world.size,
         )
+        self.loader = fed(local, dataset, config, progress)
         self.total_steps = min(config.epochs * self.loader.steps_per_epoch, config.max_steps or 2**62)
         self.optimizer = build_optimizer(run.experiment.optimizer, recommender.dense_parameters())
         self._step = Stepper(recommender, self.optimizer, run.experiment.embeddings.l2, config.clip_norm)

@@ -45,6 +45,8 @@ _MAY_DIFFER = frozenset(
         "evaluation.batch_size",
         "parallel.timeout_s",
         "parallel.pipeline",
+        "training.readers",
+        "training.reader_timeout",
     }
 )
 """Keys that do not change what is computed."""

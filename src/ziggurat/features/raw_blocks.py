@@ -1,0 +1,125 @@
+"""The blocks of a prepared dataset made from raw logs on demand, with fitted encoders: the same bytes, nothing on disk.
+
+Block b of a split is its rows ``[b · block_rows, (b + 1) · block_rows)`` in reading order, as preparation cuts them.
+The pieces that hold them are read again, encoded by the transform, and cut. So a stream of raw blocks is the stream of
+the prepared dataset, bit for bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+
+from ziggurat.core.errors import DataError
+from ziggurat.core.schema import Schema
+from ziggurat.data.dataset import SPLITS, arrow_schema, manifest, split_files
+from ziggurat.features.config import DataConfig, FeatureConfig
+from ziggurat.features.preparation import Preparation
+from ziggurat.features.prepare import open_sources
+from ziggurat.features.raw_index import RawIndex
+from ziggurat.features.staging import SplitSource
+from ziggurat.features.transform import Transform
+
+
+@dataclass(frozen=True, slots=True)
+class RawDataset:
+    """Raw logs as a dataset.
+
+    Attributes:
+        fingerprint: that of the prepared dataset of the same configs and files.
+        schema: of the encoded rows.
+        splits: name -> blocks.
+        manifest: as the prepared dataset has it.
+    """
+
+    fingerprint: str
+    schema: Schema
+    splits: Mapping[str, RawBlocks]
+    manifest: Mapping[str, Any]
+
+
+def open_raw(data: DataConfig, features: Sequence[FeatureConfig], encoders: Path, index: Path) -> RawDataset:
+    """The rows of raw files, by an index made by :func:`ziggurat.features.raw_index.index_raw`.
+
+    Args:
+        encoders: folder of the fitted transform.
+        index: folder of the index.
+
+    Raises:
+        DataError: files that are gone or changed; a folder without a transform.
+    """
+    opened, transform, sources = RawIndex.open(index), Transform.load(encoders), open_sources(data, features)
+    plan = Preparation.plan(data, features, [item.source.fingerprint() for item in sources])
+    if plan.fingerprint != opened.fingerprint:
+        raise DataError(
+            f"{index}: the raw files or the config changed since they were indexed", "start the readers anew"
+        )
+    pieces = _EncodedPieces(sources, transform, opened)
+    splits = {name: RawBlocks(pieces, opened, number, data.block_rows) for number, name in enumerate(SPLITS)}
+    files = {name: split_files(blocks.sizes) for name, blocks in splits.items()}
+    details = {"sources": [str(path) for item in sources for path in item.source.paths], "quarantined": opened.refused}
+    content = manifest(opened.fingerprint, transform.schema, data.block_rows, files, details)
+    return RawDataset(opened.fingerprint, transform.schema, splits, content)
+
+
+class RawBlocks:
+    """The blocks of one split; see :class:`ziggurat.data.stream.BlockSource`."""
+
+    def __init__(self, pieces: _EncodedPieces, index: RawIndex, split: int, block_rows: int) -> None:
+        self._pieces, self._split, self._block_rows = pieces, split, block_rows
+        self._ends = np.cumsum(index.rows(split))
+        self.rows = int(self._ends[-1])
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Rows of each block."""
+        full, rest = divmod(self.rows, self._block_rows)
+        return (*[self._block_rows] * full, *[rest] * bool(rest))
+
+    def read(self, block: int) -> pa.RecordBatch:
+        """One block.
+
+        Raises:
+            DataError: a file is gone, changed, or gives other rows than when it was indexed.
+        """
+        first = block * self._block_rows
+        stop = min(first + self._block_rows, self.rows)
+        parts: list[pa.RecordBatch] = []
+        piece = int(np.searchsorted(self._ends, first, side="right"))
+        while first < stop:
+            rows = self._pieces.read(piece, self._split)
+            end = int(self._ends[piece])
+            within = first - (end - rows.num_rows)
+            parts.append(rows.slice(within, stop - first))
+            first += parts[-1].num_rows
+            piece += 1
+        return pa.concat_batches(parts)
+
+
+class _EncodedPieces:
+    """Pieces of the raw files, encoded. Thread-safe."""
+
+    def __init__(self, sources: Sequence[SplitSource], transform: Transform, index: RawIndex) -> None:
+        self._sources, self._transform, self._index = sources, transform, index
+        self._arrow = arrow_schema(transform.schema)
+        self._starts = np.concatenate([[0], np.cumsum(index.rows())])
+
+    def read(self, piece: int, split: int) -> pa.RecordBatch:
+        """The rows of one split."""
+        source, start, end = self._index.place(piece)
+        block = self._sources[source].source.between(start, end)
+        encoded = self._transform.apply(block).batch
+        first, stop = int(self._starts[piece]), int(self._starts[piece + 1])
+        if encoded.num_rows != stop - first:
+            raise DataError(
+                f"{block.file}: holds {encoded.num_rows} usable rows from line {start.line} on, {stop - first} were "
+                "indexed",
+                "restore the file, or prepare and start the readers anew",
+            )
+        rows = encoded.select(self._arrow.names).cast(self._arrow)
+        return rows.take(pa.array(np.flatnonzero(self._index.splits[first:stop] == split)))

@@ -1,0 +1,129 @@
+"""Serve an experiment's batches to trainers: the readers of the ingestion tier."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import json
+from collections.abc import Callable, Generator, Sequence
+from pathlib import Path
+
+from ziggurat.core.errors import ConfigError, DataError
+from ziggurat.core.files import atomic_file
+from ziggurat.core.progress import Progress, Silent
+from ziggurat.data.ingest.prepared import open_prepared, small_files
+from ziggurat.data.ingest.processes import ReaderProcesses
+from ziggurat.data.ingest.server import Served
+from ziggurat.data.source_files import COMPRESSION
+from ziggurat.features.config import DataConfig, FeatureConfig
+from ziggurat.features.prepare import ENCODERS, dataset_fingerprint, open_sources
+from ziggurat.features.raw_blocks import open_raw
+from ziggurat.features.raw_index import index_raw
+from ziggurat.training.api import prepare, prepared_folder
+from ziggurat.training.experiment import Experiment
+
+_LAST_PORT = 65_535
+
+
+def ingest(
+    experiment: Experiment,
+    *,
+    prepared: str | Path | None = None,
+    raw: bool = False,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    readers: int = 1,
+    address_file: Path | None = None,
+    listening: Callable[[Sequence[str]], None] = lambda addresses: None,
+    progress: Progress | None = None,
+) -> None:
+    """Serve until an exception such as a signal's ends it; what is to be served is prepared first, if need be.
+
+    Args:
+        experiment: whose ``data`` and ``features`` sections count.
+        prepared: folder of the encoded dataset; default as in :func:`ziggurat.prepare`. With ``raw``, whose encoders
+            are taken; a run folder may then stand for it.
+        raw: make the blocks from the raw files when they are asked for; the encoded dataset need not be there.
+        host, port: to listen on; several readers take consecutive ports, or free ones where ``port`` is 0.
+        readers: processes.
+        address_file: holds an address a line from when all of them listen until the end.
+        listening: is told the addresses at the same time.
+        progress: where to show it.
+
+    Raises:
+        ConfigError: an address that cannot be listened on.
+        DataError, FeatureError: as in :func:`ziggurat.prepare`; with ``raw``, no encoders, or those of other data.
+    """
+    if port and port + readers - 1 > _LAST_PORT:
+        raise ConfigError(
+            f"--port {port} with {readers} readers ends at port {port + readers - 1}; the last is {_LAST_PORT}",
+            "choose a lower --port; 0 takes free ones",
+        )
+    progress = progress or Silent()
+    if address_file is not None:
+        address_file.unlink(missing_ok=True)  # of readers that were killed
+    folder = None if prepared is None else Path(prepared)
+    if raw:
+        served = _from_raw(experiment, folder, progress)
+    else:
+        served = functools.partial(open_prepared, prepare(experiment, folder, progress).folder.resolve())
+    with (
+        ReaderProcesses(served, host, port, readers) as processes,
+        _listed(processes.addresses, address_file),
+    ):
+        listening(processes.addresses)
+        processes.watch(progress)
+
+
+def _from_raw(experiment: Experiment, folder: Path | None, progress: Progress) -> Callable[[], Served]:
+    """Index the raw files, and what then serves them with the encoders of ``folder``."""
+    data, features = experiment.data, experiment.features
+    prepared = prepared_folder(experiment)
+    encoders = _encoders(prepared if folder is None else folder, dataset_fingerprint(data, features))
+    compressed = [str(path) for item in open_sources(data, features) for path in item.source.paths]
+    compressed = [path for path in compressed if Path(path).suffix in COMPRESSION]
+    if compressed:
+        progress.note(
+            f"{compressed[0]}{f' and {len(compressed) - 1} more' if len(compressed) > 1 else ''}: each block reads "
+            "compressed text from the head of its file; decompress large files, or serve the prepared dataset"
+        )
+    index = prepared.with_name(f"{prepared.name}-index").resolve()
+    index_raw(data, features, index, progress)
+    return functools.partial(_serve_raw, data, features, encoders.resolve(), index)
+
+
+def _serve_raw(data: DataConfig, features: Sequence[FeatureConfig], encoders: Path, index: Path) -> Served:
+    opened = open_raw(data, features, encoders, index)
+    files = small_files(encoders.parent)
+    return Served(opened.fingerprint, opened.schema, opened.splits, opened.manifest, files, costly=True)
+
+
+def _encoders(folder: Path, wanted: str) -> Path:
+    """The encoders of a prepared dataset or a run, which must be of the dataset ``wanted``."""
+    for name in ("manifest.json", "dataset.json"):
+        with contextlib.suppress(FileNotFoundError):
+            fingerprint = json.loads((folder / name).read_text(encoding="utf-8"))["fingerprint"]
+            if fingerprint != wanted:
+                raise DataError(
+                    f"{folder}: was made from dataset {fingerprint[:12]}, the config and raw files are {wanted[:12]}",
+                    "name the prepared folder or run of this config and these files with --prepared",
+                )
+            return folder / ENCODERS
+    raise DataError(
+        f"{folder}: holds no encoders (neither manifest.json nor dataset.json is there)",
+        "`ziggurat prepare` fits them; or name the folder of the dataset, or of a run, with --prepared",
+    )
+
+
+@contextlib.contextmanager
+def _listed(addresses: Sequence[str], path: Path | None) -> Generator[None]:
+    """Within the context, the file at ``path`` holds the addresses; outside there is none."""
+    if path is None:
+        yield
+        return
+    with atomic_file(path) as temporary:
+        temporary.write_text("".join(f"{address}\n" for address in addresses), encoding="utf-8")
+    try:
+        yield
+    finally:
+        path.unlink(missing_ok=True)

@@ -1,0 +1,208 @@
+"""``ziggurat ingest`` and trainings that are fed by it, as processes: the same weights as from the local loader."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from safetensors.torch import load_file
+
+from tests.training.conftest import config_values, write_log
+from ziggurat.core.config import parse_config
+from ziggurat.core.errors import ConfigError
+from ziggurat.data.dataset import Dataset
+from ziggurat.training import api
+from ziggurat.training.experiment import Experiment
+
+SECONDS = 120
+COMMAND = [sys.executable, "-m", "ziggurat"]
+
+
+@dataclass
+class Serving:
+    """``ziggurat ingest`` with two readers, as a process."""
+
+    folder: Path
+    process: subprocess.Popen[str]
+    addresses: list[str]
+
+    @property
+    def said(self) -> str:
+        return (self.folder / "errors").read_text()
+
+
+@pytest.fixture(scope="module")
+def serving(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
+    folder = tmp_path_factory.mktemp("ingest")
+    write_log(folder / "log.csv")
+    (folder / "exp.yaml").write_text(json.dumps(config_values(folder)))  # JSON is YAML
+    command = [*COMMAND, "ingest", "exp.yaml", "--readers", "2", "--address-file", "addresses"]
+    with (folder / "errors").open("w") as errors:
+        process = subprocess.Popen(command, cwd=folder, stdout=subprocess.PIPE, stderr=errors, text=True)
+    assert process.stdout is not None
+    addresses = [process.stdout.readline().strip() for _ in range(2)]
+    yield Serving(folder, process, addresses)
+    process.kill()
+    process.communicate()
+
+
+def experiment(serving: Serving, **training: Any) -> Experiment:
+    values = config_values(serving.folder)
+    values["training"] |= training
+    return parse_config(Experiment, values)
+
+
+def weights(run: Path) -> dict[str, Any]:
+    """Every tensor of a run's last checkpoint."""
+    last = max((run / "checkpoints").glob("step-*"))
+    files = sorted(last.glob("*.safetensors"))
+    assert files
+    return {f"{file.name}/{name}": tensor for file in files for name, tensor in load_file(file).items()}
+
+
+def check_equal(left: Path, right: Path) -> None:
+    ours, theirs = weights(left), weights(right)
+    assert ours.keys() == theirs.keys()
+    assert all(ours[name].equal(theirs[name]) for name in ours)
+
+
+def prepared(serving: Serving) -> Path:
+    (folder,) = (serving.folder / "prepared").iterdir()
+    return folder
+
+
+@pytest.fixture(scope="module")
+def local(serving: Serving) -> Path:
+    """A run that no reader feeds."""
+    folder = serving.folder / "local"
+    with contextlib.chdir(serving.folder):
+        api.train(experiment(serving, epochs=2, weight_average=0.9), folder, prepared=prepared(serving))
+    return folder
+
+
+def readers_of(process: subprocess.Popen[str]) -> list[int]:
+    command = ["pgrep", "-P", str(process.pid), "-f", "spawn_main"]
+    return [int(child) for child in subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()]
+
+
+def test_the_addresses_are_printed_and_kept(serving: Serving) -> None:
+    assert len(set(serving.addresses)) == 2
+    assert all(address.startswith("grpc://127.0.0.1:") for address in serving.addresses)
+    assert (serving.folder / "addresses").read_text().split() == serving.addresses
+
+
+def test_a_run_that_is_fed_ends_in_the_same_weights(
+    serving: Serving, local: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(serving.folder)
+    fed = experiment(serving, readers=serving.addresses, epochs=2, weight_average=0.9)
+    outcome = api.train(fed, serving.folder / "fed", prepared=prepared(serving))
+    assert outcome.results is not None
+    check_equal(serving.folder / "fed", local)
+
+
+def test_a_trainer_needs_neither_logs_nor_a_prepared_dataset(
+    serving: Serving, local: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    values = config_values(tmp_path / "no such folder")
+    values["training"] |= {"readers": serving.addresses, "epochs": 2, "weight_average": 0.9}
+    outcome = api.train(parse_config(Experiment, values), "run")
+    check_equal(tmp_path / "run", local)
+    folders = sorted(path.name for path in (tmp_path / "run" / "dataset").iterdir() if path.is_dir())
+    assert folders == ["encoders", "test", "validation"]
+    assert outcome.results is not None
+    assert api.evaluate("run").compute() == pytest.approx(outcome.results["figures"]["test"], nan_ok=True)
+    values["features"][1]["encoder"] = {"name": "hash", "rows": 100}
+    with pytest.raises(ConfigError, match=r"features\.item: the readers' dataset .* was encoded by another config"):
+        api.train(parse_config(Experiment, values), "other")
+
+
+def test_raw_readers_with_a_runs_encoders_feed_the_same(
+    serving: Serving, local: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(serving.folder)
+    elsewhere = serving.folder / "elsewhere"
+    elsewhere.mkdir()
+    command = [*COMMAND, "ingest", "../exp.yaml", "--raw", "--prepared", str(local), "--readers", "2"]
+    with subprocess.Popen(command, cwd=elsewhere, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        addresses = [process.stdout.readline().strip() for _ in range(2)]
+        raw = experiment(serving, readers=addresses, epochs=2, weight_average=0.9)
+        api.train(raw, serving.folder / "raw")
+        process.send_signal(signal.SIGTERM)
+    assert process.returncode == 128 + signal.SIGTERM
+    assert not list(elsewhere.rglob("*.arrow")), "no encoded rows on disk"
+    check_equal(serving.folder / "raw", local)
+    fetched, whole = Dataset(serving.folder / "raw" / "dataset"), Dataset(prepared(serving))
+    assert fetched.manifest == whole.manifest
+    assert api.evaluate(serving.folder / "raw").compute() == api.evaluate(local).compute()
+
+
+def test_a_killed_reader_comes_back_and_ctrl_c_saves(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Half of the way with one reader, which is killed meanwhile; Ctrl-C; the other half from this machine."""
+    monkeypatch.chdir(serving.folder)
+    command = [*COMMAND, "train", "exp.yaml", "--run", "stopped", "--set", "training.epochs=10000"]
+    command += ["--set", "training.evaluate_every=1000000", "--readers", serving.addresses[0]]
+    journal = serving.folder / "stopped" / "metrics.jsonl"
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as training:
+        wait_until(lambda: journal.is_file() and journal.read_text().count("\n") > 3)
+        for child in readers_of(serving.process):
+            os.kill(child, signal.SIGKILL)
+        wait_until(lambda: serving.said.count("was ended by SIGKILL; starting it again") == 2)
+        lines = journal.read_text().count("\n")
+        wait_until(lambda: journal.read_text().count("\n") > lines + 3)  # it goes on
+        training.send_signal(signal.SIGINT)
+        _, errors = training.communicate(timeout=SECONDS)
+    assert training.returncode == 128 + signal.SIGINT
+    assert f"reader {serving.addresses[0]}: lost" in errors
+    assert f"reader {serving.addresses[0]}: back" in errors
+    (step,) = (int(path.name.removeprefix("step-")) for path in (serving.folder / "stopped/checkpoints").glob("step-*"))
+    for name in ("stopped", "whole"):
+        whole = experiment(serving, epochs=10_000, evaluate_every=1_000_000)
+        api.train(whole, serving.folder / name, prepared=prepared(serving), stop_after=step + 20)
+    check_equal(serving.folder / "stopped", serving.folder / "whole")
+
+
+def test_a_port_in_use_is_named(serving: Serving) -> None:
+    port = serving.addresses[1].rpartition(":")[2]
+    command = [*COMMAND, "ingest", "exp.yaml", "--port", port]
+    ended = subprocess.run(command, cwd=serving.folder, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert ended.returncode == 1
+    assert f"error: 127.0.0.1:{port}: cannot be listened on (Address already in use)" in ended.stderr
+    assert "mend:  choose another --port; 0 takes a free one" in ended.stderr
+
+
+def test_ctrl_c_ends_the_readers(serving: Serving) -> None:
+    children = readers_of(serving.process)
+    assert len(children) == 2
+    serving.process.send_signal(signal.SIGINT)
+    assert serving.process.wait(SECONDS) == 128 + signal.SIGINT
+    assert not (serving.folder / "addresses").exists()
+    assert "Traceback" not in serving.said
+    assert not any(lives(child) for child in children)
+
+
+def lives(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def wait_until(happened: Any) -> None:
+    until = time.monotonic() + SECONDS
+    while not happened():
+        assert time.monotonic() < until, "nothing happens"
+        time.sleep(0.1)
