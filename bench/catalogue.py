@@ -15,6 +15,7 @@ from bench.system.cli_start import CLI_START
 from bench.system.ingestion import INGESTION
 from bench.system.lab import LAB_COLLECTIVES, PIPELINE_OVERLAP
 from bench.system.prepare import PREPARE
+from bench.system.scaling import SCALING
 from bench.system.scaling_law import SCALING_LAW
 from bench.system.throughput import THROUGHPUT
 
@@ -24,6 +25,7 @@ _ALL = (
     SCALING_LAW,
     LOADER,
     BALANCE,
+    SCALING,
     LAB_COLLECTIVES,
     PIPELINE_OVERLAP,
     INGESTION,

@@ -25,23 +25,27 @@ MANY = 10**6
 
 
 def main() -> None:
-    rounds = Rounds()
+    leads, ranks = os.environ.get("RANK", "0") == "0", int(os.environ.get("WORLD_SIZE", "1"))
+    rounds = Rounds() if leads else None
     folder = Path(sys.argv[1]).resolve()
     workload = Workload.read(folder)
     os.chdir(folder)
     rows = len(columns(folder)[LABEL])
-    path = folder / "experiment.yaml"
-    path.write_text(json.dumps(experiment(workload, rows)), encoding="utf-8")
-    ziggurat.train(ziggurat.load_experiment(path), folder / "run", progress=Parked(rounds, rows))
+    path = folder / f"experiment-{ranks}-{os.environ.get('RANK', '0')}.yaml"
+    path.write_text(json.dumps(experiment(workload, rows, ranks)), encoding="utf-8")
+    progress = None if rounds is None else Parked(rounds, rows)
+    prepared = folder / "prepared"
+    ziggurat.train(ziggurat.load_experiment(path), folder / f"run-{ranks}", prepared=prepared, progress=progress)
 
 
-def experiment(workload: Workload, rows: int) -> dict[str, Any]:
-    """The config of a workload; JSON is YAML.
+def experiment(workload: Workload, rows: int, ranks: int = 1) -> dict[str, Any]:
+    """The config of a workload; JSON is YAML. Every rank has the workload's batch size.
 
     Progress comes with a log line, and epochs are told apart by it: ``log_every`` is the longest stretch up to the
     default of 20 steps that ends with the epoch.
     """
-    steps = -(-rows // workload.batch_size)
+    batch_size = workload.batch_size * ranks
+    steps = -(-rows // batch_size)
     log_every = max(every for every in range(1, 21) if steps % every == 0)
     features = [
         {"name": name, "kind": "categorical", "type": "integer", "encoder": {"name": "identity", "rows": rows}}
@@ -58,7 +62,8 @@ def experiment(workload: Workload, rows: int) -> dict[str, Any]:
         "embeddings": {"dim": workload.dim, "optimizer": {"name": "rowwise_adagrad", "lr": TABLE_LR}},
         "model": {"name": "deepfm", "deep": {"hidden": workload.hidden}},
         "optimizer": {"name": "adam", "lr": workload.lr},
-        "training": {"batch_size": workload.batch_size, "epochs": MANY, "evaluate_every": MANY, "log_every": log_every},
+        "parallel": {"timeout_s": 3600},
+        "training": {"batch_size": batch_size, "epochs": MANY, "evaluate_every": MANY, "log_every": log_every},
     }
 
 

@@ -1,0 +1,21 @@
+"""`python -m bench.system.ranks N MODULE FOLDER`: N ranks of a measured module, one thread each.
+
+The first rank talks to the benchmark (`peers/protocol.py`); the others follow it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+from ziggurat.parallel.launch import launch
+
+
+def main() -> int:
+    ranks, module, folder = int(sys.argv[1]), sys.argv[2], sys.argv[3]
+    os.environ["OMP_NUM_THREADS"] = "1"
+    return launch([sys.executable, "-m", module, folder], ranks)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

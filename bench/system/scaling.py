@@ -1,0 +1,69 @@
+"""From one process to two: how many more rows a second, end to end, and whether TorchRec used directly is any faster.
+
+Every rank computes on one thread and has a batch of its own, so the work of a step doubles with the ranks. What two
+ranks lose is what they tell each other, and what they share of the machine: memory bandwidth above all.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import tempfile
+from pathlib import Path
+
+from bench import workloads
+from bench.benchmark import Benchmark, Context, Figure, Result, Target
+from bench.contestant import Contestant
+from bench.measure import interleave, ratios
+
+CONTESTANTS = {
+    "one": ("bench.system.ours", 1),
+    "two": ("bench.system.ours", 2),
+    "torchrec_one": ("bench.system.torchrec_direct", 1),
+    "torchrec_two": ("bench.system.torchrec_direct", 2),
+}
+NOTES = (
+    "DeepFM on 26 tables, each rank one thread and a batch of 4,096; ranks of one machine, over gloo",
+    "torchrec: DistributedModelParallel and TrainPipelineSparseDist as in its DLRM example, the same tables dealt out "
+    "in turns, batches ready in memory; it never reads, shuffles or reports",
+)
+
+
+def run(context: Context) -> Result:
+    warmups, repeats = (0, 1) if context.quick else (1, 7)
+    with tempfile.TemporaryDirectory(dir=context.cache, prefix="scaling-") as scratch, contextlib.ExitStack() as stack:
+        folder = Path(scratch) / "tables"
+        workload = workloads.tables(folder, context.quick)
+        context.say(workload.source)
+        contestants = {
+            name: stack.enter_context(
+                Contestant(name, [sys.executable, "-m", "bench.system.ranks", str(ranks), module, folder])
+            ).start()
+            for name, (module, ranks) in CONTESTANTS.items()
+        }
+        rounds = {name: contestant.epoch for name, contestant in contestants.items()}
+        found = interleave(rounds, warmups, repeats, lambda line: context.say(f"{line} rows/s"))
+    losses = ", ".join(f"{name} {contestant.losses[-1]:.3f}" for name, contestant in contestants.items())
+    figures = (
+        *(Figure(name, "rows/s", samples) for name, samples in found.items()),
+        Figure("two_vs_one", "x", ratios(found["two"], found["one"])),
+        Figure("torchrec_two_vs_one", "x", ratios(found["torchrec_two"], found["torchrec_one"])),
+        Figure("vs_torchrec", "x", ratios(found["two"], found["torchrec_two"]), "two ranks each"),
+    )
+    return Result(figures, warmups, repeats, (*NOTES, f"{workload.source}; loss of the last epoch: {losses}"))
+
+
+SCALING = Benchmark(
+    name="scaling",
+    claim="Two processes train nearly twice the rows of one, no slower than TorchRec used directly.",
+    targets={"two_vs_one": Target(1.7), "vs_torchrec": Target(1.0)},
+    depends_on=(
+        *(
+            f"src/ziggurat/{room}"
+            for room in ("core", "data", "interactions", "models", "embeddings", "optim", "parallel", "training")
+        ),
+        *(f"bench/system/{name}.py" for name in ("scaling", "ranks", "ours", "torchrec_direct", "handwritten")),
+        *(f"bench/{name}.py" for name in ("workloads", "contestant", "measure")),
+    ),
+    run=run,
+)

@@ -1,0 +1,152 @@
+"""TorchRec used directly, in the structure of its own DLRM example: `python -m bench.system.torchrec_direct FOLDER`.
+
+A model of an EmbeddingBagCollection and a dense part inside one DistributedModelParallel, fused row-wise Adagrad,
+TrainPipelineSparseDist, batches that lie ready in memory. The dense part is the hand-written loop's DeepFM, the plan is
+the one that ziggurat makes of these tables: all alike, whole, dealt out in turns.
+
+Shape legend: B rows of a rank's batch, F features, D embedding dim.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.optim import _apply_optimizer_in_backward as fuse  # pyright: ignore[reportPrivateUsage]
+from torch.nn import functional as F
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.model_parallel import DistributedModelParallel
+from torchrec.distributed.sharding_plan import construct_module_sharding_plan, table_wise
+from torchrec.distributed.train_pipeline import TrainPipelineSparseDist
+from torchrec.distributed.types import ShardingEnv, ShardingPlan
+from torchrec.modules.embedding_configs import EmbeddingBagConfig
+from torchrec.modules.embedding_modules import EmbeddingBagCollection
+from torchrec.optim import RowWiseAdagrad
+from torchrec.optim.keyed import CombinedOptimizer, KeyedOptimizerWrapper
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+from torchrec.streamable import Pipelineable
+
+from bench.peers.protocol import Rounds
+from bench.peers.workload import LABEL, Workload, columns
+from bench.system.handwritten import TABLE_LR, DeepFM
+from ziggurat.training.engine import process_group
+
+CPU = torch.device("cpu")
+
+
+@dataclass
+class Rows(Pipelineable):
+    """A rank's part of a batch, as TorchRec's pipelines want it."""
+
+    ids: KeyedJaggedTensor
+    labels_B: Tensor
+
+    def to(self, device: torch.device, non_blocking: bool = False) -> Rows:
+        return Rows(self.ids.to(device, non_blocking=non_blocking), self.labels_B.to(device))
+
+    def record_stream(self, stream: Any) -> None: ...
+
+    def pin_memory(self) -> Rows:
+        return self
+
+
+class Model(nn.Module):
+    """The loss of a batch, and what the pipeline hands on."""
+
+    def __init__(self, workload: Workload) -> None:
+        super().__init__()
+        configs = [
+            EmbeddingBagConfig(name=f"t_{name}", embedding_dim=workload.dim, num_embeddings=rows, feature_names=[name])
+            for name, rows in workload.tables.items()
+        ]
+        self.tables = EmbeddingBagCollection(tables=configs, device=torch.device("meta"))
+        self.dense = DeepFM(len(workload.tables), workload.dim, workload.hidden)
+        self._dim = workload.dim
+
+    def forward(self, batch: Rows) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        emb_BFD = self.tables(batch.ids).values().view(len(batch.labels_B), -1, self._dim)
+        logits_B = self.dense(emb_BFD)
+        loss = F.binary_cross_entropy_with_logits(logits_B, batch.labels_B)
+        return loss, (loss.detach(), logits_B.detach())
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    torch.manual_seed(0)
+    workload = Workload.read(folder)
+    with process_group(CPU, 3600):
+        rank, world_size = dist.get_rank(), dist.get_world_size()
+        rounds = Rounds() if rank == 0 else None
+        batches, rows = _batches(folder, workload, rank, world_size)
+        pipeline = _pipeline(workload, world_size)
+        if rounds is not None:
+            rounds.ready(torch.get_num_threads())
+        while _begun(rounds):
+            source, losses = iter(batches), torch.zeros(())
+            for _ in batches:
+                losses += pipeline.progress(source)[0]
+            if rounds is not None:
+                rounds.end(rows, float(losses) / len(batches))
+
+
+def _begun(rounds: Rounds | None) -> bool:
+    """Wait, the first rank for the benchmark and the others for it; whether there is an epoch to train."""
+    go = torch.ones(())
+    if rounds is not None:
+        try:
+            rounds.begin()
+        except SystemExit:
+            go.zero_()
+    dist.broadcast(go, 0)
+    return bool(go)
+
+
+def _pipeline(workload: Workload, world_size: int) -> TrainPipelineSparseDist[Any, Any]:
+    model = Model(workload)
+    for bag in model.tables.embedding_bags.values():
+        fuse(RowWiseAdagrad, [cast("nn.EmbeddingBag", bag).weight], {"lr": TABLE_LR, "eps": 1e-8})
+    sharder = cast("Any", EmbeddingBagCollectionSharder())
+    placed = {f"t_{name}": table_wise(rank=number % world_size) for number, name in enumerate(workload.tables)}
+    plan = construct_module_sharding_plan(
+        model.tables, placed, sharder, local_size=world_size, world_size=world_size, device_type="cpu"
+    )
+    assert dist.group.WORLD is not None
+    parallel = DistributedModelParallel(
+        model,
+        device=CPU,
+        env=ShardingEnv.from_process_group(dist.group.WORLD),
+        plan=ShardingPlan({"tables": plan}),
+        sharders=[sharder],
+    )
+    dense = KeyedOptimizerWrapper(
+        {name: value for name, value in parallel.named_parameters() if ".dense." in f".{name}"},
+        lambda parameters: torch.optim.Adam(parameters, lr=workload.lr, fused=True),
+    )
+    return TrainPipelineSparseDist(parallel, CombinedOptimizer([parallel.fused_optimizer, dense]), CPU)
+
+
+def _batches(folder: Path, workload: Workload, rank: int, world_size: int) -> tuple[list[Rows], int]:
+    """This rank's part of every batch, rows in random order; and the number of rows of all ranks."""
+    data = columns(folder)
+    rows = len(data[LABEL]) // (workload.batch_size * world_size) * workload.batch_size * world_size
+    order = np.random.default_rng(0).permutation(len(data[LABEL]))[:rows]
+    names = list(workload.tables)
+    ids_FR = torch.from_numpy(np.stack([data[name][order] for name in names]).astype(np.int64))
+    labels_R = torch.from_numpy(data[LABEL][order])
+    batches: list[Rows] = []
+    for first in range(rank * workload.batch_size, rows, world_size * workload.batch_size):
+        mine = slice(first, first + workload.batch_size)
+        values = ids_FR[:, mine].reshape(-1)
+        ids = KeyedJaggedTensor(keys=names, values=values, lengths=torch.ones(len(values), dtype=torch.int32))
+        batches.append(Rows(ids, labels_R[mine]))
+    return batches, rows
+
+
+if __name__ == "__main__":
+    main()
