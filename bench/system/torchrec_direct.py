@@ -67,10 +67,10 @@ class Model(nn.Module):
         ]
         self.tables = EmbeddingBagCollection(tables=configs, device=torch.device("meta"))
         self.dense = DeepFM(len(workload.tables), workload.dim, workload.hidden)
-        self._dim = workload.dim
+        self._features, self._dim = len(workload.tables), workload.dim
 
     def forward(self, batch: Rows) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        emb_BFD = self.tables(batch.ids).values().view(len(batch.labels_B), -1, self._dim)
+        emb_BFD = self.tables(batch.ids).values().view(-1, self._features, self._dim)  # traced: no len
         logits_B = self.dense(emb_BFD)
         loss = F.binary_cross_entropy_with_logits(logits_B, batch.labels_B)
         return loss, (loss.detach(), logits_B.detach())
