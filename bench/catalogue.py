@@ -15,6 +15,7 @@ from bench.system.cli_start import CLI_START
 from bench.system.ingestion import INGESTION
 from bench.system.lab import LAB_COLLECTIVES, PIPELINE_OVERLAP
 from bench.system.prepare import PREPARE
+from bench.system.quantised import QUANTISED_COMMS
 from bench.system.scaling import SCALING
 from bench.system.scaling_law import SCALING_LAW
 from bench.system.throughput import THROUGHPUT
@@ -28,6 +29,7 @@ _ALL = (
     SCALING,
     LAB_COLLECTIVES,
     PIPELINE_OVERLAP,
+    QUANTISED_COMMS,
     INGESTION,
     PREPARE,
     CLI_START,

@@ -56,7 +56,7 @@ def measured(context: Context, cases: Sequence[Case], *, inputs: bool = False) -
         return json.loads(out.read_text(encoding="utf-8"))
 
 
-def _note(quick: bool) -> str:
+def note(quick: bool) -> str:
     shape, ranks = (SMALL, 1) if quick else (SHAPE, RANKS)
     return (
         f"{shape.hosts} hosts x {ranks} ranks on {len(os.sched_getaffinity(0))} cores, links of {shape.rate}; bytes "
@@ -84,7 +84,7 @@ def run_collectives(context: Context) -> Result:
     faster = _ratio(found, "dense fsdp", "dense hsdp", "seconds")
     figures = (*_figures(found), Figure("dense hsdp.vs_fsdp", "x", faster))
     notes = (
-        _note(context.quick),
+        note(context.quick),
         "seconds in ms, inter and intra in MB; vs_fsdp: steps of hsdp in the time of one of fsdp",
     )
     return Result(figures, 1, len(faster), notes)
@@ -104,10 +104,10 @@ def run_pipeline(context: Context) -> Result:
         Figure("input_distribution", "ms", alone, "while nothing else is done"),
         Figure("hidden", "%", hidden, "of that time"),
     )
-    return Result(figures, 1, len(hidden), (_note(context.quick),))
+    return Result(figures, 1, len(hidden), (note(context.quick),))
 
 
-_DEPENDS: tuple[Any, ...] = (
+DEPENDS: tuple[Any, ...] = (
     *(f"src/ziggurat/{room}" for room in ("core", "parallel", "embeddings", "interactions", "models", "optim")),
     "src/ziggurat/training/step.py",
     "src/ziggurat/training/recommender.py",
@@ -120,7 +120,7 @@ LAB_COLLECTIVES = Benchmark(
     claim="Every way to split tables and the dense part trains on a slow cluster, and sharding the dense part inside "
     "hosts beats sharding it across them.",
     targets={"dense hsdp.vs_fsdp": Target(1.2)},
-    depends_on=_DEPENDS,
+    depends_on=DEPENDS,
     run=run_collectives,
     layout="board",
 )
@@ -129,6 +129,6 @@ PIPELINE_OVERLAP = Benchmark(
     name="pipeline_overlap",
     claim="Most of the time in which ids travel between ranks is hidden behind the step before.",
     targets={"hidden": Target(70)},
-    depends_on=_DEPENDS,
+    depends_on=DEPENDS,
     run=run_pipeline,
 )

@@ -10,7 +10,6 @@ from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from ziggurat.core.errors import ConfigError
@@ -49,29 +48,6 @@ def spread(module: nn.Module, config: DenseParallelConfig, world: World, device:
                 )
             mesh = init_device_mesh(device.type, (world.size // size, size), mesh_dim_names=("replicate", "shard"))
             return _sharded(module, config, mesh)
-
-
-def whole(tensor: Tensor) -> Tensor:
-    """The tensor that ``tensor`` is a part of; of one that is not spread, itself. Called by all ranks together."""
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-
-
-@torch.no_grad()
-def put(live: Tensor, values: Tensor) -> None:
-    """Copy ``values``, a whole tensor, into ``live``, which may be a part of one."""
-    if isinstance(live, DTensor):
-        spec = live
-        local = _local_part(values.to(live.device), spec)
-        live.to_local().copy_(local)
-    else:
-        live.copy_(values)
-
-
-def _local_part(values: Tensor, like: DTensor) -> Tensor:
-    """This rank's part of ``values``, cut as ``like`` is."""
-    from torch.distributed.tensor import distribute_tensor
-
-    return distribute_tensor(values, like.device_mesh, like.placements, src_data_rank=None).to_local()
 
 
 def _replicated(module: nn.Module, config: DDP, device: torch.device) -> nn.Module:

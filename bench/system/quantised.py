@@ -1,0 +1,123 @@
+"""Embedding rows and their gradients sent in half the bits: what that saves between hosts, what it costs in quality.
+
+Bytes are counted in the lab (`system/lab.py`). Quality is that of runs as a user makes them, `ziggurat train --nproc 2`
+on a generated log, with and without, seed by seed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from bench.benchmark import Benchmark, Context, Figure, Result, Target
+from bench.contestant import ROOT
+from bench.lab.cluster import unavailable
+from bench.lab.workload import Case
+from bench.system.lab import DEPENDS, measured, note
+from ziggurat.core.errors import EnvironmentMismatch
+from ziggurat.data.generate import generate
+from ziggurat.data.generate_config import CategoricalColumn, GeneratorConfig, LabelColumn
+
+HALF = {"forward_precision": "fp16", "backward_precision": "fp16"}
+SHARDING = {"planner": {"replicate_up_to": 1}}
+"""No table on every rank: all rows travel."""
+
+
+def run(context: Context) -> Result:
+    cases = [Case("fp32"), Case("fp16", parallel=HALF)]
+    figures: list[Figure] = []
+    notes = [note(context.quick)]
+    reason = unavailable()
+    if reason is None:
+        found = measured(context, cases)
+        for name, rounds in found.items():
+            figures.append(Figure(f"{name}.inter", "MB", tuple(each["inter"] / 1e6 for each in rounds)))
+        share = tuple(a["inter"] / b["inter"] for a, b in zip(found["fp16"], found["fp32"], strict=True))
+        figures.append(Figure("bytes", "x", share, "fp16 over fp32: rows, gradients, ids and the dense part"))
+    elif context.quick:
+        notes = [f"bytes are not counted here: {reason}"]
+    else:
+        raise EnvironmentMismatch(reason, "run the lab as root on Linux with iproute2 installed")
+    seeds = 1 if context.quick else 3
+    losses = _losses(context, seeds)
+    figures += [Figure(f"{name}.log_loss", "nats", values) for name, values in losses.items()]
+    worse = tuple(100 * (a / b - 1) for a, b in zip(losses["fp16"], losses["fp32"], strict=True))
+    figures.append(Figure("log_loss_change", "%", tuple(map(abs, worse)), "of the same seed, on test"))
+    return Result(tuple(figures), 1, seeds, tuple(notes))
+
+
+def _losses(context: Context, seeds: int) -> dict[str, tuple[float, ...]]:
+    """Test log-loss by seed, of rows that travel whole and halved."""
+    rows = 6_000 if context.quick else 400_000
+    with tempfile.TemporaryDirectory(dir=context.cache, prefix="quantised-") as scratch:
+        folder = Path(scratch)
+        config = _log(rows)
+        generate(config, folder / "log.parquet")
+        path = folder / "exp.yaml"
+        path.write_text(json.dumps(_experiment(folder, [column.name for column in config.categorical])))
+        losses: dict[str, list[float]] = {"fp32": [], "fp16": []}
+        for seed in range(seeds):
+            for name, found in losses.items():
+                found.append(_trained(path, folder / f"{name}-{seed}", seed, HALF if name == "fp16" else {}))
+                context.say(f"seed {seed}, {name}: log-loss {found[-1]:.5f} on test")
+    return {name: tuple(values) for name, values in losses.items()}
+
+
+def _trained(path: Path, run: Path, seed: int, parallel: dict[str, str]) -> float:
+    settings = [f"training.seed={seed}", *(f"parallel.{key}={value}" for key, value in parallel.items())]
+    command = [sys.executable, "-m", "ziggurat", "train", str(path), "--nproc", "2", "--run", str(run)]
+    command += [word for setting in settings for word in ("--set", setting)]
+    done = subprocess.run(
+        command, cwd=path.parent, text=True, capture_output=True, check=False, env={**os.environ, "PYTHONPATH": _path()}
+    )
+    if done.returncode != 0:
+        raise EnvironmentMismatch(
+            f"`{' '.join(command)}` ended with status {done.returncode}: {done.stderr[-800:]}", "run it by hand"
+        )
+    return json.loads((run / "results.json").read_text(encoding="utf-8"))["figures"]["test"]["log_loss"]
+
+
+def _path() -> str:
+    return os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
+
+
+def _log(rows: int) -> GeneratorConfig:
+    names = [f"c{k}" for k in range(8)]
+    pairs = tuple((names[k], names[(k + 1) % 8]) for k in range(8))
+    return GeneratorConfig(
+        rows=rows,
+        labels=(LabelColumn(name="y", rate=0.3),),
+        categorical=tuple(CategoricalColumn(name=name, cardinality=2_000, exponent=1.05) for name in names),
+        pairs=pairs,
+        format="parquet",
+    )
+
+
+def _experiment(folder: Path, names: list[str]) -> dict[str, Any]:
+    return {
+        "name": "quantised",
+        "data": {
+            "source": {"name": "parquet", "files": [str(folder / "log.parquet")]},
+            "split": {"name": "random", "validation": 0.1, "test": 0.2},
+            "labels": [{"name": "y"}],
+        },
+        "features": [{"name": name, "kind": "categorical", "type": "integer"} for name in names],
+        "embeddings": {"dim": 16, "optimizer": {"name": "rowwise_adagrad", "lr": 0.05}},
+        "model": {"name": "dlrm"},
+        "training": {"batch_size": 1024, "epochs": 1, "device": "cpu"},
+        "planning": SHARDING,
+    }
+
+
+QUANTISED_COMMS = Benchmark(
+    name="quantised_comms",
+    claim="Sending embedding rows and gradients as FP16 halves the bytes and leaves the log-loss as it is.",
+    targets={"bytes": Target(0.6, "at most"), "log_loss_change": Target(0.02, "at most")},
+    depends_on=(*DEPENDS, "src/ziggurat/training", "bench/system/quantised.py"),
+    run=run,
+)
