@@ -69,7 +69,7 @@ def test_links_let_their_rate_through_and_bytes_are_counted_where_they_went() ->
     assert across > 0.6
     assert SIZE < (middle - start).inter < 1.1 * SIZE
     assert (middle - start).intra == 0
-    assert (end - middle).inter == 0
+    assert (end - middle).inter < 5_000  # who has that address, a kernel asks now and then
     assert SIZE < (end - middle).intra < 1.1 * SIZE
     assert namespaces() == before
 

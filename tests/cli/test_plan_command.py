@@ -37,7 +37,7 @@ def run(*arguments: str | Path) -> str:
 def test_prints_draws_and_writes_a_plan(config: Path) -> None:
     wish = "planning.tables={item: {sharding: row_wise}}"
     lines = run(config, "--hosts", "2", "--devices", "2", "--set", wish).splitlines()
-    assert lines[0] == "small: 3 tables on 2 hosts × 2 devices (cpu), 1 GB each, 128 examples a step and device"
+    assert lines[0] == "small: 3 tables on 2 hosts × 2 devices (cpu), 1 GB each, 32 examples a step and device"
     assert lines[2].split() == ["host,", "device", "tables", "weights", "optimizer", "buffers", "spare", "in", "host",
                                 "between", "time"]  # fmt: skip
     assert [line.split()[:2] for line in lines[3:7]] == [["0,", "0"], ["0,", "1"], ["1,", "2"], ["1,", "3"]]

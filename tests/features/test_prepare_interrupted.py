@@ -10,7 +10,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +41,7 @@ from ziggurat.features import prepare as module, staging
 
 staging.PART_ROWS = 1000
 opened, encode = module.open_source, module.encode_parts
-module.open_source = lambda *args: opened(*args, block_bytes=8192)
+module.open_source = lambda *args, **options: opened(*args, **{**options, "block_bytes": 8192})
 written = staging.write_part
 def slow(*args):
     written(*args)
@@ -169,7 +168,12 @@ def test_stopped_between_any_two_steps_of_any_part(
         on_bad_row="quarantine",
     )
     monkeypatch.setattr(staging, "PART_ROWS", 20)
-    monkeypatch.setattr(prepare_module, "open_source", partial(prepare_module.open_source, block_bytes=64))
+    opened = prepare_module.open_source
+
+    def in_small_blocks(*arguments: Any, **options: Any) -> Any:
+        return opened(*arguments, **{**options, "block_bytes": 64})
+
+    monkeypatch.setattr(prepare_module, "open_source", in_small_blocks)
     expected = contents(prepare(parsed.data, parsed.features, tmp_path / "whole"))
     strike_at = countdown = 0
 
