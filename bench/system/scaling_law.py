@@ -38,20 +38,20 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 COLUMNS = 12
 IDS = 10
-DIM = 16
+DIM = 8
 DECADE = 10.0
 LEAST_FALL = 0.01  # percent: what flattens or rises counts as this much, so that a ratio to it is finite
 RIVALS = ("dcn_v2", "dlrm")
 
 MODELS: dict[str, dict[str, Any]] = {
     "wukong": {
-        "name": "wukong", "layers": 1, "fm_outputs": 12, "linear_outputs": 12, "rank": 12, "fm_mlp": {"hidden": [64]},
-        "head": {"bottom": {"hidden": [32]}},
+        "name": "wukong", "layers": 1, "fm_outputs": 12, "linear_outputs": 12, "rank": 8, "fm_mlp": {"hidden": [16]},
+        "head": {"bottom": {"hidden": [8]}},
     },
-    "dcn_v2": {"name": "dcn_v2", "cross_layers": 2, "rank": 32, "deep": {"hidden": [64, 32]}},
-    "dlrm": {"name": "dlrm", "top": {"hidden": [128, 64]}},
+    "dcn_v2": {"name": "dcn_v2", "cross_layers": 2, "rank": 16, "deep": {"hidden": [32, 32]}},
+    "dlrm": {"name": "dlrm", "top": {"hidden": [64, 32]}},
 }  # fmt: skip
-"""The first rung of each ladder: some 100,000 forward FLOPs per example or less."""
+"""The first rung of each ladder: some 20,000 forward FLOPs per example."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class Extent:
     seeds: int
 
 
-FULL = Extent(1_200_000, 1, 1024, {"wukong": 7, "dcn_v2": 8, "dlrm": 5}, 3)
+FULL = Extent(3_600_000, 1, 1024, {"wukong": 7, "dcn_v2": 8, "dlrm": 6}, 3)
 QUICK = Extent(6_000, 1, 1024, dict.fromkeys(MODELS, 3), 2)
 
 

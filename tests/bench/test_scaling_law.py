@@ -82,7 +82,7 @@ def test_full_ladders_span_two_orders_of_magnitude(name: str) -> None:
     dims = ModelDims(0, scaling_law.COLUMNS, scaling_law.DIM)
     sizes = [build_model(rung.model, dims).flops() for rung in (rungs[0], rungs[-1])]
     assert sizes[1] > 100 * sizes[0]
-    assert 3e4 < sizes[0] < 1.2e5
+    assert 1e4 < sizes[0] < 3e4
 
 
 def test_the_docs_draw_every_rung_and_keep_them_out_of_the_table(tmp_path: Path) -> None:
