@@ -1,4 +1,4 @@
-"""The log of `scaling_law` as a board's data: generated, with interactions of two to eight columns planted in it."""
+"""The log of `scaling_law` as a board's data: generated, with interactions of two to six columns planted in it."""
 
 from __future__ import annotations
 
