@@ -2,24 +2,15 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 
 from bench.benchmark import Context
 from bench.quality.quality import Generated
-from bench.system.scaling_law import FULL, shape
-from ziggurat.data.generate import generate
+from bench.system.scaling_law import FULL, generated_log
 
 
 def _make(context: Context) -> Path:
-    """The folder with the log, ``planted.parquet``; one that an earlier run left in the cache is used again."""
-    config = shape(FULL.rows)
-    digest = hashlib.sha256(config.model_dump_json().encode()).hexdigest()[:8]
-    log = context.cache / f"planted-{digest}" / "planted.parquet"
-    if not log.exists():
-        context.say(f"generating {config.rows:,} rows")
-        log.parent.mkdir(parents=True, exist_ok=True)
-        generate(config, log)
+    log, _ = generated_log(context, FULL.rows)
     return log.parent
 
 

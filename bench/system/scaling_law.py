@@ -93,7 +93,7 @@ QUICK = Extent(6_000, 1, 1024, dict.fromkeys(MODELS, 3), 2)
 
 def run(context: Context) -> Result:
     extent = QUICK if context.quick else FULL
-    log, bayes = _log(context, extent.rows)
+    log, bayes = generated_log(context, extent.rows)
     if context.quick:
         with tempfile.TemporaryDirectory(dir=context.cache, prefix="scaling_law-") as scratch:
             return _measured(context, extent, log, bayes, Path(scratch))
@@ -284,7 +284,7 @@ def shape(rows: int) -> GeneratorConfig:
     )
 
 
-def _log(context: Context, rows: int) -> tuple[Path, float]:
+def generated_log(context: Context, rows: int) -> tuple[Path, float]:
     """The generated log and the best possible log-loss; one that an earlier run left in the cache is used again."""
     config, log = shape(rows), context.cache / f"scaling_law-{rows}.parquet"
     truth: dict[str, Any] | None = None

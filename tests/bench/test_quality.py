@@ -108,8 +108,9 @@ def test_a_board_that_makes_its_data_takes_none_and_makes_it_once(
     folders = [planted.PLANTED.make(context) for _ in range(2)]
     assert folders[0] == folders[1]
     assert said == ["generating 6,000 rows"]
+    [log] = folders[0].glob("*.parquet")
     entry = load_board("dhen_planted").entry("fm")
-    dataset = prepared(entry.experiment(folders[0], 0), tmp_path)
+    dataset = prepared(entry.experiment(folders[0], 0, {"data.source.files": [log.name]}), tmp_path)
     assert sum(split["rows"] for split in dataset.manifest["splits"].values()) == QUICK.rows
 
 
