@@ -6,6 +6,7 @@ from bench.micro.dense_speed import DENSE_SPEED
 from bench.micro.loader import LOADER
 from bench.quality.catalogue import (
     DHEN_ENSEMBLE,
+    DHEN_PLANTED,
     QUALITY_CENSUS,
     QUALITY_FRAPPE,
     QUALITY_MOVIELENS,
@@ -38,6 +39,7 @@ _ALL = (
     QUALITY_CENSUS,
     WUKONG_ABLATION,
     DHEN_ENSEMBLE,
+    DHEN_PLANTED,
 )
 
 BENCHMARKS: dict[str, Benchmark] = {each.name: each for each in _ALL}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,8 +22,26 @@ Outcomes = Mapping[str, Sequence[Mapping[str, Any]]]
 Derive = Callable[[Outcomes], list[Figure]]
 
 
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """Data that a board makes for itself.
+
+    Attributes:
+        make: writes it where it is not yet; returns the folder that the board's experiment reads.
+        sources: files whose change makes other data.
+    """
+
+    make: Callable[[Context], Path]
+    sources: tuple[str, ...]
+
+
 def quality(
-    board: str, claim: str, targets: Mapping[str, Target], name: str = "", derive: Derive = lambda outcomes: []
+    board: str,
+    claim: str,
+    targets: Mapping[str, Target],
+    name: str = "",
+    derive: Derive = lambda outcomes: [],
+    generated: Generated | None = None,
 ) -> Benchmark:
     """The benchmark of a board.
 
@@ -32,22 +51,30 @@ def quality(
         targets: ``model.figure`` -> what it has to reach.
         name: of the benchmark; default ``quality_BOARD``.
         derive: further figures, made of several models' outcomes.
+        generated: the data, where it is not given with ``--data``.
     """
     path = f"bench/quality/boards/{board}.yaml"
+    made_by = () if generated is None else generated.sources
     return Benchmark(
         name=name or f"quality_{board}",
         claim=claim,
         targets=targets,
-        depends_on=(*SOURCES, "src/ziggurat/features", path, str(load_board(board).experiment.relative_to(ROOT))),
-        run=_runner(board, derive),
+        depends_on=(
+            *SOURCES,
+            "src/ziggurat/features",
+            path,
+            str(load_board(board).experiment.relative_to(ROOT)),
+            *made_by,
+        ),
+        run=_runner(board, derive, generated),
         layout="board",
     )
 
 
-def _runner(name: str, derive: Derive) -> Callable[[Context], Result]:
+def _runner(name: str, derive: Derive, generated: Generated | None) -> Callable[[Context], Result]:
     def run(context: Context) -> Result:
         board = load_board(name)
-        outcomes = _train(board, context)
+        outcomes = _train(board, context, _data(board, context, generated))
         figures = [figure for model, found in outcomes.items() for figure in _figures(model, board, found)]
         figures += [] if context.quick else derive(outcomes)
         return Result(tuple(figures), 0, len(next(iter(outcomes.values()))), _notes(board, context.quick))
@@ -55,22 +82,36 @@ def _runner(name: str, derive: Derive) -> Callable[[Context], Result]:
     return run
 
 
-def _train(board: Board, context: Context) -> dict[str, list[dict[str, Any]]]:
-    """Model -> what came out, a seed each."""
-    if context.data is None and not context.quick:
-        raise DataError(f"board {board.name}: no data", f"give the folder that {board.experiment.name} reads: --data")
-    if context.data is not None and context.quick:
+def _data(board: Board, context: Context, generated: Generated | None) -> Path | None:
+    """The folder of the raw data; None for a quick run, which has a stand-in.
+
+    Raises:
+        DataError: ``--data`` is missing, or given where it would not be read.
+    """
+    unread = "--quick trains on a stand-in of random rows" if context.quick else "its data is generated"
+    if context.data is not None and (context.quick or generated is not None):
         raise DataError(
-            f"board {board.name}: --quick trains on a stand-in of random rows, --data {context.data} would not be read",
-            "leave out one of the two",
+            f"board {board.name}: {unread}, --data {context.data} would not be read",
+            "leave out one of the two" if context.quick else "leave it out",
         )
+    if context.quick:
+        return None
+    if generated is not None:
+        return generated.make(context)
+    if context.data is None:
+        raise DataError(f"board {board.name}: no data", f"give the folder that {board.experiment.name} reads: --data")
+    return context.data
+
+
+def _train(board: Board, context: Context, data: Path | None) -> dict[str, list[dict[str, Any]]]:
+    """Model -> what came out, a seed each."""
     seeds = board.seeds[:1] if context.quick else board.seeds
     context.say(f"{len(board.entries)} models, seeds {', '.join(map(str, seeds))}")
     found: dict[str, dict[int, dict[str, Any]]] = {name: {} for name in board.entries}
     with tempfile.TemporaryDirectory(dir=context.cache, prefix="quality-") as scratch:
         changes = stand_in(Path(scratch)) if context.quick else {}
         trials = [
-            Trial(f"{name}/{seed}", entry.experiment(context.data, seed, changes))
+            Trial(f"{name}/{seed}", entry.experiment(data, seed, changes))
             for name, entry in board.entries.items()
             for seed in seeds
         ]

@@ -1,11 +1,11 @@
-"""Wukong, DCN-V2 and DLRM in growing sizes on a log whose labels need interactions of up to eight columns.
+"""Wukong, DCN-V2 and DLRM in growing sizes on a log whose labels need hundreds of interactions of up to six columns.
 
-The log is generated: ids have latent vectors, and the likenesses of two, three and four pairs of neighbouring columns
-are multiplied, as where a user takes to an item and the item to the hour. The groups are nested, so that a model finds
-the large ones by way of the small. Each model climbs its own ladder through `ziggurat.training.scale`; all see the same
-rows in the same order. Each ladder is a `ziggurat scale` on one thread, as many at a time as there are cores. They lie
-in the cache, named after the code that trains them: an interrupted measurement goes on where it stopped, and never with
-other code.
+The log is generated: ids have latent vectors, all pairs of columns interact by the likeness of theirs, as where a user
+takes to an item, and hundreds of products of two or three likenesses are planted beside them, more than a small model
+can hold. All models see the same rows in the same order. DCN-V2 and DLRM climb their own ladders of
+`ziggurat.training.scale`, Wukong one that is listed here: a second layer, then wider MLPs. Each ladder is a
+`ziggurat scale` on one thread, as many at a time as there are cores. They lie in the cache, named after the code that
+trains them: an interrupted measurement goes on where it stopped, and never with other code.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import random
 import signal
 import statistics
 import subprocess
@@ -21,7 +22,7 @@ import tempfile
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import combinations, pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -38,20 +39,41 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parents[2]
 COLUMNS = 12
 IDS = 10
-DIM = 16
+QUADS, SEXTETS = 400, 200
+DIM = 8
 DECADE = 10.0
 LEAST_FALL = 0.01  # percent: what flattens or rises counts as this much, so that a ratio to it is finite
 RIVALS = ("dcn_v2", "dlrm")
 
+
+def _wukong(layers: int, fm_outputs: int, linear_outputs: int, mlp: int, head: int) -> dict[str, Any]:
+    return {
+        "name": "wukong",
+        "layers": layers,
+        "fm_outputs": fm_outputs,
+        "linear_outputs": linear_outputs,
+        "rank": None,
+        "fm_mlp": {"hidden": [mlp]},
+        "head": {"bottom": {"hidden": [head]}},
+    }
+
+
+WUKONG_SIZES = (
+    _wukong(1, 2, 4, 8, 8),
+    _wukong(1, 2, 6, 32, 16),
+    _wukong(1, 4, 8, 64, 32),
+    _wukong(2, 4, 8, 64, 32),
+    _wukong(2, 4, 8, 128, 64),
+    _wukong(2, 4, 12, 256, 64),
+    _wukong(2, 4, 12, 512, 128),
+    _wukong(2, 4, 12, 1024, 128),
+)
 MODELS: dict[str, dict[str, Any]] = {
-    "wukong": {
-        "name": "wukong", "layers": 1, "fm_outputs": 12, "linear_outputs": 12, "rank": 12, "fm_mlp": {"hidden": [64]},
-        "head": {"bottom": {"hidden": [32]}},
-    },
-    "dcn_v2": {"name": "dcn_v2", "cross_layers": 2, "rank": 32, "deep": {"hidden": [64, 32]}},
-    "dlrm": {"name": "dlrm", "top": {"hidden": [128, 64]}},
-}  # fmt: skip
-"""The first rung of each ladder: some 100,000 forward FLOPs per example or less."""
+    "wukong": WUKONG_SIZES[0],
+    "dcn_v2": {"name": "dcn_v2", "cross_layers": 2, "rank": 16, "deep": {"hidden": [32, 32]}},
+    "dlrm": {"name": "dlrm", "top": {"hidden": [64, 32]}},
+}
+"""The first rung of each ladder: 8,000 to 21,000 forward FLOPs per example."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,13 +87,13 @@ class Extent:
     seeds: int
 
 
-FULL = Extent(1_200_000, 1, 1024, {"wukong": 7, "dcn_v2": 8, "dlrm": 5}, 3)
+FULL = Extent(3_600_000, 1, 1024, {"wukong": len(WUKONG_SIZES), "dcn_v2": 7, "dlrm": 5}, 3)
 QUICK = Extent(6_000, 1, 1024, dict.fromkeys(MODELS, 3), 2)
 
 
 def run(context: Context) -> Result:
     extent = QUICK if context.quick else FULL
-    log, bayes = _log(context, extent.rows)
+    log, bayes = generated_log(context, extent.rows)
     if context.quick:
         with tempfile.TemporaryDirectory(dir=context.cache, prefix="scaling_law-") as scratch:
             return _measured(context, extent, log, bayes, Path(scratch))
@@ -87,7 +109,7 @@ def _measured(context: Context, extent: Extent, log: Path, bayes: float, place: 
     context.say(f"drew {place / 'scale.html'}")
     notes = (
         f"{extent.rows:,} generated rows of {COLUMNS} columns of {IDS} ids, {extent.epochs} epochs, batch "
-        f"{extent.batch_size:,}; planted: groups of two to eight columns",
+        f"{extent.batch_size:,}; planted: all pairs, {QUADS} groups of four and {SEXTETS} of six",
         f"the best possible log-loss is {bayes:.4f}",
         *(_told(name, result, fits[name]) for name, result in results.items()),
     )
@@ -168,6 +190,8 @@ def _climbed(context: Context, extent: Extent, log: Path, place: Path) -> dict[s
     api.prepare(parse_config(Experiment, configs["wukong"]), place / "prepared")
     for name, config in configs.items():
         (place / f"{name}.yaml").write_text(json.dumps(config, indent=2), encoding="utf-8")  # JSON is YAML
+    sizes = [{"model": size} for size in WUKONG_SIZES[: extent.rungs["wukong"]]]
+    _listed(place, "wukong").write_text(json.dumps(sizes, indent=2), encoding="utf-8")
     children: list[subprocess.Popen[str]] = []
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         try:
@@ -184,7 +208,9 @@ def _climbed(context: Context, extent: Extent, log: Path, place: Path) -> dict[s
 def _climb(context: Context, name: str, extent: Extent, place: Path, children: list[subprocess.Popen[str]]) -> None:
     """Train one ladder in a process of its own, passing on what it says of each run."""
     command = [sys.executable, "-m", "ziggurat", "scale", str(place / f"{name}.yaml"), "--run", str(place / name)]
-    command += ["--prepared", str(place / "prepared"), "--rungs", str(extent.rungs[name]), "--seeds", str(extent.seeds)]
+    listed = _listed(place, name)
+    sizes = ["--ladder", str(listed)] if listed.exists() else ["--rungs", str(extent.rungs[name])]
+    command += ["--prepared", str(place / "prepared"), *sizes, "--seeds", str(extent.seeds)]
     child = subprocess.Popen(
         command,
         cwd=ROOT,
@@ -201,6 +227,11 @@ def _climb(context: Context, name: str, extent: Extent, place: Path, children: l
             f"the ladder of {name} ended with status {child.returncode}:\n" + "\n".join(said[-15:]),
             f"run it by hand: {' '.join(command)}",
         )
+
+
+def _listed(place: Path, name: str) -> Path:
+    """The sizes of a model that does not climb its own ladder."""
+    return place / f"{name}-sizes.yaml"
 
 
 def _told_on(context: Context, name: str, line: str) -> bool:
@@ -237,23 +268,23 @@ def experiment(log: Path, model: Mapping[str, Any], extent: Extent) -> dict[str,
 
 
 def shape(rows: int) -> GeneratorConfig:
-    """The log: neighbours in a ring of columns interact, in twos, and the twos in fours, sixes and eights."""
+    """The log: all pairs of columns interact, and with them ``QUADS`` and ``SEXTETS`` groups drawn at random."""
     names = [f"c{k}" for k in range(COLUMNS)]
-
-    def groups(size: int, step: int) -> list[tuple[str, ...]]:
-        return [tuple(names[(start + k) % COLUMNS] for k in range(size)) for start in range(0, COLUMNS, step)]
-
+    draw = random.Random(0)
     return GeneratorConfig(
         rows=rows,
-        labels=(LabelColumn(name="y", rate=0.5, first_order=0.3, second_order=1.5, high_order=3.0),),
+        labels=(LabelColumn(name="y", rate=0.5, first_order=0.3, second_order=1.0, high_order=1.8),),
         categorical=tuple(CategoricalColumn(name=name, cardinality=IDS, exponent=0.3) for name in names),
-        pairs=tuple((group[0], group[1]) for group in groups(2, 1)),
-        likenesses=(*groups(4, 2), *groups(6, 2), *groups(8, 4)),
+        pairs=tuple(combinations(names, 2)),
+        likenesses=(
+            *(tuple(draw.sample(names, 4)) for _ in range(QUADS)),
+            *(tuple(draw.sample(names, 6)) for _ in range(SEXTETS)),
+        ),
         format="parquet",
     )
 
 
-def _log(context: Context, rows: int) -> tuple[Path, float]:
+def generated_log(context: Context, rows: int) -> tuple[Path, float]:
     """The generated log and the best possible log-loss; one that an earlier run left in the cache is used again."""
     config, log = shape(rows), context.cache / f"scaling_law-{rows}.parquet"
     truth: dict[str, Any] | None = None

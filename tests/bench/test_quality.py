@@ -11,13 +11,14 @@ import pytest
 from bench.benchmark import Context, Figure, Target, judge
 from bench.catalogue import BENCHMARKS
 from bench.plots import draw_board
-from bench.quality import search
+from bench.quality import planted, search
 from bench.quality.board import BOARDS, Entry, load_board, merged
 from bench.quality.catalogue import DHEN_ENSEMBLE, best_pair, published_order
 from bench.quality.quality import published_within
 from bench.quality.search import draw, record
 from bench.quality.stand_in import stand_in
 from bench.quality.trials import Trial, judged, prepared, run_trials
+from bench.system.scaling_law import QUICK
 from bench.tables import board_table
 from ziggurat.core.errors import ConfigError, DataError, EnvironmentMismatch
 
@@ -94,6 +95,23 @@ def test_a_quick_run_takes_no_data(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="--quick trains on a stand-in") as refused:
         board.run(Context(True, tmp_path, tmp_path, print))
     assert "leave out one of the two" in str(refused.value)
+
+
+def test_a_board_that_makes_its_data_takes_none_and_makes_it_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(DataError, match="its data is generated, --data"):
+        BENCHMARKS["dhen_planted"].run(Context(False, tmp_path, tmp_path, print))
+    monkeypatch.setattr(planted, "FULL", QUICK)
+    said: list[str] = []
+    context = Context(False, None, tmp_path, said.append)
+    folders = [planted.PLANTED.make(context) for _ in range(2)]
+    assert folders[0] == folders[1]
+    assert said == ["generating 6,000 rows"]
+    [log] = folders[0].glob("*.parquet")
+    entry = load_board("dhen_planted").entry("fm")
+    dataset = prepared(entry.experiment(folders[0], 0, {"data.source.files": [log.name]}), tmp_path)
+    assert sum(split["rows"] for split in dataset.manifest["splits"].values()) == QUICK.rows
 
 
 def test_a_trial_is_trained_once_and_a_failed_one_is_quoted(tmp_path: Path) -> None:

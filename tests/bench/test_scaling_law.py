@@ -59,9 +59,9 @@ def test_a_rivals_compute_is_compared_where_it_is_best(rival: list[float], ours:
 
 
 def test_the_log_needs_interactions_of_every_order() -> None:
-    """Pairs, triples and larger products each move the logit by a share of their own; single ids hardly do."""
+    """Pairs and larger groups each move the logit by a share of their own; single ids hardly do."""
     whole = scaling_law.shape(10)
-    assert {len(group) for group in whole.likenesses} == {4, 6, 8}
+    assert {len(group) for group in whole.likenesses} == {4, 6}
     maker = ChunkMaker(whole)
     _, signals = maker._features(0, 20_000)  # pyright: ignore[reportPrivateUsage]
     logits = maker.planted.logits(signals)[0]
@@ -70,19 +70,24 @@ def test_the_log_needs_interactions_of_every_order() -> None:
         label = whole.labels[0].model_copy(update={name: 0.0})
         less = ChunkMaker(whole.model_copy(update={"labels": (label,)}))
         shares[name] = float(np.var(logits - less.planted.logits(signals)[0]) / np.var(logits))
-    assert shares["first_order"] < 0.02
+    assert shares["first_order"] < 0.03
     assert min(shares["second_order"], shares["high_order"]) > 0.15
 
 
-@pytest.mark.parametrize("name", scaling_law.MODELS)
-def test_full_ladders_span_two_orders_of_magnitude(name: str) -> None:
+@pytest.mark.parametrize(("name", "span"), [("wukong", 100), ("dcn_v2", 50), ("dlrm", 50)])
+def test_full_ladders_span_orders_of_magnitude(name: str, span: float) -> None:
     extent = scaling_law.FULL
     values = scaling_law.experiment(scaling_law.ROOT / "log.parquet", scaling_law.MODELS[name], extent)
-    rungs = grown_experiments(Experiment.model_validate(values), extent.rungs[name])
+    experiment = Experiment.model_validate(values)
+    models = [rung.model for rung in grown_experiments(experiment, extent.rungs[name])]
+    if name == "wukong":
+        whole = [Experiment.model_validate({**values, "model": size}) for size in scaling_law.WUKONG_SIZES]
+        models = [each.model for each in whole]
     dims = ModelDims(0, scaling_law.COLUMNS, scaling_law.DIM)
-    sizes = [build_model(rung.model, dims).flops() for rung in (rungs[0], rungs[-1])]
-    assert sizes[1] > 100 * sizes[0]
-    assert 3e4 < sizes[0] < 1.2e5
+    sizes = [build_model(model, dims).flops() for model in models]
+    assert sizes == sorted(sizes)
+    assert sizes[-1] > span * sizes[0]
+    assert 5e3 < sizes[0] < 3e4
 
 
 def test_the_docs_draw_every_rung_and_keep_them_out_of_the_table(tmp_path: Path) -> None:
