@@ -29,6 +29,9 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "fsdp": {"parallel.dense": {"name": "fsdp"}},
     "hsdp": {"parallel.dense": {"name": "hsdp", "shard_size": 1}},
     "replicated": {"planning": {"tables": {name: {"sharding": "data_parallel"} for name in ("user", "item", "tags")}}},
+    "accumulated": {"training.accumulate": 2},
+    "accumulated_fsdp": {"training.accumulate": 2, "parallel.dense": {"name": "fsdp"}},
+    "recomputed_fsdp": {"training.activation_checkpointing": True, "parallel.dense": {"name": "fsdp"}},
     "no_pipeline": {"parallel.pipeline": False},
     "norms_weights_and_averages": {
         "model.deep.norm": "batch",

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
+from collections.abc import Generator
 from typing import Any, cast
 
 import torch
@@ -9,8 +12,9 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
 from torch.nn.parallel import DistributedDataParallel
+from torch.utils.checkpoint import checkpoint
 
 from ziggurat.core.errors import ConfigError
 from ziggurat.parallel.config import DDP, FSDP, HSDP, DenseParallelConfig, Precision
@@ -48,6 +52,38 @@ def spread(module: nn.Module, config: DenseParallelConfig, world: World, device:
                 )
             mesh = init_device_mesh(device.type, (world.size // size, size), mesh_dim_names=("replicate", "shard"))
             return _sharded(module, config, mesh)
+
+
+@contextlib.contextmanager
+def synchronised(module: nn.Module, now: bool) -> Generator[None]:
+    """Gradients of a backward pass in here are averaged over the ranks ``now``, or wait for the next that is so.
+
+    Args:
+        module: of :func:`spread`, or one that was not spread.
+        now: whether to.
+    """
+    if isinstance(module, FSDPModule):
+        module.set_requires_gradient_sync(now)
+        yield
+    elif isinstance(module, DistributedDataParallel) and not now:
+        with module.no_sync():
+            yield
+    else:
+        yield
+
+
+def checkpointed(module: nn.Module) -> None:
+    """Make the blocks of a stacked model keep their inputs alone, and compute the rest again in the backward pass.
+
+    A batch norm that saw each batch twice would count it twice: blocks with one are left as they are.
+
+    Args:
+        module: before it is spread.
+    """
+    for unit in _units(module):
+        normed = any(isinstance(each, nn.BatchNorm1d) for each in unit.modules())
+        if not normed and any(True for _ in unit.children()):  # one layer alone keeps little beside its input
+            unit.forward = functools.partial(checkpoint, unit.forward, use_reentrant=False)
 
 
 def _replicated(module: nn.Module, config: DDP, device: torch.device) -> nn.Module:
@@ -97,8 +133,7 @@ def _sharded(module: nn.Module, config: FSDP | HSDP, mesh: Any) -> nn.Module:
 
 
 def _units(module: nn.Module) -> list[nn.Module]:
-    """The submodules that are gathered one after the other: the blocks of the longest list in the model."""
-    lists = [each for each in module.modules() if isinstance(each, nn.ModuleList | nn.Sequential)]
-    longest = max(lists, key=len, default=None)
-    found = [] if longest is None else list(longest)
-    return [each for each in found if any(True for _ in each.parameters())]
+    """The blocks that are gathered, or computed again, one after the other: what the outermost lists hold."""
+    if isinstance(module, nn.ModuleList | nn.Sequential):
+        return [each for each in module if any(True for _ in each.parameters())]
+    return [unit for child in module.children() for unit in _units(child)]

@@ -36,6 +36,13 @@ class TrainingConfig(Config):
     """Multiplies every learning rate, dense and tables alike."""
     clip_norm: float | None = pydantic.Field(default=None, gt=0)
     """Clip the norm of the dense gradients; tables update inside backward and are not clipped."""
+    accumulate: int = pydantic.Field(default=1, ge=1)
+    """Batches whose dense gradients are averaged before the dense optimizer makes a step and, of several ranks, before
+    they exchange them; tables are updated at every batch. An epoch's end makes the step with what waits by then.
+    ``evaluate_every`` and ``save_every`` are multiples of it."""
+    activation_checkpointing: bool = False
+    """Keep of each block of a stacked model its input alone and compute the rest again in the backward pass: a third
+    more arithmetic for a fraction of the memory. Blocks with batch norms are left as they are."""
     weight_average: float | None = pydantic.Field(default=None, gt=0, lt=1)
     """Evaluate, save and use an exponential moving average of all weights with this decay: 0.99 remembers about the
     last 100 steps. Often better in AUC and calibration alike than any single step; each step then passes over every
@@ -75,6 +82,17 @@ class TrainingConfig(Config):
     @classmethod
     def _are_addresses(cls, readers: tuple[str, ...]) -> tuple[str, ...]:
         return tuple(checked_address(each) for each in readers)
+
+    @pydantic.model_validator(mode="after")
+    def _intervals_end_with_a_step(self) -> TrainingConfig:
+        for name in ("evaluate_every", "save_every"):
+            every = getattr(self, name)
+            if every is not None and every % self.accumulate:
+                raise ValueError(
+                    f"{name} is {every}, no multiple of accumulate, {self.accumulate}: gradients that wait for their "
+                    "step are not saved"
+                )
+        return self
 
     @pydantic.field_validator("monitor")
     @classmethod

@@ -109,12 +109,13 @@ class Trainer:
                 with contextlib.closing(self._works()) as epoch:
                     for work, following in epoch:
                         self._apply_schedule()
-                        done = self._step(work, following, stop.signal is not None)
+                        due = self._due(work.cursor)
+                        done = self._step(work, following, stop.signal is not None, due)
                         self._window.add(done.loss, done.weight, work.batch)
                         self._stopping = done.stopping
                         self.at.step, self.at.cursor = self.at.step + 1, work.cursor
                         self._after_step(journal)
-                        if self.finished or self._ends(stop_after):
+                        if self.finished or (due and self._ends(stop_after)):
                             break
             if self._saved_step != self.at.step:
                 self._log(journal)
@@ -123,6 +124,11 @@ class Trainer:
         early = f"no better val_{self.config.monitor} in {patience} evaluations, stopped early"
         self.progress.finish(early if self.at.stopped_early else "")
         return stop
+
+    def _due(self, cursor: Cursor) -> bool:
+        """Whether the dense optimizer makes its step behind the batch that leads to ``cursor``."""
+        step = self.at.step + 1
+        return step % self.config.accumulate == 0 or cursor.rows == 0 or step >= self.total_steps
 
     def _ends(self, stop_after: int | None) -> bool:
         return self._stopping or (stop_after is not None and self.at.step >= stop_after)

@@ -17,7 +17,7 @@ from ziggurat.embeddings.fields import Fields
 from ziggurat.embeddings.layout import Layout
 from ziggurat.embeddings.lookup import EmbeddingLookup, Started
 from ziggurat.models.build import build_model, model_dims
-from ziggurat.parallel.dense import spread
+from ziggurat.parallel.dense import checkpointed, spread
 from ziggurat.parallel.norms import norms_over_ranks
 from ziggurat.parallel.pieces import Piece
 from ziggurat.parallel.world import World
@@ -115,6 +115,8 @@ def assemble(experiment: Experiment, layout: Layout, plan: Plan, device: torch.d
     lookup = EmbeddingLookup(layout, plan, device, seed, experiment.parallel)
     model = norms_over_ranks(build_model(experiment.model, model_dims(layout)).to(device))
     training = experiment.training
+    if training.activation_checkpointing:
+        checkpointed(model)
     dropout = experiment.embeddings.dropout
     part = DensePart(lookup.fields, model, training.precision == "bf16", training.compile, dropout)
     called = spread(part, experiment.parallel.dense, world, device) if world.size > 1 else part

@@ -18,6 +18,7 @@ from ziggurat.core.batch import Batch
 from ziggurat.data.loader import Cursor
 from ziggurat.embeddings.lookup import EmbeddingLookup, Started
 from ziggurat.parallel.agreement import Agreement
+from ziggurat.parallel.dense import synchronised
 from ziggurat.parallel.world import World
 from ziggurat.training.loss import weighted_loss
 from ziggurat.training.recommender import Recommender
@@ -92,15 +93,25 @@ class Stepper:
         self._recommender, self._optimizer = recommender, optimizer
         self._l2, self._clip_norm = l2, clip_norm
         self._ranks = World.current().size
+        self._waiting = 0
 
-    def __call__(self, work: Work, following: Work | None = None, stopping: bool = False) -> Done:
-        """One step.
+    def __call__(self, work: Work, following: Work | None = None, stopping: bool = False, due: bool = True) -> Done:
+        """One step; of the tables alone, unless the dense part is ``due``.
 
         Args:
             work: the batch.
             following: the next one, where it is begun.
             stopping: whether this rank wants training to stop.
+            due: false lets the dense gradients wait for those of the next batch.
         """
+        with synchronised(self._recommender.dense, due):
+            done = self._backward(work, following, stopping)
+        self._waiting += 1
+        if due:
+            self._update()
+        return done
+
+    def _backward(self, work: Work, following: Work | None, stopping: bool) -> Done:
         batch, lookup = work.batch, self._recommender.lookup
         alone = self._ranks == 1 or batch.weights_B is None
         own = float(batch.size) if alone or batch.weights_B is None else float(batch.weights_B.sum())
@@ -116,8 +127,16 @@ class Stepper:
             objective = objective + self._l2 / 2 * emb_BFD.square().sum() / agreed.rows * self._ranks
         objective.backward()
         lookup.exchange()
+        return Done(loss, weight, agreed.stopping)
+
+    def _update(self) -> None:
+        """The dense optimizer's step, with the mean of the gradients of the batches that waited for it."""
+        parameters = list(self._recommender.dense_parameters().values())
+        for each in parameters:
+            if self._waiting > 1 and each.grad is not None:
+                each.grad.div_(self._waiting)
+        self._waiting = 0
         if self._clip_norm is not None:
-            torch.nn.utils.clip_grad_norm_(self._recommender.dense_parameters().values(), self._clip_norm)
+            torch.nn.utils.clip_grad_norm_(parameters, self._clip_norm)
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)
-        return Done(loss, weight, agreed.stopping)
