@@ -134,6 +134,7 @@ class Benchmark:
         run: measures.
         layout: ``list``: a line a figure; ``board``: a line a model, a column a figure; ``law``: as ``list``, but
             figures named ``model@size`` are points of curves, drawn with their laws and left out of the table.
+        missing: what this machine lacks to run it, or None; a smoke run is then left out, and says so.
     """
 
     name: str
@@ -142,6 +143,7 @@ class Benchmark:
     depends_on: tuple[str, ...]
     run: Callable[[Context], Result]
     layout: Literal["list", "board", "law"] = "list"
+    missing: Callable[[], str | None] = lambda: None
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,6 +79,9 @@ def _run(benchmark: Benchmark, quick: bool, data: Path | None, root: Path) -> in
     def say(line: str) -> None:
         print(f"[{benchmark.name}] {line}", file=sys.stderr, flush=True)
 
+    if quick and (lacking := benchmark.missing()) is not None:
+        print(f"{benchmark.name}: skipped: {lacking}")
+        return 0
     cache = root / "bench" / ".cache"
     cache.mkdir(parents=True, exist_ok=True)
     origin = results.origin(benchmark, root)

@@ -17,7 +17,7 @@ from typing import Any
 
 from bench.benchmark import Benchmark, Context, Figure, Result, Target
 from bench.contestant import ROOT
-from bench.lab.cluster import Cluster, Shape
+from bench.lab.cluster import Cluster, Shape, unavailable
 from bench.lab.launch import launch
 from bench.lab.workload import Case
 from ziggurat.core.errors import EnvironmentMismatch
@@ -123,6 +123,7 @@ LAB_COLLECTIVES = Benchmark(
     depends_on=DEPENDS,
     run=run_collectives,
     layout="board",
+    missing=unavailable,
 )
 
 PIPELINE_OVERLAP = Benchmark(
@@ -131,4 +132,5 @@ PIPELINE_OVERLAP = Benchmark(
     targets={"hidden": Target(70)},
     depends_on=DEPENDS,
     run=run_pipeline,
+    missing=unavailable,
 )

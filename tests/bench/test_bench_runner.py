@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import subprocess
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -78,6 +79,15 @@ def test_a_figure_below_its_target_falls_short_with_status_1(
 
     assert capsys.readouterr().out.splitlines()[-1] == "tiny: falls short: speed 1.2 rows/s (target ≥ 1.5 rows/s)"
     assert results.load(repository, "tiny")["holds"] is False  # type: ignore[index]
+
+
+def test_a_smoke_run_is_left_out_with_its_reason_where_the_machine_cannot(
+    repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lacking = replace(tiny((0.1,)), missing=lambda: "no namespaces here")
+    assert run(repository, "run", "tiny", "--quick", benchmark=lacking) == 0
+    assert capsys.readouterr().out == "tiny: skipped: no namespaces here\n"
+    assert run(repository, "run", "tiny", benchmark=lacking) == 1  # what is asked for in full is tried
 
 
 def test_quick_judges_nothing_and_never_touches_a_stored_result(
