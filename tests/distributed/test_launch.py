@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,6 +16,7 @@ import psutil
 import pytest
 from ruamel.yaml import YAML
 
+from tests.memory_cgroup import limited, unavailable
 from tests.training.conftest import config_values, write_log
 from ziggurat.training.journal import read_journal
 
@@ -88,6 +91,47 @@ def test_a_killed_rank_is_named(folder: Path) -> None:
     assert status == 1
     assert "error: rank 1 of 2: was killed (SIGKILL)" in err
     assert "Traceback" not in err
+
+
+@pytest.mark.skipif(unavailable() is not None, reason=f"no limit of memory here: {unavailable()}")
+def test_a_rank_that_the_kernel_ends_for_want_of_memory_is_named(folder: Path) -> None:
+    with limited(400 << 20) as group:  # a rank needs about as much by itself
+        command = ["sh", "-c", f'echo $$ > {group}/cgroup.procs; exec "$@"', "sh"]
+        train = [sys.executable, "-m", "ziggurat", "train", "exp.yaml", "--run", "runs/memory", "--nproc", "2"]
+        process = subprocess.Popen(
+            [*command, *train], cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        status, _, err = ended(process)
+    assert status == 1, err
+    assert re.search(r"error: rank [01] of 2: was killed \(SIGKILL\): most often the machine ran out of memory", err)
+
+
+def test_a_port_that_another_program_has_is_named(folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        world = {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": "0"}
+        environment = {**os.environ, **world, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        command = [sys.executable, "-m", "ziggurat", "train", "exp.yaml", "--run", "runs/port"]
+        done = subprocess.run(command, cwd=folder, env=environment, text=True, capture_output=True, check=False)
+    assert done.returncode == 1
+    assert f"rank 0 of 2: the ranks did not meet at 127.0.0.1:{port}" in done.stderr
+    assert "is the port free" in done.stderr
+
+
+def torchrun(folder: Path, name: str, *arguments: str) -> subprocess.Popen[str]:
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
+    command = [*launcher, *arguments, "-m", "--", "ziggurat", "train", "exp.yaml", "--run", f"runs/{name}"]
+    command += ["--set", "training.save_every=5"]
+    return subprocess.Popen(command, cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+def test_torchrun_starts_ranks_and_starts_them_again(folder: Path) -> None:
+    process = torchrun(folder, "torchrun", "--max-restarts", "1")
+    rank_at(process, 1, folder / "runs/torchrun/metrics.jsonl", 12).send_signal(signal.SIGKILL)
+    status, _, err = ended(process)
+    assert status == 0, err
+    assert "going on at step 1" in err
+    assert figures(folder, "torchrun")["auc"] == pytest.approx(figures(folder, "one")["auc"], abs=1e-3)
 
 
 def test_after_a_killed_rank_training_goes_on_where_it_was_saved(folder: Path) -> None:

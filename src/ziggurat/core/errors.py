@@ -84,6 +84,10 @@ class EnvironmentMismatch(ZigguratError):
     """Libraries or hardware that cannot do what was asked."""
 
 
+class OutOfMemory(ZigguratError):
+    """Memory of this machine or device that was asked for and is not there."""
+
+
 class LostRank(ZigguratError):
     """Another rank is gone, stuck or has failed; the cause is told there."""
 

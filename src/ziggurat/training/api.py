@@ -20,6 +20,7 @@ import torch
 
 from ziggurat.core.engine import check_engine
 from ziggurat.core.files import locked_folder, write_json
+from ziggurat.core.memory import out_of_memory_told
 from ziggurat.core.progress import Progress, Silent
 from ziggurat.data.dataset import Dataset, Split
 from ziggurat.features.prepare import dataset_fingerprint
@@ -42,6 +43,11 @@ from ziggurat.training.recommender import assemble
 from ziggurat.training.run import Run, attach_dataset, check_run_folder, create_or_resume
 from ziggurat.training.run import open_run as load_run
 from ziggurat.training.state import restore
+
+_LESS_MEMORY = (
+    "`ziggurat plan` says what tables need; a smaller training.batch_size, smaller tables (embeddings.dim, rows of "
+    "encoders) or more ranks on more hosts need less. Run the command again to go on from the last checkpoint"
+)
 
 __all__ = [
     "Outcome",
@@ -119,7 +125,7 @@ def train(
         stop_after: save and return once this many steps are done in all.
 
     Raises:
-        ZigguratError: bad input, a run folder of another config, a full disk, a diverging loss.
+        ZigguratError: bad input, a run folder of another config, a full disk, no memory left, a diverging loss.
     """
     check_engine()
     experiment.check()
@@ -129,6 +135,7 @@ def train(
         torch.set_num_threads(experiment.training.threads)
     device = pick_device(experiment.training.device)
     with process_group(device, experiment.parallel.timeout_s) as world, contextlib.ExitStack() as stack:
+        stack.enter_context(out_of_memory_told(_LESS_MEMORY))
         if not world.leads:
             progress = Silent()
 

@@ -83,14 +83,18 @@ def _meet(backend: str, size: int, timeout: timedelta) -> None:
         )
     rank, path = int(os.environ["RANK"]), os.environ.get(STORE_VARIABLE)
     try:
-        if path is None:
-            dist.init_process_group(backend, timeout=timeout)
-        else:
-            store = dist.FileStore(path, size)
-            dist.init_process_group(backend, rank=rank, world_size=size, store=store, timeout=timeout)
+        store = _store_of_torchrun(timeout) if path is None else dist.FileStore(path, size)
+        dist.init_process_group(backend, rank=rank, world_size=size, store=store, timeout=timeout)
     except (RuntimeError, ValueError) as error:
         where = path or f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
         raise EnvironmentMismatch(
             f"rank {rank} of {size}: the ranks did not meet at {where} ({shorten(str(error), 300)})",
             "is the port free on the first host, is that host reachable from here, have all ranks been started?",
         ) from error
+
+
+def _store_of_torchrun(timeout: timedelta) -> dist.Store:
+    """torchrun's store outlives a restart of the ranks, and with it the addresses of those that are gone; so each start
+    has a place of its own there."""
+    store, _, size = next(iter(dist.rendezvous("env://", timeout=timeout)))
+    return dist.PrefixStore(f"ziggurat/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{size}", store)

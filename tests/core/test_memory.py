@@ -1,0 +1,49 @@
+"""An allocation that fails is told as such, whichever library asked; nothing else is."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from ziggurat.core.errors import OutOfMemory
+from ziggurat.core.memory import out_of_memory_told
+
+LIMITED = """
+import resource, sys
+import numpy, torch
+from ziggurat.core.errors import OutOfMemory
+from ziggurat.core.memory import out_of_memory_told
+size = 64 << 30
+ask = {
+    "torch": lambda: torch.empty(size, dtype=torch.uint8).fill_(1),
+    "numpy": lambda: numpy.empty(size, dtype=numpy.uint8),
+    "python": lambda: bytearray(size),
+}[sys.argv[1]]
+resource.setrlimit(resource.RLIMIT_AS, (32 << 30, 32 << 30))
+try:
+    with out_of_memory_told("take less"):
+        ask()
+except OutOfMemory as error:
+    print(error.problem, "|", error.mend)
+"""
+
+
+@pytest.mark.parametrize(
+    ("library", "told"),
+    [
+        ("torch", "ran out of memory: 64.00 GiB more were asked for | take less"),
+        ("numpy", "ran out of memory (Unable to allocate 64.0 GiB"),
+        ("python", "ran out of memory | take less"),
+    ],
+)
+def test_an_allocation_that_fails_is_one_error(library: str, told: str) -> None:
+    done = subprocess.run([sys.executable, "-c", LIMITED, library], text=True, capture_output=True, check=True)
+    assert done.stdout.startswith(told)
+
+
+def test_other_errors_pass() -> None:
+    with pytest.raises(RuntimeError, match="shapes") as raised, out_of_memory_told("take less"):
+        raise RuntimeError("shapes differ")
+    assert not isinstance(raised.value, OutOfMemory)
