@@ -14,6 +14,7 @@ A board is a YAML file under ``boards/``::
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -57,7 +58,7 @@ class Entry:
         Raises:
             ConfigError: a key or value that is not allowed.
         """
-        values = merged(self.values, {"training": {"seed": seed, "threads": 1, "log_every": 1000}})
+        values = merged(copy.deepcopy(self.values), {"training": {"seed": seed, "threads": 1, "log_every": 1000}})
         if data is not None:
             values["data"] = {**values["data"], "folder": str(data)}
         for key, value in (changes or {}).items():

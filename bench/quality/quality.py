@@ -88,16 +88,14 @@ def _data(board: Board, context: Context, generated: Generated | None) -> Path |
     Raises:
         DataError: ``--data`` is missing, or given where it would not be read.
     """
-    unread = "--quick trains on a stand-in of random rows" if context.quick else "its data is generated"
-    if context.data is not None and (context.quick or generated is not None):
-        raise DataError(
-            f"board {board.name}: {unread}, --data {context.data} would not be read",
-            "leave out one of the two" if context.quick else "leave it out",
-        )
-    if context.quick:
-        return None
-    if generated is not None:
-        return generated.make(context)
+    if context.quick or generated is not None:
+        if context.data is not None:
+            unread = "--quick trains on a stand-in of random rows" if context.quick else "its data is generated"
+            raise DataError(
+                f"board {board.name}: {unread}, --data {context.data} would not be read",
+                "leave out one of the two" if context.quick else "leave it out",
+            )
+        return None if generated is None or context.quick else generated.make(context)
     if context.data is None:
         raise DataError(f"board {board.name}: no data", f"give the folder that {board.experiment.name} reads: --data")
     return context.data

@@ -18,9 +18,11 @@ from bench.quality.quality import published_within
 from bench.quality.search import draw, record
 from bench.quality.stand_in import stand_in
 from bench.quality.trials import Trial, judged, prepared, run_trials
-from bench.system.scaling_law import QUICK
+from bench.system.scaling_law import FULL, MODELS, QUICK, experiment
 from bench.tables import board_table
+from ziggurat.core.config import parse_config
 from ziggurat.core.errors import ConfigError, DataError, EnvironmentMismatch
+from ziggurat.training.experiment import Experiment
 
 NAMES = sorted(path.stem for path in BOARDS.glob("*.yaml"))
 
@@ -42,6 +44,14 @@ def test_every_entry_of_every_board_is_a_valid_experiment(name: str, tmp_path: P
         assert experiment.data.folder == tmp_path
         for number in range(20 if entry.search else 0):
             entry.experiment(tmp_path, 0, draw(entry, number))
+
+
+def test_changes_of_one_experiment_do_not_reach_the_next() -> None:
+    entry = load_board("frappe").entry("wukong")
+    before = entry.experiment(None, 0)
+    changed = entry.experiment(None, 0, {"data.source.files": ["other.parquet"], "model.layers": 9})
+    assert changed != before
+    assert entry.experiment(None, 0) == before
 
 
 def test_what_is_not_on_a_board_is_refused_with_what_is() -> None:
@@ -112,6 +122,18 @@ def test_a_board_that_makes_its_data_takes_none_and_makes_it_once(
     entry = load_board("dhen_planted").entry("fm")
     dataset = prepared(entry.experiment(folders[0], 0, {"data.source.files": [log.name]}), tmp_path)
     assert sum(split["rows"] for split in dataset.manifest["splits"].values()) == QUICK.rows
+
+
+def test_the_generated_board_has_the_data_and_settings_of_the_scaling_law() -> None:
+    board = load_board("dhen_planted").entry("fm").experiment(Path(), 0)
+    log = Path(board.data.source.files[0])
+    assert log.name == f"scaling_law-{FULL.rows}.parquet"
+    law = parse_config(Experiment, experiment(log, MODELS["wukong"], FULL))
+    for section in ("features", "embeddings", "optimizer"):
+        assert getattr(board, section) == getattr(law, section)
+    assert (board.data.split, board.data.labels) == (law.data.split, law.data.labels)
+    shared = {"seed", "threads", "log_every"}  # every board sets these
+    assert board.training.model_dump(exclude=shared) == law.training.model_dump(exclude=shared)
 
 
 def test_a_trial_is_trained_once_and_a_failed_one_is_quoted(tmp_path: Path) -> None:

@@ -70,12 +70,12 @@ def test_the_log_needs_interactions_of_every_order() -> None:
         label = whole.labels[0].model_copy(update={name: 0.0})
         less = ChunkMaker(whole.model_copy(update={"labels": (label,)}))
         shares[name] = float(np.var(logits - less.planted.logits(signals)[0]) / np.var(logits))
-    assert shares["first_order"] < 0.03
+    assert shares["first_order"] < 0.02
     assert min(shares["second_order"], shares["high_order"]) > 0.15
 
 
-@pytest.mark.parametrize(("name", "span"), [("wukong", 100), ("dcn_v2", 50), ("dlrm", 50)])
-def test_full_ladders_span_orders_of_magnitude(name: str, span: float) -> None:
+@pytest.mark.parametrize(("name", "span", "least"), [("wukong", 100, 5e3), ("dcn_v2", 65, 1e4), ("dlrm", 65, 1e4)])
+def test_full_ladders_span_orders_of_magnitude(name: str, span: float, least: float) -> None:
     extent = scaling_law.FULL
     values = scaling_law.experiment(scaling_law.ROOT / "log.parquet", scaling_law.MODELS[name], extent)
     experiment = Experiment.model_validate(values)
@@ -87,7 +87,7 @@ def test_full_ladders_span_orders_of_magnitude(name: str, span: float) -> None:
     sizes = [build_model(model, dims).flops() for model in models]
     assert sizes == sorted(sizes)
     assert sizes[-1] > span * sizes[0]
-    assert 5e3 < sizes[0] < 3e4
+    assert least < sizes[0] < 3e4
 
 
 def test_the_docs_draw_every_rung_and_keep_them_out_of_the_table(tmp_path: Path) -> None:
