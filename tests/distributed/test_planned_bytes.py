@@ -39,7 +39,7 @@ def planned(optimizer: dict[str, Any], devices: int, **shardings: str) -> Planne
 def held(rank: int, plan: Plan, optimizer: dict[str, Any]) -> tuple[int, int]:
     """Bytes of weights and of optimizer states on this rank; a table's count of steps is no state of rows."""
     lookup = EmbeddingLookup(layout(optimizer), plan, CPU, seed=0)
-    weights = [weight for _, weight, _, _ in lookup._weights()]  # pyright: ignore[reportPrivateUsage]
+    weights = lookup.weights().values()
     states = [state for name, state in lookup.optimizer_state().items() if not name.endswith("/steps")]
     return sum(each.nbytes for each in weights), sum(each.nbytes for each in states)
 

@@ -134,7 +134,7 @@ def test_the_model_counts_what_is_sent() -> None:
                 near, far = (near + size, far) if rank // DEVICES == other // DEVICES else (near, far + size)
         if name == "data_parallel":
             payload = ranks[0][name][1]
-            assert payload == ROWS * (4 * DIM + 1)
+            assert payload == ROWS * 4 * (DIM + 1)
             ring = 2 * (WORLD - 1) / WORLD * payload  # leaves each rank
             near, far = 2 * ring, 2 * ring  # a ring through two hosts crosses twice
         assert (near, far) == pytest.approx(modelled(name)), name

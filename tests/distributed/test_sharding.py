@@ -17,6 +17,7 @@ from ziggurat.core.schema import Schema
 from ziggurat.embeddings.config import EmbeddingsConfig
 from ziggurat.embeddings.layout import lay_out
 from ziggurat.embeddings.lookup import EmbeddingLookup
+from ziggurat.parallel.config import ParallelConfig
 from ziggurat.training.engine import process_group
 
 ROWS = {"user": 61, "item": 37, "tags": 10}
@@ -63,11 +64,16 @@ def part(whole: Batch, rank: int, world_size: int) -> Batch:
     )
 
 
-def trained(rank: int, plan: Plan, optimizer: dict[str, Any]) -> dict[str, Any]:
+def trained(
+    rank: int,
+    plan: Plan,
+    optimizer: dict[str, Any],
+    parallel: ParallelConfig = ParallelConfig(),  # noqa: B008 - frozen
+) -> dict[str, Any]:
     """The first step's fields of this rank's rows, and its shards after some steps: (table, row, column) -> weights."""
     config = EmbeddingsConfig.model_validate({"dim": DIM, "init_std": 0.1, "optimizer": optimizer})
     layout = lay_out(config, SCHEMA, {"tags": "mean", "history": "sum"})
-    lookup = EmbeddingLookup(layout, plan, CPU, seed=3)
+    lookup = EmbeddingLookup(layout, plan, CPU, 3, parallel)
     target_FD = torch.linspace(-1, 1, 4 * DIM).view(4, DIM)
     fields: Tensor | None = None
     for step in range(STEPS):

@@ -70,18 +70,18 @@ def test_row_wise_crosses_less_when_it_is_within_a_host() -> None:
 
 
 def test_data_parallel_traffic() -> None:
-    """A ring of four: 2 · 3/4 of 64,000 bytes of gradient and 1,000 flags leave each rank; ranks 1 and 3 are their
+    """A ring of four: 2 · 3/4 of 64,000 bytes of gradient and 1,000 flags of four bytes leave each rank; ranks 1 and 3 are their
     host's last."""
-    sent = 1.5 * 65_000
+    sent = 1.5 * 68_000
     assert traffic(costs("data_parallel", (0, 1, 2, 3), topology(2, 2))) == [(sent, 0), (0, sent)] * 2
-    assert traffic(costs("data_parallel", (0, 1), topology(1, 2))) == [(65_000, 0)] * 2
-    assert traffic(costs("data_parallel", (0, 1), topology(2, 1))) == [(0, 65_000)] * 2
+    assert traffic(costs("data_parallel", (0, 1), topology(1, 2))) == [(68_000, 0)] * 2
+    assert traffic(costs("data_parallel", (0, 1), topology(2, 1))) == [(0, 68_000)] * 2
 
 
 def test_a_ring_is_as_slow_as_its_slowest_way_everywhere() -> None:
     seconds = [cost.seconds for cost in costs("data_parallel", (0, 1, 2, 3), topology(2, 2))]
     assert seconds == pytest.approx([seconds[0]] * 4)
-    assert seconds[0] > 1.5 * 65_000 / 4e9  # 4 GB/s between hosts
+    assert seconds[0] > 1.5 * 68_000 / 4e9  # 4 GB/s between hosts
 
 
 def test_seconds_are_bytes_over_bandwidths() -> None:
@@ -125,7 +125,7 @@ def test_buffers() -> None:
     assert client_bytes(BAG, USAGE, BATCH) == 100 * (48 + 256)
     nested = costs("table_row_wise", (0, 1), topology(2, 2))
     assert [cost.buffer_bytes for cost in nested] == [400 * (28 + 256) + 200 * 256] * 2
-    assert [cost.buffer_bytes for cost in costs("data_parallel", (0, 1), topology(1, 2))] == [65_000] * 2
+    assert [cost.buffer_bytes for cost in costs("data_parallel", (0, 1), topology(1, 2))] == [68_000] * 2
     assert [cost.buffer_bytes for cost in costs("data_parallel", (0,), topology(1, 1))] == [0]
 
 

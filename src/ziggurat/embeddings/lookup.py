@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import accumulate, groupby
 
 import torch
 import torch.distributed as dist
@@ -18,11 +18,12 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 from ziggurat.core.batch import Batch
 from ziggurat.core.errors import FeatureError
 from ziggurat.core.plan import Plan
+from ziggurat.embeddings.field_order import FieldOrder
 from ziggurat.embeddings.fields import DIRECT, Fields
 from ziggurat.embeddings.initial import fill_initial
 from ziggurat.embeddings.layout import Layout
 from ziggurat.embeddings.positions import split_positions
-from ziggurat.embeddings.replicated import ReplicatedTable, is_replicated
+from ziggurat.embeddings.replicated import ReplicatedTable, exchange, is_replicated
 from ziggurat.embeddings.sharding import Distributed, ShardedTables
 from ziggurat.parallel.config import ParallelConfig
 from ziggurat.parallel.pieces import Piece
@@ -84,6 +85,7 @@ class EmbeddingLookup(nn.Module):
         self.replicated = nn.ModuleList([ReplicatedTable(spec) for spec in replicated]).to(device)
         self.fields = Fields(layout).to(device)
         self._table_of = layout.table_of
+        self._orders: dict[tuple[str, ...], FieldOrder] = {}
         self._feature_of = {key: f for f, spec in self._table_of.items() for key in spec.keys_of(f)}
         std = {spec.name: spec.init_std for spec in tables}
         dims = {spec.name: spec.dim for spec in tables}
@@ -144,8 +146,7 @@ class EmbeddingLookup(nn.Module):
         """Behind each backward pass: where there are several ranks, what they have to tell each other of rows that
         more than one of them holds."""
         if dist.get_world_size() > 1:
-            for table in self._replicated():
-                table.exchange()
+            exchange(list(self._replicated()))
         if self.sharded is not None:
             self.sharded.exchange()
 
@@ -206,15 +207,15 @@ class EmbeddingLookup(nn.Module):
     def _direct(self, keyed: KeyedTensor, size: int) -> Tensor:
         """The tables' output as it is, but for the order of the features."""
         emb_BFD = keyed.values().view(size, -1, self.layout.dim)
-        order, keys = self.layout.schema.sparse, tuple(keyed.keys())
-        if keys == order:
+        keys, wanted = tuple(keyed.keys()), self.layout.schema.sparse
+        if keys == wanted:
             return emb_BFD
-        starts: dict[str, int] = {}
-        vectors = 0
-        for key in keys:
-            starts[key] = vectors
-            vectors += self._table_of[key].vectors
-        return emb_BFD[:, [starts[f] + number for f in order for number in range(self._table_of[f].vectors)]]
+        if keys not in self._orders:
+            vectors = [self._table_of[key].vectors for key in keys]
+            starts = dict(zip(keys, accumulate(vectors, initial=0), strict=False))
+            places = [starts[f] + number for f in wanted for number in range(self._table_of[f].vectors)]
+            self._orders[keys] = FieldOrder(places, emb_BFD.device)
+        return self._orders[keys](emb_BFD)
 
     def _sharded_rows(self, keyed: KeyedTensor) -> dict[str, Tensor]:
         """Feature -> (B, W), or (B, S, W): a feature's positions lie side by side, as its table lists them."""

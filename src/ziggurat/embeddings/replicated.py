@@ -1,7 +1,7 @@
 """Tables that every rank holds whole: replicated by the plan, or of an optimizer that FBGEMM has no kernel for.
 
-Several ranks exchange the gradient of the whole table behind the backward pass (an all-reduce), make the same step and
-so stay equal; that suits small tables.
+Several ranks exchange the gradients of whole tables behind the backward pass (one all-reduce for all of them), make the
+same step and so stay equal; that suits small tables.
 
 - ``rows: touched``: the states of a row that is not in the batch stay as they are, as in FBGEMM's kernels.
 - ``rows: all`` (Adam): what ``torch.optim.Adam`` does with the dense gradient of the table, ``l2`` as its
@@ -11,6 +11,8 @@ Shape legend: L ids, U distinct ids, R rows, D dim.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import torch
 import torch.distributed as dist
@@ -38,25 +40,37 @@ class ReplicatedTable(RowTable):
         else:
             self.step(*summed_by_row(ids_L, grad_LD))
 
+    @property
+    def floats(self) -> int:
+        """How many it has to tell the other ranks behind a backward pass."""
+        return self.spec.rows * (self.spec.dim + 1)
+
     @torch.no_grad()
-    def exchange(self) -> None:
-        """Behind the backward pass of several ranks: sum the gradients over them and make the step, on every rank the
-        same. They are meant over the ranks, as those of the other tables are."""
-        grad_RD = torch.zeros_like(self.weight_RD)
-        touched_R = torch.zeros(len(grad_RD), dtype=torch.uint8, device=grad_RD.device)
-        if self._pending is not None:
-            ids_L, grad_LD = self._pending
-            grad_RD.index_add_(0, ids_L, grad_LD)
-            touched_R[ids_L] = 1
+    def tell(self, into: Tensor) -> None:
+        """Add what this rank's batch came to: the gradient of every row, then which rows were touched."""
+        if self._pending is None:
+            return
+        ids_L, grad_LD = self._pending
         self._pending = None
-        dist.all_reduce(grad_RD)
+        grad_RD, touched_R = self._parts(into)
+        grad_RD.index_add_(0, ids_L, grad_LD)
+        touched_R[ids_L] = 1
+
+    @torch.no_grad()
+    def hear(self, summed: Tensor) -> None:
+        """The step of all ranks, from the sum of what they told. Gradients are meant over the ranks, as those of the
+        other tables are."""
+        grad_RD, touched_R = self._parts(summed)
         grad_RD.div_(_world_size())
         if self._all_rows:
             self._step_all(grad_RD)
             return
-        dist.all_reduce(touched_R, dist.ReduceOp.MAX)
         rows_U = touched_R.nonzero().squeeze(1)
         self.step(rows_U, grad_RD[rows_U])
+
+    def _parts(self, floats: Tensor) -> tuple[Tensor, Tensor]:
+        rows, dim = self.spec.rows, self.spec.dim
+        return floats[: rows * dim].view(rows, dim), floats[rows * dim :]
 
     def _step_all(self, grad_RD: Tensor) -> None:
         if self.spec.optimizer["l2"]:
@@ -67,6 +81,19 @@ class ReplicatedTable(RowTable):
     def _all_rows(self) -> bool:
         optimizer = self.spec.optimizer
         return optimizer["name"] == "adam" and optimizer["rows"] == "all"
+
+
+def exchange(tables: Sequence[ReplicatedTable]) -> None:
+    """Behind the backward pass of several ranks: sum the gradients of these tables over them, and make the step."""
+    if not tables:
+        return
+    floats = torch.zeros(sum(table.floats for table in tables), device=tables[0].weight_RD.device)
+    parts = floats.split([table.floats for table in tables])
+    for table, part in zip(tables, parts, strict=True):
+        table.tell(part)
+    dist.all_reduce(floats)
+    for table, part in zip(tables, parts, strict=True):
+        table.hear(part)
 
 
 def must_replicate(spec: TableSpec, device_type: str) -> bool:

@@ -19,6 +19,7 @@ from torch.distributed.optim import (
 from torchrec.distributed.batched_embedding_kernel import BatchedFusedEmbeddingBag
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder, ShardedEmbeddingBagCollection
 from torchrec.distributed.model_parallel import DistributedModelParallel
+from torchrec.distributed.sharding.tw_sharding import TwPooledEmbeddingDist
 from torchrec.distributed.types import EmbeddingModuleShardingPlan, ShardingEnv, ShardingPlan
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
@@ -26,6 +27,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 from ziggurat.core.plan import SPLIT_BY_ROWS, Placement, Plan, Span
 from ziggurat.core.tables import TableSpec
 from ziggurat.embeddings.column_shards import ColumnKernel, ColumnShard, exchange
+from ziggurat.embeddings.host_exchange import HostExchange
 from ziggurat.embeddings.torchrec_terms import (
     codecs,
     collection_config,
@@ -36,7 +38,9 @@ from ziggurat.embeddings.torchrec_terms import (
 )
 from ziggurat.optim.rows import fused_optimizer
 from ziggurat.parallel.config import ParallelConfig
+from ziggurat.parallel.host_memory import can_share
 from ziggurat.parallel.pieces import Piece
+from ziggurat.parallel.world import World
 
 # DistributedModelParallel asks torch.fx whether it is tracing; the answer's deprecation notice is not for our users.
 logging.getLogger("torch.fx._symbolic_trace").setLevel(logging.ERROR)
@@ -94,6 +98,8 @@ class ShardedTables(nn.Module):
             sharders=[cast("Any", sharder)],
         )
         self._joint = self._join_columns(plan)
+        if parallel.shared_memory and not parallel.reduced and can_share(World.current(), device):
+            self._share_memory()
         self._base_lr = [float(group["lr"]) for group in self._groups()]
 
     def forward(self, ids: KeyedJaggedTensor) -> KeyedTensor:
@@ -199,6 +205,26 @@ class ShardedTables(nn.Module):
                 shards.append(shard)
             kernel._emb_module = cast("Any", ColumnKernel(shards, [table.num_features() for table in tables]))  # pyright: ignore[reportPrivateUsage]
         return {key: found[key] for key in groups if key in found}
+
+    def _share_memory(self) -> None:
+        """Put :class:`HostExchange` where TorchRec sends pooled rows of whole tables, or of columns, through gloo."""
+        sharded = self._sharded
+        dists = sharded._output_dists  # pyright: ignore[reportPrivateUsage]
+        group = cast("dist.ProcessGroup", dist.new_group())  # of its own: ids are on their way in the other
+        for number, there in enumerate(dists):
+            if not isinstance(there, TwPooledEmbeddingDist):
+                continue
+            widths, callbacks = there._emb_dim_per_rank_per_feature, there._callbacks or []  # pyright: ignore[reportPrivateUsage]
+            order = None
+            if len(dists) == 1 and not callbacks:
+                names, dims = sharded._embedding_names, sharded._embedding_dims  # pyright: ignore[reportPrivateUsage]
+                wanted = [key for spec in self._specs.values() for key in spec.keys]
+                if sorted(names) == sorted(wanted):
+                    place = {name: at for at, name in enumerate(wanted)}
+                    order = [place[name] for name in names]
+                    dim_of = dict(zip(names, dims, strict=True))
+                    names[:], dims[:] = wanted, [dim_of[name] for name in wanted]
+            dists[number] = HostExchange(widths, order, group, callbacks)
 
 
 def _meant(keyed: KeyedTensor, lengths: dict[str, Tensor]) -> KeyedTensor:

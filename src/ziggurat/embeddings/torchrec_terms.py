@@ -75,9 +75,9 @@ _TRAVELS: dict[Precision, CommType] = {"fp32": CommType.FP32, "fp16": CommType.F
 
 def codecs(parallel: ParallelConfig) -> Any:
     """How rows and their gradients are written for the way between ranks; None: as they are."""
-    forward, backward = parallel.forward_precision, parallel.backward_precision
-    if forward == backward == "fp32":
+    if not parallel.reduced:
         return None
+    forward, backward = parallel.forward_precision, parallel.backward_precision
     return get_qcomm_codecs_registry(
         QCommsConfig(forward_precision=_TRAVELS[forward], backward_precision=_TRAVELS[backward])
     )

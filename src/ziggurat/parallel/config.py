@@ -89,5 +89,14 @@ class ParallelConfig(Config):
     backward_precision: Precision = "fp32"
     """Of their gradients on the way back."""
 
+    shared_memory: bool = True
+    """Let CPU ranks that are all on one host exchange rows through memory that they share instead of sockets (Linux;
+    at full precision; rows of tables that are whole or split by columns)."""
+
     timeout_s: float = pydantic.Field(default=300.0, gt=0)
     """Seconds that a rank waits for the others in one exchange before it gives up and says so."""
+
+    @property
+    def reduced(self) -> bool:
+        """Whether rows or their gradients travel in less than full precision."""
+        return (self.forward_precision, self.backward_precision) != ("fp32", "fp32")

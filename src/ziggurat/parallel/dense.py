@@ -17,13 +17,14 @@ from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
 
 from ziggurat.core.errors import ConfigError
-from ziggurat.parallel.config import DDP, FSDP, HSDP, DenseParallelConfig, Precision
+from ziggurat.parallel.config import DDP, FSDP, HSDP, ParallelConfig, Precision
+from ziggurat.parallel.host_memory import HostMean, can_share
 from ziggurat.parallel.world import World
 
 DTYPES: dict[Precision, torch.dtype] = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
-def spread(module: nn.Module, config: DenseParallelConfig, world: World, device: torch.device) -> nn.Module:
+def spread(module: nn.Module, config: ParallelConfig, world: World, device: torch.device) -> nn.Module:
     """What to call instead of ``module``, so that its gradients are the mean over the ranks.
 
     Args:
@@ -37,21 +38,25 @@ def spread(module: nn.Module, config: DenseParallelConfig, world: World, device:
     """
     if not any(parameter.requires_grad for parameter in module.parameters()):
         return module
-    match config:
+    dense = config.dense
+    match dense:
         case DDP():
-            return _replicated(module, config, device)
+            wrapped, group = _replicated(module, dense, device)
+            if dense.hook == "none" and config.shared_memory and can_share(world, device):
+                _through_memory(wrapped, group)
+            return wrapped
         case FSDP():
             mesh = init_device_mesh(device.type, (world.size,))
-            return _sharded(module, config, mesh)
+            return _sharded(module, dense, mesh)
         case HSDP():
-            size = config.shard_size or world.local_size
+            size = dense.shard_size or world.local_size
             if world.size % size:
                 raise ConfigError(
                     f"parallel.dense.shard_size: {size} does not divide the {world.size} ranks",
                     "choose a divisor, or leave it out: the ranks of a host",
                 )
             mesh = init_device_mesh(device.type, (world.size // size, size), mesh_dim_names=("replicate", "shard"))
-            return _sharded(module, config, mesh)
+            return _sharded(module, dense, mesh)
 
 
 @contextlib.contextmanager
@@ -86,7 +91,9 @@ def checkpointed(module: nn.Module) -> None:
             unit.forward = functools.partial(checkpoint, unit.forward, use_reentrant=False)
 
 
-def _replicated(module: nn.Module, config: DDP, device: torch.device) -> nn.Module:
+def _replicated(
+    module: nn.Module, config: DDP, device: torch.device
+) -> tuple[DistributedDataParallel, dist.ProcessGroup]:
     group = cast("dist.ProcessGroup", dist.new_group())  # of its own: backward also sends the tables' gradients
     wrapped = DistributedDataParallel(
         module,
@@ -102,13 +109,20 @@ def _replicated(module: nn.Module, config: DDP, device: torch.device) -> nn.Modu
         case "fp16":
             wrapped.register_comm_hook(group, default_hooks.fp16_compress_hook)
         case "bf16":
-            wrapped.register_comm_hook(group, _bf16_hook)
+            wrapped.register_comm_hook(group, lambda group, bucket: _bf16_hook(group, bucket))  # as below
         case "powersgd":
             state = powerSGD_hook.PowerSGDState(
                 group, matrix_approximation_rank=config.powersgd_rank, start_powerSGD_iter=2
             )
             wrapped.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
-    return wrapped
+    return wrapped, group
+
+
+def _through_memory(wrapped: DistributedDataParallel, group: dist.ProcessGroup) -> None:
+    trained = [each for each in wrapped.parameters() if each.requires_grad]
+    if all(each.dtype == torch.float32 for each in trained):
+        mean = HostMean(sum(each.numel() for each in trained), group)
+        wrapped.register_comm_hook(mean, lambda mean, bucket: mean(bucket))  # torch minds annotations that are strings
 
 
 def _bf16_hook(group: dist.ProcessGroup, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:

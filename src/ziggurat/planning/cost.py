@@ -29,7 +29,7 @@ sharding                     within the host                               to an
 ===========================  ============================================  ===========================================
 table-, row-, column-wise    (D − 1)·B·(i + 2·v)                           (H − 1)·D·B·(i + 2·v)
 table-row-wise, grid         (D − 1)·B·i + (D − 1)·H·B·2·v                 (H − 1)·D·B·i + (H − 1)·B·2·v
-data-parallel                all-reduce in a ring: 2·(W − 1)/W·(4·R·C + R) bytes leave each rank, over the way to the
+data-parallel                all-reduce in a ring: 2·(W − 1)/W·4·R·(C + 1) bytes leave each rank, over the way to the
                              next rank: to another host where the rank is its host's last
 ===========================  ============================================  ===========================================
 
@@ -157,7 +157,7 @@ def _traffic(
 
 def _ring_traffic(shard: Shard, topology: Topology) -> tuple[float, float]:
     """(within the host, to the next host) of the whole table's gradient and flags."""
-    world, size = topology.world_size, shard.rows.size * (FLOAT * shard.columns.size + 1)
+    world, size = topology.world_size, shard.rows.size * FLOAT * (shard.columns.size + 1)
     sent = 2 * (world - 1) / world * size
     crosses = topology.host(shard.rank) != topology.host((shard.rank + 1) % world)
     return (0.0, sent) if crosses else (sent, 0.0)
@@ -174,7 +174,7 @@ def _replica_buffers(table: TableSpec, topology: Topology) -> float:
     """The gradient of the whole table, and a flag for each row, where it is exchanged or moves every row."""
     if topology.world_size == 1:
         return table.weight_bytes if updates_all_rows(table) else 0
-    return table.weight_bytes + table.rows
+    return table.weight_bytes + FLOAT * table.rows
 
 
 def _example_bytes(table: TableSpec, shard: Shard, usage: Usage) -> tuple[float, int]:

@@ -119,7 +119,7 @@ def assemble(experiment: Experiment, layout: Layout, plan: Plan, device: torch.d
         checkpointed(model)
     dropout = experiment.embeddings.dropout
     part = DensePart(lookup.fields, model, training.precision == "bf16", training.compile, dropout)
-    called = spread(part, experiment.parallel.dense, world, device) if world.size > 1 else part
+    called = spread(part, experiment.parallel, world, device) if world.size > 1 else part
     if world.rank:
         torch.manual_seed(seed + (world.rank << 32))
     return Recommender(lookup, part, called)

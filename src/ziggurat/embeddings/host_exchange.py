@@ -1,0 +1,150 @@
+"""Ranks of one host exchange pooled rows, and their gradients, through memory that they share.
+
+The same numbers as TorchRec's all-to-all, bit for bit, by another way (`parallel/host_memory.py`); and the features of
+all ranks come together in the order that is asked for, with no copy of their own for that.
+
+Shape legend: G rows of the global batch, B of this rank's part, N ranks, D_r columns that rank r looks up.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.autograd import Function
+from torchrec.distributed.types import Awaitable, NoWait
+
+from ziggurat.parallel.host_memory import SharedSlots, barrier
+
+
+class HostExchange(nn.Module):
+    """Stands where TorchRec's all-to-all of pooled rows was: from all rows of our tables to our rows of all tables.
+
+    Args:
+        widths: of the features that each rank looks up, in its order.
+        order: the place of each of these features, counted over all ranks, in the output; default: as they come.
+        group: the ranks, all of one host.
+        callbacks: what TorchRec does with the output.
+    """
+
+    def __init__(
+        self,
+        widths: Sequence[Sequence[int]],
+        order: Sequence[int] | None,
+        group: dist.ProcessGroup,
+        callbacks: Sequence[Any] = (),
+    ) -> None:
+        super().__init__()
+        self._group, self._rank, self._ranks = group, dist.get_rank(group), dist.get_world_size(group)
+        self._columns = [sum(each) for each in widths]
+        self._runs = _runs(widths, order)
+        self._callbacks = tuple(callbacks)
+        self._slots: SharedSlots | None = None
+        self._turn = 0
+
+    def forward(self, local_GD: Tensor, context: Any = None) -> Awaitable[Tensor]:
+        """(G, D_rank) -> (B, sum of D_r)."""
+        sizes = list(getattr(context, "batch_size_per_rank", None) or [])
+        if not sizes:
+            sizes = [len(local_GD) // self._ranks] * self._ranks
+        output: Tensor = cast("Any", _Exchange.apply)(local_GD, self, sizes)
+        for callback in self._callbacks:
+            output = callback(output)
+        return NoWait(output)
+
+    def rows(self, local_GD: Tensor, sizes: Sequence[int]) -> Tensor:
+        """Our rows of the batch, with the columns of all ranks."""
+        own = self._rank
+        parts = local_GD.split(list(sizes))
+        slots, turn = self._prepare(sizes)
+        mine = slots.slot(own, turn)[: local_GD.numel()].split([part.numel() for part in parts])
+        for rank, part in enumerate(parts):
+            if rank != own:
+                mine[rank].view_as(part).copy_(part)
+        barrier(self._group)
+        output_BD = local_GD.new_empty(sizes[own], sum(self._columns))
+        first = sum(sizes[:own])
+        for rank, runs in enumerate(self._runs):
+            width = self._columns[rank]
+            begin = first * width
+            theirs = slots.slot(rank, turn)[begin : begin + sizes[own] * width].view(sizes[own], width)
+            source = parts[own] if rank == own else theirs
+            for at, to, columns in runs:
+                output_BD[:, to : to + columns].copy_(source[:, at : at + columns])
+        return output_BD
+
+    def gradients(self, grad_BD: Tensor, sizes: Sequence[int]) -> Tensor:
+        """The gradients of all rows of our tables, meant over the ranks as TorchRec does it."""
+        own = self._rank
+        slots, turn = self._prepare(sizes)
+        mine = slots.slot(own, turn)[: grad_BD.numel()].split([len(grad_BD) * width for width in self._columns])
+        output_GD = grad_BD.new_empty(sum(sizes), self._columns[own])
+        blocks = output_GD.split(list(sizes))
+        for rank, runs in enumerate(self._runs):
+            to_rank = blocks[own] if rank == own else mine[rank].view(len(grad_BD), self._columns[rank])
+            for at, to, columns in runs:
+                torch.div(grad_BD[:, to : to + columns], self._ranks, out=to_rank[:, at : at + columns])
+        barrier(self._group)
+        for rank, block in enumerate(blocks):
+            if rank != own:
+                before = sizes[rank] * sum(self._columns[:own])
+                block.copy_(slots.slot(rank, turn)[before : before + block.numel()].view_as(block))
+        return output_GD
+
+    def _prepare(self, sizes: Sequence[int]) -> tuple[SharedSlots, int]:
+        """Memory for a batch of these ``sizes``, and whose turn it is; the same on all ranks."""
+        rows, width = sum(sizes), sum(self._columns)
+        needed = [4 * max(rows * own, size * width) for own, size in zip(self._columns, sizes, strict=True)]
+        if self._slots is None or any(need > has for need, has in zip(needed, self._slots.sizes, strict=True)):
+            barrier(self._group)  # all have read what they had to
+            self._slots = SharedSlots(needed, self._group)
+        self._turn = 1 - self._turn
+        return self._slots, self._turn
+
+
+class _Exchange(Function):
+    @staticmethod
+    def forward(ctx: Any, local_GD: Tensor, exchange: HostExchange, sizes: Sequence[int]) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride] - torch declares *args
+        ctx.exchange, ctx.sizes = exchange, sizes
+        return exchange.rows(local_GD, sizes)
+
+    @staticmethod
+    def backward(ctx: Any, grad_BD: Tensor) -> tuple[Tensor, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return ctx.exchange.gradients(grad_BD, ctx.sizes), None, None
+
+
+def _runs(widths: Sequence[Sequence[int]], order: Sequence[int] | None) -> list[list[tuple[int, int, int]]]:
+    """For each rank: (first column of its own, first column of the output, how many), of neighbours in both together.
+
+    Args:
+        widths: of the features of each rank.
+        order: the place in the output of each feature, counted over all ranks.
+    """
+    flat = list(itertools.chain.from_iterable(widths))
+    places = list(range(len(flat))) if order is None else list(order)
+    width_at = [0] * len(flat)
+    for width, place in zip(flat, places, strict=True):
+        width_at[place] = width
+    starts = list(itertools.accumulate(width_at, initial=0))
+    place_of = iter(places)
+    return [list(_joined((starts[next(place_of)], width) for width in each)) for each in widths]
+
+
+def _joined(features: Iterator[tuple[int, int]]) -> Iterator[tuple[int, int, int]]:
+    """(first column of the output, width) of features side by side -> runs of them that stay side by side."""
+    at = 0
+    run: tuple[int, int, int] | None = None
+    for to, width in features:
+        if run is not None and run[1] + run[2] == to:
+            run = (run[0], run[1], run[2] + width)
+        else:
+            if run is not None:
+                yield run
+            run = (at, to, width)
+        at += width
+    if run is not None:
+        yield run

@@ -1,0 +1,151 @@
+"""Ranks of one host that share memory get the bits that they would get through sockets."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import unittest.mock
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from tests.distributed.ranks import run_ranks
+from tests.distributed.test_sharding import plan_of, trained
+from ziggurat.core.errors import EnvironmentMismatch
+from ziggurat.core.plan import Plan
+from ziggurat.embeddings.host_exchange import HostExchange
+from ziggurat.parallel.config import DDP, ParallelConfig
+from ziggurat.parallel.dense import spread
+from ziggurat.parallel.host_memory import SharedSlots
+from ziggurat.parallel.world import World
+
+SOCKETS = ParallelConfig(shared_memory=False)
+CPU = torch.device("cpu")
+PLANS: dict[str, Plan] = {
+    "whole tables out of order": plan_of(
+        3, 3, user=("table_wise", (2,)), item=("table_wise", (0,)), tags=("table_wise", (0,))
+    ),
+    "columns": plan_of(3, 3, user=("column_wise", (2, 0)), item=("table_wise", (1,)), tags=("column_wise", (0, 1))),
+    "beside split rows": plan_of(
+        3, 3, user=("row_wise", (0, 1, 2)), item=("column_wise", (1, 0)), tags=("table_wise", (2,))
+    ),
+}
+SGD = {"name": "sgd", "lr": 0.1}
+
+
+def both_ways(rank: int) -> dict[str, list[dict[str, Any]]]:
+    return {
+        name: [trained(rank, plan, SGD, way) for way in (ParallelConfig(), SOCKETS)] for name, plan in PLANS.items()
+    }
+
+
+@pytest.fixture(scope="module")
+def three() -> list[dict[str, list[dict[str, Any]]]]:
+    return run_ranks(3, both_ways)
+
+
+@pytest.mark.parametrize("name", PLANS)
+def test_rows_and_gradients_are_those_that_sockets_bring(
+    name: str, three: list[dict[str, list[dict[str, Any]]]]
+) -> None:
+    for rank in three:
+        through_memory, through_sockets = rank[name]
+        assert torch.equal(through_memory["fields"], through_sockets["fields"])
+        assert through_memory["shards"].keys() == through_sockets["shards"].keys()
+        for key, weight in through_memory["shards"].items():
+            assert torch.equal(weight, through_sockets["shards"][key]), key
+
+
+def exchanged(rank: int) -> list[Tensor]:
+    """Rows of batches that grow, and the memory with them. Two features on rank 0, one on rank 1, in another order."""
+    group = dist.group.WORLD
+    assert group is not None
+    exchange = HostExchange([[2, 1], [3]], order=[2, 0, 1], group=group)
+    found: list[Tensor] = []
+    for sizes in ([2, 1], [1, 1], [5, 4]):
+        rows = sum(sizes)
+        local_GD = torch.arange(rows * 3.0).view(rows, 3) + 100 * rank
+        local_GD.requires_grad_()
+        output = exchange.rows(local_GD.detach(), sizes)
+        found += [output, exchange.gradients(output, sizes)]
+    return found
+
+
+def test_rows_come_in_the_order_that_is_asked_for_and_gradients_go_back() -> None:
+    ranks = run_ranks(2, exchanged)
+    for number, sizes in enumerate(([2, 1], [1, 1], [5, 4])):
+        rows = sum(sizes)
+        zero = torch.arange(rows * 3.0).view(rows, 3)
+        whole = torch.cat([zero[:, 2:], zero + 100, zero[:, :2]], dim=1)  # places: feature 1, feature 2, feature 0
+        parts = whole.split(sizes)
+        for rank, found in enumerate(ranks):
+            assert torch.equal(found[2 * number], parts[rank])
+            assert torch.equal(found[2 * number + 1], (zero + 100 * rank) / 2)
+
+
+def gradients(rank: int, world_size: int) -> dict[str, list[Tensor]]:
+    """Of some steps of a model whose gradients fill several buckets, by each way."""
+    found: dict[str, list[Tensor]] = {}
+    for name, parallel in (
+        ("memory", ParallelConfig(dense=DDP(bucket_mb=0.001))),
+        ("sockets", ParallelConfig(dense=DDP(bucket_mb=0.001), shared_memory=False)),
+        ("bf16", ParallelConfig(dense=DDP(hook="bf16"))),
+    ):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(7, 40), nn.ReLU(), nn.Linear(40, 30), nn.ReLU(), nn.Linear(30, 1))
+        called = spread(model, parallel, World(rank, world_size, world_size), CPU)
+        found[name] = []
+        for step in range(4):
+            torch.manual_seed(100 * step + rank)
+            called(torch.randn(9, 7)).square().mean().backward()
+            found[name] += [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
+            model.zero_grad()
+    return found
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_dense_gradients_are_the_mean_over_ranks(world_size: int) -> None:
+    ranks = run_ranks(world_size, gradients, world_size)
+    first = ranks[0]
+    assert len(first["memory"]) == 4 * 6
+    for rank in ranks:
+        for mine, firsts, through_sockets, short in zip(
+            rank["memory"], first["memory"], first["sockets"], first["bf16"], strict=True
+        ):
+            assert torch.equal(mine, firsts)
+            torch.testing.assert_close(mine, through_sockets, rtol=1e-6, atol=1e-8)
+            torch.testing.assert_close(short, through_sockets, rtol=2e-2, atol=1e-3)
+
+
+def open_files() -> int:
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
+def refused(rank: int) -> list[str]:
+    group = dist.group.WORLD
+    assert group is not None
+    found: list[str] = []
+    for pretended in (2**22 + 1, 1):  # no process has the first number; the second is another process
+        with unittest.mock.patch.object(os, "getpid", return_value=pretended) if rank else contextlib.nullcontext():
+            try:
+                SharedSlots([8, 8], group)
+            except EnvironmentMismatch as error:
+                found.append(str(error))
+    open_before = open_files()
+    slots = SharedSlots([8, 100], group)
+    assert slots.slot(1, 0).numel() >= 25
+    assert open_files() <= open_before + 2  # a mapping keeps a descriptor of its own
+    del slots
+    assert open_files() == open_before
+    return found
+
+
+def test_ranks_that_cannot_open_each_others_memory_say_so_on_every_rank() -> None:
+    for found in run_ranks(2, refused):
+        assert len(found) == 2
+        assert all("cannot share memory: rank 0 " in message for message in found)
+        assert all("set parallel.shared_memory to false" in message for message in found)
