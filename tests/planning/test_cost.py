@@ -70,8 +70,8 @@ def test_row_wise_crosses_less_when_it_is_within_a_host() -> None:
 
 
 def test_data_parallel_traffic() -> None:
-    """A ring of four: 2 · 3/4 of 64,000 bytes of gradient and 1,000 flags of four bytes leave each rank; ranks 1 and 3 are their
-    host's last."""
+    """A ring of four: 2 · 3/4 of 64,000 bytes of gradient and 1,000 flags of four bytes leave each rank; ranks 1
+    and 3 are their host's last."""
     sent = 1.5 * 68_000
     assert traffic(costs("data_parallel", (0, 1, 2, 3), topology(2, 2))) == [(sent, 0), (0, sent)] * 2
     assert traffic(costs("data_parallel", (0, 1), topology(1, 2))) == [(68_000, 0)] * 2
