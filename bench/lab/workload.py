@@ -38,7 +38,8 @@ class Case:
         name: of the figures.
         sharding: of every table.
         parallel: the section of that name.
-        tables, rows, dim: embedding tables, looked up once an example each.
+        tables, rows, dim: embedding tables.
+        ids: of each table an example; several are summed.
         hidden: widths of the dense part.
         batch_size: rows of all ranks together.
         optimizer: of the tables.
@@ -50,6 +51,7 @@ class Case:
     tables: int = 16
     rows: int = 10_000
     dim: int = 32
+    ids: int = 1
     hidden: tuple[int, ...] = (256, 128)
     batch_size: int = 4096
     optimizer: Mapping[str, Any] = field(default_factory=lambda: {"name": "sgd", "lr": 0.01})
@@ -86,9 +88,9 @@ class Trained:
         world = World.current()
         names = [f"t{number}" for number in range(case.tables)]
         experiment = _experiment(case, names)
-        schema = Schema(
-            categorical=tuple(names), tables={n: n for n in names}, rows=dict.fromkeys(names, case.rows), labels=("y",)
-        )
+        one, many = (tuple(names), ()) if case.ids == 1 else ((), tuple(names))
+        tables, rows = {n: n for n in names}, dict.fromkeys(names, case.rows)
+        schema = Schema(categorical=one, bags=many, tables=tables, rows=rows, labels=("y",))
         layout = experiment.layout(schema)
         plan = Plan(world.size, _placements(case, names, world), world.local_size)
         self._recommender = assemble(experiment, layout, plan, CPU)
@@ -126,8 +128,9 @@ class Trained:
 
     def _batch(self) -> Batch:
         size, case = self._rows, self._case
-        values = torch.randint(0, case.rows, (case.tables * size,), generator=self._draw)
-        bags = KeyedJaggedTensor(keys=self._names, values=values, lengths=torch.ones(len(values), dtype=torch.int32))
+        bags_N = torch.full((case.tables * size,), case.ids, dtype=torch.int32)
+        values = torch.randint(0, case.rows, (len(bags_N) * case.ids,), generator=self._draw)
+        bags = KeyedJaggedTensor(keys=self._names, values=values, lengths=bags_N)
         labels_BT = torch.randint(0, 2, (size, 1), generator=self._draw).float()
         return Batch(torch.zeros(size, 0), bags, None, labels_BT)
 
@@ -158,7 +161,10 @@ def _experiment(case: Case, names: list[str]) -> Experiment:
                 "split": {"name": "random"},
                 "labels": [{"name": "y"}],
             },
-            "features": [{"name": name, "kind": "categorical"} for name in names],
+            "features": [
+                {"name": name, "kind": "categorical"} if case.ids == 1 else {"name": name, "kind": "bag", "pooling": "sum"}
+                for name in names
+            ],
             "embeddings": {"dim": case.dim, "optimizer": dict(case.optimizer)},
             "model": {"name": "dlrm", "top": {"hidden": list(case.hidden)}},
             "optimizer": {"name": "sgd", "lr": 0.01},

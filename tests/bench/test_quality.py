@@ -185,6 +185,17 @@ def test_a_board_is_a_line_a_model_with_mean_and_deviation(tmp_path: Path) -> No
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
 
 
+def test_a_board_of_rounds_draws_the_figures_that_every_line_has(tmp_path: Path) -> None:
+    figures = [
+        Figure(f"{name}.{key}", unit, samples).to_json()
+        for name, samples in (("ddp", (1.0, 3.0)), ("fsdp", (2.0, 4.0)))
+        for key, unit in (("seconds", "ms"), ("inter", "MB"))
+    ]
+    draw_board(tmp_path / "a.svg", [*figures, Figure("fsdp.vs_ddp", "x", (0.5,)).to_json()])
+    draw_board(tmp_path / "b.svg", figures)
+    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
+
+
 def test_a_mean_is_judged_where_the_mean_is_claimed() -> None:
     skewed = (0.0, 0.0, 0.9)
     targets = {"x": Target(0.2)}
