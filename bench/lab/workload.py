@@ -162,7 +162,9 @@ def _experiment(case: Case, names: list[str]) -> Experiment:
                 "labels": [{"name": "y"}],
             },
             "features": [
-                {"name": name, "kind": "categorical"} if case.ids == 1 else {"name": name, "kind": "bag", "pooling": "sum"}
+                {"name": name, "kind": "categorical"}
+                if case.ids == 1
+                else {"name": name, "kind": "bag", "pooling": "sum"}
                 for name in names
             ],
             "embeddings": {"dim": case.dim, "optimizer": dict(case.optimizer)},

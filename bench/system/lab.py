@@ -23,20 +23,19 @@ from bench.lab.workload import Case
 from ziggurat.core.errors import EnvironmentMismatch
 
 SHAPE, RANKS = Shape(hosts=4, rate="500mbit"), 2
+PAIR = Shape(hosts=2, rate="500mbit"), 1
 SHARDINGS = ("table_wise", "row_wise", "column_wise", "data_parallel", "table_row_wise", "grid")
 LARGE: dict[str, Any] = {"hidden": (1024, 1024, 512), "tables": 8, "dim": 16, "batch_size": 1024}
 """A dense part of 2 M parameters, which takes longer to send than small tables' rows."""
 IDS: dict[str, Any] = {"tables": 8, "ids": 40, "dim": 16, "hidden": (1024, 512), "batch_size": 4096}
 """Histories of 40 ids whose rows are summed: more bytes of ids travel than of rows."""
-SLOWER = "125mbit"
-"""The lab's ranks have a quarter of a core each; a quarter of the rate keeps sending and computing in proportion."""
 
 Samples = Mapping[str, Sequence[Mapping[str, float]]]
 
 
-def measured(context: Context, cases: Sequence[Case], *, rate: str = SHAPE.rate, inputs: bool = False) -> Samples:
-    """Case -> what its rounds came to."""
-    shape, ranks = _shape(context.quick, rate)
+def measured(context: Context, cases: Sequence[Case], *, pair: bool = False, inputs: bool = False) -> Samples:
+    """Case -> what its rounds came to, on all hosts or on a ``pair`` of ranks."""
+    shape, ranks = _shape(context.quick or pair)
     rounds = {"warmups": 1, "rounds": 1, "steps": 2} if context.quick else {"warmups": 1, "rounds": 5, "steps": 8}
     said: list[str] = []
 
@@ -57,13 +56,13 @@ def measured(context: Context, cases: Sequence[Case], *, rate: str = SHAPE.rate,
         return json.loads(out.read_text(encoding="utf-8"))
 
 
-def _shape(quick: bool, rate: str) -> tuple[Shape, int]:
+def _shape(pair: bool) -> tuple[Shape, int]:
     """Hosts and their links, and ranks a host."""
-    return Shape(hosts=2 if quick else SHAPE.hosts, rate=rate), 1 if quick else RANKS
+    return PAIR if pair else (SHAPE, RANKS)
 
 
-def note(quick: bool, rate: str = SHAPE.rate) -> str:
-    shape, ranks = _shape(quick, rate)
+def note(pair: bool) -> str:
+    shape, ranks = _shape(pair)
     return (
         f"{shape.hosts} hosts x {ranks} ranks on {len(os.sched_getaffinity(0))} cores, links of {shape.rate}; bytes "
         "and seconds are of a step of all ranks"
@@ -97,20 +96,32 @@ def run_collectives(context: Context) -> Result:
 
 
 def run_pipeline(context: Context) -> Result:
-    """How much of the time that ids travel is hidden behind the step before."""
+    """How much of the time that ids travel is hidden behind the step before: where each rank has a core, and where
+    four share one."""
     cases = [Case(name, "table_wise", {"pipeline": name == "ahead"}, **IDS) for name in ("ahead", "in_turn")]
-    found = measured(context, cases, rate=SLOWER, inputs=True)
+    found = measured(context, cases, pair=True, inputs=True)
+    alone, hidden = _hidden(found)
+    figures = [
+        *_figures(found),
+        Figure("input_distribution", "ms", alone, "while nothing else is done"),
+        Figure("hidden", "%", hidden, "of that time"),
+    ]
+    notes = [note(True)]
+    if not context.quick:
+        alone, crowded = _hidden(measured(context, cases, inputs=True))
+        figures.append(Figure("input_distribution.crowded", "ms", alone))
+        figures.append(Figure("hidden.crowded", "%", crowded, "sending is work too, and no core is free for it"))
+        notes.append(f"crowded: {note(False)}")
+    return Result(tuple(figures), 1, len(hidden), tuple(notes))
+
+
+def _hidden(found: Samples) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    """Milliseconds of the input's distribution alone; % of it that steps are shorter by where it goes ahead of them."""
     hidden = tuple(
         100 * (b["seconds"] - a["seconds"]) / statistics.mean((a["input_seconds"], b["input_seconds"]))
         for a, b in zip(found["ahead"], found["in_turn"], strict=True)
     )
-    alone = tuple(1e3 * each["input_seconds"] for each in found["in_turn"])
-    figures = (
-        *_figures(found),
-        Figure("input_distribution", "ms", alone, "while nothing else is done"),
-        Figure("hidden", "%", hidden, "of that time"),
-    )
-    return Result(figures, 1, len(hidden), (note(context.quick, SLOWER),))
+    return tuple(1e3 * each["input_seconds"] for each in found["in_turn"]), hidden
 
 
 DEPENDS: tuple[Any, ...] = (
