@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
+import time
 import unittest.mock
 from pathlib import Path
 from typing import Any
@@ -19,7 +21,7 @@ from ziggurat.core.errors import EnvironmentMismatch
 from ziggurat.core.plan import Plan
 from ziggurat.embeddings.host_exchange import HostExchange
 from ziggurat.parallel.config import DDP, ParallelConfig
-from ziggurat.parallel.dense import spread
+from ziggurat.parallel.dense import spread, synchronised
 from ziggurat.parallel.host_memory import SharedSlots
 from ziggurat.parallel.world import World
 
@@ -64,7 +66,7 @@ def exchanged(rank: int) -> list[Tensor]:
     """Rows of batches that grow, and the memory with them. Two features on rank 0, one on rank 1, in another order."""
     group = dist.group.WORLD
     assert group is not None
-    exchange = HostExchange([[2, 1], [3]], order=[2, 0, 1], group=group)
+    exchange = HostExchange([[2, 1], [3]], [2, 0, 1], group, 60)
     found: list[Tensor] = []
     for sizes in ([2, 1], [1, 1], [5, 4]):
         rows = sum(sizes)
@@ -101,7 +103,8 @@ def gradients(rank: int, world_size: int) -> dict[str, list[Tensor]]:
         found[name] = []
         for step in range(4):
             torch.manual_seed(100 * step + rank)
-            called(torch.randn(9, 7)).square().mean().backward()
+            with synchronised(called, now=True):
+                called(torch.randn(9, 7)).square().mean().backward()
             found[name] += [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
             model.zero_grad()
     return found
@@ -132,13 +135,13 @@ def refused(rank: int) -> list[str]:
     for pretended in (2**22 + 1, 1):  # no process has the first number; the second is another process
         with unittest.mock.patch.object(os, "getpid", return_value=pretended) if rank else contextlib.nullcontext():
             try:
-                SharedSlots([8, 8], group)
+                SharedSlots([8, 8], group, 60)
             except EnvironmentMismatch as error:
                 found.append(str(error))
     open_before = open_files()
-    slots = SharedSlots([8, 100], group)
-    assert slots.slot(1, 0).numel() >= 25
-    assert open_files() <= open_before + 2  # a mapping keeps a descriptor of its own
+    slots = SharedSlots([8, 100], group, 60)
+    assert slots.slot(1).numel() >= 25
+    assert open_files() <= open_before + 3  # of two mappings, and of the other's life
     del slots
     assert open_files() == open_before
     return found
@@ -149,3 +152,26 @@ def test_ranks_that_cannot_open_each_others_memory_say_so_on_every_rank() -> Non
         assert len(found) == 2
         assert all("cannot share memory: rank 0 " in message for message in found)
         assert all("set parallel.shared_memory to false" in message for message in found)
+
+
+def missed(rank: int, killed: bool) -> str:
+    """What rank 0 is told when rank 1 ends, or lives and does not come."""
+    group = dist.group.WORLD
+    assert group is not None
+    slots = SharedSlots([8, 8], group, 60 if killed else 1.0)
+    slots.begin()
+    if rank == 1:
+        if not killed:
+            time.sleep(3)
+        return ""
+    try:
+        slots.meet()
+    except dist.DistNetworkError as error:
+        return str(error)
+    return "met"
+
+
+@pytest.mark.parametrize(("killed", "told"), [(True, "rank 1 has ended"), (False, "timed out after 1 s .* rank 1")])
+def test_a_rank_that_does_not_come_is_not_waited_for_forever(killed: bool, told: str) -> None:
+    found, _ = run_ranks(2, missed, killed)
+    assert re.search(told, found)

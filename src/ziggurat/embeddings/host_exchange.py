@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torchrec.distributed.types import Awaitable, NoWait
 
-from ziggurat.parallel.host_memory import SharedSlots, barrier
+from ziggurat.parallel.host_memory import SharedSlots
 
 
 class HostExchange(nn.Module):
@@ -28,6 +28,7 @@ class HostExchange(nn.Module):
         widths: of the features that each rank looks up, in its order.
         order: the place of each of these features, counted over all ranks, in the output; default: as they come.
         group: the ranks, all of one host.
+        timeout_s: how long a rank waits for the others.
         callbacks: what TorchRec does with the output.
     """
 
@@ -36,6 +37,7 @@ class HostExchange(nn.Module):
         widths: Sequence[Sequence[int]],
         order: Sequence[int] | None,
         group: dist.ProcessGroup,
+        timeout_s: float,
         callbacks: Sequence[Any] = (),
     ) -> None:
         super().__init__()
@@ -44,7 +46,7 @@ class HostExchange(nn.Module):
         self._runs = _runs(widths, order)
         self._callbacks = tuple(callbacks)
         self._slots: SharedSlots | None = None
-        self._turn = 0
+        self._timeout_s = timeout_s
 
     def forward(self, local_GD: Tensor, context: Any = None) -> Awaitable[Tensor]:
         """(G, D_rank) -> (B, sum of D_r)."""
@@ -60,18 +62,19 @@ class HostExchange(nn.Module):
         """Our rows of the batch, with the columns of all ranks."""
         own = self._rank
         parts = local_GD.split(list(sizes))
-        slots, turn = self._prepare(sizes)
-        mine = slots.slot(own, turn)[: local_GD.numel()].split([part.numel() for part in parts])
+        slots = self._turn(sizes)
+        mine = slots.slot(own)[: local_GD.numel()].split([part.numel() for part in parts])
         for rank, part in enumerate(parts):
             if rank != own:
                 mine[rank].view_as(part).copy_(part)
-        barrier(self._group)
+        slots.arrive()
+        slots.meet()
         output_BD = local_GD.new_empty(sizes[own], sum(self._columns))
         first = sum(sizes[:own])
         for rank, runs in enumerate(self._runs):
             width = self._columns[rank]
             begin = first * width
-            theirs = slots.slot(rank, turn)[begin : begin + sizes[own] * width].view(sizes[own], width)
+            theirs = slots.slot(rank)[begin : begin + sizes[own] * width].view(sizes[own], width)
             source = parts[own] if rank == own else theirs
             for at, to, columns in runs:
                 output_BD[:, to : to + columns].copy_(source[:, at : at + columns])
@@ -80,30 +83,30 @@ class HostExchange(nn.Module):
     def gradients(self, grad_BD: Tensor, sizes: Sequence[int]) -> Tensor:
         """The gradients of all rows of our tables, meant over the ranks as TorchRec does it."""
         own = self._rank
-        slots, turn = self._prepare(sizes)
-        mine = slots.slot(own, turn)[: grad_BD.numel()].split([len(grad_BD) * width for width in self._columns])
+        slots = self._turn(sizes)
+        mine = slots.slot(own)[: grad_BD.numel()].split([len(grad_BD) * width for width in self._columns])
         output_GD = grad_BD.new_empty(sum(sizes), self._columns[own])
         blocks = output_GD.split(list(sizes))
         for rank, runs in enumerate(self._runs):
             to_rank = blocks[own] if rank == own else mine[rank].view(len(grad_BD), self._columns[rank])
             for at, to, columns in runs:
                 torch.div(grad_BD[:, to : to + columns], self._ranks, out=to_rank[:, at : at + columns])
-        barrier(self._group)
+        slots.arrive()
+        slots.meet()
         for rank, block in enumerate(blocks):
             if rank != own:
                 before = sizes[rank] * sum(self._columns[:own])
-                block.copy_(slots.slot(rank, turn)[before : before + block.numel()].view_as(block))
+                block.copy_(slots.slot(rank)[before : before + block.numel()].view_as(block))
         return output_GD
 
-    def _prepare(self, sizes: Sequence[int]) -> tuple[SharedSlots, int]:
-        """Memory for a batch of these ``sizes``, and whose turn it is; the same on all ranks."""
+    def _turn(self, sizes: Sequence[int]) -> SharedSlots:
+        """The next turn, in memory with room for a batch of these ``sizes``; all ranks need more at the same time."""
         rows, width = sum(sizes), sum(self._columns)
         needed = [4 * max(rows * own, size * width) for own, size in zip(self._columns, sizes, strict=True)]
         if self._slots is None or any(need > has for need, has in zip(needed, self._slots.sizes, strict=True)):
-            barrier(self._group)  # all have read what they had to
-            self._slots = SharedSlots(needed, self._group)
-        self._turn = 1 - self._turn
-        return self._slots, self._turn
+            self._slots = SharedSlots(needed, self._group, self._timeout_s)
+        self._slots.begin()
+        return self._slots
 
 
 class _Exchange(Function):

@@ -99,7 +99,7 @@ class ShardedTables(nn.Module):
         )
         self._joint = self._join_columns(plan)
         if parallel.shared_memory and not parallel.reduced and can_share(World.current(), device):
-            self._share_memory()
+            self._share_memory(parallel.timeout_s)
         self._base_lr = [float(group["lr"]) for group in self._groups()]
 
     def forward(self, ids: KeyedJaggedTensor) -> KeyedTensor:
@@ -206,7 +206,7 @@ class ShardedTables(nn.Module):
             kernel._emb_module = cast("Any", ColumnKernel(shards, [table.num_features() for table in tables]))  # pyright: ignore[reportPrivateUsage]
         return {key: found[key] for key in groups if key in found}
 
-    def _share_memory(self) -> None:
+    def _share_memory(self, timeout_s: float) -> None:
         """Put :class:`HostExchange` where TorchRec sends pooled rows of whole tables, or of columns, through gloo."""
         sharded = self._sharded
         dists = sharded._output_dists  # pyright: ignore[reportPrivateUsage]
@@ -224,7 +224,7 @@ class ShardedTables(nn.Module):
                     order = [place[name] for name in names]
                     dim_of = dict(zip(names, dims, strict=True))
                     names[:], dims[:] = wanted, [dim_of[name] for name in wanted]
-            dists[number] = HostExchange(widths, order, group, callbacks)
+            dists[number] = HostExchange(widths, order, group, timeout_s, callbacks)
 
 
 def _meant(keyed: KeyedTensor, lengths: dict[str, Tensor]) -> KeyedTensor:

@@ -41,10 +41,8 @@ def spread(module: nn.Module, config: ParallelConfig, world: World, device: torc
     dense = config.dense
     match dense:
         case DDP():
-            wrapped, group = _replicated(module, dense, device)
-            if dense.hook == "none" and config.shared_memory and can_share(world, device):
-                _through_memory(wrapped, group)
-            return wrapped
+            shared = dense.hook == "none" and config.shared_memory and can_share(world, device)
+            return _replicated(module, dense, device, config.timeout_s if shared else None)
         case FSDP():
             mesh = init_device_mesh(device.type, (world.size,))
             return _sharded(module, dense, mesh)
@@ -75,6 +73,8 @@ def synchronised(module: nn.Module, now: bool) -> Generator[None]:
             yield
     else:
         yield
+        if isinstance(module, _Replicated) and module.host_mean is not None:
+            module.host_mean.finish()
 
 
 def checkpointed(module: nn.Module) -> None:
@@ -91,11 +91,16 @@ def checkpointed(module: nn.Module) -> None:
             unit.forward = functools.partial(checkpoint, unit.forward, use_reentrant=False)
 
 
-def _replicated(
-    module: nn.Module, config: DDP, device: torch.device
-) -> tuple[DistributedDataParallel, dist.ProcessGroup]:
+class _Replicated(DistributedDataParallel):
+    """``host_mean``: makes the means of gradients, where ranks share memory."""
+
+    host_mean: HostMean | None = None
+
+
+def _replicated(module: nn.Module, config: DDP, device: torch.device, through_memory_s: float | None) -> nn.Module:
+    """``through_memory_s``: how long ranks that share memory wait for each other; None: they do not share any."""
     group = cast("dist.ProcessGroup", dist.new_group())  # of its own: backward also sends the tables' gradients
-    wrapped = DistributedDataParallel(
+    wrapped = _Replicated(
         module,
         device_ids=[device.index] if device.type == "cuda" else None,
         process_group=group,
@@ -103,26 +108,23 @@ def _replicated(
         forward_sync_buffers=False,  # batch norms agree by themselves
         gradient_as_bucket_view=True,
     )
+    # torch refuses hooks whose annotations are strings, as ours are: lambdas have none.
     match config.hook:
         case "none":
-            pass
+            trained = [each for each in module.parameters() if each.requires_grad]
+            if through_memory_s is not None and all(each.dtype == torch.float32 for each in trained):
+                wrapped.host_mean = HostMean(sum(each.numel() for each in trained), group, through_memory_s)
+                wrapped.register_comm_hook(wrapped.host_mean, lambda mean, bucket: mean(bucket))
         case "fp16":
             wrapped.register_comm_hook(group, default_hooks.fp16_compress_hook)
         case "bf16":
-            wrapped.register_comm_hook(group, lambda group, bucket: _bf16_hook(group, bucket))  # as below
+            wrapped.register_comm_hook(group, lambda group, bucket: _bf16_hook(group, bucket))
         case "powersgd":
             state = powerSGD_hook.PowerSGDState(
                 group, matrix_approximation_rank=config.powersgd_rank, start_powerSGD_iter=2
             )
             wrapped.register_comm_hook(state, powerSGD_hook.powerSGD_hook)
-    return wrapped, group
-
-
-def _through_memory(wrapped: DistributedDataParallel, group: dist.ProcessGroup) -> None:
-    trained = [each for each in wrapped.parameters() if each.requires_grad]
-    if all(each.dtype == torch.float32 for each in trained):
-        mean = HostMean(sum(each.numel() for each in trained), group)
-        wrapped.register_comm_hook(mean, lambda mean, bucket: mean(bucket))  # torch minds annotations that are strings
+    return wrapped
 
 
 def _bf16_hook(group: dist.ProcessGroup, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
