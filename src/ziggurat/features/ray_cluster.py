@@ -8,9 +8,11 @@ from __future__ import annotations
 import contextlib
 import importlib
 import os
-import platform
+import signal
+import socket
+import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -30,6 +32,7 @@ TRIES = 4
 """Workers that may die over one item before the preparation ends."""
 
 _QUEUED_PER_CPU = 4
+_CONNECT_S = 10
 
 
 class RayCluster:
@@ -49,7 +52,8 @@ class RayCluster:
     def __enter__(self) -> Self:
         ray = _ray(loopback=self._address == LOCAL)
         if not ray.is_initialized():
-            start_local() if self._address == LOCAL else _connect(ray, self._address)
+            with _signals_kept():
+                start_local() if self._address == LOCAL else _connect(ray, self._address)
             self._owned = True
         return self
 
@@ -102,8 +106,22 @@ def start_local(**settings: Any) -> None:
     _ray(loopback=True).init(address=LOCAL, **{**quiet, **settings})
 
 
-def _connect(ray: Any, address: str) -> None:
+@contextlib.contextmanager
+def _signals_kept() -> Generator[None]:
+    """Ray takes SIGTERM for itself, down to its compiled part, which aborts; this gives it back to whoever had it."""
+    handler = signal.getsignal(signal.SIGTERM)
     try:
+        yield
+    finally:
+        if handler is not None and threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, handler)
+
+
+def _connect(ray: Any, address: str) -> None:
+    host, _, port = address.rpartition(":")
+    try:
+        if port.isdigit():  # Ray itself tries for minutes
+            socket.create_connection((host.rpartition("/")[2], int(port)), _CONNECT_S).close()
         ray.init(address=address, log_to_driver=False, logging_level="ERROR")
     except (OSError, RuntimeError, ValueError) as error:
         raise EnvironmentMismatch(
@@ -138,7 +156,7 @@ def _work_at(caller: _Caller, work: Callable[[Shared, Item], Result], shared: Sh
     if here.versions != caller.versions:
         wrong = next((own, asked) for own, asked in zip(here.versions, caller.versions, strict=True) if own != asked)
         raise EnvironmentMismatch(
-            f"host {platform.node()}: a worker has {' '.join(wrong[0])}, the preparation {' '.join(wrong[1])}",
+            f"host {socket.gethostname()}: a worker has {' '.join(wrong[0])}, the preparation {' '.join(wrong[1])}",
             "install the same versions on every host of the cluster: requirements/lock.txt",
         )
     with contextlib.chdir(caller.folder) if caller.folder.is_dir() else contextlib.nullcontext():
