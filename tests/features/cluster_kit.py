@@ -12,11 +12,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
-import pytest
 from feature_kit import Experiment, experiment, write_csv
-
-from ziggurat.data import parquet_reader, reader
-from ziggurat.features import prepare as prepare_module
 
 FEATURES: list[dict[str, Any]] = [
     {"name": "user", "kind": "categorical", "type": "integer"},
@@ -79,19 +75,6 @@ def log_experiment(folder: Path, kind: str = "csv", **data: Any) -> Experiment:
         "block_rows": 16,
     }
     return experiment(FEATURES, **{**settings, **data})
-
-
-@pytest.fixture
-def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stretches of 4 kB and blocks of 1 kB, so that the log is some dozens of them."""
-    for module in (reader, parquet_reader):
-        monkeypatch.setattr(module, "STRETCH_BYTES", 4096)
-    opened = prepare_module.open_source
-
-    def in_small_blocks(*arguments: Any, **options: Any) -> Any:
-        return opened(*arguments, **{**options, "block_bytes": 1024})
-
-    monkeypatch.setattr(prepare_module, "open_source", in_small_blocks)
 
 
 def contents(folder: Path) -> dict[str, bytes]:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from cluster_kit import Here, contents, log_experiment, small_pieces, write_log
+from cluster_kit import Here, contents, log_experiment, write_log
 from feature_kit import Experiment, experiment, write_csv
 
 from ziggurat.core.errors import DataError, EnvironmentMismatch
@@ -17,7 +17,6 @@ from ziggurat.features.prepare import prepare
 from ziggurat.features.ray_cluster import RayCluster
 
 pytestmark = pytest.mark.usefixtures("small_pieces")
-__all__ = ["small_pieces"]
 
 
 def run(parsed: Experiment, folder: Path, cluster: Here | None = None, progress: Silent | None = None) -> Path:

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from cluster_kit import contents, log_experiment, small_pieces, write_log
+from cluster_kit import contents, log_experiment, write_log
 from feature_kit import Experiment
 from typer.testing import CliRunner
 
@@ -25,7 +25,6 @@ from ziggurat.features.ray_cluster import RayCluster, start_local
 
 ray = pytest.importorskip("ray", reason="needs Ray: pip install 'ziggurat[ray]'")
 pytestmark = pytest.mark.usefixtures("small_pieces", "two_workers")
-__all__ = ["small_pieces"]
 
 
 @pytest.fixture(scope="module")

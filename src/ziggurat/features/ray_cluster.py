@@ -172,8 +172,10 @@ def _result(ray: Any, future: Any) -> Any:
         raise
     except ray.exceptions.RayError as error:
         first_line = next(iter(str(error).strip().splitlines()), "")
+        died = isinstance(error, ray.exceptions.WorkerCrashedError)
+        what = f"workers died {TRIES} times over the same stretch, table or file" if died else "the Ray cluster failed"
         raise WorkersLost(
-            f"workers died {TRIES} times over the same stretch, table or file ({type(error).__name__}: {first_line})",
+            f"{what} ({type(error).__name__}: {first_line})",
             "look for a lack of memory on the workers' hosts, and give Ray fewer CPUs there (ray start --num-cpus N); "
             "the same command goes on where it stopped, with --ray or without",
         ) from error
