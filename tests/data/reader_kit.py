@@ -57,10 +57,10 @@ def required(kind: ValueType) -> RawColumn:
     return RawColumn("", kind, required=True)
 
 
-def read(source: Source, start: Position = Position()) -> Reading:  # noqa: B008
-    """Read ``source`` to its end and check what every block promises."""
+def read(source: Source, start: Position = Position(), end: Position | None = None) -> Reading:  # noqa: B008
+    """Read ``source`` to its end, or another, and check what every block promises."""
     reading = Reading([], [], [], [])
-    for block in source.blocks(start):
+    for block in source.blocks(start, end):
         block.table.validate(full=True)
         assert len(block.lines) == block.table.num_rows
         reading.rows.extend(zip(*block.table.to_pydict().values(), strict=True))

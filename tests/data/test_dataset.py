@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import polars as pl
 import pyarrow as pa
 import pytest
@@ -57,6 +58,18 @@ def test_ids_of_huge_tables_are_wide(tmp_path: Path) -> None:
 
     schema = Schema(categorical=("a", "b"), tables={"a": "a", "b": "b"}, rows={"a": 2**31, "b": 2**31 - 1})
     assert [field.type for field in arrow_schema(schema)] == [pa.int64(), pa.int32()]
+
+
+@pytest.mark.parametrize("block_rows", [7, 8, 64])
+def test_bytes_do_not_depend_on_how_the_rows_came(tmp_path: Path, block_rows: int) -> None:
+    rows, files = encoded_rows(200), list[bytes]()
+    for name, sizes in {"at once": [200], "piecemeal": [1, 5, 60, 3, 31, 100]}.items():
+        writer = DatasetWriter(tmp_path / name, SCHEMA, block_rows)
+        for start, size in zip(np.cumsum([0, *sizes]), sizes, strict=False):
+            writer.append("train", rows.slice(start, size))
+        writer.close()
+        files.append((tmp_path / name / "train" / "00000.arrow").read_bytes())
+    assert files[0] == files[1]
 
 
 def test_a_folder_without_manifest_is_no_dataset(tmp_path: Path) -> None:

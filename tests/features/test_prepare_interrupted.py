@@ -20,8 +20,8 @@ from feature_kit import Experiment, experiment, write_csv
 from ziggurat.core.errors import RunFolderError
 from ziggurat.data.dataset import SPLITS, Dataset
 from ziggurat.data.quarantine import Quarantine
+from ziggurat.features import gathering, staging
 from ziggurat.features import prepare as prepare_module
-from ziggurat.features import staging
 from ziggurat.features.journal import Journal
 from ziggurat.features.prepare import prepare
 
@@ -37,10 +37,10 @@ import json, sys, time
 from pathlib import Path
 from feature_kit import Experiment
 from ziggurat.core.config import parse_config
-from ziggurat.features import prepare as module, staging
+from ziggurat.features import gathering, prepare as module, staging
 
-staging.PART_ROWS = 1000
-opened, encode = module.open_source, module.encode_parts
+gathering.PART_ROWS = 1000
+opened = module.open_source
 module.open_source = lambda *args, **options: opened(*args, **{**options, "block_bytes": 8192})
 written = staging.write_part
 def slow(*args):
@@ -167,7 +167,7 @@ def test_stopped_between_any_two_steps_of_any_part(
         split={"name": "files", "validation": ["valid.csv"], "test": ["test.csv"]},
         on_bad_row="quarantine",
     )
-    monkeypatch.setattr(staging, "PART_ROWS", 20)
+    monkeypatch.setattr(gathering, "PART_ROWS", 20)
     opened = prepare_module.open_source
 
     def in_small_blocks(*arguments: Any, **options: Any) -> Any:

@@ -96,6 +96,10 @@ class ReadersLost(ZigguratError):
     """Readers of an ingestion tier that no longer send anything."""
 
 
+class WorkersLost(ZigguratError):
+    """Workers of a cluster that died again and again."""
+
+
 class NoFeasiblePlan(ZigguratError):
     """Tables that the devices have no room for."""
 

@@ -27,6 +27,14 @@ class Position:
 
 
 @dataclass(frozen=True, slots=True)
+class Stretch:
+    """Consecutive rows of one file that can be read without what lies before them."""
+
+    start: Position
+    end: Position
+
+
+@dataclass(frozen=True, slots=True)
 class BadRow:
     """A row that was refused, with enough to find and mend it.
 

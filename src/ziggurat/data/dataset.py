@@ -16,7 +16,7 @@ int64; ``@time``. The files can be opened with pyarrow, polars or DuckDB as they
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, get_args
@@ -31,6 +31,7 @@ from ziggurat.core.schema import GROUP_COLUMN, TIME_COLUMN, WEIGHT_COLUMN, Schem
 FORMAT_VERSION = 1
 BLOCK_ROWS = 65_536
 FILE_BLOCKS = 32
+_PADDING_BYTES = 64
 
 Split = Literal["train", "validation", "test"]
 SPLITS: tuple[Split, ...] = get_args(Split)
@@ -72,6 +73,10 @@ class DatasetWriter:
         """Add rows to a split; columns must be those of :func:`arrow_schema`, in any order."""
         self._splits[split].append(rows.select(self._arrow.names).cast(self._arrow))
 
+    def close(self) -> dict[str, Any]:
+        """Close the files and make them durable; the splits, as the manifest has them."""
+        return {split: writer.finish() for split, writer in self._splits.items()}
+
     def finish(self, fingerprint: str, details: dict[str, Any]) -> None:
         """Close the files, make them durable, and write the manifest.
 
@@ -79,10 +84,28 @@ class DatasetWriter:
             fingerprint: identifies the config and the raw files that the dataset was made from.
             details: further JSON to keep in the manifest (source files, quarantined rows, ...).
         """
-        splits = {split: writer.finish() for split, writer in self._splits.items()}
         write_json(
-            self._folder / "manifest.json", manifest(fingerprint, self._schema, self._block_rows, splits, details)
+            self._folder / "manifest.json", manifest(fingerprint, self._schema, self._block_rows, self.close(), details)
         )
+
+
+def write_split_file(path: Path, schema: Schema, block_rows: int, rows: Iterable[pa.RecordBatch], spare: Path) -> None:
+    """Write one file of a split by itself: the very file that :class:`DatasetWriter` would have written.
+
+    Args:
+        path: its place in the dataset; it appears there whole.
+        rows: those of the file, at most ``FILE_BLOCKS`` blocks; columns as for :meth:`DatasetWriter.append`.
+        spare: a folder on the same disk, of which nothing else knows.
+    """
+    arrow = arrow_schema(schema)
+    writer = _SplitWriter(spare, arrow, block_rows)
+    for batch in rows:
+        writer.append(batch.select(arrow.names).cast(arrow))
+    (written,) = writer.finish()["files"]
+    with explained_writes(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        (spare / written["name"]).replace(path)
+        sync(path.parent)
 
 
 def manifest(
@@ -156,10 +179,13 @@ class _SplitWriter:
 
 
 def _compact(block: pa.RecordBatch) -> pa.RecordBatch:
-    """``block`` with list columns copied: a slice leaves traces of its parent in the file, a copy does not."""
-    lists = any(pa.types.is_list(kind) for kind in block.schema.types)
-    order = pa.array(np.arange(block.num_rows)) if lists else None
-    columns = [column.take(order) if pa.types.is_list(column.type) else column for column in block.columns]
+    """``block`` with columns copied that are slices: these leave traces of their parent in the file, copies do not.
+
+    Of numbers Arrow writes what they need, and up to the next multiple of 64 bytes whatever their parent holds there.
+    """
+    padded = block.num_rows % _PADDING_BYTES != 0
+    order = pa.array(np.arange(block.num_rows))
+    columns = [column.take(order) if padded or pa.types.is_list(column.type) else column for column in block.columns]
     return pa.RecordBatch.from_arrays(columns, schema=block.schema)
 
 

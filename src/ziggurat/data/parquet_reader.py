@@ -14,8 +14,8 @@ import pyarrow.parquet as pq
 from ziggurat.core.errors import DataError, nearest
 from ziggurat.core.schema import RawSchema, ValueType
 from ziggurat.data.assemble import assemble, join
-from ziggurat.data.blocks import Position, RawBlock
-from ziggurat.data.reader import BLOCK_BYTES, CellsConfig, Source
+from ziggurat.data.blocks import Position, RawBlock, Stretch
+from ziggurat.data.reader import BLOCK_BYTES, STRETCH_BYTES, CellsConfig, Source
 from ziggurat.data.refusals import TEXT_LIMIT
 from ziggurat.data.source_files import SourceFile, no_permission
 from ziggurat.data.typed_cells import convert_typed, mismatch
@@ -60,10 +60,28 @@ class ParquetReader(Source):
             with opened(file) as parquet:
                 _check(file, parquet, schema)
 
-    def blocks(self, start: Position = Position()) -> Iterator[RawBlock]:  # noqa: B008 (frozen)
-        for index in range(start.file, len(self.files)):
+    def blocks(self, start: Position = Position(), end: Position | None = None) -> Iterator[RawBlock]:  # noqa: B008 (frozen)
+        files = len(self.files) if end is None else end.file + (end.offset > 0)
+        for index in range(start.file, files):
             skipped = start.offset if index == start.file else 0
-            yield from self._file_blocks(index, skipped)
+            stop = end.offset if end is not None and index == end.file else None
+            yield from self._file_blocks(index, skipped, stop)
+
+    def stretches(self, start: Position = Position()) -> Iterator[Stretch]:  # noqa: B008 (frozen)
+        for index in range(start.file, len(self.files)):
+            place = start if index == start.file else Position(index)
+            with opened(self.files[index]) as parquet:
+                groups = [parquet.metadata.row_group(number) for number in range(parquet.metadata.num_row_groups)]
+            row, size_bytes, total = 0, 0, sum(group.num_rows for group in groups)
+            for group in groups:
+                row += group.num_rows
+                if row <= place.offset or place.file > index:
+                    continue
+                size_bytes += group.total_byte_size
+                if size_bytes >= STRETCH_BYTES or row == total:
+                    end = Position(index, row, row + 1) if row < total else Position(index + 1)
+                    yield Stretch(place, end)
+                    place, size_bytes = end, 0
 
     def between(self, start: Position, end: Position) -> RawBlock:
         file = self.files[start.file]
@@ -84,11 +102,11 @@ class ParquetReader(Source):
         """Columns read as dictionaries."""
         return [c.name for c in self._schema.columns if c.type is ValueType.TEXT and not c.many]
 
-    def _file_blocks(self, index: int, skipped: int) -> Iterator[RawBlock]:
+    def _file_blocks(self, index: int, skipped: int, end_row: int | None) -> Iterator[RawBlock]:
         file = self.files[index]
         with opened(file, self._texts) as parquet:
             total = parquet.metadata.num_rows
-            batches = _batches(parquet, self._schema.names, self._rows_per_block(parquet), skipped)
+            batches = _batches(parquet, self._schema.names, self._rows_per_block(parquet), skipped, end_row)
             while True:
                 with explained_reads(file):
                     following = next(batches, None)
@@ -120,14 +138,21 @@ class ParquetReader(Source):
 
 
 def _batches(
-    parquet: pq.ParquetFile, names: Sequence[str], rows: int, skipped: int
+    parquet: pq.ParquetFile, names: Sequence[str], rows: int, skipped: int, end_row: int | None = None
 ) -> Iterator[tuple[pa.RecordBatch, int]]:
-    """Batches from row ``skipped`` on, each with its offset; row groups before that row are not read."""
+    """Batches from row ``skipped`` on, each with its offset; row groups before that row are not read.
+
+    ``end_row`` is where a row group ends, and they with it; default: the file's end.
+    """
     group, offset = 0, 0
     while offset + parquet.metadata.row_group(group).num_rows <= skipped:
         offset += parquet.metadata.row_group(group).num_rows
         group += 1
-    groups = list(range(group, parquet.metadata.num_row_groups))
+    last, reached = group, offset
+    while last < parquet.metadata.num_row_groups and (end_row is None or reached < end_row):
+        reached += parquet.metadata.row_group(last).num_rows
+        last += 1
+    groups = list(range(group, last))
     for batch in parquet.iter_batches(rows, row_groups=groups, columns=list(names)):
         fresh = batch.slice(max(skipped - offset, 0))
         offset += batch.num_rows

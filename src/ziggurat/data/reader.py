@@ -15,9 +15,9 @@ from ziggurat.core.config import Config
 from ziggurat.core.errors import DataError
 from ziggurat.core.schema import RawSchema
 from ziggurat.data.assemble import Parsed, join
-from ziggurat.data.blocks import Position, RawBlock
+from ziggurat.data.blocks import Position, RawBlock, Stretch
 from ziggurat.data.records import RecordRules, count_lines
-from ziggurat.data.source_files import SourceFile, fingerprint_files
+from ziggurat.data.source_files import COMPRESSION, SourceFile, fingerprint_files
 from ziggurat.data.text_blocks import TextBlock, cut_blocks, read_between
 from ziggurat.data.text_cells import CellRules
 
@@ -29,6 +29,9 @@ THREADS = 2
 
 SMALL_BYTES = 64 * 2**10
 """A stretch this small is parsed record by record when the vectorised parsers refuse it; larger ones are cut first."""
+
+STRETCH_BYTES = 64 * 2**20
+"""Text, or decoded Parquet, of a stretch; a smaller file is one by itself."""
 
 _PIECES = 8
 
@@ -77,11 +80,25 @@ class Source(ABC):
         return fingerprint_files(self.files)
 
     @abstractmethod
-    def blocks(self, start: Position = Position()) -> Iterator[RawBlock]:  # noqa: B008 (frozen)
+    def blocks(self, start: Position = Position(), end: Position | None = None) -> Iterator[RawBlock]:  # noqa: B008 (frozen)
         """The rows from ``start`` on, which is a block's ``end`` or the beginning.
+
+        Args:
+            end: where to stop, as a stretch says; default: behind the last file.
 
         Raises:
             DataError: a file vanished, changed, is truncated or corrupt, or is not laid out as its source says.
+        """
+
+    @abstractmethod
+    def stretches(self, start: Position = Position()) -> Iterator[Stretch]:  # noqa: B008 (frozen)
+        """The rows from ``start`` on as stretches that :meth:`blocks` reads one by one, each on its own, in any order.
+
+        Text that is larger than a stretch is read here, not parsed, for its lines have to be counted; compressed text
+        is one stretch a file, and Parquet is cut between row groups.
+
+        Raises:
+            DataError: as :meth:`blocks`.
         """
 
     @abstractmethod
@@ -152,11 +169,11 @@ class TextSource(Source):
         self._block_bytes = block_bytes
         self._threads = threads
 
-    def blocks(self, start: Position = Position()) -> Iterator[RawBlock]:  # noqa: B008 (frozen)
+    def blocks(self, start: Position = Position(), end: Position | None = None) -> Iterator[RawBlock]:  # noqa: B008 (frozen)
         pending: deque[Future[RawBlock]] = deque()
         pool = ThreadPoolExecutor(self._threads, thread_name_prefix="ziggurat-reader")
         try:
-            for future in self._submitted(start, pool):
+            for future in self._submitted(start, end, pool):
                 pending.append(future)
                 if len(pending) > self._threads:
                     yield pending.popleft().result()
@@ -165,31 +182,52 @@ class TextSource(Source):
         finally:
             pool.shutdown(cancel_futures=True)
 
+    def stretches(self, start: Position = Position()) -> Iterator[Stretch]:  # noqa: B008 (frozen)
+        for index in range(start.file, len(self.files)):
+            file, place = self.files[index], start if index == start.file else Position(index)
+            following = Position(index + 1)
+            if file.path.suffix not in COMPRESSION and file.size_bytes - place.offset > STRETCH_BYTES:
+                offset, line = self._first_of(place)
+                for block in cut_blocks(file, offset, STRETCH_BYTES, self._parsers[index].records.last_end):
+                    offset, line = offset + len(block.data), line + count_lines(block.data)
+                    end = Position(index, offset, line) if offset < file.size_bytes else following
+                    yield Stretch(place, end)
+                    place = end
+            if place != following:
+                yield Stretch(place, following)
+
     def between(self, start: Position, end: Position) -> RawBlock:
         file, parser = self.files[start.file], self._parsers[start.file]
-        offset, line = (start.offset, start.line) if start.offset > 0 else (parser.first.offset, parser.first.line)
+        offset, line = self._first_of(start)
         data = read_between(file, offset, end.offset if end.file == start.file else None)
         return self._block_of(_Cut(file, parser, TextBlock(data, offset, 0, end.file > start.file), line, end))
 
-    def _submitted(self, start: Position, pool: ThreadPoolExecutor) -> Iterator[Future[RawBlock]]:
+    def _first_of(self, start: Position) -> tuple[int, int]:
+        """Offset and line of the first row at ``start``: behind the header where that is the head of a file."""
+        first = start if start.offset > 0 else self._parsers[start.file].first
+        return first.offset, first.line
+
+    def _submitted(self, start: Position, end: Position | None, pool: ThreadPoolExecutor) -> Iterator[Future[RawBlock]]:
         """A future per block. An error in cutting becomes the last one, so that the blocks before it are delivered."""
         try:
-            for cut in self._cuts(start):
+            for cut in self._cuts(start, end):
                 yield pool.submit(self._block_of, cut)
         except DataError as error:
             failed: Future[RawBlock] = Future()
             failed.set_exception(error)
             yield failed
 
-    def _cuts(self, start: Position) -> Iterator[_Cut]:
-        for index in range(start.file, len(self.files)):
+    def _cuts(self, start: Position, end: Position | None) -> Iterator[_Cut]:
+        files = len(self.files) if end is None else end.file + (end.offset > 0)
+        for index in range(start.file, files):
             file, parser = self.files[index], self._parsers[index]
-            within = index == start.file and start.offset > 0
-            offset, line = (start.offset, start.line) if within else (parser.first.offset, parser.first.line)
-            for block in cut_blocks(file, offset, self._block_bytes, parser.records.last_end):
+            offset, line = self._first_of(start if index == start.file else Position(index))
+            stop = end.offset if end is not None and index == end.file else None
+            for block in cut_blocks(file, offset, self._block_bytes, parser.records.last_end, stop):
                 next_line = line + count_lines(block.data)
-                end = Position(index + 1) if block.last else Position(index, block.offset + len(block.data), next_line)
-                yield _Cut(file, parser, block, line, end)
+                whole = block.last and stop is None
+                reached = Position(index + 1) if whole else Position(index, block.offset + len(block.data), next_line)
+                yield _Cut(file, parser, block, line, reached)
                 line = next_line
 
     def _block_of(self, cut: _Cut) -> RawBlock:

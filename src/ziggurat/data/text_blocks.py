@@ -33,7 +33,7 @@ class TextBlock:
         data: the (decompressed) text; only a file's last block may lack the last line end.
         offset: where it begins in the decompressed text.
         stored_bytes: bytes of the file, as stored, that were read up to here.
-        last: whether the file ends here.
+        last: whether the file, or what was asked of it, ends here.
     """
 
     data: bytes
@@ -43,7 +43,7 @@ class TextBlock:
 
 
 def cut_blocks(
-    file: SourceFile, offset: int, block_bytes: int, last_end: Callable[[bytes], int]
+    file: SourceFile, offset: int, block_bytes: int, last_end: Callable[[bytes], int], stop: int | None = None
 ) -> Iterator[TextBlock]:
     """The text of ``file`` from ``offset`` in blocks of about ``block_bytes``, more only where one record is longer.
 
@@ -52,11 +52,13 @@ def cut_blocks(
         offset: bytes of decompressed text to skip; must be the start of a record. In a compressed file they are read.
         block_bytes: how much to read at a time.
         last_end: of some text that begins at a record, the offset after its last whole record; 0 when there is none.
+        stop: where to end instead of at the file's end; must be the start of a record.
 
     Raises:
         DataError: the file vanished or changed, is truncated, corrupt or no text; a record of more than 64 MiB.
     """
-    with _opened(file, offset) as (stream, stored):
+    with _opened(file, offset) as (whole, stored):
+        stream = whole if stop is None else _UpTo(whole, stop - offset)
         carry = b""
         while True:
             fresh = stream.read(block_bytes)
@@ -104,6 +106,18 @@ def read_between(file: SourceFile, start: int, end: int | None) -> bytes:
             wanted -= len(part)
         file.check_unchanged()
         return b"".join(parts)
+
+
+class _UpTo:
+    """The first ``count`` bytes of a stream."""
+
+    def __init__(self, stream: ByteStream, count: int) -> None:
+        self._stream, self._left = stream, count
+
+    def read(self, nbytes: int) -> bytes:
+        data = self._stream.read(min(nbytes, self._left))
+        self._left -= len(data)
+        return data
 
 
 def _skip(stream: ByteStream, count: int) -> None:

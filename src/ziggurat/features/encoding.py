@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -32,62 +33,53 @@ IdFiles = Mapping[tuple[str, str], Path]
 """(raw column, table) -> the ids of the column's values in that table."""
 
 
-def encode_parts(
-    plan: Preparation,
-    parts: Parts,
-    assignments: Sequence[Assignment],
-    chains: Chains,
-    id_files: IdFiles,
-    writer: DatasetWriter,
-    progress: Progress,
-) -> None:
+@dataclass(frozen=True, slots=True)
+class StagedRows:
+    """Everything that the encoded rows follow from."""
+
+    plan: Preparation
+    parts: Parts
+    assignments: Sequence[Assignment]
+    chains: Chains
+    id_files: IdFiles
+
+    def encode(self, pool: ThreadPoolExecutor, part: int, rows_of: RowsOfSplit) -> list[Future[dict[Split, Columns]]]:
+        """Begin to encode some rows of a part; :func:`joined` waits for them."""
+        features = [
+            pool.submit(_encode_feature, feature, self.parts, part, rows_of, self.chains, self.id_files)
+            for feature in self.plan.features
+        ]
+        return [*features, pool.submit(_take_targets, self.plan.targets, self.parts, part, rows_of)]
+
+
+def encode_parts(rows: StagedRows, writer: DatasetWriter, progress: Progress) -> None:
     """Write every staged row to its split, in the order in which it was read."""
-    progress.start("encode", sum(parts.rows), "rows")
+    progress.start("encode", sum(rows.parts.rows), "rows")
     done = 0
-    for part, batches in enumerate(_batches(plan, parts, assignments, chains, id_files)):
+    for part, batches in enumerate(_batches(rows)):
         for split, batch in batches.items():
             writer.append(split, batch)
-        done += parts.rows[part]
+        done += rows.parts.rows[part]
         progress.advance(done)
     progress.finish(f"{done:,} rows")
 
 
-def _batches(
-    plan: Preparation, parts: Parts, assignments: Sequence[Assignment], chains: Chains, id_files: IdFiles
-) -> Iterator[dict[Split, pa.RecordBatch]]:
+def _batches(rows: StagedRows) -> Iterator[dict[Split, pa.RecordBatch]]:
     """The encoded rows of each part, by split, one part ahead of the caller."""
-    with workers(plan.threads, "encode") as pool:
+    with workers(rows.plan.threads, "encode") as pool:
         ahead: list[Future[dict[Split, Columns]]] = []
-        for part in range(len(parts)):
-            following = _submit(pool, plan, parts, part, assignments[part], chains, id_files)
+        for part, assignment in enumerate(rows.assignments):
+            of_split: RowsOfSplit = {split: np.flatnonzero(assignment == number) for number, split in enumerate(SPLITS)}
+            following = rows.encode(pool, part, {split: some for split, some in of_split.items() if len(some)})
             if ahead:
-                yield _join(ahead)
+                yield joined(ahead)
             ahead = following
         if ahead:
-            yield _join(ahead)
+            yield joined(ahead)
 
 
-def _submit(
-    pool: ThreadPoolExecutor,
-    plan: Preparation,
-    parts: Parts,
-    part: int,
-    assignment: Assignment,
-    chains: Chains,
-    id_files: IdFiles,
-) -> list[Future[dict[Split, Columns]]]:
-    rows_of: RowsOfSplit = {}
-    for number, split in enumerate(SPLITS):
-        rows = np.flatnonzero(assignment == number)
-        if len(rows):
-            rows_of[split] = rows
-    features = [
-        pool.submit(_encode_feature, feature, parts, part, rows_of, chains, id_files) for feature in plan.features
-    ]
-    return [*features, pool.submit(_take_targets, plan.targets, parts, part, rows_of)]
-
-
-def _join(futures: list[Future[dict[Split, Columns]]]) -> dict[Split, pa.RecordBatch]:
+def joined(futures: list[Future[dict[Split, Columns]]]) -> dict[Split, pa.RecordBatch]:
+    """What :meth:`StagedRows.encode` began, as a batch for each split."""
     columns: dict[Split, Columns] = {}
     for future in futures:
         for split, some in future.result().items():

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +14,7 @@ from ziggurat.core.progress import Progress
 from ziggurat.core.statistics import DatasetStatistics
 from ziggurat.data.dataset import SPLITS
 from ziggurat.data.split import Assignment
+from ziggurat.features.cluster import Cluster, seen
 from ziggurat.features.fitting import FittedTable, fit_table
 from ziggurat.features.measuring import FittedNumbers, fit_numbers, label_rates
 from ziggurat.features.numeric import NumericChain
@@ -44,8 +45,9 @@ def fit(
     staging: Path,
     encoders: Path,
     progress: Progress,
+    cluster: Cluster | None = None,
 ) -> Fitted:
-    """Fit all features and save the transform in ``encoders``; tables are fitted side by side.
+    """Fit all features and save the transform in ``encoders``; tables are fitted side by side, here or over a cluster.
 
     Raises:
         DataError: a label with one class only among the training rows.
@@ -54,22 +56,83 @@ def fit(
     shutil.rmtree(encoders, ignore_errors=True)
     columns = {(feature.source_column, feature.table_name) for feature in plan.id_features}
     id_files = {pair: staging / f"ids.{number:05d}.arrow" for number, pair in enumerate(sorted(columns))}
+    work = _Work(plan, parts, assignments, id_files, encoders)
     tables: list[FittedTable] = []
+    numbers: list[FittedNumbers] = []
     progress.start("fit", len(plan.tables), "tables")
-    with workers(plan.threads, "fit") as pool:
-        numbers = pool.submit(fit_numbers, plan, parts, assignments)
-        futures: list[Future[FittedTable]] = []
-        for name, table in plan.tables.items():
-            of_table = {column: path for (column, owner), path in id_files.items() if owner == name}
-            futures.append(pool.submit(fit_table, table, parts, assignments, of_table, encoders))
-        for done, future in enumerate(futures, start=1):
-            tables.append(future.result())
-            progress.advance(done)
-        fitted_numbers = numbers.result()
+    for fitted in _fit_here(work) if cluster is None else _fit_there(work, cluster):
+        if isinstance(fitted, FittedTable):
+            tables.append(fitted)
+            progress.advance(len(tables))
+        else:
+            numbers.append(fitted)
+    fitted_numbers = _in_order(plan, numbers)
     save_transform(encoders, plan.features, plan.targets, fitted_numbers.chains)
     progress.finish(f"{len(plan.features)} features")
     _note_fills(fitted_numbers, progress)
     return Fitted(fitted_numbers.chains, id_files, _statistics(plan, assignments, rates, tables, fitted_numbers))
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What it takes to fit any table or number."""
+
+    plan: Preparation
+    parts: Parts
+    assignments: Sequence[Assignment]
+    id_files: Mapping[tuple[str, str], Path]
+    encoders: Path
+
+    def table(self, name: str) -> FittedTable:
+        of_table = {column: path for (column, owner), path in self.id_files.items() if owner == name}
+        return fit_table(self.plan.tables[name], self.parts, self.assignments, of_table, self.encoders)
+
+
+@dataclass(frozen=True, slots=True)
+class _Task:
+    """A table, or a raw numeric column whose features are to be fitted."""
+
+    name: str
+    numeric: bool
+
+
+def _fit_here(work: _Work) -> Iterator[FittedTable | FittedNumbers]:
+    with workers(work.plan.threads, "fit") as pool:
+        numbers = pool.submit(fit_numbers, work.plan, work.parts, work.assignments)
+        futures: list[Future[FittedTable]] = [pool.submit(work.table, name) for name in work.plan.tables]
+        for future in futures:
+            yield future.result()
+        yield numbers.result()
+
+
+def _fit_there(work: _Work, cluster: Cluster) -> Iterator[FittedTable | FittedNumbers]:
+    tasks = [_Task(name, numeric=False) for name in work.plan.tables]
+    tasks += [_Task(name, numeric=True) for name in work.plan.number_columns]
+    yield from cluster.run(_fit_one, work, tasks)
+
+
+def _fit_one(work: _Work, task: _Task) -> FittedTable | FittedNumbers:
+    """On a worker: fit one table, or the features of one raw numeric column."""
+    seen(work.encoders.parent)
+    if not task.numeric:
+        return work.table(task.name)
+    of_column = [each for each in work.plan.features if each.kind == "numeric" and each.source_column == task.name]
+    return fit_numbers(replace(work.plan, features=tuple(of_column)), work.parts, work.assignments)
+
+
+def _in_order(plan: Preparation, numbers: Iterable[FittedNumbers]) -> FittedNumbers:
+    """All of ``numbers`` as one, in the order of the plan's features."""
+    joined = FittedNumbers({}, {}, {})
+    for each in numbers:
+        joined.chains.update(each.chains)
+        joined.features.update(each.features)
+        joined.tables.update(each.tables)
+    names = [feature.name for feature in plan.features]
+    return FittedNumbers(
+        {name: joined.chains[name] for name in names if name in joined.chains},
+        {name: joined.features[name] for name in names if name in joined.features},
+        {name: joined.tables[name] for name in names if name in joined.tables},
+    )
 
 
 def _note_fills(numbers: FittedNumbers, progress: Progress) -> None:

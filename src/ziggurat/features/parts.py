@@ -7,6 +7,7 @@ in the order of their codes. Memory maps are avoided, for they would count as re
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,13 +40,13 @@ class Part:
     targets: Mapping[str, npt.NDArray[Any]]
 
 
-def write_part(folder: Path, number: int, content: Part) -> None:
-    """Write a part; it counts once the caller has recorded it."""
+def write_part(folder: Path, place: int | str, content: Part) -> None:
+    """Write a part under its number, or for now under another name; it counts once the caller has recorded it."""
     columns: dict[str, pa.Array] = {f"number:{name}": pa.array(values) for name, values in content.numbers.items()}
     for name, (values, codes) in content.ids.items():
         columns |= {f"values:{name}": values, f"codes:{name}": _codes_array(codes)}
     columns |= {f"target:{name}": pa.array(values) for name, values in content.targets.items()}
-    write_columns(_path(folder, number), columns)
+    write_columns(part_path(folder, place) if isinstance(place, int) else folder / place, columns)
 
 
 class Parts:
@@ -57,7 +58,7 @@ class Parts:
 
     def __init__(self, folder: Path, rows: Sequence[int]) -> None:
         """``rows[n]`` is the number of rows written as part n; parts without rows have no files and are left out."""
-        self._files = [ColumnFile(_path(folder, number)) for number, count in enumerate(rows) if count]
+        self._files = [ColumnFile(part_path(folder, number)) for number, count in enumerate(rows) if count]
         self.rows = [count for count in rows if count]
 
     def __len__(self) -> int:
@@ -90,10 +91,14 @@ class Parts:
 
 
 class IdWriter:
-    """Writes the ids of one raw column's distinct values in one table: a record batch for each part, missing last."""
+    """Writes the ids of one raw column's distinct values in one table: a record batch for each part, missing last.
+
+    The file is there once it is closed, and whole, whoever else writes the same one.
+    """
 
     def __init__(self, path: Path) -> None:
         self._path = path
+        self._temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}")
         self._writer: pa.RecordBatchFileWriter | None = None
 
     def append(self, ids: npt.NDArray[np.int32 | np.int64]) -> None:
@@ -101,13 +106,14 @@ class IdWriter:
         batch = pa.record_batch({"ids": pa.array(ids)})
         with explained_writes(self._path):
             if self._writer is None:
-                self._writer = pa.ipc.new_file(str(self._path), batch.schema)
+                self._writer = pa.ipc.new_file(str(self._temporary), batch.schema)
             self._writer.write_batch(batch)
 
     def close(self) -> None:
         if self._writer is not None:
             with explained_writes(self._path):
                 self._writer.close()
+                self._temporary.replace(self._path)
 
 
 def read_ids(path: Path, part: int) -> npt.NDArray[np.int32 | np.int64]:
@@ -116,7 +122,8 @@ def read_ids(path: Path, part: int) -> npt.NDArray[np.int32 | np.int64]:
         return pa.ipc.open_file(file).get_batch(part).column(0).to_numpy()
 
 
-def _path(folder: Path, number: int) -> Path:
+def part_path(folder: Path, number: int) -> Path:
+    """Where the part of this number lies."""
     return folder / f"{number:05d}.part"
 
 

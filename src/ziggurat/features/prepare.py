@@ -5,32 +5,41 @@ Three passes, each over one file of this room:
 1. ``staging``: every raw block once, to small staged parts with a journal (``.staging/`` inside the target folder);
 2. ``splitting`` and ``fitted``: splits are assigned, features fitted on the training rows, statistics counted;
 3. ``encoding``: staged parts to the dataset. The manifest is written last and makes it a dataset; staging is deleted.
+
+Over a cluster (:mod:`ziggurat.features.cluster`) each pass is a map: over stretches of the raw files, over tables and
+numeric columns, over files of the dataset. What comes out does not depend on how the rows were cut, so it is the same.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from ziggurat.core.errors import ConfigError, DataError, RunFolderError
-from ziggurat.core.files import locked_folder
+from ziggurat.core.files import locked_folder, write_json
 from ziggurat.core.progress import Progress, Silent
-from ziggurat.data.dataset import SPLITS, DatasetWriter
+from ziggurat.core.schema import Schema
+from ziggurat.data.dataset import SPLITS, DatasetWriter, manifest
 from ziggurat.data.quarantine import Quarantine
 from ziggurat.data.reader import BLOCK_BYTES
 from ziggurat.data.source import open_source
-from ziggurat.data.split import TEST, VALIDATION, Assignment, FilesSplit
+from ziggurat.data.split import TEST, VALIDATION, FilesSplit
 from ziggurat.features.assemble import encoded_schema
+from ziggurat.features.cluster import Cluster
 from ziggurat.features.config import DataConfig, FeatureConfig
-from ziggurat.features.encoding import encode_parts
-from ziggurat.features.fitted import Fitted, fit
+from ziggurat.features.encoding import StagedRows, encode_parts
+from ziggurat.features.encoding_files import encode_files
+from ziggurat.features.fitted import fit
+from ziggurat.features.gathering import SplitSource
 from ziggurat.features.parts import Parts
 from ziggurat.features.preparation import Preparation
 from ziggurat.features.raw_schema import raw_schema
 from ziggurat.features.splitting import assign
-from ziggurat.features.staging import SplitSource, stage
+from ziggurat.features.staging import stage
 
 ENCODERS = "encoders"
 QUARANTINE = "quarantine.jsonl"
@@ -38,12 +47,19 @@ _STAGING = ".staging"
 
 
 def prepare(
-    data: DataConfig, features: Sequence[FeatureConfig], folder: Path, progress: Progress | None = None
+    data: DataConfig,
+    features: Sequence[FeatureConfig],
+    folder: Path,
+    progress: Progress | None = None,
+    cluster: Cluster | None = None,
 ) -> Path:
     """Prepare ``folder``; nothing happens when it holds the dataset of these configs and files already.
 
     Interrupted at any moment, by a signal or a full disk, it goes on from the last staged part when called again, and
     the result is the same to the byte.
+
+    Args:
+        cluster: whose workers do it; entered when there is something to do. Default: threads of this process.
 
     Returns:
         ``folder``.
@@ -61,16 +77,21 @@ def prepare(
     if _is_prepared(folder, plan):
         shutil.rmtree(staging, ignore_errors=True)
         return folder
-    with locked_folder(staging, "preparing"):
-        parts, quarantine = stage(plan, sources, staging, folder / QUARANTINE, progress)
+    with locked_folder(staging, "preparing"), cluster or contextlib.nullcontext():
+        parts, quarantine = stage(plan, sources, staging, folder / QUARANTINE, progress, cluster)
         _check_rows(parts, quarantine)
         assignments = assign(data.split, parts)
-        fitted = fit(plan, parts, assignments, staging, folder / ENCODERS, progress)
-        writer = _encode(plan, parts, assignments, fitted, folder, progress)
+        fitted = fit(plan, parts, assignments, staging, folder / ENCODERS, progress, cluster)
+        table_rows = {name: table.rows for name, table in fitted.statistics.tables.items()}
+        schema = encoded_schema(plan.features, plan.targets, table_rows)
+        rows = StagedRows(plan, parts, assignments, fitted.chains, fitted.id_files)
+        splits = _encode(rows, schema, folder, progress, cluster)
         fitted.statistics.save(folder)
         files = [str(path) for item in sources for path in item.source.paths]
         refused = {"rows": quarantine.total, "summary": quarantine.summary()}
-        writer.finish(plan.fingerprint, {"sources": files, "quarantined": refused})
+        details = {"sources": files, "quarantined": refused}
+        content = manifest(plan.fingerprint, schema, data.block_rows, splits, details)
+        write_json(folder / "manifest.json", content)
         shutil.rmtree(staging)
     return folder
 
@@ -132,13 +153,13 @@ def _check_rows(parts: Parts, quarantine: Quarantine) -> None:
 
 
 def _encode(
-    plan: Preparation, parts: Parts, assignments: list[Assignment], fitted: Fitted, folder: Path, progress: Progress
-) -> DatasetWriter:
-    """Write the encoded rows of all splits; what an interrupted run left of them goes first."""
+    rows: StagedRows, schema: Schema, folder: Path, progress: Progress, cluster: Cluster | None
+) -> dict[str, Any]:
+    """Write the encoded rows of all splits, and tell of them; what an interrupted run left goes first."""
     for split in SPLITS:
         shutil.rmtree(folder / split, ignore_errors=True)
-    table_rows = {name: table.rows for name, table in fitted.statistics.tables.items()}
-    schema = encoded_schema(plan.features, plan.targets, table_rows)
-    writer = DatasetWriter(folder, schema, plan.data.block_rows)
-    encode_parts(plan, parts, assignments, fitted.chains, fitted.id_files, writer, progress)
-    return writer
+    if cluster is not None:
+        return encode_files(cluster, rows, schema, folder, folder / _STAGING, progress)
+    writer = DatasetWriter(folder, schema, rows.plan.data.block_rows)
+    encode_parts(rows, writer, progress)
+    return writer.close()

@@ -19,10 +19,10 @@ from ziggurat.core.errors import DataError
 from ziggurat.core.schema import Schema
 from ziggurat.data.dataset import SPLITS, arrow_schema, manifest, split_files
 from ziggurat.features.config import DataConfig, FeatureConfig
+from ziggurat.features.gathering import SplitSource
 from ziggurat.features.preparation import Preparation
 from ziggurat.features.prepare import open_sources
 from ziggurat.features.raw_index import RawIndex
-from ziggurat.features.staging import SplitSource
 from ziggurat.features.transform import Transform
 
 

@@ -25,6 +25,7 @@ from ziggurat.core.progress import Progress, Silent
 from ziggurat.data.dataset import Dataset, Split
 from ziggurat.features.prepare import dataset_fingerprint
 from ziggurat.features.prepare import prepare as prepare_dataset
+from ziggurat.features.ray_cluster import RayCluster
 from ziggurat.metrics.metric_set import MetricSet
 from ziggurat.parallel.agreement import from_first
 from ziggurat.parallel.heartbeat import watched
@@ -81,19 +82,28 @@ class Outcome:
     signal: signal.Signals | None
 
 
-def prepare(experiment: Experiment, folder: str | Path | None = None, progress: Progress | None = None) -> Dataset:
+def prepare(
+    experiment: Experiment,
+    folder: str | Path | None = None,
+    progress: Progress | None = None,
+    *,
+    ray: str | None = None,
+) -> Dataset:
     """The encoded dataset of an experiment; made if it is not there.
 
     Args:
         experiment: whose ``data`` and ``features`` sections count.
         folder: where to; default ``prepared/NAME-xxxxxxxx``, the last part telling configs and raw files apart.
         progress: where to show it.
+        ray: address of the Ray cluster whose workers make it, or ``local``; default: threads of this process.
 
     Raises:
         DataError, ConfigError, FeatureError: bad input, named by file, line, column and value.
+        EnvironmentMismatch, WorkersLost: Ray is not installed or not there; workers die again and again.
     """
     chosen = prepared_folder(experiment) if folder is None else Path(folder)
-    return Dataset(prepare_dataset(experiment.data, experiment.features, chosen, progress or Silent()))
+    cluster = None if ray is None else RayCluster(ray)
+    return Dataset(prepare_dataset(experiment.data, experiment.features, chosen, progress or Silent(), cluster))
 
 
 def prepared_folder(experiment: Experiment) -> Path:

@@ -1,0 +1,82 @@
+"""Stretches of raw files: read one by one, in any order, they give what one pass gives."""
+
+from __future__ import annotations
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from reader_kit import INTEGER, TEXT, read, schema
+
+from ziggurat.data import parquet_reader, reader
+from ziggurat.data.blocks import Position
+from ziggurat.data.csv_reader import CsvSource
+from ziggurat.data.jsonl_reader import JsonLinesSource
+from ziggurat.data.parquet_reader import ParquetSource
+from ziggurat.data.reader import Source
+from ziggurat.data.source import SourceConfig, open_source
+
+FORMATS: dict[str, tuple[str, SourceConfig]] = {
+    "csv": (".csv", CsvSource(files=["*.csv"])),
+    "quoted": (".csv", CsvSource(files=["*.csv"], newlines_in_values=True)),
+    "gzip": (".csv.gz", CsvSource(files=["*.csv.gz"])),
+    "jsonl": (".jsonl", JsonLinesSource(files=["*.jsonl"])),
+    "parquet": (".parquet", ParquetSource(files=["*.parquet"])),
+}
+ROWS = (150, 1, 90)
+
+
+@pytest.fixture(autouse=True)
+def small_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (reader, parquet_reader):
+        monkeypatch.setattr(module, "STRETCH_BYTES", 500)
+
+
+def opened(folder: Path, name: str) -> Source:
+    """Three files in one format, read in blocks of about 100 bytes; a twentieth of the rows are bad in text."""
+    draw = np.random.default_rng(3)
+    suffix, config = FORMATS[name]
+    for number, rows in enumerate(ROWS):
+        path = folder / f"{number}{suffix}"
+        users = draw.integers(0, 1000, rows)
+        notes = [f"note {row % 7}" + ("\nmore" if name == "quoted" and row % 3 else "") for row in range(rows)]
+        if name == "parquet":
+            pq.write_table(pa.table({"user": users, "note": notes}), path, row_group_size=20)
+            continue
+        cells = [f"{user}" if draw.random() < 0.95 else "who" for user in users]
+        if name == "jsonl":
+            lines = [f'{{"user": "{cell}", "note": "{note}"}}' for cell, note in zip(cells, notes, strict=True)]
+        else:
+            lines = ["user,note", *(f'{cell},"{note}"' for cell, note in zip(cells, notes, strict=True))]
+        text = ("\n".join(lines) + "\n").encode()
+        path.write_bytes(gzip.compress(text) if name == "gzip" else text)
+    return open_source(config, folder, schema(user=INTEGER, note=TEXT), block_bytes=100)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_stretches_hold_what_one_pass_gives(name: str, tmp_path: Path) -> None:
+    source = opened(tmp_path, name)
+    whole = read(source)
+    stretches = list(source.stretches())
+    parts = [read(source, each.start, each.end) for each in reversed(stretches)][::-1]
+    assert [row for part in parts for row in part.rows] == whole.rows
+    assert [line for part in parts for line in part.lines] == whole.lines
+    assert [bad for part in parts for bad in part.bad] == whole.bad
+    assert len(whole.rows) + len(whole.bad) == sum(ROWS)
+    assert (len(whole.bad) > 0) == (name != "parquet")
+    assert [len({stretch.start.file for stretch in stretches}), stretches[-1].end] == [3, Position(3)]
+    assert (len(stretches) == 3) == (name == "gzip")  # of the others, the first and last file are cut
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_stretches_go_on_from_the_end_of_any_block(name: str, tmp_path: Path) -> None:
+    source = opened(tmp_path, name)
+    whole = read(source)
+    for place in whole.ends[:: max(1, len(whole.ends) // 8)]:
+        rest = [row for each in source.stretches(place) for row in read(source, each.start, each.end).rows]
+        assert rest == (read(source, place).rows)
+        assert rest == whole.rows[len(whole.rows) - len(rest) :]
+    assert list(source.stretches(Position(3))) == []

@@ -1,0 +1,153 @@
+"""Preparation over a real Ray cluster of two workers: the bytes of the single process, workers killed or not."""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from cluster_kit import contents, log_experiment, write_log
+from feature_kit import Experiment
+from typer.testing import CliRunner
+
+from ziggurat.cli.main import app
+from ziggurat.core.errors import DataError, EnvironmentMismatch, WorkersLost
+from ziggurat.features import ray_cluster
+from ziggurat.features.prepare import prepare
+from ziggurat.features.ray_cluster import RayCluster, start_local
+
+ray = pytest.importorskip("ray", reason="needs Ray: pip install 'ziggurat[ray]'")
+pytestmark = pytest.mark.usefixtures("small_pieces", "two_workers")
+
+
+@pytest.fixture(scope="module")
+def two_workers() -> Iterator[None]:
+    """A cluster on loopback; its folder is no ``tmp_path``, for sockets lie in it, whose paths must be short."""
+    with tempfile.TemporaryDirectory(prefix="ray") as folder, pytest.MonkeyPatch.context() as patched:
+        here = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+        patched.setenv("PYTHONPATH", os.pathsep.join(here))  # so that workers find this file
+        start_local(num_cpus=2, object_store_memory=10**8, _temp_dir=folder)
+        try:
+            yield
+        finally:
+            ray.shutdown()
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("logs")
+    write_log(folder)
+    return folder
+
+
+def run(parsed: Experiment, folder: Path, cluster: RayCluster | None = None) -> dict[str, bytes]:
+    return contents(prepare(parsed.data, parsed.features, folder, cluster=cluster))
+
+
+def test_the_dataset_is_the_single_process_s_to_the_byte(logs: Path, tmp_path: Path) -> None:
+    parsed = log_experiment(logs, split={"name": "time_within_key", "key": "user"})
+    alone, together = (run(parsed, tmp_path / name, cluster) for name, cluster in (("a", None), ("b", RayCluster())))
+    assert together == alone
+    assert b'a.csv", "line": ' in together["quarantine.jsonl"]
+    assert ray.is_initialized()  # a cluster that was there before is left as it was
+
+
+def test_from_the_command_line(logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    features = """
+features:
+  - {name: user, kind: categorical, type: integer}
+  - {name: tags, kind: bag}
+  - {name: age, kind: numeric}
+"""
+    labels = "labels: [{name: click}], on_bad_row: quarantine, group: user"
+    source = f"folder: {os.path.relpath(logs)}, source: {{name: csv, files: ['*.csv']}}"
+    (tmp_path / "exp.yaml").write_text(f"name: shop\ndata: {{{source}, {labels}}}\n{features}")
+    said: list[str] = []
+    for more in ([], ["--ray", "local"]):
+        result = CliRunner().invoke(app, ["prepare", "exp.yaml", "--prepared", f"to{len(more)}", *more])
+        assert result.exit_code == 0, result.output
+        said.append(result.stdout)
+    assert said[1] == said[0].replace("to0", "to2")
+    assert contents(tmp_path / "to2") == contents(tmp_path / "to0")
+
+
+@pytest.mark.parametrize("what", ["a bad row", "a broken file"])
+def test_errors_are_those_of_the_single_process(logs: Path, tmp_path: Path, what: str) -> None:
+    parsed = log_experiment(logs, on_bad_row="fail")
+    place = rf"{logs}/a\.csv, line \d+, column '(price|click)'"
+    if what == "a broken file":
+        write_log(tmp_path, "gz")
+        file = tmp_path / "b.csv.gz"
+        file.write_bytes(file.read_bytes()[:-20])
+        parsed, place = log_experiment(tmp_path, "gz"), rf"{file}: truncated or corrupt gzip data"
+    with pytest.raises(DataError) as alone:
+        run(parsed, tmp_path / "alone")
+    with pytest.raises(DataError) as together:
+        run(parsed, tmp_path / "together", RayCluster())
+    assert str(together.value) == str(alone.value)
+    assert type(together.value) is DataError
+    assert re.match(place, str(together.value))
+
+
+def dying_once(graves: Path, work: Callable[[Any, Any], Any], shared: Any, item: Any) -> Any:
+    """Kill the worker behind the first item of each kind of work, once what it wrote is there."""
+    result = work(shared, item)
+    try:
+        (graves / work.__name__).touch(exist_ok=False)
+    except FileExistsError:
+        return result
+    (graves / work.__name__).write_text(str(os.getpid()))
+    os.kill(os.getpid(), signal.SIGKILL)
+    return result
+
+
+def dying_always(file: int, work: Callable[[Any, Any], Any], shared: Any, item: Any) -> Any:
+    """Kill whatever worker is to stage a stretch of one file."""
+    if work.__name__ == "_stage_stretch" and item.stretch.start.file == file:
+        os.kill(os.getpid(), signal.SIGKILL)
+    return work(shared, item)
+
+
+class Deadly(RayCluster):
+    """Ray whose workers work by way of a function of this file."""
+
+    def __init__(self, by_way_of: Callable[..., Any], *arguments: Any) -> None:
+        super().__init__()
+        self._way = partial(by_way_of, *arguments)
+
+    def run(self, work: Callable[[Any, Any], Any], shared: Any, items: Iterable[Any]) -> Iterator[Any]:
+        return super().run(partial(self._way, work), shared, items)
+
+
+def test_a_killed_worker_loses_and_repeats_no_row(logs: Path, tmp_path: Path) -> None:
+    parsed, graves = log_experiment(logs, split={"name": "time"}), tmp_path / "graves"
+    graves.mkdir()
+    together = run(parsed, tmp_path / "together", Deadly(dying_once, graves))
+    assert together == run(parsed, tmp_path / "alone")
+    dead = {path.name: int(path.read_text()) for path in graves.iterdir()}
+    assert sorted(dead) == ["_fit_one", "_stage_stretch", "_write_file"]
+    assert len({os.getpid(), *dead.values()}) == 4
+
+
+def test_workers_that_die_again_and_again_end_it(logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    parsed, folder = log_experiment(logs), tmp_path / "prepared"
+    monkeypatch.setattr(ray_cluster, "TRIES", 2)
+    with pytest.raises(WorkersLost, match=r"workers died 2 times over the same stretch[\s\S]*mend: look for a lack of"):
+        run(parsed, folder, Deadly(dying_always, 1))
+    journal = (folder / ".staging" / "journal.jsonl").read_text().splitlines()
+    assert len(journal) > 3  # the first file is staged
+    assert run(parsed, folder) == run(parsed, tmp_path / "alone")
+
+
+def test_workers_of_other_versions_are_refused(logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(np, "__version__", "1.0")
+    with pytest.raises(EnvironmentMismatch, match=r"host .*: a worker has numpy 2.*, the preparation numpy 1\.0\n"):
+        run(log_experiment(logs), tmp_path / "prepared", RayCluster())
