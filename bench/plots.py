@@ -47,11 +47,11 @@ def draw(path: Path, figures: Sequence[Mapping[str, Any]]) -> None:
 
 
 def draw_board(path: Path, figures: Sequence[Mapping[str, Any]]) -> None:
-    """Each model's mean and seeds, a panel a judged figure; a cross is what was published. Same figures, same bytes."""
+    """Each model's mean and seeds, a panel a judged figure; a cross is what was published. Where there are no
+    means, each model's median and rounds. Same figures, same bytes."""
     panels: dict[str, list[Mapping[str, Any]]] = {}
-    for figure in figures:
-        if "mean" in figure:
-            panels.setdefault(str(figure["name"]).partition(".")[2], []).append(figure)
+    for figure in [each for each in figures if "mean" in each] or figures:
+        panels.setdefault(str(figure["name"]).partition(".")[2], []).append(figure)
     models = max(len(rows) for rows in panels.values())
     with _canvas(path, 3.2 * len(panels) + 1.5, _ROW_INCHES * (models + 2)) as canvas:
         axes: Any = canvas.subplots(1, len(panels), squeeze=False)
@@ -96,8 +96,8 @@ def _curve(panel: Any, model: str, points: Sequence[Mapping[str, Any]], colour: 
 def _board_panel(panel: Any, name: str, rows: Sequence[Mapping[str, Any]], named: bool) -> None:
     for place, row in enumerate(rows):
         panel.plot(row["samples"], [place] * len(row["samples"]), ".", color=_OTHERS, ms=5)
-        panel.plot(row["mean"], place, "o", color=_OURS, ms=5)
-        if row["note"]:
+        panel.plot(row.get("mean", row["median"]), place, "o", color=_OURS, ms=5)
+        if row["note"].startswith("published "):
             panel.plot(float(str(row["note"]).split()[-1]), place, "x", color=_SPREAD, ms=5)
     names = [str(row["name"]).partition(".")[0] for row in rows]
     panel.set_yticks(range(len(rows)), names if named else [""] * len(rows))

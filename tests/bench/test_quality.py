@@ -185,6 +185,13 @@ def test_a_board_is_a_line_a_model_with_mean_and_deviation(tmp_path: Path) -> No
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
 
 
+def test_a_board_of_medians_is_drawn(tmp_path: Path) -> None:
+    """As of the lab, whose figures are timed in rounds."""
+    figures = [{**Figure(f"{way}.step", "ms", (2.0, 3.0, 9.0), "a note").to_json(), "target": None} for way in "ab"]
+    draw_board(tmp_path / "board.svg", figures)
+    assert "<!-- step -->" in (tmp_path / "board.svg").read_text(encoding="utf-8")
+
+
 def test_a_mean_is_judged_where_the_mean_is_claimed() -> None:
     skewed = (0.0, 0.0, 0.9)
     targets = {"x": Target(0.2)}

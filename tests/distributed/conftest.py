@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import socket
 from pathlib import Path
 
 import pytest
@@ -18,3 +19,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with (path / "exp.yaml").open("w", encoding="utf-8") as file:
         YAML().dump(values, file)
     return path
+
+
+@pytest.fixture
+def port() -> int:
+    """A port of this machine that is free."""
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return free.getsockname()[1]

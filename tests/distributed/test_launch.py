@@ -40,6 +40,23 @@ def test_torchrun_starts_ranks_and_starts_them_again(folder: Path) -> None:
     assert figures(folder, "torchrun")["auc"] == pytest.approx(figures(folder, "one")["auc"], abs=1e-3)
 
 
+def test_torchrun_joins_the_ranks_of_two_hosts(folder: Path, port: int) -> None:
+    """Two agents, as two hosts have them."""
+    address = ("--master-addr", "127.0.0.1", "--master-port", str(port))
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1", *address]
+    train = ["-m", "--", "ziggurat", "train", "exp.yaml", "--run", "runs/hosts"]
+    pipe = subprocess.PIPE
+    hosts = [
+        subprocess.Popen([*launcher, "--node-rank", host, *train], cwd=folder, text=True, stdout=pipe, stderr=pipe)
+        for host in ("0", "1")
+    ]
+    for status, _, err in map(ended, hosts):
+        assert status == 0, err
+    assert figures(folder, "hosts")["auc"] == pytest.approx(figures(folder, "one")["auc"], abs=1e-3)
+    plan = json.loads((folder / "runs" / "hosts" / "plan.json").read_text(encoding="utf-8"))
+    assert (plan["world_size"], plan["local_size"]) == (2, 1)
+
+
 def test_after_a_killed_rank_training_goes_on_where_it_was_saved(folder: Path) -> None:
     process = start(
         folder, "--run", "runs/restarted", "--set", "training.save_every=5", "--nproc", "2", "--restarts", "1"
