@@ -15,6 +15,7 @@ from bench.quality.catalogue import (
 from bench.system.cli_start import CLI_START
 from bench.system.ingestion import INGESTION
 from bench.system.lab import LAB_COLLECTIVES, PIPELINE_OVERLAP
+from bench.system.parity import RANK_PARITY
 from bench.system.prepare import PREPARE
 from bench.system.quantised import QUANTISED_COMMS
 from bench.system.scaling import SCALING
@@ -28,6 +29,7 @@ _ALL = (
     LOADER,
     BALANCE,
     SCALING,
+    RANK_PARITY,
     LAB_COLLECTIVES,
     PIPELINE_OVERLAP,
     QUANTISED_COMMS,

@@ -44,7 +44,13 @@ def assert_same_bits(left: dict[str, Tensor], right: dict[str, Tensor]) -> None:
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model["name"])
 def test_every_model_learns_and_resumes_bit_for_bit(make_experiment: MakeExperiment, model: dict[str, Any]) -> None:
-    experiment = make_experiment(model=model, training__schedule={"name": "warmup_cosine", "warmup_steps": 5})
+    # At the default rate and four epochs a tenth of DLRM's seeds end below the bound; so, none of 150 did.
+    experiment = make_experiment(
+        model=model,
+        optimizer={"name": "adam", "lr": 0.003},
+        training__epochs=8,
+        training__schedule={"name": "warmup_cosine", "warmup_steps": 5},
+    )
     whole = api.train(experiment, "whole")
     assert whole.results is not None
     assert whole.results["figures"]["test"]["auc"] > (0.58 if model["name"] == "logistic_regression" else 0.62)

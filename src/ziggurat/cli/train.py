@@ -39,11 +39,12 @@ def command(
       ziggurat train exp.yaml --nproc 4
       torchrun --nproc-per-node 4 -m -- ziggurat train exp.yaml
     """
-    from ziggurat.parallel.launch import command_of, is_rank, launch, leads
+    from ziggurat.parallel.launch import check_ranks, command_of, is_rank, launch, leads
 
     if nproc is not None and nproc > 1 and not is_rank():
         note = lambda line: typer.echo(line, err=True)  # noqa: E731
         raise typer.Exit(launch(command_of(sys.argv[1:]), nproc, restarts, note))
+    check_ranks(nproc)
     from ziggurat.cli.figures import figures_table
     from ziggurat.cli.progress import console_progress
     from ziggurat.training import api

@@ -20,7 +20,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from ziggurat.core.errors import LostRank, ZigguratError
+from ziggurat.core.errors import EnvironmentMismatch, LostRank, ZigguratError
 
 STORE_VARIABLE = "ZIGGURAT_STORE"
 """Names the file at which ranks of one host meet."""
@@ -77,7 +77,8 @@ def launch(command: Sequence[str], ranks: int, restarts: int = 0, note: Any = No
         if failure is None:
             return status
         if failure.final or left == 0:
-            raise RankFailed(f"rank {failure.rank} of {ranks}: {failure.problem}", failure.mend)
+            who = f"rank {failure.rank} of {ranks}: "
+            raise RankFailed(who + failure.problem.removeprefix(who), failure.mend)
         left -= 1
         if note is not None:
             note(f"rank {failure.rank}: {failure.problem}; starting all ranks again ({left} restarts left)")
@@ -86,6 +87,20 @@ def launch(command: Sequence[str], ranks: int, restarts: int = 0, note: Any = No
 def is_rank() -> bool:
     """Whether a launcher has started this process as one of several."""
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
+
+
+def check_ranks(wanted: int | None) -> None:
+    """That ``--nproc`` does not contradict what has started this process, if anything has.
+
+    Raises:
+        EnvironmentMismatch: it does.
+    """
+    started = os.environ.get("LOCAL_WORLD_SIZE")
+    if wanted is not None and is_rank() and started is not None and int(started) != wanted:
+        raise EnvironmentMismatch(
+            f"--nproc {wanted}, but {started} ranks were started on this host",
+            "leave --nproc out where torchrun starts the ranks",
+        )
 
 
 def leads() -> bool:

@@ -146,6 +146,9 @@ def train(
     device = pick_device(experiment.training.device)
     with process_group(device, experiment.parallel.timeout_s) as world, contextlib.ExitStack() as stack:
         stack.enter_context(out_of_memory_told(_LESS_MEMORY))
+        trainers: list[Trainer] = []
+        at = lambda: trainers[0].at.step if trainers else 0  # noqa: E731
+        stack.enter_context(watched(at, experiment.parallel.timeout_s))
         if not world.leads:
             progress = Silent()
 
@@ -166,10 +169,10 @@ def train(
         layout = experiment.layout(dataset.schema)
         plan = place(experiment, layout, world, kind_of(device), dataset.folder, run.folder)
         trainer = Trainer(run, dataset, assemble(experiment, layout, plan, device), device, progress)
+        trainers.append(trainer)
         if trainer.at.step:
             progress.note(f"{run.folder}: going on at step {trainer.at.step:,} of {trainer.total_steps:,}")
         started = time.perf_counter()
-        stack.enter_context(watched(lambda: trainer.at.step, experiment.parallel.timeout_s))
         stop = None if trainer.finished else trainer.train(stop_after)
         from_first(lambda: None)  # until the first rank has written its last checkpoint
         if not trainer.finished:

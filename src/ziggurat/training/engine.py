@@ -13,8 +13,8 @@ from typing import Literal
 import torch
 import torch.distributed as dist
 
-from ziggurat.core.errors import EnvironmentMismatch, shorten
-from ziggurat.parallel.launch import STORE_VARIABLE
+from ziggurat.core.errors import EnvironmentMismatch
+from ziggurat.parallel.meeting import meet
 from ziggurat.parallel.world import World
 
 
@@ -59,7 +59,7 @@ def process_group(device: torch.device, timeout_s: float = 300.0) -> Generator[W
     size = int(os.environ.get("WORLD_SIZE", "1"))
     with contextlib.ExitStack() as stack:
         if size > 1:
-            _meet(backend, size, timeout)
+            meet(backend, size, timeout)
         else:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="ziggurat-"))
             store = dist.FileStore(str(Path(folder) / "store"), 1)
@@ -71,30 +71,3 @@ def process_group(device: torch.device, timeout_s: float = 300.0) -> Generator[W
                 dist.destroy_process_group()
             raise  # exchanges that other ranks do not answer any more would be waited for
         dist.destroy_process_group()
-
-
-def _meet(backend: str, size: int, timeout: timedelta) -> None:
-    """Join the other ranks, at the file that our own launcher names or the address that torchrun does."""
-    missing = [name for name in ("RANK", "LOCAL_WORLD_SIZE") if name not in os.environ]
-    if missing:
-        raise EnvironmentMismatch(
-            f"WORLD_SIZE={size}, but {' and '.join(missing)} not set",
-            "start ranks with `ziggurat train --nproc N` or torchrun; for one process unset WORLD_SIZE",
-        )
-    rank, path = int(os.environ["RANK"]), os.environ.get(STORE_VARIABLE)
-    try:
-        store = _store_of_torchrun(timeout) if path is None else dist.FileStore(path, size)
-        dist.init_process_group(backend, rank=rank, world_size=size, store=store, timeout=timeout)
-    except (RuntimeError, ValueError) as error:
-        where = path or f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
-        raise EnvironmentMismatch(
-            f"rank {rank} of {size}: the ranks did not meet at {where} ({shorten(str(error), 300)})",
-            "is the port free on the first host, is that host reachable from here, have all ranks been started?",
-        ) from error
-
-
-def _store_of_torchrun(timeout: timedelta) -> dist.Store:
-    """torchrun's store outlives a restart of the ranks, and with it the addresses of those that are gone; so each start
-    has a place of its own there."""
-    store, _, size = next(iter(dist.rendezvous("env://", timeout=timeout)))
-    return dist.PrefixStore(f"ziggurat/{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}/{size}", store)

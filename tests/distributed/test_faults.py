@@ -1,0 +1,189 @@
+"""What becomes of ``ziggurat train`` when a rank dies, hangs, is missing, or meets what it cannot work with.
+
+docs/distributed.md promises the user each of these messages, and a time in which it comes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from tests.distributed.launched import LONG, ended, rank_at, run, start
+from tests.memory_cgroup import limited, unavailable
+
+
+def test_a_killed_rank_is_named(folder: Path) -> None:
+    process = start(folder, "--run", "runs/killed", *LONG)
+    rank_at(process, 1, folder / "runs/killed/metrics.jsonl", 5).send_signal(signal.SIGKILL)
+    status, _, err = ended(process)
+    assert status == 1
+    assert "error: rank 1 of 2: was killed (SIGKILL)" in err
+    assert "Traceback" not in err
+
+
+@pytest.mark.skipif(unavailable() is not None, reason=f"no limit of memory here: {unavailable()}")
+def test_a_rank_that_the_kernel_ends_for_want_of_memory_is_named(folder: Path) -> None:
+    with limited(400 << 20) as group:  # a rank needs about as much by itself
+        command = ["sh", "-c", f'echo $$ > {group}/cgroup.procs; exec "$@"', "sh"]
+        train = [sys.executable, "-m", "ziggurat", "train", "exp.yaml", "--run", "runs/memory", "--nproc", "2"]
+        process = subprocess.Popen(
+            [*command, *train], cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        status, _, err = ended(process)
+    assert status == 1, err
+    assert re.search(r"error: rank [01] of 2: was killed \(SIGKILL\): most often the machine ran out of memory", err)
+
+
+def test_a_rank_that_cannot_have_the_memory_it_asks_for_is_named(folder: Path) -> None:
+    hidden = 10**11  # units, of float32 each, over 40 inputs and more
+    status, _, err = run(folder, "--run", "runs/asks", "--nproc", "2", "--set", f"model.deep.hidden=[{hidden}]")
+    assert status == 1
+    assert re.search(r"error: rank [01] of 2: ran out of memory: [0-9,.]+ GiB more were asked for", err), err
+
+
+def test_a_rank_that_hangs_is_named_within_the_timeout(folder: Path) -> None:
+    process = start(folder, "--run", "runs/hung", *LONG, "--set", "parallel.timeout_s=8")
+    hung = rank_at(process, 1, folder / "runs/hung/metrics.jsonl", 5)
+    hung.send_signal(signal.SIGSTOP)
+    started = time.monotonic()
+    status, _, err = ended(process)
+    assert status == 1
+    assert "waited 8 s for the other ranks at step" in err
+    said = r"rank 0 of 2: .* at step (\d+): rank 1 was last heard of (\d+) s ago, and came to step (\d+) at least"
+    ours, silent, theirs = map(int, re.search(said, err).groups())  # type: ignore[union-attr]
+    assert silent >= 8
+    assert 4 <= ours - 1 <= theirs <= ours + 1
+    assert time.monotonic() - started < 60
+
+
+def test_after_a_rank_that_hangs_training_goes_on_where_it_was_saved(folder: Path) -> None:
+    process = start(
+        folder, "--run", "runs/again", *LONG, "--restarts", "1", "--stop-after", "600", "--set", "parallel.timeout_s=5"
+    )
+    rank_at(process, 1, folder / "runs/again/metrics.jsonl", 20).send_signal(signal.SIGSTOP)
+    status, out, err = ended(process)
+    assert status == 0, err
+    assert re.search(r"rank 0: waited 5 s .*: rank 1 was last heard of .*; starting all ranks again", err), err
+    assert re.search(r"going on at step \d+0 ", err), err
+    assert "stopped after step 600 as asked" in out
+
+
+def test_a_rank_that_is_slow_for_a_while_is_waited_for(folder: Path) -> None:
+    process = start(folder, "--run", "runs/slow", *LONG, "--stop-after", "150", "--set", "parallel.timeout_s=60")
+    slow = rank_at(process, 1, folder / "runs/slow/metrics.jsonl", 5)
+    slow.send_signal(signal.SIGSTOP)
+    time.sleep(8)  # longer than four words of its heartbeat
+    assert process.poll() is None
+    slow.send_signal(signal.SIGCONT)
+    status, out, err = ended(process)
+    assert status == 0, err
+    assert "stopped after step 150 as asked" in out
+
+
+def test_an_id_outside_its_table_on_one_rank_is_named_with_rank_and_feature(folder: Path) -> None:
+    """One cell of the prepared rows, as another encoder would have written it."""
+    prepared = ("--prepared", "prepared/damaged")
+    assert run(folder, "--run", "runs/whole", *prepared, "--stop-after", "1")[0] == 0
+    path = folder / "prepared/damaged/train/00000.arrow"
+    with pa.OSFile(str(path)) as file:
+        blocks = pa.ipc.open_file(file)
+        table, sizes = blocks.read_all(), [blocks.get_batch(each).num_rows for each in range(blocks.num_record_batches)]
+    items = table["item"].to_numpy().copy()
+    items[700] = 4_000
+    place = table.schema.get_field_index("item")
+    table = table.set_column(place, table.schema.field(place), pa.array(items.astype(np.int32)))
+    with pa.OSFile(str(path), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
+        start_row = 0
+        for size in sizes:
+            writer.write_batch(table.slice(start_row, size).combine_chunks().to_batches()[0])
+            start_row += size
+    status, _, err = run(folder, "--run", "runs/damaged", *prepared, "--nproc", "2")
+    assert status == 1
+    found = re.search(
+        r"error: rank (\d) of 2: feature 'item': id 4000 is outside \[0, (\d+)\), .* on rank (\d)",
+        " ".join(err.split()),
+    )
+    assert found, err
+    assert found[1] == found[3]
+    assert int(found[2]) < 100
+    assert "Traceback" not in err
+
+
+def test_a_batch_too_small_for_the_ranks_is_refused_once(folder: Path) -> None:
+    status, _, err = run(folder, "--run", "runs/small", "--nproc", "3", "--set", "training.batch_size=2")
+    assert status == 1
+    assert err.count("batch_size=2: a batch is shared by 3 ranks") == 1
+
+
+# Ranks started by hand, as a scheduler does.
+
+
+def by_hand(folder: Path, name: str, port: int, rank: int, size: int, *arguments: str) -> subprocess.Popen[str]:
+    world = {"RANK": str(rank), "WORLD_SIZE": str(size), "LOCAL_WORLD_SIZE": str(size), "LOCAL_RANK": str(rank)}
+    environment = {**os.environ, **world, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    command = [sys.executable, "-m", "ziggurat", "train", "exp.yaml", "--run", f"runs/{name}", *arguments]
+    pipe = subprocess.PIPE
+    return subprocess.Popen(command, cwd=folder, env=environment, text=True, stdout=pipe, stderr=pipe)
+
+
+def test_a_rank_that_does_not_come_is_named_by_those_that_wait(folder: Path, port: int) -> None:
+    waiting = [by_hand(folder, "missing", port, rank, 3, "--set", "parallel.timeout_s=8") for rank in (0, 2)]
+    for rank, (status, _, err) in zip((0, 2), map(ended, waiting), strict=True):
+        assert status == 1
+        assert f"error: rank {rank} of 3: rank 1 did not come to 127.0.0.1:{port} within 8 s" in err
+
+
+def test_ranks_that_disagree_on_their_number_say_so(folder: Path, port: int) -> None:
+    first, second = by_hand(folder, "disagree", port, 0, 2), by_hand(folder, "disagree", port, 1, 3)
+    said = {rank: ended(each) for rank, each in enumerate((first, second))}
+    assert [status for status, _, _ in said.values()] == [1, 1]
+    assert "rank 0 has WORLD_SIZE=2, rank 1 has 3" in said[0][2]
+
+
+def test_a_rank_that_is_started_twice_is_told_which_process_it_is_already(folder: Path, port: int) -> None:
+    first = [by_hand(folder, "twice", port, rank, 3, "--set", "parallel.timeout_s=20") for rank in (0, 1, 1)]
+    said = [ended(each) for each in first]
+    assert [status for status, _, _ in said] == [1, 1, 1]
+    (again,) = [number for number, (_, _, err) in enumerate(said) if "rank 1 of 3 was started twice" in err]
+    assert again in (1, 2)
+    assert f"it is process {first[3 - again].pid} on " in said[again][2]
+    assert "rank 2 did not come" in said[0][2]
+
+
+def test_a_rank_beyond_the_world_is_refused(folder: Path, port: int) -> None:
+    status, _, err = ended(by_hand(folder, "beyond", port, 2, 2))
+    assert status == 1
+    assert "RANK=2 and WORLD_SIZE=2: ranks count from 0 to 1" in err
+
+
+def test_nproc_beside_torchrun_is_refused_where_they_differ(folder: Path, port: int) -> None:
+    status, _, err = ended(by_hand(folder, "both", port, 0, 2, "--nproc", "3"))
+    assert status == 1
+    assert "--nproc 3, but 2 ranks were started on this host" in err
+
+
+def test_a_port_that_another_program_has_is_named(folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        status, _, err = ended(by_hand(folder, "port", port, 0, 2))
+    assert status == 1
+    assert f"rank 0 of 2: the ranks did not meet at 127.0.0.1:{port}" in err
+    assert "is the port free" in err
+
+
+def test_half_a_description_of_the_world_is_refused(folder: Path) -> None:
+    command = [sys.executable, "-m", "ziggurat", "train", "exp.yaml", "--run", "runs/half"]
+    environment = {**os.environ, "WORLD_SIZE": "2"}
+    done = subprocess.run(command, cwd=folder, env=environment, text=True, capture_output=True, check=False)
+    assert done.returncode == 1
+    assert "WORLD_SIZE=2, but RANK and LOCAL_WORLD_SIZE not set" in done.stderr
