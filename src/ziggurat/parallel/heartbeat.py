@@ -25,7 +25,7 @@ LISTEN_S = 1.5 * _PERIOD_S
 """Seconds after which a rank that lives has left word again."""
 
 _OF_OTHERS = re.compile(
-    r"connection (closed|reset|refused)|timed out|(socket|application) (timeout|closed)|broken pipe|read error|write error"
+    r"connection (closed|reset|refused)|timed out|(socket|application) (timeout|closed)|broken pipe|(read|write) error"
     r"|nccl (communicator was aborted|error)|peer",
     re.IGNORECASE,
 )
