@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torchrec.distributed.types import Awaitable, NoWait
 
-from ziggurat.parallel.host_memory import SharedSlots
+from ziggurat.parallel.host_memory import SharedSlots, floats
 
 
 class HostExchange(nn.Module):
@@ -41,18 +41,16 @@ class HostExchange(nn.Module):
         callbacks: Sequence[Any] = (),
     ) -> None:
         super().__init__()
-        self._group, self._rank, self._ranks = group, dist.get_rank(group), dist.get_world_size(group)
         self._columns = [sum(each) for each in widths]
         self._runs = _runs(widths, order)
         self._callbacks = tuple(callbacks)
-        self._slots: SharedSlots | None = None
-        self._timeout_s = timeout_s
+        self._slots = SharedSlots(group, timeout_s)
 
     def forward(self, local_GD: Tensor, context: Any = None) -> Awaitable[Tensor]:
         """(G, D_rank) -> (B, sum of D_r)."""
         sizes = list(getattr(context, "batch_size_per_rank", None) or [])
         if not sizes:
-            sizes = [len(local_GD) // self._ranks] * self._ranks
+            sizes = [len(local_GD) // self._slots.ranks] * self._slots.ranks
         output: Tensor = cast("Any", _Exchange.apply)(local_GD, self, sizes)
         for callback in self._callbacks:
             output = callback(output)
@@ -60,53 +58,40 @@ class HostExchange(nn.Module):
 
     def rows(self, local_GD: Tensor, sizes: Sequence[int]) -> Tensor:
         """Our rows of the batch, with the columns of all ranks."""
-        own = self._rank
-        parts = local_GD.split(list(sizes))
-        slots = self._turn(sizes)
-        mine = slots.slot(own)[: local_GD.numel()].split([part.numel() for part in parts])
+        slots, own = self._slots, self._slots.rank
+        turn, parts = slots.begin(), local_GD.split(list(sizes))
+        mine = floats(slots.written(turn, local_GD.nbytes)).view_as(local_GD).split(list(sizes))
         for rank, part in enumerate(parts):
             if rank != own:
-                mine[rank].view_as(part).copy_(part)
-        slots.arrive()
-        slots.meet()
+                mine[rank].copy_(part)
+        slots.arrive(turn)
+        slots.meet(turn)
         output_BD = local_GD.new_empty(sizes[own], sum(self._columns))
-        first = sum(sizes[:own])
-        for rank, runs in enumerate(self._runs):
-            width = self._columns[rank]
-            begin = first * width
-            theirs = slots.slot(rank)[begin : begin + sizes[own] * width].view(sizes[own], width)
-            source = parts[own] if rank == own else theirs
+        for rank, (runs, width) in enumerate(zip(self._runs, self._columns, strict=True)):
+            theirs = floats(slots.read(turn, rank, 4 * sum(sizes) * width)).view(sum(sizes), width)
+            source = parts[own] if rank == own else theirs.split(list(sizes))[own]
             for at, to, columns in runs:
                 output_BD[:, to : to + columns].copy_(source[:, at : at + columns])
         return output_BD
 
     def gradients(self, grad_BD: Tensor, sizes: Sequence[int]) -> Tensor:
         """The gradients of all rows of our tables, meant over the ranks as TorchRec does it."""
-        own = self._rank
-        slots = self._turn(sizes)
-        mine = slots.slot(own)[: grad_BD.numel()].split([len(grad_BD) * width for width in self._columns])
-        output_GD = grad_BD.new_empty(sum(sizes), self._columns[own])
+        slots, own = self._slots, self._slots.rank
+        turn, widths = slots.begin(), self._columns
+        mine = floats(slots.written(turn, 4 * sizes[own] * sum(widths))).split([sizes[own] * each for each in widths])
+        output_GD = grad_BD.new_empty(sum(sizes), widths[own])
         blocks = output_GD.split(list(sizes))
         for rank, runs in enumerate(self._runs):
-            to_rank = blocks[own] if rank == own else mine[rank].view(len(grad_BD), self._columns[rank])
+            to_rank = blocks[own] if rank == own else mine[rank].view(sizes[own], widths[rank])
             for at, to, columns in runs:
-                torch.div(grad_BD[:, to : to + columns], self._ranks, out=to_rank[:, at : at + columns])
-        slots.arrive()
-        slots.meet()
+                torch.div(grad_BD[:, to : to + columns], slots.ranks, out=to_rank[:, at : at + columns])
+        slots.arrive(turn)
+        slots.meet(turn)
         for rank, block in enumerate(blocks):
             if rank != own:
-                before = sizes[rank] * sum(self._columns[:own])
-                block.copy_(slots.slot(rank)[before : before + block.numel()].view_as(block))
+                theirs = floats(slots.read(turn, rank, 4 * sizes[rank] * sum(widths[: own + 1])))
+                block.copy_(theirs[sizes[rank] * sum(widths[:own]) :].view_as(block))
         return output_GD
-
-    def _turn(self, sizes: Sequence[int]) -> SharedSlots:
-        """The next turn, in memory with room for a batch of these ``sizes``; all ranks need more at the same time."""
-        rows, width = sum(sizes), sum(self._columns)
-        needed = [4 * max(rows * own, size * width) for own, size in zip(self._columns, sizes, strict=True)]
-        if self._slots is None or any(need > has for need, has in zip(needed, self._slots.sizes, strict=True)):
-            self._slots = SharedSlots(needed, self._group, self._timeout_s)
-        self._slots.begin()
-        return self._slots
 
 
 class _Exchange(Function):

@@ -19,7 +19,7 @@ from torch.distributed.optim import (
 from torchrec.distributed.batched_embedding_kernel import BatchedFusedEmbeddingBag
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder, ShardedEmbeddingBagCollection
 from torchrec.distributed.model_parallel import DistributedModelParallel
-from torchrec.distributed.sharding.tw_sharding import TwPooledEmbeddingDist
+from torchrec.distributed.sharding.tw_sharding import TwPooledEmbeddingDist, TwSparseFeaturesDist
 from torchrec.distributed.types import EmbeddingModuleShardingPlan, ShardingEnv, ShardingPlan
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
@@ -28,6 +28,7 @@ from ziggurat.core.plan import SPLIT_BY_ROWS, Placement, Plan, Span
 from ziggurat.core.tables import TableSpec
 from ziggurat.embeddings.column_shards import ColumnKernel, ColumnShard, exchange
 from ziggurat.embeddings.host_exchange import HostExchange
+from ziggurat.embeddings.host_input import HostInput
 from ziggurat.embeddings.torchrec_terms import (
     codecs,
     collection_config,
@@ -98,8 +99,11 @@ class ShardedTables(nn.Module):
             sharders=[cast("Any", sharder)],
         )
         self._joint = self._join_columns(plan)
+        self._sharing: tuple[dist.ProcessGroup, float] | None = None
         if parallel.shared_memory and not parallel.reduced and can_share(World.current(), device):
-            self._share_memory(parallel.timeout_s)
+            # a group of its own: TorchRec has ids on their way in the other
+            self._sharing = cast("dist.ProcessGroup", dist.new_group()), parallel.timeout_s
+            self._share_output(*self._sharing)
         self._base_lr = [float(group["lr"]) for group in self._groups()]
 
     def forward(self, ids: KeyedJaggedTensor) -> KeyedTensor:
@@ -111,7 +115,11 @@ class ShardedTables(nn.Module):
         sharded = self._sharded
         context = sharded.create_context()
         lengths = {key: ids[key].lengths() for key in self._mean_keys}
-        return Distributed(context, sharded.input_dist(context, ids), lengths)
+        begun = Distributed(context, sharded.input_dist(context, ids), lengths)
+        if self._sharing is not None:  # TorchRec makes its input distribution for the first batch
+            self._share_input(*self._sharing)
+            self._sharing = None
+        return begun
 
     def sent(self, begun: Distributed) -> None:
         """Wait until the ranks know how many ids will come, and begin to send these."""
@@ -206,11 +214,17 @@ class ShardedTables(nn.Module):
             kernel._emb_module = cast("Any", ColumnKernel(shards, [table.num_features() for table in tables]))  # pyright: ignore[reportPrivateUsage]
         return {key: found[key] for key in groups if key in found}
 
-    def _share_memory(self, timeout_s: float) -> None:
+    def _share_input(self, group: dist.ProcessGroup, timeout_s: float) -> None:
+        """Put :class:`HostInput` where TorchRec sends the ids of whole tables, or of columns, through gloo."""
+        dists = self._sharded._input_dists  # pyright: ignore[reportPrivateUsage]
+        for number, there in enumerate(dists):
+            if isinstance(there, TwSparseFeaturesDist):
+                dists[number] = HostInput(there._dist._splits, group, timeout_s)  # pyright: ignore[reportPrivateUsage]
+
+    def _share_output(self, group: dist.ProcessGroup, timeout_s: float) -> None:
         """Put :class:`HostExchange` where TorchRec sends pooled rows of whole tables, or of columns, through gloo."""
         sharded = self._sharded
         dists = sharded._output_dists  # pyright: ignore[reportPrivateUsage]
-        group = cast("dist.ProcessGroup", dist.new_group())  # of its own: ids are on their way in the other
         for number, there in enumerate(dists):
             if not isinstance(there, TwPooledEmbeddingDist):
                 continue

@@ -3,9 +3,6 @@
 Over gloo even these reach each other through the host's loopback network: into a send buffer, into the kernel, out of
 it, into a receive buffer, and through three threads that must be woken. Here a rank writes once where the others read,
 and counts up; the others look at the count until it is there.
-
-Two slots take turns. Who writes into a slot has met the others on the turn in between, which the readers of that slot
-reach only when they have read it.
 """
 
 from __future__ import annotations
@@ -28,7 +25,7 @@ from ziggurat.core.errors import EnvironmentMismatch
 from ziggurat.parallel.world import World
 
 LINE = 64
-"""Bytes of a cache line. A rank's memory begins with a line that proves whose it is, and one that holds its count."""
+"""Bytes of a cache line: what is written begins at whole ones."""
 
 SPIN_S, NAP_S, SHORT_S = 2e-4, 5e-5, 2e-2
 """How a rank waits: it looks all the time for so long, then rests so long between looks; behind the third it rests a
@@ -44,45 +41,66 @@ def can_share(world: World, device: torch.device) -> bool:
     return together and hasattr(os, "memfd_create") and platform.machine() == "x86_64"
 
 
+class _File:
+    """An anonymous file of this rank or another, mapped as far as it was needed yet; only its rank makes it longer."""
+
+    def __init__(self, descriptor: int) -> None:
+        self.descriptor = descriptor
+        self._mapped: mmap.mmap | None = None
+        weakref.finalize(self, os.close, descriptor)
+
+    def bytes(self, size: int, *, grow: bool = False) -> memoryview:
+        """The first ``size`` bytes."""
+        if not size:
+            return memoryview(b"")  # nothing cannot be mapped
+        if self._mapped is None or len(self._mapped) < size:
+            if grow:
+                os.truncate(self.descriptor, size)
+            self._mapped = mmap.mmap(self.descriptor, size)  # views of the old one keep it for as long as they live
+        return memoryview(self._mapped)[:size]
+
+
 @dataclass(frozen=True, slots=True)
-class _Memory:
-    """Of one rank: the line of its count, and its slots."""
+class _Rank:
+    """What a rank shares: a line that proves whose it is and one that holds its count, and its slots."""
 
     count: memoryview
-    slots: tuple[Tensor, Tensor]
+    slots: tuple[_File, ...]
 
 
 class SharedSlots:
-    """Memory of every rank that all of them can read: two slots each, and a count.
+    """Memory of every rank that all of them can read.
 
-    Made by all ranks together; freed by the system with the last of them, however they end.
+    Made by all ranks together; freed by the system with the last of them, however they end. Ranks take *turns*: in
+    each, a rank writes into a slot and arrives, meets the others, and reads what they wrote. Slots come round again, so
+    before a rank begins a turn all must have read what lay in its slot.
+
+    - Two slots are enough where every turn is met before the next begins: who begins has met the others in the turn in
+      between, and they came there when they had read.
+    - Four are, where a turn may begin before the one before it is met.
 
     Args:
-        sizes: bytes that each rank has to write at once.
         group: the ranks.
         timeout_s: how long a rank waits for the others.
+        slots: of each rank.
 
     Raises:
         EnvironmentMismatch: the ranks cannot open each other's memory.
     """
 
-    def __init__(self, sizes: Sequence[int], group: dist.ProcessGroup, timeout_s: float) -> None:
-        self.sizes = tuple(-(-size // LINE) * LINE for size in sizes)
-        self._rank, self._timeout_s, self._turn = dist.get_rank(group), timeout_s, 0
+    def __init__(self, group: dist.ProcessGroup, timeout_s: float, slots: int = 2) -> None:
+        self.rank, self.ranks = dist.get_rank(group), dist.get_world_size(group)
+        self._timeout_s, self._turn, self._of_slots = timeout_s, 0, slots
         self._lives: dict[int, int] = {}
-        self._memory: list[_Memory] = []
+        self._files: list[_Rank] = []
         weakref.finalize(self, _close, self._lives)
-        token = secrets.token_bytes(LINE)
-        descriptor = os.memfd_create("ziggurat")
-        try:
-            os.truncate(descriptor, 2 * LINE + 2 * self.sizes[self._rank])
-            os.pwrite(descriptor, token, 0)
-            told: list[tuple[int, int, bytes]] = [(0, 0, b"")] * len(sizes)
-            dist.all_gather_object(told, (os.getpid(), descriptor, token), group=group)
-            problems: list[str] = [""] * len(sizes)
-            dist.all_gather_object(problems, self._open(told), group=group)  # all have opened it, or all give up
-        finally:
-            os.close(descriptor)
+        token, own = secrets.token_bytes(LINE), [_File(os.memfd_create("ziggurat")) for _ in range(slots + 1)]
+        own[0].bytes(2 * LINE, grow=True)[:LINE] = token
+        told: list[tuple[int, list[int], bytes]] = [(0, [], b"")] * self.ranks
+        dist.all_gather_object(told, (os.getpid(), [each.descriptor for each in own], token), group=group)
+        problems: list[str] = [""] * self.ranks
+        dist.all_gather_object(problems, self._open(told), group=group)  # all have opened it, or all give up
+        self._own = own
         if any(problems):
             raise EnvironmentMismatch(
                 f"ranks of this host cannot share memory: {next(filter(None, problems))}",
@@ -90,25 +108,30 @@ class SharedSlots:
                 "user and in one container",
             )
 
-    def slot(self, rank: int) -> Tensor:
-        """This turn's slot of a rank, float32."""
-        return self._memory[rank].slots[self._turn % 2]
-
-    def begin(self) -> None:
-        """Take the next turn: what was in the other slots has been read."""
+    def begin(self) -> int:
+        """The next turn."""
         self._turn += 1
+        return self._turn
 
-    def arrive(self) -> None:
-        """This rank has written what it had to in this turn."""
-        self._memory[self._rank].count[0] = self._turn
+    def written(self, turn: int, size: int) -> memoryview:
+        """``size`` bytes to write into, whatever lay there."""
+        return self._own[1 + turn % self._of_slots].bytes(size, grow=True)
 
-    def meet(self) -> None:
-        """Wait until all ranks have arrived in this turn.
+    def arrive(self, turn: int) -> None:
+        """This rank has written what it had to in that turn."""
+        self._files[self.rank].count[0] = turn
+
+    def read(self, turn: int, rank: int, size: int) -> memoryview:
+        """The first ``size`` bytes that a rank wrote; behind :meth:`meet`."""
+        return self._files[rank].slots[turn % self._of_slots].bytes(size)
+
+    def meet(self, turn: int) -> None:
+        """Wait until all ranks have arrived in that turn.
 
         Raises:
             torch.distributed.DistNetworkError: one has ended, or has not come in time.
         """
-        missing = [rank for rank in self._lives if not self._here(rank)]
+        missing = [rank for rank in self._lives if self._files[rank].count[0] < turn]
         started = time.monotonic()
         while missing:
             waited = time.monotonic() - started
@@ -117,43 +140,39 @@ class SharedSlots:
             elif waited < SHORT_S:
                 time.sleep(NAP_S)
             else:
-                self._rest(missing, waited)
-            missing = [rank for rank in missing if not self._here(rank)]
+                self._rest(missing, turn, waited)
+            missing = [rank for rank in missing if self._files[rank].count[0] < turn]
 
-    def _here(self, rank: int) -> bool:
-        return self._memory[rank].count[0] >= self._turn
-
-    def _rest(self, missing: Sequence[int], waited: float) -> None:
+    def _rest(self, missing: Sequence[int], turn: int, waited: float) -> None:
         poll = select.poll()
         for life in self._lives.values():
             poll.register(life, select.POLLIN)
         ended = {life for life, _ in poll.poll(1)}
-        gone = [rank for rank in missing if self._lives.get(rank) in ended and not self._here(rank)]
+        gone = [rank for rank in missing if self._lives[rank] in ended and self._files[rank].count[0] < turn]
         if gone:
             raise dist.DistNetworkError(f"connection closed by peer: rank {gone[0]} has ended")
         if waited > self._timeout_s:
             raise dist.DistNetworkError(f"timed out after {self._timeout_s:g} s of waiting for rank {missing[0]}")
 
-    def _open(self, told: Sequence[tuple[int, int, bytes]]) -> str:
-        """Map the memory of all; what kept us from it."""
-        for rank, ((process, descriptor, token), size) in enumerate(zip(told, self.sizes, strict=True)):
-            path = f"/proc/{process}/fd/{descriptor}"
+    def _open(self, told: Sequence[tuple[int, list[int], bytes]]) -> str:
+        """Open the memory of all; what kept us from it."""
+        for rank, (process, descriptors, token) in enumerate(told):
+            folder = f"/proc/{process}/fd"
             try:
-                opened = os.open(path, os.O_RDWR)
-                try:
-                    if os.pread(opened, LINE, 0) != token:
-                        return f"rank {self._rank} finds another process under the number of rank {rank} ({path})"
-                    mapped = mmap.mmap(opened, 2 * LINE + 2 * size)
-                finally:
-                    os.close(opened)
-                if rank != self._rank:
+                first, *slots = [_File(os.open(f"{folder}/{descriptor}", os.O_RDWR)) for descriptor in descriptors]
+                if os.pread(first.descriptor, LINE, 0) != token:
+                    return f"rank {self.rank} finds another process under the number of rank {rank} ({folder})"
+                if rank != self.rank:
                     self._lives[rank] = os.pidfd_open(process)
             except OSError as error:
-                return f"rank {self._rank} cannot open that of rank {rank} ({error.strerror}: {path})"
-            floats = torch.frombuffer(mapped, dtype=torch.float32)[2 * LINE // 4 :]
-            count = memoryview(mapped)[LINE : 2 * LINE].cast("q")
-            self._memory.append(_Memory(count, (floats[: size // 4], floats[size // 4 :])))
+                return f"rank {self.rank} cannot open that of rank {rank} ({error.strerror}: {folder})"
+            self._files.append(_Rank(first.bytes(2 * LINE)[LINE:].cast("q"), tuple(slots)))
         return ""
+
+
+def floats(shared: memoryview) -> Tensor:
+    """Shared bytes as float32."""
+    return torch.frombuffer(shared, dtype=torch.float32) if len(shared) else torch.zeros(0)
 
 
 def _close(lives: dict[int, int]) -> None:
@@ -174,20 +193,20 @@ class HostMean:
     """
 
     def __init__(self, numel: int, group: dist.ProcessGroup, timeout_s: float) -> None:
-        self._rank, self._ranks = dist.get_rank(group), dist.get_world_size(group)
-        self._slots = SharedSlots([4 * numel] * self._ranks, group, timeout_s)
+        self._bytes = 4 * numel
+        self._slots, self._turn = SharedSlots(group, timeout_s), 0
         self._buckets: list[tuple[Tensor, slice]] = []
 
     def __call__(self, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
         if not self._buckets:
-            self._slots.begin()
+            self._turn = self._slots.begin()
         buffer = bucket.buffer()
         first = self._buckets[-1][1].stop if self._buckets else 0
         mine = slice(first, first + buffer.numel())
-        self._slots.slot(self._rank)[mine].copy_(buffer)
+        floats(self._slots.written(self._turn, self._bytes))[mine].copy_(buffer)
         self._buckets.append((buffer, mine))
         if bucket.is_last():
-            self._slots.arrive()
+            self._slots.arrive(self._turn)
         future: torch.futures.Future[Tensor] = torch.futures.Future()
         future.set_result(buffer)
         return future
@@ -196,11 +215,11 @@ class HostMean:
         """Behind the backward pass: gradients, which are views of the buckets, become means."""
         if not self._buckets:
             return
-        self._slots.meet()
+        self._slots.meet(self._turn)
+        told = [floats(self._slots.read(self._turn, rank, self._bytes)) for rank in range(self._slots.ranks)]
         for buffer, mine in self._buckets:
-            parts = [self._slots.slot(rank)[mine] for rank in range(self._ranks)]
-            torch.add(parts[0], parts[1], out=buffer)
-            for part in parts[2:]:
-                buffer.add_(part)
-            buffer.div_(self._ranks)
+            torch.add(told[0][mine], told[1][mine], out=buffer)
+            for each in told[2:]:
+                buffer.add_(each[mine])
+            buffer.div_(self._slots.ranks)
         self._buckets.clear()
