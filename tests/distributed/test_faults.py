@@ -66,18 +66,6 @@ def test_a_rank_that_hangs_is_named_within_the_timeout(folder: Path) -> None:
     assert time.monotonic() - started < 60
 
 
-def test_after_a_rank_that_hangs_training_goes_on_where_it_was_saved(folder: Path) -> None:
-    process = start(
-        folder, "--run", "runs/again", *LONG, "--restarts", "1", "--stop-after", "600", "--set", "parallel.timeout_s=5"
-    )
-    rank_at(process, 1, folder / "runs/again/metrics.jsonl", 20).send_signal(signal.SIGSTOP)
-    status, out, err = ended(process)
-    assert status == 0, err
-    assert re.search(r"rank 0: waited 5 s .*: rank 1 was last heard of .*; starting all ranks again", err), err
-    assert re.search(r"going on at step \d+0 ", err), err
-    assert "stopped after step 600 as asked" in out
-
-
 def test_a_rank_that_is_slow_for_a_while_is_waited_for(folder: Path) -> None:
     process = start(folder, "--run", "runs/slow", *LONG, "--stop-after", "150", "--set", "parallel.timeout_s=60")
     slow = rank_at(process, 1, folder / "runs/slow/metrics.jsonl", 5)

@@ -25,7 +25,7 @@ LISTEN_S = 1.5 * _PERIOD_S
 """Seconds after which a rank that lives has left word again."""
 
 _OF_OTHERS = re.compile(
-    r"connection (closed|reset|refused)|timed out|(socket|application) (timeout|closed)|broken pipe|(read|write) error"
+    r"connection (closed|reset|refused)|timed out|timeout|socket closed|broken pipe|read error|write error|pair closure"
     r"|nccl (communicator was aborted|error)|peer",
     re.IGNORECASE,
 )
@@ -127,7 +127,7 @@ class _Beat:
 
 
 def _explained(error: BaseException, beat: _Beat, step: int, timeout_s: float) -> LostRank:
-    late = re.search("timed out|timeout", str(error).lower()) is not None
+    late = re.search("timed out|timeout", str(error), re.IGNORECASE) is not None
     what = f"waited {timeout_s:g} s for the other ranks" if late else "lost the connection to another rank"
     try:
         told = _named(*_listened(beat), step)
