@@ -139,6 +139,7 @@ def refused(rank: int) -> list[str]:
                 SharedSlots(group, 60)
             except EnvironmentMismatch as error:
                 found.append(str(error))
+    gc.collect()  # what was refused
     open_before = open_files()
     slots = SharedSlots(group, 60)
     slots.written(slots.begin(), 1000)[999] = 7

@@ -12,7 +12,6 @@ from collections.abc import Sequence
 from itertools import accumulate
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torchrec.distributed.types import Awaitable, NoWait
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
@@ -25,13 +24,12 @@ class HostInput(nn.Module):
 
     Args:
         splits: how many of the keys, which come rank by rank, each rank looks up.
-        group: the ranks, all of one host.
-        timeout_s: how long a rank waits for the others.
+        slots: of all ranks, four each.
     """
 
-    def __init__(self, splits: Sequence[int], group: dist.ProcessGroup, timeout_s: float) -> None:
+    def __init__(self, splits: Sequence[int], slots: SharedSlots) -> None:
         super().__init__()
-        self._slots = SharedSlots(group, timeout_s, slots=4)
+        self._slots = slots
         before = list(accumulate(splits, initial=0))
         self._mine = slice(before[self._slots.rank], before[self._slots.rank + 1])
 

@@ -39,7 +39,7 @@ from ziggurat.embeddings.torchrec_terms import (
 )
 from ziggurat.optim.rows import fused_optimizer
 from ziggurat.parallel.config import ParallelConfig
-from ziggurat.parallel.host_memory import can_share
+from ziggurat.parallel.host_memory import SharedSlots, can_share
 from ziggurat.parallel.pieces import Piece
 from ziggurat.parallel.world import World
 
@@ -99,11 +99,9 @@ class ShardedTables(nn.Module):
             sharders=[cast("Any", sharder)],
         )
         self._joint = self._join_columns(plan)
-        self._sharing: tuple[dist.ProcessGroup, float] | None = None
+        self._input_slots: dict[int, SharedSlots] = {}
         if parallel.shared_memory and not parallel.reduced and can_share(World.current(), device):
-            # a group of its own: TorchRec has ids on their way in the other
-            self._sharing = cast("dist.ProcessGroup", dist.new_group()), parallel.timeout_s
-            self._share_output(*self._sharing)
+            self._share_memory(parallel.timeout_s)
         self._base_lr = [float(group["lr"]) for group in self._groups()]
 
     def forward(self, ids: KeyedJaggedTensor) -> KeyedTensor:
@@ -116,9 +114,8 @@ class ShardedTables(nn.Module):
         context = sharded.create_context()
         lengths = {key: ids[key].lengths() for key in self._mean_keys}
         begun = Distributed(context, sharded.input_dist(context, ids), lengths)
-        if self._sharing is not None:  # TorchRec makes its input distribution for the first batch
-            self._share_input(*self._sharing)
-            self._sharing = None
+        if self._input_slots:
+            self._share_input()
         return begun
 
     def sent(self, begun: Distributed) -> None:
@@ -214,31 +211,36 @@ class ShardedTables(nn.Module):
             kernel._emb_module = cast("Any", ColumnKernel(shards, [table.num_features() for table in tables]))  # pyright: ignore[reportPrivateUsage]
         return {key: found[key] for key in groups if key in found}
 
-    def _share_input(self, group: dist.ProcessGroup, timeout_s: float) -> None:
-        """Put :class:`HostInput` where TorchRec sends the ids of whole tables, or of columns, through gloo."""
+    def _share_input(self) -> None:
+        """Put :class:`HostInput` where TorchRec sends ids through gloo; it makes its way with the first batch."""
         dists = self._sharded._input_dists  # pyright: ignore[reportPrivateUsage]
-        for number, there in enumerate(dists):
-            if isinstance(there, TwSparseFeaturesDist):
-                dists[number] = HostInput(there._dist._splits, group, timeout_s)  # pyright: ignore[reportPrivateUsage]
+        for number, slots in self._input_slots.items():
+            there = dists[number]
+            assert isinstance(there, TwSparseFeaturesDist)
+            dists[number] = HostInput(there._dist._splits, slots)  # pyright: ignore[reportPrivateUsage]
+        self._input_slots = {}
 
-    def _share_output(self, group: dist.ProcessGroup, timeout_s: float) -> None:
+    def _share_memory(self, timeout_s: float) -> None:
         """Put :class:`HostExchange` where TorchRec sends pooled rows of whole tables, or of columns, through gloo."""
         sharded = self._sharded
         dists = sharded._output_dists  # pyright: ignore[reportPrivateUsage]
+        group = cast("dist.ProcessGroup", dist.new_group())  # of its own: ids are on their way in the other
         for number, there in enumerate(dists):
             if not isinstance(there, TwPooledEmbeddingDist):
                 continue
             widths, callbacks = there._emb_dim_per_rank_per_feature, there._callbacks or []  # pyright: ignore[reportPrivateUsage]
-            order = None
-            if len(dists) == 1 and not callbacks:
-                names, dims = sharded._embedding_names, sharded._embedding_dims  # pyright: ignore[reportPrivateUsage]
-                wanted = [key for spec in self._specs.values() for key in spec.keys]
-                if sorted(names) == sorted(wanted):
-                    place = {name: at for at, name in enumerate(wanted)}
-                    order = [place[name] for name in names]
-                    dim_of = dict(zip(names, dims, strict=True))
-                    names[:], dims[:] = wanted, [dim_of[name] for name in wanted]
+            order = self._ordered(sharded) if len(dists) == 1 and not callbacks else None
             dists[number] = HostExchange(widths, order, group, timeout_s, callbacks)
+            self._input_slots[number] = SharedSlots(group, timeout_s, slots=4)
+
+    def _ordered(self, sharded: ShardedEmbeddingBagCollection) -> list[int]:
+        """Have the output in the order of our tables' keys; the place there of each key as it comes from the ranks."""
+        names, dims = sharded._embedding_names, sharded._embedding_dims  # pyright: ignore[reportPrivateUsage]
+        dim_of = {key: spec.dim for spec in self._specs.values() for key in spec.keys}
+        place = {key: at for at, key in enumerate(dim_of)}
+        order = [place[name] for name in names]
+        names[:], dims[:] = dim_of.keys(), dim_of.values()
+        return order
 
 
 def _meant(keyed: KeyedTensor, lengths: dict[str, Tensor]) -> KeyedTensor:

@@ -90,8 +90,8 @@ class ParallelConfig(Config):
     """Of their gradients on the way back."""
 
     shared_memory: bool = True
-    """Let CPU ranks that are all on one host exchange rows through memory that they share instead of sockets (Linux;
-    at full precision; rows of tables that are whole or split by columns)."""
+    """Let CPU ranks that are all on one host exchange through memory that they share instead of sockets (Linux on x86,
+    at full precision): ids and rows of tables that are whole or split by columns, and gradients of ``ddp``."""
 
     timeout_s: float = pydantic.Field(default=300.0, gt=0)
     """Seconds that a rank waits for the others in one exchange before it gives up and says so."""

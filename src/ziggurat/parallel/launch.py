@@ -156,8 +156,8 @@ def _run(command: Sequence[str], ranks: int, folder: Path) -> tuple[int, Failure
 def _wait(processes: Sequence[subprocess.Popen[bytes]], asked: Sequence[int]) -> None:
     """Until all have ended, or some time after one has failed."""
     deadline = None
-    while any(process.poll() is None for process in processes):
-        failed = any(process.returncode not in {None, 0, *(128 + number for number in asked)} for process in processes)
+    while None in (codes := [process.poll() for process in processes]):
+        failed = any(code not in {None, 0, *(128 + number for number in asked)} for code in codes)
         if failed and deadline is None:
             deadline = time.monotonic() + GRACE_S
         if deadline is not None and time.monotonic() > deadline:
