@@ -23,9 +23,12 @@ from ziggurat.core.plan import Plan
 from ziggurat.embeddings.host_exchange import HostExchange
 from ziggurat.parallel.config import DDP, ParallelConfig
 from ziggurat.parallel.dense import spread, synchronised
-from ziggurat.parallel.host_memory import SharedSlots
+from ziggurat.parallel.host_memory import SharedSlots, can_share
 from ziggurat.parallel.world import World
 
+pytestmark = pytest.mark.skipif(
+    not can_share(World(0, 2, 2), torch.device("cpu")), reason="ranks share memory on Linux and x86 alone"
+)
 SOCKETS = ParallelConfig(shared_memory=False)
 CPU = torch.device("cpu")
 PLANS: dict[str, Plan] = {

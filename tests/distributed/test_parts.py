@@ -17,8 +17,11 @@ from ziggurat.embeddings.config import EmbeddingsConfig
 from ziggurat.embeddings.layout import lay_out
 from ziggurat.embeddings.lookup import EmbeddingLookup
 from ziggurat.parallel.agreement import Agreement, from_first
+from ziggurat.parallel.config import ParallelConfig
+from ziggurat.parallel.host_memory import can_share, shared_slots
 from ziggurat.parallel.norms import norms_over_ranks
 from ziggurat.parallel.pieces import Piece, fill, gathered
+from ziggurat.parallel.world import World
 
 CUTS = {1: (0, 11), 2: (0, 4, 11), 3: (0, 4, 5, 11)}
 
@@ -59,13 +62,16 @@ def test_norms_are_those_of_the_whole_batch(world_size: int) -> None:
         assert rank["0.num_batches_tracked"] == 2
 
 
-def agreed(rank: int) -> list[tuple[float, float, bool]]:
-    steps = [Agreement(3 + rank, 0.5 * (rank + 1), stopping=rank == 1 and number == 1) for number in range(2)]
-    return [(step.rows, step.weight, step.stopping) for step in (each.step() for each in steps)]
+def agreed(rank: int, through_memory: bool) -> list[tuple[float, float, bool]]:
+    slots = shared_slots(ParallelConfig(shared_memory=through_memory), World.current(), CPU)
+    assert (slots is not None) == (through_memory and can_share(World.current(), CPU))
+    steps = [Agreement(3 + rank, 0.5 * (rank + 1), rank == 1 and number == 1, slots).step() for number in range(2)]
+    return [(step.rows, step.weight, step.stopping) for step in steps]
 
 
-def test_ranks_agree_on_rows_weights_and_stopping() -> None:
-    assert run_ranks(2, agreed) == [[(7.0, 1.5, False), (7.0, 1.5, True)]] * 2
+@pytest.mark.parametrize("through_memory", [True, False])
+def test_ranks_agree_on_rows_weights_and_stopping(through_memory: bool) -> None:
+    assert run_ranks(2, agreed, through_memory) == [[(7.0, 1.5, False), (7.0, 1.5, True)]] * 2
 
 
 def told(rank: int, fails: bool) -> Any:

@@ -11,6 +11,7 @@ import torch
 import torch.distributed as dist
 
 from ziggurat.core.errors import LostRank
+from ziggurat.parallel.host_memory import SharedSlots
 
 T = TypeVar("T")
 
@@ -37,15 +38,27 @@ class Agreement:
         rows: of this rank's part of the batch.
         weight: their sum of weights.
         stopping: whether this rank wants to stop.
+        slots: of ranks that share memory; None: over the process group.
     """
 
-    def __init__(self, rows: int, weight: float, stopping: bool) -> None:
-        self._sums = torch.tensor([float(rows), weight, float(stopping)], dtype=torch.float64)
-        self._work = dist.all_reduce(self._sums, async_op=True) if dist.get_world_size() > 1 else None
+    def __init__(self, rows: int, weight: float, stopping: bool, slots: SharedSlots | None = None) -> None:
+        own = torch.tensor([float(rows), weight, float(stopping)], dtype=torch.float64)
+        self._sums, self._slots, self._turn, self._work = own, slots, 0, None
+        if slots is not None:
+            self._turn = slots.begin()
+            torch.frombuffer(slots.written(self._turn, own.nbytes), dtype=own.dtype).copy_(own)
+            slots.arrive(self._turn)
+        elif dist.get_world_size() > 1:
+            self._work = dist.all_reduce(self._sums, async_op=True)
 
     def step(self) -> Step:
         """The sums; waits for the slowest rank."""
-        if self._work is not None:
+        if self._slots is not None:
+            slots, sums = self._slots, self._sums
+            slots.meet(self._turn)
+            told = [slots.read(self._turn, rank, sums.nbytes) for rank in range(slots.ranks)]
+            self._sums = torch.stack([torch.frombuffer(each, dtype=sums.dtype) for each in told]).sum(0)
+        elif self._work is not None:
             self._work.wait()
         rows, weight, stopping = self._sums.tolist()
         return Step(rows, weight, stopping > 0)

@@ -16,12 +16,14 @@ import time
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 
 from ziggurat.core.errors import EnvironmentMismatch
+from ziggurat.parallel.config import ParallelConfig
 from ziggurat.parallel.world import World
 
 LINE = 64
@@ -39,6 +41,13 @@ def can_share(world: World, device: torch.device) -> bool:
     """
     together = world.size > 1 and world.hosts == 1 and device.type == "cpu"
     return together and hasattr(os, "memfd_create") and platform.machine() == "x86_64"
+
+
+def shared_slots(config: ParallelConfig, world: World, device: torch.device) -> SharedSlots | None:
+    """Two slots for all ranks, in a group of their own; None where they cannot or shall not share memory."""
+    if not (config.shared_memory and can_share(world, device)):
+        return None
+    return SharedSlots(cast("dist.ProcessGroup", dist.new_group()), config.timeout_s)
 
 
 class _File:

@@ -26,6 +26,7 @@ from ziggurat.metrics.names import higher_is_better
 from ziggurat.optim.dense import build_optimizer
 from ziggurat.optim.schedule import Warmup, build_schedule
 from ziggurat.parallel.agreement import from_first
+from ziggurat.parallel.host_memory import shared_slots
 from ziggurat.parallel.world import World
 from ziggurat.training.averaged import NORM_BATCHES, AveragedWeights
 from ziggurat.training.evaluate import evaluate_split
@@ -72,7 +73,8 @@ class Trainer:
         self.loader = fed(local, dataset, config, progress)
         self.total_steps = min(config.epochs * self.loader.steps_per_epoch, config.max_steps or 2**62)
         self.optimizer = build_optimizer(run.experiment.optimizer, recommender.dense_parameters())
-        self._step = Stepper(recommender, self.optimizer, run.experiment.embeddings.l2, config.clip_norm)
+        slots = shared_slots(run.experiment.parallel, self.world, device)
+        self._step = Stepper(recommender, self.optimizer, run.experiment.embeddings.l2, config.clip_norm, slots)
         decay = config.weight_average
         self.average = AveragedWeights(recommender, decay, self._norm_batches) if decay is not None else None
         self._base_lr = [float(group["lr"]) for group in self.optimizer.param_groups]

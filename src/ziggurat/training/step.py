@@ -19,6 +19,7 @@ from ziggurat.data.loader import Cursor
 from ziggurat.embeddings.lookup import EmbeddingLookup, Started
 from ziggurat.parallel.agreement import Agreement
 from ziggurat.parallel.dense import synchronised
+from ziggurat.parallel.host_memory import SharedSlots
 from ziggurat.parallel.world import World
 from ziggurat.training.loss import weighted_loss
 from ziggurat.training.recommender import Recommender
@@ -85,14 +86,20 @@ class Stepper:
         optimizer: of its dense parameters.
         l2: factor of the penalty on the batch's vectors.
         clip_norm: of the dense gradients, or None.
+        slots: in which ranks that share memory agree, if they do.
     """
 
     def __init__(
-        self, recommender: Recommender, optimizer: torch.optim.Optimizer, l2: float, clip_norm: float | None
+        self,
+        recommender: Recommender,
+        optimizer: torch.optim.Optimizer,
+        l2: float,
+        clip_norm: float | None,
+        slots: SharedSlots | None = None,
     ) -> None:
         self._recommender, self._optimizer = recommender, optimizer
         self._l2, self._clip_norm = l2, clip_norm
-        self._ranks = World.current().size
+        self._ranks, self._slots = World.current().size, slots
         self._waiting = 0
 
     def __call__(self, work: Work, following: Work | None = None, stopping: bool = False, due: bool = True) -> Done:
@@ -115,7 +122,7 @@ class Stepper:
         batch, lookup = work.batch, self._recommender.lookup
         alone = self._ranks == 1 or batch.weights_B is None
         own = float(batch.size) if alone or batch.weights_B is None else float(batch.weights_B.sum())
-        agreement = Agreement(batch.size, own, stopping)
+        agreement = Agreement(batch.size, own, stopping, self._slots)
         logits_BT, emb_BFD = self._recommender(batch, work.started)
         if following is not None and following.started is not None:
             lookup.sent(following.started)
