@@ -12,7 +12,8 @@ Precision = Literal["fp32", "fp16", "bf16"]
 
 
 class DDP(Config):
-    """Every rank holds the dense part; gradients are averaged in buckets while the backward pass runs.
+    """Every rank holds the dense part; gradients are averaged in buckets while the backward pass runs. Ranks that share
+    memory average them at once behind it.
 
     Source: Li et al. 2020, "PyTorch Distributed", VLDB; torch's own implementation.
     """

@@ -18,7 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from ziggurat.core.errors import ConfigError
 from ziggurat.parallel.config import DDP, FSDP, HSDP, ParallelConfig, Precision
-from ziggurat.parallel.host_memory import HostMean, can_share
+from ziggurat.parallel.host_memory import OverHost, shared_slots
 from ziggurat.parallel.world import World
 
 DTYPES: dict[Precision, torch.dtype] = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
@@ -41,8 +41,9 @@ def spread(module: nn.Module, config: ParallelConfig, world: World, device: torc
     dense = config.dense
     match dense:
         case DDP():
-            shared = dense.hook == "none" and config.shared_memory and can_share(world, device)
-            return _replicated(module, dense, device, config.timeout_s if shared else None)
+            whole = all(each.dtype == torch.float32 for each in module.parameters())
+            slots = shared_slots(config, world, device) if dense.hook == "none" and whole else None
+            return _replicated(module, dense, device) if slots is None else OverHost(module, slots)
         case FSDP():
             mesh = init_device_mesh(device.type, (world.size,))
             return _sharded(module, dense, mesh)
@@ -73,8 +74,8 @@ def synchronised(module: nn.Module, now: bool) -> Generator[None]:
             yield
     else:
         yield
-        if isinstance(module, _Replicated) and module.host_mean is not None:
-            module.host_mean.finish()
+        if isinstance(module, OverHost) and now:
+            module.average()
 
 
 def checkpointed(module: nn.Module) -> None:
@@ -91,16 +92,9 @@ def checkpointed(module: nn.Module) -> None:
             unit.forward = functools.partial(checkpoint, unit.forward, use_reentrant=False)
 
 
-class _Replicated(DistributedDataParallel):
-    """``host_mean``: makes the means of gradients, where ranks share memory."""
-
-    host_mean: HostMean | None = None
-
-
-def _replicated(module: nn.Module, config: DDP, device: torch.device, through_memory_s: float | None) -> nn.Module:
-    """``through_memory_s``: how long ranks that share memory wait for each other; None: they do not share any."""
+def _replicated(module: nn.Module, config: DDP, device: torch.device) -> nn.Module:
     group = cast("dist.ProcessGroup", dist.new_group())  # of its own: backward also sends the tables' gradients
-    wrapped = _Replicated(
+    wrapped = DistributedDataParallel(
         module,
         device_ids=[device.index] if device.type == "cuda" else None,
         process_group=group,
@@ -111,10 +105,7 @@ def _replicated(module: nn.Module, config: DDP, device: torch.device, through_me
     # torch refuses hooks whose annotations are strings, as ours are: lambdas have none.
     match config.hook:
         case "none":
-            trained = [each for each in module.parameters() if each.requires_grad]
-            if through_memory_s is not None and all(each.dtype == torch.float32 for each in trained):
-                wrapped.host_mean = HostMean(sum(each.numel() for each in trained), group, through_memory_s)
-                wrapped.register_comm_hook(wrapped.host_mean, lambda mean, bucket: mean(bucket))
+            pass
         case "fp16":
             wrapped.register_comm_hook(group, default_hooks.fp16_compress_hook)
         case "bf16":

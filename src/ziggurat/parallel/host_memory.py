@@ -16,11 +16,11 @@ import time
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 
 from ziggurat.core.errors import EnvironmentMismatch
 from ziggurat.parallel.config import ParallelConfig
@@ -189,46 +189,39 @@ def _close(lives: dict[int, int]) -> None:
         os.close(life)
 
 
-class HostMean:
-    """A communication hook of DistributedDataParallel: the mean of gradients over ranks that share memory.
+class OverHost(nn.Module):
+    """A module that each of the ranks of one host has, and the means of its gradients over them.
 
-    The hook writes each bucket as soon as it is there, and waits for nobody; :meth:`finish` makes the means behind the
-    backward pass. Sums run from the first rank to the last, so every rank has the same bits.
+    What DistributedDataParallel is elsewhere. There is nothing to send while the backward pass still runs, so gradients
+    are written, summed and divided behind it, all at once. Sums run from the first rank to the last: every rank has the
+    same bits.
 
     Args:
-        numel: of all gradients together, float32.
-        group: the ranks.
-        timeout_s: how long a rank waits for the others.
+        module: equal on all ranks; parameters float32. Those without a gradient are so on all ranks.
+        slots: two, of all ranks.
     """
 
-    def __init__(self, numel: int, group: dist.ProcessGroup, timeout_s: float) -> None:
-        self._bytes = 4 * numel
-        self._slots, self._turn = SharedSlots(group, timeout_s), 0
-        self._buckets: list[tuple[Tensor, slice]] = []
+    def __init__(self, module: nn.Module, slots: SharedSlots) -> None:
+        super().__init__()
+        self.module, self._slots = module, slots
 
-    def __call__(self, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
-        if not self._buckets:
-            self._turn = self._slots.begin()
-        buffer = bucket.buffer()
-        first = self._buckets[-1][1].stop if self._buckets else 0
-        mine = slice(first, first + buffer.numel())
-        floats(self._slots.written(self._turn, self._bytes))[mine].copy_(buffer)
-        self._buckets.append((buffer, mine))
-        if bucket.is_last():
-            self._slots.arrive(self._turn)
-        future: torch.futures.Future[Tensor] = torch.futures.Future()
-        future.set_result(buffer)
-        return future
+    def forward(self, *arguments: Any) -> Any:
+        return self.module(*arguments)
 
-    def finish(self) -> None:
-        """Behind the backward pass: gradients, which are views of the buckets, become means."""
-        if not self._buckets:
-            return
-        self._slots.meet(self._turn)
-        told = [floats(self._slots.read(self._turn, rank, self._bytes)) for rank in range(self._slots.ranks)]
-        for buffer, mine in self._buckets:
-            torch.add(told[0][mine], told[1][mine], out=buffer)
-            for each in told[2:]:
-                buffer.add_(each[mine])
-            buffer.div_(self._slots.ranks)
-        self._buckets.clear()
+    @torch.no_grad()
+    def average(self) -> None:
+        """Behind the backward pass: gradients become their means over the ranks."""
+        slots = self._slots
+        grads = [each.grad for each in self.module.parameters() if each.grad is not None]
+        sizes = [grad.numel() for grad in grads]
+        turn, size = slots.begin(), 4 * sum(sizes)
+        for part, grad in zip(floats(slots.written(turn, size)).split(sizes), grads, strict=True):
+            part.copy_(grad.view(-1))
+        slots.arrive(turn)
+        slots.meet(turn)
+        told = [floats(slots.read(turn, rank, size)) for rank in range(slots.ranks)]
+        mean = told[0] + told[1]
+        for each in told[2:]:
+            mean += each
+        for part, grad in zip(mean.div_(slots.ranks).split(sizes), grads, strict=True):
+            grad.copy_(part.view_as(grad))
