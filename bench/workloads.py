@@ -51,9 +51,9 @@ def frappe(folder: Path, data: Path | None, quick: bool) -> Workload:
     return _write(folder, "frappe", FRAPPE_TABLES, columns, source)
 
 
-def tables(folder: Path, quick: bool) -> Workload:
-    """Write the 26-table task into ``folder``."""
-    table_rows, rows = (2_000, 2 * BATCH_SIZE) if quick else (200_000, 50 * BATCH_SIZE)
+def tables(folder: Path, quick: bool, batches: int = 50) -> Workload:
+    """Write the 26-table task into ``folder``, that many batches long."""
+    table_rows, rows = (2_000, 2 * BATCH_SIZE) if quick else (200_000, batches * BATCH_SIZE)
     shape = {f"c{i}": table_rows for i in range(26)}
     source = f"generated: 26 tables of {table_rows:,} rows, Zipf({ZIPF_EXPONENT}) ids, {rows:,} rows"
     return _write(folder, "tables", shape, generate(shape, rows, seed=2), source)
