@@ -27,8 +27,8 @@ BATCHES = 200
 
 NOTES = (
     "DeepFM on 26 tables, each rank one thread and a batch of 4,096; ranks of one machine",
-    "torchrec: DistributedModelParallel and TrainPipelineSparseDist as in its DLRM example, the same tables dealt out "
-    "in turns, batches ready in memory; it never reads, shuffles or reports",
+    "torchrec: DistributedModelParallel and TrainPipelineSparseDist as in its DLRM example, as many of the same "
+    "tables on each rank, batches ready in memory; it never reads, shuffles or reports",
 )
 
 

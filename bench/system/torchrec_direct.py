@@ -2,7 +2,7 @@
 
 A model of an EmbeddingBagCollection and a dense part inside one DistributedModelParallel, fused row-wise Adagrad,
 TrainPipelineSparseDist, batches that lie ready in memory. The dense part is the hand-written loop's DeepFM, the plan is
-the one that ziggurat makes of these tables: all alike, whole, dealt out in turns.
+the one that ziggurat makes of these tables: all alike, whole, as many on each rank.
 
 Shape legend: B rows of a rank's batch, F features, D embedding dim.
 """
@@ -112,7 +112,10 @@ def _pipeline(workload: Workload, world_size: int) -> TrainPipelineSparseDist[An
     for bag in model.tables.embedding_bags.values():
         fuse(RowWiseAdagrad, [cast("nn.EmbeddingBag", bag).weight], {"lr": TABLE_LR, "eps": 1e-8})
     sharder = cast("Any", EmbeddingBagCollectionSharder())
-    placed = {f"t_{name}": table_wise(rank=number % world_size) for number, name in enumerate(workload.tables)}
+    placed = {
+        f"t_{name}": table_wise(rank=number * world_size // len(workload.tables))
+        for number, name in enumerate(workload.tables)
+    }
     plan = construct_module_sharding_plan(
         model.tables, placed, sharder, local_size=world_size, world_size=world_size, device_type="cpu"
     )

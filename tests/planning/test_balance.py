@@ -11,7 +11,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ziggurat.core.errors import NoFeasiblePlan
-from ziggurat.planning.balance import Room, balanced, exchanged, largest_differencing, longest_first, lower_bound
+from ziggurat.planning.balance import (
+    Room,
+    balanced,
+    exchanged,
+    in_runs,
+    largest_differencing,
+    longest_first,
+    lower_bound,
+)
 
 
 def room(costs: list[float], bins: int, sizes: list[float] | None = None, capacity: float = float("inf")) -> Room:
@@ -164,3 +172,18 @@ def test_loads_before_are_kept_bin_by_bin(costs: list[int], before: list[int]) -
         for place, load in enumerate(found.loads):
             assert load == before[place] + sum(cost for cost, at in zip(costs, found.bins, strict=True) if at == place)
     assert balanced(within).highest <= longest_first(within).highest
+
+
+def test_neighbours_stay_together_where_it_costs_nothing() -> None:
+    alike = room([10.0, 10.01, 9.99, 10.0, 10.0, 10.0], 3)
+    assert in_runs(alike, balanced(alike)).bins == (0, 0, 1, 1, 2, 2)
+    mixed = room([7, 1, 7, 3, 6], 2)  # 15 in runs, 13 otherwise
+    assert in_runs(mixed, balanced(mixed)) == balanced(mixed)
+
+
+def test_runs_mind_what_lies_there_and_what_fits() -> None:
+    ahead = Room([1.0] * 4, [1] * 4, [4, 4], list("abcd"), before=[2.0, 0.0])
+    assert in_runs(ahead, balanced(ahead)).bins == (0, 1, 1, 1)
+    tight = Room([1.0] * 4, [3, 3, 1, 1], [4, 4], list("abcd"))
+    found = balanced(tight)
+    assert in_runs(tight, found) == found

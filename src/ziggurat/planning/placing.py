@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ziggurat.core.errors import NoFeasiblePlan
 from ziggurat.core.plan import Placement, Plan, Sharding
 from ziggurat.core.tables import TableSpec
-from ziggurat.planning.balance import Room, balanced
+from ziggurat.planning.balance import Room, balanced, in_runs
 from ziggurat.planning.constraints import fixed_ranks
 from ziggurat.planning.cost import ShardCost
 from ziggurat.planning.problem import Problem
@@ -131,7 +131,7 @@ def _over_devices(
         before=loads.seconds,
     )
     ranks: dict[str, list[int]] = {}
-    for (table, _, _), rank in zip(items, balanced(room).bins, strict=True):
+    for (table, _, _), rank in zip(items, in_runs(room, balanced(room)).bins, strict=True):
         ranks.setdefault(table.name, []).append(rank)
     placements = {name: Placement(splits[name].sharding, tuple(each)) for name, each in ranks.items()}
     every = {**plan.placements, **placements}
