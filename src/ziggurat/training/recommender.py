@@ -65,10 +65,19 @@ class Recommender(nn.Module):
     def model(self) -> nn.Module:
         return self._part[0].model
 
-    def forward(self, batch: Batch, started: Started | None = None) -> tuple[Tensor, Tensor]:
-        """logits_BT (float32) and the vectors emb_BFD that they were made from; ``started`` is the batch's lookup
-        where it was begun before."""
+    def forward(
+        self, batch: Batch, started: Started | None = None, following: Started | None = None
+    ) -> tuple[Tensor, Tensor]:
+        """logits_BT (float32) and the vectors emb_BFD that they were made from.
+
+        Args:
+            batch: what to predict.
+            started: its lookup, where it was begun before.
+            following: the next batch's, where that is begun: its ids are sent on as soon as this batch's rows are here.
+        """
         rows = self.lookup.finish(started or self.lookup.start(batch))
+        if following is not None:
+            self.lookup.sent(following)
         return self.dense(batch.dense_BF, rows.of, rows.masks)
 
     def dense_parameters(self) -> dict[str, nn.Parameter]:

@@ -1,7 +1,7 @@
 """One step on one batch, by all ranks together: look up, interact, loss, backward, update.
 
-Where there are several ranks, the ids of the next batch travel while this one is computed: they set out before its
-forward pass, and how many go where is known by the time of its backward pass.
+Where there are several ranks, the ids of the next batch travel while this one is computed: how many go where is sent
+before this batch's rows are, and known when these have come; then the ids themselves set out.
 
 Shape legend: B rows, F features, D embedding width, T tasks.
 """
@@ -123,9 +123,7 @@ class Stepper:
         alone = self._ranks == 1 or batch.weights_B is None
         own = float(batch.size) if alone or batch.weights_B is None else float(batch.weights_B.sum())
         agreement = Agreement(batch.size, own, stopping, self._slots)
-        logits_BT, emb_BFD = self._recommender(batch, work.started)
-        if following is not None and following.started is not None:
-            lookup.sent(following.started)
+        logits_BT, emb_BFD = self._recommender(batch, work.started, None if following is None else following.started)
         loss, weight = weighted_loss(logits_BT, batch)
         agreed = agreement.step()
         # Gradients are averaged over the ranks, so each rank's share of the loss counts as often as there are ranks.
