@@ -44,16 +44,18 @@ def assert_same_bits(left: dict[str, Tensor], right: dict[str, Tensor]) -> None:
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model["name"])
 def test_every_model_learns_and_resumes_bit_for_bit(make_experiment: MakeExperiment, model: dict[str, Any]) -> None:
-    # At the default rate and four epochs a tenth of DLRM's seeds end below the bound; so, none of 150 did.
+    # At the default rate and four epochs a tenth of DLRM's seeds end below the bound; so, none of 150 did. Logistic
+    # regression has to leave the weights that it drew for two numbers behind.
+    linear = model["name"] == "logistic_regression"
     experiment = make_experiment(
         model=model,
-        optimizer={"name": "adam", "lr": 0.003},
+        optimizer={"name": "adam", "lr": 0.03 if linear else 0.003},
         training__epochs=8,
         training__schedule={"name": "warmup_cosine", "warmup_steps": 5},
     )
     whole = api.train(experiment, "whole")
     assert whole.results is not None
-    assert whole.results["figures"]["test"]["auc"] > (0.58 if model["name"] == "logistic_regression" else 0.62)
+    assert whole.results["figures"]["test"]["auc"] > (0.58 if linear else 0.62)
     first = api.train(experiment, "halves", stop_after=whole.step // 2)
     assert (first.results, first.step) == (None, whole.step // 2)
     second = api.train(experiment, "halves")

@@ -52,8 +52,6 @@ class LogisticRegression(Model):
             )
         self.bias_T = nn.Parameter(torch.zeros(dims.tasks))
         self.linear = Linear(dims.dense, dims.tasks, bias=False) if dims.dense else None
-        if self.linear is not None:
-            nn.init.zeros_(self.linear.layer.weight)  # a draw for few features is large, and slow to unlearn
 
     def logits(self, dense_BF: Tensor, emb_BFD: Tensor) -> Tensor:
         logits_BT = self.bias_T.expand(dense_BF.shape[0], -1)
