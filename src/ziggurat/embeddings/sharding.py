@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
+import warnings
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -45,6 +46,8 @@ from ziggurat.parallel.world import World
 
 # DistributedModelParallel asks torch.fx whether it is tracing; the answer's deprecation notice is not for our users.
 logging.getLogger("torch.fx._symbolic_trace").setLevel(logging.ERROR)
+# Nor is it our users who call torch's exchanges by their old names.
+warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning, r"torch\.distributed")
 
 
 @dataclass(slots=True)
