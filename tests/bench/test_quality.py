@@ -112,7 +112,7 @@ def test_a_board_that_makes_its_data_takes_none_and_makes_it_once(
 ) -> None:
     with pytest.raises(DataError, match="its data is generated, --data"):
         BENCHMARKS["dhen_planted"].run(Context(False, tmp_path, tmp_path, print))
-    monkeypatch.setattr(planted, "FULL", QUICK)
+    monkeypatch.setattr(planted, "FULL", QUICK)  # a log made for real, of fewer rows
     said: list[str] = []
     context = Context(False, None, tmp_path, said.append)
     folders = [planted.PLANTED.make(context) for _ in range(2)]
