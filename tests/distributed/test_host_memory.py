@@ -68,9 +68,7 @@ def test_rows_and_gradients_are_those_that_sockets_bring(
 
 def exchanged(rank: int) -> list[Tensor]:
     """Rows of batches that grow, and the memory with them. Two features on rank 0, one on rank 1, in another order."""
-    group = dist.group.WORLD
-    assert group is not None
-    exchange = HostExchange([[2, 1], [3]], [2, 0, 1], group, 60)
+    exchange = HostExchange([[2, 1], [3]], [2, 0, 1], SharedSlots(60))
     found: list[Tensor] = []
     for sizes in ([2, 1], [1, 1], [5, 4]):
         rows = sum(sizes)
@@ -138,16 +136,14 @@ def held() -> int:
 
 
 def refused(rank: int) -> list[str]:
-    group = dist.group.WORLD
-    assert group is not None
     found: list[str] = []
     for pretended in (2**22 + 1, 1):  # no process has the first number; the second is another process
         with unittest.mock.patch.object(os, "getpid", return_value=pretended) if rank else contextlib.nullcontext():
             try:
-                SharedSlots(group, 60)
+                SharedSlots(60)
             except EnvironmentMismatch as error:
                 found.append(str(error))
-    slots = SharedSlots(group, 60)
+    slots = SharedSlots(60)
     slots.written(slots.begin(), 1000)[999] = 7
     assert held() >= 3 + 2 * 3 + 1  # its own files, all ranks' opened, the other's life
     del slots
@@ -165,9 +161,7 @@ def test_ranks_that_cannot_open_each_others_memory_say_so_on_every_rank() -> Non
 
 def missed(rank: int, killed: bool) -> str:
     """What rank 0 is told when rank 1 ends, or lives and does not come."""
-    group = dist.group.WORLD
-    assert group is not None
-    slots = SharedSlots(group, 60 if killed else 1.0)
+    slots = SharedSlots(60 if killed else 1.0)
     turn = slots.begin()
     if rank == 1:
         if not killed:

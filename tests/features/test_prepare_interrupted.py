@@ -33,12 +33,13 @@ FEATURES: list[dict[str, Any]] = [
 
 # Small blocks and parts, so that a file of a megabyte is staged in dozens of them, each slowly enough to be hit.
 SCRIPT = """
-import json, sys, time
+import json, signal, sys, time
 from pathlib import Path
 from feature_kit import Experiment
 from ziggurat.core.config import parse_config
 from ziggurat.features import gathering, prepare as module, staging
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell has its background jobs ignore
 gathering.PART_ROWS = 1000
 opened = module.open_source
 module.open_source = lambda *args, **options: opened(*args, **{**options, "block_bytes": 8192})

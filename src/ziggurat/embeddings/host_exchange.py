@@ -13,7 +13,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 import torch
-import torch.distributed as dist
 from torch import Tensor, nn
 from torch.autograd import Function
 from torchrec.distributed.types import Awaitable, NoWait
@@ -27,8 +26,7 @@ class HostExchange(nn.Module):
     Args:
         widths: of the features that each rank looks up, in its order.
         order: the place of each of these features, counted over all ranks, in the output; default: as they come.
-        group: the ranks, all of one host.
-        timeout_s: how long a rank waits for the others.
+        slots: two, of all ranks.
         callbacks: what TorchRec does with the output.
     """
 
@@ -36,15 +34,14 @@ class HostExchange(nn.Module):
         self,
         widths: Sequence[Sequence[int]],
         order: Sequence[int] | None,
-        group: dist.ProcessGroup,
-        timeout_s: float,
+        slots: SharedSlots,
         callbacks: Sequence[Any] = (),
     ) -> None:
         super().__init__()
         self._columns = [sum(each) for each in widths]
         self._runs = _runs(widths, order)
         self._callbacks = tuple(callbacks)
-        self._slots = SharedSlots(group, timeout_s)
+        self._slots = slots
 
     def forward(self, local_GD: Tensor, context: Any = None) -> Awaitable[Tensor]:
         """(G, D_rank) -> (B, sum of D_r)."""

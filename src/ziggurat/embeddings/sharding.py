@@ -40,7 +40,7 @@ from ziggurat.embeddings.torchrec_terms import (
 )
 from ziggurat.optim.rows import fused_optimizer
 from ziggurat.parallel.config import ParallelConfig
-from ziggurat.parallel.host_memory import SharedSlots, can_share
+from ziggurat.parallel.host_memory import SharedSlots, shared_slots
 from ziggurat.parallel.pieces import Piece
 from ziggurat.parallel.world import World
 
@@ -103,8 +103,8 @@ class ShardedTables(nn.Module):
         )
         self._joint = self._join_columns(plan)
         self._input_slots: dict[int, SharedSlots] = {}
-        if parallel.shared_memory and not parallel.reduced and can_share(World.current(), device):
-            self._share_memory(parallel.timeout_s)
+        if not parallel.reduced:
+            self._share_memory(parallel, device)
         self._base_lr = [float(group["lr"]) for group in self._groups()]
 
     def forward(self, ids: KeyedJaggedTensor) -> KeyedTensor:
@@ -223,18 +223,20 @@ class ShardedTables(nn.Module):
             dists[number] = HostInput(there._dist._splits, slots)  # pyright: ignore[reportPrivateUsage]
         self._input_slots = {}
 
-    def _share_memory(self, timeout_s: float) -> None:
+    def _share_memory(self, parallel: ParallelConfig, device: torch.device) -> None:
         """Put :class:`HostExchange` where TorchRec sends pooled rows of whole tables, or of columns, through gloo."""
         sharded = self._sharded
         dists = sharded._output_dists  # pyright: ignore[reportPrivateUsage]
-        group = cast("dist.ProcessGroup", dist.new_group())  # of its own: ids are on their way in the other
         for number, there in enumerate(dists):
             if not isinstance(there, TwPooledEmbeddingDist):
                 continue
+            rows, ids = (shared_slots(parallel, World.current(), device, slots) for slots in (2, 4))
+            if rows is None or ids is None:
+                return
             widths, callbacks = there._emb_dim_per_rank_per_feature, there._callbacks or []  # pyright: ignore[reportPrivateUsage]
             order = self._ordered(sharded) if len(dists) == 1 and not callbacks else None
-            dists[number] = HostExchange(widths, order, group, timeout_s, callbacks)
-            self._input_slots[number] = SharedSlots(group, timeout_s, slots=4)
+            dists[number] = HostExchange(widths, order, rows, callbacks)
+            self._input_slots[number] = ids
 
     def _ordered(self, sharded: ShardedEmbeddingBagCollection) -> list[int]:
         """Have the output in the order of our tables' keys; the place there of each key as it comes from the ranks."""

@@ -16,11 +16,10 @@ import time
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, cast
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
+from torch import Tensor
 
 from ziggurat.core.errors import EnvironmentMismatch
 from ziggurat.parallel.config import ParallelConfig
@@ -43,11 +42,11 @@ def can_share(world: World, device: torch.device) -> bool:
     return together and hasattr(os, "memfd_create") and platform.machine() == "x86_64"
 
 
-def shared_slots(config: ParallelConfig, world: World, device: torch.device) -> SharedSlots | None:
-    """Two slots for all ranks, in a group of their own; None where they cannot or shall not share memory."""
+def shared_slots(config: ParallelConfig, world: World, device: torch.device, slots: int = 2) -> SharedSlots | None:
+    """So many slots of all ranks; None where they cannot or shall not share memory."""
     if not (config.shared_memory and can_share(world, device)):
         return None
-    return SharedSlots(cast("dist.ProcessGroup", dist.new_group()), config.timeout_s)
+    return SharedSlots(config.timeout_s, slots)
 
 
 class _File:
@@ -78,7 +77,7 @@ class _Rank:
 
 
 class SharedSlots:
-    """Memory of every rank that all of them can read.
+    """Memory of every rank of the world that all of them can read.
 
     Made by all ranks together; freed by the system with the last of them, however they end. Ranks take *turns*: in
     each, a rank writes into a slot and arrives, meets the others, and reads what they wrote. Slots come round again, so
@@ -89,7 +88,6 @@ class SharedSlots:
     - Four are, where a turn may begin before the one before it is met.
 
     Args:
-        group: the ranks.
         timeout_s: how long a rank waits for the others.
         slots: of each rank.
 
@@ -97,8 +95,8 @@ class SharedSlots:
         EnvironmentMismatch: the ranks cannot open each other's memory.
     """
 
-    def __init__(self, group: dist.ProcessGroup, timeout_s: float, slots: int = 2) -> None:
-        self.rank, self.ranks = dist.get_rank(group), dist.get_world_size(group)
+    def __init__(self, timeout_s: float, slots: int = 2) -> None:
+        self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
         self._timeout_s, self._turn, self._of_slots = timeout_s, 0, slots
         self._lives: dict[int, int] = {}
         self._files: list[_Rank] = []
@@ -106,9 +104,9 @@ class SharedSlots:
         token, own = secrets.token_bytes(LINE), [_File(os.memfd_create("ziggurat")) for _ in range(slots + 1)]
         own[0].bytes(2 * LINE, grow=True)[:LINE] = token
         told: list[tuple[int, list[int], bytes]] = [(0, [], b"")] * self.ranks
-        dist.all_gather_object(told, (os.getpid(), [each.descriptor for each in own], token), group=group)
+        dist.all_gather_object(told, (os.getpid(), [each.descriptor for each in own], token))
         problems: list[str] = [""] * self.ranks
-        dist.all_gather_object(problems, self._open(told), group=group)  # all have opened it, or all give up
+        dist.all_gather_object(problems, self._open(told))  # all have opened it, or all give up
         self._own = own
         if any(problems):
             raise EnvironmentMismatch(
@@ -187,41 +185,3 @@ def floats(shared: memoryview) -> Tensor:
 def _close(lives: dict[int, int]) -> None:
     for life in lives.values():
         os.close(life)
-
-
-class OverHost(nn.Module):
-    """A module that each of the ranks of one host has, and the means of its gradients over them.
-
-    What DistributedDataParallel is elsewhere. There is nothing to send while the backward pass still runs, so gradients
-    are written, summed and divided behind it, all at once. Sums run from the first rank to the last: every rank has the
-    same bits.
-
-    Args:
-        module: equal on all ranks; parameters float32. Those without a gradient are so on all ranks.
-        slots: two, of all ranks.
-    """
-
-    def __init__(self, module: nn.Module, slots: SharedSlots) -> None:
-        super().__init__()
-        self.module, self._slots = module, slots
-
-    def forward(self, *arguments: Any) -> Any:
-        return self.module(*arguments)
-
-    @torch.no_grad()
-    def average(self) -> None:
-        """Behind the backward pass: gradients become their means over the ranks."""
-        slots = self._slots
-        grads = [each.grad for each in self.module.parameters() if each.grad is not None]
-        sizes = [grad.numel() for grad in grads]
-        turn, size = slots.begin(), 4 * sum(sizes)
-        for part, grad in zip(floats(slots.written(turn, size)).split(sizes), grads, strict=True):
-            part.copy_(grad.view(-1))
-        slots.arrive(turn)
-        slots.meet(turn)
-        told = [floats(slots.read(turn, rank, size)) for rank in range(slots.ranks)]
-        mean = told[0] + told[1]
-        for each in told[2:]:
-            mean += each
-        for part, grad in zip(mean.div_(slots.ranks).split(sizes), grads, strict=True):
-            grad.copy_(part.view_as(grad))
