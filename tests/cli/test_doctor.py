@@ -199,6 +199,8 @@ def test_limits_of_a_container_are_respected(tmp_path: Path) -> None:
     (tmp_path / "proc/meminfo").write_text("MemTotal: 16000000 kB\nMemAvailable: 8000000 kB\nHugePages_Total: 0\n")
     groups = tmp_path / "sys/fs/cgroup"
     groups.mkdir(parents=True)
+    (tmp_path / "proc/self").mkdir()
+    (tmp_path / "proc/self/cgroup").write_text("0::/\n")
     assert memory_bytes(tmp_path) == 8_192_000_000
     assert cpu_quota(tmp_path) is None
     (groups / "memory.max").write_text("3000000000\n")

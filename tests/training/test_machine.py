@@ -61,7 +61,8 @@ def test_this_machine_is_measured() -> None:
 
 
 def test_memory_is_the_machines_or_the_groups(tmp_path: Path) -> None:
-    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc/self").mkdir(parents=True)
+    (tmp_path / "proc/self/cgroup").write_text("0::/\n")
     (tmp_path / "proc/meminfo").write_text("MemTotal:       16000 kB\nMemAvailable:    3000 kB\n")
     assert memory_limit(tmp_path) == 16_384_000
     group = tmp_path / "sys/fs/cgroup"

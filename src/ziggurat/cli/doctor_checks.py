@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import math
 import os
 import shutil
 import signal
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from ziggurat.core import engine, versions
+from ziggurat.core.control_group import cpu_quotas, memory_limits
 
 State = Literal["ok", "note", "fail"]
 
@@ -175,26 +177,19 @@ def threads_check(cores: int, quota: int | None, wanted: str) -> Check:
 
 
 def memory_bytes(root: Path = Path("/")) -> int:
-    """What this process may still take: the machine's available memory, or the control group's limit if lower."""
+    """What this process may still take: the machine's available memory, or what its control groups leave if less."""
     meminfo = {
         line.partition(":")[0]: int(line.split()[1]) * 1024
         for line in (root / "proc/meminfo").read_text().splitlines()
         if line.endswith(" kB")
     }
-    available = meminfo["MemAvailable"]
-    limit, used = (root / "sys/fs/cgroup" / name for name in ("memory.max", "memory.current"))
-    if limit.exists() and used.exists() and limit.read_text().strip() != "max":
-        return min(available, int(limit.read_text()) - int(used.read_text()))
-    return available
+    return min([meminfo["MemAvailable"], *(limit - used for limit, used in memory_limits(root))])
 
 
 def cpu_quota(root: Path = Path("/")) -> int | None:
-    """The control group's share of CPUs, rounded up; None where there is no limit."""
-    file = root / "sys/fs/cgroup/cpu.max"
-    if not file.exists():
-        return None
-    quota, _, period = file.read_text().partition(" ")
-    return None if quota == "max" else max(1, -(-int(quota) // int(period)))
+    """The control groups' share of CPUs, rounded up; None where there is no limit."""
+    quota = min(cpu_quotas(root), default=None)
+    return None if quota is None else max(1, math.ceil(quota))
 
 
 def lookup_check(timeout_s: float = 300) -> Check:

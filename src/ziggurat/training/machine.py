@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
+from ziggurat.core.control_group import memory_limits
 from ziggurat.core.errors import ConfigError
 from ziggurat.core.topology import DeviceKind, Topology, known_device
 from ziggurat.planning.config import TopologyConfig
@@ -94,9 +95,7 @@ def memory_limit(root: Path = Path("/")) -> int:
         for line in (root / "proc/meminfo").read_text().splitlines()
         if line.startswith("MemTotal:")
     )
-    limit = root / "sys/fs/cgroup/memory.max"
-    written = limit.read_text().strip() if limit.exists() else "max"
-    return total if written == "max" else min(total, int(written))
+    return min([total, *(limit for limit, _ in memory_limits(root))])
 
 
 def lookup_bandwidth(device: str, rows: int = 2**19, ids: int = 2**17) -> float:
