@@ -7,11 +7,7 @@ is dropout the means over seeds are compared, and elsewhere each seed with itsel
 
 from __future__ import annotations
 
-import json
-import os
 import statistics
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,8 +19,8 @@ from ruamel.yaml import YAML
 from bench.benchmark import Benchmark, Context, Figure, Result, Target
 from bench.contestant import ROOT
 from bench.quality.stand_in import stand_in
+from bench.system.train_command import trained
 from ziggurat.core.config import set_by_path
-from ziggurat.core.errors import EnvironmentMismatch
 from ziggurat.core.files import write_json
 from ziggurat.core.progress import Silent
 from ziggurat.data.catalogue import find_dataset, get_dataset
@@ -118,27 +114,13 @@ def _compared(name: str, case: Case, folder: Path, context: Context) -> list[Fig
     two: list[float] = []
     for seed in range(1 if context.quick else case.seeds):
         for ranks, found in ((1, one), (2, two)):
-            found.append(_trained(folder, seed, ranks))
+            run = folder / f"{ranks}-ranks-seed-{seed}"
+            found.append(trained(folder / "exp.json", run, ranks, {"training.seed": seed})["auc"])
         context.say(f"{name}, seed {seed}: AUC {one[-1]:.5f} of one process, {two[-1]:.5f} of two ranks")
     differences = tuple(b - a for a, b in zip(one, two, strict=True))
     off = abs(statistics.fmean(differences)) if case.drawn else max(map(abs, differences))
     samples = {"one": tuple(one), "two": tuple(two), "difference": differences, "off": (off,)}
     return [Figure(f"{name}.{column}", "", each, statistic="mean") for column, each in samples.items()]
-
-
-def _trained(folder: Path, seed: int, ranks: int) -> float:
-    """Test AUC of ``ziggurat train`` as a user calls it."""
-    run = folder / f"{ranks}-ranks-seed-{seed}"
-    command = [sys.executable, "-m", "ziggurat", "train", "exp.json", "--prepared", "prepared", "--run", str(run)]
-    command += ["--set", f"training.seed={seed}", "--nproc", str(ranks)]
-    path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
-    environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(command, cwd=folder, env=environment, text=True, capture_output=True, check=False)
-    if done.returncode != 0:
-        raise EnvironmentMismatch(
-            f"`{' '.join(command)}` ended with status {done.returncode}: {done.stderr[-800:]}", "run it by hand"
-        )
-    return json.loads((run / "results.json").read_text(encoding="utf-8"))["figures"]["test"]["auc"]
 
 
 RANK_PARITY = Benchmark(
@@ -152,6 +134,7 @@ RANK_PARITY = Benchmark(
         ),
         *("src/ziggurat/planning", "src/ziggurat/training", "examples/movielens.yaml", "examples/criteo.yaml"),
         "bench/system/parity.py",
+        "bench/system/train_command.py",
     ),
     run=run,
     layout="board",

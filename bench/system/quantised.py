@@ -7,18 +7,15 @@ on a generated log, with and without, seed by seed.
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
 import tempfile
 from pathlib import Path
 from typing import Any
 
 from bench.benchmark import Benchmark, Context, Figure, Result, Target
-from bench.contestant import ROOT
 from bench.lab.cluster import unavailable
 from bench.lab.workload import Case
 from bench.system.lab import DEPENDS, measured, note
+from bench.system.train_command import trained
 from ziggurat.core.errors import EnvironmentMismatch
 from ziggurat.data.generate import generate
 from ziggurat.data.generate_config import CategoricalColumn, GeneratorConfig, LabelColumn
@@ -63,27 +60,11 @@ def _losses(context: Context, seeds: int) -> dict[str, tuple[float, ...]]:
         losses: dict[str, list[float]] = {"fp32": [], "fp16": []}
         for seed in range(seeds):
             for name, found in losses.items():
-                found.append(_trained(path, folder / f"{name}-{seed}", seed, HALF if name == "fp16" else {}))
+                parallel = HALF if name == "fp16" else {}
+                settings = {"training.seed": seed, **{f"parallel.{key}": value for key, value in parallel.items()}}
+                found.append(trained(path, folder / f"{name}-{seed}", 2, settings)["log_loss"])
                 context.say(f"seed {seed}, {name}: log-loss {found[-1]:.5f} on test")
     return {name: tuple(values) for name, values in losses.items()}
-
-
-def _trained(path: Path, run: Path, seed: int, parallel: dict[str, str]) -> float:
-    settings = [f"training.seed={seed}", *(f"parallel.{key}={value}" for key, value in parallel.items())]
-    command = [sys.executable, "-m", "ziggurat", "train", str(path), "--nproc", "2", "--run", str(run)]
-    command += [word for setting in settings for word in ("--set", setting)]
-    done = subprocess.run(
-        command, cwd=path.parent, text=True, capture_output=True, check=False, env={**os.environ, "PYTHONPATH": _path()}
-    )
-    if done.returncode != 0:
-        raise EnvironmentMismatch(
-            f"`{' '.join(command)}` ended with status {done.returncode}: {done.stderr[-800:]}", "run it by hand"
-        )
-    return json.loads((run / "results.json").read_text(encoding="utf-8"))["figures"]["test"]["log_loss"]
-
-
-def _path() -> str:
-    return os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
 
 
 def _log(rows: int) -> GeneratorConfig:
@@ -118,6 +99,6 @@ QUANTISED_COMMS = Benchmark(
     name="quantised_comms",
     claim="Sending embedding rows and gradients as FP16 halves the bytes and leaves the log-loss as it is.",
     targets={"bytes": Target(0.6, "at most"), "log_loss_change": Target(0.02, "at most")},
-    depends_on=(*DEPENDS, "src/ziggurat/training", "bench/system/quantised.py"),
+    depends_on=(*DEPENDS, "src/ziggurat/training", "bench/system/quantised.py", "bench/system/train_command.py"),
     run=run,
 )

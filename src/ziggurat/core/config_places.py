@@ -14,11 +14,6 @@ TAGS = ("name", "kind")
 """The keys that tell the classes of a union apart."""
 
 
-def dotted(location: Sequence[str | int]) -> str:
-    """``training.batch_size``."""
-    return ".".join(str(step) for step in location)
-
-
 def shown(kind: type[pydantic.BaseModel], values: Any, location: Sequence[str | int]) -> str:
     """``features.genres.pooling``: dotted, an item of a list by the name that it alone in the list was given.
 

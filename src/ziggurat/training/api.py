@@ -233,15 +233,15 @@ def _finish(run: Run, trainer: Trainer, seconds: float, progress: Progress) -> d
     schema, evaluation = trainer.dataset.schema, run.experiment.evaluation
     figures: dict[str, dict[str, float]] = {}
     splits: tuple[Split, ...] = ("validation", "test")
-    for split in splits:
-        blocks = trainer.dataset.split(split)
-        if blocks.rows:
-            shown = progress if trainer.world.leads else None
-            metrics = evaluate_split(
-                trainer.recommender, blocks, schema, trainer.device, evaluation.batch_size, progress=shown
-            )
-            figures[split] = metrics.compute()
-            for sentence in collapsed_tasks(metrics, run.experiment) if len(figures) == 1 else ():
+    held = {split: blocks for split in splits if (blocks := trainer.dataset.split(split)).rows}
+    shown = progress if trainer.world.leads else None
+    for split, blocks in held.items():
+        metrics = evaluate_split(
+            trainer.recommender, blocks, schema, trainer.device, evaluation.batch_size, progress=shown
+        )
+        figures[split] = metrics.compute()
+        if split == next(iter(held)):  # once is enough
+            for sentence in collapsed_tasks(metrics, run.experiment):
                 progress.note(sentence)
     stored = {
         split: {k: v if math.isfinite(v) else None for k, v in values.items()} for split, values in figures.items()

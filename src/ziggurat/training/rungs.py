@@ -17,9 +17,8 @@ from ziggurat.core.config import parse_config, set_by_path
 from ziggurat.core.errors import ConfigError, shorten
 from ziggurat.core.schema import Schema
 from ziggurat.embeddings.fields import Fields
-from ziggurat.models.build import build_model, ladder_of
+from ziggurat.models.build import build_model, ladder_of, model_dims
 from ziggurat.training.experiment import Experiment
-from ziggurat.training.recommender import model_dims
 
 MOST = 128
 """Rungs of a model's own ladder: long before, its widths are beyond any machine, and soon after beyond any float."""
