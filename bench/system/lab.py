@@ -29,14 +29,18 @@ LARGE: dict[str, Any] = {"hidden": (1024, 1024, 512), "tables": 8, "dim": 16, "b
 """A dense part of 2 M parameters, which takes longer to send than small tables' rows."""
 IDS: dict[str, Any] = {"tables": 8, "ids": 40, "dim": 16, "hidden": (1024, 512), "batch_size": 4096}
 """Histories of 40 ids whose rows are summed: more bytes of ids travel than of rows."""
+EPOCH = 32
+"""Steps of an epoch, at whose first batch there is nothing to hide behind."""
 
 Samples = Mapping[str, Sequence[Mapping[str, float]]]
 
 
-def measured(context: Context, cases: Sequence[Case], *, pair: bool = False, inputs: bool = False) -> Samples:
-    """Case -> what its rounds came to, on all hosts or on a ``pair`` of ranks."""
+def measured(
+    context: Context, cases: Sequence[Case], *, pair: bool = False, inputs: bool = False, steps: int = 8
+) -> Samples:
+    """Case -> what its rounds of so many steps came to, on all hosts or on a ``pair`` of ranks."""
     shape, ranks = _shape(context.quick or pair)
-    rounds = {"warmups": 1, "rounds": 1, "steps": 2} if context.quick else {"warmups": 1, "rounds": 5, "steps": 8}
+    rounds = {"warmups": 1, "rounds": 1, "steps": 2} if context.quick else {"warmups": 1, "rounds": 5, "steps": steps}
     said: list[str] = []
 
     def hear(line: str) -> None:
@@ -99,7 +103,7 @@ def run_pipeline(context: Context) -> Result:
     """How much of the time that ids travel is hidden behind the step before: where each rank has a core, and where
     four share one."""
     cases = [Case(name, "table_wise", {"pipeline": name == "ahead"}, **IDS) for name in ("ahead", "in_turn")]
-    found = measured(context, cases, pair=True, inputs=True)
+    found = measured(context, cases, pair=True, inputs=True, steps=EPOCH)
     alone, hidden = _hidden(found)
     figures = [
         *_figures(found),
@@ -108,7 +112,7 @@ def run_pipeline(context: Context) -> Result:
     ]
     notes = [note(True)]
     if not context.quick:
-        alone, crowded = _hidden(measured(context, cases, inputs=True))
+        alone, crowded = _hidden(measured(context, cases, inputs=True, steps=EPOCH))
         figures.append(Figure("input_distribution.crowded", "ms", alone))
         figures.append(Figure("hidden.crowded", "%", crowded, "sending is work too, and no core is free for it"))
         notes.append(f"crowded: {note(False)}")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
+import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
@@ -59,8 +61,7 @@ def test_the_dataset_is_the_single_process_s_to_the_byte(logs: Path, tmp_path: P
     assert ray.is_initialized()  # a cluster that was there before is left as it was
 
 
-def test_from_the_command_line(logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
+def write_experiment(logs: Path, folder: Path) -> None:
     features = """
 features:
   - {name: user, kind: categorical, type: integer}
@@ -68,8 +69,13 @@ features:
   - {name: age, kind: numeric}
 """
     labels = "labels: [{name: click}], on_bad_row: quarantine, group: user"
-    source = f"folder: {os.path.relpath(logs)}, source: {{name: csv, files: ['*.csv']}}"
-    (tmp_path / "exp.yaml").write_text(f"name: shop\ndata: {{{source}, {labels}}}\n{features}")
+    source = f"folder: {os.path.relpath(logs, folder)}, source: {{name: csv, files: ['*.csv']}}"
+    (folder / "exp.yaml").write_text(f"name: shop\ndata: {{{source}, {labels}}}\n{features}")
+
+
+def test_from_the_command_line(logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    write_experiment(logs, tmp_path)
     said: list[str] = []
     for more in ([], ["--ray", "local"]):
         result = CliRunner().invoke(app, ["prepare", "exp.yaml", "--prepared", f"to{len(more)}", *more])
@@ -77,6 +83,15 @@ features:
         said.append(result.stdout)
     assert said[1] == said[0].replace("to0", "to2")
     assert contents(tmp_path / "to2") == contents(tmp_path / "to0")
+
+
+def test_by_the_address_of_a_head(logs: Path, tmp_path: Path) -> None:
+    write_experiment(logs, tmp_path)
+    command = [sys.executable, "-m", "ziggurat", "prepare", "exp.yaml", "--prepared"]
+    address = ray.get_runtime_context().gcs_address
+    subprocess.run([*command, "alone"], cwd=tmp_path, check=True)
+    subprocess.run([*command, "together", "--ray", address], cwd=tmp_path, check=True)
+    assert contents(tmp_path / "together") == contents(tmp_path / "alone")
 
 
 @pytest.mark.parametrize("what", ["a bad row", "a broken file"])

@@ -33,6 +33,8 @@ TRIES = 4
 
 _QUEUED_PER_CPU = 4
 _CONNECT_S = 10
+_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+"""With which HTTP/2, and so gRPC, begins, and settings, of which the other side must send its own (RFC 9113, 3.4)."""
 
 
 class RayCluster:
@@ -121,13 +123,22 @@ def _connect(ray: Any, address: str) -> None:
     host, _, port = address.rpartition(":")
     try:
         if port.isdigit():  # Ray itself tries for minutes
-            socket.create_connection((host.rpartition("/")[2], int(port)), _CONNECT_S).close()
+            _greet(host.rpartition("/")[2], int(port))
         ray.init(address=address, log_to_driver=False, logging_level="ERROR")
     except (OSError, RuntimeError, ValueError) as error:
         raise EnvironmentMismatch(
             f"--ray {address}: no Ray cluster to be reached there ({str(error).strip() or type(error).__name__})",
             "name the head as `ray start` printed it (HOST:6379), or `local` for the CPUs of this machine",
         ) from error
+
+
+def _greet(host: str, port: int) -> None:
+    """Raise OSError unless somebody who speaks gRPC, as a head does, listens there."""
+    with socket.create_connection((host, port), _CONNECT_S) as there:
+        there.sendall(_GREETING)
+        frame = there.recv(9)
+    if frame[3:4] != b"\x04":
+        raise ConnectionError("who listens there is no head of a cluster")
 
 
 def _ray(*, loopback: bool = False) -> Any:
