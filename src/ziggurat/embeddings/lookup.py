@@ -64,6 +64,7 @@ class EmbeddingLookup(nn.Module):
         device: of the tables.
         seed: of the tables' initial weights; those of the fields come from torch's global generator.
         parallel: in which precision rows and their gradients travel between ranks.
+        batch_size: rows that the loss is a mean over.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class EmbeddingLookup(nn.Module):
         device: torch.device,
         seed: int,
         parallel: ParallelConfig = ParallelConfig(),  # noqa: B008 - frozen
+        batch_size: int = 1,
     ) -> None:
         super().__init__()
         self.layout, tables = layout, layout.tables
@@ -81,7 +83,7 @@ class EmbeddingLookup(nn.Module):
         fused = [spec for spec in tables if spec not in replicated]
         # TorchRec draws weights of its own, as many as a rank has: fields and model would start otherwise on each.
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
-            self.sharded = ShardedTables(fused, plan, device, parallel) if fused else None
+            self.sharded = ShardedTables(fused, plan, device, parallel, batch_size) if fused else None
         self.replicated = nn.ModuleList([ReplicatedTable(spec) for spec in replicated]).to(device)
         self.fields = Fields(layout).to(device)
         self._table_of = layout.table_of

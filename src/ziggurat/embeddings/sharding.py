@@ -71,7 +71,9 @@ class ShardedTables(nn.Module):
     Needs an initialised process group, also for a world of one. Weights are left uninitialised.
     """
 
-    def __init__(self, tables: Sequence[TableSpec], plan: Plan, device: torch.device, parallel: ParallelConfig) -> None:
+    def __init__(
+        self, tables: Sequence[TableSpec], plan: Plan, device: torch.device, parallel: ParallelConfig, batch_size: int
+    ) -> None:
         super().__init__()
         world_size = dist.get_world_size()
         assert plan.world_size == world_size, (plan.world_size, world_size)
@@ -88,7 +90,8 @@ class ShardedTables(nn.Module):
                 kind, settings = fused_optimizer({"name": "sgd"}, device.type, spec.name)
             apply_optimizer_in_backward(kind, [collection.embedding_bags[inner_name(spec.name)].weight], settings)
         sharder = EmbeddingBagCollectionSharder(
-            fused_params={"bounds_check_mode": BoundsCheckMode.FATAL}, qcomm_codecs_registry=codecs(parallel)
+            fused_params={"bounds_check_mode": BoundsCheckMode.FATAL},
+            qcomm_codecs_registry=codecs(parallel, batch_size),
         )
         module_plan = EmbeddingModuleShardingPlan(
             {inner_name(spec.name): parameter_sharding(plan, spec, device) for spec in tables}

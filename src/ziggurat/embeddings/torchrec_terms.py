@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 import torch
+from fbgemm_gpu.quantize_comm import QuantizationContext, QuantizedCommCodec
+from fbgemm_gpu.split_embedding_configs import SparseType
+from torch import Tensor
 from torchrec.distributed.embedding_types import EmbeddingComputeKernel
 from torchrec.distributed.fbgemm_qcomm_codec import CommType, QCommsConfig, get_qcomm_codecs_registry
 from torchrec.distributed.sharding_plan import placement as placed_on
@@ -73,11 +76,33 @@ def collection_config(spec: TableSpec, pooling: Pooling) -> EmbeddingBagConfig:
 _TRAVELS: dict[Precision, CommType] = {"fp32": CommType.FP32, "fp16": CommType.FP16, "bf16": CommType.BF16}
 
 
-def codecs(parallel: ParallelConfig) -> Any:
-    """How rows and their gradients are written for the way between ranks; None: as they are."""
+def codecs(parallel: ParallelConfig, batch_size: int) -> Any:
+    """How rows and their gradients are written for the way between ranks; None: as they are.
+
+    The loss is a mean over the batch, so the larger that is, the smaller are gradients, and FP16 knows none below 6e-8:
+    they are sent times the batch size, or the power of two below it, which rounds nothing.
+    """
     if not parallel.reduced:
         return None
     forward, backward = parallel.forward_precision, parallel.backward_precision
-    return get_qcomm_codecs_registry(
+    registry = get_qcomm_codecs_registry(
         QCommsConfig(forward_precision=_TRAVELS[forward], backward_precision=_TRAVELS[backward])
     )
+    for each in (registry or {}).values():
+        if backward == "fp16":
+            each.backward = cast("Any", _Scaled(2.0 ** (batch_size.bit_length() - 1)))
+    return registry
+
+
+class _Scaled(QuantizedCommCodec):
+    """FP16 of numbers times ``factor``. FBGEMM 1.8 has a loss scale, but divides by it while numbers are FP16 still."""
+
+    def __init__(self, factor: float) -> None:
+        super().__init__(SparseType.FP16, is_fwd=False)
+        self._factor = factor
+
+    def encode(self, input_tensor: Tensor, ctx: QuantizationContext | None = None) -> Tensor:
+        return super().encode(input_tensor * self._factor, ctx)
+
+    def decode(self, input_tensor: Tensor, ctx: QuantizationContext | None = None) -> Tensor:
+        return super().decode(input_tensor, ctx).div_(self._factor)

@@ -88,7 +88,8 @@ class ParallelConfig(Config):
     """Of embedding rows on their way to the ranks that asked for them."""
 
     backward_precision: Precision = "fp32"
-    """Of their gradients on the way back."""
+    """Of their gradients on the way back. ``fp16`` sends them times the batch size, so that those of large batches do
+    not vanish."""
 
     shared_memory: bool = True
     """Let CPU ranks that are all on one host exchange through memory that they share instead of sockets (Linux on x86,

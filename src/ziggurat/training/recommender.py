@@ -119,11 +119,11 @@ def assemble(experiment: Experiment, layout: Layout, plan: Plan, device: torch.d
         plan: for as many ranks as there are.
         device: this rank's.
     """
-    seed, world = experiment.training.seed, World.current()
+    training, world = experiment.training, World.current()
+    seed = training.seed
     torch.manual_seed(seed)
-    lookup = EmbeddingLookup(layout, plan, device, seed, experiment.parallel)
+    lookup = EmbeddingLookup(layout, plan, device, seed, experiment.parallel, training.batch_size)
     model = norms_over_ranks(build_model(experiment.model, model_dims(layout)).to(device))
-    training = experiment.training
     if training.activation_checkpointing:
         checkpointed(model)
     dropout = experiment.embeddings.dropout
