@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Generator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any, TypeVar, cast
@@ -64,16 +65,17 @@ class Agreement:
         return Step(rows, weight, stopping > 0)
 
 
-_patient: dict[Any, dist.ProcessGroup] = {}
+@contextlib.contextmanager
+def _patient_group() -> Generator[dist.ProcessGroup]:
+    """Of all ranks; waits as long as preparing data may take.
 
-
-def _patient_group() -> dist.ProcessGroup:
-    """Of all ranks; waits as long as preparing data may take."""
-    world = dist.group.WORLD
-    if world not in _patient:
-        _patient.clear()
-        _patient[world] = cast("dist.ProcessGroup", dist.new_group(timeout=timedelta(days=30), backend="gloo"))
-    return _patient[world]
+    Ended when it is left: a thread of gloo that lets go of a tensor while Python shuts down takes the process with it.
+    """
+    group = cast("dist.ProcessGroup", dist.new_group(timeout=timedelta(days=30), backend="gloo"))
+    try:
+        yield group
+    finally:
+        dist.destroy_process_group(group)
 
 
 def from_first(work: Callable[[], T]) -> T:
@@ -85,14 +87,15 @@ def from_first(work: Callable[[], T]) -> T:
     if dist.get_world_size() == 1:
         return work()
     told: list[Any] = [None, None]
-    try:
-        if dist.get_rank() == 0:
-            told[1] = work()
-    except BaseException as error:
-        told[0] = f"{type(error).__name__}: {error}"
-        raise
-    finally:
-        dist.broadcast_object_list(told, src=0, group=_patient_group())
+    with _patient_group() as group:
+        try:
+            if dist.get_rank() == 0:
+                told[1] = work()
+        except BaseException as error:
+            told[0] = f"{type(error).__name__}: {error}"
+            raise
+        finally:
+            dist.broadcast_object_list(told, src=0, group=group)
     if told[0] is not None:
         raise LostRank(f"rank {dist.get_rank()}: rank 0 failed with {told[0]}", "look at what it says")
     return told[1]
