@@ -61,7 +61,7 @@ def test_a_rank_that_hangs_is_named_within_the_timeout(folder: Path) -> None:
     assert "waited 8 s for the other ranks at step" in err
     said = r"rank 0 of 2: .* at step (\d+): rank 1 was last heard of (\d+) s ago, and came to step (\d+) at least"
     ours, silent, theirs = map(int, re.search(said, err).groups())  # type: ignore[union-attr]
-    assert silent >= 8
+    assert 8 <= silent < 16  # it is not waited for twice
     assert 4 <= ours - 1 <= theirs <= ours + 1
     assert time.monotonic() - started < 60
 

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
+import psutil
 import pytest
 
-from tests.distributed.launched import LONG, ended, figures, rank_at, run, start
+from tests.distributed.launched import LONG, SECONDS, ended, figures, rank_at, run, start
 
 
 def test_two_ranks_come_to_the_figures_of_one(folder: Path) -> None:
@@ -82,3 +85,45 @@ def test_ctrl_c_saves_on_all_ranks_and_the_command_goes_on(folder: Path, number:
     status, _, err = run(folder, "--run", f"runs/{name}", *LONG, "--stop-after", str(saved + 3))
     assert status == 0, err
     assert f"going on at step {saved:,}" in err
+
+
+def goes_on(folder: Path, name: str) -> None:
+    """The run was saved behind its fifth step, and goes on there."""
+    _, out, err = run(folder, "--run", f"runs/{name}", *LONG, "--stop-after", "6")
+    assert "stopped after step" in out, err
+    assert int(re.findall(r"going on at step ([\d,]+)", err)[0].replace(",", "")) >= 5
+
+
+def test_sigterm_to_any_rank_stops_all_of_them_saved(folder: Path) -> None:
+    process = start(folder, "--run", "runs/one-told", *LONG)
+    rank_at(process, 1, folder / "runs/one-told/metrics.jsonl", 5).send_signal(signal.SIGTERM)
+    status, out, err = ended(process)
+    assert status == 128 + signal.SIGTERM, err
+    assert "error" not in err
+    assert "as another rank was asked to; saved" in out
+    goes_on(folder, "one-told")
+
+
+def test_a_second_ctrl_c_ends_all_ranks_without_saving(folder: Path) -> None:
+    process = start(folder, "--run", "runs/twice", *LONG)
+    rank = rank_at(process, 0, folder / "runs/twice/metrics.jsonl", 5)
+    rank.send_signal(signal.SIGSTOP)  # so that the first cannot be followed before the second comes
+    for _ in range(2):
+        process.send_signal(signal.SIGINT)
+        time.sleep(0.5)
+    status, _, err = ended(process)
+    assert status == 128 + signal.SIGINT, err
+    assert "error" not in err
+    assert not rank.is_running()
+
+
+def test_ranks_whose_launcher_is_killed_stop_and_save(folder: Path) -> None:
+    process = start(folder, "--run", "runs/orphans", *LONG)
+    rank_at(process, 0, folder / "runs/orphans/metrics.jsonl", 5)
+    ranks = psutil.Process(process.pid).children()
+    assert len(ranks) == 2
+    process.kill()
+    _, alive = psutil.wait_procs(ranks, SECONDS)
+    assert not alive
+    process.communicate()
+    goes_on(folder, "orphans")

@@ -95,8 +95,9 @@ def main() -> None:
         _leave(1)
     except Stopped as stopped:
         said = f"stopped by {stopped.number.name}; nothing is half-written; run the command again to go on"
-        typer.echo(said, err=True)
-        sys.exit(128 + stopped.number)
+        if os.environ.get("RANK", "0") == "0":  # of several ranks, all are told, and one says so
+            typer.echo(said, err=True)
+        _leave(128 + stopped.number)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)

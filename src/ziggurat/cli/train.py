@@ -39,12 +39,13 @@ def command(
       ziggurat train exp.yaml --nproc 4
       torchrun --nproc-per-node 4 -m ziggurat train exp.yaml
     """
-    from ziggurat.parallel.launch import check_ranks, command_of, is_rank, launch, leads
+    from ziggurat.parallel.launch import check_ranks, command_of, follow_launcher, is_rank, launch, leads
 
     if nproc is not None and nproc > 1 and not is_rank():
         note = lambda line: typer.echo(line, err=True)  # noqa: E731
         raise typer.Exit(launch(command_of(sys.argv[1:]), nproc, restarts, note))
     check_ranks(nproc)
+    follow_launcher()
     from ziggurat.cli.figures import figures_table
     from ziggurat.cli.progress import console_progress
     from ziggurat.training import api
@@ -62,6 +63,7 @@ def command(
     if not leads():
         return
     if outcome.results is None:
-        typer.echo(f"stopped after step {outcome.step} as asked; saved. Run the same command to go on.")
+        asked = "as another rank was asked to" if stop_after is None else "as asked"
+        typer.echo(f"stopped after step {outcome.step} {asked}; saved. Run the same command to go on.")
         return
     figures_table(f"{outcome.run.folder} (best at step {outcome.results['best_step']})", outcome.results["figures"])

@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,8 +29,14 @@ STORE_VARIABLE = "ZIGGURAT_STORE"
 ERROR_VARIABLE = "ZIGGURAT_ERROR_FILE"
 """Names the file into which a rank writes why it failed."""
 
+LAUNCHER_VARIABLE = "ZIGGURAT_LAUNCHER"
+"""Names the descriptor of a pipe whose other end the launcher holds for as long as it lives."""
+
 GRACE_S = 5.0
-"""Seconds that the other ranks get to end by themselves once one has failed; they may be waiting for it."""
+"""Seconds that the other ranks get to end by themselves once one has failed, or they were told to stop twice; they may be
+waiting for it."""
+
+_STOPS = (signal.SIGINT, signal.SIGTERM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +96,19 @@ def is_rank() -> bool:
     return int(os.environ.get("WORLD_SIZE", "1")) > 1
 
 
+def follow_launcher() -> None:
+    """From a rank: stop as after SIGTERM, saving what is done, should the launcher end without a word."""
+    pipe = os.environ.pop(LAUNCHER_VARIABLE, None)
+    if pipe is None:
+        return
+
+    def wait() -> None:
+        os.read(int(pipe), 1)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=wait, name="launcher", daemon=True).start()
+
+
 def check_ranks(wanted: int | None) -> None:
     """That ``--nproc`` does not contradict what has started this process, if anything has.
 
@@ -133,12 +153,15 @@ def _run(command: Sequence[str], ranks: int, folder: Path) -> tuple[int, Failure
         for process in processes:
             process.send_signal(number)
 
-    before = {number: signal.signal(number, relay) for number in (signal.SIGINT, signal.SIGTERM)}
+    before = {number: signal.signal(number, relay) for number in _STOPS}
+    theirs, ours = os.pipe()
     try:
         for rank in range(ranks):
-            environment = {**os.environ, **_environment(rank, ranks, folder)}
+            environment = {**os.environ, **_environment(rank, ranks, folder), LAUNCHER_VARIABLE: str(theirs)}
             # In a session of its own a rank gets Ctrl-C from us alone, once.
-            processes.append(subprocess.Popen(list(command), env=environment, start_new_session=True))
+            processes.append(
+                subprocess.Popen(list(command), env=environment, start_new_session=True, pass_fds=[theirs])
+            )
         _wait(processes, asked)
     finally:
         stuck = [rank for rank, process in enumerate(processes) if process.poll() is None]
@@ -147,18 +170,28 @@ def _run(command: Sequence[str], ranks: int, folder: Path) -> tuple[int, Failure
             processes[rank].wait()
         for number, handler in before.items():
             signal.signal(number, handler)
+        os.close(theirs)
+        os.close(ours)
     codes = [process.returncode for process in processes]
-    if asked and all(code in {0, 128 + number, -number} for code in codes for number in asked):
-        return 128 + asked[0] if any(codes) else 0, None
-    return codes[0], _cause({rank: code for rank, code in enumerate(codes) if code and rank not in stuck}, folder)
+    failure = _cause(
+        {rank: code for rank, code in enumerate(codes) if not _stopped(code, asked) and rank not in stuck}, folder
+    )
+    if len(asked) > 1 or failure is None or (asked and not failure.caused):
+        return (128 + asked[0] if asked and any(codes) else max(codes)), None
+    return codes[0], failure
+
+
+def _stopped(code: int, asked: Sequence[int]) -> bool:
+    """Whether a rank that ended so had come to its end, or was asked to stop: by us, or by somebody else."""
+    return code in {0, *(128 + number for number in _STOPS), *(-number for number in asked)}
 
 
 def _wait(processes: Sequence[subprocess.Popen[bytes]], asked: Sequence[int]) -> None:
     """Until all have ended, or some time after one has failed."""
     deadline = None
     while None in (codes := [process.poll() for process in processes]):
-        failed = any(code not in {None, 0, *(128 + number for number in asked)} for code in codes)
-        if failed and deadline is None:
+        failed = any(code is not None and not _stopped(code, asked) for code in codes)
+        if (failed or len(asked) > 1) and deadline is None:
             deadline = time.monotonic() + GRACE_S
         if deadline is not None and time.monotonic() > deadline:
             return

@@ -109,6 +109,7 @@ class Trainer:
         with StopRequest() as stop, journal_of(self.run.folder, self.at.step, self.world.leads) as journal:
             while not self.finished and not self._ends(stop_after):
                 with contextlib.closing(self._works()) as epoch:
+                    following = None
                     for work, following in epoch:
                         self._apply_schedule()
                         due = self._due(work.cursor)
@@ -119,6 +120,8 @@ class Trainer:
                         self._after_step(journal)
                         if self.finished or (due and self._ends(stop_after)):
                             break
+                    if following is not None and following.started is not None:
+                        self.recommender.lookup.drop(following.started)
             if self._saved_step != self.at.step:
                 self._log(journal)
                 self._save()

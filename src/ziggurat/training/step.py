@@ -54,7 +54,8 @@ def works(
 ) -> Generator[tuple[Work, Work | None]]:
     """Each batch and, if ``pipelined``, the one behind it, whose ids are on their way already.
 
-    Closing it early lets these arrive, so that nothing is left on its way.
+    Who stops early lets these arrive (:meth:`EmbeddingLookup.drop <ziggurat.embeddings.lookup.EmbeddingLookup.drop>`),
+    unless a step has failed: then the other ranks may not answer any more.
     """
     if not pipelined:
         for batch, cursor in batches:
@@ -66,16 +67,12 @@ def works(
             moved = batch.to(device)
             yield Work(moved, cursor, lookup.start(moved))
 
-    line, following = begun(), None
-    try:
-        work = next(line, None)
-        while work is not None:
-            following = next(line, None)
-            yield work, following
-            work, following = following, None
-    finally:
-        if following is not None and following.started is not None:
-            lookup.drop(following.started)
+    line = begun()
+    work = next(line, None)
+    while work is not None:
+        following = next(line, None)
+        yield work, following
+        work = following
 
 
 class Stepper:
