@@ -15,6 +15,7 @@ import psutil
 import pytest
 
 from tests.distributed.launched import LONG, SECONDS, ended, figures, rank_at, run, start
+from ziggurat.report.gather import report_run
 
 
 def test_two_ranks_come_to_the_figures_of_one(folder: Path) -> None:
@@ -25,6 +26,22 @@ def test_two_ranks_come_to_the_figures_of_one(folder: Path) -> None:
     assert figures(folder, "two")["auc"] == pytest.approx(figures(folder, "one")["auc"], abs=1e-3)
     plan = json.loads((folder / "runs" / "two" / "plan.json").read_text(encoding="utf-8"))
     assert plan["world_size"] == 2
+
+
+def test_the_report_says_what_each_rank_held(folder: Path) -> None:
+    table = "planning.tables.item"
+    for name, ranks in (("alone", "1"), ("apart", "2")):
+        placed = ["--set", f"{table}.sharding=row_wise", "--set", "training.epochs=1"]
+        status, _, err = run(folder, "--run", f"runs/{name}", "--nproc", ranks, *placed)
+        assert status == 0, err
+    alone, apart = (
+        report_run(folder / "runs" / name, baselines=False).read_text(encoding="utf-8") for name in ("alone", "apart")
+    )
+    assert "2 ranks trained it" in apart
+    assert "row-wise, every rank" in apart
+    assert "rank 1</td>" in apart
+    assert "as in the config, 2 ranks" in apart
+    assert "ranks trained it" not in alone
 
 
 def torchrun(folder: Path, name: str, *arguments: str) -> subprocess.Popen[str]:

@@ -33,8 +33,8 @@ LAUNCHER_VARIABLE = "ZIGGURAT_LAUNCHER"
 """Names the descriptor of a pipe whose other end the launcher holds for as long as it lives."""
 
 GRACE_S = 5.0
-"""Seconds that the other ranks get to end by themselves once one has failed, or they were told to stop twice; they may be
-waiting for it."""
+"""Seconds that ranks get to end by themselves once one has failed, which others may wait for, or once they were told to
+stop twice."""
 
 _STOPS = (signal.SIGINT, signal.SIGTERM)
 

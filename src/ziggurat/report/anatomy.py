@@ -58,6 +58,7 @@ def size(inputs: ReportInputs) -> Html | None:
         rows = [
             [
                 row.name,
+                *([row.held] if inputs.rank_bytes else ()),
                 numbers.count(row.rows),
                 numbers.count(row.dim),
                 numbers.size(row.weight_bytes),
@@ -65,7 +66,17 @@ def size(inputs: ReportInputs) -> Html | None:
             ]
             for row in sorted(inputs.tables, key=lambda row: -row.weight_bytes)
         ]
-        parts.append(table(["Table", "Rows", "Dim", "Weights", "Optimizer state"], rows))
+        held = ["Held"] if inputs.rank_bytes else []
+        headers = ["Table", *held, "Rows", "Dim", "Weights", "Optimizer state"]
+        parts.append(table(headers, rows, text_columns=1 + len(held)))
+    if inputs.rank_bytes:
+        parts.append(el("p", f"{len(inputs.rank_bytes)} ranks trained it, and held of the tables:"))
+        most = max(1, *inputs.rank_bytes)
+        rows = [
+            [f"rank {rank}", el("span", charts.bar(each / most), numbers.size(each), cls="share")]
+            for rank, each in enumerate(inputs.rank_bytes)
+        ]
+        parts.append(table(["Rank", "Tables and their optimizers' states"], rows))
     return section("size", "Model size", *parts)
 
 

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import datetime
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from ziggurat.checkpoint.snapshot import load_snapshot
 from ziggurat.core.files import check_file_target
+from ziggurat.core.plan import Plan
 from ziggurat.core.progress import Progress, Silent
 from ziggurat.core.statistics import DatasetStatistics
+from ziggurat.core.tables import TableSpec
 from ziggurat.data.dataset import Dataset, Split
 from ziggurat.embeddings.fields import Fields
 from ziggurat.features.config import NumericFeature
@@ -38,6 +40,7 @@ from ziggurat.training.api import evaluate
 from ziggurat.training.collapse import collapsed_tasks
 from ziggurat.training.experiment import Experiment, to_yaml
 from ziggurat.training.journal import read_journal
+from ziggurat.training.placing import PLAN_FILE
 from ziggurat.training.run import Run, open_run
 
 SPLITS: tuple[Literal["validation", "test"], ...] = ("validation", "test")
@@ -86,12 +89,15 @@ def _inputs(
     run: Run, dataset: Dataset, step: int, measured: Mapping[Split, MetricSet], baselines: bool, progress: Progress
 ) -> ReportInputs:
     statistics = DatasetStatistics.load(dataset.folder)
+    plan = Plan.from_json(json.loads((run.folder / PLAN_FILE).read_text(encoding="utf-8")))
+    tables = run.experiment.layout(dataset.schema).tables
+    table_rows = _table_rows(run, tables, plan, step)
     transform = Transform.load(run.folder / "encoders")
     judged: Split = "test" if "test" in measured else "validation"
     comparison: list[ComparisonRow] = []
     notes: list[str] = []
     if judged in measured:
-        ours = _our_rows(run, measured[judged])
+        ours = _our_rows(run, measured[judged], plan.world_size)
         kept, seed = run.folder / "baselines.json", run.experiment.training.seed
         comparison = compare(dataset, judged, ours, seed, kept, progress, notes) if baselines else ours
     for metrics in list(measured.values())[:1]:  # validation, where there are such rows
@@ -108,7 +114,8 @@ def _inputs(
         rows=statistics.rows,
         quarantined_rows=int(dataset.manifest["quarantined"]["rows"]),
         features=[_feature_row(name, statistics) for name in statistics.features],
-        tables=_table_rows(run, dataset, step),
+        tables=table_rows,
+        rank_bytes=_rank_bytes(plan, tables, table_rows),
         slices=_slices(measured[judged], transform) if judged in measured else [],
         comparison=comparison,
         notes=notes,
@@ -127,13 +134,12 @@ def _results(measured: Mapping[Split, MetricSet]) -> list[TaskResult]:
     ]
 
 
-def _our_rows(run: Run, metrics: MetricSet) -> list[ComparisonRow]:
+def _our_rows(run: Run, metrics: MetricSet, ranks: int) -> list[ComparisonRow]:
     seconds = (run.results or {}).get("seconds")
     name = f"ziggurat {run.experiment.model.name}"
+    settings = "as in the config" + (f", {ranks} ranks" if ranks > 1 else "")
     return [
-        ComparisonRow(
-            task, name, ours=True, figures=metrics[task].compute(), seconds=seconds, settings="as in the config"
-        )
+        ComparisonRow(task, name, ours=True, figures=metrics[task].compute(), seconds=seconds, settings=settings)
         for task in metrics.tasks
     ]
 
@@ -168,16 +174,35 @@ def _feature_row(name: str, statistics: DatasetStatistics) -> FeatureRow:
     )
 
 
-def _table_rows(run: Run, dataset: Dataset, step: int) -> list[TableRow]:
+def _table_rows(run: Run, tables: Sequence[TableSpec], plan: Plan, step: int) -> list[TableRow]:
     states = load_snapshot(run.checkpoints.path(step)).groups["table_optimizer"]
     state_bytes: dict[str, int] = {}
     for key, tensor in states.items():
         table = key.rpartition("/")[0]
         state_bytes[table] = state_bytes.get(table, 0) + tensor.numel() * tensor.element_size()
     return [
-        TableRow(table.name, table.rows, table.dim, table.weight_bytes, state_bytes.get(table.name, 0))
-        for table in run.experiment.layout(dataset.schema).tables
+        TableRow(
+            table.name, table.rows, table.dim, table.weight_bytes, state_bytes.get(table.name, 0), _held(plan, table)
+        )
+        for table in tables
     ]
+
+
+def _held(plan: Plan, table: TableSpec) -> str:
+    placement = plan.placements[table.name]
+    every = len(placement.ranks) == plan.world_size
+    ranks = "every rank" if every else f"rank {', '.join(map(str, placement.ranks))}"
+    return f"{placement.sharding.replace('_', '-')}, {ranks}"
+
+
+def _rank_bytes(plan: Plan, tables: Sequence[TableSpec], rows: Sequence[TableRow]) -> list[int]:
+    """Bytes on each rank, of a world of several; a shard has its share of its table's state."""
+    held = [0.0] * plan.world_size
+    for table, row in zip(tables, rows, strict=True):
+        for shard in plan.shards(table):
+            share = shard.rows.size * shard.columns.size / (table.rows * table.dim)
+            held[shard.rank] += share * (row.weight_bytes + row.optimizer_bytes)
+    return [round(each) for each in held] if plan.world_size > 1 else []
 
 
 def _slices(metrics: MetricSet, transform: Transform) -> list[SliceRow]:

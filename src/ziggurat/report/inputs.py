@@ -82,13 +82,14 @@ class FeatureRow:
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """One embedding table; bytes are of the weights and of the optimizer's state."""
+    """One embedding table; bytes are of the weights and of the optimizer's state, ``held`` says how ranks shared it."""
 
     name: str
     rows: int
     dim: int
     weight_bytes: int
     optimizer_bytes: int = 0
+    held: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +149,7 @@ class ReportInputs:
         quarantined_rows: rows that preparation refused.
         features: in schema order.
         tables: embedding tables.
+        rank_bytes: of the tables with their optimizers' states that each rank held; empty where one process trained.
         slices: by task and feature, in the order to be shown.
         comparison: our model and the baselines.
         notes: sentences the reader should not miss, shown under the headline.
@@ -165,6 +167,7 @@ class ReportInputs:
     quarantined_rows: int = 0
     features: Sequence[FeatureRow] = ()
     tables: Sequence[TableRow] = ()
+    rank_bytes: Sequence[int] = ()
     slices: Sequence[SliceRow] = ()
     comparison: Sequence[ComparisonRow] = ()
     notes: Sequence[str] = ()
