@@ -16,6 +16,8 @@ from types import TracebackType
 from ziggurat.core.errors import EnvironmentMismatch
 
 LINK = "eth0"
+MOST_HOSTS = 254
+"""Addresses of the network that are a host's."""
 _NETWORK = "10.77.0"
 
 
@@ -40,7 +42,7 @@ class Shape:
     """What a cluster looks like.
 
     Attributes:
-        hosts: network namespaces.
+        hosts: network namespaces, 1 to ``MOST_HOSTS``.
         rate: of each host's link, each way, as ``tc`` writes it: ``500mbit``.
         queue_ms: what a packet waits in its link's queue at most before the filter drops it.
     """
@@ -91,6 +93,10 @@ class Cluster:
         counted = [(self._sent(host, LINK), self._sent(host, "lo")) for host in range(self.shape.hosts)]
         return Traffic(sum(link for link, _ in counted), sum(loop for _, loop in counted))
 
+    def processes(self) -> list[int]:
+        """Ids of what runs on the hosts."""
+        return [int(process) for name in self._made for process in _run(["ip", "netns", "pids", name]).split()]
+
     def _sent(self, host: int, device: str) -> int:
         path = f"/sys/class/net/{device}/statistics/tx_bytes"
         return int(_run(self.command(host, ["cat", path])))
@@ -120,12 +126,12 @@ class Cluster:
         _run(["tc", "-n", namespace, "qdisc", "add", "dev", device, "root", "tbf", *limit])
 
     def _namespace(self, name: str) -> None:
-        _run(["ip", "netns", "add", name])
         self._made.append(name)
+        _run(["ip", "netns", "add", name])
 
     def _remove(self) -> None:
         while self._made:
-            subprocess.run(["ip", "netns", "del", self._made.pop()], capture_output=True, check=False)
+            _ended(["ip", "netns", "del", self._made.pop()])
 
 
 def unavailable() -> str | None:
@@ -136,22 +142,26 @@ def unavailable() -> str | None:
     if os.geteuid() != 0:
         return f"network namespaces need root, and this is user {os.geteuid()}"
     probe = f"zig{os.getpid()}probe"
-    made = subprocess.run(["ip", "netns", "add", probe], capture_output=True, text=True, check=False)
+    made = _ended(["ip", "netns", "add", probe])
     if made.returncode != 0:
         return f"`ip netns add` failed: {made.stderr.strip()}"
     try:
         limit = ["rate", "1mbit", "burst", "32kb", "latency", "50ms"]
-        shaping = ["tc", "-n", probe, "qdisc", "add", "dev", "lo", "root", "tbf", *limit]
-        shaped = subprocess.run(shaping, capture_output=True, text=True, check=False)
+        shaped = _ended(["tc", "-n", probe, "qdisc", "add", "dev", "lo", "root", "tbf", *limit])
     finally:
-        subprocess.run(["ip", "netns", "del", probe], capture_output=True, check=False)
+        _ended(["ip", "netns", "del", probe])
     return None if shaped.returncode == 0 else f"`tc qdisc add … tbf` failed: {shaped.stderr.strip()}"
 
 
 def _run(command: Sequence[str]) -> str:
-    ended = subprocess.run(command, capture_output=True, text=True, check=False)
+    ended = _ended(command)
     if ended.returncode != 0:
         raise EnvironmentMismatch(
             f"`{' '.join(command)}` failed: {ended.stderr.strip()}", "see whether the kernel has veth, bridge and tbf"
         )
     return ended.stdout
+
+
+def _ended(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """In a session of its own, where a terminal's Ctrl-C does not reach it."""
+    return subprocess.run(command, capture_output=True, text=True, check=False, start_new_session=True)

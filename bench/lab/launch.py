@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -14,7 +15,11 @@ from dataclasses import dataclass
 from bench.lab.cluster import LINK, Cluster, Traffic
 
 PORT = 29400
-_GRACE_SECONDS = 10.0
+GRACE_SECONDS = 10.0
+"""What hosts get to end by themselves, once asked."""
+
+_FLAGS = ("-m", "--module", "--no-python", "--no_python", "--run-path", "--run_path")
+"""Options of torchrun's that take no value and say how the command is run."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +27,7 @@ class Ended:
     """How a command went.
 
     Attributes:
-        status: the first exit status that was not 0, or 0.
+        status: the first exit status that was not 0, or 0; also where it was stopped.
         seconds: until the last host was done.
         traffic: what the hosts sent meanwhile.
     """
@@ -38,8 +43,12 @@ def launch(
     command: Sequence[str],
     say: Callable[[str], None],
     environment: Mapping[str, str] | None = None,
+    stopped: Callable[[], bool] = lambda: False,
+    grace: float = GRACE_SECONDS,
 ) -> Ended:
     """Run ``command``, what torchrun takes behind its own options, with ``ranks`` processes on each host.
+
+    On return nothing runs on the hosts any more, whatever the processes have started.
 
     Args:
         cluster: made.
@@ -47,27 +56,31 @@ def launch(
         command: a script and its arguments, or ``-m`` and a module's.
         say: is told each line that any host prints, the host before it.
         environment: added to this process's; gloo uses the hosts' links and every rank one thread unless it says so.
+        stopped: asked again and again; once it says so, all hosts are ended.
+        grace: seconds they get for that before they are killed.
     """
     settings = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": LINK, **(environment or {})}
     before, started = cluster.traffic(), time.perf_counter()
-    hosts = [
-        subprocess.Popen(
-            cluster.command(host, _torchrun(cluster, host, ranks, command)),
-            env=settings,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        for host in range(cluster.shape.hosts)
-    ]
-    readers = [threading.Thread(target=_relay, args=(number, host, say)) for number, host in enumerate(hosts)]
-    for reader in readers:
-        reader.start()
+    hosts: list[subprocess.Popen[str]] = []
+    readers: list[threading.Thread] = []
     try:
-        status = _watch(hosts)
+        for number in range(cluster.shape.hosts):
+            if stopped():
+                break
+            host = subprocess.Popen(
+                cluster.command(number, _torchrun(cluster, number, ranks, command)),
+                env=settings,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                start_new_session=True,
+            )
+            hosts.append(host)
+            readers.append(threading.Thread(target=_relay, args=(number, host, say, stopped)))
+            readers[-1].start()
+        status = _watch(hosts, stopped)
     finally:
-        _end(hosts)
+        _end(cluster, hosts, grace)
         for reader in readers:
             reader.join()
     return Ended(status, time.perf_counter() - started, cluster.traffic() - before)
@@ -76,37 +89,61 @@ def launch(
 def _torchrun(cluster: Cluster, host: int, ranks: int, command: Sequence[str]) -> list[str]:
     where = ["--master-addr", cluster.address(0), "--master-port", str(PORT)]
     sizes = ["--nnodes", str(cluster.shape.hosts), "--node-rank", str(host), "--nproc-per-node", str(ranks)]
-    return [sys.executable, "-m", "torch.distributed.run", *where, *sizes, *command]
+    return [sys.executable, "-m", "torch.distributed.run", *where, *sizes, *separated(command)]
 
 
-def _relay(number: int, host: subprocess.Popen[str], say: Callable[[str], None]) -> None:
+def separated(command: Sequence[str]) -> list[str]:
+    """``command`` with ``--`` before its script or module, behind which torchrun takes no option for one of its own.
+
+    Without it torchrun reads ``--run`` of a command as a shortened ``--run-path``. A command that has the ``--`` before
+    or behind its script or module is left as it is, and so is one that begins with other options of torchrun's.
+    """
+    place = next((place for place, part in enumerate(command) if part not in _FLAGS), len(command))
+    flags, rest = command[:place], command[place:]
+    if not rest or rest[0].startswith("-") or rest[1:2] == ["--"]:
+        return list(command)
+    return [*flags, "--", *rest]
+
+
+def _relay(number: int, host: subprocess.Popen[str], say: Callable[[str], None], stopped: Callable[[], bool]) -> None:
+    """Tell what a host prints; of one that is being stopped what its ranks say, not how torchrun takes it."""
     assert host.stdout is not None
+    quiet = False
     with host.stdout as lines:
         for line in lines:
-            say(f"[host {number}] {line.rstrip()}")
+            quiet = quiet or (stopped() and line.startswith("Traceback"))
+            if not quiet and not (stopped() and "torch/distributed/elastic/" in line):
+                say(f"[host {number}] {line.rstrip()}")
 
 
-def _watch(hosts: Sequence[subprocess.Popen[str]]) -> int:
-    """Wait until all hosts are done, or one has failed."""
-    while True:
+def _watch(hosts: Sequence[subprocess.Popen[str]], stopped: Callable[[], bool]) -> int:
+    """Wait until all hosts are done, one has failed, or they are to stop."""
+    while not stopped():
         statuses = [host.poll() for host in hosts]
         failed = [status for status in statuses if status]
         if failed:
             return failed[0]
         if all(status == 0 for status in statuses):
-            return 0
+            break
         time.sleep(0.05)
+    return 0
 
 
-def _end(hosts: Sequence[subprocess.Popen[str]]) -> None:
-    """Ask what still runs to stop, then make it."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        left = [host for host in hosts if host.poll() is None]
-        for host in left:
-            os.killpg(host.pid, number)
-        deadline = time.monotonic() + _GRACE_SECONDS
-        for host in left:
-            try:
-                host.wait(max(0.0, deadline - time.monotonic()))
-            except subprocess.TimeoutExpired:
-                continue
+def _end(cluster: Cluster, hosts: Sequence[subprocess.Popen[str]], grace: float) -> None:
+    """Ask what still runs to stop, then make it; ranks are no part of torchrun's session, and may outlive it."""
+    left = [host for host in hosts if host.poll() is None]
+    for host in left:
+        os.killpg(host.pid, signal.SIGTERM)
+    deadline = time.monotonic() + grace
+    for host in left:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            host.wait(max(0.0, deadline - time.monotonic()))
+    while processes := cluster.processes():
+        for process in processes:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(process, signal.SIGKILL)
+        for host in hosts:
+            host.poll()
+        time.sleep(0.01)
+    for host in hosts:
+        host.wait()

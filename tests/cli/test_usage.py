@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from torch.distributed.run import parse_args
 
 from ziggurat.cli.main import app, main
 
@@ -25,7 +26,8 @@ def ziggurat(
     monkeypatch.setattr(sys, "argv", ["ziggurat", *arguments])
     with pytest.raises(SystemExit) as stop:
         main()
-    return int(stop.value.code or 0), *capsys.readouterr()
+    out, errors = capsys.readouterr()
+    return int(stop.value.code or 0), out, errors
 
 
 @pytest.mark.parametrize(
@@ -115,3 +117,14 @@ def test_an_empty_config_names_init(
         assert status == 1
         assert errors.startswith(f"error: {path}: {problem}\nmend:  if `ziggurat init … > {path}` made it, init failed")
         assert f"`ziggurat init FILES --out {path}`" in errors
+
+
+def test_torchrun_takes_the_example_of_several_hosts(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, out, _ = ziggurat(capsys, monkeypatch, "train", "--help")
+    example = out.partition("    torchrun ")[2].partition("\n\n")[0].replace("\\\n", " ")
+    read = parse_args(example.split())
+    assert [read.module, read.training_script, *read.training_script_args] == [
+        True, "ziggurat", "train", "exp.yaml", "--run", "runs/exp",
+    ]  # fmt: skip

@@ -37,7 +37,8 @@ def command(
       ziggurat train exp.yaml --set training.epochs=3 --run runs/short
       ziggurat train exp.yaml --set features.user_id.encoder.min_count=5
       ziggurat train exp.yaml --nproc 4
-      torchrun --nproc-per-node 4 -m ziggurat train exp.yaml
+      torchrun --nproc-per-node 4 \\
+        -m -- ziggurat train exp.yaml --run runs/exp
     """
     from ziggurat.parallel.launch import check_ranks, command_of, follow_launcher, is_rank, launch, leads
 
