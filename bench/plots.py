@@ -35,7 +35,10 @@ def _canvas(path: Path, width: float, height: float) -> Generator[Canvas]:
 
 
 def draw(path: Path, figures: Sequence[Mapping[str, Any]]) -> None:
-    """Bars of the medians, a panel a unit; a line spans the middle half of the rounds. Same figures, same bytes."""
+    """Bars of the medians, or means where these are judged, a panel a unit; a line spans the middle half of the rounds.
+
+    Same figures, same bytes.
+    """
     panels: dict[str, list[Mapping[str, Any]]] = {}
     for figure in figures:
         panels.setdefault(str(figure["unit"]), []).append(figure)
@@ -115,15 +118,15 @@ def _board_panel(panel: Any, name: str, rows: Sequence[Mapping[str, Any]], named
 
 def _panel(panel: Any, unit: str, rows: Sequence[Mapping[str, Any]]) -> None:
     for place, row in enumerate(rows):
-        median, low, high = (float(row[key]) for key in ("median", "low", "high"))
+        value, low, high = float(row.get("mean", row["median"])), float(row["low"]), float(row["high"])
         ours = row["target"] is not None or "ziggurat" in str(row["name"])
-        panel.barh(place, median, color=_OURS if ours else _OTHERS, height=0.62)
+        panel.barh(place, value, color=_OURS if ours else _OTHERS, height=0.62)
         panel.plot([low, high], [place, place], color=_SPREAD, lw=1.2)
-        value = f"{median:,.0f}" if median >= 1000 else f"{median:.3g}"
-        text = f"{value}   (target {row['target']})" if row["target"] else value
-        panel.annotate(text, (max(median, high), place), xytext=(5, 0), textcoords="offset points", va="center")
+        shown = f"{value:,.0f}" if value >= 1000 else f"{value:.3g}"
+        text = f"{shown}   (target {row['target']})" if row["target"] else shown
+        panel.annotate(text, (max(value, high), place), xytext=(5, 0), textcoords="offset points", va="center")
     panel.set_yticks(range(len(rows)), [str(row["name"]) for row in rows])
-    panel.set_xlim(0, 1.45 * max(float(row["high"]) for row in rows))
+    panel.set_xlim(0, 1.45 * max(float(row["high"]) for row in rows) or 1.0)
     panel.set_xlabel({"x": "ratio"}.get(unit, unit))
     panel.invert_yaxis()
     panel.spines[["top", "right"]].set_visible(False)

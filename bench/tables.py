@@ -10,7 +10,8 @@ from bench.benchmark import number
 
 
 def figures_table(figures: Sequence[dict[str, Any]]) -> str:
-    """The figures of a described result: name, median, middle half, target, verdict, note."""
+    """The figures of a described result: name, median (or mean, where that is judged), middle half, target, verdict,
+    note."""
     return markdown([("figure", "median", "middle half", "target", "", "note"), *map(_row, figures)])
 
 
@@ -53,7 +54,8 @@ def _row(figure: dict[str, Any]) -> tuple[str, ...]:
     unit = {"x": "×"}.get(figure["unit"], f" {figure['unit']}")
     verdict = {True: "holds", False: "falls short", None: ""}[figure["holds"]]
     spread = f"{number(figure['low'])} – {number(figure['high'])}"
-    return figure["name"], number(figure["median"]) + unit, spread, figure["target"] or "", verdict, figure["note"]
+    value = number(figure.get("mean", figure["median"])) + unit + (" (mean)" if "mean" in figure else "")
+    return figure["name"], value, spread, figure["target"] or "", verdict, figure["note"]
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:
