@@ -150,7 +150,7 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 def _complain(problem: str, mend: str) -> None:
     rank = f"rank {os.environ.get('RANK', '?')}" if int(os.environ.get("WORLD_SIZE", "1")) > 1 else ""
-    where = f"{rank}: " if rank and not problem.startswith(f"{rank} ") else ""
+    where = f"{rank}: " if rank and not problem.startswith((f"{rank} ", f"{rank}:")) else ""
     typer.secho(f"error: {where}{problem}", fg=typer.colors.RED, err=True)
     if mend:
         typer.secho(f"mend:  {mend}", fg=typer.colors.YELLOW, err=True)
