@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from typer.testing import CliRunner
@@ -76,6 +77,11 @@ def test_json_for_machines_writes_no_file(config: Path) -> None:
 def test_misuse_is_explained(config: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="memory: expected bytes, as in 8GB or 512MiB; received 'lots'"):
         run(config, "--memory", "lots")
+    for nothing, received in (("0", "0"), ("0GB", "0"), ("0.1", "0")):
+        with pytest.raises(ConfigError, match=rf"memory: must be greater than 0; received {received}\n  mend: "):
+            run(config, "--memory", nothing)
+    with pytest.raises(ConfigError, match=r"memory: expected bytes.*; received '-1GB'"):
+        run(config, "--memory", "-1GB")
     with pytest.raises(ConfigError, match=r"--set planning\.topology\.device: Input should be 'local', 'cpu', 'l4'"):
         run(config, "--set", "planning.topology.device=h1000")
     with pytest.raises(ConfigError, match=r"planning\.tables\.itm: there is no such table; did you mean 'item'\?"):
@@ -84,7 +90,7 @@ def test_misuse_is_explained(config: Path, tmp_path: Path) -> None:
         ConfigError, match=r"planning\.tables\.item\.ranks: there is no rank 7\n  mend: ranks are 0 to 1"
     ):
         run(config, "--devices", "2", "--set", "planning.tables={item: {sharding: table_wise, ranks: [7]}}")
-    with pytest.raises(NoFeasiblePlan, match=r"every device is .* short before it holds any table(.|\n)*makes room: "):
+    with pytest.raises(NoFeasiblePlan, match=r"^20 kB of memory a device is .* short: the least .*\n.*makes room: "):
         run(config, "--devices", "2", "--memory", "20kB")
     with pytest.raises(
         ConfigError, match=r"--out two\.html: is the drawing's name\n  mend: name the plan: --out two\.json"
@@ -92,7 +98,21 @@ def test_misuse_is_explained(config: Path, tmp_path: Path) -> None:
         run(config, "--out", "two.html")
     with pytest.raises(DataError, match="is a folder"):
         run(config, "--out", tmp_path)
-    assert CliRunner().invoke(app, ["plan", str(config), "--hosts", "0"]).exit_code == 2
+    for here in (".", "..", ""):
+        with pytest.raises(DataError, match=r"^\.+: is a folder, not a file\n  mend: name a file in it"):
+            run(config, "--out", here)
+    for option in ("--hosts", "--devices"):
+        assert CliRunner().invoke(app, ["plan", str(config), option, "0"]).exit_code == 2
+
+
+def test_more_devices_than_a_batch_has_rows_are_refused_as_in_training(config: Path) -> None:
+    said = r"training\.batch_size=4: a batch is shared by 8 ranks, some would have no row\n  mend: .*batch_size=8 or"
+    with pytest.raises(ConfigError, match=said):
+        run(config, "--devices", "8", "--set", "training.batch_size=4")
+    with pytest.raises(ConfigError, match=said):
+        run(config, "--hosts", "2", "--devices", "4", "--set", "training.batch_size=4")
+    assert not Path("prepared").exists()
+    run(config, "--devices", "8", "--set", "training.batch_size=8")
 
 
 def test_from_python_in_the_same_words(make_experiment: MakeExperiment) -> None:
@@ -102,4 +122,9 @@ def test_from_python_in_the_same_words(make_experiment: MakeExperiment) -> None:
     assert planned.plan.placements["tags"] == Placement("data_parallel", (0, 1, 2, 3))
     assert ziggurat.plan(experiment, hosts=2, devices=2, memory=2 * 10**9) == planned
     assert planned.ids_per_row["user"] == 1.0  # one id a row, whatever it is
+    nothing: dict[str, Any]
+    for name, received in (("hosts", 0), ("devices", 0), ("devices", -2), ("memory", 0), ("memory", -5)):
+        nothing = {name: received}
+        with pytest.raises(ConfigError, match=f"{name}: must be greater than 0; received {received}"):
+            ziggurat.plan(experiment, **nothing)
     assert 2.9 < planned.ids_per_row["item"] < 3.1  # the item, and (0 + 1 + 2 + 3 + 3 + 3) / 6 of its history

@@ -39,6 +39,8 @@ def ziggurat(
         ("train exp.yaml more", "ziggurat train: Got unexpected extra argument(s) (more)"),
         ("evaluate run --split tst", "ziggurat evaluate: Invalid value for '--split': 'tst' is not one of 'train', "),
         ("generate log.csv --rows 0", "ziggurat generate: Invalid value for '--rows': "),
+        ("train exp.yaml --stop-after -3", "ziggurat train: Invalid value for '--stop-after': "),
+        ("plan exp.yaml --devices 0", "ziggurat plan: Invalid value for '--devices': "),
         ("datasets got", "ziggurat datasets: No such command 'got'. Did you mean 'get'?"),
     ],
 )
@@ -50,6 +52,31 @@ def test_a_mistyped_command_is_explained_like_any_error(
     first, second = errors.splitlines()
     assert first.startswith(f"error: {problem}")
     assert second == f"mend:  `{problem.partition(':')[0]} --help` shows what it takes"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem", "mend"),
+    [
+        (("--restarts", "2"), "--restarts 2: needs --nproc 2 or more; ", "add --nproc N, or leave --restarts out; "),
+        (("--restarts", "2", "--nproc", "1"), "--restarts 2: needs --nproc 2 or more; ", "add --nproc N, "),
+        (("--readers", ""), "--readers '': names no reader", "name those that `ziggurat ingest` told, as grpc://HOST"),
+        (("--readers", " , "), "--readers ' , ': names no reader", "name those that "),
+        (("--readers", "grpc://a:1", "--readers", ""), "--readers '': names no reader", "name those that "),
+        (("--readers", "", "--nproc", "2"), "--readers '': names no reader", "name those that "),
+    ],
+)
+def test_options_of_train_that_would_do_nothing_are_refused(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    arguments: tuple[str, ...],
+    problem: str,
+    mend: str,
+) -> None:
+    status, out, errors = ziggurat(capsys, monkeypatch, "train", "exp.yaml", *arguments)
+    assert (status, out) == (1, "")
+    first, second = errors.splitlines()
+    assert first.startswith(f"error: {problem}")
+    assert second.startswith(f"mend:  {mend}")
 
 
 @pytest.mark.parametrize("arguments", [(), ("datasets",)])

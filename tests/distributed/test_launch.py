@@ -18,30 +18,37 @@ from tests.distributed.launched import LONG, SECONDS, ended, figures, rank_at, r
 from ziggurat.report.gather import report_run
 
 
-def test_two_ranks_come_to_the_figures_of_one(folder: Path) -> None:
-    assert run(folder, "--run", "runs/one")[0] == 0
+@pytest.fixture(scope="module")
+def alone(folder: Path) -> dict[str, float]:
+    """The figures of one process."""
+    status, _, err = run(folder, "--run", "runs/one")
+    assert status == 0, err
+    return figures(folder, "one")
+
+
+def test_two_ranks_come_to_the_figures_of_one(folder: Path, alone: dict[str, float]) -> None:
     status, out, err = run(folder, "--run", "runs/two", "--nproc", "2")
     assert status == 0, err
     assert out.count("log_loss") == 1, out  # told once, not by each rank
-    assert figures(folder, "two")["auc"] == pytest.approx(figures(folder, "one")["auc"], abs=1e-3)
+    assert figures(folder, "two")["auc"] == pytest.approx(alone["auc"], abs=1e-3)
     plan = json.loads((folder / "runs" / "two" / "plan.json").read_text(encoding="utf-8"))
     assert plan["world_size"] == 2
 
 
 def test_the_report_says_what_each_rank_held(folder: Path) -> None:
     table = "planning.tables.item"
-    for name, ranks in (("alone", "1"), ("apart", "2")):
+    for name, ranks in (("whole", "1"), ("apart", "2")):
         placed = ["--set", f"{table}.sharding=row_wise", "--set", "training.epochs=1"]
         status, _, err = run(folder, "--run", f"runs/{name}", "--nproc", ranks, *placed)
         assert status == 0, err
-    alone, apart = (
-        report_run(folder / "runs" / name, baselines=False).read_text(encoding="utf-8") for name in ("alone", "apart")
+    whole, apart = (
+        report_run(folder / "runs" / name, baselines=False).read_text(encoding="utf-8") for name in ("whole", "apart")
     )
     assert "2 ranks trained it" in apart
     assert "row-wise, every rank" in apart
     assert "rank 1</td>" in apart
     assert "as in the config, 2 ranks" in apart
-    assert "ranks trained it" not in alone
+    assert "ranks trained it" not in whole
 
 
 def torchrun(folder: Path, name: str, *arguments: str) -> subprocess.Popen[str]:
@@ -51,16 +58,16 @@ def torchrun(folder: Path, name: str, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
-def test_torchrun_starts_ranks_and_starts_them_again(folder: Path) -> None:
+def test_torchrun_starts_ranks_and_starts_them_again(folder: Path, alone: dict[str, float]) -> None:
     process = torchrun(folder, "torchrun", "--max-restarts", "1")
     rank_at(process, 1, folder / "runs/torchrun/metrics.jsonl", 12).send_signal(signal.SIGKILL)
     status, _, err = ended(process)
     assert status == 0, err
     assert "going on at step 1" in err
-    assert figures(folder, "torchrun")["auc"] == pytest.approx(figures(folder, "one")["auc"], abs=1e-3)
+    assert figures(folder, "torchrun")["auc"] == pytest.approx(alone["auc"], abs=1e-3)
 
 
-def test_torchrun_joins_the_ranks_of_two_hosts(folder: Path, port: int) -> None:
+def test_torchrun_joins_the_ranks_of_two_hosts(folder: Path, port: int, alone: dict[str, float]) -> None:
     """Two agents, as two hosts have them."""
     address = ("--master-addr", "127.0.0.1", "--master-port", str(port))
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1", *address]
@@ -72,12 +79,12 @@ def test_torchrun_joins_the_ranks_of_two_hosts(folder: Path, port: int) -> None:
     ]
     for status, _, err in map(ended, hosts):
         assert status == 0, err
-    assert figures(folder, "hosts")["auc"] == pytest.approx(figures(folder, "one")["auc"], abs=1e-3)
+    assert figures(folder, "hosts")["auc"] == pytest.approx(alone["auc"], abs=1e-3)
     plan = json.loads((folder / "runs" / "hosts" / "plan.json").read_text(encoding="utf-8"))
     assert (plan["world_size"], plan["local_size"]) == (2, 1)
 
 
-def test_after_a_killed_rank_training_goes_on_where_it_was_saved(folder: Path) -> None:
+def test_after_a_killed_rank_training_goes_on_where_it_was_saved(folder: Path, alone: dict[str, float]) -> None:
     process = start(
         folder, "--run", "runs/restarted", "--set", "training.save_every=5", "--nproc", "2", "--restarts", "1"
     )
@@ -86,7 +93,7 @@ def test_after_a_killed_rank_training_goes_on_where_it_was_saved(folder: Path) -
     assert status == 0, err
     assert "starting all ranks again (0 restarts left)" in err
     assert "going on at step 1" in err
-    assert figures(folder, "restarted")["auc"] == pytest.approx(figures(folder, "one")["auc"], abs=1e-3)
+    assert figures(folder, "restarted")["auc"] == pytest.approx(alone["auc"], abs=1e-3)
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

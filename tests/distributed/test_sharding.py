@@ -105,6 +105,9 @@ TWO: dict[str, Plan] = {
     "column_wise": plan_of(
         2, 2, user=("column_wise", (0, 1)), item=("column_wise", (1, 0)), tags=("column_wise", (0, 1))
     ),
+    "columns_of_one_rank": plan_of(
+        2, 2, user=("column_wise", (0, 0)), item=("column_wise", (1, 1)), tags=("column_wise", (0, 1))
+    ),
     "data_parallel": plan_of(
         2, 2, user=("data_parallel", (0, 1)), item=("data_parallel", (0, 1)), tags=("table_wise", (1,))
     ),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -14,6 +15,8 @@ from ziggurat.core.tables import TableSpec
 from ziggurat.core.topology import Topology
 from ziggurat.planning import Planned, plan_tables
 from ziggurat.planning.config import PlanningConfig
+from ziggurat.planning.planner import build_planner
+from ziggurat.planning.problem import Problem, Wish
 from ziggurat.planning.quantities import parse_bytes
 
 
@@ -189,7 +192,12 @@ def test_what_would_make_room_is_found_and_does() -> None:
     tables, where = [*EVEN, large], topology(devices=4, memory=300e6)
     with pytest.raises(NoFeasiblePlan) as caught:
         planned(tables, where)
-    assert re.match(r"device \d is [\d.]+ MB short: it has 26\d MB for tables, and table 'large'", caught.value.problem)
+    assert re.fullmatch(
+        r"300 MB of memory a device is 74 MB short: the least that a plan was found for is 374 MB; device \d then has "
+        r"37\.4 MB of reserve \(planning\.reserve\), 1\.26 MB for the ids and vectors of its 1,000 examples, 335 MB "
+        r"for tables, most of it 32\d MB for table 'large', column_wise",
+        caught.value.problem,
+    )
     ways = caught.value.mend.removeprefix("any of these makes room: ").split("; ")
     assert ways[0] == "8 devices with 300 MB each"
     planned(tables, topology(devices=8, memory=300e6))
@@ -204,11 +212,43 @@ def test_what_would_make_room_is_found_and_does() -> None:
 
 
 def test_a_batch_that_leaves_no_room_is_named() -> None:
-    """12 + 128 bytes for each of 1,000 examples on every device, and twice that again with the table's owner."""
-    with pytest.raises(NoFeasiblePlan, match=r"before it holds any table: the ids and vectors of its 1,000 .* 140 kB"):
-        planned([table("small", 100)], topology(devices=1, memory=150e3))
+    """12 + 128 bytes for each of 1,000 examples on every device, again as much with the table's owner, 6.4 kB of
+    weights, and a tenth of all of it in reserve: 286.4 / 0.9 = 318.2 kB."""
+    with pytest.raises(NoFeasiblePlan) as caught:
+        planned([table("small", 100)], topology(devices=1, memory=100e3))
+    assert caught.value.problem == (
+        "100 kB of memory a device is 219 kB short: the least that a plan was found for is 319 kB; device 0 then has "
+        "31.9 kB of reserve (planning.reserve), 140 kB for the ids and vectors of its 1,000 examples, 146 kB for "
+        "tables, most of it 146 kB for table 'small', table_wise"
+    )
+    problem = Problem((table("small", 100),), topology(devices=1, memory=100e3), None, 1000)
+    with pytest.raises(NoFeasiblePlan, match=r"every device is 50 kB short before it holds any table: .* take 140 kB"):
+        build_planner(PlanningConfig()).plan(problem)
+    pinned = replace(problem, wishes={"small": Wish("table_wise", (0,))})
+    with pytest.raises(NoFeasiblePlan, match=r"every device is 50 kB short before it holds any table: .* take 140 kB"):
+        build_planner(PlanningConfig()).plan(pinned)  # the table on a given rank is no part of it
     with pytest.raises(NoFeasiblePlan, match=r"makes room: .*; training\.batch_size: 500 \(now 1000\)"):
         planned([table("small", 100)], topology(devices=1, memory=250e3))
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adam"])
+def test_the_least_memory_is_the_same_whatever_there_is(optimizer: str) -> None:
+    """Of a few large and many small tables; less by a last digit does not do, and what is short is the difference."""
+    tables = [*EVEN, *(table(f"wide{k}", 20_000 * k, 64, optimizer) for k in range(1, 6))]
+    least = set[int]()
+    for memory in (1, 99, 100, 12_345, 10**6, 2 * 10**6, 9 * 10**6):
+        with pytest.raises(NoFeasiblePlan) as caught:
+            planned(tables, topology(memory=memory))
+        said = re.match(r".* device is (.*) short: .* found for is (.*); device", caught.value.problem)
+        assert said is not None
+        short, needed = map(parse_bytes, said.groups())
+        assert short == pytest.approx(needed - memory, rel=0.006)
+        assert f"; {said[2]} of memory a device" in f"; {caught.value.mend.split(': ', 1)[1]}"
+        least.add(needed)
+    (needed,) = least
+    planned(tables, topology(memory=needed))
+    with pytest.raises(NoFeasiblePlan):
+        planned(tables, topology(memory=needed - 10 ** (len(str(needed)) - 3)))
 
 
 def test_a_wish_in_the_way_is_named() -> None:

@@ -28,6 +28,7 @@ from ziggurat.cli import (
     train,
 )
 from ziggurat.core.errors import ZigguratError
+from ziggurat.parallel.environment import is_one_of_several
 
 app = typer.Typer(
     help="Recommendation models: from raw interaction logs to a trained, evaluated model, with one config.",
@@ -118,7 +119,7 @@ def main() -> None:
 
 def _leave(status: int) -> NoReturn:
     """Exit; of several ranks at once, where a normal exit waits for exchanges that the others do not answer."""
-    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+    if is_one_of_several():
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
@@ -149,7 +150,7 @@ def _stop(number: int, frame: FrameType | None) -> None:
 
 
 def _complain(problem: str, mend: str) -> None:
-    rank = f"rank {os.environ.get('RANK', '?')}" if int(os.environ.get("WORLD_SIZE", "1")) > 1 else ""
+    rank = f"rank {os.environ.get('RANK', '?')}" if is_one_of_several() else ""
     where = f"{rank}: " if rank and not problem.startswith((f"{rank} ", f"{rank}:")) else ""
     typer.secho(f"error: {where}{problem}", fg=typer.colors.RED, err=True)
     if mend:

@@ -26,6 +26,21 @@ Checkpoint = Annotated[str, typer.Option(help="Which checkpoint: best, last, or 
 
 
 def read_from(readers: list[str] | None) -> list[str]:
-    """What ``--set`` would say for ``--readers A,B --readers C``."""
-    addresses = [address.strip() for each in readers or () for address in each.split(",") if address.strip()]
-    return [f"training.readers={json.dumps(addresses)}"] if readers else []
+    """What ``--set`` would say for ``--readers A,B --readers C``.
+
+    Raises:
+        ConfigError: one of them names no reader, as an unset variable of a shell does not.
+    """
+    from ziggurat.core.errors import ConfigError
+
+    addresses: list[str] = []
+    for each in readers or ():
+        found = [address.strip() for address in each.split(",") if address.strip()]
+        if not found:
+            raise ConfigError(
+                f"--readers {each!r}: names no reader",
+                "name those that `ziggurat ingest` told, as grpc://HOST:PORT, or leave --readers out for this process "
+                "to make the batches",
+            )
+        addresses += found
+    return [f"training.readers={json.dumps(addresses)}"] if addresses else []

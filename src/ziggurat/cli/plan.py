@@ -48,15 +48,17 @@ def command(
     from ziggurat.report.plan_page import write_plan
     from ziggurat.training import api
 
-    target = out or Path("plan.json")
+    target = Path("plan.json") if out is None else out
+    writes = out is not None or not as_json
+    if writes:
+        check_file_target(target)
     page = target.with_suffix(".html")
     if page == target:
         raise ConfigError(
             f"--out {target}: is the drawing's name", f"name the plan: --out {target.with_suffix('.json')}"
         )
-    writes = out is not None or not as_json
-    for path in (target, page) if writes else ():
-        check_file_target(path)
+    if writes:
+        check_file_target(page)
     experiment = api.load_experiment(config, overrides or [], data)
     with console_progress() as progress:
         planned = api.plan(

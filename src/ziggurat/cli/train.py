@@ -27,7 +27,9 @@ def command(
         list[str] | None,
         typer.Option(help="Readers (`ziggurat ingest`) that make the batches, grpc://HOST:PORT,...; may be repeated."),
     ] = None,
-    stop_after: Annotated[int | None, typer.Option(help="Save and stop once this many steps are done in all.")] = None,
+    stop_after: Annotated[
+        int | None, typer.Option(min=1, help="Save and stop once this many steps are done in all.")
+    ] = None,
 ) -> None:
     """Prepare if needed, then train; run it again to go on exactly where it stopped.
 
@@ -40,9 +42,19 @@ def command(
       torchrun --nproc-per-node 4 \\
         -m -- ziggurat train exp.yaml --run runs/exp
     """
-    from ziggurat.parallel.launch import check_ranks, command_of, follow_launcher, is_rank, launch, leads
+    from ziggurat.core.errors import ConfigError
+    from ziggurat.parallel.environment import check_numbers, is_one_of_several
+    from ziggurat.parallel.launch import check_ranks, command_of, follow_launcher, launch, leads
 
-    if nproc is not None and nproc > 1 and not is_rank():
+    check_numbers()
+    extra = read_from(readers)
+    if restarts and (nproc or 1) == 1:
+        raise ConfigError(
+            f"--restarts {restarts}: needs --nproc 2 or more; only ranks that --nproc starts are started again",
+            "add --nproc N, or leave --restarts out; after a crash the same command goes on from the last checkpoint, "
+            "and torchrun has --max-restarts",
+        )
+    if nproc is not None and nproc > 1 and not is_one_of_several():
         note = lambda line: typer.echo(line, err=True)  # noqa: E731
         raise typer.Exit(launch(command_of(sys.argv[1:]), nproc, restarts, note))
     check_ranks(nproc)
@@ -51,7 +63,7 @@ def command(
     from ziggurat.cli.progress import console_progress
     from ziggurat.training import api
 
-    experiment = api.load_experiment(config, [*(overrides or []), *read_from(readers)], data)
+    experiment = api.load_experiment(config, [*(overrides or []), *extra], data)
     with console_progress() as progress:
         outcome = api.train(experiment, run, prepared=prepared, progress=progress, stop_after=stop_after)
     if outcome.results is None and outcome.signal is not None:

@@ -47,6 +47,19 @@ class Step:
     largest: int
 
 
+def check_shares(batch_size: int, ranks: int) -> None:
+    """Nothing, where each of ``ranks`` gets a row of a batch.
+
+    Raises:
+        ConfigError: some would have none.
+    """
+    if batch_size < ranks:
+        raise ConfigError(
+            f"training.batch_size={batch_size}: a batch is shared by {ranks} ranks, some would have no row",
+            f"--set training.batch_size={ranks} or larger, or start fewer ranks",
+        )
+
+
 class Loader:
     """Iterates over a split's batches for one rank.
 
@@ -86,11 +99,8 @@ class Loader:
                 f"training.batch_size={batch_size} exceeds the {blocks.rows} training rows",
                 f"--set training.batch_size={max(1, blocks.rows)} or smaller, or give more data",
             )
-        if deal == "parts" and batch_size < world_size:
-            raise ConfigError(
-                f"training.batch_size={batch_size}: a batch is shared by {world_size} ranks, some would have no row",
-                f"--set training.batch_size={world_size} or larger, or start fewer ranks",
-            )
+        if deal == "parts":
+            check_shares(batch_size, world_size)
         self._blocks, self._schema = blocks, schema
         self._batch_size, self._shuffle, self._seed = batch_size, shuffle, seed
         self._rank, self._world_size = rank, world_size

@@ -22,6 +22,7 @@ from types import FrameType
 from typing import Any
 
 from ziggurat.core.errors import EnvironmentMismatch, LostRank, ZigguratError
+from ziggurat.parallel.environment import is_one_of_several
 
 STORE_VARIABLE = "ZIGGURAT_STORE"
 """Names the file at which ranks of one host meet."""
@@ -91,11 +92,6 @@ def launch(command: Sequence[str], ranks: int, restarts: int = 0, note: Any = No
             note(f"rank {failure.rank}: {failure.problem}; starting all ranks again ({left} restarts left)")
 
 
-def is_rank() -> bool:
-    """Whether a launcher has started this process as one of several."""
-    return int(os.environ.get("WORLD_SIZE", "1")) > 1
-
-
 def follow_launcher() -> None:
     """From a rank: stop as after SIGTERM, saving what is done, should the launcher end without a word."""
     pipe = os.environ.pop(LAUNCHER_VARIABLE, None)
@@ -116,7 +112,7 @@ def check_ranks(wanted: int | None) -> None:
         EnvironmentMismatch: it does.
     """
     started = os.environ.get("LOCAL_WORLD_SIZE")
-    if wanted is not None and is_rank() and started is not None and int(started) != wanted:
+    if wanted is not None and is_one_of_several() and started is not None and int(started) != wanted:
         raise EnvironmentMismatch(
             f"--nproc {wanted}, but {started} ranks were started on this host",
             "leave --nproc out where torchrun starts the ranks",
@@ -125,7 +121,7 @@ def check_ranks(wanted: int | None) -> None:
 
 def leads() -> bool:
     """Whether this process is alone, or the first rank: the one that speaks."""
-    return not is_rank() or os.environ.get("RANK") == "0"
+    return not is_one_of_several() or os.environ.get("RANK") == "0"
 
 
 def report_failure(error: BaseException) -> bool:

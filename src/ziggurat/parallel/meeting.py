@@ -14,6 +14,7 @@ from datetime import timedelta
 import torch.distributed as dist
 
 from ziggurat.core.errors import EnvironmentMismatch, shorten
+from ziggurat.parallel.environment import number_of
 from ziggurat.parallel.launch import STORE_VARIABLE
 
 _LOOK_S = 0.05
@@ -35,7 +36,7 @@ def meet(backend: str, size: int, timeout: timedelta) -> None:
     """
     if missing := [name for name in _NEEDED if name not in os.environ]:
         raise EnvironmentMismatch(f"WORLD_SIZE={size}, but {' and '.join(missing)} not set", _START)
-    rank, path = int(os.environ["RANK"]), os.environ.get(STORE_VARIABLE)
+    rank, path = number_of("RANK"), os.environ.get(STORE_VARIABLE)
     if not 0 <= rank < size:
         raise EnvironmentMismatch(f"RANK={rank} and WORLD_SIZE={size}: ranks count from 0 to {size - 1}", _START)
     where = path or f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
@@ -59,7 +60,7 @@ def _store_at_address(rank: int, size: int, timeout: timedelta) -> dist.Store:
     has a place of its own there.
     """
     by_torchrun = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
-    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    address, port = os.environ["MASTER_ADDR"], number_of("MASTER_PORT")
     store = dist.TCPStore(address, port, None, rank == 0 and not by_torchrun, timeout, wait_for_workers=False)
     restart = os.environ.get(_RESTART)
     return dist.PrefixStore("ziggurat" if restart is None else f"ziggurat/{restart}/{size}", store)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass
 
 import torch.distributed as dist
 
 from ziggurat.core.errors import EnvironmentMismatch
+from ziggurat.parallel.environment import number_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +47,8 @@ class World:
         if not dist.is_initialized() or dist.get_world_size() == 1:
             return cls.alone()
         rank, size = dist.get_rank(), dist.get_world_size()
-        local_size = int(os.environ.get("LOCAL_WORLD_SIZE", size))
-        if size % local_size:
+        local_size = number_of("LOCAL_WORLD_SIZE", size)
+        if local_size < 1 or size % local_size:
             raise EnvironmentMismatch(
                 f"{size} ranks, {local_size} of them on the host of rank {rank}: hosts must have equally many",
                 "start as many ranks on each host (torchrun --nproc-per-node)",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 
@@ -13,17 +14,25 @@ from ziggurat.planning.quantities import written_bytes
 MOST_TIMES = 32
 """As many devices as there are, at most."""
 
+_STEPS = 900 * 16 + 16
+"""Numbers of :func:`_three_digits` up to an exbibyte."""
+
+_STRIDE = 300
+"""Of them at once while looking for enough: from any number to 1.4 to 4 times it."""
+
 Fits = Callable[[Problem], bool]
 
 
-def advice(problem: Problem, fits: Fits) -> str:
+def advice(problem: Problem, memory: int | None, fits: Fits) -> str:
     """The changes that would each suffice by itself, as one sentence.
 
     Args:
         problem: of which no plan could be made.
+        memory: of each device, with which one can; None where there is none.
         fits: whether one can be made of another problem.
     """
-    ways = [way for way in (_devices(problem, fits), _memory(problem, fits)) if way]
+    more = f"{written_bytes(memory)} of memory a device" if memory is not None else None
+    ways = [way for way in (_devices(problem, fits), more) if way]
     table = max(problem.tables, key=lambda table: problem.whole(table).kept_bytes, default=None)
     if table is not None:
         ways += [way for way in (_dim(problem, table, fits), _optimizer(problem, table, fits)) if way]
@@ -32,6 +41,35 @@ def advice(problem: Problem, fits: Fits) -> str:
     if fits(problem.but(batch_size=half)):
         ways.append(f"training.batch_size: {half} (now {problem.batch_size})")
     return "any of these makes room: " + "; ".join(ways) if ways else "give fewer rows or columns to the largest tables"
+
+
+def least_memory(problem: Problem, fits: Fits) -> int | None:
+    """The least bytes a device of which a plan can be made, among the numbers of three digits and noughts; whatever
+    memory the devices have now, it is the same one. None where an exbibyte would not do."""
+
+    def enough(step: int) -> bool:
+        return fits(with_memory(problem, _three_digits(step)))
+
+    low = bisect_right(range(_STEPS), problem.topology.memory_bytes, key=_three_digits) - 1
+    low, high = max(low, -1), max(low, 0) + _STRIDE
+    while not enough(high):
+        low, high = high, high + _STRIDE
+        if high >= _STEPS:
+            return None
+    while high - low > 1:
+        middle = (low + high) // 2
+        low, high = (low, middle) if enough(middle) else (middle, high)
+    return _three_digits(high)
+
+
+def with_memory(problem: Problem, memory_bytes: int) -> Problem:
+    """The problem on devices of so much memory."""
+    return problem.but(topology=replace(problem.topology, memory_bytes=memory_bytes))
+
+
+def _three_digits(step: int) -> int:
+    """100, 101, …, 999, 1000, 1010, …, 9990, 10000, 10100, …"""
+    return (100 + step % 900) * 10 ** (step // 900)
 
 
 def _devices(problem: Problem, fits: Fits) -> str | None:
@@ -52,24 +90,6 @@ def _devices(problem: Problem, fits: Fits) -> str | None:
             return said
         factor *= 2
     return None
-
-
-def _memory(problem: Problem, fits: Fits) -> str | None:
-    """The least memory a device, to a sixteenth of what is missing."""
-    low = problem.topology.memory_bytes
-    high = 2 * low
-
-    def enough(memory: int) -> bool:
-        return fits(problem.but(topology=replace(problem.topology, memory_bytes=memory)))
-
-    while not enough(high):
-        low, high = high, 2 * high
-        if high > 2**60:
-            return None
-    for _ in range(5):
-        middle = (low + high) // 2
-        low, high = (low, middle) if enough(middle) else (middle, high)
-    return f"{written_bytes(1.005 * high)} of memory a device"
 
 
 def _dim(problem: Problem, table: TableSpec, fits: Fits) -> str | None:

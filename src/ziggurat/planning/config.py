@@ -47,7 +47,8 @@ class TablePlacement(Config):
     sharding: Sharding
     """How it is split."""
     ranks: tuple[int, ...] | None = None
-    """On which ranks, in the order of the shards; default: the planner's choice."""
+    """On which ranks, in the order of the shards; column-wise, a rank may be named for several. Default: the planner's
+    choice."""
 
 
 class PlanningConfig(Config):

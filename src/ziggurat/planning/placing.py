@@ -85,8 +85,8 @@ class _Loads:
             if room < 0:
                 buffers = written_bytes(self.problem.client_bytes)
                 raise NoFeasiblePlan(
-                    f"every device is {short} short before it holds any table: the ids and vectors of its "
-                    f"{self.problem.batch_size:,} examples take {buffers}",
+                    f"every device is {written_bytes(-room)} short before it holds any table: the ids and vectors of "
+                    f"its {self.problem.batch_size:,} examples take {buffers}",
                     "give the devices more memory, or make training.batch_size smaller",
                 )
             size, name = self._largest[worst]

@@ -9,7 +9,7 @@ from ziggurat.core.plan import Plan
 from ziggurat.core.statistics import DatasetStatistics
 from ziggurat.core.tables import TableSpec
 from ziggurat.core.topology import Topology
-from ziggurat.planning.advice import advice
+from ziggurat.planning.advice import advice, least_memory, with_memory
 from ziggurat.planning.config import PlanningConfig
 from ziggurat.planning.constraints import check_plan
 from ziggurat.planning.planned import Planned, predict
@@ -53,7 +53,10 @@ def plan_tables(
     try:
         return _planned(problem, planner)
     except NoFeasiblePlan as error:
-        raise NoFeasiblePlan(error.problem, advice(problem, lambda other: _fits(other, planner))) from None
+        fits = lambda other: _fits(other, planner)  # noqa: E731
+        memory = least_memory(problem, fits)
+        fault = error.problem if memory is None else _lacking(problem, planner, memory)
+        raise NoFeasiblePlan(fault, advice(problem, memory, fits)) from None
 
 
 def _planned(problem: Problem, planner: Planner) -> Planned:
@@ -70,6 +73,30 @@ def _planned(problem: Problem, planner: Planner) -> Planned:
         most = f"; most of it is table {largest.table!r}" if largest else ""
         raise NoFeasiblePlan(f"device {least.rank} lacks {written_bytes(-least.spare_bytes)}{most}")
     return planned
+
+
+def _lacking(problem: Problem, planner: Planner, memory: int) -> str:
+    """What the devices have, the least that a plan was found for, and what takes it on that plan's fullest device.
+
+    A planner's own message is of the last plan that it tried, which need not be the one that lacks least.
+    """
+    planned = _planned(with_memory(problem, memory), planner)
+    fullest = min(planned.devices, key=lambda device: device.spare_bytes)
+    here = [placed for placed in planned.shards if placed.shard.rank == fullest.rank]
+    has = problem.topology.memory_bytes
+    parts = [f"{written_bytes(problem.client_bytes)} for the ids and vectors of its {problem.batch_size:,} examples"]
+    if problem.reserve:
+        parts.insert(0, f"{written_bytes(problem.reserve * memory)} of reserve (planning.reserve)")
+    most = ""
+    if here:
+        largest = max(here, key=lambda placed: placed.cost.kept_bytes)
+        parts.append(f"{written_bytes(sum(placed.cost.kept_bytes for placed in here))} for tables")
+        sharding = planned.plan.placements[largest.table].sharding
+        most = f", most of it {written_bytes(largest.cost.kept_bytes)} for table {largest.table!r}, {sharding}"
+    return (
+        f"{written_bytes(has)} of memory a device is {written_bytes(memory - has)} short: the least that a plan was "
+        f"found for is {written_bytes(memory)}; device {fullest.rank} then has {', '.join(parts)}{most}"
+    )
 
 
 def _check(problem: Problem, plan: Plan) -> None:

@@ -107,6 +107,7 @@ class Planner(Protocol):
         """A placement for every table that keeps to ``problem.wishes``.
 
         Raises:
-            NoFeasiblePlan: naming the table that found no room, and how many bytes are missing.
+            NoFeasiblePlan: naming the table that found no room, and how many bytes are missing. Users are told of the
+                least memory that a plan is found for instead, where there is one.
         """
         ...

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from ziggurat.core.errors import EnvironmentMismatch
+from ziggurat.parallel.environment import number_of
 from ziggurat.parallel.meeting import meet
 from ziggurat.parallel.world import World
 
@@ -33,7 +34,7 @@ def pick_device(wanted: Literal["auto", "cpu", "cuda"]) -> torch.device:
     if not available or wanted == "cpu":
         return torch.device("cpu")
     if "LOCAL_RANK" in os.environ:
-        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(number_of("LOCAL_RANK"))
     return torch.device("cuda", torch.cuda.current_device())
 
 
@@ -56,7 +57,7 @@ def process_group(device: torch.device, timeout_s: float = 300.0) -> Generator[W
         return
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     timeout = timedelta(seconds=timeout_s)
-    size = int(os.environ.get("WORLD_SIZE", "1"))
+    size = number_of("WORLD_SIZE", 1)
     with contextlib.ExitStack() as stack:
         if size > 1:
             meet(backend, size, timeout)

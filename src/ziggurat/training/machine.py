@@ -40,8 +40,11 @@ def resolve_topology(
         memory_bytes: of a device, in place of the config's.
 
     Raises:
-        ConfigError: ``device: cpu`` without all figures.
+        ConfigError: no hosts, devices or bytes; ``device: cpu`` without all figures.
     """
+    for name, number in (("hosts", hosts), ("devices", devices), ("memory", memory_bytes)):
+        if number is not None and number <= 0:
+            raise ConfigError(f"{name}: must be greater than 0; received {number}", f"give more, or leave {name} out")
     hosts = hosts or config.hosts or 1
     local = config.device == "local"
     devices = devices or config.devices or (torch.cuda.device_count() if local and kind == "cuda" else 1)

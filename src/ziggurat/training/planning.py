@@ -8,6 +8,7 @@ from ziggurat.core.engine import check_engine
 from ziggurat.core.errors import ConfigError
 from ziggurat.core.progress import Progress
 from ziggurat.core.statistics import DatasetStatistics
+from ziggurat.data.loader import check_shares
 from ziggurat.planning import Planned, plan_tables
 from ziggurat.planning.quantities import parse_bytes
 from ziggurat.training.engine import pick_device
@@ -35,7 +36,7 @@ def plan(
         progress: where to show it.
 
     Raises:
-        ConfigError: ``planning`` asks for what cannot be.
+        ConfigError: ``planning`` asks for what cannot be; there are no devices, or more than a batch has rows.
         NoFeasiblePlan: the devices have no room; the message says what would have.
     """
     from ziggurat.training.api import prepare
@@ -50,6 +51,7 @@ def plan(
     local = asked.device == "local"  # of other devices, this machine need have none
     kind = "cuda" if local and pick_device(experiment.training.device).type == "cuda" else "cpu"
     topology = resolve_topology(asked, kind, hosts=hosts, devices=devices, memory_bytes=memory_bytes)
+    check_shares(experiment.training.batch_size, topology.world_size)
     dataset = prepare(experiment, prepared, progress)
     tables, statistics = experiment.layout(dataset.schema).tables, DatasetStatistics.load(dataset.folder)
     batch_size = -(-experiment.training.batch_size // topology.world_size)  # of a rank

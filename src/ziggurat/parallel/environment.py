@@ -1,0 +1,55 @@
+"""What a launcher says of the ranks in environment variables: torchrun, ours, or a scheduler by hand."""
+
+from __future__ import annotations
+
+import os
+
+from ziggurat.core.errors import EnvironmentMismatch, shorten
+
+_MEANINGS = {
+    "WORLD_SIZE": "how many ranks there are",
+    "RANK": "which of them this one is, from 0",
+    "LOCAL_WORLD_SIZE": "how many ranks are on this host",
+    "LOCAL_RANK": "which of those this one is, from 0",
+    "MASTER_PORT": "the port at which the ranks meet",
+}
+
+
+def number_of(name: str, default: int | None = None) -> int:
+    """The whole number that the environment variable holds.
+
+    Args:
+        name: one that launchers set.
+        default: where it is not set.
+
+    Raises:
+        EnvironmentMismatch: it holds something else, or is not set and has no default.
+    """
+    found = os.environ.get(name)
+    if found is None and default is not None:
+        return default
+    if found is None or not (found.isascii() and found.isdigit()):
+        received = "is not set" if found is None else f"is {shorten(found)}"
+        raise EnvironmentMismatch(
+            f"the environment variable {name} {received}; launchers set it to a whole number, {_MEANINGS[name]}",
+            "start ranks with `ziggurat train --nproc N` or torchrun; for one process "
+            "`unset WORLD_SIZE RANK LOCAL_WORLD_SIZE LOCAL_RANK`",
+        )
+    return int(found)
+
+
+def check_numbers() -> None:
+    """Nothing, where the variables hold what launchers set. For one process only its WORLD_SIZE counts.
+
+    Raises:
+        EnvironmentMismatch: one does not; it is named.
+    """
+    if number_of("WORLD_SIZE", 1) > 1:
+        for name in ("RANK", "LOCAL_WORLD_SIZE", "LOCAL_RANK"):
+            number_of(name, 0)
+
+
+def is_one_of_several() -> bool:
+    """Whether a launcher says that there are other ranks; no, where nobody can tell."""
+    size = os.environ.get("WORLD_SIZE", "1")
+    return size.isascii() and size.isdigit() and int(size) > 1

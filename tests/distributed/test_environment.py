@@ -1,0 +1,77 @@
+"""Variables that launchers set, holding what none would set."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from ziggurat.core.errors import EnvironmentMismatch
+from ziggurat.parallel.environment import check_numbers, is_one_of_several, number_of
+from ziggurat.training.engine import process_group
+
+VARIABLES = ("WORLD_SIZE", "RANK", "LOCAL_WORLD_SIZE", "LOCAL_RANK")
+
+
+@pytest.fixture(autouse=True)
+def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+
+
+def test_whole_numbers_are_read_and_missing_ones_have_their_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert number_of("WORLD_SIZE", 1) == 1
+    assert not is_one_of_several()
+    monkeypatch.setenv("WORLD_SIZE", "12")
+    assert number_of("WORLD_SIZE", 1) == 12
+    assert is_one_of_several()
+    with pytest.raises(EnvironmentMismatch, match=r"variable RANK is not set; .* which of them this one is, from 0"):
+        number_of("RANK")
+
+
+@pytest.mark.parametrize("value", ["x", "", "-1", "2.0", " 2", "²"])
+@pytest.mark.parametrize("name", VARIABLES)
+def test_what_is_no_number_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv(name, value)
+    with pytest.raises(EnvironmentMismatch) as caught:
+        check_numbers()
+    said = f"the environment variable {name} is {value!r}; launchers set it to a whole number, "
+    assert caught.value.problem.startswith(said)
+    assert "torchrun" in caught.value.mend
+
+
+def test_one_process_needs_none_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "x")
+    check_numbers()
+    monkeypatch.setenv("WORLD_SIZE", "1")
+    check_numbers()
+
+
+def test_from_python_it_is_the_same_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WORLD_SIZE", "x")
+    with pytest.raises(EnvironmentMismatch, match="WORLD_SIZE is 'x'"), process_group(torch.device("cpu")):
+        pass
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.setenv("LOCAL_WORLD_SIZE", "2")
+    monkeypatch.setenv("RANK", "first")
+    with pytest.raises(EnvironmentMismatch, match="RANK is 'first'"), process_group(torch.device("cpu")):
+        pass
+
+
+@pytest.mark.parametrize("wrong", [{"WORLD_SIZE": "x", "RANK": "0"}, {"WORLD_SIZE": "2", "RANK": "x"}])
+def test_the_command_line_tells_it_without_a_traceback(folder: Path, wrong: dict[str, str]) -> None:
+    command = [sys.executable, "-m", "ziggurat", "train", "exp.yaml", "--run", "runs/strange"]
+    environment = {**os.environ, **wrong}
+    found = subprocess.run(
+        command, cwd=folder, env=environment, text=True, capture_output=True, timeout=120, check=False
+    )
+    name = next(name for name, value in wrong.items() if value == "x")
+    assert found.returncode == 1
+    assert f"the environment variable {name} is 'x'; launchers set it to a whole number" in found.stderr
+    assert "Traceback" not in found.stderr
+    assert not (folder / "runs/strange").exists()
