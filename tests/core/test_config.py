@@ -202,7 +202,10 @@ def problem_of(kind: type[Config], values: dict[str, Any], given: list[tuple[str
     ("changes", "line"),
     [
         ({"tools": [{"name": "cow"}]}, "tools.0.name: unknown 'cow'; allowed: cat, dog"),
-        ({"tools": ["cat"]}, "tools.0: Input should be a section with keys; received 'cat'"),
+        (
+            {"tools": ["cat"]},
+            "tools.0: Input should be a section with keys, name among them (cat, dog); received 'cat'",
+        ),
         ({"doors": [True]}, "doors.0: Input should be a whole number; received True"),
         ({"tools": []}, "tools: needs at least one entry; received []; give one, such as {name: cat}"),
         ({"windows": []}, "windows: needs at least one entry; received []; give one, such as {kind: round, name: …}"),

@@ -11,11 +11,11 @@ import pydantic
 from ziggurat.core.config_places import TAGS, Location, classes_at, config_classes, keys_at, shown, tags_at, visible
 from ziggurat.core.errors import nearest, shorten
 
+_NO_SECTION = ("dict_type", "model_type", "model_attributes_type")
+
 _PLAIN_WORDS = {
     "tuple_type": "Input should be a list, as in [a, b]",
-    "dict_type": "Input should be a section with keys",
-    "model_type": "Input should be a section with keys",
-    "model_attributes_type": "Input should be a section with keys",
+    **dict.fromkeys(_NO_SECTION, "Input should be a section with keys"),
     "bool_parsing": "Input should be true or false",
     "bool_type": "Input should be true or false",
     "string_type": "Input should be text, a number in quotes for one",
@@ -109,6 +109,9 @@ def _explain(kind: type[pydantic.BaseModel], values: Mapping[str, Any], item: Ma
             return f"{path}: {message}" if path else message
         case _:
             message = _PLAIN_WORDS.get(item["type"], str(item["msg"])).format(**item.get("ctx", {}))
+            if item["type"] in _NO_SECTION and len(classes_at(kind, location)) > 1:
+                tag, allowed = next((tag, found) for tag in TAGS if (found := tags_at(kind, location, tag)))
+                message += f", {tag} among them ({', '.join(allowed)})"
             return f"{path}: {message}; received {shorten(item.get('input'))}"
 
 
