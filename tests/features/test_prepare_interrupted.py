@@ -125,9 +125,7 @@ def test_killed_again_and_again_it_ends_in_the_same_bytes(
         while process.poll() is None and staged_parts(folder) < before + wanted:
             time.sleep(0.002)
         process.send_signal(kill)
-        if process.wait() == 0:
-            assert wanted == 8  # done before it could be killed, on a busy machine
-            break
+        assert process.wait() != 0
         progress.append(staged_parts(folder))
     assert progress == sorted(progress)
     assert progress[0] >= 1

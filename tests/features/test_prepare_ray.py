@@ -154,7 +154,7 @@ def test_a_killed_worker_loses_and_repeats_no_row(logs: Path, tmp_path: Path) ->
 
 def test_workers_that_die_again_and_again_end_it(logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parsed, folder = log_experiment(logs), tmp_path / "prepared"
-    monkeypatch.setattr(ray_cluster, "TRIES", 2)
+    monkeypatch.setattr(ray_cluster, "TRIES", 2)  # each starts a worker anew
     with pytest.raises(WorkersLost, match=r"workers died 2 times over the same stretch[\s\S]*mend: look for a lack of"):
         run(parsed, folder, Deadly(dying_always, 1))
     journal = (folder / ".staging" / "journal.jsonl").read_text().splitlines()
@@ -163,6 +163,6 @@ def test_workers_that_die_again_and_again_end_it(logs: Path, tmp_path: Path, mon
 
 
 def test_workers_of_other_versions_are_refused(logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(np, "__version__", "1.0")
+    monkeypatch.setattr(np, "__version__", "1.0")  # of this process; the workers import their own
     with pytest.raises(EnvironmentMismatch, match=r"host .*: a worker has numpy 2.*, the preparation numpy 1\.0\n"):
         run(log_experiment(logs), tmp_path / "prepared", RayCluster())

@@ -39,7 +39,7 @@ def listening(answer: bytes | None) -> Generator[int]:
     ],
 )
 def test_who_is_no_head(answer: bytes | None, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_cluster, "_CONNECT_S", 0.3)
+    monkeypatch.setattr(ray_cluster, "_CONNECT_S", 0.3)  # who takes no call is waited for so long
     with listening(answer) as port, pytest.raises(EnvironmentMismatch, match=rf"--ray 127\.0\.0\.1:{port}: .*({told})"):
         RayCluster(f"127.0.0.1:{port}").__enter__()
 

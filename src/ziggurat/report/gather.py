@@ -36,6 +36,7 @@ from ziggurat.report.inputs import (
     TaskResult,
     access_skew,
 )
+from ziggurat.report.plan_rows import written_ranks
 from ziggurat.training.api import evaluate
 from ziggurat.training.collapse import collapsed_tasks
 from ziggurat.training.experiment import Experiment, to_yaml
@@ -191,7 +192,7 @@ def _table_rows(run: Run, tables: Sequence[TableSpec], plan: Plan, step: int) ->
 def _held(plan: Plan, table: TableSpec) -> str:
     placement = plan.placements[table.name]
     every = len(placement.ranks) == plan.world_size
-    ranks = "every rank" if every else f"rank {', '.join(map(str, placement.ranks))}"
+    ranks = "every rank" if every else f"rank {written_ranks(placement.ranks)}"
     return f"{placement.sharding.replace('_', '-')}, {ranks}"
 
 
