@@ -22,7 +22,8 @@ def run_ranks(world_size: int, work: Callable[..., Any], *arguments: Any) -> lis
     Raises:
         AssertionError: a rank failed or did not end in time; its traceback is quoted, and the others are ended.
     """
-    context = multiprocessing.get_context("spawn")
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(["torchrec", "ziggurat.training.loop"])  # to import them once, not in every rank
     with tempfile.TemporaryDirectory() as folder:
         processes = [
             context.Process(target=_rank, args=(rank, world_size, folder, work, arguments))
@@ -44,7 +45,7 @@ def run_ranks(world_size: int, work: Callable[..., Any], *arguments: Any) -> lis
 
 def _rank(rank: int, world_size: int, folder: str, work: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
     torch.set_num_threads(1)
-    os.environ.update(RANK=str(rank), WORLD_SIZE=str(world_size))
+    os.environ.update(RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_WORLD_SIZE=str(world_size))
     try:
         store = dist.FileStore(str(Path(folder) / "store"), world_size)
         dist.init_process_group("gloo", rank=rank, world_size=world_size, store=store)

@@ -15,12 +15,14 @@ import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from tests.distributed.ranks import run_ranks
 from tests.distributed.test_sharding import plan_of, trained
 from ziggurat.core.errors import EnvironmentMismatch
 from ziggurat.core.plan import Plan
 from ziggurat.embeddings.host_exchange import HostExchange
+from ziggurat.embeddings.host_input import HostInput
 from ziggurat.parallel.config import DDP, ParallelConfig
 from ziggurat.parallel.dense import spread, synchronised
 from ziggurat.parallel.host_memory import SharedSlots, can_share
@@ -64,6 +66,31 @@ def test_rows_and_gradients_are_those_that_sockets_bring(
         assert through_memory["shards"].keys() == through_sockets["shards"].keys()
         for key, weight in through_memory["shards"].items():
             assert torch.equal(weight, through_sockets["shards"][key]), key
+
+
+def waiting(rank: int) -> list[list[Tensor]]:
+    """Ids of both ranks' first batch for this rank's table, read behind so many other batches."""
+    found: list[list[Tensor]] = []
+    for others in (0, 1, 2, 3, 4, 9):
+        exchange = HostInput([1, 1], SharedSlots(60, 4))
+
+        def begin(batch: int, exchange: HostInput = exchange) -> Any:
+            ids = torch.tensor([batch, batch + 10]) + 100 * rank
+            return exchange(KeyedJaggedTensor(keys=["a", "b"], values=ids, lengths=torch.ones(2).int())).wait()
+
+        first = begin(0)
+        behind = [begin(batch).wait().values() for batch in range(1, others + 1)]
+        found.append([first.wait().values(), *behind])
+    return found
+
+
+def test_ids_that_wait_while_other_batches_pass_are_still_those_of_their_batch() -> None:
+    """As those of the next training batch wait while a split is evaluated."""
+    for rank, found in enumerate(run_ranks(2, waiting)):
+        assert [len(each) for each in found] == [1, 2, 3, 4, 5, 10]
+        for batches in found:
+            for batch, ids in enumerate(batches):
+                assert ids.tolist() == [batch + 10 * rank, batch + 10 * rank + 100]
 
 
 def exchanged(rank: int) -> list[Tensor]:

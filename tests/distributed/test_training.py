@@ -22,6 +22,8 @@ from ziggurat.training import api
 from ziggurat.training.experiment import Experiment
 from ziggurat.training.journal import read_journal
 
+pytestmark = pytest.mark.xdist_group("training")  # what all its tests compare with is made once
+
 STEPS = 100
 VARIANTS: dict[str, dict[str, Any]] = {
     "ddp": {},
@@ -33,6 +35,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "accumulated_fsdp": {"training.accumulate": 2, "parallel.dense": {"name": "fsdp"}},
     "recomputed_fsdp": {"training.activation_checkpointing": True, "parallel.dense": {"name": "fsdp"}},
     "no_pipeline": {"parallel.pipeline": False},
+    "sockets": {"parallel.shared_memory": False},
     "norms_weights_and_averages": {
         "model.deep.norm": "batch",
         "data.weight": "age_weight",
@@ -127,7 +130,7 @@ def test_losses_and_weights_equal_a_single_process(name: str, pair: dict[str, An
 
 def test_how_the_dense_part_is_spread_changes_nothing(pair: dict[str, Any]) -> None:
     """Two ranks sum two numbers: there is one order, and so one result, to the bit."""
-    for name in ("fsdp", "hsdp", "ddp_small_buckets", "no_pipeline"):
+    for name in ("fsdp", "hsdp", "ddp_small_buckets", "no_pipeline", "sockets"):
         close(pair[name]["weights"], pair["ddp"]["weights"], 0.0)
 
 

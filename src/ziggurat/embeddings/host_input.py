@@ -22,6 +22,10 @@ from ziggurat.parallel.host_memory import LINE, SharedSlots
 class HostInput(nn.Module):
     """Stands where TorchRec's input distribution of whole tables, or of columns, was.
 
+    The ids of a batch may wait while other batches come and go, as those of the next training batch do while a split is
+    evaluated. Their slot comes round again in four turns, so they are read before the second turn behind theirs begins:
+    a rank that begins a turn has read all turns but the last, and so, four turns later, has every rank that was met.
+
     Args:
         splits: how many of the keys, which come rank by rank, each rank looks up.
         slots: of all ranks, four each.
@@ -32,6 +36,7 @@ class HostInput(nn.Module):
         self._slots = slots
         before = list(accumulate(splits, initial=0))
         self._mine = slice(before[self._slots.rank], before[self._slots.rank + 1])
+        self._begun: list[_Coming] = []
 
     def forward(self, ids: KeyedJaggedTensor) -> Awaitable[Awaitable[KeyedJaggedTensor]]:
         """Write the ids of this rank's batch; does not wait for those of others."""
@@ -39,12 +44,17 @@ class HostInput(nn.Module):
         keys, size, values = ids.keys(), ids.stride(), ids.values().long()
         counts_K = ids.length_per_key()
         turn, head = self._slots.begin(), _Head(len(keys), size)
+        for coming in self._begun:
+            if coming.turn < turn - 1:
+                coming.read()
         shared = self._slots.written(turn, head.values_at + values.nbytes)
         _tensor(shared, 0, torch.int64, len(counts_K)).copy_(torch.tensor(counts_K, dtype=torch.int64))
         _tensor(shared, head.lengths_at, torch.int32, len(keys) * size).copy_(ids.lengths())
         _tensor(shared, head.values_at, torch.int64, len(values)).copy_(values)
         self._slots.arrive(turn)
-        return NoWait(_Coming(self, turn, keys, head))
+        self._begun = [coming for coming in self._begun if not coming.is_read]
+        self._begun.append(_Coming(self, turn, keys, head))
+        return NoWait(self._begun[-1])
 
     def of_all(self, turn: int, keys: Sequence[str], head: _Head) -> KeyedJaggedTensor:
         """The ids of all ranks for this rank's tables: of each key, one rank's rows after the other's."""
@@ -81,12 +91,26 @@ class _Head:
 
 
 class _Coming(Awaitable[KeyedJaggedTensor]):
+    """The ids of all ranks in one turn; read when they are waited for, or before their slots come round again."""
+
     def __init__(self, exchange: HostInput, turn: int, keys: Sequence[str], head: _Head) -> None:
         super().__init__()
-        self._exchange, self._turn, self._keys, self._head = exchange, turn, keys, head
+        self.turn = turn
+        self._exchange, self._keys, self._head = exchange, keys, head
+        self._ids: KeyedJaggedTensor | None = None
+
+    @property
+    def is_read(self) -> bool:
+        return self._ids is not None
+
+    def read(self) -> KeyedJaggedTensor:
+        """Waits for the ranks."""
+        if self._ids is None:
+            self._ids = self._exchange.of_all(self.turn, self._keys, self._head)
+        return self._ids
 
     def _wait_impl(self) -> KeyedJaggedTensor:
-        return self._exchange.of_all(self._turn, self._keys, self._head)
+        return self.read()
 
 
 def _lines(size: int) -> int:
