@@ -5,7 +5,7 @@ BIN := $(VENV)/bin
 SOURCES := src tests tools $(wildcard bench)
 DATASETS := datasets
 RUN := runs/movielens
-PYTEST_WORKERS ?= 2
+PYTEST_WORKERS ?= 3
 
 .DEFAULT_GOAL := help
 .PHONY: help install dev demo test lint format typecheck imports unit smoke lock clean
@@ -43,7 +43,7 @@ imports: dev
 	$(BIN)/lint-imports
 
 unit: dev ## the tests alone, with coverage
-	$(BIN)/pytest -n $(PYTEST_WORKERS) --dist loadgroup --cov --cov-report=term
+	$(BIN)/pytest -n $(PYTEST_WORKERS) --dist loadfile --cov --cov-report=term
 
 smoke: dev ## every benchmark once, quickly; nothing is judged or stored
 	@set -e; for name in $$($(BIN)/python -m bench list | sed -n 's/^\([a-z_]*\): .*/\1/p'); do \

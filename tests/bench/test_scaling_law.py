@@ -63,7 +63,7 @@ def test_the_log_needs_interactions_of_every_order() -> None:
     whole = scaling_law.shape(10)
     assert {len(group) for group in whole.likenesses} == {4, 6}
     maker = ChunkMaker(whole)
-    _, signals = maker._features(0, 20_000)  # pyright: ignore[reportPrivateUsage]
+    _, signals = maker._features(0, 5_000)  # pyright: ignore[reportPrivateUsage]
     logits = maker.planted.logits(signals)[0]
     shares: dict[str, float] = {}
     for name in ("first_order", "second_order", "high_order"):

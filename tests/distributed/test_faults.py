@@ -70,7 +70,7 @@ def test_a_rank_that_is_slow_for_a_while_is_waited_for(folder: Path) -> None:
     process = start(folder, "--run", "runs/slow", *LONG, "--stop-after", "150", "--set", "parallel.timeout_s=60")
     slow = rank_at(process, 1, folder / "runs/slow/metrics.jsonl", 5)
     slow.send_signal(signal.SIGSTOP)
-    time.sleep(8)  # longer than four words of its heartbeat
+    time.sleep(5)  # longer than two words of its heartbeat
     assert process.poll() is None
     slow.send_signal(signal.SIGCONT)
     status, out, err = ended(process)
@@ -139,7 +139,7 @@ def test_ranks_that_disagree_on_their_number_say_so(folder: Path, port: int) -> 
 
 
 def test_a_rank_that_is_started_twice_is_told_which_process_it_is_already(folder: Path, port: int) -> None:
-    first = [by_hand(folder, "twice", port, rank, 3, "--set", "parallel.timeout_s=20") for rank in (0, 1, 1)]
+    first = [by_hand(folder, "twice", port, rank, 3, "--set", "parallel.timeout_s=12") for rank in (0, 1, 1)]
     said = [ended(each) for each in first]
     assert [status for status, _, _ in said] == [1, 1, 1]
     (again,) = [number for number, (_, _, err) in enumerate(said) if "rank 1 of 3 was started twice" in err]
@@ -171,7 +171,8 @@ def test_a_port_that_another_program_has_is_named(folder: Path) -> None:
 
 def test_half_a_description_of_the_world_is_refused(folder: Path) -> None:
     command = [sys.executable, "-m", "ziggurat", "train", "exp.yaml", "--run", "runs/half"]
-    environment = {**os.environ, "WORLD_SIZE": "2"}
+    outside = {name: value for name, value in os.environ.items() if name not in ("RANK", "LOCAL_WORLD_SIZE")}
+    environment = {**outside, "WORLD_SIZE": "2"}
     done = subprocess.run(command, cwd=folder, env=environment, text=True, capture_output=True, check=False)
     assert done.returncode == 1
     assert "WORLD_SIZE=2, but RANK and LOCAL_WORLD_SIZE not set" in done.stderr

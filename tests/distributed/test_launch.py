@@ -17,8 +17,6 @@ import pytest
 from tests.distributed.launched import LONG, SECONDS, ended, figures, rank_at, run, start
 from ziggurat.report.gather import report_run
 
-pytestmark = pytest.mark.xdist_group("launch")  # what all its tests compare with is made once
-
 
 @pytest.fixture(scope="module")
 def alone(folder: Path) -> dict[str, float]:

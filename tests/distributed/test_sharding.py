@@ -20,8 +20,6 @@ from ziggurat.embeddings.lookup import EmbeddingLookup
 from ziggurat.parallel.config import ParallelConfig
 from ziggurat.training.engine import process_group
 
-pytestmark = pytest.mark.xdist_group("sharding")  # what all its tests compare with is made once
-
 ROWS = {"user": 61, "item": 37, "tags": 10}
 SCHEMA = Schema(
     categorical=("user", "item"),

@@ -22,8 +22,6 @@ from ziggurat.training import api
 from ziggurat.training.experiment import Experiment
 from ziggurat.training.journal import read_journal
 
-pytestmark = pytest.mark.xdist_group("training")  # what all its tests compare with is made once
-
 STEPS = 100
 VARIANTS: dict[str, dict[str, Any]] = {
     "ddp": {},
