@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+from safetensors.numpy import load_file, save_file
 
 from ziggurat.core.errors import Misfit
-from ziggurat.core.files import write_json
+from ziggurat.core.files import atomic_file, write_json
 from ziggurat.core.plan import Plan
+from ziggurat.core.row_order import Ranks, frequency_ranks
 from ziggurat.core.statistics import DatasetStatistics
 from ziggurat.core.topology import DeviceKind, Topology
 from ziggurat.embeddings.layout import Layout
@@ -21,6 +24,8 @@ from ziggurat.training.experiment import Experiment
 from ziggurat.training.machine import resolve_topology
 
 PLAN_FILE = "plan.json"
+ROW_ORDER_FILE = "row_order.safetensors"
+"""Table -> rank of each of its rows by falling frequency, int32; of tables whose rows the plan orders."""
 
 
 def place(
@@ -56,6 +61,49 @@ def place(
         return plan
 
     return from_first(made)
+
+
+def row_ranks(plan: Plan, layout: Layout, prepared: Path, folder: Path | None) -> dict[str, Ranks]:
+    """Of each table whose rows ``plan`` orders, the rank of each row by falling frequency in the training rows.
+
+    The order that lies in the run's folder, else a new one, left there. All ranks call it together.
+
+    Args:
+        plan: of the run.
+        layout: of its tables.
+        prepared: folder of the encoded dataset, with its statistics.
+        folder: of the run; None to leave nothing.
+    """
+    rows = {spec.name: spec.rows for spec in layout.tables if plan.placements[spec.name].fast_rows is not None}
+    if not rows:
+        return {}
+    if folder is None:
+        return _counted_ranks(rows, prepared)
+    path = folder / ROW_ORDER_FILE
+
+    def left_there() -> None:
+        if _read_ranks(path, rows) is None:
+            with atomic_file(path) as temporary:
+                save_file(_counted_ranks(rows, prepared), temporary)
+
+    from_first(left_there)
+    found = _read_ranks(path, rows)
+    assert found is not None, path
+    return found
+
+
+def _counted_ranks(rows: Mapping[str, int], prepared: Path) -> dict[str, Ranks]:
+    tables = DatasetStatistics.load(prepared).tables
+    counted = {name: tables[name].accesses if name in tables else None for name in rows}
+    return {name: frequency_ranks(accesses, rows[name]) for name, accesses in counted.items()}
+
+
+def _read_ranks(path: Path, rows: Mapping[str, int]) -> dict[str, Ranks] | None:
+    """What :func:`row_ranks` left, if it is of these tables."""
+    if not path.is_file():
+        return None
+    found = load_file(path)
+    return {name: found[name] for name in rows} if {k: len(v) for k, v in found.items()} == dict(rows) else None
 
 
 def kind_of(device: torch.device) -> DeviceKind:
