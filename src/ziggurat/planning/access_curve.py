@@ -43,10 +43,14 @@ class AccessCurve:
         """The curve of a table cut into ``parts`` ranges of rows; where nothing is known, all rows are one run."""
         if usage.accesses is None:
             return cls(usage.ids_per_row, usage.rows, np.array([float(usage.rows)]), np.array([1 / usage.rows]))
-        accesses = placed_accesses(usage.accesses, parts)
+        return cls.of_places(usage.ids_per_row, placed_accesses(usage.accesses, parts))
+
+    @classmethod
+    def of_places(cls, ids_per_row: float, accesses: npt.NDArray[np.int64]) -> AccessCurve:
+        """The curve of rows that lie in any order: the look-ups of the row at each place, (rows,), not all of them 0."""
         firsts = np.flatnonzero(np.diff(accesses, prepend=-1))
         sizes = np.diff(firsts, append=len(accesses)).astype(np.float64)
-        return cls(usage.ids_per_row, usage.rows, sizes, accesses[firsts] / int(accesses.sum()))
+        return cls(ids_per_row, len(accesses), sizes, accesses[firsts] / int(accesses.sum()))
 
     def share(self, rows: Span) -> float:
         """Of all look-ups, those that fall within ``rows``."""

@@ -49,6 +49,11 @@ class DeviceLoad:
     inter_bytes: float
     seconds: float
 
+    @property
+    def fast_bytes(self) -> int:
+        """Of weights and states, those in fast memory."""
+        return self.weight_bytes + self.state_bytes - self.slow_bytes
+
 
 @dataclass(frozen=True, slots=True)
 class Planned:
@@ -116,7 +121,7 @@ class Planned:
                 }
                 for table in self.tables
             ],
-            "devices": [asdict(device) for device in self.devices],
+            "devices": [{**asdict(device), "fast_bytes": device.fast_bytes} for device in self.devices],
             "shards": [{"table": each.table, **asdict(each.shard), **asdict(each.cost)} for each in self.shards],
             "notes": list(self.notes),
         }

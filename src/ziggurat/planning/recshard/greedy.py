@@ -21,6 +21,7 @@ from ziggurat.core.plan import Placement, Plan
 from ziggurat.core.tables import TableSpec
 from ziggurat.planning.balance import Room, balanced
 from ziggurat.planning.cost import ShardCost
+from ziggurat.planning.planned import predict
 from ziggurat.planning.problem import Problem
 from ziggurat.planning.quantities import written_bytes
 from ziggurat.planning.recshard.exchanging import Devices, exchanged
@@ -49,11 +50,28 @@ class Greedy:
     def plan(self, improved: bool = True) -> Plan:
         """A placement for every table; without moves and swaps unless ``improved``.
 
+        Hot tables are split, and left whole; the better of the two plans counts. A split table needs buffers on every
+        device, which may be what fast memory is too small for.
+
         Raises:
             NoFeasiblePlan: a table found no room; it is named.
         """
+        found: list[Plan] = []
+        problems: list[NoFeasiblePlan] = []
+        for split in (True, False):
+            try:
+                found.append(self._planned(improved, split))
+            except NoFeasiblePlan as error:
+                problems.append(error)
+            if found and not improved:
+                break
+        if not found:
+            raise problems[-1]
+        return min(found, key=self._slowest)
+
+    def _planned(self, improved: bool, split: bool) -> Plan:
         world = self.problem.topology.world_size
-        chosen = {table.name: self._chosen(table) for table in self.problem.tables}
+        chosen = {table.name: self._chosen(table, split) for table in self.problem.tables}
         floating = [table for table in self.problem.tables if chosen[table.name] is None]
         fixed_ways = {name: way for name, way in chosen.items() if way is not None}
         least = {
@@ -68,6 +86,7 @@ class Greedy:
         room = self._room(plan, fixed, floating)
         bins = balanced(room).bins
         best = self._filled(plan, floating, bins)
+        check_room(self.problem, best)
         if not improved or world == 1:
             return best
         starts = [
@@ -103,13 +122,16 @@ class Greedy:
         topology = self.problem.topology
         return Plan(topology.world_size, dict(placements), topology.devices)
 
-    def _chosen(self, table: TableSpec) -> Placement | None:
-        """Where the table is put before any other; None where it may lie whole on any device."""
+    def _chosen(self, table: TableSpec, may_split: bool) -> Placement | None:
+        """Where the table is put before any other; None where it lies whole on any device, as all do that can unless
+        they ``may_split``."""
         ways = self.ways[table.name]
         whole = [way for way in ways if way.sharding == "table_wise"]
         split = [way for way in ways if way.sharding != "table_wise"]
         best = min(split, key=lambda way: self._costliest(table, way), default=None)
-        if len(whole) > 1 and (best is None or self._costliest(table, whole[0]) <= self._costliest(table, best)):
+        if len(whole) > 1 and (
+            not may_split or best is None or self._costliest(table, whole[0]) <= self._costliest(table, best)
+        ):
             return None
         return best or whole[0]
 
@@ -213,6 +235,19 @@ class Greedy:
 
     def _slowest(self, plan: Plan) -> float:
         return max(device_seconds(self.problem, plan))
+
+
+def check_room(problem: Problem, plan: Plan) -> None:
+    """Nothing, where each device has room for what ``plan`` puts on it.
+
+    Raises:
+        NoFeasiblePlan: one has not.
+    """
+    for load in predict(problem, plan).devices:
+        if load.spare_bytes < 0 or load.slow_spare_bytes < 0:
+            fast = load.spare_bytes < 0
+            short, memory = (-load.spare_bytes, "fast") if fast else (-load.slow_spare_bytes, "slow")
+            raise NoFeasiblePlan(f"device {load.rank} lacks {written_bytes(short)} of {memory} memory")
 
 
 def _names(tables: Sequence[TableSpec], most: int = 3) -> str:

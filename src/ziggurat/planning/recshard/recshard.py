@@ -17,11 +17,9 @@ from ziggurat.core.config import Config as BaseConfig
 from ziggurat.core.errors import NoFeasiblePlan
 from ziggurat.core.plan import Placement, Plan
 from ziggurat.core.tables import TableSpec
-from ziggurat.planning.planned import predict
 from ziggurat.planning.problem import Problem
-from ziggurat.planning.quantities import written_bytes
 from ziggurat.planning.recshard.filling import Filling
-from ziggurat.planning.recshard.greedy import Greedy
+from ziggurat.planning.recshard.greedy import Greedy, check_room
 from ziggurat.planning.recshard.linear_model import Model, Option, Solution, solve
 from ziggurat.planning.recshard.ways import asked_ways, free_ways
 from ziggurat.planning.rules import device_seconds
@@ -62,7 +60,6 @@ class RecShard:
         greedy: Plan | NoFeasiblePlan
         try:
             greedy = setting.greedy.plan()
-            _check_room(problem, greedy)
         except NoFeasiblePlan as error:
             greedy = error
         solved, said = self._solved(setting)
@@ -205,17 +202,9 @@ def _better(problem: Problem, solved: Plan | None, greedy: Plan | None) -> Plan 
     return min(found, key=merit, default=None)
 
 
-def _check_room(problem: Problem, plan: Plan) -> None:
-    for load in predict(problem, plan).devices:
-        if load.spare_bytes < 0 or load.slow_spare_bytes < 0:
-            fast = load.spare_bytes < 0
-            short, memory = (-load.spare_bytes, "fast") if fast else (-load.slow_spare_bytes, "slow")
-            raise NoFeasiblePlan(f"device {load.rank} lacks {written_bytes(short)} of {memory} memory")
-
-
 def _has_room(problem: Problem, plan: Plan) -> bool:
     try:
-        _check_room(problem, plan)
+        check_room(problem, plan)
     except NoFeasiblePlan:
         return False
     return True
