@@ -47,7 +47,7 @@ class AccessCurve:
 
     @classmethod
     def of_places(cls, ids_per_row: float, accesses: npt.NDArray[np.int64]) -> AccessCurve:
-        """The curve of rows that lie in any order: the look-ups of the row at each place, (rows,), not all of them 0."""
+        """The curve of rows in any order: the look-ups of the row at each place, (rows,), not all of them 0."""
         firsts = np.flatnonzero(np.diff(accesses, prepend=-1))
         sizes = np.diff(firsts, append=len(accesses)).astype(np.float64)
         return cls(ids_per_row, len(accesses), sizes, accesses[firsts] / int(accesses.sum()))
