@@ -19,6 +19,7 @@ from __future__ import annotations
 import statistics as st
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -124,10 +125,10 @@ def pool(seed: int, tables: int = TABLES, most_rows: float = 2e6) -> Pool:
     return Pool(tuple(specs), first, second)
 
 
-def _expected(rows: int, ids_per_row: float, draw: np.random.Generator) -> npt.NDArray[np.float64]:
+def _expected(rows: int, ids_per_row: float, draw: np.random.Generator) -> npt.NDArray[np.floating[Any]]:
     """Look-ups of each row: values by Zipf's law, half to twice as many as there are rows, hashed to these."""
     values = int(rows * draw.uniform(0.5, 2.0))
-    weights = np.arange(1, values + 1) ** -draw.uniform(0.8, 1.3)
+    weights = np.power(np.arange(1, values + 1, dtype=np.float64), -draw.uniform(0.8, 1.3))
     hashed = np.bincount(draw.integers(0, rows, values), weights / weights.sum(), rows)
     return hashed * ids_per_row * TRAINING_ROWS
 

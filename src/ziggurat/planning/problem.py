@@ -92,8 +92,13 @@ class Problem:
         return self._curves[key]
 
     def but(self, **changes: Any) -> Problem:
-        """This problem with other attributes."""
-        return replace(self, **changes)
+        """This problem with other attributes; what was worked out of look-ups that stay the same is kept."""
+        other = replace(self, **changes)
+        if other.statistics is self.statistics:
+            same = {(each.name, each.rows, each.keys) for each in self.tables}
+            names = {each.name for each in other.tables if (each.name, each.rows, each.keys) in same}
+            other._curves.update({key: curve for key, curve in self._curves.items() if key[0] in names})
+        return other
 
     @cached_property
     def _shards(self) -> dict[tuple[str, Placement], list[tuple[Shard, ShardCost]]]:
