@@ -20,7 +20,7 @@ from ziggurat.core.errors import NoFeasiblePlan
 from ziggurat.core.plan import Placement, Plan
 from ziggurat.core.tables import TableSpec
 from ziggurat.planning.balance import Room, balanced
-from ziggurat.planning.cost import ShardCost
+from ziggurat.planning.cost import ShardCost, row_bytes
 from ziggurat.planning.planned import predict
 from ziggurat.planning.problem import Problem
 from ziggurat.planning.quantities import written_bytes
@@ -113,7 +113,7 @@ class Greedy:
         devices = Devices(
             demands=[self.filling.demands[table.name] for table in floating],
             fast=fast,
-            every=[one + other for one, other in zip(fast, slow, strict=True)],
+            every=self._every(fast, slow),
             before=self._seconds_of(plan),
         )
         return self._filled(plan, floating, exchanged(devices, bins))
@@ -195,10 +195,16 @@ class Greedy:
         return Room(
             costs=[self._seconds(table, self.rows[table.name]) for table in floating],
             sizes=[self.problem.whole(table).kept_bytes for table in floating],
-            capacities=[one + other for one, other in zip(fast, slow, strict=True)],
+            capacities=self._every(fast, slow),
             names=[f"table {table.name!r}" for table in floating],
             before=self._seconds_of(plan),
         )
+
+    def _every(self, fast: Sequence[float], slow: Sequence[float]) -> list[float]:
+        """Bytes of both memories of each device, but for a row that neither has room for."""
+        tables = self.problem.tables if self.problem.topology.slow_memory_bytes else ()
+        row = max((row_bytes(table, table.dim) for table in tables), default=0)
+        return [one + other - row for one, other in zip(fast, slow, strict=True)]
 
     def _seconds_of(self, plan: Plan) -> list[float]:
         """Seconds of a step that the placed tables need of each device."""
