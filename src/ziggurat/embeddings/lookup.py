@@ -95,7 +95,7 @@ class EmbeddingLookup(nn.Module):
         self._table_of = layout.table_of
         self._orders: dict[tuple[str, ...], FieldOrder] = {}
         self._feature_of = {key: f for f, spec in self._table_of.items() for key in spec.keys_of(f)}
-        self._order = RowOrder(fused, plan, row_ranks, device)
+        self._row_order = RowOrder(fused, plan, row_ranks, device)
         std = {spec.name: spec.init_std for spec in tables}
         dims = {spec.name: spec.dim for spec in tables}
         for piece in self.pieces():
@@ -124,12 +124,14 @@ class EmbeddingLookup(nn.Module):
             FeatureError: as :meth:`forward`; on several ranks already here, so that it names the rank whose id it is.
         """
         ids, masks = self._ids(batch)
-        if ids is not None and (dist.get_world_size() > 1 or self._order):
+        if ids is not None and (dist.get_world_size() > 1 or self._row_order):
             self._check_range(ids)
         if self.sharded is None or ids is None:
             return Started(ids, masks, batch.size, None)
         try:
-            return Started(ids, masks, batch.size, self.sharded.start(_with_empty_rows(self._order.placed(ids), batch)))
+            return Started(
+                ids, masks, batch.size, self.sharded.start(_with_empty_rows(self._row_order.placed(ids), batch))
+            )
         except ValueError:  # TorchRec looks at the first batch it is given
             self._check_range(ids)
             raise
@@ -180,7 +182,7 @@ class EmbeddingLookup(nn.Module):
 
     def pieces(self) -> list[Piece]:
         """This rank's weights, named by their tables, live."""
-        pieces = list(map(self._order.of_piece, self.sharded.weights())) if self.sharded is not None else []
+        pieces = list(map(self._row_order.of_piece, self.sharded.weights())) if self.sharded is not None else []
         return pieces + [Piece.of_tensor(table.spec.name, table.weight_RD) for table in self._replicated()]
 
     def optimizer_state(self) -> dict[str, Tensor]:
@@ -189,7 +191,7 @@ class EmbeddingLookup(nn.Module):
 
     def state_pieces(self) -> list[Piece]:
         """This rank's optimizer states, named ``table/state``, live."""
-        pieces = list(map(self._order.of_piece, self.sharded.states())) if self.sharded is not None else []
+        pieces = list(map(self._row_order.of_piece, self.sharded.states())) if self.sharded is not None else []
         for table in self._replicated():
             counted = {"steps": table.steps} if table.spec.optimizer["name"] == "adam" else {}
             states = {**table.state(), **counted}  # of the others as FBGEMM has them, so that a plan may change
