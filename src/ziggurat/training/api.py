@@ -213,8 +213,8 @@ def evaluate(
     device = pick_device(opened.experiment.training.device)
     with process_group(device) as world:
         layout = opened.experiment.layout(dataset.schema)
-        plan = place(opened.experiment, layout, world, kind_of(device), dataset.folder, None)
-        ranks = row_ranks(plan, layout, dataset.folder, None)
+        plan = place(opened.experiment, layout, world, kind_of(device), dataset.folder, opened.folder, leave=False)
+        ranks = row_ranks(plan, layout, dataset.folder, opened.folder, leave=False)
         recommender = assemble(opened.experiment, layout, plan, device, ranks)
         restore(recommender, opened.checkpoints.load(checkpoint))
         return evaluate_split(

@@ -29,9 +29,16 @@ ROW_ORDER_FILE = "row_order.safetensors"
 
 
 def place(
-    experiment: Experiment, layout: Layout, world: World, kind: DeviceKind, prepared: Path, folder: Path | None
+    experiment: Experiment,
+    layout: Layout,
+    world: World,
+    kind: DeviceKind,
+    prepared: Path,
+    folder: Path,
+    *,
+    leave: bool = True,
 ) -> Plan:
-    """The plan of a run: the one that lies in its folder if it is for this world, else a new one, left there.
+    """The plan of a run: the one that lies in its folder if it is for this world, else a new one.
 
     The first rank plans and tells the others: measured bandwidths differ from one measurement to the next.
 
@@ -41,7 +48,8 @@ def place(
         world: that trains.
         kind: of each rank's device.
         prepared: folder of the encoded dataset, with its statistics.
-        folder: of the run; None to plan anew and leave nothing.
+        folder: of the run.
+        leave: whether the plan is left there, for the run to go on with.
 
     Raises:
         ConfigError: ``planning`` asks for what cannot be.
@@ -54,31 +62,29 @@ def place(
             topology = _topology(experiment, world, kind)
             batch_size = -(-experiment.training.batch_size // world.size)
             statistics = DatasetStatistics.load(prepared)
-            lying = _lying(folder / PLAN_FILE, layout, topology) if folder is not None else None
+            lying = _lying(folder / PLAN_FILE, layout, topology)
             plan = lying or plan_tables(layout.tables, statistics, topology, experiment.planning, batch_size).plan
-        if folder is not None:
+        if leave:
             write_json(folder / PLAN_FILE, plan.to_json())
         return plan
 
     return from_first(made)
 
 
-def row_ranks(plan: Plan, layout: Layout, prepared: Path, folder: Path | None) -> dict[str, Ranks]:
-    """Of each table whose rows ``plan`` orders, the rank of each row by falling frequency in the training rows.
-
-    The order that lies in the run's folder, else a new one, left there. All ranks call it together.
+def row_ranks(plan: Plan, layout: Layout, prepared: Path, folder: Path, *, leave: bool = True) -> dict[str, Ranks]:
+    """Of each table whose rows ``plan`` orders, the rank of each row by falling frequency in the training rows: those
+    that lie in the run's folder, else new ones. All ranks call it together.
 
     Args:
         plan: of the run.
         layout: of its tables.
         prepared: folder of the encoded dataset, with its statistics.
-        folder: of the run; None to leave nothing.
+        folder: of the run.
+        leave: whether new ones are left there.
     """
     rows = {spec.name: spec.rows for spec in layout.tables if plan.placements[spec.name].fast_rows is not None}
     if not rows:
         return {}
-    if folder is None:
-        return _counted_ranks(rows, prepared)
     path = folder / ROW_ORDER_FILE
 
     def left_there() -> None:
@@ -86,10 +92,9 @@ def row_ranks(plan: Plan, layout: Layout, prepared: Path, folder: Path | None) -
             with atomic_file(path) as temporary:
                 save_file(_counted_ranks(rows, prepared), temporary)
 
-    from_first(left_there)
-    found = _read_ranks(path, rows)
-    assert found is not None, path
-    return found
+    if leave:
+        from_first(left_there)
+    return _read_ranks(path, rows) or _counted_ranks(rows, prepared)
 
 
 def _counted_ranks(rows: Mapping[str, int], prepared: Path) -> dict[str, Ranks]:
