@@ -4,6 +4,7 @@ from bench.benchmark import Benchmark
 from bench.micro.balance import BALANCE
 from bench.micro.dense_speed import DENSE_SPEED
 from bench.micro.loader import LOADER
+from bench.micro.recshard import RECSHARD
 from bench.quality.catalogue import (
     DHEN_ENSEMBLE,
     DHEN_PLANTED,
@@ -28,6 +29,7 @@ _ALL = (
     SCALING_LAW,
     LOADER,
     BALANCE,
+    RECSHARD,
     SCALING,
     RANK_PARITY,
     LAB_COLLECTIVES,

@@ -74,6 +74,26 @@ def test_json_for_machines_writes_no_file(config: Path) -> None:
     assert Path("two.html").is_file()
 
 
+def test_two_memories(config: Path) -> None:
+    """Memory for the buffers of a step and some rows; what RecShard makes of it is printed and told to machines."""
+    declare = ["planning.topology.slow_memory=1MB", "planning.topology.slow_bandwidth=100MB/s"]
+    keys = (*declare, "planning.planner={name: recshard}", "planning.reserve=0")
+    options = [each for key in keys for each in ("--set", key)]
+    lines = run(config, "--devices", "2", "--memory", "48kB", *options).splitlines()
+    assert "48 kB each and 1 MB of slow memory" in lines[0]
+    assert {"fast", "slow", "reads"} <= {*lines[2].split()}
+    assert any("of the look-ups read slow memory" in line for line in lines)
+    assert any(line.startswith("recshard: ") for line in lines)
+    said = json.loads(run(config, "--devices", "2", "--memory", "48kB", *options, "--json"))
+    assert all(device["fast_bytes"] + device["slow_bytes"] > 0 for device in said["devices"])
+    assert said["slow_share"] == pytest.approx(
+        sum(d["slow_lookups"] for d in said["devices"]) / sum(d["lookups"] for d in said["devices"])
+    )
+    assert said["plan"]["version"] == 3
+    with pytest.raises(ConfigError, match="slow_memory is given without slow_bandwidth; give both or neither"):
+        run(config, "--set", declare[0])
+
+
 def test_misuse_is_explained(config: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="memory: expected bytes, as in 8GB or 512MiB; received 'lots'"):
         run(config, "--memory", "lots")

@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from tests.distributed.ranks import run_ranks
-from tests.distributed.test_sharding import CPU, ROWS, SCHEMA, batch, part, plan_of
+from tests.distributed.test_sharding import CPU, RANKS, ROWS, SCHEMA, batch, part, plan_of
 from ziggurat.core.errors import FeatureError, LostRank
 from ziggurat.embeddings.config import EmbeddingsConfig
 from ziggurat.embeddings.layout import lay_out
@@ -115,8 +115,22 @@ def pieces_of(rank: int) -> list[Piece]:
     ]
 
 
+def ordered_pieces_of(rank: int) -> list[Piece]:
+    """Rows 0, 5 and 1 on rank 0; 4, 2 and 3 on rank 1, the right half of them alone."""
+    rows = torch.tensor([0, 5, 1] if rank == 0 else [4, 2, 3], dtype=torch.int32)
+    columns = slice(0, 4) if rank == 0 else slice(2, 4)
+    return [Piece("table", WHOLE[rows.long(), columns].clone(), (6, 4), (3 * rank, columns.start), rows)]
+
+
+def ordered_and_filled(rank: int) -> tuple[Any, list[str], bool]:
+    return _gathered_and_filled(ordered_pieces_of(rank))
+
+
 def gathered_and_filled(rank: int) -> tuple[Any, list[str], bool]:
-    pieces = pieces_of(rank)
+    return _gathered_and_filled(pieces_of(rank))
+
+
+def _gathered_and_filled(pieces: list[Piece]) -> tuple[Any, list[str], bool]:
     wholes = gathered(pieces)
     before = [piece.tensor.clone() for piece in pieces]
     for piece in pieces:
@@ -138,11 +152,21 @@ def test_pieces_are_put_together_and_cut_up_again() -> None:
     assert same_there
 
 
-def looked_up(rank: int) -> str:
+def test_pieces_whose_rows_are_ordered_otherwise() -> None:
+    (wholes, keys, same), (_, keys_there, same_there) = run_ranks(2, ordered_and_filled)
+    assert torch.equal(wholes["table"][[0, 1, 5]], WHOLE[[0, 1, 5]])
+    assert torch.equal(wholes["table"][2:5, 2:], WHOLE[2:5, 2:])
+    assert (keys, keys_there) == (["table[0:3,0:4]"], ["table[3:6,2:4]"])
+    assert same
+    assert same_there
+
+
+def looked_up(rank: int, fast_rows: int | None) -> str:
     """What a rank says of a batch in which rank 1 has an item that there is not."""
     layout = lay_out(EmbeddingsConfig.model_validate({"dim": 8, "optimizer": {"name": "sgd"}}), SCHEMA, {})
     plan = plan_of(2, 2, user=("table_wise", (0,)), item=("row_wise", (0, 1)), tags=("table_wise", (1,)))
-    lookup = EmbeddingLookup(layout, plan, CPU, seed=0)
+    plan = plan.placed("item", "row_wise", (0, 1), fast_rows)
+    lookup = EmbeddingLookup(layout, plan, CPU, seed=0, row_ranks=RANKS)
     mine = part(batch(0), rank, 2)
     if rank == 1:
         assert mine.bags is not None
@@ -154,9 +178,11 @@ def looked_up(rank: int) -> str:
     return "fine"
 
 
-def test_an_id_outside_its_table_is_named_by_the_rank_that_has_it() -> None:
-    """A split table would otherwise put the id on some rank as some other row."""
-    first, second = run_ranks(2, looked_up)
+@pytest.mark.parametrize("fast_rows", [None, 5])
+def test_an_id_outside_its_table_is_named_by_the_rank_that_has_it(fast_rows: int | None) -> None:
+    """A split table would otherwise put the id on some rank as some other row; one whose rows are ordered names the id,
+    not the place that it has not got."""
+    first, second = run_ranks(2, looked_up, fast_rows)
     assert first == "fine"
     assert "feature 'item': id 37 is outside [0, 37), the rows of table 'item', on rank 1" in second
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -13,11 +14,13 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from tests.distributed.ranks import run_ranks
 from ziggurat.core.batch import Batch
 from ziggurat.core.plan import Placement, Plan, Sharding
+from ziggurat.core.row_order import Ranks, frequency_ranks
 from ziggurat.core.schema import Schema
 from ziggurat.embeddings.config import EmbeddingsConfig
 from ziggurat.embeddings.layout import lay_out
 from ziggurat.embeddings.lookup import EmbeddingLookup
 from ziggurat.parallel.config import ParallelConfig
+from ziggurat.parallel.pieces import gathered
 from ziggurat.training.engine import process_group
 
 ROWS = {"user": 61, "item": 37, "tags": 10}
@@ -29,6 +32,10 @@ SCHEMA = Schema(
     rows=ROWS,
     labels=("y",),
 )
+RANKS: dict[str, Ranks] = {
+    name: frequency_ranks(np.random.default_rng(rows).integers(0, 9, rows), rows) for name, rows in ROWS.items()
+}
+"""For plans that order rows."""
 DIM, STEPS, BATCH = 8, 20, 13  # rows that no number of ranks divides
 CPU = torch.device("cpu")
 
@@ -73,7 +80,7 @@ def trained(
     """The first step's fields of this rank's rows, and its shards after some steps: (table, row, column) -> weights."""
     config = EmbeddingsConfig.model_validate({"dim": DIM, "init_std": 0.1, "optimizer": optimizer})
     layout = lay_out(config, SCHEMA, {"tags": "mean", "history": "sum"})
-    lookup = EmbeddingLookup(layout, plan, CPU, 3, parallel)
+    lookup = EmbeddingLookup(layout, plan, CPU, 3, parallel, row_ranks=RANKS)
     target_FD = torch.linspace(-1, 1, 4 * DIM).view(4, DIM)
     fields: Tensor | None = None
     for step in range(STEPS):
@@ -83,7 +90,9 @@ def trained(
         (loss * plan.world_size).backward()  # every exchange divides gradients by the ranks
         lookup.exchange()
     shards = {(piece.name, *piece.first): piece.tensor.clone() for piece in lookup.pieces()}
-    return {"fields": fields, "shards": shards, "rank": dist.get_rank()}
+    ids = {(piece.name, *piece.first): piece.rows for piece in lookup.pieces() if piece.rows is not None}
+    whole = gathered(lookup.pieces()), gathered(lookup.state_pieces())
+    return {"fields": fields, "shards": shards, "ids": ids, "whole": whole, "rank": dist.get_rank()}
 
 
 def trained_all(rank: int, plans: dict[str, Plan]) -> dict[tuple[str, str], dict[str, Any]]:
@@ -95,7 +104,11 @@ def trained_all(rank: int, plans: dict[str, Plan]) -> dict[tuple[str, str], dict
     }
 
 
-def plan_of(world_size: int, local_size: int, **placements: tuple[Sharding, tuple[int, ...]]) -> Plan:
+def plan_of(
+    world_size: int,
+    local_size: int,
+    **placements: tuple[Sharding, tuple[int, ...]] | tuple[Sharding, tuple[int, ...], int],
+) -> Plan:
     return Plan(world_size, {name: Placement(*placement) for name, placement in placements.items()}, local_size)
 
 
@@ -112,6 +125,9 @@ TWO: dict[str, Plan] = {
         2, 2, user=("data_parallel", (0, 1)), item=("data_parallel", (0, 1)), tags=("table_wise", (1,))
     ),
     "mixed": plan_of(2, 2, user=("row_wise", (0, 1)), item=("column_wise", (1, 0)), tags=("table_wise", (0,))),
+    "ordered": plan_of(
+        2, 2, user=("row_wise", (0, 1), 20), item=("table_wise", (1,), 37), tags=("column_wise", (0, 1), 0)
+    ),
 }
 FOUR: dict[str, Plan] = {
     "table_row_wise": plan_of(
@@ -120,6 +136,9 @@ FOUR: dict[str, Plan] = {
     "grid": plan_of(4, 2, user=("grid", (0, 1, 2, 3)), item=("grid", (0, 1, 2, 3)), tags=("grid", (0, 1, 2, 3))),
     "all_mixed": plan_of(
         4, 2, user=("grid", (0, 1, 2, 3)), item=("row_wise", (0, 1, 2, 3)), tags=("table_row_wise", (2, 3))
+    ),
+    "all_ordered": plan_of(
+        4, 2, user=("grid", (0, 1, 2, 3), 9), item=("row_wise", (0, 1, 2, 3), 5), tags=("table_row_wise", (2, 3), 3)
     ),
 }
 OPTIMIZERS: list[dict[str, Any]] = [
@@ -167,13 +186,32 @@ def test_trained_weights_equal_those_of_one_process(
     seen = {table: torch.zeros_like(weight) for table, weight in whole.items()}
     for rank in ranks[case]:
         for (table, row, column), weight in rank["shards"].items():
-            rows, columns = slice(row, row + weight.shape[0]), slice(column, column + weight.shape[1])
-            torch.testing.assert_close(weight, whole[table][rows, columns], rtol=0, atol=1e-6)
-            seen[table][rows, columns] += 1
+            columns = slice(column, column + weight.shape[1])
+            ids = rank["ids"].get((table, row, column), torch.arange(row, row + weight.shape[0])).long()
+            torch.testing.assert_close(weight, whole[table][ids, columns], rtol=0, atol=1e-6)
+            seen[table][ids, columns] += 1
     plan = {**TWO, **FOUR}[case[0]]
     for table, count in seen.items():  # every number on exactly one rank, or on every
         copies = plan.world_size if plan.placements[table].sharding == "data_parallel" else 1
         assert bool((count == copies).all()), (table, count)
+
+
+@pytest.mark.parametrize("case", CASES, ids="-".join)
+def test_a_checkpoint_knows_rows_by_their_ids(
+    case: tuple[str, str], ranks: Results, alone: dict[str, dict[str, Any]]
+) -> None:
+    for found, expected in zip(ranks[case][0]["whole"], alone[case[1]]["whole"], strict=True):
+        assert found.keys() == expected.keys()
+        for name, tensor in expected.items():
+            torch.testing.assert_close(found[name], tensor, rtol=0, atol=1e-6)
+
+
+def test_hot_rows_are_dealt_out_over_the_ranks(ranks: Results) -> None:
+    """Of the rows by falling frequency, rank r has those whose number leaves r over ranks, hottest first."""
+    for rank, found in enumerate(ranks["ordered", "sgd"]):
+        ids = found["ids"]["user", 31 * rank, 0]
+        assert RANKS["user"][ids.numpy()].tolist() == list(range(rank, 61, 2))
+        assert ("item", 0, 0) not in found["ids"] or rank == 1
 
 
 def test_two_runs_are_equal_to_the_bit(ranks: Results) -> None:

@@ -8,21 +8,34 @@ gradient not averaged, a row updated twice) shows in the first digits.
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from safetensors.numpy import load_file
 from torch import Tensor
 
 from tests.distributed.ranks import run_ranks
 from tests.training.conftest import config_values, write_log
 from ziggurat.core.config import parse_config, set_by_path
+from ziggurat.core.plan import Plan
 from ziggurat.training import api
 from ziggurat.training.experiment import Experiment
 from ziggurat.training.journal import read_journal
 
 STEPS = 100
+ORDERED: dict[str, Any] = {
+    "planner": {"name": "recshard", "time_limit_s": 0},
+    "reserve": 0,
+    "topology": {
+        "memory": "38.5kB", "lookup_bandwidth": 1e10, "intra_bandwidth": 1e9,
+        "slow_memory": "1MB", "slow_bandwidth": 1e8,
+    },
+    "tables": {"item": {"sharding": "row_wise"}},
+}  # fmt: skip
+"""Memory for the buffers of a step, and for some of the rows."""
 VARIANTS: dict[str, dict[str, Any]] = {
     "ddp": {},
     "ddp_small_buckets": {"parallel.dense": {"name": "ddp", "bucket_mb": 0.001}},
@@ -40,6 +53,12 @@ VARIANTS: dict[str, dict[str, Any]] = {
         "training.weight_average": 0.9,
         "embeddings.l2": 0.01,
         "training.clip_norm": 1.0,
+    },
+    "ordered_rows": {"planning": ORDERED},
+    "ordered_rows_weights_and_averages": {
+        "planning": ORDERED,
+        "data.weight": "age_weight",
+        "training.weight_average": 0.9,
     },
     "adam_tables": {"embeddings.optimizer": {"name": "adam", "rows": "all", "l2": 0.001}, "planning": {}},
 }
@@ -165,3 +184,30 @@ def test_stopping_between_and_going_on_changes_nothing(folder: Path, pair: dict[
     run_ranks(2, stop_and_go, folder, "stopped", 37)
     ended = run_ranks(2, stop_and_go, folder, "stopped", None)[0]
     close(ended["weights"], pair["ddp"]["weights"], 0.0)
+
+
+def planned_anew(rank: int, folder: Path, stop_after: int | None, planning: dict[str, Any] | None) -> dict[str, Any]:
+    if rank == 0:
+        (folder / "replanned" / "run" / "plan.json").unlink(missing_ok=True)
+    return train(folder, "run", "replanned", {} if planning is None else {"planning": planning}, stop_after=stop_after)
+
+
+def test_a_run_with_ordered_rows_goes_on_under_another_planner_and_number_of_ranks(
+    folder: Path, alone: dict[str, Any]
+) -> None:
+    """Rows are known by their ids wherever they are written, so that nothing is left of their order."""
+    run_ranks(2, planned_anew, folder, 30, ORDERED)
+    run = folder / "replanned" / "run"
+    plan = Plan.from_json(json.loads((run / "plan.json").read_text(encoding="utf-8")))
+    fast = {name: placement.fast_rows for name, placement in plan.placements.items()}
+    assert any(rows not in (None, 0) for rows in fast.values())
+    assert load_file(run / "row_order.safetensors").keys() == {name for name, rows in fast.items() if rows is not None}
+    run_ranks(3, planned_anew, folder, 60, None)
+    run_ranks(2, planned_anew, folder, 80, ORDERED)
+    ended = planned_anew(0, folder, None, None)
+    assert ended["losses"] == pytest.approx(alone["ddp"]["losses"], abs=1e-5)
+    close(ended["weights"], alone["ddp"]["weights"], 1e-4)
+    close(ended["states"], alone["ddp"]["states"], 1e-4)
+    here = evaluated(0, folder, [run])[0]
+    for there in run_ranks(2, evaluated, folder, [run]):
+        assert there[0] == pytest.approx(here, rel=1e-6, abs=1e-6, nan_ok=True)

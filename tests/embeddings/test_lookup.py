@@ -15,14 +15,16 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from ziggurat.core.batch import Batch
 from ziggurat.core.errors import ConfigError, FeatureError
 from ziggurat.core.plan import Plan
+from ziggurat.core.row_order import frequency_ranks
 from ziggurat.core.schema import Schema
 from ziggurat.core.tables import TableSpec
 from ziggurat.embeddings.config import EmbeddingsConfig, TableConfig, table_specs
-from ziggurat.embeddings.initial import fill_initial
+from ziggurat.embeddings.initial import fill_initial, fill_initial_rows
 from ziggurat.embeddings.layout import lay_out
 from ziggurat.embeddings.lookup import EmbeddingLookup
 from ziggurat.embeddings.sharding import inner_name
 from ziggurat.optim.rows import SGD, Adagrad, Adam, RowOptimizerConfig, RowwiseAdagrad
+from ziggurat.parallel.pieces import gathered
 
 CPU = torch.device("cpu")
 SCHEMA = Schema(
@@ -253,3 +255,47 @@ def test_two_poolings_for_one_table_are_refused() -> None:
     schema = Schema(bags=("a", "b"), tables={"a": "t", "b": "t"}, rows={"t": 5}, labels=("y",))
     with pytest.raises(ConfigError, match=r"table 't' pool differently \(a: sum, b: mean\)"):
         table_specs(EmbeddingsConfig(), schema, {"a": "sum", "b": "mean"})
+
+
+def test_rows_in_another_order_start_with_the_numbers_of_their_ids() -> None:
+    """Also where they are of several chunks, and some of the columns alone."""
+    whole = torch.empty(10_000, 8)
+    fill_initial(whole, "t", 0.5, seed=3)
+    ids = torch.randperm(10_000, generator=torch.Generator().manual_seed(0))[:777].int()
+    part = torch.empty(777, 4)
+    fill_initial_rows(part, ids, "t", 0.5, 3, 4, 8)
+    assert torch.equal(part, whole[ids.long(), 4:])
+    nothing = torch.empty(0, 8)
+    fill_initial_rows(nothing, ids[:0], "t", 0.5, 3, 0, 8)
+
+
+def test_ordered_rows_change_nothing_in_one_process() -> None:
+    layout = lay_out(EmbeddingsConfig(dim=8, init_std=1.0), SCHEMA, {"tags": "sum", "history": "mean"})
+    plain = Plan.single_device(table.name for table in layout.tables)
+    ordered = plain.placed("item", "table_wise", (0,), 3).placed("tags", "table_wise", (0,), 9)
+    draw = np.random.default_rng(0)
+    ranks = {name: frequency_ranks(draw.integers(0, 99, rows), rows) for name, rows in SCHEMA.rows.items()}
+    assert ranks["item"].tolist() != list(range(30))
+    lookups = [
+        EmbeddingLookup(layout, plain, CPU, 0),
+        EmbeddingLookup(layout, ordered, CPU, 0, row_ranks=ranks),
+    ]
+    for step in range(3):
+        first, second = (lookup(make_batch(step)) for lookup in lookups)
+        assert torch.equal(first, second)
+        for emb_BFD in (first, second):
+            emb_BFD.square().sum().backward()
+    for expected, found in (
+        (gathered(lookups[0].pieces()), gathered(lookups[1].pieces())),
+        (gathered(lookups[0].state_pieces()), gathered(lookups[1].state_pieces())),
+    ):
+        assert expected is not None
+        assert found is not None
+        assert found.keys() == expected.keys()
+        assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
+    batch = make_batch(4)
+    assert batch.bags is not None
+    batch.bags["item"].values()[1] = 30
+    with pytest.raises(FeatureError, match=r"feature 'item': id 30 is outside \[0, 30\)"):
+        lookups[1](batch)
+    assert {key.split("[")[0] for key in lookups[1].weights()} == {"user", "item", "tags"}

@@ -25,10 +25,16 @@ def table(name: str, rows: int, dim: int = 16, optimizer: str = "sgd", **others:
 
 
 def topology(
-    hosts: int = 1, devices: int = 4, memory: float = 1e12, kind: DeviceKind = "cuda", lookup: float = 1e11
+    hosts: int = 1,
+    devices: int = 4,
+    memory: float = 1e12,
+    kind: DeviceKind = "cuda",
+    lookup: float = 1e11,
+    slow_memory: float = 0,
 ) -> Topology:
-    """Bandwidths: look-ups 100 GB/s, within a host 10 GB/s, between hosts 4 GB/s."""
-    return Topology(hosts, devices, "test", kind, int(memory), lookup, 1e10, 4e9)
+    """Bandwidths: look-ups 100 GB/s, of slow memory a hundredth; within a host 10 GB/s, between hosts 4 GB/s."""
+    slow_bandwidth = lookup / 100 if slow_memory else 0.0
+    return Topology(hosts, devices, "test", kind, int(memory), lookup, 1e10, 4e9, (), int(slow_memory), slow_bandwidth)
 
 
 def statistics(rows: int, accesses: Mapping[str, list[int]]) -> DatasetStatistics:

@@ -12,7 +12,9 @@ from planning_kit import OPTIMIZERS, statistics, table, topology
 from ziggurat.core.plan import Placement, Plan, Shard, Sharding, Span
 from ziggurat.core.tables import TableSpec
 from ziggurat.core.topology import Topology
+from ziggurat.planning.access_curve import AccessCurve
 from ziggurat.planning.cost import ShardCost, client_bytes, shard_cost, state_bytes
+from ziggurat.planning.problem import Problem
 from ziggurat.planning.usage import Usage
 
 BATCH = 100
@@ -182,3 +184,55 @@ def test_no_shard_of_one_row_table_costs_nan() -> None:
     found = [shard_cost(spec, shard, "row_wise", usage, topology(), 10) for shard in plan.shards(spec)]
     assert [cost.weight_bytes for cost in found] == [64, 64, 0, 0]
     assert all(math.isfinite(cost.seconds) for cost in found)
+
+
+@pytest.mark.parametrize("sharding", ["table_wise", "row_wise", "table_row_wise"])
+@pytest.mark.parametrize("optimizer", ["sgd", "rowwise_adagrad", "adagrad"])
+def test_tiers_take_what_one_memory_takes_where_all_rows_are_fast(sharding: Sharding, optimizer: str) -> None:
+    """And where all are slow, the rows' part of the traffic takes the slow bandwidth's time."""
+    counts = np.random.default_rng(0).integers(0, 50, 301)
+    spec = table("t", 301, 16, optimizer)
+    where = topology(1, 4, slow_memory=1e9)
+    problem = Problem((spec,), where, statistics(100, {"t": counts.tolist()}), BATCH)
+    ranks = (1,) if sharding == "table_wise" else (0, 1, 2, 3)
+    plans = {fast: Plan(4, {"t": Placement(sharding, ranks, fast)}, 4) for fast in (None, 301, 0, 40)}
+    found = {fast: [cost for _, cost in problem.costs(spec, plan)] for fast, plan in plans.items()}
+    total = {
+        name: {fast: sum(getattr(cost, name) for cost in costs) for fast, costs in found.items()}
+        for name in ("seconds", "memory_traffic", "slow_traffic", "lookups", "slow_lookups", "slow_bytes", "kept_bytes")
+    }
+    assert total["seconds"][301] == pytest.approx(total["seconds"][None])
+    assert total["memory_traffic"][301] == pytest.approx(total["memory_traffic"][None])
+    assert total["slow_bytes"][301] == total["slow_traffic"][301] == 0
+    ids = 4 * BATCH * counts.sum() / 100
+    row = {"sgd": 64, "rowwise_adagrad": 68, "adagrad": 128}[optimizer]
+    assert total["memory_traffic"][0] == pytest.approx(ids * (8 + 64))  # ids and gradients
+    moved = total["memory_traffic"][None] - total["memory_traffic"][0]
+    assert total["slow_traffic"][0] == pytest.approx(moved)
+    assert total["seconds"][0] - total["seconds"][None] == pytest.approx(moved * (1 / 1e9 - 1 / 1e11))
+    assert total["slow_bytes"][0] == row * 301
+    hot = np.sort(counts)[::-1][:40].sum() / counts.sum()
+    assert total["lookups"][40] == pytest.approx(ids)
+    assert 1 - total["slow_lookups"][40] / total["lookups"][40] == pytest.approx(hot)
+    assert total["slow_bytes"][40] == row * 261
+    assert total["kept_bytes"][None] - total["kept_bytes"][40] == row * 261
+
+
+def test_a_curve_says_what_the_counts_say() -> None:
+    counts = np.random.default_rng(1).integers(0, 9, 100)
+    usage = Usage(2.0, counts.astype(np.int64), 100)
+    falling = np.sort(counts)[::-1]
+    curve = AccessCurve.of(usage)
+    shares = np.cumsum(falling) / counts.sum()
+    for share in (0.0, 0.01, 0.3, 0.77, 1.0):
+        expected = int(np.searchsorted(shares, share - 1e-12)) + 1 if share else 0
+        assert curve.least_rows(share) == expected
+    for span in (Span(0, 100), Span(10, 37), Span(99, 1), Span(5, 0)):
+        assert curve.share(span) == pytest.approx(falling[span.slice].sum() / counts.sum())
+        each = -np.expm1(500 * np.log1p(-falling[span.slice] / counts.sum()))
+        assert curve.distinct(500, span) == pytest.approx(each.sum())
+    halves = AccessCurve.of(usage, 2)
+    assert halves.share(Span(50, 50)) == pytest.approx(falling[1::2].sum() / counts.sum())
+    unknown = AccessCurve.of(Usage(2.0, None, 100))
+    assert unknown.share(Span(7, 25)) == 0.25
+    assert unknown.least_rows(0.5) == 50

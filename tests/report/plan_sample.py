@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import numpy as np
 from report_sample import HOSTILE
 
+from ziggurat.core.statistics import DatasetStatistics, TableStatistics
 from ziggurat.core.tables import TableSpec
 from ziggurat.core.topology import Topology
 from ziggurat.planning import Planned, plan_tables
@@ -25,3 +27,14 @@ def sample_plan(hosts: int = 2, devices: int = 4, memory: float = 6e9, tables: i
     }  # fmt: skip
     topology = Topology(hosts, devices, "h100", "cuda", int(memory), 3e12, 4.5e11, 1.25e9, ("something is assumed",))
     return plan_tables(specs, None, topology, PlanningConfig.model_validate({"tables": wishes}), 4096)
+
+
+def tiered_plan() -> Planned:
+    """Two tables of which a half fits into fast memory, on two devices."""
+    specs = [TableSpec(f"t{k}", 5000, 16, ("f",), "sum", ADAGRAD, 0.01) for k in range(2)]
+    counts = (1e6 / np.arange(1, 5001)).astype(np.int64)
+    tables = {spec.name: TableStatistics(spec.name, 5000, counts) for spec in specs}
+    counted = DatasetStatistics({"train": 10**6}, {}, tables=tables)
+    topology = Topology(1, 2, "h100", "cuda", 850_000, 3e12, 4.5e11, 1.25e9, (), 10**6, 3e9)
+    config = PlanningConfig.model_validate({"planner": {"name": "recshard"}, "reserve": 0})
+    return plan_tables(specs, counted, topology, config, 1000)

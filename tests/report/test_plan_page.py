@@ -6,13 +6,13 @@ import re
 import xml.etree.ElementTree as ET
 
 import pytest
-from plan_sample import NAMES, sample_plan
+from plan_sample import NAMES, sample_plan, tiered_plan
 from report_sample import HOSTILE
 
 from ziggurat.planning.quantities import written_bytes, written_seconds
 from ziggurat.report.plan_chart import LEFT, Bar, Part, fitting, stacked
 from ziggurat.report.plan_page import render_plan
-from ziggurat.report.plan_rows import tables, verdict, written_ranks
+from ziggurat.report.plan_rows import devices, percent, tables, verdict, written_ranks
 from ziggurat.report.svg import RIGHT, WIDTH
 
 
@@ -36,6 +36,37 @@ def test_shows_every_table_and_device() -> None:
         assert row in shown
     for label in ("host 0, 3", "host 1, 4"):
         assert label in text
+
+
+def test_both_memories_are_drawn_and_told() -> None:
+    planned = tiered_plan()
+    assert 0 < planned.slow_share < 0.5
+    root = ET.fromstring(render_plan("ads", planned))
+    text = visible(root)
+    assert "850 kB each and 1 MB of slow memory" in text
+    assert f"{percent(planned.slow_share)} of the look-ups read slow memory." in verdict(planned)
+    drawings = [svg.get("aria-label", "").split(",")[0] for svg in root.iter("svg")]
+    assert drawings == [
+        "Bytes on each device",
+        "Bytes in the slow memory of each device",
+        "Modelled seconds of a step on each device",
+    ]
+    titles = [visible(title) for title in root.iter("title")]
+    fast = planned.plan.placements["t0"].fast_rows
+    assert fast is not None
+    assert any(f"5,000 rows by falling frequency, {fast:,} of them fast" in title for title in titles)
+    headers, rows, _ = devices(planned)
+    for device, row in zip(planned.devices, rows, strict=True):
+        told = dict(zip(headers, row, strict=True))
+        assert told["in fast"] == written_bytes(device.fast_bytes)
+        assert told["in slow"] == written_bytes(device.slow_bytes)
+        assert told["slow reads"] == percent(device.slow_lookups / device.lookups)
+        assert device.fast_bytes + device.buffer_bytes + device.spare_bytes == 850_000
+    headers, rows, _ = tables(planned)
+    assert [dict(zip(headers, row, strict=True))["fast rows"] for row in rows] == [
+        f"{planned.plan.placements[name].fast_rows:,}" for name in ("t0", "t1")
+    ]
+    assert "slow" not in " ".join(devices(sample_plan())[0] + tables(sample_plan())[0])
 
 
 def test_bars_are_as_long_as_what_they_show() -> None:

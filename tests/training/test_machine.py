@@ -72,3 +72,15 @@ def test_memory_is_the_machines_or_the_groups(tmp_path: Path) -> None:
     (group / "memory.max").write_text("5000000\n")
     (group / "memory.current").write_text("4000000\n")
     assert memory_limit(tmp_path) == 5_000_000
+
+
+def test_slow_memory_is_declared_with_its_bandwidth_and_is_no_faster() -> None:
+    found = resolve_topology(config(device="cpu", slow_memory="64GB", slow_bandwidth="3GB/s", **DECLARED), "cpu")
+    assert (found.slow_memory_bytes, found.slow_bandwidth) == (64 * 10**9, 3e9)
+    assert resolve_topology(config(device="cpu", **DECLARED), "cpu").slow_memory_bytes == 0
+    with pytest.raises(ValueError, match="slow_memory is given without slow_bandwidth; give both or neither"):
+        config(slow_memory="64GB")
+    with pytest.raises(ValueError, match="slow_bandwidth is given without slow_memory"):
+        config(slow_bandwidth="3GB/s")
+    with pytest.raises(ConfigError, match=r"planning\.topology\.slow_bandwidth: 2\.1e\+10 bytes a second are more"):
+        resolve_topology(config(device="cpu", slow_memory="64GB", slow_bandwidth="21GB/s", **DECLARED), "cpu")

@@ -69,6 +69,8 @@ class Topology:
         intra_bandwidth: at which a device sends to, or gets from, the others of its host, all of them at it.
         inter_bandwidth: at which a host sends to, or gets from, other hosts; its devices share it evenly.
         assumed: of these figures, those that were neither declared nor measured, in words.
+        slow_memory_bytes: of one device, beside the memory above; 0 where there is none.
+        slow_bandwidth: at which a device reads rows of its slow memory; 0 where there is none.
     """
 
     hosts: int
@@ -80,10 +82,14 @@ class Topology:
     intra_bandwidth: float
     inter_bandwidth: float
     assumed: tuple[str, ...] = ()
+    slow_memory_bytes: int = 0
+    slow_bandwidth: float = 0.0
 
     def __post_init__(self) -> None:
         assert min(self.hosts, self.devices) >= 1, (self.hosts, self.devices)
         assert min(self.lookup_bandwidth, self.intra_bandwidth, self.inter_bandwidth) > 0
+        assert (self.slow_memory_bytes > 0) == (self.slow_bandwidth > 0)
+        assert self.slow_bandwidth <= self.lookup_bandwidth
 
     @property
     def world_size(self) -> int:

@@ -25,10 +25,34 @@ def fill_initial(
     position = 0
     while position < rows:
         chunk, offset = divmod(first_row + position, _CHUNK_ROWS)
-        digest = hashlib.sha256(f"{seed}/{table}/{chunk}".encode()).digest()
-        generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little"))
         take = min(_CHUNK_ROWS - offset, rows - position)
-        drawn = torch.empty(_CHUNK_ROWS, dim or columns).normal_(0.0, std, generator=generator)
+        drawn = _drawn(table, chunk, std, seed, dim or columns)
         mine = drawn[offset : offset + take, first_column : first_column + columns]
         weight_RD[position : position + take].copy_(mine)
         position += take
+
+
+def fill_initial_rows(
+    weight_RD: Tensor, ids_R: Tensor, table: str, std: float, seed: int, first_column: int, dim: int
+) -> None:
+    """As :func:`fill_initial`, of a shard that holds the rows of these ids, in this order.
+
+    They may be of every chunk, so that this takes as long as filling the whole table.
+    """
+    columns = weight_RD.shape[1]
+    rising_R, places_R = ids_R.long().sort()
+    position = 0
+    while position < len(rising_R):
+        chunk = int(rising_R[position]) // _CHUNK_ROWS
+        end = int(torch.searchsorted(rising_R, (chunk + 1) * _CHUNK_ROWS))
+        drawn = _drawn(table, chunk, std, seed, dim)
+        mine = drawn[rising_R[position:end] - chunk * _CHUNK_ROWS, first_column : first_column + columns]
+        weight_RD[places_R[position:end].to(weight_RD.device)] = mine.to(weight_RD.device)
+        position = end
+
+
+def _drawn(table: str, chunk: int, std: float, seed: int, dim: int) -> Tensor:
+    """A chunk of the whole table."""
+    digest = hashlib.sha256(f"{seed}/{table}/{chunk}".encode()).digest()
+    generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "little"))
+    return torch.empty(_CHUNK_ROWS, dim).normal_(0.0, std, generator=generator)

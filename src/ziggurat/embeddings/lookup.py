@@ -5,9 +5,10 @@ Shape legend: B rows of the batch, F fields, D embedding width, W floats of a ta
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from itertools import accumulate, groupby
+from types import MappingProxyType
 
 import torch
 import torch.distributed as dist
@@ -18,12 +19,14 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 from ziggurat.core.batch import Batch
 from ziggurat.core.errors import FeatureError
 from ziggurat.core.plan import Plan
+from ziggurat.core.row_order import Ranks
 from ziggurat.embeddings.field_order import FieldOrder
 from ziggurat.embeddings.fields import DIRECT, Fields
-from ziggurat.embeddings.initial import fill_initial
+from ziggurat.embeddings.initial import fill_initial, fill_initial_rows
 from ziggurat.embeddings.layout import Layout
 from ziggurat.embeddings.positions import split_positions
 from ziggurat.embeddings.replicated import ReplicatedTable, exchange, is_replicated
+from ziggurat.embeddings.row_order import RowOrder
 from ziggurat.embeddings.sharding import Distributed, ShardedTables
 from ziggurat.parallel.config import ParallelConfig
 from ziggurat.parallel.pieces import Piece
@@ -56,7 +59,8 @@ class EmbeddingLookup(nn.Module):
     """The rows of a batch; they are updated by their own optimizers when the backward pass has come to them.
 
     Tables live in TorchRec's DistributedModelParallel, placed by ``plan``. Those that the plan replicates, and those
-    whose Adam FBGEMM has no kernel for (on the CPU, or on all rows), are :class:`ReplicatedTable`.
+    whose Adam FBGEMM has no kernel for (on the CPU, or on all rows), are :class:`ReplicatedTable`. Where the plan
+    orders rows by how often they are used, ids become places here, and nobody outside sees these.
 
     Args:
         layout: the tables, and what becomes of their rows.
@@ -65,6 +69,7 @@ class EmbeddingLookup(nn.Module):
         seed: of the tables' initial weights; those of the fields come from torch's global generator.
         parallel: in which precision rows and their gradients travel between ranks.
         batch_size: rows that the loss is a mean over.
+        row_ranks: of the tables whose rows the plan orders, the rank of each row by falling frequency.
     """
 
     def __init__(
@@ -75,6 +80,7 @@ class EmbeddingLookup(nn.Module):
         seed: int,
         parallel: ParallelConfig = ParallelConfig(),  # noqa: B008 - frozen
         batch_size: int = 1,
+        row_ranks: Mapping[str, Ranks] = MappingProxyType({}),
     ) -> None:
         super().__init__()
         self.layout, tables = layout, layout.tables
@@ -89,11 +95,15 @@ class EmbeddingLookup(nn.Module):
         self._table_of = layout.table_of
         self._orders: dict[tuple[str, ...], FieldOrder] = {}
         self._feature_of = {key: f for f, spec in self._table_of.items() for key in spec.keys_of(f)}
+        self._row_order = RowOrder(fused, plan, row_ranks, device)
         std = {spec.name: spec.init_std for spec in tables}
         dims = {spec.name: spec.dim for spec in tables}
         for piece in self.pieces():
             row, column = piece.first
-            fill_initial(piece.tensor, piece.name, std[piece.name], seed, row, column, dims[piece.name])
+            if piece.rows is None:
+                fill_initial(piece.tensor, piece.name, std[piece.name], seed, row, column, dims[piece.name])
+            else:
+                fill_initial_rows(piece.tensor, piece.rows, piece.name, std[piece.name], seed, column, dims[piece.name])
 
     def forward(self, batch: Batch) -> Tensor:
         """emb_BFD, the fields of ``layout``.
@@ -114,12 +124,14 @@ class EmbeddingLookup(nn.Module):
             FeatureError: as :meth:`forward`; on several ranks already here, so that it names the rank whose id it is.
         """
         ids, masks = self._ids(batch)
-        if ids is not None and dist.get_world_size() > 1:
+        if ids is not None and (dist.get_world_size() > 1 or self._row_order):
             self._check_range(ids)
         if self.sharded is None or ids is None:
             return Started(ids, masks, batch.size, None)
         try:
-            return Started(ids, masks, batch.size, self.sharded.start(_with_empty_rows(ids, batch)))
+            return Started(
+                ids, masks, batch.size, self.sharded.start(_with_empty_rows(self._row_order.placed(ids), batch))
+            )
         except ValueError:  # TorchRec looks at the first batch it is given
             self._check_range(ids)
             raise
@@ -170,7 +182,7 @@ class EmbeddingLookup(nn.Module):
 
     def pieces(self) -> list[Piece]:
         """This rank's weights, named by their tables, live."""
-        pieces = list(self.sharded.weights()) if self.sharded is not None else []
+        pieces = list(map(self._row_order.of_piece, self.sharded.weights())) if self.sharded is not None else []
         return pieces + [Piece.of_tensor(table.spec.name, table.weight_RD) for table in self._replicated()]
 
     def optimizer_state(self) -> dict[str, Tensor]:
@@ -179,7 +191,7 @@ class EmbeddingLookup(nn.Module):
 
     def state_pieces(self) -> list[Piece]:
         """This rank's optimizer states, named ``table/state``, live."""
-        pieces = list(self.sharded.states()) if self.sharded is not None else []
+        pieces = list(map(self._row_order.of_piece, self.sharded.states())) if self.sharded is not None else []
         for table in self._replicated():
             counted = {"steps": table.steps} if table.spec.optimizer["name"] == "adam" else {}
             states = {**table.state(), **counted}  # of the others as FBGEMM has them, so that a plan may change

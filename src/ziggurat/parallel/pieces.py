@@ -26,12 +26,15 @@ class Piece:
         tensor: the part, live: writing in place changes it.
         shape: of the whole.
         first: index of the part's first number in the whole, a coordinate for each dimension.
+        rows: where rows lie in another order than in the whole: the whole's row that each of the part's is, integers of
+            its first dimension, on the CPU. ``first`` then counts rows as they lie.
     """
 
     name: str
     tensor: Tensor
     shape: tuple[int, ...]
     first: tuple[int, ...]
+    rows: Tensor | None = None
 
     @classmethod
     def of_tensor(cls, name: str, tensor: Tensor) -> Piece:
@@ -43,7 +46,7 @@ class Piece:
 
     @property
     def is_whole(self) -> bool:
-        return tuple(self.tensor.shape) == self.shape
+        return self.rows is None and tuple(self.tensor.shape) == self.shape
 
     @property
     def key(self) -> str:
@@ -53,8 +56,22 @@ class Piece:
         return f"{self.name}[{','.join(f'{a}:{a + n}' for a, n in zip(self.first, self.tensor.shape, strict=True))}]"
 
     def of(self, whole: Tensor) -> Tensor:
-        """The view of ``whole`` that this piece is."""
-        for dimension, (begin, size) in enumerate(zip(self.first, self.tensor.shape, strict=True)):
+        """What of ``whole`` this piece is; a view of it, unless its rows lie in another order."""
+        if self.rows is None:
+            return self._range(whole, 0)
+        return self._range(whole, 1).index_select(0, self.rows.long().to(whole.device))
+
+    def put(self, whole: Tensor, numbers: Tensor) -> None:
+        """Write ``numbers``, shaped as the piece, where they belong in ``whole``."""
+        if self.rows is None:
+            self._range(whole, 0).copy_(numbers)
+        else:
+            self._range(whole, 1).index_copy_(0, self.rows.long(), numbers.to(whole.device))
+
+    def _range(self, whole: Tensor, dimensions_from: int) -> Tensor:
+        """``whole``, narrowed to the piece in these dimensions."""
+        places = list(enumerate(zip(self.first, self.tensor.shape, strict=True)))
+        for dimension, (begin, size) in places[dimensions_from:]:
             whole = whole.narrow(dimension, begin, size)
         return whole
 
@@ -74,8 +91,8 @@ def gathered(pieces: Sequence[Piece]) -> dict[str, Tensor] | None:
     What several ranks hold is sent by the lowest of them. A tensor that lies whole on rank 0 is not copied.
     """
     if dist.get_world_size() == 1:
-        assert all(piece.is_whole for piece in pieces)
-        return {piece.name: piece.tensor for piece in pieces}
+        assert all(tuple(piece.tensor.shape) == piece.shape for piece in pieces)
+        return {piece.name: piece.tensor if piece.is_whole else _in_order(piece) for piece in pieces}
     rank = dist.get_rank()
     held: list[list[_Held]] = [[]] * dist.get_world_size()
     dist.all_gather_object(held, [_Held.of(piece) for piece in pieces])
@@ -87,17 +104,38 @@ def gathered(pieces: Sequence[Piece]) -> dict[str, Tensor] | None:
                 continue
             seen.add(item.place)
             if owner == rank != 0:
-                dist.send(pieces[number].tensor.detach().cpu().contiguous(), 0)
+                _send(pieces[number])
             elif rank == 0 and not (owner == 0 and pieces[number].is_whole):
                 if item.name not in wholes:
                     wholes[item.name] = torch.empty(item.shape, dtype=item.dtype)
-                target = Piece(item.name, torch.empty(item.size, dtype=item.dtype), item.shape, item.first)
-                if owner == 0:
-                    target.tensor.copy_(pieces[number].tensor)
-                else:
-                    dist.recv(target.tensor, owner)
-                target.of(wholes[item.name]).copy_(target.tensor)
+                piece = pieces[number] if owner == 0 else _received(item, owner)
+                piece.put(wholes[item.name], piece.tensor.detach())
     return wholes if rank == 0 else None
+
+
+def _in_order(piece: Piece) -> Tensor:
+    """The whole tensor, of a piece that is all of it in another order."""
+    whole = torch.empty_like(piece.tensor, device="cpu")
+    piece.put(whole, piece.tensor.detach())
+    return whole
+
+
+def _send(piece: Piece) -> None:
+    """To rank 0, the order of its rows first, where it has one."""
+    if piece.rows is not None:
+        dist.send(piece.rows.contiguous(), 0)
+    dist.send(piece.tensor.detach().cpu().contiguous(), 0)
+
+
+def _received(item: _Held, owner: int) -> Piece:
+    """What :func:`_send` sent."""
+    rows = None
+    if item.rows is not None:
+        rows = torch.empty(item.size[0], dtype=item.rows)
+        dist.recv(rows, owner)
+    numbers = torch.empty(item.size, dtype=item.dtype)
+    dist.recv(numbers, owner)
+    return Piece(item.name, numbers, item.shape, item.first, rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,10 +147,12 @@ class _Held:
     first: tuple[int, ...]
     size: tuple[int, ...]
     dtype: torch.dtype
+    rows: torch.dtype | None
 
     @classmethod
     def of(cls, piece: Piece) -> _Held:
-        return cls(piece.name, piece.shape, piece.first, tuple(piece.tensor.shape), piece.tensor.dtype)
+        rows = None if piece.rows is None else piece.rows.dtype
+        return cls(piece.name, piece.shape, piece.first, tuple(piece.tensor.shape), piece.tensor.dtype, rows)
 
     @property
     def place(self) -> tuple[Any, ...]:

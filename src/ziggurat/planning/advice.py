@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 
 from ziggurat.core.tables import TableSpec
@@ -23,16 +23,17 @@ _STRIDE = 300
 Fits = Callable[[Problem], bool]
 
 
-def advice(problem: Problem, memory: int | None, fits: Fits) -> str:
+def advice(problem: Problem, memory: int | None, fits: Fits, others: Iterable[str] = ()) -> str:
     """The changes that would each suffice by itself, as one sentence.
 
     Args:
         problem: of which no plan could be made.
         memory: of each device, with which one can; None where there is none.
         fits: whether one can be made of another problem.
+        others: changes that suffice as well, found by the caller.
     """
     more = f"{written_bytes(memory)} of memory a device" if memory is not None else None
-    ways = [way for way in (_devices(problem, fits), more) if way]
+    ways = [way for way in (_devices(problem, fits), more, *others) if way]
     table = max(problem.tables, key=lambda table: problem.whole(table).kept_bytes, default=None)
     if table is not None:
         ways += [way for way in (_dim(problem, table, fits), _optimizer(problem, table, fits)) if way]
@@ -46,11 +47,27 @@ def advice(problem: Problem, memory: int | None, fits: Fits) -> str:
 def least_memory(problem: Problem, fits: Fits) -> int | None:
     """The least bytes a device of which a plan can be made, among the numbers of three digits and noughts; whatever
     memory the devices have now, it is the same one. None where an exbibyte would not do."""
+    return _least(problem.topology.memory_bytes, lambda memory: fits(with_memory(problem, memory)))
+
+
+def least_slow_memory(problem: Problem, fits: Fits) -> int | None:
+    """As :func:`least_memory`, of slow memory, for planners that use it."""
+    topology = problem.topology
+    bandwidth = topology.slow_bandwidth or topology.lookup_bandwidth
+
+    def enough(memory: int) -> bool:
+        return fits(problem.but(topology=replace(topology, slow_memory_bytes=memory, slow_bandwidth=bandwidth)))
+
+    return _least(topology.slow_memory_bytes, enough)
+
+
+def _least(now: int, suffices: Callable[[int], bool]) -> int | None:
+    """The least number of three digits and noughts that suffices, looked for around ``now``."""
 
     def enough(step: int) -> bool:
-        return fits(with_memory(problem, _three_digits(step)))
+        return suffices(_three_digits(step))
 
-    low = bisect_right(range(_STEPS), problem.topology.memory_bytes, key=_three_digits) - 1
+    low = bisect_right(range(_STEPS), now, key=_three_digits) - 1
     low, high = max(low, -1), max(low, 0) + _STRIDE
     while not enough(high):
         low, high = high, high + _STRIDE

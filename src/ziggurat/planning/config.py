@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Annotated, Literal, Self
 
 import pydantic
 
@@ -15,6 +15,7 @@ from ziggurat.core.topology import Topology
 from ziggurat.planning.constraints import check_names, check_placement, check_sharding
 from ziggurat.planning.problem import Wish
 from ziggurat.planning.quantities import Bandwidth, Bytes
+from ziggurat.planning.recshard import RecShard
 from ziggurat.planning.rules import Rules
 
 DeviceName = Literal["local", "cpu", "l4", "v100", "a100-40gb", "a100-80gb", "h100", "h200"]
@@ -39,6 +40,20 @@ class TopologyConfig(Config):
     inter_bandwidth: Bandwidth | None = None
     """At which a host sends to others, shared by its devices: bytes a second, or as in 25Gbit/s; 10 Gbit/s, and said
     so, where there are several hosts and nothing is given."""
+    slow_memory: Bytes | None = None
+    """Of one device, beside its fast memory, for planners that tell hot rows from cold: bytes, or as in 64GB; with
+    slow_bandwidth."""
+    slow_bandwidth: Bandwidth | None = None
+    """At which a device reads rows of its slow memory, at most lookup_bandwidth: bytes a second, or as in 3GB/s."""
+
+    @pydantic.model_validator(mode="after")
+    def _slow_memory_is_whole(self) -> Self:
+        if (self.slow_memory is None) != (self.slow_bandwidth is None):
+            given, missing = (
+                ("slow_memory", "slow_bandwidth") if self.slow_memory else ("slow_bandwidth", "slow_memory")
+            )
+            raise ValueError(f"{given} is given without {missing}; give both or neither")
+        return self
 
 
 class TablePlacement(Config):
@@ -56,7 +71,7 @@ class PlanningConfig(Config):
 
     topology: TopologyConfig = TopologyConfig()
     """The devices."""
-    planner: Rules.Config = Rules.Config()
+    planner: Annotated[Rules.Config | RecShard.Config, pydantic.Field(discriminator="name")] = Rules.Config()
     """What decides."""
     reserve: float = pydantic.Field(default=0.1, ge=0, lt=1)
     """Share of each device's memory that tables leave to the model, its activations and the libraries."""

@@ -31,6 +31,17 @@ def fixed_ranks(sharding: Sharding, topology: Topology) -> tuple[int, ...] | Non
     return tuple(range(topology.world_size)) if whole_world else None
 
 
+def row_parts(sharding: Sharding, topology: Topology) -> int:
+    """Into how many ranges the rows of a table are cut."""
+    match sharding:
+        case "row_wise":
+            return topology.world_size
+        case "table_row_wise" | "grid":
+            return topology.devices
+        case "table_wise" | "column_wise" | "data_parallel":
+            return 1
+
+
 def column_parts(table: TableSpec, topology: Topology) -> list[int]:
     """Into how many equal ranges the table's columns can be cut, at most one for each rank; from 2 on."""
     units, rest = divmod(table.dim, COLUMN_MULTIPLE)
@@ -73,13 +84,14 @@ def check_placement(table: TableSpec, placement: Placement, topology: Topology) 
     """Nothing, where ``table`` can be placed so.
 
     Raises:
-        Misfit: at ``sharding`` or ``ranks``.
+        Misfit: at ``sharding``, ``ranks`` or ``fast_rows``.
     """
     sharding, ranks, world = placement.sharding, placement.ranks, topology.world_size
     check_sharding(table, sharding, topology)
     for rank in ranks:
         if not 0 <= rank < world:
             raise Misfit("ranks", f"there is no rank {rank}", f"ranks are 0 to {world - 1}")
+    _check_fast_rows(table, placement, topology)
     wanted = fixed_ranks(sharding, topology)
     match sharding:
         case "table_wise" if len(ranks) != 1:
@@ -141,6 +153,22 @@ def check_names(key: str, names: Sequence[str] | dict[str, Placement], tables: S
             close = nearest(name, known)
             hint = f"did you mean {close!r}?" if close else f"tables: {', '.join(known) or 'none'}"
             raise Misfit(f"{key}.{name}", f"there is no such table; {hint}")
+
+
+def _check_fast_rows(table: TableSpec, placement: Placement, topology: Topology) -> None:
+    fast_rows = placement.fast_rows
+    if fast_rows is None:
+        return
+    if placement.sharding == "data_parallel":
+        raise Misfit("fast_rows", "a table that every rank holds lies in fast memory", "leave fast_rows out")
+    if not 0 <= fast_rows <= table.rows:
+        raise Misfit("fast_rows", f"{fast_rows:,} of {table.rows:,} rows", "make the plan anew")
+    if fast_rows < table.rows and not topology.slow_memory_bytes:
+        raise Misfit(
+            "fast_rows",
+            f"{table.rows - fast_rows:,} rows are in slow memory, and the devices have none",
+            "declare planning.topology.slow_memory, or make the plan anew",
+        )
 
 
 def _one_host(ranks: tuple[int, ...], topology: Topology) -> bool:

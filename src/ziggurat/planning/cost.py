@@ -20,6 +20,11 @@ read, its row read (4·C), its gradient read (4·C); each touched row read and w
 besides fills, reduces (read and write) and divides (read and write) the gradient of the whole table: ``20·R·C``. Adam
 with ``rows: all`` touches every row.
 
+**Two tiers.** Of a shard whose rows lie by falling frequency, the first are in fast memory and the others in slow.
+Slow memory then moves ``n'·4·C + U'·(8·C + 2·s)``, n' and U' counting the ids and different rows that are slow: each
+such row read, and read and written again by the optimizer. Ids and gradients lie in fast memory, which moves the rest
+of the sum above; so where no row is slow, all is as with one memory.
+
 **Traffic between devices** is counted at the device that holds the shard, where each byte that leaves or reaches it
 because of the shard is counted once; the sum over all shards is what all ranks send. With i = 8·L·f + 4·K bytes of ids
 and v = 4·K·C bytes of vectors an example:
@@ -38,10 +43,10 @@ of the same size: every rank of the ring holds partial sums for all examples. Ta
 host first, so that only one vector an example crosses. Replicated tables exchange a flag for each row beside the
 gradient. (gloo makes a reduce-scatter of an all-reduce, which moves twice as much.)
 
-**Seconds** = memory traffic / lookup bandwidth + traffic within the host / its bandwidth + traffic with others / the
-device's share of the host's. A ring is as fast as its slowest way, on every rank; between hosts it is alone on that way
-and has all of it. What a rank sends and gets as the owner of examples, not of shards, is the same on every
-rank under any plan and left out.
+**Seconds** = fast traffic / lookup bandwidth + slow traffic / slow bandwidth + traffic within the host / its bandwidth
++ traffic with others / the device's share of the host's. A ring is as fast as its slowest way, on every rank; between
+hosts it is alone on that way and has all of it. What a rank sends and gets as the owner of examples, not of shards, is
+the same on every rank under any plan and left out.
 
 Sources: Mudigere et al. (Neo), arXiv 2104.05158, section 4; TorchRec's collectives for each sharding type.
 """
@@ -52,9 +57,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ziggurat.core.plan import Shard, Sharding
+from ziggurat.core.plan import Shard, Sharding, Span
 from ziggurat.core.tables import TableSpec
 from ziggurat.core.topology import Topology
+from ziggurat.planning.access_curve import AccessCurve
 from ziggurat.planning.usage import Usage
 
 FLOAT, ID, LENGTH = 4, 8, 4
@@ -66,11 +72,15 @@ class ShardCost:
     """What a shard costs its device.
 
     Attributes:
-        weight_bytes, state_bytes: kept.
+        weight_bytes, state_bytes: kept, in either memory.
         buffer_bytes: ids, vectors and gradients that lie there during a step, at most.
-        memory_traffic: bytes read from and written to the device's memory a step.
+        memory_traffic: bytes read from and written to the device's fast memory a step.
         intra_bytes, inter_bytes: to and from other devices of the host, and of other hosts, a step.
         seconds: that a step takes for it.
+        lookups: ids that reach it in a step.
+        slow_bytes: of weights and states, those in slow memory.
+        slow_traffic: bytes read from and written to slow memory a step.
+        slow_lookups: of the ids, those of rows in slow memory.
     """
 
     weight_bytes: int
@@ -80,11 +90,15 @@ class ShardCost:
     intra_bytes: float
     inter_bytes: float
     seconds: float
+    lookups: float
+    slow_bytes: int
+    slow_traffic: float
+    slow_lookups: float
 
     @property
     def kept_bytes(self) -> int:
-        """All that the shard needs of the device's memory."""
-        return self.weight_bytes + self.state_bytes + self.buffer_bytes
+        """All that the shard needs of the device's fast memory."""
+        return self.weight_bytes + self.state_bytes + self.buffer_bytes - self.slow_bytes
 
 
 def state_bytes(optimizer: Mapping[str, Any], rows: int, columns: int) -> int:
@@ -111,9 +125,9 @@ def client_bytes(table: TableSpec, usage: Usage, batch_size: int) -> int:
 
 
 def shard_cost(
-    table: TableSpec, shard: Shard, sharding: Sharding, usage: Usage, topology: Topology, batch_size: int
+    table: TableSpec, shard: Shard, sharding: Sharding, usage: Usage | AccessCurve, topology: Topology, batch_size: int
 ) -> ShardCost:
-    """The cost of one shard of ``table``, by the model above."""
+    """The cost of one shard of ``table``, by the model above; ``usage`` is of the table's rows as they lie."""
     rows, columns = shard.rows.size, shard.columns.size
     weights, states = FLOAT * rows * columns, state_bytes(table.optimizer, rows, columns)
     replicated = sharding == "data_parallel"
@@ -127,25 +141,44 @@ def shard_cost(
         intra, inter = _traffic(table, shard, sharding, usage, topology)
         intra, inter = batch_size * intra, batch_size * inter
         exchange = intra / topology.intra_bandwidth + inter / topology.device_inter_bandwidth
-    memory = _memory_traffic(table, shard, replicated, usage, topology, batch_size)
-    seconds = memory / topology.lookup_bandwidth + exchange
-    return ShardCost(weights, states, round(per_batch * buffers), memory, intra, inter, seconds)
+    all_ids = topology.world_size * batch_size * usage.ids_per_row
+    ids, own_ids = (all_ids / topology.world_size if replicated else all_ids), usage.share(shard.rows)
+    reads = FLOAT * columns
+    moved = _row_traffic(table, shard.rows, columns, usage, all_ids, ids)
+    gradients = 5 * FLOAT * rows * columns if replicated and topology.world_size > 1 else 0
+    slow = _row_traffic(table, shard.slow, columns, usage, all_ids, ids) if shard.slow.size else 0.0
+    fast = ids * own_ids * (ID + reads) + moved - slow + gradients
+    seconds = fast / topology.lookup_bandwidth + exchange + (slow / topology.slow_bandwidth if slow else 0.0)
+    return ShardCost(
+        weight_bytes=weights,
+        state_bytes=states,
+        buffer_bytes=round(per_batch * buffers),
+        memory_traffic=fast,
+        intra_bytes=intra,
+        inter_bytes=inter,
+        seconds=seconds,
+        lookups=ids * own_ids,
+        slow_bytes=FLOAT * shard.slow.size * columns + state_bytes(table.optimizer, shard.slow.size, columns),
+        slow_traffic=slow,
+        slow_lookups=ids * usage.share(shard.slow) if shard.slow.size else 0.0,
+    )
 
 
-def _memory_traffic(
-    table: TableSpec, shard: Shard, replicated: bool, usage: Usage, topology: Topology, batch_size: int
+def _row_traffic(
+    table: TableSpec, rows: Span, columns: int, usage: Usage | AccessCurve, all_ids: float, ids: float
 ) -> float:
-    rows, columns, world = shard.rows.size, shard.columns.size, topology.world_size
-    all_ids = world * batch_size * usage.ids_per_row
-    ids = all_ids / world if replicated else all_ids * usage.share(shard.rows)
-    touched = rows if updates_all_rows(table) else usage.distinct(all_ids, shard.rows)
-    row_bytes = FLOAT * columns + (state_bytes(table.optimizer, rows, columns) / rows if rows else 0)
-    exchange = 5 * FLOAT * rows * columns if replicated and world > 1 else 0
-    return ids * (ID + 2 * FLOAT * columns) + touched * 2 * row_bytes + exchange
+    """Bytes of these rows that a step moves: each read for each of its ids, and read and written with its state."""
+    touched = rows.size if updates_all_rows(table) else usage.distinct(all_ids, rows)
+    return ids * usage.share(rows) * FLOAT * columns + touched * 2 * row_bytes(table, columns)
+
+
+def row_bytes(table: TableSpec, columns: int) -> int:
+    """Bytes of a row of so many columns, with its state."""
+    return FLOAT * columns + state_bytes(table.optimizer, 1, columns)
 
 
 def _traffic(
-    table: TableSpec, shard: Shard, sharding: Sharding, usage: Usage, topology: Topology
+    table: TableSpec, shard: Shard, sharding: Sharding, usage: Usage | AccessCurve, topology: Topology
 ) -> tuple[float, float]:
     """(within the host, with other hosts) for one example of each rank."""
     ids, vectors = _example_bytes(table, shard, usage)
@@ -163,7 +196,9 @@ def _ring_traffic(shard: Shard, topology: Topology) -> tuple[float, float]:
     return (0.0, sent) if crosses else (sent, 0.0)
 
 
-def _buffers(table: TableSpec, shard: Shard, sharding: Sharding, usage: Usage, topology: Topology) -> float:
+def _buffers(
+    table: TableSpec, shard: Shard, sharding: Sharding, usage: Usage | AccessCurve, topology: Topology
+) -> float:
     """For one example of each rank: its ids, and its vectors with their gradients; the partial sums of the host too."""
     ids, vectors = _example_bytes(table, shard, usage)
     again = topology.hosts if sharding in ("table_row_wise", "grid") else 0
@@ -177,7 +212,7 @@ def _replica_buffers(table: TableSpec, topology: Topology) -> float:
     return table.weight_bytes + FLOAT * table.rows
 
 
-def _example_bytes(table: TableSpec, shard: Shard, usage: Usage) -> tuple[float, int]:
+def _example_bytes(table: TableSpec, shard: Shard, usage: Usage | AccessCurve) -> tuple[float, int]:
     """(ids, vectors) of one example for this shard."""
     keys = len(table.keys)
     return ID * usage.ids_per_row * usage.share(shard.rows) + LENGTH * keys, FLOAT * keys * shard.columns.size

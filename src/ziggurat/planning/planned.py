@@ -28,7 +28,10 @@ class DeviceLoad:
 
     Attributes:
         buffer_bytes: ids, vectors and gradients of a step, for its shards and for its own examples.
-        spare_bytes: of its memory, what is left beside these and the reserve.
+        spare_bytes: of its fast memory, what is left beside the reserve and what of these is there.
+        slow_bytes: of weights and states, those in slow memory.
+        slow_spare_bytes: of its slow memory, what is left.
+        lookups, slow_lookups: ids that reach it in a step; of these, those of rows in slow memory.
         intra_bytes, inter_bytes: to and from other devices of its host, and of other hosts.
     """
 
@@ -38,9 +41,18 @@ class DeviceLoad:
     state_bytes: int
     buffer_bytes: int
     spare_bytes: int
+    slow_bytes: int
+    slow_spare_bytes: int
+    lookups: float
+    slow_lookups: float
     intra_bytes: float
     inter_bytes: float
     seconds: float
+
+    @property
+    def fast_bytes(self) -> int:
+        """Of weights and states, those in fast memory."""
+        return self.weight_bytes + self.state_bytes - self.slow_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +92,12 @@ class Planned:
         mean = sum(device.seconds for device in self.devices) / len(self.devices)
         return self.step_seconds / mean if mean else 1.0
 
+    @property
+    def slow_share(self) -> float:
+        """Of all look-ups, those of rows in slow memory."""
+        total = sum(device.lookups for device in self.devices)
+        return sum(device.slow_lookups for device in self.devices) / total if total else 0.0
+
     def of(self, table: str) -> tuple[PlacedShard, ...]:
         """The shards of one table."""
         return tuple(placed for placed in self.shards if placed.table == table)
@@ -92,6 +110,7 @@ class Planned:
             "reserve": self.reserve,
             "step_seconds": self.step_seconds,
             "imbalance": self.imbalance,
+            "slow_share": self.slow_share,
             "tables": [
                 {
                     "name": table.name,
@@ -102,7 +121,7 @@ class Planned:
                 }
                 for table in self.tables
             ],
-            "devices": [asdict(device) for device in self.devices],
+            "devices": [{**asdict(device), "fast_bytes": device.fast_bytes} for device in self.devices],
             "shards": [{"table": each.table, **asdict(each.shard), **asdict(each.cost)} for each in self.shards],
             "notes": list(self.notes),
         }
@@ -129,6 +148,7 @@ def predict(problem: Problem, plan: Plan) -> Planned:
 
 def _device(problem: Problem, rank: int, shards: tuple[PlacedShard, ...]) -> DeviceLoad:
     costs = [placed.cost for placed in shards if placed.shard.rank == rank]
+    slow_bytes = sum(cost.slow_bytes for cost in costs)
     return DeviceLoad(
         rank=rank,
         host=problem.topology.host(rank),
@@ -136,6 +156,10 @@ def _device(problem: Problem, rank: int, shards: tuple[PlacedShard, ...]) -> Dev
         state_bytes=sum(cost.state_bytes for cost in costs),
         buffer_bytes=problem.client_bytes + sum(cost.buffer_bytes for cost in costs),
         spare_bytes=int(problem.capacity) - sum(cost.kept_bytes for cost in costs),
+        slow_bytes=slow_bytes,
+        slow_spare_bytes=problem.topology.slow_memory_bytes - slow_bytes,
+        lookups=sum(cost.lookups for cost in costs),
+        slow_lookups=sum(cost.slow_lookups for cost in costs),
         intra_bytes=sum(cost.intra_bytes for cost in costs),
         inter_bytes=sum(cost.inter_bytes for cost in costs),
         seconds=sum(cost.seconds for cost in costs),
@@ -143,7 +167,7 @@ def _device(problem: Problem, rank: int, shards: tuple[PlacedShard, ...]) -> Dev
 
 
 def _notes(problem: Problem, plan: Plan) -> list[str]:
-    notes = list(problem.topology.assumed)
+    notes = [*plan.notes, *problem.topology.assumed]
     if problem.statistics is None:
         notes.append("no statistics: one id for each feature, every row used alike")
     notes += [

@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ziggurat.core.errors import ConfigError, NoFeasiblePlan, within
 from ziggurat.core.plan import Plan
 from ziggurat.core.statistics import DatasetStatistics
 from ziggurat.core.tables import TableSpec
 from ziggurat.core.topology import Topology
-from ziggurat.planning.advice import advice, least_memory, with_memory
+from ziggurat.planning.advice import advice, least_memory, least_slow_memory, with_memory
 from ziggurat.planning.config import PlanningConfig
 from ziggurat.planning.constraints import check_plan
 from ziggurat.planning.planned import Planned, predict
 from ziggurat.planning.problem import Planner, Problem
 from ziggurat.planning.quantities import written_bytes
+from ziggurat.planning.recshard import FirstAnswer, RecShard
 from ziggurat.planning.rules import Rules
 
 
 def build_planner(config: PlanningConfig) -> Planner:
     """The planner that ``planning.planner`` names."""
-    return Rules(config.planner)
+    match config.planner:
+        case Rules.Config():
+            return Rules(config.planner)
+        case RecShard.Config():
+            return RecShard(config.planner)
 
 
 def plan_tables(
@@ -53,10 +58,11 @@ def plan_tables(
     try:
         return _planned(problem, planner)
     except NoFeasiblePlan as error:
-        fits = lambda other: _fits(other, planner)  # noqa: E731
+        quick = planner.first_answer if isinstance(planner, RecShard) else planner
+        fits = lambda other: _fits(other, quick)  # noqa: E731
         memory = least_memory(problem, fits)
-        fault = error.problem if memory is None else _lacking(problem, planner, memory)
-        raise NoFeasiblePlan(fault, advice(problem, memory, fits)) from None
+        fault = error.problem if memory is None else _lacking(problem, quick, memory)
+        raise NoFeasiblePlan(fault, advice(problem, memory, fits, _slow_ways(problem, planner, fits))) from None
 
 
 def _planned(problem: Problem, planner: Planner) -> Planned:
@@ -72,6 +78,9 @@ def _planned(problem: Problem, planner: Planner) -> Planned:
         )
         most = f"; most of it is table {largest.table!r}" if largest else ""
         raise NoFeasiblePlan(f"device {least.rank} lacks {written_bytes(-least.spare_bytes)}{most}")
+    for device in planned.devices:
+        if device.slow_spare_bytes < 0:
+            raise NoFeasiblePlan(f"device {device.rank} lacks {written_bytes(-device.slow_spare_bytes)} of slow memory")
     return planned
 
 
@@ -93,10 +102,23 @@ def _lacking(problem: Problem, planner: Planner, memory: int) -> str:
         parts.append(f"{written_bytes(sum(placed.cost.kept_bytes for placed in here))} for tables")
         sharding = planned.plan.placements[largest.table].sharding
         most = f", most of it {written_bytes(largest.cost.kept_bytes)} for table {largest.table!r}, {sharding}"
+    slow = problem.topology.slow_memory_bytes
+    beside = f" beside {written_bytes(slow)} of slow memory" if slow and isinstance(planner, FirstAnswer) else ""
     return (
-        f"{written_bytes(has)} of memory a device is {written_bytes(memory - has)} short: the least that a plan was "
-        f"found for is {written_bytes(memory)}; device {fullest.rank} then has {', '.join(parts)}{most}"
+        f"{written_bytes(has)} of memory a device{beside} is {written_bytes(memory - has)} short: the least that a "
+        f"plan was found for is {written_bytes(memory)}; device {fullest.rank} then has {', '.join(parts)}{most}"
     )
+
+
+def _slow_ways(problem: Problem, planner: Planner, fits: Callable[[Problem], bool]) -> list[str]:
+    """What slow memory could do: more of it, or a planner that uses what there is."""
+    if not isinstance(planner, RecShard):
+        there = problem.topology.slow_memory_bytes > 0
+        uses = there and _fits(problem, RecShard(RecShard.Config()).first_answer)
+        return ["planning.planner: {name: recshard}, which uses the slow memory"] if uses else []
+    memory = least_slow_memory(problem, fits)
+    now = written_bytes(problem.topology.slow_memory_bytes) if problem.topology.slow_memory_bytes else "none"
+    return [] if memory is None else [f"planning.topology.slow_memory: {written_bytes(memory)} (now {now})"]
 
 
 def _check(problem: Problem, plan: Plan) -> None:

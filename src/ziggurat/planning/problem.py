@@ -11,6 +11,8 @@ from ziggurat.core.plan import Placement, Plan, Shard, Sharding, Span
 from ziggurat.core.statistics import DatasetStatistics
 from ziggurat.core.tables import TableSpec
 from ziggurat.core.topology import Topology
+from ziggurat.planning.access_curve import AccessCurve
+from ziggurat.planning.constraints import row_parts
 from ziggurat.planning.cost import ShardCost, client_bytes, shard_cost
 from ziggurat.planning.usage import Usage
 
@@ -55,7 +57,7 @@ class Problem:
 
     @property
     def capacity(self) -> float:
-        """Bytes of a device that shards may take."""
+        """Bytes of a device's fast memory that shards may take."""
         return self.topology.memory_bytes * (1 - self.reserve) - self.client_bytes
 
     def costs(self, table: TableSpec, plan: Plan) -> list[tuple[Shard, ShardCost]]:
@@ -68,12 +70,12 @@ class Problem:
 
     def cost(self, table: TableSpec, shard: Shard, sharding: Sharding) -> ShardCost:
         """The cost of a shard; what was worked out once is remembered."""
-        topology = self.topology
+        topology, fast = self.topology, shard.fast_rows
         last = topology.host(shard.rank) != topology.host((shard.rank + 1) % topology.world_size)
-        key = (table.name, sharding, shard.rows, shard.columns.size, sharding == "data_parallel" and last)
+        key = (table.name, sharding, shard.rows, shard.columns.size, sharding == "data_parallel" and last, fast)
         found = self._costs.get(key)
         if found is None:
-            usage = self.usages[table.name]
+            usage = self.usages[table.name] if fast is None else self.curve(table, row_parts(sharding, topology))
             found = shard_cost(table, shard, sharding, usage, topology, self.batch_size)
             self._costs[key] = found
         return found
@@ -82,12 +84,28 @@ class Problem:
         """The cost of ``table`` on one device."""
         return self.cost(table, Shard(0, Span(0, table.rows), Span(0, table.dim)), "table_wise")
 
+    def curve(self, table: TableSpec, parts: int = 1) -> AccessCurve:
+        """How the table is used once its rows lie by falling frequency, dealt out over so many ranges."""
+        key = (table.name, parts)
+        if key not in self._curves:
+            self._curves[key] = AccessCurve.of(self.usages[table.name], parts)
+        return self._curves[key]
+
     def but(self, **changes: Any) -> Problem:
-        """This problem with other attributes."""
-        return replace(self, **changes)
+        """This problem with other attributes; what was worked out of look-ups that stay the same is kept."""
+        other = replace(self, **changes)
+        if other.statistics is self.statistics:
+            same = {(each.name, each.rows, each.keys) for each in self.tables}
+            names = {each.name for each in other.tables if (each.name, each.rows, each.keys) in same}
+            other._curves.update({key: curve for key, curve in self._curves.items() if key[0] in names})
+        return other
 
     @cached_property
     def _shards(self) -> dict[tuple[str, Placement], list[tuple[Shard, ShardCost]]]:
+        return {}
+
+    @cached_property
+    def _curves(self) -> dict[tuple[str, int], AccessCurve]:
         return {}
 
     @cached_property

@@ -52,13 +52,13 @@ class Usage:
         Σ_r 1 − (1 − p_r)^ids, with p_r the row's share of all look-ups.
         """
         if self.accesses is None:
-            return rows.size * float(_touched(np.array([1 / self.rows]), ids)[0])
+            return rows.size * float(touched(np.array([1 / self.rows]), ids)[0])
         counts, times = np.unique(self.accesses[rows.slice], return_counts=True)
-        return float(times @ _touched(counts / self.accesses.sum(), ids))
+        return float(times @ touched(counts / self.accesses.sum(), ids))
 
 
-def _touched(shares: npt.NDArray[np.float64], ids: float) -> npt.NDArray[np.float64]:
-    """The probability that a row of such a share is among the ids; exact also for tiny shares."""
+def touched(shares: npt.NDArray[np.float64], ids: float) -> npt.NDArray[np.float64]:
+    """The probability that a row of each share is among so many ids; exact also for tiny shares."""
     if ids == 0:
         return np.zeros(len(shares))
     with np.errstate(divide="ignore"):  # of a row that takes all

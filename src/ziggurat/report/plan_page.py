@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from ziggurat.core.files import atomic_file
@@ -59,9 +59,10 @@ def _drawings(planned: Planned) -> Html:
     shards: dict[int, list[PlacedShard]] = {}
     for placed in planned.shards:
         shards.setdefault(placed.shard.rank, []).append(placed)
-    room = planned.topology.memory_bytes * (1 - planned.reserve)
+    room, slow_room = planned.topology.memory_bytes * (1 - planned.reserve), planned.topology.slow_memory_bytes
+    fast = ", in its fast memory" if slow_room else ""
     memory = stacked(
-        f"Bytes on each device, {written_bytes(room)} at most",
+        f"Bytes on each device{fast}, {written_bytes(room)} at most",
         [_bar(planned, load, shards.get(load.rank, []), _kept, _buffers(load)) for load in shown],
         "weights, optimizer, buffers of a step",
         written_bytes,
@@ -81,11 +82,27 @@ def _drawings(planned: Planned) -> Html:
         legend({**_LEGEND, "ids, vectors and gradients of a step": "quiet"}),
         el(
             "div",
-            figure(f"{full}{some}", memory, caption="Memory"),
+            figure(f"{full}{some}", memory, caption="Fast memory" if slow_room else "Memory"),
+            _slow_memory(planned, shown, shards, some) if slow_room else None,
             figure(f"{even}{some}", time, caption="Time"),
             cls="figures",
         ),
     )
+
+
+def _slow_memory(
+    planned: Planned, shown: Sequence[DeviceLoad], shards: Mapping[int, Sequence[PlacedShard]], some: str
+) -> Html:
+    room = planned.topology.slow_memory_bytes
+    drawing = stacked(
+        f"Bytes in the slow memory of each device, {written_bytes(room)} at most",
+        [_bar(planned, load, shards.get(load.rank, []), lambda placed: placed.cost.slow_bytes) for load in shown],
+        "weights, optimizer",
+        written_bytes,
+        room,
+    )
+    reads = plan_rows.percent(planned.slow_share)
+    return figure(f"The rows that are used least: {reads} of the look-ups.{some}", drawing, caption="Slow memory")
 
 
 def _bar(
@@ -109,7 +126,7 @@ def _bar(
 
 
 def _kept(placed: PlacedShard) -> float:
-    return placed.cost.weight_bytes + placed.cost.state_bytes
+    return placed.cost.weight_bytes + placed.cost.state_bytes - placed.cost.slow_bytes
 
 
 def _buffers(load: DeviceLoad) -> list[Part]:
@@ -119,6 +136,8 @@ def _buffers(load: DeviceLoad) -> list[Part]:
 def _tip(planned: Planned, placed: PlacedShard) -> str:
     shard, cost = placed.shard, placed.cost
     rows = f"rows {shard.rows.first:,} to {shard.rows.first + shard.rows.size - 1:,}" if shard.rows.size else "no rows"
+    if shard.fast_rows is not None:
+        rows = f"{shard.rows.size:,} rows by falling frequency, {shard.fast_rows:,} of them fast"
     columns = f"columns {shard.columns.first} to {shard.columns.first + shard.columns.size - 1}"
     return (
         f"{placed.table}, {planned.plan.placements[placed.table].sharding}: {rows}, {columns}; "

@@ -17,10 +17,12 @@ def summary(planned: Planned) -> str:
     """On what, for what."""
     topology = planned.topology
     hosts = f"{topology.hosts} hosts × " if topology.hosts > 1 else ""
+    slow = f" and {written_bytes(topology.slow_memory_bytes)} of slow memory" if topology.slow_memory_bytes else ""
     plural = "s" if topology.devices > 1 or topology.hosts > 1 else ""
     return (
         f"{len(planned.tables)} tables on {hosts}{topology.devices} device{plural} ({topology.device}), "
-        f"{written_bytes(topology.memory_bytes)} each, {numbers.count(planned.batch_size)} examples a step and device"
+        f"{written_bytes(topology.memory_bytes)} each{slow}, "
+        f"{numbers.count(planned.batch_size)} examples a step and device"
     )
 
 
@@ -29,35 +31,48 @@ def verdict(planned: Planned) -> str:
     between, devices = planned.topology.hosts > 1, planned.devices
     traffic = [f"{written_bytes(sum(device.intra_bytes for device in devices))} within hosts"]
     traffic += [f"{written_bytes(sum(device.inter_bytes for device in devices))} between them"] if between else []
+    slow = ""
+    if planned.topology.slow_memory_bytes:
+        slow = f" {percent(planned.slow_share)} of the look-ups read slow memory."
     return (
         f"By the model the slowest device needs {written_seconds(planned.step_seconds)} for its tables, "
-        f"{planned.imbalance:.3g}× the mean; {' and '.join(traffic)} move a step."
+        f"{planned.imbalance:.3g}× the mean; {' and '.join(traffic)} move a step.{slow}"
     )
 
 
 def devices(planned: Planned) -> Rows:
-    """Bytes and seconds of each device."""
-    several = planned.topology.hosts > 1
+    """Bytes and seconds of each device; of two memories, how its tables and their look-ups share them."""
+    several, tiers = planned.topology.hosts > 1, planned.topology.slow_memory_bytes > 0
     headers = ["host, device" if several else "device", "tables", "weights", "optimizer", "buffers", "spare"]
+    headers += ["in fast", "in slow", "slow reads"] if tiers else []
     headers += ["in host", "between"] if several else ["traffic"]
     rows: list[list[str]] = []
     for load in planned.devices:
         tables = {placed.table for placed in planned.shards if placed.shard.rank == load.rank}
         traffic = [load.intra_bytes, load.inter_bytes] if several else [load.intra_bytes]
-        sizes = [load.weight_bytes, load.state_bytes, load.buffer_bytes, load.spare_bytes, *traffic]
+        sizes = [load.weight_bytes, load.state_bytes, load.buffer_bytes, load.spare_bytes]
         device = f"{load.host}, {load.rank}" if several else str(load.rank)
-        rows.append([device, str(len(tables)), *map(written_bytes, sizes), written_seconds(load.seconds)])
+        row = [device, str(len(tables)), *map(written_bytes, sizes)]
+        if tiers:
+            row += [written_bytes(load.fast_bytes), written_bytes(load.slow_bytes)]
+            row.append(percent(load.slow_lookups / load.lookups if load.lookups else 0.0))
+        rows.append([*row, *map(written_bytes, traffic), written_seconds(load.seconds)])
     headers.append("time")
     return headers, rows, 1
 
 
 def tables(planned: Planned) -> Rows:
-    """Each table: how it is split and where, the bytes of all its shards, the seconds of its slowest."""
-    headers = ["table", "sharding", "on", "rows", "dim", "ids a row", "weights", "optimizer", "time"]
+    """Each table: how it is split and where, the bytes of all its shards, the seconds of its slowest; of two memories,
+    how many of its rows are fast and which share of its look-ups reads the others."""
+    tiers = planned.topology.slow_memory_bytes > 0
+    headers = ["table", "sharding", "on", "rows", "dim", "ids a row", "weights", "optimizer"]
+    headers += ["fast rows", "slow reads", "time"] if tiers else ["time"]
     rows: list[list[str]] = []
     for table in planned.tables:
         placement, shards = planned.plan.placements[table.name], planned.of(table.name)
         weights, states = (sum(getattr(each.cost, key) for each in shards) for key in ("weight_bytes", "state_bytes"))
+        fast = table.rows if placement.fast_rows is None else placement.fast_rows
+        slow, every = (sum(getattr(each.cost, key) for each in shards) for key in ("slow_lookups", "lookups"))
         rows.append(
             [
                 table.name,
@@ -68,10 +83,16 @@ def tables(planned: Planned) -> Rows:
                 numbers.short(planned.ids_per_row[table.name]),
                 written_bytes(weights),
                 written_bytes(states),
+                *([numbers.count(fast), percent(slow / every if every else 0.0)] if tiers else []),
                 written_seconds(max(each.cost.seconds for each in shards)),
             ]
         )
     return headers, rows, 3
+
+
+def percent(share: float) -> str:
+    """``12.3 %``; ``0`` of nothing at all."""
+    return f"{100 * share:.3g} %" if share else "0"
 
 
 def written_ranks(ranks: Sequence[int], most: int = 8) -> str:

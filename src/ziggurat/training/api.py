@@ -36,7 +36,7 @@ from ziggurat.training.experiment import Experiment, load_experiment
 from ziggurat.training.feeding import dataset_of_readers
 from ziggurat.training.heap import keep_freed_memory
 from ziggurat.training.loop import Trainer
-from ziggurat.training.placing import kind_of, place
+from ziggurat.training.placing import kind_of, place, row_ranks
 from ziggurat.training.planning import plan
 from ziggurat.training.predict import Predictor, predict
 from ziggurat.training.predict_files import Predicted, predict_files
@@ -168,7 +168,8 @@ def train(
         keep_freed_memory()
         layout = experiment.layout(dataset.schema)
         plan = place(experiment, layout, world, kind_of(device), dataset.folder, run.folder)
-        trainer = Trainer(run, dataset, assemble(experiment, layout, plan, device), device, progress)
+        ranks = row_ranks(plan, layout, dataset.folder, run.folder)
+        trainer = Trainer(run, dataset, assemble(experiment, layout, plan, device, ranks), device, progress)
         trainers.append(trainer)
         if trainer.at.step:
             progress.note(f"{run.folder}: going on at step {trainer.at.step:,} of {trainer.total_steps:,}")
@@ -212,8 +213,9 @@ def evaluate(
     device = pick_device(opened.experiment.training.device)
     with process_group(device) as world:
         layout = opened.experiment.layout(dataset.schema)
-        plan = place(opened.experiment, layout, world, kind_of(device), dataset.folder, None)
-        recommender = assemble(opened.experiment, layout, plan, device)
+        plan = place(opened.experiment, layout, world, kind_of(device), dataset.folder, opened.folder, leave=False)
+        ranks = row_ranks(plan, layout, dataset.folder, opened.folder, leave=False)
+        recommender = assemble(opened.experiment, layout, plan, device, ranks)
         restore(recommender, opened.checkpoints.load(checkpoint))
         return evaluate_split(
             recommender,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Generator, Iterable, Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -71,7 +72,7 @@ class AveragedWeights:
     def _pieces(self) -> list[Piece]:
         averages = self._average.averages
         live = self._recommender.pieces()
-        return [Piece(piece.name, averages[piece.key], piece.shape, piece.first) for piece in live]
+        return [replace(piece, tensor=averages[piece.key]) for piece in live]
 
     @torch.no_grad()
     def _measure(self) -> None:

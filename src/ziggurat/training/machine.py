@@ -40,7 +40,7 @@ def resolve_topology(
         memory_bytes: of a device, in place of the config's.
 
     Raises:
-        ConfigError: no hosts, devices or bytes; ``device: cpu`` without all figures.
+        ConfigError: no hosts, devices or bytes; ``device: cpu`` without all figures; slow memory faster than fast.
     """
     for name, number in (("hosts", hosts), ("devices", devices), ("memory", memory_bytes)):
         if number is not None and number <= 0:
@@ -62,7 +62,26 @@ def resolve_topology(
     if between is None and hosts > 1:
         assumed = ("10 Gbit/s between hosts are assumed; declare planning.topology.inter_bandwidth",)
     name = f"this machine's {kind}" if local else config.device
-    return Topology(hosts, devices, name, kind, int(memory), lookup, intra, between or BETWEEN_HOSTS, assumed)
+    slow_memory, slow_bandwidth = config.slow_memory or 0, config.slow_bandwidth or 0.0
+    if slow_bandwidth > lookup:
+        raise ConfigError(
+            f"planning.topology.slow_bandwidth: {slow_bandwidth:.3g} bytes a second are more than the {lookup:.3g} of "
+            "lookup_bandwidth, at which the device reads its fast memory",
+            "exchange the two memories, or correct the figures",
+        )
+    return Topology(
+        hosts,
+        devices,
+        name,
+        kind,
+        int(memory),
+        lookup,
+        intra,
+        between or BETWEEN_HOSTS,
+        assumed,
+        slow_memory,
+        slow_bandwidth,
+    )
 
 
 def _nothing(missing: list[str]) -> dict[str, float]:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+from safetensors.numpy import load_file, save_file
 
 from ziggurat.core.errors import Misfit
-from ziggurat.core.files import write_json
+from ziggurat.core.files import atomic_file, write_json
 from ziggurat.core.plan import Plan
+from ziggurat.core.row_order import Ranks, frequency_ranks
 from ziggurat.core.statistics import DatasetStatistics
 from ziggurat.core.topology import DeviceKind, Topology
 from ziggurat.embeddings.layout import Layout
@@ -21,12 +24,21 @@ from ziggurat.training.experiment import Experiment
 from ziggurat.training.machine import resolve_topology
 
 PLAN_FILE = "plan.json"
+ROW_ORDER_FILE = "row_order.safetensors"
+"""Table -> rank of each of its rows by falling frequency, int32; of tables whose rows the plan orders."""
 
 
 def place(
-    experiment: Experiment, layout: Layout, world: World, kind: DeviceKind, prepared: Path, folder: Path | None
+    experiment: Experiment,
+    layout: Layout,
+    world: World,
+    kind: DeviceKind,
+    prepared: Path,
+    folder: Path,
+    *,
+    leave: bool = True,
 ) -> Plan:
-    """The plan of a run: the one that lies in its folder if it is for this world, else a new one, left there.
+    """The plan of a run: the one that lies in its folder if it is for this world, else a new one.
 
     The first rank plans and tells the others: measured bandwidths differ from one measurement to the next.
 
@@ -36,7 +48,8 @@ def place(
         world: that trains.
         kind: of each rank's device.
         prepared: folder of the encoded dataset, with its statistics.
-        folder: of the run; None to plan anew and leave nothing.
+        folder: of the run.
+        leave: whether the plan is left there, for the run to go on with.
 
     Raises:
         ConfigError: ``planning`` asks for what cannot be.
@@ -49,13 +62,53 @@ def place(
             topology = _topology(experiment, world, kind)
             batch_size = -(-experiment.training.batch_size // world.size)
             statistics = DatasetStatistics.load(prepared)
-            lying = _lying(folder / PLAN_FILE, layout, topology) if folder is not None else None
+            lying = _lying(folder / PLAN_FILE, layout, topology)
             plan = lying or plan_tables(layout.tables, statistics, topology, experiment.planning, batch_size).plan
-        if folder is not None:
+        if leave:
             write_json(folder / PLAN_FILE, plan.to_json())
         return plan
 
     return from_first(made)
+
+
+def row_ranks(plan: Plan, layout: Layout, prepared: Path, folder: Path, *, leave: bool = True) -> dict[str, Ranks]:
+    """Of each table whose rows ``plan`` orders, the rank of each row by falling frequency in the training rows: those
+    that lie in the run's folder, else new ones. All ranks call it together.
+
+    Args:
+        plan: of the run.
+        layout: of its tables.
+        prepared: folder of the encoded dataset, with its statistics.
+        folder: of the run.
+        leave: whether new ones are left there.
+    """
+    rows = {spec.name: spec.rows for spec in layout.tables if plan.placements[spec.name].fast_rows is not None}
+    if not rows:
+        return {}
+    path = folder / ROW_ORDER_FILE
+
+    def left_there() -> None:
+        if _read_ranks(path, rows) is None:
+            with atomic_file(path) as temporary:
+                save_file(_counted_ranks(rows, prepared), temporary)
+
+    if leave:
+        from_first(left_there)
+    return _read_ranks(path, rows) or _counted_ranks(rows, prepared)
+
+
+def _counted_ranks(rows: Mapping[str, int], prepared: Path) -> dict[str, Ranks]:
+    tables = DatasetStatistics.load(prepared).tables
+    counted = {name: tables[name].accesses if name in tables else None for name in rows}
+    return {name: frequency_ranks(accesses, rows[name]) for name, accesses in counted.items()}
+
+
+def _read_ranks(path: Path, rows: Mapping[str, int]) -> dict[str, Ranks] | None:
+    """What :func:`row_ranks` left, if it is of these tables."""
+    if not path.is_file():
+        return None
+    found = load_file(path)
+    return {name: found[name] for name in rows} if {k: len(v) for k, v in found.items()} == dict(rows) else None
 
 
 def kind_of(device: torch.device) -> DeviceKind:

@@ -6,6 +6,8 @@ Shape legend: B rows, F features, D embedding width, T tasks.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
+from types import MappingProxyType
 
 import torch
 import torch.nn.functional as F
@@ -13,6 +15,7 @@ from torch import Tensor, nn
 
 from ziggurat.core.batch import Batch
 from ziggurat.core.plan import Plan
+from ziggurat.core.row_order import Ranks
 from ziggurat.embeddings.fields import Fields
 from ziggurat.embeddings.layout import Layout
 from ziggurat.embeddings.lookup import EmbeddingLookup, Started
@@ -97,7 +100,7 @@ class Recommender(nn.Module):
         """Everything that is used to predict, live: ``dense/NAME`` and ``tables/NAME``."""
         groups = {"dense": self.dense_pieces(), "tables": self.lookup.pieces()}
         return [
-            Piece(f"{group}/{piece.name}", piece.tensor.detach(), piece.shape, piece.first)
+            replace(piece, name=f"{group}/{piece.name}", tensor=piece.tensor.detach())
             for group, pieces in groups.items()
             for piece in pieces
         ]
@@ -107,7 +110,13 @@ class Recommender(nn.Module):
         return {piece.key: piece.tensor for piece in self.pieces()}
 
 
-def assemble(experiment: Experiment, layout: Layout, plan: Plan, device: torch.device) -> Recommender:
+def assemble(
+    experiment: Experiment,
+    layout: Layout,
+    plan: Plan,
+    device: torch.device,
+    row_ranks: Mapping[str, Ranks] = MappingProxyType({}),
+) -> Recommender:
     """A freshly initialised recommender, on ``device``; the same bits for the same seed, on any number of ranks.
 
     Needs a process group (:func:`~ziggurat.training.engine.process_group`), whose ranks all call it. Each rank's own
@@ -118,11 +127,12 @@ def assemble(experiment: Experiment, layout: Layout, plan: Plan, device: torch.d
         layout: of its tables.
         plan: for as many ranks as there are.
         device: this rank's.
+        row_ranks: of tables whose rows the plan orders, the rank of each row by falling frequency.
     """
     training, world = experiment.training, World.current()
     seed = training.seed
     torch.manual_seed(seed)
-    lookup = EmbeddingLookup(layout, plan, device, seed, experiment.parallel, training.batch_size)
+    lookup = EmbeddingLookup(layout, plan, device, seed, experiment.parallel, training.batch_size, row_ranks)
     model = norms_over_ranks(build_model(experiment.model, model_dims(layout)).to(device))
     if training.activation_checkpointing:
         checkpointed(model)

@@ -1,9 +1,9 @@
 """A run folder: what was trained, from what, with which versions, and where it got to.
 
 ``config.yaml`` (resolved) · ``environment.json`` · ``dataset.json`` (where the prepared data lies, and its
-fingerprint) · ``plan.json`` · ``encoders/`` · ``metrics.jsonl`` · ``results.json`` (once finished) · ``tensorboard/`` ·
-``checkpoints/`` · ``baselines.json`` and ``report.html`` (once reported). Running ``train`` on it again goes on exactly
-where it stopped.
+fingerprint) · ``plan.json`` · ``row_order.safetensors`` (where the plan orders rows) · ``encoders/`` ·
+``metrics.jsonl`` · ``results.json`` (once finished) · ``tensorboard/`` · ``checkpoints/`` · ``baselines.json`` and
+``report.html`` (once reported). Running ``train`` on it again goes on exactly where it stopped.
 """
 
 from __future__ import annotations

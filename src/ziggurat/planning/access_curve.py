@@ -1,0 +1,87 @@
+"""How a table is used whose rows lie by falling frequency: its inverse CDF, and what any stretch of places gets.
+
+Rows that are used alike lie side by side, in *runs*. Within a run everything grows by the row, so cumulated figures at
+the ends of runs, and straight lines between them, say all of it exactly: a table of 10^8 rows is some thousand runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from ziggurat.core.plan import Span
+from ziggurat.core.row_order import placed_accesses
+from ziggurat.planning.usage import Usage, touched
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class AccessCurve:
+    """As :class:`~ziggurat.planning.usage.Usage`, of rows by the places where :mod:`~ziggurat.core.row_order` puts
+    them.
+
+    Attributes:
+        ids_per_row: ids looked up for one example.
+        rows: of the table.
+        sizes: rows of each run, in the order of their places, float64 (N,).
+        shares: of all look-ups, those of one row of each run, (N,).
+    """
+
+    ids_per_row: float
+    rows: int
+    sizes: Floats
+    shares: Floats
+    _cumulated: dict[float | None, tuple[Floats, Floats]] = field(
+        default_factory=dict[float | None, tuple[Floats, Floats]], repr=False, compare=False
+    )
+
+    @classmethod
+    def of(cls, usage: Usage, parts: int = 1) -> AccessCurve:
+        """The curve of a table cut into ``parts`` ranges of rows; where nothing is known, all rows are one run."""
+        if usage.accesses is None:
+            return cls(usage.ids_per_row, usage.rows, np.array([float(usage.rows)]), np.array([1 / usage.rows]))
+        return cls.of_places(usage.ids_per_row, placed_accesses(usage.accesses, parts))
+
+    @classmethod
+    def of_places(cls, ids_per_row: float, accesses: npt.NDArray[np.int64]) -> AccessCurve:
+        """The curve of rows in any order: the look-ups of the row at each place, (rows,), not all of them 0."""
+        firsts = np.flatnonzero(np.diff(accesses, prepend=-1))
+        sizes = np.diff(firsts, append=len(accesses)).astype(np.float64)
+        return cls(ids_per_row, len(accesses), sizes, accesses[firsts] / int(accesses.sum()))
+
+    def share(self, rows: Span) -> float:
+        """Of all look-ups, those that fall within ``rows``."""
+        return self._within(rows, None)
+
+    def distinct(self, ids: float, rows: Span) -> float:
+        """Expected number of different rows within ``rows`` that ``ids`` look-ups of the whole table touch."""
+        return self._within(rows, ids)
+
+    def least_rows(self, share: float) -> int:
+        """The inverse CDF: the fewest rows that get this share of all look-ups. Of a table in one range."""
+        ends, served = self._sums(None)
+        at = int(np.searchsorted(served, share * served[-1] * (1 - 1e-12)))
+        if at == 0:
+            return 0
+        missing = share * served[-1] - served[at - 1]
+        each = self.shares[at - 1]
+        more = int(np.ceil(missing / each * (1 - 1e-9))) if each else 0
+        return int(ends[at - 1]) + min(more, int(self.sizes[at - 1]))
+
+    def _within(self, rows: Span, ids: float | None) -> float:
+        ends, sums = self._sums(ids)
+        first, last = np.interp([rows.first, rows.first + rows.size], ends, sums)
+        return float(last - first)
+
+    def _sums(self, ids: float | None) -> tuple[Floats, Floats]:
+        """The ends of the runs, and up to each the share of look-ups or, of ``ids`` of them, the rows touched; from 0
+        on."""
+        if ids not in self._cumulated:
+            each = self.shares if ids is None else touched(self.shares, ids)
+            cumulated = (np.cumsum(values) for values in (self.sizes, self.sizes * each))
+            ends, sums = (np.concatenate([[0.0], values]) for values in cumulated)
+            self._cumulated[ids] = ends, sums
+        return self._cumulated[ids]

@@ -1,0 +1,210 @@
+"""The planner: a linear model and a greedy method, the better of the two.
+
+Source: Sethi et al., RecShard, arXiv 2201.10095. Other than there, the cost of a step is ziggurat's own
+(:mod:`~ziggurat.planning.cost`: the optimizer's traffic and the exchange between devices beside the reads), tables
+may be split, and the steps of the linear model decide where tables lie, while which rows are fast is then worked out
+to the row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+import pydantic
+
+from ziggurat.core.config import Config as BaseConfig
+from ziggurat.core.errors import NoFeasiblePlan
+from ziggurat.core.plan import Placement, Plan
+from ziggurat.core.tables import TableSpec
+from ziggurat.planning.problem import Problem
+from ziggurat.planning.recshard.filling import Filling
+from ziggurat.planning.recshard.greedy import Greedy, check_room
+from ziggurat.planning.recshard.linear_model import Model, Option, Solution, solve
+from ziggurat.planning.recshard.ways import asked_ways, free_ways
+from ziggurat.planning.rules import device_seconds
+
+GAP = 1e-3
+"""At which the linear model's solution counts as its best: its steps, and the cost model, are no finer."""
+
+MOST_OPTIONS = 100_000
+"""Options of a linear model; of more, building it takes longer than anybody waits."""
+
+UNUSED_PARTS = 4
+"""In how many parts the rows that are never used become fast, of a table that is split."""
+
+
+class RecShard:
+    """See the module."""
+
+    class Config(BaseConfig):
+        """Hot rows in fast memory, cold ones in slow, tables on devices so that the slowest step is the fastest."""
+
+        name: Literal["recshard"] = "recshard"
+
+        steps: int = pydantic.Field(default=12, ge=1, le=100)
+        """Shares of a table's look-ups at which the linear model considers its rows fast; closer together towards
+        all of them."""
+        time_limit_s: float = pydantic.Field(default=10.0, ge=0)
+        """Seconds that the linear model is solved for at most; 0 leaves it out. A plan found at the limit depends on
+        how fast the machine is."""
+
+    def __init__(self, config: Config) -> None:
+        self.config = config
+
+    def plan(self, problem: Problem) -> Plan:
+        """See :class:`~ziggurat.planning.problem.Planner`."""
+        if not problem.tables:
+            return Plan(problem.topology.world_size, {}, problem.topology.devices)
+        setting = _Setting(problem)
+        greedy: Plan | NoFeasiblePlan
+        try:
+            greedy = setting.greedy.plan()
+        except NoFeasiblePlan as error:
+            greedy = error
+        solved, said = self._solved(setting)
+        plan = _better(problem, solved, None if isinstance(greedy, NoFeasiblePlan) else greedy)
+        if plan is None:
+            assert isinstance(greedy, NoFeasiblePlan)
+            raise greedy
+        whose = "the linear model's" if plan is solved else "the greedy method's"
+        return replace(plan, notes=(f"recshard: {whose} plan; {said}", *setting.notes))
+
+    @property
+    def first_answer(self) -> FirstAnswer:
+        """Says sooner whether there is room."""
+        return FirstAnswer()
+
+    def _solved(self, setting: _Setting) -> tuple[Plan | None, str]:
+        """The linear model's plan, filled to the row, and what became of the model."""
+        limit = self.config.time_limit_s
+        if not limit:
+            return None, "no linear model (time_limit_s: 0)"
+        if setting.problem.topology.world_size == 1:
+            return None, "no linear model: on one device, what is hottest is fast"
+        count = setting.count(self.config.steps)
+        if count > MOST_OPTIONS:
+            return None, f"no linear model: {count:,} options are more than {MOST_OPTIONS:,}; give fewer steps"
+        placements, model = setting.model(self.config.steps)
+        solution = solve(model, limit, GAP)
+        if solution is None:
+            return None, f"the linear model of {count:,} options found none within {limit:g} s"
+        chosen = [options[number] for options, number in zip(placements, solution.choice, strict=True)]
+        names = [table.name for table in setting.problem.tables]
+        return setting.greedy.from_there(dict(zip(names, chosen, strict=True))), _said(solution, count, limit)
+
+
+class FirstAnswer:
+    """RecShard's greedy method before it exchanges anything."""
+
+    def plan(self, problem: Problem) -> Plan:
+        """See :class:`~ziggurat.planning.problem.Planner`."""
+        if not problem.tables:
+            return Plan(problem.topology.world_size, {}, problem.topology.devices)
+        return _Setting(problem).greedy.plan(improved=False)
+
+
+class _Setting:
+    """A problem with what both methods need to know of it."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem, self.filling = problem, Filling(problem)
+        asked = {table.name: asked_ways(problem, table) for table in problem.tables}
+        copies = {name: len(ways[0].ranks) for name, ways in asked.items() if ways and _replicates(ways[0])}
+        self.rows = self.filling.over_all(copies)
+        seconds = {table.name: self._seconds(table) for table in problem.tables if not asked[table.name]}
+        even = sum(seconds.values()) / problem.topology.world_size
+        self.ways = {
+            table.name: asked[table.name] or free_ways(problem, table, seconds[table.name] > even)
+            for table in problem.tables
+        }
+        self.greedy = Greedy(problem, self.filling, self.ways, self.rows)
+
+    @property
+    def notes(self) -> list[str]:
+        notes: list[str] = []
+        if not self.problem.topology.slow_memory_bytes:
+            notes.append("no slow memory (planning.topology.slow_memory): every row is fast")
+        elif self.problem.statistics is None:
+            notes.append("without statistics no row is known to be hotter than another: the first ids are fast")
+        return notes
+
+    def count(self, steps: int) -> int:
+        """Options of the linear model, at most."""
+        return sum(len(ways) * (steps + 1 + UNUSED_PARTS) for ways in self.ways.values())
+
+    def model(self, steps: int) -> tuple[list[list[Placement]], Model]:
+        """The placements of each table, one an option, and the linear model of them."""
+        problem = self.problem
+        placements = [
+            [each for way in self.ways[table.name] for each in self._with_rows(table, way, steps)]
+            for table in problem.tables
+        ]
+        tables = [
+            [self._option(table, placement) for placement in options]
+            for table, options in zip(problem.tables, placements, strict=True)
+        ]
+        slow = float(problem.topology.slow_memory_bytes)
+        return placements, Model(tables, problem.topology.world_size, max(problem.capacity, 0.0), slow)
+
+    def _with_rows(self, table: TableSpec, way: Placement, steps: int) -> list[Placement]:
+        if _replicates(way):
+            return [way]
+        return [replace(way, fast_rows=rows) for rows in self._fast_rows(table, way, steps)]
+
+    def _fast_rows(self, table: TableSpec, way: Placement, steps: int) -> list[int]:
+        """The fewest rows that get a share 1 − (1 − i/steps)³ of the look-ups: steps are close together near 1, where
+        what is left to slow memory costs most. Of a split table, more of its unused rows as well, up to all."""
+        if not self.problem.topology.slow_memory_bytes:
+            return [table.rows]
+        curve = self.problem.curve(table)
+        found = {0, *(curve.least_rows(1 - (1 - step / steps) ** 3) for step in range(1, steps + 1))}
+        if len(way.ranks) > 1:
+            unused = table.rows - max(found)
+            found |= {table.rows - unused * part // UNUSED_PARTS for part in range(UNUSED_PARTS)}
+        return sorted(found)
+
+    def _option(self, table: TableSpec, placement: Placement) -> Option:
+        plan = Plan(self.problem.topology.world_size, {table.name: placement}, self.problem.topology.devices)
+        costs = self.problem.costs(table, plan)
+        split = len(placement.ranks) > 1
+        return Option(
+            devices=tuple(shard.rank for shard, _ in costs),
+            fast=tuple(float(cost.kept_bytes) for _, cost in costs),
+            slow=tuple(float(cost.slow_bytes) if split else 0.0 for _, cost in costs),
+            every=tuple(float(cost.kept_bytes + cost.slow_bytes) for _, cost in costs),
+            seconds=tuple(cost.seconds for _, cost in costs),
+        )
+
+    def _seconds(self, table: TableSpec) -> float:
+        plan = Plan(1, {table.name: Placement("table_wise", (0,), self.rows[table.name])}, 1)
+        return self.problem.costs(table, plan)[0][1].seconds
+
+
+def _replicates(way: Placement) -> bool:
+    return way.sharding == "data_parallel"
+
+
+def _said(solution: Solution, count: int, limit: float) -> str:
+    if solution.proved:
+        return f"the linear model of {count:,} options was solved, its gap {solution.gap:.2%}"
+    return f"the linear model of {count:,} options was stopped after {limit:g} s with a gap of {solution.gap:.2%}"
+
+
+def _better(problem: Problem, solved: Plan | None, greedy: Plan | None) -> Plan | None:
+    """The plan with room whose slowest device is faster, then the one with the lower sum; solved where alike."""
+    found = [plan for plan in (solved, greedy) if plan is not None and _has_room(problem, plan)]
+
+    def merit(plan: Plan) -> tuple[float, float]:
+        loads = device_seconds(problem, plan)
+        return max(loads), sum(loads)
+
+    return min(found, key=merit, default=None)
+
+
+def _has_room(problem: Problem, plan: Plan) -> bool:
+    try:
+        check_room(problem, plan)
+    except NoFeasiblePlan:
+        return False
+    return True

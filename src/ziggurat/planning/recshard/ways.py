@@ -1,0 +1,61 @@
+"""Where a table may lie at all, before it is decided which of its rows are fast: sharding and ranks.
+
+A table lies whole, on any device; one that no device can hold, or that is hotter than a device's even share of the
+work, may be split by rows, over all devices or those of a host. What the user asks for, and what has no kernel that
+could be split, leaves less choice; where columns are asked for without ranks, they go to neighbouring ones.
+"""
+
+from __future__ import annotations
+
+from ziggurat.core.plan import Placement, Sharding
+from ziggurat.core.tables import TableSpec
+from ziggurat.planning.constraints import column_parts, fixed_ranks, must_replicate
+from ziggurat.planning.problem import Problem
+
+
+def asked_ways(problem: Problem, table: TableSpec) -> list[Placement]:
+    """The placements that the user leaves, or the optimizer; none where neither says anything."""
+    wish = problem.wishes.get(table.name)
+    if wish is None:
+        if must_replicate(table, problem.topology.kind):
+            return _placements(problem, table, "data_parallel")
+        return []
+    if wish.ranks is not None:
+        return [Placement(wish.sharding, wish.ranks)]
+    return _placements(problem, table, wish.sharding)
+
+
+def free_ways(problem: Problem, table: TableSpec, hot: bool) -> list[Placement]:
+    """The placements of a table of which nothing is asked."""
+    topology, cost = problem.topology, problem.whole(table)
+    whole = _placements(problem, table, "table_wise")
+    if topology.world_size == 1 or table.rows < topology.world_size:
+        return whole
+    split = _placements(problem, table, "row_wise")
+    if topology.hosts > 1 and topology.devices > 1:
+        split += _placements(problem, table, "table_row_wise")
+    room = problem.capacity + topology.slow_memory_bytes
+    if cost.kept_bytes > room or cost.buffer_bytes > problem.capacity:
+        return split
+    return [*whole, *split] if hot else whole
+
+
+def _placements(problem: Problem, table: TableSpec, sharding: Sharding) -> list[Placement]:
+    topology = problem.topology
+    world = range(topology.world_size)
+    match sharding:
+        case "table_wise":
+            ranks = [(rank,) for rank in world]
+        case "table_row_wise":
+            ranks = [topology.ranks_of(host) for host in range(topology.hosts)]
+        case "column_wise":
+            ranks = [
+                tuple((first + part) % len(world) for part in range(parts))
+                for parts in column_parts(table, topology) or [1]
+                for first in world
+            ]
+        case "row_wise" | "grid" | "data_parallel":
+            fixed = fixed_ranks(sharding, topology)
+            assert fixed is not None
+            ranks = [fixed]
+    return [Placement(sharding, each) for each in ranks]

@@ -1,0 +1,86 @@
+"""Plans: where rows lie, which of them are fast, and plans of older versions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ziggurat.core.errors import ConfigError
+from ziggurat.core.plan import Placement, Plan, Shard, Sharding, Span, dealt
+from ziggurat.core.row_order import dealt_places, frequency_ranks, placed_accesses
+from ziggurat.core.tables import TableSpec
+
+
+def spec(rows: int) -> TableSpec:
+    return TableSpec("t", rows, 8, ("t",), "sum", {"name": "sgd"}, 0.01)
+
+
+def plan(sharding: Sharding, ranks: tuple[int, ...], fast_rows: int | None, world: int = 4) -> Plan:
+    return Plan(world, {"t": Placement(sharding, ranks, fast_rows)}, 2, ("what was found",))
+
+
+def test_a_plan_is_read_as_it_was_written_and_version_2_still_is() -> None:
+    made = plan("row_wise", (0, 1, 2, 3), 7)
+    values = made.to_json()
+    assert values["version"] == 3
+    assert Plan.from_json(values) == made
+    old: dict[str, Any] = {
+        "version": 2, "world_size": 2, "local_size": 2,
+        "placements": {"t": {"sharding": "table_wise", "ranks": [1]}},
+    }  # fmt: skip
+    assert Plan.from_json(old) == Plan(2, {"t": Placement("table_wise", (1,))}, 2)
+    with pytest.raises(ConfigError, match="plan version 4 is not 2 or 3"):
+        Plan.from_json({**values, "version": 4})
+
+
+def test_fast_rows_of_shards() -> None:
+    """Ten rows over four ranks are 3, 3, 3 and 1; the first nine are dealt 3, 3, 2, 1."""
+    found = plan("row_wise", (0, 1, 2, 3), 9).shards(spec(10))
+    assert [(shard.rows, shard.fast_rows) for shard in found] == [
+        (Span(0, 3), 3), (Span(3, 3), 3), (Span(6, 3), 2), (Span(9, 1), 1),
+    ]  # fmt: skip
+    assert [shard.slow for shard in found] == [Span(3, 0), Span(6, 0), Span(8, 1), Span(10, 0)]
+    whole = plan("table_wise", (2,), 4).shards(spec(10))
+    assert whole == (Shard(2, Span(0, 10), Span(0, 8), 4),)
+    columns = plan("column_wise", (2, 0), 4).shards(spec(10))
+    assert [(shard.rank, shard.columns, shard.fast_rows) for shard in columns] == [
+        (2, Span(0, 4), 4),
+        (0, Span(4, 4), 4),
+    ]
+    grid = plan("grid", (0, 1, 2, 3), 3).shards(spec(10))
+    assert [(shard.rows.first, shard.columns.first, shard.fast_rows) for shard in grid] == [
+        (0, 0, 2), (5, 0, 1), (0, 4, 2), (5, 4, 1),
+    ]  # fmt: skip
+    assert plan("table_wise", (2,), None).shards(spec(10))[0].slow == Span(10, 0)
+
+
+@given(rows=st.integers(1, 60), parts=st.integers(1, 9), fast=st.integers(0, 60))
+def test_ranks_are_dealt_as_they_are_counted(rows: int, parts: int, fast: int) -> None:
+    """The places of the hottest rows are the first of each range, as many as the range is said to get."""
+    fast = min(fast, rows)
+    places = dealt_places(rows, parts)
+    assert sorted(places.tolist()) == list(range(rows))
+    size = -(-rows // parts)
+    spans = [Span(min(k * size, rows), max(0, min(size, rows - k * size))) for k in range(parts)]
+    counts = dealt(spans, fast)
+    assert sum(counts) == fast
+    hot = {span.first + k for span, count in zip(spans, counts, strict=True) for k in range(count)}
+    assert set(places[:fast].tolist()) == hot
+
+
+def test_equal_ranges_get_every_so_many_th_rank() -> None:
+    places = dealt_places(12, 3)
+    assert [(place // 4, place % 4) for place in places.tolist()] == [(r % 3, r // 3) for r in range(12)]
+
+
+def test_ranks_by_frequency_keep_the_order_of_ids_where_rows_are_used_alike() -> None:
+    accesses = np.array([2, 9, 0, 9, 2], np.int64)
+    assert frequency_ranks(accesses, 5).tolist() == [2, 0, 4, 1, 3]
+    assert frequency_ranks(accesses, 5).dtype == np.int32
+    assert frequency_ranks(None, 3).tolist() == [0, 1, 2]
+    assert placed_accesses(accesses, 1).tolist() == [9, 9, 2, 2, 0]
+    assert placed_accesses(accesses, 2).tolist() == [9, 2, 0, 9, 2]  # ranks 0, 2, 4 and 1, 3
