@@ -45,10 +45,9 @@ imports: dev
 unit: dev ## the tests alone, with coverage
 	$(BIN)/pytest -n $(PYTEST_WORKERS) --dist loadfile --cov --cov-report=term
 
-smoke: dev ## every benchmark once, quickly; nothing is judged or stored
-	@set -e; for name in $$($(BIN)/python -m bench list | sed -n 's/^\([a-z_]*\): .*/\1/p'); do \
-	  $(BIN)/python -m bench run $$name --quick; \
-	done
+smoke: dev ## every benchmark once, quickly, two at a time; nothing is judged or stored
+	@$(BIN)/python -m bench list | sed -n 's/^\([a-z_]*\): .*/\1/p' | xargs -n 1 -P 2 sh -c \
+	  'said=$$($(BIN)/python -m bench run "$$0" --quick 2>&1); status=$$?; printf "%s\n" "$$said"; exit $$status'
 
 lock: ## write requirements/lock.txt anew from what is installed in .venv
 	@{ sed -n '/^#/p' requirements/lock.txt; $(BIN)/python -m pip freeze --all --exclude-editable \

@@ -61,7 +61,7 @@ def _found(case: Case, config: PlanningConfig) -> Planned | NoFeasiblePlan:
 
 
 @pytest.mark.parametrize("config", PLANNERS.values(), ids=PLANNERS)
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(case=cases())
 def test_keeps_to_what_can_be_and_to_memory_and_repeats(config: PlanningConfig, case: Case) -> None:
     tables, where, _ = case
