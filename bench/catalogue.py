@@ -2,6 +2,7 @@
 
 from bench.benchmark import Benchmark
 from bench.micro.balance import BALANCE
+from bench.micro.cost_network import COST_NETWORK
 from bench.micro.dense_speed import DENSE_SPEED
 from bench.micro.loader import LOADER
 from bench.micro.recshard import RECSHARD
@@ -29,6 +30,7 @@ _ALL = (
     SCALING_LAW,
     LOADER,
     BALANCE,
+    COST_NETWORK,
     RECSHARD,
     SCALING,
     RANK_PARITY,

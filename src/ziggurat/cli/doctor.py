@@ -12,13 +12,24 @@ _MARKS = {"ok": "[green]ok[/]", "note": "[yellow]note[/]", "fail": "[red]fail[/]
 
 def command(
     folder: Annotated[Path, typer.Option(help="Where runs will be written.", exists=True, file_okay=False)] = Path(),
+    measure: Annotated[
+        bool, typer.Option("--measure", help="Measure what fused look-ups cost here, for the planner autoshard.")
+    ] = False,
+    sets: Annotated[int, typer.Option(min=20, help="Sets of tables that --measure runs.")] = 2000,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Where --measure keeps them; default: this user's cache.")
+    ] = None,
 ) -> None:
     """Check Python, the engine, libraries, accelerator and machine; name the command that mends each problem.
 
     \b
-    Example:
+    Examples:
       ziggurat doctor --folder /data/runs
+      ziggurat doctor --measure
     """
+    if measure:
+        _measure(sets, out)
+        return
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
@@ -41,3 +52,24 @@ def command(
     console.print(f"\n{failed} to mend" if failed else "\neverything needed is here")
     if failed:
         raise typer.Exit(1)
+
+
+def _measure(sets: int, out: Path | None) -> None:
+    from ziggurat.cli.progress import console_progress
+    from ziggurat.core.engine import check_engine
+    from ziggurat.training.engine import pick_device
+    from ziggurat.training.kernels import measure as measure_kernels
+    from ziggurat.training.measured import kernel_folder
+
+    check_engine()
+    device = pick_device("auto")
+    folder = out or kernel_folder(device)
+    with console_progress() as progress:
+        progress.note(f"into {folder}; if this is interrupted, the same command goes on")
+        network = measure_kernels(folder, device, sets, progress)
+    held = network.origin["held_out"]
+    typer.echo(
+        f"{network.origin['machine']}: {network.origin['samples']:,} sets of tables learned from, {held['samples']:,} "
+        f"held out: median error {100 * held['median']:.1f} %, nine of ten within {100 * held['ninth']:.0f} %, rank "
+        f"correlation {held['rank_correlation']:.3f}\n{folder}"
+    )

@@ -12,6 +12,7 @@ from ziggurat.core.errors import within
 from ziggurat.core.plan import Placement, Sharding
 from ziggurat.core.tables import TableSpec
 from ziggurat.core.topology import Topology
+from ziggurat.planning.autoshard.planner import AutoShard
 from ziggurat.planning.constraints import check_names, check_placement, check_sharding
 from ziggurat.planning.problem import Wish
 from ziggurat.planning.quantities import Bandwidth, Bytes
@@ -56,6 +57,9 @@ class TopologyConfig(Config):
         return self
 
 
+AnyPlanner = Annotated[Rules.Config | RecShard.Config | AutoShard.Config, pydantic.Field(discriminator="name")]
+
+
 class TablePlacement(Config):
     """What is asked of one table, whatever the planner."""
 
@@ -71,7 +75,7 @@ class PlanningConfig(Config):
 
     topology: TopologyConfig = TopologyConfig()
     """The devices."""
-    planner: Annotated[Rules.Config | RecShard.Config, pydantic.Field(discriminator="name")] = Rules.Config()
+    planner: AnyPlanner = Rules.Config()
     """What decides."""
     reserve: float = pydantic.Field(default=0.1, ge=0, lt=1)
     """Share of each device's memory that tables leave to the model, its activations and the libraries."""

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from ziggurat.core.errors import NoFeasiblePlan
-from ziggurat.core.plan import Placement, Plan, Sharding
+from ziggurat.core.plan import Placement, Plan, Shard, Sharding
 from ziggurat.core.tables import TableSpec
 from ziggurat.planning.balance import Room, balanced, in_runs
 from ziggurat.planning.constraints import fixed_ranks
@@ -38,13 +38,48 @@ def shard_costs(problem: Problem, table: TableSpec, split: Split) -> list[ShardC
     return [cost for _, cost in problem.costs(table, _plan(problem).placed(table.name, split.sharding, stand_in))]
 
 
-def placed(problem: Problem, splits: Mapping[str, Split]) -> Plan:
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A whole table, or a range of its columns, that may lie on any device."""
+
+    table: TableSpec
+    split: Split
+    shard: Shard
+    cost: ShardCost
+    name: str
+
+
+Assign = Callable[[Problem, Plan, Sequence[Item], "Loads"], Sequence[int]]
+"""A rank for every item, beside what the plan has placed and the loads that this amounts to."""
+
+
+def evenly(problem: Problem, plan: Plan, items: Sequence[Item], loads: Loads) -> Sequence[int]:
+    """By the best balance of modelled seconds that :mod:`~ziggurat.planning.balance` finds.
+
+    Raises:
+        NoFeasiblePlan: an item finds no room; its table is named.
+    """
+    room = Room(
+        costs=[item.cost.seconds for item in items],
+        sizes=[item.cost.kept_bytes for item in items],
+        capacities=loads.free,
+        names=[item.name for item in items],
+        before=loads.seconds,
+    )
+    return in_runs(room, balanced(room)).bins
+
+
+def placed(problem: Problem, splits: Mapping[str, Split], assign: Assign = evenly) -> Plan:
     """The tables, split so, over the devices: what is on given ranks first, then tables over hosts, then the rest.
+
+    Args:
+        problem, splits: the tables and how each is split.
+        assign: decides about what may lie on any device.
 
     Raises:
         NoFeasiblePlan: a shard finds no room; its table is named.
     """
-    plan, loads = _plan(problem), _Loads(problem)
+    plan, loads = _plan(problem), Loads(problem)
     floating: dict[str, list[TableSpec]] = {}
     for table in problem.tables:
         split = splits[table.name]
@@ -58,10 +93,11 @@ def placed(problem: Problem, splits: Mapping[str, Split]) -> Plan:
     for table, host in _over_hosts(problem, floating.pop("table_row_wise", []), loads):
         plan = plan.placed(table.name, "table_row_wise", problem.topology.ranks_of(host))
         loads.add(table, plan)
-    return _over_devices(problem, plan, [table for tables in floating.values() for table in tables], splits, loads)
+    rest = [table for tables in floating.values() for table in tables]
+    return _over_devices(problem, plan, rest, splits, loads, assign)
 
 
-class _Loads:
+class Loads:
     """Seconds and bytes on each device so far."""
 
     def __init__(self, problem: Problem) -> None:
@@ -97,7 +133,7 @@ class _Loads:
             )
 
 
-def _over_hosts(problem: Problem, tables: Iterable[TableSpec], loads: _Loads) -> Iterable[tuple[TableSpec, int]]:
+def _over_hosts(problem: Problem, tables: Iterable[TableSpec], loads: Loads) -> Iterable[tuple[TableSpec, int]]:
     """A host for each table that is split by rows over one."""
     found, topology = list(tables), problem.topology
     if not found:
@@ -115,27 +151,26 @@ def _over_hosts(problem: Problem, tables: Iterable[TableSpec], loads: _Loads) ->
 
 
 def _over_devices(
-    problem: Problem, plan: Plan, tables: list[TableSpec], splits: Mapping[str, Split], loads: _Loads
+    problem: Problem, plan: Plan, tables: list[TableSpec], splits: Mapping[str, Split], loads: Loads, assign: Assign
 ) -> Plan:
     """A rank for each whole table and each range of columns."""
-    items = [
-        (table, cost, f"table {table.name!r}" + (f" in {splits[table.name].parts} column parts" if number else ""))
-        for table in tables
-        for number, cost in enumerate(shard_costs(problem, table, splits[table.name]))
-    ]
-    room = Room(
-        costs=[cost.seconds for _, cost, _ in items],
-        sizes=[cost.kept_bytes for _, cost, _ in items],
-        capacities=loads.free,
-        names=[name for _, _, name in items],
-        before=loads.seconds,
-    )
+    items = [item for table in tables for item in items_of(problem, table, splits[table.name])]
     ranks: dict[str, list[int]] = {}
-    for (table, _, _), rank in zip(items, in_runs(room, balanced(room)).bins, strict=True):
-        ranks.setdefault(table.name, []).append(rank)
+    for item, rank in zip(items, assign(problem, plan, items, loads), strict=True):
+        ranks.setdefault(item.table.name, []).append(rank)
     placements = {name: Placement(splits[name].sharding, tuple(each)) for name, each in ranks.items()}
     every = {**plan.placements, **placements}
     return Plan(plan.world_size, {table.name: every[table.name] for table in problem.tables}, plan.local_size)
+
+
+def items_of(problem: Problem, table: TableSpec, split: Split) -> list[Item]:
+    """The table, or its ranges of columns."""
+    where = _plan(problem).placed(table.name, split.sharding, (0,) * split.parts)
+    name = f"table {table.name!r}"
+    return [
+        Item(table, split, shard, cost, name + (f" in {split.parts} column parts" if number else ""))
+        for number, (shard, cost) in enumerate(problem.costs(table, where))
+    ]
 
 
 def _fixed(problem: Problem, split: Split) -> tuple[int, ...] | None:

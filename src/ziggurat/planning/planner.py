@@ -10,6 +10,8 @@ from ziggurat.core.statistics import DatasetStatistics
 from ziggurat.core.tables import TableSpec
 from ziggurat.core.topology import Topology
 from ziggurat.planning.advice import advice, least_memory, least_slow_memory, with_memory
+from ziggurat.planning.autoshard.learned import learned
+from ziggurat.planning.autoshard.planner import AutoShard
 from ziggurat.planning.config import PlanningConfig
 from ziggurat.planning.constraints import check_plan
 from ziggurat.planning.planned import Planned, predict
@@ -20,12 +22,18 @@ from ziggurat.planning.rules import Rules
 
 
 def build_planner(config: PlanningConfig) -> Planner:
-    """The planner that ``planning.planner`` names."""
+    """The planner that ``planning.planner`` names.
+
+    Raises:
+        ConfigError: what it has learned is not where the config says.
+    """
     match config.planner:
         case Rules.Config():
             return Rules(config.planner)
         case RecShard.Config():
             return RecShard(config.planner)
+        case AutoShard.Config():
+            return AutoShard(config.planner, *learned(config.planner))
 
 
 def plan_tables(
@@ -58,7 +66,7 @@ def plan_tables(
     try:
         return _planned(problem, planner)
     except NoFeasiblePlan as error:
-        quick = planner.first_answer if isinstance(planner, RecShard) else planner
+        quick = planner.first_answer if isinstance(planner, RecShard | AutoShard) else planner
         fits = lambda other: _fits(other, quick)  # noqa: E731
         memory = least_memory(problem, fits)
         fault = error.problem if memory is None else _lacking(problem, quick, memory)

@@ -58,19 +58,19 @@ class Rules:
 
     def plan(self, problem: Problem) -> Plan:
         """See :class:`~ziggurat.planning.problem.Planner`."""
-        splits, more = self._first(problem), 1
+        splits, more = self.first(problem), 1
         while True:
             try:
                 plan = placed(problem, splits)
             except NoFeasiblePlan:
-                if not self._relieved(problem, splits, more):
+                if not self.relieved(problem, splits, more):
                     raise
                 more *= 2
             else:
                 return self._refined(problem, splits, plan)
 
-    def _first(self, problem: Problem) -> dict[str, Split]:
-        """Rules 1 and 2."""
+    def first(self, problem: Problem) -> dict[str, Split]:
+        """How each table is split, by rules 1 and 2."""
         splits = {table.name: self._asked(problem, table) or self._unsplit(problem, table) for table in problem.tables}
         free = problem.capacity - sum(
             shard_costs(problem, table, REPLICATED)[0].kept_bytes
@@ -147,7 +147,7 @@ class Rules:
         fitting = [way for way in ways if _largest(problem, table, way) <= free]
         return min(fitting, key=merit, default=None)
 
-    def _relieved(self, problem: Problem, splits: dict[str, Split], most: int) -> bool:
+    def relieved(self, problem: Problem, splits: dict[str, Split], most: int) -> bool:
         """Whether something more can be done for memory, with ``most`` more tables at once; ``splits`` has it then."""
         movable = [table for table in problem.tables if self._asked(problem, table) is None]
         replicas = [table for table in movable if splits[table.name] == REPLICATED]

@@ -11,6 +11,8 @@ from ziggurat.core.plan import Span
 from ziggurat.core.statistics import DatasetStatistics
 from ziggurat.core.tables import TableSpec
 
+Floats = npt.NDArray[np.float64]
+
 
 @dataclass(frozen=True, slots=True)
 class Usage:
@@ -27,6 +29,9 @@ class Usage:
     accesses: npt.NDArray[np.int64] | None
     rows: int
     _shares: dict[Span, float] = field(default_factory=dict[Span, float], repr=False, compare=False)
+    _counts: dict[Span, tuple[Floats, Floats]] = field(
+        default_factory=dict[Span, tuple[Floats, Floats]], repr=False, compare=False
+    )
 
     @classmethod
     def of(cls, table: TableSpec, statistics: DatasetStatistics | None) -> Usage:
@@ -51,10 +56,17 @@ class Usage:
 
         Σ_r 1 − (1 − p_r)^ids, with p_r the row's share of all look-ups.
         """
+        shares, times = self.counts(rows)
+        return float(times @ touched(shares, ids))
+
+    def counts(self, rows: Span) -> tuple[Floats, Floats]:
+        """Of the rows within ``rows``: so large a share of the table's look-ups, so many rows; (n,) each."""
         if self.accesses is None:
-            return rows.size * float(touched(np.array([1 / self.rows]), ids)[0])
-        counts, times = np.unique(self.accesses[rows.slice], return_counts=True)
-        return float(times @ touched(counts / self.accesses.sum(), ids))
+            return np.array([1 / self.rows]), np.array([float(rows.size)])
+        if rows not in self._counts:
+            counts, times = np.unique(self.accesses[rows.slice], return_counts=True)
+            self._counts[rows] = counts / self.accesses.sum(), times.astype(np.float64)
+        return self._counts[rows]
 
 
 def touched(shares: npt.NDArray[np.float64], ids: float) -> npt.NDArray[np.float64]:

@@ -22,6 +22,7 @@ from ziggurat.planning import plan_tables
 from ziggurat.planning.constraints import check_plan
 from ziggurat.training.experiment import Experiment
 from ziggurat.training.machine import resolve_topology
+from ziggurat.training.measured import with_measured
 
 PLAN_FILE = "plan.json"
 ROW_ORDER_FILE = "row_order.safetensors"
@@ -63,7 +64,8 @@ def place(
             batch_size = -(-experiment.training.batch_size // world.size)
             statistics = DatasetStatistics.load(prepared)
             lying = _lying(folder / PLAN_FILE, layout, topology)
-            plan = lying or plan_tables(layout.tables, statistics, topology, experiment.planning, batch_size).plan
+            config = with_measured(experiment.planning, kind)
+            plan = lying or plan_tables(layout.tables, statistics, topology, config, batch_size).plan
         if leave:
             write_json(folder / PLAN_FILE, plan.to_json())
         return plan

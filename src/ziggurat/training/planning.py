@@ -14,6 +14,7 @@ from ziggurat.planning.quantities import parse_bytes
 from ziggurat.training.engine import pick_device
 from ziggurat.training.experiment import Experiment
 from ziggurat.training.machine import resolve_topology
+from ziggurat.training.measured import with_measured
 
 
 def plan(
@@ -55,4 +56,4 @@ def plan(
     dataset = prepare(experiment, prepared, progress)
     tables, statistics = experiment.layout(dataset.schema).tables, DatasetStatistics.load(dataset.folder)
     batch_size = -(-experiment.training.batch_size // topology.world_size)  # of a rank
-    return plan_tables(tables, statistics, topology, experiment.planning, batch_size)
+    return plan_tables(tables, statistics, topology, with_measured(experiment.planning, topology.kind), batch_size)

@@ -1,0 +1,84 @@
+"""How well the cost network that comes with ziggurat predicts what fused look-ups take, on tables it never saw.
+
+Sets of tables are drawn from the half of the synthetic pool that is not learned from, run for real – forward, backward,
+update – and compared with what is predicted for them. Beside the network stand the cost model's bytes, scaled to fit as
+well as one number can, and the network's own times of single tables, added up: what a cost that knows no sets comes to.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from scipy.stats import spearmanr
+
+from bench.benchmark import Benchmark, Context, Figure, Result, Target
+from ziggurat.planning.autoshard.cost_network import CostNetwork, Sample
+from ziggurat.planning.autoshard.features import NAMES
+from ziggurat.planning.autoshard.learned import NETWORK, SHIPPED
+from ziggurat.planning.autoshard.pool import halves, table_pool
+from ziggurat.training.kernels import drawn, measured
+
+SETS, GROUPS = 300, 5
+SEED = 1_000_000
+"""Numbers of sets that no measurement reaches."""
+
+
+def run(context: Context) -> Result:
+    tables = halves(table_pool())[1]
+    network = CostNetwork.load(SHIPPED / NETWORK)
+    sets = 10 if context.quick else SETS
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    samples: list[Sample] = []
+    for number in range(sets):
+        found = measured(drawn(SEED + number, tables), torch.device("cpu"), SEED + number)
+        samples.append(Sample(np.array(found["features"]), found["seconds"]))
+        if number % 20 == 0:
+            context.say(f"set {number + 1} of {sets}: {1e3 * found['seconds']:.2f} ms")
+    torch.set_num_threads(threads)
+    taken = np.array([sample.seconds for sample in samples])
+    predictions = {
+        "network": network.predict([sample.features for sample in samples]),
+        "singles": np.array([network.seconds(network.embed(sample.features)).sum() for sample in samples]),
+        "bytes": np.array([_bytes(sample.features) for sample in samples]),
+    }
+    predictions["bytes"] *= np.median(taken / predictions["bytes"])
+    parts = [np.arange(sets)[place::GROUPS] for place in range(GROUPS)]
+    figures: list[Figure] = []
+    for name, predicted in predictions.items():
+        off = 100 * np.abs(predicted / taken - 1)
+        ranks = tuple(float(spearmanr(predicted[part], taken[part]).statistic) for part in parts)  # pyright: ignore[reportAttributeAccessIssue]
+        medians = tuple(float(np.median(off[part])) for part in parts)
+        figures += [
+            Figure(f"{name}.error", "%", medians, "median of |predicted − measured| / measured"),
+            Figure(f"{name}.rank_correlation", "", ranks, "Spearman's"),
+        ]
+    notes = (
+        f"{sets} sets of up to 90 tables and 4,096 examples, {1e3 * taken.min():.2f} to {1e3 * taken.max():,.0f} ms; "
+        "a sample is a fifth of them",
+        f"the network: {network.origin['machine']}, {network.origin['date']}, {network.origin['samples']:,} sets",
+        "singles: the network's times of the single tables, added up; bytes: those that the cost model moves in "
+        "memory, times one number",
+    )
+    return Result(tuple(figures), 0, GROUPS, notes)
+
+
+def _bytes(features_TF: np.ndarray) -> float:
+    """Memory traffic of the cost model: each id and its row read, its gradient read, each touched row updated."""
+    of = dict(zip(NAMES, (2 ** features_TF[:, : len(NAMES) - 17] - 1).T, strict=False))
+    ids, columns = of["ids"], of["columns"]
+    return float((ids * (8 + 8 * columns) + of["touched"] * (8 * columns + 8 * of["state"])).sum())
+
+
+COST_NETWORK = Benchmark(
+    name="cost_network",
+    claim="The shipped cost network predicts the time of fused look-ups of unseen tables to 10 %, and their order.",
+    targets={"network.error": Target(10.0, "at most"), "network.rank_correlation": Target(0.95)},
+    depends_on=(
+        *(f"src/ziggurat/planning/autoshard/{name}.py" for name in ("cost_network", "features", "pool")),
+        "src/ziggurat/planning/autoshard/shipped",
+        "src/ziggurat/embeddings/kernel_time.py",
+        "bench/micro/cost_network.py",
+    ),
+    run=run,
+)

@@ -1,0 +1,69 @@
+"""What the cost network sees of a shard: its shape, how much it is looked up, and how often the same rows are.
+
+AutoShard (arXiv 2208.06399) describes a table by dim, rows, mean pooling, bytes and 17 shares of rows by their reuse in
+a batch. Those numbers say what a step costs at one batch size. Ours go by the step, so that any batch size and any part
+of a table can be described: ids and bags of a step in place of the pooling factor, all on a log scale, and the
+optimizer's floats a row. Bytes are rows times columns, which a sum of logs has already.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from scipy.stats import poisson
+
+from ziggurat.core.plan import Shard, Sharding
+from ziggurat.core.tables import TableSpec
+from ziggurat.planning.cost import FLOAT, state_bytes
+from ziggurat.planning.usage import Usage
+
+Floats = npt.NDArray[np.float64]
+
+REUSE_BINS = 17
+"""Reuse once, twice, up to 4, up to 8, …, up to 32,768 times, and above."""
+NAMES = ("columns", "rows", "ids", "bags", "touched", "state", *(f"reuse_{k}" for k in range(REUSE_BINS)))
+FEATURES = len(NAMES)
+
+
+def shard_features(
+    table: TableSpec, shard: Shard, sharding: Sharding, usage: Usage, batch_size: int, world_size: int
+) -> Floats:
+    """Features (FEATURES,) of one shard.
+
+    Args:
+        table, shard, sharding: what lies there.
+        usage: of the table.
+        batch_size: examples per rank and step.
+        world_size: ranks, all of whose examples reach a shard that is not replicated.
+    """
+    examples = batch_size * (1 if sharding == "data_parallel" else world_size)
+    looked_up = examples * usage.ids_per_row
+    counts, times = usage.counts(shard.rows)
+    return features(
+        columns=shard.columns.size,
+        rows=shard.rows.size,
+        bags=examples * len(table.keys),
+        means=looked_up * counts,
+        times=times,
+        state=state_bytes(table.optimizer, shard.rows.size, shard.columns.size) / FLOAT / max(shard.rows.size, 1),
+    )
+
+
+def features(*, columns: int, rows: int, bags: float, means: Floats, times: Floats, state: float) -> Floats:
+    """Features (FEATURES,) of a table or a part of one.
+
+    Args:
+        columns, rows: of it.
+        bags: that a step looks up.
+        means: expected look-ups in a step of a row, (n,); of Poisson distributions.
+        times: so many rows are looked up so often, (n,).
+        state: floats of optimizer state a row.
+    """
+    reached = -np.expm1(-means)  # at least once
+    touched = float(times @ reached)
+    edges = 2.0 ** np.arange(REUSE_BINS - 1)
+    below = poisson.cdf(edges, means[:, None])
+    shares = np.diff(np.column_stack([np.exp(-means), below, np.ones(len(means))]), axis=1)
+    reuse = times @ shares / touched if touched else np.zeros(REUSE_BINS)
+    sizes = np.log2(1 + np.array([columns, rows, times @ means, bags, touched, state], np.float64))
+    return np.concatenate([sizes, reuse])

@@ -1,0 +1,219 @@
+"""A policy that puts tables on devices one after the other, and learns from what comes of it.
+
+Tables come in the order of their predicted cost, the costliest first. For each, every device is scored by a small
+network from the table's embedding, the sum of those that lie there and what the device would cost and hold; one that
+has no room is out. One network scores any number of devices and tables, so a policy trained on small tasks serves
+others (AutoShard, arXiv 2208.06399, section 3.3; DreamShard, 2210.02023, section 3.2).
+
+It is trained by REINFORCE: several episodes of a task, their rewards less their mean over their spread, an entropy
+bonus. The reward is the predicted time of the slowest device over that of an even share, negative, less what
+overflows memory. Ours starts as a soft form of "where it costs least", a learned factor of what the device would cost,
+so that no episode is wasted on placements that any rule beats.
+
+Shape legend: P episodes at once, N items, D devices, E embedding width, Q inputs of the scoring network.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from safetensors.numpy import load_file, save_file
+from torch import Tensor, nn
+
+from ziggurat.core.errors import DataError
+from ziggurat.core.files import atomic_file, write_json
+from ziggurat.planning.autoshard.cost_network import EMBEDDING
+from ziggurat.planning.autoshard.task import Floats, Ints, Task
+
+VERSION = 1
+SCALARS = 8
+INPUTS = SCALARS + 2 * EMBEDDING
+HIDDEN = 64
+ENTROPY, LR = 1e-3, 5e-4
+GREED = 20.0
+"""Logit by which a device is worse for each even share that it would cost more, at the start."""
+
+
+@dataclass(frozen=True, slots=True)
+class Episodes:
+    """Placements of one task.
+
+    Attributes:
+        device_PN: the device of each item.
+        reward_P: of each episode.
+        inputs: what was seen at every step, (N, P, D, Q); allowed devices (N, P, D); choices (N, P).
+    """
+
+    device_PN: Ints
+    reward_P: Floats
+    inputs: tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_], Ints]
+
+
+class Policy:
+    """Scores devices for a table.
+
+    Args:
+        weights: of the scoring network.
+        origin: how it was trained.
+    """
+
+    def __init__(self, weights: dict[str, npt.NDArray[np.float32]], origin: dict[str, Any]) -> None:
+        self.weights, self.origin = weights, origin
+
+    @classmethod
+    def untrained(cls, seed: int = 0) -> Policy:
+        """Where training starts."""
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            return cls(_arrays(_Scorer()), {})
+
+    def save(self, path: Path) -> None:
+        """Write ``path`` and, beside it, its origin as ``.json``."""
+        with atomic_file(path) as temporary:
+            save_file(self.weights, temporary)
+        write_json(path.with_suffix(".json"), {"version": VERSION, **self.origin})
+
+    @classmethod
+    def load(cls, path: Path) -> Policy:
+        """What :meth:`save` wrote.
+
+        Raises:
+            DataError: of a version that this ziggurat does not know.
+        """
+        origin: dict[str, Any] = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
+        if origin.pop("version") != VERSION:
+            raise DataError(f"{path}: a policy of another version", "train it again: `ziggurat plan --train`")
+        return cls(load_file(path), origin)
+
+    def place(self, task: Task, episodes: int, draw: np.random.Generator | None) -> Episodes:
+        """So many placements; drawn by the policy's probabilities, or, without ``draw``, each the likeliest."""
+        order = np.argsort(-task.single_N, kind="stable")
+        run = _Run(task, episodes, order)
+        of = self.weights
+        seen: list[npt.NDArray[np.float32]] = []
+        allowed: list[npt.NDArray[np.bool_]] = []
+        for item in order:
+            inputs_PDQ, legal_PD = run.look(int(item))
+            hidden = np.maximum(inputs_PDQ @ of["mlp.0.weight"].T + of["mlp.0.bias"], 0)
+            logits_PD = (hidden @ of["mlp.2.weight"].T)[..., 0] - of["greed"] * inputs_PDQ[..., 0]
+            logits_PD = np.where(legal_PD, logits_PD, -np.inf)
+            if draw is not None:
+                logits_PD = logits_PD + draw.gumbel(size=logits_PD.shape)
+            run.put(int(item), logits_PD.argmax(1))
+            seen.append(inputs_PDQ)
+            allowed.append(legal_PD)
+        return Episodes(run.device_PN, run.rewards(), (np.stack(seen), np.stack(allowed), run.device_PN[:, order].T))
+
+
+class _Run:
+    """Episodes in progress."""
+
+    def __init__(self, task: Task, episodes: int, order: Ints) -> None:
+        self.task = task
+        self.sums_PDE = np.repeat(task.sums_DE[None], episodes, 0)
+        self.exchange_PD = np.repeat(task.exchange_D[None], episodes, 0)
+        self.free_PD = np.repeat(task.free_D[None], episodes, 0)
+        self.loads_PD = task.network.seconds(self.sums_PDE) + self.exchange_PD
+        self.device_PN = np.zeros((episodes, task.items), np.int64)
+        self.single_N = task.single_N
+        self.even = max((self.single_N.sum() + self.loads_PD[0].sum()) / task.devices, 1e-12)
+        self.left, self.bytes_left = self.single_N.sum(), task.bytes_N.sum()
+        self.total, self.room = self.left, max(task.free_D.sum(), 1.0)
+
+    def look(self, item: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
+        """What the policy sees of each device, and where there is room; everywhere, where there is nowhere."""
+        task = self.task
+        after_PDE = self.sums_PDE + task.embedded_NE[item]
+        self.after_PD = task.network.seconds(after_PDE) + self.exchange_PD + task.exchange_N[item]
+        room_PD = self.free_PD - task.bytes_N[item]
+        legal_PD = room_PD >= 0
+        stuck_P = ~legal_PD.any(1)
+        legal_PD[stuck_P] = room_PD[stuck_P] == room_PD[stuck_P].max(1, keepdims=True)
+        ones_PD = np.ones_like(self.loads_PD)
+        free = np.maximum(task.free_D, 1.0)
+        scalars = [
+            self.after_PD / self.even,
+            self.loads_PD / self.even,
+            (self.after_PD - self.after_PD.min(1, keepdims=True)) / self.even,
+            self.single_N[item] / self.even * ones_PD,
+            self.free_PD / free,
+            task.bytes_N[item] / free * ones_PD,
+            self.left / max(self.total, 1e-12) * ones_PD,
+            self.bytes_left / self.room * ones_PD,
+        ]
+        embedded_PDE = np.broadcast_to(np.log1p(task.embedded_NE[item]), self.sums_PDE.shape)
+        inputs_PDQ = np.concatenate([np.stack(scalars, -1), embedded_PDE, np.log1p(self.sums_PDE)], -1)
+        return inputs_PDQ.astype(np.float32), legal_PD
+
+    def put(self, item: int, device_P: Ints) -> None:
+        rows = np.arange(len(device_P))
+        self.sums_PDE[rows, device_P] += self.task.embedded_NE[item]
+        self.exchange_PD[rows, device_P] += self.task.exchange_N[item]
+        self.free_PD[rows, device_P] -= self.task.bytes_N[item]
+        self.loads_PD[rows, device_P] = self.after_PD[rows, device_P]
+        self.device_PN[:, item] = device_P
+        self.left -= self.single_N[item]
+        self.bytes_left -= self.task.bytes_N[item]
+
+    def rewards(self) -> Floats:
+        overflow_P = np.maximum(-self.free_PD, 0).sum(1) / self.room
+        return -self.loads_PD.max(1) / self.even - 10 * overflow_P
+
+
+class _Scorer(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        last = nn.Linear(HIDDEN, 1, bias=False)
+        self.mlp = nn.Sequential(nn.Linear(INPUTS, HIDDEN), nn.ReLU(), last)
+        self.greed = nn.Parameter(torch.tensor(GREED))
+        nn.init.zeros_(last.weight)
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return self.mlp(inputs)[..., 0] - self.greed * inputs[..., 0]
+
+
+class Learner:
+    """Trains a policy, task after task.
+
+    Args:
+        policy: to go on from.
+        seed: of the episodes.
+    """
+
+    def __init__(self, policy: Policy, seed: int = 0) -> None:
+        self._scorer = _Scorer()
+        self._scorer.load_state_dict({name: torch.from_numpy(np.array(w)) for name, w in policy.weights.items()})
+        self._optimizer = torch.optim.Adam(self._scorer.parameters(), LR)
+        self._draw = np.random.default_rng(seed)
+
+    @property
+    def policy(self) -> Policy:
+        return Policy(_arrays(self._scorer), {})
+
+    def learn(self, tasks: Sequence[Task], episodes: int, step: Callable[[float], None] = lambda reward: None) -> None:
+        """One update from ``episodes`` of each task; ``step`` is told each mean reward."""
+        for task in tasks:
+            played = self.policy.place(task, episodes, self._draw)
+            reward_P = torch.from_numpy(played.reward_P).float()
+            advantage_P = (reward_P - reward_P.mean()) / (reward_P.std() + 1e-6)
+            inputs, allowed, choices = (torch.from_numpy(each) for each in played.inputs)
+            logits = self._scorer(inputs).masked_fill(~allowed, -torch.inf)
+            chances = logits.log_softmax(-1)
+            chosen = chances.gather(-1, choices[..., None])[..., 0]
+            entropy = -(chances.exp() * chances.masked_fill(~allowed, 0.0)).sum(-1)
+            loss = -(advantage_P * chosen.mean(0)).mean() - ENTROPY * entropy.mean()
+            self._optimizer.zero_grad()
+            loss.backward()
+            self._optimizer.step()
+            step(float(reward_P.mean()))
+
+
+def _arrays(module: nn.Module) -> dict[str, npt.NDArray[np.float32]]:
+    return {name: tensor.detach().numpy().copy() for name, tensor in module.state_dict().items()}

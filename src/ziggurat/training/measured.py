@@ -1,0 +1,47 @@
+"""Where costs that were measured on this machine lie, and whose planners use them."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from pathlib import Path
+
+import torch
+
+from ziggurat.core.topology import DeviceKind
+from ziggurat.planning.autoshard.learned import NETWORK
+from ziggurat.planning.autoshard.planner import AutoShard
+from ziggurat.planning.config import PlanningConfig
+
+
+def with_measured(config: PlanningConfig, kind: DeviceKind) -> PlanningConfig:
+    """The config, whose autoshard has the costs of this machine where they were measured and the plan is for it."""
+    planner = config.planner
+    if not isinstance(planner, AutoShard.Config) or planner.learned or config.topology.device != "local":
+        return config
+    folder = kernel_folder(torch.device(kind))
+    if not (folder / NETWORK).is_file():
+        return config
+    return config.model_copy(update={"planner": planner.model_copy(update={"learned": folder})})
+
+
+def kernel_folder(device: torch.device) -> Path:
+    """Where measurements of this machine lie: below ``XDG_CACHE_HOME``, or ``~/.cache``."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return cache / "ziggurat" / "kernels" / re.sub(r"[^a-z0-9]+", "-", machine_name(device).lower()).strip("-")
+
+
+def machine_name(device: torch.device) -> str:
+    """Of what costs are measured on: the processor's or the accelerator's."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else f"{_processor()}, one thread"
+
+
+def _processor() -> str:
+    names = [line.split(":", 1)[1].strip() for line in _cpuinfo() if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def _cpuinfo() -> list[str]:
+    path = Path("/proc/cpuinfo")
+    return path.read_text(encoding="utf-8").splitlines() if path.is_file() else []

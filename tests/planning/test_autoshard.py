@@ -1,0 +1,195 @@
+"""The learned planner: placements keep to memory, exchanges never make them worse, training makes them better."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from planning_kit import table, topology
+
+from ziggurat.core.errors import ConfigError, DataError
+from ziggurat.core.statistics import DatasetStatistics, TableStatistics
+from ziggurat.core.tables import TableSpec
+from ziggurat.core.topology import Topology
+from ziggurat.planning import Planned, plan_tables
+from ziggurat.planning.autoshard.cost_network import EMBEDDING, CostNetwork
+from ziggurat.planning.autoshard.features import FEATURES
+from ziggurat.planning.autoshard.learned import learned
+from ziggurat.planning.autoshard.planner import AutoShard, greedy
+from ziggurat.planning.autoshard.policy import Learner, Policy
+from ziggurat.planning.autoshard.pool import halves, statistics, table_pool
+from ziggurat.planning.autoshard.task import Task, exchanged
+from ziggurat.planning.config import PlanningConfig
+from ziggurat.planning.problem import Problem
+
+
+def network() -> CostNetwork:
+    """Seconds of a set: the sum of its embeddings, and a fixed second."""
+    zeros = {
+        "table.0.weight": (128, FEATURES),
+        "table.0.bias": (128,),
+        "table.2.weight": (EMBEDDING, 128),
+        "table.2.bias": (EMBEDDING,),
+        "head.0.weight": (64, EMBEDDING),
+        "head.0.bias": (64,),
+        "head.2.weight": (1, 64),
+        "head.2.bias": (1,),
+    }
+    weights = {name: np.zeros(shape, np.float32) for name, shape in zeros.items()}
+    scale = np.full(EMBEDDING, np.log(np.expm1(1 / EMBEDDING)), np.float32)
+    one, mean = np.array(1, np.float32), np.zeros(FEATURES, np.float32)
+    others = {"fixed": one, "unit": one, "mean": mean, "std": mean + 1, "most": np.full(EMBEDDING, 9, np.float32)}
+    return CostNetwork({**weights, "scale": scale, **others}, {})
+
+
+def task(seed: int, items: int = 30, devices: int = 4, slack: float = 1.2) -> Task:
+    draw = np.random.default_rng(seed)
+    seconds, sizes = draw.pareto(1.5, items) + 0.1, draw.pareto(1.5, items) + 0.1
+    room = max(sizes.sum() / devices * slack, sizes.max())
+    return Task(
+        network(),
+        np.repeat(seconds[:, None], EMBEDDING, 1),
+        sizes,
+        np.zeros(items),
+        np.full(devices, room),
+        np.zeros((devices, EMBEDDING)),
+        np.zeros(devices),
+    )
+
+
+def test_loads_are_those_of_all_that_lies_there() -> None:
+    found = task(0, items=6, devices=2)
+    device_N = np.array([0, 1, 0, 0, 1, 0])
+    alone = found.single_N - 1
+    assert found.loads(device_N) == pytest.approx([1 + alone[[0, 2, 3, 5]].sum(), 1 + alone[[1, 4]].sum()])
+    assert found.overflow(np.zeros(6, int)) == pytest.approx(found.bytes_N.sum() - found.free_D[0])
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_placements_keep_to_memory_and_exchanges_never_make_them_worse(seed: int) -> None:
+    found = task(seed)
+    played = Policy.untrained().place(found, 8, np.random.default_rng(seed)).device_PN
+    legal = [each for each in [greedy(found), greedy(found, found.bytes_N), *played] if not found.overflow(each)]
+    assert legal
+    for device_N in legal:
+        better = exchanged(found, device_N)
+        assert not found.overflow(better)
+        assert found.seconds(better) <= found.seconds(device_N)
+        assert sorted(np.unique(better)) == list(range(4))
+
+
+def test_exchanges_find_the_even_split() -> None:
+    seconds = np.array([5.0, 4, 3, 2])
+    found = task(0, items=4, devices=2, slack=10)
+    even = Task(
+        found.network, np.repeat(seconds[:, None], EMBEDDING, 1), found.bytes_N, found.exchange_N, found.free_D,
+        found.sums_DE, found.exchange_D,
+    )  # fmt: skip
+    assert even.seconds(exchanged(even, np.zeros(4, int))) == pytest.approx(1 + 7)
+
+
+def test_episodes_are_rewarded_for_the_slowest_device_and_for_room() -> None:
+    found = task(1, slack=3)
+    played = Policy.untrained().place(found, 5, np.random.default_rng(0))
+    even = found.single_N.sum() / found.devices
+    for device_N, reward in zip(played.device_PN, played.reward_P, strict=True):
+        assert reward == pytest.approx(-found.seconds(device_N) / even)
+    crowded = Task(
+        found.network, found.embedded_NE, found.bytes_N, found.exchange_N, found.free_D * 0.1, found.sums_DE,
+        found.exchange_D,
+    )  # fmt: skip
+    assert (Policy.untrained().place(crowded, 5, None).reward_P < -5).all()
+
+
+def test_a_device_without_room_is_neither_chosen_nor_learned_from() -> None:
+    found = task(2, slack=1.1)
+    played = Policy.untrained().place(found, 6, np.random.default_rng(0))
+    _, allowed, choices = played.inputs
+    assert not allowed.all()
+    assert np.take_along_axis(allowed, choices[..., None], 2).all()
+
+
+def test_training_makes_placements_better() -> None:
+    """From a policy without its start, which places at random."""
+    tasks = [task(seed, items=15, devices=3, slack=3) for seed in range(4)]
+    start = Policy.untrained()
+    start.weights["greed"] = np.zeros_like(start.weights["greed"])
+    learner = Learner(start)
+    for _ in range(60):
+        learner.learn(tasks, 16)
+    before, after = (
+        np.mean([policy.place(each, 64, np.random.default_rng(1)).reward_P.mean() for each in tasks])
+        for policy in (start, learner.policy)
+    )
+    assert after > before + 0.1
+
+
+def test_a_policy_is_kept(tmp_path: Path) -> None:
+    policy = Policy.untrained(3)
+    policy.origin["rounds"] = 0
+    policy.save(tmp_path / "policy.safetensors")
+    loaded = Policy.load(tmp_path / "policy.safetensors")
+    assert loaded.origin == {"rounds": 0}
+    assert (loaded.place(task(0), 1, None).device_PN == policy.place(task(0), 1, None).device_PN).all()
+    origin = tmp_path / "policy.json"
+    origin.write_text(origin.read_text().replace('"version": 1', '"version": 0'))
+    with pytest.raises(DataError, match="another version"):
+        Policy.load(tmp_path / "policy.safetensors")
+
+
+def test_a_plan_for_devices_that_nothing_was_measured_on_is_refused() -> None:
+    config = PlanningConfig.model_validate({"planner": {"name": "autoshard"}})
+    with pytest.raises(ConfigError, match=r"autoshard has costs of .*, and the plan is for cuda devices") as caught:
+        plan_tables([table("a", 100)], None, topology(kind="cuda"), config, 20)
+    assert "ziggurat doctor --measure" in str(caught.value)
+
+
+def test_a_folder_without_a_network_is_refused(tmp_path: Path) -> None:
+    config = PlanningConfig.model_validate({"planner": {"name": "autoshard", "learned": str(tmp_path)}})
+    with pytest.raises(ConfigError, match=r"planning.planner.learned: .* has no network.safetensors"):
+        plan_tables([table("a", 100)], None, topology(kind="cpu"), config, 20)
+
+
+def pool_problem(
+    seed: int, tables: int, devices: int, optimizer: str, room: float = 4.0
+) -> tuple[list[TableSpec], Topology, DatasetStatistics]:
+    """Tables of the pool that are not learned from, on devices that exchange nothing worth mentioning."""
+    draw, pool = np.random.default_rng(seed), halves(table_pool())[1]
+    chosen = [pool[place] for place in draw.choice(len(pool), tables, replace=False)]
+    need = sum(each.weight_bytes * (2 if optimizer == "adagrad" else 1.1) for each in chosen)
+    where = Topology(1, devices, "test", "cpu", int(room * need / devices + 2e8), 1e10, 1e15, 1e15)
+    return [each.spec(optimizer) for each in chosen], where, statistics(chosen)
+
+
+def measured_seconds(planned: Planned, network: CostNetwork, counted: DatasetStatistics) -> float:
+    """Predicted for the slowest device of any plan."""
+    problem = Problem(planned.tables, planned.topology, counted, planned.batch_size)
+    learned_planner = AutoShard(AutoShard.Config(), network, Policy.untrained())
+    return max(learned_planner.device_seconds(problem, planned.plan))
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "rowwise_adagrad"])
+def test_by_its_own_costs_no_plan_is_worse_than_the_rules(optimizer: str) -> None:
+    network, _ = learned(AutoShard.Config())
+    for seed, (tables, devices, room) in enumerate([(20, 2, 4.0), (30, 4, 1.3), (12, 8, 4.0)]):
+        specs, where, counted = pool_problem(seed, tables, devices, optimizer, room)
+        settings = {"replicate_up_to": 1}
+        ours, rules = (
+            plan_tables(specs, counted, where, PlanningConfig.model_validate({"planner": planner}), 256)
+            for planner in ({"name": "autoshard", **settings}, settings)
+        )
+        assert ours.notes[0].startswith("autoshard: ")
+        by_ours, by_rules = (measured_seconds(each, network, counted) for each in (ours, rules))
+        assert by_ours <= by_rules * (1 + 1e-9)
+        assert all(device.spare_bytes >= 0 for device in ours.devices)
+
+
+def test_one_table_that_outweighs_all_others_is_split_by_columns() -> None:
+    specs, where, counted = pool_problem(0, 6, 4, "sgd")
+    heavy = TableSpec("heavy", 200_000, 128, ("heavy",), "sum", {"name": "sgd", "lr": 0.1}, 0.01)
+    accesses = {**counted.tables, "heavy": TableStatistics("heavy", 200_000, np.full(200_000, 60, np.int64))}
+    config = PlanningConfig.model_validate({"planner": {"name": "autoshard", "replicate_up_to": 1}})
+    both = DatasetStatistics(counted.rows, {}, tables=accesses)
+    planned = plan_tables([*specs, heavy], both, where, config, 256)
+    assert len(planned.plan.placements["heavy"].ranks) > 1

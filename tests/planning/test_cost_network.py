@@ -1,0 +1,91 @@
+"""The cost network learns times of sets that are not the sums of their tables' times."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ziggurat.core.errors import DataError
+from ziggurat.planning.autoshard.cost_network import CostNetwork, Sample, fit
+from ziggurat.planning.autoshard.features import FEATURES, NAMES, features
+from ziggurat.planning.autoshard.pool import EXAMPLES, table_pool
+
+
+def planted(number: int) -> Sample:
+    """A call of 0.2 ms, tables by their ids, and a tenth less for each doubling of their number."""
+    draw = np.random.default_rng(number)
+    tables = table_pool(tables=60)
+    chosen = [tables[place] for place in draw.integers(0, len(tables), int(2 ** draw.uniform(0, 5)))]
+    rows = [
+        features(
+            columns=table.dim,
+            rows=table.rows,
+            bags=1024,
+            means=1024 / EXAMPLES * table.lookups,
+            times=table.times.astype(float),
+            state=0,
+        )
+        for table in chosen
+    ]
+    alone = sum(table.ids_per_row * table.dim for table in chosen)
+    return Sample(np.stack(rows), 2e-4 + 1e-6 * alone * 0.9 ** np.log2(len(chosen)))
+
+
+@pytest.fixture(scope="module")
+def network() -> CostNetwork:
+    return fit([planted(number) for number in range(600)], {"machine": "none"}, epochs=120)
+
+
+def test_sets_that_it_has_not_seen_are_predicted(network: CostNetwork) -> None:
+    errors = network.errors([planted(number) for number in range(1000, 1200)])
+    assert errors.median < 0.05
+    assert errors.ninth < 0.2
+    assert errors.rank_correlation > 0.99
+    assert network.origin["held_out"]["samples"] == 60
+    assert network.origin["held_out"]["median"] < 0.05
+
+
+def test_the_order_of_tables_does_not_matter_and_none_cost_nothing(network: CostNetwork) -> None:
+    tables = planted(1003).features
+    assert network.predict([tables]) == pytest.approx(network.predict([tables[::-1]]))
+    assert network.seconds(np.zeros((2, network.embed(tables).shape[1]))).tolist() == [0, 0]
+
+
+def test_sets_larger_than_any_learned_from_come_out_nearly_additive(network: CostNetwork) -> None:
+    tables = np.concatenate([planted(number).features for number in range(1000, 1030)])
+    once, twice = network.predict([tables, np.concatenate([tables, tables])])
+    assert 1.5 < twice / once < 2.5
+
+
+def test_what_is_saved_is_loaded(network: CostNetwork, tmp_path: Path) -> None:
+    network.save(tmp_path / "network.safetensors")
+    loaded, tables = CostNetwork.load(tmp_path / "network.safetensors"), planted(5).features
+    assert loaded.origin == network.origin
+    assert loaded.predict([tables]) == pytest.approx(network.predict([tables]), rel=1e-6)
+    origin = tmp_path / "network.json"
+    origin.write_text(origin.read_text().replace('"version": 1', '"version": 0'))
+    with pytest.raises(DataError, match="another version"):
+        CostNetwork.load(tmp_path / "network.safetensors")
+
+
+def test_features_say_how_often_rows_are_used_again() -> None:
+    """1,000 rows looked up once in two steps, and one row a hundred times in each."""
+    found = dict(
+        zip(
+            NAMES,
+            features(
+                columns=8, rows=4096, bags=50, means=np.array([0.5, 100.0]), times=np.array([1000.0, 1.0]), state=1
+            ),
+            strict=True,
+        )
+    )
+    assert len(found) == FEATURES
+    assert found["columns"] == pytest.approx(np.log2(9))
+    assert found["ids"] == pytest.approx(np.log2(601))
+    touched = 1000 * (1 - np.exp(-0.5)) + 1
+    assert found["touched"] == pytest.approx(np.log2(1 + touched))
+    assert found["reuse_0"] == pytest.approx(1000 * 0.5 * np.exp(-0.5) / touched)
+    assert found["reuse_7"] == pytest.approx(1 / touched, rel=0.02)  # 65 to 128 times
+    assert sum(found[f"reuse_{k}"] for k in range(17)) == pytest.approx(1)

@@ -1,0 +1,97 @@
+"""Costs of fused look-ups are measured for real, noted one by one, and gone on with after an interruption."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from ziggurat.core.progress import Silent
+from ziggurat.embeddings.kernel_time import Bags, kernel_seconds
+from ziggurat.planning.autoshard.cost_network import CostNetwork
+from ziggurat.planning.autoshard.pool import table_pool
+from ziggurat.training import kernels
+from ziggurat.training.kernels import drawn, measure, measured
+from ziggurat.training.measured import kernel_folder
+
+CPU = torch.device("cpu")
+POOL = table_pool(tables=12, spread=0.3)
+
+
+def bags(rows: int, columns: int, ids: int, examples: int = 64) -> Bags:
+    draw = torch.Generator().manual_seed(0)
+    lengths = torch.full((examples,), ids // examples, dtype=torch.int64)
+    return Bags(rows, columns, torch.randint(rows, (int(lengths.sum()),), generator=draw), lengths)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "rowwise_adagrad"])
+def test_every_call_is_timed(optimizer: str) -> None:
+    steps = [[bags(1000, 8, 640), bags(50, 128, 64)]] * 2
+    seconds = kernel_seconds(steps, optimizer, CPU, repeats=3)
+    assert len(seconds) == 3
+    assert all(0 < each < 10 for each in seconds)
+
+
+def test_more_work_takes_longer() -> None:
+    """Sixty-four times the ids, by far: not how long, only which is longer."""
+    few, many = (min(kernel_seconds([[bags(20_000, 64, ids)]], "sgd", CPU, repeats=5)) for ids in (2048, 131_072))
+    assert many > few
+
+
+def test_a_set_is_the_same_whenever_it_is_drawn() -> None:
+    for number in (0, 7):
+        first, again = drawn(number, POOL), drawn(number, POOL)
+        assert first == again
+        assert first.bytes <= kernels.MOST_BYTES
+    assert drawn(0, POOL) != drawn(1, POOL)
+
+
+class Interrupted(Silent):
+    """Ctrl-C behind the tenth set."""
+
+    def advance(self, done: float, **figures: float | str) -> None:
+        if done == 10:
+            raise KeyboardInterrupt
+
+
+def test_an_interrupted_measurement_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "EPOCHS", 3)
+    monkeypatch.setattr(kernels, "MOST_BYTES", 10**8)
+    with pytest.raises(KeyboardInterrupt):
+        measure(tmp_path, CPU, 24, Interrupted(), POOL)
+    path = tmp_path / "samples.jsonl"
+    before = path.read_text()
+    assert len(before.splitlines()) == 10
+    path.write_text(before + '{"features": [[1, 2')  # and a line that was being written
+    threads = torch.get_num_threads()
+    network = measure(tmp_path, CPU, 24, pool=POOL)
+    assert torch.get_num_threads() == threads
+    assert path.read_text().startswith(before)
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    assert len(lines) == 24
+    assert all(line["seconds"] > 0 for line in lines)
+    assert [len(line["features"]) for line in lines] == [len(drawn(number, POOL).tables) for number in range(24)]
+    assert CostNetwork.load(tmp_path / "network.safetensors").origin == network.origin
+    assert network.origin["samples"] == 22
+    assert "one thread" in network.origin["machine"]
+
+
+def test_a_measured_set_is_described_by_what_was_looked_up() -> None:
+    found = drawn(3, POOL)
+    line = measured(found, CPU, seed=1, repeats=1)
+    steps = found.steps(40, np.random.default_rng(0))
+    for table, features in enumerate(line["features"]):
+        ids = np.mean([len(step[table].ids) for step in steps])
+        touched = np.mean([len(np.unique(step[table].ids)) for step in steps])
+        assert 2 ** features[2] - 1 == pytest.approx(ids, rel=0.1, abs=8)
+        assert 2 ** features[4] - 1 == pytest.approx(touched, rel=0.1, abs=8)
+
+
+def test_measurements_of_a_machine_lie_in_its_users_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    folder = kernel_folder(CPU)
+    assert folder.parent == tmp_path / "ziggurat" / "kernels"
+    assert folder.name.endswith("-one-thread")
