@@ -10,7 +10,7 @@ import pytest
 from ziggurat.core.errors import DataError
 from ziggurat.planning.autoshard.cost_network import CostNetwork, Sample, fit
 from ziggurat.planning.autoshard.features import FEATURES, NAMES, features
-from ziggurat.planning.autoshard.pool import EXAMPLES, table_pool
+from ziggurat.planning.autoshard.pool import table_pool
 
 
 def planted(number: int) -> Sample:
@@ -18,17 +18,7 @@ def planted(number: int) -> Sample:
     draw = np.random.default_rng(number)
     tables = table_pool(tables=60)
     chosen = [tables[place] for place in draw.integers(0, len(tables), int(2 ** draw.uniform(0, 5)))]
-    rows = [
-        features(
-            columns=table.dim,
-            rows=table.rows,
-            bags=1024,
-            means=1024 / EXAMPLES * table.lookups,
-            times=table.times.astype(float),
-            state=0,
-        )
-        for table in chosen
-    ]
+    rows = [table.described(table.dim, 1024, "sgd") for table in chosen]
     alone = sum(table.ids_per_row * table.dim for table in chosen)
     return Sample(np.stack(rows), 2e-4 + 1e-6 * alone * 0.9 ** np.log2(len(chosen)))
 
@@ -66,7 +56,7 @@ def test_what_is_saved_is_loaded(network: CostNetwork, tmp_path: Path) -> None:
     assert loaded.predict([tables]) == pytest.approx(network.predict([tables]), rel=1e-6)
     origin = tmp_path / "network.json"
     origin.write_text(origin.read_text().replace('"version": 1', '"version": 0'))
-    with pytest.raises(DataError, match="another version"):
+    with pytest.raises(DataError, match="learned weights of version 0"):
         CostNetwork.load(tmp_path / "network.safetensors")
 
 

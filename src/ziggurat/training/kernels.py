@@ -24,9 +24,8 @@ from ziggurat.core import versions
 from ziggurat.core.progress import Progress, Silent
 from ziggurat.embeddings.kernel_time import OPTIMIZERS, Bags, kernel_seconds
 from ziggurat.planning.autoshard.cost_network import CostNetwork, Sample, fit
-from ziggurat.planning.autoshard.features import features
 from ziggurat.planning.autoshard.learned import NETWORK
-from ziggurat.planning.autoshard.pool import DIMS, EXAMPLES, PoolTable, halves, table_pool
+from ziggurat.planning.autoshard.pool import DIMS, PoolTable, halves, table_pool
 from ziggurat.planning.cost import FLOAT, state_bytes
 from ziggurat.training.measured import machine_name
 
@@ -62,17 +61,8 @@ class Draw:
     @property
     def features(self) -> list[list[float]]:
         """What the network sees of each table."""
-        return [
-            features(
-                columns=columns,
-                rows=table.rows,
-                bags=self.examples,
-                means=self.examples / EXAMPLES * table.lookups.astype(np.float64),
-                times=table.times.astype(np.float64),
-                state=state_bytes({"name": self.optimizer}, table.rows, columns) / FLOAT / table.rows,
-            ).round(6).tolist()
-            for table, columns in self.tables
-        ]  # fmt: skip
+        described = (table.described(columns, self.examples, self.optimizer) for table, columns in self.tables)
+        return [each.round(6).tolist() for each in described]
 
     def steps(self, number: int, draw: np.random.Generator) -> list[list[Bags]]:
         """What the tables are asked for in so many steps."""

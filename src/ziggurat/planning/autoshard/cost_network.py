@@ -12,7 +12,6 @@ Shape legend: T tables, F features, E embedding width, S sets.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,18 +20,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from safetensors.numpy import load_file, save_file
 from scipy.stats import spearmanr
 from torch import Tensor, nn
 
-from ziggurat.core.errors import DataError
-from ziggurat.core.files import atomic_file, write_json
 from ziggurat.planning.autoshard.features import FEATURES
+from ziggurat.planning.autoshard.weights import Weights, load_weights, save_weights
 
 Floats = npt.NDArray[np.float64]
 
 HIDDEN, EMBEDDING, HEAD = 128, 32, 64
-VERSION = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +69,7 @@ class CostNetwork:
         origin: what it was measured on and how good it is, for people and for the choice among several.
     """
 
-    def __init__(self, weights: dict[str, npt.NDArray[np.float32]], origin: dict[str, Any]) -> None:
+    def __init__(self, weights: Weights, origin: dict[str, Any]) -> None:
         self._of = {name: weight.astype(np.float64) for name, weight in weights.items()}
         self.origin = origin
 
@@ -105,10 +101,8 @@ class CostNetwork:
         return Errors(len(samples), float(np.median(off)), float(np.quantile(off, 0.9)), correlation)
 
     def save(self, path: Path) -> None:
-        """Write ``path`` and, beside it, its origin as ``.json``."""
-        with atomic_file(path) as temporary:
-            save_file({name: weight.astype(np.float32) for name, weight in self._of.items()}, temporary)
-        write_json(path.with_suffix(".json"), {"version": VERSION, **self.origin})
+        """Write ``path`` and, beside it, its origin."""
+        save_weights(path, {name: weight.astype(np.float32) for name, weight in self._of.items()}, self.origin)
 
     @classmethod
     def load(cls, path: Path) -> CostNetwork:
@@ -117,10 +111,7 @@ class CostNetwork:
         Raises:
             DataError: of a version that this ziggurat does not know.
         """
-        origin: dict[str, Any] = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
-        if origin.pop("version") != VERSION:
-            raise DataError(f"{path}: a cost network of another version", "measure again: `ziggurat doctor --measure`")
-        return cls(load_file(path), origin)
+        return cls(*load_weights(path, "measure again: `ziggurat doctor --measure`"))
 
 
 class _Layers(nn.Module):

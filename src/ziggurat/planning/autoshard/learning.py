@@ -8,11 +8,10 @@ from typing import Any
 import numpy as np
 
 from ziggurat.planning.autoshard.cost_network import EMBEDDING, CostNetwork
-from ziggurat.planning.autoshard.features import features
 from ziggurat.planning.autoshard.policy import Learner, Policy
-from ziggurat.planning.autoshard.pool import EXAMPLES, PoolTable
+from ziggurat.planning.autoshard.pool import PoolTable
 from ziggurat.planning.autoshard.task import Task
-from ziggurat.planning.cost import FLOAT, state_bytes
+from ziggurat.planning.cost import state_bytes
 
 DEVICES = (2, 3, 4, 6, 8)
 ROOM = (1.1, 1.3, 2.0, 4.0)
@@ -28,20 +27,9 @@ def imagined_task(network: CostNetwork, tables: Sequence[PoolTable], draw: np.ra
     count = round(np.exp(draw.uniform(np.log(10), np.log(100))))
     chosen = [tables[place] for place in draw.choice(len(tables), min(count, len(tables)), replace=False)]
     devices, room = int(draw.choice(DEVICES)), float(draw.choice(ROOM))
-    optimizer = {"name": str(draw.choice(OPTIMIZERS))}
-    states = [state_bytes(optimizer, table.rows, table.dim) for table in chosen]
-    sizes = np.array([table.weight_bytes + state for table, state in zip(chosen, states, strict=True)], np.float64)
-    described = [
-        features(
-            columns=table.dim,
-            rows=table.rows,
-            bags=EXAMPLES_OF_STEP,
-            means=EXAMPLES_OF_STEP / EXAMPLES * table.lookups,
-            times=table.times.astype(np.float64),
-            state=state / FLOAT / table.rows,
-        )
-        for table, state in zip(chosen, states, strict=True)
-    ]
+    optimizer = str(draw.choice(OPTIMIZERS))
+    sizes = np.array([t.weight_bytes + state_bytes({"name": optimizer}, t.rows, t.dim) for t in chosen], np.float64)
+    described = [table.described(table.dim, EXAMPLES_OF_STEP, optimizer) for table in chosen]
     free = max(sizes.sum() / devices * room, sizes.max())
     return Task(
         network=network,

@@ -71,7 +71,8 @@ class AutoShard:
     def __init__(self, config: Config, network: CostNetwork, policy: Policy) -> None:
         self.config, self.network, self.policy = config, network, policy
         self.rules = Rules(Rules.Config(replicate_up_to=config.replicate_up_to, fused=config.fused))
-        self._embedded: dict[tuple[int, str, Shard, Sharding], Floats] = {}
+        self._problem: Problem | None = None
+        self._embedded: dict[tuple[str, Shard, Sharding], Floats] = {}
 
     def plan(self, problem: Problem) -> Plan:
         """See :class:`~ziggurat.planning.problem.Planner`.
@@ -81,7 +82,6 @@ class AutoShard:
         """
         self._check_kind(problem)
         by_rules = self.rules.plan(problem)
-        self._embedded.clear()
         found = [by_rules]
         splits, more = self.rules.first(problem), 1
         while True:
@@ -160,7 +160,9 @@ class AutoShard:
         return sums_DE, exchange_D
 
     def _embed(self, problem: Problem, table: TableSpec, shard: Shard, sharding: Sharding) -> Floats:
-        key = (id(problem), table.name, Shard(0, shard.rows, shard.columns), sharding)
+        if self._problem is not problem:
+            self._problem, self._embedded = problem, {}
+        key = (table.name, Shard(0, shard.rows, shard.columns), sharding)
         if key not in self._embedded:
             usage, world = problem.usages[table.name], problem.topology.world_size
             features = shard_features(table, shard, sharding, usage, problem.batch_size, world)

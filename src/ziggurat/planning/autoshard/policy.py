@@ -15,7 +15,6 @@ Shape legend: P episodes at once, N items, D devices, E embedding width, Q input
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,15 +23,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from safetensors.numpy import load_file, save_file
 from torch import Tensor, nn
 
-from ziggurat.core.errors import DataError
-from ziggurat.core.files import atomic_file, write_json
 from ziggurat.planning.autoshard.cost_network import EMBEDDING
 from ziggurat.planning.autoshard.task import Floats, Ints, Task
+from ziggurat.planning.autoshard.weights import Weights, load_weights, save_weights
 
-VERSION = 1
 SCALARS = 8
 INPUTS = SCALARS + 2 * EMBEDDING
 HIDDEN = 64
@@ -64,7 +60,7 @@ class Policy:
         origin: how it was trained.
     """
 
-    def __init__(self, weights: dict[str, npt.NDArray[np.float32]], origin: dict[str, Any]) -> None:
+    def __init__(self, weights: Weights, origin: dict[str, Any]) -> None:
         self.weights, self.origin = weights, origin
 
     @classmethod
@@ -75,10 +71,8 @@ class Policy:
             return cls(_arrays(_Scorer()), {})
 
     def save(self, path: Path) -> None:
-        """Write ``path`` and, beside it, its origin as ``.json``."""
-        with atomic_file(path) as temporary:
-            save_file(self.weights, temporary)
-        write_json(path.with_suffix(".json"), {"version": VERSION, **self.origin})
+        """Write ``path`` and, beside it, its origin."""
+        save_weights(path, self.weights, self.origin)
 
     @classmethod
     def load(cls, path: Path) -> Policy:
@@ -87,10 +81,7 @@ class Policy:
         Raises:
             DataError: of a version that this ziggurat does not know.
         """
-        origin: dict[str, Any] = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
-        if origin.pop("version") != VERSION:
-            raise DataError(f"{path}: a policy of another version", "train it again: `ziggurat plan --train`")
-        return cls(load_file(path), origin)
+        return cls(*load_weights(path, "leave it out for the policy that comes with ziggurat"))
 
     def place(self, task: Task, episodes: int, draw: np.random.Generator | None) -> Episodes:
         """So many placements; drawn by the policy's probabilities, or, without ``draw``, each the likeliest."""
@@ -215,5 +206,5 @@ class Learner:
             step(float(reward_P.mean()))
 
 
-def _arrays(module: nn.Module) -> dict[str, npt.NDArray[np.float32]]:
+def _arrays(module: nn.Module) -> Weights:
     return {name: tensor.detach().numpy().copy() for name, tensor in module.state_dict().items()}

@@ -24,6 +24,8 @@ from scipy.optimize import brentq
 
 from ziggurat.core.statistics import DatasetStatistics, TableStatistics
 from ziggurat.core.tables import TableSpec
+from ziggurat.planning.autoshard.features import Floats, features
+from ziggurat.planning.cost import FLOAT, state_bytes
 
 TABLES = 856
 EXAMPLES = 65_536
@@ -80,6 +82,17 @@ class PoolTable:
     def ids_per_row(self) -> float:
         """Mean pooling factor."""
         return int(self.lookups @ self.times) / EXAMPLES
+
+    def described(self, columns: int, examples: int, optimizer: str) -> Floats:
+        """Features of the table with so many columns, in a step of so many examples, with such an optimizer."""
+        return features(
+            columns=columns,
+            rows=self.rows,
+            bags=examples,
+            means=examples / EXAMPLES * self.lookups.astype(np.float64),
+            times=self.times.astype(np.float64),
+            state=state_bytes({"name": optimizer}, self.rows, columns) / FLOAT / self.rows,
+        )
 
     def accesses(self) -> npt.NDArray[np.int64]:
         """Look-ups of each row in 65,536 examples, int64 (rows,)."""
