@@ -71,7 +71,7 @@ def test_a_rank_that_is_slow_for_a_while_is_waited_for(folder: Path) -> None:
     process = start(folder, "--run", "runs/slow", *LONG, "--stop-after", "150", "--set", "parallel.timeout_s=60")
     slow = rank_at(process, 1, folder / "runs/slow/metrics.jsonl", 5)
     slow.send_signal(signal.SIGSTOP)
-    time.sleep(5)  # longer than two words of its heartbeat
+    time.sleep(8)  # longer than four words of its heartbeat
     assert process.poll() is None
     slow.send_signal(signal.SIGCONT)
     status, out, err = ended(process)

@@ -58,8 +58,8 @@ class Interrupted(Silent):
 
 
 def test_an_interrupted_measurement_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "EPOCHS", 3)
-    monkeypatch.setattr(kernels, "MOST_BYTES", 10**8)
+    monkeypatch.setattr(kernels, "EPOCHS", 3)  # the fit is not at stake here
+    monkeypatch.setattr(kernels, "MOST_BYTES", 10**8)  # gigabytes of fresh pages take seconds
     with pytest.raises(KeyboardInterrupt):
         measure(tmp_path, CPU, 24, Interrupted(), POOL)
     path = tmp_path / "samples.jsonl"

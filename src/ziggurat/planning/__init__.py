@@ -1,7 +1,8 @@
 """Who holds which shard of which table: cost models, balancing, planners.
 
 In: tables, a topology, statistics. Out: a ``core`` Plan with its predicted bytes and seconds, or why there is none.
-Pure functions; no process group, no files. ``training`` measures topologies, ``embeddings`` applies what comes out.
+Pure functions, no process group; of files, only what :mod:`~ziggurat.planning.autoshard` has learned. ``training``
+measures topologies, ``embeddings`` applies what comes out.
 Start at :mod:`~ziggurat.planning.planner`; a new planner keeps to :class:`~ziggurat.planning.problem.Planner`.
 """
 

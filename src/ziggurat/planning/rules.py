@@ -191,10 +191,10 @@ class Rules:
 
 
 def device_seconds(problem: Problem, plan: Plan) -> list[float]:
-    """Modelled seconds of a step on each device."""
+    """Modelled seconds of a step on each device, of the tables that the plan has placed."""
     seconds = [0.0] * problem.topology.world_size
     for table in problem.tables:
-        for shard, cost in problem.costs(table, plan):
+        for shard, cost in problem.costs(table, plan) if table.name in plan.placements else ():
             seconds[shard.rank] += cost.seconds
     return seconds
 

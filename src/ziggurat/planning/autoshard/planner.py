@@ -86,7 +86,7 @@ class AutoShard:
         splits, more = self.rules.first(problem), 1
         while True:
             try:
-                found.append(self._placed(problem, self._split_columns(problem, splits)))
+                found.append(placed(problem, self._split_columns(problem, splits), self._assign))
                 break
             except NoFeasiblePlan:
                 if not self.rules.relieved(problem, splits, more):
@@ -115,9 +115,6 @@ class AutoShard:
         """Predicted seconds of a step on each device under any plan."""
         sums_DE, exchange_D = self._sums(problem, plan)
         return (self.network.seconds(sums_DE) + exchange_D).tolist()
-
-    def _placed(self, problem: Problem, splits: Mapping[str, Split]) -> Plan:
-        return placed(problem, splits, self._assign)
 
     def _assign(self, problem: Problem, plan: Plan, items: Sequence[Item], loads: Loads) -> Sequence[int]:
         """By the policy and exchanges."""

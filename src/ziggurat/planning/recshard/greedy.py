@@ -114,7 +114,7 @@ class Greedy:
             demands=[self.filling.demands[table.name] for table in floating],
             fast=fast,
             every=self._every(fast, slow),
-            before=self._seconds_of(plan),
+            before=device_seconds(self.problem, plan),
         )
         return self._filled(plan, floating, exchanged(devices, bins))
 
@@ -197,7 +197,7 @@ class Greedy:
             sizes=[self.problem.whole(table).kept_bytes for table in floating],
             capacities=self._every(fast, slow),
             names=[f"table {table.name!r}" for table in floating],
-            before=self._seconds_of(plan),
+            before=device_seconds(self.problem, plan),
         )
 
     def _every(self, fast: Sequence[float], slow: Sequence[float]) -> list[float]:
@@ -205,15 +205,6 @@ class Greedy:
         tables = self.problem.tables if self.problem.topology.slow_memory_bytes else ()
         row = max((row_bytes(table, table.dim) for table in tables), default=0)
         return [one + other - row for one, other in zip(fast, slow, strict=True)]
-
-    def _seconds_of(self, plan: Plan) -> list[float]:
-        """Seconds of a step that the placed tables need of each device."""
-        seconds = [0.0] * self.problem.topology.world_size
-        for table in self.problem.tables:
-            if table.name in plan.placements:
-                for shard, cost in self.problem.costs(table, plan):
-                    seconds[shard.rank] += cost.seconds
-        return seconds
 
     def _seconds(self, table: TableSpec, fast_rows: int) -> float:
         return self._costs(table, Placement("table_wise", (0,)), fast_rows)[0].seconds
