@@ -1,6 +1,7 @@
 """Every benchmark, by name."""
 
 from bench.benchmark import Benchmark
+from bench.micro.autoshard import AUTOSHARD
 from bench.micro.balance import BALANCE
 from bench.micro.cost_network import COST_NETWORK
 from bench.micro.dense_speed import DENSE_SPEED
@@ -31,6 +32,7 @@ _ALL = (
     LOADER,
     BALANCE,
     COST_NETWORK,
+    AUTOSHARD,
     RECSHARD,
     SCALING,
     RANK_PARITY,

@@ -16,8 +16,9 @@ from ziggurat.planning.autoshard.cost_network import CostNetwork, Sample
 from ziggurat.planning.autoshard.features import NAMES
 from ziggurat.planning.autoshard.learned import NETWORK, SHIPPED
 from ziggurat.planning.autoshard.pool import halves, table_pool
-from ziggurat.training.kernels import drawn, measured
+from ziggurat.training.kernels import drawn, measured, one_thread
 
+CPU = torch.device("cpu")
 SETS, GROUPS = 300, 5
 SEED = 1_000_000
 """Numbers of sets that no measurement reaches."""
@@ -27,15 +28,13 @@ def run(context: Context) -> Result:
     tables = halves(table_pool())[1]
     network = CostNetwork.load(SHIPPED / NETWORK)
     sets = 10 if context.quick else SETS
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
     samples: list[Sample] = []
-    for number in range(sets):
-        found = measured(drawn(SEED + number, tables), torch.device("cpu"), SEED + number)
-        samples.append(Sample(np.array(found["features"]), found["seconds"]))
-        if number % 20 == 0:
-            context.say(f"set {number + 1} of {sets}: {1e3 * found['seconds']:.2f} ms")
-    torch.set_num_threads(threads)
+    with one_thread(CPU):
+        for number in range(sets):
+            found = measured(drawn(SEED + number, tables), CPU, SEED + number)
+            samples.append(Sample(np.array(found["features"]), found["seconds"]))
+            if number % 20 == 0:
+                context.say(f"set {number + 1} of {sets}: {1e3 * found['seconds']:.2f} ms")
     taken = np.array([sample.seconds for sample in samples])
     predictions = {
         "network": network.predict([sample.features for sample in samples]),
@@ -54,7 +53,7 @@ def run(context: Context) -> Result:
             Figure(f"{name}.rank_correlation", "", ranks, "Spearman's"),
         ]
     notes = (
-        f"{sets} sets of up to 90 tables and 4,096 examples, {1e3 * taken.min():.2f} to {1e3 * taken.max():,.0f} ms; "
+        f"{sets} sets of up to 128 tables and 4,096 examples, {1e3 * taken.min():.2f} to {1e3 * taken.max():,.0f} ms; "
         "a sample is a fifth of them",
         f"the network: {network.origin['machine']}, {network.origin['date']}, {network.origin['samples']:,} sets",
         "singles: the network's times of the single tables, added up; bytes: those that the cost model moves in "

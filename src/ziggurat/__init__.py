@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from ziggurat.training.api import Predictor as Predictor
+    from ziggurat.training.api import compare_planners as compare_planners
     from ziggurat.training.api import evaluate as evaluate
     from ziggurat.training.api import load_experiment as load_experiment
     from ziggurat.training.api import load_run as load_run
@@ -24,6 +25,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Predictor",
     "__version__",
+    "compare_planners",
     "evaluate",
     "load_experiment",
     "load_run",

@@ -15,11 +15,15 @@ from tests.training.conftest import make_experiment as make_experiment
 from ziggurat.cli.main import app
 from ziggurat.core.errors import ConfigError, DataError, NoFeasiblePlan
 from ziggurat.core.plan import Placement, Plan
+from ziggurat.planning.autoshard.learned import learned_policy
+from ziggurat.training import kernels, placement_policy
 from ziggurat.training.experiment import to_yaml
 
 CPU = {
     "device": "cpu", "memory": 10**9, "lookup_bandwidth": 1e10, "intra_bandwidth": 1e9, "inter_bandwidth": 1e8,
 }  # fmt: skip
+
+RULES_ONLY = ("replicate_up_to", "fused", "rounds", "slack")
 
 
 @pytest.fixture
@@ -92,6 +96,55 @@ def test_two_memories(config: Path) -> None:
     assert said["plan"]["version"] == 3
     with pytest.raises(ConfigError, match="slow_memory is given without slow_bandwidth; give both or neither"):
         run(config, "--set", declare[0])
+
+
+def test_planners_side_by_side(config: Path) -> None:
+    lines = run(config, "--devices", "2", "--planner", "baseline", "--compare").splitlines()
+    headers = next(n for n, line in enumerate(lines) if line.startswith("planner "))
+    names = [line.split("  ")[0] for line in lines[headers + 1 : lines.index("", headers)]]
+    assert names[0] == "by lookup"
+    assert {"rules", "autoshard", "by ldm"} <= {*names}
+    assert any(line.startswith("Planners compared by kernels as measured on") for line in lines)
+    assert "Planners" in Path("plan.html").read_text(encoding="utf-8")
+    said = json.loads(run(config, "--devices", "2", "--compare", "--json"))["compared"]
+    assert said["planners"][0]["name"] == "rules"
+    assert all(len(each["device_seconds"]) == 2 for each in said["planners"])
+
+
+def test_a_planner_by_name_keeps_the_files_settings_of_it(config: Path, tmp_path: Path) -> None:
+    plan = Plan.from_json(json.loads(run(config, "--devices", "2", "--planner", "autoshard", "--json"))["plan"])
+    assert plan.notes[0].startswith("autoshard: ")
+    settings = ("--set", "planning.planner.by=dim")
+    said = json.loads(run(config, "--devices", "2", "--planner", "baseline", *settings, "--json"))
+    assert said["plan"]["notes"] == ["baseline: whole tables by dim"]
+    named = tmp_path / "named.yaml"
+    named.write_text(config.read_text() + "\n")
+    text = named.read_text().replace("name: rules", "name: baseline\n    by: size")
+    named.write_text("\n".join(line for line in text.splitlines() if line.split(":")[0].strip() not in RULES_ONLY))
+    said = json.loads(run(named, "--devices", "2", "--planner", "baseline", "--json"))
+    assert said["plan"]["notes"] == ["baseline: whole tables by size"]
+    with pytest.raises(
+        ConfigError, match=r"--planner magic: there is no such planner\n  mend: name one of rules, recshard, autoshard"
+    ):
+        run(config, "--planner", "magic")
+
+
+def test_a_policy_of_ones_own(config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "EPOCHS", 2)
+    monkeypatch.setattr(kernels, "SETS", 20)
+    monkeypatch.setattr(kernels, "MOST_BYTES", 10**7)  # small tables alone are measured
+    monkeypatch.setattr(placement_policy, "ROUNDS", 1)
+    monkeypatch.setattr(placement_policy, "MEASURED", 1)
+    monkeypatch.setattr(placement_policy, "UPDATES", 1)
+    with pytest.raises(ConfigError, match=r"planning\.planner: rules has nothing to train"):
+        run(config, "--train")
+    with pytest.raises(ConfigError, match=r"planning\.topology\.device: cpu, and only this machine can be measured"):
+        run(config, "--planner", "autoshard", "--train")
+    folder = tmp_path / "learned"
+    learned = ("--set", f"planning.planner.learned={folder}")
+    lines = run(config, "--devices", "2", "--planner", "autoshard", *learned, "--train").splitlines()
+    assert any(line.startswith("autoshard: ") for line in lines)
+    assert learned_policy(folder).origin["rounds"] == 1
 
 
 def test_misuse_is_explained(config: Path, tmp_path: Path) -> None:

@@ -14,12 +14,12 @@ from ziggurat.core.tables import TableSpec
 from ziggurat.core.topology import Topology
 from ziggurat.planning import Planned, plan_tables
 from ziggurat.planning.autoshard.cost_network import EMBEDDING, CostNetwork
+from ziggurat.planning.autoshard.costs import LearnedCosts
 from ziggurat.planning.autoshard.features import FEATURES
-from ziggurat.planning.autoshard.learned import learned
-from ziggurat.planning.autoshard.planner import AutoShard, greedy
+from ziggurat.planning.autoshard.learned import learned_costs
 from ziggurat.planning.autoshard.policy import Learner, Policy
 from ziggurat.planning.autoshard.pool import halves, statistics, table_pool
-from ziggurat.planning.autoshard.task import Task, exchanged
+from ziggurat.planning.autoshard.task import Task, exchanged, greedy
 from ziggurat.planning.config import PlanningConfig
 from ziggurat.planning.problem import Problem
 
@@ -162,16 +162,15 @@ def pool_problem(
     return [each.spec(optimizer) for each in chosen], where, statistics(chosen)
 
 
-def measured_seconds(planned: Planned, network: CostNetwork, counted: DatasetStatistics) -> float:
+def predicted_seconds(planned: Planned, costs: LearnedCosts, counted: DatasetStatistics) -> float:
     """Predicted for the slowest device of any plan."""
     problem = Problem(planned.tables, planned.topology, counted, planned.batch_size)
-    learned_planner = AutoShard(AutoShard.Config(), network, Policy.untrained())
-    return max(learned_planner.device_seconds(problem, planned.plan))
+    return max(costs.device_seconds(problem, planned.plan))
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "rowwise_adagrad"])
 def test_by_its_own_costs_no_plan_is_worse_than_the_rules(optimizer: str) -> None:
-    network, _ = learned(AutoShard.Config())
+    costs = learned_costs(None)
     for seed, (tables, devices, room) in enumerate([(20, 2, 4.0), (30, 4, 1.3), (12, 8, 4.0)]):
         specs, where, counted = pool_problem(seed, tables, devices, optimizer, room)
         settings = {"replicate_up_to": 1}
@@ -180,7 +179,7 @@ def test_by_its_own_costs_no_plan_is_worse_than_the_rules(optimizer: str) -> Non
             for planner in ({"name": "autoshard", **settings}, settings)
         )
         assert ours.notes[0].startswith("autoshard: ")
-        by_ours, by_rules = (measured_seconds(each, network, counted) for each in (ours, rules))
+        by_ours, by_rules = (predicted_seconds(each, costs, counted) for each in (ours, rules))
         assert by_ours <= by_rules * (1 + 1e-9)
         assert all(device.spare_bytes >= 0 for device in ours.devices)
 

@@ -26,6 +26,8 @@ PLANNERS = {
     "autoshard, not only fused": PlanningConfig.model_validate(
         {"planner": {"name": "autoshard", "fused": False, "replicate_up_to": 1, "rollouts": 0}}
     ),
+    "baseline": PlanningConfig.model_validate({"planner": {"name": "baseline", "by": "size_lookup"}}),
+    "baseline, random": PlanningConfig.model_validate({"planner": {"name": "baseline", "by": "random"}}),
     "recshard, greedy": PlanningConfig.model_validate({"planner": {"name": "recshard", "time_limit_s": 0}}),
 }
 

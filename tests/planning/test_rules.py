@@ -223,10 +223,10 @@ def test_a_batch_that_leaves_no_room_is_named() -> None:
     )
     problem = Problem((table("small", 100),), topology(devices=1, memory=100e3), None, 1000)
     with pytest.raises(NoFeasiblePlan, match=r"every device is 50 kB short before it holds any table: .* take 140 kB"):
-        build_planner(PlanningConfig()).plan(problem)
+        build_planner(PlanningConfig().planner).plan(problem)
     pinned = replace(problem, wishes={"small": Wish("table_wise", (0,))})
     with pytest.raises(NoFeasiblePlan, match=r"every device is 50 kB short before it holds any table: .* take 140 kB"):
-        build_planner(PlanningConfig()).plan(pinned)  # the table on a given rank is no part of it
+        build_planner(PlanningConfig().planner).plan(pinned)  # the table on a given rank is no part of it
     with pytest.raises(NoFeasiblePlan, match=r"makes room: .*; training\.batch_size: 500 \(now 1000\)"):
         planned([table("small", 100)], topology(devices=1, memory=250e3))
 

@@ -12,6 +12,8 @@ from ziggurat.cli.options import Config, DataFolder, Overrides, PreparedTo
 
 if TYPE_CHECKING:
     from ziggurat.planning import Planned
+    from ziggurat.planning.comparison import Comparison
+    from ziggurat.training.experiment import Experiment
 
 WIDTH = 110
 """Columns of text that the tables take at least, cut by none: names are what one looks for."""
@@ -32,6 +34,15 @@ def command(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="The plan's file, drawn in an .html beside; default: plan.json.")
     ] = None,
+    planner: Annotated[
+        str | None, typer.Option(help="rules, recshard, autoshard, …; default: planning.planner.")
+    ] = None,
+    train: Annotated[
+        bool, typer.Option("--train", help="First measure this machine and train autoshard's policy for it.")
+    ] = False,
+    compare: Annotated[
+        bool, typer.Option("--compare", help="Show what every other planner makes of the same tables.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print plan and prediction as JSON, and no table.")] = False,
 ) -> None:
     """Plan which shard of which table lives on which device, and predict bytes and seconds; prepare if needed.
@@ -41,10 +52,13 @@ def command(
       ziggurat plan exp.yaml --hosts 2 --devices 8
       ziggurat plan exp.yaml --devices 8 --set planning.topology.device=h100
       ziggurat plan exp.yaml --devices 4 --memory 8GB --json
+      ziggurat plan exp.yaml --devices 4 --compare
+      ziggurat plan exp.yaml --devices 4 --planner autoshard --train
     """
     from ziggurat.cli.progress import console_progress
     from ziggurat.core.errors import ConfigError
     from ziggurat.core.files import check_file_target, write_json
+    from ziggurat.planning.comparison import Comparison
     from ziggurat.report.plan_page import write_plan
     from ziggurat.training import api
 
@@ -59,22 +73,39 @@ def command(
         )
     if writes:
         check_file_target(page)
-    experiment = api.load_experiment(config, overrides or [], data)
+    experiment = _experiment(config, overrides or [], data, planner)
     with console_progress() as progress:
-        planned = api.plan(
-            experiment, hosts=hosts, devices=devices, memory=memory, prepared=prepared, progress=progress
-        )
+        if train:
+            progress.note(f"learned: {api.train_planner(experiment, progress)}")
+        make = api.compare_planners if compare else api.plan
+        made = make(experiment, hosts=hosts, devices=devices, memory=memory, prepared=prepared, progress=progress)
+    comparison = made if isinstance(made, Comparison) else None
+    planned = made.planned if isinstance(made, Comparison) else made
     if writes:
         write_json(target, planned.plan.to_json())
-        write_plan(page, experiment.name, planned)
+        write_plan(page, experiment.name, planned, comparison)
     if as_json:
-        typer.echo(json.dumps(planned.to_json(), indent=1))
+        others = {"compared": comparison.to_json()} if comparison else {}
+        typer.echo(json.dumps({**planned.to_json(), **others}, indent=1))
         return
-    _print(experiment.name, planned)
+    _print(experiment.name, planned, comparison)
     typer.echo(f"{target} {page}")
 
 
-def _print(name: str, planned: Planned) -> None:
+def _experiment(config: Path, overrides: list[str], data: Path | None, planner: str | None) -> Experiment:
+    """The experiment, with the planner of that name; its settings are the file's where the file names the same one."""
+    from ziggurat.core.errors import ConfigError
+    from ziggurat.planning.config import PLANNERS
+    from ziggurat.training import api
+
+    if planner is not None and planner not in PLANNERS:
+        raise ConfigError(f"--planner {planner}: there is no such planner", f"name one of {', '.join(PLANNERS)}")
+    if planner is not None and api.load_experiment(config, [], data).planning.planner.name != planner:
+        overrides = [f"planning.planner={{name: {planner}}}", *overrides]
+    return api.load_experiment(config, overrides, data)
+
+
+def _print(name: str, planned: Planned, comparison: Comparison | None) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text
@@ -83,7 +114,9 @@ def _print(name: str, planned: Planned) -> None:
 
     console = Console(width=max(Console().width, WIDTH))
     console.print(f"{name}: {plan_rows.summary(planned)}", highlight=False, soft_wrap=True, markup=False)
-    for headers, rows, texts in (plan_rows.devices(planned), plan_rows.tables(planned)):
+    shown = [plan_rows.devices(planned), plan_rows.tables(planned)]
+    shown += [plan_rows.planners(comparison)] if comparison else []
+    for headers, rows, texts in shown:
         table = Table(*headers, box=None, pad_edge=False, header_style="bold")
         for column in table.columns[texts:]:
             column.justify = "right"
@@ -92,5 +125,7 @@ def _print(name: str, planned: Planned) -> None:
         console.print()
         console.print(table)
     console.print()
-    for line in (plan_rows.verdict(planned), *planned.notes):
+    said = [plan_rows.judged(comparison)] if comparison else []
+    said += [f"{each.name}: {each.refused}" for each in comparison.entries if not each.planned] if comparison else []
+    for line in (plan_rows.verdict(planned), *planned.notes, *said):
         console.print(line, highlight=False, soft_wrap=True, markup=False)

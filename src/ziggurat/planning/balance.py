@@ -100,7 +100,7 @@ def longest_first(room: Room) -> Balance:
         if stuck is None:
             return room.balance(bins)
     assert stuck is not None
-    raise _no_room(room, stuck)
+    raise no_room(room, stuck)
 
 
 def largest_differencing(room: Room) -> Balance | None:
@@ -205,7 +205,8 @@ def _best_exchange(
     return step
 
 
-def _no_room(room: Room, item: int) -> NoFeasiblePlan:
+def no_room(room: Room, item: int) -> NoFeasiblePlan:
+    """Says that ``item`` fits nowhere."""
     total, there = sum(room.sizes), sum(room.capacities)
     return NoFeasiblePlan(
         f"{room.names[item]} needs {room.sizes[item]:,.0f} bytes and no device has them left; all items need "

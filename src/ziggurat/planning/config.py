@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal, Self
+from typing import Annotated, Literal, Self, get_args
 
 import pydantic
 
@@ -13,6 +13,7 @@ from ziggurat.core.plan import Placement, Sharding
 from ziggurat.core.tables import TableSpec
 from ziggurat.core.topology import Topology
 from ziggurat.planning.autoshard.planner import AutoShard
+from ziggurat.planning.baseline import Baseline
 from ziggurat.planning.constraints import check_names, check_placement, check_sharding
 from ziggurat.planning.problem import Wish
 from ziggurat.planning.quantities import Bandwidth, Bytes
@@ -57,7 +58,10 @@ class TopologyConfig(Config):
         return self
 
 
-AnyPlanner = Annotated[Rules.Config | RecShard.Config | AutoShard.Config, pydantic.Field(discriminator="name")]
+SomePlanner = Rules.Config | RecShard.Config | AutoShard.Config | Baseline.Config
+AnyPlanner = Annotated[SomePlanner, pydantic.Field(discriminator="name")]
+PLANNERS: tuple[str, ...] = tuple(planner.model_fields["name"].default for planner in get_args(SomePlanner))
+"""Their names."""
 
 
 class TablePlacement(Config):

@@ -10,9 +10,10 @@ from ziggurat.core.statistics import DatasetStatistics
 from ziggurat.core.tables import TableSpec
 from ziggurat.core.topology import Topology
 from ziggurat.planning.advice import advice, least_memory, least_slow_memory, with_memory
-from ziggurat.planning.autoshard.learned import learned
+from ziggurat.planning.autoshard.learned import learned_costs, learned_policy
 from ziggurat.planning.autoshard.planner import AutoShard
-from ziggurat.planning.config import PlanningConfig
+from ziggurat.planning.baseline import Baseline
+from ziggurat.planning.config import AnyPlanner, PlanningConfig
 from ziggurat.planning.constraints import check_plan
 from ziggurat.planning.planned import Planned, predict
 from ziggurat.planning.problem import Planner, Problem
@@ -21,19 +22,21 @@ from ziggurat.planning.recshard import FirstAnswer, RecShard
 from ziggurat.planning.rules import Rules
 
 
-def build_planner(config: PlanningConfig) -> Planner:
+def build_planner(config: AnyPlanner) -> Planner:
     """The planner that ``planning.planner`` names.
 
     Raises:
         ConfigError: what it has learned is not where the config says.
     """
-    match config.planner:
+    match config:
         case Rules.Config():
-            return Rules(config.planner)
+            return Rules(config)
         case RecShard.Config():
-            return RecShard(config.planner)
+            return RecShard(config)
         case AutoShard.Config():
-            return AutoShard(config.planner, *learned(config.planner))
+            return AutoShard(config, learned_costs(config.learned), learned_policy(config.learned))
+        case Baseline.Config():
+            return Baseline(config, learned_costs(config.learned) if config.predicts else None)
 
 
 def plan_tables(
@@ -59,12 +62,17 @@ def plan_tables(
         ConfigError: ``planning.tables`` asks for what cannot be; the key is named.
         NoFeasiblePlan: the devices have no room; the message says what would have.
     """
-    with within("planning"):
-        wishes = config.wishes(tables, topology)
-    problem = Problem(tuple(tables), topology, statistics, batch_size, wishes, config.reserve)
-    planner = build_planner(config)
+    return plan_problem(problem_of(tables, statistics, topology, config, batch_size), build_planner(config.planner))
+
+
+def plan_problem(problem: Problem, planner: Planner) -> Planned:
+    """The planner's plan with its prediction.
+
+    Raises:
+        NoFeasiblePlan: the devices have no room; the message says what would have.
+    """
     try:
-        return _planned(problem, planner)
+        return planned_by(problem, planner)
     except NoFeasiblePlan as error:
         quick = planner.first_answer if isinstance(planner, RecShard | AutoShard) else planner
         fits = lambda other: _fits(other, quick)  # noqa: E731
@@ -73,7 +81,29 @@ def plan_tables(
         raise NoFeasiblePlan(fault, advice(problem, memory, fits, _slow_ways(problem, planner, fits))) from None
 
 
-def _planned(problem: Problem, planner: Planner) -> Planned:
+def problem_of(
+    tables: Sequence[TableSpec],
+    statistics: DatasetStatistics | None,
+    topology: Topology,
+    config: PlanningConfig,
+    batch_size: int,
+) -> Problem:
+    """What a planner is given; arguments as of :func:`plan_tables`.
+
+    Raises:
+        ConfigError: ``planning.tables`` asks for what cannot be; the key is named.
+    """
+    with within("planning"):
+        wishes = config.wishes(tables, topology)
+    return Problem(tuple(tables), topology, statistics, batch_size, wishes, config.reserve)
+
+
+def planned_by(problem: Problem, planner: Planner) -> Planned:
+    """The planner's plan, checked, with its prediction.
+
+    Raises:
+        NoFeasiblePlan: there is no room, as far as the planner knows or by the cost model.
+    """
     plan = planner.plan(problem)
     _check(problem, plan)
     planned = predict(problem, plan)
@@ -97,7 +127,7 @@ def _lacking(problem: Problem, planner: Planner, memory: int) -> str:
 
     A planner's own message is of the last plan that it tried, which need not be the one that lacks least.
     """
-    planned = _planned(with_memory(problem, memory), planner)
+    planned = planned_by(with_memory(problem, memory), planner)
     fullest = min(planned.devices, key=lambda device: device.spare_bytes)
     here = [placed for placed in planned.shards if placed.shard.rank == fullest.rank]
     has = problem.topology.memory_bytes
@@ -140,7 +170,7 @@ def _check(problem: Problem, plan: Plan) -> None:
 
 def _fits(problem: Problem, planner: Planner) -> bool:
     try:
-        _planned(problem, planner)
+        planned_by(problem, planner)
     except (NoFeasiblePlan, ConfigError):
         return False
     return True

@@ -13,7 +13,7 @@ Where memory runs short, no table is replicated, and the largest are split by ro
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 import pydantic
@@ -33,6 +33,10 @@ from ziggurat.planning.problem import Problem
 from ziggurat.planning.quantities import Bytes
 
 WHOLE, REPLICATED = Split("table_wise"), Split("data_parallel")
+
+
+Place = Callable[[dict[str, Split]], Plan]
+"""A plan of tables that are split so."""
 
 
 class Rules:
@@ -58,20 +62,32 @@ class Rules:
 
     def plan(self, problem: Problem) -> Plan:
         """See :class:`~ziggurat.planning.problem.Planner`."""
-        splits, more = self.first(problem), 1
+        splits = self.first(problem)
+        plan = self.with_relief(problem, splits, lambda splits: placed(problem, splits))
+        return self._refined(problem, splits, plan)
+
+    def with_relief(self, problem: Problem, splits: dict[str, Split], place: Place) -> Plan:
+        """What ``place`` makes of ``splits``, which take less of every device's memory each time it finds no room.
+
+        Raises:
+            NoFeasiblePlan: by ``place``, once nothing more can be done.
+        """
+        more = 1
         while True:
             try:
-                plan = placed(problem, splits)
+                return place(splits)
             except NoFeasiblePlan:
-                if not self.relieved(problem, splits, more):
+                if not self._relieved(problem, splits, more):
                     raise
                 more *= 2
-            else:
-                return self._refined(problem, splits, plan)
+
+    def unsplit(self, problem: Problem) -> dict[str, Split]:
+        """Every table whole, but for what the user or the optimizer asks."""
+        return {table.name: self._asked(problem, table) or WHOLE for table in problem.tables}
 
     def first(self, problem: Problem) -> dict[str, Split]:
         """How each table is split, by rules 1 and 2."""
-        splits = {table.name: self._asked(problem, table) or self._unsplit(problem, table) for table in problem.tables}
+        splits = {table.name: self._asked(problem, table) or self._small(problem, table) for table in problem.tables}
         free = problem.capacity - sum(
             shard_costs(problem, table, REPLICATED)[0].kept_bytes
             for table in problem.tables
@@ -101,14 +117,14 @@ class Rules:
         others = sum(problem.whole(other).seconds for other in problem.tables if other is not table)
         return self._best_of(problem, table, parts, others, problem.capacity) or Split("column_wise")
 
-    def _unsplit(self, problem: Problem, table: TableSpec) -> Split:
+    def _small(self, problem: Problem, table: TableSpec) -> Split:
         world = problem.topology.world_size
         if world == 1 or table.weight_bytes > self.config.replicate_up_to:
             return WHOLE
         exchange = max(cost.seconds for cost in shard_costs(problem, table, REPLICATED))
         return REPLICATED if exchange <= problem.whole(table).seconds / world else WHOLE
 
-    def _ways(self, problem: Problem, table: TableSpec) -> list[Split]:
+    def ways(self, problem: Problem, table: TableSpec) -> list[Split]:
         """Every way in which the table can be split over several devices."""
         topology, ways = problem.topology, [Split("row_wise")]
         if topology.world_size == 1 or table.rows < topology.world_size:
@@ -127,7 +143,7 @@ class Rules:
 
     def _best_split(self, problem: Problem, table: TableSpec, others: float, free: float) -> Split | None:
         """The best way to split the table, or to replicate it; where none has room, the split that needs least."""
-        ways = self._ways(problem, table)
+        ways = self.ways(problem, table)
         small = problem.topology.world_size > 1 and table.weight_bytes <= self.config.replicate_up_to
         replicated = [REPLICATED] if small else []
         best = self._best_of(problem, table, [WHOLE, *replicated, *ways], others, free)
@@ -147,7 +163,7 @@ class Rules:
         fitting = [way for way in ways if _largest(problem, table, way) <= free]
         return min(fitting, key=merit, default=None)
 
-    def relieved(self, problem: Problem, splits: dict[str, Split], most: int) -> bool:
+    def _relieved(self, problem: Problem, splits: dict[str, Split], most: int) -> bool:
         """Whether something more can be done for memory, with ``most`` more tables at once; ``splits`` has it then."""
         movable = [table for table in problem.tables if self._asked(problem, table) is None]
         replicas = [table for table in movable if splits[table.name] == REPLICATED]
@@ -155,7 +171,7 @@ class Rules:
             splits.update({table.name: WHOLE for table in replicas})
             return True
         rows = Split("row_wise")
-        left = [table for table in movable if splits[table.name] != rows and self._ways(problem, table)]
+        left = [table for table in movable if splits[table.name] != rows and self.ways(problem, table)]
         left.sort(key=lambda table: -problem.whole(table).kept_bytes)
         splits.update({table.name: rows for table in left[:most]})
         return bool(left)
@@ -179,7 +195,7 @@ class Rules:
             tried.add(table.name)
             found = [
                 (max(device_seconds(problem, other)), other, way)
-                for way in self._ways(problem, table)
+                for way in self.ways(problem, table)
                 if (other := _if_placed(problem, {**splits, table.name: way})) is not None
             ]
             if not found:

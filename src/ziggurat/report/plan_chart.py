@@ -7,12 +7,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ziggurat.report.markup import Html, el, join
-from ziggurat.report.svg import RIGHT, TOP, WIDTH, ticks
+from ziggurat.report.rows_chart import Rows
 
 LEFT = 62
-STEP, THICK = 22, 17
-AXIS = 36
-"""Units between bars, of a bar, and below the last one."""
+THICK = 17
+"""Units of a bar."""
 
 SMALL = 0.004
 """What is a smaller share of the axis is drawn as one with the others that are."""
@@ -52,27 +51,16 @@ def stacked(
         write: of a tick's value.
         limit: a dashed line; left out where it lies far beyond every bar.
     """
-    longest = max((bar.total for bar in bars), default=0.0)
-    shown = limit is not None and limit <= 3 * longest
-    high = max(longest, limit if shown and limit is not None else 0.0) * 1.02 or 1.0
-    bottom = TOP + STEP * len(bars)
-    marks = [_grid(high, bottom, write)]
-    marks += [_bar(bar, TOP + STEP * number, high) for number, bar in enumerate(bars)]
-    if shown and limit is not None:
-        x = f"{_x(limit, high):.1f}"
-        marks.append(
-            el("g", el("title", f"limit: {write(limit)}"), el("line", cls="best", x1=x, x2=x, y1=TOP - 6, y2=bottom))
-        )
-    middle = (LEFT + WIDTH - RIGHT) / 2
-    marks.append(el("text", label, x=middle, y=bottom + AXIS - 5, text_anchor="middle"))
-    return el("svg", *marks, viewBox=f"0 0 {WIDTH} {bottom + AXIS}", role="img", aria_label=description)
+    axes = Rows(LEFT, len(bars), max((bar.total for bar in bars), default=0.0), limit, write)
+    return axes.draw(description, label, "limit", *(_bar(axes, number, bar) for number, bar in enumerate(bars)))
 
 
-def _bar(bar: Bar, top: float, high: float) -> Html:
+def _bar(axes: Rows, number: int, bar: Bar) -> Html:
+    top = axes.top(number)
     marks = [el("text", bar.label, x=LEFT - 6, y=top + THICK / 2, dy="0.35em", text_anchor="end")]
     start = 0.0
-    for part in _gathered(bar.parts, high):
-        left, right = _x(start, high), _x(start + part.value, high)
+    for part in _gathered(bar.parts, axes.high):
+        left, right = axes.x(start), axes.x(start + part.value)
         start += part.value
         place = {"x": f"{left:.1f}", "y": f"{top:.1f}", "width": f"{right - left:.1f}", "height": THICK}
         name = fitting(part.name, right - left - 6)
@@ -100,21 +88,6 @@ def _gathered(parts: Sequence[Part], high: float) -> list[Part]:
             name = f"{len(alike)} small"
             shown.append(Part(name, sum(part.value for part in alike), colour, f"{len(alike)} small shards"))
     return shown
-
-
-def _grid(high: float, bottom: float, write: Callable[[float], str]) -> Html:
-    marks: list[Html] = []
-    for tick in ticks(0.0, high, 4):
-        x = f"{_x(tick, high):.1f}"
-        text = write(tick)
-        middle = min(_x(tick, high), WIDTH - 3.4 * len(text))  # a long last label moves in rather than out of sight
-        marks.append(el("line", cls="grid", x1=x, x2=x, y1=TOP - 4, y2=bottom))
-        marks.append(el("text", text, x=f"{middle:.1f}", y=bottom + 12, text_anchor="middle"))
-    return join(marks)
-
-
-def _x(value: float, high: float) -> float:
-    return LEFT + value / high * (WIDTH - LEFT - RIGHT)
 
 
 def fitting(name: str, width: float) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from ziggurat.core.files import atomic_file
 from ziggurat.planning import Planned
+from ziggurat.planning.comparison import Comparison
 from ziggurat.planning.planned import DeviceLoad, PlacedShard
 from ziggurat.planning.quantities import written_bytes, written_seconds
 from ziggurat.report import plan_rows
@@ -14,6 +15,7 @@ from ziggurat.report.charts import legend
 from ziggurat.report.html import page
 from ziggurat.report.markup import Html, el, figure, section, table
 from ziggurat.report.plan_chart import Bar, Part, stacked
+from ziggurat.report.planners_page import planners_section
 
 MOST_BARS = 64
 """Devices in a drawing; of more, the slowest."""
@@ -29,17 +31,17 @@ COLOURS = {
 _LEGEND = {"whole": "first", "by rows": "second", "by columns, grid": "third", "on every device": "fourth"}
 
 
-def write_plan(path: Path, name: str, planned: Planned) -> None:
-    """Draw a plan into an HTML file, whole or not at all.
+def write_plan(path: Path, name: str, planned: Planned, comparison: Comparison | None = None) -> None:
+    """Draw a plan, and what other planners make of the same tables, into an HTML file, whole or not at all.
 
     Raises:
         DataError: the disk is full or the folder not writable.
     """
     with atomic_file(path) as temporary:
-        temporary.write_text(render_plan(name, planned), encoding="utf-8")
+        temporary.write_text(render_plan(name, planned, comparison), encoding="utf-8")
 
 
-def render_plan(name: str, planned: Planned) -> str:
+def render_plan(name: str, planned: Planned, comparison: Comparison | None = None) -> str:
     """The page: the same plan gives the same bytes."""
     notes = [el("p", note, cls="note") for note in planned.notes]
     header = el(
@@ -49,7 +51,8 @@ def render_plan(name: str, planned: Planned) -> str:
         el("p", plan_rows.verdict(planned)),
         *notes,
     )
-    return page(f"{name} – ziggurat plan", header, [_drawings(planned), *_tables(planned)])
+    compared = [planners_section(comparison)] if comparison else []
+    return page(f"{name} – ziggurat plan", header, [*compared, _drawings(planned), *_tables(planned)])
 
 
 def _drawings(planned: Planned) -> Html:

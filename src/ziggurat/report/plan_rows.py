@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from ziggurat.planning import Planned
+from ziggurat.planning.comparison import Comparison
+from ziggurat.planning.planned import DeviceLoad
 from ziggurat.planning.quantities import written_bytes, written_seconds
 from ziggurat.report import numbers
 
@@ -88,6 +90,48 @@ def tables(planned: Planned) -> Rows:
             ]
         )
     return headers, rows, 3
+
+
+def planners(comparison: Comparison) -> Rows:
+    """Each planner: seconds of its slowest device, how far above the lower bound that is, how even the devices are, how
+    many tables it splits or replicates, bytes on its fullest device, and how long it took."""
+    headers = ["planner", "slowest", "over bound", "max/mean", "split", "replicated", "fullest", "planned in"]
+    rows: list[list[str]] = []
+    for entry in comparison.entries:
+        if entry.planned is None:
+            rows.append([entry.name, "no room", *["–"] * 5, written_seconds(entry.planning_s)])
+            continue
+        placements = entry.planned.plan.placements.values()
+        replicated = sum(each.sharding == "data_parallel" for each in placements)
+        split = sum(len(each.ranks) > 1 for each in placements) - replicated
+        over = entry.slowest / comparison.bound - 1 if comparison.bound else 0.0
+        rows.append(
+            [
+                entry.name,
+                written_seconds(entry.slowest),
+                f"{100 * over:.1f} %",
+                f"{entry.imbalance:.3f}",
+                str(split),
+                str(replicated),
+                written_bytes(max(map(in_use, entry.planned.devices))),
+                written_seconds(entry.planning_s),
+            ]
+        )
+    return headers, rows, 1
+
+
+def judged(comparison: Comparison) -> str:
+    """By whose costs planners are compared, and what the bound is."""
+    bound = written_seconds(comparison.bound)
+    return (
+        f"Planners compared by {comparison.judge}; no plan's slowest device is below {bound}, an even share of all "
+        "tables' work in its cheapest form."
+    )
+
+
+def in_use(load: DeviceLoad) -> int:
+    """Bytes of a device's fast memory that tables and their buffers take."""
+    return load.fast_bytes + load.buffer_bytes
 
 
 def percent(share: float) -> str:

@@ -37,7 +37,7 @@ from ziggurat.training.feeding import dataset_of_readers
 from ziggurat.training.heap import keep_freed_memory
 from ziggurat.training.loop import Trainer
 from ziggurat.training.placing import kind_of, place, row_ranks
-from ziggurat.training.planning import plan
+from ziggurat.training.planning import compare_planners, plan, train_planner
 from ziggurat.training.predict import Predictor, predict
 from ziggurat.training.predict_files import Predicted, predict_files
 from ziggurat.training.recommender import assemble
@@ -54,6 +54,7 @@ __all__ = [
     "Outcome",
     "Predicted",
     "Predictor",
+    "compare_planners",
     "evaluate",
     "load_experiment",
     "load_run",
@@ -62,6 +63,7 @@ __all__ = [
     "predict_files",
     "prepare",
     "train",
+    "train_planner",
 ]
 
 

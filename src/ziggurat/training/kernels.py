@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import json
 import statistics
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,13 +27,15 @@ from ziggurat.planning.autoshard.cost_network import CostNetwork, Sample, fit
 from ziggurat.planning.autoshard.learned import NETWORK
 from ziggurat.planning.autoshard.pool import DIMS, PoolTable, halves, table_pool
 from ziggurat.planning.cost import FLOAT, state_bytes
+from ziggurat.training.heap import keep_freed_memory
 from ziggurat.training.measured import machine_name
 
 SETS = 2000
 """Sets of tables that are measured: some 25 minutes of one core."""
-MOST_BYTES, MOST_IDS = 4 * 10**9, 6 * 10**6
+MOST_BYTES, MOST_IDS = 6 * 10**9, 8 * 10**6
 """Of a set, weights and ids of a batch: larger ones are not drawn."""
 EPOCHS = 300
+SAMPLES = "samples.jsonl"
 
 
 @dataclass(frozen=True)
@@ -79,7 +81,7 @@ def measure(
     """The cost network of this machine, measured into ``folder``; what lies there of an earlier call is not repeated.
 
     Args:
-        folder: for ``samples.jsonl``, a line a set, and ``network.safetensors`` with ``network.json``.
+        folder: for :data:`SAMPLES`, a line a set, and ``network.safetensors`` with ``network.json``.
         device: a CPU, one thread of which is measured, as a rank of several has, or a CUDA device.
         sets: how many, at least some hundreds to be of use.
         progress: where to show it.
@@ -87,30 +89,49 @@ def measure(
     """
     progress, tables = progress or Silent(), halves(table_pool())[0] if pool is None else tuple(pool)
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / "samples.jsonl"
-    lines = [json.loads(line) for line in _whole_lines(path)][:sets]
+    path = folder / SAMPLES
+    done = len(noted(path))
     progress.start("measure", sets, "sets")
-    with path.open("a", encoding="utf-8") as file, _one_thread(device):
-        for number in range(len(lines), sets):
+    with one_thread(device):
+        for number in range(done, sets):
             line = measured(drawn(number, tables), device, number)
-            lines.append(line)
-            file.write(json.dumps(line) + "\n")
-            file.flush()
+            note(path, line)
             progress.advance(number + 1, ms=f"{1e3 * line['seconds']:.3g}")
     progress.finish()
-    samples = [Sample(np.array(line["features"]), line["seconds"]) for line in lines]
     progress.start("fit", EPOCHS, "epochs")
-    network = fit(samples, origin(device), epochs=EPOCHS, step=progress.advance)
+    network = fit(samples(noted(path)[:sets]), origin(device), epochs=EPOCHS, step=progress.advance)
     progress.finish()
     network.save(folder / NETWORK)
     return network
 
 
+def noted(path: Path) -> list[dict[str, Any]]:
+    """The measured sets in a file, which need not be there; a last line that was being written is cut off."""
+    if not path.is_file():
+        return []
+    text = path.read_text(encoding="utf-8")
+    whole = text[: text.rfind("\n") + 1]
+    if whole != text:
+        path.write_text(whole, encoding="utf-8")
+    return [json.loads(line) for line in whole.splitlines()]
+
+
+def note(path: Path, line: dict[str, Any]) -> None:
+    """Add a measured set to a file."""
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(line) + "\n")
+
+
+def samples(lines: Sequence[dict[str, Any]]) -> list[Sample]:
+    """What a cost network is fitted to."""
+    return [Sample(np.array(line["features"]), line["seconds"]) for line in lines]
+
+
 def drawn(number: int, tables: Sequence[PoolTable]) -> Draw:
-    """The set of that number: one to ninety tables, 256 to 4,096 examples, any optimizer."""
+    """The set of that number: one to 128 tables, 256 to 4,096 examples, any optimizer."""
     draw = np.random.default_rng([number, len(tables)])
     while True:
-        count = round(2 ** draw.uniform(0, 6.5))
+        count = round(2 ** draw.uniform(0, 7))
         chosen = tuple((tables[int(place)], int(draw.choice(DIMS))) for place in draw.integers(0, len(tables), count))
         found = Draw(chosen, round(2 ** draw.uniform(8, 12)), str(draw.choice([*OPTIMIZERS])))
         if found.bytes <= MOST_BYTES and found.examples * sum(t.ids_per_row for t, _ in chosen) <= MOST_IDS:
@@ -136,10 +157,12 @@ def origin(device: torch.device) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def _one_thread(device: torch.device) -> Generator[None]:
+def one_thread(device: torch.device) -> Generator[None]:
+    """Measures as a rank works that has a core; of a CPU only."""
     threads = torch.get_num_threads()
     if device.type == "cpu":
         torch.set_num_threads(1)
+        keep_freed_memory()  # most of the time would be fresh pages for tables
     try:
         yield
     finally:
@@ -149,14 +172,3 @@ def _one_thread(device: torch.device) -> Generator[None]:
 def _bags(table: PoolTable, columns: int, examples: int, draw: np.random.Generator) -> Bags:
     ids, lengths = table.ids(examples, draw)
     return Bags(table.rows, columns, torch.from_numpy(ids), torch.from_numpy(lengths))
-
-
-def _whole_lines(path: Path) -> Iterator[str]:
-    """Of a file that may end in the middle of one, which is cut off."""
-    if not path.is_file():
-        return
-    text = path.read_text(encoding="utf-8")
-    whole = text[: text.rfind("\n") + 1]
-    if whole != text:
-        path.write_text(whole, encoding="utf-8")
-    yield from whole.splitlines()

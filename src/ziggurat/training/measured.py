@@ -12,13 +12,15 @@ import torch
 from ziggurat.core.topology import DeviceKind
 from ziggurat.planning.autoshard.learned import NETWORK
 from ziggurat.planning.autoshard.planner import AutoShard
+from ziggurat.planning.baseline import Baseline
 from ziggurat.planning.config import PlanningConfig
 
 
 def with_measured(config: PlanningConfig, kind: DeviceKind) -> PlanningConfig:
-    """The config, whose autoshard has the costs of this machine where they were measured and the plan is for it."""
+    """The config, whose planner has the costs of this machine where they were measured and the plan is for it."""
     planner = config.planner
-    if not isinstance(planner, AutoShard.Config) or planner.learned or config.topology.device != "local":
+    learns = isinstance(planner, AutoShard.Config | Baseline.Config)
+    if not learns or planner.learned or config.topology.device != "local":
         return config
     folder = kernel_folder(torch.device(kind))
     if not (folder / NETWORK).is_file():

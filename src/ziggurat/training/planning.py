@@ -9,12 +9,19 @@ from ziggurat.core.errors import ConfigError
 from ziggurat.core.progress import Progress
 from ziggurat.core.statistics import DatasetStatistics
 from ziggurat.data.loader import check_shares
-from ziggurat.planning import Planned, plan_tables
+from ziggurat.planning import Planned
+from ziggurat.planning.autoshard.planner import AutoShard
+from ziggurat.planning.comparison import Comparison
+from ziggurat.planning.comparison import compare_planners as compare
+from ziggurat.planning.config import AnyPlanner
+from ziggurat.planning.planner import build_planner, plan_problem, problem_of
+from ziggurat.planning.problem import Problem
 from ziggurat.planning.quantities import parse_bytes
+from ziggurat.training import placement_policy
 from ziggurat.training.engine import pick_device
 from ziggurat.training.experiment import Experiment
 from ziggurat.training.machine import resolve_topology
-from ziggurat.training.measured import with_measured
+from ziggurat.training.measured import kernel_folder, with_measured
 
 
 def plan(
@@ -40,6 +47,66 @@ def plan(
         ConfigError: ``planning`` asks for what cannot be; there are no devices, or more than a batch has rows.
         NoFeasiblePlan: the devices have no room; the message says what would have.
     """
+    problem, planner = _problem(experiment, hosts, devices, memory, prepared, progress)
+    return plan_problem(problem, build_planner(planner))
+
+
+def compare_planners(
+    experiment: Experiment,
+    *,
+    hosts: int | None = None,
+    devices: int | None = None,
+    memory: int | str | None = None,
+    prepared: str | Path | None = None,
+    progress: Progress | None = None,
+) -> Comparison:
+    """The plans that all planners make, judged by the same costs; the experiment's own comes first.
+
+    Arguments and errors are those of :func:`plan`.
+    """
+    problem, planner = _problem(experiment, hosts, devices, memory, prepared, progress)
+    return compare(problem, planner, progress)
+
+
+def train_planner(experiment: Experiment, progress: Progress | None = None) -> Path:
+    """Measure what look-ups cost on this machine, and train a policy for it; where autoshard then finds both.
+
+    What was measured and trained earlier is gone on with (:mod:`~ziggurat.training.placement_policy`).
+
+    Args:
+        experiment: whose planner is autoshard; its ``learned`` folder gets them, or this machine's in the user's
+            cache.
+        progress: where to show it.
+
+    Raises:
+        ConfigError: the planner is another, or plans for other devices than this machine's.
+    """
+    check_engine()
+    planner = experiment.planning.planner
+    if not isinstance(planner, AutoShard.Config):
+        raise ConfigError(
+            f"planning.planner: {planner.name} has nothing to train", "use planning.planner: {name: autoshard}"
+        )
+    if experiment.planning.topology.device != "local" and planner.learned is None:
+        raise ConfigError(
+            f"planning.topology.device: {experiment.planning.topology.device}, and only this machine can be measured",
+            "leave device out, or name a folder for what is measured here: planning.planner.learned",
+        )
+    device = pick_device(experiment.training.device)
+    folder = planner.learned or kernel_folder(device)
+    placement_policy.train_policy(folder, device, placement_policy.ROUNDS, progress)
+    return folder
+
+
+def _problem(
+    experiment: Experiment,
+    hosts: int | None,
+    devices: int | None,
+    memory: int | str | None,
+    prepared: str | Path | None,
+    progress: Progress | None,
+) -> tuple[Problem, AnyPlanner]:
+    """What is to be planned, and by which planner."""
     from ziggurat.training.api import prepare
 
     check_engine()
@@ -56,4 +123,5 @@ def plan(
     dataset = prepare(experiment, prepared, progress)
     tables, statistics = experiment.layout(dataset.schema).tables, DatasetStatistics.load(dataset.folder)
     batch_size = -(-experiment.training.batch_size // topology.world_size)  # of a rank
-    return plan_tables(tables, statistics, topology, with_measured(experiment.planning, topology.kind), batch_size)
+    config = with_measured(experiment.planning, topology.kind)
+    return problem_of(tables, statistics, topology, config, batch_size), config.planner

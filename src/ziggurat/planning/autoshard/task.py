@@ -67,6 +67,27 @@ class Task:
         return float(np.maximum(used_D - self.free_D, 0).sum())
 
 
+def greedy(task: Task, order_N: Floats | None = None) -> Ints:
+    """The costliest item first, each where the device costs least then, if it has room; longest processing time.
+
+    Args:
+        task: the items.
+        order_N: what they are ordered by, falling, in place of their cost; by size they pack better.
+    """
+    sums_DE, exchange_D, free_D = task.sums_DE.copy(), task.exchange_D.copy(), task.free_D.copy()
+    device_N = np.zeros(task.items, np.int64)
+    for item in np.argsort(-(task.single_N if order_N is None else order_N), kind="stable"):
+        after_D = task.network.seconds(sums_DE + task.embedded_NE[item]) + exchange_D
+        room_D = free_D - task.bytes_N[item]
+        legal_D = room_D >= 0 if (room_D >= 0).any() else room_D == room_D.max()
+        device = int(np.where(legal_D, after_D, np.inf).argmin())
+        sums_DE[device] += task.embedded_NE[item]
+        exchange_D[device] += task.exchange_N[item]
+        free_D[device] -= task.bytes_N[item]
+        device_N[item] = device
+    return device_N
+
+
 def exchanged(task: Task, device_N: Ints, rounds: int = 1000) -> Ints:
     """The assignment after moving items out of the slowest device, and swapping them with others', while that helps.
 

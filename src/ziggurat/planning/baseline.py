@@ -1,0 +1,128 @@
+"""The hand-made rules that planners are compared with: whole tables, sorted by one measure, each on the device that has
+least of it.
+
+The measures are those that AutoShard and DreamShard are compared with (arXiv 2208.06399, 2210.02023): bytes; dim; dim
+times mean pooling; that times the logarithm of the rows. ``lpt`` and ``ldm`` balance what the cost network predicts for
+each table alone, greedily (Graham 1969) and by largest differencing (Karmarkar and Karp 1982). ``random`` puts each
+table on any device that has room.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from math import log10
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from ziggurat.core.config import Config as BaseConfig
+from ziggurat.core.plan import Plan
+from ziggurat.planning.autoshard.costs import LearnedCosts
+from ziggurat.planning.balance import Room, largest_differencing, longest_first, no_room
+from ziggurat.planning.placing import Item, Loads, placed
+from ziggurat.planning.problem import Problem
+from ziggurat.planning.rules import Rules
+
+Measure = Literal["random", "size", "dim", "lookup", "size_lookup", "lpt", "ldm"]
+
+
+class Baseline:
+    """See the module.
+
+    Args:
+        config: the settings.
+        costs: predicts what a table costs alone; None where the measure needs no such thing.
+    """
+
+    class Config(BaseConfig):
+        """A rule to compare planners with: whole tables sorted by one measure, none replicated or split for speed."""
+
+        name: Literal["baseline"] = "baseline"
+
+        by: Measure = "lookup"
+        """size: bytes; dim; lookup: dim times mean pooling; size_lookup: that times log10 of the rows; lpt and ldm:
+        predicted costs, greedily and by largest differencing; random: any device with room."""
+        learned: Path | None = None
+        """Folder with a cost network of your own, for lpt and ldm; default: the one that comes with ziggurat."""
+        seed: int = 0
+        """Of random."""
+
+        @property
+        def predicts(self) -> bool:
+            """Whether it needs a cost network."""
+            return self.by in ("lpt", "ldm")
+
+    def __init__(self, config: Config, costs: LearnedCosts | None) -> None:
+        assert (costs is not None) == config.predicts
+        self.config, self.costs = config, costs
+        self.rules = Rules(Rules.Config())
+
+    def plan(self, problem: Problem) -> Plan:
+        """See :class:`~ziggurat.planning.problem.Planner`. What must be replicated is; where memory runs short, the
+        largest tables are split by rows, as the rules do it.
+
+        Raises:
+            ConfigError: the costs that were learned are of another kind of device.
+        """
+        if self.costs is not None:
+            self.costs.check_kind(problem.topology.kind)
+        whole = self.rules.unsplit(problem)
+        found = self.rules.with_relief(problem, whole, lambda splits: placed(problem, splits, self._assign))
+        return replace(found, notes=(f"baseline: whole tables by {self.config.by}",))
+
+    def _assign(self, problem: Problem, plan: Plan, items: Sequence[Item], loads: Loads) -> Sequence[int]:
+        room = Room(
+            costs=self._measures(problem, items),
+            sizes=[item.cost.kept_bytes for item in items],
+            capacities=loads.free,
+            names=[item.name for item in items],
+        )
+        match self.config.by:
+            case "random":
+                return _at_random(room, self.config.seed)
+            case "ldm":
+                return (largest_differencing(room) or longest_first(room)).bins
+            case _:
+                return longest_first(room).bins
+
+    def _measures(self, problem: Problem, items: Sequence[Item]) -> list[float]:
+        if self.costs is not None:
+            return self.costs.item_seconds(problem, items)
+        return [self._measure(problem, item) for item in items]
+
+    def _measure(self, problem: Problem, item: Item) -> float:
+        rows, columns = item.shard.rows.size, item.shard.columns.size
+        lookup = columns * problem.usages[item.table.name].ids_per_row
+        match self.config.by:
+            case "dim":
+                return columns
+            case "lookup":
+                return lookup
+            case "size_lookup":
+                return lookup * log10(max(rows, 1))
+            case _:
+                return item.cost.weight_bytes
+
+
+def _at_random(room: Room, seed: int) -> list[int]:
+    """A device for each item, any that has room for it; by falling size where a random order finds none.
+
+    Raises:
+        NoFeasiblePlan: an item fits nowhere then either; it is named.
+    """
+    draw = np.random.default_rng(seed)
+    stuck = 0
+    for order in (draw.permutation(len(room.sizes)), np.argsort(-np.asarray(room.sizes), kind="stable")):
+        free, bins = np.array(room.capacities), [0] * len(room.sizes)
+        for item in order.tolist():
+            fitting = np.flatnonzero(free >= room.sizes[item])
+            if not len(fitting):
+                stuck = item
+                break
+            bins[item] = int(draw.choice(fitting))
+            free[bins[item]] -= room.sizes[item]
+        else:
+            return bins
+    raise no_room(room, stuck)

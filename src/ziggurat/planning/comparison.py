@@ -1,0 +1,172 @@
+"""Plans of several planners for the same tables and devices, judged by the same costs."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_args
+
+from ziggurat.core.errors import NoFeasiblePlan
+from ziggurat.core.progress import Progress, Silent
+from ziggurat.core.topology import Topology
+from ziggurat.planning.autoshard.costs import LearnedCosts, exchange_seconds
+from ziggurat.planning.autoshard.learned import learned_costs
+from ziggurat.planning.autoshard.planner import AutoShard
+from ziggurat.planning.baseline import Baseline, Measure
+from ziggurat.planning.config import AnyPlanner
+from ziggurat.planning.placing import shard_costs
+from ziggurat.planning.planned import Planned
+from ziggurat.planning.planner import build_planner, plan_problem, planned_by
+from ziggurat.planning.problem import Problem
+from ziggurat.planning.recshard import RecShard
+from ziggurat.planning.rules import REPLICATED, WHOLE, Rules
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A planner's plan.
+
+    Attributes:
+        name: of the planner.
+        planned: its plan; None where it found none.
+        refused: why it found none.
+        seconds: of a step on each device, by the judge; none without a plan.
+        planning_s: that planning took.
+    """
+
+    name: str
+    planned: Planned | None
+    refused: str
+    seconds: tuple[float, ...]
+    planning_s: float
+
+    @property
+    def slowest(self) -> float:
+        """Seconds of the slowest device, which every other waits for; infinite without a plan."""
+        return max(self.seconds, default=float("inf"))
+
+    @property
+    def imbalance(self) -> float:
+        """The slowest device over the mean."""
+        mean = sum(self.seconds) / len(self.seconds)
+        return self.slowest / mean if mean else 1.0
+
+    def to_json(self) -> dict[str, Any]:
+        found = None if self.planned is None else self.planned.plan.to_json()
+        return {
+            "name": self.name,
+            "plan": found,
+            "refused": self.refused,
+            "device_seconds": list(self.seconds),
+            "planning_seconds": self.planning_s,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """What planners come to.
+
+    Attributes:
+        judge: whose costs the seconds are by.
+        bound: seconds; by these costs no plan's slowest device can be below.
+        entries: the configured planner's plan, then the others'.
+    """
+
+    judge: str
+    bound: float
+    entries: tuple[Compared, ...]
+
+    @property
+    def planned(self) -> Planned:
+        """The configured planner's plan."""
+        planned = self.entries[0].planned
+        assert planned is not None
+        return planned
+
+    def to_json(self) -> dict[str, Any]:
+        return {"judge": self.judge, "bound": self.bound, "planners": [entry.to_json() for entry in self.entries]}
+
+
+def compare_planners(problem: Problem, configured: AnyPlanner, progress: Progress | None = None) -> Comparison:
+    """What every planner makes of the same tables and devices.
+
+    Seconds are by the cost network where there is one for such devices and no slow memory, which it does not know; else
+    by the cost model. A planner that finds no room is told with its reason.
+
+    Args:
+        problem: tables and devices.
+        configured: the planner that comes first; its learned costs, if it names any, judge.
+        progress: where to show it.
+
+    Raises:
+        ConfigError: the configured planner cannot plan for such devices.
+        NoFeasiblePlan: it finds no room; the message says what would have.
+    """
+    progress = progress or Silent()
+    learned = getattr(configured, "learned", None)
+    costs = _costs(learned, problem.topology)
+    planners = _planners(configured, learned, problem.topology, costs)
+    progress.start("plan", len(planners), "planners")
+    entries: list[Compared] = []
+    for number, (name, config) in enumerate(planners.items()):
+        planner, started = build_planner(config), time.perf_counter()
+        try:
+            planned = planned_by(problem, planner) if number else plan_problem(problem, planner)
+        except NoFeasiblePlan as error:
+            if not number:
+                raise
+            entries.append(Compared(name, None, error.problem, (), time.perf_counter() - started))
+        else:
+            taken = time.perf_counter() - started
+            entries.append(Compared(name, planned, "", _seconds(problem, planned, costs), taken))
+        progress.advance(number + 1, planner=name)
+    progress.finish()
+    judge = "the cost model" if costs is None else costs.source
+    return Comparison(judge, _bound(problem, costs), tuple(entries))
+
+
+def _costs(learned: Path | None, topology: Topology) -> LearnedCosts | None:
+    costs = learned_costs(learned)
+    return None if topology.slow_memory_bytes or costs.network.origin["kind"] != topology.kind else costs
+
+
+def _planners(
+    configured: AnyPlanner, learned: Path | None, topology: Topology, costs: LearnedCosts | None
+) -> dict[str, AnyPlanner]:
+    """The configured one, then every other that can plan for such devices."""
+    others: list[AnyPlanner] = [Rules.Config()]
+    if topology.slow_memory_bytes:
+        others.append(RecShard.Config())
+    if costs is not None:
+        others.append(AutoShard.Config(learned=learned))
+    baselines = [Baseline.Config(by=measure, learned=learned) for measure in get_args(Measure)]
+    others += [baseline for baseline in baselines if costs is not None or not baseline.predicts]
+    return {_name(planner): planner for planner in [configured, *others, configured]}
+
+
+def _name(planner: AnyPlanner) -> str:
+    return f"by {planner.by}" if isinstance(planner, Baseline.Config) else planner.name
+
+
+def _seconds(problem: Problem, planned: Planned, costs: LearnedCosts | None) -> tuple[float, ...]:
+    if costs is None:
+        return tuple(device.seconds for device in planned.devices)
+    return tuple(costs.device_seconds(problem, planned.plan))
+
+
+def _bound(problem: Problem, costs: LearnedCosts | None) -> float:
+    """An even share of the least that all tables need, each in its cheapest way. By learned costs, the kernels' part is
+    that of all tables on one device together, and exchanges alone have a choice of ways."""
+    if not problem.tables:
+        return 0.0
+    rules = Rules(Rules.Config(fused=False))
+    asked = rules.unsplit(problem)
+    least = 0.0 if costs is None else costs.seconds_together(problem)
+    for table in problem.tables:
+        split = asked[table.name]
+        ways = [split] if split != WHOLE else [WHOLE, REPLICATED, *rules.ways(problem, table)]
+        each = [shard_costs(problem, table, way) for way in ways]
+        measure = (lambda cost: cost.seconds) if costs is None else (lambda cost: exchange_seconds(problem, cost))
+        least += min(sum(map(measure, shards)) for shards in each)
+    return least / problem.topology.world_size

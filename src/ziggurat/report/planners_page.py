@@ -1,0 +1,64 @@
+"""What several planners make of the same tables, drawn side by side: the part of a plan's page that compares them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from ziggurat.planning.comparison import Compared, Comparison
+from ziggurat.planning.planned import DeviceLoad
+from ziggurat.planning.quantities import written_bytes, written_seconds
+from ziggurat.report import plan_rows
+from ziggurat.report.markup import Html, el, figure, section, table
+from ziggurat.report.strip_chart import Strip, strips
+
+OWN, OTHERS = "first", "quiet"
+
+
+def planners_section(comparison: Comparison) -> Html:
+    """Seconds and bytes of every device under every planner's plan, then both as a table."""
+    headers, rows, texts = plan_rows.planners(comparison)
+    planned = comparison.planned
+    room = planned.topology.memory_bytes * (1 - planned.reserve)
+    seconds = strips(
+        f"Seconds of a step on each device by planner; the lower bound is {written_seconds(comparison.bound)}",
+        [_strip(comparison, entry, entry.seconds, written_seconds) for entry in comparison.entries],
+        "time of a step",
+        _written_or_nought(written_seconds),
+        ("lower bound", comparison.bound),
+    )
+    memory = strips(
+        f"Bytes on each device by planner, {written_bytes(room)} at most",
+        [_strip(comparison, entry, _bytes(entry), written_bytes) for entry in comparison.entries],
+        "weights, optimizer, buffers of a step",
+        written_bytes,
+        ("memory less the reserve", room),
+    )
+    refused = [el("p", f"{each.name}: {each.refused}", cls="note") for each in comparison.entries if not each.planned]
+    return section(
+        "planners",
+        "Planners",
+        el("p", plan_rows.judged(comparison)),
+        *refused,
+        el(
+            "div",
+            figure("A dot is a device; the rightmost is what all wait for.", seconds, caption="Time"),
+            figure("The dashed line, where it is near, is what a device has.", memory, caption="Memory"),
+            cls="figures",
+        ),
+        el("div", table(headers, [[*row] for row in rows], texts), cls="tight"),
+    )
+
+
+def _strip(comparison: Comparison, entry: Compared, values: tuple[float, ...], write: Callable[[float], str]) -> Strip:
+    colour = OWN if entry is comparison.entries[0] else OTHERS
+    dots = [(value, f"{entry.name}, device {rank}: {write(value)}") for rank, value in enumerate(values)]
+    return Strip(entry.name, colour, dots)
+
+
+def _bytes(entry: Compared) -> tuple[float, ...]:
+    devices: tuple[DeviceLoad, ...] = entry.planned.devices if entry.planned else ()
+    return tuple(float(plan_rows.in_use(load)) for load in devices)
+
+
+def _written_or_nought(write: Callable[[float], str]) -> Callable[[float], str]:
+    return lambda value: write(value) if value else "0"

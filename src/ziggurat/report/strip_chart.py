@@ -1,0 +1,51 @@
+"""Devices under several plans: a row a plan, a dot a device, so that the rightmost dots can be compared."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ziggurat.report.markup import Html, el, join
+from ziggurat.report.plan_chart import fitting
+from ziggurat.report.rows_chart import STEP, Rows
+
+LEFT = 96
+
+
+@dataclass(frozen=True, slots=True)
+class Strip:
+    """A row: its label, its colour's class, and a value with what the pointer is told for each dot."""
+
+    label: str
+    colour: str
+    dots: Sequence[tuple[float, str]]
+
+
+def strips(
+    description: str, rows: Sequence[Strip], label: str, write: Callable[[float], str], limit: tuple[str, float]
+) -> Html:
+    """The drawing.
+
+    Args:
+        description: is read to those who cannot see it.
+        rows: from top to bottom; one without dots stays empty.
+        label: what runs to the right.
+        write: of a tick's value.
+        limit: what the dashed line is, and where; left out where it lies far beyond every dot.
+    """
+    longest = max((value for row in rows for value, _ in row.dots), default=0.0)
+    axes = Rows(LEFT, len(rows), longest, limit[1], write)
+    return axes.draw(description, label, limit[0], *(_strip(axes, number, row) for number, row in enumerate(rows)))
+
+
+def _strip(axes: Rows, number: int, row: Strip) -> Html:
+    y = axes.top(number) + STEP / 2 - 2
+    marks = [el("text", fitting(row.label, LEFT - 10), x=LEFT - 6, y=y, dy="0.35em", text_anchor="end")]
+    if row.dots:
+        values = [value for value, _ in row.dots]
+        first, last = f"{axes.x(min(values)):.1f}", f"{axes.x(max(values)):.1f}"
+        marks.append(el("line", cls="axis", x1=first, x2=last, y1=y, y2=y))
+    for value, told in row.dots:
+        circle = el("circle", cls=f"dot part {row.colour}", cx=f"{axes.x(value):.1f}", cy=y, r=4)
+        marks.append(el("g", el("title", told), circle))
+    return join(marks)

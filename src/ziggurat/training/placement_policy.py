@@ -1,0 +1,122 @@
+"""Trains a placement policy for a machine: what it would place is measured for real, and costs are learned again."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from ziggurat.core.progress import Progress, Silent
+from ziggurat.planning.autoshard.cost_network import CostNetwork, fit
+from ziggurat.planning.autoshard.learned import NETWORK, POLICY
+from ziggurat.planning.autoshard.learning import (
+    EPISODES,
+    EXAMPLES,
+    TASKS,
+    Imagined,
+    dream,
+    imagined,
+    over_greedy,
+)
+from ziggurat.planning.autoshard.policy import Learner, Policy
+from ziggurat.planning.autoshard.pool import PoolTable, halves, table_pool
+from ziggurat.planning.autoshard.task import Ints, exchanged
+from ziggurat.training import kernels
+from ziggurat.training.kernels import SAMPLES, Draw, measured, note, noted, one_thread, origin, samples
+
+ROUNDS = 10
+MEASURED = 8
+"""Tasks that a round measures: each device of the policy's placements is a set of tables."""
+UPDATES = 50
+"""Of the policy in a round, by ten tasks and ten episodes each."""
+PLACEMENTS = "placements.jsonl"
+
+
+def train_policy(
+    folder: Path,
+    device: torch.device,
+    rounds: int = ROUNDS,
+    progress: Progress | None = None,
+    pool: Sequence[PoolTable] | None = None,
+) -> Policy:
+    """The policy in ``folder`` after so many rounds; those that were done earlier are not repeated.
+
+    A round places some imagined tasks by the policy and measures what every device would then look up, fits the cost
+    network again to all that was ever measured, and trains the policy in imagination, judged by that network
+    (DreamShard, arXiv 2210.02023, algorithm 1). An interrupted round is begun again, but for what it has measured; the
+    optimizer's moments start anew with it.
+
+    Args:
+        folder: with the cost network and samples of :func:`~ziggurat.training.kernels.measure`; measured first where
+            there are none. The network is replaced, the policy written after each round.
+        device: as there.
+        rounds: in all.
+        progress: where to show it.
+        pool: tables to make tasks of; default: the half of the pool that is for learning.
+    """
+    progress, tables = progress or Silent(), halves(table_pool())[0] if pool is None else tuple(pool)
+    path = folder / NETWORK
+    if not path.is_file():
+        kernels.measure(folder, device, kernels.SETS, progress, tables)
+    network = CostNetwork.load(path)
+    policy = Policy.load(folder / POLICY) if (folder / POLICY).is_file() else Policy.untrained()
+    done = int(policy.origin.get("rounds", 0))
+    progress.start("policy", rounds, "rounds")
+    for number in range(done, rounds):
+        draw = np.random.default_rng(number)
+        _measure_placements(folder, device, network, policy, tables, number, progress)
+        lines = noted(folder / SAMPLES) + noted(folder / PLACEMENTS)
+        network = fit(samples(lines), origin(device), epochs=kernels.EPOCHS)
+        network.save(path)
+        learner = Learner(policy, number)
+        rewards = [dream(learner, network, tables, draw) for _ in range(UPDATES)]
+        policy = learner.policy
+        policy.origin = _origin(network, number + 1, over_greedy(policy, network, tables))
+        policy.save(folder / POLICY)
+        progress.advance(number + 1, reward=f"{rewards[-1]:.3f}", over_greedy=f"{policy.origin['over_greedy']:.3f}")
+    progress.finish()
+    return policy
+
+
+def _measure_placements(
+    folder: Path,
+    device: torch.device,
+    network: CostNetwork,
+    policy: Policy,
+    tables: Sequence[PoolTable],
+    number: int,
+    progress: Progress,
+) -> None:
+    """Measure each device of a round's placements, but for what an interrupted round has measured already."""
+    path, draw = folder / PLACEMENTS, np.random.default_rng([number, 1])
+    placed = [imagined(network, tables, draw) for _ in range(MEASURED)]
+    sets = [each for found in placed for each in _sets(found, exchanged(found.task, _likeliest(policy, found)))]
+    there = sum(line["round"] == number for line in noted(path))
+    with one_thread(device):
+        for place, each in enumerate(sets[there:], there):
+            note(path, {"round": number, **measured(each, device, place)})
+            progress.advance(number + (place + 1) / len(sets) / 2)
+
+
+def _likeliest(policy: Policy, found: Imagined) -> Ints:
+    return policy.place(found.task, 1, None).device_PN[0]
+
+
+def _sets(found: Imagined, device_N: Ints) -> list[Draw]:
+    """What each device that has any table looks up."""
+    here = ([found.tables[i] for i in np.flatnonzero(device_N == k)] for k in range(found.task.devices))
+    return [Draw(tuple((t, t.dim) for t in chosen), EXAMPLES, found.optimizer) for chosen in here if chosen]
+
+
+def _origin(network: CostNetwork, rounds: int, ratio: float) -> dict[str, Any]:
+    return {
+        **{key: network.origin[key] for key in ("machine", "kind", "date", "versions")},
+        "rounds": rounds,
+        "updates": UPDATES,
+        "tasks": TASKS,
+        "episodes": EPISODES,
+        "over_greedy": ratio,
+    }

@@ -1,0 +1,52 @@
+"""A policy is trained with real measurements between rounds, kept after each, and gone on with."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from ziggurat.core.progress import Silent
+from ziggurat.planning.autoshard.learned import learned_costs, learned_policy
+from ziggurat.planning.autoshard.pool import table_pool
+from ziggurat.training import kernels, placement_policy
+from ziggurat.training.placement_policy import PLACEMENTS, train_policy
+
+CPU = torch.device("cpu")
+POOL = table_pool(tables=12, spread=0.3)
+
+
+class Interrupted(Silent):
+    """Ctrl-C in the middle of the second round's measurements."""
+
+    def advance(self, done: float, **figures: float | str) -> None:
+        if 1.2 < done < 2:
+            raise KeyboardInterrupt
+
+
+def test_rounds_measure_learn_and_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "EPOCHS", 3)  # how good it gets is not at stake here
+    monkeypatch.setattr(kernels, "SETS", 12)
+    monkeypatch.setattr(kernels, "MOST_BYTES", 10**8)  # gigabytes of fresh pages take seconds
+    monkeypatch.setattr(placement_policy, "MEASURED", 2)
+    monkeypatch.setattr(placement_policy, "UPDATES", 2)
+    with pytest.raises(KeyboardInterrupt):
+        train_policy(tmp_path, CPU, 2, Interrupted(), POOL)
+    assert learned_policy(tmp_path).origin["rounds"] == 1
+    before = (tmp_path / PLACEMENTS).read_text().splitlines()
+    assert [json.loads(line)["round"] for line in before] == sorted(json.loads(line)["round"] for line in before)
+    policy = train_policy(tmp_path, CPU, 2, pool=POOL)
+    lines = (tmp_path / PLACEMENTS).read_text().splitlines()
+    assert lines[: len(before)] == before
+    assert {json.loads(line)["round"] for line in lines} == {0, 1}
+    assert all(json.loads(line)["seconds"] > 0 for line in lines)
+    origin = learned_costs(tmp_path).network.origin
+    assert origin["samples"] + origin["held_out"]["samples"] == 12 + len(lines)
+    assert policy.origin["rounds"] == 2
+    assert policy.origin["machine"] == origin["machine"]
+    assert policy.origin["over_greedy"] > 0
+    again = train_policy(tmp_path, CPU, 2, pool=POOL)
+    assert again.origin == policy.origin
+    assert len((tmp_path / PLACEMENTS).read_text().splitlines()) == len(lines)
