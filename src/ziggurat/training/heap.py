@@ -21,11 +21,14 @@ LARGEST = 2**30
 _NEVER = 2**31 - 1
 
 
-def keep_freed_memory() -> bool:
+def keep_freed_memory(largest: int = LARGEST) -> bool:
     """Tell the C library to reuse freed memory, for the whole process and from now on.
 
     Numbers do not change. The process stays as large as it has once been, and grows somewhat larger, because blocks of
     different sizes do not fill each other's gaps: 1.36 instead of 1.06 GiB at its peak for that Wukong.
+
+    Args:
+        largest: bytes up to which a block comes from the heap, below 2 GiB.
 
     Returns:
         Whether the C library took both settings. Others than glibc know neither, and nothing changes.
@@ -35,4 +38,4 @@ def keep_freed_memory() -> bool:
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:
         return False
-    return bool(mallopt(_M_MMAP_THRESHOLD, LARGEST)) and bool(mallopt(_M_TRIM_THRESHOLD, _NEVER))
+    return bool(mallopt(_M_MMAP_THRESHOLD, largest)) and bool(mallopt(_M_TRIM_THRESHOLD, _NEVER))
