@@ -20,15 +20,10 @@ import pydantic
 
 from ziggurat.core.config import Config as BaseConfig
 from ziggurat.core.errors import NoFeasiblePlan
-from ziggurat.core.plan import Plan, Sharding
+from ziggurat.core.plan import Plan
 from ziggurat.core.tables import TableSpec
-from ziggurat.planning.constraints import (
-    COLUMN_MULTIPLE,
-    column_parts,
-    must_replicate,
-    stays_fused,
-)
-from ziggurat.planning.placing import Split, placed, shard_costs
+from ziggurat.planning.constraints import column_parts, must_replicate
+from ziggurat.planning.placing import Split, placed, shard_costs, ways_to_split
 from ziggurat.planning.problem import Problem
 from ziggurat.planning.quantities import Bytes
 
@@ -110,20 +105,7 @@ class Rules:
 
     def _ways(self, problem: Problem, table: TableSpec) -> list[Split]:
         """Every way in which the table can be split over several devices."""
-        topology, ways = problem.topology, [Split("row_wise")]
-        if topology.world_size == 1 or table.rows < topology.world_size:
-            return []
-        two_levels = topology.hosts > 1 and topology.devices > 1
-        if two_levels:
-            ways.append(Split("table_row_wise"))
-        if two_levels and table.dim % (COLUMN_MULTIPLE * topology.hosts) == 0 and self._keeps(table, "grid"):
-            ways.append(Split("grid"))
-        if self._keeps(table, "column_wise"):
-            ways += [Split("column_wise", parts) for parts in column_parts(table, topology)]
-        return ways
-
-    def _keeps(self, table: TableSpec, sharding: Sharding) -> bool:
-        return not self.config.fused or stays_fused(table, sharding)
+        return ways_to_split(table, problem.topology, self.config.fused)
 
     def _best_split(self, problem: Problem, table: TableSpec, others: float, free: float) -> Split | None:
         """The best way to split the table, or to replicate it; where none has room, the split that needs least."""
