@@ -18,6 +18,7 @@ from ziggurat.planning.problem import Wish
 from ziggurat.planning.quantities import Bandwidth, Bytes
 from ziggurat.planning.recshard import RecShard
 from ziggurat.planning.rules import Rules
+from ziggurat.planning.torchrec_planner import TorchRec
 
 DeviceName = Literal["local", "cpu", "l4", "v100", "a100-40gb", "a100-80gb", "h100", "h200"]
 
@@ -57,7 +58,9 @@ class TopologyConfig(Config):
         return self
 
 
-AnyPlanner = Annotated[Rules.Config | RecShard.Config | AutoShard.Config, pydantic.Field(discriminator="name")]
+AnyPlanner = Annotated[
+    Rules.Config | RecShard.Config | AutoShard.Config | TorchRec.Config, pydantic.Field(discriminator="name")
+]
 
 
 class TablePlacement(Config):

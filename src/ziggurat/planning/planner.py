@@ -19,6 +19,7 @@ from ziggurat.planning.problem import Planner, Problem
 from ziggurat.planning.quantities import written_bytes
 from ziggurat.planning.recshard import FirstAnswer, RecShard
 from ziggurat.planning.rules import Rules
+from ziggurat.planning.torchrec_planner import TorchRec
 
 
 def build_planner(config: PlanningConfig) -> Planner:
@@ -34,6 +35,8 @@ def build_planner(config: PlanningConfig) -> Planner:
             return RecShard(config.planner)
         case AutoShard.Config():
             return AutoShard(config.planner, *learned(config.planner))
+        case TorchRec.Config():
+            return TorchRec(config.planner)
 
 
 def plan_tables(
@@ -66,7 +69,7 @@ def plan_tables(
     try:
         return _planned(problem, planner)
     except NoFeasiblePlan as error:
-        quick = planner.first_answer if isinstance(planner, RecShard | AutoShard) else planner
+        quick = planner.first_answer if isinstance(planner, RecShard | AutoShard | TorchRec) else planner
         fits = lambda other: _fits(other, quick)  # noqa: E731
         memory = least_memory(problem, fits)
         fault = error.problem if memory is None else _lacking(problem, quick, memory)
