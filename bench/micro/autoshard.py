@@ -4,7 +4,8 @@ Each task is 20 to 200 tables of the half of the synthetic pool that is for test
 tight (a tenth more than an even share of all tables) or loose (four times it). Every planner places it; then each
 device's shards are run for real – forward, backward, update – on one thread, with ids drawn from the same tables. Two
 passes over all plans, the second in the opposite order; a device's time is the median of both passes' calls. Nothing is
-exchanged: every device's kernels are what is compared, and no planner here replicates tables.
+exchanged: every device's kernels are what is compared. TorchRec's planner, which takes no part in the targets, may let
+every device hold a table; what exchanging its gradient takes is then left out.
 
 The lower bound of a task is what all its tables take together in one kernel, over the number of devices.
 """
@@ -32,6 +33,7 @@ from ziggurat.planning.config import AnyPlanner
 from ziggurat.planning.planner import build_planner, planned_by
 from ziggurat.planning.problem import Problem
 from ziggurat.planning.rules import Rules
+from ziggurat.planning.torchrec_planner import TorchRec
 from ziggurat.training.kernels import one_thread
 
 CPU = torch.device("cpu")
@@ -49,10 +51,11 @@ RULES: dict[str, AnyPlanner] = {
     **{measure: Baseline.Config(by=measure) for measure in get_args(Measure)},
     "rules": Rules.Config(replicate_up_to=1),
 }
+PEER = TorchRec.Config()
 OURS = AutoShard.Config(replicate_up_to=1)
 
-Part = tuple[int, Span, Span]
-"""Number of a pool table, rows, columns."""
+Part = tuple[int, Span, Span, int]
+"""Number of a pool table, rows, columns, and one of how many parts of the examples is looked up."""
 
 
 @dataclass(frozen=True)
@@ -75,9 +78,9 @@ class Task:
         """What each device has to look up."""
         found: list[set[Part]] = [set() for _ in range(plan.world_size)]
         for table, spec in zip(self.tables, self.problem.tables, strict=True):
-            assert plan.placements[spec.name].sharding != "data_parallel", spec.name
+            share = plan.world_size if plan.placements[spec.name].sharding == "data_parallel" else 1
             for shard in plan.shards(spec):
-                found[shard.rank].add((table.number, shard.rows, shard.columns))
+                found[shard.rank].add((table.number, shard.rows, shard.columns, share))
         return [frozenset(parts) for parts in found]
 
 
@@ -93,18 +96,25 @@ class Stopwatch:
     def measure(self, sets: Sequence[frozenset[Part]]) -> None:
         """One pass over some sets."""
         for parts in dict.fromkeys(sets):
+            shares = {part[3] for part in parts}
             if parts:
-                ordered = sorted(parts, key=lambda part: (part[0], part[1].first, part[2].first))
-                steps = [[self._bags(part, step) for part in ordered] for step in range(STEPS)]
-                seconds = kernel_seconds(steps, self._task.optimizer, CPU, REPEATS)
-                self.taken.setdefault(parts, []).extend(seconds)
+                kernels = [self._calls([part for part in parts if part[3] == share]) for share in shares]
+                self.taken.setdefault(parts, []).extend(map(sum, zip(*kernels, strict=True)))
+
+    def _calls(self, parts: Sequence[Part]) -> tuple[float, ...]:
+        """Seconds of some calls of one kernel."""
+        ordered = sorted(parts, key=lambda part: (part[0], part[1].first, part[2].first))
+        steps = [[self._bags(part, step) for part in ordered] for step in range(STEPS)]
+        return kernel_seconds(steps, self._task.optimizer, CPU, REPEATS)
 
     def seconds(self, parts: frozenset[Part]) -> float:
         return st.median(self.taken[parts]) if parts else 0.0
 
     def _bags(self, part: Part, step: int) -> Bags:
-        number, rows, columns = part
+        number, rows, columns, share = part
         ids, lengths = self._ids[number][step]
+        lengths = lengths[: len(lengths) // share]
+        ids = ids[: int(lengths.sum())]
         here = (ids >= rows.first) & (ids < rows.first + rows.size)
         examples = np.repeat(np.arange(len(lengths)), lengths)
         lengths = np.bincount(examples[here], minlength=len(lengths))
@@ -128,14 +138,14 @@ def task(number: int, pool: Sequence[PoolTable], most: int = 200) -> Task:
 
 def plans(found: Task) -> dict[str, Plan]:
     """Of every planner, autoshard's first."""
-    planners: Mapping[str, AnyPlanner] = {"autoshard": OURS, **RULES}
+    planners: Mapping[str, AnyPlanner] = {"autoshard": OURS, "torchrec": PEER, **RULES}
     return {name: planned_by(found.problem, build_planner(config)).plan for name, config in planners.items()}
 
 
 def measured(found: Task, made: Mapping[str, Plan], seed: int) -> tuple[dict[str, list[float]], float]:
     """(seconds of each device under each plan, the lower bound)."""
     watch = Stopwatch(found, seed)
-    together = frozenset((t.number, Span(0, t.rows), Span(0, t.dim)) for t in found.tables)
+    together = frozenset((t.number, Span(0, t.rows), Span(0, t.dim), 1) for t in found.tables)
     sets = {name: found.devices(plan) for name, plan in made.items()}
     every = [together, *(parts for each in sets.values() for parts in each)]
     for turn in range(PASSES):
@@ -190,7 +200,7 @@ def _result(
         Figure("planning", "s", tuple(planning_s), "200 tables, 8 devices"),
         Figure("uneven", "x", tuple(even), "autoshard's slowest device over the mean, measured"),
         *(_over(f"{name}.over_bound", each, bounds) for name, each in slowest.items()),
-        *(_over(f"{name}.over_ours", slowest[name], ours) for name in RULES),
+        *(_over(f"{name}.over_ours", slowest[name], ours) for name in [*RULES, "torchrec"]),
     ]
     origin = learned_costs(None).network.origin
     notes = (

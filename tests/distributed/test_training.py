@@ -68,6 +68,20 @@ VARIANTS: dict[str, dict[str, Any]] = {
     },
     "adam_tables": {**SHORTER, "embeddings.optimizer": {"name": "adam", "rows": "all", "l2": 0.001}, "planning": {}},
 }
+DEVICES: dict[str, Any] = {
+    "device": "cpu", "memory": "1MB", "lookup_bandwidth": 1e8, "intra_bandwidth": 1e8, "inter_bandwidth": 1e8,
+}  # fmt: skip
+"""Nothing about them is measured, so that plans do not differ."""
+PLANNED: dict[str, dict[str, Any]] = {
+    "rules": {**SHORTER, "planning": {"planner": {"replicate_up_to": 1, "fused": False}, "topology": DEVICES}},
+    "recshard": {**SHORTER, "planning": ORDERED},
+    "autoshard": {
+        **SHORTER,
+        "planning": {"planner": {"name": "autoshard", "replicate_up_to": 1, "fused": False}, "topology": DEVICES},
+    },
+    "torchrec": {**SHORTER, "planning": {"planner": {"name": "torchrec", "fused": False}, "topology": DEVICES}},
+}
+"""By each planner, as it would have it. A single process has no plan: there they are all alike."""
 
 
 def experiment(folder: Path, changes: dict[str, Any]) -> Experiment:
@@ -97,7 +111,7 @@ def train(folder: Path, name: str, place: str, changes: dict[str, Any], **option
 
 
 def train_all(rank: int, folder: Path, place: str, names: list[str]) -> dict[str, Any]:
-    return {name: train(folder, name, place, VARIANTS[name]) for name in names}
+    return {name: train(folder, name, place, {**VARIANTS, **PLANNED}[name]) for name in names}
 
 
 def evaluated(rank: int, folder: Path, runs: list[Path]) -> list[dict[str, float]]:
@@ -129,9 +143,14 @@ def alone(folder: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def pair(folder: Path, alone: dict[str, Any]) -> dict[str, Any]:
-    first, second = run_ranks(2, train_all, folder, "pair", list(VARIANTS))
+    first, second = run_ranks(2, train_all, folder, "pair", [*VARIANTS, "autoshard", "torchrec"])
     assert first.keys() == second.keys()
     return first
+
+
+@pytest.fixture(scope="module")
+def four(folder: Path, alone: dict[str, Any]) -> dict[str, Any]:
+    return run_ranks(4, train_all, folder, "four", list(PLANNED))[0]
 
 
 def close(ours: dict[str, Tensor], theirs: dict[str, Tensor], atol: float) -> None:
@@ -142,8 +161,27 @@ def close(ours: dict[str, Tensor], theirs: dict[str, Tensor], atol: float) -> No
 
 @pytest.mark.parametrize("name", VARIANTS)
 def test_losses_and_weights_equal_a_single_process(name: str, pair: dict[str, Any], alone: dict[str, Any]) -> None:
-    ours, theirs = pair[name], alone[name]
-    assert len(theirs["losses"]) == VARIANTS[name].get("training.max_steps", STEPS) // 5
+    assert len(alone[name]["losses"]) == VARIANTS[name].get("training.max_steps", STEPS) // 5
+    equal(pair[name], alone[name])
+
+
+@pytest.mark.parametrize(
+    ("place", "name"), [("pair", "autoshard"), ("pair", "torchrec"), *(("four", n) for n in PLANNED)]
+)
+def test_a_plan_of_any_planner_trains_as_a_single_process_does(
+    place: str, name: str, folder: Path, pair: dict[str, Any], four: dict[str, Any], alone: dict[str, Any]
+) -> None:
+    """Those of rules and recshard on two ranks are among VARIANTS."""
+    equal({"pair": pair, "four": four}[place][name], alone["ordered_rows"])
+    plan = Plan.from_json(json.loads((folder / place / name / "plan.json").read_text(encoding="utf-8")))
+    placements = plan.placements.values()
+    assert plan.world_size == {"pair": 2, "four": 4}[place]
+    assert {each.sharding for each in placements} != {"data_parallel"}
+    assert len({rank for each in placements for rank in each.ranks}) > 1
+
+
+def equal(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
+    """Losses, weights, states and figures, within what another order of sums makes of them."""
     assert ours["losses"] == pytest.approx(theirs["losses"], abs=1e-5)
     close(ours["weights"], theirs["weights"], 1e-4)
     close(ours["states"], theirs["states"], 1e-4)

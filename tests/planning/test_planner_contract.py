@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -11,13 +13,14 @@ from hypothesis import strategies as st
 from planning_kit import OPTIMIZERS, statistics, table, topology
 
 from ziggurat.core.errors import NoFeasiblePlan
-from ziggurat.core.plan import Plan
+from ziggurat.core.plan import Plan, Sharding
 from ziggurat.core.statistics import DatasetStatistics
 from ziggurat.core.tables import TableSpec
 from ziggurat.core.topology import Topology
 from ziggurat.planning import Planned, plan_tables
-from ziggurat.planning.config import PlanningConfig
+from ziggurat.planning.config import PlanningConfig, TablePlacement
 from ziggurat.planning.constraints import check_plan
+from ziggurat.planning.quantities import parse_bytes
 
 PLANNERS = {
     "rules": PlanningConfig(),
@@ -29,6 +32,10 @@ PLANNERS = {
     "baseline": PlanningConfig.model_validate({"planner": {"name": "baseline", "by": "size_lookup"}}),
     "baseline, random": PlanningConfig.model_validate({"planner": {"name": "baseline", "by": "random"}}),
     "recshard, greedy": PlanningConfig.model_validate({"planner": {"name": "recshard", "time_limit_s": 0}}),
+    "torchrec": PlanningConfig.model_validate({"planner": {"name": "torchrec", "proposals": 100}}),
+    "torchrec, not only fused": PlanningConfig.model_validate(
+        {"planner": {"name": "torchrec", "fused": False, "proposals": 0}}
+    ),
 }
 
 Case = tuple[list[TableSpec], Topology, DatasetStatistics | None]
@@ -126,3 +133,108 @@ def _feasible(tables: list[TableSpec], config: PlanningConfig, memory: float) ->
     except NoFeasiblePlan:
         return False
     return True
+
+
+def _planned(tables: list[TableSpec], where: Topology, config: PlanningConfig, **changes: Any) -> Planned:
+    return plan_tables(tables, None, where, config.model_copy(update=changes), 1000)
+
+
+LARGE = [table(f"t{k}", 100_000, 16, "rowwise_adagrad") for k in range(8)]
+"""6.8 MB each."""
+
+every_planner = pytest.mark.parametrize("config", PLANNERS.values(), ids=PLANNERS)
+
+
+@every_planner
+def test_one_device_holds_everything(config: PlanningConfig) -> None:
+    tables = [*LARGE, table("small", 5), table("adam", 700, 8, "adam")]
+    found = _planned(tables, topology(devices=1, kind="cpu"), config)
+    placements = found.plan.placements
+    assert {each.ranks for each in placements.values()} == {(0,)}
+    assert {each.sharding for name, each in placements.items() if name != "adam"} == {"table_wise"}
+    assert placements["adam"].sharding == "data_parallel"  # no kernel on a CPU could take it
+    assert found.devices[0].weight_bytes == sum(each.weight_bytes for each in tables)
+
+
+@every_planner
+def test_more_devices_than_tables(config: PlanningConfig) -> None:
+    found = _planned(LARGE[:2], topology(devices=8, kind="cpu"), config)
+    check_plan(found.plan, LARGE[:2], found.topology)
+    assert len({each.shard.rank for each in found.shards}) >= 2
+
+
+@every_planner
+def test_no_tables_at_all(config: PlanningConfig) -> None:
+    assert _planned([], topology(kind="cpu"), config).plan.placements == {}
+
+
+@every_planner
+def test_tables_that_nobody_looks_up(config: PlanningConfig) -> None:
+    """They need room; with them alone no device has any work."""
+    tables = [table("used", 20_000), table("unused", 50_000)]
+    unused = [0] * 50_000
+    where = topology(devices=2, kind="cpu", memory=6e6)
+    both = plan_tables(tables, statistics(100, {"used": [1] * 20_000, "unused": unused}), where, config, 20)
+    assert both.ids_per_row == {"used": 200, "unused": 0}
+    alone = plan_tables(tables[1:], statistics(100, {"unused": unused}), where, config, 20)
+    for found in (both, alone):
+        assert all(device.spare_bytes >= 0 for device in found.devices)
+    assert sum(device.lookups for device in alone.devices) == 0
+
+
+@every_planner
+def test_missing_statistics_are_said(config: PlanningConfig) -> None:
+    found = _planned(LARGE, topology(kind="cpu"), config)
+    assert "no statistics: one id for each feature, every row used alike" in found.notes
+    assert set(found.ids_per_row.values()) == {1}
+
+
+@every_planner
+def test_what_the_user_asks_for_is_kept(config: PlanningConfig) -> None:
+    asked: dict[str, tuple[Sharding, tuple[int, ...] | None]] = {
+        "t0": ("table_wise", (3,)),
+        "t1": ("row_wise", None),
+        "t2": ("table_row_wise", (2, 3)),
+        "t3": ("grid", None),
+        "t4": ("column_wise", (2, 0, 2, 1)),
+        "t5": ("data_parallel", None),
+        "t6": ("column_wise", None),
+        "t7": ("table_row_wise", None),
+    }
+    wishes = {name: TablePlacement(sharding=sharding, ranks=ranks) for name, (sharding, ranks) in asked.items()}
+    for where in (topology(2, 2, kind="cpu"), topology(2, 2, kind="cpu", memory=40e6)):
+        placements = _planned([*LARGE, table("free", 5000)], where, config, tables=wishes).plan.placements
+        for name, (sharding, ranks) in asked.items():
+            assert placements[name].sharding == sharding
+            assert ranks in (None, placements[name].ranks)
+        assert placements["t7"].ranks in {(0, 1), (2, 3)}
+
+
+@every_planner
+def test_a_table_larger_than_any_device_is_split(config: PlanningConfig) -> None:
+    large = table("large", 4_000_000, 16, "rowwise_adagrad")  # 272 MB
+    where = topology(devices=4, memory=200e6, kind="cpu")
+    found = _planned([*LARGE, large], where, config)
+    assert len({each.shard.rank for each in found.of("large")}) == 4
+    assert all(device.spare_bytes >= 0 for device in found.devices)
+    whole = {"large": TablePlacement(sharding="table_wise")}
+    with pytest.raises(NoFeasiblePlan, match="table 'large', table_wise") as caught:
+        _planned([*LARGE, large], where, config, tables=whole)
+    assert "leave out planning.tables.large" in caught.value.mend
+
+
+@every_planner
+def test_where_memory_is_short_it_is_said_how_much_would_do(config: PlanningConfig) -> None:
+    where = topology(devices=4, memory=10e6, kind="cpu")
+    with pytest.raises(NoFeasiblePlan, match=r"10 MB of memory a device is .* short: the least that a plan") as caught:
+        _planned(LARGE, where, config)
+    said = re.search(r"([0-9.]+ [kMG]B) of memory a device", caught.value.mend)
+    assert said is not None
+    found = _planned(LARGE, replace(where, memory_bytes=parse_bytes(said[1])), config)
+    assert all(device.spare_bytes >= 0 for device in found.devices)
+
+
+@every_planner
+def test_a_batch_that_leaves_no_room_is_named(config: PlanningConfig) -> None:
+    with pytest.raises(NoFeasiblePlan, match="for the ids and vectors of its 1,000 examples"):
+        _planned(LARGE, topology(kind="cpu", memory=1e5), config)

@@ -15,12 +15,13 @@ from ziggurat.planning.autoshard.learned import learned_costs
 from ziggurat.planning.autoshard.planner import AutoShard
 from ziggurat.planning.baseline import Baseline, Measure
 from ziggurat.planning.config import AnyPlanner
-from ziggurat.planning.placing import shard_costs
+from ziggurat.planning.placing import shard_costs, ways_to_split
 from ziggurat.planning.planned import Planned
 from ziggurat.planning.planner import build_planner, plan_problem, planned_by
 from ziggurat.planning.problem import Problem
 from ziggurat.planning.recshard import RecShard
 from ziggurat.planning.rules import REPLICATED, WHOLE, Rules
+from ziggurat.planning.torchrec_planner import TorchRec
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +136,7 @@ def _planners(
     configured: AnyPlanner, learned: Path | None, topology: Topology, costs: LearnedCosts | None
 ) -> dict[str, AnyPlanner]:
     """The configured one, then every other that can plan for such devices."""
-    others: list[AnyPlanner] = [Rules.Config()]
+    others: list[AnyPlanner] = [Rules.Config(), TorchRec.Config()]
     if topology.slow_memory_bytes:
         others.append(RecShard.Config())
     if costs is not None:
@@ -160,12 +161,11 @@ def _bound(problem: Problem, costs: LearnedCosts | None) -> float:
     that of all tables on one device together, and exchanges alone have a choice of ways."""
     if not problem.tables:
         return 0.0
-    rules = Rules(Rules.Config(fused=False))
-    asked = rules.unsplit(problem)
+    asked = Rules(Rules.Config()).unsplit(problem)
     least = 0.0 if costs is None else costs.seconds_together(problem)
     for table in problem.tables:
         split = asked[table.name]
-        ways = [split] if split != WHOLE else [WHOLE, REPLICATED, *rules.ways(problem, table)]
+        ways = [split] if split != WHOLE else [WHOLE, REPLICATED, *ways_to_split(table, problem.topology, fused=False)]
         each = [shard_costs(problem, table, way) for way in ways]
         measure = (lambda cost: cost.seconds) if costs is None else (lambda cost: exchange_seconds(problem, cost))
         least += min(sum(map(measure, shards)) for shards in each)

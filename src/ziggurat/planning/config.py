@@ -19,6 +19,7 @@ from ziggurat.planning.problem import Wish
 from ziggurat.planning.quantities import Bandwidth, Bytes
 from ziggurat.planning.recshard import RecShard
 from ziggurat.planning.rules import Rules
+from ziggurat.planning.torchrec_planner import TorchRec
 
 DeviceName = Literal["local", "cpu", "l4", "v100", "a100-40gb", "a100-80gb", "h100", "h200"]
 
@@ -58,7 +59,7 @@ class TopologyConfig(Config):
         return self
 
 
-SomePlanner = Rules.Config | RecShard.Config | AutoShard.Config | Baseline.Config
+SomePlanner = Rules.Config | RecShard.Config | AutoShard.Config | TorchRec.Config | Baseline.Config
 AnyPlanner = Annotated[SomePlanner, pydantic.Field(discriminator="name")]
 PLANNERS: tuple[str, ...] = tuple(planner.model_fields["name"].default for planner in get_args(SomePlanner))
 """Their names."""

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from ziggurat.core.errors import NoFeasiblePlan
 from ziggurat.core.plan import Placement, Plan, Shard, Sharding
 from ziggurat.core.tables import TableSpec
+from ziggurat.core.topology import Topology
 from ziggurat.planning.balance import Room, balanced, in_runs
-from ziggurat.planning.constraints import fixed_ranks
+from ziggurat.planning.constraints import COLUMN_MULTIPLE, column_parts, fixed_ranks, stays_fused
 from ziggurat.planning.cost import ShardCost
 from ziggurat.planning.problem import Problem
 from ziggurat.planning.quantities import written_bytes
@@ -30,12 +31,38 @@ class Split:
     ranks: tuple[int, ...] | None = None
 
 
+def ways_to_split(table: TableSpec, topology: Topology, fused: bool) -> list[Split]:
+    """Every way in which ``table`` can be split over several devices; where ``fused``, those of FBGEMM's kernels."""
+    if topology.world_size == 1 or table.rows < topology.world_size:
+        return []
+    ways = [Split("row_wise")]
+    two_levels = topology.hosts > 1 and topology.devices > 1
+    if two_levels:
+        ways.append(Split("table_row_wise"))
+    columns = not fused or stays_fused(table, "column_wise")
+    if two_levels and table.dim % (COLUMN_MULTIPLE * topology.hosts) == 0 and columns:
+        ways.append(Split("grid"))
+    if columns:
+        ways += [Split("column_wise", parts) for parts in column_parts(table, topology)]
+    return ways
+
+
 def shard_costs(problem: Problem, table: TableSpec, split: Split) -> list[ShardCost]:
     """The cost of each shard, wherever it will lie; of a replicated table, of each copy."""
-    stand_in = _fixed(problem, split) or (
+    return [cost for _, cost in stand_in_shards(problem, table, split)]
+
+
+def stand_in_shards(problem: Problem, table: TableSpec, split: Split) -> list[tuple[Shard, ShardCost]]:
+    """Every shard with its cost; where ranks are yet to be chosen, on some that it could lie on."""
+    stand_in = given_ranks(problem, split) or (
         problem.topology.ranks_of(0) if split.sharding == "table_row_wise" else (0,) * split.parts
     )
-    return [cost for _, cost in problem.costs(table, _plan(problem).placed(table.name, split.sharding, stand_in))]
+    return problem.costs(table, _plan(problem).placed(table.name, split.sharding, stand_in))
+
+
+def given_ranks(problem: Problem, split: Split) -> tuple[int, ...] | None:
+    """The ranks, where somebody has decided already or the sharding leaves no choice."""
+    return split.ranks or fixed_ranks(split.sharding, problem.topology)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +110,7 @@ def placed(problem: Problem, splits: Mapping[str, Split], assign: Assign = evenl
     floating: dict[str, list[TableSpec]] = {}
     for table in problem.tables:
         split = splits[table.name]
-        ranks = _fixed(problem, split)
+        ranks = given_ranks(problem, split)
         if ranks is None:
             floating.setdefault(split.sharding, []).append(table)
         else:
@@ -171,10 +198,6 @@ def items_of(problem: Problem, table: TableSpec, split: Split) -> list[Item]:
         Item(table, split, shard, cost, name + (f" in {split.parts} column parts" if number else ""))
         for number, (shard, cost) in enumerate(problem.costs(table, where))
     ]
-
-
-def _fixed(problem: Problem, split: Split) -> tuple[int, ...] | None:
-    return split.ranks or fixed_ranks(split.sharding, problem.topology)
 
 
 def _plan(problem: Problem) -> Plan:

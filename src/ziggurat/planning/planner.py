@@ -20,6 +20,7 @@ from ziggurat.planning.problem import Planner, Problem
 from ziggurat.planning.quantities import written_bytes
 from ziggurat.planning.recshard import FirstAnswer, RecShard
 from ziggurat.planning.rules import Rules
+from ziggurat.planning.torchrec_planner import TorchRec
 
 
 def build_planner(config: AnyPlanner) -> Planner:
@@ -35,6 +36,8 @@ def build_planner(config: AnyPlanner) -> Planner:
             return RecShard(config)
         case AutoShard.Config():
             return AutoShard(config, learned_costs(config.learned), learned_policy(config.learned))
+        case TorchRec.Config():
+            return TorchRec(config)
         case Baseline.Config():
             return Baseline(config, learned_costs(config.learned) if config.predicts else None)
 
@@ -74,7 +77,7 @@ def plan_problem(problem: Problem, planner: Planner) -> Planned:
     try:
         return planned_by(problem, planner)
     except NoFeasiblePlan as error:
-        quick = planner.first_answer if isinstance(planner, RecShard | AutoShard) else planner
+        quick = planner.first_answer if isinstance(planner, RecShard | AutoShard | TorchRec) else planner
         fits = lambda other: _fits(other, quick)  # noqa: E731
         memory = least_memory(problem, fits)
         fault = error.problem if memory is None else _lacking(problem, quick, memory)

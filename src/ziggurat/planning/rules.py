@@ -20,15 +20,10 @@ import pydantic
 
 from ziggurat.core.config import Config as BaseConfig
 from ziggurat.core.errors import NoFeasiblePlan
-from ziggurat.core.plan import Plan, Sharding
+from ziggurat.core.plan import Plan
 from ziggurat.core.tables import TableSpec
-from ziggurat.planning.constraints import (
-    COLUMN_MULTIPLE,
-    column_parts,
-    must_replicate,
-    stays_fused,
-)
-from ziggurat.planning.placing import Split, placed, shard_costs
+from ziggurat.planning.constraints import column_parts, must_replicate
+from ziggurat.planning.placing import Split, placed, shard_costs, ways_to_split
 from ziggurat.planning.problem import Problem
 from ziggurat.planning.quantities import Bytes
 
@@ -124,26 +119,13 @@ class Rules:
         exchange = max(cost.seconds for cost in shard_costs(problem, table, REPLICATED))
         return REPLICATED if exchange <= problem.whole(table).seconds / world else WHOLE
 
-    def ways(self, problem: Problem, table: TableSpec) -> list[Split]:
+    def _ways(self, problem: Problem, table: TableSpec) -> list[Split]:
         """Every way in which the table can be split over several devices."""
-        topology, ways = problem.topology, [Split("row_wise")]
-        if topology.world_size == 1 or table.rows < topology.world_size:
-            return []
-        two_levels = topology.hosts > 1 and topology.devices > 1
-        if two_levels:
-            ways.append(Split("table_row_wise"))
-        if two_levels and table.dim % (COLUMN_MULTIPLE * topology.hosts) == 0 and self._keeps(table, "grid"):
-            ways.append(Split("grid"))
-        if self._keeps(table, "column_wise"):
-            ways += [Split("column_wise", parts) for parts in column_parts(table, topology)]
-        return ways
-
-    def _keeps(self, table: TableSpec, sharding: Sharding) -> bool:
-        return not self.config.fused or stays_fused(table, sharding)
+        return ways_to_split(table, problem.topology, self.config.fused)
 
     def _best_split(self, problem: Problem, table: TableSpec, others: float, free: float) -> Split | None:
         """The best way to split the table, or to replicate it; where none has room, the split that needs least."""
-        ways = self.ways(problem, table)
+        ways = self._ways(problem, table)
         small = problem.topology.world_size > 1 and table.weight_bytes <= self.config.replicate_up_to
         replicated = [REPLICATED] if small else []
         best = self._best_of(problem, table, [WHOLE, *replicated, *ways], others, free)
@@ -171,7 +153,7 @@ class Rules:
             splits.update({table.name: WHOLE for table in replicas})
             return True
         rows = Split("row_wise")
-        left = [table for table in movable if splits[table.name] != rows and self.ways(problem, table)]
+        left = [table for table in movable if splits[table.name] != rows and self._ways(problem, table)]
         left.sort(key=lambda table: -problem.whole(table).kept_bytes)
         splits.update({table.name: rows for table in left[:most]})
         return bool(left)
@@ -195,7 +177,7 @@ class Rules:
             tried.add(table.name)
             found = [
                 (max(device_seconds(problem, other)), other, way)
-                for way in self.ways(problem, table)
+                for way in self._ways(problem, table)
                 if (other := _if_placed(problem, {**splits, table.name: way})) is not None
             ]
             if not found:

@@ -1,0 +1,258 @@
+"""A problem in TorchRec's terms, and what TorchRec's planner makes of it. Imports the engine."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import logging
+from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import nn
+from torchrec.distributed.embedding_types import EmbeddingComputeKernel
+from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+from torchrec.distributed.planner import planners
+from torchrec.distributed.planner.constants import DEFAULT_PERF_ESTIMATOR
+from torchrec.distributed.planner.enumerators import get_partition_by_type
+from torchrec.distributed.planner.estimator import EmbeddingPerfEstimatorFactory
+from torchrec.distributed.planner.partitioners import GreedyPerfPartitioner
+from torchrec.distributed.planner.perf_models import NoopPerfModel
+from torchrec.distributed.planner.planners import EmbeddingShardingPlanner
+from torchrec.distributed.planner.proposers import GreedyProposer, GridSearchProposer, UniformProposer
+from torchrec.distributed.planner.storage_reservations import FixedPercentageStorageReservation
+from torchrec.distributed.planner.types import (
+    Enumerator,
+    HardwareConfig,
+    KernelConfig,
+    PlannerError,
+    PlannerErrorType,
+    ShardingOption,
+    Storage,
+    TopologyFactory,
+    TrainerConfig,
+)
+from torchrec.distributed.planner.types import Shard as ShardEstimate
+from torchrec.distributed.planner.types import Topology as TorchRecTopology
+from torchrec.distributed.planner.utils import build_sharder_data_map, sharder_name
+from torchrec.distributed.types import ModuleSharder, ShardingType
+from torchrec.modules.embedding_configs import EmbeddingBagConfig
+from torchrec.modules.embedding_modules import EmbeddingBagCollection
+
+from ziggurat.core.plan import Sharding
+from ziggurat.core.topology import Topology
+from ziggurat.planning.placing import Split, given_ranks, stand_in_shards
+from ziggurat.planning.problem import Problem
+
+# What the planner has to say at other levels is of no use to whoever runs `ziggurat plan`.
+logging.getLogger("torchrec.distributed.planner").setLevel(logging.ERROR)
+
+_TYPES: dict[Sharding, ShardingType] = {
+    "table_wise": ShardingType.TABLE_WISE,
+    "row_wise": ShardingType.ROW_WISE,
+    "column_wise": ShardingType.COLUMN_WISE,
+    "data_parallel": ShardingType.DATA_PARALLEL,
+    "table_row_wise": ShardingType.TABLE_ROW_WISE,
+    "grid": ShardingType.GRID_SHARD,
+}
+
+MILLISECOND = 1e-3
+"""TorchRec's bandwidths are bytes a millisecond, and its times milliseconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What TorchRec chose.
+
+    Attributes:
+        splits: table -> one of its ways, with ranks.
+        seconds: that TorchRec expects the slowest device to take.
+    """
+
+    splits: dict[str, Split]
+    seconds: float
+
+
+def search(problem: Problem, ways: Mapping[str, Sequence[Split]], proposals: int) -> Found | None:
+    """TorchRec's choice of a way and of ranks for every table; None where no proposal of its has room.
+
+    Args:
+        problem: with at least one table, and with room for the buffers of a step.
+        ways: table -> how it may lie.
+        proposals: the most combinations of ways that are all tried.
+    """
+    topology, chosen = torchrec_topology(problem.topology, int(problem.capacity)), list[ShardingOption]()
+
+    def choose(options: list[ShardingOption]) -> list[ShardingOption]:
+        chosen.extend(options)
+        return options
+
+    space = SearchSpace(problem, ways, topology)
+    planner = EmbeddingShardingPlanner(
+        topology=topology,
+        batch_size=problem.batch_size,
+        enumerator=space,
+        storage_reservation=FixedPercentageStorageReservation(0.0),  # the topology has only what tables may take
+        proposer=[GridSearchProposer(proposals), GreedyProposer(), GreedyProposer(use_depth=False), UniformProposer()],
+        partitioner=_Partitioner(space.given),
+        stats=[],
+        callbacks=[choose],
+    )
+    try:
+        with _quiet():
+            planner.plan(space.collection, [_sharder()])
+    except PlannerError:
+        return None
+    splits = {space.tables[option.name].name: _answer(option) for option in chosen}
+    return Found(splits, NoopPerfModel(topology).rate(chosen) * MILLISECOND)
+
+
+def torchrec_topology(topology: Topology, capacity: int) -> TorchRecTopology:
+    """Our devices, each with ``capacity`` bytes for tables, as TorchRec describes them.
+
+    TorchRec takes each device to have a bandwidth of its own to other hosts, and all-reduces to go at that of a host's
+    devices together, even where there is but one host; there, the devices' bandwidth to each other stands in for it.
+    """
+    per_device = topology.inter_bandwidth if topology.hosts > 1 else topology.intra_bandwidth
+    lookups = topology.lookup_bandwidth * MILLISECOND
+    return TopologyFactory.create_topology(
+        TrainerConfig(
+            world_size=topology.world_size,
+            local_world_size=topology.devices,
+            hbm_cap_bytes=capacity,
+            ddr_cap_bytes=capacity,
+        ),
+        HardwareConfig(
+            intra_host_bw=topology.intra_bandwidth * MILLISECOND,
+            inter_host_bw=per_device / topology.devices * MILLISECOND,
+            hbm_mem_bw=lookups,
+            ddr_mem_bw=lookups,
+        ),
+        KernelConfig(compute_device=topology.kind, use_hardware_based_bandwidth=True),
+    )
+
+
+class SearchSpace(Enumerator):
+    """The search space: every way of every table, always in the same order.
+
+    TorchRec's own enumerator goes through sets of words, whose order differs from one process to the next, and knows
+    one number of columns for each table, and no splits by rows on a CPU.
+
+    Attributes:
+        collection: the tables, without memory.
+        tables: name in TorchRec's terms -> table.
+        given: (name there, TorchRec's sharding type) -> ranks, where it must not choose them.
+    """
+
+    def __init__(self, problem: Problem, ways: Mapping[str, Sequence[Split]], topology: TorchRecTopology) -> None:
+        self._problem, self._ways = problem, ways
+        self._estimator = EmbeddingPerfEstimatorFactory.create(DEFAULT_PERF_ESTIMATOR, topology=topology)
+        # Numbers: a table's own name may be that of a method of torch's modules.
+        self.tables = {str(number): table for number, table in enumerate(problem.tables)}
+        self.collection = EmbeddingBagCollection(
+            tables=[
+                EmbeddingBagConfig(
+                    name=name, embedding_dim=table.dim, num_embeddings=table.rows, feature_names=list(table.keys)
+                )
+                for name, table in self.tables.items()
+            ],
+            device=torch.device("meta"),
+        )
+        self.given = {
+            (name, _TYPES[way.sharding].value): ranks
+            for name, table in self.tables.items()
+            for way in ways[table.name]
+            if (ranks := given_ranks(problem, way)) is not None
+        }
+
+    def enumerate(self, module: nn.Module, sharders: list[ModuleSharder[nn.Module]]) -> list[ShardingOption]:
+        options = [self._option(name, way) for name, table in self.tables.items() for way in self._ways[table.name]]
+        self.populate_estimates(options)
+        return options
+
+    def populate_estimates(self, sharding_options: list[ShardingOption]) -> None:
+        name = sharder_name(EmbeddingBagCollection)
+        self._estimator.estimate(sharding_options, build_sharder_data_map({name: _sharder()}))
+
+    def _option(self, name: str, way: Split) -> ShardingOption:
+        """One way of a table, the bytes of its shards as ziggurat counts them."""
+        problem, table, kind = self._problem, self.tables[name], _TYPES[way.sharding].value
+        kernel = EmbeddingComputeKernel.DENSE if way.sharding == "data_parallel" else EmbeddingComputeKernel.FUSED
+        return ShardingOption(
+            name=name,
+            tensor=cast("torch.Tensor", self.collection.embedding_bags[name].weight),
+            module=("", self.collection),
+            input_lengths=[problem.usages[table.name].ids_per_row / len(table.keys)] * len(table.keys),
+            batch_size=problem.batch_size,
+            sharding_type=kind,
+            partition_by=get_partition_by_type(kind),
+            compute_kernel=kernel.value,
+            shards=[
+                ShardEstimate(
+                    size=[shard.rows.size, shard.columns.size],
+                    offset=[shard.rows.first, shard.columns.first],
+                    storage=self._storage(cost.kept_bytes),
+                )
+                for shard, cost in stand_in_shards(problem, table, way)
+            ],
+        )
+
+    def _storage(self, size: int) -> Storage:
+        """Of the memory that TorchRec looks for on such devices."""
+        return Storage(hbm=size, ddr=0) if self._problem.topology.kind == "cuda" else Storage(hbm=0, ddr=size)
+
+
+class _Partitioner(GreedyPerfPartitioner):
+    """TorchRec's greedy placement, behind the tables whose ranks are given."""
+
+    def __init__(self, given: Mapping[tuple[str, str], tuple[int, ...]]) -> None:
+        super().__init__()
+        self._given = given
+
+    def partition(
+        self, proposal: list[ShardingOption], storage_constraint: TorchRecTopology, hbm_per_device: int | None = None
+    ) -> list[ShardingOption]:
+        free = [option for option in proposal if (option.name, option.sharding_type) not in self._given]
+        if len(free) < len(proposal):
+            storage_constraint = copy.deepcopy(storage_constraint)
+        for option in proposal:
+            ranks = self._given.get((option.name, option.sharding_type), ())
+            for shard, rank in zip(option.shards if ranks else (), ranks, strict=True):
+                device = storage_constraint.devices[rank]
+                assert shard.storage is not None
+                assert shard.perf is not None
+                if not shard.storage.fits_in(device.storage):
+                    raise PlannerError(f"no room on rank {rank}", PlannerErrorType.PARTITION)
+                shard.rank = rank
+                device.storage -= shard.storage
+                device.perf += shard.perf
+        super().partition(free, storage_constraint, hbm_per_device)
+        return proposal
+
+
+def _answer(option: ShardingOption) -> Split:
+    sharding = next(sharding for sharding, kind in _TYPES.items() if kind.value == option.sharding_type)
+    return Split(sharding, len(option.shards), tuple(cast("int", shard.rank) for shard in option.shards))
+
+
+def _sharder() -> ModuleSharder[nn.Module]:
+    return cast("ModuleSharder[nn.Module]", EmbeddingBagCollectionSharder())
+
+
+@contextlib.contextmanager
+def _quiet() -> Generator[None]:
+    """Nothing is said of tables that every device holds. TorchRec warns of each through the root logger itself, which
+    puts a handler there if there is none."""
+    root, nobody = logging.getLogger(), logging.NullHandler()
+
+    def others(record: logging.LogRecord) -> bool:
+        return record.pathname != planners.__file__
+
+    root.addHandler(nobody)
+    root.addFilter(others)
+    try:
+        yield
+    finally:
+        root.removeFilter(others)
+        root.removeHandler(nobody)
