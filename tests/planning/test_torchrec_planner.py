@@ -102,7 +102,7 @@ def _bytes(spec: TableSpec, where: Topology, counted: DatasetStatistics | None) 
 
 def test_trying_every_combination_is_never_worse_by_its_model() -> None:
     specs = [table(f"t{k}", 5000 * (k + 1), 32 * (k + 1)) for k in range(4)]
-    for memory in (1e9, 2.6e6):
+    for memory in (1e9, 18e6):
         problem = Problem(tuple(specs), topology(devices=2, memory=memory), None, BATCH)
         ways = {each.name: [Split("table_wise"), Split("row_wise"), Split("column_wise", 2)] for each in specs}
         every, greedy = (search(problem, ways, proposals) for proposals in (81, 80))
@@ -130,10 +130,10 @@ def test_what_finds_no_room_is_named() -> None:
     planner = TorchRec(TorchRec.Config())
     large = table("large", 4_000_000, 16)  # 256 MB
     problem = Problem((large, table("small", 100)), topology(devices=4, memory=50e6), None, BATCH)
-    with pytest.raises(NoFeasiblePlan, match=r"20 MB short: .* 'large' needs 64\.\d MB of it, however it is split"):
+    with pytest.raises(NoFeasiblePlan, match=r"19\.5 MB short: .* 'large' needs 64\.\d MB of it, however it is split"):
         planner.plan(problem)
     many = tuple(table(f"t{k}", 300_000, 16) for k in range(20))  # 384 MB
-    with pytest.raises(NoFeasiblePlan, match=r"20 tables need 38\d MB or more, the devices have 179 MB for them"):
+    with pytest.raises(NoFeasiblePlan, match=r"20 tables need 395 MB or more, the devices have 169 MB for them"):
         planner.plan(Problem(many, topology(devices=4, memory=50e6), None, BATCH))
 
 
@@ -147,7 +147,7 @@ from ziggurat.planning.config import PlanningConfig
 specs = [table(f"t{k}", 7000 * (k % 5 + 1), 16 * (k % 3 + 1)) for k in range(9)] + [table("small", 5)]
 lazy = "torchrec" not in sys.modules
 config = PlanningConfig.model_validate({"planner": {"name": "torchrec"}})
-plan = plan_tables(specs, None, topology(2, 2, memory=4e6), config, 500).plan
+plan = plan_tables(specs, None, topology(2, 2, memory=20e6), config, 500).plan
 print(json.dumps([lazy, plan.to_json()]))
 """
 

@@ -25,6 +25,7 @@ def comparison() -> Comparison:
     return Comparison(
         "the cost model",
         0.002,
+        True,
         (
             Compared("rules", planned, "", (0.002, 0.003, 0.004), 0.01),
             Compared("by dim", planned, "", (0.001, 0.002, 0.008), 0.001),
@@ -53,6 +54,13 @@ def test_every_planner_and_device_is_drawn_and_told() -> None:
     assert rules[-1] == written_seconds(0.01)
 
 
+def test_a_share_that_is_no_bound_is_not_called_one() -> None:
+    found = replace(comparison(), proven=False)
+    text = visible(ET.fromstring(render_plan("ads", found.planned, found)))
+    assert "an even share of all tables together would be 2 ms" in text
+    assert "lower bound" not in text
+
+
 def test_without_a_comparison_there_is_no_such_part() -> None:
     found = comparison()
     assert "Planners" not in render_plan("ads", found.planned)
@@ -73,5 +81,5 @@ def test_dots_lie_where_their_values_are() -> None:
 def test_no_time_at_all_is_drawn() -> None:
     """One device without tables."""
     found = comparison()
-    nothing = replace(found, bound=0.0, entries=(replace(found.entries[0], seconds=(0.0, 0.0, 0.0)),))
+    nothing = replace(found, even_share=0.0, entries=(replace(found.entries[0], seconds=(0.0, 0.0, 0.0)),))
     ET.fromstring(render_plan("ads", found.planned, nothing))

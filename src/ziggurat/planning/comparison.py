@@ -70,12 +70,14 @@ class Comparison:
 
     Attributes:
         judge: whose costs the seconds are by.
-        bound: seconds; by these costs no plan's slowest device can be below.
+        even_share: seconds of each device, could all share the least that the tables need.
+        proven: whether no plan's slowest device can be below; the cost network's costs do not add up, so there it may.
         entries: the configured planner's plan, then the others'.
     """
 
     judge: str
-    bound: float
+    even_share: float
+    proven: bool
     entries: tuple[Compared, ...]
 
     @property
@@ -86,7 +88,12 @@ class Comparison:
         return planned
 
     def to_json(self) -> dict[str, Any]:
-        return {"judge": self.judge, "bound": self.bound, "planners": [entry.to_json() for entry in self.entries]}
+        return {
+            "judge": self.judge,
+            "even_share": self.even_share,
+            "proven": self.proven,
+            "planners": [entry.to_json() for entry in self.entries],
+        }
 
 
 def compare_planners(problem: Problem, configured: AnyPlanner, progress: Progress | None = None) -> Comparison:
@@ -124,7 +131,7 @@ def compare_planners(problem: Problem, configured: AnyPlanner, progress: Progres
         progress.advance(number + 1, planner=name)
     progress.finish()
     judge = "the cost model" if costs is None else costs.source
-    return Comparison(judge, _bound(problem, costs), tuple(entries))
+    return Comparison(judge, _even_share(problem, costs), costs is None, tuple(entries))
 
 
 def _costs(learned: Path | None, topology: Topology) -> LearnedCosts | None:
@@ -156,7 +163,7 @@ def _seconds(problem: Problem, planned: Planned, costs: LearnedCosts | None) -> 
     return tuple(costs.device_seconds(problem, planned.plan))
 
 
-def _bound(problem: Problem, costs: LearnedCosts | None) -> float:
+def _even_share(problem: Problem, costs: LearnedCosts | None) -> float:
     """An even share of the least that all tables need, each in its cheapest way. By learned costs, the kernels' part is
     that of all tables on one device together, and exchanges alone have a choice of ways."""
     if not problem.tables:

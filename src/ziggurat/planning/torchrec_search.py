@@ -57,6 +57,8 @@ _TYPES: dict[Sharding, ShardingType] = {
     "grid": ShardingType.GRID_SHARD,
 }
 
+_SHARDINGS: dict[str, Sharding] = {kind.value: sharding for sharding, kind in _TYPES.items()}
+
 MILLISECOND = 1e-3
 """TorchRec's bandwidths are bytes a millisecond, and its times milliseconds."""
 
@@ -232,8 +234,9 @@ class _Partitioner(GreedyPerfPartitioner):
 
 
 def _answer(option: ShardingOption) -> Split:
-    sharding = next(sharding for sharding, kind in _TYPES.items() if kind.value == option.sharding_type)
-    return Split(sharding, len(option.shards), tuple(cast("int", shard.rank) for shard in option.shards))
+    return Split(
+        _SHARDINGS[option.sharding_type], len(option.shards), tuple(cast("int", shard.rank) for shard in option.shards)
+    )
 
 
 def _sharder() -> ModuleSharder[nn.Module]:

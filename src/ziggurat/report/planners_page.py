@@ -20,11 +20,11 @@ def planners_section(comparison: Comparison) -> Html:
     planned = comparison.planned
     room = planned.topology.memory_bytes * (1 - planned.reserve)
     seconds = strips(
-        f"Seconds of a step on each device by planner; the lower bound is {written_seconds(comparison.bound)}",
+        f"Seconds of a step on each device by planner; an even share is {written_seconds(comparison.even_share)}",
         [_strip(comparison, entry, entry.seconds, written_seconds) for entry in comparison.entries],
         "time of a step",
         _written_or_nought(written_seconds),
-        ("lower bound", comparison.bound),
+        ("lower bound" if comparison.proven else "even share", comparison.even_share),
     )
     memory = strips(
         f"Bytes on each device by planner, {written_bytes(room)} at most",

@@ -31,7 +31,7 @@ from ziggurat.training.heap import keep_freed_memory
 from ziggurat.training.measured import machine_name
 
 SETS = 2000
-"""Sets of tables that are measured: some 25 minutes of one core."""
+"""Sets of tables that are measured: some ten minutes of one core."""
 MOST_BYTES, MOST_IDS = 2 * 10**9, 6 * 10**6
 """Of a set, weights and ids of a batch: larger ones are not drawn."""
 EPOCHS = 300

@@ -78,7 +78,7 @@ class LearnedCosts:
             self._embed_all(problem, items),
             np.array([item.cost.kept_bytes for item in items], np.float64),
             np.array([exchange_seconds(problem, item.cost) for item in items]),
-            np.array(loads.free),
+            np.array(loads.free, np.float64),
             sums_DE,
             exchange_D,
         )

@@ -1,8 +1,9 @@
 """A planner whose costs are measured and whose placements are learned.
 
-1. Rules decide which tables every device holds and which have to be split by rows (:mod:`~ziggurat.planning.rules`).
-2. A beam search halves columns of the costliest and the largest tables of the slowest device, as long as that makes it
-   faster (NeuroShard, arXiv 2305.01868, section 4.2).
+1. Rules decide which tables every device holds (:mod:`~ziggurat.planning.rules`).
+2. From the tables that the rules split, and again from whole ones, a beam search splits the costliest and the largest
+   tables, as long as that makes the slowest device faster. NeuroShard (arXiv 2305.01868, section 4.2) halves columns;
+   ours also splits by rows, which every optimizer's kernel can.
 3. A trained policy puts what is left on devices; of some drawn placements the best is improved by exchanges.
 
 What a device costs is what the cost network says of all that lies there together, and the exchanges with other devices
@@ -27,11 +28,10 @@ from ziggurat.core.tables import TableSpec
 from ziggurat.planning.autoshard.costs import LearnedCosts
 from ziggurat.planning.autoshard.policy import Policy
 from ziggurat.planning.autoshard.task import Ints, Task, exchanged, greedy
-from ziggurat.planning.constraints import column_parts, stays_fused
-from ziggurat.planning.placing import Item, Loads, Split, placed
+from ziggurat.planning.placing import Item, Loads, Split, placed, ways_to_split
 from ziggurat.planning.problem import Problem
 from ziggurat.planning.quantities import Bytes
-from ziggurat.planning.rules import Rules
+from ziggurat.planning.rules import REPLICATED, WHOLE, Rules
 
 CANDIDATES = 4
 """Tables that a beam's state tries to split: so many of the costliest, and so many of the largest."""
@@ -63,9 +63,9 @@ class AutoShard:
         rollouts: int = pydantic.Field(default=32, ge=0)
         """Placements that are drawn from the policy, beside its likeliest."""
         beam: int = pydantic.Field(default=3, ge=1)
-        """States that the search over columns keeps."""
+        """States that the search over splits keeps."""
         depth: int = pydantic.Field(default=10, ge=0)
-        """Tables that it halves at most."""
+        """Splits of tables that it tries one behind the other, at most."""
 
     def __init__(self, config: Config, costs: LearnedCosts, policy: Policy) -> None:
         self.config, self.costs, self.policy = config, costs, policy
@@ -80,9 +80,10 @@ class AutoShard:
         self.costs.check_kind(problem.topology.kind)
         by_rules = self.rules.plan(problem)
         found = [by_rules]
-        with contextlib.suppress(NoFeasiblePlan):
-            place = lambda splits: placed(problem, self._split_columns(problem, splits), self._assign)  # noqa: E731
-            found.append(self.rules.with_relief(problem, self.rules.first(problem), place))
+        place = lambda splits: placed(problem, self._split(problem, splits), self._assign)  # noqa: E731
+        for start in self._starts(problem):
+            with contextlib.suppress(NoFeasiblePlan):
+                found.append(self.rules.with_relief(problem, start, place))
         best = min(found, key=lambda plan: max(self.costs.device_seconds(problem, plan)))
         whose = "the rules' plan, which is as good" if best is by_rules else "the policy's plan"
         return replace(best, notes=(f"autoshard: {whose}; {self.costs.source}",))
@@ -106,10 +107,16 @@ class AutoShard:
             raise _no_room(items, loads)
         return found.tolist()
 
-    def _split_columns(self, problem: Problem, splits: Mapping[str, Split]) -> dict[str, Split]:
-        """``splits`` with columns halved where that helps, by beam search over greedy placements."""
+    def _starts(self, problem: Problem) -> list[dict[str, Split]]:
+        """The tables split as the rules do it, and whole; some are on every device either way."""
+        first, whole = self.rules.first(problem), self.rules.unsplit(problem)
+        whole |= {name: split for name, split in first.items() if split == REPLICATED}
+        return [first] if first == whole else [first, whole]
+
+    def _split(self, problem: Problem, splits: Mapping[str, Split]) -> dict[str, Split]:
+        """``splits`` with tables split where that helps, by beam search over greedy placements."""
         start = dict(splits)
-        if not any(self._halves(problem, table, start) for table in problem.tables):
+        if not self._moves(problem, start):
             return start
         best = beam = [(self._greedy_seconds(problem, start), start)]
         for _ in range(self.config.depth):
@@ -127,27 +134,26 @@ class AutoShard:
         return best[0][1]
 
     def _moves(self, problem: Problem, state: Mapping[str, Split]) -> list[tuple[str, Split]]:
-        """Halves of the costliest and of the largest tables."""
-        tables = [table for table in problem.tables if self._halves(problem, table, state)]
+        """Splits of the costliest and of the largest tables."""
+        parts = {table.name: self._parts(problem, table, state[table.name]) for table in problem.tables}
+        tables = [table for table in problem.tables if parts[table.name]]
         single = {table.name: self.costs.table_seconds(problem, table) / state[table.name].parts for table in tables}
         size = {table.name: table.weight_bytes / state[table.name].parts for table in tables}
-        chosen: dict[str, Split] = {}
-        for measure in (single, size):
-            for table in sorted(tables, key=lambda table: -measure[table.name])[:CANDIDATES]:
-                half = self._halves(problem, table, state)
-                assert half is not None
-                chosen[table.name] = half
-        return list(chosen.items())
+        chosen = {
+            table.name: None
+            for measure in (single, size)
+            for table in sorted(tables, key=lambda table: -measure[table.name])[:CANDIDATES]
+        }
+        return [(name, split) for name in chosen for split in parts[name]]
 
-    def _halves(self, problem: Problem, table: TableSpec, state: Mapping[str, Split]) -> Split | None:
-        """The table in twice as many ranges of columns, where that can be and the user has not decided."""
-        split = state[table.name]
-        if split.sharding not in ("table_wise", "column_wise") or table.name in problem.wishes:
-            return None
-        if self.config.fused and not stays_fused(table, "column_wise"):
-            return None
-        parts = 2 * split.parts
-        return Split("column_wise", parts) if parts in column_parts(table, problem.topology) else None
+    def _parts(self, problem: Problem, table: TableSpec, split: Split) -> list[Split]:
+        """The table in twice as many ranges of columns, or, still whole, in any way by rows; none of it where the user
+        or the rules have decided."""
+        if table.name in problem.wishes or split.sharding not in ("table_wise", "column_wise"):
+            return []
+        ways = ways_to_split(table, problem.topology, self.config.fused)
+        by_rows = [way for way in ways if way.sharding != "column_wise"] if split == WHOLE else []
+        return [way for way in ways if way == Split("column_wise", 2 * split.parts)] + by_rows
 
     def _greedy_seconds(self, problem: Problem, splits: Mapping[str, Split]) -> float:
         """Of the slowest device when every table goes where it costs least; infinite where there is no room."""
