@@ -2,11 +2,10 @@
 
 Each task is 20 to 200 tables of the half of the synthetic pool that is for tests, on 2 to 8 devices whose memory is
 tight (a tenth more than an even share of all tables) or loose (four times it). Every planner places it; then each
-device's shards are run for real – forward, backward, update – on one thread, with ids drawn from the same tables. Two
-passes over all plans, the second in the opposite order; a device's time is the lesser of both passes' medians, since
-what disturbs a shared machine only adds. Nothing is exchanged: every device's kernels are what is compared. TorchRec's
-planner, which takes no part in the targets, may let every device hold a table; what exchanging its gradient takes is
-then left out.
+device's shards are run for real – forward, backward, update – on one thread, with ids drawn from the same tables; its
+time is the median of some calls. Nothing is exchanged: every device's kernels are what is compared. TorchRec's planner,
+which takes no part in the targets, may let every device hold a table; what exchanging its gradient takes is then left
+out.
 
 An even share of a task is what all its tables take together in one kernel, over the number of devices. It is no bound:
 a large set takes somewhat longer than its parts do by themselves, as less of it stays in the caches.
@@ -45,7 +44,7 @@ EXAMPLES = 1536
 """Of a step, all devices' together: a multiple of each number of devices."""
 ROOM = {"tight": 1.1, "loose": 4.0}
 OPTIMIZERS = ("sgd", "adagrad", "rowwise_adagrad")
-PASSES, REPEATS, STEPS = 2, 3, 2
+REPEATS, STEPS = 4, 2
 
 RULES: dict[str, AnyPlanner] = {
     **{measure: Baseline.Config(by=measure) for measure in get_args(Measure)},
@@ -85,30 +84,27 @@ class Task:
 
 
 class Stopwatch:
-    """Measures sets of shards of one task; the same set is measured once a pass."""
+    """Measures sets of shards of one task, the same set once."""
 
     def __init__(self, task: Task, seed: int) -> None:
         draw = np.random.default_rng(seed)
         self._task = task
         self._ids = {table.number: [table.ids(EXAMPLES, draw) for _ in range(STEPS)] for table in task.tables}
-        self.taken: dict[frozenset[Part], list[float]] = {}
+        self._taken: dict[frozenset[Part], float] = {}
 
-    def measure(self, sets: Sequence[frozenset[Part]]) -> None:
-        """One pass over some sets."""
-        for parts in dict.fromkeys(sets):
+    def seconds(self, parts: frozenset[Part]) -> float:
+        """Of a step of these shards on one device."""
+        if parts not in self._taken:
             shares = {part[3] for part in parts}
-            if parts:
-                kernels = [self._calls([part for part in parts if part[3] == share]) for share in shares]
-                self.taken.setdefault(parts, []).append(st.median(map(sum, zip(*kernels, strict=True))))
+            kernels = [self._calls([part for part in parts if part[3] == share]) for share in shares]
+            self._taken[parts] = st.median(map(sum, zip(*kernels, strict=True))) if parts else 0.0
+        return self._taken[parts]
 
     def _calls(self, parts: Sequence[Part]) -> tuple[float, ...]:
         """Seconds of some calls of one kernel."""
         ordered = sorted(parts, key=lambda part: (part[0], part[1].first, part[2].first))
         steps = [[self._bags(part, step) for part in ordered] for step in range(STEPS)]
         return kernel_seconds(steps, self._task.optimizer, CPU, REPEATS)
-
-    def seconds(self, parts: frozenset[Part]) -> float:
-        return min(self.taken[parts]) if parts else 0.0
 
     def _bags(self, part: Part, step: int) -> Bags:
         number, rows, columns, share = part
@@ -146,11 +142,7 @@ def measured(found: Task, made: Mapping[str, Plan], seed: int) -> tuple[dict[str
     """(seconds of each device under each plan, an even share)."""
     watch = Stopwatch(found, seed)
     together = frozenset((t.number, Span(0, t.rows), Span(0, t.dim), 1) for t in found.tables)
-    sets = {name: found.devices(plan) for name, plan in made.items()}
-    every = [together, *(parts for each in sets.values() for parts in each)]
-    for turn in range(PASSES):
-        watch.measure(every[:: 1 if turn % 2 == 0 else -1])
-    devices = {name: [watch.seconds(parts) for parts in each] for name, each in sets.items()}
+    devices = {name: [watch.seconds(parts) for parts in found.devices(plan)] for name, plan in made.items()}
     return devices, watch.seconds(together) / found.problem.topology.world_size
 
 
@@ -198,11 +190,11 @@ def _result(
     ]
     origin = learned_costs(None).network.origin
     notes = (
-        f"{len(ours)} tasks; {EXAMPLES:,} examples a step; {PASSES} passes of {REPEATS} calls, {STEPS} before each not "
-        f"measured; costs measured on {origin['machine']}, {origin['date']}",
+        f"{len(ours)} tasks; {EXAMPLES:,} examples a step; medians of {REPEATS} calls, {STEPS} before them "
+        f"not measured; costs measured on {origin['machine']}, {origin['date']}",
         "a sample is a task; over_even may be below 0: a large set of tables takes longer than its parts do",
     )
-    return Result(tuple(figures), STEPS, PASSES * REPEATS, notes)
+    return Result(tuple(figures), STEPS, REPEATS, notes)
 
 
 def _over(name: str, seconds: Sequence[float], others: Sequence[float]) -> Figure:
