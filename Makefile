@@ -8,7 +8,7 @@ RUN := runs/movielens
 PYTEST_WORKERS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help install dev demo test lint format typecheck imports unit smoke lock clean
+.PHONY: help install dev demo test lint format typecheck imports unit coverage smoke lock clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -42,8 +42,11 @@ typecheck: dev
 imports: dev
 	$(BIN)/lint-imports
 
-unit: dev ## the tests alone, with coverage
-	$(BIN)/pytest -n $(PYTEST_WORKERS) --dist loadfile --cov --cov-report=term
+unit: dev ## the tests alone
+	$(BIN)/pytest -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder
+
+coverage: dev ## the tests, and the lines that none of them reaches
+	$(BIN)/pytest -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder --cov --cov-report=term
 
 smoke: dev ## every benchmark once, quickly, two at a time; nothing is judged or stored
 	@$(BIN)/python -m bench list | sed -n 's/^\([a-z_]*\): .*/\1/p' | xargs -n 1 -P 2 sh -c \

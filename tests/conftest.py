@@ -1,10 +1,20 @@
 """One thread for each of pytest's processes and of those that they start: more threads than cores wait for one another
-in busy loops, which makes the whole several times slower.
+in busy loops, which makes the whole several times slower. And files of long tests first, so that none is left for the
+end, when other processes have nothing to do.
 """
 
 from __future__ import annotations
 
 import os
 
+import pytest
+
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+LONG = ("distributed", "training", "end_to_end", "bench", "features", "planning")
+"""Folders whose files go first."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    items.sort(key=lambda item: LONG.index(folder) if (folder := item.path.parent.name) in LONG else len(LONG))
