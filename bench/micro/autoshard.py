@@ -27,6 +27,7 @@ from ziggurat.core.plan import Plan, Span
 from ziggurat.core.topology import Topology
 from ziggurat.embeddings.kernel_time import Bags, kernel_seconds
 from ziggurat.planning.autoshard.learned import learned_costs
+from ziggurat.planning.autoshard.learning import OPTIMIZERS, imagined
 from ziggurat.planning.autoshard.planner import AutoShard
 from ziggurat.planning.autoshard.pool import PoolTable, halves, statistics, table_pool
 from ziggurat.planning.baseline import Baseline, Measure
@@ -35,15 +36,13 @@ from ziggurat.planning.planner import build_planner, planned_by
 from ziggurat.planning.problem import Problem
 from ziggurat.planning.rules import Rules
 from ziggurat.planning.torchrec_planner import TorchRec
-from ziggurat.training.kernels import one_thread
+from ziggurat.training.kernels import Part, one_thread
 
 CPU = torch.device("cpu")
 TASKS, QUICK_TASKS = 50, 2
-DEVICES = (2, 3, 4, 6, 8)
 EXAMPLES = 1536
 """Of a step, all devices' together: a multiple of each number of devices."""
 ROOM = {"tight": 1.1, "loose": 4.0}
-OPTIMIZERS = ("sgd", "adagrad", "rowwise_adagrad")
 REPEATS, STEPS = 4, 2
 
 RULES: dict[str, AnyPlanner] = {
@@ -53,8 +52,8 @@ RULES: dict[str, AnyPlanner] = {
 PEER = TorchRec.Config()
 OURS = AutoShard.Config(replicate_up_to=1)
 
-Part = tuple[int, Span, Span, int]
-"""Number of a pool table, rows, columns, and one of how many parts of the examples is looked up."""
+Key = tuple[tuple[int, Span, int, int], ...]
+"""Of a set: number of a pool table, rows, columns, and one of how many parts of the examples is looked up."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +61,7 @@ class Task:
     """Tables to be placed.
 
     Attributes:
-        tables: of the pool.
+        tables: of the pool, in the order of the problem's.
         optimizer: of all of them.
         problem: for planners.
         memory: tight or loose.
@@ -73,14 +72,14 @@ class Task:
     problem: Problem
     memory: str
 
-    def devices(self, plan: Plan) -> list[frozenset[Part]]:
+    def devices(self, plan: Plan) -> list[Key]:
         """What each device has to look up."""
-        found: list[set[Part]] = [set() for _ in range(plan.world_size)]
+        found: list[list[tuple[int, Span, int, int]]] = [[] for _ in range(plan.world_size)]
         for table, spec in zip(self.tables, self.problem.tables, strict=True):
             share = plan.world_size if plan.placements[spec.name].sharding == "data_parallel" else 1
             for shard in plan.shards(spec):
-                found[shard.rank].add((table.number, shard.rows, shard.columns, share))
-        return [frozenset(parts) for parts in found]
+                found[shard.rank].append((table.number, shard.rows, shard.columns.size, share))
+        return [tuple(each) for each in found]
 
 
 class Stopwatch:
@@ -88,48 +87,35 @@ class Stopwatch:
 
     def __init__(self, task: Task, seed: int) -> None:
         draw = np.random.default_rng(seed)
-        self._task = task
+        self._optimizer, self._tables = task.optimizer, {table.number: table for table in task.tables}
         self._ids = {table.number: [table.ids(EXAMPLES, draw) for _ in range(STEPS)] for table in task.tables}
-        self._taken: dict[frozenset[Part], float] = {}
+        self._taken: dict[Key, float] = {}
 
-    def seconds(self, parts: frozenset[Part]) -> float:
+    def seconds(self, parts: Key) -> float:
         """Of a step of these shards on one device."""
         if parts not in self._taken:
-            shares = {part[3] for part in parts}
+            shares = {share for *_, share in parts}
             kernels = [self._calls([part for part in parts if part[3] == share]) for share in shares]
             self._taken[parts] = st.median(map(sum, zip(*kernels, strict=True))) if parts else 0.0
         return self._taken[parts]
 
-    def _calls(self, parts: Sequence[Part]) -> tuple[float, ...]:
+    def _calls(self, parts: Sequence[tuple[int, Span, int, int]]) -> tuple[float, ...]:
         """Seconds of some calls of one kernel."""
-        ordered = sorted(parts, key=lambda part: (part[0], part[1].first, part[2].first))
-        steps = [[self._bags(part, step) for part in ordered] for step in range(STEPS)]
-        return kernel_seconds(steps, self._task.optimizer, CPU, REPEATS)
+        steps = [[self._bags(*part, step) for part in parts] for step in range(STEPS)]
+        return kernel_seconds(steps, self._optimizer, CPU, REPEATS)
 
-    def _bags(self, part: Part, step: int) -> Bags:
-        number, rows, columns, share = part
+    def _bags(self, number: int, rows: Span, columns: int, share: int, step: int) -> Bags:
         ids, lengths = self._ids[number][step]
         lengths = lengths[: len(lengths) // share]
-        ids = ids[: int(lengths.sum())]
-        here = (ids >= rows.first) & (ids < rows.first + rows.size)
-        examples = np.repeat(np.arange(len(lengths)), lengths)
-        lengths = np.bincount(examples[here], minlength=len(lengths))
-        return Bags(rows.size, columns.size, torch.from_numpy(ids[here] - rows.first), torch.from_numpy(lengths))
+        return Part(self._tables[number], rows, columns).asked(ids[: int(lengths.sum())], lengths)
 
 
 def task(number: int, pool: Sequence[PoolTable], most: int = 200) -> Task:
     """The task of that number."""
-    draw = np.random.default_rng([number, 5])
-    count = round(np.exp(draw.uniform(np.log(20), np.log(most))))
-    tables = tuple(pool[place] for place in sorted(draw.choice(len(pool), count, replace=False)))
-    optimizer, devices = OPTIMIZERS[number % 3], int(draw.choice(DEVICES))
     memory = [*ROOM][number % 2]
-    specs = tuple(table.spec(optimizer) for table in tables)
-    topology = Topology(1, devices, "one thread", "cpu", 10**15, 1e10, 1e15, 1e15)
-    loose = Problem(specs, topology, statistics(tables), EXAMPLES // devices, reserve=0)
-    kept = [loose.whole(spec).kept_bytes for spec in specs]
-    room = max(ROOM[memory] * sum(kept) / devices, 1.02 * max(kept)) + loose.client_bytes
-    return Task(tables, optimizer, loose.but(topology=replace(topology, memory_bytes=int(room))), memory)
+    found = imagined(pool, np.random.default_rng([number, 5]), 20, most)
+    found = replace(found, optimizer=OPTIMIZERS[number % 3], room=ROOM[memory])
+    return Task(found.tables, found.optimizer, found.problem("cpu", EXAMPLES), memory)
 
 
 def plans(found: Task) -> dict[str, Plan]:
@@ -141,7 +127,7 @@ def plans(found: Task) -> dict[str, Plan]:
 def measured(found: Task, made: Mapping[str, Plan], seed: int) -> tuple[dict[str, list[float]], float]:
     """(seconds of each device under each plan, an even share)."""
     watch = Stopwatch(found, seed)
-    together = frozenset((t.number, Span(0, t.rows), Span(0, t.dim), 1) for t in found.tables)
+    together = tuple((table.number, Span(0, table.rows), table.dim, 1) for table in found.tables)
     devices = {name: [watch.seconds(parts) for parts in found.devices(plan)] for name, plan in made.items()}
     return devices, watch.seconds(together) / found.problem.topology.world_size
 

@@ -9,12 +9,15 @@ import numpy as np
 import pytest
 import torch
 
+from ziggurat.core.plan import Shard, Span
 from ziggurat.core.progress import Silent
 from ziggurat.embeddings.kernel_time import Bags, kernel_seconds
 from ziggurat.planning.autoshard.cost_network import CostNetwork
-from ziggurat.planning.autoshard.pool import table_pool
+from ziggurat.planning.autoshard.features import shard_features
+from ziggurat.planning.autoshard.pool import statistics, table_pool
+from ziggurat.planning.usage import Usage
 from ziggurat.training import kernels
-from ziggurat.training.kernels import drawn, measure, measured
+from ziggurat.training.kernels import Draw, Part, drawn, measure, measured
 from ziggurat.training.measured import kernel_folder
 
 CPU = torch.device("cpu")
@@ -73,7 +76,7 @@ def test_an_interrupted_measurement_goes_on(tmp_path: Path, monkeypatch: pytest.
     lines = [json.loads(line) for line in path.read_text().splitlines()]
     assert len(lines) == 24
     assert all(line["seconds"] > 0 for line in lines)
-    assert [len(line["features"]) for line in lines] == [len(drawn(number, POOL).tables) for number in range(24)]
+    assert [len(line["features"]) for line in lines] == [len(drawn(number, POOL).parts) for number in range(24)]
     assert CostNetwork.load(tmp_path / "network.safetensors").origin == network.origin
     assert network.origin["samples"] == 22
     assert "one thread" in network.origin["machine"]
@@ -88,6 +91,24 @@ def test_a_measured_set_is_described_by_what_was_looked_up() -> None:
         touched = np.mean([len(np.unique(step[table].ids)) for step in steps])
         assert 2 ** features[2] - 1 == pytest.approx(ids, rel=0.1, abs=8)
         assert 2 ** features[4] - 1 == pytest.approx(touched, rel=0.1, abs=8)
+
+
+def test_a_range_of_rows_is_described_and_asked_for_as_a_planner_sees_it() -> None:
+    """Features are those of a shard, ids those of the table that fall into it."""
+    table = POOL[2]
+    spec, rows = table.spec("adagrad"), Span(table.rows // 4, table.rows // 4)
+    part = Part(table, rows, 8)
+    usage = Usage.of(spec, statistics([table]))
+    shard = Shard(0, rows, Span(0, 8))
+    expected = shard_features(spec, shard, "row_wise", usage, 512, 2)
+    assert Draw((part,), 1024, "adagrad").features[0] == pytest.approx(expected, rel=1e-4, abs=1e-4)
+    ids, lengths = table.ids(1024, np.random.default_rng(0))
+    asked, whole = part.asked(ids, lengths), Part(table, Span(0, table.rows), 8).asked(ids, lengths)
+    inside = (ids >= rows.first) & (ids < rows.first + rows.size)
+    assert asked.ids.tolist() == (ids[inside] - rows.first).tolist()
+    assert (asked.lengths <= whole.lengths).all()
+    assert int(asked.lengths.sum()) == len(asked.ids)
+    assert int(asked.lengths[:100].sum()) == inside[: int(lengths[:100].sum())].sum()
 
 
 def test_measurements_of_a_machine_lie_in_its_users_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

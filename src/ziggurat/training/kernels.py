@@ -17,10 +17,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 
 from ziggurat import __version__
 from ziggurat.core import versions
+from ziggurat.core.plan import Span
 from ziggurat.core.progress import Progress, Silent
 from ziggurat.embeddings.kernel_time import OPTIMIZERS, Bags, kernel_seconds
 from ziggurat.planning.autoshard.cost_network import CostNetwork, Sample, fit
@@ -38,17 +40,47 @@ EPOCHS = 300
 SAMPLES = "samples.jsonl"
 
 
+ROW_PARTS = (2, 3, 4, 6, 8)
+"""Of tables that are drawn, some are ranges of rows, one of so many."""
+IN_ROWS = 0.3
+"""Share of tables that are drawn so."""
+
+
 @dataclass(frozen=True)
-class Draw:
-    """A set of tables in a step of so many examples.
+class Part:
+    """A table of the pool, or a range of its rows or columns.
 
     Attributes:
-        tables: of the pool, each with the columns it has here.
+        table: of the pool.
+        rows: those that are here.
+        columns: so many are here.
+    """
+
+    table: PoolTable
+    rows: Span
+    columns: int
+
+    def asked(self, ids: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> Bags:
+        """What is asked of it where the table is asked for these ids, so many an example."""
+        if self.rows.size == self.table.rows:
+            return Bags(self.rows.size, self.columns, torch.from_numpy(ids), torch.from_numpy(lengths))
+        here = (ids >= self.rows.first) & (ids < self.rows.first + self.rows.size)
+        examples = np.repeat(np.arange(len(lengths)), lengths)[here]
+        left = np.bincount(examples, minlength=len(lengths))
+        return Bags(self.rows.size, self.columns, torch.from_numpy(ids[here] - self.rows.first), torch.from_numpy(left))
+
+
+@dataclass(frozen=True)
+class Draw:
+    """What a device looks up in a step.
+
+    Attributes:
+        parts: tables, whole or not.
         examples: of the step.
         optimizer: of all tables.
     """
 
-    tables: tuple[tuple[PoolTable, int], ...]
+    parts: tuple[Part, ...]
     examples: int
     optimizer: str
 
@@ -56,19 +88,19 @@ class Draw:
     def bytes(self) -> int:
         """Of weights and optimizer states."""
         return sum(
-            FLOAT * table.rows * columns + state_bytes({"name": self.optimizer}, table.rows, columns)
-            for table, columns in self.tables
+            FLOAT * part.rows.size * part.columns + state_bytes({"name": self.optimizer}, part.rows.size, part.columns)
+            for part in self.parts
         )
 
     @property
     def features(self) -> list[list[float]]:
         """What the network sees of each table."""
-        described = (table.described(columns, self.examples, self.optimizer) for table, columns in self.tables)
+        described = (p.table.described(p.columns, self.examples, self.optimizer, p.rows) for p in self.parts)
         return [each.round(6).tolist() for each in described]
 
     def steps(self, number: int, draw: np.random.Generator) -> list[list[Bags]]:
-        """What the tables are asked for in so many steps."""
-        return [[_bags(table, columns, self.examples, draw) for table, columns in self.tables] for _ in range(number)]
+        """What is asked for in so many steps."""
+        return [[part.asked(*part.table.ids(self.examples, draw)) for part in self.parts] for _ in range(number)]
 
 
 def measure(
@@ -128,14 +160,23 @@ def samples(lines: Sequence[dict[str, Any]]) -> list[Sample]:
 
 
 def drawn(number: int, tables: Sequence[PoolTable]) -> Draw:
-    """The set of that number: one to 128 tables, 256 to 4,096 examples, any optimizer."""
+    """The set of that number: one to 128 tables or parts of them, 256 to 4,096 examples, any optimizer."""
     draw = np.random.default_rng([number, len(tables)])
     while True:
         count = round(2 ** draw.uniform(0, 7))
-        chosen = tuple((tables[int(place)], int(draw.choice(DIMS))) for place in draw.integers(0, len(tables), count))
-        found = Draw(chosen, round(2 ** draw.uniform(8, 12)), str(draw.choice([*OPTIMIZERS])))
-        if found.bytes <= MOST_BYTES and found.examples * sum(t.ids_per_row for t, _ in chosen) <= MOST_IDS:
+        parts = tuple(_part(tables[int(place)], draw) for place in draw.integers(0, len(tables), count))
+        found = Draw(parts, round(2 ** draw.uniform(8, 12)), str(draw.choice([*OPTIMIZERS])))
+        ids = found.examples * sum(part.table.ids_per_row * part.rows.size / part.table.rows for part in parts)
+        if found.bytes <= MOST_BYTES and ids <= MOST_IDS:
             return found
+
+
+def _part(table: PoolTable, draw: np.random.Generator) -> Part:
+    columns, parts = int(draw.choice(DIMS)), int(draw.choice(ROW_PARTS))
+    if draw.random() >= IN_ROWS or table.rows < parts:
+        return Part(table, Span(0, table.rows), columns)
+    size, place = table.rows // parts, int(draw.integers(parts))
+    return Part(table, Span(place * size, size), columns)
 
 
 def measured(draw: Draw, device: torch.device, seed: int = 0, repeats: int = 5) -> dict[str, Any]:
@@ -167,8 +208,3 @@ def one_thread(device: torch.device) -> Generator[None]:
         yield
     finally:
         torch.set_num_threads(threads)
-
-
-def _bags(table: PoolTable, columns: int, examples: int, draw: np.random.Generator) -> Bags:
-    ids, lengths = table.ids(examples, draw)
-    return Bags(table.rows, columns, torch.from_numpy(ids), torch.from_numpy(lengths))

@@ -9,27 +9,22 @@ from typing import Any
 import numpy as np
 import torch
 
+from ziggurat.core.plan import Plan
 from ziggurat.core.progress import Progress, Silent
 from ziggurat.planning.autoshard.cost_network import CostNetwork, fit
+from ziggurat.planning.autoshard.costs import LearnedCosts
 from ziggurat.planning.autoshard.learned import NETWORK, POLICY
-from ziggurat.planning.autoshard.learning import (
-    EPISODES,
-    EXAMPLES,
-    TASKS,
-    Imagined,
-    dream,
-    imagined,
-    over_greedy,
-)
+from ziggurat.planning.autoshard.learning import EPISODES, TASKS, Imagined, dream, imagined, over_greedy
+from ziggurat.planning.autoshard.planner import AutoShard
 from ziggurat.planning.autoshard.policy import Learner, Policy
 from ziggurat.planning.autoshard.pool import PoolTable, halves, table_pool
-from ziggurat.planning.autoshard.task import Ints, exchanged
+from ziggurat.planning.problem import Problem
 from ziggurat.training import kernels
-from ziggurat.training.kernels import SAMPLES, Draw, measured, note, noted, one_thread, origin, samples
+from ziggurat.training.kernels import SAMPLES, Draw, Part, measured, note, noted, one_thread, origin, samples
 
 ROUNDS = 10
 MEASURED = 8
-"""Tasks that a round measures: each device of the policy's placements is a set of tables."""
+"""Tasks that a round plans for and measures, a set of tables for each device."""
 UPDATES = 50
 """Of the policy in a round, by ten tasks and ten episodes each."""
 PLACEMENTS = "placements.jsonl"
@@ -67,7 +62,8 @@ def train_policy(
     progress.start("policy", rounds, "rounds")
     for number in range(done, rounds):
         draw = np.random.default_rng(number)
-        _measure_placements(folder, device, network, policy, tables, number, progress)
+        planner = AutoShard(AutoShard.Config(replicate_up_to=1), LearnedCosts(network), policy)
+        _measure_plans(folder, device, planner, tables, number, progress)
         lines = noted(folder / SAMPLES) + noted(folder / PLACEMENTS)
         network = fit(samples(lines), origin(device), epochs=kernels.EPOCHS)
         network.save(path)
@@ -81,19 +77,24 @@ def train_policy(
     return policy
 
 
-def _measure_placements(
+def _measure_plans(
     folder: Path,
     device: torch.device,
-    network: CostNetwork,
-    policy: Policy,
+    planner: AutoShard,
     tables: Sequence[PoolTable],
     number: int,
     progress: Progress,
 ) -> None:
-    """Measure each device of a round's placements, but for what an interrupted round has measured already."""
+    """Measure each device under a round's plans, but for what an interrupted round has measured already."""
     path, draw = folder / PLACEMENTS, np.random.default_rng([number, 1])
-    placed = [imagined(network, tables, draw) for _ in range(MEASURED)]
-    sets = [each for found in placed for each in _sets(found, exchanged(found.task, _likeliest(policy, found)))]
+    kind = "cuda" if device.type == "cuda" else "cpu"
+    sets: list[Draw] = []
+    for _ in range(MEASURED):
+        found = imagined(tables, draw)
+        problem = found.problem(kind)
+        sets += [
+            each for each in device_sets(found, problem, planner.plan(problem)) if each.bytes <= kernels.MOST_BYTES
+        ]
     there = sum(line["round"] == number for line in noted(path))
     with one_thread(device):
         for place, each in enumerate(sets[there:], there):
@@ -101,14 +102,15 @@ def _measure_placements(
             progress.advance(number + (place + 1) / len(sets) / 2)
 
 
-def _likeliest(policy: Policy, found: Imagined) -> Ints:
-    return policy.place(found.task, 1, None).device_PN[0]
-
-
-def _sets(found: Imagined, device_N: Ints) -> list[Draw]:
-    """What each device that has any table looks up."""
-    here = ([found.tables[i] for i in np.flatnonzero(device_N == k)] for k in range(found.task.devices))
-    return [Draw(tuple((t, t.dim) for t in chosen), EXAMPLES, found.optimizer) for chosen in here if chosen]
+def device_sets(found: Imagined, problem: Problem, plan: Plan) -> list[Draw]:
+    """What each device that has any table looks up; none is on every device."""
+    parts: list[list[Part]] = [[] for _ in range(plan.world_size)]
+    for table, spec in zip(found.tables, problem.tables, strict=True):
+        for shard in plan.shards(spec):
+            if shard.rows.size:
+                parts[shard.rank].append(Part(table, shard.rows, shard.columns.size))
+    examples = problem.batch_size * plan.world_size
+    return [Draw(tuple(each), examples, found.optimizer) for each in parts if each]
 
 
 def _origin(network: CostNetwork, rounds: int, ratio: float) -> dict[str, Any]:

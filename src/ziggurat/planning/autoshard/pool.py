@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 from scipy.optimize import brentq
 
+from ziggurat.core.plan import Span
 from ziggurat.core.statistics import DatasetStatistics, TableStatistics
 from ziggurat.core.tables import TableSpec
 from ziggurat.planning.autoshard.features import Floats, features
@@ -83,15 +84,19 @@ class PoolTable:
         """Mean pooling factor."""
         return int(self.lookups @ self.times) / EXAMPLES
 
-    def described(self, columns: int, examples: int, optimizer: str) -> Floats:
-        """Features of the table with so many columns, in a step of so many examples, with such an optimizer."""
+    def described(self, columns: int, examples: int, optimizer: str, rows: Span | None = None) -> Floats:
+        """Features of the table, or of a range of its rows, with so many columns, in a step of so many examples, with
+        such an optimizer."""
+        lookups, times, size = self.lookups, self.times, self.rows
+        if rows is not None and rows.size < self.rows:
+            (lookups, times), size = np.unique(self.accesses()[rows.slice], return_counts=True), rows.size
         return features(
             columns=columns,
-            rows=self.rows,
+            rows=size,
             bags=examples,
-            means=examples / EXAMPLES * self.lookups.astype(np.float64),
-            times=self.times.astype(np.float64),
-            state=state_bytes({"name": optimizer}, self.rows, columns) / FLOAT / self.rows,
+            means=examples / EXAMPLES * lookups.astype(np.float64),
+            times=times.astype(np.float64),
+            state=state_bytes({"name": optimizer}, size, columns) / FLOAT / size,
         )
 
     def accesses(self) -> npt.NDArray[np.int64]:
