@@ -35,7 +35,7 @@ def command(
         Path | None, typer.Option("--out", "-o", help="The plan's file, drawn in an .html beside; default: plan.json.")
     ] = None,
     planner: Annotated[
-        str | None, typer.Option(help="rules, recshard, autoshard, …; default: planning.planner.")
+        str | None, typer.Option(help="rules, recshard, autoshard, torchrec or baseline; default: planning.planner.")
     ] = None,
     train: Annotated[
         bool, typer.Option("--train", help="First measure this machine and train autoshard's policy for it.")
