@@ -197,20 +197,3 @@ def test_one_table_that_outweighs_all_others_is_split(dim: int, optimizer: str) 
     assert len(placement.ranks) > 1
     if (dim, optimizer) != (128, "sgd"):
         assert placement.sharding == "row_wise"
-
-
-def test_what_the_rules_split_may_stay_whole() -> None:
-    """By bytes one table is too much for a device, by measured costs it is not."""
-    draw, pool = np.random.default_rng([7, 5]), halves(table_pool())[1]
-    draw.uniform()
-    chosen = [pool[place] for place in sorted(draw.choice(len(pool), 21, replace=False))]
-    where = Topology(1, 2, "test", "cpu", 10**12, 1e10, 1e15, 1e15)
-    specs, counted = [each.spec("adagrad") for each in chosen], statistics(chosen)
-    ours, rules = (
-        plan_tables(specs, counted, where, PlanningConfig.model_validate({"planner": planner}), 768)
-        for planner in ({"name": "autoshard", "replicate_up_to": 1}, {"replicate_up_to": 1})
-    )
-    costs = learned_costs(None)
-    split = {name for name, each in rules.plan.placements.items() if len(each.ranks) > 1}
-    assert predicted_seconds(ours, costs, counted) < predicted_seconds(rules, costs, counted)
-    assert any(len(ours.plan.placements[name].ranks) == 1 for name in split)
