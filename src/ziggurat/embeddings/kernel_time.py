@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from fbgemm_gpu.split_embedding_configs import EmbOptimType
 from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation, PoolingMode
@@ -77,6 +78,12 @@ def kernel_seconds(
         if turn >= len(steps):
             taken.append(time.perf_counter() - started)
     return tuple(taken)
+
+
+def undisturbed(seconds: Sequence[float]) -> float:
+    """What a call takes by itself, of the times of some: the lower quartile. Other work on the machine makes some calls
+    take half as long again, several in a row, and none less."""
+    return float(np.quantile(seconds, 0.25))
 
 
 def _inputs(step: Sequence[Bags], device: torch.device) -> tuple[Tensor, Tensor]:

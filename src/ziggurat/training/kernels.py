@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import statistics
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -24,7 +23,7 @@ from ziggurat import __version__
 from ziggurat.core import versions
 from ziggurat.core.plan import Span
 from ziggurat.core.progress import Progress, Silent
-from ziggurat.embeddings.kernel_time import OPTIMIZERS, Bags, kernel_seconds
+from ziggurat.embeddings.kernel_time import OPTIMIZERS, Bags, kernel_seconds, undisturbed
 from ziggurat.planning.autoshard.cost_network import CostNetwork, Sample, fit
 from ziggurat.planning.autoshard.learned import NETWORK
 from ziggurat.planning.autoshard.pool import DIMS, PoolTable, halves, table_pool
@@ -179,10 +178,10 @@ def _part(table: PoolTable, draw: np.random.Generator) -> Part:
     return Part(table, Span(place * size, size), columns)
 
 
-def measured(draw: Draw, device: torch.device, seed: int = 0, repeats: int = 5) -> dict[str, Any]:
-    """Features and median seconds of a set."""
+def measured(draw: Draw, device: torch.device, seed: int = 0, repeats: int = 9) -> dict[str, Any]:
+    """Features of a set, and what a call takes that nothing disturbs."""
     steps = draw.steps(2, np.random.default_rng(seed))
-    seconds = statistics.median(kernel_seconds(steps, draw.optimizer, device, repeats))
+    seconds = undisturbed(kernel_seconds(steps, draw.optimizer, device, repeats))
     return {"features": draw.features, "seconds": seconds}
 
 
