@@ -129,6 +129,14 @@ def test_a_planner_by_name_keeps_the_files_settings_of_it(config: Path, tmp_path
         run(config, "--planner", "magic")
 
 
+def test_a_plan_that_is_measured(config: Path) -> None:
+    local = ("--set", "planning.topology={}", "--set", "planning.planner.refine_s=0.5")
+    said = run(config, "--devices", "2", "--planner", "autoshard", *local)
+    assert "devices' shards were measured: the slowest took" in said
+    with pytest.raises(ConfigError, match=r"planning\.planner\.refine_s: 0\.5, and only this machine can be measured"):
+        run(config, "--devices", "2", "--planner", "autoshard", *local[2:])
+
+
 def test_a_policy_of_ones_own(config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "EPOCHS", 2)
     monkeypatch.setattr(kernels, "SETS", 20)

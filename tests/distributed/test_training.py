@@ -79,6 +79,10 @@ PLANNED: dict[str, dict[str, Any]] = {
         **SHORTER,
         "planning": {"planner": {"name": "autoshard", "replicate_up_to": 1, "fused": False}, "topology": DEVICES},
     },
+    "refined": {
+        **SHORTER,
+        "planning": {"planner": {"name": "autoshard", "refine_s": 0.2}, "topology": {"device": "local"}},
+    },
     "torchrec": {**SHORTER, "planning": {"planner": {"name": "torchrec", "fused": False}, "topology": DEVICES}},
 }
 """By each planner, as it would have it. A single process has no plan: there they are all alike."""

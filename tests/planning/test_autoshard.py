@@ -133,7 +133,7 @@ def test_a_policy_is_kept(tmp_path: Path) -> None:
     assert loaded.origin == {"rounds": 0}
     assert (loaded.place(task(0), 1, None).device_PN == policy.place(task(0), 1, None).device_PN).all()
     origin = tmp_path / "policy.json"
-    origin.write_text(origin.read_text().replace('"version": 1', '"version": 0'))
+    origin.write_text(origin.read_text().replace('"version": 2', '"version": 0'))
     with pytest.raises(DataError, match="learned weights of version 0"):
         Policy.load(tmp_path / "policy.safetensors")
 

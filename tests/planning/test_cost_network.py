@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from ziggurat.core.errors import DataError
-from ziggurat.planning.autoshard.cost_network import CostNetwork, Sample, fit
+from ziggurat.planning.autoshard.cost_network import CostNetwork, Sample, fit, work
 from ziggurat.planning.autoshard.features import FEATURES, NAMES, features
 from ziggurat.planning.autoshard.pool import table_pool
 
@@ -49,13 +49,30 @@ def test_sets_larger_than_any_learned_from_come_out_nearly_additive(network: Cos
     assert 1.5 < twice / once < 2.5
 
 
+def test_tables_busier_than_any_learned_from_take_as_much_longer_as_they_move_more(network: CostNetwork) -> None:
+    busy = [
+        features(columns=16, rows=10**6, bags=1024, means=np.array([each]), times=np.array([1e6]), state=0)
+        for each in (0.5, 5.0, 50.0)
+    ]
+    once, ten, hundred = network.predict([each[None] for each in busy])
+    assert 4 < ten / once < 20
+    assert 4 < hundred / ten < 20
+
+
+def test_work_counts_what_look_ups_move() -> None:
+    """100 ids of 50 rows in 20 bags: ids, rows read, weights and state of touched rows, vectors written."""
+    found = features(columns=8, rows=50, bags=20, means=np.array([2.0]), times=np.array([50.0]), state=1)
+    touched = 50 * (1 - np.exp(-2))
+    assert work(found[None])[0] * 1e6 == pytest.approx(100 * 10 + touched * 17 + 20 * 10)
+
+
 def test_what_is_saved_is_loaded(network: CostNetwork, tmp_path: Path) -> None:
     network.save(tmp_path / "network.safetensors")
     loaded, tables = CostNetwork.load(tmp_path / "network.safetensors"), planted(5).features
     assert loaded.origin == network.origin
     assert loaded.predict([tables]) == pytest.approx(network.predict([tables]), rel=1e-6)
     origin = tmp_path / "network.json"
-    origin.write_text(origin.read_text().replace('"version": 1', '"version": 0'))
+    origin.write_text(origin.read_text().replace('"version": 2', '"version": 0'))
     with pytest.raises(DataError, match="learned weights of version 0"):
         CostNetwork.load(tmp_path / "network.safetensors")
 

@@ -29,7 +29,7 @@ class Interrupted(Silent):
 def test_rounds_measure_learn_and_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "EPOCHS", 3)  # how good it gets is not at stake here
     monkeypatch.setattr(kernels, "SETS", 12)
-    monkeypatch.setattr(kernels, "MOST_BYTES", 10**8)  # gigabytes of fresh pages take seconds
+    monkeypatch.setattr(kernels, "MOST_BYTES", 3 * 10**8)  # gigabytes of fresh pages take seconds
     monkeypatch.setattr(placement_policy, "MEASURED", 2)
     monkeypatch.setattr(placement_policy, "UPDATES", 2)
     with pytest.raises(KeyboardInterrupt):

@@ -33,13 +33,15 @@ class Bags:
     Attributes:
         rows, columns: of the table, or of the range of columns that is looked up.
         ids: int64 (n,), in [0, rows).
-        lengths: ids of each example, int64 (examples,).
+        lengths: ids of each bag, int64 (keys · examples,): of all examples for the first key, then for the next.
+        keys: features that look the table up.
     """
 
     rows: int
     columns: int
     ids: Tensor
     lengths: Tensor
+    keys: int = 1
 
 
 def kernel_seconds(
@@ -60,11 +62,13 @@ def kernel_seconds(
         [(bags.rows, bags.columns, place, kind) for bags in steps[0]],
         optimizer=OPTIMIZERS[optimizer],
         learning_rate=0.01,
+        feature_table_map=[table for table, bags in enumerate(steps[0]) for _ in range(bags.keys)],
         pooling_mode=PoolingMode.SUM,
         device=device,
     )
     inputs = [_inputs(step, device) for step in steps]
-    examples, columns = len(steps[0][0].lengths), sum(bags.columns for bags in steps[0])
+    examples = len(steps[0][0].lengths) // steps[0][0].keys
+    columns = sum(bags.columns * bags.keys for bags in steps[0])
     gradient = torch.randn(examples, columns, device=device)
     evicted = torch.zeros(EVICTED // 4, device=device)
     taken: list[float] = []

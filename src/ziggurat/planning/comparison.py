@@ -13,6 +13,7 @@ from ziggurat.core.topology import Topology
 from ziggurat.planning.autoshard.costs import LearnedCosts, exchange_seconds
 from ziggurat.planning.autoshard.learned import learned_costs
 from ziggurat.planning.autoshard.planner import AutoShard
+from ziggurat.planning.autoshard.refinement import TimeParts
 from ziggurat.planning.baseline import Baseline, Measure
 from ziggurat.planning.config import AnyPlanner
 from ziggurat.planning.placing import shard_costs, ways_to_split
@@ -96,7 +97,9 @@ class Comparison:
         }
 
 
-def compare_planners(problem: Problem, configured: AnyPlanner, progress: Progress | None = None) -> Comparison:
+def compare_planners(
+    problem: Problem, configured: AnyPlanner, progress: Progress | None = None, time_parts: TimeParts | None = None
+) -> Comparison:
     """What every planner makes of the same tables and devices.
 
     Seconds are by the cost network where there is one for such devices and no slow memory, which it does not know; else
@@ -106,6 +109,7 @@ def compare_planners(problem: Problem, configured: AnyPlanner, progress: Progres
         problem: tables and devices.
         configured: the planner that comes first; its learned costs, if it names any, judge.
         progress: where to show it.
+        time_parts: for the configured one, if it measures its plans.
 
     Raises:
         ConfigError: the configured planner cannot plan for such devices.
@@ -118,7 +122,7 @@ def compare_planners(problem: Problem, configured: AnyPlanner, progress: Progres
     progress.start("plan", len(planners), "planners")
     entries: list[Compared] = []
     for number, (name, config) in enumerate(planners.items()):
-        planner, started = build_planner(config), time.perf_counter()
+        planner, started = build_planner(config, time_parts), time.perf_counter()
         try:
             planned = planned_by(problem, planner) if number else plan_problem(problem, planner)
         except NoFeasiblePlan as error:

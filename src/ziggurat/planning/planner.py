@@ -12,6 +12,7 @@ from ziggurat.core.topology import Topology
 from ziggurat.planning.advice import advice, least_memory, least_slow_memory, with_memory
 from ziggurat.planning.autoshard.learned import learned_costs, learned_policy
 from ziggurat.planning.autoshard.planner import AutoShard
+from ziggurat.planning.autoshard.refinement import TimeParts
 from ziggurat.planning.baseline import Baseline
 from ziggurat.planning.config import AnyPlanner, PlanningConfig
 from ziggurat.planning.constraints import check_plan
@@ -23,8 +24,12 @@ from ziggurat.planning.rules import Rules
 from ziggurat.planning.torchrec_planner import TorchRec
 
 
-def build_planner(config: AnyPlanner) -> Planner:
+def build_planner(config: AnyPlanner, time_parts: TimeParts | None = None) -> Planner:
     """The planner that ``planning.planner`` names.
+
+    Args:
+        config: of it.
+        time_parts: for one that measures its plans; None where the devices cannot be measured here.
 
     Raises:
         ConfigError: what it has learned is not where the config says.
@@ -35,7 +40,7 @@ def build_planner(config: AnyPlanner) -> Planner:
         case RecShard.Config():
             return RecShard(config)
         case AutoShard.Config():
-            return AutoShard(config, learned_costs(config.learned), learned_policy(config.learned))
+            return AutoShard(config, learned_costs(config.learned), learned_policy(config.learned), time_parts)
         case TorchRec.Config():
             return TorchRec(config)
         case Baseline.Config():
@@ -48,6 +53,7 @@ def plan_tables(
     topology: Topology,
     config: PlanningConfig,
     batch_size: int,
+    time_parts: TimeParts | None = None,
 ) -> Planned:
     """A plan for ``tables`` on ``topology``, with the bytes and seconds that it is expected to take.
 
@@ -60,12 +66,14 @@ def plan_tables(
         topology: hosts and devices, a rank each.
         config: the ``planning`` section.
         batch_size: examples per rank and step.
+        time_parts: as of :func:`build_planner`.
 
     Raises:
         ConfigError: ``planning.tables`` asks for what cannot be; the key is named.
         NoFeasiblePlan: the devices have no room; the message says what would have.
     """
-    return plan_problem(problem_of(tables, statistics, topology, config, batch_size), build_planner(config.planner))
+    planner = build_planner(config.planner, time_parts)
+    return plan_problem(problem_of(tables, statistics, topology, config, batch_size), planner)
 
 
 def plan_problem(problem: Problem, planner: Planner) -> Planned:

@@ -61,12 +61,17 @@ class Part:
 
     def asked(self, ids: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> Bags:
         """What is asked of it where the table is asked for these ids, so many an example."""
-        if self.rows.size == self.table.rows:
-            return Bags(self.rows.size, self.columns, torch.from_numpy(ids), torch.from_numpy(lengths))
-        here = (ids >= self.rows.first) & (ids < self.rows.first + self.rows.size)
-        examples = np.repeat(np.arange(len(lengths)), lengths)[here]
-        left = np.bincount(examples, minlength=len(lengths))
-        return Bags(self.rows.size, self.columns, torch.from_numpy(ids[here] - self.rows.first), torch.from_numpy(left))
+        ids, lengths = within(self.rows, ids, lengths)
+        return Bags(self.rows.size, self.columns, torch.from_numpy(ids), torch.from_numpy(lengths))
+
+
+def within(
+    rows: Span, ids: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The ids that lie in a range of rows, counted from its first, and how many each bag has of them."""
+    here = (ids >= rows.first) & (ids < rows.first + rows.size)
+    bags = np.repeat(np.arange(len(lengths)), lengths)[here]
+    return ids[here] - rows.first, np.bincount(bags, minlength=len(lengths))
 
 
 @dataclass(frozen=True)

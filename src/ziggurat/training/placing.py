@@ -23,6 +23,7 @@ from ziggurat.planning.constraints import check_plan
 from ziggurat.training.experiment import Experiment
 from ziggurat.training.machine import resolve_topology
 from ziggurat.training.measured import with_measured
+from ziggurat.training.parts_timer import parts_timer
 
 PLAN_FILE = "plan.json"
 ROW_ORDER_FILE = "row_order.safetensors"
@@ -65,7 +66,8 @@ def place(
             statistics = DatasetStatistics.load(prepared)
             lying = _lying(folder / PLAN_FILE, layout, topology)
             config = with_measured(experiment.planning, kind)
-            plan = lying or plan_tables(layout.tables, statistics, topology, config, batch_size).plan
+            timer = parts_timer(config, kind)
+            plan = lying or plan_tables(layout.tables, statistics, topology, config, batch_size, timer).plan
         if leave:
             write_json(folder / PLAN_FILE, plan.to_json())
         return plan

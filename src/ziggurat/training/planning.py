@@ -22,6 +22,7 @@ from ziggurat.training.engine import pick_device
 from ziggurat.training.experiment import Experiment
 from ziggurat.training.machine import resolve_topology
 from ziggurat.training.measured import kernel_folder, with_measured
+from ziggurat.training.parts_timer import parts_timer
 
 
 def plan(
@@ -48,7 +49,8 @@ def plan(
         NoFeasiblePlan: the devices have no room; the message says what would have.
     """
     problem, planner = _problem(experiment, hosts, devices, memory, prepared, progress)
-    return plan_problem(problem, build_planner(planner))
+    timer = parts_timer(experiment.planning, problem.topology.kind, progress)
+    return plan_problem(problem, build_planner(planner, timer))
 
 
 def compare_planners(
@@ -65,7 +67,7 @@ def compare_planners(
     Arguments and errors are those of :func:`plan`.
     """
     problem, planner = _problem(experiment, hosts, devices, memory, prepared, progress)
-    return compare(problem, planner, progress)
+    return compare(problem, planner, progress, parts_timer(experiment.planning, problem.topology.kind, progress))
 
 
 def train_planner(experiment: Experiment, progress: Progress | None = None) -> Path:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -23,10 +23,11 @@ class LearnedCosts:
 
     Args:
         network: predicts what a device's kernels take.
+        factors: table -> how many times as long as the network says it takes; of those not named, 1.
     """
 
-    def __init__(self, network: CostNetwork) -> None:
-        self.network = network
+    def __init__(self, network: CostNetwork, factors: Mapping[str, float] | None = None) -> None:
+        self.network, self._factors = network, factors or {}
         self._problem: Problem | None = None
         self._embedded: dict[tuple[str, Shard, Sharding], Floats] = {}
 
@@ -34,6 +35,12 @@ class LearnedCosts:
     def source(self) -> str:
         """Whose costs these are."""
         return "kernels as measured on {machine}, {date}".format(**self.network.origin)
+
+    def corrected(self, factors: Mapping[str, float]) -> LearnedCosts:
+        """The network's costs with these factors, in place of those that there are."""
+        found = LearnedCosts(self.network, factors)
+        found._problem, found._embedded = self._problem, self._embedded
+        return found
 
     def check_kind(self, kind: DeviceKind) -> None:
         """Nothing, where the costs are of such devices.
@@ -62,6 +69,16 @@ class LearnedCosts:
         """Of the kernels, were all tables whole and on one device; there is at least one."""
         embedded = [self._embed(problem, table, _whole(table), "table_wise") for table in problem.tables]
         return float(self.network.seconds(np.sum(embedded, axis=0)))
+
+    def parts_seconds(self, problem: Problem, parts: Sequence[tuple[TableSpec, Shard]]) -> tuple[float, Floats]:
+        """(of the kernels of a device that holds these shards, each shard's share in that); none is on every device."""
+        embedded_NE = np.stack([self._embed(problem, table, shard, "table_wise") for table, shard in parts])
+        shares_N = self.network.additive(embedded_NE)
+        return float(self.network.seconds(embedded_NE.sum(0))), shares_N / shares_N.sum()
+
+    def exchanges(self, problem: Problem, plan: Plan) -> list[float]:
+        """Seconds of each device's exchanges with others, by the cost model."""
+        return self._sums(problem, plan)[1].tolist()
 
     def item_seconds(self, problem: Problem, items: Sequence[Item]) -> list[float]:
         """Of each item on a device of its own, exchanges included."""
@@ -108,7 +125,7 @@ class LearnedCosts:
             usage, world = problem.usages[table.name], problem.topology.world_size
             features = shard_features(table, shard, sharding, usage, problem.batch_size, world)
             self._embedded[key] = self.network.embed(features[None])[0]
-        return self._embedded[key]
+        return self._embedded[key] * self._factors.get(table.name, 1.0)
 
 
 def exchange_seconds(problem: Problem, cost: ShardCost) -> float:

@@ -5,6 +5,8 @@
    tables, as long as that makes the slowest device faster. NeuroShard (arXiv 2305.01868, section 4.2) halves columns;
    ours also splits by rows, which every optimizer's kernel can.
 3. A trained policy puts what is left on devices; of some drawn placements the best is improved by exchanges.
+4. If asked to, the plan is measured, costs are corrected, and it plans again
+   (:mod:`~ziggurat.planning.autoshard.refinement`).
 
 What a device costs is what the cost network says of all that lies there together, and the exchanges with other devices
 by the cost model. The plan of the rules is a candidate too, so that by these costs no plan is worse than theirs.
@@ -16,18 +18,20 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 import numpy as np
 import pydantic
 
 from ziggurat.core.config import Config as BaseConfig
-from ziggurat.core.errors import NoFeasiblePlan
+from ziggurat.core.errors import ConfigError, NoFeasiblePlan
 from ziggurat.core.plan import Plan
 from ziggurat.core.tables import TableSpec
 from ziggurat.planning.autoshard.costs import LearnedCosts
 from ziggurat.planning.autoshard.policy import Policy
+from ziggurat.planning.autoshard.refinement import TimeParts, refined
 from ziggurat.planning.autoshard.task import Ints, Task, exchanged, greedy
+from ziggurat.planning.baseline import Baseline, Measure
 from ziggurat.planning.placing import Item, Loads, Split, placed, ways_to_split
 from ziggurat.planning.problem import Problem
 from ziggurat.planning.quantities import Bytes
@@ -46,6 +50,7 @@ class AutoShard:
         config: the settings.
         costs: of devices.
         policy: places tables.
+        time_parts: runs a device's shards, where the config says that plans shall be measured.
     """
 
     class Config(BaseConfig):
@@ -66,18 +71,45 @@ class AutoShard:
         """States that the search over splits keeps."""
         depth: int = pydantic.Field(default=10, ge=0)
         """Splits of tables that it tries one behind the other, at most."""
+        refine_s: float = pydantic.Field(default=0, ge=0)
+        """Seconds to measure plans on this machine, and to plan again with costs that this corrects; 0: none. A plan
+        that is begun by then is measured to its end. The same problem need not give the same plan."""
 
-    def __init__(self, config: Config, costs: LearnedCosts, policy: Policy) -> None:
-        self.config, self.costs, self.policy = config, costs, policy
+    def __init__(
+        self, config: Config, costs: LearnedCosts, policy: Policy, time_parts: TimeParts | None = None
+    ) -> None:
+        self.config, self.costs, self.policy, self.time_parts = config, costs, policy, time_parts
         self.rules = Rules(Rules.Config(replicate_up_to=config.replicate_up_to, fused=config.fused))
 
     def plan(self, problem: Problem) -> Plan:
         """See :class:`~ziggurat.planning.problem.Planner`.
 
         Raises:
-            ConfigError: the costs that were learned are of another kind of device.
+            ConfigError: the costs that were learned are of another kind of device; what was to be measured cannot be.
         """
         self.costs.check_kind(problem.topology.kind)
+        if not self.config.refine_s:
+            return self._plan(problem)
+        if self.time_parts is None:
+            raise ConfigError(
+                f"planning.planner.refine_s: {self.config.refine_s:g}, and only this machine can be measured",
+                "leave refine_s out, or plan for planning.topology.device: local",
+            )
+        plan_by = lambda costs: AutoShard(self.config, costs, self.policy)._plan(problem)  # noqa: E731
+        return refined(problem, plan_by, self._others(problem), self.costs, self.time_parts, self.config.refine_s)
+
+    def _others(self, problem: Problem) -> list[Plan]:
+        """The plans of the rules, and of those hand-made ones that find room."""
+        found = [replace(self.rules.plan(problem), notes=("autoshard: the rules' plan",))]
+        for by in get_args(Measure):
+            rule = Baseline.Config(by=by)
+            with contextlib.suppress(NoFeasiblePlan):
+                plan = Baseline(rule, self.costs if rule.predicts else None).plan(problem)
+                found.append(replace(plan, notes=(f"autoshard: whole tables by {by}",)))
+        return found
+
+    def _plan(self, problem: Problem) -> Plan:
+        """By the costs as they are."""
         by_rules = self.rules.plan(problem)
         found = [by_rules]
         place = lambda splits: placed(problem, self._split(problem, splits), self._assign)  # noqa: E731

@@ -14,7 +14,7 @@ from safetensors.numpy import load_file, save_file
 from ziggurat.core.errors import DataError
 from ziggurat.core.files import atomic_file, write_json
 
-VERSION = 1
+VERSION = 2
 
 Weights = dict[str, npt.NDArray[np.float32]]
 

@@ -1,0 +1,133 @@
+"""Plans that are measured while they are made.
+
+A cost network is off by some per cent for tables that it never saw, and a search finds where it promises too much. So
+devices of plans, those of hand-made rules among them, are run for real; each table gets a factor that explains what was
+measured; and the planner plans again with the corrected costs, until time is over or nothing new comes of it. Of all
+plans the one is kept whose slowest device took least. DreamShard (arXiv 2210.02023, algorithm 1) measures between plans
+too, to train its network; factors of the tables at hand are ours.
+
+Shape legend: S sets that were measured, T tables.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from ziggurat.core.plan import Plan, Shard, Span
+from ziggurat.core.tables import TableSpec
+from ziggurat.planning.autoshard.costs import LearnedCosts
+from ziggurat.planning.autoshard.task import Floats
+from ziggurat.planning.problem import Problem
+
+TABLE_ERROR, SET_ERROR = 0.1, 0.01
+"""Standard deviations, of logarithms, that are expected: of tables' factors, and of what is measured around them."""
+PASSES = 3
+
+Parts = tuple[tuple[TableSpec, Shard], ...]
+"""What one device holds."""
+TimeParts = Callable[[Problem, Parts], float]
+"""Seconds that a device's kernels really take for a step, forward and backward."""
+_Key = frozenset[tuple[str, Span, Span]]
+
+
+def refined(
+    problem: Problem,
+    plan_by: Callable[[LearnedCosts], Plan],
+    others: Sequence[Plan],
+    costs: LearnedCosts,
+    time_parts: TimeParts,
+    seconds: float,
+) -> Plan:
+    """The best, as measured, of some plans and of those that costs lead to as they are corrected.
+
+    Tables that every device holds are left out: they take the same time under every plan here. A plan is given up at
+    the first device that takes as long as the slowest one of the best plan so far.
+
+    Args:
+        problem: tables and devices.
+        plan_by: the planner.
+        others: plans to be measured before any other, from which factors are learned too.
+        costs: to begin with.
+        time_parts: runs a device's shards.
+        seconds: after so many no other plan is begun; the planner's first is always measured.
+    """
+    taken: dict[_Key, tuple[Parts, float]] = {}
+    end = time.monotonic() + seconds
+    best = plan_by(costs)
+    first = least = _slowest(problem, best, costs, time_parts, taken, float("inf"))
+    waiting, known = [*others], 0
+    while time.monotonic() < end and (waiting or known < len(taken)):
+        known = len(taken)
+        corrected = costs.corrected(table_factors(problem, costs, [*taken.values()]))
+        plan = waiting.pop(0) if waiting else plan_by(corrected)
+        slowest = _slowest(problem, plan, corrected, time_parts, taken, least)
+        if slowest < least:
+            best, least = plan, slowest
+    before = f", {1e3 * first:.3g} ms in the first plan" if least < first else ""
+    note = f"{len(taken)} devices' shards were measured: the slowest took {1e3 * least:.3g} ms{before}"
+    return replace(best, notes=(*best.notes, note))
+
+
+def device_parts(problem: Problem, plan: Plan) -> list[Parts]:
+    """What each device holds of the tables that not all of them hold; empty ranges of rows left out."""
+    found: list[list[tuple[TableSpec, Shard]]] = [[] for _ in range(plan.world_size)]
+    for table in problem.tables:
+        if plan.placements[table.name].sharding != "data_parallel":
+            for shard in plan.shards(table):
+                if shard.rows.size:
+                    found[shard.rank].append((table, shard))
+    return [tuple(parts) for parts in found]
+
+
+def table_factors(problem: Problem, costs: LearnedCosts, taken: Sequence[tuple[Parts, float]]) -> dict[str, float]:
+    """Table -> how many times as long as predicted it seems to take; what nothing was measured of is left out.
+
+    Logarithms of factors are taken to be normal around 0, and a set's predicted seconds to follow its tables' factors
+    by their shares in them: the likeliest factors are those of a ridge regression, taken anew with the shares that they
+    lead to.
+    """
+    names = sorted({table.name for parts, _ in taken for table, _ in parts})
+    place = {name: column for column, name in enumerate(names)}
+    log_T: Floats = np.zeros(len(names))
+    for _ in range(PASSES):
+        corrected = costs.corrected(dict(zip(names, np.exp(log_T).tolist(), strict=True)))
+        shares_ST, off_S = np.zeros((len(taken), len(names))), np.zeros(len(taken))
+        for row, (parts, seconds) in enumerate(taken):
+            predicted, shares = corrected.parts_seconds(problem, parts)
+            off_S[row] = np.log(seconds / predicted)
+            np.add.at(shares_ST[row], [place[table.name] for table, _ in parts], shares)
+        off_S += shares_ST @ log_T
+        spread_SS = TABLE_ERROR**2 * shares_ST @ shares_ST.T + SET_ERROR**2 * np.eye(len(taken))
+        log_T = TABLE_ERROR**2 * shares_ST.T @ np.linalg.solve(spread_SS, off_S)
+    return dict(zip(names, np.exp(log_T).tolist(), strict=True))
+
+
+def _slowest(
+    problem: Problem,
+    plan: Plan,
+    costs: LearnedCosts,
+    time_parts: TimeParts,
+    taken: dict[_Key, tuple[Parts, float]],
+    enough: float,
+) -> float:
+    """Seconds of the slowest device, its kernels as measured, its exchanges by the cost model; of the first that takes
+    ``enough``, if one does. Those come first that are likely to."""
+    exchanges, parts = costs.exchanges(problem, plan), device_parts(problem, plan)
+    slowest = 0.0
+    predicted = costs.device_seconds(problem, plan)
+    for rank in sorted(range(len(parts)), key=lambda rank: -predicted[rank]):
+        key = _key(parts[rank])
+        if parts[rank] and key not in taken:
+            taken[key] = (parts[rank], time_parts(problem, parts[rank]))
+        slowest = max(slowest, exchanges[rank] + (taken[key][1] if parts[rank] else 0.0))
+        if slowest >= enough:
+            break
+    return slowest
+
+
+def _key(parts: Parts) -> _Key:
+    return frozenset((table.name, shard.rows, shard.columns) for table, shard in parts)

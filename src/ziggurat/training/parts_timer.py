@@ -1,0 +1,101 @@
+"""Runs what a device of a plan would hold, with ids drawn as often as the training rows have them."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from itertools import groupby
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from ziggurat.core.errors import ConfigError
+from ziggurat.core.plan import Shard
+from ziggurat.core.progress import Progress, Silent
+from ziggurat.core.tables import TableSpec
+from ziggurat.core.topology import DeviceKind
+from ziggurat.embeddings.kernel_time import OPTIMIZERS, Bags, kernel_seconds, undisturbed
+from ziggurat.planning.autoshard.planner import AutoShard
+from ziggurat.planning.autoshard.refinement import Parts
+from ziggurat.planning.config import PlanningConfig
+from ziggurat.planning.problem import Problem
+from ziggurat.planning.usage import Usage
+from ziggurat.training.kernels import one_thread, within
+
+Ints = npt.NDArray[np.int64]
+
+STEPS, REPEATS = 2, 7
+
+
+class PartsTimer:
+    """See the module; a :data:`~ziggurat.planning.autoshard.refinement.TimeParts`.
+
+    Each call takes the memory that the shards take on a device, for as long as it runs.
+
+    Args:
+        device: of this machine; of a CPU, one thread.
+        progress: where to show how many sets of shards were run.
+    """
+
+    def __init__(self, device: torch.device, progress: Progress | None = None) -> None:
+        self._device, self._progress = device, progress or Silent()
+        self._done = 0
+
+    def __call__(self, problem: Problem, parts: Parts) -> float:
+        """Seconds of a step, forward, backward and update, when nothing else disturbs it.
+
+        Raises:
+            ConfigError: a table has an optimizer that FBGEMM's kernels do not have.
+        """
+        if not self._done:
+            self._progress.start("refine the plan", None, "devices measured")
+        optimizer = lambda part: _optimizer(part[0])  # noqa: E731
+        with one_thread(self._device):
+            kernels = groupby(sorted(parts, key=optimizer), optimizer)
+            seconds = sum(self._kernel(problem, [*members], name) for name, members in kernels)
+        self._done += 1
+        self._progress.advance(self._done, ms=f"{1e3 * seconds:.3g}")
+        return seconds
+
+    def _kernel(self, problem: Problem, parts: Sequence[tuple[TableSpec, Shard]], optimizer: str) -> float:
+        steps = [[asked(problem, table, shard, step) for table, shard in parts] for step in range(STEPS)]
+        return undisturbed(kernel_seconds(steps, optimizer, self._device, REPEATS))
+
+
+def parts_timer(config: PlanningConfig, kind: DeviceKind, progress: Progress | None = None) -> PartsTimer | None:
+    """For a planner that measures its plans; None where there is none, or the devices are not this machine's."""
+    planner = config.planner
+    if not isinstance(planner, AutoShard.Config) or not planner.refine_s or config.topology.device != "local":
+        return None
+    return PartsTimer(torch.device(kind), progress)
+
+
+def _optimizer(table: TableSpec) -> str:
+    name = str(table.optimizer["name"])
+    if name not in OPTIMIZERS:
+        raise ConfigError(
+            f"planning.planner.refine_s: table {table.name!r} is trained by {name}, and only the kernels of "
+            f"{', '.join(OPTIMIZERS)} can be measured",
+            "leave refine_s out",
+        )
+    return name
+
+
+def asked(problem: Problem, table: TableSpec, shard: Shard, step: int) -> Bags:
+    """What a shard is asked for in a step: the same ids for every shard of the table."""
+    examples = problem.batch_size * problem.topology.world_size
+    bags, usage = examples * len(table.keys), problem.usages[table.name]
+    draw = np.random.default_rng([zlib.crc32(table.name.encode()), step])
+    lengths = draw.poisson(usage.ids_per_row / len(table.keys), bags)
+    ids, lengths = within(shard.rows, _ids(usage, int(lengths.sum()), draw), lengths)
+    return Bags(shard.rows.size, shard.columns.size, torch.from_numpy(ids), torch.from_numpy(lengths), len(table.keys))
+
+
+def _ids(usage: Usage, number: int, draw: np.random.Generator) -> Ints:
+    """So many ids of the whole table, each row as often as training looks it up."""
+    if usage.accesses is None:
+        return draw.integers(0, usage.rows, number)
+    ends = np.cumsum(usage.accesses)
+    places = np.sort(draw.integers(0, int(ends[-1]), number))  # in order, a search stays in the caches
+    return draw.permutation(np.searchsorted(ends, places, side="right"))

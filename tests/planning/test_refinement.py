@@ -1,0 +1,110 @@
+"""Plans that are measured while they are made: what was measured explains tables, and no plan gets worse by it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+
+from ziggurat.core.errors import ConfigError
+from ziggurat.core.topology import Topology
+from ziggurat.planning.autoshard.costs import LearnedCosts
+from ziggurat.planning.autoshard.learned import learned_costs, learned_policy
+from ziggurat.planning.autoshard.planner import AutoShard
+from ziggurat.planning.autoshard.pool import statistics, table_pool
+from ziggurat.planning.autoshard.refinement import Parts, TimeParts, device_parts, refined, table_factors
+from ziggurat.planning.baseline import Baseline
+from ziggurat.planning.planner import planned_by
+from ziggurat.planning.problem import Problem
+from ziggurat.planning.rules import Rules
+
+TABLES = table_pool(tables=30, spread=0.5)
+COSTS = learned_costs(None)
+
+
+def problem() -> Problem:
+    specs = tuple(table.spec("adagrad") for table in TABLES)
+    return Problem(specs, Topology(1, 3, "cpu", "cpu", 10**12, 1e10, 1e15, 1e15), statistics(TABLES), 300, reserve=0)
+
+
+def planted() -> dict[str, float]:
+    """How many times as long as predicted each table really takes."""
+    return dict(zip((t.name for t in TABLES), np.random.default_rng(4).uniform(0.6, 1.6, len(TABLES)), strict=True))
+
+
+class Clock:
+    """The time that shards would take if tables took so many times what the network says."""
+
+    def __init__(self, factors: Mapping[str, float]) -> None:
+        self.costs, self.calls = COSTS.corrected(factors), list[frozenset[str]]()
+
+    def __call__(self, problem: Problem, parts: Parts) -> float:
+        self.calls.append(frozenset(f"{table.name} {shard.rows} {shard.columns}" for table, shard in parts))
+        return self.costs.parts_seconds(problem, parts)[0]
+
+
+def planner(seconds: float, time_parts: TimeParts | None, costs: LearnedCosts = COSTS) -> AutoShard:
+    config = AutoShard.Config(refine_s=seconds, rollouts=2, depth=2, replicate_up_to=1)
+    return AutoShard(config, costs, learned_policy(None), time_parts)
+
+
+def test_factors_of_tables_are_found_in_what_sets_of_them_took() -> None:
+    given, clock = problem(), Clock(planted())
+    sets: list[tuple[Parts, float]] = []
+    for seed in range(30):
+        plan = Baseline(Baseline.Config(by="random", seed=seed), None).plan(given)
+        sets += [(parts, clock(given, parts)) for parts in device_parts(given, plan)]
+    found = table_factors(given, COSTS, sets)
+    off = [abs(found[name] / factor - 1) for name, factor in planted().items()]
+    before = [abs(1 / factor - 1) for factor in planted().values()]
+    assert np.mean(off) < np.mean(before) / 3
+    costs = COSTS.corrected(found)
+    for parts, seconds in sets:
+        assert costs.parts_seconds(given, parts)[0] == pytest.approx(seconds, rel=0.03)
+
+
+def test_without_measurements_nothing_is_corrected() -> None:
+    assert table_factors(problem(), COSTS, []) == {}
+
+
+def test_the_plan_takes_no_longer_than_the_first_one_or_any_rules() -> None:
+    given, clock = problem(), Clock(planted())
+    took = lambda plan: max(clock.costs.device_seconds(given, plan))  # noqa: E731
+    first = planned_by(given, planner(0, None)).plan
+    best = planned_by(given, planner(4, clock)).plan
+    assert took(best) <= took(first)
+    assert took(best) <= took(Rules(Rules.Config(replicate_up_to=1)).plan(given))
+    assert took(best) <= took(Baseline(Baseline.Config(by="lpt"), COSTS).plan(given))
+    assert took(best) < 0.98 * took(first)  # which balanced what tables do not take
+    assert "were measured: the slowest took" in best.notes[-1]
+
+
+def test_no_device_is_measured_twice() -> None:
+    clock = Clock(planted())
+    planned_by(problem(), planner(3, clock))
+    assert len(clock.calls) == len(set(clock.calls)) > 3
+
+
+def test_where_costs_are_right_it_is_done_when_nothing_new_comes() -> None:
+    given, clock = problem(), Clock({})
+    first = planner(0, None).plan(given)
+    plan = refined(given, lambda costs: planner(0, None, costs).plan(given), [], COSTS, clock, 600)
+    assert plan.placements == first.placements
+    assert len(clock.calls) == 3
+
+
+def test_a_plan_is_given_up_at_the_first_device_that_is_too_slow() -> None:
+    given, clock = problem(), Clock({})
+    first, *rest = given.tables
+    crowded = planner(0, None).plan(given).placed(first.name, "table_wise", (1,))
+    for table in rest:
+        crowded = crowded.placed(table.name, "table_wise", (0,))
+    refined(given, lambda costs: planner(0, None, costs).plan(given), [crowded], COSTS, clock, 600)
+    assert sum(len(call) == len(rest) for call in clock.calls) == 1
+    assert not any(len(call) == 1 for call in clock.calls)
+
+
+def test_without_a_machine_to_measure_on_it_is_refused() -> None:
+    with pytest.raises(ConfigError, match="refine_s: 5, and only this machine can be measured"):
+        planner(5, None).plan(problem())
