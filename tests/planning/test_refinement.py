@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 
 import numpy as np
@@ -80,10 +81,28 @@ def test_the_plan_takes_no_longer_than_the_first_one_or_any_rules() -> None:
     assert "were measured: the slowest took" in best.notes[-1]
 
 
-def test_no_device_is_measured_twice() -> None:
+def test_only_devices_of_plans_that_seem_best_are_measured_twice() -> None:
     clock = Clock(planted())
     planned_by(problem(), planner(3, clock))
-    assert len(clock.calls) == len(set(clock.calls)) > 3
+    runs = Counter(clock.calls)
+    assert max(runs.values()) == 2
+    assert sum(number == 1 for number in runs.values()) > sum(number == 2 for number in runs.values()) > 0
+
+
+class Disturbed(Clock):
+    """Other work makes the planner's first plan seem half as slow again, when it is run for the first time."""
+
+    def __call__(self, problem: Problem, parts: Parts) -> float:
+        seconds = super().__call__(problem, parts)
+        return seconds * (1.5 if len(self.calls) <= 3 else 1.0)
+
+
+def test_a_plan_that_was_disturbed_is_not_given_up_for_that() -> None:
+    given, clock = problem(), Disturbed({})
+    first = planner(0, None).plan(given)
+    rule = Baseline(Baseline.Config(by="lpt"), COSTS).plan(given)
+    plan = refined(given, lambda costs: first, [rule], COSTS, clock, 600)
+    assert plan.placements == first.placements
 
 
 def test_where_costs_are_right_it_is_done_when_nothing_new_comes() -> None:

@@ -11,6 +11,7 @@ Shape legend: S sets that were measured, T tables.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -31,7 +32,6 @@ Parts = tuple[tuple[TableSpec, Shard], ...]
 """What one device holds."""
 TimeParts = Callable[[Problem, Parts], float]
 """Seconds that a device's kernels really take for a step, forward and backward."""
-_Key = frozenset[tuple[str, Span, Span]]
 
 
 def refined(
@@ -45,30 +45,32 @@ def refined(
     """The best, as measured, of some plans and of those that costs lead to as they are corrected.
 
     Tables that every device holds are left out: they take the same time under every plan here. A plan is given up at
-    the first device that takes as long as the slowest one of the best plan so far.
+    the first device that takes as long as the slowest one of the best plan so far. One that seems better is measured
+    again, and so is the best: of many plans the luckiest would win.
 
     Args:
         problem: tables and devices.
         plan_by: the planner.
-        others: plans to be measured before any other, from which factors are learned too.
+        others: plans that are measured too, by turns with the planner's; factors are learned from them as well.
         costs: to begin with.
         time_parts: runs a device's shards.
         seconds: after so many no other plan is begun; the planner's first is always measured.
     """
-    taken: dict[_Key, tuple[Parts, float]] = {}
+    devices = _Devices(problem, time_parts)
     end = time.monotonic() + seconds
     best = plan_by(costs)
-    first = least = _slowest(problem, best, costs, time_parts, taken, float("inf"))
-    waiting, known = [*others], 0
-    while time.monotonic() < end and (waiting or known < len(taken)):
-        known = len(taken)
-        corrected = costs.corrected(table_factors(problem, costs, [*taken.values()]))
-        plan = waiting.pop(0) if waiting else plan_by(corrected)
-        slowest = _slowest(problem, plan, corrected, time_parts, taken, least)
-        if slowest < least:
-            best, least = plan, slowest
+    first = least = devices.slowest(best, costs)
+    waiting, known, turn = [*others], 0, 0
+    while time.monotonic() < end and (waiting or known < len(devices.sets)):
+        known, turn = len(devices.sets), turn + 1
+        corrected = costs.corrected(table_factors(problem, costs, devices.sets))
+        plan = waiting.pop(0) if waiting and turn % 2 else plan_by(corrected)
+        if plan.placements != best.placements and devices.slowest(plan, corrected, enough=least) < least:
+            least = devices.slowest(best, corrected, runs=2)
+            if (slowest := devices.slowest(plan, corrected, runs=2)) < least:
+                best, least = plan, slowest
     before = f", {1e3 * first:.3g} ms in the first plan" if least < first else ""
-    note = f"{len(taken)} devices' shards were measured: the slowest took {1e3 * least:.3g} ms{before}"
+    note = f"{len(devices.sets)} devices' shards were measured: the slowest took {1e3 * least:.3g} ms{before}"
     return replace(best, notes=(*best.notes, note))
 
 
@@ -106,28 +108,45 @@ def table_factors(problem: Problem, costs: LearnedCosts, taken: Sequence[tuple[P
     return dict(zip(names, np.exp(log_T).tolist(), strict=True))
 
 
-def _slowest(
-    problem: Problem,
-    plan: Plan,
-    costs: LearnedCosts,
-    time_parts: TimeParts,
-    taken: dict[_Key, tuple[Parts, float]],
-    enough: float,
-) -> float:
-    """Seconds of the slowest device, its kernels as measured, its exchanges by the cost model; of the first that takes
-    ``enough``, if one does. Those come first that are likely to."""
-    exchanges, parts = costs.exchanges(problem, plan), device_parts(problem, plan)
-    slowest = 0.0
-    predicted = costs.device_seconds(problem, plan)
-    for rank in sorted(range(len(parts)), key=lambda rank: -predicted[rank]):
-        key = _key(parts[rank])
-        if parts[rank] and key not in taken:
-            taken[key] = (parts[rank], time_parts(problem, parts[rank]))
-        slowest = max(slowest, exchanges[rank] + (taken[key][1] if parts[rank] else 0.0))
-        if slowest >= enough:
-            break
-    return slowest
+class _Devices:
+    """What devices of plans took; shards that lie together in two plans are run once for both.
 
+    Args:
+        problem: tables and devices.
+        time_parts: runs a device's shards.
+    """
 
-def _key(parts: Parts) -> _Key:
-    return frozenset((table.name, shard.rows, shard.columns) for table, shard in parts)
+    def __init__(self, problem: Problem, time_parts: TimeParts) -> None:
+        self._problem, self._time_parts = problem, time_parts
+        self._taken: dict[frozenset[tuple[str, Span, Span]], tuple[Parts, list[float]]] = {}
+
+    @property
+    def sets(self) -> list[tuple[Parts, float]]:
+        """All that were run, and their seconds: of several runs the least, for what disturbs one never shortens it."""
+        return [(parts, min(seconds)) for parts, seconds in self._taken.values()]
+
+    def slowest(self, plan: Plan, costs: LearnedCosts, *, enough: float = math.inf, runs: int = 1) -> float:
+        """Seconds of the slowest device, its kernels as measured, its exchanges by the cost model.
+
+        Args:
+            plan: whose devices.
+            costs: those are run first that should be slowest by them.
+            enough: the first that takes so long is taken for the slowest.
+            runs: of each device at least, earlier ones counted.
+        """
+        exchanges, parts = costs.exchanges(self._problem, plan), device_parts(self._problem, plan)
+        predicted, slowest = costs.device_seconds(self._problem, plan), 0.0
+        for rank in sorted(range(len(parts)), key=lambda rank: -predicted[rank]):
+            slowest = max(slowest, exchanges[rank] + self._seconds(parts[rank], runs))
+            if slowest >= enough:
+                break
+        return slowest
+
+    def _seconds(self, parts: Parts, runs: int) -> float:
+        if not parts:
+            return 0.0
+        key = frozenset((table.name, shard.rows, shard.columns) for table, shard in parts)
+        _, seconds = self._taken.setdefault(key, (parts, []))
+        while len(seconds) < runs:
+            seconds.append(self._time_parts(self._problem, parts))
+        return min(seconds)
