@@ -114,7 +114,8 @@ class Problem:
 
 
 class Planner(Protocol):
-    """Places tables. A pure function: the same problem, the same plan, on every rank and machine.
+    """Places tables. A pure function – the same problem, the same plan, on every rank and machine – but for one that is
+    given a way to measure, and asked to.
 
     Costs and capacity may be taken from the problem (:meth:`Problem.cost`, :attr:`Problem.capacity`), or from a model
     of the planner's own. What comes out is checked, and its memory judged, by
