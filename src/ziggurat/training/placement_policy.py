@@ -18,6 +18,7 @@ from ziggurat.planning.autoshard.learning import EPISODES, TASKS, Imagined, drea
 from ziggurat.planning.autoshard.planner import AutoShard
 from ziggurat.planning.autoshard.policy import Learner, Policy
 from ziggurat.planning.autoshard.pool import PoolTable, halves, table_pool
+from ziggurat.planning.autoshard.refinement import device_parts
 from ziggurat.planning.problem import Problem
 from ziggurat.training import kernels
 from ziggurat.training.kernels import SAMPLES, Draw, Part, measured, note, noted, one_thread, origin, samples
@@ -104,13 +105,17 @@ def _measure_plans(
 
 def device_sets(found: Imagined, problem: Problem, plan: Plan) -> list[Draw]:
     """What each device that has any table looks up; none is on every device."""
-    parts: list[list[Part]] = [[] for _ in range(plan.world_size)]
-    for table, spec in zip(found.tables, problem.tables, strict=True):
-        for shard in plan.shards(spec):
-            if shard.rows.size:
-                parts[shard.rank].append(Part(table, shard.rows, shard.columns.size))
+    tables = {spec.name: table for table, spec in zip(found.tables, problem.tables, strict=True)}
     examples = problem.batch_size * plan.world_size
-    return [Draw(tuple(each), examples, found.optimizer) for each in parts if each]
+    return [
+        Draw(
+            tuple(Part(tables[spec.name], shard.rows, shard.columns.size) for spec, shard in parts),
+            examples,
+            found.optimizer,
+        )
+        for parts in device_parts(problem, plan)
+        if parts
+    ]
 
 
 def _origin(network: CostNetwork, rounds: int, ratio: float) -> dict[str, Any]:
