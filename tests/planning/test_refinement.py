@@ -101,14 +101,14 @@ def test_a_plan_that_was_disturbed_is_not_given_up_for_that() -> None:
     given, clock = problem(), Disturbed({})
     first = planner(0, None).plan(given)
     rule = Baseline(Baseline.Config(by="lpt"), COSTS).plan(given)
-    plan = refined(given, lambda costs: first, [rule], COSTS, clock, 600)
+    plan = refined(given, lambda costs, near: near or first, [rule], COSTS, clock, 600)
     assert plan.placements == first.placements
 
 
 def test_where_costs_are_right_it_is_done_when_nothing_new_comes() -> None:
     given, clock = problem(), Clock({})
     first = planner(0, None).plan(given)
-    plan = refined(given, lambda costs: planner(0, None, costs).plan(given), [], COSTS, clock, 600)
+    plan = refined(given, lambda costs, near: near or planner(0, None, costs).plan(given), [], COSTS, clock, 600)
     assert plan.placements == first.placements
     assert len(clock.calls) == 3
 
@@ -119,7 +119,7 @@ def test_a_plan_is_given_up_at_the_first_device_that_is_too_slow() -> None:
     crowded = planner(0, None).plan(given).placed(first.name, "table_wise", (1,))
     for table in rest:
         crowded = crowded.placed(table.name, "table_wise", (0,))
-    refined(given, lambda costs: planner(0, None, costs).plan(given), [crowded], COSTS, clock, 600)
+    refined(given, lambda costs, near: near or planner(0, None, costs).plan(given), [crowded], COSTS, clock, 600)
     assert sum(len(call) == len(rest) for call in clock.calls) == 1
     assert not any(len(call) == 1 for call in clock.calls)
 

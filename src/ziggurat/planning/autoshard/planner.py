@@ -25,7 +25,7 @@ import pydantic
 
 from ziggurat.core.config import Config as BaseConfig
 from ziggurat.core.errors import ConfigError, NoFeasiblePlan
-from ziggurat.core.plan import Plan
+from ziggurat.core.plan import Placement, Plan
 from ziggurat.core.tables import TableSpec
 from ziggurat.planning.autoshard.costs import LearnedCosts
 from ziggurat.planning.autoshard.policy import Policy
@@ -95,7 +95,11 @@ class AutoShard:
                 f"planning.planner.refine_s: {self.config.refine_s:g}, and only this machine can be measured",
                 "leave refine_s out, or plan for planning.topology.device: local",
             )
-        plan_by = lambda costs: AutoShard(self.config, costs, self.policy)._plan(problem)  # noqa: E731
+
+        def plan_by(costs: LearnedCosts, near: Plan | None) -> Plan:
+            planner = AutoShard(self.config, costs, self.policy)
+            return planner._near(problem, near) if near else planner._plan(problem)
+
         return refined(problem, plan_by, self._others(problem), self.costs, self.time_parts, self.config.refine_s)
 
     def _others(self, problem: Problem) -> list[Plan]:
@@ -119,6 +123,17 @@ class AutoShard:
         best = min(found, key=lambda plan: max(self.costs.device_seconds(problem, plan)))
         whose = "the rules' plan, which is as good" if best is by_rules else "the policy's plan"
         return replace(best, notes=(f"autoshard: {whose}; {self.costs.source}",))
+
+    def _near(self, problem: Problem, plan: Plan) -> Plan:
+        """``plan`` after exchanges of whole tables and of ranges of columns, where these make it faster."""
+
+        def assign(problem: Problem, there: Plan, items: Sequence[Item], loads: Loads) -> Sequence[int]:
+            ranks = {item.table.name: iter(plan.placements[item.table.name].ranks) for item in items}
+            start = np.array([next(ranks[item.table.name]) for item in items], np.int64)
+            return exchanged(self.costs.task(problem, there, items, loads), start).tolist() if items else ()
+
+        splits = {name: _split_of(placement, name in problem.wishes) for name, placement in plan.placements.items()}
+        return replace(placed(problem, splits, assign), notes=plan.notes)
 
     @property
     def first_answer(self) -> Rules:
@@ -210,6 +225,13 @@ def _legal(task: Task, candidates: Sequence[Ints], improved: int = 3) -> Ints | 
     legal = [device_N for device_N in candidates if not task.overflow(device_N)]
     starts = legal[:1] + sorted(legal[1:], key=task.seconds)[:improved]
     return min((exchanged(task, device_N) for device_N in starts), key=task.seconds, default=None)
+
+
+def _split_of(placement: Placement, settled: bool) -> Split:
+    """How a placed table is split; with its ranks, where they are settled or exchanges move no table split so."""
+    parts = len(placement.ranks) if placement.sharding == "column_wise" else 1
+    moves = placement.sharding in ("table_wise", "column_wise") and not settled
+    return Split(placement.sharding, parts, None if moves else placement.ranks)
 
 
 def _no_room(items: Sequence[Item], loads: Loads) -> NoFeasiblePlan:

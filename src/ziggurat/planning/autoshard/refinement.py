@@ -2,9 +2,9 @@
 
 A cost network is off by some per cent for tables that it never saw, and a search finds where it promises too much. So
 devices of plans, those of hand-made rules among them, are run for real; each table gets a factor that explains what was
-measured; and the planner plans again with the corrected costs, until time is over or nothing new comes of it. Of all
-plans the one is kept whose slowest device took least. DreamShard (arXiv 2210.02023, algorithm 1) measures between plans
-too, to train its network; factors of the tables at hand are ours.
+measured; and with the corrected costs the planner plans again, anew and by exchanges in the best plan so far, until
+time is over or nothing new comes of it. Of all plans the one is kept whose slowest device took least. DreamShard (arXiv
+2210.02023, algorithm 1) measures between plans too, to train its network; factors of the tables at hand are ours.
 
 Shape legend: S sets that were measured, T tables.
 """
@@ -15,6 +15,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import cycle
 
 import numpy as np
 
@@ -27,6 +28,8 @@ from ziggurat.planning.problem import Problem
 TABLE_ERROR, SET_ERROR = 0.1, 0.01
 """Standard deviations, of logarithms, that are expected: of tables' factors, and of what is measured around them."""
 PASSES = 3
+IDLE = 3
+"""So many turns that lead to nothing new end the measuring: each kind of turn is among them."""
 
 Parts = tuple[tuple[TableSpec, Shard], ...]
 """What one device holds."""
@@ -36,7 +39,7 @@ TimeParts = Callable[[Problem, Parts], float]
 
 def refined(
     problem: Problem,
-    plan_by: Callable[[LearnedCosts], Plan],
+    plan_by: Callable[[LearnedCosts, Plan | None], Plan],
     others: Sequence[Plan],
     costs: LearnedCosts,
     time_parts: TimeParts,
@@ -50,25 +53,28 @@ def refined(
 
     Args:
         problem: tables and devices.
-        plan_by: the planner.
-        others: plans that are measured too, by turns with the planner's; factors are learned from them as well.
+        plan_by: the planner; with a plan, that one after exchanges.
+        others: plans that are measured too, by turns with the planner's, the one that seems best next; factors are
+            learned from them as well.
         costs: to begin with.
         time_parts: runs a device's shards.
         seconds: after so many no other plan is begun; the planner's first is always measured.
     """
     devices = _Devices(problem, time_parts)
     end = time.monotonic() + seconds
-    best = plan_by(costs)
+    best = plan_by(costs, None)
     first = least = devices.slowest(best, costs)
-    waiting, known, turn = [*others], 0, 0
-    while time.monotonic() < end and (waiting or known < len(devices.sets)):
-        known, turn = len(devices.sets), turn + 1
+    waiting, turns, idle = [*others], cycle(("other", "near", "anew")), 0
+    while time.monotonic() < end and (waiting or idle < IDLE):
+        turn, known = next(turns), len(devices.sets)
         corrected = costs.corrected(table_factors(problem, costs, devices.sets))
-        plan = waiting.pop(0) if waiting and turn % 2 else plan_by(corrected)
+        waiting.sort(key=lambda plan: -max(corrected.device_seconds(problem, plan)))
+        plan = waiting.pop() if turn == "other" and waiting else plan_by(corrected, None if turn == "anew" else best)
         if plan.placements != best.placements and devices.slowest(plan, corrected, enough=least) < least:
             least = devices.slowest(best, corrected, runs=2)
             if (slowest := devices.slowest(plan, corrected, runs=2)) < least:
                 best, least = plan, slowest
+        idle = idle + 1 if len(devices.sets) == known else 0
     before = f", {1e3 * first:.3g} ms in the first plan" if least < first else ""
     note = f"{len(devices.sets)} devices' shards were measured: the slowest took {1e3 * least:.3g} ms{before}"
     return replace(best, notes=(*best.notes, note))
