@@ -3,8 +3,8 @@
 Each task is 20 to 200 tables of the half of the synthetic pool that is for tests, on 2 to 8 devices whose memory is
 tight (a tenth more than an even share of all tables) or loose (four times it). Every planner places it; then each
 device's shards are run for real – forward, backward, update – on one thread, with ids drawn from the same tables; its
-time is the lower quartile of some calls, for other work on the machine slows some of them by a half, and speeds up
-none; and of that the median of some rounds, in each of which tables get other memory: where it lies makes 5 % and more.
+time is the lower quartile of some calls, of some rounds the least: other work on the machine slows single calls by a
+half, or all of some seconds by a fifth, and speeds up none. Plans far above the best take part in the first round only.
 The refined plans are AutoShard's after it has measured plans for some seconds itself, with ids of its own. Nothing is
 exchanged: every device's kernels are what is compared. TorchRec's planner, which takes no part in the targets, may let
 every device hold a table; what exchanging its gradient takes is then left out.
@@ -15,9 +15,10 @@ a large set takes somewhat longer than its parts do by themselves, as less of it
 
 from __future__ import annotations
 
+import math
 import statistics as st
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import get_args
@@ -48,6 +49,8 @@ EXAMPLES = 1536
 """Of a step, all devices' together: a multiple of each number of devices."""
 ROOM = {"tight": 1.1, "loose": 4.0}
 ROUNDS, REPEATS, STEPS = 3, 4, 2
+CONTENDS = 1.2
+"""Times the least slowest device: what is above takes part in no other round."""
 
 RULES: dict[str, AnyPlanner] = {
     **{measure: Baseline.Config(by=measure) for measure in get_args(Measure)},
@@ -57,7 +60,7 @@ PEER = TorchRec.Config()
 OURS = AutoShard.Config(replicate_up_to=1)
 LEVEL = 0.01
 """What is measured again is seldom closer than that."""
-REFINE_S = 40.0
+REFINE_S = 30.0
 """Seconds that the refined plans' planner may measure in."""
 
 Key = tuple[tuple[int, Span, int, int], ...]
@@ -98,15 +101,11 @@ class Stopwatch:
         self._optimizer, self._tables = task.optimizer, {table.number: table for table in task.tables}
         self._ids = {table.number: [table.ids(EXAMPLES, draw) for _ in range(STEPS)] for table in task.tables}
 
-    def seconds(self, sets: Iterable[Key]) -> dict[Key, float]:
-        """Of a step of the shards of each set on one device; all sets once, then all again, and so on."""
-        taken: dict[Key, list[float]] = {parts: [] for parts in sets}
-        for _ in range(ROUNDS):
-            for parts, rounds in taken.items():
-                shares = {share for *_, share in parts}
-                kernels = [self._calls([part for part in parts if part[3] == share]) for share in shares]
-                rounds.append(undisturbed([sum(each) for each in zip(*kernels, strict=True)]) if parts else 0.0)
-        return {parts: st.median(rounds) for parts, rounds in taken.items()}
+    def seconds(self, parts: Key) -> float:
+        """Of a step of these shards on one device."""
+        shares = {share for *_, share in parts}
+        kernels = [self._calls([part for part in parts if part[3] == share]) for share in shares]
+        return undisturbed([sum(each) for each in zip(*kernels, strict=True)]) if parts else 0.0
 
     def _calls(self, parts: Sequence[tuple[int, Span, int, int]]) -> tuple[float, ...]:
         """Seconds of some calls of one kernel."""
@@ -140,9 +139,15 @@ def measured(found: Task, made: Mapping[str, Plan], seed: int) -> tuple[dict[str
     watch = Stopwatch(found, seed)
     together = tuple((table.number, Span(0, table.rows), table.dim, 1) for table in found.tables)
     held = {name: found.devices(plan) for name, plan in made.items()}
-    seconds = watch.seconds([*dict.fromkeys(chain.from_iterable(held.values())), together])
-    devices = {name: [seconds[parts] for parts in each] for name, each in held.items()}
-    return devices, seconds[together] / found.problem.topology.world_size
+    least: dict[Key, float] = {}
+    contenders = [*held]
+    for _ in range(ROUNDS):
+        for parts in dict.fromkeys(chain([together], *(held[name] for name in contenders))):
+            least[parts] = min(watch.seconds(parts), least.get(parts, math.inf))
+        slowest = {name: max(least[parts] for parts in each) for name, each in held.items()}
+        contenders = [name for name in held if slowest[name] < CONTENDS * min(slowest.values())]
+    devices = {name: [least[parts] for parts in each] for name, each in held.items()}
+    return devices, least[together] / found.problem.topology.world_size
 
 
 def run(context: Context) -> Result:
@@ -205,8 +210,9 @@ def _result(
     ]
     origin = learned_costs(None).network.origin
     notes = (
-        f"{len(ours)} tasks; {EXAMPLES:,} examples a step; medians of {ROUNDS} rounds' lower quartiles of {REPEATS} "
-        f"calls, {STEPS} before them not measured; costs measured on {origin['machine']}, {origin['date']}",
+        f"{len(ours)} tasks; {EXAMPLES:,} examples a step; the least of {ROUNDS} rounds' lower quartiles of {REPEATS} "
+        f"calls, {STEPS} before them not measured; of plans more than {CONTENDS:g} times above the best one round",
+        f"costs measured on {origin['machine']}, {origin['date']}; {REFINE_S:g} s to refine a plan",
         "a sample is a task; over_even may be below 0: a large set of tables takes longer than its parts do",
     )
     return Result(tuple(figures), STEPS, ROUNDS * REPEATS, notes)

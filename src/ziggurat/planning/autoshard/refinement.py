@@ -27,8 +27,10 @@ from ziggurat.planning.problem import Problem
 
 TABLE_ERROR, SET_ERROR = 0.1, 0.01
 """Standard deviations, of logarithms, that are expected: of tables' factors, and of what is measured around them."""
+DOUBTFUL = 1.02
+"""Times what it should take, in proportion to others: what is above is run again."""
 PASSES = 3
-IDLE = 3
+IDLE = 4
 """So many turns that lead to nothing new end the measuring: each kind of turn is among them."""
 
 Parts = tuple[tuple[TableSpec, Shard], ...]
@@ -49,7 +51,7 @@ def refined(
 
     Tables that every device holds are left out: they take the same time under every plan here. A plan is given up at
     the first device that takes as long as the slowest one of the best plan so far. One that seems better is measured
-    again, and so is the best: of many plans the luckiest would win.
+    again, and so is the best: of many plans the luckiest would win. By turns a device that took unusually long is, too.
 
     Args:
         problem: tables and devices.
@@ -64,9 +66,11 @@ def refined(
     end = time.monotonic() + seconds
     best = plan_by(costs, None)
     first = least = devices.slowest(best, costs)
-    waiting, turns, idle = [*others], cycle(("other", "near", "anew")), 0
+    waiting, turns, idle = [*others], cycle(("other", "near", "anew", "again")), 0
     while time.monotonic() < end and (waiting or idle < IDLE):
         turn, known = next(turns), len(devices.sets)
+        if turn == "again":
+            devices.doubt(costs)
         corrected = costs.corrected(table_factors(problem, costs, devices.sets))
         waiting.sort(key=lambda plan: -max(corrected.device_seconds(problem, plan)))
         plan = waiting.pop() if turn == "other" and waiting else plan_by(corrected, None if turn == "anew" else best)
@@ -130,6 +134,17 @@ class _Devices:
     def sets(self) -> list[tuple[Parts, float]]:
         """All that were run, and their seconds: of several runs the least, for what disturbs one never shortens it."""
         return [(parts, min(seconds)) for parts, seconds in self._taken.values()]
+
+    def doubt(self, costs: LearnedCosts) -> None:
+        """Runs once more what took longest for what costs say, of all that ran once: other work may have been there."""
+        over = {
+            key: took[0] / costs.parts_seconds(self._problem, parts)[0] for key, (parts, took) in self._taken.items()
+        }
+        once = [key for key, (_, took) in self._taken.items() if len(took) == 1]
+        worst = max(once, key=over.__getitem__, default=None)
+        if worst and over[worst] > DOUBTFUL * float(np.median([*over.values()])):
+            parts, took = self._taken[worst]
+            took.append(self._time_parts(self._problem, parts))
 
     def slowest(self, plan: Plan, costs: LearnedCosts, *, enough: float = math.inf, runs: int = 1) -> float:
         """Seconds of the slowest device, its kernels as measured, its exchanges by the cost model.
