@@ -122,7 +122,7 @@ def compare_planners(
     progress.start("plan", len(planners), "planners")
     entries: list[Compared] = []
     for number, (name, config) in enumerate(planners.items()):
-        planner, started = build_planner(config, time_parts), time.perf_counter()
+        planner, started = build_planner(config, time_parts, progress), time.perf_counter()
         try:
             planned = planned_by(problem, planner) if number else plan_problem(problem, planner)
         except NoFeasiblePlan as error:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from ziggurat.core.errors import ConfigError, NoFeasiblePlan, within
 from ziggurat.core.plan import Plan
+from ziggurat.core.progress import Progress
 from ziggurat.core.statistics import DatasetStatistics
 from ziggurat.core.tables import TableSpec
 from ziggurat.core.topology import Topology
@@ -24,12 +25,13 @@ from ziggurat.planning.rules import Rules
 from ziggurat.planning.torchrec_planner import TorchRec
 
 
-def build_planner(config: AnyPlanner, time_parts: TimeParts | None = None) -> Planner:
+def build_planner(config: AnyPlanner, time_parts: TimeParts | None = None, progress: Progress | None = None) -> Planner:
     """The planner that ``planning.planner`` names.
 
     Args:
         config: of it.
         time_parts: for one that measures its plans; None where the devices cannot be measured here.
+        progress: where that one shows it.
 
     Raises:
         ConfigError: what it has learned is not where the config says.
@@ -40,7 +42,8 @@ def build_planner(config: AnyPlanner, time_parts: TimeParts | None = None) -> Pl
         case RecShard.Config():
             return RecShard(config)
         case AutoShard.Config():
-            return AutoShard(config, learned_costs(config.learned), learned_policy(config.learned), time_parts)
+            costs, policy = learned_costs(config.learned), learned_policy(config.learned)
+            return AutoShard(config, costs, policy, time_parts, progress)
         case TorchRec.Config():
             return TorchRec(config)
         case Baseline.Config():
@@ -54,11 +57,12 @@ def plan_tables(
     config: PlanningConfig,
     batch_size: int,
     time_parts: TimeParts | None = None,
+    progress: Progress | None = None,
 ) -> Planned:
     """A plan for ``tables`` on ``topology``, with the bytes and seconds that it is expected to take.
 
-    The same arguments give the same plan. Measured bandwidths differ from one measurement to the next: let one rank
-    plan and tell the others.
+    The same arguments give the same plan, unless the planner measures. Bandwidths that are measured differ from one
+    time to the next: let one rank plan and tell the others.
 
     Args:
         tables: of the model.
@@ -66,13 +70,13 @@ def plan_tables(
         topology: hosts and devices, a rank each.
         config: the ``planning`` section.
         batch_size: examples per rank and step.
-        time_parts: as of :func:`build_planner`.
+        time_parts, progress: as of :func:`build_planner`.
 
     Raises:
         ConfigError: ``planning.tables`` asks for what cannot be; the key is named.
         NoFeasiblePlan: the devices have no room; the message says what would have.
     """
-    planner = build_planner(config.planner, time_parts)
+    planner = build_planner(config.planner, time_parts, progress)
     return plan_problem(problem_of(tables, statistics, topology, config, batch_size), planner)
 
 

@@ -169,7 +169,7 @@ def train(
         run = Run(folder, experiment)
         keep_freed_memory()
         layout = experiment.layout(dataset.schema)
-        plan = place(experiment, layout, world, kind_of(device), dataset.folder, run.folder)
+        plan = place(experiment, layout, world, kind_of(device), dataset.folder, run.folder, progress=progress)
         ranks = row_ranks(plan, layout, dataset.folder, run.folder)
         trainer = Trainer(run, dataset, assemble(experiment, layout, plan, device, ranks), device, progress)
         trainers.append(trainer)

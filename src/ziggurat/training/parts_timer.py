@@ -12,7 +12,6 @@ import torch
 
 from ziggurat.core.errors import ConfigError
 from ziggurat.core.plan import Shard
-from ziggurat.core.progress import Progress, Silent
 from ziggurat.core.tables import TableSpec
 from ziggurat.core.topology import DeviceKind
 from ziggurat.embeddings.kernel_time import OPTIMIZERS, Bags, kernel_seconds, undisturbed
@@ -35,12 +34,10 @@ class PartsTimer:
 
     Args:
         device: of this machine; of a CPU, one thread.
-        progress: where to show how many sets of shards were run.
     """
 
-    def __init__(self, device: torch.device, progress: Progress | None = None) -> None:
-        self._device, self._progress = device, progress or Silent()
-        self._done = 0
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
 
     def __call__(self, problem: Problem, parts: Parts) -> float:
         """Seconds of a step, forward, backward and update, when nothing else disturbs it.
@@ -48,27 +45,22 @@ class PartsTimer:
         Raises:
             ConfigError: a table has an optimizer that FBGEMM's kernels do not have.
         """
-        if not self._done:
-            self._progress.start("refine the plan", None, "devices measured")
         optimizer = lambda part: _optimizer(part[0])  # noqa: E731
         with one_thread(self._device):
             kernels = groupby(sorted(parts, key=optimizer), optimizer)
-            seconds = sum(self._kernel(problem, [*members], name) for name, members in kernels)
-        self._done += 1
-        self._progress.advance(self._done, ms=f"{1e3 * seconds:.3g}")
-        return seconds
+            return sum(self._kernel(problem, [*members], name) for name, members in kernels)
 
     def _kernel(self, problem: Problem, parts: Sequence[tuple[TableSpec, Shard]], optimizer: str) -> float:
         steps = [[asked(problem, table, shard, step) for table, shard in parts] for step in range(STEPS)]
         return undisturbed(kernel_seconds(steps, optimizer, self._device, REPEATS))
 
 
-def parts_timer(config: PlanningConfig, kind: DeviceKind, progress: Progress | None = None) -> PartsTimer | None:
+def parts_timer(config: PlanningConfig, kind: DeviceKind) -> PartsTimer | None:
     """For a planner that measures its plans; None where there is none, or the devices are not this machine's."""
     planner = config.planner
     if not isinstance(planner, AutoShard.Config) or not planner.refine_s or config.topology.device != "local":
         return None
-    return PartsTimer(torch.device(kind), progress)
+    return PartsTimer(torch.device(kind))
 
 
 def _optimizer(table: TableSpec) -> str:

@@ -12,6 +12,7 @@ from safetensors.numpy import load_file, save_file
 from ziggurat.core.errors import Misfit
 from ziggurat.core.files import atomic_file, write_json
 from ziggurat.core.plan import Plan
+from ziggurat.core.progress import Progress
 from ziggurat.core.row_order import Ranks, frequency_ranks
 from ziggurat.core.statistics import DatasetStatistics
 from ziggurat.core.topology import DeviceKind, Topology
@@ -39,6 +40,7 @@ def place(
     folder: Path,
     *,
     leave: bool = True,
+    progress: Progress | None = None,
 ) -> Plan:
     """The plan of a run: the one that lies in its folder if it is for this world, else a new one.
 
@@ -52,6 +54,7 @@ def place(
         prepared: folder of the encoded dataset, with its statistics.
         folder: of the run.
         leave: whether the plan is left there, for the run to go on with.
+        progress: where a planner that measures shows it.
 
     Raises:
         ConfigError: ``planning`` asks for what cannot be.
@@ -67,7 +70,8 @@ def place(
             lying = _lying(folder / PLAN_FILE, layout, topology)
             config = with_measured(experiment.planning, kind)
             timer = parts_timer(config, kind)
-            plan = lying or plan_tables(layout.tables, statistics, topology, config, batch_size, timer).plan
+            tables = layout.tables
+            plan = lying or plan_tables(tables, statistics, topology, config, batch_size, timer, progress).plan
         if leave:
             write_json(folder / PLAN_FILE, plan.to_json())
         return plan

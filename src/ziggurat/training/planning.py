@@ -49,8 +49,8 @@ def plan(
         NoFeasiblePlan: the devices have no room; the message says what would have.
     """
     problem, planner = _problem(experiment, hosts, devices, memory, prepared, progress)
-    timer = parts_timer(experiment.planning, problem.topology.kind, progress)
-    return plan_problem(problem, build_planner(planner, timer))
+    timer = parts_timer(experiment.planning, problem.topology.kind)
+    return plan_problem(problem, build_planner(planner, timer, progress))
 
 
 def compare_planners(
@@ -67,7 +67,7 @@ def compare_planners(
     Arguments and errors are those of :func:`plan`.
     """
     problem, planner = _problem(experiment, hosts, devices, memory, prepared, progress)
-    return compare(problem, planner, progress, parts_timer(experiment.planning, problem.topology.kind, progress))
+    return compare(problem, planner, progress, parts_timer(experiment.planning, problem.topology.kind))
 
 
 def train_planner(experiment: Experiment, progress: Progress | None = None) -> Path:

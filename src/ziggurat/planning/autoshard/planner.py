@@ -26,6 +26,7 @@ import pydantic
 from ziggurat.core.config import Config as BaseConfig
 from ziggurat.core.errors import ConfigError, NoFeasiblePlan
 from ziggurat.core.plan import Placement, Plan
+from ziggurat.core.progress import Progress, Silent
 from ziggurat.core.tables import TableSpec
 from ziggurat.planning.autoshard.costs import LearnedCosts
 from ziggurat.planning.autoshard.policy import Policy
@@ -51,6 +52,7 @@ class AutoShard:
         costs: of devices.
         policy: places tables.
         time_parts: runs a device's shards, where the config says that plans shall be measured.
+        progress: where that is shown.
     """
 
     class Config(BaseConfig):
@@ -76,9 +78,15 @@ class AutoShard:
         that is begun by then is measured to its end. The same problem need not give the same plan."""
 
     def __init__(
-        self, config: Config, costs: LearnedCosts, policy: Policy, time_parts: TimeParts | None = None
+        self,
+        config: Config,
+        costs: LearnedCosts,
+        policy: Policy,
+        time_parts: TimeParts | None = None,
+        progress: Progress | None = None,
     ) -> None:
         self.config, self.costs, self.policy, self.time_parts = config, costs, policy, time_parts
+        self.progress = progress or Silent()
         self.rules = Rules(Rules.Config(replicate_up_to=config.replicate_up_to, fused=config.fused))
 
     def plan(self, problem: Problem) -> Plan:
@@ -100,7 +108,8 @@ class AutoShard:
             planner = AutoShard(self.config, costs, self.policy)
             return planner._near(problem, near) if near else planner._plan(problem)
 
-        return refined(problem, plan_by, self._others(problem), self.costs, self.time_parts, self.config.refine_s)
+        others, seconds = self._others(problem), self.config.refine_s
+        return refined(problem, plan_by, others, self.costs, self.time_parts, seconds, self.progress)
 
     def _others(self, problem: Problem) -> list[Plan]:
         """The plans of the rules, and of those hand-made ones that find room."""

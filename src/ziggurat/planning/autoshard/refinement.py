@@ -20,6 +20,7 @@ from itertools import cycle
 import numpy as np
 
 from ziggurat.core.plan import Plan, Shard, Span
+from ziggurat.core.progress import Progress, Silent
 from ziggurat.core.tables import TableSpec
 from ziggurat.planning.autoshard.costs import LearnedCosts
 from ziggurat.planning.autoshard.task import Floats
@@ -46,6 +47,7 @@ def refined(
     costs: LearnedCosts,
     time_parts: TimeParts,
     seconds: float,
+    progress: Progress | None = None,
 ) -> Plan:
     """The best, as measured, of some plans and of those that costs lead to as they are corrected.
 
@@ -61,8 +63,10 @@ def refined(
         costs: to begin with.
         time_parts: runs a device's shards.
         seconds: after so many no other plan is begun; the planner's first is always measured.
+        progress: where to show how many devices were measured, and the best plan's slowest.
     """
-    devices = _Devices(problem, time_parts)
+    progress, devices = progress or Silent(), _Devices(problem, time_parts)
+    progress.start("refine the plan", None, "devices measured")
     end = time.monotonic() + seconds
     best = plan_by(costs, None)
     first = least = devices.slowest(best, costs)
@@ -78,7 +82,9 @@ def refined(
             least = devices.slowest(best, corrected, runs=2)
             if (slowest := devices.slowest(plan, corrected, runs=2)) < least:
                 best, least = plan, slowest
+        progress.advance(len(devices.sets), ms=f"{1e3 * least:.3g}")
         idle = idle + 1 if len(devices.sets) == known else 0
+    progress.finish()
     before = f", {1e3 * first:.3g} ms in the first plan" if least < first else ""
     note = f"{len(devices.sets)} devices' shards were measured: the slowest took {1e3 * least:.3g} ms{before}"
     return replace(best, notes=(*best.notes, note))
