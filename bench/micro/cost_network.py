@@ -76,7 +76,9 @@ COST_NETWORK = Benchmark(
     depends_on=(
         *(f"src/ziggurat/planning/autoshard/{name}.py" for name in ("cost_network", "features", "pool")),
         "src/ziggurat/planning/autoshard/shipped",
+        "src/ziggurat/planning/cost.py",
         "src/ziggurat/embeddings/kernel_time.py",
+        "src/ziggurat/training/kernels.py",
         "bench/micro/cost_network.py",
     ),
     run=run,

@@ -262,8 +262,7 @@ RECSHARD = Benchmark(
         for name, bound in (("throughput", 6.0), ("balance", 12.0), ("slow_reads", 87.0))
     },
     depends_on=(
-        "src/ziggurat/planning/recshard",
-        *(f"src/ziggurat/planning/{name}.py" for name in ("access_curve", "balance", "cost", "usage")),
+        "src/ziggurat/planning",
         "src/ziggurat/core/row_order.py",
         "src/ziggurat/core/topology.py",
         "bench/micro/recshard.py",

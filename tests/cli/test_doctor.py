@@ -15,7 +15,7 @@ from ziggurat.cli.doctor_checks import accelerator_checks, cpu_quota, lookup_che
 from ziggurat.cli.main import app
 from ziggurat.core import versions
 from ziggurat.core.engine import Installed, check_engine, engine_problems, installed_engine
-from ziggurat.core.errors import EnvironmentMismatch
+from ziggurat.core.errors import ConfigError, EnvironmentMismatch
 from ziggurat.training import kernels
 
 CUDA = Installed(torch="2.13.0", torchrec="1.8.0", fbgemm={"cuda": "1.8.0"}, torch_cuda="13.0")
@@ -219,5 +219,7 @@ def test_costs_of_this_machine_are_measured_and_told(tmp_path: Path, monkeypatch
     assert done.exit_code == 0, done.output
     assert "18 sets of tables learned from, 2 held out: median error" in done.stdout
     assert (tmp_path / "kernels" / "network.safetensors").is_file()
+    with pytest.raises(ConfigError, match=r"--sets 30: nothing is measured without --measure"):
+        CliRunner().invoke(app, ["doctor", "--sets", "30"], catch_exceptions=False)
     refused = CliRunner().invoke(app, ["doctor", "--measure", "--sets", "3"])
     assert refused.exit_code == 2

@@ -74,7 +74,8 @@ DEVICES: dict[str, Any] = {
 """Nothing about them is measured, so that plans do not differ."""
 PLANNED: dict[str, dict[str, Any]] = {
     "rules": {**SHORTER, "planning": {"planner": {"replicate_up_to": 1, "fused": False}, "topology": DEVICES}},
-    "recshard": {**SHORTER, "planning": ORDERED},
+    "recshard": {**SHORTER, "planning": {**ORDERED, "planner": {"name": "recshard"}, "tables": {}}},
+    "baseline": {**SHORTER, "planning": {"planner": {"name": "baseline", "by": "lpt"}, "topology": DEVICES}},
     "autoshard": {
         **SHORTER,
         "planning": {"planner": {"name": "autoshard", "replicate_up_to": 1, "fused": False}, "topology": DEVICES},
@@ -85,7 +86,7 @@ PLANNED: dict[str, dict[str, Any]] = {
     },
     "torchrec": {**SHORTER, "planning": {"planner": {"name": "torchrec", "fused": False}, "topology": DEVICES}},
 }
-"""By each planner, as it would have it. A single process has no plan: there they are all alike."""
+"""By each planner, as it would have it; recshard's by its linear model. A single process has no plan: all are alike."""
 
 
 def experiment(folder: Path, changes: dict[str, Any]) -> Experiment:
@@ -147,7 +148,7 @@ def alone(folder: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def pair(folder: Path, alone: dict[str, Any]) -> dict[str, Any]:
-    first, second = run_ranks(2, train_all, folder, "pair", [*VARIANTS, "autoshard", "torchrec"])
+    first, second = run_ranks(2, train_all, folder, "pair", [*VARIANTS, *PLANNED])
     assert first.keys() == second.keys()
     return first
 
@@ -169,19 +170,18 @@ def test_losses_and_weights_equal_a_single_process(name: str, pair: dict[str, An
     equal(pair[name], alone[name])
 
 
-@pytest.mark.parametrize(
-    ("place", "name"), [("pair", "autoshard"), ("pair", "torchrec"), *(("four", n) for n in PLANNED)]
-)
+@pytest.mark.parametrize("place", ["pair", "four"])
+@pytest.mark.parametrize("name", PLANNED)
 def test_a_plan_of_any_planner_trains_as_a_single_process_does(
     place: str, name: str, folder: Path, pair: dict[str, Any], four: dict[str, Any], alone: dict[str, Any]
 ) -> None:
-    """Those of rules and recshard on two ranks are among VARIANTS."""
     equal({"pair": pair, "four": four}[place][name], alone["ordered_rows"])
     plan = Plan.from_json(json.loads((folder / place / name / "plan.json").read_text(encoding="utf-8")))
     placements = plan.placements.values()
     assert plan.world_size == {"pair": 2, "four": 4}[place]
     assert {each.sharding for each in placements} != {"data_parallel"}
     assert len({rank for each in placements for rank in each.ranks}) > 1
+    assert name != "recshard" or plan.notes[0].startswith("recshard: the linear model's plan; ")
 
 
 def equal(ours: dict[str, Any], theirs: dict[str, Any]) -> None:

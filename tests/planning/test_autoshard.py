@@ -9,19 +9,23 @@ import pytest
 from planning_kit import table, topology
 
 from ziggurat.core.errors import ConfigError, DataError
+from ziggurat.core.plan import Plan
 from ziggurat.core.statistics import DatasetStatistics, TableStatistics
 from ziggurat.core.tables import TableSpec
 from ziggurat.core.topology import Topology
 from ziggurat.planning import Planned, plan_tables
+from ziggurat.planning.autoshard import weights
 from ziggurat.planning.autoshard.cost_network import EMBEDDING, CostNetwork
-from ziggurat.planning.autoshard.costs import LearnedCosts
+from ziggurat.planning.autoshard.costs import LearnedCosts, exchange_seconds
 from ziggurat.planning.autoshard.features import FEATURES
-from ziggurat.planning.autoshard.learned import learned_costs
+from ziggurat.planning.autoshard.learned import learned_costs, learned_policy
 from ziggurat.planning.autoshard.policy import Learner, Policy
 from ziggurat.planning.autoshard.pool import halves, statistics, table_pool
 from ziggurat.planning.autoshard.task import Task, exchanged, greedy
 from ziggurat.planning.config import PlanningConfig
+from ziggurat.planning.placing import Loads, items_of
 from ziggurat.planning.problem import Problem
+from ziggurat.planning.rules import WHOLE
 
 
 def network() -> CostNetwork:
@@ -104,10 +108,25 @@ def test_episodes_are_rewarded_for_the_slowest_device_and_for_room() -> None:
 
 def test_a_device_without_room_is_neither_chosen_nor_learned_from() -> None:
     found = task(2, slack=1.1)
-    played = Policy.untrained().place(found, 6, np.random.default_rng(0))
+    played = Policy.untrained().place(found, 6, np.random.default_rng(0), learning=True)
+    assert played.inputs is not None
     _, allowed, choices = played.inputs
     assert not allowed.all()
     assert np.take_along_axis(allowed, choices[..., None], 2).all()
+
+
+def test_where_one_device_alone_has_room_there_is_nothing_to_learn() -> None:
+    """Were the others' scores in the loss, their entropy would move the weights."""
+    free = task(3, items=8, slack=10)
+    only = np.array([free.bytes_N.sum(), 0, 0, 0])
+    forced = Task(
+        free.network, free.embedded_NE, free.bytes_N, free.exchange_N, only, free.sums_DE, free.exchange_D
+    )  # fmt: skip
+    for each, moves in ((forced, False), (free, True)):
+        learner = Learner(before := Policy.untrained())
+        learner.learn([each], 8)
+        after = learner.policy.weights
+        assert any((after[name] != weight).any() for name, weight in before.weights.items()) == moves
 
 
 def test_training_makes_placements_better() -> None:
@@ -125,16 +144,19 @@ def test_training_makes_placements_better() -> None:
     assert after > before + 0.1
 
 
-def test_a_policy_is_kept(tmp_path: Path) -> None:
+def test_a_policy_is_kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     policy = Policy.untrained(3)
     policy.origin["rounds"] = 0
     policy.save(tmp_path / "policy.safetensors")
     loaded = Policy.load(tmp_path / "policy.safetensors")
     assert loaded.origin == {"rounds": 0}
     assert (loaded.place(task(0), 1, None).device_PN == policy.place(task(0), 1, None).device_PN).all()
-    origin = tmp_path / "policy.json"
-    origin.write_text(origin.read_text().replace('"version": 2', '"version": 0'))
-    with pytest.raises(DataError, match="learned weights of version 0"):
+    (tmp_path / "policy.json").unlink()  # which is for people
+    assert Policy.load(tmp_path / "policy.safetensors").origin == {"rounds": 0}
+    with monkeypatch.context() as patched:
+        patched.setattr(weights, "VERSION", 0)
+        policy.save(tmp_path / "policy.safetensors")
+    with pytest.raises(DataError, match=f"learned weights of version 0; this ziggurat reads {weights.VERSION}"):
         Policy.load(tmp_path / "policy.safetensors")
 
 
@@ -166,6 +188,34 @@ def predicted_seconds(planned: Planned, costs: LearnedCosts, counted: DatasetSta
     """Predicted for the slowest device of any plan."""
     problem = Problem(planned.tables, planned.topology, counted, planned.batch_size)
     return max(costs.device_seconds(problem, planned.plan))
+
+
+def test_the_gradient_of_a_table_on_every_device_is_in_its_costs() -> None:
+    """Look-ups are the kernel's by learned costs; what moves the whole gradient is the model's: 20 bytes a weight."""
+    spec = table("small", 50_000)
+    for lookup_bandwidth in (1e9, 1e10):
+        where = Topology(1, 2, "test", "cpu", 10**12, lookup_bandwidth, 1e12, 1e12)
+        problem = Problem((spec,), where, None, 256)
+        plan = Plan(2, {}, 2).placed("small", "data_parallel", (0, 1))
+        [(shard, cost), _] = problem.costs(spec, plan)
+        sent = (cost.intra_bytes + cost.inter_bytes) / 1e12
+        expected = 20 * shard.rows.size * shard.columns.size / lookup_bandwidth + sent
+        assert exchange_seconds(problem, cost) == pytest.approx(expected)
+        assert learned_costs(None).device_seconds(problem, plan)[0] > expected
+
+
+@pytest.mark.parametrize(("tables", "devices"), [(20, 5), (60, 7), (120, 16), (300, 128)])
+def test_the_shipped_policy_knows_unseen_tables_and_numbers_of_devices(tables: int, devices: int) -> None:
+    """By itself: neither exchanges nor splits. It learned on 2, 3, 4, 6 and 8 devices."""
+    specs, where, counted = pool_problem(devices, tables, devices, "adagrad", max(6, devices / 2))
+    problem = Problem(tuple(specs), where, counted, 64)
+    items = [item for each in specs for item in items_of(problem, each, WHOLE)]
+    found = learned_costs(None).task(problem, Plan(devices, {}, devices), items, Loads(problem))
+    [device_N] = learned_policy(None).place(found, 1, None).device_PN
+    assert not found.overflow(device_N)
+    assert found.seconds(device_N) <= 1.05 * found.seconds(greedy(found))
+    drawn = np.random.default_rng(0).integers(0, devices, len(items))
+    assert found.seconds(device_N) < found.seconds(drawn)
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "rowwise_adagrad"])

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import get_args
 
 import numpy as np
 import pytest
 
 from ziggurat.core.errors import ConfigError
+from ziggurat.core.statistics import DatasetStatistics, TableStatistics
+from ziggurat.core.tables import TableSpec
 from ziggurat.core.topology import Topology
 from ziggurat.planning.autoshard.costs import LearnedCosts
 from ziggurat.planning.autoshard.learned import learned_costs, learned_policy
@@ -47,8 +50,10 @@ class Clock:
         return self.costs.parts_seconds(problem, parts)[0]
 
 
-def planner(seconds: float, time_parts: TimeParts | None, costs: LearnedCosts = COSTS) -> AutoShard:
-    config = AutoShard.Config(refine_s=seconds, rollouts=2, depth=2, replicate_up_to=1)
+def planner(
+    seconds: float, time_parts: TimeParts | None, costs: LearnedCosts = COSTS, replicate_up_to: int = 1
+) -> AutoShard:
+    config = AutoShard.Config(refine_s=seconds, rollouts=2, depth=2, replicate_up_to=replicate_up_to)
     return AutoShard(config, costs, learned_policy(None), time_parts)
 
 
@@ -91,6 +96,29 @@ def test_only_devices_of_plans_that_seem_best_are_measured_twice() -> None:
     runs = Counter(clock.calls)
     assert max(runs.values()) == 2
     assert sum(number == 1 for number in runs.values()) > sum(number == 2 for number in runs.values()) > 0
+
+
+@pytest.mark.parametrize("bandwidth", [1e9, 1e8])
+def test_tables_on_every_device_count_against_plans_that_have_them(bandwidth: float) -> None:
+    """Exchanging the gradient of a small table costs less than ids and vectors do."""
+    given, clock = problem(), Clock({})
+    counted = statistics(TABLES)
+    small = [
+        TableSpec(f"small{n}", 100, 16, (f"small{n}",), "sum", {"name": "adagrad", "lr": 0.1}, 0.01) for n in range(8)
+    ]
+    looked_up = np.full(100, counted.rows["train"] // 20, np.int64)  # five ids an example
+    tables = {**counted.tables, **{each.name: TableStatistics(each.name, 100, looked_up) for each in small}}
+    topology = replace(given.topology, intra_bandwidth=bandwidth)
+    known = DatasetStatistics(counted.rows, {}, tables=tables)
+    given = Problem((*given.tables, *small), topology, known, 300, reserve=0)
+    took = lambda plan: max(COSTS.device_seconds(given, plan))  # noqa: E731
+    best = planner(60, clock, replicate_up_to=2**20).plan(given)
+    rules = Rules(Rules.Config(replicate_up_to=2**20)).plan(given)
+    assert any(each.sharding == "data_parallel" for each in rules.placements.values())
+    assert took(best) <= took(rules)
+    for by in get_args(Measure):
+        rule = Baseline.Config(by=by)
+        assert took(best) <= took(Baseline(rule, COSTS if rule.predicts else None).plan(given)), by
 
 
 class Disturbed(Clock):

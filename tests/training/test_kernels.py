@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import torch
 
+from ziggurat.core.errors import ConfigError
 from ziggurat.core.plan import Shard, Span
 from ziggurat.core.progress import Silent
 from ziggurat.embeddings.kernel_time import Bags, kernel_seconds
@@ -80,6 +81,28 @@ def test_an_interrupted_measurement_goes_on(tmp_path: Path, monkeypatch: pytest.
     assert CostNetwork.load(tmp_path / "network.safetensors").origin == network.origin
     assert network.origin["samples"] == 22
     assert "one thread" in network.origin["machine"]
+
+
+def test_what_was_measured_is_learned_from_as_a_whole_and_by_one_engine_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(kernels, "EPOCHS", 2)
+    monkeypatch.setattr(kernels, "MOST_BYTES", 10**7)
+    first = measure(tmp_path, CPU, 20, pool=POOL)
+    written = (tmp_path / "network.safetensors").stat().st_mtime_ns
+    assert measure(tmp_path, CPU, 10, pool=POOL).origin == first.origin  # fewer are asked for than there are
+    assert (tmp_path / "network.safetensors").stat().st_mtime_ns == written
+    line = (tmp_path / "samples.jsonl").read_text().splitlines()[0]
+    (tmp_path / "placements.jsonl").write_text(json.dumps({"round": 0, **json.loads(line)}) + "\n")
+    assert measure(tmp_path, CPU, 20, pool=POOL).origin["sets"] == 21
+    monkeypatch.setattr(torch, "__version__", "9.9.9")
+    with pytest.raises(ConfigError, match=r"was measured by .*; here is .* torch 9\.9\.9") as refused:
+        measure(tmp_path, CPU, 30, pool=POOL)
+    assert "name another folder, or remove samples.jsonl" in refused.value.mend
+    monkeypatch.undo()
+    (tmp_path / "measured_on.json").unlink()
+    with pytest.raises(ConfigError, match="was measured by an older ziggurat"):
+        measure(tmp_path, CPU, 30, pool=POOL)
 
 
 def test_a_measured_set_is_described_by_what_was_looked_up() -> None:

@@ -17,7 +17,7 @@ from ziggurat.planning.autoshard.planner import AutoShard
 from ziggurat.planning.config import PlanningConfig, TopologyConfig
 from ziggurat.planning.problem import Problem
 from ziggurat.planning.rules import Rules
-from ziggurat.training.parts_timer import PartsTimer, asked, parts_timer
+from ziggurat.training.parts_timer import PartsTimer, asked, parts_timer, unmeasured
 
 CPU = torch.device("cpu")
 ROWS = 1000
@@ -95,3 +95,5 @@ def test_only_a_planner_that_asks_for_it_and_plans_for_this_machine_gets_one(
 ) -> None:
     config = PlanningConfig(planner=planner, topology=TopologyConfig(device=device))
     assert (parts_timer(config, "cpu") is not None) == made
+    assert parts_timer(unmeasured(config), "cpu") is None
+    assert unmeasured(config).planner.name == planner.name

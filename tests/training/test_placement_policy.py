@@ -12,7 +12,8 @@ from ziggurat.core.progress import Silent
 from ziggurat.planning.autoshard.learned import learned_costs, learned_policy
 from ziggurat.planning.autoshard.pool import table_pool
 from ziggurat.training import kernels, placement_policy
-from ziggurat.training.placement_policy import PLACEMENTS, train_policy
+from ziggurat.training.kernels import PLACEMENTS
+from ziggurat.training.placement_policy import train_policy
 
 CPU = torch.device("cpu")
 POOL = table_pool(tables=12, spread=0.3)

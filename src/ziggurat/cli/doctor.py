@@ -15,7 +15,9 @@ def command(
     measure: Annotated[
         bool, typer.Option("--measure", help="Measure what fused look-ups cost here, for the planner autoshard.")
     ] = False,
-    sets: Annotated[int, typer.Option(min=20, help="Sets of tables that --measure runs.")] = 2000,
+    sets: Annotated[
+        int | None, typer.Option(min=20, help="Sets of tables that --measure runs; default: 2,000.")
+    ] = None,
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Where --measure keeps them; default: this user's cache.")
     ] = None,
@@ -27,9 +29,16 @@ def command(
       ziggurat doctor --folder /data/runs
       ziggurat doctor --measure
     """
+    from ziggurat.core.errors import ConfigError
+
     if measure:
         _measure(sets, out)
         return
+    for option, value in (("--sets", sets), ("--out", out)):
+        if value is not None:
+            raise ConfigError(
+                f"{option} {value}: nothing is measured without --measure", f"add --measure, or leave {option} out"
+            )
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
@@ -54,10 +63,11 @@ def command(
         raise typer.Exit(1)
 
 
-def _measure(sets: int, out: Path | None) -> None:
+def _measure(sets: int | None, out: Path | None) -> None:
     from ziggurat.cli.progress import console_progress
     from ziggurat.core.engine import check_engine
     from ziggurat.training.engine import pick_device
+    from ziggurat.training.kernels import SETS
     from ziggurat.training.kernels import measure as measure_kernels
     from ziggurat.training.measured import kernel_folder
 
@@ -66,7 +76,7 @@ def _measure(sets: int, out: Path | None) -> None:
     folder = out or kernel_folder(device)
     with console_progress() as progress:
         progress.note(f"into {folder}; if this is interrupted, the same command goes on")
-        network = measure_kernels(folder, device, sets, progress)
+        network = measure_kernels(folder, device, sets or SETS, progress)
     held = network.origin["held_out"]
     typer.echo(
         f"{network.origin['machine']}: {network.origin['samples']:,} sets of tables learned from, {held['samples']:,} "

@@ -98,7 +98,11 @@ class Comparison:
 
 
 def compare_planners(
-    problem: Problem, configured: AnyPlanner, progress: Progress | None = None, time_parts: TimeParts | None = None
+    problem: Problem,
+    configured: AnyPlanner,
+    progress: Progress | None = None,
+    time_parts: TimeParts | None = None,
+    measured: Path | None = None,
 ) -> Comparison:
     """What every planner makes of the same tables and devices.
 
@@ -110,13 +114,14 @@ def compare_planners(
         configured: the planner that comes first; its learned costs, if it names any, judge.
         progress: where to show it.
         time_parts: for the configured one, if it measures its plans.
+        measured: folder of the learned costs that judge otherwise; default: those that come with ziggurat.
 
     Raises:
         ConfigError: the configured planner cannot plan for such devices.
         NoFeasiblePlan: it finds no room; the message says what would have.
     """
     progress = progress or Silent()
-    learned = getattr(configured, "learned", None)
+    learned = getattr(configured, "learned", None) or measured
     costs = _costs(learned, problem.topology)
     planners = _planners(configured, learned, problem.topology, costs)
     progress.start("plan", len(planners), "planners")

@@ -75,6 +75,7 @@ class ShardCost:
         weight_bytes, state_bytes: kept, in either memory.
         buffer_bytes: ids, vectors and gradients that lie there during a step, at most.
         memory_traffic: bytes read from and written to the device's fast memory a step.
+        gradient_traffic: of these, what a replicated table's gradient as a whole takes.
         intra_bytes, inter_bytes: to and from other devices of the host, and of other hosts, a step.
         seconds: that a step takes for it.
         lookups: ids that reach it in a step.
@@ -87,6 +88,7 @@ class ShardCost:
     state_bytes: int
     buffer_bytes: int
     memory_traffic: float
+    gradient_traffic: float
     intra_bytes: float
     inter_bytes: float
     seconds: float
@@ -154,6 +156,7 @@ def shard_cost(
         state_bytes=states,
         buffer_bytes=round(per_batch * buffers),
         memory_traffic=fast,
+        gradient_traffic=gradients,
         intra_bytes=intra,
         inter_bytes=inter,
         seconds=seconds,

@@ -114,8 +114,8 @@ class Problem:
 
 
 class Planner(Protocol):
-    """Places tables. A pure function – the same problem, the same plan, on every rank and machine – but for one that is
-    given a way to measure, and asked to.
+    """Places tables. A pure function – the same problem, the same plan, on every rank and machine – but for one that
+    measures, and one that a time limit may stop.
 
     Costs and capacity may be taken from the problem (:meth:`Problem.cost`, :attr:`Problem.capacity`), or from a model
     of the planner's own. What comes out is checked, and its memory judged, by

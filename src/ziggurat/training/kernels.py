@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -21,12 +21,15 @@ import torch
 
 from ziggurat import __version__
 from ziggurat.core import versions
+from ziggurat.core.errors import ConfigError, DataError
+from ziggurat.core.files import write_json
 from ziggurat.core.plan import Span
 from ziggurat.core.progress import Progress, Silent
 from ziggurat.embeddings.kernel_time import OPTIMIZERS, Bags, kernel_seconds, undisturbed
 from ziggurat.planning.autoshard.cost_network import CostNetwork, Sample, fit
 from ziggurat.planning.autoshard.learned import NETWORK
 from ziggurat.planning.autoshard.pool import DIMS, PoolTable, halves, table_pool
+from ziggurat.planning.autoshard.weights import VERSION
 from ziggurat.planning.cost import FLOAT, state_bytes
 from ziggurat.training.heap import keep_freed_memory
 from ziggurat.training.measured import machine_name
@@ -36,7 +39,8 @@ SETS = 2000
 MOST_BYTES, MOST_IDS = 2 * 10**9, 6 * 10**6
 """Of a set, weights and ids of a batch: larger ones are not drawn."""
 EPOCHS = 300
-SAMPLES = "samples.jsonl"
+SAMPLES, PLACEMENTS, MEASURED_ON = "samples.jsonl", "placements.jsonl", "measured_on.json"
+"""What lies in a folder of measurements: drawn sets, devices of a planner's plans, and by what both were measured."""
 
 
 ROW_PARTS = (2, 3, 4, 6, 8)
@@ -117,27 +121,77 @@ def measure(
     """The cost network of this machine, measured into ``folder``; what lies there of an earlier call is not repeated.
 
     Args:
-        folder: for :data:`SAMPLES`, a line a set, and ``network.safetensors`` with ``network.json``.
+        folder: for :data:`SAMPLES`, a line a set, :data:`MEASURED_ON`, and ``network.safetensors``, which is fitted to
+            all sets that were ever measured there.
         device: a CPU, one thread of which is measured, as a rank of several has, or a CUDA device.
         sets: how many, at least some hundreds to be of use.
         progress: where to show it.
         pool: tables to draw from; default: the half of the pool that is for learning.
+
+    Raises:
+        ConfigError: the folder has measurements of another machine, or of another engine.
     """
     progress, tables = progress or Silent(), halves(table_pool())[0] if pool is None else tuple(pool)
-    folder.mkdir(parents=True, exist_ok=True)
+    begun(folder, device)
     path = folder / SAMPLES
     done = len(noted(path))
-    progress.start("measure", sets, "sets")
+    progress.start("measure", max(sets, done), "sets")
+    progress.advance(done)
     with one_thread(device):
         for number in range(done, sets):
             line = measured(drawn(number, tables), device, number)
             note(path, line)
             progress.advance(number + 1, ms=f"{1e3 * line['seconds']:.3g}")
     progress.finish()
+    return fitted(folder, device, progress)
+
+
+def begun(folder: Path, device: torch.device) -> dict[str, Any]:
+    """Where and with what the measurements in a folder were begun: by now, if there are none.
+
+    Raises:
+        ConfigError: they are of another machine, or of another engine.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    path, now = folder / MEASURED_ON, {**origin(device), "weights": VERSION}
+    if path.is_file():
+        there: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    elif any((folder / name).is_file() for name in (SAMPLES, PLACEMENTS)):
+        there = {}
+    else:
+        write_json(path, now)
+        return now
+    if _engine(there) != _engine(now):
+        by = _engine(there) or "an older ziggurat"
+        raise ConfigError(
+            f"{folder}: what lies there was measured by {by}; here is {_engine(now)}",
+            f"name another folder, or remove {SAMPLES}, {PLACEMENTS} and {MEASURED_ON} there to measure anew",
+        )
+    return there
+
+
+def _engine(origin: Mapping[str, Any]) -> str:
+    """What measurements must have in common to be learned from together."""
+    if not origin:
+        return ""
+    versions = origin["versions"]
+    return f"{origin['machine']}, torch {versions['torch']}, fbgemm {versions['fbgemm']}, format {origin['weights']}"
+
+
+def fitted(folder: Path, device: torch.device, progress: Progress) -> CostNetwork:
+    """The network in ``folder``, fitted again if more was measured since."""
+    lines = noted(folder / SAMPLES) + noted(folder / PLACEMENTS)
+    path = folder / NETWORK
+    with contextlib.suppress(DataError, FileNotFoundError):  # of an older ziggurat, or not there yet
+        network = CostNetwork.load(path)
+        if network.origin.get("sets") == len(lines):
+            return network
     progress.start("fit", EPOCHS, "epochs")
-    network = fit(samples(noted(path)[:sets]), origin(device), epochs=EPOCHS, step=progress.advance)
+    there = begun(folder, device)
+    about = {key: there[key] for key in ("machine", "kind", "date", "versions")} | {"sets": len(lines)}
+    network = fit(samples(lines), about, epochs=EPOCHS, step=progress.advance)
     progress.finish()
-    network.save(folder / NETWORK)
+    network.save(path)
     return network
 
 

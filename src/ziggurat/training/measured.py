@@ -18,14 +18,16 @@ from ziggurat.planning.config import PlanningConfig
 
 def with_measured(config: PlanningConfig, kind: DeviceKind) -> PlanningConfig:
     """The config, whose planner has the costs of this machine where they were measured and the plan is for it."""
-    planner = config.planner
-    learns = isinstance(planner, AutoShard.Config | Baseline.Config)
-    if not learns or planner.learned or config.topology.device != "local":
-        return config
-    folder = kernel_folder(torch.device(kind))
-    if not (folder / NETWORK).is_file():
+    planner, folder = config.planner, measured_folder(config, kind)
+    if not isinstance(planner, AutoShard.Config | Baseline.Config) or planner.learned or folder is None:
         return config
     return config.model_copy(update={"planner": planner.model_copy(update={"learned": folder})})
+
+
+def measured_folder(config: PlanningConfig, kind: DeviceKind) -> Path | None:
+    """Where this machine's measurements lie, if the plan is for it and there are any."""
+    folder = kernel_folder(torch.device(kind))
+    return folder if config.topology.device == "local" and (folder / NETWORK).is_file() else None
 
 
 def kernel_folder(device: torch.device) -> Path:

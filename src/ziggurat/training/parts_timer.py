@@ -30,7 +30,7 @@ STEPS, REPEATS = 2, 7
 class PartsTimer:
     """See the module; a :data:`~ziggurat.planning.autoshard.refinement.TimeParts`.
 
-    Each call takes the memory that the shards take on a device, for as long as it runs.
+    Each call takes the memory that the shards take on a device; of a CPU, the process keeps it for the next call.
 
     Args:
         device: of this machine; of a CPU, one thread.
@@ -61,6 +61,13 @@ def parts_timer(config: PlanningConfig, kind: DeviceKind) -> PartsTimer | None:
     if not isinstance(planner, AutoShard.Config) or not planner.refine_s or config.topology.device != "local":
         return None
     return PartsTimer(torch.device(kind))
+
+
+def unmeasured(config: PlanningConfig) -> PlanningConfig:
+    """The config, whose planner measures no plans."""
+    if not isinstance(config.planner, AutoShard.Config):
+        return config
+    return config.model_copy(update={"planner": config.planner.model_copy(update={"refine_s": 0.0})})
 
 
 def _optimizer(table: TableSpec) -> str:

@@ -11,7 +11,7 @@ import torch
 
 from ziggurat.core.plan import Plan
 from ziggurat.core.progress import Progress, Silent
-from ziggurat.planning.autoshard.cost_network import CostNetwork, fit
+from ziggurat.planning.autoshard.cost_network import CostNetwork
 from ziggurat.planning.autoshard.costs import LearnedCosts
 from ziggurat.planning.autoshard.learned import NETWORK, POLICY
 from ziggurat.planning.autoshard.learning import EPISODES, TASKS, Imagined, dream, imagined, over_greedy
@@ -21,14 +21,13 @@ from ziggurat.planning.autoshard.pool import PoolTable, halves, table_pool
 from ziggurat.planning.autoshard.refinement import device_parts
 from ziggurat.planning.problem import Problem
 from ziggurat.training import kernels
-from ziggurat.training.kernels import SAMPLES, Draw, Part, measured, note, noted, one_thread, origin, samples
+from ziggurat.training.kernels import PLACEMENTS, SAMPLES, Draw, Part, fitted, measured, note, noted, one_thread
 
 ROUNDS = 10
 MEASURED = 8
 """Tasks that a round plans for and measures, a set of tables for each device."""
 UPDATES = 50
 """Of the policy in a round, by ten tasks and ten episodes each."""
-PLACEMENTS = "placements.jsonl"
 
 
 def train_policy(
@@ -46,18 +45,16 @@ def train_policy(
     optimizer's moments start anew with it.
 
     Args:
-        folder: with the cost network and samples of :func:`~ziggurat.training.kernels.measure`; measured first where
-            there are none. The network is replaced, the policy written after each round.
+        folder: with the samples of :func:`~ziggurat.training.kernels.measure`; measured first where there are none.
+            The network is fitted again, and the policy written, after each round.
         device: as there.
         rounds: in all.
         progress: where to show it.
         pool: tables to make tasks of; default: the half of the pool that is for learning.
     """
     progress, tables = progress or Silent(), halves(table_pool())[0] if pool is None else tuple(pool)
-    path = folder / NETWORK
-    if not path.is_file():
-        kernels.measure(folder, device, kernels.SETS, progress, tables)
-    network = CostNetwork.load(path)
+    there = len(noted(folder / SAMPLES)) if (folder / NETWORK).is_file() else 0
+    network = kernels.measure(folder, device, there or kernels.SETS, progress, tables)
     policy = Policy.load(folder / POLICY) if (folder / POLICY).is_file() else Policy.untrained()
     done = int(policy.origin.get("rounds", 0))
     progress.start("policy", rounds, "rounds")
@@ -65,11 +62,13 @@ def train_policy(
         draw = np.random.default_rng(number)
         planner = AutoShard(AutoShard.Config(replicate_up_to=1), LearnedCosts(network), policy)
         _measure_plans(folder, device, planner, tables, number, progress)
-        lines = noted(folder / SAMPLES) + noted(folder / PLACEMENTS)
-        network = fit(samples(lines), origin(device), epochs=kernels.EPOCHS)
-        network.save(path)
-        learner = Learner(policy, number)
-        rewards = [dream(learner, network, tables, draw) for _ in range(UPDATES)]
+        network = fitted(folder, device, progress)
+        learner, rewards = Learner(policy, number), list[float]()
+        progress.start("imagine", UPDATES, "updates")
+        for update in range(UPDATES):
+            rewards.append(dream(learner, network, tables, draw))
+            progress.advance(update + 1)
+        progress.finish()
         policy = learner.policy
         policy.origin = _origin(network, number + 1, over_greedy(policy, network, tables))
         policy.save(folder / POLICY)

@@ -24,7 +24,7 @@ from ziggurat.planning.constraints import check_plan
 from ziggurat.training.experiment import Experiment
 from ziggurat.training.machine import resolve_topology
 from ziggurat.training.measured import with_measured
-from ziggurat.training.parts_timer import parts_timer
+from ziggurat.training.parts_timer import parts_timer, unmeasured
 
 PLAN_FILE = "plan.json"
 ROW_ORDER_FILE = "row_order.safetensors"
@@ -53,7 +53,7 @@ def place(
         kind: of each rank's device.
         prepared: folder of the encoded dataset, with its statistics.
         folder: of the run.
-        leave: whether the plan is left there, for the run to go on with.
+        leave: whether the plan is left there, for the run to go on with; if not, nothing is measured for it.
         progress: where a planner that measures shows it.
 
     Raises:
@@ -68,7 +68,7 @@ def place(
             batch_size = -(-experiment.training.batch_size // world.size)
             statistics = DatasetStatistics.load(prepared)
             lying = _lying(folder / PLAN_FILE, layout, topology)
-            config = with_measured(experiment.planning, kind)
+            config = with_measured(experiment.planning if leave else unmeasured(experiment.planning), kind)
             timer = parts_timer(config, kind)
             tables = layout.tables
             plan = lying or plan_tables(tables, statistics, topology, config, batch_size, timer, progress).plan

@@ -21,7 +21,7 @@ from ziggurat.training import placement_policy
 from ziggurat.training.engine import pick_device
 from ziggurat.training.experiment import Experiment
 from ziggurat.training.machine import resolve_topology
-from ziggurat.training.measured import kernel_folder, with_measured
+from ziggurat.training.measured import kernel_folder, measured_folder, with_measured
 from ziggurat.training.parts_timer import parts_timer
 
 
@@ -67,7 +67,8 @@ def compare_planners(
     Arguments and errors are those of :func:`plan`.
     """
     problem, planner = _problem(experiment, hosts, devices, memory, prepared, progress)
-    return compare(problem, planner, progress, parts_timer(experiment.planning, problem.topology.kind))
+    config, kind = experiment.planning, problem.topology.kind
+    return compare(problem, planner, progress, parts_timer(config, kind), measured_folder(config, kind))
 
 
 def train_planner(experiment: Experiment, progress: Progress | None = None) -> Path:

@@ -118,7 +118,7 @@ class CostNetwork:
         Raises:
             DataError: of a version that this ziggurat does not know.
         """
-        return cls(*load_weights(path, "measure again: `ziggurat doctor --measure`"))
+        return cls(*load_weights(path, "measure anew: `ziggurat doctor --measure --out FOLDER`"))
 
 
 class _Layers(nn.Module):

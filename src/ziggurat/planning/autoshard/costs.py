@@ -76,10 +76,6 @@ class LearnedCosts:
         shares_N = self.network.additive(embedded_NE)
         return float(self.network.seconds(embedded_NE.sum(0))), shares_N / shares_N.sum()
 
-    def exchanges(self, problem: Problem, plan: Plan) -> list[float]:
-        """Seconds of each device's exchanges with others, by the cost model."""
-        return self._sums(problem, plan)[1].tolist()
-
     def item_seconds(self, problem: Problem, items: Sequence[Item]) -> list[float]:
         """Of each item on a device of its own, exchanges included."""
         if not items:
@@ -129,8 +125,8 @@ class LearnedCosts:
 
 
 def exchange_seconds(problem: Problem, cost: ShardCost) -> float:
-    """Seconds of a shard's cost that are not the kernel's."""
-    return cost.seconds - cost.memory_traffic / problem.topology.lookup_bandwidth
+    """Seconds of a shard's cost that are not the kernel's: a replicated table's gradient as a whole is among them."""
+    return cost.seconds - (cost.memory_traffic - cost.gradient_traffic) / problem.topology.lookup_bandwidth
 
 
 def _whole(table: TableSpec) -> Shard:

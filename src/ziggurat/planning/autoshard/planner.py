@@ -130,7 +130,7 @@ class AutoShard:
             with contextlib.suppress(NoFeasiblePlan):
                 found.append(self.rules.with_relief(problem, start, place))
         best = min(found, key=lambda plan: max(self.costs.device_seconds(problem, plan)))
-        whose = "the rules' plan, which is as good" if best is by_rules else "the policy's plan"
+        whose = "the rules' plan, which is as good" if best is by_rules else "a plan of its own"
         return replace(best, notes=(f"autoshard: {whose}; {self.costs.source}",))
 
     def _near(self, problem: Problem, plan: Plan) -> Plan:

@@ -44,12 +44,13 @@ class Episodes:
     Attributes:
         device_PN: the device of each item.
         reward_P: of each episode.
-        inputs: what was seen at every step, (N, P, D, Q); allowed devices (N, P, D); choices (N, P).
+        inputs: what was seen at every step, (N, P, D, Q); allowed devices (N, P, D); choices (N, P); where it is to be
+            learned from.
     """
 
     device_PN: Ints
     reward_P: Floats
-    inputs: tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_], Ints]
+    inputs: tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_], Ints] | None
 
 
 class Policy:
@@ -83,8 +84,11 @@ class Policy:
         """
         return cls(*load_weights(path, "leave it out for the policy that comes with ziggurat"))
 
-    def place(self, task: Task, episodes: int, draw: np.random.Generator | None) -> Episodes:
-        """So many placements; drawn by the policy's probabilities, or, without ``draw``, each the likeliest."""
+    def place(self, task: Task, episodes: int, draw: np.random.Generator | None, *, learning: bool = False) -> Episodes:
+        """So many placements; drawn by the policy's probabilities, or, without ``draw``, each the likeliest.
+
+        ``learning`` keeps what they were decided by, some hundred bytes for each table and device of each.
+        """
         order = np.argsort(-task.single_N, kind="stable")
         run = _Run(task, episodes, order)
         of = self.weights
@@ -98,9 +102,11 @@ class Policy:
             if draw is not None:
                 logits_PD = logits_PD + draw.gumbel(size=logits_PD.shape)
             run.put(int(item), logits_PD.argmax(1))
-            seen.append(inputs_PDQ)
-            allowed.append(legal_PD)
-        return Episodes(run.device_PN, run.rewards(), (np.stack(seen), np.stack(allowed), run.device_PN[:, order].T))
+            if learning:
+                seen.append(inputs_PDQ)
+                allowed.append(legal_PD)
+        inputs = (np.stack(seen), np.stack(allowed), run.device_PN[:, order].T) if learning else None
+        return Episodes(run.device_PN, run.rewards(), inputs)
 
 
 class _Run:
@@ -191,9 +197,10 @@ class Learner:
     def learn(self, tasks: Sequence[Task], episodes: int, step: Callable[[float], None] = lambda reward: None) -> None:
         """One update from ``episodes`` of each task; ``step`` is told each mean reward."""
         for task in tasks:
-            played = self.policy.place(task, episodes, self._draw)
+            played = self.policy.place(task, episodes, self._draw, learning=True)
             reward_P = torch.from_numpy(played.reward_P).float()
             advantage_P = (reward_P - reward_P.mean()) / (reward_P.std() + 1e-6)
+            assert played.inputs is not None
             inputs, allowed, choices = (torch.from_numpy(each) for each in played.inputs)
             logits = self._scorer(inputs).masked_fill(~allowed, -torch.inf)
             chances = logits.log_softmax(-1)

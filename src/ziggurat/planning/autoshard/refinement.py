@@ -51,9 +51,9 @@ def refined(
 ) -> Plan:
     """The best, as measured, of some plans and of those that costs lead to as they are corrected.
 
-    Tables that every device holds are left out: they take the same time under every plan here. A plan is given up at
-    the first device that takes as long as the slowest one of the best plan so far. One that seems better is measured
-    again, and so is the best: of many plans the luckiest would win. By turns a device that took unusually long is, too.
+    Tables that every device holds, and exchanges, take what costs say. A plan is given up at the first device that
+    takes as long as the slowest one of the best plan so far. One that seems better is measured again, and so is the
+    best: of many plans the luckiest would win. By turns a device that took unusually long is, too.
 
     Args:
         problem: tables and devices.
@@ -153,7 +153,7 @@ class _Devices:
             took.append(self._time_parts(self._problem, parts))
 
     def slowest(self, plan: Plan, costs: LearnedCosts, *, enough: float = math.inf, runs: int = 1) -> float:
-        """Seconds of the slowest device, its kernels as measured, its exchanges by the cost model.
+        """Seconds of the slowest device, its kernels as measured, what else it does as predicted.
 
         Args:
             plan: whose devices.
@@ -161,10 +161,11 @@ class _Devices:
             enough: the first that takes so long is taken for the slowest.
             runs: of each device at least, earlier ones counted.
         """
-        exchanges, parts = costs.exchanges(self._problem, plan), device_parts(self._problem, plan)
-        predicted, slowest = costs.device_seconds(self._problem, plan), 0.0
+        predicted, parts = costs.device_seconds(self._problem, plan), device_parts(self._problem, plan)
+        slowest = 0.0
         for rank in sorted(range(len(parts)), key=lambda rank: -predicted[rank]):
-            slowest = max(slowest, exchanges[rank] + self._seconds(parts[rank], runs))
+            kernels = costs.parts_seconds(self._problem, parts[rank])[0] if parts[rank] else 0.0
+            slowest = max(slowest, predicted[rank] - kernels + self._seconds(parts[rank], runs))
             if slowest >= enough:
                 break
         return slowest

@@ -1,4 +1,4 @@
-"""What was learned, on disk: weights, and beside them where they are from, for people."""
+"""What was learned, on disk: weights, and in the same file where they are from."""
 
 from __future__ import annotations
 
@@ -9,21 +9,24 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from safetensors.numpy import load_file, save_file
+from safetensors import safe_open
+from safetensors.numpy import save_file
 
 from ziggurat.core.errors import DataError
 from ziggurat.core.files import atomic_file, write_json
 
-VERSION = 2
+VERSION = 3
+"""Of what lies in the files, and of the features that networks were fitted to."""
 
 Weights = dict[str, npt.NDArray[np.float32]]
 
 
 def save_weights(path: Path, weights: Weights, origin: Mapping[str, Any]) -> None:
-    """Write ``path`` and, beside it, ``origin`` as ``.json``."""
+    """Write ``path`` and, beside it for people, ``origin`` as ``.json``."""
+    origin = {"version": VERSION, **origin}
     with atomic_file(path) as temporary:
-        save_file(weights, temporary)
-    write_json(path.with_suffix(".json"), {"version": VERSION, **origin})
+        save_file(weights, temporary, metadata={"origin": json.dumps(origin)})
+    write_json(path.with_suffix(".json"), origin)
 
 
 def load_weights(path: Path, mend: str) -> tuple[Weights, dict[str, Any]]:
@@ -32,8 +35,9 @@ def load_weights(path: Path, mend: str) -> tuple[Weights, dict[str, Any]]:
     Raises:
         DataError: of a version that this ziggurat does not know; ``mend`` says how to make them anew.
     """
-    origin: dict[str, Any] = json.loads(path.with_suffix(".json").read_text(encoding="utf-8"))
-    version = origin.pop("version")
-    if version != VERSION:
-        raise DataError(f"{path}: learned weights of version {version}; this ziggurat reads {VERSION}", mend)
-    return load_file(path), origin
+    with safe_open(path, "np") as file:
+        origin: dict[str, Any] = json.loads((file.metadata() or {}).get("origin", "{}"))
+        version = origin.pop("version", "2 or older")
+        if version != VERSION:
+            raise DataError(f"{path}: learned weights of version {version}; this ziggurat reads {VERSION}", mend)
+        return {name: file.get_tensor(name) for name in file.keys()}, origin  # noqa: SIM118

@@ -30,6 +30,9 @@ from scipy.sparse import coo_array
 TOLERANCE = 1e-6
 """Share of each memory that is left free: HiGHS may exceed a constraint of 1 by that."""
 
+INFEASIBLE = 2
+"""Status of :func:`scipy.optimize.milp`."""
+
 _NEEDS = ("fast", "slow", "every")
 
 
@@ -65,20 +68,20 @@ class Model:
         """Options in all."""
         return sum(map(len, self.tables))
 
-    def seconds(self, choice: Sequence[int]) -> float | None:
-        """Of the slowest device, where each table takes that option; None where a memory is too small for it."""
+    def seconds(self, choice: Sequence[int], spare: float = TOLERANCE) -> float | None:
+        """Of the slowest device, where each table takes that option; None where that leaves less of a memory free."""
         loads = np.zeros((len(_NEEDS) + 1, self.devices))
         for options, number in zip(self.tables, choice, strict=True):
             option = options[number]
             for row, name in enumerate((*_NEEDS, "seconds")):
                 np.add.at(loads[row], list(option.devices), getattr(option, name))
-        room = np.array([self.room(name) for name in _NEEDS])
+        room = np.array([self.room(name, spare) for name in _NEEDS])
         return float(loads[-1].max()) if (loads[:-1] <= room[:, None]).all() else None
 
-    def room(self, need: str) -> float:
+    def room(self, need: str, spare: float = TOLERANCE) -> float:
         """Bytes of each device that options may take of that kind."""
         rooms = {"fast": self.fast, "slow": self.slow, "every": self.fast + self.slow}
-        return rooms[need] * (1 - TOLERANCE)
+        return rooms[need] * (1 - spare)
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,8 +106,8 @@ class Solution:
         return max(1 - self.bound / self.seconds, 0.0) if self.seconds else 0.0
 
 
-def solve(model: Model, time_limit_s: float, gap: float = 1e-4) -> Solution | None:
-    """The best choice found within the time, or None where there was none: too little time, or nothing fits.
+def solve(model: Model, time_limit_s: float, gap: float = 1e-4) -> Solution | str:
+    """The best choice found within the time, or why there is none.
 
     Args:
         model: at least one table, at least one option each.
@@ -146,10 +149,10 @@ def solve(model: Model, time_limit_s: float, gap: float = 1e-4) -> Solution | No
         ),
     )
     if found.x is None:
-        return None
+        return "has none" if found.status == INFEASIBLE else f"found none within {time_limit_s:g} s"
     firsts = np.concatenate([[0], np.cumsum([len(each) for each in model.tables])])
     taken = [int(found.x[first:last].argmax()) for first, last in pairwise(firsts.tolist())]
-    seconds = model.seconds(taken)
+    seconds = model.seconds(taken, spare=0)
     if seconds is None:
-        return None
+        return "found one that takes more than a memory"
     return Solution(tuple(taken), seconds, float(found.mip_dual_bound) * unit, found.status == 0)

@@ -87,8 +87,8 @@ class RecShard:
             return None, f"no linear model: {count:,} options are more than {MOST_OPTIONS:,}; give fewer steps"
         placements, model = setting.model(self.config.steps)
         solution = solve(model, limit, GAP)
-        if solution is None:
-            return None, f"the linear model of {count:,} options found none within {limit:g} s"
+        if isinstance(solution, str):
+            return None, f"the linear model of {count:,} options {solution}"
         chosen = [options[number] for options, number in zip(placements, solution.choice, strict=True)]
         names = [table.name for table in setting.problem.tables]
         return setting.greedy.from_there(dict(zip(names, chosen, strict=True))), _said(solution, count, limit)
