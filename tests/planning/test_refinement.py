@@ -92,7 +92,7 @@ def test_the_plan_takes_no_longer_than_the_first_one_or_any_rules() -> None:
 
 def test_only_devices_of_plans_that_seem_best_are_measured_twice() -> None:
     clock = Clock(planted())
-    planned_by(problem(), planner(3, clock))
+    planned_by(problem(), planner(60, clock))
     runs = Counter(clock.calls)
     assert max(runs.values()) == 2
     assert sum(number == 1 for number in runs.values()) > sum(number == 2 for number in runs.values()) > 0

@@ -30,6 +30,7 @@ TABLE_ERROR, SET_ERROR = 0.1, 0.01
 """Standard deviations, of logarithms, that are expected: of tables' factors, and of what is measured around them."""
 DOUBTFUL = 1.02
 """Times what it should take, in proportion to others: what is above is run again."""
+AGREES, MOST_RUNS = 1.02, 4
 PASSES = 3
 IDLE = 4
 """So many turns that lead to nothing new end the measuring: each kind of turn is among them."""
@@ -124,6 +125,12 @@ def table_factors(problem: Problem, costs: LearnedCosts, taken: Sequence[tuple[P
     return dict(zip(names, np.exp(log_T).tolist(), strict=True))
 
 
+def settled(runs: Sequence[float]) -> bool:
+    """Whether the least was met twice, to 2 %: work of others that lasts for seconds slows whole runs."""
+    least = sorted(runs)[:2]
+    return len(least) == 2 and least[1] <= AGREES * least[0]
+
+
 class _Devices:
     """What devices of plans took; shards that lie together in two plans are run once for both.
 
@@ -159,7 +166,8 @@ class _Devices:
             plan: whose devices.
             costs: those are run first that should be slowest by them.
             enough: the first that takes so long is taken for the slowest.
-            runs: of each device at least, earlier ones counted.
+            runs: of each device at least, earlier ones counted; of several two must agree, or there are
+                :data:`MOST_RUNS`.
         """
         predicted, parts = costs.device_seconds(self._problem, plan), device_parts(self._problem, plan)
         slowest = 0.0
@@ -175,6 +183,6 @@ class _Devices:
             return 0.0
         key = frozenset((table.name, shard.rows, shard.columns) for table, shard in parts)
         _, seconds = self._taken.setdefault(key, (parts, []))
-        while len(seconds) < runs:
+        while len(seconds) < runs or (runs > 1 and not settled(seconds) and len(seconds) < MOST_RUNS):
             seconds.append(self._time_parts(self._problem, parts))
         return min(seconds)
