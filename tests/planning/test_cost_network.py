@@ -6,8 +6,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from safetensors.numpy import load_file, save_file
 
 from ziggurat.core.errors import DataError
+from ziggurat.planning.autoshard import weights
 from ziggurat.planning.autoshard.cost_network import CostNetwork, Sample, fit, work
 from ziggurat.planning.autoshard.features import FEATURES, NAMES, features
 from ziggurat.planning.autoshard.pool import table_pool
@@ -66,14 +68,19 @@ def test_work_counts_what_look_ups_move() -> None:
     assert work(found[None])[0] * 1e6 == pytest.approx(100 * 10 + touched * 17 + 20 * 10)
 
 
-def test_what_is_saved_is_loaded(network: CostNetwork, tmp_path: Path) -> None:
+def test_what_is_saved_is_loaded(network: CostNetwork, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     network.save(tmp_path / "network.safetensors")
     loaded, tables = CostNetwork.load(tmp_path / "network.safetensors"), planted(5).features
     assert loaded.origin == network.origin
     assert loaded.predict([tables]) == pytest.approx(network.predict([tables]), rel=1e-6)
-    origin = tmp_path / "network.json"
-    origin.write_text(origin.read_text().replace('"version": 2', '"version": 0'))
-    with pytest.raises(DataError, match="learned weights of version 0"):
+    with monkeypatch.context() as patched:
+        patched.setattr(weights, "VERSION", 2)
+        network.save(tmp_path / "network.safetensors")
+    with pytest.raises(DataError, match="learned weights of version 2") as refused:
+        CostNetwork.load(tmp_path / "network.safetensors")
+    assert "ziggurat doctor --measure" in refused.value.mend
+    save_file(load_file(tmp_path / "network.safetensors"), tmp_path / "network.safetensors")
+    with pytest.raises(DataError, match="learned weights of version 2 or older"):
         CostNetwork.load(tmp_path / "network.safetensors")
 
 
