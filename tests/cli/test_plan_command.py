@@ -137,6 +137,15 @@ def test_a_plan_that_is_measured(config: Path) -> None:
         run(config, "--devices", "2", "--planner", "autoshard", *local[2:])
 
 
+def test_what_would_be_lost_or_not_heard_is_refused(config: Path) -> None:
+    before = config.read_text()
+    with pytest.raises(ConfigError, match=r"--out .*: would write over the config"):
+        run(config, "--devices", "2", "--out", str(config))
+    assert config.read_text() == before
+    with pytest.raises(ConfigError, match=r"--planner rules: --set planning\.planner names autoshard"):
+        run(config, "--devices", "2", "--planner", "rules", "--set", "planning.planner={name: autoshard}")
+
+
 def test_a_policy_of_ones_own(config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "EPOCHS", 2)
     monkeypatch.setattr(kernels, "SETS", 20)

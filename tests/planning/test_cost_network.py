@@ -79,6 +79,12 @@ def test_what_is_saved_is_loaded(network: CostNetwork, tmp_path: Path, monkeypat
     with pytest.raises(DataError, match="learned weights of version 2") as refused:
         CostNetwork.load(tmp_path / "network.safetensors")
     assert "ziggurat doctor --measure" in refused.value.mend
+    whole = (tmp_path / "network.safetensors").read_bytes()
+    for length in (0, 5, len(whole) // 2):
+        (tmp_path / "network.safetensors").write_bytes(whole[:length])
+        with pytest.raises(DataError, match=r"network\.safetensors: learned weights that are damaged"):
+            CostNetwork.load(tmp_path / "network.safetensors")
+    (tmp_path / "network.safetensors").write_bytes(whole)
     save_file(load_file(tmp_path / "network.safetensors"), tmp_path / "network.safetensors")
     with pytest.raises(DataError, match="learned weights of version 2 or older"):
         CostNetwork.load(tmp_path / "network.safetensors")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from ziggurat.core.errors import ConfigError
+from ziggurat.core.errors import ConfigError, DataError
 from ziggurat.core.plan import Shard, Span
 from ziggurat.core.progress import Silent
 from ziggurat.embeddings.kernel_time import Bags, kernel_seconds
@@ -95,6 +95,13 @@ def test_what_was_measured_is_learned_from_as_a_whole_and_by_one_engine_alone(
     line = (tmp_path / "samples.jsonl").read_text().splitlines()[0]
     (tmp_path / "placements.jsonl").write_text(json.dumps({"round": 0, **json.loads(line)}) + "\n")
     assert measure(tmp_path, CPU, 20, pool=POOL).origin["sets"] == 21
+    (tmp_path / "network.safetensors").write_bytes(b"")
+    assert measure(tmp_path, CPU, 20, pool=POOL).origin["sets"] == 21  # fitted again
+    whole = (tmp_path / "samples.jsonl").read_text()
+    (tmp_path / "samples.jsonl").write_text(whole.replace('{"features"', "features", 3))
+    with pytest.raises(DataError, match=r"samples\.jsonl, line 1: is damaged"):
+        measure(tmp_path, CPU, 20, pool=POOL)
+    (tmp_path / "samples.jsonl").write_text(whole)
     monkeypatch.setattr(torch, "__version__", "9.9.9")
     with pytest.raises(ConfigError, match=r"was measured by .*; here is .* torch 9\.9\.9") as refused:
         measure(tmp_path, CPU, 30, pool=POOL)

@@ -58,6 +58,7 @@ def command(
     from ziggurat.cli.progress import console_progress
     from ziggurat.core.errors import ConfigError
     from ziggurat.core.files import check_file_target, write_json
+    from ziggurat.planning.autoshard.learned import learned_costs
     from ziggurat.planning.comparison import Comparison
     from ziggurat.report.plan_page import write_plan
     from ziggurat.training import api
@@ -71,12 +72,15 @@ def command(
         raise ConfigError(
             f"--out {target}: is the drawing's name", f"name the plan: --out {target.with_suffix('.json')}"
         )
+    if writes and config.resolve() in (target.resolve(), page.resolve()):
+        raise ConfigError(f"--out {target}: would write over the config", "name another file: --out plan.json")
     if writes:
         check_file_target(page)
     experiment = _experiment(config, overrides or [], data, planner)
     with console_progress() as progress:
         if train:
-            progress.note(f"learned: {api.train_planner(experiment, progress)}")
+            folder = api.train_planner(experiment, progress)
+            progress.note(f"learned: {learned_costs(folder).source}; {folder}")
         make = api.compare_planners if compare else api.plan
         made = make(experiment, hosts=hosts, devices=devices, memory=memory, prepared=prepared, progress=progress)
     comparison = made if isinstance(made, Comparison) else None
@@ -102,7 +106,11 @@ def _experiment(config: Path, overrides: list[str], data: Path | None, planner: 
         raise ConfigError(f"--planner {planner}: there is no such planner", f"name one of {', '.join(PLANNERS)}")
     if planner is not None and api.load_experiment(config, [], data).planning.planner.name != planner:
         overrides = [f"planning.planner={{name: {planner}}}", *overrides]
-    return api.load_experiment(config, overrides, data)
+    found = api.load_experiment(config, overrides, data)
+    if planner is not None and found.planning.planner.name != planner:
+        named = found.planning.planner.name
+        raise ConfigError(f"--planner {planner}: --set planning.planner names {named}", "leave one of the two out")
+    return found
 
 
 def _print(name: str, planned: Planned, comparison: Comparison | None) -> None:

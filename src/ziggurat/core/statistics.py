@@ -13,6 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
 from ziggurat.core.errors import DataError
@@ -117,19 +118,21 @@ class DatasetStatistics:
         """The statistics that :meth:`save` wrote.
 
         Raises:
-            DataError: missing, or of a version that this ziggurat does not know.
+            DataError: missing, damaged, or of a version that this ziggurat does not know.
         """
-        path = folder / "statistics.json"
+        path, anew = folder / "statistics.json", "delete the prepared folder and run `ziggurat prepare` again"
         try:
             values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            raise DataError(f"{path}: no statistics", "run `ziggurat prepare` first") from None
+            accesses = load_file(folder / "statistics.safetensors")
+        except FileNotFoundError as error:
+            raise DataError(f"{error.filename or folder}: no statistics", anew) from None
+        except (ValueError, SafetensorError) as error:
+            raise DataError(f"{folder}: its statistics are damaged: {error}", anew) from None
         if values["version"] != STATISTICS_VERSION:
             raise DataError(
                 f"{path}: statistics version {values['version']!r}, this ziggurat reads {STATISTICS_VERSION}",
-                "delete the prepared folder and run `ziggurat prepare` again",
+                anew,
             )
-        accesses = load_file(folder / "statistics.safetensors")
         return cls(
             rows=values["rows"],
             label_rates={

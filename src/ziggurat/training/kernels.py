@@ -196,14 +196,24 @@ def fitted(folder: Path, device: torch.device, progress: Progress) -> CostNetwor
 
 
 def noted(path: Path) -> list[dict[str, Any]]:
-    """The measured sets in a file, which need not be there; a last line that was being written is cut off."""
+    """The measured sets in a file, which need not be there; a last line that was being written is cut off.
+
+    Raises:
+        DataError: another line is damaged.
+    """
     if not path.is_file():
         return []
     text = path.read_text(encoding="utf-8")
     whole = text[: text.rfind("\n") + 1]
     if whole != text:
         path.write_text(whole, encoding="utf-8")
-    return [json.loads(line) for line in whole.splitlines()]
+    lines: list[dict[str, Any]] = []
+    for number, line in enumerate(whole.splitlines(), 1):
+        try:
+            lines.append(json.loads(line))
+        except ValueError as error:
+            raise DataError(f"{path}, line {number}: is damaged: {error}", "delete that line") from None
+    return lines
 
 
 def note(path: Path, line: dict[str, Any]) -> None:

@@ -26,8 +26,10 @@ def with_measured(config: PlanningConfig, kind: DeviceKind) -> PlanningConfig:
 
 def measured_folder(config: PlanningConfig, kind: DeviceKind) -> Path | None:
     """Where this machine's measurements lie, if the plan is for it and there are any."""
+    if config.topology.device != "local":  # it need not have devices of that kind
+        return None
     folder = kernel_folder(torch.device(kind))
-    return folder if config.topology.device == "local" and (folder / NETWORK).is_file() else None
+    return folder if (folder / NETWORK).is_file() else None
 
 
 def kernel_folder(device: torch.device) -> Path:

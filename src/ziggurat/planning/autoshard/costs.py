@@ -33,8 +33,10 @@ class LearnedCosts:
 
     @property
     def source(self) -> str:
-        """Whose costs these are."""
-        return "kernels as measured on {machine}, {date}".format(**self.network.origin)
+        """Whose costs these are, and how good."""
+        origin = self.network.origin
+        off = f" ({100 * origin['held_out']['median']:.0f} % off where held out)" if "held_out" in origin else ""
+        return f"kernels as measured on {origin['machine']}, {origin['date']}{off}"
 
     def corrected(self, factors: Mapping[str, float]) -> LearnedCosts:
         """The network's costs with these factors, in place of those that there are."""

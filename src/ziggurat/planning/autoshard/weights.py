@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save_file
 
 from ziggurat.core.errors import DataError
@@ -33,11 +33,15 @@ def load_weights(path: Path, mend: str) -> tuple[Weights, dict[str, Any]]:
     """The weights and the origin that :func:`save_weights` wrote.
 
     Raises:
-        DataError: of a version that this ziggurat does not know; ``mend`` says how to make them anew.
+        DataError: damaged, or of a version that this ziggurat does not know; ``mend`` says how to make them anew.
     """
-    with safe_open(path, "np") as file:
-        origin: dict[str, Any] = json.loads((file.metadata() or {}).get("origin", "{}"))
-        version = origin.pop("version", "2 or older")
-        if version != VERSION:
-            raise DataError(f"{path}: learned weights of version {version}; this ziggurat reads {VERSION}", mend)
-        return {name: file.get_tensor(name) for name in file.keys()}, origin  # noqa: SIM118
+    try:
+        with safe_open(path, "np") as file:
+            origin: dict[str, Any] = json.loads((file.metadata() or {}).get("origin", "{}"))
+            weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, ValueError) as error:
+        raise DataError(f"{path}: learned weights that are damaged: {error}", mend) from None
+    version = origin.pop("version", "2 or older")
+    if version != VERSION:
+        raise DataError(f"{path}: learned weights of version {version}; this ziggurat reads {VERSION}", mend)
+    return weights, origin

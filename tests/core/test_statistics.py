@@ -1,0 +1,28 @@
+"""Statistics that cannot be read say which file and what mends it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from ziggurat.core.errors import DataError
+from ziggurat.core.statistics import DatasetStatistics, TableStatistics
+
+
+@pytest.mark.parametrize("name", ["statistics.json", "statistics.safetensors"])
+@pytest.mark.parametrize("length", [None, 0, 40])
+def test_missing_and_damaged_files_are_told(tmp_path: Path, name: str, length: int | None) -> None:
+    table = TableStatistics("user", 3, np.array([1, 2, 3], np.int64))
+    DatasetStatistics({"train": 6}, {}, tables={"user": table}).save(tmp_path)
+    assert DatasetStatistics.load(tmp_path).tables["user"].accesses.tolist() == [1, 2, 3]
+    content = (tmp_path / name).read_bytes()
+    if length is None:
+        (tmp_path / name).unlink()
+    else:
+        (tmp_path / name).write_bytes(content[:length])
+    with pytest.raises(DataError, match="no statistics" if length is None else "its statistics are damaged") as told:
+        DatasetStatistics.load(tmp_path)
+    assert str(tmp_path) in told.value.problem
+    assert told.value.mend == "delete the prepared folder and run `ziggurat prepare` again"
