@@ -51,7 +51,7 @@ EXAMPLES = 1536
 ROOM = {"tight": 1.1, "loose": 4.0}
 ROUNDS, REPEATS, STEPS = 5, 4, 2
 CONTENDS = 1.2
-"""Times the least slowest device: what is above takes part in no other round, but for the best single rule so far."""
+"""Times the least slowest device: what is above takes part in no other round, but for ziggurat's own rules."""
 
 RULES: dict[str, AnyPlanner] = {
     **{measure: Baseline.Config(by=measure) for measure in get_args(Measure)},

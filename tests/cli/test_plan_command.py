@@ -147,10 +147,10 @@ def test_what_would_be_lost_or_not_heard_is_refused(config: Path) -> None:
 
 
 def test_a_policy_of_ones_own(config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "EPOCHS", 2)
-    monkeypatch.setattr(kernels, "SETS", 20)
+    monkeypatch.setattr(kernels, "EPOCHS", 2)  # the fit is not at stake here
+    monkeypatch.setattr(kernels, "SETS", 20)  # of 2,000
     monkeypatch.setattr(kernels, "MOST_BYTES", 10**7)  # small tables alone are measured
-    monkeypatch.setattr(placement_policy, "ROUNDS", 1)
+    monkeypatch.setattr(placement_policy, "ROUNDS", 1)  # that the command does it, not how well
     monkeypatch.setattr(placement_policy, "MEASURED", 1)
     monkeypatch.setattr(placement_policy, "UPDATES", 1)
     with pytest.raises(ConfigError, match=r"planning\.planner: rules has nothing to train"):

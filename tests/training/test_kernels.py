@@ -86,8 +86,8 @@ def test_an_interrupted_measurement_goes_on(tmp_path: Path, monkeypatch: pytest.
 def test_what_was_measured_is_learned_from_as_a_whole_and_by_one_engine_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(kernels, "EPOCHS", 2)
-    monkeypatch.setattr(kernels, "MOST_BYTES", 10**7)
+    monkeypatch.setattr(kernels, "EPOCHS", 2)  # the fit is not at stake here
+    monkeypatch.setattr(kernels, "MOST_BYTES", 10**7)  # small tables alone are measured
     first = measure(tmp_path, CPU, 20, pool=POOL)
     written = (tmp_path / "network.safetensors").stat().st_mtime_ns
     assert measure(tmp_path, CPU, 10, pool=POOL).origin == first.origin  # fewer are asked for than there are
@@ -102,7 +102,7 @@ def test_what_was_measured_is_learned_from_as_a_whole_and_by_one_engine_alone(
     with pytest.raises(DataError, match=r"samples\.jsonl, line 1: is damaged"):
         measure(tmp_path, CPU, 20, pool=POOL)
     (tmp_path / "samples.jsonl").write_text(whole)
-    monkeypatch.setattr(torch, "__version__", "9.9.9")
+    monkeypatch.setattr(torch, "__version__", "9.9.9")  # as if another one were installed
     with pytest.raises(ConfigError, match=r"was measured by .*; here is .* torch 9\.9\.9") as refused:
         measure(tmp_path, CPU, 30, pool=POOL)
     assert "name another folder, or remove samples.jsonl" in refused.value.mend

@@ -56,8 +56,7 @@ def command(
       ziggurat plan exp.yaml --devices 4 --planner autoshard --train
     """
     from ziggurat.cli.progress import console_progress
-    from ziggurat.core.errors import ConfigError
-    from ziggurat.core.files import check_file_target, write_json
+    from ziggurat.core.files import write_json
     from ziggurat.planning.autoshard.learned import learned_costs
     from ziggurat.planning.comparison import Comparison
     from ziggurat.report.plan_page import write_plan
@@ -65,17 +64,7 @@ def command(
 
     target = Path("plan.json") if out is None else out
     writes = out is not None or not as_json
-    if writes:
-        check_file_target(target)
-    page = target.with_suffix(".html")
-    if page == target:
-        raise ConfigError(
-            f"--out {target}: is the drawing's name", f"name the plan: --out {target.with_suffix('.json')}"
-        )
-    if writes and config.resolve() in (target.resolve(), page.resolve()):
-        raise ConfigError(f"--out {target}: would write over the config", "name another file: --out plan.json")
-    if writes:
-        check_file_target(page)
+    page = _drawing(config, target, writes)
     experiment = _experiment(config, overrides or [], data, planner)
     with console_progress() as progress:
         if train:
@@ -94,6 +83,25 @@ def command(
         return
     _print(experiment.name, planned, comparison)
     typer.echo(f"{target} {page}")
+
+
+def _drawing(config: Path, target: Path, writes: bool) -> Path:
+    """The drawing's file beside the plan's, after a check that both may be written, if they are to be."""
+    from ziggurat.core.errors import ConfigError
+    from ziggurat.core.files import check_file_target
+
+    if writes:
+        check_file_target(target)
+    page = target.with_suffix(".html")
+    if page == target:
+        raise ConfigError(
+            f"--out {target}: is the drawing's name", f"name the plan: --out {target.with_suffix('.json')}"
+        )
+    if writes and config.resolve() in (target.resolve(), page.resolve()):
+        raise ConfigError(f"--out {target}: would write over the config", "name another file: --out plan.json")
+    if writes:
+        check_file_target(page)
+    return page
 
 
 def _experiment(config: Path, overrides: list[str], data: Path | None, planner: str | None) -> Experiment:

@@ -27,8 +27,7 @@ from ziggurat.planning.constraints import column_parts, must_replicate
 from ziggurat.planning.placing import Loads, Split, shard_costs, ways_to_split
 from ziggurat.planning.problem import Problem
 from ziggurat.planning.quantities import written_bytes, written_seconds
-
-WHOLE, REPLICATED = Split("table_wise"), Split("data_parallel")
+from ziggurat.planning.rules import REPLICATED, WHOLE
 
 
 class TorchRec:

@@ -147,7 +147,7 @@ def measure(
 
 
 def begun(folder: Path, device: torch.device) -> dict[str, Any]:
-    """Where and with what the measurements in a folder were begun: by now, if there are none.
+    """Where and with what the measurements in a folder were begun; where there are none, they begin here and now.
 
     Raises:
         ConfigError: they are of another machine, or of another engine.

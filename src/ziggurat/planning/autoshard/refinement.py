@@ -77,8 +77,11 @@ def refined(
         if turn == "again":
             devices.doubt(costs)
         corrected = costs.corrected(table_factors(problem, costs, devices.sets))
-        waiting.sort(key=lambda plan: -max(corrected.device_seconds(problem, plan)))
-        plan = waiting.pop() if turn == "other" and waiting else plan_by(corrected, None if turn == "anew" else best)
+        if turn == "other" and waiting:
+            waiting.sort(key=lambda plan: -max(corrected.device_seconds(problem, plan)))
+            plan = waiting.pop()
+        else:
+            plan = plan_by(corrected, None if turn == "anew" else best)
         if plan.placements != best.placements and devices.slowest(plan, corrected, enough=least) < least:
             least = devices.slowest(best, corrected, runs=2)
             if (slowest := devices.slowest(plan, corrected, runs=2)) < least:
