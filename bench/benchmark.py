@@ -96,6 +96,7 @@ class Result:
         warmups, repeats: rounds thrown away and rounds kept, per figure.
         notes: what was measured on what, and what was left out of the timing.
         versions: of the programs beside ours that took part (``deepctr-torch`` -> ``0.3.0``).
+        cases: a table of the single cases behind the figures, its header first.
     """
 
     figures: tuple[Figure, ...]
@@ -103,6 +104,7 @@ class Result:
     repeats: int
     notes: tuple[str, ...] = ()
     versions: Mapping[str, str] = field(default_factory=dict[str, str])
+    cases: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

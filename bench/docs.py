@@ -13,7 +13,7 @@ from typing import Any
 from bench import results
 from bench.benchmark import Benchmark
 from bench.plots import draw, draw_board, draw_laws, picture_path
-from bench.tables import stored_table
+from bench.tables import markdown, stored_table
 from ziggurat.core.errors import DataError
 from ziggurat.core.files import atomic_file
 
@@ -58,9 +58,11 @@ def section(benchmark: Benchmark, stored: dict[str, Any] | None) -> str:
         + ", ".join(f"{name} {version}" for name, version in versions.items())
     )
     notes = "".join(f"\n- {note}" for note in stored["notes"])
+    cases = stored.get("cases")
     return (
         f"*{benchmark.claim}*\n\n{stored_table(stored)}\n"
         + (f"{notes}\n" if notes else "")
+        + (f"\n<details><summary>Case by case</summary>\n\n{markdown(cases)}\n\n</details>\n" if cases else "")
         + f"\n![{benchmark.name}](benchmarks/{benchmark.name}.svg)\n"
         + f"\n<sub>{origin}</sub>"
     )

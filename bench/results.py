@@ -77,6 +77,7 @@ def describe(benchmark: Benchmark, result: Result, origin: dict[str, Any]) -> di
         "warmups": result.warmups,
         "repeats": result.repeats,
         "notes": list(result.notes),
+        **({"cases": result.cases} if result.cases else {}),
         **origin,
         "versions": {**provenance.versions(), **result.versions},
     }

@@ -4,14 +4,15 @@ Each task is 20 to 200 tables of the half of the synthetic pool that is for test
 tight (a tenth more than an even share of all tables) or loose (four times it). Every planner places it; then each
 device's shards are run for real – forward, backward, update – on one thread, with ids drawn from the same tables; its
 time is the lower quartile of some calls, of some rounds the least: other work on the machine slows single calls by a
-half, or all of some seconds by a fifth, and speeds up none. Rounds go on until the two least agree. Plans far above the
-best take part in the first only, but for those of ziggurat's own rules.
+half, or all of some seconds by a fifth, and speeds up none. Rounds go on until the two least agree to 1 %. After the
+first, in which all devices take part, only those do that may be the slowest of a plan not far above the best, and those
+of AutoShard's and of ziggurat's own rules.
 The refined plans are AutoShard's after it has measured plans for some seconds itself, with ids of its own. Nothing is
 exchanged: every device's kernels are what is compared. TorchRec's planner, which takes no part in the targets, may let
 every device hold a table; what exchanging its gradient takes is then left out.
 
-An even share of a task is what all its tables take together in one kernel, over the number of devices. It is no bound:
-a large set takes somewhat longer than its parts do by themselves, as less of it stays in the caches.
+An even share of a task is the mean of the devices' times under the plan whose mean is least: no plan that does not
+take less altogether has a slowest device below it.
 """
 
 from __future__ import annotations
@@ -19,14 +20,20 @@ from __future__ import annotations
 import statistics as st
 import time
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import chain
+from multiprocessing import get_context
 from typing import get_args
 
 import numpy as np
 import torch
 
 from bench.benchmark import Benchmark, Context, Figure, Result, Target
+from bench.contestant import ROOT
+from bench.noted import Noted
+from bench.provenance import digest
 from ziggurat.core.plan import Plan, Span
 from ziggurat.core.topology import Topology
 from ziggurat.embeddings.kernel_time import Bags, kernel_seconds, undisturbed
@@ -49,9 +56,11 @@ TASKS, QUICK_TASKS = 50, 2
 EXAMPLES = 1536
 """Of a step, all devices' together: a multiple of each number of devices."""
 ROOM = {"tight": 1.1, "loose": 4.0}
-ROUNDS, REPEATS, STEPS = 5, 4, 2
+ROUNDS, REPEATS, STEPS = 8, 4, 2
 CONTENDS = 1.2
-"""Times the least slowest device: what is above takes part in no other round, but for ziggurat's own rules."""
+"""Times the least slowest device: plans above it take part in the first round only, but for ziggurat's own rules."""
+CLOSE = 1.01
+"""Times: a device whose two least times are as close is measured no more, nor one so far below its plan's slowest."""
 
 RULES: dict[str, AnyPlanner] = {
     **{measure: Baseline.Config(by=measure) for measure in get_args(Measure)},
@@ -59,8 +68,12 @@ RULES: dict[str, AnyPlanner] = {
 }
 PEER = TorchRec.Config()
 OURS = AutoShard.Config(replicate_up_to=1)
+LEARNED = ("lpt", "ldm")
+"""Of the rules those that know what the cost network knows."""
 LEVEL = 0.01
 """What is measured again is seldom closer than that."""
+TOUCHED = 10 * 10**9
+"""Bytes at most that a task's devices may take, one after the other."""
 REFINE_S = 30.0
 """Seconds that the refined plans' planner may measure in."""
 
@@ -101,7 +114,7 @@ class Stopwatch:
         draw = np.random.default_rng(seed)
         self._optimizer, self._tables = task.optimizer, {table.number: table for table in task.tables}
         self._ids = {table.number: [table.ids(EXAMPLES, draw) for _ in range(STEPS)] for table in task.tables}
-        _touch(2 * sum(table.weight_bytes for table in task.tables))
+        _touch(min(TOUCHED, 2 * sum(table.weight_bytes for table in task.tables)))
 
     def seconds(self, parts: Key) -> float:
         """Of a step of these shards on one device."""
@@ -136,47 +149,67 @@ def plans(found: Task, refine_s: float) -> dict[str, Plan]:
     return {name: planned_by(found.problem, planner).plan for name, planner in built.items()}
 
 
-def measured(found: Task, made: Mapping[str, Plan], seed: int) -> tuple[dict[str, list[float]], float]:
-    """(seconds of each device under each plan, an even share)."""
+def measured(found: Task, made: Mapping[str, Plan], seed: int) -> dict[str, list[float]]:
+    """Seconds of each device under each plan."""
     watch = Stopwatch(found, seed)
-    together = tuple((table.number, Span(0, table.rows), table.dim, 1) for table in found.tables)
     held = {name: found.devices(plan) for name, plan in made.items()}
-    runs: dict[Key, list[float]] = {parts: [] for parts in chain([together], *held.values())}
-    contenders = [*held]
+    runs: dict[Key, list[float]] = {parts: [] for parts in chain(*held.values())}
+    asked = dict.fromkeys(runs)
     for _ in range(ROUNDS):
-        for parts in dict.fromkeys(chain([together], *(held[name] for name in contenders))):
-            if not settled(runs[parts]):
+        for parts in asked:
+            if not settled(runs[parts], CLOSE):
                 runs[parts].append(watch.seconds(parts))
         slowest = {name: max(min(runs[parts]) for parts in each) for name, each in held.items()}
-        contenders = [name for name in held if name == "rules" or slowest[name] < CONTENDS * min(slowest.values())]
-    devices = {name: [min(runs[parts]) for parts in each] for name, each in held.items()}
-    return devices, min(runs[together]) / found.problem.topology.world_size
+        far = CONTENDS * min(slowest.values())
+        near = [name for name in held if name == "rules" or slowest[name] < far]
+        asked = dict.fromkeys(held["autoshard"])
+        asked.update((p, None) for name in near for p in held[name] if min(runs[p]) * CLOSE > slowest[name])
+    return {name: [min(runs[parts]) for parts in each] for name, each in held.items()}
+
+
+def _taken(number: int, quick: bool) -> dict[str, list[float]]:
+    """:func:`measured` of the plans of all planners."""
+    found = task(number, halves(table_pool())[1], 24 if quick else 200)
+    with one_thread(CPU):
+        return measured(found, plans(found, 1.0 if quick else REFINE_S), number)
+
+
+def _apart(number: int, quick: bool) -> dict[str, list[float]]:
+    """The same in a process of its own, whose memory is free when it ends."""
+    context = get_context("forkserver")
+    context.set_forkserver_preload([__name__])
+    with ProcessPoolExecutor(1, context) as process:
+        return process.submit(_taken, number, quick).result()
 
 
 def run(context: Context) -> Result:
     pool = halves(table_pool())[1]
     tasks = QUICK_TASKS if context.quick else TASKS
+    noted = Noted(context.cache / f"autoshard{'-quick' * context.quick}.jsonl", digest(ROOT, AUTOSHARD.depends_on))
+    sittings = f", {len(noted)} of the tasks in an earlier sitting" if len(noted) else ""
     slowest: dict[str, list[float]] = {}
     shares: list[float] = []
     even: list[float] = []
-    with one_thread(CPU):
-        for number in range(tasks):
-            found = task(number, pool, 24 if context.quick else 200)
-            made = plans(found, 1.0 if context.quick else REFINE_S)
-            devices, share = measured(found, made, number)
-            for name, seconds in devices.items():
-                slowest.setdefault(name, []).append(max(seconds))
-            even.append(max(devices["autoshard"]) / st.fmean(devices["autoshard"]))
-            shares.append(share)
-            best = min(RULES, key=lambda name: slowest[name][-1])
-            ms = {name: f"{1e3 * each[-1]:.1f} ms" for name, each in slowest.items()}
-            context.say(
-                f"task {number + 1} of {tasks}: {len(found.tables)} tables, {len(devices[best])} devices, "
-                f"{found.memory}, {found.optimizer}: {ms['autoshard']}, refined {ms['refined']}, best rule {ms[best]} "
-                f"({best}), even share {1e3 * share:.1f} ms"
-            )
+    cases = [("task", "tables", "devices", "memory", "optimizer", "autoshard", "refined", "best rule", "even share")]
+    for number in range(tasks):
+        found = task(number, pool, 24 if context.quick else 200)
+        devices: dict[str, list[float]] = noted.get(str(number), partial(_apart, number, context.quick))
+        for name, seconds in devices.items():
+            slowest.setdefault(name, []).append(max(seconds))
+        even.append(max(devices["autoshard"]) / st.fmean(devices["autoshard"]))
+        share = min(st.fmean(seconds) for seconds in devices.values())
+        shares.append(share)
+        best = min(RULES, key=lambda name: slowest[name][-1])
+        ours, refined, rule = (1e3 * slowest[name][-1] for name in ("autoshard", "refined", best))
+        where = (str(len(found.tables)), str(len(devices[best])), found.memory, found.optimizer)
+        took = (f"{ours:.2f} ms", f"{refined:.2f} ms", f"{rule:.2f} ms ({best})", f"{1e3 * share:.2f} ms")
+        cases.append((str(number), *where, *took))
+        named = (f"{name} {value}" for name, value in zip(cases[0], cases[-1], strict=True))
+        context.say(f"{number + 1} of {tasks}: {', '.join(named)}")
     planning_s = [_planning_seconds(pool, 20 if context.quick else 200) for _ in range(3)]
-    return _result(slowest, shares, even, planning_s)
+    result = _result(slowest, shares, even, planning_s)
+    noted.forget()
+    return replace(result, notes=(result.notes[0] + sittings, *result.notes[1:]), cases=tuple(cases))
 
 
 def _touch(size: int) -> None:
@@ -192,15 +225,20 @@ def _result(
     over = {name: st.fmean(each[k] / shares[k] for k in tasks) for name, each in slowest.items()}
     single = min(RULES, key=lambda name: over[name])
     best = [min(slowest[name][k] for name in RULES) for k in tasks]
+    hand_made = [min(slowest[name][k] for name in RULES if name not in LEARNED) for k in tasks]
     figures: list[Figure] = []
     for name in ("autoshard", "refined"):
         lower = tuple(100 * (1 - slowest[name][k] / slowest[single][k]) for k in tasks)
         roomy = [gain for k, gain in enumerate(lower) if slowest[single][k] > shares[k] / 0.9]
         level = 100 * st.fmean(slowest[name][k] <= best[k] * (1 + LEVEL) for k in tasks)
         wins = 100 * st.fmean(slowest[name][k] < best[k] for k in tasks)
+        unlearned = 100 * st.fmean(slowest[name][k] < hand_made[k] for k in tasks)
         figures += [
             Figure(f"{name}.wins", "%", (wins,), "tasks below the best rule of each"),
-            Figure(f"{name}.wins_or_level", "%", (level,), f"tasks at most {100 * LEVEL:g} % above it"),
+            Figure(f"{name}.wins_hand_made", "%", (unlearned,), f"the same without {' and '.join(LEARNED)}"),
+            Figure(
+                f"{name}.wins_or_level", "%", (level,), f"tasks at most {100 * LEVEL:g} % above the best of all rules"
+            ),
             Figure(f"{name}.lower", "%", lower, f"below the best single rule, {single}", "mean"),
             Figure(
                 f"{name}.lower_where_room",
@@ -221,7 +259,7 @@ def _result(
         f"{len(ours)} tasks; {EXAMPLES:,} examples a step; the least of up to {ROUNDS} rounds' lower quartiles of "
         f"{REPEATS} calls, {STEPS} before them not measured; plans {CONTENDS:g} times above the best: one",
         f"costs measured on {origin['machine']}, {origin['date']}; {REFINE_S:g} s to refine a plan",
-        "a sample is a task; over_even may be below 0: a large set of tables takes longer than its parts do",
+        "a sample is a task; an even share is the least mean of the devices' times under any of the plans",
     )
     return Result(tuple(figures), STEPS, REPEATS, notes)
 

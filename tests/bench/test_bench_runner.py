@@ -23,7 +23,12 @@ def tiny(samples: tuple[float, ...] = (3.0, 1.0, 2.0), name: str = "tiny") -> Be
         context.say("measuring")
         notes = ("quick" if context.quick else "full", f"data: {context.data}")
         return Result(
-            (Figure("speed", "rows/s", samples, "a note"), Figure("side", "s", (0.5,))), 2, 3, notes, {"peer": "9"}
+            (Figure("speed", "rows/s", samples, "a note"), Figure("side", "s", (0.5,))),
+            2,
+            3,
+            notes,
+            {"peer": "9"},
+            (("case", "speed"), ("first", "3")),
         )
 
     return Benchmark(name, "It is fast.", {"speed": Target(1.5)}, ("source.txt", "package"), run)
@@ -181,6 +186,7 @@ def test_docs_rewrites_between_the_markers_and_nothing_else(
     assert text.startswith("before\n<!-- bench:tiny -->\n*It is fast.*\n\n| figure | median   |")
     assert text.endswith("</sub>\n<!-- /bench:tiny -->\nafter\n")
     assert "| speed  | 2 rows/s | 1.5 – 2.5   | ≥ 1.5 rows/s | holds | a note |" in text
+    assert "<summary>Case by case</summary>\n\n| case  | speed |\n| ----- | ----- |\n| first | 3     |\n\n" in text
     assert git(repository, "rev-parse", "HEAD")[:12] in text
     assert run(repository, "docs") == 0
     assert capsys.readouterr().out.splitlines()[-1] == f"{page}: unchanged"

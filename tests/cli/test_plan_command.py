@@ -151,8 +151,8 @@ def test_a_policy_of_ones_own(config: Path, tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(kernels, "SETS", 20)  # of 2,000
     monkeypatch.setattr(kernels, "MOST_BYTES", 10**7)  # small tables alone are measured
     monkeypatch.setattr(placement_policy, "ROUNDS", 1)  # that the command does it, not how well
-    monkeypatch.setattr(placement_policy, "MEASURED", 1)
-    monkeypatch.setattr(placement_policy, "UPDATES", 1)
+    monkeypatch.setattr(placement_policy, "MEASURED", 1)  # placement a round, of eight: each runs kernels
+    monkeypatch.setattr(placement_policy, "UPDATES", 1)  # of fifty
     with pytest.raises(ConfigError, match=r"planning\.planner: rules has nothing to train"):
         run(config, "--train")
     with pytest.raises(ConfigError, match=r"planning\.topology\.device: cpu, and only this machine can be measured"):

@@ -9,7 +9,8 @@
    (:mod:`~ziggurat.planning.autoshard.refinement`).
 
 What a device costs is what the cost network says of all that lies there together, and the exchanges with other devices
-by the cost model. The plan of the rules is a candidate too, so that by these costs no plan is worse than theirs.
+by the cost model. The plans of the rules and of the hand-made ones that place whole tables are candidates too, so that
+by these costs no plan is worse than theirs; the best of all is improved by exchanges.
 """
 
 from __future__ import annotations
@@ -123,15 +124,18 @@ class AutoShard:
 
     def _plan(self, problem: Problem) -> Plan:
         """By the costs as they are."""
-        by_rules = self.rules.plan(problem)
-        found = [by_rules]
+        found = self._others(problem)
         place = lambda splits: placed(problem, self._split(problem, splits), self._assign)  # noqa: E731
         for start in self._starts(problem):
             with contextlib.suppress(NoFeasiblePlan):
-                found.append(self.rules.with_relief(problem, start, place))
-        best = min(found, key=lambda plan: max(self.costs.device_seconds(problem, plan)))
-        whose = "the rules' plan, which is as good" if best is by_rules else "a plan of its own"
-        return replace(best, notes=(f"autoshard: {whose}; {self.costs.source}",))
+                plan = self.rules.with_relief(problem, start, place)
+                found.append(replace(plan, notes=("autoshard: a plan of its own",)))
+        slowest = lambda plan: max(self.costs.device_seconds(problem, plan))  # noqa: E731
+        best = min(found, key=slowest)
+        near = self._near(problem, best)
+        if slowest(near) < slowest(best):
+            best = replace(near, notes=(f"{best.notes[0]}, after exchanges",))
+        return replace(best, notes=(f"{best.notes[0]}; {self.costs.source}",))
 
     def _near(self, problem: Problem, plan: Plan) -> Plan:
         """``plan`` after exchanges of whole tables and of ranges of columns, where these make it faster."""

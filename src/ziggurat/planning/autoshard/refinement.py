@@ -128,10 +128,10 @@ def table_factors(problem: Problem, costs: LearnedCosts, taken: Sequence[tuple[P
     return dict(zip(names, np.exp(log_T).tolist(), strict=True))
 
 
-def settled(runs: Sequence[float]) -> bool:
-    """Whether the least was met twice, to 2 %: work of others that lasts for seconds slows whole runs."""
+def settled(runs: Sequence[float], agrees: float = AGREES) -> bool:
+    """Whether the least was met twice, to 2 % or so: work of others that lasts for seconds slows whole runs."""
     least = sorted(runs)[:2]
-    return len(least) == 2 and least[1] <= AGREES * least[0]
+    return len(least) == 2 and least[1] <= agrees * least[0]
 
 
 class _Devices:
