@@ -22,20 +22,21 @@ needs_cluster = pytest.mark.skipif(_PROBLEM is not None, reason=f"no cluster of 
 
 ROOT = Path(__file__).parents[2]
 
+# Ranks share a pipe, and Python writes unbuffered: a line is one piece only where its end is part of it.
 SLEEP = """
 import os, signal, time
 def stop(number, frame):
-    print("saved", flush=True)
+    print("saved\\n", end="", flush=True)
     raise SystemExit(0)
 signal.signal(signal.SIGTERM, stop)
-print("process", os.getpid(), flush=True)
+print(f"process {os.getpid()}\\n", end="", flush=True)
 time.sleep(600)
 """
 
 STUBBORN = """
 import os, signal, time
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
-print("process", os.getpid(), flush=True)
+print(f"process {os.getpid()}\\n", end="", flush=True)
 time.sleep(600)
 """
 
@@ -113,7 +114,7 @@ def test_ranks_that_do_not_listen_are_killed_though_torchrun_is_gone(tmp_path: P
     with Cluster(Shape(hosts=1)) as cluster:
         launch(cluster, 2, [str(script)], said.append, stopped=lambda: len(ranks()) == 2, grace=0.5)
         assert cluster.processes() == []
-    assert len(ranks()) == 2
+    assert len(ranks()) == 2, said
     assert not any(running(rank) for rank in ranks())
 
 
