@@ -11,6 +11,7 @@ Shape legend: L ids, U distinct ids, D columns of the shard, F features, B rows 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import cast
 
 import torch
 import torch.distributed as dist
@@ -18,6 +19,7 @@ from torch import Tensor, nn
 
 from ziggurat.core.plan import Span
 from ziggurat.core.tables import Pooling, TableSpec
+from ziggurat.embeddings.marks import RowMarks
 from ziggurat.embeddings.row_table import RowTable, summed_by_row
 
 
@@ -42,6 +44,7 @@ class ColumnShard(RowTable):
 
     def scaled_step(self, rows_U: Tensor, grad_UD: Tensor, square_U: Tensor) -> None:
         """s += square, w −= lr·G / (√s + eps) on these rows."""
+        self.marks.touch(rows_U)
         total_R = self.state()["sum"]
         total_R[rows_U] += square_U
         scale_U = self.lr / (total_R[rows_U].sqrt() + self.spec.optimizer["eps"])
@@ -75,6 +78,10 @@ class ColumnKernel(nn.Module):
         super().__init__()
         self.shards = nn.ModuleList(shards)
         self._features = tuple(features)
+
+    def marks(self) -> list[RowMarks]:
+        """Which rows of each shard have changed."""
+        return [cast("ColumnShard", shard).marks for shard in self.shards]
 
     def forward(self, indices: Tensor, offsets: Tensor, per_sample_weights: Tensor | None = None) -> Tensor:
         """(B, columns of all features side by side).

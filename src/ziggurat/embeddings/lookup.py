@@ -24,6 +24,7 @@ from ziggurat.embeddings.field_order import FieldOrder
 from ziggurat.embeddings.fields import DIRECT, Fields
 from ziggurat.embeddings.initial import fill_initial, fill_initial_rows
 from ziggurat.embeddings.layout import Layout
+from ziggurat.embeddings.marks import Shard
 from ziggurat.embeddings.positions import split_positions
 from ziggurat.embeddings.replicated import ReplicatedTable, exchange, is_replicated
 from ziggurat.embeddings.row_order import RowOrder
@@ -197,6 +198,12 @@ class EmbeddingLookup(nn.Module):
             states = {**table.state(), **counted}  # of the others as FBGEMM has them, so that a plan may change
             pieces += [Piece.of_tensor(f"{table.spec.name}/{name}", state) for name, state in states.items()]
         return pieces
+
+    def shards(self) -> list[Shard]:
+        """This rank's parts of tables, live, with the marks of the rows that have changed."""
+        sharded = self.sharded.shards() if self.sharded is not None else []
+        whole = [Shard.of(table.spec, (0, 0), table.marks) for table in self._replicated()]
+        return [shard.in_order(self._row_order.of_piece) for shard in sharded] + whole
 
     def _ids(self, batch: Batch) -> tuple[KeyedJaggedTensor | None, dict[str, Tensor]]:
         """All ids under the keys that tables look up, and mask_BS of each sequence that has positions."""

@@ -8,6 +8,7 @@ Shape legend: N bags over all features of a table, L ids in them, U distinct ids
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -15,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ziggurat.core.tables import Pooling, TableSpec
+from ziggurat.embeddings.marks import RowMarks
 from ziggurat.optim.row_rules import row_rule, step_rows
 
 
@@ -53,12 +55,21 @@ class RowTable(nn.Module, ABC):
         """Name -> state of the optimizer, live, without the count of its steps."""
         return {name: getattr(self, name) for name in self._states}
 
+    @cached_property
+    def marks(self) -> RowMarks:
+        """Which rows have changed. Made when it is first asked for: until then the table may move to its device."""
+        return RowMarks({"": self.weight_RD, **self.state()})
+
     @abstractmethod
     def update(self, ids_L: Tensor, grad_LD: Tensor) -> None:
         """Take the gradients of the looked-up rows; called while the backward pass runs."""
 
     def step(self, rows_U: Tensor | None, grad_UD: Tensor) -> None:
         """The optimizer's next step on some rows, or on all where ``rows_U`` is None."""
+        if rows_U is None:
+            self.marks.touch_all()
+        else:
+            self.marks.touch(rows_U)
         self.steps += 1
         step_rows(self._rule, self.weight_RD, self.state(), rows_U, grad_UD, self.lr, int(self.steps))
 

@@ -30,6 +30,7 @@ from ziggurat.core.tables import TableSpec
 from ziggurat.embeddings.column_shards import ColumnKernel, ColumnShard, exchange
 from ziggurat.embeddings.host_exchange import HostExchange
 from ziggurat.embeddings.host_input import HostInput
+from ziggurat.embeddings.marks import Shard, marked
 from ziggurat.embeddings.torchrec_terms import (
     codecs,
     collection_config,
@@ -105,6 +106,7 @@ class ShardedTables(nn.Module):
             sharders=[cast("Any", sharder)],
         )
         self._joint = self._join_columns(plan)
+        self._shards = list(self._held())
         self._input_slots: dict[int, SharedSlots] = {}
         if not parallel.reduced:
             self._share_memory(parallel, device)
@@ -146,15 +148,17 @@ class ShardedTables(nn.Module):
 
     def weights(self) -> Iterator[Piece]:
         """The shards on this rank."""
-        for spec, at, weight, _ in self._held():
-            yield Piece(spec.name, weight, (spec.rows, spec.dim), at)
+        for shard in self._shards:
+            yield shard.weight
 
     def states(self) -> Iterator[Piece]:
         """The optimizer's states of those shards, named ``table/state``."""
-        for spec, at, _, states in self._held():
-            for name, state in states.items():
-                shape = (spec.rows, spec.dim)[: state.ndim]
-                yield Piece(f"{spec.name}/{name}", state, shape, at[: state.ndim])
+        for shard in self._shards:
+            yield from shard.states.values()
+
+    def shards(self) -> list[Shard]:
+        """The shards on this rank, with their states and which rows have changed; writing in place changes them."""
+        return list(self._shards)
 
     def scale_learning_rates(self, multiplier: float) -> None:
         """Set every table's learning rate to ``multiplier`` times its configured one."""
@@ -178,21 +182,12 @@ class ShardedTables(nn.Module):
                 if isinstance(module, BatchedFusedEmbeddingBag):
                     yield module
 
-    def _held(self) -> Iterator[tuple[TableSpec, tuple[int, int], Tensor, dict[str, Tensor]]]:
-        """(table, first row and column, weights, states) of each shard on this rank; writing in place changes it."""
+    def _held(self) -> Iterator[Shard]:
         for kernel in self._kernels():
-            places = [
-                (self._specs[table_name(table.name)], first_of(table)) for table in kernel.config.embedding_tables
-            ]
-            inner = kernel.emb_module
-            if isinstance(inner, ColumnKernel):
-                for (spec, at), shard in zip(places, inner.shards, strict=True):
-                    assert isinstance(shard, ColumnShard)
-                    yield spec, at, shard.weight_RD, shard.state()
-                continue
-            states: list[dict[str, Tensor]] = inner.get_optimizer_state() or [{} for _ in places]
-            for (spec, at), weight, state in zip(places, inner.split_embedding_weights(), states, strict=True):
-                yield spec, at, weight, state
+            inner, tables = kernel.emb_module, kernel.config.embedding_tables
+            marks = inner.marks() if isinstance(inner, ColumnKernel) else marked(kernel)
+            for table, each in zip(tables, marks, strict=True):
+                yield Shard.of(self._specs[table_name(table.name)], first_of(table), each)
 
     def _join_columns(self, plan: Plan) -> dict[tuple[str, Span], list[ColumnShard]]:
         """Put :class:`ColumnKernel` where a row's columns must step together; (table, rows) -> its shards here.

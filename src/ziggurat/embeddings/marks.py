@@ -1,0 +1,155 @@
+"""Which rows of a table's shards have changed since a checkpoint.
+
+A checkpoint of a large table need not write more than these (Eisenman et al. 2022, "Check-N-Run", section 4.1; it has
+one bit a row where we have a byte, which takes one store). Rows are marked just before they are updated, not where they
+are looked up: evaluation marks nothing, and a snapshot may begin while ids are on their way, or between a lookup and
+its backward pass, and no row is lost. A row whose gradient comes to zero may be marked as well.
+
+Shape legend: R rows of a shard, L ids, F features, B rows of the global batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from itertools import accumulate, pairwise
+from typing import Any
+
+import torch
+from torch import Tensor
+from torchrec.distributed.batched_embedding_kernel import BatchedFusedEmbeddingBag
+
+from ziggurat.core.tables import TableSpec
+from ziggurat.embeddings.copy_on_write import BASE, LAST, Chosen, Pending, Since, changed, store
+from ziggurat.parallel.pieces import Piece
+
+
+class RowMarks:
+    """Which rows of a shard have changed, one byte a row; and the rows as they were when a snapshot of them began.
+
+    Everything here is called between two updates, by whoever makes them or while he waits. The snapshot's
+    :meth:`~ziggurat.embeddings.copy_on_write.Pending.take` alone may run beside.
+
+    Args:
+        tensors: "" -> the weights, name -> a state of the optimizer; live, all of as many rows.
+
+    Attributes:
+        tensors: the same.
+    """
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        self.tensors = {name: tensor.detach() for name, tensor in tensors.items()}
+        weight = self.tensors[""]
+        assert all(tensor.shape[:1] == weight.shape[:1] for tensor in tensors.values()), list(tensors)
+        self._marks_R = torch.zeros(len(weight), dtype=torch.uint8, device=weight.device)
+        self._pending: Pending | None = None
+
+    def touch(self, ids_L: Tensor) -> None:
+        """These rows, some of them repeatedly, are about to be updated."""
+        pending = self._unfinished()
+        if pending is not None:
+            pending.keep(ids_L)
+        store(self._marks_R, ids_L, LAST | BASE)
+
+    def touch_all(self) -> None:
+        """All rows are about to be updated."""
+        pending = self._unfinished()
+        if pending is not None:
+            pending.keep_all()
+        self._marks_R.fill_(LAST | BASE)
+
+    def changed(self, since: Since) -> int:
+        """How many rows have changed."""
+        return int(torch.count_nonzero(changed(self._marks_R, since)))
+
+    def mark(self, rows: Tensor, since: Since) -> None:
+        """These rows are not what they are in the last checkpoint, or in the last full one; for a restore.
+
+        What is not as in the last checkpoint is taken not to be as in the last full one either.
+        """
+        self._marks_R[rows.to(self._marks_R.device, torch.int64)] |= LAST | BASE if since == "last" else BASE
+
+    def begin(self, rows: Chosen, clears: Since) -> Pending:
+        """Begin a snapshot, one at a time.
+
+        Args:
+            rows: that have changed since the last checkpoint, or since the last full one, or all.
+            clears: ``last``: changes since the last checkpoint count anew from here on; ``base``: those since the last
+                full one too.
+        """
+        assert self._unfinished() is None, "a snapshot is pending: take all of its rows, or drop it"
+        self._pending = Pending(self.tensors, self._marks_R, rows)
+        self._marks_R.bitwise_and_(BASE if clears == "last" else 0)
+        return self._pending
+
+    def undo(self, pending: Pending) -> None:
+        """The snapshot came to nothing: what counted as changed before does so again, and what has changed since."""
+        pending.drop()
+        self._marks_R |= pending.before_R
+
+    def _unfinished(self) -> Pending | None:
+        if self._pending is not None and self._pending.over:
+            self._pending = None
+        return self._pending
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """What a rank holds of a table, live.
+
+    Attributes:
+        table: its name.
+        spec: the whole table.
+        weight: the rows here; where they lie in another order, it has their ids.
+        states: name, without the table -> state of the optimizer with numbers for each row.
+        marks: which of these rows have changed.
+    """
+
+    table: str
+    spec: TableSpec
+    weight: Piece
+    states: dict[str, Piece]
+    marks: RowMarks
+
+    @classmethod
+    def of(cls, spec: TableSpec, at: tuple[int, int], marks: RowMarks) -> Shard:
+        """Of the tensors that ``marks`` are of; ``at`` is their first row and column in the table."""
+
+        def piece(name: str, tensor: Tensor) -> Piece:
+            return Piece(name, tensor, (spec.rows, spec.dim)[: tensor.ndim], at[: tensor.ndim])
+
+        weight, states = marks.tensors[""], {name: tensor for name, tensor in marks.tensors.items() if name}
+        pieces = {name: piece(f"{spec.name}/{name}", state) for name, state in states.items()}
+        return cls(spec.name, spec, piece(spec.name, weight), pieces, marks)
+
+    def in_order(self, placed: Callable[[Piece], Piece]) -> Shard:
+        """With pieces that know the ids of their rows."""
+        states = {name: placed(state) for name, state in self.states.items()}
+        return replace(self, weight=placed(self.weight), states=states)
+
+
+def marked(kernel: BatchedFusedEmbeddingBag) -> list[RowMarks]:
+    """Marks of the tables in one of FBGEMM's kernels; from now on it marks what it updates.
+
+    That is when the backward pass comes to the rows that it gave, and before it goes on into the kernel.
+    """
+    inner = kernel.emb_module
+    weights: list[Tensor] = inner.split_embedding_weights()
+    states: list[dict[str, Tensor]] = inner.get_optimizer_state() or [{} for _ in weights]
+    marks = [RowMarks({"": weight, **each}) for weight, each in zip(weights, states, strict=True)]
+    features = list(accumulate((table.num_features() for table in kernel.config.embedding_tables), initial=0))
+
+    def touch(ids_L: Tensor, offsets: Tensor) -> None:
+        """``offsets`` (F·B + 1,): where each bag begins, one feature's after the other's."""
+        bags = (len(offsets) - 1) // features[-1]
+        bounds: list[int] = offsets[[first * bags for first in features]].tolist()
+        for each, (begin, end) in zip(marks, pairwise(bounds), strict=True):
+            each.touch(ids_L[begin:end])
+
+    def looked_up(module: Any, args: Any, arguments: dict[str, Tensor], output: Tensor) -> None:
+        ids_L, offsets = arguments["indices"], arguments["offsets"]
+        if output.requires_grad:
+            output.register_hook(lambda _: touch(ids_L, offsets))
+
+    inner.register_forward_hook(looked_up, with_kwargs=True)
+    return marks

@@ -1,0 +1,480 @@
+"""Marks are the rows that changed; a snapshot is the rows as they were when it began, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Generator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from test_lookup import CPU, OPTIMIZERS, SCHEMA, make_batch
+from torch import Tensor
+
+from ziggurat.core.batch import Batch
+from ziggurat.core.errors import FeatureError
+from ziggurat.core.plan import Plan
+from ziggurat.core.row_order import Ranks, frequency_ranks
+from ziggurat.embeddings.config import EmbeddingsConfig
+from ziggurat.embeddings.initial import fill_initial
+from ziggurat.embeddings.layout import Positions, lay_out
+from ziggurat.embeddings.lookup import EmbeddingLookup
+from ziggurat.embeddings.marks import Pending, RowMarks, Shard
+from ziggurat.interactions.attention_pooling import AttentionPooling
+from ziggurat.optim.rows import SGD, Adagrad, Adam, RowOptimizerConfig, RowwiseAdagrad
+
+EVERY: list[RowOptimizerConfig] = [*OPTIMIZERS, Adam(lr=0.01, rows="all"), Adam(lr=0.01, rows="all", weight_decay=0.1)]
+POOLINGS: list[dict[str, Any]] = [
+    {"tags": "sum", "history": "mean"},
+    {"tags": "mean", "history": "sum"},
+    {"tags": "mean", "history": Positions(AttentionPooling.Config(), 3)},
+]
+
+
+def named(optimizer: RowOptimizerConfig) -> str:
+    return "-".join(str(value) for value in (optimizer.name, *optimizer.model_dump(exclude={"name"}).values()))
+
+
+# One shard, updated by hand
+
+
+def tensors_of(rows: int) -> dict[str, Tensor]:
+    """Weights, a state of as many columns and one of a number a row; no two numbers are equal."""
+    numbers = torch.arange(rows * 7, dtype=torch.float32).view(rows, 7)
+    return {"": numbers[:, :3].clone(), "exp_avg": numbers[:, 3:6].clone(), "sum": numbers[:, 6].clone()}
+
+
+def copies(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
+    return {name: tensor.clone() for name, tensor in tensors.items()}
+
+
+def update(marks: RowMarks, tensors: dict[str, Tensor], ids: Tensor) -> None:
+    marks.touch(ids)
+    for tensor in tensors.values():
+        tensor[ids] += 0.5
+
+
+def everything(pending: Pending, most: int) -> Generator[tuple[Tensor, dict[str, Tensor]]]:
+    while (taken := pending.take(most)) is not None:
+        assert 0 < len(taken[0]) <= most
+        assert taken[0].dtype == torch.int64
+        yield taken
+
+
+def check(taken: list[tuple[Tensor, dict[str, Tensor]]], rows: list[int], then: dict[str, Tensor]) -> None:
+    """Every row once, ascending, as it was ``then``."""
+    ids = torch.cat([torch.empty(0, dtype=torch.int64), *(ids for ids, _ in taken)])
+    assert ids.tolist() == rows
+    for name, tensor in then.items():
+        numbers = torch.cat([tensor[:0], *(numbers[name] for _, numbers in taken)])
+        assert torch.equal(numbers, tensor[ids]), name
+
+
+def marked(marks: RowMarks, since: str = "last") -> list[int]:
+    """The rows that count as changed; changes nothing."""
+    pending = marks.begin(since, "base")  # pyright: ignore[reportArgumentType]
+    rows = [row for ids, _ in everything(pending, 10) for row in ids.tolist()]
+    assert pending.rows == len(rows)
+    marks.undo(pending)
+    assert marks.changed(since) == len(rows)  # pyright: ignore[reportArgumentType]
+    return rows
+
+
+@dataclass
+class Model:
+    """What should come of a trace: plain sets, and copies of everything."""
+
+    tensors: dict[str, Tensor]
+    last: set[int] = field(default_factory=set)
+    base: set[int] = field(default_factory=set)
+    pending: Pending | None = None
+    wanted: list[int] = field(default_factory=list)
+    then: dict[str, Tensor] = field(default_factory=dict)
+    cleared: tuple[set[int], set[int]] = (set(), set())
+    taken: list[tuple[Tensor, dict[str, Tensor]]] = field(default_factory=list)
+
+    @property
+    def rows(self) -> int:
+        return len(self.tensors[""])
+
+    def begin(self, marks: RowMarks, rows: Any, clears: Any) -> None:
+        self.wanted = sorted({"all": set(range(self.rows)), "last": self.last, "base": self.base}[rows])
+        self.then, self.taken = copies(self.tensors), []
+        self.cleared = (self.last, self.base if clears == "base" else set())
+        self.last, self.base = set(), set() if clears == "base" else self.base
+        self.pending = marks.begin(rows, clears)
+        assert self.pending.rows == len(self.wanted)
+
+    def take(self, most: int) -> None:
+        assert self.pending is not None
+        taken = self.pending.take(most)
+        if taken is not None:
+            self.taken.append(taken)
+            return
+        check(self.taken, self.wanted, self.then)
+        self.pending = None
+
+    def undo(self, marks: RowMarks) -> None:
+        assert self.pending is not None
+        marks.undo(self.pending)
+        assert self.pending.take(5) is None
+        self.last, self.base = self.last | self.cleared[0], self.base | self.cleared[1]
+        self.pending = None
+
+
+IDS = st.lists(st.integers(0, 59), max_size=25)
+SINCE = st.sampled_from(["last", "base"])
+STEPS = st.one_of(
+    st.tuples(st.just("update"), IDS),
+    st.tuples(st.just("update"), IDS),
+    st.tuples(st.just("update_all")),
+    st.tuples(st.just("mark"), IDS, SINCE),
+    st.tuples(st.just("begin"), st.sampled_from(["last", "base", "all"]), SINCE),
+    st.tuples(st.just("take"), st.integers(1, 70)),
+    st.tuples(st.just("undo")),
+)
+
+
+@given(rows=st.sampled_from([0, 1, 7, 60]), trace=st.lists(STEPS, max_size=40))
+@settings(max_examples=400, deadline=None)
+def test_any_trace_of_updates_and_snapshots(rows: int, trace: list[tuple[Any, ...]]) -> None:
+    tensors = tensors_of(rows)
+    marks, model = RowMarks(tensors), Model(tensors)
+    for step, *arguments in trace:
+        match step:
+            case "update":
+                ids = [row for row in arguments[0] if row < rows]
+                update(marks, tensors, torch.tensor(ids, dtype=torch.int64))
+                model.last |= {*ids}
+                model.base |= {*ids}
+            case "update_all":
+                marks.touch_all()
+                for tensor in tensors.values():
+                    tensor += 0.5
+                model.last, model.base = set(range(rows)), set(range(rows))
+            case "mark":
+                ids = [row for row in arguments[0] if row < rows]
+                marks.mark(torch.tensor(ids, dtype=torch.int64), arguments[1])
+                model.base |= {*ids}
+                model.last |= {*ids} if arguments[1] == "last" else set()
+            case "begin" if model.pending is None:
+                model.begin(marks, *arguments)
+            case "take" if model.pending is not None:
+                model.take(*arguments)
+            case "undo" if model.pending is not None:
+                model.undo(marks)
+            case _:
+                pass
+        assert (marks.changed("last"), marks.changed("base")) == (len(model.last), len(model.base))
+    while model.pending is not None:
+        model.take(3)
+    assert marked(marks) == sorted(model.last)
+    assert marked(marks, "base") == sorted(model.base)
+
+
+@pytest.mark.parametrize("share", [0.001, 0.3, 1.0])
+@pytest.mark.parametrize("most", [97, 5_000, 60_000])
+def test_many_updates_before_and_between_takes(share: float, most: int) -> None:
+    """More rows than are searched together, and more updates than are kept apart."""
+    draw = torch.Generator().manual_seed(0)
+    tensors = tensors_of(50_000)
+    marks = RowMarks(tensors)
+    rows = torch.rand(50_000, generator=draw) < share
+    marks.mark(rows.nonzero().squeeze(1), "last")
+    pending, then = marks.begin("last", "last"), copies(tensors)
+    for _ in range(150):
+        update(marks, tensors, torch.randint(0, 50_000, (300,), generator=draw))
+    taken: list[tuple[Tensor, dict[str, Tensor]]] = []
+    for each in everything(pending, most):
+        taken.append(each)
+        update(marks, tensors, torch.randint(0, 50_000, (300,), generator=draw))
+    check(taken, rows.nonzero().squeeze(1).tolist(), then)
+
+
+@pytest.fixture
+def _short_turns() -> Generator[None]:
+    """Threads interrupt each other as often as can be."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("_short_turns")
+@pytest.mark.parametrize(("rows", "most"), [("all", 700), ("last", 700), ("last", 20_000)])
+def test_a_thread_takes_while_rows_are_updated(rows: Any, most: int) -> None:
+    draw = torch.Generator().manual_seed(0)
+    tensors = tensors_of(20_000)
+    marks = RowMarks(tensors)
+    for turn in range(4):
+        update(marks, tensors, torch.randint(0, 20_000, (15_000,), generator=draw))
+        wanted = list(range(20_000)) if rows == "all" else marked(marks)
+        pending, then = marks.begin(rows, "last"), copies(tensors)
+        taken: list[tuple[Tensor, dict[str, Tensor]]] = []
+        copier = threading.Thread(target=lambda into=taken, of=pending: into.extend(everything(of, most)))
+        copier.start()
+        updates = 0
+        while copier.is_alive() or not updates:
+            update(marks, tensors, torch.randint(0, 20_000, (500,), generator=draw))
+            updates += 1
+        copier.join()
+        check(taken, wanted, then)
+        assert turn < 3 or marks.changed("base") > 15_000
+
+
+def test_the_columns_of_a_wider_tensor_are_copied_as_they_lie() -> None:
+    """FBGEMM's tensors are views of one storage; nothing of their neighbours gets into a copy."""
+    storage = torch.arange(60.0)
+    marks = RowMarks({"": storage[10:40].view(10, 3), "sum": storage[40:50]})
+    pending = marks.begin("all", "base")
+    marks.touch(torch.tensor([3]))
+    storage[19:22] = -1
+    taken = pending.take(100)
+    assert taken is not None
+    assert torch.equal(taken[1][""], torch.arange(10.0, 40.0).view(10, 3))
+    assert torch.equal(taken[1]["sum"], torch.arange(40.0, 50.0))
+    taken[1][""].zero_()
+    assert storage[10] == 10
+
+
+def test_one_snapshot_at_a_time() -> None:
+    marks = RowMarks(tensors_of(5))
+    first = marks.begin("all", "base")
+    with pytest.raises(AssertionError, match="a snapshot is pending"):
+        marks.begin("last", "last")
+    assert first.take(5) is not None
+    with pytest.raises(AssertionError, match="a snapshot is pending"):
+        marks.begin("last", "last")
+    assert first.take(5) is None
+    second = marks.begin("all", "base")
+    second.drop()
+    assert second.take(5) is None
+    marks.begin("all", "base")
+
+
+def test_a_snapshot_can_be_undone_behind_the_next_one() -> None:
+    tensors = tensors_of(9)
+    marks = RowMarks(tensors)
+    update(marks, tensors, torch.tensor([1, 2]))
+    lost = marks.begin("all", "base")
+    assert lost.take(9) is not None
+    lost.drop()
+    update(marks, tensors, torch.tensor([4]))
+    marks.begin("base", "last").drop()
+    assert (marked(marks), marked(marks, "base")) == ([], [4])
+    marks.undo(lost)
+    assert (marked(marks), marked(marks, "base")) == ([1, 2], [1, 2, 4])
+
+
+def test_tensors_of_unequal_rows_are_refused() -> None:
+    with pytest.raises(AssertionError):
+        RowMarks({"": torch.zeros(4, 2), "steps": torch.zeros(())})
+
+
+# The tables of a lookup
+
+
+def make_lookup(
+    optimizer: RowOptimizerConfig,
+    pooling: dict[str, Any] = POOLINGS[0],
+    plan: Plan | None = None,
+    ranks: dict[str, Ranks] | None = None,
+) -> EmbeddingLookup:
+    layout = lay_out(EmbeddingsConfig(dim=8, init_std=1.0, optimizer=optimizer), SCHEMA, pooling)
+    plan = plan or Plan.single_device(table.name for table in layout.tables)
+    return EmbeddingLookup(layout, plan, CPU, 0, row_ranks=ranks or {})
+
+
+def train(lookup: EmbeddingLookup, batch: Batch, seed: int = 0) -> None:
+    emb_BFD = lookup(batch)
+    (emb_BFD * torch.randn(emb_BFD.shape, generator=torch.Generator().manual_seed(seed))).sum().backward()
+
+
+def all_tensors(shard: Shard) -> dict[str, Tensor]:
+    return {"": shard.weight.tensor, **{name: state.tensor for name, state in shard.states.items()}}
+
+
+def all_copies(lookup: EmbeddingLookup) -> dict[str, dict[str, Tensor]]:
+    return {shard.table: copies(all_tensors(shard)) for shard in lookup.shards()}
+
+
+def differing(shard: Shard, before: dict[str, Tensor]) -> list[int]:
+    """Rows of which any bit is another."""
+    found = torch.zeros(len(shard.weight.tensor), dtype=torch.bool)
+    for name, tensor in all_tensors(shard).items():
+        found |= (tensor.view(torch.int32) != before[name].view(torch.int32)).view(len(tensor), -1).any(1)
+    return found.nonzero().squeeze(1).tolist()
+
+
+def ids_of(batch: Batch) -> dict[str, list[int]]:
+    """Table -> the ids that the batch looks up there."""
+    found: dict[str, set[int]] = {}
+    for part in (batch.bags, batch.sequences):
+        assert part is not None
+        for key, ids in part.to_dict().items():
+            found.setdefault(SCHEMA.tables[key], set()).update(ids.values().tolist())
+    return {table: sorted(ids) for table, ids in found.items()}
+
+
+@pytest.mark.parametrize("pooling", POOLINGS, ids=["sum", "mean", "positions"])
+@pytest.mark.parametrize("optimizer", EVERY, ids=named)
+def test_marks_are_the_rows_whose_bits_differ(optimizer: RowOptimizerConfig, pooling: dict[str, Any]) -> None:
+    lookup = make_lookup(optimizer, pooling)
+    assert {shard.table for shard in lookup.shards()} == {"user", "item", "tags"}
+    assert all(shard.marks.changed("base") == 0 for shard in lookup.shards())
+    every: dict[str, set[int]] = {table: set() for table in SCHEMA.rows}
+    for step in range(4):
+        before = all_copies(lookup)
+        train(lookup, make_batch(step), step)
+        for shard in lookup.shards():
+            rows = marked(shard.marks)
+            shard.marks.begin("last", "last").drop()
+            differ = differing(shard, before[shard.table])
+            if isinstance(optimizer, Adam) and optimizer.rows == "all":
+                assert rows == list(range(shard.spec.rows))
+                assert {*differ} <= {*rows}
+            else:
+                assert 0 < len(rows) < shard.spec.rows
+                assert rows == differ
+            every[shard.table] |= {*rows}
+            assert marked(shard.marks, "base") == sorted(every[shard.table])
+
+
+@pytest.mark.parametrize("optimizer", EVERY, ids=named)
+def test_what_is_looked_up_with_a_gradient_of_zero_may_be_marked(optimizer: RowOptimizerConfig) -> None:
+    """Rows of the batch that weigh nothing."""
+    lookup, batch = make_lookup(optimizer), make_batch(0)
+    before = all_copies(lookup)
+    weights_B = torch.tensor([1.0, 0.0, 0.0, 0.0, 2.0, 0.0, 0.0, 0.0])
+    (lookup(batch) * weights_B[:, None, None]).sum().backward()
+    for shard in lookup.shards():
+        rows = marked(shard.marks)
+        assert {*differing(shard, before[shard.table])} <= {*rows}
+        assert {*ids_of(batch)[shard.table]} <= {*rows}
+
+
+@pytest.mark.parametrize("optimizer", EVERY, ids=named)
+def test_what_updates_nothing_marks_nothing(optimizer: RowOptimizerConfig) -> None:
+    lookup = make_lookup(optimizer)
+    with torch.no_grad():
+        lookup(make_batch(0))
+    lookup.eval()
+    lookup(make_batch(1))
+    lookup.train()
+    lookup(make_batch(2))  # no backward pass follows
+    lookup.drop(lookup.start(make_batch(3)))
+    assert [shard.marks.changed("base") for shard in lookup.shards()] == [0, 0, 0]
+
+
+@pytest.mark.parametrize("optimizer", [SGD(lr=0.3), RowwiseAdagrad(lr=0.1), Adam(lr=0.1)], ids=named)
+def test_a_batch_on_its_way_is_marked_when_its_turn_comes(optimizer: RowOptimizerConfig) -> None:
+    """Its ids are sent, then looked up, and each time a snapshot begins: its updates belong to the next."""
+    lookup, batch, following = make_lookup(optimizer), make_batch(0), make_batch(1)
+    started = lookup.start(batch)
+    ahead = lookup.start(following)
+    lookup.sent(ahead)
+    rows = lookup.finish(started)
+    for shard in lookup.shards():
+        assert shard.marks.begin("last", "last").take(99) is None
+    lookup.fields(rows.of, rows.masks).sum().backward()
+    for shard in lookup.shards():
+        assert marked(shard.marks) == ids_of(batch)[shard.table]
+        shard.marks.begin("last", "last").drop()
+    rows = lookup.finish(ahead)
+    before = all_copies(lookup)
+    snapshots = [shard.marks.begin("all", "base") for shard in lookup.shards()]
+    lookup.fields(rows.of, rows.masks).sum().backward()
+    for shard, snapshot in zip(lookup.shards(), snapshots, strict=True):
+        check([*everything(snapshot, 4)], [*range(shard.spec.rows)], before[shard.table])
+        assert marked(shard.marks) == ids_of(following)[shard.table]
+
+
+@pytest.mark.parametrize("optimizer", EVERY, ids=named)
+def test_a_thread_copies_tables_while_they_are_trained(optimizer: RowOptimizerConfig) -> None:
+    lookup = make_lookup(optimizer)
+    train(lookup, make_batch(0))
+    then, wanted = all_copies(lookup), {shard.table: marked(shard.marks) for shard in lookup.shards()}
+    pending = [(shard, shard.marks.begin("last", "last")) for shard in lookup.shards()]
+    train(lookup, make_batch(0), 1)
+    taken: dict[str, list[tuple[Tensor, dict[str, Tensor]]]] = {}
+
+    def copy() -> None:
+        for shard, each in pending:
+            taken[shard.table] = [*everything(each, 3)]
+
+    copier = threading.Thread(target=copy)
+    copier.start()
+    for step in range(1, 30):
+        train(lookup, make_batch(step), step)
+    copier.join()
+    for table, rows in wanted.items():
+        assert rows
+        check(taken[table], rows, then[table])
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "states"),
+    [
+        (SGD(), {}),
+        (Adagrad(), {"sum": 2}),
+        (RowwiseAdagrad(), {"sum": 1}),
+        (Adam(), {"exp_avg": 2, "exp_avg_sq": 2}),
+    ],
+    ids=str,
+)
+def test_shards_are_what_is_trained(optimizer: RowOptimizerConfig, states: dict[str, int]) -> None:
+    """Their tensors are views of the kernel's, from the initial weights on, and stay so."""
+    lookup = make_lookup(optimizer)
+    shards = lookup.shards()
+    for shard in shards:
+        initial = torch.empty(shard.spec.rows, 8)
+        fill_initial(initial, shard.table, 1.0, 0)
+        assert torch.equal(shard.marks.tensors[""], initial)
+        assert {name: state.tensor.ndim for name, state in shard.states.items()} == states
+        assert {state.name for state in shard.states.values()} == {f"{shard.table}/{name}" for name in states}
+    for step in range(3):
+        train(lookup, make_batch(step))
+        lookup.scale_learning_rates(0.5)
+    live = [(shard.table, all_tensors(shard)) for shard in shards]
+    for kernel in lookup.sharded._kernels() if lookup.sharded is not None else ():
+        weights, found = kernel.emb_module.split_embedding_weights(), kernel.emb_module.get_optimizer_state()
+        for number, weight in enumerate(weights):
+            tensors = live.pop(0)[1]
+            fresh = {"": weight, **(found[number] if found else {})}
+            assert {name: (t.data_ptr(), t.shape) for name, t in tensors.items()} == {
+                name: (t.data_ptr(), t.shape) for name, t in fresh.items()
+            }
+    for (table, tensors), module in zip(live, lookup.replicated, strict=True):
+        assert table == module.spec.name
+        assert tensors[""] is not module.weight_RD  # detached, and yet
+        assert tensors[""].data_ptr() == module.weight_RD.data_ptr()
+
+
+def test_rows_that_lie_in_another_order_have_their_ids() -> None:
+    plan = Plan.single_device(SCHEMA.rows).placed("item", "table_wise", (0,), 3).placed("tags", "table_wise", (0,), 9)
+    draw = np.random.default_rng(0)
+    ranks = {name: frequency_ranks(draw.integers(0, 99, rows), rows) for name, rows in SCHEMA.rows.items()}
+    lookup, batch = make_lookup(RowwiseAdagrad(), plan=plan, ranks=ranks), make_batch(0)
+    train(lookup, batch)
+    for shard in lookup.shards():
+        rows = marked(shard.marks)
+        assert (shard.weight.rows is not None) == (shard.table != "user")
+        assert all((state.rows is None) == (shard.weight.rows is None) for state in shard.states.values())
+        ids = rows if shard.weight.rows is None else shard.weight.rows[rows].tolist()
+        assert sorted(ids) == ids_of(batch)[shard.table]
+
+
+@pytest.mark.parametrize("optimizer", [RowwiseAdagrad(), Adam()], ids=named)
+@pytest.mark.parametrize("bad", [30, -1])
+def test_a_refused_batch_marks_nothing(optimizer: RowOptimizerConfig, bad: int) -> None:
+    lookup, batch = make_lookup(optimizer), make_batch(0)
+    assert batch.bags is not None
+    batch.bags.values()[8 + 3] = bad
+    with pytest.raises(FeatureError, match=f"feature 'item': id {bad} "):
+        lookup(batch)
+    assert [shard.marks.changed("base") for shard in lookup.shards()] == [0, 0, 0]
