@@ -63,6 +63,12 @@ def test_a_mistyped_command_is_explained_like_any_error(
         (("--readers", " , "), "--readers ' , ': names no reader", "name those that "),
         (("--readers", "grpc://a:1", "--readers", ""), "--readers '': names no reader", "name those that "),
         (("--readers", "", "--nproc", "2"), "--readers '': names no reader", "name those that "),
+        (("--warm-start", " "), "--warm-start '': names no run", "name a run folder, or leave --warm-start out"),
+        (
+            ("--set", "training.warm_start.tables=[a]", "--warm-start", "old", "--nproc", "2"),
+            "--warm-start old: --set training.warm_start.tables=[a] says how to begin as well",
+            "leave --warm-start out and add --set training.warm_start.run=old, or leave out what is set",
+        ),
     ],
 )
 def test_options_of_train_that_would_do_nothing_are_refused(

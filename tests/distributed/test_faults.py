@@ -183,7 +183,7 @@ def test_after_a_rank_that_hangs_training_goes_on_where_it_was_saved(folder: Pat
     process = start(
         folder, "--run", "runs/again", *LONG, "--restarts", "1", "--stop-after", "300", "--set", "parallel.timeout_s=20"
     )
-    rank_at(process, 1, folder / "runs/again/metrics.jsonl", 20).send_signal(signal.SIGSTOP)
+    rank_at(process, 1, folder / "runs/again/metrics.jsonl", 25).send_signal(signal.SIGSTOP)
     status, out, err = ended(process)
     assert status == 0, err
     assert re.search(r"rank 0: waited 20 s .*: rank 1 was last heard of .*; starting all ranks again", err), err[-2000:]

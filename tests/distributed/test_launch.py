@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -60,7 +61,9 @@ def test_torchrun_starts_ranks_and_starts_them_again(folder: Path, alone: dict[s
     rank_at(process, 1, folder / "runs/torchrun/metrics.jsonl", 12).send_signal(signal.SIGKILL)
     status, _, err = ended(process)
     assert status == 0, err
-    assert "going on at step 1" in err
+    found = re.search(r"going on at step (\d+) of", err)
+    assert found is not None, err
+    assert int(found[1]) >= 5  # the one behind it may not have been written yet
     assert figures(folder, "torchrun")["auc"] == pytest.approx(alone["auc"], abs=1e-3)
 
 
@@ -89,7 +92,9 @@ def test_after_a_killed_rank_training_goes_on_where_it_was_saved(folder: Path, a
     status, _, err = ended(process)
     assert status == 0, err
     assert "starting all ranks again (0 restarts left)" in err
-    assert "going on at step 1" in err
+    found = re.search(r"going on at step (\d+) of", err)
+    assert found is not None, err
+    assert int(found[1]) >= 5  # the one behind it may not have been written yet
     assert figures(folder, "restarted")["auc"] == pytest.approx(alone["auc"], abs=1e-3)
 
 

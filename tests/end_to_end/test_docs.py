@@ -1,4 +1,4 @@
-"""The configs that the docs show of models, training and planning: each parses and builds, and no key is left out."""
+"""The configs that the docs show of models, training, planning, checkpoints: each builds, and no key is left out."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pydantic
 import pytest
 from ruamel.yaml import YAML
 
+from ziggurat.checkpoint.config import CheckpointsConfig
 from ziggurat.core.config import parse_config
 from ziggurat.features.assemble import encoded_schema
 from ziggurat.interactions.attention_pooling import AttentionPooling
@@ -24,7 +25,7 @@ from ziggurat.models.build import ModelConfig, build_model
 from ziggurat.optim.schedule import Plateau, WarmupCosine, WarmupLinear
 from ziggurat.planning.config import PlanningConfig, TablePlacement, TopologyConfig
 from ziggurat.planning.rules import Rules
-from ziggurat.training.config import EarlyStopping, TrainingConfig
+from ziggurat.training.config import EarlyStopping, TrainingConfig, WarmStart
 from ziggurat.training.experiment import Experiment
 from ziggurat.training.recommender import model_dims
 
@@ -51,7 +52,8 @@ def snippets(page: str) -> list[str]:
     return [found for found in [*apart, *inline] if re.match(r"\w+", found)[0] in Experiment.model_fields]  # type: ignore[index]
 
 
-SNIPPETS = [(page, text) for page in ("models.md", "training.md", "planning.md") for text in snippets(page)]
+PAGES = ("models.md", "training.md", "planning.md", "checkpoints.md")
+SNIPPETS = [(page, text) for page in PAGES for text in snippets(page)]
 
 
 @pytest.mark.parametrize(("page", "text"), SNIPPETS, ids=[f"{page}-{n}" for n, (page, _) in enumerate(SNIPPETS)])
@@ -68,9 +70,10 @@ def test_every_config_parses_and_builds(page: str, text: str) -> None:
 @pytest.mark.parametrize(
     ("page", "config"),
     [
-        *(("training.md", config) for config in (TrainingConfig, EarlyStopping)),
+        *(("training.md", config) for config in (TrainingConfig, EarlyStopping, WarmStart)),
         *(("training.md", schedule.Config) for schedule in (WarmupCosine, WarmupLinear, Plateau)),
         *(("planning.md", config) for config in (PlanningConfig, TopologyConfig, TablePlacement, Rules.Config)),
+        ("checkpoints.md", CheckpointsConfig),
         *(("models.md", head.Config) for head in (SharedBottom, MMoE, PLE, MLP)),
         *(("models.md", encoder.Config) for encoder in (AttentionPooling, TargetAttention, SequenceTransformer)),
     ],

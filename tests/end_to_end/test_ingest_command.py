@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from safetensors.torch import load_file
 
 from tests.training.conftest import config_values, write_log
+from ziggurat.checkpoint.folder import CheckpointFolder
 from ziggurat.core.config import parse_config
 from ziggurat.core.errors import ConfigError
 from ziggurat.data.dataset import Dataset
@@ -64,10 +64,8 @@ def experiment(serving: Serving, **training: Any) -> Experiment:
 
 def weights(run: Path) -> dict[str, Any]:
     """Every tensor of a run's last checkpoint."""
-    last = max((run / "checkpoints").glob("step-*"))
-    files = sorted(last.glob("*.safetensors"))
-    assert files
-    return {f"{file.name}/{name}": tensor for file in files for name, tensor in load_file(file).items()}
+    groups = CheckpointFolder(run / "checkpoints").load("last").groups
+    return {f"{group}/{name}": tensor for group, tensors in groups.items() for name, tensor in tensors.items()}
 
 
 def check_equal(left: Path, right: Path) -> None:

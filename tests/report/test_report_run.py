@@ -47,6 +47,14 @@ def test_labels_are_shown_in_the_configs_order(make_experiment: MakeExperiment) 
     assert columns == sorted(columns)
 
 
+def test_a_run_that_began_with_anothers_weights_says_so(make_experiment: MakeExperiment, run: Path) -> None:
+    started = make_experiment(training__epochs=1, training__warm_start={"run": str(run)})
+    report_run(api.train(started, "warm").run.folder, baselines=False)
+    best = api.load_run(run).checkpoints.resolve("best")
+    line = f"Began with a warm start from {run}, step {best}: table user: 42 of 42 rows; "
+    assert line in Path("warm/report.html").read_text()
+
+
 def test_a_second_report_trains_no_baseline_again(run: Path) -> None:
     assert trained(run) == {"LightGBM", "logistic regression"}
     first = json.loads((run / "baselines.json").read_text())

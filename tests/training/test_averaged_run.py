@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from tests.training.conftest import MakeExperiment
-from ziggurat.checkpoint.snapshot import load_snapshot
+from ziggurat.checkpoint.folder import CheckpointFolder
 from ziggurat.core.plan import Plan
 from ziggurat.data.loader import Cursor, Loader
 from ziggurat.metrics.binary import BinaryMetrics
@@ -33,9 +33,7 @@ def test_a_run_goes_on_bit_for_bit_with_its_average(make_experiment: MakeExperim
     second = api.train(experiment, "halves")
     assert whole.results is not None
     assert second.results == {**whole.results, "seconds": second.results["seconds"]}  # type: ignore[index]
-    left, right = (
-        load_snapshot(Path(f"{run}/checkpoints/step-{whole.step:08d}")).groups for run in ("whole", "halves")
-    )
+    left, right = (CheckpointFolder(Path(run) / "checkpoints").load(whole.step).groups for run in ("whole", "halves"))
     assert left.keys() == right.keys() > {"average"}
     for group, tensors in left.items():
         for name, tensor in tensors.items():
@@ -45,14 +43,14 @@ def test_a_run_goes_on_bit_for_bit_with_its_average(make_experiment: MakeExperim
 def test_the_average_is_what_is_judged_and_used(make_experiment: MakeExperiment) -> None:
     run = api.train(make_experiment(model=MODEL, training__epochs=2, training__weight_average=0.9)).run
     plain = api.train(make_experiment(model=MODEL, training__epochs=2), "plain").run
-    groups = load_snapshot(run.checkpoints.path(run.checkpoints.resolve("best"))).groups
+    groups = run.checkpoints.load("best").groups
     assert {"dense", "tables"} == {name.partition("/")[0] for name in groups["average"]}
     assert not torch.equal(groups["average"]["tables/item"], groups["tables"]["item"])
     # Averaging changes nothing in how the weights themselves are trained.
     last = plain.checkpoints.last()
     assert last is not None
-    trained = load_snapshot(plain.checkpoints.path(last)).groups
-    averaged = load_snapshot(run.checkpoints.path(last)).groups
+    trained = plain.checkpoints.load(last).groups
+    averaged = run.checkpoints.load(last).groups
     for group in ("dense", "tables"):
         assert all(torch.equal(tensor, averaged[group][name]) for name, tensor in trained[group].items())
     # The journal's figures, an evaluation's and those of predictions are of the same weights: the average.

@@ -93,11 +93,11 @@ def test_a_ladder_is_trained_once_and_told(make_experiment: MakeExperiment, ladd
         f"rung {rung} of 3, seed {seed}" for seed in (3, 4) for rung in (1, 2, 3)
     ]
 
-    before = {path: path.stat().st_mtime_ns for path in Path("ladder").glob("*/*/checkpoints/**/*")}
+    before = {path: path.stat().st_mtime_ns for path in Path("ladder").glob("*/*/checkpoints/step-*/*")}
     again = Heard()
     assert scale(experiment, "ladder", seeds=2, ladder=ladder, progress=again).result == scaled.result
     assert "train" not in again.stages
-    assert before == {path: path.stat().st_mtime_ns for path in Path("ladder").glob("*/*/checkpoints/**/*")}
+    assert before == {path: path.stat().st_mtime_ns for path in Path("ladder").glob("*/*/checkpoints/step-*/*")}
 
     more = Heard()
     longer = scale(experiment, "ladder", seeds=3, ladder=ladder, progress=more)
@@ -119,12 +119,12 @@ def test_a_signal_keeps_what_is_done_and_the_ladder_goes_on(
         command, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment
     ) as run:
         second = tmp_path / "ladder" / "rung-02" / "seed-3"
-        for _ in range(1200):
+        for _ in range(4800):
             if len(read_journal(second / "metrics.jsonl")) > 5:
                 break
             time.sleep(0.05)
         run.send_signal(number)
-        _, errors = run.communicate(timeout=60)
+        _, errors = run.communicate(timeout=240)
     assert run.returncode == 128 + number, errors
     assert f"stopped by {number.name}; 1 of 3 runs finished" in errors
     kept = ScaleResult.load(tmp_path / "ladder")
@@ -189,6 +189,7 @@ def test_a_models_own_ladder_is_climbed(make_experiment: MakeExperiment) -> None
         ({}, "- [", "cannot be read as a ladder"),
         ({"data__split": {"name": "random", "test": 0}}, LADDER, "the test split has no rows"),
         ({"model": {"name": "fm"}}, None, "model fm has no sizes to grow"),
+        ({"checkpoints": {"store": "/data/checkpoints"}}, LADDER, "/data/checkpoints can hold one run's checkpoints"),
     ],
 )
 def test_what_is_no_ladder_is_refused_before_training(

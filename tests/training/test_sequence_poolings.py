@@ -14,7 +14,7 @@ import pytest
 from tests.training.conftest import MakeExperiment
 from tests.training.test_predict import TOLERANCE, prepared_probabilities
 from tests.training.test_train import assert_same_bits, tensors
-from ziggurat.checkpoint.snapshot import load_snapshot
+from ziggurat.checkpoint.folder import CheckpointFolder
 from ziggurat.core.config import parse_config
 from ziggurat.core.errors import ConfigError
 from ziggurat.report import numbers
@@ -129,7 +129,7 @@ def test_a_run_goes_on_and_predicts_as_it_was_evaluated(make_experiment: MakeExp
 def test_the_report_counts_what_stands_before_the_model(make_experiment: MakeExperiment, name: str, part: str) -> None:
     api.train(make_experiment(training__max_steps=4, **CHANGES[name]), "run")
     page = report_run("run", baselines=False).read_text()
-    dense = load_snapshot(Path("run/checkpoints/step-00000004")).groups["dense"]
+    dense = CheckpointFolder(Path("run/checkpoints")).load(4).groups["dense"]
     assert f"{numbers.count(sum(tensor.numel() for tensor in dense.values()))} dense parameters" in page
     assert part in page
 

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from tests.training.conftest import MakeExperiment
-from ziggurat.checkpoint.snapshot import load_snapshot
+from ziggurat.checkpoint.folder import CheckpointFolder
 from ziggurat.core.errors import ConfigError, RunFolderError, ZigguratError
 from ziggurat.core.files import locked_folder
 from ziggurat.training import api
@@ -32,7 +32,7 @@ MODELS: list[dict[str, Any]] = [
 
 
 def tensors(folder: Path, step: int) -> dict[str, Tensor]:
-    groups = load_snapshot(folder / "checkpoints" / f"step-{step:08d}").groups
+    groups = CheckpointFolder(folder / "checkpoints").load(step).groups
     return {f"{group}:{name}": tensor for group, values in groups.items() for name, tensor in values.items()}
 
 
@@ -89,10 +89,10 @@ def test_the_seed_decides(make_experiment: MakeExperiment) -> None:
 def test_a_finished_run_is_left_alone(make_experiment: MakeExperiment) -> None:
     experiment = make_experiment(training__max_steps=6)
     first = api.train(experiment, "run")
-    before = {path: path.stat().st_mtime_ns for path in Path("run/checkpoints").rglob("*")}
+    before = {path: path.stat().st_mtime_ns for path in Path("run/checkpoints").glob("step-*/*")}
     again = api.train(experiment, "run")
     assert again.results == first.results
-    assert before == {path: path.stat().st_mtime_ns for path in Path("run/checkpoints").rglob("*")}
+    assert before == {path: path.stat().st_mtime_ns for path in Path("run/checkpoints").glob("step-*/*")}
 
 
 def test_a_run_can_be_made_longer(make_experiment: MakeExperiment) -> None:
@@ -138,7 +138,7 @@ def start(folder: Path, config: Path, run: str) -> subprocess.Popen[str]:
 
 
 def wait_for_step(run: Path, step: int) -> None:
-    for _ in range(1200):
+    for _ in range(4800):
         if any(record["step"] >= step for record in read_journal(run / "metrics.jsonl")):
             return
         time.sleep(0.05)
@@ -157,7 +157,7 @@ def test_a_signal_in_the_middle_costs_nothing(
     stopped = start(tmp_path, config, "stopped")
     wait_for_step(tmp_path / "stopped", 20)
     stopped.send_signal(number)
-    _, errors = stopped.communicate(timeout=60)
+    _, errors = stopped.communicate(timeout=240)
     if number == signal.SIGKILL:
         assert stopped.returncode == -signal.SIGKILL
     else:

@@ -1,5 +1,5 @@
-"""The state of a training run on disk: whole or not there, checksummed, resumable.
+"""The state of a training run on disk or in an object store: whole or not there, checksummed, incremental, resumable.
 
-In: named tensors and a JSON state. Out: the same, verified. Neighbours: ``training`` decides what the state is and when
-it is saved.
+In: the tables' shards, named tensors and a JSON state. Out: the same, verified, for any number of ranks. Neighbours:
+``embeddings`` marks the rows that changed, ``training`` decides what the state is and when it is saved.
 """

@@ -2,36 +2,45 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
-import re
-import shutil
 from pathlib import Path
 from typing import Any
 
-from ziggurat.checkpoint.snapshot import STATE_FILE, Snapshot, load_snapshot, save_snapshot
+from ziggurat.checkpoint.manifest import MANIFEST_FILE, Manifest
+from ziggurat.checkpoint.saved import FOLDER, Saved, folder_of, open_checkpoint, read_manifest
+from ziggurat.checkpoint.store import LocalStore, Store
+from ziggurat.checkpoint.version1 import STATE_FILE
 from ziggurat.core.errors import RunFolderError
-from ziggurat.core.files import put_back, sweep, write_json
+from ziggurat.core.files import put_back, sweep
 
-_NAME = re.compile(r"step-(\d{8,})")
+BEST_FILE = "best.json"
 
 
 class CheckpointFolder:
-    """Checkpoints by step below ``root``. The best one and the newest ``keep`` stay; the others are deleted."""
+    """Checkpoints by step. The best one and the newest ``keep`` stay, and what these need; the others are deleted.
 
-    def __init__(self, root: Path, keep: int = 2) -> None:
-        self.root = root
+    Args:
+        store: where they lie, or the folder.
+        keep: how many of the newest :meth:`prune` keeps.
+    """
+
+    def __init__(self, store: Store | Path, keep: int = 2) -> None:
+        self.store: Store = LocalStore(store) if isinstance(store, Path) else store
         self._keep = keep
 
-    def path(self, step: int) -> Path:
-        return self.root / f"step-{step:08d}"
+    @property
+    def where(self) -> str:
+        return self.store.where("").rstrip("/")
 
     def steps(self) -> list[int]:
         """Steps of the finished checkpoints, ascending."""
-        if not self.root.is_dir():
-            return []
-        put_back(self.root)
-        found = [(_NAME.fullmatch(path.name), path) for path in self.root.iterdir()]
-        return sorted(int(match[1]) for match, path in found if match and (path / STATE_FILE).is_file())
+        if isinstance(self.store, LocalStore):
+            put_back(self.store.root)  # what a writer of format 1 moved aside before it died
+        found = [(match, name) for name in self.store.folders() if (match := FOLDER.fullmatch(name))]
+        return sorted(
+            int(match[1]) for match, name in found if {MANIFEST_FILE, STATE_FILE} & set(self.store.files(name))
+        )
 
     def last(self) -> int | None:
         """The newest checkpoint's step, or None."""
@@ -39,28 +48,47 @@ class CheckpointFolder:
         return steps[-1] if steps else None
 
     def best(self) -> dict[str, Any] | None:
-        """``{"step", "metric", "value"}`` of the best checkpoint, or None."""
-        path = self.root / "best.json"
-        try:
-            return json.loads(path.read_text(encoding="utf-8")) if path.is_file() else None
-        except ValueError as error:
-            raise RunFolderError(
-                f"{path}: not valid JSON: {error}", "delete it: the newest checkpoint then counts"
-            ) from None
+        """``{"step", "metric", "value"}`` of the best checkpoint, or None.
 
-    def save(self, step: int, snapshot: Snapshot) -> None:
-        """Write the checkpoint of ``step`` and prune what is neither best nor among the newest."""
-        save_snapshot(self.path(step), snapshot)
-        self._prune()
+        Raises:
+            RunFolderError: the file that says so is damaged.
+        """
+        if BEST_FILE not in self.store.files():
+            return None
+        place = self.store.where("", BEST_FILE)
+        mend = f"delete {place}: the newest checkpoint then counts as the best"
+        try:
+            values = json.loads(self.store.read("", BEST_FILE).decode())
+        except ValueError as error:
+            raise RunFolderError(f"{place}: not valid JSON: {error}", mend) from None
+        if not isinstance(values, dict) or not isinstance(values.get("step"), int):
+            raise RunFolderError(f"{place}: does not say which step is the best", mend)
+        digest = values.pop("sha256", None)
+        if digest not in {None, _digest(values)}:  # None: of format 1
+            raise RunFolderError(f"{place}: its content differs from its checksum", mend)
+        return values
 
     def mark_best(self, step: int, metric: str, value: float) -> None:
         """Record the checkpoint of ``step`` as the best so far."""
-        assert self.path(step).is_dir(), step
-        write_json(self.root / "best.json", {"step": step, "metric": metric, "value": value})
-        self._prune()
+        assert step in self.steps(), step
+        values = {"step": step, "metric": metric, "value": value}
+        text = json.dumps({**values, "sha256": _digest(values)}, indent=2)
+        self.store.write("", BEST_FILE, f"{text}\n".encode())
 
-    def load(self, which: str | int) -> Snapshot:
+    def forget_best(self) -> None:
+        """Let the newest checkpoint count as the best."""
+        self.store.delete("", BEST_FILE)
+
+    def load(self, which: str | int) -> Saved:
         """The checkpoint called ``best``, ``last``, or of a step.
+
+        Raises:
+            RunFolderError: there is none, or it is damaged.
+        """
+        return open_checkpoint(self.store, self.find(which))
+
+    def find(self, which: str | int) -> int:
+        """The step of the checkpoint called ``best``, ``last``, or of a step, which is there.
 
         Raises:
             RunFolderError: there is none.
@@ -69,9 +97,10 @@ class CheckpointFolder:
         if step not in self.steps():
             mend = "name one of those steps"
             if which == "best":
-                mend += f", or delete {self.root / 'best.json'}: the newest then counts as the best"
-            raise RunFolderError(f"{self.root}: no checkpoint of step {step}; there are {self.steps()}", mend)
-        return load_snapshot(self.path(step))
+                place = self.store.where("", BEST_FILE)
+                mend += f", or delete {place}: the newest then counts as the best"
+            raise RunFolderError(f"{self.where}: no checkpoint of step {step}; there are {self.steps()}", mend)
+        return step
 
     def resolve(self, which: str | int) -> int:
         """The step that ``best``, ``last`` or a number stands for; ``best`` is the last one where none was evaluated.
@@ -81,7 +110,7 @@ class CheckpointFolder:
         """
         last = self.last()
         if last is None:
-            raise RunFolderError(f"{self.root}: no checkpoint", "train first: `ziggurat train`")
+            raise RunFolderError(f"{self.where}: no checkpoint", "train first: `ziggurat train`")
         if which == "best":
             best = self.best()
             return last if best is None else int(best["step"])
@@ -94,11 +123,96 @@ class CheckpointFolder:
                 f"checkpoint {which!r} is neither 'best', 'last' nor a step", f"steps: {self.steps()}"
             ) from None
 
-    def _prune(self) -> None:
+    def manifest(self, step: int) -> Manifest | None:
+        """Of a checkpoint; None of one of format 1.
+
+        Raises:
+            RunFolderError: it is damaged.
+        """
+        return read_manifest(self.store, step) if MANIFEST_FILE in self.store.files(folder_of(step)) else None
+
+    def prune(self, keep: int | None = None) -> list[int]:
+        """Delete what :meth:`spare` names; nothing where that cannot be told.
+
+        Returns:
+            The steps that were deleted.
+        """
+        try:
+            gone = self.spare(keep)
+        except UnknownNeeds:  # nobody loses the rest for it
+            return []
+        for step in reversed(gone):  # what is needed goes behind what needs it
+            self.store.delete(folder_of(step))
+        return gone
+
+    def spare(self, keep: int | None = None) -> list[int]:
+        """Steps that are neither the best, nor among the newest ``keep``, nor needed by one of these.
+
+        Raises:
+            UnknownNeeds: one of those that stay is damaged, and what it needs is not known.
+            RunFolderError: ``best.json`` is damaged.
+        """
         steps = self.steps()
+        newest = self._keep if keep is None else keep
         best = self.best()
-        kept = {*steps[-self._keep :], *([int(best["step"])] if best else [])}
-        for step in steps:
-            if step not in kept:
-                shutil.rmtree(self.path(step))
-        sweep(self.root)
+        kept = {*steps[-newest:], *([int(best["step"])] if best else [])}
+        for step in sorted(kept & set(steps)):
+            try:
+                manifest = self.manifest(step)
+            except RunFolderError as error:
+                raise UnknownNeeds(
+                    f"{error.problem}; it stays, and as nobody knows which others it needs, nothing is deleted",
+                    error.mend,
+                ) from error
+            if manifest is not None:
+                kept |= {need.step for need in manifest.needs}
+        return [step for step in steps if step not in kept]
+
+    def sweep(self) -> None:
+        """Delete what a writer that died left behind; to be called by the one who writes here alone."""
+        for folder, name in self.leftovers():
+            self.store.delete(folder, name)
+        if isinstance(self.store, LocalStore):
+            sweep(self.store.root)
+
+    def leftovers(self) -> list[tuple[str, str | None]]:
+        """Folders of steps without a manifest, and (folder, file) where a manifest does not know a file of ours."""
+        steps = set(self.steps())
+        found: list[tuple[str, str | None]] = []
+        for name in sorted(self.store.folders()):
+            match = FOLDER.fullmatch(name)
+            if match is None:
+                continue
+            if int(match[1]) not in steps:
+                found.append((name, None))
+            else:
+                found += [(name, file) for file in self._unknown(int(match[1]))]
+        return found
+
+    def sweep_step(self, step: int) -> None:
+        """Delete files that a checkpoint's manifest does not know: of a write of the same step that it replaced."""
+        for name in self._unknown(step):
+            self.store.delete(folder_of(step), name)
+
+    def _unknown(self, step: int) -> list[str]:
+        """Files of ours in a checkpoint's folder that its manifest does not know; none where it cannot be read."""
+        try:
+            manifest = self.manifest(step)
+        except RunFolderError:
+            return []
+        if manifest is None:
+            return []
+        known = {MANIFEST_FILE, *(file.name for file in manifest.files)}
+        return sorted(name for name in self.store.files(folder_of(step)) if name not in known and _is_ours(name))
+
+
+class UnknownNeeds(RunFolderError):
+    """A checkpoint that is to stay is damaged, so that nobody knows which others it needs."""
+
+
+def _is_ours(name: str) -> bool:
+    return name.endswith(".safetensors") or name == STATE_FILE or (name.startswith(".rank-") and name.endswith(".part"))
+
+
+def _digest(values: dict[str, Any]) -> str:
+    return hashlib.sha256(json.dumps(values, sort_keys=True).encode()).hexdigest()

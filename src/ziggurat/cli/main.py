@@ -13,6 +13,7 @@ import typer
 
 from ziggurat import __version__
 from ziggurat.cli import (
+    checkpoint,
     datasets,
     doctor,
     evaluate,
@@ -46,6 +47,7 @@ app.command("evaluate", short_help="Measure a run on a split of its data.")(eval
 app.command("predict", short_help="Score raw logs with a run.")(predict.command)
 app.command("report", short_help="Draw a run as one HTML file.")(report.command)
 app.command("scale", short_help="Fit the law of compute and quality.")(scale.command)
+app.add_typer(checkpoint.app, name="checkpoint")
 app.add_typer(datasets.app, name="datasets")
 app.command("generate", short_help="Write a log with planted structure.")(generate.command)
 app.command("schema", short_help="Print the JSON Schema of the config.")(schema.command)

@@ -8,7 +8,15 @@ from typing import Annotated
 
 import typer
 
-from ziggurat.cli.options import Config, DataFolder, Overrides, PreparedTo, read_from
+from ziggurat.cli.options import (
+    Config,
+    DataFolder,
+    Overrides,
+    PreparedTo,
+    begun_from,
+    check_begun_from,
+    read_from,
+)
 
 
 def command(
@@ -27,6 +35,10 @@ def command(
         list[str] | None,
         typer.Option(help="Readers (`ziggurat ingest`) that make the batches, grpc://HOST:PORT,...; may be repeated."),
     ] = None,
+    warm_start: Annotated[
+        str | None,
+        typer.Option(metavar="RUN", help="Begin with the weights of this run's best checkpoint, unless there is one."),
+    ] = None,
     stop_after: Annotated[
         int | None, typer.Option(min=1, help="Save and stop once this many steps are done in all.")
     ] = None,
@@ -38,6 +50,7 @@ def command(
       ziggurat train exp.yaml
       ziggurat train exp.yaml --set training.epochs=3 --run runs/short
       ziggurat train exp.yaml --set features.user_id.encoder.min_count=5
+      ziggurat train exp.yaml --run runs/tuesday --warm-start runs/monday
       ziggurat train exp.yaml --nproc 4
       torchrun --nproc-per-node 4 \\
         -m -- ziggurat train exp.yaml --run runs/exp
@@ -47,7 +60,7 @@ def command(
     from ziggurat.parallel.launch import check_ranks, command_of, follow_launcher, launch, leads
 
     check_numbers()
-    extra = read_from(readers)
+    extra, begun = read_from(readers), begun_from(warm_start, overrides)
     if restarts and (nproc or 1) == 1:
         raise ConfigError(
             f"--restarts {restarts}: needs --nproc 2 or more; only ranks that --nproc starts are started again",
@@ -64,6 +77,9 @@ def command(
     from ziggurat.training import api
 
     experiment = api.load_experiment(config, [*(overrides or []), *extra], data)
+    check_begun_from(warm_start, experiment.training.warm_start)
+    if begun:
+        experiment = api.load_experiment(config, [*(overrides or []), *extra, *begun], data)
     with console_progress() as progress:
         outcome = api.train(experiment, run, prepared=prepared, progress=progress, stop_after=stop_after)
     if outcome.results is None and outcome.signal is not None:

@@ -53,6 +53,13 @@ def installed_engine() -> Installed:
     return Installed(installed_version("torch"), installed_version("torchrec"), fbgemm, _torch_cuda())
 
 
+def library_versions() -> dict[str, str]:
+    """Of what computes: distribution -> version, of those that are installed."""
+    names = ("ziggurat", "torch", "torchrec", *versions.FBGEMM_DISTRIBUTION.values(), "safetensors")
+    found = {name: installed_version(name) for name in names}
+    return {name: version for name, version in found.items() if version is not None}
+
+
 def installed_version(distribution: str) -> str | None:
     """The installed version of a distribution, or None."""
     try:

@@ -34,6 +34,7 @@ LIBRARIES: tuple[str, ...] = (
     "safetensors",
     "tensorboard",
     "matplotlib",
+    "fsspec",
     "tensordict",
     "torchmetrics",
     "tqdm",

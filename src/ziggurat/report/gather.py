@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import datetime
 import json
+import math
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from ziggurat.checkpoint.snapshot import load_snapshot
 from ziggurat.core.files import check_file_target
 from ziggurat.core.plan import Plan
 from ziggurat.core.progress import Progress, Silent
@@ -43,6 +43,7 @@ from ziggurat.training.experiment import Experiment, to_yaml
 from ziggurat.training.journal import read_journal
 from ziggurat.training.placing import PLAN_FILE
 from ziggurat.training.run import Run, open_run
+from ziggurat.training.warm_start import warm_started
 
 SPLITS: tuple[Literal["validation", "test"], ...] = ("validation", "test")
 
@@ -96,7 +97,8 @@ def _inputs(
     transform = Transform.load(run.folder / "encoders")
     judged: Split = "test" if "test" in measured else "validation"
     comparison: list[ComparisonRow] = []
-    notes: list[str] = []
+    begun = warm_started(run)
+    notes: list[str] = [] if begun is None else [f"Began with a {begun.told()}."]
     if judged in measured:
         ours = _our_rows(run, measured[judged], plan.world_size)
         kept, seed = run.folder / "baselines.json", run.experiment.training.seed
@@ -176,11 +178,11 @@ def _feature_row(name: str, statistics: DatasetStatistics) -> FeatureRow:
 
 
 def _table_rows(run: Run, tables: Sequence[TableSpec], plan: Plan, step: int) -> list[TableRow]:
-    states = load_snapshot(run.checkpoints.path(step)).groups["table_optimizer"]
+    states = run.checkpoints.load(step).shapes("table_optimizer") or {}
     state_bytes: dict[str, int] = {}
-    for key, tensor in states.items():
+    for key, shape in states.items():
         table = key.rpartition("/")[0]
-        state_bytes[table] = state_bytes.get(table, 0) + tensor.numel() * tensor.element_size()
+        state_bytes[table] = state_bytes.get(table, 0) + 4 * math.prod(shape)
     return [
         TableRow(
             table.name, table.rows, table.dim, table.weight_bytes, state_bytes.get(table.name, 0), _held(plan, table)

@@ -18,6 +18,7 @@ from typing import Any
 
 import torch
 
+from ziggurat.checkpoint.claim import Claim, claimed
 from ziggurat.core.engine import check_engine
 from ziggurat.core.files import locked_folder, write_json
 from ziggurat.core.memory import out_of_memory_told
@@ -44,6 +45,7 @@ from ziggurat.training.recommender import assemble
 from ziggurat.training.run import Run, attach_dataset, check_run_folder, create_or_resume
 from ziggurat.training.run import open_run as load_run
 from ziggurat.training.state import restore
+from ziggurat.training.warm_start import check_warm_start
 
 _LESS_MEMORY = (
     "`ziggurat plan` says what tables need; a smaller training.batch_size, smaller tables (embeddings.dim, rows of "
@@ -149,6 +151,7 @@ def train(
     with process_group(device, experiment.parallel.timeout_s) as world, contextlib.ExitStack() as stack:
         stack.enter_context(out_of_memory_told(_LESS_MEMORY))
         trainers: list[Trainer] = []
+        claims: list[Claim] = []
         at = lambda: trainers[0].at.step if trainers else 0  # noqa: E731
         stack.enter_context(watched(at, experiment.parallel.timeout_s))
         if not world.leads:
@@ -157,7 +160,9 @@ def train(
         def open_folder() -> Path:
             check_run_folder(folder)
             stack.enter_context(locked_folder(folder, "training"))
+            check_warm_start(folder, experiment)
             run = create_or_resume(folder, experiment)
+            claims.append(stack.enter_context(claimed(run.checkpoints.store, run.owner, note=progress.note)))
             if experiment.training.readers:
                 dataset = dataset_of_readers(experiment, Path(prepared or run.folder / "dataset"), progress)
             else:
@@ -171,7 +176,8 @@ def train(
         layout = experiment.layout(dataset.schema)
         plan = place(experiment, layout, world, kind_of(device), dataset.folder, run.folder, progress=progress)
         ranks = row_ranks(plan, layout, dataset.folder, run.folder)
-        trainer = Trainer(run, dataset, assemble(experiment, layout, plan, device, ranks), device, progress)
+        recommender = assemble(experiment, layout, plan, device, ranks)
+        trainer = Trainer(run, dataset, recommender, device, progress, claims[0] if claims else None)
         trainers.append(trainer)
         if trainer.at.step:
             progress.note(f"{run.folder}: going on at step {trainer.at.step:,} of {trainer.total_steps:,}")
@@ -218,7 +224,8 @@ def evaluate(
         plan = place(opened.experiment, layout, world, kind_of(device), dataset.folder, opened.folder, leave=False)
         ranks = row_ranks(plan, layout, dataset.folder, opened.folder, leave=False)
         recommender = assemble(opened.experiment, layout, plan, device, ranks)
-        restore(recommender, opened.checkpoints.load(checkpoint))
+        step = from_first(lambda: opened.checkpoints.find(checkpoint))
+        restore(recommender, opened.checkpoints.load(step))
         return evaluate_split(
             recommender,
             dataset.split(split),

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Literal
 
 import pydantic
 
 from ziggurat.core.config import Config
+from ziggurat.core.errors import ConfigError, nearest
 from ziggurat.data.ingest.address import checked_address
 from ziggurat.metrics.names import higher_is_better
 from ziggurat.optim.schedule import Constant, ScheduleConfig
@@ -21,6 +24,55 @@ class EarlyStopping(Config):
     """An improvement smaller than this does not count."""
 
 
+class WarmStart(Config):
+    """Begin with the weights of another run, where this one has no checkpoint yet."""
+
+    run: Path
+    """Folder of the other run, relative to the working directory."""
+    checkpoint: Literal["best", "last"] | Annotated[int, pydantic.Field(ge=0)] = "best"
+    """Which of its checkpoints: best, last, or a step."""
+    tables: Literal["all"] | tuple[str, ...] = "all"
+    """Tables whose rows are taken, each for the value that it stands for; ``all``: those that both runs have. The
+    others, and rows of values that the other run did not know, begin as the seed draws them."""
+    dense: bool = True
+    """Whether all that is no table is taken: it must be the same model, over the same inputs in the same order."""
+    optimizer: bool = False
+    """Whether the states of the optimizers are taken too, which must be of the same kinds. The learning rates and their
+    schedule are this run's in any case."""
+
+    @pydantic.field_validator("tables", mode="before")
+    @classmethod
+    def _all_or_a_list(cls, tables: object) -> object:
+        if isinstance(tables, str) and tables != "all":
+            raise ValueError(f"expected all, or a list as in [{tables}]")
+        return tables
+
+    @pydantic.field_validator("checkpoint", mode="before")
+    @classmethod
+    def _word_or_step(cls, checkpoint: object) -> object:
+        if isinstance(checkpoint, str) and checkpoint not in {"best", "last"}:
+            raise ValueError("expected best, last, or a step")
+        return checkpoint
+
+    @pydantic.model_validator(mode="after")
+    def _takes_something(self) -> WarmStart:
+        if not (self.dense or self.tables):
+            raise ValueError("tables is empty and dense is false, so that nothing is taken; leave warm_start out")
+        return self
+
+    def check(self, tables: Sequence[str]) -> None:
+        """Nothing, where the model has every table that is listed.
+
+        Raises:
+            ConfigError: it lacks one; the nearest is named.
+        """
+        for name in self.tables if self.tables != "all" else ():
+            if name not in tables:
+                close = nearest(name, tables)
+                hint = f"did you mean {close!r}?" if close else f"tables: {', '.join(tables) or 'none'}"
+                raise ConfigError(f"training.warm_start.tables: no feature uses table {name!r}; {hint}")
+
+
 class TrainingConfig(Config):
     """How long, how fast and how exactly to train."""
 
@@ -32,6 +84,8 @@ class TrainingConfig(Config):
     """Stop after this many steps, whatever the epochs say."""
     seed: int = pydantic.Field(default=0, ge=0, lt=2**63)
     """Seeds the initial weights, the order of the rows and dropout. Same seed, same weights, bit for bit."""
+    warm_start: WarmStart | None = None
+    """Begin with the weights of another run; default: with those that the seed draws."""
     schedule: ScheduleConfig = Constant.Config()
     """Multiplies every learning rate, dense and tables alike."""
     clip_norm: float | None = pydantic.Field(default=None, gt=0)

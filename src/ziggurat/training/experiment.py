@@ -15,6 +15,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
+from ziggurat.checkpoint.config import CheckpointsConfig
 from ziggurat.core.config import Config, parse_config, set_by_path
 from ziggurat.core.config_places import shown
 from ziggurat.core.errors import ConfigError, nearest, shorten, within
@@ -56,7 +57,9 @@ class Experiment(Config):
     optimizer: DenseOptimizerConfig = Adam()
     """The optimizer of everything that is not an embedding table."""
     training: TrainingConfig = TrainingConfig()
-    """Length, batch size, schedule, precision, checkpoints."""
+    """Length, batch size, schedule, precision, how often to save."""
+    checkpoints: CheckpointsConfig = CheckpointsConfig()
+    """What a checkpoint writes."""
     parallel: ParallelConfig = ParallelConfig()
     """What several ranks do otherwise than one."""
     evaluation: EvaluationConfig = EvaluationConfig()
@@ -78,6 +81,8 @@ class Experiment(Config):
                 raise ConfigError(f"evaluation.slices: {name!r} is no feature with one id a row; {hint}")
         self._check_monitor()
         layout = self.layout(encoded_schema(self.features, self.data.targets, defaultdict(lambda: 1)))
+        if self.training.warm_start is not None:
+            self.training.warm_start.check([table.name for table in layout.tables])
         with within("planning"):
             self.planning.check(layout.tables)
         with torch.device("meta"):  # shapes alone: nothing is drawn

@@ -16,8 +16,11 @@ from collections.abc import Generator, Iterator
 
 import torch
 
-from ziggurat.checkpoint.snapshot import Snapshot
+from ziggurat.checkpoint.claim import Claim
+from ziggurat.checkpoint.saved import Saved
+from ziggurat.checkpoint.saver import Best, Saver
 from ziggurat.core.batch import Batch
+from ziggurat.core.engine import library_versions
 from ziggurat.core.errors import DivergedError
 from ziggurat.core.progress import Progress
 from ziggurat.data.dataset import Dataset
@@ -37,8 +40,9 @@ from ziggurat.training.progression import Progression, monitored
 from ziggurat.training.recommender import Recommender
 from ziggurat.training.run import Run
 from ziggurat.training.signals import StopRequest
-from ziggurat.training.state import resume, take_snapshot
+from ziggurat.training.state import dense_state, resume, table_shapes
 from ziggurat.training.step import Stepper, Work, works
+from ziggurat.training.warm_start import warm_start
 
 
 class Trainer:
@@ -50,12 +54,20 @@ class Trainer:
         recommender: freshly assembled, on ``device``; the last checkpoint, if any, is restored into it.
         device: to train on.
         progress: where to show it.
+        claim: the right to write the run's checkpoints; of the first rank.
     """
 
     def __init__(
-        self, run: Run, dataset: Dataset, recommender: Recommender, device: torch.device, progress: Progress
+        self,
+        run: Run,
+        dataset: Dataset,
+        recommender: Recommender,
+        device: torch.device,
+        progress: Progress,
+        claim: Claim | None = None,
     ) -> None:
         self.run, self.dataset, self.recommender, self.device = run, dataset, recommender, device
+        self._claim = claim
         self.progress, self.world = progress, World.current()
         config = run.experiment.training
         self.config = config
@@ -73,6 +85,9 @@ class Trainer:
         self.loader = fed(local, dataset, config, progress)
         self.total_steps = min(config.epochs * self.loader.steps_per_epoch, config.max_steps or 2**62)
         self.optimizer = build_optimizer(run.experiment.optimizer, recommender.dense_parameters())
+        last = from_first(run.checkpoints.last)
+        if last is None:
+            warm_start(run, recommender, self.optimizer, progress)
         slots = shared_slots(run.experiment.parallel, self.world, device)
         self._step = Stepper(recommender, self.optimizer, run.experiment.embeddings.l2, config.clip_norm, slots)
         decay = config.weight_average
@@ -82,10 +97,10 @@ class Trainer:
         self._multiplier: float | None = None
         self.at = Progression()
         self._stopping = False
-        last = from_first(run.checkpoints.last)
+        self._restores = 0
         if last is not None:
             self._restore(run.checkpoints.load(last))
-        self._saved_step = self.at.step if last is not None else -1
+        self._saved = (self.at.step if last is not None else -1, True)
         self._window = Window.on(self.device)
         self._shown: dict[str, float | str] = {}
 
@@ -106,7 +121,11 @@ class Trainer:
                 f"{self.total_steps:,} of this run: the learning rates never reach their full value"
             )
         self.progress.start("train", self.total_steps * self._step_rows(), "rows")
-        with StopRequest() as stop, journal_of(self.run.folder, self.at.step, self.world.leads) as journal:
+        with (
+            StopRequest() as stop,
+            journal_of(self.run.folder, self.at.step, self.world.leads) as journal,
+            self._savers() as self._saver,
+        ):
             while not self.finished and not self._ends(stop_after):
                 with contextlib.closing(self._works()) as epoch:
                     following = None
@@ -122,9 +141,12 @@ class Trainer:
                             break
                     if following is not None and following.started is not None:
                         self.recommender.lookup.drop(following.started)
-            if self._saved_step != self.at.step:
+            step, exactly = self._saved
+            if step != self.at.step or not exactly:
                 self._log(journal)
-                self._save()
+                self._save(exact=True)
+            self._saver.finish()
+            self._tell_written(journal)
         patience = self.config.early_stopping.patience if self.config.early_stopping else 0
         early = f"no better val_{self.config.monitor} in {patience} evaluations, stopped early"
         self.progress.finish(early if self.at.stopped_early else "")
@@ -177,6 +199,7 @@ class Trainer:
                 "lower optimizer.lr and embeddings.optimizer.lr, set training.clip_norm, or look for extreme values in "
                 "numeric features (`ziggurat report`); the last checkpoint is intact",
             )
+        self._tell_written(journal)
         figures["lr_multiplier"] = self.schedule.multiplier(self.at.step - 1)
         journal.write("train", self.at.step, self._epoch(), figures)
         self._shown.update(loss=figures["loss"], ne=figures["ne"])
@@ -188,6 +211,7 @@ class Trainer:
             self._save()
             return
         size = self.run.experiment.evaluation.batch_size
+        self._rows_stay()
         with self.average.in_use() if self.average is not None else contextlib.nullcontext():
             metrics = evaluate_split(self.recommender, blocks, self.dataset.schema, self.device, size)
         figures = metrics.compute()
@@ -195,27 +219,66 @@ class Trainer:
         value = monitored(figures, self.config.monitor, metrics.tasks)
         improved = self.at.observe(value, self.config.monitor, self.config.early_stopping)
         self.schedule.observe(value if not higher_is_better(self.config.monitor) else -value)
-        self._save()
-        if improved and self.world.leads:
-            self.run.checkpoints.mark_best(self.at.step, self.config.monitor, value)
+        self._save(Best(self.config.monitor, value) if improved else None)
         shown = ("ne", "auc", self.config.monitor)
         for name in dict.fromkeys(shown if self.config.monitor != "log_loss" else shown[:2]):  # NE is log-loss, scaled
             self._shown[f"val_{name}"] = monitored(figures, name, metrics.tasks)
         self._window.started = time.perf_counter()
         self.progress.advance(self.at.step * self._step_rows(), **self._shown)
 
-    def _save(self) -> None:
-        state = {"progression": self.at.to_json(), "schedule": self.schedule.state_dict()}
-        snapshot = take_snapshot(self.recommender, self.optimizer, state, self.average)
-        if snapshot is not None:
-            self.run.checkpoints.save(self.at.step, snapshot)
-        self._saved_step = self.at.step
+    def _savers(self) -> Saver:
+        return Saver(
+            self.run.checkpoints,
+            self.run.experiment.checkpoints,
+            self.recommender.lookup.shards(),
+            table_shapes(self.recommender),
+            versions=library_versions(),
+            plan=self.run.plan,
+            values=self.run.experiment.model_dump(mode="json"),
+            restores=self._restores,
+            timeout_s=self.run.experiment.parallel.timeout_s,
+            check=self._claim.check if self._claim is not None else lambda: None,
+        )
 
-    def _restore(self, snapshot: Snapshot) -> None:
-        resume(self.recommender, snapshot, self.optimizer, self.average)
-        self.at = Progression.from_json(snapshot.state["progression"])
-        self.schedule.load_state_dict(snapshot.state["schedule"])
-        best = self.run.checkpoints.best() if self.world.leads else {"step": self.at.step}
+    def _save(self, best: Best | None = None, *, exact: bool = False) -> None:
+        state = {
+            "progression": self.at.to_json(),
+            "schedule": self.schedule.state_dict(),
+            "restores": self._restores,
+            "stopped": exact,
+        }
+        started = time.perf_counter()
+        self._rows_stay()
+        dense = dense_state(self.recommender, self.optimizer, self.average)
+        self._saver.save(self.at.step, dense, state, best=best, exact=exact, since=started)
+        self._saved = (self.at.step, exact or self._saver.exact)
+
+    def _rows_stay(self) -> None:
+        """The average takes the place of every row, unmarked: no checkpoint must be copying them then."""
+        if self.average is not None:
+            self._saver.wait()
+
+    def _tell_written(self, journal: Journal | NoJournal) -> None:
+        for written in self._saver.written:
+            journal.write("checkpoint", written.step, self._epoch(), written.figures())
+        self._saver.written.clear()
+        for trouble in self._saver.troubles:
+            self.progress.note(trouble)
+        self._saver.troubles.clear()
+
+    def _restore(self, saved: Saved) -> None:
+        resume(self.recommender, saved, self.optimizer, self.average)
+        self.at = Progression.from_json(saved.state["progression"])
+        self.schedule.load_state_dict(saved.state["schedule"])
+        self._restores = int(saved.state.get("restores", 0)) + (not saved.state.get("stopped", False))
+        folder = self.run.checkpoints
+        best = folder.best() if self.world.leads else {"step": self.at.step}
+        if best is not None and self.world.leads and best["step"] not in folder.steps():
+            # Somebody went back to an older checkpoint, and deleted the best one, or what came before it.
+            if self.at.best is not None and self.at.best_step in folder.steps():
+                folder.mark_best(self.at.best_step, self.config.monitor, self.at.best)
+            else:
+                folder.forget_best()
         if self.at.best is not None and self.at.best_step == self.at.step and (best or {}).get("step") != self.at.step:
             # Killed after the best checkpoint was saved and before it was marked.
             self.run.checkpoints.mark_best(self.at.step, self.config.monitor, self.at.best)

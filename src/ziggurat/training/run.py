@@ -2,8 +2,9 @@
 
 ``config.yaml`` (resolved) · ``environment.json`` · ``dataset.json`` (where the prepared data lies, and its
 fingerprint) · ``plan.json`` · ``row_order.safetensors`` (where the plan orders rows) · ``encoders/`` ·
-``metrics.jsonl`` · ``results.json`` (once finished) · ``tensorboard/`` · ``checkpoints/`` · ``baselines.json`` and
-``report.html`` (once reported). Running ``train`` on it again goes on exactly where it stopped.
+``warm_start.json`` (where it began with another run's weights) · ``metrics.jsonl`` · ``results.json`` (once finished) ·
+``tensorboard/`` · ``checkpoints/`` · ``baselines.json`` and ``report.html`` (once reported). Running ``train`` on it
+again goes on exactly where it stopped.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import json
 import math
 import platform
+import secrets
 import shlex
 import shutil
 from dataclasses import dataclass
@@ -23,6 +25,8 @@ from ruamel.yaml import YAML
 
 import ziggurat
 from ziggurat.checkpoint.folder import CheckpointFolder
+from ziggurat.checkpoint.object_store import open_store
+from ziggurat.checkpoint.writer import Owner
 from ziggurat.core.config import parse_config
 from ziggurat.core.engine import installed_engine
 from ziggurat.core.errors import DataError, RunFolderError
@@ -61,7 +65,18 @@ class Run:
 
     @property
     def checkpoints(self) -> CheckpointFolder:
-        return CheckpointFolder(self.folder / "checkpoints", self.experiment.training.keep)
+        place = self.experiment.checkpoints.store
+        return CheckpointFolder(open_store(place or self.folder / "checkpoints"), self.experiment.training.keep)
+
+    @property
+    def owner(self) -> Owner:
+        """Whose its checkpoints are: this folder's, by an id that goes with it wherever it is moved."""
+        return Owner(str(self.folder), (_read_json(self.folder / "environment.json") or {})["run_id"])
+
+    @property
+    def plan(self) -> dict[str, Any] | None:
+        """The content of ``plan.json``; None before tables were placed."""
+        return _read_json(self.folder / "plan.json")
 
     @property
     def metrics_path(self) -> Path:
@@ -167,7 +182,9 @@ def create_or_resume(folder: Path, experiment: Experiment) -> Run:
         check_versions(run)
     run = Run(folder, experiment)
     # The environment is written first: a folder that has a config is complete.
-    write_json(folder / "environment.json", environment(experiment.training.seed))
+    known = _read_json(folder / "environment.json") or {}
+    kept = {"run_id": known.get("run_id") or secrets.token_hex(8)}
+    write_json(folder / "environment.json", environment(experiment.training.seed) | kept)
     with atomic_file(folder / "config.yaml") as temporary:
         temporary.write_text(to_yaml(experiment), encoding="utf-8")
     return run
@@ -221,7 +238,10 @@ def check_config(run: Run, experiment: Experiment) -> None:
     differences = [
         (key, old, new)
         for key, old, new in differing_keys(run.experiment.model_dump(mode="json"), experiment.model_dump(mode="json"))
-        if key not in _MAY_DIFFER and not key.startswith("planning.") and not (key in _MAY_GROW and _grows(old, new))
+        if key not in _MAY_DIFFER
+        and not (key.startswith(("planning.", "checkpoints.")) and key != "checkpoints.store")
+        and not (key.startswith("training.warm_start") and run.checkpoints.last() is None)
+        and not (key in _MAY_GROW and _grows(old, new))
     ]
     if differences:
         listed = "\n  ".join(f"{key}: the run has {old!r}, you ask for {new!r}" for key, old, new in differences[:8])

@@ -77,6 +77,11 @@ def scale(
     check_engine()
     _check_asked(None if ladder else rungs, seeds, split)
     experiment.check()
+    if experiment.checkpoints.store is not None:
+        raise ConfigError(
+            f"checkpoints.store: {experiment.checkpoints.store} can hold one run's checkpoints, and a ladder has many",
+            "leave it out: each run of a ladder has its checkpoints in its own folder",
+        )
     progress = progress or Silent()
     place = Path("runs") / f"{experiment.name}-scale" if folder is None else Path(folder)
     experiments = listed_experiments(experiment, Path(ladder)) if ladder else grown_experiments(experiment, rungs)

@@ -1,62 +1,77 @@
-"""What of a recommender goes into a snapshot, and back."""
+"""What of a recommender goes into a checkpoint, and back."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from ziggurat.checkpoint.snapshot import Snapshot
+from ziggurat.checkpoint.manifest import TableShape
+from ziggurat.checkpoint.saved import Saved
 from ziggurat.core.errors import RunFolderError
 from ziggurat.parallel.pieces import Piece, fill, gathered
 from ziggurat.training.averaged import AveragedWeights
 from ziggurat.training.recommender import Recommender
 
 
-def take_snapshot(
-    recommender: Recommender,
-    optimizer: torch.optim.Optimizer,
-    state: dict[str, Any],
-    average: AveragedWeights | None = None,
-) -> Snapshot | None:
-    """Weights, their average, optimizer states and random state, whole; ``state`` is kept as JSON beside them.
+def dense_state(
+    recommender: Recommender, optimizer: torch.optim.Optimizer, average: AveragedWeights | None = None
+) -> dict[str, Tensor] | None:
+    """``GROUP/NAME`` -> tensor of everything but rows of tables: dense weights, the average of all, optimizer states
+    and random state, whole and live.
 
-    All ranks call it together; only the first gets the snapshot.
+    All ranks call it together; only the first gets it.
     """
+    counts = [piece for piece in recommender.lookup.state_pieces() if not piece.shape]
     groups = {
         "dense": gathered(recommender.dense_pieces()),
-        "tables": gathered(recommender.lookup.pieces()),
-        "table_optimizer": gathered(recommender.lookup.state_pieces()),
+        "table_optimizer": gathered(counts),
         "dense_optimizer": gathered(_flatten(optimizer)),
         "random": _random_state(),
     }
     if average is not None:
         groups["average"] = gathered(average.pieces)
-    whole = {name: tensors for name, tensors in groups.items() if tensors is not None}
-    return Snapshot(whole, state) if dist.get_rank() == 0 else None
+    if dist.get_rank():
+        return None
+    return {f"{group}/{name}": each for group, tensors in groups.items() for name, each in (tensors or {}).items()}
+
+
+def table_shapes(recommender: Recommender) -> dict[str, TableShape]:
+    """Of all ranks' tables, by name."""
+    specs = {spec.name: spec for spec in recommender.lookup.layout.tables}
+    states: list[dict[str, dict[str, int]]] = [{}]
+    for piece in recommender.lookup.state_pieces():
+        if piece.shape:
+            table, _, name = piece.name.rpartition("/")
+            states[0].setdefault(table, {})[name] = piece.shape[1] if len(piece.shape) > 1 else 0
+    if dist.get_world_size() > 1:
+        own, states = states[0], [{}] * dist.get_world_size()
+        dist.all_gather_object(states, own)
+    widths = {table: each for found in states for table, each in found.items()}
+    return {name: TableShape(rows=spec.rows, dim=spec.dim, states=widths.get(name, {})) for name, spec in specs.items()}
 
 
 @torch.no_grad()
-def restore(recommender: Recommender, snapshot: Snapshot) -> None:
-    """Put the weights that a snapshot is to be used by into ``recommender``: their average where there is one.
+def restore(recommender: Recommender, saved: Saved) -> None:
+    """Put the weights that a checkpoint is to be used by into ``recommender``: their average where there is one.
 
     Raises:
-        RunFolderError: tensors are missing, too many, or of another shape; nothing was changed then.
+        RunFolderError: tensors are missing, too many, or of another shape, or a file is damaged; nothing was changed
+            then.
     """
-    if "average" in snapshot.groups:
-        _fill({"average": recommender.pieces()}, snapshot)
+    if saved.shapes("average") is not None:
+        _fill({"average": recommender.pieces()}, saved)
     else:
-        _fill({"dense": recommender.dense_pieces(), "tables": recommender.lookup.pieces()}, snapshot)
+        _fill({"dense": recommender.dense_pieces(), "tables": recommender.lookup.pieces()}, saved)
 
 
 @torch.no_grad()
 def resume(
     recommender: Recommender,
-    snapshot: Snapshot,
+    saved: Saved,
     optimizer: torch.optim.Optimizer,
     average: AveragedWeights | None = None,
 ) -> None:
@@ -71,11 +86,16 @@ def resume(
         "tables": lookup.pieces(),
         "table_optimizer": lookup.state_pieces(),
     }
-    _fill(targets, snapshot)
+    _fill(targets, saved)
     if average is not None:
-        average.load(snapshot.groups["average"])
-    _unflatten(optimizer, snapshot.groups["dense_optimizer"])
-    _restore_random(snapshot.groups["random"])
+        average.load(saved.whole("average"))
+    restore_optimizer(optimizer, saved)
+    _restore_random(saved.whole("random"))
+
+
+def restore_optimizer(optimizer: torch.optim.Optimizer, saved: Saved) -> None:
+    """Put back the state of a dense optimizer that was made for the same parameters; its learning rates stay."""
+    _unflatten(optimizer, saved.whole("dense_optimizer"))
 
 
 def _random_state() -> dict[str, Tensor] | None:
@@ -101,23 +121,22 @@ def _restore_random(states: Mapping[str, Tensor]) -> None:
         torch.cuda.set_rng_state(states[f"cuda{suffix}"])
 
 
-def _fill(targets: Mapping[str, Sequence[Piece]], snapshot: Snapshot) -> None:
+def _fill(targets: Mapping[str, Sequence[Piece]], saved: Saved) -> None:
     for group, pieces in targets.items():
-        _check(group, pieces, snapshot.groups[group])
-    for group, pieces in targets.items():
-        fill(pieces, snapshot.groups[group])
+        _check(group, pieces, saved.shapes(group) or {})
+    saved.fill(targets)
 
 
-def _check(group: str, pieces: Sequence[Piece], saved: Mapping[str, Tensor]) -> None:
+def _check(group: str, pieces: Sequence[Piece], saved: Mapping[str, tuple[int, ...]]) -> None:
     """Tables may have shards on other ranks only, so that names are compared where this rank has all of them."""
     shapes = {piece.name: piece.shape for piece in pieces}
     problems = [f"{name} is missing" for name in shapes.keys() - saved.keys()]
     if dist.get_world_size() == 1:
         problems += [f"{name} is unknown to this model" for name in saved.keys() - shapes.keys()]
     problems += [
-        f"{name} is {tuple(saved[name].shape)}, the model has {shape}"
+        f"{name} is {saved[name]}, the model has {shape}"
         for name, shape in shapes.items()
-        if name in saved and tuple(saved[name].shape) != shape
+        if name in saved and saved[name] != shape
     ]
     if problems:
         raise RunFolderError(

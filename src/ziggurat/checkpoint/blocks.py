@@ -1,0 +1,171 @@
+"""Rows of tables to the bytes of safetensors files, and back.
+
+A checkpoint's rows are cut into files of some 32 MB, each made in memory, so that its checksum is that of what was
+meant to be written, a restore reads only files that have rows it needs, and neither holds more than one at a time.
+
+Shape legend: U rows of a block, D columns.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from ziggurat.checkpoint.manifest import WEIGHT, Bits, Block, File
+from ziggurat.checkpoint.quantise import Method, dequantise, finite, quantise
+from ziggurat.core.errors import RunFolderError
+
+FILE_BYTES = 32 * 2**20
+"""A file is closed once it has as much."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Some rows of a table, and of its optimizer's states.
+
+    Attributes:
+        table: its name.
+        ids_U: int64, in the table.
+        columns: the first column, and how many; those of wide states are the same.
+        tensors: ``weight`` (U, D), and each state (U,) or (U, D).
+    """
+
+    table: str
+    ids_U: Tensor
+    columns: tuple[int, int]
+    tensors: Mapping[str, Tensor]
+
+
+class FileWriter:
+    """Collects rows and writes files.
+
+    Args:
+        write: a name and a content into a checkpoint's folder.
+        name: of the n-th file.
+        rank: this one.
+        bits, method: of weights. States of optimizers are as they were: steps are divided by the roots of some, where
+            the lowest number of a range stands for many that are smaller by far, or becomes one below zero.
+    """
+
+    def __init__(
+        self, write: Callable[[str, bytes], None], name: Callable[[int], str], rank: int, bits: Bits, method: Method
+    ) -> None:
+        self.files: list[File] = []
+        self._write, self._name, self._rank = write, name, rank
+        self._bits: Bits = bits
+        self._method: Method = method
+        self._tensors: dict[str, Tensor] = {}
+        self._blocks: list[Block] = []
+        self._size = 0
+
+    def add(self, rows: Rows) -> None:
+        """Take rows, which must not change any more before :meth:`close`."""
+        count, number = len(rows.ids_U), len(self._blocks)
+        if not count:
+            return
+        low, high = int(rows.ids_U.min()), int(rows.ids_U.max())
+        bits: dict[str, Bits] = {}
+        for name, tensor in rows.tensors.items():
+            bits[name], parts = self._encoded(name, tensor)
+            self._put({f"{number}.{name}.{part}": each for part, each in parts.items()})
+        gapless = high - low + 1 == count and bool((rows.ids_U[1:] > rows.ids_U[:-1]).all())
+        if not gapless:
+            self._put({f"{number}.ids": rows.ids_U.int() if high < 2**31 else rows.ids_U})
+        self._blocks.append(
+            Block(
+                number=number,
+                table=rows.table,
+                rows=count,
+                first=low if gapless else None,
+                low=low,
+                high=high,
+                columns=rows.columns,
+                bits=bits,
+            )
+        )
+        if self._size >= FILE_BYTES:
+            self.flush()
+
+    def put(self, tensors: Mapping[str, Tensor]) -> None:
+        """A file of these tensors alone, beside those of rows."""
+        self.flush()
+        self._put(tensors)
+        self._close()
+
+    def flush(self) -> None:
+        """Write what was collected, if anything."""
+        if self._blocks:
+            self._close()
+
+    def _encoded(self, name: str, tensor: Tensor) -> tuple[Bits, dict[str, Tensor]]:
+        bits: Bits = self._bits if name == WEIGHT else 32
+        if bits == 32 or not bool(finite(tensor).all()):  # what is no number has no place in a range
+            return 32, {"rows": tensor}
+        return bits, quantise(tensor, bits, self._method)
+
+    def _put(self, tensors: Mapping[str, Tensor]) -> None:
+        self._tensors |= {name: tensor.contiguous() for name, tensor in tensors.items()}
+        self._size += sum(tensor.nbytes for tensor in tensors.values())
+
+    def _close(self) -> None:
+        data, name = save(self._tensors), self._name(len(self.files))
+        self._write(name, data)
+        digest = hashlib.sha256(data).hexdigest()
+        self.files.append(File(name=name, bytes=len(data), sha256=digest, rank=self._rank, blocks=tuple(self._blocks)))
+        self._tensors, self._blocks, self._size = {}, [], 0
+
+
+def checked(file: File, data: bytes, place: str) -> None:
+    """Whether a file's content is what was written.
+
+    Raises:
+        RunFolderError: it is shorter or longer, or differs; ``place`` is named.
+    """
+    if len(data) != file.bytes:
+        raise RunFolderError(f"{place}: {len(data):,} bytes, and {file.bytes:,} were written", DAMAGED)
+    if hashlib.sha256(data).hexdigest() != file.sha256:
+        raise RunFolderError(f"{place}: its SHA-256 differs from the one recorded when it was written", DAMAGED)
+
+
+DAMAGED = (
+    "restore the file, or do without this checkpoint: `ziggurat checkpoint verify` says which are whole; name one of "
+    "them (--checkpoint STEP), or delete this one's folder to go on from the one before it"
+)
+
+
+def tensors_in(data: bytes, place: str) -> dict[str, Tensor]:
+    """The tensors of a safetensors file.
+
+    Raises:
+        RunFolderError: it is none.
+    """
+    try:
+        return load(data)
+    except SafetensorError as error:
+        raise RunFolderError(f"{place}: cannot be read: {error}", DAMAGED) from error
+
+
+def rows_in(block: Block, tensors: Mapping[str, Tensor], wanted: set[str]) -> Rows:
+    """A block's rows, and those of ``wanted`` tensors that it has."""
+    number = block.number
+    if block.first is None:
+        ids_U = tensors[f"{number}.ids"].long()
+    else:
+        ids_U = torch.arange(block.first, block.first + block.rows)
+    decoded: dict[str, Tensor] = {}
+    for name, bits in block.bits.items():
+        if name in wanted:
+            parts = _parts(tensors, f"{number}.{name}.")
+            decoded[name] = parts["rows"] if bits == 32 else dequantise(parts, bits, block.columns[1])
+    return Rows(block.table, ids_U, block.columns, decoded)
+
+
+def _parts(tensors: Mapping[str, Any], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

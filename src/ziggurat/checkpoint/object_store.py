@@ -1,0 +1,222 @@
+"""Checkpoints in an object store, through fsspec: ``s3://BUCKET/PREFIX`` and what else fsspec knows.
+
+An object is written whole, by one request, or not at all, and is seen by all who ask from then on: that is what a store
+of checkpoints needs. Listings are asked for anew each time. Requests that fail for a while (5xx, lost connections,
+timeouts) are repeated by the library, with growing pauses, a bounded number of times.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import os
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+from ziggurat.checkpoint.place import S3, local_folder
+from ziggurat.checkpoint.store import LocalStore, Store
+from ziggurat.checkpoint.store_errors import (
+    endpoint,
+    explained,
+    is_missing_bucket,
+    is_refused_creation,
+    is_unknown_request,
+)
+from ziggurat.core.errors import DataError, EnvironmentMismatch, RunFolderError, ZigguratError
+
+TRIES = 5
+"""Of a request, where AWS_MAX_ATTEMPTS says nothing else."""
+BODIES = 2
+"""Of an answer that breaks off."""
+CONNECT_S, ANSWER_S = 10, 30
+MANIFESTS = ("manifest.json", "state.json")
+
+
+def open_store(place: str | Path) -> Store:
+    """The store at a path or a URL.
+
+    Raises:
+        ConfigError: it is neither.
+        EnvironmentMismatch: a package that it needs is not installed.
+    """
+    folder = place if isinstance(place, Path) else local_folder(place)
+    return ObjectStore(str(place)) if folder is None else LocalStore(folder)
+
+
+class ObjectStore:
+    """Objects ``URL/FOLDER/NAME``; see :class:`~ziggurat.checkpoint.store.Store`.
+
+    Args:
+        url: the root. Endpoint and credentials come from the environment, as the store's library takes them.
+
+    Raises:
+        ConfigError: no such kind of URL.
+        EnvironmentMismatch: a package that it needs is not installed.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url.rstrip("/") if not url.endswith("://") else url
+        self._files, self._root = _opened(self.url)
+
+    def where(self, folder: str, name: str = "") -> str:
+        return "/".join(part for part in (self.url, folder, name) if part)
+
+    def folders(self) -> list[str]:
+        return [_name(entry) for entry in self._listed("") if entry["type"] == "directory"]
+
+    def files(self, folder: str = "") -> list[str]:
+        return [_name(entry) for entry in self._listed(folder) if entry["type"] == "file"]
+
+    def read(self, folder: str, name: str) -> bytes:
+        place = self.where(folder, name)
+        with self._told(f"{place}: cannot be read", RunFolderError):
+            try:
+                return self._files.cat_file(self._path(folder, name))
+            except FileNotFoundError as error:
+                if is_missing_bucket(error):
+                    raise
+        raise RunFolderError(f"{place}: missing", "see `ziggurat checkpoint verify`")
+
+    def write(self, folder: str, name: str, data: bytes) -> None:
+        with self._told(f"{self.where(folder, name)}: cannot be written", DataError):
+            self._files.pipe_file(self._path(folder, name), data)
+
+    def sizes(self, folder: str) -> dict[str, int]:
+        return {_name(entry): int(entry["size"] or 0) for entry in self._listed(folder) if entry["type"] == "file"}
+
+    def delete(self, folder: str, name: str | None = None) -> None:
+        if name is not None:
+            self._remove(folder, [name])
+            return
+        assert folder
+        names = self.files(folder)
+        # Its manifests go first: a folder that is half deleted is no checkpoint.
+        self._remove(folder, [each for each in MANIFESTS if each in names])
+        self._remove(folder, [each for each in names if each not in MANIFESTS])
+        left = self.files(folder)
+        if left:
+            raise DataError(
+                f"{self.where(folder)}: {len(left)} of {len(names)} objects could not be deleted, {left[0]} first",
+                "allow these credentials to delete objects, or delete them by hand",
+            )
+
+    def create(self, folder: str, name: str, data: bytes) -> bool:
+        """A file, unless there is one of that name: of all who create it at once, one does.
+
+        Returns:
+            Whether it has this content now.
+
+        Raises:
+            DataError: as :meth:`write`; or the store promises no such thing.
+        """
+        path, place = self._path(folder, name), self.where(folder, name)
+        if not _knows_creation(self._files):
+            raise _no_conditions(place)
+        with self._told(f"{place}: cannot be written", DataError):
+            if not self._create(path, place, data):
+                # A request that is repeated because its answer got lost finds what it has itself made.
+                with contextlib.suppress(FileNotFoundError):
+                    return self._files.cat_file(path) == data
+                return False
+            if self._create(path, place, data):  # a store that does not look at the condition writes it again
+                raise _no_conditions(place)
+        return True
+
+    def _create(self, path: str, place: str, data: bytes) -> bool:
+        try:
+            self._files.pipe_file(path, data, mode="create")
+        except Exception as error:
+            if is_refused_creation(error):
+                return False
+            if is_unknown_request(error):
+                raise _no_conditions(place) from error
+            raise
+        return True
+
+    def _listed(self, folder: str) -> list[dict[str, Any]]:
+        path = self._path(folder)
+        with self._told(f"{self.where(folder)}: cannot be listed", RunFolderError):
+            try:
+                found = self._files.ls(path, detail=True)
+            except FileNotFoundError as error:
+                if is_missing_bucket(error):
+                    raise
+                return []
+        # Some tools leave an empty object in a folder's own name.
+        return [entry for entry in found if entry["name"].strip("/") != path.strip("/")]
+
+    def _remove(self, folder: str, names: list[str]) -> None:
+        if not names:
+            return
+        with self._told(f"{self.where(folder, names[0])}: cannot be deleted", DataError):
+            paths = [self._path(folder, name) for name in names]
+            try:
+                self._files.rm_file(paths[0]) if len(paths) == 1 else self._files.rm(paths)
+            except FileNotFoundError as error:
+                if is_missing_bucket(error):
+                    raise
+
+    def _path(self, *parts: str) -> str:
+        return "/".join(part for part in (self._root, *parts) if part)
+
+    @contextlib.contextmanager
+    def _told(self, problem: str, kind: type[ZigguratError]) -> Generator[None]:
+        try:
+            yield
+        except (ZigguratError, AssertionError):
+            raise
+        except Exception as error:
+            what, mend = explained(error, self.url)
+            raise kind(f"{problem}: {what}", mend) from error
+
+
+def _opened(url: str) -> tuple[Any, str]:
+    """The file system, and the path of its root."""
+    from fsspec.core import url_to_fs  # where a URL is named, and nowhere else
+
+    is_s3 = url.partition("://")[0] in S3
+    try:
+        files, root = url_to_fs(url, use_listings_cache=False, **(_s3_options() if is_s3 else {}))
+    except ImportError as error:
+        mend = 'pip install "ziggurat[s3]"' if is_s3 else "install that package"
+        raise EnvironmentMismatch(f"{url}: needs a package that is not installed: {error}", mend) from error
+    except ValueError as error:
+        what, mend = explained(error, url)
+        raise EnvironmentMismatch(f"{url}: {what}", mend) from error
+    if is_s3:
+        files.retries = BODIES
+    return files, root.rstrip("/")
+
+
+def _s3_options() -> dict[str, Any]:
+    retries: dict[str, Any] = {}
+    if "AWS_MAX_ATTEMPTS" not in os.environ:
+        retries["total_max_attempts"] = TRIES
+    if "AWS_RETRY_MODE" not in os.environ:
+        retries["mode"] = "standard"
+    return {
+        "endpoint_url": endpoint(),
+        "max_concurrency": 1,  # a file is one request, as a checkpoint has many of them
+        "config_kwargs": {"connect_timeout": CONNECT_S, "read_timeout": ANSWER_S, "retries": retries},
+    }
+
+
+def _knows_creation(files: Any) -> bool:
+    """Whether its library has a creation of its own; fsspec's looks whether there is a file, and then writes."""
+    from fsspec import AbstractFileSystem
+
+    own = getattr(type(files), "_pipe_file", None) or type(files).pipe_file
+    return own is not AbstractFileSystem.pipe_file and "mode" in inspect.signature(own).parameters
+
+
+def _no_conditions(place: str) -> DataError:
+    return DataError(
+        f"{place}: this store, or its library, knows no conditional writes (If-None-Match), so that nothing would keep "
+        "two trainings from writing here at once",
+        "use a store that knows them, as Amazon S3 and MinIO do, or a folder",
+    )
+
+
+def _name(entry: dict[str, Any]) -> str:
+    return str(entry["name"]).rstrip("/").rpartition("/")[2]

@@ -1,0 +1,72 @@
+"""How a user writes where checkpoints lie: the path of a folder, or the URL of an object store."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from ziggurat.core.errors import ConfigError, nearest, shorten
+
+MEND = "write a folder with its whole path, as in /data/checkpoints/NAME, or a URL, as in s3://BUCKET/PREFIX"
+S3 = ("s3", "s3a")
+
+
+def checked_place(place: str) -> str:
+    """A place that a config may name: it is read from any working directory, by any process, and shown to anyone.
+
+    Raises:
+        ConfigError: a relative path, a URL that fsspec does not know or that lacks its bucket, one with credentials in
+            it, or the memory of a process.
+    """
+    folder = local_folder(place)
+    if folder is not None:
+        if not folder.is_absolute():
+            raise ConfigError(f"{place!r} is relative to the working directory, which differs from run to run; {MEND}")
+        return place
+    parts = urlsplit(place)
+    _check_scheme(place, parts.scheme)
+    if "@" in parts.netloc:
+        raise ConfigError(
+            f"a URL with credentials in it (…@{parts.netloc.rpartition('@')[2]}) would lie open in the run folder; "
+            "give them in the environment, as in AWS_ACCESS_KEY_ID"
+        )
+    if parts.scheme == "memory":
+        raise ConfigError(f"{place!r} is lost when this process ends; {MEND}")
+    if not parts.netloc and not parts.path.strip("/"):
+        raise ConfigError(f"{place!r} names no bucket; {MEND}")
+    if parts.scheme in S3 and not parts.netloc:
+        raise ConfigError(f"{place!r} names no bucket; write it as {parts.scheme}://BUCKET/PREFIX")
+    strange = sorted(set(place) & set("*[?#"))
+    if strange:
+        raise ConfigError(f"{place!r} has a {strange[0]}, which means something else to a store's library; {MEND}")
+    return place
+
+
+def local_folder(place: str) -> Path | None:
+    """The folder that a path or a ``file://`` URL names; None of another URL.
+
+    Raises:
+        ConfigError: nothing, several URLs in one, or ``file://`` of another host.
+    """
+    if not place.strip():
+        raise ConfigError(f"{shorten(place)} names no place; {MEND}")
+    if "::" in place:
+        raise ConfigError(f"{place!r} is a chain of URLs; {MEND}")
+    if "://" not in place:
+        return Path(place).expanduser()
+    parts = urlsplit(place)
+    if parts.scheme not in {"file", "local"}:
+        return None
+    if parts.netloc:
+        raise ConfigError(f"{place!r} names a host, {parts.netloc!r}; of a folder here write file:///FOLDER")
+    return Path(unquote(parts.path))
+
+
+def _check_scheme(place: str, scheme: str) -> None:
+    from fsspec import available_protocols  # where a URL is named, and nowhere else
+
+    known = available_protocols()
+    if scheme not in known:
+        close = nearest(scheme, known)
+        hint = f"did you mean {close}://?" if close else MEND
+        raise ConfigError(f"{place!r}: no store is known by {scheme}://; {hint}")

@@ -1,0 +1,262 @@
+"""Rows of a table in 2, 3, 4, 8 or 16 bits a number, for checkpoints; training itself never sees them.
+
+A row becomes a line of 2ⁿ evenly spaced values, x ≈ low + step·code, with low and step in float32 beside the packed
+codes (``packing``). Three ways to choose the line, after Check-N-Run (Eisenman et al., NSDI 2022):
+
+- *symmetric*: low = −max|x|, step = 2·max|x| / (2ⁿ−1);
+- *asymmetric*: low = min x, step = (max x − min x) / (2ⁿ−1);
+- *adaptive*: with few codes it pays to clip outliers. Beginning with min and max, a greedy search takes 1/25 of the
+  range off the lower or the upper end, whichever leaves the smaller L2 error, 15 times, and keeps the best line met.
+  With 8 bits and more it is the asymmetric one.
+
+16 bits are codes of a line too, not float16: they are about max|x|·2⁻¹⁵ apart or less all over the row, where float16
+is up to max|x|·2⁻¹⁰ apart (it is the finer one only below a thirty-second of max|x|), overflows at 65,520, and loses
+digits below 6·10⁻⁵, where optimizers' sums of squares may lie.
+
+Whatever the (finite) numbers: |error| ≤ step/2, up to float32's rounding, of what the search did not clip; a constant
+row comes back exactly; the adaptive line of a row is never worse than the asymmetric one; a row's bytes depend on that
+row alone. For the last, sums are taken in an order of our own, and no product is fused with a sum.
+
+NumPy rather than torch: it never spreads over the threads that train meanwhile, and its steps on a core's cache full of
+numbers cost less. Shape legend: U rows, D dim; inside, a row is a column (D, U), so that steps run along memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from ziggurat.checkpoint.packing import CodeBits, chunks, code_bytes, code_type, pack_columns, unpack_columns
+from ziggurat.core.errors import DataError
+
+Bits = Literal[2, 3, 4, 8, 16, 32]
+Method = Literal["symmetric", "asymmetric", "adaptive"]
+Floats = NDArray[np.float32]
+
+_SEARCHED_BITS = 4
+"""Up to so many bits a narrower range is searched."""
+_BINS = 25
+"""Parts of a row's range; the paper's choice, as is the next."""
+_TURNS = 15
+"""Parts that are taken off at most: .6 of them."""
+_SAFE = float(np.finfo(np.float32).max) / 4
+"""Numbers up to here differ by, and a line between them ends at, what float32 can hold."""
+
+
+def row_bytes(dim: int, bits: Bits) -> int:
+    """Stored bytes of a row, low and step included; for D = 64: 24, 32, 40, 72, 136 and 256."""
+    return 4 * dim if bits == 32 else code_bytes(dim, bits) + 8
+
+
+def quantise(rows_UD: Tensor, bits: Bits, method: Method = "adaptive") -> dict[str, Tensor]:
+    """Rows in ``bits`` bits a number.
+
+    Args:
+        rows_UD: float32 on the CPU, D ≥ 1; not changed.
+
+    Returns:
+        ``codes`` uint8 (U, ⌈D·bits/8⌉), ``low`` and ``step`` float32 (U,): a value is low + step·code. For 32 bits
+        ``rows`` alone: ``rows_UD`` as it stands, not copied, NaN and infinities included.
+
+    Raises:
+        DataError: names the first row with NaN or an infinity, for which there is no line; :func:`finite` tells before.
+    """
+    assert rows_UD.dtype == torch.float32, rows_UD.dtype
+    assert rows_UD.dim() == 2, rows_UD.shape
+    assert rows_UD.shape[1] >= 1, rows_UD.shape
+    if bits == 32:
+        return {"rows": rows_UD.detach()}
+    rows, dim = rows_UD.shape
+    codes_UK = np.empty((rows, code_bytes(dim, bits)), np.uint8)
+    low_U, step_U = np.empty(rows, np.float32), np.empty(rows, np.float32)
+    for chunk in chunks(rows, dim):
+        values_DU = rows_UD[chunk].detach().numpy().T.copy()
+        least_U, most_U = values_DU.min(0) + 0.0, values_DU.max(0) + 0.0  # + 0 makes one zero of the two
+        _check_finite(least_U, most_U, chunk.start, bits)
+        wide_U = np.maximum(-least_U, most_U) > _SAFE
+        shrink_U = np.where(wide_U, np.float32(0.25), np.float32(1))
+        if wide_U.any():
+            values_DU, least_U, most_U = values_DU * shrink_U, least_U * shrink_U, most_U * shrink_U
+        low_U[chunk], step_U[chunk] = _line(values_DU, least_U, most_U, bits, method)
+        codes_DU = _to_codes(values_DU, low_U[chunk], step_U[chunk], bits, out=values_DU).astype(code_type(bits))
+        codes_UK[chunk] = pack_columns(codes_DU, bits).T
+        if wide_U.any():
+            low_U[chunk] /= shrink_U
+            step_U[chunk] /= shrink_U
+    return {name: torch.from_numpy(part) for name, part in (("codes", codes_UK), ("low", low_U), ("step", step_U))}
+
+
+def dequantise(parts: Mapping[str, Tensor], bits: Bits, dim: int) -> Tensor:
+    """The rows, float32 (U, ``dim``), that ``parts`` of :func:`quantise` stand for.
+
+    Raises:
+        DataError: names the part that is missing, or not of the type and shape that ``bits`` and ``dim`` ask for.
+    """
+    _check_parts(parts, bits, dim)
+    if bits == 32:
+        return parts["rows"]
+    codes_UK, all_low_U, all_step_U = (parts[name].numpy() for name in ("codes", "low", "step"))
+    rows_UD = np.empty((len(codes_UK), dim), np.float32)
+    for chunk in chunks(len(rows_UD), dim):
+        low_U, step_U = all_low_U[chunk], all_step_U[chunk]
+        values_DU = unpack_columns(np.ascontiguousarray(codes_UK[chunk].T), bits, dim).astype(np.float32)
+        with np.errstate(over="ignore"):
+            shrink_U = np.where(np.isfinite(step_U * np.float32(2**bits - 1) + low_U), np.float32(1), np.float32(0.25))
+        values_DU *= step_U * shrink_U
+        values_DU += low_U * shrink_U
+        if (shrink_U < 1).any():
+            values_DU = np.where(shrink_U < 1, values_DU.clip(-_SAFE, _SAFE), values_DU) / shrink_U
+        rows_UD[chunk] = values_DU.T
+    return torch.from_numpy(rows_UD)
+
+
+def finite(rows_UD: Tensor) -> Tensor:
+    """Which rows hold neither NaN nor infinities, bool (U,): those that can be quantised."""
+    finite_U = np.empty(len(rows_UD), np.bool_)
+    for chunk in chunks(*rows_UD.shape):
+        np.isfinite(rows_UD[chunk].detach().numpy()).all(axis=1, out=finite_U[chunk])
+    return torch.from_numpy(finite_U)
+
+
+def _line(values_DU: Floats, least_U: Floats, most_U: Floats, bits: CodeBits, method: Method) -> tuple[Floats, Floats]:
+    """Low and step of each column."""
+    levels = 2**bits - 1
+    if method == "symmetric":
+        top_U = np.maximum(-least_U, most_U)
+        varied_U = least_U < most_U  # a constant needs no line around zero
+        least_U, most_U = np.where(varied_U, -top_U, least_U), np.where(varied_U, top_U, most_U)
+    step_U = _step(least_U, most_U, levels)
+    if method != "adaptive" or bits > _SEARCHED_BITS:
+        return least_U, step_U
+    search = _Search(values_DU, least_U, most_U, bits)
+    low_U, high_U = search.narrower()
+    narrow_U = _step(low_U, high_U, levels)
+    # The search's ends were not rounded to float32: what decides is the error of the values that will come back.
+    better_U = search.error(low_U, narrow_U) < search.error(least_U, step_U)
+    return np.where(better_U, low_U, least_U), np.where(better_U, narrow_U, step_U)
+
+
+def _step(low_U: Floats, high_U: Floats, levels: int) -> Floats:
+    """The least float32 with low + levels·step ≥ high: of tiny numbers the nearest one may fall short by far."""
+    range_U = high_U.astype(np.float64) - low_U
+    step_U = (range_U / levels).astype(np.float32)
+    short_U = step_U.astype(np.float64) * levels < range_U
+    return np.where(short_U, np.nextafter(step_U, np.float32(np.inf)), step_U)
+
+
+def _to_codes(values_DU: Floats, low_U: Floats, step_U: Floats, bits: int, out: Floats) -> Floats:
+    """The nearest codes, as whole numbers in float32."""
+    np.subtract(values_DU, low_U, out=out)
+    np.divide(out, _divisor(step_U), out=out)
+    np.rint(out, out=out)
+    return out.clip(0, 2**bits - 1, out=out)
+
+
+def _divisor(range_U: Floats) -> Floats:
+    return np.where(range_U > 0, range_U, np.float32(1))
+
+
+class _Search:
+    """The greedy search of a narrower range, of all columns at once, and the memory it works in.
+
+    After a turn every column has lost the same number of bins, so that their codes are equally wide in units of a bin;
+    columns differ only in how many of the bins were taken off below.
+    """
+
+    def __init__(self, values_DU: Floats, least_U: Floats, most_U: Floats, bits: int) -> None:
+        self._values_DU, self._least_U, self._most_U, self._bits = values_DU, least_U, most_U, bits
+        self._range_U = _divisor(most_U - least_U)
+        self._scaled_DU, self._wrong_DU = np.empty_like(values_DU), np.empty_like(values_DU)
+        self._halves = _halves(self._wrong_DU)
+
+    def narrower(self) -> tuple[Floats, Floats]:
+        """The ends of the best range met."""
+        binned_DU = self._values_DU - self._least_U
+        binned_DU /= self._range_U
+        binned_DU *= _BINS
+        columns = len(self._least_U)
+        below_TU, losses_TU = np.zeros((_TURNS + 1, columns), np.float32), np.empty((_TURNS + 1, columns), np.float32)
+        for turn in range(_TURNS + 1):
+            spacing = np.float32((2**self._bits - 1) / (_BINS - turn))  # codes to a bin
+            below_U = below_TU[turn]
+            below_U += below_TU[max(turn - 1, 0)]
+            np.multiply(binned_DU, spacing, out=self._scaled_DU)
+            self._scaled_DU -= below_U * spacing
+            losses_TU[turn] = self._loss()  # of the start; in a turn, of one bin more taken off above
+            if turn:
+                self._scaled_DU -= spacing
+                raised_U = self._loss()  # or below
+                below_U += raised_U < losses_TU[turn]
+                np.minimum(losses_TU[turn], raised_U, out=losses_TU[turn])
+        width_T = np.arange(_BINS, _BINS - _TURNS - 1, -1, dtype=np.float32)
+        turn_U = (losses_TU * np.square(width_T)[:, None]).argmin(0)
+        bin_U = (self._most_U.astype(np.float64) - self._least_U) / _BINS
+        low_U = self._least_U + below_TU[turn_U, np.arange(columns)] * bin_U
+        return low_U.astype(np.float32), (low_U + width_T[turn_U] * bin_U).astype(np.float32)
+
+    def error(self, low_U: Floats, step_U: Floats) -> Floats:
+        """Σ (value that comes back − value)² of each column, in units of its range²."""
+        back_DU = _to_codes(self._values_DU, low_U, step_U, self._bits, out=self._wrong_DU)
+        back_DU *= step_U
+        back_DU += low_U
+        back_DU -= self._values_DU
+        back_DU /= self._range_U
+        return self._sum_of_squares()
+
+    def _loss(self) -> Floats:
+        """Σ error² of each column in units of a code, where the scaled numbers are to be codes."""
+        np.rint(self._scaled_DU, out=self._wrong_DU)
+        self._wrong_DU.clip(0, 2**self._bits - 1, out=self._wrong_DU)
+        self._wrong_DU -= self._scaled_DU
+        return self._sum_of_squares()
+
+    def _sum_of_squares(self) -> Floats:
+        """Of each column of the wrong, which are used up."""
+        np.multiply(self._wrong_DU, self._wrong_DU, out=self._wrong_DU)
+        for upper_DU, lower_DU in self._halves:
+            np.add(upper_DU, lower_DU, out=upper_DU)
+        return self._wrong_DU[0].copy()
+
+
+def _halves(values_DU: Floats) -> list[tuple[Floats, Floats]]:
+    """Pairs of slices: adding each second one to its first, in order, leaves the columns' sums in row 0."""
+    pairs: list[tuple[Floats, Floats]] = []
+    left = len(values_DU)
+    while left > 1:
+        half = left // 2
+        pairs.append((values_DU[:half], values_DU[left - half : left]))
+        left -= half
+    return pairs
+
+
+def _check_finite(least_U: Floats, most_U: Floats, start: int, bits: int) -> None:
+    wrong_U = ~(np.isfinite(least_U) & np.isfinite(most_U))  # NaN is both the least and the most
+    if wrong_U.any():
+        at = int(wrong_U.argmax())
+        raise DataError(
+            f"row {start + at}: its numbers lie between {least_U[at]} and {most_U[at]}, but only finite ones can be "
+            f"written in {bits} bits",
+            "write such rows in 32 bits",
+        )
+
+
+def _check_parts(parts: Mapping[str, Tensor], bits: Bits, dim: int) -> None:
+    wanted = {"rows": (torch.float32, (dim,))}
+    if bits != 32:
+        line = (torch.float32, ())
+        wanted = {"codes": (torch.uint8, (code_bytes(dim, bits),)), "low": line, "step": line}
+    rows = next((len(parts[name]) for name in wanted if name in parts), 0)
+    for name, (dtype, shape) in wanted.items():
+        part = parts.get(name)
+        if part is None or part.dtype != dtype or part.shape != (rows, *shape):
+            found = "none" if part is None else f"{part.dtype} {tuple(part.shape)}"
+            raise DataError(
+                f"part {name!r} of {rows} rows of {dim} numbers in {bits} bits: got {found}, not {dtype} "
+                f"{(rows, *shape)}",
+                "take the parts that `quantise` made, with the bits and the dim they were made with",
+            )

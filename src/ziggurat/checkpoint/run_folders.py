@@ -1,0 +1,84 @@
+"""Where the checkpoints are that a user names: by the folder of a run, or by that of its checkpoints."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from ruamel.yaml import YAML
+from ruamel.yaml.error import YAMLError
+
+from ziggurat.checkpoint.folder import BEST_FILE, CheckpointFolder
+from ziggurat.checkpoint.object_store import open_store
+from ziggurat.checkpoint.saved import FOLDER
+from ziggurat.core.errors import RunFolderError, nearest
+
+CHECKPOINTS = "checkpoints"
+"""The folder of them in that of a run."""
+CONFIG = "config.yaml"
+"""In the folder of a run."""
+
+
+def open_folder(path: Path) -> CheckpointFolder:
+    """The checkpoints of the run in ``path``, which may be its folder or the folder of its checkpoints.
+
+    Raises:
+        RunFolderError: it is neither, or its config cannot be read.
+    """
+    if (path / CONFIG).is_file():
+        return CheckpointFolder(open_store(_place(path / CONFIG) or path / CHECKPOINTS))
+    if (path / CHECKPOINTS).is_dir():
+        return CheckpointFolder(path / CHECKPOINTS)
+    folder = CheckpointFolder(path)
+    has_some = any(FOLDER.fullmatch(name) for name in folder.store.folders()) or BEST_FILE in folder.store.files()
+    if path.is_dir() and (has_some or path.resolve().name == CHECKPOINTS):
+        return folder
+    raise _no_run(path)
+
+
+def run_folder(path: Path) -> Path | None:
+    """The folder that a training of these checkpoints locks; None where the folder is not that of a run."""
+    if (path / CHECKPOINTS).is_dir() or (path / CONFIG).is_file():
+        return path
+    parent = path.resolve().parent
+    return parent if path.resolve().name == CHECKPOINTS or (parent / CONFIG).is_file() else None
+
+
+def _place(config: Path) -> str | None:
+    """Where the run's config has its checkpoints lie (``checkpoints.store``); None: in its folder."""
+    try:
+        values = YAML(typ="safe").load(config.read_text(encoding="utf-8"))
+    except (YAMLError, ValueError) as error:
+        raise RunFolderError(
+            f"{config}: cannot be read: {str(error).splitlines()[0]}",
+            f"restore it, or name the folder of the checkpoints, as {config.parent / CHECKPOINTS}",
+        ) from None
+    section = values.get("checkpoints") if isinstance(values, dict) else None
+    place = section.get("store") if isinstance(section, dict) else None
+    return None if place is None else str(place)
+
+
+def _no_run(path: Path) -> RunFolderError:
+    if path.is_file():
+        return RunFolderError(f"{path}: is a file, not a run folder", "name the folder of a run")
+    if not path.is_dir():
+        near = nearest(path.name, _runs_in(path.parent)) if path.parent.is_dir() else None
+        mend = f"did you mean {path.parent / near}?" if near else "name the folder of a run, as in runs/NAME"
+        return RunFolderError(f"{path}: there is no such folder", mend)
+    match = FOLDER.fullmatch(path.resolve().name)
+    if match is not None:
+        above = path.resolve().parent
+        run = above.parent if above.name == CHECKPOINTS else above
+        return RunFolderError(f"{path}: is a single checkpoint", f"name the run, {run}, and then step {int(match[1])}")
+    runs = _runs_in(path) or [
+        str(each.parent.relative_to(path)) for each in sorted(path.glob("rung-*/seed-*/" + CONFIG))
+    ]
+    if runs:
+        return RunFolderError(f"{path}: holds runs, and is none", f"name one of them, as {path / runs[0]}")
+    return RunFolderError(
+        f"{path}: no run folder: there is neither {CONFIG} nor a folder {CHECKPOINTS} in it",
+        "name the folder of a run, as in runs/NAME, or that of its checkpoints",
+    )
+
+
+def _runs_in(folder: Path) -> list[str]:
+    return sorted(each.name for each in folder.iterdir() if (each / CONFIG).is_file() or (each / CHECKPOINTS).is_dir())

@@ -1,0 +1,252 @@
+"""What ``ziggurat checkpoint`` prints."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from ziggurat.checkpoint.contents import TablePart
+from ziggurat.checkpoint.differences import Difference
+from ziggurat.checkpoint.inspection import Entry, Inspection, Listing
+from ziggurat.checkpoint.pruning import Pruned
+from ziggurat.checkpoint.verification import Verification
+from ziggurat.planning.quantities import written_bytes
+from ziggurat.report import numbers
+from ziggurat.report.plan_rows import written_ranks
+
+WIDTH = 110
+"""Columns of text that the tables take at least, cut by none."""
+UNFINISHED = "unfinished: being written, or left by a training that died; `ziggurat checkpoint prune` deletes it then"
+_STATES = {"unusable": "cannot be restored", "deleted": "deleted meanwhile"}
+
+
+def listed(found: Listing) -> None:
+    """A line for each checkpoint."""
+    console = _console()
+    _say(console, f"{found.folder}: {_several(len(found.entries), 'checkpoint')}, {written_bytes(found.bytes)}")
+    headers = ["step", "kind", "needs", "policy", "made (UTC)", "", "bits", "ranks", "rows", "written", "to restore"]
+    if found.entries:
+        console.print()
+        console.print(_table(headers, [_entry_row(each) for each in found.entries], texts=range(1, 6)))
+    problems = [f"step {each.step}: {each.problem}" for each in found.entries if each.problem]
+    problems += [found.best_problem] if found.best_problem else []
+    _notes(console, [*problems, *(f"{name}/: {UNFINISHED}" for name in found.unfinished)])
+
+
+def inspected(found: Inspection) -> None:
+    """Everything about a checkpoint."""
+    console, entry = _console(), found.entry
+    of = f" of step {entry.needs[0]:,}" if entry.needs else ""
+    ranks = "" if entry.ranks is None else f", by {_several(entry.ranks, 'rank')}"
+    policy = f"policy {entry.policy}" if entry.policy else f"format {entry.format}"
+    made = f", {_made(entry.made)} UTC" if entry.made else ""
+    _say(console, found.where)
+    _say(console, f"{entry.kind}{of}, {policy}, {entry.bits} bits{ranks}{made}{''.join(f', {m}' for m in entry.marks)}")
+    for line in (_progression(found), ", ".join(f"{name} {value}" for name, value in found.versions.items())):
+        if line:
+            _say(console, line)
+    _say(console, _chain(found))
+    if entry.problem:
+        _say(console, f"cannot be restored: {entry.problem}")
+    plan: dict[str, Any] = (found.plan or {}).get("placements", {})
+    console.print()
+    headers = ["table", "bits", *(["sharding", "on"] if plan else []), "rows", "dim", "rows here", "bytes here"]
+    rows = [_table_row(part, plan.get(part.name) if plan else None, bool(plan)) for part in found.tables]
+    console.print(_table(headers, rows, texts=range(4 if plan else 2)))
+    for note in (found.plan or {}).get("notes", ()):
+        _say(console, str(note))
+    console.print()
+    files = [
+        [file.name, _few(file.tables) or "everything else", _or_dash(file.rank), written_bytes(file.bytes)]
+        for file in found.files
+    ]
+    console.print(_table(["file", "rows of", "rank", "bytes"], files, texts=range(2)))
+
+
+def verified(found: Verification) -> None:
+    """A verdict for each checkpoint, and every broken file by name."""
+    console = _console()
+    rows = [
+        [str(each.step), _STATES.get(each.state, each.state), str(each.files), written_bytes(each.bytes)]
+        for each in found.verdicts
+    ]
+    console.print(_table(["step", "state", "files", "bytes"], rows, texts=range(1, 2)))
+    lines = [f"step {each.step}: {problem}" for each in found.verdicts for problem in each.problems]
+    lines += [found.best_problem] if found.best_problem else []
+    lines += [f"{name}/: {UNFINISHED}" for name in found.unfinished]
+    lines += [f"{name}: no manifest knows it" for name in found.foreign]
+    _notes(console, lines)
+    console.print()
+    whole = [each.step for each in found.verdicts if each.state == "whole"]
+    if found.whole:
+        _say(console, "everything is as it was written")
+    elif whole:
+        _say(console, f"{len(whole)} of {len(found.verdicts)} whole; the newest of these is of step {whole[-1]}")
+    else:
+        _say(console, "none is whole")
+
+
+def compared(names: Sequence[str], found: Sequence[Difference]) -> None:
+    """A line for each tensor, the tables first."""
+    console = _console()
+    for letter, name in zip("ab", names, strict=True):
+        _say(console, f"{letter}: {name}")
+    for tables, first, counted in ((True, "table", "rows"), (False, "tensor", "numbers")):
+        rows = [_difference_row(each) for each in found if (each.group == "tables") is tables]
+        if rows:
+            console.print()
+            headers = [first, "", counted, "differ", "max |b−a|", "mean |b−a|", "‖b−a‖/‖a‖"]
+            console.print(_table(headers, rows, texts=range(2)))
+    console.print()
+    same = sum(each.state == "identical" for each in found)
+    if same == len(found):
+        _say(console, f"identical: {_several(same, 'tensor')}, bit for bit")
+    else:
+        _say(console, f"{len(found) - same} of {_several(len(found), 'tensor')} differ")
+
+
+def pruned(found: Pruned, dry_run: bool) -> None:
+    """What went, or would go."""
+    console = _console()
+    if not found.steps and not found.leftovers:
+        _say(console, f"nothing to delete; {_stay(found)}")
+        return
+    verb = "would delete" if dry_run else "deleted"
+    for step in found.steps:
+        _say(console, f"{verb} step {step}")
+    for name in found.leftovers:
+        _say(console, f"{verb} {name}{' (unfinished)' if name.endswith('/') else ', which no manifest knows'}")
+    _say(console, f"{written_bytes(found.bytes)} {'would be freed' if dry_run else 'freed'}; {_stay(found)}")
+
+
+def _stay(found: Pruned) -> str:
+    return f"these stay: {', '.join(map(str, found.kept))}" if found.kept else "there is no checkpoint"
+
+
+def _entry_row(entry: Entry) -> list[str]:
+    if entry.kind is None:
+        return [
+            str(entry.step),
+            "unreadable",
+            "",
+            "",
+            "",
+            ", ".join(entry.marks),
+            *["–"] * 3,
+            written_bytes(entry.bytes),
+            "–",
+        ]
+    restore = "–" if entry.restore_bytes is None else written_bytes(entry.restore_bytes)
+    return [
+        str(entry.step),
+        entry.kind,
+        _few([str(need) for need in entry.needs]),
+        entry.policy or f"format {entry.format}",
+        _made(entry.made) if entry.made else "–",
+        ", ".join(entry.marks),
+        _or_dash(entry.bits),
+        _or_dash(entry.ranks),
+        numbers.count(entry.rows),
+        written_bytes(entry.bytes),
+        restore,
+    ]
+
+
+def _table_row(part: TablePart, placement: dict[str, Any] | None, planned: bool) -> list[str]:
+    bits = ", ".join(f"{name} {'/'.join(map(str, each))}" for name, each in part.bits.items() if each)
+    where = [str(placement["sharding"]), written_ranks(placement["ranks"])] if placement else ["", ""]
+    sizes = [numbers.count(part.shape.rows), str(part.shape.dim), numbers.count(part.rows), written_bytes(part.bytes)]
+    return [part.name, bits, *(where if planned else []), *sizes]
+
+
+def _difference_row(each: Difference) -> list[str]:
+    name = each.name if each.group == "tables" else f"{each.group}/{each.name}"
+    match each.state:
+        case "first only" | "second only":
+            return [name, f"only in {'a' if each.state == 'first only' else 'b'}", *["–"] * 5]
+        case "shapes":
+            one, other = ("×".join(map(str, shape or ())) or "one number" for shape in each.shapes)
+            said = f"{one} in a, {other} in b" if one != other else "of another type"
+            return [name, said, *["–"] * 5]
+        case "identical":
+            return [name, "identical", numbers.count(each.counted), "0", *["–"] * 3]
+        case "different":
+            figures = (each.largest, each.mean, each.relative)
+            return [name, "", numbers.count(each.counted), numbers.count(each.different), *map(_figure, figures)]
+
+
+def _figure(value: float) -> str:
+    return "∞" if value == float("inf") else numbers.short(value)
+
+
+def _progression(found: Inspection) -> str:
+    """Where training stood, as far as its state says."""
+    at = found.state.get("progression")
+    if not isinstance(at, dict):
+        return ""
+    epoch, rows = at.get("cursor", (None, None))
+    where = f"epoch {epoch:,}, {rows:,} rows into it" if isinstance(epoch, int) and isinstance(rows, int) else ""
+    best = f"best {at['best']:.6g} at step {at['best_step']:,}" if at.get("best") is not None else "not evaluated yet"
+    early = "stopped early" if at.get("stopped_early") else ""
+    return ", ".join(part for part in (f"step {found.entry.step:,}", where, best, early) if part)
+
+
+def _chain(found: Inspection) -> str:
+    size = f"{written_bytes(found.entry.bytes)} here"
+    if not found.entry.needs:
+        return f"{size}, which is all that a restore reads"
+    members = [f"step {each.step} ({each.kind}, {written_bytes(each.bytes)})" for each in found.chain[:-1]]
+    restore = (
+        "" if found.entry.restore_bytes is None else f"; a restore reads {written_bytes(found.entry.restore_bytes)}"
+    )
+    return f"{size}{restore}, first {_few(members)}" if members else f"{size}{restore}"
+
+
+def _console() -> Console:
+    return Console(width=max(Console().width, WIDTH))
+
+
+def _say(console: Console, line: str) -> None:
+    console.print(line, highlight=False, soft_wrap=True, markup=False)
+
+
+def _notes(console: Console, lines: Sequence[str]) -> None:
+    if lines:
+        console.print()
+    for line in lines:
+        _say(console, line)
+
+
+def _table(headers: Sequence[str], rows: Sequence[Sequence[str]], texts: range) -> Table:
+    """Columns of ``texts`` are text, the others numbers."""
+    table = Table(*headers, box=None, pad_edge=False, header_style="bold")
+    for number, column in enumerate(table.columns):
+        column.justify = "left" if number in texts else "right"
+        column.overflow = "fold"
+    for row in rows:
+        table.add_row(*map(Text, row))
+    return table
+
+
+def _few(words: Sequence[str]) -> str:
+    """Them, or the first and the last of many."""
+    if len(words) <= 4:
+        return ", ".join(words)
+    return f"{words[0]}, {words[1]}, … {words[-1]} ({len(words)})"
+
+
+def _several(count: int, noun: str) -> str:
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def _or_dash(value: int | None) -> str:
+    return "–" if value is None else str(value)
+
+
+def _made(text: str) -> str:
+    """``2026-01-31T12:00:00+00:00`` without its zone, which is always that."""
+    return text.replace("T", " ").removesuffix("+00:00")

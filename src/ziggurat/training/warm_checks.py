@@ -1,0 +1,197 @@
+"""What of another run does not fit the one that is to begin with its weights.
+
+Everything is looked at before anything is changed, and all tables that do not fit in one way are named at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ziggurat.checkpoint.manifest import TableShape
+from ziggurat.checkpoint.saved import table_shapes
+from ziggurat.core.errors import ConfigError
+from ziggurat.core.tables import TableSpec
+from ziggurat.embeddings.layout import Layout
+from ziggurat.features.matching import FittedTables, difference
+from ziggurat.training.config import WarmStart
+from ziggurat.training.experiment import Experiment
+from ziggurat.training.warm_origin import KEY, Origin, Shapes
+
+_SHOWN = 12
+"""Names that a message lists."""
+
+
+def tables_to_take(origin: Origin, start: WarmStart, layout: Layout) -> list[TableSpec]:
+    """The tables here that begin with the other run's rows, in the layout's order.
+
+    Raises:
+        ConfigError: one is listed that the other run has not.
+    """
+    if start.tables == "all":
+        return [spec for spec in layout.tables if spec.name in origin.tables]
+    missing = [name for name in start.tables if name not in origin.tables]
+    if missing:
+        raise ConfigError(
+            f"{KEY}.tables: {origin.run.folder} has no table {_listed(missing)}; it has {_listed(list(origin.tables))}",
+            _leave_out([name for name in start.tables if name in origin.tables]),
+        )
+    return [spec for spec in layout.tables if spec.name in start.tables]
+
+
+def check_tables(
+    origin: Origin, start: WarmStart, taken: Sequence[TableSpec], here: FittedTables, live: Mapping[str, TableShape]
+) -> None:
+    """Nothing, where each table's rows are as wide there as here, and can be told apart by what they stand for.
+
+    Args:
+        origin: the other run.
+        start: the config.
+        taken: the tables here, those of :func:`tables_to_take`.
+        here: what their ids and numbers stand for.
+        live: their shapes and those of their optimizers' states, by name.
+
+    Raises:
+        ConfigError: names every table that does not fit, what it is there and here, and what to do.
+    """
+    there = origin.tables
+    _refuse(
+        {spec.name: _widths(there[spec.name], spec) for spec in taken},
+        f"rows in {origin.run.folder} are of another width",
+        "set their dim and vectors in embeddings.tables as they are there, or ",
+    )
+    _refuse(
+        {spec.name: difference(spec.name, origin.fitted, here) for spec in taken},
+        f"rows in {origin.run.folder} stand for something else",
+    )
+    if start.optimizer:
+        saved = table_shapes(origin.saved)
+        _refuse(
+            {spec.name: _states(there[spec.name], saved[spec.name], spec, live[spec.name]) for spec in taken},
+            f"row optimizers in {origin.run.folder} have other states",
+            f"set {KEY}.optimizer=false, or ",
+        )
+
+
+def check_dense(origin: Origin, experiment: Experiment, layout: Layout, shapes: Shapes, here: FittedTables) -> None:
+    """Nothing, where the dense weights of the other run mean here what they meant there.
+
+    Args:
+        origin: the other run.
+        experiment: the config here.
+        layout: of the model here.
+        shapes: of its dense weights, by name.
+        here: what its numbers stand for.
+
+    Raises:
+        ConfigError: another order of numbers, fields or labels, other steps of a number, other weights, or another
+            optimizer where its state is asked for.
+    """
+    theirs, rows_alone = origin.layout, f"set {KEY}.dense=false to begin with the rows of tables alone"
+    for what, old, new in (
+        ("number", theirs.schema.dense, layout.schema.dense),
+        ("field", theirs.fields, layout.fields),
+        ("label", theirs.schema.labels, layout.schema.labels),
+    ):
+        if old != new:
+            raise ConfigError(
+                f"{KEY}.dense: {_first_difference(what, old, new)}: weights would meet what they were not trained for",
+                f"have them in the order of {origin.run.folder} ({_listed(old)}), or {rows_alone}",
+            )
+    for name in layout.schema.dense:
+        old, new = _steps(origin.fitted, name), _steps(here, name)
+        if old != new:
+            raise ConfigError(
+                f"{KEY}.dense: number {name!r} passes through {_listed(old)} there, {_listed(new)} here",
+                f"give features.{name} the same transforms, or {rows_alone}",
+            )
+    problems = _shape_problems(origin.shapes("dense"), shapes)
+    if problems:
+        more = f"; {len(problems) - 5} more" if len(problems) > 5 else ""
+        raise ConfigError(
+            f"{KEY}.dense: the model of {origin.run.folder} is another: {'; '.join(problems[:5])}{more}",
+            f"take its model section, or {rows_alone}",
+        )
+
+
+def check_optimizer(origin: Origin, experiment: Experiment) -> None:
+    """Nothing, where the dense optimizer is of the same kind there and here.
+
+    Raises:
+        ConfigError: it is not.
+    """
+    old, new = origin.run.experiment.optimizer.name, experiment.optimizer.name
+    if old != new:
+        raise ConfigError(
+            f"{KEY}.optimizer: the dense optimizer is {old} in {origin.run.folder}, {new} here",
+            f"set optimizer.name={old}, or {KEY}.optimizer=false",
+        )
+
+
+def rescaled(origin: Origin, layout: Layout, here: FittedTables) -> list[str]:
+    """The numbers that were fitted to other figures there, as to another mean."""
+    return [name for name in layout.schema.dense if origin.fitted.chains[name] != here.chains[name]]
+
+
+def _refuse(problems: Mapping[str, str | None], what: str, mend: str = "") -> None:
+    """Nothing, where no table has a problem.
+
+    Raises:
+        ConfigError: names each that has.
+    """
+    found = {name: text for name, text in problems.items() if text is not None}
+    if found:
+        told = "".join(f"\n  table {name}: {text}" for name, text in found.items())
+        raise ConfigError(f"{KEY}.tables: {what}{told}", mend + _leave_out([n for n in problems if n not in found]))
+
+
+def _leave_out(others: Sequence[str]) -> str:
+    if not others:
+        return "name another run"
+    if len(others) > _SHOWN:
+        return f"list the other tables in {KEY}.tables"
+    return f"leave out what does not fit: {KEY}.tables=[{', '.join(others)}]"
+
+
+def _widths(there: TableSpec, here: TableSpec) -> str | None:
+    if (there.dim, there.vectors) == (here.dim, here.vectors):
+        return None
+    return f"{_told_width(there)} there, {_told_width(here)} here"
+
+
+def _told_width(spec: TableSpec) -> str:
+    return f"{spec.vectors} vectors of {spec.vector_dim} floats" if spec.vectors > 1 else f"{spec.dim} floats"
+
+
+def _states(there: TableSpec, saved: TableShape, here: TableSpec, live: TableShape) -> str | None:
+    old, new = there.optimizer["name"], here.optimizer["name"]
+    if old == new and saved.states == live.states:
+        return None
+    return f"{old} with {_told_states(saved)} there, {new} with {_told_states(live)} here"
+
+
+def _told_states(shape: TableShape) -> str:
+    widths = [f"{width or 1} of {name}" for name, width in shape.states.items()]
+    return f"{' and '.join(widths)} a row" if widths else "none"
+
+
+def _steps(fitted: FittedTables, name: str) -> list[str]:
+    return [step["name"] for step in fitted.chains[name].to_json()["steps"]]
+
+
+def _first_difference(what: str, there: Sequence[str], here: Sequence[str]) -> str:
+    both = min(len(there), len(here))
+    number = next((n for n in range(both) if there[n] != here[n]), both)
+    old, new = (repr(names[number]) if number < len(names) else "missing" for names in (there, here))
+    return f"{what} {number + 1} is {old} there, {new} here"
+
+
+def _shape_problems(there: Shapes, here: Shapes) -> list[str]:
+    both = sorted(there.keys() & here.keys())
+    found = [f"{n} is {list(there[n])} there, {list(here[n])} here" for n in both if there[n] != here[n]]
+    found += [f"{name} is there alone" for name in sorted(there.keys() - here.keys())]
+    return found + [f"{name} is here alone" for name in sorted(here.keys() - there.keys())]
+
+
+def _listed(names: Sequence[str]) -> str:
+    more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
+    return ", ".join(names[:_SHOWN]) + more if names else "none"

@@ -1,0 +1,109 @@
+"""The run that another one begins from: its checkpoint, its tables, and what their rows stand for."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Generator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+
+from ziggurat.checkpoint.saved import Saved
+from ziggurat.core.errors import ConfigError, DataError, RunFolderError
+from ziggurat.core.tables import TableSpec
+from ziggurat.embeddings.layout import Layout
+from ziggurat.features.assemble import encoded_schema
+from ziggurat.features.matching import FittedTables
+from ziggurat.training.config import WarmStart
+from ziggurat.training.run import Run, open_run
+
+KEY = "training.warm_start"
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Origin:
+    """A checkpoint of another run: the weights that it is used by, their average where it has one.
+
+    Attributes:
+        run: the other run.
+        step: of the checkpoint.
+        saved: the checkpoint.
+    """
+
+    run: Run
+    step: int
+    saved: Saved
+
+    @classmethod
+    def open(cls, start: WarmStart, step: int | None = None) -> Origin:
+        """What ``start`` names; of ``step`` where that is known already.
+
+        Raises:
+            ConfigError: there is no such run or checkpoint.
+        """
+        with _named(f"{KEY}.run"):
+            run = open_run(start.run)
+        with _named(f"{KEY}.checkpoint"):
+            found = run.checkpoints.resolve(start.checkpoint) if step is None else step
+            return cls(run, found, run.checkpoints.load(found))
+
+    def place(self, group: str, name: str) -> tuple[str, str]:
+        """The group and name under which the checkpoint has a weight of ``dense`` or ``tables``."""
+        return ("average", f"{group}/{name}") if self._averaged else (group, name)
+
+    def shapes(self, group: str) -> Shapes:
+        """Of the weights of ``dense`` or ``tables``, by name."""
+        if not self._averaged:
+            return self.saved.shapes(group) or {}
+        prefix, found = f"{group}/", self.saved.shapes("average") or {}
+        return {name.removeprefix(prefix): shape for name, shape in found.items() if name.startswith(prefix)}
+
+    @cached_property
+    def tables(self) -> dict[str, TableSpec]:
+        """By name."""
+        return {spec.name: spec for spec in self.layout.tables}
+
+    @cached_property
+    def layout(self) -> Layout:
+        """Of the other run's model.
+
+        Raises:
+            ConfigError: its checkpoint lacks a table that its config has.
+        """
+        config = self.run.experiment
+        rows = {name: shape[0] for name, shape in self.shapes("tables").items()}
+        try:
+            return config.layout(encoded_schema(config.features, config.data.targets, rows))
+        except KeyError as missing:
+            raise ConfigError(
+                f"{KEY}.run: the checkpoint of step {self.step} in {self.run.folder} lacks table {missing}, which the "
+                "run's config.yaml has",
+                "name another run, or another checkpoint of it",
+            ) from None
+
+    @cached_property
+    def fitted(self) -> FittedTables:
+        """What the other run's ids and numbers stand for.
+
+        Raises:
+            ConfigError: its folder ``encoders`` is not as it was written.
+        """
+        with _named(f"{KEY}.run", "restore the folder `encoders` of that run, or name another run"):
+            return FittedTables(self.run.folder / "encoders", self.run.experiment.features)
+
+    @cached_property
+    def _averaged(self) -> bool:
+        return self.saved.shapes("average") is not None
+
+
+@contextlib.contextmanager
+def _named(key: str, mend: str | None = None) -> Generator[None]:
+    """Have an error say which key led to it, and the mend where that is another.
+
+    Raises:
+        ConfigError: in its place.
+    """
+    try:
+        yield
+    except (RunFolderError, DataError) as error:
+        raise ConfigError(f"{key}: {error.problem}", mend or error.mend) from None

@@ -1,0 +1,152 @@
+"""Rows of another run's tables, put where the rows of the same values are here.
+
+A rank reads the rows that it has a place for, and each file of the checkpoint once, straight into its shard: they fill
+the shard's first rows, go from there to their places, the last one first, and the rows that were in the way are drawn
+again. So nothing of a table is there twice.
+
+Shape legend: L rows of a shard, U of them that are read, N of them that are drawn again, D columns.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from ziggurat.checkpoint.saved import Saved
+from ziggurat.features.lookup import ABSENT
+from ziggurat.features.matching import RowMatch, Rows
+from ziggurat.parallel.pieces import Piece
+
+CHUNK_BYTES = 16 * 2**20
+"""Of rows that are moved at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where what a rank holds of one tensor of a table comes from.
+
+    Attributes:
+        group, name: of the tensor in the checkpoint.
+        rows: that it has there.
+        piece: this rank's part of the tensor here, live.
+        drawn: the numbers that rows of these ids (N,) begin with; None: zeros.
+    """
+
+    group: str
+    name: str
+    rows: int
+    piece: Piece
+    drawn: Callable[[Tensor], Tensor] | None = None
+
+
+@torch.no_grad()
+def take_rows(saved: Saved, tables: Sequence[tuple[Sequence[Source], RowMatch]]) -> None:
+    """Put the rows of each table that are matched into all of its sources; the others are left as they are.
+
+    Raises:
+        RunFolderError: a file is damaged; some rows may have been written by then.
+    """
+    pieces: dict[str, list[Piece]] = defaultdict(list)
+    moves: list[tuple[Source, _Places]] = []
+    for sources, match in tables:
+        places_of: dict[tuple[int, int], _Places] = {}
+        for source in sources:
+            shard = (source.piece.first[0], source.piece.tensor.shape[0])
+            if match.rows_R is None and source.piece.rows is None:
+                pieces[source.group].append(_gapless(source, shard[0], max(0, min(shard[1], match.taken - shard[0]))))
+                continue
+            if shard not in places_of:
+                places_of[shard] = _Places.of(source.piece, match)
+            places = places_of[shard]
+            if len(places.read_U):
+                pieces[source.group].append(_read_into(source, places.read_U))
+                moves.append((source, places))
+    saved.fill(pieces)
+    for source, places in moves:
+        _spread(source.piece.tensor, places)
+        _draw(source, places)
+
+
+@dataclass(frozen=True, slots=True)
+class _Places:
+    """Where in a shard the rows go.
+
+    Attributes:
+        read_U: row there, each once.
+        at_U: its place in the shard, ascending, so that ``at_U[i] >= i``.
+        again, of_again: further places, and the places of the rows that belong there too.
+        lost_N: places among the first U that nothing goes to.
+        ids_N: what rows these are.
+    """
+
+    read_U: Rows
+    at_U: Rows
+    again: Rows
+    of_again: Rows
+    lost_N: Rows
+    ids_N: Rows
+
+    @classmethod
+    def of(cls, piece: Piece, match: RowMatch) -> _Places:
+        first, size = piece.first[0], piece.tensor.shape[0]
+        ids_L = np.arange(first, first + size) if piece.rows is None else piece.rows.numpy().astype(np.int64)
+        rows_L = match.of(ids_L)
+        found = np.flatnonzero(rows_L != ABSENT)
+        distinct, earliest = np.unique(rows_L[found], return_index=True)
+        at_U = np.sort(found[earliest])
+        again = np.setdiff1d(found, at_U, assume_unique=True)
+        of_again = found[earliest[np.searchsorted(distinct, rows_L[again])]]
+        lost_N = np.flatnonzero(rows_L[: len(at_U)] == ABSENT)
+        return cls(rows_L[at_U], at_U, again, of_again, lost_N, ids_L[lost_N])
+
+
+def _gapless(source: Source, first: int, count: int) -> Piece:
+    """The first rows of the shard, as ``count`` rows there from ``first`` on."""
+    live = source.piece
+    shape, start = (source.rows, *live.shape[1:]), (first, *live.first[1:])
+    return replace(live, name=source.name, tensor=live.tensor[:count], shape=shape, first=start, rows=None)
+
+
+def _read_into(source: Source, read_U: Rows) -> Piece:
+    """The first U rows of the shard as the rows there that they are filled with."""
+    first, count = int(read_U[0]), len(read_U)
+    if bool((np.diff(read_U) == 1).all()):
+        return _gapless(source, first, count)
+    return replace(_gapless(source, 0, count), rows=torch.from_numpy(read_U))
+
+
+def _spread(tensor: Tensor, places: _Places) -> None:
+    """From the first U rows to their places. None is written over before it has gone: no place lies before its row."""
+    at_U, most = places.at_U, _chunk(tensor)
+    if int(at_U[-1]) >= len(at_U):
+        for end in range(len(at_U), 0, -most):
+            begin = max(0, end - most)
+            tensor.index_copy_(0, _index(at_U[begin:end], tensor), tensor[begin:end].clone())
+    if len(places.again):
+        tensor[_index(places.again, tensor)] = tensor[_index(places.of_again, tensor)]
+
+
+def _draw(source: Source, places: _Places) -> None:
+    """The rows that were in the way, as they were."""
+    tensor, most = source.piece.tensor, _chunk(source.piece.tensor)
+    order = np.argsort(places.ids_N)
+    for begin in range(0, len(order), most):
+        some = order[begin : begin + most]
+        index = _index(places.lost_N[some], tensor)
+        if source.drawn is None:
+            tensor[index] = 0
+        else:
+            tensor[index] = source.drawn(torch.from_numpy(places.ids_N[some])).to(tensor.device)
+
+
+def _chunk(tensor: Tensor) -> int:
+    return max(1, CHUNK_BYTES // max(1, tensor[:1].nbytes))
+
+
+def _index(rows: Rows, tensor: Tensor) -> Tensor:
+    return torch.from_numpy(rows).to(tensor.device)

@@ -1,0 +1,260 @@
+"""A run that begins with weights of another one, instead of those that its seed draws.
+
+It is no run that goes on: its steps, its passage through the data, its schedule and its random state are at their
+beginning. Rows of tables are taken by what they stand for, since the same value has another row in another vocabulary;
+each rank reads those that it holds, whatever the plan.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import partial
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from ziggurat.checkpoint.manifest import TableShape
+from ziggurat.core.errors import ConfigError, RunFolderError
+from ziggurat.core.files import write_json
+from ziggurat.core.progress import Progress
+from ziggurat.core.tables import TableSpec
+from ziggurat.embeddings.initial import fill_initial_rows
+from ziggurat.features.matching import FittedTables, RowMatch, match_rows
+from ziggurat.parallel.agreement import from_first
+from ziggurat.parallel.pieces import Piece
+from ziggurat.parallel.world import World
+from ziggurat.training.config import WarmStart
+from ziggurat.training.experiment import Experiment
+from ziggurat.training.recommender import Recommender
+from ziggurat.training.run import Run
+from ziggurat.training.state import restore_optimizer, table_shapes
+from ziggurat.training.warm_checks import check_dense, check_optimizer, check_tables, rescaled, tables_to_take
+from ziggurat.training.warm_origin import KEY, Origin
+from ziggurat.training.warm_rows import Source, take_rows
+
+WARM_START_FILE = "warm_start.json"
+"""In the folder of a run that began so: what it took."""
+BATCH_ROWS = 2**22
+"""Once tables to be read together have as many rows, they are read."""
+
+
+@dataclass(frozen=True, slots=True)
+class WarmStarted:
+    """What a run began with, as ``warm_start.json`` keeps it.
+
+    Attributes:
+        run: folder of the other run, as the config names it.
+        step: of its checkpoint.
+        tables: name -> {"rows": here, "taken": of these from the other run}.
+        new_tables: those that the other run has not.
+        dense: how many dense tensors were taken; None: none were to be.
+        optimizer: whether optimizer states were.
+        notes: what else there is to know.
+    """
+
+    run: str
+    step: int
+    tables: dict[str, dict[str, int]]
+    new_tables: list[str]
+    dense: int | None
+    optimizer: bool
+    notes: list[str]
+
+    def told(self) -> str:
+        """In a line."""
+        parts = [f"table {name}: {each['taken']:,} of {each['rows']:,} rows" for name, each in self.tables.items()]
+        parts += [f"table {name}: not there" for name in self.new_tables]
+        parts += [] if self.dense is None else [f"dense: {self.dense:,} tensors"]
+        parts += ["with optimizer states"] if self.optimizer else []
+        return f"warm start from {self.run}, step {self.step:,}: {'; '.join([*parts, *self.notes])}"
+
+
+def check_warm_start(folder: Path, experiment: Experiment) -> None:
+    """Refuse what cannot begin, before hours go into preparing its data.
+
+    Args:
+        folder: of the run that is to begin; if it has a checkpoint, nothing else is needed.
+        experiment: its config.
+
+    Raises:
+        ConfigError: the run to begin from is not there, has no such checkpoint, or is this one.
+    """
+    start = experiment.training.warm_start
+    if start is None or Run(folder, experiment).checkpoints.last() is not None:
+        return
+    if start.run.resolve() == folder.resolve():
+        raise ConfigError(
+            f"{KEY}.run: {start.run} is the run that is to begin, and has no checkpoint yet",
+            "name another run, or leave it out",
+        )
+    Origin.open(start)
+
+
+def warm_start(run: Run, recommender: Recommender, optimizer: torch.optim.Optimizer, progress: Progress) -> None:
+    """Put the weights of the run that the config names into ``recommender``; nothing where it names none.
+
+    All ranks call it, before the first step.
+
+    Args:
+        run: that begins.
+        recommender: freshly assembled.
+        optimizer: of its dense part.
+        progress: told what was taken.
+
+    Raises:
+        ConfigError: what was asked for does not fit.
+        RunFolderError: the checkpoint is damaged.
+    """
+    start, leads = run.experiment.training.warm_start, World.current().leads
+    if start is None:
+        if leads:  # of an attempt that was given up
+            (run.folder / WARM_START_FILE).unlink(missing_ok=True)
+        return
+    layout, here = recommender.lookup.layout, FittedTables(run.folder / "encoders", run.experiment.features)
+    states = table_shapes(recommender) if start.optimizer else {}
+    step = from_first(lambda: _checked(run.experiment, start, recommender, here, states))
+    origin = Origin.open(start, step)
+    taken = tables_to_take(origin, start, layout)
+    sources = _sources(origin, recommender, taken, run.experiment.training.seed, start.optimizer)
+    matches = _take_tables(origin, here, [spec for spec in taken if leads or spec.name in sources], sources)
+    if start.optimizer:
+        _take_counts(origin, recommender, taken)
+    if start.dense:
+        _take_dense(origin, recommender, optimizer if start.optimizer else None)
+    if leads:
+        begun = _begun(origin, start, recommender, here, matches)
+        write_json(run.folder / WARM_START_FILE, asdict(begun))
+        progress.note(begun.told())
+
+
+def warm_started(run: Run) -> WarmStarted | None:
+    """What a run began with; None where it began with weights of its own.
+
+    Raises:
+        RunFolderError: the file that says so is damaged.
+    """
+    path = run.folder / WARM_START_FILE
+    if not path.is_file():
+        return None
+    try:
+        return WarmStarted(**json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, TypeError) as error:
+        raise RunFolderError(f"{path}: is not what was written: {error}", "restore the file, or delete it") from None
+
+
+def _begun(
+    origin: Origin, start: WarmStart, recommender: Recommender, here: FittedTables, matches: Mapping[str, RowMatch]
+) -> WarmStarted:
+    layout = recommender.lookup.layout
+    tables = {name: {"rows": match.size, "taken": match.taken} for name, match in matches.items()}
+    new = [spec.name for spec in layout.tables if start.tables == "all" and spec.name not in origin.tables]
+    dense = len(recommender.dense_pieces()) if start.dense else None
+    notes = [f"table {name}: {match.note}" for name, match in matches.items() if match.note is not None]
+    scaled = rescaled(origin, layout, here) if start.dense else []
+    notes += [f"scaled by other figures there: {', '.join(scaled)}"] if scaled else []
+    return WarmStarted(str(start.run), origin.step, tables, new, dense, start.optimizer, notes)
+
+
+def _checked(
+    experiment: Experiment,
+    start: WarmStart,
+    recommender: Recommender,
+    here: FittedTables,
+    states: Mapping[str, TableShape],
+) -> int:
+    """The checkpoint's step, once all of it is known to fit."""
+    origin, layout = Origin.open(start), recommender.lookup.layout
+    check_tables(origin, start, tables_to_take(origin, start, layout), here, states)
+    if start.dense:
+        shapes = {piece.name: piece.shape for piece in recommender.dense_pieces()}
+        check_dense(origin, experiment, layout, shapes, here)
+        if start.optimizer:
+            check_optimizer(origin, experiment)
+    return origin.step
+
+
+def _sources(
+    origin: Origin, recommender: Recommender, taken: Sequence[TableSpec], seed: int, states: bool
+) -> dict[str, list[Source]]:
+    """Table -> where everything that this rank holds of its rows comes from, their optimizers' states where asked."""
+    specs = {spec.name: spec for spec in taken}
+    found: dict[str, list[Source]] = defaultdict(list)
+    for piece in recommender.lookup.pieces():
+        if piece.name in specs:
+            group, name = origin.place("tables", piece.name)
+            drawn = partial(_drawn, specs[piece.name], seed, piece)
+            found[piece.name].append(Source(group, name, origin.tables[piece.name].rows, piece, drawn))
+    for piece in recommender.lookup.state_pieces() if states else ():
+        table = piece.name.rpartition("/")[0]
+        if table in specs and piece.shape:
+            found[table].append(Source("table_optimizer", piece.name, origin.tables[table].rows, piece))
+    return found
+
+
+def _take_tables(
+    origin: Origin, here: FittedTables, taken: Sequence[TableSpec], sources: Mapping[str, Sequence[Source]]
+) -> dict[str, RowMatch]:
+    """Take the rows of these tables; several at a time, since a file of the checkpoint has many small ones.
+
+    Returns:
+        What was matched, by table, without the rows.
+    """
+    found: dict[str, RowMatch] = {}
+    batch: list[tuple[Sequence[Source], RowMatch]] = []
+    for spec in taken:
+        match = _matched(origin, here, spec)
+        found[spec.name] = replace(match, rows_R=None)
+        batch.append((sources.get(spec.name, ()), match))
+        if sum(each.size for _, each in batch) >= BATCH_ROWS:
+            take_rows(origin.saved, batch)
+            batch = []
+    take_rows(origin.saved, batch)
+    return found
+
+
+def _drawn(spec: TableSpec, seed: int, piece: Piece, ids_N: Tensor) -> Tensor:
+    """The numbers (N, columns of the piece) that these rows of a table begin with."""
+    drawn = torch.empty(len(ids_N), piece.tensor.shape[1])
+    fill_initial_rows(drawn, ids_N, spec.name, spec.init_std, seed, piece.first[1], spec.dim)
+    return drawn
+
+
+def _matched(origin: Origin, here: FittedTables, spec: TableSpec) -> RowMatch:
+    match, rows = match_rows(spec.name, origin.fitted, here), origin.tables[spec.name].rows
+    if match.there != rows:
+        raise ConfigError(
+            f"{KEY}.run: {origin.run.folder / 'encoders'} has {match.there:,} rows of table {spec.name!r}, the run's "
+            f"checkpoint of step {origin.step} {rows:,}",
+            "restore that folder, or name another run",
+        )
+    assert match.size == spec.rows, (spec.name, match.size, spec.rows)
+    return match
+
+
+def _take_counts(origin: Origin, recommender: Recommender, taken: Sequence[TableSpec]) -> None:
+    """The steps that tables' optimizers have made, of those that count them."""
+    names, saved = {spec.name for spec in taken}, origin.saved.shapes("table_optimizer") or {}
+    states = [piece for piece in recommender.lookup.state_pieces() if not piece.shape]
+    counts = [piece for piece in states if piece.name.rpartition("/")[0] in names]
+    missing = [piece.name for piece in counts if piece.name not in saved]
+    if missing:
+        raise ConfigError(
+            f"{KEY}.optimizer: the checkpoint of step {origin.step} in {origin.run.folder} lacks {', '.join(missing)}",
+            f"set {KEY}.optimizer=false",
+        )
+    origin.saved.fill({"table_optimizer": counts})
+
+
+@torch.no_grad()
+def _take_dense(origin: Origin, recommender: Recommender, optimizer: torch.optim.Optimizer | None) -> None:
+    pieces: dict[str, list[Piece]] = defaultdict(list)
+    for piece in recommender.dense_pieces():
+        group, name = origin.place("dense", piece.name)
+        pieces[group].append(replace(piece, name=name, tensor=piece.tensor.detach()))
+    origin.saved.fill(pieces)
+    if optimizer is not None:
+        restore_optimizer(optimizer, origin.saved)

@@ -1,0 +1,117 @@
+"""A server in front of an S3 server that fails as networks and stores do, when it is told to."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import threading
+import time
+from collections import deque
+from collections.abc import Generator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from urllib.parse import urlsplit
+
+_PER_HOP = {"connection", "keep-alive", "transfer-encoding", "content-length", "expect"}
+_CODES = {"403": "AccessDenied", "500": "InternalError", "501": "NotImplemented", "503": "SlowDown"}
+
+
+class Proxy(ThreadingHTTPServer):
+    """Hands requests on, one at a time, so that a condition and its write are one step.
+
+    Attributes:
+        url: of this server.
+        seen: (method, path) of each request.
+        faults: what befalls the next requests of ``on``: ``403``, ``500``, ``501`` or ``503`` answers so; ``cut``
+            closes the connection before the request is handed on, ``lost`` after it; ``half`` breaks off the answer;
+            ``slow`` takes its time.
+        on: a method; others are handed on.
+        always: what befalls every request, once ``faults`` are used up.
+        blind: whether conditions are left out.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, behind: str) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.behind = urlsplit(behind).netloc
+        self.url = f"http://127.0.0.1:{self.server_address[1]}"
+        self.turn = threading.Lock()
+        self.reset()
+
+    def reset(self) -> None:
+        self.seen: list[tuple[str, str]] = []
+        self.faults: deque[str] = deque()
+        self.on, self.always, self.blind = "PUT", "", False
+
+    def count(self, method: str) -> int:
+        return sum(each == method for each, _ in self.seen)
+
+    def fault_of(self, method: str) -> str:
+        if method != self.on:
+            return ""
+        return self.faults.popleft() if self.faults else self.always
+
+
+@contextlib.contextmanager
+def running(behind: str) -> Generator[Proxy]:
+    proxy = Proxy(behind)
+    thread = threading.Thread(target=proxy.serve_forever, args=(0.01,), daemon=True)
+    thread.start()
+    try:
+        yield proxy
+    finally:
+        proxy.shutdown()
+        proxy.server_close()
+        thread.join()
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    server: Proxy
+
+    def _handle(self) -> None:
+        proxy = self.server
+        data = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        with proxy.turn:
+            proxy.seen.append((self.command, self.path))
+            fault = proxy.fault_of(self.command)
+            if fault == "cut":
+                self.close_connection = True
+                return
+            if fault in _CODES:
+                message = f"<Error><Code>{_CODES[fault]}</Code><Message>as told</Message></Error>"
+                self._answer(int(fault), {"Content-Type": "application/xml"}, message.encode())
+                return
+            if fault == "slow":
+                time.sleep(0.5)
+            status, headers, body = self._handed_on(data)
+        if fault == "lost":
+            self.close_connection = True
+            return
+        self._answer(status, headers, body, cut=fault == "half")
+
+    do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _handle
+
+    def _handed_on(self, data: bytes) -> tuple[int, dict[str, str], bytes]:
+        headers = {name: value for name, value in self.headers.items() if name.lower() not in _PER_HOP}
+        if self.server.blind:
+            headers = {name: value for name, value in headers.items() if name.lower() != "if-none-match"}
+        connection = http.client.HTTPConnection(self.server.behind)
+        connection.request(self.command, self.path, data, headers)
+        response = connection.getresponse()
+        kept = {name: value for name, value in response.getheaders() if name.lower() not in _PER_HOP}
+        body = response.read()
+        connection.close()
+        return response.status, kept, body
+
+    def _answer(self, status: int, headers: dict[str, str], body: bytes, *, cut: bool = False) -> None:
+        self.send_response_only(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(body[: len(body) // 2] if cut else body)
+        if cut:
+            self.close_connection = True

@@ -1,0 +1,138 @@
+"""Which checkpoints there are, which is best, and what is deleted; checkpoints of format 1 are read."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from checkpoint_kit import Table, loaded, same_bits, saver, write_version_1
+from torch import Tensor
+
+from ziggurat.checkpoint.folder import CheckpointFolder
+from ziggurat.checkpoint.saver import Best
+from ziggurat.core.errors import RunFolderError
+from ziggurat.parallel.pieces import Piece
+
+
+def saved(folder: CheckpointFolder, *steps: int, best: int | None = None) -> None:
+    """Checkpoints of these steps, each full."""
+    table = Table(rows=20)
+    with saver(folder, table, policy="full") as saving:
+        for step in steps:
+            saving.save(step, {}, {"step": step}, best=Best("auc", 0.9) if step == best else None)
+
+
+def test_the_newest_and_the_best_are_kept(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path / "checkpoints", keep=2)
+    saved(folder, 1, 2, 3, 4, 5, best=2)
+    assert folder.steps() == [2, 4, 5]
+    assert folder.load("best").state["step"] == 2
+    assert folder.load("last").state["step"] == 5
+    assert folder.load("4").state["step"] == 4
+
+
+def test_leftovers_of_a_crash_are_no_checkpoint(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path, keep=2)
+    saved(folder, 1)
+    (tmp_path / "step-00000002").mkdir()
+    (tmp_path / "step-00000002" / "rank-00000-00000.abcd.safetensors").write_bytes(b"half")
+    (tmp_path / "step-00000001" / "rank-00000-00000.dead.safetensors").write_bytes(b"of a write that was replaced")
+    (tmp_path / "step-00000001" / "notes.txt").write_text("mine")
+    (tmp_path / "my-notes").mkdir()
+    assert folder.last() == 1
+    saved(folder, 4)
+    assert folder.steps() == [1, 4]
+    assert sorted(folder.store.folders()) == ["my-notes", "step-00000001", "step-00000004"]
+    assert "rank-00000-00000.dead.safetensors" not in folder.store.files("step-00000001")
+    assert (tmp_path / "step-00000001" / "notes.txt").read_text() == "mine"
+
+
+def test_a_best_checkpoint_that_was_deleted_names_the_mend(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path)
+    saved(folder, 1, 2, best=1)
+    folder.store.delete("step-00000001")
+    with pytest.raises(RunFolderError, match=r"no checkpoint of step 1; there are \[2\]") as caught:
+        folder.load("best")
+    assert f"delete {tmp_path / 'best.json'}" in caught.value.mend
+
+
+@pytest.mark.parametrize(
+    ("harm", "told"),
+    [
+        ("{", "not valid JSON"),
+        ("[1]", "does not say"),
+        ('{"step": "1"}', "does not say"),
+        ('{"step": 1, "metric": "auc", "value": 0.8, "sha256": "0"}', "its content differs from its checksum"),
+    ],
+)
+def test_a_damaged_best_is_told(tmp_path: Path, harm: str, told: str) -> None:
+    folder = CheckpointFolder(tmp_path)
+    saved(folder, 1, best=1)
+    (tmp_path / "best.json").write_text(harm)
+    with pytest.raises(RunFolderError, match=rf"best\.json: {told}"):
+        folder.load("best")
+
+
+@pytest.mark.parametrize(
+    ("which", "message"), [("3", "no checkpoint of step 3"), ("newest", "neither 'best', 'last' nor")]
+)
+def test_an_unknown_checkpoint_is_refused(tmp_path: Path, which: str, message: str) -> None:
+    folder = CheckpointFolder(tmp_path)
+    saved(folder, 1)
+    with pytest.raises(RunFolderError, match=message):
+        folder.load(which)
+
+
+def test_no_checkpoint_yet(tmp_path: Path) -> None:
+    with pytest.raises(RunFolderError, match=r"no checkpoint[\s\S]*train first"):
+        CheckpointFolder(tmp_path / "nothing").load("best")
+
+
+def test_a_damaged_manifest_keeps_what_it_may_need(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path, keep=1)
+    saved(folder, 1)
+    (tmp_path / "step-00000001" / "manifest.json").write_text("{")
+    saved(folder, 2)
+    assert folder.steps() == [2]  # none that is kept needs it
+    other = CheckpointFolder(tmp_path, keep=9)
+    saved(other, 3, 4)
+    (tmp_path / "step-00000004" / "manifest.json").write_text("{")
+    assert folder.prune() == []
+    assert folder.steps() == [2, 3, 4]
+
+
+def version_1() -> dict[str, dict[str, Tensor]]:
+    generator = torch.Generator().manual_seed(0)
+    return {
+        "dense": {"a": torch.randn(3, 4, generator=generator), "b.c/d": torch.randn(5, generator=generator)},
+        "tables": {"t": torch.randn(6, 3, generator=generator)},
+        "table_optimizer": {"t/sum": torch.rand(6, generator=generator)},
+    }
+
+
+def test_format_1_is_read(tmp_path: Path) -> None:
+    groups, folder = version_1(), CheckpointFolder(tmp_path)
+    write_version_1(tmp_path / "step-00000007", groups, {"x": [1, None]})
+    (tmp_path / "best.json").write_text(json.dumps({"step": 7, "metric": "auc", "value": 0.5}))
+    assert folder.load("best").state == {"x": [1, None]}
+    expected = {f"{group}/{name}": tensor for group, tensors in groups.items() for name, tensor in tensors.items()}
+    assert same_bits(loaded(folder, 7), expected)
+    piece = Piece("t", torch.zeros(2, 3), (6, 3), (4, 0))
+    folder.load(7).fill({"tables": [piece]})
+    assert torch.equal(piece.tensor, groups["tables"]["t"][4:])
+    saved(CheckpointFolder(tmp_path, keep=1), 9)  # a run of format 1 goes on in format 2
+    assert folder.steps() == [7, 9]
+
+
+@pytest.mark.parametrize("file", ["dense.safetensors", "tables.safetensors"])
+@pytest.mark.parametrize("harm", ["flipped", "missing"])
+def test_damage_of_format_1_is_named(tmp_path: Path, file: str, harm: str) -> None:
+    write_version_1(tmp_path / "step-00000007", version_1(), {})
+    path = tmp_path / "step-00000007" / file
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(bytes(content)) if harm == "flipped" else path.unlink()
+    with pytest.raises(RunFolderError, match=rf"{file}: (its SHA-256 differs|missing)"):
+        CheckpointFolder(tmp_path).load(7).verify()

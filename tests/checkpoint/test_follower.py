@@ -1,0 +1,357 @@
+"""A follower holds what a full restore of the newest checkpoint gives, and reads no more than it must."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from checkpoint_kit import Table, loaded, saver
+from follower_kit import POLICIES, assert_holds, assert_told, dense, manifest_of, served
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ziggurat.checkpoint import blocks
+from ziggurat.checkpoint.config import CheckpointsConfig
+from ziggurat.checkpoint.folder import CheckpointFolder
+from ziggurat.checkpoint.follower import Follower
+from ziggurat.checkpoint.manifest import File, TableShape
+from ziggurat.checkpoint.saved import folder_of
+from ziggurat.checkpoint.saver import Saver
+from ziggurat.core.tables import TableSpec
+from ziggurat.embeddings.marks import RowMarks, Shard
+from ziggurat.parallel.pieces import Piece
+from ziggurat.training.engine import process_group
+
+DELTAS = POLICIES[1:]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> CheckpointFolder:
+    return CheckpointFolder(tmp_path / "checkpoints", keep=100)
+
+
+@pytest.mark.parametrize("keep", [1, 100])
+@pytest.mark.parametrize("bits", [32, 4])
+@pytest.mark.parametrize("policy", POLICIES)
+def test_what_is_held_is_what_a_restore_gives(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str, bits: int, keep: int
+) -> None:
+    monkeypatch.setattr(blocks, "FILE_BYTES", 3_000)
+    folder = CheckpointFolder(tmp_path, keep=keep)
+    tables = (Table("user", 500, 7), Table("item", 90, 3, seed=1))
+    follower, late = Follower(served(folder)), Follower(served(folder))
+    assert follower.advance() is None
+    assert (follower.step, follower.latest()) == (None, None)
+    with saver(folder, *tables, policy=policy, bits=bits, consecutive_deltas=4) as saving:
+        for step in range(1, 13):
+            saving.save(step, dense(step), {})
+            saving.finish()
+            for each in (follower, late)[: 1 + (step % 5 == 0)]:
+                before, was = each.step, {name: table.clone() for name, table in each.tables.items()}
+                update = each.advance()
+                assert update is not None
+                assert (update.from_step, update.to_step, update.skipped) == (before, step, ())
+                assert_holds(each, folder, step)
+                each.verify()
+                assert each.advance() is None
+                assert_told(update, was, each.tables)
+            assert bits == 4 or all(torch.equal(follower.tables[table.name], table.weight_RD) for table in tables)
+            for table in tables:
+                table.change(20)
+
+
+@pytest.mark.parametrize(
+    ("policy", "read", "whole"),
+    [("full", {5}, True), ("one_shot", {5}, False), ("intermittent", {5}, False), ("consecutive", {3, 4, 5}, False)],
+)
+def test_only_what_is_missing_is_read(folder: CheckpointFolder, policy: str, read: set[int], whole: bool) -> None:
+    table, store = Table(rows=1000), served(folder)
+    follower = Follower(store)
+    with saver(folder, table, policy=policy) as saving:
+        for step in range(1, 6):
+            saving.save(step, dense(step), {})
+            if step == 2:
+                saving.finish()
+                follower.advance()
+                store.steps_read()
+            table.change(10)
+    update = follower.advance()
+    assert update is not None
+    assert (update.whole, store.steps_read()) == (whole, read)
+    files = [file for step in read for file in manifest_of(folder, step).files]
+    rows = sum(file.bytes for file in files if file.blocks)
+    assert update.bytes == rows + sum(file.bytes for file in manifest_of(folder, 5).files if not file.blocks)
+    assert whole or 10 <= len(update.rows["item"]) <= 40
+    assert_holds(follower, folder, 5)
+
+
+def test_a_consecutive_follower_needs_no_checkpoint_before_its_own(folder: CheckpointFolder) -> None:
+    table, follower = Table(), Follower(served(folder))
+    with saver(folder, table, policy="consecutive") as saving:
+        for step in range(1, 4):
+            saving.save(step, dense(step), {})
+            saving.finish()
+            follower.advance()
+            table.change(10)
+        saving.save(4, dense(4), {})
+        expected = table.weight_RD.clone()
+    folder.store.delete(folder_of(1))
+    update = follower.advance()
+    assert update is not None
+    assert not update.whole
+    assert torch.equal(follower.tables["item"], expected)
+
+
+MOVES = ("save", "save", "save", "follow", "follow", "again", "exact", "restart", "back")
+
+
+class _Training:
+    """Saves, restarts, goes back, saves a step once more; and a follower now and then."""
+
+    def __init__(self, root: Path, policy: str, bits: int, keep: int) -> None:
+        self.folder = CheckpointFolder(root, keep=keep)
+        self.follower = Follower(served(self.folder))
+        self.config: dict[str, Any] = {"policy": policy, "bits": bits, "consecutive_deltas": 3}
+        self.table, self.step = Table(rows=40, dim=3), 0
+        self.writing = contextlib.ExitStack()
+        self.saving = self.begun()
+
+    def begun(self) -> Saver:
+        self.writing.close()
+        return self.writing.enter_context(saver(self.folder, self.table, **self.config))
+
+    def do(self, move: str) -> None:
+        match move:
+            case "save" | "exact":
+                self.step += 1
+                self.saving.save(self.step, dense(self.step), {}, exact=move == "exact")
+            case "again" if self.step:
+                self.saving.save(self.step, dense(self.step), {})
+            case "restart":
+                self.saving = self.begun()
+            case "back":
+                self.writing.close()
+                for step in self.folder.steps()[-2:]:
+                    self.folder.store.delete(folder_of(step))
+                self.step = max(0, self.step - 2)
+                self.saving = self.begun()
+            case _:
+                self.follow()
+        self.table.change(int(self.step) % 9)
+
+    def follow(self) -> None:
+        self.saving.finish()
+        before = {name: table.clone() for name, table in self.follower.tables.items()}
+        was, newest = self.follower.reference, self.folder.last()
+        update = self.follower.advance()
+        if newest is None:
+            assert update is None
+            return
+        assert (update is None) == (was == manifest_of(self.folder, newest).reference)
+        assert_holds(self.follower, self.folder, newest)
+        if update is not None:
+            assert_told(update, before, self.follower.tables)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    st.sampled_from(POLICIES),
+    st.sampled_from([4, 32]),
+    st.integers(1, 3),
+    st.lists(
+        st.sampled_from(["save", "save", "save", "follow", "follow", "again", "exact", "restart", "back"]), max_size=16
+    ),
+)
+def test_whatever_training_does_is_followed(policy: str, bits: int, keep: int, moves: list[str]) -> None:
+    with tempfile.TemporaryDirectory() as root:
+        training = _Training(Path(root), policy, bits, keep)
+        with training.writing:
+            for move in (*moves, "follow"):
+                training.do(move)
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.data())
+def test_a_newer_delta_has_all_rows_of_an_older_one(data: st.DataObject) -> None:
+    """Why the newest delta since a full checkpoint can be put on top of any older one."""
+    ids = st.lists(st.integers(0, 29), max_size=6)
+    with tempfile.TemporaryDirectory() as root:
+        folder, table = CheckpointFolder(Path(root), keep=100), Table(rows=30, dim=2)
+        followers = [Follower(served(folder)) for _ in range(3)]
+        with saver(folder, table, policy="one_shot") as saving:
+            for step in range(1, 6):
+                saving.save(step, {}, {})
+                saving.finish()
+                for follower in followers:
+                    if step == 5 or data.draw(st.booleans()):
+                        follower.advance()
+                drawn = torch.tensor(data.draw(ids), dtype=torch.int64)
+                table.marks.touch(drawn)
+                table.weight_RD[drawn] += step
+        last = [manifest_of(folder, step) for step in range(1, 6)]
+        assert [each.kind for each in last[1:]] == ["delta"] * 4
+        for follower in followers:
+            assert_holds(follower, folder, 5)
+
+
+def test_rows_that_a_newer_delta_has_not_come_from_the_full_one(folder: CheckpointFolder) -> None:
+    """A training that goes back to its full checkpoint, and on from there with other rows."""
+    table, store = Table(), served(folder)
+    follower = Follower(store)
+    with saver(folder, table, policy="one_shot") as saving:
+        saving.save(1, dense(1), {})
+        saving.finish()
+        base = table.weight_RD.clone()
+        table.change(20)
+        saving.save(2, dense(2), {})
+        saving.finish()
+        follower.advance()
+        table.weight_RD[:] = base
+        table.marks.begin("base", "base").drop()  # as if nothing had changed
+        table.change(5)
+        saving.save(3, dense(3), {})
+    assert [need.step for need in manifest_of(folder, 3).needs] == [1]
+    store.steps_read()
+    update = follower.advance()
+    assert update is not None
+    assert update.whole
+    assert store.steps_read() == {1, 3}
+    assert_holds(follower, folder, 3)
+    assert torch.equal(follower.tables["item"], table.weight_RD)
+
+
+def test_rows_of_all_deltas_that_were_put_in_count(folder: CheckpointFolder) -> None:
+    """The newest delta, of a hand-made chain, has the rows of the last one of them, but not of the one before."""
+    table, follower = Table(), Follower(served(folder))
+    with saver(folder, table, policy="consecutive") as saving:
+        for step, ids in enumerate([[], [1], [2], [2, 3]], 1):
+            table.marks.touch(torch.tensor(ids, dtype=torch.int64))
+            table.weight_RD[ids] += 1
+            saving.save(step, dense(step), {})
+            saving.finish()
+            if step < 4:
+                follower.advance()
+    last = manifest_of(folder, 4)
+    folder.store.write(folder_of(4), "manifest.json", last.model_copy(update={"needs": last.needs[:1]}).to_bytes())
+    follower.advance()
+    assert_holds(follower, folder, 4)
+    assert not torch.equal(follower.tables["item"][1], table.weight_RD[1])
+
+
+class Columns:
+    """A table of which two shards have some of the columns each."""
+
+    def __init__(self) -> None:
+        self.weight_RD = torch.rand(50, 8, generator=torch.Generator().manual_seed(0))
+        parts = [(0, self.weight_RD[:, :3].clone()), (3, self.weight_RD[:, 3:].clone())]
+        self.marks = [RowMarks({"": part}) for _, part in parts]
+        spec = TableSpec("item", 50, 8, ("item",), "sum", {"name": "sgd", "lr": 0.1, "l2": 0.0}, 0.01)
+        self.shards = [
+            Shard("item", spec, Piece("item", part, (50, 8), (0, first)), {}, marks)
+            for (first, part), marks in zip(parts, self.marks, strict=True)
+        ]
+
+    def change(self, part: int, ids: list[int]) -> None:
+        shard, marks = self.shards[part], self.marks[part]
+        marks.touch(torch.tensor(ids))
+        begin = shard.weight.first[1]
+        self.weight_RD[ids, begin : begin + shard.weight.tensor.shape[1]] += 1
+        shard.weight.tensor[ids] += 1
+
+
+@pytest.mark.parametrize("policy", DELTAS)
+def test_columns_of_several_shards(folder: CheckpointFolder, policy: str) -> None:
+    table, store = Columns(), served(folder)
+    follower = Follower(store)
+    shape = TableShape(rows=50, dim=8, states={})
+    config = CheckpointsConfig(policy=policy)
+    with (
+        process_group(torch.device("cpu")),
+        Saver(folder, config, table.shards, {"item": shape}, versions={}) as saving,
+    ):
+        for step, (part, ids) in enumerate([(0, [1, 2]), (1, [2, 3]), (0, [9]), (1, [1])], 1):
+            saving.save(step, dense(step), {})
+            saving.finish()
+            update = follower.advance()
+            assert update is not None
+            assert update.whole == (step == 1)
+            assert torch.equal(follower.tables["item"], table.weight_RD)
+            table.change(part, ids)
+        base_RD = table.weight_RD.clone()
+        saving.save(5, dense(5), {})
+        saving.finish()
+        follower.advance()
+        if policy == "consecutive":
+            return
+        for marks in table.marks:
+            marks.begin("base", "base").drop()  # as if nothing had changed since the first; both shards go back to it
+        first_RD = loaded(folder, 1)["tables/item"]
+        table.weight_RD[:] = first_RD
+        for shard in table.shards:
+            begin = shard.weight.first[1]
+            shard.weight.tensor[:] = first_RD[:, begin : begin + shard.weight.tensor.shape[1]]
+        table.change(0, [1, 2, 3, 9])  # the ids of all rows that differ, but not all of their columns
+        saving.save(6, dense(6), {})
+    update = follower.advance()
+    assert update is not None
+    assert update.whole
+    assert torch.equal(follower.tables["item"], table.weight_RD)
+    assert not torch.equal(table.weight_RD, base_RD)
+
+
+def of(file: File, table: str) -> bool:
+    return any(block.table == table for block in file.blocks)
+
+
+def test_some_tables_in_tensors_of_ones_own(folder: CheckpointFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(blocks, "FILE_BYTES", 1)  # a file a table
+    tables = (Table("user", 500, 7), Table("item", 90, 4, seed=1))
+    half_RD = torch.nn.Parameter(torch.zeros(4, 90, dtype=torch.half).t())
+    store = served(folder)
+    follower, read = Follower(store, {"item": half_RD}, groups=()), set[str]()
+    with saver(folder, *tables) as saving:
+        for step in (1, 2):
+            saving.save(step, dense(step), {})
+            saving.finish()
+            update = follower.advance()
+            assert update is not None
+            assert set(update.rows) == {"item"}
+            assert update.bytes == sum(file.bytes for file in manifest_of(folder, step).files if of(file, "item"))
+            assert torch.equal(half_RD, tables[1].weight_RD.half())
+            read |= {name for _, name in store.read_files}
+            follower.verify()
+            store.read_files.clear()
+            for table in tables:
+                table.change(20)
+    files = [file for step in (1, 2) for file in manifest_of(folder, step).files]
+    assert read == {"manifest.json", *(file.name for file in files if of(file, "item"))}
+    assert follower.tables["item"].data_ptr() == half_RD.data_ptr()
+    assert not follower.dense
+    named = Follower(store, ["user"])
+    named.advance()
+    assert set(named.tables) == {"user"}
+    made = named.tables["user"]
+    with saver(folder, *tables) as saving:
+        saving.save(3, dense(3), {})
+    named.advance()
+    assert named.tables["user"] is made  # whoever took it sees the update
+    assert torch.equal(made, tables[0].weight_RD)
+
+
+def test_a_full_checkpoint_tells_the_rows_that_differ(folder: CheckpointFolder) -> None:
+    table = Table()
+    table.weight_RD[9] = 0
+    mine_RD = table.weight_RD.clone()
+    mine_RD[[4, 200]] += 1
+    mine_RD[9] = -0.0
+    follower = Follower(served(folder), {"item": mine_RD})
+    with saver(folder, table) as saving:
+        saving.save(1, {}, {})
+    update = follower.advance()
+    assert update is not None
+    assert update.rows["item"].tolist() == [4, 9, 200]
+    assert not torch.signbit(mine_RD[9]).any()

@@ -1,0 +1,123 @@
+"""A gathered file is read by safetensors as the whole tensors of the checkpoint, and replaces nothing else."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+from checkpoint_kit import Table, loaded, same_bits, saver
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from inspection_kit import DENSE, Told, add_version_1, fill, flip, path_of
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
+
+from tests.small_disk import small_disk
+from ziggurat.checkpoint import gathering as gathering_module
+from ziggurat.checkpoint.folder import CheckpointFolder
+from ziggurat.checkpoint.gathering import gather
+from ziggurat.checkpoint.whole_file import NAMES, Described, create, read_metadata
+from ziggurat.core.errors import DataError, RunFolderError
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> CheckpointFolder:
+    return CheckpointFolder(tmp_path / "run" / "checkpoints", keep=100)
+
+
+@st.composite
+def described(draw: st.DrawFn) -> dict[str, Described]:
+    names = draw(st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), max_size=6, unique=True))
+    names = [name for name in names if name != "__metadata__"]
+    shapes = st.lists(st.integers(0, 5), max_size=3).map(tuple)
+    return {name: Described(draw(st.sampled_from(list(NAMES))), draw(shapes)) for name in names}
+
+
+@settings(max_examples=60, deadline=None)
+@given(tensors=described(), seed=st.integers(0, 2**31))
+def test_files_filled_in_place_are_read_by_others(
+    tmp_path_factory: pytest.TempPathFactory, tensors: dict[str, Described], seed: int
+) -> None:
+    path = tmp_path_factory.mktemp("file") / "made.safetensors"
+    made = create(path, tensors, {"step": "3", "word": "ü"})
+    draw = torch.Generator().manual_seed(seed)
+    for name, tensor in made.items():
+        assert (tensor.dtype, tuple(tensor.shape)) == (tensors[name].dtype, tensors[name].shape)
+        tensor.copy_(torch.randint(0, 100, tensor.shape, generator=draw))
+    expected = {name: tensor.clone() for name, tensor in made.items()}
+    del made
+    found = load_file(path)
+    assert found.keys() == expected.keys()
+    assert all(torch.equal(found[name], expected[name]) and found[name].dtype == expected[name].dtype for name in found)
+    with safe_open(path, "pt") as file:
+        assert file.metadata() == {"step": "3", "word": "ü"}
+    assert read_metadata(path) == {"step": "3", "word": "ü"}
+
+
+@pytest.mark.parametrize("content", [b"", b"x", b"\xff" * 20, b"\x04\0\0\0\0\0\0\0null", b"\x02\0\0\0\0\0\0\0[]"])
+def test_what_is_no_safetensors_file(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "some"
+    path.write_bytes(content)
+    assert not read_metadata(path)
+
+
+@pytest.mark.parametrize("portion", [1, 10**9])
+@pytest.mark.parametrize("policy", ["full", "consecutive"])
+def test_a_gathered_file_has_the_whole_tensors(
+    folder: CheckpointFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, portion: int, policy: str
+) -> None:
+    monkeypatch.setattr(gathering_module, "PORTION_BYTES", portion)
+    fill(folder, 3, policy)
+    expected = {name: tensor for name, tensor in loaded(folder, 3).items() if not name.startswith("random/")}
+    out, told = tmp_path / "out" / "all.safetensors", Told()
+    made = gather(folder, "last", out, optimizer=True, progress=told)
+    assert same_bits(load_file(out), expected)
+    assert made.tensors == {name: tuple(tensor.shape) for name, tensor in expected.items()}
+    assert (made.step, made.bytes) == (3, out.stat().st_size)
+    assert told.totals["gather"] == told.done["gather"] == sum(tensor.nbytes for tensor in expected.values())
+    gather(folder, 2, out)  # over what was gathered
+    weights = {name: tensor for name, tensor in loaded(folder, 2).items() if name.startswith(("dense/", "tables/"))}
+    assert set(weights) == {"dense/w", "dense/count", "tables/user", "tables/item"}
+    assert same_bits(load_file(out), weights)
+    assert read_metadata(out) == {"format": "pt", "made_by": "ziggurat checkpoint gather", "step": "2"}
+
+
+def test_gathered_averages_and_old_checkpoints(folder: CheckpointFolder, tmp_path: Path) -> None:
+    expected = add_version_1(folder, 1)
+    out = tmp_path / "old.safetensors"
+    gather(folder, 1, out, optimizer=True)
+    assert same_bits(load_file(out), expected)
+    average = {"average/dense/w": torch.ones(2), "average/tables/item": torch.ones(300, 7)}
+    with saver(folder, Table()) as saving:
+        saving.save(2, {**DENSE, **average}, {})
+    gather(folder, 2, out)
+    assert set(load_file(out)) == {"dense/w", "dense/count", "tables/item", *average}
+
+
+def test_gathering_replaces_nothing_else(folder: CheckpointFolder, tmp_path: Path) -> None:
+    fill(folder, 2)
+    theirs = tmp_path / "theirs.safetensors"
+    save_file({"w": torch.ones(2)}, theirs)
+    before = theirs.read_bytes()
+    with pytest.raises(DataError, match=r"theirs\.safetensors: is there, and was not made by"):
+        gather(folder, "last", theirs)
+    assert theirs.read_bytes() == before
+    with pytest.raises(DataError, match=r"model\.pt: a safetensors file is written\n  mend: name it so: .*model\.saf"):
+        gather(folder, "last", tmp_path / "model.pt")
+    with pytest.raises(DataError, match="is a folder"):
+        gather(folder, "last", tmp_path)
+    out = tmp_path / "out.safetensors"
+    flip(path_of(folder, 1, "rank-*"))
+    with pytest.raises(RunFolderError, match="SHA-256 differs"):
+        gather(folder, "last", out)
+    assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["theirs.safetensors"]
+
+
+def test_a_full_disk_leaves_what_was_there(folder: CheckpointFolder, tmp_path: Path) -> None:
+    with saver(folder, Table(rows=20_000, dim=7)) as saving:
+        saving.save(1, {}, {})
+    with small_disk(tmp_path / "disk", 256) as disk:
+        with pytest.raises(DataError, match=r"item\.safetensors: no space left on the device"):
+            gather(folder, "last", disk / "item.safetensors")
+        assert list(disk.iterdir()) == []

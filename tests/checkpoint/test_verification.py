@@ -1,0 +1,188 @@
+"""Every file is read once; what is broken is named, and what needs it; training may go on meanwhile."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from checkpoint_kit import Table, saver
+from inspection_kit import Told, add_version_1, fill, flip, path_of
+
+from ziggurat.checkpoint.folder import CheckpointFolder
+from ziggurat.checkpoint.store import LocalStore
+from ziggurat.checkpoint.verification import verify
+from ziggurat.core.errors import RunFolderError
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> CheckpointFolder:
+    return CheckpointFolder(tmp_path / "run" / "checkpoints", keep=100)
+
+
+class Counting(LocalStore):
+    """Counts reads, and does something once when a file of a step is read."""
+
+    def __init__(self, root: Path) -> None:
+        super().__init__(root)
+        self.reads: dict[str, int] = {}
+        self.at = ""
+        self.act: Callable[[], None] = lambda: None
+
+    def read(self, folder: str, name: str) -> bytes:
+        if name.endswith(".safetensors"):
+            self.reads[f"{folder}/{name}"] = self.reads.get(f"{folder}/{name}", 0) + 1
+            if folder == self.at:
+                self.at = ""
+                self.act()
+        return super().read(folder, name)
+
+
+def test_every_file_is_read_once(tmp_path: Path) -> None:
+    store = Counting(tmp_path)
+    folder, told = CheckpointFolder(store, keep=100), Told()
+    fill(folder, 5)
+    add_version_1(folder, 9)
+    found = verify(folder, progress=told)
+    assert found.whole
+    assert [each.state for each in found.verdicts] == ["whole"] * 6
+    assert store.reads == {str(path.relative_to(tmp_path)): 1 for path in tmp_path.glob("step-*/rank-*")}
+    every = sum(path.stat().st_size for path in tmp_path.glob("step-*/*.safetensors"))
+    assert told.totals["verify"] == told.done["verify"] == every
+    assert sum(each.bytes for each in found.verdicts) == every
+
+
+@pytest.mark.parametrize("harm", ["flipped", "truncated", "missing"])
+@pytest.mark.parametrize("name", ["rank-*", "manifest.json"])
+def test_broken_files_are_named_and_what_needs_them(folder: CheckpointFolder, harm: str, name: str) -> None:
+    fill(folder, 4)
+    with saver(folder, Table("user", 90, 3), Table()) as saving:
+        saving.save(6, {}, {})  # a chain of its own
+    path = path_of(folder, 3, name)
+    if harm == "flipped":
+        flip(path)
+    elif harm == "truncated":
+        path.write_bytes(path.read_bytes()[:-10])
+    else:
+        path.unlink()
+    found = verify(folder)
+    assert not found.whole
+    states = {each.step: each.state for each in found.verdicts}
+    if harm == "missing" and name == "manifest.json":
+        assert states == {1: "whole", 2: "whole", 4: "unusable", 6: "whole"}
+        assert found.unfinished == ("step-00000003",)
+    else:
+        assert states == {1: "whole", 2: "whole", 3: "broken", 4: "unusable", 6: "whole"}
+        assert len(found.verdicts[2].problems) == 1
+        assert str(path) in found.verdicts[2].problems[0]
+    assert "step 3" in found.verdicts[-2].problems[0]
+    assert {each.step for each in verify(folder, [2, 6]).verdicts} == {1, 2, 6}
+    assert verify(folder, [2, "last"]).whole
+    assert not verify(folder, ["4"]).whole
+
+
+def test_all_broken_files_of_a_checkpoint_are_named(folder: CheckpointFolder) -> None:
+    fill(folder, 1)
+    paths = sorted(path_of(folder, 1).parent.glob("rank-*"))
+    for path in paths:
+        flip(path)
+    problems = verify(folder).verdicts[0].problems
+    assert [str(path) in problem for path, problem in zip(paths, problems, strict=True)] == [True, True]
+
+
+@pytest.mark.parametrize("name", ["tables.safetensors", "state.json"])
+def test_an_old_checkpoint_that_is_broken(folder: CheckpointFolder, name: str) -> None:
+    add_version_1(folder, 1)
+    assert verify(folder).whole
+    path = path_of(folder, 1, name)
+    content = path.read_bytes()
+    path.write_bytes(content[:-1] + b"\0" if name != "state.json" else content[:-9])
+    found = verify(folder)
+    assert not found.whole
+    assert name in found.verdicts[0].problems[0]
+    path.unlink()
+    if name != "state.json":
+        assert f"{name}: missing" in verify(folder).verdicts[0].problems[0]
+
+
+def test_a_checkpoint_that_training_deletes_meanwhile_is_no_error(tmp_path: Path) -> None:
+    store = Counting(tmp_path)
+    folder = CheckpointFolder(store, keep=100)
+    fill(folder, 3)
+    with saver(folder, Table(), Table("user", 90, 3)) as saving:
+        saving.save(4, {}, {})
+
+    def prunes() -> None:
+        for step in (3, 2, 1):
+            folder.store.delete(f"step-{step:08d}")
+
+    store.at, store.act = "step-00000001", prunes
+    (tmp_path / "best.json").unlink()
+    found = verify(folder)
+    assert [(each.step, each.state) for each in found.verdicts] == [
+        (1, "deleted"), (2, "deleted"), (3, "deleted"), (4, "whole"),
+    ]  # fmt: skip
+    assert found.whole
+    assert all(not each.problems for each in found.verdicts)
+
+
+def test_a_checkpoint_that_training_writes_again_meanwhile_is_read_again(tmp_path: Path) -> None:
+    store = Counting(tmp_path)
+    folder = CheckpointFolder(store, keep=100)
+    fill(folder, 1)
+
+    def again() -> None:
+        with saver(folder, Table()) as saving:
+            saving.save(1, {"dense/w": torch.zeros(3)}, {})
+
+    store.at, store.act = "step-00000001", again
+    found = verify(folder)
+    assert found.whole
+    assert not found.foreign
+    assert found.verdicts[0].state == "whole"
+
+
+def test_best_is_verified_and_what_is_foreign_is_told(folder: CheckpointFolder) -> None:
+    fill(folder, 3)
+    root = Path(folder.where)
+    for name in (
+        "lock",
+        "writer.json",
+        "writer-00000003.json",
+        "notes.txt",
+        "step-00000001/mine.txt",
+        "step-00000002/rank-00000-00007.00000000.safetensors",
+    ):
+        (root / name).write_text("x")
+    (root / "old").mkdir()
+    (root / "step-00000007").mkdir()
+    (root / "step-00000007" / "rank-00000-00000.00000000.safetensors").write_text("x")
+    found = verify(folder)
+    assert found.whole
+    assert found.foreign == (
+        "notes.txt",
+        "old/",
+        "step-00000001/mine.txt",
+        "step-00000002/rank-00000-00007.00000000.safetensors",
+    )
+    assert found.unfinished == ("step-00000007",)
+    best = root / "best.json"
+    values = json.loads(best.read_text())
+    best.write_text(json.dumps({**values, "step": 1}))
+    found = verify(folder)
+    assert not found.whole
+    assert f"{best}: its content differs from its checksum" in str(found.best_problem)
+    best.write_text(json.dumps({"step": 77, "metric": "auc", "value": 0.5}))  # as format 1 wrote it
+    assert f"{best}: names step 77, which is not there" in str(verify(folder).best_problem)
+
+
+def test_nothing_to_verify(folder: CheckpointFolder) -> None:
+    with pytest.raises(RunFolderError, match=r"no checkpoint[\s\S]*train first"):
+        verify(folder)
+    fill(folder, 1)
+    with pytest.raises(RunFolderError, match=r"no checkpoint of step 5; there are \[1\]"):
+        verify(folder, ["5"])
+    with pytest.raises(RunFolderError, match="checkpoint 'newest' is neither"):
+        verify(folder, ["newest"])

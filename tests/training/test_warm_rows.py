@@ -1,0 +1,116 @@
+"""Rows go to the places of their values, in any shard, whatever is in the way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from tests.checkpoint.checkpoint_kit import Table, saver, write_version_1
+from ziggurat.checkpoint.folder import CheckpointFolder
+from ziggurat.checkpoint.saved import Saved
+from ziggurat.features.matching import RowMatch
+from ziggurat.parallel.pieces import Piece
+from ziggurat.training import warm_rows
+from ziggurat.training.warm_rows import Source, take_rows
+
+ROWS, DIM = 60, 7
+
+
+@dataclass(frozen=True)
+class There:
+    """Checkpoints of the same rows: a delta, and one of format 1."""
+
+    checkpoints: list[Saved]
+    weight_RD: Tensor
+    sum_R: Tensor
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _small_chunks() -> Iterator[None]:
+    """Three rows of a weight."""
+    whole, warm_rows.CHUNK_BYTES = warm_rows.CHUNK_BYTES, 3 * 4 * DIM
+    yield
+    warm_rows.CHUNK_BYTES = whole
+
+
+@pytest.fixture(scope="module")
+def there(tmp_path_factory: pytest.TempPathFactory) -> There:
+    root: Path = tmp_path_factory.mktemp("there")
+    table, folder = Table(rows=ROWS, dim=DIM), CheckpointFolder(root / "new")
+    with saver(folder, table, policy="consecutive") as saving:
+        saving.save(1, {}, {})
+        table.change(9)
+        saving.save(2, {}, {})
+    groups = {"tables": {"item": table.weight_RD}, "table_optimizer": {"item/sum": table.sum_R}}
+    write_version_1(root / "old/step-00000002", groups, {})
+    folders = (folder, CheckpointFolder(root / "old"))
+    return There([each.load(2) for each in folders], table.weight_RD.clone(), table.sum_R.clone())
+
+
+def drawn(ids: Tensor, columns: slice) -> Tensor:
+    """What the rows of these ids begin with."""
+    return (1000 + ids.unsqueeze(1) * DIM + torch.arange(DIM))[:, columns].float()
+
+
+@st.composite
+def cases(draw: st.DrawFn) -> tuple[RowMatch, Tensor, bool, slice]:
+    """A match, the rows of a shard of ours, whether they lie out of order, and its columns."""
+    size = draw(st.integers(1, 80))
+    if draw(st.booleans()):
+        rows = np.array(draw(st.lists(st.integers(-1, ROWS - 1), min_size=size, max_size=size)), np.int64)
+    else:  # long runs, as of two vocabularies that are nearly the same
+        rows = np.arange(size) - draw(st.integers(-5, 5))
+        rows[(rows < 0) | (rows >= ROWS)] = -1
+    first = draw(st.integers(0, size - 1))
+    ids = torch.arange(first, draw(st.integers(first, size)))
+    ordered = draw(st.booleans())
+    if ordered:
+        ids = torch.tensor(draw(st.permutations(range(size))))[ids]
+    begin = draw(st.integers(0, DIM - 1))
+    columns = slice(begin, draw(st.integers(begin + 1, DIM)))
+    return RowMatch(size, ROWS, int((rows >= 0).sum()), rows), ids, ordered, columns
+
+
+@settings(max_examples=150, deadline=None)
+@given(cases())
+def test_a_shard_is_what_one_row_after_the_other_would_make_it(
+    there: There, case: tuple[RowMatch, Tensor, bool, slice]
+) -> None:
+    match, ids_L, ordered, columns = case
+    expected, sums = drawn(ids_L, columns), torch.zeros(len(ids_L))
+    for place, row in enumerate(match.of(ids_L.numpy())):
+        if row >= 0:
+            expected[place], sums[place] = there.weight_RD[row, columns], there.sum_R[row]
+    first, rows = (0, ids_L.int()) if ordered else (int(ids_L[0]) if len(ids_L) else 0, None)
+    for saved in there.checkpoints:
+        live, state = drawn(ids_L, columns), torch.zeros(len(ids_L))
+        weight = Piece("item", live, (match.size, DIM), (first, columns.start), rows)
+        sources = [
+            Source("tables", "item", ROWS, weight, lambda ids: drawn(ids, columns)),
+            Source("table_optimizer", "item/sum", ROWS, Piece("item/sum", state, (match.size,), (first,), rows)),
+        ]
+        take_rows(saved, [(sources, match)])
+        assert torch.equal(live, expected)
+        assert torch.equal(state, sums)
+
+
+def test_rows_that_keep_their_numbers(there: There) -> None:
+    for saved in there.checkpoints:
+        live = torch.full((4, DIM), -1.0)
+        source = Source("tables", "item", ROWS, Piece("item", live, (62, DIM), (58, 0)))
+        take_rows(saved, [([source], RowMatch(62, ROWS, ROWS))])
+        assert torch.equal(live[:2], there.weight_RD[58:])
+        assert bool((live[2:] == -1).all())
+        beyond = torch.full((2, DIM), -1.0)
+        take_rows(
+            saved, [([replace(source, piece=Piece("item", beyond, (64, DIM), (62, 0)))], RowMatch(64, ROWS, ROWS))]
+        )
+        assert bool((beyond == -1).all())
