@@ -3,6 +3,7 @@
 from bench.benchmark import Benchmark
 from bench.micro.autoshard import AUTOSHARD
 from bench.micro.balance import BALANCE
+from bench.micro.checkpoint_stall import CHECKPOINT_STALL
 from bench.micro.cost_network import COST_NETWORK
 from bench.micro.dense_speed import DENSE_SPEED
 from bench.micro.loader import LOADER
@@ -15,6 +16,8 @@ from bench.quality.catalogue import (
     QUALITY_MOVIELENS,
     WUKONG_ABLATION,
 )
+from bench.quality.checkpoint_bytes import CHECKPOINT_BYTES
+from bench.system.checkpoint_crash import CHECKPOINT_CRASH
 from bench.system.cli_start import CLI_START
 from bench.system.ingestion import INGESTION
 from bench.system.lab import LAB_COLLECTIVES, PIPELINE_OVERLAP
@@ -39,6 +42,9 @@ _ALL = (
     LAB_COLLECTIVES,
     PIPELINE_OVERLAP,
     QUANTISED_COMMS,
+    CHECKPOINT_BYTES,
+    CHECKPOINT_STALL,
+    CHECKPOINT_CRASH,
     INGESTION,
     PREPARE,
     CLI_START,

@@ -64,7 +64,7 @@ def test_links_let_their_rate_through_and_bytes_are_counted_where_they_went() ->
         middle = cluster.traffic()
         send(0)
         end = cluster.traffic()
-        assert server.wait(10) == 0
+        assert server.wait(60) == 0
         server.stdout.close()
     # 16 Mbit over 20 Mbit/s is .8 s; the bucket holds .1 s of it. Nothing bounds it from above on a busy machine.
     assert across > 0.6

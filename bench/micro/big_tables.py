@@ -1,0 +1,183 @@
+"""What ``checkpoint_stall`` trains: a DLRM over tables of a gigabyte, on ids drawn beforehand.
+
+Shape legend: B rows, L ids.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Generator, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torchrec.distributed.embeddingbag import ShardedEmbeddingBagCollection
+from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
+
+from ziggurat.checkpoint.manifest import TableShape
+from ziggurat.core.batch import Batch
+from ziggurat.core.plan import Plan
+from ziggurat.core.schema import Schema
+from ziggurat.data.generate_sampling import ranks, spread_ids, zipf_ranks
+from ziggurat.data.loader import Cursor
+from ziggurat.embeddings.marks import Shard
+from ziggurat.optim.dense import build_optimizer
+from ziggurat.parallel.pieces import Piece
+from ziggurat.training.experiment import Experiment
+from ziggurat.training.recommender import assemble
+from ziggurat.training.state import dense_state, table_shapes
+from ziggurat.training.step import Stepper, Work
+
+CPU = torch.device("cpu")
+EXPONENT = 1.05
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Of what is trained.
+
+    Attributes:
+        tables, rows, dim: embedding tables, each of so many rows.
+        batch_size: rows of a step, with an id for every table.
+        drawn: ids of each table, drawn beforehand; a step takes a stretch of them from a place of its own.
+        hidden: widths of the dense part.
+    """
+
+    tables: int
+    rows: int
+    dim: int
+    batch_size: int
+    drawn: int
+    hidden: tuple[int, ...]
+
+
+class BigTables:
+    """A model that takes steps; needs a process group of one.
+
+    Attributes:
+        size: of it.
+        steps: taken so far.
+    """
+
+    def __init__(self, size: Size) -> None:
+        self.size, self.steps = size, 0
+        self._names = [f"t{number}" for number in range(size.tables)]
+        experiment = _experiment(size, self._names)
+        tables, rows = {name: name for name in self._names}, dict.fromkeys(self._names, size.rows)
+        schema = Schema(categorical=tuple(self._names), tables=tables, rows=rows, labels=("y",))
+        self._recommender = assemble(experiment, experiment.layout(schema), Plan.single_device(self._names), CPU)
+        self._recommender.train()
+        self._optimizer = build_optimizer(experiment.optimizer, self._recommender.dense_parameters())
+        self._step = Stepper(self._recommender, self._optimizer, 0.0, None)
+        self._ids = [torch.from_numpy(_drawn(size, number)) for number in range(size.tables)]
+        self._places = np.random.default_rng(0)
+
+    @property
+    def shards(self) -> list[Shard]:
+        """The tables with their marks, live."""
+        return self._recommender.lookup.shards()
+
+    @property
+    def shapes(self) -> dict[str, TableShape]:
+        """Of the tables."""
+        return table_shapes(self._recommender)
+
+    @property
+    def table_bytes(self) -> int:
+        """Of weights alone."""
+        return 4 * self.size.tables * self.size.rows * self.size.dim
+
+    def dense(self) -> dict[str, Tensor]:
+        """Everything but rows of tables, live."""
+        found = dense_state(self._recommender, self._optimizer)
+        assert found is not None
+        return found
+
+    def pieces(self) -> dict[str, list[Piece]]:
+        """Rows of tables and their optimizer's states, live, as a restore fills them."""
+        lookup = self._recommender.lookup
+        return {"tables": lookup.pieces(), "table_optimizer": [each for each in lookup.state_pieces() if each.shape]}
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The same and the dense part, as another library saves them."""
+        rows = {f"{group}/{piece.name}": piece.tensor for group, some in self.pieces().items() for piece in some}
+        return {**rows, **self.dense()}
+
+    def changed(self) -> float:
+        """Share of the rows that have changed since the last checkpoint."""
+        marked = sum(shard.marks.changed("last") for shard in self.shards)
+        return marked / (self.size.tables * self.size.rows)
+
+    def step(self) -> float:
+        """Take one; seconds, without making its batch."""
+        work = Work(self._batch(), Cursor())
+        started = time.perf_counter()
+        self._step(work)
+        self.steps += 1
+        return time.perf_counter() - started
+
+    @contextlib.contextmanager
+    def unmarked(self) -> Generator[None]:
+        """Within, no row is marked that a step changes: what marks them is taken off the kernels."""
+        taken = [(module, key) for module in self._kernels() for key in _marking(module)]
+        assert taken, "no kernel marks its rows"
+        hooks = [(module, key, _hooks(module).pop(key)) for module, key in taken]
+        try:
+            yield
+        finally:
+            for module, key, hook in hooks:
+                _hooks(module)[key] = hook
+
+    def _kernels(self) -> Iterator[nn.Module]:
+        for module in self._recommender.modules():
+            if isinstance(module, ShardedEmbeddingBagCollection):
+                for lookup in module._lookups:  # pyright: ignore[reportPrivateUsage] - a plain list, no submodules
+                    yield from lookup.modules()
+
+    def _batch(self) -> Batch:
+        rows = self.size.batch_size
+        starts = self._places.integers(0, self.size.drawn - rows + 1, len(self._ids)).tolist()
+        ids_L = torch.cat([ids[start : start + rows] for ids, start in zip(self._ids, starts, strict=True)]).long()
+        lengths_L = torch.ones(len(ids_L), dtype=torch.int32)
+        bags = KeyedJaggedTensor(keys=self._names, values=ids_L, lengths=lengths_L)
+        labels_BT = torch.from_numpy(self._places.integers(0, 2, (rows, 1)).astype(np.float32))
+        return Batch(torch.zeros(rows, 0), bags, None, labels_BT)
+
+
+def _drawn(size: Size, table: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+    """Ids of a table by Zipf's law, popular ones anywhere in it."""
+    draw = np.random.default_rng([table, size.rows])
+    bits = draw.integers(0, 2**64, size.drawn, dtype=np.uint64)
+    rank = ranks(zipf_ranks(size.rows, EXPONENT), bits, size.rows)
+    return spread_ids(rank, size.rows).astype(np.int32)
+
+
+def _hooks(module: nn.Module) -> dict[int, object]:
+    return module._forward_hooks  # pyright: ignore[reportPrivateUsage,reportReturnType] - torch has no other way
+
+
+def _marking(module: nn.Module) -> Iterator[int]:
+    """Keys of the hooks by which a kernel marks rows."""
+    for key, hook in list(_hooks(module).items()):
+        if getattr(hook, "__module__", "") == "ziggurat.embeddings.marks":
+            yield key
+
+
+def _experiment(size: Size, names: list[str]) -> Experiment:
+    return Experiment.model_validate(
+        {
+            "name": "stall",
+            "data": {
+                "source": {"name": "csv", "files": ["none.csv"]},
+                "split": {"name": "random"},
+                "labels": [{"name": "y"}],
+            },
+            "features": [{"name": name, "kind": "categorical"} for name in names],
+            "embeddings": {"dim": size.dim, "optimizer": {"name": "rowwise_adagrad", "lr": 0.01}},
+            "model": {"name": "dlrm", "top": {"hidden": list(size.hidden)}},
+            "optimizer": {"name": "adam", "lr": 0.001},
+            "training": {"batch_size": size.batch_size, "device": "cpu"},
+        }
+    )

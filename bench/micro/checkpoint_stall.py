@@ -1,0 +1,159 @@
+"""What a checkpoint costs the training beside it: stall, marks, slow-down, memory; and DCP's ``async_save`` likewise.
+
+A DLRM trains on 26 tables of 150,000 rows of width 64, a gigabyte, with row-wise Adagrad and batches of 4,096; ids
+follow Zipf's law with exponent 1.05 and are drawn beforehand, so that neither reading nor the loader is in any figure.
+A checkpoint is saved every 60 seconds, under the default policy, in fp32 and in 2 bits; the first of each is full, the
+others are as the policy has them. In the same intervals, at another time, ``torch.distributed.checkpoint.async_save``
+writes the same tensors, always all of them: its default executor, a thread, and its own stager, kept from one
+checkpoint to the next so that it reuses its memory. Its old checkpoints are deleted between steps, unmeasured; ours
+are by the thread that writes, most of which is in the figures.
+
+*Stall*: from the call until training may go on, as a share of 60 seconds. *Slow-down*: the mean step while a
+checkpoint is written against the mean of those steps of the same interval beside which nothing is; what copy-on-write
+costs is in it. *Tracking*: steps with marks against steps without, in rounds of some steps in turns; for the latter,
+what marks rows is taken off the kernels. *Memory*: the largest resident set (the kernel's ``VmHWM``, reset before)
+while a checkpoint is written, beyond that of steps alone; freed memory is handed back before each. *Restore*: all rows
+of tables and their states into a live model, the files in the page cache.
+
+Not in the stall: a wait for the last checkpoint, should it still be written after 60 seconds; ``write`` says how long
+that takes. Not measured: several ranks, a disk shared with others, CUDA. Training has all cores but one, the writer
+the last; ``slowdown_all_cores`` says what becomes of it where training wants them all. Other work on the machine
+disturbs slow-down and tracking first: they are medians of intervals and of rounds, in each of which both sides are
+measured. Ids, weights and batches are seeded; how many steps an interval has is not. About fifteen quiet minutes, 3 GB
+of scratch space, 6 GB of memory.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics as st
+import tempfile
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from bench.benchmark import Benchmark, Context, Figure, Result, Target
+from bench.contestant import ROOT
+from bench.micro.big_tables import CPU, Size
+from bench.micro.stall_stand import Extent, Stand
+from bench.noted import Noted
+from bench.provenance import digest
+from ziggurat.checkpoint.manifest import Bits
+from ziggurat.training.engine import process_group
+
+WIDTHS: tuple[Bits, ...] = (32, 2)
+FULL = Extent(Size(26, 150_000, 64, 4096, 2_000_000, (256, 128)), 60.0, 5, 80, 8, 8.0, 1.0)
+QUICK = Extent(Size(4, 2_000, 8, 256, 20_000, (16,)), 0.3, 2, 3, 2, 0.05, 0.0)
+
+
+def run(context: Context) -> Result:
+    extent, cores = QUICK if context.quick else FULL, len(os.sched_getaffinity(0))
+    with tempfile.TemporaryDirectory(dir=context.cache, prefix="checkpoint-stall-") as scratch, process_group(CPU):
+        noted = Noted(
+            (Path(scratch) if context.quick else context.cache) / "checkpoint-stall.jsonl",
+            digest(ROOT, CHECKPOINT_STALL.depends_on),
+        )
+        said = (f"{len(noted)} of 4 parts in an earlier sitting",) if len(noted) else ()
+        before = torch.get_num_threads()
+        torch.set_num_threads(max(1, cores - 1))
+        try:
+            stand = Stand(extent, Path(scratch), context.say)
+            tracking = noted.get("tracking", stand.tracking)
+            widths: dict[Bits, dict[str, Any]] = {
+                bits: noted.get(f"{bits} bits", partial(stand.width, bits)) for bits in WIDTHS
+            }
+            slower = noted.get("all cores", partial(stand.all_cores, cores))
+        finally:
+            torch.set_num_threads(before)
+        noted.forget()
+    figures = [Figure("tracking", "%", tuple(tracking), "longer steps with marks")]
+    intervals = [each for found in widths.values() for each in found["intervals"]]
+    figures += _stalls(intervals, extent.interval_s)
+    for bits, found in widths.items():
+        figures += _width_figures(bits, found)
+    note = f"full fp32 checkpoints beside steps on all {cores} cores"
+    figures += [Figure("slowdown_all_cores", "%", tuple(slower), note), *_peer_figures(intervals, widths)]
+    return Result(tuple(figures), 0, extent.intervals, (*_notes(extent, cores, intervals), *said))
+
+
+def _stalls(intervals: Sequence[Mapping[str, Any]], interval_s: float) -> list[Figure]:
+    shares = {name: tuple(100 * each[name] / interval_s for each in intervals) for name in ("stall_s", "peer_stall_s")}
+    changed = tuple(100 * each["changed"] for each in intervals)
+    return [
+        Figure("stall", "%", shares["stall_s"], f"of {interval_s:g} s, every checkpoint", "mean"),
+        Figure("stall_worst", "%", (max(shares["stall_s"]),), "of the same"),
+        Figure("peer_stall", "%", shares["peer_stall_s"], "async_save, of the same", "mean"),
+        Figure(
+            "changed", "%", changed, "rows of the tables, before each checkpoint; before the first of all: all so far"
+        ),
+    ]
+
+
+def _width_figures(bits: Bits, found: Mapping[str, Any]) -> list[Figure]:
+    name = "fp32" if bits == 32 else f"{bits}_bits"
+    intervals: list[dict[str, Any]] = found["intervals"]
+    figures = [
+        Figure(f"slowdown_{name}", "%", tuple(each["slower"] for each in intervals), "mean step during the write"),
+        Figure(f"restore_{name}", "s", (found["restore_s"],), "the last one, with those that it needs"),
+    ]
+    for kind, full in (("full", 1.0), ("delta", 0.0)):
+        some = [each for each in intervals if each["full"] == full]
+        if some:
+            figures += [
+                Figure(f"stall_{name}_{kind}", "ms", tuple(1e3 * each["stall_s"] for each in some)),
+                Figure(f"write_{name}_{kind}", "s", tuple(each["write_s"] for each in some)),
+                Figure(f"bytes_{name}_{kind}", "MB", tuple(each["bytes"] / 1e6 for each in some)),
+                Figure(f"memory_{name}_{kind}", "MiB", tuple(each["memory_bytes"] / 2**20 for each in some)),
+            ]
+    return figures
+
+
+def _peer_figures(intervals: Sequence[Mapping[str, Any]], widths: Mapping[Bits, Mapping[str, Any]]) -> list[Figure]:
+    names = (
+        ("peer_write", "s", "peer_write_s", 1.0),
+        ("peer_bytes", "MB", "peer_bytes", 1e6),
+        ("peer_slowdown", "%", "peer_slower", 1.0),
+    )
+    figures = [Figure(name, unit, tuple(each[key] / by for each in intervals)) for name, unit, key, by in names]
+    most = max(each["peer_memory_bytes"] for each in intervals) / 2**20
+    figures.append(Figure("peer_memory", "MiB", (most,), "at its first checkpoint, which makes the copy that it keeps"))
+    return [*figures, Figure("peer_restore", "s", tuple(found["peer_restore_s"] for found in widths.values()))]
+
+
+def _notes(extent: Extent, cores: int, intervals: Sequence[Mapping[str, Any]]) -> tuple[str, ...]:
+    size = extent.size
+    table_bytes = 4 * size.tables * size.rows * size.dim
+    steps = st.fmean(1 / each["step_s"] for each in intervals)
+    return (
+        f"{size.tables} tables of {size.rows:,} rows of {size.dim}, {table_bytes / 1e6:,.0f} MB and a sum of squares a "
+        f"row; batch {size.batch_size:,}, {steps:.1f} steps a second on {max(1, cores - 1)} of {cores} cores",
+        f"{extent.intervals} intervals of {extent.interval_s:g} s a width, the first one's checkpoint full; marks take "
+        f"a byte a row, {100 / (4 * size.dim):.2f} % of the tables",
+        "peer: torch.distributed.checkpoint.async_save, a thread, its stager kept; all tensors in fp32 every time",
+        "memory: resident at most while a checkpoint is written, beyond steps alone",
+    )
+
+
+CHECKPOINT_STALL = Benchmark(
+    name="checkpoint_stall",
+    claim="A checkpoint a minute of a gigabyte of tables holds training up for .4 % of the time or less, and what is "
+    "written in the background slows it by 5 % or less; marking the rows that change costs 1 % or less.",
+    targets={
+        "stall": Target(0.4, "at most"),
+        "tracking": Target(1.0, "at most"),
+        "slowdown_fp32": Target(5.0, "at most"),
+        "slowdown_2_bits": Target(5.0, "at most"),
+    },
+    depends_on=(
+        "src/ziggurat/checkpoint",
+        "src/ziggurat/embeddings",
+        "src/ziggurat/training/step.py",
+        "src/ziggurat/training/state.py",
+        *(f"bench/micro/{name}.py" for name in ("checkpoint_stall", "stall_stand", "big_tables")),
+    ),
+    run=run,
+    missing=lambda: None if Path("/proc/self/clear_refs").exists() else "the peak of memory is read from Linux' /proc",
+)

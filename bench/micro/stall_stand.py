@@ -1,0 +1,247 @@
+"""The stand of ``checkpoint_stall``: a model that trains, checkpoints that are written beside it, ours and DCP's."""
+
+from __future__ import annotations
+
+import ctypes
+import shutil
+import statistics as st
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, cast
+
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.staging import DefaultStager, StagingOptions
+
+from bench.measure import interleave, ratios, seconds
+from bench.micro.big_tables import BigTables, Size
+from ziggurat.checkpoint.config import CheckpointsConfig, Policy
+from ziggurat.checkpoint.folder import CheckpointFolder
+from ziggurat.checkpoint.manifest import Bits
+from ziggurat.checkpoint.saver import Saver
+from ziggurat.core.engine import library_versions
+from ziggurat.training.heap import keep_freed_memory
+
+WARM = 5
+"""Steps before a checkpoint, after memory was handed back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How much is measured.
+
+    Attributes:
+        size: of the model.
+        interval_s: between two checkpoints.
+        intervals: of each width.
+        rounds, steps: of tracking.
+        alone_s: at least, of steps beside which nothing is written.
+        settle_s: after a checkpoint, during which steps count for nothing.
+    """
+
+    size: Size
+    interval_s: float
+    intervals: int
+    rounds: int
+    steps: int
+    alone_s: float
+    settle_s: float
+
+
+class Peer:
+    """DCP's asynchronous checkpoints, one at a time, each in a folder of its own.
+
+    Args:
+        folder: of all of them.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._count = folder, 0
+        self._stager = DefaultStager(StagingOptions(False, False, False, False))
+        self._future: Future[Any] | None = None
+
+    @property
+    def last(self) -> Path:
+        return self._folder / f"peer-{self._count}"
+
+    def save(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """Begin one."""
+        self._count += 1
+        saving = dcp.async_save(dict(tensors), checkpoint_id=self.last, async_stager=self._stager)
+        self._future = cast("Future[Any]", saving)
+
+    def writing(self) -> bool:
+        assert self._future is not None
+        return not self._future.done()
+
+    def finish(self) -> int:
+        """Delete the one before; bytes of the last."""
+        assert self._future is not None
+        self._future.result()
+        shutil.rmtree(self._folder / f"peer-{self._count - 1}", ignore_errors=True)
+        return sum(path.stat().st_size for path in self.last.iterdir())
+
+    def load(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        """The last one, into ``tensors``."""
+        dcp.load(dict(tensors), checkpoint_id=self.last)
+
+    def close(self) -> None:
+        self._stager.close()
+
+
+class Stand:
+    """The model, made when it is first needed, and all that is measured on it; within a process group of one."""
+
+    def __init__(self, extent: Extent, scratch: Path, say: Callable[[str], None]) -> None:
+        self._extent, self._scratch, self._say = extent, scratch, say
+
+    @cached_property
+    def model(self) -> BigTables:
+        keep_freed_memory()
+        made = BigTables(self._extent.size)
+        for _ in range(WARM):
+            made.step()
+        return made
+
+    def tracking(self) -> list[float]:
+        """Percent by which steps take longer with marks, a round each."""
+        steps = self._extent.steps
+
+        def marked() -> float:
+            return sum(self.model.step() for _ in range(steps)) / steps
+
+        def unmarked() -> float:
+            with self.model.unmarked():
+                return marked()
+
+        found = interleave({"with": marked, "without": unmarked}, 2, self._extent.rounds)
+        return [100 * (ratio - 1) for ratio in ratios(found["with"], found["without"])]
+
+    def width(self, bits: Bits) -> dict[str, Any]:
+        """Intervals with checkpoints of one width, and the peer's; then restores."""
+        with tempfile.TemporaryDirectory(dir=self._scratch, prefix="stall-") as place:
+            folder, peer = CheckpointFolder(Path(place) / "ours", keep=1), Peer(Path(place))
+            found: list[dict[str, Any]] = []
+            with self._saver(folder, bits, "intermittent") as saver:
+                for number in range(self._extent.intervals):
+                    found.append(self._interval(saver, folder, peer))
+                    self._say(f"{bits} bits, interval {number + 1}: {_told(found[-1])}")
+                saver.finish()
+                for interval, written in zip(found, saver.written, strict=True):
+                    interval |= written.figures()
+            tensors = self.model.tensors()
+            restored = {
+                "restore_s": seconds(lambda: folder.load("last").fill(self.model.pieces())),
+                "peer_restore_s": seconds(lambda: peer.load(tensors)),
+            }
+            peer.close()
+        return {"intervals": found, **restored}
+
+    def all_cores(self, cores: int) -> list[float]:
+        """Percent by which steps on every core take longer while a full fp32 checkpoint is written."""
+        before = torch.get_num_threads()
+        torch.set_num_threads(cores)
+        slower: list[float] = []
+        try:
+            with tempfile.TemporaryDirectory(dir=self._scratch, prefix="stall-") as place:
+                folder = CheckpointFolder(Path(place), keep=1)
+                with self._saver(folder, 32, "full") as saver:
+                    for _ in range(3):
+                        self._steps_for(self._extent.settle_s)
+                        alone = self._steps_for(self._extent.alone_s)
+                        slower.append(_slower(self._ours(saver, folder), alone))
+        finally:
+            torch.set_num_threads(before)
+        return slower
+
+    def _saver(self, folder: CheckpointFolder, bits: Bits, policy: Policy) -> Saver:
+        config = CheckpointsConfig(policy=policy, bits=bits)
+        return Saver(folder, config, self.model.shards, self.model.shapes, versions=library_versions())
+
+    def _interval(self, saver: Saver, folder: CheckpointFolder, peer: Peer) -> dict[str, Any]:
+        extent, model = self._extent, self.model
+        started, steps = time.perf_counter(), model.steps
+        changed = model.changed()
+        _hand_back()
+        for _ in range(WARM):
+            model.step()
+        _reset_peak()
+        ours = self._ours(saver, folder)
+        our_peak = _peak_bytes()
+        self._steps_for(extent.settle_s)
+        _hand_back()
+        for _ in range(WARM):
+            model.step()
+        _reset_peak()
+        alone = self._steps_for(extent.alone_s)
+        alone_peak = _peak_bytes()
+        _reset_peak()
+        tensors, began = model.tensors(), time.perf_counter()
+        peer_stall_s = seconds(lambda: peer.save(tensors))
+        theirs = self._steps_while(peer.writing)
+        peer_write_s = time.perf_counter() - began
+        peer_peak, peer_bytes = _peak_bytes(), peer.finish()
+        self._steps_for(extent.settle_s)
+        alone += self._steps_for(max(extent.alone_s, started + extent.interval_s - time.perf_counter()))
+        return {
+            "changed": changed,
+            "steps": model.steps - steps,
+            "step_s": st.fmean(alone),
+            "slower": _slower(ours, alone),
+            "memory_bytes": max(0, our_peak - alone_peak),
+            "peer_stall_s": peer_stall_s,
+            "peer_write_s": peer_write_s,
+            "peer_slower": _slower(theirs, alone),
+            "peer_memory_bytes": max(0, peer_peak - alone_peak),
+            "peer_bytes": peer_bytes,
+        }
+
+    def _ours(self, saver: Saver, folder: CheckpointFolder) -> list[float]:
+        """Save, and take steps until that is written; their seconds."""
+        step = self.model.steps
+        saver.save(step, self.model.dense(), {"step": step})
+        return self._steps_while(lambda: saver.busy)
+
+    def _steps_while(self, going: Callable[[], bool]) -> list[float]:
+        found = [self.model.step()]
+        while going():
+            found.append(self.model.step())
+        return found
+
+    def _steps_for(self, wanted_s: float) -> list[float]:
+        end = time.perf_counter() + wanted_s
+        return self._steps_while(lambda: time.perf_counter() < end)
+
+
+def _slower(some: Sequence[float], others: Sequence[float]) -> float:
+    """Percent by which the mean is larger."""
+    return 100 * (st.fmean(some) / st.fmean(others) - 1)
+
+
+def _told(interval: Mapping[str, Any]) -> str:
+    beside = f"{interval['slower']:+.1f} % beside ours, {interval['peer_slower']:+.1f} % beside the peer"
+    stalled = f"which stalled {1e3 * interval['peer_stall_s']:.0f} ms"
+    return f"{interval['steps']} steps, {100 * interval['changed']:.0f} % changed, {beside}, {stalled}"
+
+
+def _hand_back() -> None:
+    """Freed memory to the kernel, where the C library is glibc."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
+    if trim is not None:
+        trim(0)
+
+
+def _reset_peak() -> None:
+    """Have the kernel begin the largest resident set of this process anew."""
+    Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+
+
+def _peak_bytes() -> int:
+    """Largest resident set since then."""
+    lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
+    return next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
