@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from safetensors import SafetensorError
@@ -66,7 +65,7 @@ class FileWriter:
         self._size = 0
 
     def add(self, rows: Rows) -> None:
-        """Take rows, which must not change any more before :meth:`close`."""
+        """Take rows, which must not change any more before :meth:`flush`."""
         count, number = len(rows.ids_U), len(self._blocks)
         if not count:
             return
@@ -162,10 +161,11 @@ def rows_in(block: Block, tensors: Mapping[str, Tensor], wanted: set[str]) -> Ro
     decoded: dict[str, Tensor] = {}
     for name, bits in block.bits.items():
         if name in wanted:
-            parts = _parts(tensors, f"{number}.{name}.")
+            parts = below(tensors, f"{number}.{name}.")
             decoded[name] = parts["rows"] if bits == 32 else dequantise(parts, bits, block.columns[1])
     return Rows(block.table, ids_U, block.columns, decoded)
 
 
-def _parts(tensors: Mapping[str, Any], prefix: str) -> dict[str, Tensor]:
+def below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Those whose names begin so, without that."""
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

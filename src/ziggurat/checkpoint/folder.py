@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -141,9 +142,13 @@ class CheckpointFolder:
             gone = self.spare(keep)
         except UnknownNeeds:  # nobody loses the rest for it
             return []
-        for step in reversed(gone):  # what is needed goes behind what needs it
-            self.store.delete(folder_of(step))
+        self.discard(gone)
         return gone
+
+    def discard(self, steps: Sequence[int]) -> None:
+        """Delete the checkpoints of these steps, ascending: what is needed goes behind what needs it."""
+        for step in reversed(steps):
+            self.store.delete(folder_of(step))
 
     def spare(self, keep: int | None = None) -> list[int]:
         """Steps that are neither the best, nor among the newest ``keep``, nor needed by one of these.

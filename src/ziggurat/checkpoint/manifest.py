@@ -13,13 +13,13 @@ from typing import Any, Literal
 
 import pydantic
 
+from ziggurat.checkpoint.quantise import Bits as Bits
 from ziggurat.core.errors import RunFolderError
 
 FORMAT_VERSION = 2
 MANIFEST_FILE = "manifest.json"
 
 Kind = Literal["full", "delta"]
-Bits = Literal[2, 3, 4, 8, 16, 32]
 WEIGHT = "weight"
 """Name of a table's rows among a block's tensors; the others are optimizer states."""
 

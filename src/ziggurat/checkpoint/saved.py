@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ziggurat.checkpoint.blocks import DAMAGED, Rows, checked, rows_in, tensors_in
+from ziggurat.checkpoint.blocks import DAMAGED, Rows, below, checked, rows_in, tensors_in
 from ziggurat.checkpoint.manifest import MANIFEST_FILE, WEIGHT, Block, File, Manifest, Reference, TableShape
 from ziggurat.checkpoint.store import LocalStore, Store
 from ziggurat.checkpoint.version1 import STATE_FILE, load_groups, load_state
@@ -62,7 +62,7 @@ class Saved(ABC):
         """Copy into each piece of a group what it is of the whole of its name.
 
         Raises:
-            RunFolderError: as :meth:`verify`; some pieces may be filled by then.
+            RunFolderError: as :meth:`verify`, and no piece was changed; or a table lacks rows, and some were.
         """
 
     @abstractmethod
@@ -186,7 +186,7 @@ class Blocks(Saved):
         return tuple(dict.fromkeys((TABLES, TABLE_STATES, *(name.partition("/")[0] for name in self._others))))
 
     def shapes(self, group: str) -> Mapping[str, tuple[int, ...]] | None:
-        others = _parts(self._others, f"{group}/")
+        others = below(self._others, f"{group}/")
         found = {name: tuple(tensor.shape) for name, tensor in others.items()}
         if group == TABLES:
             found |= {name: table.shape(WEIGHT) for name, table in self.manifest.tables.items()}
@@ -208,7 +208,7 @@ class Blocks(Saved):
     def fill(self, groups: Mapping[str, Sequence[Piece]]) -> None:
         targets: dict[str, list[_Target]] = defaultdict(list)
         for group, pieces in groups.items():
-            others = _parts(self._others, f"{group}/")
+            others = below(self._others, f"{group}/")
             for piece in pieces:
                 if piece.name not in others and piece.tensor.numel():
                     table, tensor = _named(group, piece.name)
@@ -217,7 +217,7 @@ class Blocks(Saved):
             for target in targets[rows.table]:
                 target.take(rows, base)
         for group, pieces in groups.items():  # behind the rows, whose files have all been verified by now
-            others = _parts(self._others, f"{group}/")
+            others = below(self._others, f"{group}/")
             fill([piece for piece in pieces if piece.name in others], others)
         for table, each in targets.items():
             for target in each:
@@ -383,7 +383,3 @@ def _named(group: str, name: str) -> tuple[str, str]:
 
 def _whole_piece(name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Piece:
     return Piece.of_tensor(name, torch.empty(shape, dtype=dtype))
-
-
-def _parts(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

@@ -17,7 +17,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from types import TracebackType
 from typing import Any, cast
@@ -36,7 +36,7 @@ from ziggurat.core.errors import LostRank, RunFolderError, ZigguratError
 from ziggurat.embeddings.marks import Pending, Shard
 
 CHUNK_BYTES = 4 * 2**20
-"""Of rows that the thread copies at once: training may have to wait for it."""
+"""Of rows that the thread copies at once."""
 GRACE_S = 30.0
 """That a rank whose training has failed waits for the others' files: they may be gone."""
 PATIENCE_S = 3600.0
@@ -95,8 +95,13 @@ class _Job:
     best: Best | None
     size: float
     waited_s: float
-    stall_s: float = 0.0
-    started: float = field(default_factory=time.perf_counter)
+    stall_s: float
+    started: float
+
+    def drop(self) -> None:
+        """Nobody wants its rows any more."""
+        for _, pending in self.pending:
+            pending.drop()
 
 
 @dataclass(slots=True)
@@ -231,9 +236,10 @@ class Saver:
         clears = "base" if choice.kind == "full" else "last"
         pending = [(shard, shard.marks.begin(choice.rows, clears)) for shard in self._shards]
         bits: Bits = 32 if exact else self._bits
-        job = _Job(step, choice, bits, attempt[0], pending, copied, dict(state), best, size, waited_s)
-        job.stall_s = time.perf_counter() - started
-        job.started = time.perf_counter()
+        now = time.perf_counter()
+        job = _Job(
+            step, choice, bits, attempt[0], pending, copied, dict(state), best, size, waited_s, now - started, now
+        )
         self._job = job
         self._writing = self._begun(job)
 
@@ -257,8 +263,7 @@ class Saver:
         except BaseException as error:
             self._ending = not isinstance(error, Exception)  # an interrupt: the thread may be writing still
             self._chain.broken()
-            for _, pending in job.pending:
-                pending.drop()
+            job.drop()
             raise
         self._chain.written(job.choice, Reference(step=job.step, id=job.attempt), job.size)
         self.written.append(written)
@@ -287,8 +292,7 @@ class Saver:
         """Have the thread end, and wait for it unless others may keep it: Python cannot shut down beside it."""
         self._ending = True
         if self._job is not None:
-            for _, pending in self._job.pending:
-                pending.drop()
+            self._job.drop()
         if self._thread is not None and self._ranks == 1:
             self._thread.join()
 
@@ -410,8 +414,7 @@ class Saver:
         try:
             self._check()
             self._folder.sweep_step(job.step)
-            for step in reversed(self._folder.spare()):  # what is needed goes behind what needs it
-                self._folder.store.delete(folder_of(step))
+            self._folder.discard(self._folder.spare())
         except (ZigguratError, OSError) as error:  # the checkpoint is there; the next one tries again
             self.troubles.append(f"checkpoint of step {job.step}: older ones stay: {_said(error)}")
 
