@@ -74,7 +74,7 @@ LEVEL = 0.01
 """What is measured again is seldom closer than that."""
 TOUCHED = 10 * 10**9
 """Bytes at most that a task's devices may take, one after the other."""
-REFINE_S = 30.0
+REFINE_S = 45.0
 """Seconds that the refined plans' planner may measure in."""
 
 Key = tuple[tuple[int, Span, int, int], ...]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,11 +14,13 @@ from ziggurat.core.plan import Shard, Span
 from ziggurat.core.statistics import DatasetStatistics, TableStatistics
 from ziggurat.core.tables import TableSpec
 from ziggurat.core.topology import Topology
+from ziggurat.embeddings.kernel_time import Bags
 from ziggurat.planning.autoshard.planner import AutoShard
 from ziggurat.planning.config import PlanningConfig, TopologyConfig
 from ziggurat.planning.problem import Problem
 from ziggurat.planning.rules import Rules
-from ziggurat.training.parts_timer import PartsTimer, asked, parts_timer, unmeasured
+from ziggurat.training import parts_timer as module
+from ziggurat.training.parts_timer import PartsTimer, asked, drawn, parts_timer, unmeasured
 
 CPU = torch.device("cpu")
 ROWS = 1000
@@ -43,7 +46,7 @@ def shard(first: int, rows: int, columns: int = 8) -> Shard:
 
 def test_ids_are_as_often_as_training_looks_them_up() -> None:
     table = spec("t")
-    bags = [asked(problem(table), table, shard(0, ROWS), step) for step in range(20)]
+    bags = [asked(table, shard(0, ROWS), *drawn(problem(table), table, step)) for step in range(20)]
     ids = np.concatenate([each.ids.numpy() for each in bags])
     assert len(ids) == pytest.approx(20 * 1000 * 6, rel=0.05)
     tenths = np.bincount(ids // 100, minlength=10) / len(ids)
@@ -54,8 +57,9 @@ def test_ids_are_as_often_as_training_looks_them_up() -> None:
 def test_shards_of_a_table_are_asked_for_the_same_ids() -> None:
     table = spec("t", keys=2)
     given = problem(table)
-    whole = asked(given, table, shard(0, ROWS), 0)
-    low, high = asked(given, table, shard(0, 300), 0), asked(given, table, shard(300, 700, columns=4), 0)
+    ids = drawn(given, table, 0)
+    whole = asked(table, shard(0, ROWS), *ids)
+    low, high = asked(table, shard(0, 300), *ids), asked(table, shard(300, 700, columns=4), *ids)
     assert len(whole.lengths) == 2 * 1000
     assert torch.equal(whole.lengths, low.lengths + high.lengths)
     assert sorted(whole.ids.tolist()) == sorted(low.ids.tolist() + (high.ids + 300).tolist())
@@ -65,8 +69,25 @@ def test_shards_of_a_table_are_asked_for_the_same_ids() -> None:
 def test_a_table_that_nothing_is_known_of_is_asked_for_any_row() -> None:
     table = spec("t")
     topology = Topology(1, 2, "cpu", "cpu", 10**9, 1e10, 1e10, 1e10)
-    bags = asked(Problem((table,), topology, None, 500), table, shard(0, ROWS), 0)
+    bags = asked(table, shard(0, ROWS), *drawn(Problem((table,), topology, None, 500), table, 0))
     assert 0 <= int(bags.ids.min()) < 100 < 900 < int(bags.ids.max()) < ROWS
+
+
+def test_ids_are_drawn_once_for_a_problem(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[list[Bags]] = []
+
+    def noted(steps: list[list[Bags]], *_: object) -> tuple[float]:
+        seen.append([bags for step in steps for bags in step])
+        return (1.0,)
+
+    monkeypatch.setattr(module, "kernel_seconds", noted)
+    table, timer = spec("t"), PartsTimer(CPU)
+    given, smaller = problem(table), replace(problem(table), batch_size=200)
+    for each in (given, given, smaller):
+        timer(each, ((table, shard(0, ROWS)),))
+    first, again, fewer = seen
+    assert all(torch.equal(a.ids, b.ids) for a, b in zip(first, again, strict=True))
+    assert [len(bags.lengths) for bags in first + fewer] == [1000, 1000, 400, 400]
 
 
 def test_tables_of_several_keys_and_optimizers_are_run() -> None:

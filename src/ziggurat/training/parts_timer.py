@@ -30,7 +30,8 @@ STEPS, REPEATS = 2, 7
 class PartsTimer:
     """See the module; a :data:`~ziggurat.planning.autoshard.refinement.TimeParts`.
 
-    Each call takes the memory that the shards take on a device; of a CPU, the process keeps it for the next call.
+    Each call takes the memory that the shards take on a device; of a CPU, the process keeps it for the next call. The
+    ids of :data:`STEPS` steps of all devices are kept, too, for the next shards of their tables.
 
     Args:
         device: of this machine; of a CPU, one thread.
@@ -38,6 +39,8 @@ class PartsTimer:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
+        self._problem: Problem | None = None
+        self._drawn: dict[tuple[str, int], tuple[Ints, Ints]] = {}
 
     def __call__(self, problem: Problem, parts: Parts) -> float:
         """Seconds of a step, forward, backward and update, when nothing else disturbs it.
@@ -51,8 +54,16 @@ class PartsTimer:
             return sum(self._kernel(problem, [*members], name) for name, members in kernels)
 
     def _kernel(self, problem: Problem, parts: Sequence[tuple[TableSpec, Shard]], optimizer: str) -> float:
-        steps = [[asked(problem, table, shard, step) for table, shard in parts] for step in range(STEPS)]
+        steps = [[self._asked(problem, table, shard, step) for table, shard in parts] for step in range(STEPS)]
         return undisturbed(kernel_seconds(steps, optimizer, self._device, REPEATS))
+
+    def _asked(self, problem: Problem, table: TableSpec, shard: Shard, step: int) -> Bags:
+        if problem is not self._problem:
+            self._problem, self._drawn = problem, {}
+        key = (table.name, step)
+        if key not in self._drawn:
+            self._drawn[key] = drawn(problem, table, step)
+        return asked(table, shard, *self._drawn[key])
 
 
 def parts_timer(config: PlanningConfig, kind: DeviceKind) -> PartsTimer | None:
@@ -81,13 +92,18 @@ def _optimizer(table: TableSpec) -> str:
     return name
 
 
-def asked(problem: Problem, table: TableSpec, shard: Shard, step: int) -> Bags:
-    """What a shard is asked for in a step: the same ids for every shard of the table."""
-    examples = problem.batch_size * problem.topology.world_size
-    bags, usage = examples * len(table.keys), problem.usages[table.name]
+def drawn(problem: Problem, table: TableSpec, step: int) -> tuple[Ints, Ints]:
+    """Ids that a table is asked for in a step, of all devices' examples, and how many each bag has: the same again for
+    the same table and step."""
+    bags, usage = problem.batch_size * problem.topology.world_size * len(table.keys), problem.usages[table.name]
     draw = np.random.default_rng([zlib.crc32(table.name.encode()), step])
     lengths = draw.poisson(usage.ids_per_row / len(table.keys), bags)
-    ids, lengths = within(shard.rows, _ids(usage, int(lengths.sum()), draw), lengths)
+    return _ids(usage, int(lengths.sum()), draw), lengths
+
+
+def asked(table: TableSpec, shard: Shard, ids: Ints, lengths: Ints) -> Bags:
+    """What a shard is asked for where its table is asked for these ids, so many a bag."""
+    ids, lengths = within(shard.rows, ids, lengths)
     return Bags(shard.rows.size, shard.columns.size, torch.from_numpy(ids), torch.from_numpy(lengths), len(table.keys))
 
 
