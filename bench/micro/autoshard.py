@@ -2,11 +2,12 @@
 
 Each task is 20 to 200 tables of the half of the synthetic pool that is for tests, on 2 to 8 devices whose memory is
 tight (a tenth more than an even share of all tables) or loose (four times it). Every planner places it; then each
-device's shards are run for real – forward, backward, update – on one thread, with ids drawn from the same tables; its
-time is the lower quartile of some calls, of some rounds the least: other work on the machine slows single calls by a
-half, or all of some seconds by a fifth, and speeds up none. Rounds go on until the two least agree to 1 %. After the
-first, in which all devices take part, only those do that may be the slowest of a plan not far above the best, and those
-of AutoShard's and of ziggurat's own rules.
+device's shards are run for real – forward, backward, update – on one thread, with ids drawn from the same tables. What
+others do on the machine's host slows calls by a tenth, for seconds up to a half. So a call's seconds are divided by how
+slow a yardstick is just before and behind it
+(:class:`~ziggurat.embeddings.kernel_time.Yardstick`), and a device's time is the median of rounds in which all devices
+are run by turns, of each the median of some calls. After the first round only those devices take part that may be the
+slowest of a plan not far above the best.
 The refined plans are AutoShard's after it has measured plans for some seconds itself, with ids of its own. Nothing is
 exchanged: every device's kernels are what is compared. TorchRec's planner, which takes no part in the targets, may let
 every device hold a table; what exchanging its gradient takes is then left out.
@@ -36,12 +37,11 @@ from bench.noted import Noted
 from bench.provenance import digest
 from ziggurat.core.plan import Plan, Span
 from ziggurat.core.topology import Topology
-from ziggurat.embeddings.kernel_time import Bags, kernel_seconds, undisturbed
+from ziggurat.embeddings.kernel_time import Bags, Yardstick, kernel_seconds
 from ziggurat.planning.autoshard.learned import learned_costs
 from ziggurat.planning.autoshard.learning import OPTIMIZERS, imagined
 from ziggurat.planning.autoshard.planner import AutoShard
 from ziggurat.planning.autoshard.pool import PoolTable, halves, statistics, table_pool
-from ziggurat.planning.autoshard.refinement import settled
 from ziggurat.planning.baseline import Baseline, Measure
 from ziggurat.planning.config import AnyPlanner
 from ziggurat.planning.planner import build_planner, planned_by
@@ -56,11 +56,11 @@ TASKS, QUICK_TASKS = 50, 2
 EXAMPLES = 1536
 """Of a step, all devices' together: a multiple of each number of devices."""
 ROOM = {"tight": 1.1, "loose": 4.0}
-ROUNDS, REPEATS, STEPS = 8, 4, 2
-CONTENDS = 1.2
-"""Times the least slowest device: plans above it take part in the first round only, but for ziggurat's own rules."""
-CLOSE = 1.01
-"""Times: a device whose two least times are as close is measured no more, nor one so far below its plan's slowest."""
+ROUNDS, REPEATS, STEPS = 7, 5, 2
+CONTENDS = 1.2, 1.1
+"""Times the least slowest device: plans above the first take part in one round only, those above the second in two."""
+CLOSE = 1.05
+"""Times: a device so far below its plan's slowest takes part no more."""
 
 RULES: dict[str, AnyPlanner] = {
     **{measure: Baseline.Config(by=measure) for measure in get_args(Measure)},
@@ -115,17 +115,18 @@ class Stopwatch:
         self._optimizer, self._tables = task.optimizer, {table.number: table for table in task.tables}
         self._ids = {table.number: [table.ids(EXAMPLES, draw) for _ in range(STEPS)] for table in task.tables}
         _touch(min(TOUCHED, 2 * sum(table.weight_bytes for table in task.tables)))
+        self._yardstick = Yardstick(CPU)
 
     def seconds(self, parts: Key) -> float:
         """Of a step of these shards on one device."""
         shares = {share for *_, share in parts}
         kernels = [self._calls([part for part in parts if part[3] == share]) for share in shares]
-        return undisturbed([sum(each) for each in zip(*kernels, strict=True)]) if parts else 0.0
+        return st.median(sum(each) for each in zip(*kernels, strict=True)) if parts else 0.0
 
     def _calls(self, parts: Sequence[tuple[int, Span, int, int]]) -> tuple[float, ...]:
         """Seconds of some calls of one kernel."""
         steps = [[self._bags(*part, step) for part in parts] for step in range(STEPS)]
-        return kernel_seconds(steps, self._optimizer, CPU, REPEATS)
+        return kernel_seconds(steps, self._optimizer, CPU, REPEATS, self._yardstick)
 
     def _bags(self, number: int, rows: Span, columns: int, share: int, step: int) -> Bags:
         ids, lengths = self._ids[number][step]
@@ -155,16 +156,15 @@ def measured(found: Task, made: Mapping[str, Plan], seed: int) -> dict[str, list
     held = {name: found.devices(plan) for name, plan in made.items()}
     runs: dict[Key, list[float]] = {parts: [] for parts in chain(*held.values())}
     asked = dict.fromkeys(runs)
-    for _ in range(ROUNDS):
+    for number in range(ROUNDS):
         for parts in asked:
-            if not settled(runs[parts], CLOSE):
-                runs[parts].append(watch.seconds(parts))
-        slowest = {name: max(min(runs[parts]) for parts in each) for name, each in held.items()}
-        far = CONTENDS * min(slowest.values())
-        near = [name for name in held if name == "rules" or slowest[name] < far]
-        asked = dict.fromkeys(held["autoshard"])
-        asked.update((p, None) for name in near for p in held[name] if min(runs[p]) * CLOSE > slowest[name])
-    return {name: [min(runs[parts]) for parts in each] for name, each in held.items()}
+            runs[parts].append(watch.seconds(parts))
+        middle = {parts: st.median(seconds) for parts, seconds in runs.items()}
+        slowest = {name: max(middle[parts] for parts in each) for name, each in held.items()}
+        far = CONTENDS[min(number, 1)] * min(slowest.values())
+        near = [name for name in held if slowest[name] < far]
+        asked = dict.fromkeys(p for name in near for p in held[name] if middle[p] * CLOSE > slowest[name])
+    return {name: [st.median(runs[parts]) for parts in each] for name, each in held.items()}
 
 
 def _taken(number: int, quick: bool) -> dict[str, list[float]]:
@@ -256,8 +256,8 @@ def _result(
     ]
     origin = learned_costs(None).network.origin
     notes = (
-        f"{len(ours)} tasks; {EXAMPLES:,} examples a step; the least of up to {ROUNDS} rounds' lower quartiles of "
-        f"{REPEATS} calls, {STEPS} before them not measured; plans {CONTENDS:g} times above the best: one",
+        f"{len(ours)} tasks; {EXAMPLES:,} examples a step; the median of {ROUNDS} rounds' medians of {REPEATS} calls "
+        f"by a yardstick, {STEPS} before them not measured; plans {CONTENDS[0]:g} times above the best: one round",
         f"costs measured on {origin['machine']}, {origin['date']}; {REFINE_S:g} s to refine a plan",
         "a sample is a task; an even share is the least mean of the devices' times under any of the plans",
     )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -44,8 +45,71 @@ class Bags:
     keys: int = 1
 
 
+class Eviction:
+    """What runs between two calls, so that none finds its rows in a core's caches.
+
+    Args:
+        device: that the calls run on.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._evicted = torch.zeros(EVICTED // 4, device=device)
+
+    def slowness(self) -> float:
+        """By how many times as long as usual calls take now, as far as is known: not at all."""
+        self._evicted.add_(1)
+        _finish(self._device)
+        return 1.0
+
+
+class Yardstick(Eviction):
+    """The same, and tells how slow the machine is just now.
+
+    What others do on a machine, or on the host of a virtual one, takes its part of the way to memory for seconds: calls
+    take up to half as long again, whichever of some one looks at. The work here is slowed with them: a buffer is added
+    to, rows are gathered and put back. On two cores of an EPYC, medians of seven calls spread by 10 to 12 % (standard
+    deviation; tables of 28 to 85 ms), and by 3 to 4.4 % once they are divided by :meth:`slowness`.
+
+    Args:
+        device: a CPU, of which torch's number of threads counts.
+    """
+
+    BUFFER, GATHER = 0.5, 0.35
+    """Exponents: how much a call is slowed where this work is. Fitted to 1,119 calls of one set of tables; two others
+    had .57 and .58, .26 and .42."""
+    ROWS, COLUMNS, GATHERED = 2**18, 64, 20_000
+    USUAL = 20
+    """Turns that say what is usual."""
+
+    def __init__(self, device: torch.device) -> None:
+        super().__init__(device)
+        draw = torch.Generator().manual_seed(0)
+        self._rows = torch.zeros(self.ROWS, self.COLUMNS, device=device)
+        self._ids = torch.randint(self.ROWS, (self.GATHERED,), generator=draw).to(device)
+        turns = [self._turn() for _ in range(self.USUAL)]
+        self._usual = tuple(float(np.median(seconds)) for seconds in zip(*turns, strict=True))
+
+    def slowness(self) -> float:
+        """By how many times as long as when this was made calls take now."""
+        buffer, gather = (now / usual for now, usual in zip(self._turn(), self._usual, strict=True))
+        return buffer**self.BUFFER * gather**self.GATHER
+
+    def _turn(self) -> tuple[float, float]:
+        started = time.perf_counter()
+        super().slowness()
+        between = time.perf_counter()
+        self._rows.index_copy_(0, self._ids, self._rows.index_select(0, self._ids))
+        _finish(self._device)
+        return between - started, time.perf_counter() - between
+
+
 def kernel_seconds(
-    steps: Sequence[Sequence[Bags]], optimizer: str, device: torch.device, repeats: int = 5
+    steps: Sequence[Sequence[Bags]],
+    optimizer: str,
+    device: torch.device,
+    repeats: int = 5,
+    between: Eviction | None = None,
 ) -> tuple[float, ...]:
     """Seconds of each of ``repeats`` calls, forward and backward, after every step was taken once unmeasured.
 
@@ -54,6 +118,7 @@ def kernel_seconds(
         optimizer: of :data:`OPTIMIZERS`, fused into backward.
         device: whose memory holds the tables. Of a CPU, torch's number of threads counts.
         repeats: calls that are measured.
+        between: runs between calls; a call counts as its seconds over the slowness before and behind it.
     """
     cpu = device.type == "cpu"
     place = EmbeddingLocation.HOST if cpu else EmbeddingLocation.DEVICE
@@ -70,18 +135,19 @@ def kernel_seconds(
     examples = len(steps[0][0].lengths) // steps[0][0].keys
     columns = sum(bags.columns * bags.keys for bags in steps[0])
     gradient = torch.randn(examples, columns, device=device)
-    evicted = torch.zeros(EVICTED // 4, device=device)
+    between = between or Eviction(device)
     taken: list[float] = []
+    slowness: list[float] = []
     for turn in range(len(steps) + repeats):
         ids, offsets = inputs[turn % len(steps)]
-        evicted.add_(1)
-        _finish(device)
+        slowness.append(between.slowness())
         started = time.perf_counter()
         kernel(ids, offsets).backward(gradient)
         _finish(device)
-        if turn >= len(steps):
-            taken.append(time.perf_counter() - started)
-    return tuple(taken)
+        taken.append(time.perf_counter() - started)
+    slowness.append(between.slowness())
+    usual = [seconds / (a * b) ** 0.5 for seconds, (a, b) in zip(taken, pairwise(slowness), strict=True)]
+    return tuple(usual[len(steps) :])
 
 
 def undisturbed(seconds: Sequence[float]) -> float:

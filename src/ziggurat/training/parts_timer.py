@@ -14,7 +14,7 @@ from ziggurat.core.errors import ConfigError
 from ziggurat.core.plan import Shard
 from ziggurat.core.tables import TableSpec
 from ziggurat.core.topology import DeviceKind
-from ziggurat.embeddings.kernel_time import OPTIMIZERS, Bags, kernel_seconds, undisturbed
+from ziggurat.embeddings.kernel_time import OPTIMIZERS, Bags, Eviction, Yardstick, kernel_seconds
 from ziggurat.planning.autoshard.planner import AutoShard
 from ziggurat.planning.autoshard.refinement import Parts
 from ziggurat.planning.config import PlanningConfig
@@ -39,23 +39,27 @@ class PartsTimer:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
+        self._between: Eviction | None = None
         self._problem: Problem | None = None
         self._drawn: dict[tuple[str, int], tuple[Ints, Ints]] = {}
 
     def __call__(self, problem: Problem, parts: Parts) -> float:
-        """Seconds of a step, forward, backward and update, when nothing else disturbs it.
+        """Seconds of a step, forward, backward and update: the median of some, of a CPU by a
+        :class:`~ziggurat.embeddings.kernel_time.Yardstick`.
 
         Raises:
             ConfigError: a table has an optimizer that FBGEMM's kernels do not have.
         """
         optimizer = lambda part: _optimizer(part[0])  # noqa: E731
         with one_thread(self._device):
+            if self._between is None:
+                self._between = Yardstick(self._device) if self._device.type == "cpu" else Eviction(self._device)
             kernels = groupby(sorted(parts, key=optimizer), optimizer)
             return sum(self._kernel(problem, [*members], name) for name, members in kernels)
 
     def _kernel(self, problem: Problem, parts: Sequence[tuple[TableSpec, Shard]], optimizer: str) -> float:
         steps = [[self._asked(problem, table, shard, step) for table, shard in parts] for step in range(STEPS)]
-        return undisturbed(kernel_seconds(steps, optimizer, self._device, REPEATS))
+        return float(np.median(kernel_seconds(steps, optimizer, self._device, REPEATS, self._between)))
 
     def _asked(self, problem: Problem, table: TableSpec, shard: Shard, step: int) -> Bags:
         if problem is not self._problem:

@@ -30,7 +30,8 @@ TABLE_ERROR, SET_ERROR = 0.1, 0.01
 """Standard deviations, of logarithms, that are expected: of tables' factors, and of what is measured around them."""
 DOUBTFUL = 1.02
 """Times what it should take, in proportion to others: what is above is run again."""
-AGREES, MOST_RUNS = 1.02, 4
+RUNS = 3
+"""Of each device of a plan that seems better, and of the best one's."""
 PASSES = 3
 IDLE = 4
 """So many turns that lead to nothing new end the measuring: each kind of turn is among them."""
@@ -83,8 +84,8 @@ def refined(
         else:
             plan = plan_by(corrected, None if turn == "anew" else best)
         if plan.placements != best.placements and devices.slowest(plan, corrected, enough=least) < least:
-            least = devices.slowest(best, corrected, runs=2)
-            if (slowest := devices.slowest(plan, corrected, runs=2)) < least:
+            least = devices.slowest(best, corrected, runs=RUNS)
+            if (slowest := devices.slowest(plan, corrected, enough=least, runs=RUNS)) < least:
                 best, least = plan, slowest
         progress.advance(len(devices.sets), ms=f"{1e3 * least:.3g}")
         idle = idle + 1 if len(devices.sets) == known else 0
@@ -128,12 +129,6 @@ def table_factors(problem: Problem, costs: LearnedCosts, taken: Sequence[tuple[P
     return dict(zip(names, np.exp(log_T).tolist(), strict=True))
 
 
-def settled(runs: Sequence[float], agrees: float = AGREES) -> bool:
-    """Whether the least was met twice, to 2 % or so: work of others that lasts for seconds slows whole runs."""
-    least = sorted(runs)[:2]
-    return len(least) == 2 and least[1] <= agrees * least[0]
-
-
 class _Devices:
     """What devices of plans took; shards that lie together in two plans are run once for both.
 
@@ -148,8 +143,8 @@ class _Devices:
 
     @property
     def sets(self) -> list[tuple[Parts, float]]:
-        """All that were run, and their seconds: of several runs the least, for what disturbs one never shortens it."""
-        return [(parts, min(seconds)) for parts, seconds in self._taken.values()]
+        """All that were run, and their seconds: of several runs the median."""
+        return [(parts, float(np.median(seconds))) for parts, seconds in self._taken.values()]
 
     def doubt(self, costs: LearnedCosts) -> None:
         """Runs once more what took longest for what costs say, of all that ran once: other work may have been there."""
@@ -169,8 +164,7 @@ class _Devices:
             plan: whose devices.
             costs: those are run first that should be slowest by them.
             enough: the first that takes so long is taken for the slowest.
-            runs: of each device at least, earlier ones counted; of several two must agree, or there are
-                :data:`MOST_RUNS`.
+            runs: of each device at least, earlier ones counted.
         """
         predicted, parts = costs.device_seconds(self._problem, plan), device_parts(self._problem, plan)
         slowest = 0.0
@@ -186,6 +180,6 @@ class _Devices:
             return 0.0
         key = frozenset((table.name, shard.rows, shard.columns) for table, shard in parts)
         _, seconds = self._taken.setdefault(key, (parts, []))
-        while len(seconds) < runs or (runs > 1 and not settled(seconds) and len(seconds) < MOST_RUNS):
+        while len(seconds) < runs:
             seconds.append(self._time_parts(self._problem, parts))
-        return min(seconds)
+        return float(np.median(seconds))
