@@ -53,10 +53,10 @@ from ziggurat.training.parts_timer import PartsTimer
 
 CPU = torch.device("cpu")
 TASKS, QUICK_TASKS = 50, 2
-EXAMPLES = 1536
+EXAMPLES = 768
 """Of a step, all devices' together: a multiple of each number of devices."""
 ROOM = {"tight": 1.1, "loose": 4.0}
-ROUNDS, REPEATS, STEPS = 7, 5, 2
+ROUNDS, REPEATS, STEPS = 6, 5, 2
 CONTENDS = 1.2, 1.1
 """Times the least slowest device: plans above the first take part in one round only, those above the second in two."""
 CLOSE = 1.05

@@ -26,7 +26,7 @@ from ziggurat.planning.autoshard.costs import LearnedCosts
 from ziggurat.planning.autoshard.task import Floats
 from ziggurat.planning.problem import Problem
 
-TABLE_ERROR, SET_ERROR = 0.1, 0.01
+TABLE_ERROR, SET_ERROR = 0.1, 0.02
 """Standard deviations, of logarithms, that are expected: of tables' factors, and of what is measured around them."""
 DOUBTFUL = 1.02
 """Times what it should take, in proportion to others: what is above is run again."""
@@ -70,8 +70,8 @@ def refined(
     progress, devices = progress or Silent(), _Devices(problem, time_parts)
     progress.start("refine the plan", None, "devices measured")
     end = time.monotonic() + seconds
-    best = plan_by(costs, None)
-    first = least = devices.slowest(best, costs)
+    best = first = plan_by(costs, None)
+    least = devices.slowest(best, costs)
     waiting, turns, idle = [*others], cycle(("other", "near", "anew", "again")), 0
     while time.monotonic() < end and (waiting or idle < IDLE):
         turn, known = next(turns), len(devices.sets)
@@ -83,15 +83,19 @@ def refined(
             plan = waiting.pop()
         else:
             plan = plan_by(corrected, None if turn == "anew" else best)
+        least = devices.slowest(best, corrected)
         if plan.placements != best.placements and devices.slowest(plan, corrected, enough=least) < least:
+            corrected = costs.corrected(table_factors(problem, costs, devices.sets))
             least = devices.slowest(best, corrected, runs=RUNS)
             if (slowest := devices.slowest(plan, corrected, enough=least, runs=RUNS)) < least:
                 best, least = plan, slowest
         progress.advance(len(devices.sets), ms=f"{1e3 * least:.3g}")
         idle = idle + 1 if len(devices.sets) == known else 0
     progress.finish()
-    before = f", {1e3 * first:.3g} ms in the first plan" if least < first else ""
-    note = f"{len(devices.sets)} devices' shards were measured: the slowest took {1e3 * least:.3g} ms{before}"
+    corrected = costs.corrected(table_factors(problem, costs, devices.sets))
+    before = devices.slowest(first, corrected)
+    instead = f", {1e3 * before:.3g} ms in the first plan" if best is not first else ""
+    note = f"{len(devices.sets)} devices' shards were measured: the slowest took {1e3 * least:.3g} ms{instead}"
     return replace(best, notes=(*best.notes, note))
 
 
@@ -160,6 +164,9 @@ class _Devices:
     def slowest(self, plan: Plan, costs: LearnedCosts, *, enough: float = math.inf, runs: int = 1) -> float:
         """Seconds of the slowest device, its kernels as measured, what else it does as predicted.
 
+        Of many sets the one that ran fastest did so by luck as well. So what costs say, which were corrected by all
+        that was measured, counts as much as one run.
+
         Args:
             plan: whose devices.
             costs: those are run first that should be slowest by them.
@@ -170,16 +177,16 @@ class _Devices:
         slowest = 0.0
         for rank in sorted(range(len(parts)), key=lambda rank: -predicted[rank]):
             kernels = costs.parts_seconds(self._problem, parts[rank])[0] if parts[rank] else 0.0
-            slowest = max(slowest, predicted[rank] - kernels + self._seconds(parts[rank], runs))
+            slowest = max(slowest, predicted[rank] - kernels + self._seconds(parts[rank], kernels, runs))
             if slowest >= enough:
                 break
         return slowest
 
-    def _seconds(self, parts: Parts, runs: int) -> float:
+    def _seconds(self, parts: Parts, said: float, runs: int) -> float:
         if not parts:
             return 0.0
         key = frozenset((table.name, shard.rows, shard.columns) for table, shard in parts)
         _, seconds = self._taken.setdefault(key, (parts, []))
         while len(seconds) < runs:
             seconds.append(self._time_parts(self._problem, parts))
-        return float(np.median(seconds))
+        return math.exp((len(seconds) * math.log(float(np.median(seconds))) + math.log(said)) / (len(seconds) + 1))
