@@ -1,7 +1,7 @@
 """Which rows the next checkpoint writes.
 
-Source: Eisenman et al. 2022, "Check-N-Run", NSDI, section 4. Deviations: a delta that would be as large as a full
-checkpoint is none, whatever the policy; chains of consecutive deltas have an end.
+Source: Eisenman et al. 2022, "Check-N-Run", NSDI, section 4. Deviations: a delta that would be nearly as large as a
+full checkpoint is none, whatever the policy; chains of consecutive deltas have an end.
 """
 
 from __future__ import annotations
@@ -31,6 +31,8 @@ class Choice:
 
 
 FULL = Choice("full", "all", ())
+NEARLY_ALL = 0.9
+"""Share of all rows' bytes from which on a delta is written as a full checkpoint, which a restore reads alone."""
 
 
 class Chain:
@@ -57,7 +59,7 @@ class Chain:
         if not self._members or self._policy == "full" or step <= self._members[-1].step:
             return FULL
         size = since_last if self._policy == "consecutive" else since_base
-        if size >= 1:
+        if size >= NEARLY_ALL:
             return FULL
         match self._policy:
             case "one_shot":
