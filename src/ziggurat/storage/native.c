@@ -1,0 +1,148 @@
+/* Many transfers between a file and memory at a time, by Linux's io_uring; no library but libc is needed.
+ *
+ * A ring is used by one thread at a time. zr_transfer returns when all of its requests have ended, so that no memory is
+ * in use by the kernel afterwards, also where one of them has failed.
+ */
+#include <errno.h>
+#include <linux/io_uring.h>
+#include <stdatomic.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+struct ring {
+    int fd;
+    unsigned depth;
+    void *map;
+    size_t map_size;
+    struct io_uring_sqe *sqes;
+    size_t sqes_size;
+    _Atomic unsigned *sq_tail, *cq_head, *cq_tail;
+    unsigned sq_mask, cq_mask;
+    unsigned *sq_array;
+    struct io_uring_cqe *cqes;
+    int64_t *again;
+};
+
+static int enter(int fd, unsigned submit, unsigned wait) {
+    return (int)syscall(__NR_io_uring_enter, fd, submit, wait, IORING_ENTER_GETEVENTS, NULL, 0);
+}
+
+void zr_close(struct ring *ring) {
+    if (ring == NULL) return;
+    if (ring->sqes) munmap(ring->sqes, ring->sqes_size);
+    if (ring->map) munmap(ring->map, ring->map_size);
+    if (ring->fd >= 0) close(ring->fd);
+    free(ring->again);
+    free(ring);
+}
+
+/* A ring of up to `depth` requests at a time; NULL and *problem, an errno, where the kernel gives none. */
+struct ring *zr_open(unsigned depth, int *problem) {
+    struct io_uring_params params;
+    struct ring *ring = calloc(1, sizeof *ring);
+    if (ring == NULL) {
+        *problem = ENOMEM;
+        return NULL;
+    }
+    memset(&params, 0, sizeof params);
+    ring->fd = (int)syscall(__NR_io_uring_setup, depth, &params);
+    if (ring->fd < 0 || !(params.features & IORING_FEAT_SINGLE_MMAP)) {
+        *problem = ring->fd < 0 ? errno : ENOSYS;
+        zr_close(ring);
+        return NULL;
+    }
+    size_t sq_size = params.sq_off.array + params.sq_entries * sizeof(unsigned);
+    size_t cq_size = params.cq_off.cqes + params.cq_entries * sizeof(struct io_uring_cqe);
+    ring->map_size = sq_size > cq_size ? sq_size : cq_size;
+    ring->sqes_size = params.sq_entries * sizeof(struct io_uring_sqe);
+    void *map = mmap(NULL, ring->map_size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, ring->fd, IORING_OFF_SQ_RING);
+    ring->map = map == MAP_FAILED ? NULL : map;
+    void *sqes = mmap(NULL, ring->sqes_size, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, ring->fd, IORING_OFF_SQES);
+    ring->sqes = sqes == MAP_FAILED ? NULL : sqes;
+    ring->depth = params.sq_entries;
+    ring->again = malloc(ring->depth * sizeof *ring->again);
+    if (ring->map == NULL || ring->sqes == NULL || ring->again == NULL) {
+        *problem = ENOMEM;
+        zr_close(ring);
+        return NULL;
+    }
+    char *at = ring->map;
+    ring->sq_tail = (_Atomic unsigned *)(at + params.sq_off.tail);
+    ring->sq_mask = *(unsigned *)(at + params.sq_off.ring_mask);
+    ring->sq_array = (unsigned *)(at + params.sq_off.array);
+    ring->cq_head = (_Atomic unsigned *)(at + params.cq_off.head);
+    ring->cq_tail = (_Atomic unsigned *)(at + params.cq_off.tail);
+    ring->cq_mask = *(unsigned *)(at + params.cq_off.ring_mask);
+    ring->cqes = (struct io_uring_cqe *)(at + params.cq_off.cqes);
+    return ring;
+}
+
+/* Moves `count` stretches: lengths[i] bytes from offsets[i] of the file to memory + places[i], or the other way.
+ *
+ * Returns 0, or an errno with the stretch in *failed; ENODATA: the file ended before it. What is short is gone on with.
+ */
+int zr_transfer(struct ring *ring, int file, int writing, int64_t count, const int64_t *offsets,
+                const int64_t *lengths, const int64_t *places, char *memory, int64_t *failed) {
+    int64_t next = 0;
+    unsigned flying = 0, repeated = 0, unsent = 0;
+    int problem = 0;
+    int64_t *done = calloc((size_t)count + 1, sizeof *done);
+    if (done == NULL) return ENOMEM;
+    while (1) {
+        unsigned tail = atomic_load_explicit(ring->sq_tail, memory_order_relaxed);
+        while (!problem && flying < ring->depth && (repeated > 0 || next < count)) {
+            int64_t i = repeated > 0 ? ring->again[--repeated] : next++;
+            struct io_uring_sqe *sqe = &ring->sqes[tail & ring->sq_mask];
+            memset(sqe, 0, sizeof *sqe);
+            sqe->opcode = writing ? IORING_OP_WRITE : IORING_OP_READ;
+            sqe->fd = file;
+            sqe->off = (uint64_t)(offsets[i] + done[i]);
+            sqe->addr = (uint64_t)(uintptr_t)(memory + places[i] + done[i]);
+            sqe->len = (unsigned)(lengths[i] - done[i]);
+            sqe->user_data = (uint64_t)i;
+            ring->sq_array[tail & ring->sq_mask] = tail & ring->sq_mask;
+            tail++, flying++, unsent++;
+        }
+        atomic_store_explicit(ring->sq_tail, tail, memory_order_release);
+        if (flying == 0) break;
+        /* With more to send, a quarter of the ring is waited for; at the end, all of it. */
+        unsigned wait = (!problem && next < count && flying > ring->depth / 4) ? ring->depth / 4 : flying;
+        int sent = enter(ring->fd, unsent, wait > 0 ? wait : 1);
+        if (sent < 0) {
+            if (errno == EINTR || errno == EAGAIN || errno == EBUSY) sent = 0;
+            else {
+                /* Nothing was taken: what is not sent never flies. */
+                if (!problem) problem = errno, *failed = next > 0 ? next - 1 : 0;
+                atomic_store_explicit(ring->sq_tail, tail - unsent, memory_order_release);
+                flying -= unsent;
+                unsent = 0;
+                if (flying == 0) break;
+                sent = 0;
+            }
+        }
+        unsent -= (unsigned)sent;
+        unsigned head = atomic_load_explicit(ring->cq_head, memory_order_relaxed);
+        unsigned end = atomic_load_explicit(ring->cq_tail, memory_order_acquire);
+        for (; head != end; head++) {
+            struct io_uring_cqe *cqe = &ring->cqes[head & ring->cq_mask];
+            int64_t i = (int64_t)cqe->user_data;
+            flying--;
+            if (cqe->res > 0 && done[i] + cqe->res < lengths[i]) {
+                done[i] += cqe->res;
+                ring->again[repeated++] = i;
+            } else if (cqe->res == -EINTR || cqe->res == -EAGAIN) {
+                ring->again[repeated++] = i;
+            } else if (cqe->res <= 0 && !problem) {
+                problem = cqe->res == 0 ? ENODATA : -cqe->res;
+                *failed = i;
+            }
+        }
+        atomic_store_explicit(ring->cq_head, head, memory_order_release);
+    }
+    free(done);
+    return problem;
+}

@@ -1,0 +1,245 @@
+"""Rows of a store in the slots of a cache, and which of them make room for others.
+
+The cache's memory is somebody else's: a training's kernels read and update it in place. What is here decides which row
+lies in which slot. A row that any batch on its way needs stays; among the others, those leave that were needed least
+often of late (a clock hand goes round, and takes from each slot it passes one of the few points that uses have given
+it; GCLOCK, Smith 1978).
+
+Shape legend: R rows, C slots, L ids of a batch, U distinct rows, W float32 numbers of a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from ziggurat.storage.row_store import Floats, Ints, RowStore
+
+POINTS = 3
+"""That a slot has at most."""
+WINDOW = 1 << 14
+"""Slots that the hand looks at together."""
+NOWHERE = -1
+
+
+class Crowded(Exception):
+    """More rows are needed at a time than there are slots for.
+
+    Attributes:
+        missing: slots that are lacking.
+    """
+
+    def __init__(self, missing: int) -> None:
+        super().__init__(missing)
+        self.missing = missing
+
+
+@dataclass(slots=True)
+class Hits:
+    """How often what was asked for was there.
+
+    Attributes:
+        ids: asked for.
+        missed: distinct rows, batch by batch, that had to be brought.
+        evicted: rows that made room for others.
+    """
+
+    ids: int = 0
+    missed: int = 0
+    evicted: int = 0
+
+
+class RowCache:
+    """Slots for rows of one store. For one thread, but for :meth:`copied` of rows that stay.
+
+    Args:
+        store: of all rows.
+        tensors: the slots' memory, side by side W numbers: each (C,) or (C, some), float32, C-contiguous.
+        name: of the table, for messages.
+
+    Attributes:
+        hits: so far.
+    """
+
+    def __init__(self, store: RowStore, tensors: Sequence[Floats], name: str = "") -> None:
+        self.store, self.name = store, name
+        self._tensors = [tensor.reshape(len(tensor), -1) for tensor in tensors]
+        assert all(np.shares_memory(mine, given) for mine, given in zip(self._tensors, tensors, strict=True))
+        assert sum(tensor.shape[1] for tensor in self._tensors) == store.width
+        self.slots = len(self._tensors[0])
+        assert store.rows < 2**31, store.rows
+        assert self.slots, "no slot"
+        self._slot_of_R = np.full(store.rows, NOWHERE, np.int32)
+        self._id_of_C = np.full(self.slots, NOWHERE, np.int64)
+        self._held_C = np.zeros(self.slots, np.int32)
+        """Number of the last batch that this row was brought for, or found."""
+        self._expected_C = np.zeros(self.slots, np.int32)
+        """Number of the last coming batch that needs it, as far as is known."""
+        self._points_C = np.zeros(self.slots, np.uint8)
+        self._dirty_C = np.zeros(self.slots, np.bool_)
+        self._unused = 0
+        self._hand = 0
+        self.hits = Hits()
+
+    def expect(self, ids_L: Ints, batch: int) -> None:
+        """A coming batch needs these rows: of those that are here, none should leave before."""
+        slots = self._slot_of_R[ids_L]
+        slots = slots[slots >= 0]
+        self._expected_C[slots] = np.maximum(self._expected_C[slots], batch)
+
+    def bring(self, ids_L: Ints, batch: int, oldest: int) -> npt.NDArray[np.int32]:
+        """The slots (L,) of these rows, all of them there from now on, until no batch on its way needs them.
+
+        The rows that make room are written back, if they have changed, and then the missing ones are read.
+
+        Args:
+            ids_L: some of them repeatedly.
+            batch: its number, above those before.
+            oldest: of the batches on their way the first; what those before needed may leave.
+
+        Raises:
+            Crowded: the batches on their way need more rows than there are slots; nothing has changed.
+        """
+        slots_L = self._slot_of_R[ids_L]
+        here_L = slots_L >= 0
+        missing_U = np.unique(ids_L[~here_L])
+        slots = slots_L[here_L]
+        held = self._held_C[slots]
+        self._held_C[slots] = batch
+        try:
+            room_U = self._room_for(len(missing_U), batch, oldest)
+        except Crowded:
+            self._held_C[slots] = held
+            raise
+        self._points_C[slots] = np.minimum(self._points_C[slots] + 1, POINTS)
+        self.hits.ids += len(ids_L)
+        self.hits.missed += len(missing_U)
+        if not len(missing_U):
+            return slots_L
+        self._evict(room_U)
+        self._insert(missing_U, room_U, self.store.read(missing_U))
+        self._held_C[room_U] = batch
+        return self._slot_of_R[ids_L]
+
+    def changed(self, slots_L: npt.NDArray[np.int32]) -> None:
+        """The rows in these slots were updated."""
+        self._dirty_C[slots_L] = True
+
+    def here(self, ids_L: Ints) -> npt.NDArray[np.bool_]:
+        """Which of these rows are in the cache."""
+        return self._slot_of_R[ids_L] >= 0
+
+    def copied(self, ids_U: Ints) -> Floats:
+        """Rows (U, W) that are in the cache and stay there meanwhile."""
+        slots_U = self._slot_of_R[ids_U]
+        assert (slots_U >= 0).all(), "not in the cache"
+        return self._gathered(slots_U)
+
+    def rows(self, ids_U: Ints) -> Floats:
+        """Rows (U, W) as they are, wherever they lie, which they go on to do.
+
+        Args:
+            ids_U: ascending, distinct.
+        """
+        slots_U = self._slot_of_R[ids_U]
+        here_U = slots_U >= 0
+        found = np.empty((len(ids_U), self.store.width), np.float32)
+        found[here_U] = self._gathered(slots_U[here_U])
+        if not here_U.all():
+            found[~here_U] = self.store.read(ids_U[~here_U])
+        return found
+
+    def put(self, ids_U: Ints, rows_UW: Floats) -> None:
+        """Replace rows, wherever they lie; between batches, for a restore.
+
+        Args:
+            ids_U: ascending, distinct.
+            rows_UW: what they become.
+        """
+        slots_U = self._slot_of_R[ids_U]
+        here_U = slots_U >= 0
+        self._scatter(slots_U[here_U], rows_UW[here_U])
+        self._dirty_C[slots_U[here_U]] = True
+        self.store.write(ids_U[~here_U], rows_UW[~here_U])
+
+    def touched(self, ids_U: Ints) -> npt.NDArray[np.bool_]:
+        """Which of these rows are, or may be, no longer as they began."""
+        slots_U = self._slot_of_R[ids_U]
+        found = self.store.written(ids_U)
+        here_U = slots_U >= 0
+        found[here_U] |= self._dirty_C[slots_U[here_U]]
+        return found
+
+    def flush(self) -> None:
+        """Write back all rows that have changed; between batches."""
+        slots = np.flatnonzero(self._dirty_C)
+        self._write_back(slots)
+
+    def _room_for(self, count: int, batch: int, oldest: int) -> npt.NDArray[np.int64]:
+        """So many slots: unused ones, then those of rows that no known batch needs; last, those that a batch behind
+        this one will need, and would have to be brought again for it."""
+        unused = np.arange(self._unused, min(self._unused + count, self.slots))
+        found = [unused, self._taken(count - len(unused), batch, oldest)]
+        lacking = count - sum(map(len, found))
+        if lacking:
+            later = (self._held_C < oldest) & (self._expected_C > batch)
+            found.append(np.flatnonzero(later[: self._unused])[:lacking])
+            lacking -= len(found[-1])
+        if lacking:
+            raise Crowded(lacking)
+        self._unused += len(unused)
+        return np.concatenate(found)
+
+    def _taken(self, wanted: int, batch: int, oldest: int) -> npt.NDArray[np.int64]:
+        """Up to so many slots that the hand finds without points, going round at most as often as points last."""
+        found = [np.zeros(0, np.int64)]
+        passed, used = 0, self._unused
+        chosen_C = np.zeros(used if wanted else 0, np.bool_)
+        while wanted and passed < (POINTS + 1) * used:
+            window = slice(self._hand, min(self._hand + WINDOW, used))
+            idle = (self._held_C[window] < oldest) & (self._expected_C[window] <= batch) & ~chosen_C[window]
+            free = np.flatnonzero(idle & (self._points_C[window] == 0))[:wanted]
+            looked_at = int(free[-1]) + 1 if len(free) == wanted else len(idle)
+            points = self._points_C[window][:looked_at]
+            points -= (idle[:looked_at] & (points > 0)).astype(np.uint8)
+            chosen_C[window.start + free] = True
+            found.append(window.start + free)
+            wanted -= len(free)
+            passed += looked_at
+            self._hand = (self._hand + looked_at) % used
+        return np.concatenate(found)
+
+    def _evict(self, slots: npt.NDArray[np.int64]) -> None:
+        """What lies in these slots leaves; what of it has changed is written back first."""
+        ids = self._id_of_C[slots]
+        there = ids >= 0
+        self._write_back(slots[self._dirty_C[slots]])
+        self._slot_of_R[ids[there]] = NOWHERE
+        self._id_of_C[slots] = NOWHERE
+        self._points_C[slots] = 0
+        self.hits.evicted += int(there.sum())
+
+    def _write_back(self, slots: npt.NDArray[np.int64]) -> None:
+        if len(slots):
+            order = np.argsort(self._id_of_C[slots])
+            slots = slots[order]
+            self.store.write(self._id_of_C[slots], self._gathered(slots))
+            self._dirty_C[slots] = False
+
+    def _insert(self, ids_U: Ints, slots_U: npt.NDArray[np.int64], rows_UW: Floats) -> None:
+        self._scatter(slots_U, rows_UW)
+        self._slot_of_R[ids_U] = slots_U
+        self._id_of_C[slots_U] = ids_U
+        self._dirty_C[slots_U] = False
+
+    def _gathered(self, slots_U: npt.NDArray[np.integer]) -> Floats:
+        return np.concatenate([tensor[slots_U] for tensor in self._tensors], axis=1)
+
+    def _scatter(self, slots_U: npt.NDArray[np.integer], rows_UW: Floats) -> None:
+        column = 0
+        for tensor in self._tensors:
+            tensor[slots_U] = rows_UW[:, column : column + tensor.shape[1]]
+            column += tensor.shape[1]

@@ -1,0 +1,268 @@
+"""Ways to move many blocks between a file and memory at a time.
+
+Shape legend: N blocks, B bytes of a block, M stretches of neighbouring blocks.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import os
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from ziggurat.storage.native import NotThere, library
+
+Ints = npt.NDArray[np.int64]
+Bytes = npt.NDArray[np.uint8]
+
+DEPTH = 256
+"""Requests that a ring has on their way."""
+THREADS = 16
+"""That read or write, where there is no ring."""
+LONGEST = 2**18
+"""Bytes of a stretch: longer ones are cut, so that their parts go side by side."""
+
+
+class TransferError(OSError):
+    """A block that could not be read or written.
+
+    Attributes:
+        offset: of a stretch of the file that it is in.
+    """
+
+    def __init__(self, code: int, offset: int) -> None:
+        super().__init__(code, "the file ends before it" if code == errno.ENODATA else os.strerror(code))
+        self.offset = offset
+
+
+class Transfers(ABC):
+    """Moves blocks; for one thread at a time."""
+
+    name: str
+
+    def read(self, file: int, at_N: Ints, into_NB: Bytes) -> None:
+        """The blocks at these offsets, ascending and distinct, into memory.
+
+        Args:
+            file: a descriptor; where it was opened with O_DIRECT, offsets, sizes and memory are aligned as it wants.
+            at_N: bytes from the file's beginning.
+            into_NB: contiguous.
+
+        Raises:
+            TransferError: one of them could not be; ENODATA: the file has no such block. Others may have been.
+        """
+        self._move(file, False, at_N, into_NB)
+
+    def write(self, file: int, at_N: Ints, from_NB: Bytes) -> None:
+        """As :meth:`read`, the other way."""
+        self._move(file, True, at_N, from_NB)
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give back what it holds."""
+
+    def _move(self, file: int, writing: bool, at_N: Ints, memory_NB: Bytes) -> None:
+        assert len(at_N) == len(memory_NB), (at_N.shape, memory_NB.shape)
+        assert memory_NB.flags.c_contiguous
+        if len(at_N):
+            self._stretches(file, writing, *stretches(at_N, memory_NB.shape[1]), memory_NB)
+
+    @abstractmethod
+    def _stretches(
+        self, file: int, writing: bool, offsets_M: Ints, lengths_M: Ints, places_M: Ints, memory: Bytes
+    ) -> None: ...
+
+
+def stretches(at_N: Ints, size: int) -> tuple[Ints, Ints, Ints]:
+    """Blocks of ``size`` bytes that lie one behind the other in the file as one request: its offset in the file, its
+    length, and its offset in memory, where block n lies at ``n * size``; each (M,)."""
+    count = len(at_N)
+    most = max(1, LONGEST // size)
+    follows = np.zeros(count, np.bool_)
+    follows[1:] = at_N[1:] == at_N[:-1] + size
+    begins = np.flatnonzero(~follows)
+    runs = np.diff(np.append(begins, count))
+    if len(runs) and runs.max() > most:
+        parts = -(-runs // most)
+        inner = np.arange(parts.sum()) - np.repeat(np.cumsum(parts) - parts, parts)
+        begins = np.repeat(begins, parts) + inner * most
+        runs = np.minimum(most, np.repeat(runs, parts) - inner * most)
+    return at_N[begins].astype(np.int64), runs.astype(np.int64) * size, begins.astype(np.int64) * size
+
+
+class Ring(Transfers):
+    """Linux's io_uring: one system call for many requests, which the kernel has on their way together.
+
+    Args:
+        depth: requests on their way at a time.
+
+    Raises:
+        NotThere: no compiled part, or the kernel gives no ring.
+    """
+
+    name = "io_uring"
+
+    def __init__(self, depth: int = DEPTH) -> None:
+        self._library = library()
+        problem = ctypes.c_int()
+        self._ring: int | None = self._library.zr_open(depth, ctypes.byref(problem))
+        if not self._ring:
+            raise NotThere(f"the kernel gives no io_uring: {os.strerror(problem.value)}")
+
+    def close(self) -> None:
+        ring, self._ring = self._ring, None
+        if ring:
+            self._library.zr_close(ring)
+
+    def _stretches(
+        self, file: int, writing: bool, offsets_M: Ints, lengths_M: Ints, places_M: Ints, memory: Bytes
+    ) -> None:
+        assert self._ring, "closed"
+        failed = ctypes.c_int64()
+        pointers = (each.ctypes.data for each in (offsets_M, lengths_M, places_M, memory))
+        problem: int = self._library.zr_transfer(
+            self._ring, file, int(writing), len(offsets_M), *pointers, ctypes.byref(failed)
+        )
+        if problem:
+            raise TransferError(problem, int(offsets_M[failed.value]))
+
+
+class Threads(Transfers):
+    """Some threads that read or write one stretch after the other.
+
+    Args:
+        threads: how many.
+    """
+
+    name = "threads"
+
+    def __init__(self, threads: int = THREADS) -> None:
+        self._threads = threads
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="rows")
+
+    def close(self) -> None:
+        self._pool.shutdown()
+
+    def _stretches(
+        self, file: int, writing: bool, offsets_M: Ints, lengths_M: Ints, places_M: Ints, memory: Bytes
+    ) -> None:
+        view = memory.reshape(-1).data
+        move = _written if writing else _read
+
+        def some(first: int) -> None:
+            every = slice(first, None, self._threads)
+            for offset, length, place in zip(
+                offsets_M[every].tolist(), lengths_M[every].tolist(), places_M[every].tolist(), strict=True
+            ):
+                move(file, view[place : place + length], offset)
+
+        for done in [self._pool.submit(some, first) for first in range(min(self._threads, len(offsets_M)))]:
+            done.result()
+
+
+def _read(file: int, into: memoryview, offset: int) -> None:
+    _whole(lambda rest, at: os.preadv(file, [rest], at), into, offset)
+
+
+def _written(file: int, data: memoryview, offset: int) -> None:
+    _whole(lambda rest, at: os.pwritev(file, [rest], at), data, offset)
+
+
+def _whole(move: Callable[[memoryview, int], int], memory: memoryview, offset: int) -> None:
+    done = 0
+    while done < len(memory):
+        try:
+            moved = move(memory[done:], offset + done)
+        except OSError as error:
+            raise TransferError(error.errno or errno.EIO, offset) from error
+        if not moved:
+            raise TransferError(errno.ENODATA, offset)
+        done += moved
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """What a data sheet says of a block device.
+
+    Attributes:
+        read_s, write_s: seconds that one request takes by itself.
+        reads, writes: requests a second at most.
+        read_bandwidth, write_bandwidth: bytes a second at most.
+    """
+
+    read_s: float
+    write_s: float
+    reads: float
+    writes: float
+    read_bandwidth: float
+    write_bandwidth: float
+
+
+DEVICES: dict[str, Device] = {
+    "nand": Device(77e-6, 18e-6, 637e3, 81.5e3, 3.2e9, 2.0e9),
+    "3dxp": Device(10e-6, 10e-6, 550e3, 500e3, 2.4e9, 2.0e9),
+}
+"""By their makers' data sheets: Intel SSD DC P4510 of 2 TB (TLC NAND) and Intel Optane SSD DC P4800X (3D XPoint),
+random transfers of 4 KiB."""
+
+
+class Slowed(Transfers):
+    """Another way, on a device that is slower than the real one: each batch takes at least what the slower device
+    would.
+
+    Args:
+        inner: what really moves blocks.
+        device: the slower one.
+        depth: requests that it has on their way at a time.
+    """
+
+    def __init__(self, inner: Transfers, device: Device, depth: int = DEPTH) -> None:
+        self._inner, self._device, self._depth = inner, device, depth
+        self.name = f"{inner.name}, slowed"
+
+    def close(self) -> None:
+        self._inner.close()
+
+    def seconds(self, requests: int, size: int, *, writing: bool) -> float:
+        """That so many requests of so many bytes together take at least."""
+        device = self._device
+        each = (device.write_s, device.writes, device.write_bandwidth) if writing else (
+            device.read_s, device.reads, device.read_bandwidth
+        )  # fmt: skip
+        latency, rate, bandwidth = each
+        return max(latency * -(-requests // self._depth), requests / rate, size / bandwidth)
+
+    def _stretches(
+        self, file: int, writing: bool, offsets_M: Ints, lengths_M: Ints, places_M: Ints, memory: Bytes
+    ) -> None:
+        end = time.perf_counter() + self.seconds(len(offsets_M), int(lengths_M.sum()), writing=writing)
+        self._inner._stretches(file, writing, offsets_M, lengths_M, places_M, memory)
+        while (rest := end - time.perf_counter()) > 0:
+            time.sleep(rest)
+
+
+Way = Literal["auto", "io_uring", "threads"]
+
+
+def open_transfers(way: Way = "auto") -> tuple[Transfers, str]:
+    """The best way that this machine has, and why it is not io_uring, if it is not; ``io_uring``: no other.
+
+    Raises:
+        NotThere: io_uring was asked for, and is not there.
+    """
+    if way == "threads":
+        return Threads(), "threads were asked for"
+    try:
+        return Ring(), ""
+    except NotThere as error:
+        if way == "io_uring":
+            raise
+        return Threads(), str(error)

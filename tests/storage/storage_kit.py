@@ -1,0 +1,46 @@
+"""Stores to try, and rows as they begin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from ziggurat.storage.file_rows import FileRows
+from ziggurat.storage.native import NotThere
+from ziggurat.storage.row_store import Floats, Ints, MemoryRows, RowStore
+from ziggurat.storage.transfers import Ring, Threads, Transfers
+
+WAYS = ("io_uring", "threads")
+KINDS = ("memory", "file", "packed")
+
+
+def transfers(way: str) -> Transfers:
+    """That way; skips the test where the machine has no io_uring."""
+    if way == "threads":
+        return Threads(3)
+    try:
+        return Ring(8)
+    except NotThere as error:
+        pytest.skip(str(error))
+
+
+def initial(width: int) -> Callable[[Ints], Floats]:
+    """Rows that say whose they are."""
+    return lambda ids_U: (ids_U[:, None] * 100 + np.arange(width)).astype(np.float32)
+
+
+def store(kind: str, folder: Path, rows: int, width: int, way: str = "threads", *, direct: bool = True) -> RowStore:
+    if kind == "memory":
+        return MemoryRows(rows, width, initial(width))
+    packed = kind == "packed"
+    return FileRows(folder / "rows", "item", rows, width, initial(width), transfers(way), packed=packed, direct=direct)
+
+
+def distinct(draw: np.random.Generator, rows: int, most: int) -> Ints:
+    """Some ascending ids."""
+    found: npt.NDArray[np.int64] = np.sort(draw.choice(rows, int(draw.integers(min(rows, most) + 1)), replace=False))
+    return found

@@ -1,0 +1,227 @@
+"""What comes through the cache is, to the bit, what would come without one."""
+
+from __future__ import annotations
+
+from collections import deque
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from tests.storage.storage_kit import KINDS, initial, store
+from ziggurat.core.errors import ConfigError, DataError
+from ziggurat.storage.file_rows import HEADER, FileRows
+from ziggurat.storage.look_ahead import LookAhead, Ticket
+from ziggurat.storage.row_cache import Crowded, RowCache
+from ziggurat.storage.row_store import Floats, Ints, MemoryRows, RowStore
+
+WIDTHS = (3, 1)
+"""Weights and a state."""
+WIDTH = sum(WIDTHS)
+
+
+def cache_of(stored: RowStore, slots: int, name: str = "item") -> tuple[RowCache, list[Floats]]:
+    tensors = [np.full((slots, width) if width > 1 else slots, np.nan, np.float32) for width in WIDTHS]
+    return RowCache(stored, tensors, name), tensors
+
+
+def trace(seed: int, rows: int, batches: int, distance: int) -> list[Ints]:
+    """Batches that repeat ids of up to ``distance`` batches before."""
+    draw = np.random.default_rng(seed)
+    found: list[Ints] = []
+    for _ in range(batches):
+        fresh = draw.integers(0, rows, int(draw.integers(0, 6)))
+        again = [draw.choice(each, 2) for each in found[-distance:] if len(each)]
+        found.append(draw.permutation(np.concatenate([fresh, *again[:3]])).astype(np.int64))
+    return found
+
+
+def updated(rows_UW: Floats, number: int, counts_U: Ints) -> Floats:
+    """What a step makes of rows: not the same in another order of steps."""
+    return (rows_UW * np.float32(0.75) + (number * counts_U)[:, None]).astype(np.float32)
+
+
+def train(ahead: LookAhead, tensors: list[Floats], batches: list[Ints], depth: int, evaluated: set[int]) -> None:
+    """As a training does it: up to ``depth`` batches announced beyond the one at hand."""
+    line: deque[tuple[int, Ticket]] = deque()
+    coming = iter(enumerate(batches))
+    while True:
+        while len(line) <= depth and (item := next(coming, None)) is not None:
+            number, ids = item
+            line.append((number, ahead.announce([ids], updates=number not in evaluated)))
+        if not line:
+            return
+        number, ticket = line.popleft()
+        slots = ahead.slots(ticket)[0]
+        assert len(slots) == len(ticket.ids[0])
+        if number not in evaluated:
+            found, counts = np.unique(slots, return_counts=True)
+            for tensor in tensors:
+                rows = tensor[found].reshape(len(found), tensor.size // len(tensor))
+                tensor[found] = updated(rows, number, counts).reshape(tensor[found].shape)
+        ahead.done(ticket)
+
+
+def expected(rows: int, batches: list[Ints], evaluated: set[int]) -> Floats:
+    found = initial(WIDTH)(np.arange(rows))
+    for number, ids in enumerate(batches):
+        if number not in evaluated:
+            distinct, counts = np.unique(ids, return_counts=True)
+            found[distinct] = updated(found[distinct], number, counts)
+    return found
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    kind=st.sampled_from(KINDS),
+    seed=st.integers(0, 2**20),
+    rows=st.integers(1, 60),
+    room=st.integers(0, 30),
+    distance=st.integers(1, 6),
+    depth=st.integers(0, 6),
+    evaluates=st.booleans(),
+)
+def test_training_through_a_tiny_cache_changes_nothing(
+    kind: str, seed: int, rows: int, room: int, distance: int, depth: int, evaluates: bool, tmp_path: Path
+) -> None:
+    batches = trace(seed, rows, 40, distance)
+    evaluated = {number for number in range(40) if evaluates and number % 5 == 3}
+    slots = max(1, *(len(np.unique(ids)) for ids in batches)) + room
+    stored = store(kind, tmp_path, rows, WIDTH)
+    cache, tensors = cache_of(stored, slots)
+    ahead = LookAhead([cache])
+    train(ahead, tensors, batches, depth, evaluated)
+    every = np.arange(rows)
+    assert np.array_equal(ahead.between(lambda: cache.rows(every)), expected(rows, batches, evaluated))
+    ahead.between(cache.flush)
+    ahead.close()
+    assert np.array_equal(stored.read(every), expected(rows, batches, evaluated))
+    met = np.unique(np.concatenate([ids for number, ids in enumerate(batches) if number not in evaluated]))
+    assert np.array_equal(np.flatnonzero(stored.written(every)), met)
+    assert cache.hits.ids == sum(map(len, batches))
+    stored.close()
+
+
+def test_several_tables_go_together() -> None:
+    stores = [MemoryRows(40, WIDTH, initial(WIDTH)) for _ in range(2)]
+    caches = [cache_of(each, 12) for each in stores]
+    ahead = LookAhead([cache for cache, _ in caches])
+    for number in range(30):
+        ids = [np.array([number % 40, 3]), np.array([(7 * number) % 40])]
+        ticket = ahead.announce(ids, updates=True)
+        for (_, tensors), wanted, slots in zip(caches, ids, ahead.slots(ticket), strict=True):
+            assert np.array_equal(tensors[0][slots][:, 0] % 100, np.zeros(len(wanted)))
+            assert np.array_equal(tensors[0][slots][:, 0] // 100, wanted)
+        ahead.done(ticket)
+    ahead.close()
+
+
+def test_rows_that_coming_batches_need_stay_where_there_is_other_room() -> None:
+    stored = MemoryRows(100, WIDTH, initial(WIDTH))
+    cache, _ = cache_of(stored, 4)
+    for batch, ids in enumerate(([0, 1], [2, 3]), 1):
+        cache.bring(np.array(ids), batch, batch)
+    cache.expect(np.array([0, 2]), 4)
+    cache.bring(np.array([10, 11]), 3, 3)
+    assert cache.here(np.array([0, 2])).all()
+    assert not cache.here(np.array([1, 3])).any()
+    cache.bring(np.array([12, 13, 14]), 4, 4)  # there is no other room
+    assert cache.hits.evicted == 5
+
+
+def test_a_row_of_a_batch_on_its_way_stays_though_a_later_one_expects_it() -> None:
+    cache, _ = cache_of(MemoryRows(100, WIDTH, initial(WIDTH)), 3)
+    cache.bring(np.array([0, 1]), 1, 1)
+    cache.expect(np.array([0, 1]), 3)
+    with pytest.raises(Crowded) as crowded:
+        cache.bring(np.array([5, 6]), 2, 1)
+    assert crowded.value.missing == 1
+    assert cache.here(np.array([0, 1])).all()
+
+
+def test_what_is_needed_often_stays_longer_than_what_is_not() -> None:
+    cache, _ = cache_of(MemoryRows(10_000, WIDTH, initial(WIDTH)), 100)
+    often = np.arange(20)
+    for batch in range(1, 400):
+        cache.bring(np.concatenate([often[batch % 4 :: 4], 100 + batch * 20 + np.arange(20)]), batch, batch)
+    before = cache.hits.missed
+    cache.bring(often, 400, 400)
+    assert cache.hits.missed - before <= 2
+
+
+def test_a_cache_that_is_too_small_for_a_batch_says_by_how_much() -> None:
+    cache, _ = cache_of(MemoryRows(100, WIDTH, initial(WIDTH)), 5)
+    ahead = LookAhead([cache])
+    ticket = ahead.announce([np.arange(8)], updates=True)
+    with pytest.raises(
+        ConfigError, match=r"table 'item': a batch looks up 8 of its rows, and its cache holds 5, 3 too"
+    ):
+        ahead.slots(ticket)
+    with pytest.raises(ConfigError, match="its cache holds 5"):
+        ahead.between(cache.flush)
+    ahead.close()
+
+
+def test_batches_on_their_way_that_do_not_fit_together_wait_for_each_other() -> None:
+    cache, _ = cache_of(MemoryRows(100, WIDTH, initial(WIDTH)), 5)
+    ahead = LookAhead([cache])
+    first = ahead.announce([np.arange(4)], updates=True)
+    second = ahead.announce([np.arange(10, 14)], updates=True)
+    ahead.slots(first)
+    assert not second.ready.wait(0.2)
+    ahead.done(first)
+    ahead.slots(second)
+    ahead.done(second)
+    ahead.close()
+
+
+def test_a_batch_that_is_given_up_holds_nobody_up() -> None:
+    cache, _ = cache_of(MemoryRows(100, WIDTH, initial(WIDTH)), 5)
+    ahead = LookAhead([cache])
+    first, second, third = (ahead.announce([np.arange(4) + 10 * k], updates=True) for k in range(3))
+    ahead.slots(first)
+    ahead.done(second)
+    ahead.done(first)
+    ahead.slots(third)
+    assert not cache.here(np.array([12])).any()
+    ahead.done(third)
+    ahead.close()
+    assert ahead.between(lambda: 7) == 7
+
+
+def test_what_the_store_says_is_told(tmp_path: Path) -> None:
+    stored = store("file", tmp_path, 100, WIDTH)
+    assert isinstance(stored, FileRows)
+    stored.write(np.arange(100), np.zeros((100, WIDTH), np.float32))
+    stored.path.write_bytes(stored.path.read_bytes()[:HEADER] + bytes(100 * 512 - 1) + b"\x01")
+    cache, _ = cache_of(stored, 50)
+    ahead = LookAhead([cache])
+    with pytest.raises(DataError, match="row 7 is not what was written there"):
+        ahead.slots(ahead.announce([np.array([7])], updates=True))
+    with pytest.raises(DataError, match="row 7 is not what"):
+        ahead.slots(ahead.announce([np.array([8])], updates=True))
+    ahead.close()
+    stored.close()
+
+
+def test_rows_can_be_looked_at_and_replaced_between_batches() -> None:
+    stored = MemoryRows(20, WIDTH, initial(WIDTH))
+    cache, tensors = cache_of(stored, 4)
+    ahead = LookAhead([cache])
+    ticket = ahead.announce([np.array([2, 3])], updates=True)
+    slots = ahead.slots(ticket)[0]
+    tensors[0][slots] += 1
+    assert np.array_equal(cache.copied(np.array([2, 3]))[:, 0], [201, 301])
+    ahead.done(ticket)
+    new = np.full((3, WIDTH), 9, np.float32)
+    ids = np.array([3, 4, 5])
+    assert ahead.between(lambda: cache.touched(np.arange(6))).tolist() == [False, False, True, True, False, False]
+    ahead.between(lambda: cache.put(ids, new))
+    assert np.array_equal(ahead.between(lambda: cache.rows(np.array([2, 3, 4]))), [[201, 202, 203, 203], *new[:2]])
+    assert ahead.between(lambda: cache.touched(np.arange(6))).tolist() == [False, False, True, True, True, True]
+    with pytest.raises(ZeroDivisionError):
+        ahead.between(lambda: 1 // 0)
+    ahead.close()
+    assert ahead.seconds.worked > 0
