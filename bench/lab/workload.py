@@ -107,8 +107,8 @@ class Trained:
         dist.barrier()
         before, started = _sent(), time.perf_counter()
         batches = [(self._batch(), Cursor()) for _ in range(count)]
-        for work, following in works(batches, self._recommender.lookup, CPU, self._pipelined):
-            done = self._step(work, following)
+        for work, coming in works(batches, self._recommender.lookup, CPU, self._pipelined):
+            done = self._step(work, next(iter(coming), None))
             loss = done.loss / done.weight
         dist.barrier()
         seconds = (time.perf_counter() - started) / count

@@ -10,6 +10,7 @@ from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
+from itertools import chain
 from typing import Any
 
 import torch
@@ -216,6 +217,9 @@ class Blocks(Saved):
         for base, rows in self._rows(targets):
             for target in targets[rows.table]:
                 target.take(rows, base)
+        for target in chain.from_iterable(targets.values()):
+            if target.piece.sink is not None:
+                target.piece.sink.settle()
         for group, pieces in groups.items():  # behind the rows, whose files have all been verified by now
             others = below(self._others, f"{group}/")
             fill([piece for piece in pieces if piece.name in others], others)
@@ -295,18 +299,20 @@ class _Target:
             there_U = places_U >= 0
             places_L = places_U[there_U].long()
         numbers = rows.tensors[self.tensor][there_U]
-        tensor = self.piece.tensor
-        if self._columns is None:
-            if base:
-                self._count(places_L, 1)
-            tensor[places_L.to(tensor.device)] = numbers.to(tensor.device)
-            return
         begin, end = overlap
+        first = 0
+        if self._columns is not None:
+            first = begin - self._columns[0]
+            numbers = numbers[:, begin - rows.columns[0] : end - rows.columns[0]]
         if base:
-            self._count(places_L, end - begin)
-        mine = slice(begin - self._columns[0], end - self._columns[0])
-        theirs = slice(begin - rows.columns[0], end - rows.columns[0])
-        tensor[places_L.to(tensor.device), mine] = numbers[:, theirs].to(tensor.device)
+            self._count(places_L, 1 if self._columns is None else end - begin)
+        sink, tensor = self.piece.sink, self.piece.tensor
+        if sink is not None:
+            sink.put(places_L, first, numbers)
+        elif self._columns is None:
+            tensor[places_L.to(tensor.device)] = numbers.to(tensor.device)
+        else:
+            tensor[places_L.to(tensor.device), first : first + end - begin] = numbers.to(tensor.device)
 
     def _overlap(self, columns: tuple[int, int]) -> tuple[int, int] | None:
         """The columns that both have; all, of a state of one number a row."""

@@ -68,6 +68,12 @@ def to_unit_interval(hashes: UInt64Array) -> npt.NDArray[np.float64]:
     return (hashes >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
+def split_mix(key: int, places: UInt64Array) -> UInt64Array:
+    """Words of the SplitMix64 stream that begins at ``key``, by their places in it, of the same shape."""
+    with np.errstate(over="ignore"):
+        return _finalise(np.uint64(key) + places * _GOLDEN)
+
+
 def _finalise(state: UInt64Array) -> UInt64Array:
     state = state + _GOLDEN
     state = (state ^ (state >> np.uint64(30))) * _MIX1

@@ -10,9 +10,9 @@ from typing import Any, Literal
 from ziggurat.core.errors import ConfigError
 from ziggurat.core.tables import TableSpec
 
-PLAN_VERSION = 3
-READABLE_VERSIONS = (2, 3)
-"""Version 2 knew no tiers of memory."""
+PLAN_VERSION = 4
+READABLE_VERSIONS = (2, 3, 4)
+"""Version 2 knew no tiers of memory, version 3 no rows beyond memory."""
 
 Sharding = Literal["table_wise", "row_wise", "column_wise", "data_parallel", "table_row_wise", "grid"]
 """How a table is split.
@@ -42,11 +42,13 @@ class Placement:
         fast_rows: None: the rows lie by their own ids, all of them in fast memory. A number: they lie by falling
             frequency, dealt out one by one over the ranges where the table is split by rows, and so many of the first
             are in fast memory, the others in slow.
+        slots: None: memory has room for all rows. A number: for so many of each shard; all are on a block device.
     """
 
     sharding: Sharding
     ranks: tuple[int, ...]
     fast_rows: int | None = None
+    slots: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,9 +106,16 @@ class Plan:
         """Every table whole on rank 0 of a world of one."""
         return cls(1, {table: Placement("table_wise", (0,)) for table in tables}, 1)
 
-    def placed(self, table: str, sharding: Sharding, ranks: Iterable[int], fast_rows: int | None = None) -> Plan:
+    def placed(
+        self,
+        table: str,
+        sharding: Sharding,
+        ranks: Iterable[int],
+        fast_rows: int | None = None,
+        slots: int | None = None,
+    ) -> Plan:
         """This plan with one table placed anew."""
-        placement = Placement(sharding, tuple(ranks), fast_rows)
+        placement = Placement(sharding, tuple(ranks), fast_rows, slots)
         return replace(self, placements={**self.placements, table: placement})
 
     def shards(self, table: TableSpec) -> tuple[Shard, ...]:
@@ -166,7 +175,7 @@ class Plan:
                 f"plan version {values.get('version')!r} is not {known}", "make the plan anew with this ziggurat"
             )
         placements = {
-            name: Placement(item["sharding"], tuple(item["ranks"]), item.get("fast_rows"))
+            name: Placement(item["sharding"], tuple(item["ranks"]), item.get("fast_rows"), item.get("slots"))
             for name, item in values["placements"].items()
         }
         notes = tuple(values.get("notes", ()))

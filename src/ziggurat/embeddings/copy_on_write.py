@@ -16,7 +16,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Literal
+from typing import Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -39,13 +39,53 @@ Numbers = dict[str, Tensor]
 """Name of a tensor -> some of its rows."""
 
 
+class Source(Protocol):
+    """Where the rows of a shard are.
+
+    Attributes:
+        rows: how many.
+        device: of the marks.
+    """
+
+    rows: int
+    device: torch.device
+
+    def kept(self, rows_U: Tensor) -> Numbers:
+        """A copy of rows that are about to be updated, by whoever updates them, on their device."""
+        ...
+
+    def taken(self, rows_N: Tensor) -> Numbers:
+        """A copy of ascending rows, at least one, on the CPU; other threads may update them meanwhile."""
+        ...
+
+
+class InMemory:
+    """Rows that lie in tensors, as :class:`Source`.
+
+    Args:
+        tensors: "" -> the weights, name -> a state; live, all of as many rows.
+    """
+
+    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+        weight = tensors[""]
+        assert all(tensor.shape[:1] == weight.shape[:1] for tensor in tensors.values()), list(tensors)
+        self._tensors = tensors
+        self.rows, self.device = len(weight), weight.device
+
+    def kept(self, rows_U: Tensor) -> Numbers:
+        return {name: tensor.index_select(0, rows_U) for name, tensor in self._tensors.items()}
+
+    def taken(self, rows_N: Tensor) -> Numbers:
+        return {name: _rows_of(tensor, rows_N) for name, tensor in self._tensors.items()}
+
+
 class Pending:
     """A snapshot whose rows are being copied.
 
     What is kept of updated rows needs memory until their turn comes, as much as the snapshot at most.
 
     Args:
-        tensors: "" -> the weights, name -> a state; live, all of as many rows.
+        source: of all rows, live.
         marks_R: which rows have changed.
         rows: that the snapshot is of.
 
@@ -54,9 +94,9 @@ class Pending:
         over: nothing is handed out any more.
     """
 
-    def __init__(self, tensors: Mapping[str, Tensor], marks_R: Tensor, rows: Chosen) -> None:
+    def __init__(self, source: Source, marks_R: Tensor, rows: Chosen) -> None:
         self.before_R, self.over = marks_R.clone(), False
-        self._tensors = tensors
+        self._source = source
         self._of: Chosen = rows
         self._left_R = self._wanted()
         self._next = 0
@@ -81,7 +121,7 @@ class Pending:
         if not len(rows_N):
             self.drop()
             return None
-        numbers = {name: _rows_of(tensor, rows_N) for name, tensor in self._tensors.items()}
+        numbers = self._source.taken(rows_N)
         with self._lock:  # what was updated during the copy, perhaps in part, is kept by now
             if self.over:
                 return None
@@ -110,7 +150,7 @@ class Pending:
 
     def _keep(self, rows_U: Tensor) -> None:
         if len(rows_U) and not self.over:
-            self._new.append((rows_U, {name: tensor.index_select(0, rows_U) for name, tensor in self._tensors.items()}))
+            self._new.append((rows_U, self._source.kept(rows_U)))
             store(self._left_R, rows_U, _KEPT)
 
     def _wanted(self) -> Tensor:

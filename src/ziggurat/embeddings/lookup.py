@@ -20,6 +20,7 @@ from ziggurat.core.batch import Batch
 from ziggurat.core.errors import FeatureError
 from ziggurat.core.plan import Plan
 from ziggurat.core.row_order import Ranks
+from ziggurat.embeddings.beyond_memory import Beyond
 from ziggurat.embeddings.field_order import FieldOrder
 from ziggurat.embeddings.fields import DIRECT, Fields
 from ziggurat.embeddings.initial import fill_initial, fill_initial_rows
@@ -31,6 +32,9 @@ from ziggurat.embeddings.row_order import RowOrder
 from ziggurat.embeddings.sharding import Distributed, ShardedTables
 from ziggurat.parallel.config import ParallelConfig
 from ziggurat.parallel.pieces import Piece
+
+AHEAD = 4
+"""Batches that are started before their turn, where memory has no room for all rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +75,7 @@ class EmbeddingLookup(nn.Module):
         parallel: in which precision rows and their gradients travel between ranks.
         batch_size: rows that the loss is a mean over.
         row_ranks: of the tables whose rows the plan orders, the rank of each row by falling frequency.
+        beyond: where the rows lie of tables that the plan gives slots.
     """
 
     def __init__(
@@ -82,6 +87,7 @@ class EmbeddingLookup(nn.Module):
         parallel: ParallelConfig = ParallelConfig(),  # noqa: B008 - frozen
         batch_size: int = 1,
         row_ranks: Mapping[str, Ranks] = MappingProxyType({}),
+        beyond: Beyond | None = None,
     ) -> None:
         super().__init__()
         self.layout, tables = layout, layout.tables
@@ -90,7 +96,7 @@ class EmbeddingLookup(nn.Module):
         fused = [spec for spec in tables if spec not in replicated]
         # TorchRec draws weights of its own, as many as a rank has: fields and model would start otherwise on each.
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
-            self.sharded = ShardedTables(fused, plan, device, parallel, batch_size) if fused else None
+            self.sharded = ShardedTables(fused, plan, device, parallel, batch_size, beyond, seed) if fused else None
         self.replicated = nn.ModuleList([ReplicatedTable(spec) for spec in replicated]).to(device)
         self.fields = Fields(layout).to(device)
         self._table_of = layout.table_of
@@ -101,6 +107,8 @@ class EmbeddingLookup(nn.Module):
         dims = {spec.name: spec.dim for spec in tables}
         for piece in self.pieces():
             row, column = piece.first
+            if piece.tensor.is_meta:
+                continue  # beyond memory: a row is made when it is first looked up
             if piece.rows is None:
                 fill_initial(piece.tensor, piece.name, std[piece.name], seed, row, column, dims[piece.name])
             else:
@@ -125,7 +133,7 @@ class EmbeddingLookup(nn.Module):
             FeatureError: as :meth:`forward`; on several ranks already here, so that it names the rank whose id it is.
         """
         ids, masks = self._ids(batch)
-        if ids is not None and (dist.get_world_size() > 1 or self._row_order):
+        if ids is not None and (dist.get_world_size() > 1 or self._row_order or self.ahead):
             self._check_range(ids)
         if self.sharded is None or ids is None:
             return Started(ids, masks, batch.size, None)
@@ -155,7 +163,27 @@ class EmbeddingLookup(nn.Module):
     def drop(self, started: Started) -> None:
         """Let a lookup that will not be finished arrive, so that nothing is on its way any more."""
         if self.sharded is not None and started.begun is not None:
-            self.sharded.arrive(started.begun)
+            self.sharded.drop(started.begun)
+
+    def close(self) -> None:
+        """Give back what is not memory."""
+        if self.sharded is not None:
+            self.sharded.close()
+
+    @property
+    def note(self) -> str:
+        """What the user should know of how rows are read from a disk; empty where there is nothing."""
+        return self.sharded.beyond.note if self.sharded is not None and self.sharded.beyond is not None else ""
+
+    def moved(self) -> dict[str, float]:
+        """Of rows beyond memory, what was moved so far for this rank
+        (:meth:`BeyondMemory.moved <ziggurat.embeddings.beyond_memory.BeyondMemory.moved>`); else nothing."""
+        return self.sharded.beyond.moved() if self.sharded is not None and self.sharded.beyond is not None else {}
+
+    @property
+    def ahead(self) -> int:
+        """How many batches should be started before their turn, so that their rows are there."""
+        return AHEAD if self.sharded is not None and self.sharded.beyond is not None else 0
 
     def exchange(self) -> None:
         """Behind each backward pass: where there are several ranks, what they have to tell each other of rows that

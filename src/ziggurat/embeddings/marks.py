@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -20,8 +21,18 @@ from torch import Tensor
 from torchrec.distributed.batched_embedding_kernel import BatchedFusedEmbeddingBag
 
 from ziggurat.core.tables import TableSpec
-from ziggurat.embeddings.copy_on_write import BASE, LAST, Chosen, Pending, Since, changed, store
-from ziggurat.parallel.pieces import Piece
+from ziggurat.embeddings.copy_on_write import (
+    BASE,
+    LAST,
+    Chosen,
+    InMemory,
+    Pending,
+    Since,
+    Source,
+    changed,
+    store,
+)
+from ziggurat.parallel.pieces import Piece, Sink
 
 
 class RowMarks:
@@ -31,17 +42,18 @@ class RowMarks:
     :meth:`~ziggurat.embeddings.copy_on_write.Pending.take` alone may run beside.
 
     Args:
-        tensors: "" -> the weights, name -> a state of the optimizer; live, all of as many rows.
+        tensors: "" -> the weights, name -> a state of the optimizer; live, all of as many rows. Where the rows lie
+            elsewhere, as they would be, on the meta device.
+        source: where they lie; default: in ``tensors``.
 
     Attributes:
         tensors: the same.
     """
 
-    def __init__(self, tensors: Mapping[str, Tensor]) -> None:
+    def __init__(self, tensors: Mapping[str, Tensor], source: Source | None = None) -> None:
         self.tensors = {name: tensor.detach() for name, tensor in tensors.items()}
-        weight = self.tensors[""]
-        assert all(tensor.shape[:1] == weight.shape[:1] for tensor in tensors.values()), list(tensors)
-        self._marks_R = torch.zeros(len(weight), dtype=torch.uint8, device=weight.device)
+        self._source = source or InMemory(self.tensors)
+        self._marks_R = torch.zeros(self._source.rows, dtype=torch.uint8, device=self._source.device)
         self._pending: Pending | None = None
 
     def touch(self, ids_L: Tensor) -> None:
@@ -78,7 +90,7 @@ class RowMarks:
                 full one too.
         """
         assert self._unfinished() is None, "a snapshot is pending: take all of its rows, or drop it"
-        self._pending = Pending(self.tensors, self._marks_R, rows)
+        self._pending = Pending(self._source, self._marks_R, rows)
         self._marks_R.bitwise_and_(BASE if clears == "last" else 0)
         return self._pending
 
@@ -122,29 +134,63 @@ class Shard:
         pieces = {name: piece(f"{spec.name}/{name}", state) for name, state in states.items()}
         return cls(spec.name, spec, piece(spec.name, weight), pieces, marks)
 
+    def into(self, sinks: Mapping[str, Sink]) -> Shard:
+        """With pieces that say what replaces rows."""
+        states = {name: replace(piece, sink=sinks[name]) for name, piece in self.states.items()}
+        return replace(self, weight=replace(self.weight, sink=sinks[""]), states=states)
+
     def in_order(self, placed: Callable[[Piece], Piece]) -> Shard:
         """With pieces that know the ids of their rows."""
         states = {name: placed(state) for name, state in self.states.items()}
         return replace(self, weight=placed(self.weight), states=states)
 
 
-def marked(kernel: BatchedFusedEmbeddingBag) -> list[RowMarks]:
+@dataclass(frozen=True, slots=True)
+class Elsewhere:
+    """Rows of which a kernel holds some in slots.
+
+    Attributes:
+        shapes: as :class:`RowMarks`' tensors, on the meta device.
+        source: where the rows lie.
+        ids: slots -> the rows in them.
+        sinks: by tensor, what replaces rows.
+    """
+
+    shapes: Mapping[str, Tensor]
+    source: Source
+    ids: Callable[[Tensor], Tensor]
+    sinks: Mapping[str, Sink]
+
+
+def marked(
+    kernel: BatchedFusedEmbeddingBag, elsewhere: Mapping[int, Elsewhere] = MappingProxyType({})
+) -> list[RowMarks]:
     """Marks of the tables in one of FBGEMM's kernels; from now on it marks what it updates.
 
     That is when the backward pass comes to the rows that it gave, and before it goes on into the kernel.
+
+    Args:
+        kernel: of some tables.
+        elsewhere: number of a table in it -> its rows, where the kernel holds slots.
     """
     inner = kernel.emb_module
     weights: list[Tensor] = inner.split_embedding_weights()
     states: list[dict[str, Tensor]] = inner.get_optimizer_state() or [{} for _ in weights]
-    marks = [RowMarks({"": weight, **each}) for weight, each in zip(weights, states, strict=True)]
+    marks = [
+        RowMarks(elsewhere[number].shapes, elsewhere[number].source)
+        if number in elsewhere
+        else RowMarks({"": weight, **each})
+        for number, (weight, each) in enumerate(zip(weights, states, strict=True))
+    ]
     features = list(accumulate((table.num_features() for table in kernel.config.embedding_tables), initial=0))
 
     def touch(ids_L: Tensor, offsets: Tensor) -> None:
         """``offsets`` (F·B + 1,): where each bag begins, one feature's after the other's."""
         bags = (len(offsets) - 1) // features[-1]
         bounds: list[int] = offsets[[first * bags for first in features]].tolist()
-        for each, (begin, end) in zip(marks, pairwise(bounds), strict=True):
-            each.touch(ids_L[begin:end])
+        for number, (each, (begin, end)) in enumerate(zip(marks, pairwise(bounds), strict=True)):
+            rows_L = ids_L[begin:end]
+            each.touch(elsewhere[number].ids(rows_L) if number in elsewhere else rows_L)
 
     def looked_up(module: Any, args: Any, arguments: dict[str, Tensor], output: Tensor) -> None:
         ids_L, offsets = arguments["indices"], arguments["offsets"]

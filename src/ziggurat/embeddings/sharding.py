@@ -6,7 +6,7 @@ import logging
 import os
 import warnings
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -18,6 +18,7 @@ from torch.distributed.optim import (
     _apply_optimizer_in_backward as apply_optimizer_in_backward,  # pyright: ignore[reportPrivateUsage] - TorchRec's documented hook has no other name
 )
 from torchrec.distributed.batched_embedding_kernel import BatchedFusedEmbeddingBag
+from torchrec.distributed.embedding_types import KJTList
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder, ShardedEmbeddingBagCollection
 from torchrec.distributed.model_parallel import DistributedModelParallel
 from torchrec.distributed.sharding.tw_sharding import TwPooledEmbeddingDist, TwSparseFeaturesDist
@@ -27,10 +28,12 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 
 from ziggurat.core.plan import SPLIT_BY_ROWS, Placement, Plan, Span
 from ziggurat.core.tables import TableSpec
+from ziggurat.embeddings.beyond_memory import Beyond, BeyondMemory, Line, Slotted
 from ziggurat.embeddings.column_shards import ColumnKernel, ColumnShard, exchange
 from ziggurat.embeddings.host_exchange import HostExchange
 from ziggurat.embeddings.host_input import HostInput
-from ziggurat.embeddings.marks import Shard, marked
+from ziggurat.embeddings.marks import Elsewhere, Shard, marked
+from ziggurat.embeddings.slotted import SlottedSharder
 from ziggurat.embeddings.torchrec_terms import (
     codecs,
     collection_config,
@@ -59,21 +62,40 @@ class Distributed:
         context: TorchRec's.
         ids: what to wait for, then what came.
         lengths: key -> ids in each bag of ours (B,), of the keys whose mean is taken here.
+        line: the ids on their way to become slots, where memory has no room for all rows; they have come then.
     """
 
     context: Any
     ids: Any
     lengths: dict[str, Tensor]
+    line: Line | None = None
 
 
 class ShardedTables(nn.Module):
     """Tables looked up together, their shards where the plan says.
 
-    Needs an initialised process group, also for a world of one. Weights are left uninitialised.
+    Needs an initialised process group, also for a world of one. Weights are left uninitialised, but for those of tables
+    of which the plan says how many slots memory has: their rows begin as the seed says.
+
+    Args:
+        tables: they.
+        plan: where their shards live.
+        device: of this rank.
+        parallel: in which precision rows travel.
+        batch_size: rows that the loss is a mean over.
+        beyond: where rows lie that memory has no room for.
+        seed: of their initial weights.
     """
 
     def __init__(
-        self, tables: Sequence[TableSpec], plan: Plan, device: torch.device, parallel: ParallelConfig, batch_size: int
+        self,
+        tables: Sequence[TableSpec],
+        plan: Plan,
+        device: torch.device,
+        parallel: ParallelConfig,
+        batch_size: int,
+        beyond: Beyond | None = None,
+        seed: int = 0,
     ) -> None:
         super().__init__()
         world_size = dist.get_world_size()
@@ -90,10 +112,12 @@ class ShardedTables(nn.Module):
             if _needs_joint_rows(spec, plan.placements[spec.name]):  # the kernel is replaced: one without a state
                 kind, settings = fused_optimizer({"name": "sgd"}, device.type, spec.name)
             apply_optimizer_in_backward(kind, [collection.embedding_bags[inner_name(spec.name)].weight], settings)
-        sharder = EmbeddingBagCollectionSharder(
-            fused_params={"bounds_check_mode": BoundsCheckMode.FATAL},
-            qcomm_codecs_registry=codecs(parallel, batch_size),
-        )
+        slots = {name: each.slots for name, each in plan.placements.items() if name in self._specs and each.slots}
+        settings: dict[str, Any] = {
+            "fused_params": {"bounds_check_mode": BoundsCheckMode.FATAL},
+            "qcomm_codecs_registry": codecs(parallel, batch_size),
+        }
+        sharder = SlottedSharder(slots, **settings) if slots else EmbeddingBagCollectionSharder(**settings)
         module_plan = EmbeddingModuleShardingPlan(
             {inner_name(spec.name): parameter_sharding(plan, spec, device) for spec in tables}
         )
@@ -106,7 +130,12 @@ class ShardedTables(nn.Module):
             sharders=[cast("Any", sharder)],
         )
         self._joint = self._join_columns(plan)
-        self._shards = list(self._held())
+        self.beyond: BeyondMemory | None = None
+        self._elsewhere: dict[str, Elsewhere] = {}
+        if slots:
+            assert beyond is not None, f"{list(slots)}: nothing says where their rows lie"
+            self._reach_beyond(plan, slots, beyond, seed)
+        self._shards = list(self._held(plan))
         self._input_slots: dict[int, SharedSlots] = {}
         if not parallel.reduced:
             self._share_memory(parallel, device)
@@ -124,16 +153,24 @@ class ShardedTables(nn.Module):
         begun = Distributed(context, sharded.input_dist(context, ids), lengths)
         if self._input_slots:
             self._share_input()
+        if self.beyond is not None:
+            self.arrive(begun)
+            begun.line = self.beyond.announce(list(begun.ids), updates=torch.is_grad_enabled())
         return begun
 
     def sent(self, begun: Distributed) -> None:
         """Wait until the ranks know how many ids will come, and begin to send these."""
-        begun.ids = begun.ids.wait()
+        if begun.line is None:
+            begun.ids = begun.ids.wait()
 
     def finish(self, begun: Distributed) -> KeyedTensor:
         """Wait for the ids of others, look them up, and exchange the pooled rows."""
         self.arrive(begun)
+        if begun.line is not None and self.beyond is not None:
+            begun.ids = KJTList(self.beyond.placed(begun.line))
         keyed: KeyedTensor = self._sharded.compute_and_output_dist(begun.context, begun.ids).wait()
+        if begun.line is not None and self.beyond is not None and not begun.line.updates:
+            self.beyond.over()
         return _meant(keyed, begun.lengths) if begun.lengths else keyed
 
     def arrive(self, begun: Distributed) -> None:
@@ -141,10 +178,24 @@ class ShardedTables(nn.Module):
         while hasattr(begun.ids, "wait"):
             begun.ids = begun.ids.wait()
 
+    def drop(self, begun: Distributed) -> None:
+        """Let ids arrive that will not be looked up."""
+        self.arrive(begun)
+        if begun.line is not None and self.beyond is not None:
+            self.beyond.drop(begun.line)
+
+    def close(self) -> None:
+        """Delete what lies on disk."""
+        if self.beyond is not None:
+            self.beyond.close()
+
     def exchange(self) -> None:
-        """Behind each backward pass: the step of rows whose columns are on several ranks."""
+        """Behind each backward pass: the step of rows whose columns are on several ranks; and rows beyond memory may
+        leave their slots."""
         for shards in self._joint.values():
             exchange(shards)
+        if self.beyond is not None:
+            self.beyond.over()
 
     def weights(self) -> Iterator[Piece]:
         """The shards on this rank."""
@@ -182,12 +233,35 @@ class ShardedTables(nn.Module):
                 if isinstance(module, BatchedFusedEmbeddingBag):
                     yield module
 
-    def _held(self) -> Iterator[Shard]:
+    def _held(self, plan: Plan) -> Iterator[Shard]:
         for kernel in self._kernels():
             inner, tables = kernel.emb_module, kernel.config.embedding_tables
-            marks = inner.marks() if isinstance(inner, ColumnKernel) else marked(kernel)
-            for table, each in zip(tables, marks, strict=True):
-                yield Shard.of(self._specs[table_name(table.name)], first_of(table), each)
+            names = [table_name(table.name) for table in tables]
+            elsewhere = {number: self._elsewhere[name] for number, name in enumerate(names) if name in self._elsewhere}
+            marks = inner.marks() if isinstance(inner, ColumnKernel) else marked(kernel, elsewhere)
+            for name, table, each in zip(names, tables, marks, strict=True):
+                spec = self._specs[name]
+                first = (_own_rows(plan, spec).first, 0) if name in self._elsewhere else first_of(table)
+                shard = Shard.of(spec, first, each)
+                yield shard.into(self._elsewhere[name].sinks) if name in self._elsewhere else shard
+
+    def _reach_beyond(self, plan: Plan, slots: Mapping[str, int], beyond: Beyond, seed: int) -> None:
+        """Have the kernels' slots filled from disk, where they have any."""
+        found: list[Slotted] = []
+        for number, lookup in enumerate(self._sharded._lookups):  # pyright: ignore[reportPrivateUsage] - as below
+            for kernel in (module for module in lookup.modules() if isinstance(module, BatchedFusedEmbeddingBag)):
+                inner, names = kernel.emb_module, [table_name(each.name) for each in kernel.config.embedding_tables]
+                weights: list[Tensor] = inner.split_embedding_weights()
+                states: list[dict[str, Tensor]] = inner.get_optimizer_state() or [{} for _ in weights]
+                for name, weight, state in zip(names, weights, states, strict=True):
+                    if name in slots:
+                        spec = self._specs[name]
+                        found.append(Slotted(spec, _own_rows(plan, spec), {"": weight.detach(), **state}, number))
+        self.beyond = BeyondMemory(found, beyond, seed, dist.get_rank())
+        self._elsewhere = {
+            shard.spec.name: Elsewhere(shard.shapes(), rows, rows.ids, rows.sinks())
+            for shard, rows in zip(found, self.beyond.rows(), strict=True)
+        }
 
     def _join_columns(self, plan: Plan) -> dict[tuple[str, Span], list[ColumnShard]]:
         """Put :class:`ColumnKernel` where a row's columns must step together; (table, rows) -> its shards here.
@@ -253,6 +327,11 @@ def _meant(keyed: KeyedTensor, lengths: dict[str, Tensor]) -> KeyedTensor:
     counts_BK = torch.stack([lengths[key].clamp(min=1) if key in lengths else ones_B for key in keys], dim=1)
     values = keyed.values() / counts_BK.repeat_interleave(torch.tensor(widths, device=counts_BK.device), dim=1)
     return KeyedTensor(keys, widths, values)
+
+
+def _own_rows(plan: Plan, spec: TableSpec) -> Span:
+    """Of a table that is not split by columns, the rows on this rank."""
+    return next(shard.rows for shard in plan.shards(spec) if shard.rank == dist.get_rank())
 
 
 def _needs_joint_rows(spec: TableSpec, placement: Placement) -> bool:

@@ -8,13 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+
+class Sink(Protocol):
+    """Where numbers go that lie in no tensor."""
+
+    def put(self, rows_L: Tensor, first_column: int, numbers: Tensor) -> None:
+        """Rows of the part, distinct, become these numbers, (L, some) or (L,), from a column of the part on."""
+        ...
+
+    def settle(self) -> None:
+        """All was put that belongs together."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +40,7 @@ class Piece:
         first: index of the part's first number in the whole, a coordinate for each dimension.
         rows: where rows lie in another order than in the whole: the whole's row that each of the part's is, integers of
             its first dimension, on the CPU. ``first`` then counts rows as they lie.
+        sink: where the part lies if in no tensor: ``tensor`` is on the meta device then.
     """
 
     name: str
@@ -35,6 +48,7 @@ class Piece:
     shape: tuple[int, ...]
     first: tuple[int, ...]
     rows: Tensor | None = None
+    sink: Sink | None = None
 
     @classmethod
     def of_tensor(cls, name: str, tensor: Tensor) -> Piece:
@@ -80,7 +94,10 @@ class Piece:
 def fill(pieces: Iterable[Piece], wholes: Mapping[str, Tensor]) -> None:
     """Copy into each piece what it is of the whole of its name."""
     for piece in pieces:
-        if piece.tensor.numel():
+        if piece.sink is not None:
+            piece.sink.put(torch.arange(piece.tensor.shape[0]), 0, piece.of(wholes[piece.name]))
+            piece.sink.settle()
+        elif piece.tensor.numel():
             piece.tensor.copy_(piece.of(wholes[piece.name]))
 
 

@@ -14,6 +14,7 @@ from ziggurat.core.tables import TableSpec
 from ziggurat.core.topology import Topology
 from ziggurat.planning.autoshard.planner import AutoShard
 from ziggurat.planning.baseline import Baseline
+from ziggurat.planning.beyond import BeyondMemoryConfig
 from ziggurat.planning.constraints import check_names, check_placement, check_sharding
 from ziggurat.planning.problem import Wish
 from ziggurat.planning.quantities import Bandwidth, Bytes
@@ -76,12 +77,14 @@ class TablePlacement(Config):
 
 
 class PlanningConfig(Config):
-    """Which shard of which table goes where. One process holds all of them, whatever this says."""
+    """Which shard of which table goes where. One process holds all of them, whatever else this says."""
 
     topology: TopologyConfig = TopologyConfig()
     """The devices."""
     planner: AnyPlanner = Rules.Config()
     """What decides."""
+    beyond_memory: BeyondMemoryConfig | None = None
+    """Let tables be larger than memory; default: all rows are there. Counts for one process, too."""
     reserve: float = pydantic.Field(default=0.1, ge=0, lt=1)
     """Share of each device's memory that tables leave to the model, its activations and the libraries."""
     tables: dict[str, TablePlacement] = pydantic.Field(default_factory=dict[str, TablePlacement])

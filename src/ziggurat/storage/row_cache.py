@@ -128,6 +128,10 @@ class RowCache:
         """The rows in these slots were updated."""
         self._dirty_C[slots_L] = True
 
+    def ids(self, slots_L: npt.NDArray[np.integer]) -> Ints:
+        """The rows in these slots, which stay there meanwhile."""
+        return self._id_of_C[slots_L]
+
     def here(self, ids_L: Ints) -> npt.NDArray[np.bool_]:
         """Which of these rows are in the cache."""
         return self._slot_of_R[ids_L] >= 0

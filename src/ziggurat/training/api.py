@@ -37,7 +37,7 @@ from ziggurat.training.experiment import Experiment, load_experiment
 from ziggurat.training.feeding import dataset_of_readers
 from ziggurat.training.heap import keep_freed_memory
 from ziggurat.training.loop import Trainer
-from ziggurat.training.placing import kind_of, place, row_ranks
+from ziggurat.training.placing import kind_of, place, row_ranks, rows_beyond, rows_name
 from ziggurat.training.planning import compare_planners, plan, train_planner
 from ziggurat.training.predict import Predictor, predict
 from ziggurat.training.predict_files import Predicted, predict_files
@@ -176,7 +176,10 @@ def train(
         layout = experiment.layout(dataset.schema)
         plan = place(experiment, layout, world, kind_of(device), dataset.folder, run.folder, progress=progress)
         ranks = row_ranks(plan, layout, dataset.folder, run.folder)
-        recommender = assemble(experiment, layout, plan, device, ranks)
+        recommender = assemble(experiment, layout, plan, device, ranks, rows_beyond(experiment, plan, folder / "rows"))
+        stack.callback(recommender.lookup.close)
+        if recommender.lookup.note:
+            progress.note(recommender.lookup.note)
         trainer = Trainer(run, dataset, recommender, device, progress, claims[0] if claims else None)
         trainers.append(trainer)
         if trainer.at.step:
@@ -219,11 +222,13 @@ def evaluate(
     dataset = opened.dataset(prepared)
     evaluation = opened.experiment.evaluation
     device = pick_device(opened.experiment.training.device)
-    with process_group(device) as world:
+    with process_group(device) as world, contextlib.ExitStack() as stack:
         layout = opened.experiment.layout(dataset.schema)
         plan = place(opened.experiment, layout, world, kind_of(device), dataset.folder, opened.folder, leave=False)
         ranks = row_ranks(plan, layout, dataset.folder, opened.folder, leave=False)
-        recommender = assemble(opened.experiment, layout, plan, device, ranks)
+        beside = rows_beyond(opened.experiment, plan, opened.folder / from_first(rows_name))
+        recommender = assemble(opened.experiment, layout, plan, device, ranks, beside)
+        stack.callback(recommender.lookup.close)
         step = from_first(lambda: opened.checkpoints.find(checkpoint))
         restore(recommender, opened.checkpoints.load(step))
         return evaluate_split(

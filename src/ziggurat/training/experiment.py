@@ -85,6 +85,11 @@ class Experiment(Config):
             self.training.warm_start.check([table.name for table in layout.tables])
         with within("planning"):
             self.planning.check(layout.tables)
+        if self.planning.beyond_memory is not None and self.training.weight_average is not None:
+            raise ConfigError(
+                "training.weight_average: passes over every row at each step, planning.beyond_memory has them on disk",
+                "leave one of the two out",
+            )
         with torch.device("meta"):  # shapes alone: nothing is drawn
             for feature, how in layout.positions.items():
                 with within(f"features.{feature}.pooling"):

@@ -12,7 +12,7 @@ import contextlib
 import itertools
 import math
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 
 import torch
 
@@ -103,6 +103,7 @@ class Trainer:
         self._saved = (self.at.step if last is not None else -1, True)
         self._window = Window.on(self.device)
         self._shown: dict[str, float | str] = {}
+        self._moved: tuple[dict[str, float], int] = ({}, self.at.step)
 
     @property
     def finished(self) -> bool:
@@ -128,19 +129,20 @@ class Trainer:
         ):
             while not self.finished and not self._ends(stop_after):
                 with contextlib.closing(self._works()) as epoch:
-                    following = None
-                    for work, following in epoch:
+                    coming: Sequence[Work] = ()
+                    for work, coming in epoch:
                         self._apply_schedule()
                         due = self._due(work.cursor)
-                        done = self._step(work, following, stop.signal is not None, due)
+                        done = self._step(work, next(iter(coming), None), stop.signal is not None, due)
                         self._window.add(done.loss, done.weight, work.batch)
                         self._stopping = done.stopping
                         self.at.step, self.at.cursor = self.at.step + 1, work.cursor
                         self._after_step(journal)
                         if self.finished or (due and self._ends(stop_after)):
                             break
-                    if following is not None and following.started is not None:
-                        self.recommender.lookup.drop(following.started)
+                    for each in coming:
+                        if each.started is not None:
+                            self.recommender.lookup.drop(each.started)
             step, exactly = self._saved
             if step != self.at.step or not exactly:
                 self._log(journal)
@@ -160,7 +162,7 @@ class Trainer:
     def _ends(self, stop_after: int | None) -> bool:
         return self._stopping or (stop_after is not None and self.at.step >= stop_after)
 
-    def _works(self) -> Generator[tuple[Work, Work | None]]:
+    def _works(self) -> Generator[tuple[Work, Sequence[Work]]]:
         pipelined = self.world.size > 1 and self.run.experiment.parallel.pipeline
         return works(self.loader.epoch(self.at.cursor), self.recommender.lookup, self.device, pipelined)
 
@@ -202,8 +204,19 @@ class Trainer:
         self._tell_written(journal)
         figures["lr_multiplier"] = self.schedule.multiplier(self.at.step - 1)
         journal.write("train", self.at.step, self._epoch(), figures)
+        self._tell_moved(journal)
         self._shown.update(loss=figures["loss"], ne=figures["ne"])
         self.progress.advance(self.at.step * self._step_rows(), **self._shown)
+
+    def _tell_moved(self, journal: Journal | NoJournal) -> None:
+        """Of rows beyond memory, what was moved for this rank a step since it was told last."""
+        moved, (before, step) = self.recommender.lookup.moved(), self._moved
+        self._moved = (moved, self.at.step)
+        if moved and self.at.step > step:
+            a_step = {name: (value - before.get(name, 0.0)) / (self.at.step - step) for name, value in moved.items()}
+            hits = 1 - a_step["missed"] / max(1.0, a_step["lookups"])
+            journal.write("beyond_memory", self.at.step, self._epoch(), {"hit_rate": hits, **a_step})
+            self._shown["hit_rate"] = hits
 
     def _evaluate(self, journal: Journal | NoJournal) -> None:
         blocks = self.dataset.split("validation")

@@ -3,29 +3,36 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 from safetensors.numpy import load_file, save_file
 
-from ziggurat.core.errors import Misfit
+from ziggurat.core.errors import ConfigError, Misfit
 from ziggurat.core.files import atomic_file, write_json
 from ziggurat.core.plan import Plan
 from ziggurat.core.progress import Progress
 from ziggurat.core.row_order import Ranks, frequency_ranks
 from ziggurat.core.statistics import DatasetStatistics
 from ziggurat.core.topology import DeviceKind, Topology
+from ziggurat.embeddings.beyond_memory import Beyond
 from ziggurat.embeddings.layout import Layout
 from ziggurat.parallel.agreement import from_first
 from ziggurat.parallel.world import World
 from ziggurat.planning import plan_tables
+from ziggurat.planning.beyond import with_slots
 from ziggurat.planning.constraints import check_plan
+from ziggurat.planning.usage import Usage
 from ziggurat.training.experiment import Experiment
 from ziggurat.training.machine import resolve_topology
 from ziggurat.training.measured import with_measured
 from ziggurat.training.parts_timer import parts_timer, unmeasured
 
+BEYOND = 2**60
+"""Bytes of memory that a planner may count on where the rest lies on a disk."""
 PLAN_FILE = "plan.json"
 ROW_ORDER_FILE = "row_order.safetensors"
 """Table -> rank of each of its rows by falling frequency, int32; of tables whose rows the plan orders."""
@@ -72,11 +79,62 @@ def place(
             timer = parts_timer(config, kind)
             tables = layout.tables
             plan = lying or plan_tables(tables, statistics, topology, config, batch_size, timer, progress).plan
+        plan = slotted(experiment, layout, plan, prepared, kind)
         if leave:
             write_json(folder / PLAN_FILE, plan.to_json())
         return plan
 
     return from_first(made)
+
+
+def slotted(experiment: Experiment, layout: Layout, plan: Plan, prepared: Path | None, kind: DeviceKind) -> Plan:
+    """``plan``, with slots for tables that memory has no room for, where ``planning.beyond_memory`` says so.
+
+    Args:
+        experiment: the config.
+        layout: of its tables.
+        plan: who holds what.
+        prepared: folder of the encoded dataset, with its statistics; None: without them.
+        kind: of each rank's device.
+
+    Raises:
+        ConfigError: tables cannot be larger than memory here.
+        NoFeasiblePlan: memory has too little room even so.
+    """
+    config = experiment.planning.beyond_memory
+    if config is None:  # it may have been another when the plan was made
+        return replace(plan, placements={name: replace(each, slots=None) for name, each in plan.placements.items()})
+    if kind != "cpu":
+        raise ConfigError(
+            "planning.beyond_memory: tables larger than memory are trained on the CPU only so far",
+            "set training.device: cpu, or leave planning.beyond_memory out",
+        )
+    statistics = None if prepared is None else DatasetStatistics.load(prepared)
+    usages = {table.name: Usage.of(table, statistics) for table in layout.tables}
+    examples, most = experiment.training.batch_size, experiment.evaluation.batch_size * plan.world_size
+    return with_slots(plan, layout.tables, usages, examples, most, float(config.memory))
+
+
+def rows_beyond(experiment: Experiment, plan: Plan, folder: Path) -> Beyond | None:
+    """Where the rows lie that memory has no room for; None where it has room for all.
+
+    Args:
+        experiment: the config, which may name another folder.
+        plan: of it.
+        folder: for them; of this process and its ranks alone.
+    """
+    config = experiment.planning.beyond_memory
+    if config is None or all(placement.slots is None for placement in plan.placements.values()):
+        return None
+    return Beyond(
+        folder if config.folder is None else config.folder / f"{folder.parent.resolve().name}-{folder.name}",
+        config.packed,
+    )
+
+
+def rows_name() -> str:
+    """Of a folder for rows of tables, beside that of a training which may run."""
+    return f"rows-{os.getpid()}"
 
 
 def row_ranks(plan: Plan, layout: Layout, prepared: Path, folder: Path, *, leave: bool = True) -> dict[str, Ranks]:
@@ -125,7 +183,8 @@ def kind_of(device: torch.device) -> DeviceKind:
 
 
 def _topology(experiment: Experiment, world: World, kind: DeviceKind) -> Topology:
-    return resolve_topology(experiment.planning.topology, kind, hosts=world.hosts, devices=world.local_size)
+    found = resolve_topology(experiment.planning.topology, kind, hosts=world.hosts, devices=world.local_size)
+    return found if experiment.planning.beyond_memory is None else replace(found, memory_bytes=BEYOND)
 
 
 def _lying(path: Path, layout: Layout, topology: Topology) -> Plan | None:

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from ziggurat.core.batch import Batch
 from ziggurat.core.plan import Plan
 from ziggurat.core.row_order import Ranks
+from ziggurat.embeddings.beyond_memory import Beyond
 from ziggurat.embeddings.fields import Fields
 from ziggurat.embeddings.layout import Layout
 from ziggurat.embeddings.lookup import EmbeddingLookup, Started
@@ -116,6 +117,7 @@ def assemble(
     plan: Plan,
     device: torch.device,
     row_ranks: Mapping[str, Ranks] = MappingProxyType({}),
+    beyond: Beyond | None = None,
 ) -> Recommender:
     """A freshly initialised recommender, on ``device``; the same bits for the same seed, on any number of ranks.
 
@@ -128,11 +130,12 @@ def assemble(
         plan: for as many ranks as there are.
         device: this rank's.
         row_ranks: of tables whose rows the plan orders, the rank of each row by falling frequency.
+        beyond: where the rows lie that the plan gives no memory.
     """
     training, world = experiment.training, World.current()
     seed = training.seed
     torch.manual_seed(seed)
-    lookup = EmbeddingLookup(layout, plan, device, seed, experiment.parallel, training.batch_size, row_ranks)
+    lookup = EmbeddingLookup(layout, plan, device, seed, experiment.parallel, training.batch_size, row_ranks, beyond)
     model = norms_over_ranks(build_model(experiment.model, model_dims(layout)).to(device))
     if training.activation_checkpointing:
         checkpointed(model)

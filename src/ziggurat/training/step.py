@@ -8,7 +8,8 @@ Shape legend: B rows, F features, D embedding width, T tasks.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable
+from collections import deque
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -51,28 +52,22 @@ class Done:
 
 def works(
     batches: Iterable[tuple[Batch, Cursor]], lookup: EmbeddingLookup, device: torch.device, pipelined: bool
-) -> Generator[tuple[Work, Work | None]]:
-    """Each batch and, if ``pipelined``, the one behind it, whose ids are on their way already.
+) -> Generator[tuple[Work, Sequence[Work]]]:
+    """Each batch and those behind it that are begun: their ids are on their way already, one batch's if ``pipelined``,
+    more where rows must be brought from a disk.
 
     Who stops early lets these arrive (:meth:`EmbeddingLookup.drop <ziggurat.embeddings.lookup.EmbeddingLookup.drop>`),
     unless a step has failed: then the other ranks may not answer any more.
     """
-    if not pipelined:
-        for batch, cursor in batches:
-            yield Work(batch.to(device), cursor), None
-        return
-
-    def begun() -> Generator[Work]:
-        for batch, cursor in batches:
-            moved = batch.to(device)
-            yield Work(moved, cursor, lookup.start(moved))
-
-    line = begun()
-    work = next(line, None)
-    while work is not None:
-        following = next(line, None)
-        yield work, following
-        work = following
+    ahead = max(lookup.ahead, int(pipelined))
+    line: deque[Work] = deque()
+    for batch, cursor in batches:
+        moved = batch.to(device)
+        line.append(Work(moved, cursor, lookup.start(moved) if ahead else None))
+        if len(line) > ahead:
+            yield line.popleft(), tuple(line)
+    while line:
+        yield line.popleft(), tuple(line)
 
 
 class Stepper:

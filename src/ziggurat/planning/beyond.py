@@ -1,0 +1,189 @@
+"""How many rows of each table memory gets room for, where it has none for all of them.
+
+The rows that are looked up most for what they take stay in memory: all tables' rows compete by look-ups a byte, and the
+least of those that have room is the level to which memory is filled. A table all of whose rows are above it needs no
+slots. That a cache finds those rows by itself, and follows where training goes, is its business
+(:mod:`ziggurat.storage.row_cache`); here is decided how large it is.
+
+Source: Ye et al. 2023, "MTrainS", arXiv 2305.01515, section 4: tables of high bandwidth demand a byte go up. Deviation:
+rows compete, not tables.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from ziggurat.core.config import Config
+from ziggurat.core.errors import ConfigError, NoFeasiblePlan
+from ziggurat.core.plan import Plan
+from ziggurat.core.tables import TableSpec
+from ziggurat.planning.cost import FLOAT, state_bytes
+from ziggurat.planning.quantities import Bytes, written_bytes
+from ziggurat.planning.usage import Usage
+
+SLOT_BYTES, ROW_BYTES = 18, 4.125
+"""Beside the row itself, of a slot; and of any row, where memory has room for some: which slot it is in, and whether it
+was ever written."""
+WINDOW = 6
+"""Batches whose rows should have room together: one that is trained, some on their way, and the next one's."""
+_LEVELS = 60
+
+
+class BeyondMemoryConfig(Config):
+    """Tables larger than memory: rows that it has no room for lie on a disk and come before they are looked up."""
+
+    memory: Bytes
+    """For rows of tables and their optimizer's states, of each rank: bytes, or as in 8GB."""
+    folder: Path | None = None
+    """Where the other rows lie while training, best on a disk of its own; default: ``rows`` in the run's folder.
+    Nothing is kept there: checkpoints have all."""
+    packed: bool = False
+    """Several rows a sector of the disk: a fraction of the space, and a read before most writes."""
+
+
+@dataclass(frozen=True)
+class _Shard:
+    """A table's largest shard.
+
+    Attributes:
+        table: of it.
+        rows: here.
+        row_bytes: weights and states.
+        least: slots that it needs.
+        lookups_N: of rows a step, falling, in groups of equals.
+        ends_N: rows up to each group's end.
+    """
+
+    table: TableSpec
+    rows: int
+    row_bytes: float
+    least: int
+    lookups_N: npt.NDArray[np.float64]
+    ends_N: npt.NDArray[np.int64]
+
+    @property
+    def whole(self) -> float:
+        """Bytes of all rows."""
+        return self.rows * self.row_bytes
+
+    def taken(self, slots: int) -> float:
+        """Bytes of so many slots; all rows need none."""
+        return self.whole if slots >= self.rows else slots * (self.row_bytes + SLOT_BYTES) + self.rows * ROW_BYTES
+
+    def above(self, level: float) -> int:
+        """Slots for the rows that are looked up more often than ``level`` times a byte and step."""
+        group = int(np.searchsorted(-self.lookups_N / self.row_bytes, -level, side="left"))
+        slots = max(self.least, int(self.ends_N[group - 1]) if group else 0)
+        return self.rows if self.taken(slots) >= self.whole else slots
+
+
+def with_slots(
+    plan: Plan, tables: Sequence[TableSpec], usages: Mapping[str, Usage], examples: int, most: int, memory: float
+) -> Plan:
+    """``plan`` with slots for those tables that memory has no room for, and without any where there is room for all.
+
+    Args:
+        plan: who holds what.
+        tables: placed by it.
+        usages: how they are looked up.
+        examples: of a training step, all ranks' together.
+        most: examples that are looked up together at most, be it in an evaluation.
+        memory: bytes of each rank.
+
+    Raises:
+        ConfigError: a table that needs slots cannot have any.
+        NoFeasiblePlan: the least that a step needs has no room.
+    """
+    shards = {table.name: _shard(plan, table, usages[table.name], examples, most) for table in tables}
+    ranks: dict[int, list[_Shard]] = {}
+    for table in tables:
+        for rank in {shard.rank for shard in plan.shards(table)}:
+            ranks.setdefault(rank, []).append(shards[table.name])
+    slots: dict[str, int] = {}
+    for rank, held in ranks.items():
+        for name, count in _filled(rank, held, plan, memory).items():
+            slots[name] = min(slots.get(name, count), count)
+    placements = {name: replace(each, slots=slots.get(name)) for name, each in plan.placements.items()}
+    return replace(plan, placements=placements)
+
+
+def _filled(rank: int, held: Sequence[_Shard], plan: Plan, memory: float) -> dict[str, int]:
+    """Table -> slots, of those that do not have room for all rows on this rank."""
+    if sum(shard.whole for shard in held) <= memory:
+        return {}
+    fixed = [shard for shard in held if _why_not(plan, shard.table)]
+    able = [shard for shard in held if not _why_not(plan, shard.table)]
+    room = memory - sum(shard.whole for shard in fixed)
+    least = sum(shard.taken(min(shard.rows, shard.least)) for shard in able)
+    if room < least:
+        if fixed and memory >= least:
+            largest = max(fixed, key=lambda shard: shard.whole)
+            raise ConfigError(
+                f"planning.beyond_memory: rank {rank} has {written_bytes(memory)} for rows, and table "
+                f"{largest.table.name!r}, with {written_bytes(largest.whole)} there, {_why_not(plan, largest.table)}: "
+                "all of its rows need memory",
+                "split it by rows or not at all (planning.tables), use another optimizer for it, or give more memory",
+            )
+        needed = least + sum(shard.whole for shard in fixed)
+        raise NoFeasiblePlan(
+            f"planning.beyond_memory.memory: rank {rank} has {written_bytes(memory)} for rows, and those of {WINDOW} "
+            f"batches, which should be there together, need {written_bytes(needed)}",
+            f"give at least {written_bytes(needed * 1.01)}, or use a smaller training.batch_size",
+        )
+    low, high = 0.0, max(float(shard.lookups_N[0]) / shard.row_bytes for shard in able) + 1.0
+    for _ in range(_LEVELS):
+        level = (low + high) / 2
+        if sum(shard.taken(shard.above(level)) for shard in able) <= room:
+            high = level
+        else:
+            low = level
+    slots = {shard.table.name: shard.above(high) for shard in able}
+    rest = room - sum(shard.taken(slots[shard.table.name]) for shard in able)
+    for shard in sorted(able, key=lambda shard: -_next(shard, slots[shard.table.name])):
+        have = slots[shard.table.name]
+        if have < shard.rows:
+            more = min(shard.rows - 1 - have, int(rest / (shard.row_bytes + SLOT_BYTES)))
+            slots[shard.table.name] = have + max(0, more)
+            rest -= max(0, more) * (shard.row_bytes + SLOT_BYTES)
+    return {shard.table.name: slots[shard.table.name] for shard in able if slots[shard.table.name] < shard.rows}
+
+
+def _next(shard: _Shard, slots: int) -> float:
+    """Look-ups a byte of the first row that has no slot."""
+    group = min(int(np.searchsorted(shard.ends_N, slots, side="right")), len(shard.ends_N) - 1)
+    return float(shard.lookups_N[group]) / shard.row_bytes
+
+
+def _shard(plan: Plan, table: TableSpec, usage: Usage, examples: int, most: int) -> _Shard:
+    parts = plan.row_parts(table.name)
+    held = max(plan.shards(table), key=lambda shard: shard.rows.size)
+    rows, columns = held.rows.size, held.columns.size
+    row_bytes = FLOAT * columns + state_bytes(table.optimizer, rows, columns) / rows
+    ids = usage.ids_per_row * examples / parts
+    if usage.accesses is None:
+        lookups, times = np.array([ids / rows]), np.array([rows])
+    else:
+        counts, numbers = np.unique(usage.accesses, return_counts=True)
+        lookups = counts[::-1] * (usage.ids_per_row * examples / usage.accesses.sum())
+        times = -(-numbers[::-1] // parts)
+    ends = np.minimum(np.cumsum(times), rows)
+    least = math.ceil(usage.ids_per_row * max(WINDOW * examples, most) / parts)
+    return _Shard(table, rows, row_bytes, min(rows, least), lookups, ends)
+
+
+def _why_not(plan: Plan, table: TableSpec) -> str:
+    """Why a table cannot have slots; empty where it can."""
+    placement = plan.placements[table.name]
+    if table.optimizer["name"] == "adam":
+        return "is trained by adam"
+    if placement.sharding in {"column_wise", "grid"}:
+        return "is split by columns"
+    if placement.sharding == "data_parallel":
+        return "is on every rank"
+    return "has its rows in two memories" if placement.fast_rows is not None else ""

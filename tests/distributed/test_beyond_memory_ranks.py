@@ -1,0 +1,57 @@
+"""Two ranks whose tables memory has no room for come, to the bit, to what two come to that have room for them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.distributed.ranks import run_ranks
+from tests.training.test_beyond_memory_run import STEPS, large_values, write_large_log
+from tests.training.test_train import assert_same_bits, tensors
+from ziggurat.core.config import parse_config
+from ziggurat.training import api
+from ziggurat.training.experiment import Experiment
+from ziggurat.training.journal import read_journal
+
+TABLES = {"item": {"sharding": "row_wise"}, "user": {"sharding": "table_wise", "ranks": [1]}}
+
+
+def experiment(folder: Path, memory: str | None, optimizer: str, pipeline: bool = True) -> Experiment:
+    values = large_values(folder)
+    values["embeddings"]["optimizer"] = {"name": optimizer, "lr": 0.1}
+    values["planning"] = {"planner": {"replicate_up_to": 1}, "tables": TABLES}
+    values["parallel"] = {"pipeline": pipeline}
+    values["training"]["device"] = "cpu"
+    if memory is not None:
+        values["planning"]["beyond_memory"] = {"memory": memory}
+    return parse_config(Experiment, values)
+
+
+def train(rank: int, folder: Path, run: str, wanted: Experiment, stop_after: int | None) -> dict[str, Any] | None:
+    outcome = api.train(wanted, folder / run, prepared=folder / "prepared", stop_after=stop_after)
+    return outcome.results and outcome.results["figures"]
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "rowwise_adagrad"])
+def test_two_ranks_beyond_memory_are_two_ranks_in_memory(optimizer: str, tmp_path: Path) -> None:
+    write_large_log(tmp_path / "log.csv")
+    pipeline = optimizer != "sgd"
+    inside, beyond = (experiment(tmp_path, memory, optimizer, pipeline) for memory in (None, "40kB"))
+    expected = run_ranks(2, train, tmp_path, "inside", inside, None)[0]
+    found = run_ranks(2, train, tmp_path, "beyond", beyond, None)[0]
+    assert found == expected
+    assert_same_bits(tensors(tmp_path / "inside", STEPS), tensors(tmp_path / "beyond", STEPS))
+    moved = [each for each in read_journal(tmp_path / "beyond" / "metrics.jsonl") if each["split"] == "beyond_memory"]
+    assert sum(record["reads"] for record in moved) > 0
+    assert not (tmp_path / "beyond" / "rows").exists()
+
+
+def test_they_go_on_in_memory_and_beyond_it(tmp_path: Path) -> None:
+    write_large_log(tmp_path / "log.csv")
+    inside, beyond = (experiment(tmp_path, memory, "adagrad") for memory in (None, "40kB"))
+    run_ranks(2, train, tmp_path, "whole", inside, None)
+    for wanted, stop in ((beyond, 11), (inside, 23), (beyond, None)):
+        run_ranks(2, train, tmp_path, "parts", wanted, stop)
+    assert_same_bits(tensors(tmp_path / "whole", STEPS), tensors(tmp_path / "parts", STEPS))

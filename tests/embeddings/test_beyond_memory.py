@@ -1,0 +1,181 @@
+"""Tables of which memory has room for some rows train, to the bit, as those that it has room for."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from tests.embeddings.test_lookup import CPU, SCHEMA, make_batch
+from ziggurat.core.batch import Batch
+from ziggurat.core.errors import ConfigError, FeatureError
+from ziggurat.core.plan import Plan
+from ziggurat.embeddings.beyond_memory import Beyond
+from ziggurat.embeddings.config import EmbeddingsConfig
+from ziggurat.embeddings.copy_on_write import Pending
+from ziggurat.embeddings.layout import lay_out
+from ziggurat.embeddings.lookup import EmbeddingLookup, Started
+from ziggurat.optim.rows import SGD, Adagrad, RowOptimizerConfig, RowwiseAdagrad
+
+FUSED: list[RowOptimizerConfig] = [SGD(lr=0.3), Adagrad(lr=0.1), RowwiseAdagrad(lr=0.1)]
+SLOTS = {"user": 9, "item": 27}
+"""As many as a batch of eight rows can need of users, and of items with their histories."""
+
+
+def make(
+    folder: Path | None, optimizer: RowOptimizerConfig, slots: dict[str, int] = SLOTS, *, packed: bool = False
+) -> EmbeddingLookup:
+    """In memory, or with these slots and the rest in a folder."""
+    config = EmbeddingsConfig(dim=8, init_std=1.0, optimizer=optimizer)
+    layout = lay_out(config, SCHEMA, {"tags": "sum", "history": "mean"})
+    plan = Plan.single_device(table.name for table in layout.tables)
+    if folder is None:
+        return EmbeddingLookup(layout, plan, CPU, 0)
+    for name, count in slots.items():
+        plan = plan.placed(name, "table_wise", (0,), slots=count)
+    return EmbeddingLookup(layout, plan, CPU, 0, beyond=Beyond(folder, packed))
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "rows"
+
+
+def step(lookup: EmbeddingLookup, batch: Batch, started: Started, number: int) -> Tensor:
+    rows = lookup.finish(started)
+    emb_BFD = lookup.fields(rows.of, rows.masks)
+    (emb_BFD * torch.linspace(-1, 1 + number, emb_BFD.numel()).view(emb_BFD.shape)).sum().backward()
+    lookup.exchange()
+    return emb_BFD.detach()
+
+
+def train(lookup: EmbeddingLookup, count: int, depth: int, first: int = 0, evaluate_at: int = -1) -> list[Tensor]:
+    """Fields of each step, and those of an evaluation before one of them."""
+    found: list[Tensor] = []
+    line: deque[tuple[Batch, Started]] = deque()
+    batches = iter([make_batch(seed) for seed in range(first, first + count)])
+    for number in range(first, first + count):
+        while len(line) <= depth and (batch := next(batches, None)) is not None:
+            line.append((batch, lookup.start(batch)))
+        if number == evaluate_at:
+            with torch.no_grad():
+                found += [lookup(make_batch(900 + k)) for k in range(3)]
+        found.append(step(lookup, *line.popleft(), number))
+    return found
+
+
+def rows_of(lookup: EmbeddingLookup) -> dict[str, Tensor]:
+    """``table/tensor`` -> all its rows, as a checkpoint would have them."""
+    found: dict[str, Tensor] = {}
+    for shard in lookup.shards():
+        pending = shard.marks.begin("all", "last")
+        for name, tensor in taken(pending).items():
+            found[f"{shard.table}/{name}"] = tensor
+    return found
+
+
+def taken(pending: Pending, most: int = 4) -> dict[str, Tensor]:
+    parts: list[tuple[Tensor, dict[str, Tensor]]] = []
+    while (part := pending.take(most)) is not None:
+        parts.append(part)
+    names = parts[0][1] if parts else {}
+    return {"ids": torch.cat([ids for ids, _ in parts])} | {
+        name: torch.cat([numbers[name] for _, numbers in parts]) for name in names
+    }
+
+
+def assert_same(left: dict[str, Tensor], right: dict[str, Tensor]) -> None:
+    assert left.keys() == right.keys()
+    for name, tensor in left.items():
+        assert torch.equal(tensor, right[name]), name
+
+
+@pytest.fixture
+def closing() -> Iterator[list[EmbeddingLookup]]:
+    made: list[EmbeddingLookup] = []
+    yield made
+    for lookup in made:
+        lookup.close()
+
+
+@pytest.mark.parametrize("optimizer", FUSED, ids=lambda o: o.name)
+@pytest.mark.parametrize("depth", [0, 1, 4])
+@pytest.mark.parametrize("packed", [False, True])
+def test_it_trains_to_the_bit_as_in_memory(
+    optimizer: RowOptimizerConfig, depth: int, packed: bool, folder: Path, closing: list[EmbeddingLookup]
+) -> None:
+    inside, beyond = make(None, optimizer), make(folder, optimizer, packed=packed)
+    closing.append(beyond)
+    assert (inside.ahead, beyond.ahead) == (0, 4)
+    for multiplier, first in ((1.0, 0), (0.3, 12)):
+        for lookup in (inside, beyond):
+            lookup.scale_learning_rates(multiplier)
+        expected, found = train(inside, 12, 0, first, first + 6), train(beyond, 12, depth, first, first + 6)
+        for number, (left, right) in enumerate(zip(expected, found, strict=True)):
+            assert torch.equal(left, right), number
+    assert_same(rows_of(inside), rows_of(beyond))
+    assert beyond.sharded is not None
+    assert beyond.sharded.beyond is not None
+    assert all(cache.hits.evicted > 0 for cache in beyond.sharded.beyond.caches)
+
+
+def test_a_snapshot_is_what_rows_were_when_it_began(folder: Path, closing: list[EmbeddingLookup]) -> None:
+    inside, beyond = make(None, RowwiseAdagrad(lr=0.1)), make(folder, RowwiseAdagrad(lr=0.1))
+    closing.append(beyond)
+    every: list[list[tuple[str, Pending]]] = []
+    for lookup, depth in ((inside, 0), (beyond, 3)):
+        train(lookup, 6, depth)
+        rows_of(lookup)  # counts anew from here on
+        train(lookup, 4, depth, 6)
+        every.append([(shard.table, shard.marks.begin("last", "last")) for shard in lookup.shards()])
+    for lookup, depth, pendings in ((inside, 0, every[0]), (beyond, 3, every[1])):
+        firsts = {table: pending.take(3) for table, pending in pendings}
+        assert all(part is not None for part in firsts.values())
+        train(lookup, 8, depth, 10)
+    for (table, left), (_, right) in zip(*every, strict=True):
+        assert left.rows == right.rows
+        assert_same(
+            {f"{table}/{k}": v for k, v in taken(left).items()}, {f"{table}/{k}": v for k, v in taken(right).items()}
+        )
+    assert_same(rows_of(inside), rows_of(beyond))
+
+
+def test_batches_that_are_dropped_change_nothing(folder: Path, closing: list[EmbeddingLookup]) -> None:
+    inside, beyond = make(None, Adagrad(lr=0.1)), make(folder, Adagrad(lr=0.1))
+    closing.append(beyond)
+    train(inside, 5, 0)
+    train(beyond, 5, 2)
+    started = [beyond.start(make_batch(seed)) for seed in range(50, 54)]
+    for each in started[::-1]:
+        beyond.drop(each)
+    assert torch.equal(train(inside, 1, 0, 5)[0], train(beyond, 1, 2, 5)[0])
+    assert_same(rows_of(inside), rows_of(beyond))
+
+
+@pytest.mark.parametrize("bad", [30, -1])
+def test_an_id_outside_its_table_is_named(bad: int, folder: Path, closing: list[EmbeddingLookup]) -> None:
+    lookup = make(folder, SGD())
+    closing.append(lookup)
+    batch = make_batch(0)
+    assert batch.bags is not None
+    batch.bags.values()[8 + 3] = bad
+    with pytest.raises(FeatureError, match=rf"feature 'item': id {bad} is outside \[0, 30\).*table 'item', on rank 0"):
+        lookup(batch)
+
+
+def test_slots_that_are_too_few_for_a_batch_are_told(folder: Path, closing: list[EmbeddingLookup]) -> None:
+    lookup = make(folder, SGD(), {"user": 3})
+    closing.append(lookup)
+    with pytest.raises(ConfigError, match=r"table 'user': a batch looks up \d of its rows, and its cache holds 3"):
+        lookup(make_batch(0))
+
+
+def test_what_lies_on_disk_is_deleted_in_the_end(folder: Path) -> None:
+    lookup = make(folder, SGD())
+    assert sorted(path.name for path in folder.iterdir()) == ["rank-00000-00000.rows", "rank-00000-00001.rows"]
+    lookup.close()
+    assert not folder.exists()

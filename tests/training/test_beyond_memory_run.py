@@ -1,0 +1,156 @@
+"""Runs whose tables memory has no room for are, to the bit, runs whose tables it has room for."""
+
+from __future__ import annotations
+
+import csv
+import signal
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.training.test_train import assert_same_bits, start, tensors, wait_for_step
+from ziggurat.core.config import parse_config, set_by_path
+from ziggurat.core.errors import ConfigError, NoFeasiblePlan
+from ziggurat.training import api
+from ziggurat.training.experiment import Experiment, to_yaml
+from ziggurat.training.journal import read_journal
+
+USERS, ITEMS, ROWS = 1500, 2500, 3000
+STEPS = 40
+
+
+def write_large_log(path: Path) -> None:
+    """Far more users and items than a batch has."""
+    draw = np.random.default_rng(0)
+    users, items = draw.zipf(1.2, ROWS) % USERS, draw.zipf(1.1, ROWS) % ITEMS
+    with path.open("w", newline="", encoding="utf-8") as file:
+        out = csv.writer(file)
+        out.writerow(["user", "item", "history", "click"])
+        for user, item in zip(users.tolist(), items.tolist(), strict=True):
+            history = "|".join(map(str, draw.integers(0, ITEMS, int(draw.integers(0, 4))).tolist()))
+            out.writerow([f"u{user}", item, history, int(draw.random() < 0.2 + 0.5 * (item % 2))])
+
+
+def large_values(folder: Path) -> dict[str, Any]:
+    return {
+        "name": "large",
+        "data": {
+            "folder": str(folder),
+            "source": {"name": "csv", "files": ["log.csv"]},
+            "split": {"name": "random", "validation": 0.1, "test": 0.1},
+            "labels": [{"name": "click"}],
+        },
+        "features": [
+            {"name": "user", "kind": "categorical", "encoder": {"name": "hash", "rows": USERS}},
+            {
+                "name": "item",
+                "kind": "categorical",
+                "type": "integer",
+                "encoder": {"name": "hash", "rows": ITEMS},
+            },
+            {"name": "history", "kind": "sequence", "type": "integer", "last": 3, "table": "item"},
+        ],
+        "embeddings": {"dim": 8, "optimizer": {"name": "rowwise_adagrad", "lr": 0.1}},
+        "model": {"name": "deepfm", "deep": {"hidden": [16]}},
+        "training": {"batch_size": 16, "max_steps": STEPS, "seed": 3, "log_every": 5, "evaluate_every": 15},
+        "evaluation": {"batch_size": 64},
+    }
+
+
+def large(folder: Path, memory: str | None = None, **changes: Any) -> Experiment:
+    values = large_values(folder)
+    if memory is not None:
+        values["planning"] = {"beyond_memory": {"memory": memory}}
+    for path, value in changes.items():
+        set_by_path(values, path.replace("__", "."), value)
+    return parse_config(Experiment, values)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    write_large_log(tmp_path / "log.csv")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+OPTIMIZERS = [
+    {"name": "sgd", "lr": 0.5},
+    {"name": "adagrad", "lr": 0.1},
+    {"name": "rowwise_adagrad", "lr": 0.1},
+]
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda each: each["name"])
+def test_a_run_beyond_memory_is_the_run_in_memory(optimizer: dict[str, Any], folder: Path) -> None:
+    inside = api.train(large(folder, embeddings__optimizer=optimizer), "inside")
+    beyond = api.train(large(folder, "60kB", embeddings__optimizer=optimizer), "beyond")
+    assert beyond.results is not None
+    assert inside.results is not None
+    assert beyond.results["figures"] == inside.results["figures"]
+    assert_same_bits(tensors(Path("inside"), STEPS), tensors(Path("beyond"), STEPS))
+    moved = [record for record in read_journal(Path("beyond/metrics.jsonl")) if record["split"] == "beyond_memory"]
+    assert [record["step"] for record in moved] == [5 * k for k in range(1, 1 + STEPS // 5)]
+    assert all(0 < record["hit_rate"] < 1 for record in moved)
+    assert sum(record["reads"] for record in moved) > 0
+    assert not Path("beyond/rows").exists()
+    for run in ("inside", "beyond"):
+        assert api.evaluate(run).compute() == api.evaluate("inside").compute()
+    rows = {"user": ["u1", "u2", "nobody"], "item": [3, 4, 5], "history": [[1, 2], [], [7]]}
+    assert np.array_equal(api.predict("inside", rows), api.predict("beyond", rows))
+    assert not [path for path in Path("beyond").iterdir() if path.name.startswith("rows")]
+
+
+def test_it_stops_and_goes_on_with_more_memory_or_less(folder: Path) -> None:
+    api.train(large(folder), "whole")
+    for memory, stop in (("60kB", 9), ("90kB", 21), ("55kB", 33), (None, 36), ("60kB", None)):
+        api.train(large(folder, memory, checkpoints__policy="consecutive", training__keep=9), "parts", stop_after=stop)
+    assert_same_bits(tensors(Path("whole"), STEPS), tensors(Path("parts"), STEPS))
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_a_signal_in_the_middle_costs_nothing(number: signal.Signals, folder: Path) -> None:
+    changes = {"training__max_steps": 150, "training__epochs": 9, "training__save_every": 12, "training__log_every": 1}
+    experiment = large(folder, "60kB", training__threads=1, **changes)
+    config = folder / "large.yaml"
+    config.write_text(to_yaml(experiment), encoding="utf-8")
+    process = start(folder, config, "stopped")
+    wait_for_step(folder / "stopped", 40)
+    process.send_signal(number)
+    _, errors = process.communicate(timeout=240)
+    assert process.returncode == (-number if number == signal.SIGKILL else 128 + number), errors
+    assert Path("stopped/rows").exists() == (number == signal.SIGKILL)
+    assert api.train(experiment, "stopped").step == 150
+    api.train(large(folder, training__threads=1, **changes), "whole")
+    assert_same_bits(tensors(Path("whole"), 150), tensors(Path("stopped"), 150))
+    assert not Path("stopped/rows").exists()
+
+
+def test_where_there_is_room_for_all_nothing_lies_beyond(folder: Path) -> None:
+    api.train(large(folder, "1MB", training__max_steps=5), "run")
+    assert not [record for record in read_journal(Path("run/metrics.jsonl")) if record["split"] == "beyond_memory"]
+
+
+def test_rows_lie_where_the_config_says(folder: Path) -> None:
+    experiment = large(folder, "60kB", planning__beyond_memory__folder=str(folder / "disk"), training__max_steps=5)
+    api.train(experiment, "run")
+    assert list((folder / "disk").iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "said"),
+    [
+        ({"memory": "20kB"}, NoFeasiblePlan, r"memory: rank 0 has 20 kB for rows, and those of 6 batches.* need"),
+        (
+            {"embeddings__optimizer": {"name": "adam", "lr": 0.01}},
+            ConfigError,
+            "table 'item', with .* there, is trained by adam: all of its rows need memory",
+        ),
+        ({"training__weight_average": 0.9}, ConfigError, "weight_average: passes over every row at each step"),
+    ],
+)
+def test_what_cannot_be_is_refused(changes: dict[str, Any], error: type[Exception], said: str, folder: Path) -> None:
+    memory = changes.pop("memory", "60kB")
+    with pytest.raises(error, match=said):
+        api.train(large(folder, memory, **changes), "run")
