@@ -24,9 +24,11 @@ from bench.system.lab import LAB_COLLECTIVES, PIPELINE_OVERLAP
 from bench.system.parity import RANK_PARITY
 from bench.system.prepare import PREPARE
 from bench.system.quantised import QUANTISED_COMMS
+from bench.system.row_store import ROW_STORE
 from bench.system.scaling import SCALING
 from bench.system.scaling_law import SCALING_LAW
 from bench.system.throughput import THROUGHPUT
+from bench.system.tiered_training import TIERED_TRAINING
 
 _ALL = (
     THROUGHPUT,
@@ -42,6 +44,8 @@ _ALL = (
     LAB_COLLECTIVES,
     PIPELINE_OVERLAP,
     QUANTISED_COMMS,
+    ROW_STORE,
+    TIERED_TRAINING,
     CHECKPOINT_BYTES,
     CHECKPOINT_STALL,
     CHECKPOINT_CRASH,

@@ -51,12 +51,16 @@ class Contestant:
 
     def epoch(self) -> float:
         """Train one epoch; rows per second."""
-        assert self._process.stdin is not None
-        self._process.stdin.write("epoch\n")
-        self._process.stdin.flush()
-        answer = self._answer()
+        answer = self.ask("epoch")
         self.losses.append(answer["loss"])
         return answer["rows"] / answer["seconds"]
+
+    def ask(self, what: str) -> dict[str, Any]:
+        """Its answer to a line."""
+        assert self._process.stdin is not None
+        self._process.stdin.write(f"{what}\n")
+        self._process.stdin.flush()
+        return self._answer()
 
     def _answer(self) -> dict[str, Any]:
         assert self._process.stdout is not None

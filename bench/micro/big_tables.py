@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -20,15 +20,18 @@ from ziggurat.checkpoint.manifest import TableShape
 from ziggurat.core.batch import Batch
 from ziggurat.core.plan import Plan
 from ziggurat.core.schema import Schema
+from ziggurat.core.tables import TableSpec
 from ziggurat.data.generate_sampling import ranks, spread_ids, zipf_ranks
 from ziggurat.data.loader import Cursor
+from ziggurat.embeddings.beyond_memory import Beyond
+from ziggurat.embeddings.layout import Layout
 from ziggurat.embeddings.marks import Shard
 from ziggurat.optim.dense import build_optimizer
 from ziggurat.parallel.pieces import Piece
 from ziggurat.training.experiment import Experiment
 from ziggurat.training.recommender import assemble
 from ziggurat.training.state import dense_state, table_shapes
-from ziggurat.training.step import Stepper, Work
+from ziggurat.training.step import Stepper, Work, works
 
 CPU = torch.device("cpu")
 EXPONENT = 1.05
@@ -61,18 +64,54 @@ class BigTables:
         steps: taken so far.
     """
 
-    def __init__(self, size: Size) -> None:
+    def __init__(
+        self, size: Size, exponent: float = EXPONENT, plan: Plan | None = None, beyond: Beyond | None = None
+    ) -> None:
         self.size, self.steps = size, 0
         self._names = [f"t{number}" for number in range(size.tables)]
         experiment = _experiment(size, self._names)
-        tables, rows = {name: name for name in self._names}, dict.fromkeys(self._names, size.rows)
-        schema = Schema(categorical=tuple(self._names), tables=tables, rows=rows, labels=("y",))
-        self._recommender = assemble(experiment, experiment.layout(schema), Plan.single_device(self._names), CPU)
+        plan = plan or Plan.single_device(self._names)
+        self._recommender = assemble(experiment, _layout(size), plan, CPU, beyond=beyond)
         self._recommender.train()
         self._optimizer = build_optimizer(experiment.optimizer, self._recommender.dense_parameters())
         self._step = Stepper(self._recommender, self._optimizer, 0.0, None)
-        self._ids = [torch.from_numpy(_drawn(size, number)) for number in range(size.tables)]
+        self._ids = [torch.from_numpy(drawn(size, number, exponent)) for number in range(size.tables)]
         self._places = np.random.default_rng(0)
+
+    @staticmethod
+    def specs(size: Size) -> tuple[TableSpec, ...]:
+        """Of the tables."""
+        return _layout(size).tables
+
+    def modules(self) -> Iterator[nn.Module]:
+        """Of all that is trained."""
+        return self._recommender.modules()
+
+    def batches(self, count: int) -> list[tuple[Batch, Cursor]]:
+        """For so many steps."""
+        return [(self._batch(), Cursor()) for _ in range(count)]
+
+    def losses(self, batches: Sequence[tuple[Batch, Cursor]]) -> Generator[float]:
+        """Takes a step on each; those behind the one at hand are begun as a training begins them. Who stops early need
+        not take the rest."""
+        coming: Sequence[Work] = ()
+        try:
+            for work, coming in works(batches, self._recommender.lookup, CPU, pipelined=False):
+                done = self._step(work, next(iter(coming), None))
+                self.steps += 1
+                yield float(done.loss / done.weight)
+        finally:
+            for each in coming:
+                if each.started is not None:
+                    self._recommender.lookup.drop(each.started)
+
+    def moved(self) -> dict[str, float]:
+        """Of rows beyond memory, so far."""
+        return self._recommender.lookup.moved()
+
+    def close(self) -> None:
+        """Delete what lies on disk."""
+        self._recommender.lookup.close()
 
     @property
     def shards(self) -> list[Shard]:
@@ -146,11 +185,11 @@ class BigTables:
         return Batch(torch.zeros(rows, 0), bags, None, labels_BT)
 
 
-def _drawn(size: Size, table: int) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
+def drawn(size: Size, table: int, exponent: float) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
     """Ids of a table by Zipf's law, popular ones anywhere in it."""
     draw = np.random.default_rng([table, size.rows])
     bits = draw.integers(0, 2**64, size.drawn, dtype=np.uint64)
-    rank = ranks(zipf_ranks(size.rows, EXPONENT), bits, size.rows)
+    rank = ranks(zipf_ranks(size.rows, exponent), bits, size.rows)
     return spread_ids(rank, size.rows).astype(np.int32)
 
 
@@ -163,6 +202,13 @@ def _marking(module: nn.Module) -> Iterator[int]:
     for key, hook in list(_hooks(module).items()):
         if getattr(hook, "__module__", "") == "ziggurat.embeddings.marks":
             yield key
+
+
+def _layout(size: Size) -> Layout:
+    names = [f"t{number}" for number in range(size.tables)]
+    tables, rows = {name: name for name in names}, dict.fromkeys(names, size.rows)
+    schema = Schema(categorical=tuple(names), tables=tables, rows=rows, labels=("y",))
+    return _experiment(size, names).layout(schema)
 
 
 def _experiment(size: Size, names: list[str]) -> Experiment:

@@ -96,7 +96,7 @@ def test_a_signal_while_hosts_are_made_leaves_none(tmp_path: Path) -> None:
         time.sleep(0.005)
     os.killpg(process.pid, signal.SIGINT)
     out, errors = process.communicate(timeout=60)
-    assert process.returncode == 130
+    assert process.returncode == 130, errors
     assert "ran" not in out
     assert len(errors.splitlines()) == 1
     assert hosts_of(process.pid) == []

@@ -93,7 +93,7 @@ def test_two_memories(config: Path) -> None:
     assert said["slow_share"] == pytest.approx(
         sum(d["slow_lookups"] for d in said["devices"]) / sum(d["lookups"] for d in said["devices"])
     )
-    assert said["plan"]["version"] == 3
+    assert said["plan"]["version"] == 4
     with pytest.raises(ConfigError, match="slow_memory is given without slow_bandwidth; give both or neither"):
         run(config, "--set", declare[0])
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.memory_cgroup import limited, unavailable
+from bench.small_memory import limited, unavailable
 from ziggurat.core.control_group import cpu_quotas, memory_limits
 
 

@@ -26,15 +26,15 @@ def plan(sharding: Sharding, ranks: tuple[int, ...], fast_rows: int | None, worl
 def test_a_plan_is_read_as_it_was_written_and_version_2_still_is() -> None:
     made = plan("row_wise", (0, 1, 2, 3), 7)
     values = made.to_json()
-    assert values["version"] == 3
+    assert values["version"] == 4
     assert Plan.from_json(values) == made
     old: dict[str, Any] = {
         "version": 2, "world_size": 2, "local_size": 2,
         "placements": {"t": {"sharding": "table_wise", "ranks": [1]}},
     }  # fmt: skip
     assert Plan.from_json(old) == Plan(2, {"t": Placement("table_wise", (1,))}, 2)
-    with pytest.raises(ConfigError, match="plan version 4 is not 2 or 3"):
-        Plan.from_json({**values, "version": 4})
+    with pytest.raises(ConfigError, match="plan version 5 is not 2 or 3 or 4"):
+        Plan.from_json({**values, "version": 5})
 
 
 def test_fast_rows_of_shards() -> None:

@@ -18,8 +18,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from bench.small_memory import limited, unavailable
 from tests.distributed.launched import LONG, ended, rank_at, run, start
-from tests.memory_cgroup import limited, unavailable
 from ziggurat.training import api
 
 

@@ -23,6 +23,7 @@ from ziggurat.interactions.shared_bottom import SharedBottom
 from ziggurat.interactions.target_attention import TargetAttention
 from ziggurat.models.build import ModelConfig, build_model
 from ziggurat.optim.schedule import Plateau, WarmupCosine, WarmupLinear
+from ziggurat.planning.beyond import BeyondMemoryConfig
 from ziggurat.planning.config import PlanningConfig, TablePlacement, TopologyConfig
 from ziggurat.planning.rules import Rules
 from ziggurat.training.config import EarlyStopping, TrainingConfig, WarmStart
@@ -73,6 +74,7 @@ def test_every_config_parses_and_builds(page: str, text: str) -> None:
         *(("training.md", config) for config in (TrainingConfig, EarlyStopping, WarmStart)),
         *(("training.md", schedule.Config) for schedule in (WarmupCosine, WarmupLinear, Plateau)),
         *(("planning.md", config) for config in (PlanningConfig, TopologyConfig, TablePlacement, Rules.Config)),
+        ("planning.md", BeyondMemoryConfig),
         ("checkpoints.md", CheckpointsConfig),
         *(("models.md", head.Config) for head in (SharedBottom, MMoE, PLE, MLP)),
         *(("models.md", encoder.Config) for encoder in (AttentionPooling, TargetAttention, SequenceTransformer)),

@@ -91,7 +91,7 @@ def test_a_run_that_ends_as_a_constant_says_so_and_so_does_its_report(make_exper
     assert note.endswith("embeddings.l2=0.05 may have shrunk its weights to nothing: try less, or 0.")
     assert note in report_run("stuck", baselines=False).read_text(encoding="utf-8")
     progress = Notes()
-    api.train(make_experiment(**{**STUCK, "embeddings__init_std": 0.1}), "free", progress=progress)
+    api.train(make_experiment(**{**STUCK, "embeddings__init_std": 0.3}), "free", progress=progress)
     assert progress.notes == []
     assert "predicts the same" not in report_run("free", baselines=False).read_text(encoding="utf-8")
 

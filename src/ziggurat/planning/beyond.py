@@ -27,11 +27,15 @@ from ziggurat.planning.cost import FLOAT, state_bytes
 from ziggurat.planning.quantities import Bytes, written_bytes
 from ziggurat.planning.usage import Usage
 
+BEYOND = "beyond memory"
+"""How notes of plans begin that are of this."""
 SLOT_BYTES, ROW_BYTES = 18, 4.125
 """Beside the row itself, of a slot; and of any row, where memory has room for some: which slot it is in, and whether it
 was ever written."""
 WINDOW = 6
 """Batches whose rows should have room together: one that is trained, some on their way, and the next one's."""
+MARGIN = 1.2
+"""Times the rows that these are expected to have."""
 _LEVELS = 60
 
 
@@ -76,6 +80,12 @@ class _Shard:
         """Bytes of so many slots; all rows need none."""
         return self.whole if slots >= self.rows else slots * (self.row_bytes + SLOT_BYTES) + self.rows * ROW_BYTES
 
+    def share(self, slots: int) -> float:
+        """Of its look-ups, those of the rows that are looked up most, as many as there are slots."""
+        ends_N = np.minimum(self.ends_N, slots)
+        times_N = np.diff(ends_N, prepend=0)
+        return float(times_N @ self.lookups_N / (np.diff(self.ends_N, prepend=0) @ self.lookups_N))
+
     def above(self, level: float) -> int:
         """Slots for the rows that are looked up more often than ``level`` times a byte and step."""
         group = int(np.searchsorted(-self.lookups_N / self.row_bytes, -level, side="left"))
@@ -110,7 +120,18 @@ def with_slots(
         for name, count in _filled(rank, held, plan, memory).items():
             slots[name] = min(slots.get(name, count), count)
     placements = {name: replace(each, slots=slots.get(name)) for name, each in plan.placements.items()}
-    return replace(plan, placements=placements)
+    told = tuple(
+        f"{BEYOND}: of table {name!r}, {count:,} of {shards[name].rows:,} rows{_each(plan, name)} have room, "
+        f"{100 * shards[name].share(count):.0f} % of its look-ups"
+        for name, count in slots.items()
+    )
+    return replace(plan, placements=placements, notes=(*without_slots(plan).notes, *told))
+
+
+def without_slots(plan: Plan) -> Plan:
+    """``plan`` as it was before :func:`with_slots`."""
+    placements = {name: replace(each, slots=None) for name, each in plan.placements.items()}
+    return replace(plan, placements=placements, notes=tuple(n for n in plan.notes if not n.startswith(BEYOND)))
 
 
 def _filled(rank: int, held: Sequence[_Shard], plan: Plan, memory: float) -> dict[str, int]:
@@ -154,6 +175,10 @@ def _filled(rank: int, held: Sequence[_Shard], plan: Plan, memory: float) -> dic
     return {shard.table.name: slots[shard.table.name] for shard in able if slots[shard.table.name] < shard.rows}
 
 
+def _each(plan: Plan, name: str) -> str:
+    return " of each shard" if plan.row_parts(name) > 1 else ""
+
+
 def _next(shard: _Shard, slots: int) -> float:
     """Look-ups a byte of the first row that has no slot."""
     group = min(int(np.searchsorted(shard.ends_N, slots, side="right")), len(shard.ends_N) - 1)
@@ -173,7 +198,8 @@ def _shard(plan: Plan, table: TableSpec, usage: Usage, examples: int, most: int)
         lookups = counts[::-1] * (usage.ids_per_row * examples / usage.accesses.sum())
         times = -(-numbers[::-1] // parts)
     ends = np.minimum(np.cumsum(times), rows)
-    least = math.ceil(usage.ids_per_row * max(WINDOW * examples, most) / parts)
+    together = usage.ids_per_row * max(WINDOW * examples, most)
+    least = math.ceil(MARGIN * usage.distinct(together, held.rows))
     return _Shard(table, rows, row_bytes, min(rows, least), lookups, ends)
 
 

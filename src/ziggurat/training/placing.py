@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+import shutil
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,13 +18,15 @@ from ziggurat.core.plan import Plan
 from ziggurat.core.progress import Progress
 from ziggurat.core.row_order import Ranks, frequency_ranks
 from ziggurat.core.statistics import DatasetStatistics
+from ziggurat.core.tables import TableSpec
 from ziggurat.core.topology import DeviceKind, Topology
 from ziggurat.embeddings.beyond_memory import Beyond
 from ziggurat.embeddings.layout import Layout
 from ziggurat.parallel.agreement import from_first
 from ziggurat.parallel.world import World
 from ziggurat.planning import plan_tables
-from ziggurat.planning.beyond import with_slots
+from ziggurat.planning.beyond import with_slots, without_slots
+from ziggurat.planning.config import PlanningConfig
 from ziggurat.planning.constraints import check_plan
 from ziggurat.planning.usage import Usage
 from ziggurat.training.experiment import Experiment
@@ -31,8 +34,6 @@ from ziggurat.training.machine import resolve_topology
 from ziggurat.training.measured import with_measured
 from ziggurat.training.parts_timer import parts_timer, unmeasured
 
-BEYOND = 2**60
-"""Bytes of memory that a planner may count on where the rest lies on a disk."""
 PLAN_FILE = "plan.json"
 ROW_ORDER_FILE = "row_order.safetensors"
 """Table -> rank of each of its rows by falling frequency, int32; of tables whose rows the plan orders."""
@@ -88,7 +89,7 @@ def place(
 
 
 def slotted(experiment: Experiment, layout: Layout, plan: Plan, prepared: Path | None, kind: DeviceKind) -> Plan:
-    """``plan``, with slots for tables that memory has no room for, where ``planning.beyond_memory`` says so.
+    """As :func:`slots_for`, of a model's tables.
 
     Args:
         experiment: the config.
@@ -96,6 +97,20 @@ def slotted(experiment: Experiment, layout: Layout, plan: Plan, prepared: Path |
         plan: who holds what.
         prepared: folder of the encoded dataset, with its statistics; None: without them.
         kind: of each rank's device.
+    """
+    there = prepared is not None and experiment.planning.beyond_memory is not None
+    statistics = DatasetStatistics.load(prepared) if prepared is not None and there else None
+    return slots_for(experiment, layout.tables, plan, statistics, kind)
+
+
+def slots_for(
+    experiment: Experiment,
+    tables: Sequence[TableSpec],
+    plan: Plan,
+    statistics: DatasetStatistics | None,
+    kind: DeviceKind,
+) -> Plan:
+    """``plan``, with slots for tables that memory has no room for, where ``planning.beyond_memory`` says so.
 
     Raises:
         ConfigError: tables cannot be larger than memory here.
@@ -103,16 +118,15 @@ def slotted(experiment: Experiment, layout: Layout, plan: Plan, prepared: Path |
     """
     config = experiment.planning.beyond_memory
     if config is None:  # it may have been another when the plan was made
-        return replace(plan, placements={name: replace(each, slots=None) for name, each in plan.placements.items()})
+        return without_slots(plan)
     if kind != "cpu":
         raise ConfigError(
             "planning.beyond_memory: tables larger than memory are trained on the CPU only so far",
             "set training.device: cpu, or leave planning.beyond_memory out",
         )
-    statistics = None if prepared is None else DatasetStatistics.load(prepared)
-    usages = {table.name: Usage.of(table, statistics) for table in layout.tables}
+    usages = {table.name: Usage.of(table, statistics) for table in tables}
     examples, most = experiment.training.batch_size, experiment.evaluation.batch_size * plan.world_size
-    return with_slots(plan, layout.tables, usages, examples, most, float(config.memory))
+    return with_slots(plan, tables, usages, examples, most, float(config.memory))
 
 
 def rows_beyond(experiment: Experiment, plan: Plan, folder: Path) -> Beyond | None:
@@ -184,7 +198,19 @@ def kind_of(device: torch.device) -> DeviceKind:
 
 def _topology(experiment: Experiment, world: World, kind: DeviceKind) -> Topology:
     found = resolve_topology(experiment.planning.topology, kind, hosts=world.hosts, devices=world.local_size)
-    return found if experiment.planning.beyond_memory is None else replace(found, memory_bytes=BEYOND)
+    return with_disk(experiment.planning, found)
+
+
+def with_disk(config: PlanningConfig, topology: Topology) -> Topology:
+    """``topology``, whose devices have ``planning.beyond_memory.memory`` and an even share of the free disk, where that
+    is asked for."""
+    beyond = config.beyond_memory
+    if beyond is None:
+        return topology
+    folder = (beyond.folder or Path()).absolute()
+    there = next(place for place in (folder, *folder.parents) if place.is_dir())
+    free = shutil.disk_usage(there).free // topology.devices
+    return replace(topology, device=f"{topology.device} and its disk", memory_bytes=int(beyond.memory) + free)
 
 
 def _lying(path: Path, layout: Layout, topology: Topology) -> Plan | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 from ziggurat.core.engine import check_engine
@@ -23,6 +24,7 @@ from ziggurat.training.experiment import Experiment
 from ziggurat.training.machine import resolve_topology
 from ziggurat.training.measured import kernel_folder, measured_folder, with_measured
 from ziggurat.training.parts_timer import parts_timer
+from ziggurat.training.placing import slots_for, with_disk
 
 
 def plan(
@@ -50,7 +52,10 @@ def plan(
     """
     problem, planner = _problem(experiment, hosts, devices, memory, prepared, progress)
     timer = parts_timer(experiment.planning, problem.topology.kind)
-    return plan_problem(problem, build_planner(planner, timer, progress))
+    planned = plan_problem(problem, build_planner(planner, timer, progress))
+    plan = slots_for(experiment, problem.tables, planned.plan, problem.statistics, problem.topology.kind)
+    told = tuple(note for note in plan.notes if note not in planned.plan.notes)
+    return replace(planned, plan=plan, notes=(*planned.notes, *told))
 
 
 def compare_planners(
@@ -122,6 +127,7 @@ def _problem(
     local = asked.device == "local"  # of other devices, this machine need have none
     kind = "cuda" if local and pick_device(experiment.training.device).type == "cuda" else "cpu"
     topology = resolve_topology(asked, kind, hosts=hosts, devices=devices, memory_bytes=memory_bytes)
+    topology = with_disk(experiment.planning, topology)
     check_shares(experiment.training.batch_size, topology.world_size)
     dataset = prepare(experiment, prepared, progress)
     tables, statistics = experiment.layout(dataset.schema).tables, DatasetStatistics.load(dataset.folder)

@@ -18,9 +18,9 @@ def unavailable() -> str | None:
 
 
 @contextlib.contextmanager
-def limited(size: int) -> Generator[Path]:
+def limited(size: int, name: str = "test") -> Generator[Path]:
     """A group of this many bytes, swap included; write a process id into its ``cgroup.procs`` to put it there."""
-    group = ROOT / f"ziggurat-test-{os.getpid()}"
+    group = ROOT / f"ziggurat-{name}-{os.getpid()}"
     group.mkdir()
     try:
         (group / "memory.limit_in_bytes").write_text(str(size))

@@ -1,0 +1,97 @@
+"""Rows on a disk: how many a second, beside the operating system's paging and RocksDB, with little memory.
+
+Every contestant is a process of its own in a control group whose memory is a quarter of what the rows take by
+themselves, page cache included, so that what it caches is what it can afford. Ids are uniform: nothing can be guessed,
+and few rows are met again. *Read*: batches of some thousand distinct rows, ascending. *Update*: each batch is read and
+written back changed, as a cache does whose rows are all trained. In rounds of all contestants by turns.
+
+``device`` moves the same sectors by io_uring and does nothing with them: the limit of this disk and of one core.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import sys
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from bench.benchmark import Benchmark, Context, Figure, Result, Target
+from bench.contestant import Contestant
+from bench.measure import interleave, ratios
+from bench.small_memory import limited, unavailable
+from bench.system.row_contestants import BATCH, BATCHES, KINDS, WIDTH
+
+ROWS, QUICK_ROWS = 24_000_000, 20_000
+LESS = 4
+"""Times as much as memory the rows take."""
+LIBRARIES = 150 * 2**20
+"""Bytes that a contestant's program takes beside."""
+WARMUPS, REPEATS = 2, 9
+
+
+def run(context: Context) -> Result:
+    rows = QUICK_ROWS if context.quick else ROWS
+    warmups, repeats = (1, 2) if context.quick else (WARMUPS, REPEATS)
+    memory = LIBRARIES + 4 * WIDTH * rows // LESS
+    processor: dict[str, list[float]] = {}
+    versions: dict[str, str] = {}
+    figures: list[Figure] = []
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="rows-", dir=context.cache)))
+        running: dict[str, Contestant] = {}
+        for kind in KINDS:
+            context.say(f"filling {kind}: {rows:,} rows")
+            group = stack.enter_context(limited(memory, kind))
+            into = ["sh", "-c", f'echo $$ > {group}/cgroup.procs; exec "$@"', "sh"]
+            command = [*into, sys.executable, "-m", "bench.system.row_contestants", kind, str(folder), str(rows)]
+            running[kind] = stack.enter_context(Contestant(kind, command)).start()
+            versions |= running[kind].versions
+        for what in ("read", "update"):
+
+            def asked(kind: str, what: str = what) -> float:
+                answer = running[kind].ask(what)
+                processor.setdefault(f"{kind}.{what}", []).append(answer["processor_us"])
+                return float(answer["rows_per_s"])
+
+            turns: dict[str, Callable[[], float]] = {kind: partial(asked, kind) for kind in KINDS}
+            samples = interleave(turns, warmups, repeats, context.say)
+            figures += [Figure(f"{kind}.{what}", "rows/s", samples[kind], "") for kind in KINDS]
+            best = samples["io_uring"]
+            figures += [
+                Figure(f"{what}.over_{kind}", "x", ratios(best, samples[kind]), "io_uring over it, round by round")
+                for kind in KINDS
+                if kind not in {"io_uring", "device"}
+            ]
+            share = tuple(100 * each for each in ratios(best, samples["device"]))
+            figures.append(Figure(f"{what}.of_device", "%", share, "io_uring, of what the device gives"))
+        shutil.rmtree(folder, ignore_errors=True)
+    figures += [
+        Figure(f"{name}.processor", "us", tuple(values[warmups:]), "of one core, a row", "median")
+        for name, values in processor.items()
+    ]
+    notes = (
+        f"{rows:,} rows of {4 * WIDTH} bytes, {4 * WIDTH * rows / 2**20:,.0f} MiB by themselves; "
+        f"{memory / 2**20:,.0f} MiB of memory for each contestant, {LIBRARIES / 2**20:.0f} of them for its program",
+        f"batches of {BATCH:,} uniform ids without repetitions, {BATCHES} a round",
+        "a row takes a sector of its own but in packed; processor time is all threads' of the process",
+    )
+    return Result(tuple(figures), warmups, repeats, notes, versions)
+
+
+ROW_STORE = Benchmark(
+    name="row_store",
+    claim="Rows past the page cache come several times as fast as by paging or from RocksDB, near the device's limit.",
+    targets={
+        "read.over_memmap": Target(3.0),
+        "read.over_rocksdb": Target(2.0),
+        "update.over_memmap": Target(3.0),
+        "update.over_rocksdb": Target(2.0),
+        "read.of_device": Target(85.0),
+    },
+    depends_on=("src/ziggurat/storage", "bench/system/row_store.py", "bench/system/row_contestants.py"),
+    run=run,
+    missing=unavailable,
+)

@@ -1,0 +1,165 @@
+"""A training that answers: ``python -m bench.system.tiered_contestants KIND FOLDER EXPONENT MEMORY``.
+
+It takes so many steps whenever it is asked to, on batches that are drawn beforehand, and tells what they took.
+
+==============  ========================================================================================
+memory          all rows in memory
+look_ahead      slots for as many rows as MEMORY bytes hold, the others in files; rows brought beforehand
+no_look_ahead   the same, but that a batch's rows are asked for when its turn comes
+rocksdb         as look_ahead, with rows in RocksDB
+paging          kernels whose memory is a file, mapped: the system keeps of it what it has room for
+base            tables of a few rows: what the program takes beside them
+==============  ========================================================================================
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import mmap
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from torchrec.distributed.batched_embedding_kernel import BatchedFusedEmbeddingBag
+from torchrec.distributed.embeddingbag import ShardedEmbeddingBagCollection
+
+from bench.micro.big_tables import CPU, BigTables, Size, drawn
+from bench.system.row_contestants import RocksDB
+from ziggurat.core.plan import Plan
+from ziggurat.embeddings import beyond_memory
+from ziggurat.embeddings.beyond_memory import Beyond
+from ziggurat.embeddings.lookup import EmbeddingLookup
+from ziggurat.planning.beyond import with_slots
+from ziggurat.planning.usage import Usage
+from ziggurat.storage.row_store import Bits, Floats, Initial, Ints, RowStore
+from ziggurat.training.engine import process_group
+
+FULL = Size(26, 150_000, 64, 4096, 2_000_000, (512, 256))
+QUICK = Size(4, 4_000, 8, 64, 20_000, (16,))
+BASE_ROWS = 64
+
+
+class RocksRows(RowStore):
+    """Rows in RocksDB; those that were never written are made."""
+
+    def __init__(self, path: Path, rows: int, width: int, initial: Initial) -> None:
+        super().__init__(rows, width, initial)
+        self._rows, self._written = RocksDB(path, width), Bits(rows)
+
+    def read(self, ids_U: Ints) -> Floats:
+        found, there = np.empty((len(ids_U), self.width), np.float32), self._written.of(ids_U)
+        found[~there] = self._initial(ids_U[~there])
+        if there.any():
+            found[there] = self._rows.read(ids_U[there])
+        self.traffic.reads += int(there.sum())
+        return found
+
+    def write(self, ids_U: Ints, rows_UW: Floats) -> None:
+        self._rows.write(ids_U, np.ascontiguousarray(rows_UW))
+        self._written.set(ids_U)
+        self.traffic.writes += len(ids_U)
+
+    def written(self, ids_U: Ints) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        return self._written.of(ids_U)
+
+    def close(self) -> None: ...
+
+
+class Training:
+    """Steps of one kind.
+
+    Args:
+        kind: of the module's.
+        folder: for its files.
+        exponent: of the ids' law.
+        memory: bytes for rows, of those that do not keep all.
+        size: of the tables.
+    """
+
+    def __init__(self, kind: str, folder: Path, exponent: float, memory: float, size: Size) -> None:
+        names = [f"t{number}" for number in range(size.tables)]
+        plan, beyond = Plan.single_device(names), None
+        if kind in {"look_ahead", "no_look_ahead", "rocksdb"}:
+            specs = BigTables.specs(size)
+            usages = {spec.name: _usage(size, number, exponent) for number, spec in enumerate(specs)}
+            plan, beyond = with_slots(plan, specs, usages, size.batch_size, 0, memory), Beyond(folder / kind)
+        if kind == "rocksdb":
+            make = lambda path, _, rows, width, initial, *__, **___: RocksRows(path, rows, width, initial)  # noqa: E731
+            beyond_memory.FileRows = cast("Any", make)
+            (folder / kind).mkdir(parents=True)
+        self.model = BigTables(size, exponent, plan, beyond)
+        if kind == "no_look_ahead":
+            cast("Any", EmbeddingLookup).ahead = property(lambda _: 0)
+        if kind == "paging":
+            for number, kernel in enumerate(self._kernels()):
+                _map(kernel, folder / f"paging-{number}")
+
+    def _kernels(self) -> Iterator[Any]:
+        for module in self.model.modules():
+            if isinstance(module, ShardedEmbeddingBagCollection):
+                for lookup in module._lookups:  # pyright: ignore[reportPrivateUsage] - a plain list, no submodules
+                    yield from (each for each in lookup.modules() if isinstance(each, BatchedFusedEmbeddingBag))
+
+
+def _usage(size: Size, table: int, exponent: float) -> Usage:
+    accesses = np.bincount(drawn(size, table, exponent), minlength=size.rows)
+    return Usage(1.0, accesses.astype(np.int64), size.rows)
+
+
+def _map(kernel: Any, path: Path) -> None:
+    """Have the kernel's weights be a file's, with what they are."""
+    inner = kernel.emb_module
+    weights = inner.weights_host
+    weights.detach().numpy().tofile(path)
+    with path.open("r+b") as file:
+        mapped = mmap.mmap(file.fileno(), 0)
+    mapped.madvise(mmap.MADV_RANDOM)
+    weights.data = torch.frombuffer(mapped, dtype=torch.float32)
+
+
+def main(kind: str, folder: Path, exponent: float, memory: float, quick: bool) -> None:
+    torch.set_num_threads(1)
+    size = QUICK if quick else FULL
+    if kind == "base":
+        size = Size(size.tables, BASE_ROWS, size.dim, size.batch_size, size.drawn, size.hidden)
+    with process_group(CPU):
+        training = Training(kind, folder, exponent, memory, size)
+        print(json.dumps({"ready": {"threads": 1, "versions": {}}}), flush=True)
+        for line in sys.stdin:
+            steps, most_s = line.split()
+            print(json.dumps(_taken(training.model, int(steps), float(most_s))), flush=True)
+        training.model.close()
+
+
+def _taken(model: BigTables, steps: int, most_s: float) -> dict[str, float]:
+    """Of up to so many steps, no more than seconds allow: seconds of each, and what was moved."""
+    batches, losses = model.batches(steps), list[float]()
+    before, processor_s, started = model.moved(), time.process_time(), time.perf_counter()
+    with contextlib.closing(model.losses(batches)) as taken:
+        for loss in taken:
+            losses.append(loss)
+            if time.perf_counter() - started > most_s:
+                break
+    done = len(losses)
+    seconds = time.perf_counter() - started
+    moved = {name: (value - before.get(name, 0.0)) / done for name, value in model.moved().items()}
+    with Path("/proc/self/status").open() as status:
+        peak = next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
+    processor = (time.process_time() - processor_s) / done
+    return {
+        "seconds": seconds / done,
+        "steps": done,
+        "loss": losses[-1],
+        "peak": peak,
+        "processor_s": processor,
+        **moved,
+    }
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], Path(sys.argv[2]), float(sys.argv[3]), float(sys.argv[4]), "quick" in sys.argv[5:])

@@ -1,0 +1,169 @@
+"""Training with tables four and eight times as large as memory, beside memory for all and beside other ways.
+
+A DLRM over 26 tables of 150,000 rows of width 64, a gigabyte, trained with row-wise Adagrad in batches of 4,096 whose
+ids follow Zipf's law. Each contestant is a process; all but the one with memory for everything are in control groups
+with memory for a quarter, or an eighth, of the tables beside what the program takes (measured on tables of a few rows),
+page cache included. They go by turns, some steps or seconds a round.
+
+Each row that is missing costs a read and, as every row that was looked up is updated, a write. So the device bounds
+what any cache of this size can do; ``row_store`` says how many updates a second it gives.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+import tempfile
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from bench.benchmark import Benchmark, Context, Figure, Result, Target
+from bench.contestant import Contestant
+from bench.measure import interleave, ratios
+from bench.small_memory import limited, unavailable
+from bench.system.tiered_contestants import FULL, QUICK
+
+EXPONENTS = (1.05, 1.2)
+TIMES = (4, 8)
+KINDS = ("memory", "look_ahead", "no_look_ahead", "rocksdb", "paging")
+QUICK_KINDS = KINDS[:2]
+STEPS, SECONDS = 20, 12.0
+"""Of a round: whichever comes first."""
+WARM = 150
+"""Steps before the first round: the cache is full then, and what leaves it has been written."""
+WARM_S = 90.0
+WARMUPS, REPEATS = 1, 5
+SPARE = 64 * 2**20
+"""Bytes of memory beside program and rows."""
+
+
+def run(context: Context) -> Result:
+    size = QUICK if context.quick else FULL
+    steps, warm, repeats = (3, 5, 2) if context.quick else (STEPS, WARM, REPEATS)
+    table_bytes = 4 * size.tables * size.rows * (size.dim + 1)
+    figures: list[Figure] = []
+    cases = [("tables", "exponent", "contestant", "steps/s", "hit rate", "reads", "writes", "MB a step", "waited")]
+    base = _base(context, steps)
+    for exponent in EXPONENTS[:1] if context.quick else EXPONENTS:
+        for times in TIMES[:1] if context.quick else TIMES:
+            rounds = _Setting(context, exponent, table_bytes / times, base).measured(steps, warm, repeats)
+            figures += rounds.figures(f"{times}x_{exponent:g}")
+            cases += rounds.cases(f"{times} × memory", f"{exponent:g}")
+    notes = (
+        f"{size.tables} tables of {size.rows:,} rows of {size.dim} floats, {table_bytes / 2**20:,.0f} MiB with states; "
+        f"batches of {size.batch_size:,}; one thread beside the one that brings rows",
+        f"the program takes {base / 2**20:,.0f} MiB beside the tables, and has {SPARE / 2**20:.0f} more",
+        f"{warm} steps or {WARM_S:g} s before the first round; a round is {steps} steps or {SECONDS:g} s",
+    )
+    return Result(tuple(figures), WARMUPS, repeats, notes, {}, tuple(cases))
+
+
+def _base(context: Context, steps: int) -> int:
+    """Bytes that the program takes beside its tables."""
+    with (
+        tempfile.TemporaryDirectory(dir=context.cache) as folder,
+        Contestant("base", _command("base", Path(folder), 1.05, 0, context.quick)).start() as running,
+    ):
+        return int(running.ask(f"{steps} {SECONDS}")["peak"])
+
+
+def _command(kind: str, folder: Path, exponent: float, memory: float, quick: bool) -> list[str]:
+    program = [sys.executable, "-m", "bench.system.tiered_contestants", kind, str(folder)]
+    return [*program, str(exponent), str(memory), *["quick"] * quick]
+
+
+class _Setting:
+    """Contestants of one exponent and one size of memory.
+
+    Args:
+        context: of the run.
+        exponent: of the ids.
+        memory: bytes for rows.
+        base: bytes of the program.
+    """
+
+    def __init__(self, context: Context, exponent: float, memory: float, base: int) -> None:
+        self._context, self._exponent, self._memory, self._base = context, exponent, memory, base
+        self.rates: dict[str, tuple[float, ...]] = {}
+        self._kinds = QUICK_KINDS if context.quick else KINDS
+        self._answers: dict[str, list[dict[str, Any]]] = {kind: [] for kind in self._kinds}
+
+    def measured(self, steps: int, warm: int, repeats: int) -> _Setting:
+        """Itself, after all rounds."""
+        context = self._context
+        with contextlib.ExitStack() as stack:
+            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tiered-", dir=context.cache)))
+            running: dict[str, Contestant] = {}
+            for kind in self._kinds:
+                command = _command(kind, folder, self._exponent, self._memory, context.quick)
+                if kind != "memory":
+                    group = stack.enter_context(limited(int(self._base + self._memory + SPARE), kind))
+                    command = ["sh", "-c", f'echo $$ > {group}/cgroup.procs; exec "$@"', "sh", *command]
+                context.say(f"{kind}: {self._memory / 2**20:,.0f} MiB for rows, exponent {self._exponent:g}")
+                running[kind] = stack.enter_context(Contestant(kind, command)).start()
+                running[kind].ask(f"{warm} {WARM_S}")
+
+            def asked(kind: str) -> float:
+                answer = running[kind].ask(f"{steps} {SECONDS}")
+                self._answers[kind].append(answer)
+                return 1 / float(answer["seconds"])
+
+            turns: dict[str, Callable[[], float]] = {kind: partial(asked, kind) for kind in self._kinds}
+            self.rates = interleave(turns, WARMUPS, repeats, context.say)
+        return self
+
+    def figures(self, name: str) -> list[Figure]:
+        ours = self.rates["look_ahead"]
+        shares = tuple(100 * each for each in ratios(ours, self.rates["memory"]))
+        found = [Figure(f"{name}.of_memory", "%", shares, "steps a second, of those with memory for all rows")]
+        found += [
+            Figure(f"{name}.over_{kind}", "x", ratios(ours, self.rates[kind]), "round by round")
+            for kind in self._kinds
+            if kind not in {"memory", "look_ahead"}
+        ]
+        found += [Figure(f"{name}.{kind}", "steps/s", rates, "") for kind, rates in self.rates.items()]
+        waited = tuple(1e3 * each["waited_s"] for each in self._answers["look_ahead"][WARMUPS:])
+        return [*found, Figure(f"{name}.waited", "ms", waited, "a step, for rows")]
+
+    def cases(self, size: str, exponent: str) -> list[tuple[str, ...]]:
+        """A line each."""
+        lines: list[tuple[str, ...]] = []
+        for kind in self._kinds:
+            answers = self._answers[kind][WARMUPS:]
+
+            def mean(key: str, answers: list[dict[str, Any]] = answers) -> float:
+                return sum(float(each.get(key, 0)) for each in answers) / len(answers)
+
+            rate = f"{1 / mean('seconds'):.2f}"
+            if not mean("lookups"):
+                lines.append((size, exponent, kind, rate, "", "", "", "", ""))
+                continue
+            hits = f"{100 * (1 - mean('missed') / mean('lookups')):.1f} %"
+            moved = (mean("read_bytes") + mean("written_bytes")) / 1e6
+            counts = (f"{mean('reads'):,.0f}", f"{mean('writes'):,.0f}", f"{moved:.2f}")
+            lines.append((size, exponent, kind, rate, hits, *counts, f"{1e3 * mean('waited_s'):.0f} ms"))
+        return lines
+
+
+TIERED_TRAINING = Benchmark(
+    name="tiered_training",
+    claim="Tables four and eight times as large as memory train nearly as fast as with memory for all of them.",
+    targets={
+        **{f"{times}x_{exponent:g}.of_memory": Target(80.0) for times in TIMES for exponent in EXPONENTS},
+        **{f"{times}x_{exponent:g}.over_paging": Target(3.0) for times in TIMES for exponent in EXPONENTS},
+        **{f"{times}x_{exponent:g}.over_no_look_ahead": Target(2.0) for times in TIMES for exponent in EXPONENTS},
+        **{f"{times}x_{exponent:g}.over_rocksdb": Target(2.0) for times in TIMES for exponent in EXPONENTS},
+    },
+    depends_on=(
+        "src/ziggurat/storage",
+        "src/ziggurat/embeddings",
+        "src/ziggurat/training/step.py",
+        "bench/micro/big_tables.py",
+        "bench/system/tiered_training.py",
+        "bench/system/tiered_contestants.py",
+    ),
+    run=run,
+    missing=unavailable,
+)

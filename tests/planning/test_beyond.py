@@ -1,0 +1,131 @@
+"""How much room memory gives to each table, where it has none for all of their rows."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from ziggurat.core.errors import ConfigError, NoFeasiblePlan
+from ziggurat.core.plan import Plan, Span
+from ziggurat.core.tables import TableSpec
+from ziggurat.planning.beyond import ROW_BYTES, SLOT_BYTES, WINDOW, with_slots, without_slots
+from ziggurat.planning.usage import Usage
+
+EXAMPLES = 10
+
+
+def spec(name: str, rows: int, dim: int = 16, optimizer: str = "rowwise_adagrad") -> TableSpec:
+    return TableSpec(name, rows, dim, (name,), "sum", {"name": optimizer, "lr": 0.1}, 0.01)
+
+
+def usage(table: TableSpec, skew: float = 1.0, ids_per_row: float = 1.0) -> Usage:
+    accesses = (1e6 / np.arange(1, table.rows + 1) ** skew).astype(np.int64)
+    return Usage(ids_per_row, np.random.default_rng(0).permutation(accesses), table.rows)
+
+
+def row_bytes(table: TableSpec) -> int:
+    return 4 * table.dim + (4 if table.optimizer["name"] == "rowwise_adagrad" else 0)
+
+
+def taken(plan: Plan, tables: list[TableSpec], rank: int = 0) -> float:
+    total = 0.0
+    for table in tables:
+        rows = sum(shard.rows.size for shard in plan.shards(table) if shard.rank == rank)
+        slots = plan.placements[table.name].slots
+        if rows and slots is not None:
+            total += slots * (row_bytes(table) + SLOT_BYTES) + rows * ROW_BYTES
+        else:
+            total += rows * row_bytes(table)
+    return total
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    rows=st.lists(st.integers(200, 5000), min_size=1, max_size=5),
+    skew=st.floats(0, 1.5),
+    share=st.floats(0.35, 1.2),
+)
+def test_memory_is_filled_and_never_overfilled(rows: list[int], skew: float, share: float) -> None:
+    tables = [spec(f"t{n}", count, dim=8 << n % 3) for n, count in enumerate(rows)]
+    usages = {table.name: usage(table, skew) for table in tables}
+    whole = sum(table.rows * row_bytes(table) for table in tables)
+    plan = Plan.single_device(table.name for table in tables)
+    try:
+        found = with_slots(plan, tables, usages, EXAMPLES, 0, share * whole)
+    except NoFeasiblePlan:
+        assert share < 0.8
+        return
+    assert taken(found, tables) <= share * whole
+    slots = {name: each.slots for name, each in found.placements.items() if each.slots is not None}
+    assert bool(slots) == (share < 1)
+    for table in tables:
+        count, together = slots.get(table.name), usages[table.name].distinct(WINDOW * EXAMPLES, Span(0, table.rows))
+        assert count is None or together < count < table.rows
+    largest = max(row_bytes(table) + SLOT_BYTES for table in tables)
+    if all(table.name in slots for table in tables):
+        assert taken(found, tables) > share * whole - largest - 1
+    assert without_slots(found) == plan
+
+
+def test_rows_that_are_looked_up_more_a_byte_have_room_first() -> None:
+    hot, cold = spec("hot", 1000), spec("cold", 1000)
+    usages = {"hot": usage(hot, 1.0, ids_per_row=20.0), "cold": usage(cold, 1.0, ids_per_row=1.0)}
+    found = with_slots(Plan.single_device(["hot", "cold"]), [hot, cold], usages, 1, 0, 110_000)
+    assert found.placements["hot"].slots is None  # all of them
+    assert found.placements["cold"].slots is not None
+    said = r"beyond memory: of table 'cold', \d{3} of 1,000 rows have room, [78]\d % of its look-ups"
+    assert re.fullmatch(said, found.notes[0])
+
+
+def test_what_nothing_is_known_of_shares_by_what_it_needs() -> None:
+    tables = [spec("a", 1000), spec("b", 3000)]
+    usages = {table.name: Usage.of(table, None) for table in tables}
+    found = with_slots(Plan.single_device(["a", "b"]), tables, usages, EXAMPLES, 0, 200_000)
+    assert found.placements["a"].slots is None
+    assert found.placements["b"].slots is not None
+
+
+def test_an_evaluations_batch_has_room() -> None:
+    table = spec("t", 5000)
+    plan = Plan.single_device(["t"])
+    found = with_slots(plan, [table], {"t": usage(table)}, EXAMPLES, 1000, 130_000)
+    assert (found.placements["t"].slots or 0) > usage(table).distinct(1000, Span(0, 5000))
+    with pytest.raises(NoFeasiblePlan, match="give at least"):
+        with_slots(plan, [table], {"t": usage(table)}, EXAMPLES, 4000, 130_000)
+
+
+def test_ranks_share_the_slots_of_a_table_that_is_split_by_rows() -> None:
+    split, whole = spec("split", 4001), spec("whole", 1000)
+    plan = Plan(2, {}, 2).placed("split", "row_wise", (0, 1)).placed("whole", "table_wise", (1,))
+    usages = {"split": usage(split), "whole": usage(whole)}
+    found = with_slots(plan, [split, whole], usages, EXAMPLES, 0, 150_000)
+    assert max(taken(found, [split, whole], rank) for rank in (0, 1)) <= 150_000
+    assert "rows of each shard have room" in found.notes[0]
+
+
+@pytest.mark.parametrize(
+    ("sharding", "optimizer", "said"),
+    [
+        ("table_wise", "adam", "is trained by adam"),
+        ("data_parallel", "sgd", "is on every rank"),
+        ("column_wise", "sgd", "is split by columns"),
+    ],
+)
+def test_a_table_that_needs_slots_and_cannot_have_any_is_named(sharding: str, optimizer: str, said: str) -> None:
+    table, other = spec("t", 5000, optimizer=optimizer), spec("u", 100)
+    plan = Plan.single_device(["t", "u"]).placed("t", sharding, (0,))  # pyright: ignore[reportArgumentType] - of the three
+    usages = {"t": usage(table), "u": usage(other)}
+    with pytest.raises(ConfigError, match=rf"table 't', with .* there, {said}: all of its rows need memory"):
+        with_slots(plan, [table, other], usages, 1, 0, 100_000)
+
+
+def test_a_plan_says_how_many_slots_wherever_it_is_written_down() -> None:
+    plan = Plan.single_device(["t"]).placed("t", "table_wise", (0,), slots=7)
+    assert Plan.from_json(plan.to_json()) == plan
+    old = plan.to_json() | {"version": 3}
+    del old["placements"]["t"]["slots"]
+    assert Plan.from_json(old).placements["t"].slots is None
