@@ -13,6 +13,7 @@ import pytest
 from tests.training.test_train import assert_same_bits, start, tensors, wait_for_step
 from ziggurat.core.config import parse_config, set_by_path
 from ziggurat.core.errors import ConfigError, NoFeasiblePlan
+from ziggurat.storage.file_rows import MAGIC
 from ziggurat.training import api
 from ziggurat.training.experiment import Experiment, to_yaml
 from ziggurat.training.journal import read_journal
@@ -125,6 +126,14 @@ def test_a_signal_in_the_middle_costs_nothing(number: signal.Signals, folder: Pa
     api.train(large(folder, training__threads=1, **changes), "whole")
     assert_same_bits(tensors(Path("whole"), 150), tensors(Path("stopped"), 150))
     assert not Path("stopped/rows").exists()
+
+
+def test_what_a_killed_evaluation_left_is_swept(folder: Path) -> None:
+    api.train(large(folder, "60kB"), "run", stop_after=5)
+    Path("run/rows-4194303").mkdir()
+    Path("run/rows-4194303/rank-00000-00000.rows").write_bytes(MAGIC + bytes(4096))
+    api.train(large(folder, "60kB"), "run", stop_after=6)
+    assert not [path.name for path in Path("run").iterdir() if path.name.startswith("rows")]
 
 
 def test_where_there_is_room_for_all_nothing_lies_beyond(folder: Path) -> None:

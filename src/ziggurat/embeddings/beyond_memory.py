@@ -219,17 +219,19 @@ class BeyondMemory:
             self._folder.rmdir()
 
     def _announce(self, line: Line) -> None:
-        ids = [
-            np.concatenate([line.ids[shard.sharding].values()[begin:end].numpy() for begin, end in ranges] or [_NONE])
-            for shard in self._shards
-            for ranges in [self._ranges(shard, line.ids[shard.sharding])]
-        ]
+        ids = [self._ids(shard, line.ids[shard.sharding]) for shard in self._shards]
         line.ticket = self.ahead.announce(ids, updates=line.updates)
 
     def _recall(self, line: Line) -> None:
         if line.ticket is not None:
             self.ahead.done(line.ticket)
             line.ticket = None
+
+    def _ids(self, shard: Slotted, ids: KeyedJaggedTensor) -> Ints:
+        """Of all keys of the shard's table."""
+        values_L = ids.values().numpy()
+        parts = [values_L[begin:end] for begin, end in self._ranges(shard, ids)]
+        return np.concatenate(parts or [_NONE]).astype(np.int64, copy=False)
 
     def _ranges(self, shard: Slotted, ids: KeyedJaggedTensor) -> list[tuple[int, int]]:
         """Where the ids of the table's keys lie among all."""

@@ -14,6 +14,7 @@ Shape legend: U distinct rows, W float32 numbers of a row, N blocks, B bytes of 
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import json
@@ -290,6 +291,17 @@ class FileRows(RowStore):
         with np.errstate(over="ignore"):
             words = rows_UW.view(np.uint32).astype(np.uint64) + np.uint64(1)
             return (words * self._multipliers_W).sum(1, dtype=np.uint64) ^ hash_integers(ids_U)
+
+
+def sweep(folder: Path) -> None:
+    """Delete the files of rows in ``folder`` that belong to nobody any more, and the folder if nothing is left."""
+    for path in sorted(folder.glob("*.rows")):
+        with contextlib.suppress(OSError), path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails where it is in use
+            if file.read(len(MAGIC)) == MAGIC:
+                path.unlink()
+    with contextlib.suppress(OSError):
+        folder.rmdir()
 
 
 def _distinct(blocks_U: Ints) -> tuple[Ints, Ints]:

@@ -37,7 +37,7 @@ from ziggurat.training.experiment import Experiment, load_experiment
 from ziggurat.training.feeding import dataset_of_readers
 from ziggurat.training.heap import keep_freed_memory
 from ziggurat.training.loop import Trainer
-from ziggurat.training.placing import kind_of, place, row_ranks, rows_beyond, rows_name
+from ziggurat.training.placing import kind_of, place, row_ranks, rows_beyond, rows_name, sweep_rows
 from ziggurat.training.planning import compare_planners, plan, train_planner
 from ziggurat.training.predict import Predictor, predict
 from ziggurat.training.predict_files import Predicted, predict_files
@@ -160,6 +160,7 @@ def train(
         def open_folder() -> Path:
             check_run_folder(folder)
             stack.enter_context(locked_folder(folder, "training"))
+            sweep_rows(experiment, folder)
             check_warm_start(folder, experiment)
             run = create_or_resume(folder, experiment)
             claims.append(stack.enter_context(claimed(run.checkpoints.store, run.owner, note=progress.note)))

@@ -25,10 +25,11 @@ from ziggurat.embeddings.layout import Layout
 from ziggurat.parallel.agreement import from_first
 from ziggurat.parallel.world import World
 from ziggurat.planning import plan_tables
-from ziggurat.planning.beyond import with_slots, without_slots
+from ziggurat.planning.beyond import BeyondMemoryConfig, with_slots, without_slots
 from ziggurat.planning.config import PlanningConfig
 from ziggurat.planning.constraints import check_plan
 from ziggurat.planning.usage import Usage
+from ziggurat.storage.file_rows import sweep
 from ziggurat.training.experiment import Experiment
 from ziggurat.training.machine import resolve_topology
 from ziggurat.training.measured import with_measured
@@ -140,10 +141,20 @@ def rows_beyond(experiment: Experiment, plan: Plan, folder: Path) -> Beyond | No
     config = experiment.planning.beyond_memory
     if config is None or all(placement.slots is None for placement in plan.placements.values()):
         return None
-    return Beyond(
-        folder if config.folder is None else config.folder / f"{folder.parent.resolve().name}-{folder.name}",
-        config.packed,
-    )
+    return Beyond(_rows_folder(config, folder), config.packed)
+
+
+def sweep_rows(experiment: Experiment, run: Path) -> None:
+    """Delete the rows on disk of evaluations of a run that were killed."""
+    config = experiment.planning.beyond_memory
+    if config is not None:
+        place = _rows_folder(config, run / "rows")
+        for left in place.parent.glob(f"{place.name}-*"):
+            sweep(left)
+
+
+def _rows_folder(config: BeyondMemoryConfig, folder: Path) -> Path:
+    return folder if config.folder is None else config.folder / f"{folder.parent.resolve().name}-{folder.name}"
 
 
 def rows_name() -> str:
