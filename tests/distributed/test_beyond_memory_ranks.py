@@ -48,6 +48,22 @@ def test_two_ranks_beyond_memory_are_two_ranks_in_memory(optimizer: str, tmp_pat
     assert not (tmp_path / "beyond" / "rows").exists()
 
 
+def test_a_rank_that_has_room_for_all_its_rows_trains_beside_one_that_has_not(tmp_path: Path) -> None:
+    write_large_log(tmp_path / "log.csv")
+    whole = {name: {"sharding": "table_wise", "ranks": [rank]} for rank, name in enumerate(("item", "user"))}
+    runs = {name: experiment(tmp_path, memory, "adagrad") for name, memory in (("inside", None), ("beyond", "110kB"))}
+    for name, wanted in runs.items():
+        values = wanted.model_dump(mode="json")
+        values["planning"]["tables"] = whole
+        runs[name] = parse_config(Experiment, values)
+    figures = [run_ranks(2, train, tmp_path, name, wanted, None)[0] for name, wanted in runs.items()]
+    assert figures[0] == figures[1]
+    assert_same_bits(tensors(tmp_path / "inside", STEPS), tensors(tmp_path / "beyond", STEPS))
+    plan = api.load_run(tmp_path / "beyond").plan
+    assert plan is not None
+    assert [plan["placements"][name]["slots"] is None for name in ("item", "user")] == [False, True]
+
+
 def test_they_go_on_in_memory_and_beyond_it(tmp_path: Path) -> None:
     write_large_log(tmp_path / "log.csv")
     inside, beyond = (experiment(tmp_path, memory, "adagrad") for memory in (None, "40kB"))

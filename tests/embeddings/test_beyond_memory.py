@@ -59,11 +59,11 @@ def train(lookup: EmbeddingLookup, count: int, depth: int, first: int = 0, evalu
     line: deque[tuple[Batch, Started]] = deque()
     batches = iter([make_batch(seed) for seed in range(first, first + count)])
     for number in range(first, first + count):
-        while len(line) <= depth and (batch := next(batches, None)) is not None:
-            line.append((batch, lookup.start(batch)))
         if number == evaluate_at:
             with torch.no_grad():
                 found += [lookup(make_batch(900 + k)) for k in range(3)]
+        while len(line) <= depth and (batch := next(batches, None)) is not None:
+            line.append((batch, lookup.start(batch)))
         found.append(step(lookup, *line.popleft(), number))
     return found
 
@@ -179,3 +179,14 @@ def test_what_lies_on_disk_is_deleted_in_the_end(folder: Path) -> None:
     assert sorted(path.name for path in folder.iterdir()) == ["rank-00000-00000.rows", "rank-00000-00001.rows"]
     lookup.close()
     assert not folder.exists()
+
+
+def test_no_rows_are_replaced_by_none(folder: Path, closing: list[EmbeddingLookup]) -> None:
+    lookup = make(folder, Adagrad(lr=0.1))
+    closing.append(lookup)
+    before = rows_of(lookup)
+    for piece in [*lookup.pieces(), *lookup.state_pieces()]:
+        if piece.sink is not None:
+            piece.sink.put(torch.empty(0, dtype=torch.int64), 0, torch.empty(0, 8))
+            piece.sink.settle()
+    assert_same(before, rows_of(lookup))

@@ -49,7 +49,7 @@ class Beyond:
     way: Way = "auto"
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Line:
     """Ids of a batch, as they came to this rank, on their way to become slots.
 
@@ -155,10 +155,11 @@ class BeyondMemory:
         line = Line(ids, updates)
         if updates:
             self._waiting.append(line)
+            self._announce_waiting()
         else:
             for other in self._waiting:
                 self._recall(other)
-        self._announce(line)
+            self._announce(line)
         return line
 
     def placed(self, line: Line) -> list[KeyedJaggedTensor]:
@@ -166,9 +167,7 @@ class BeyondMemory:
         :meth:`over`."""
         if line.updates:
             assert self._waiting[0] is line, "another batch's turn"
-            for other in self._waiting:
-                if other.ticket is None:
-                    self._announce(other)
+            self._announce_waiting()
             self._waiting.popleft()
         assert line.ticket is not None
         slots = self.ahead.slots(line.ticket)
@@ -202,6 +201,8 @@ class BeyondMemory:
         """What was moved so far: ``lookups``; rows ``missed``, distinct ones batch by batch; ``reads`` and ``writes``
         of the disk with their bytes; seconds that training ``waited_s`` for rows and the thread ``worked_s``."""
         found: dict[str, float] = defaultdict(float)
+        if not self._shards:
+            return {}
         for cache, store in zip(self.caches, self._stores, strict=True):
             found["lookups"] += cache.hits.ids
             found["missed"] += cache.hits.missed
@@ -218,13 +219,19 @@ class BeyondMemory:
         with contextlib.suppress(OSError):  # other ranks' files are still there
             self._folder.rmdir()
 
+    def _announce_waiting(self) -> None:
+        """In their order, which is that of their turns."""
+        for line in self._waiting:
+            if line.ticket is None:
+                self._announce(line)
+
     def _announce(self, line: Line) -> None:
         ids = [self._ids(shard, line.ids[shard.sharding]) for shard in self._shards]
         line.ticket = self.ahead.announce(ids, updates=line.updates)
 
     def _recall(self, line: Line) -> None:
         if line.ticket is not None:
-            self.ahead.done(line.ticket)
+            self.ahead.done(line.ticket, dropped=True)
             line.ticket = None
 
     def _ids(self, shard: Slotted, ids: KeyedJaggedTensor) -> Ints:
@@ -307,7 +314,8 @@ class _Column:
     first: int
 
     def put(self, rows_L: Tensor, first_column: int, numbers: Tensor) -> None:
-        self.into.put(rows_L.numpy(), self.first + first_column, numbers.reshape(len(rows_L), -1).numpy())
+        if len(rows_L):
+            self.into.put(rows_L.numpy(), self.first + first_column, numbers.reshape(len(rows_L), -1).numpy())
 
     def settle(self) -> None:
         self.into.settle()

@@ -35,8 +35,11 @@ def fill_initial(
 
     ``dim`` is the whole table's; 0 where the shard has all columns.
     """
-    ids_R = torch.arange(first_row, first_row + len(weight_RD))
-    fill_initial_rows(weight_RD, ids_R, table, std, seed, first_column, dim or weight_RD.shape[1])
+    step = max(1, _CHUNK // (dim or weight_RD.shape[1]))
+    for first in range(0, len(weight_RD), step):
+        some_RD = weight_RD[first : first + step]
+        ids_R = torch.arange(first_row + first, first_row + first + len(some_RD))
+        fill_initial_rows(some_RD, ids_R, table, std, seed, first_column, dim or weight_RD.shape[1])
 
 
 def fill_initial_rows(

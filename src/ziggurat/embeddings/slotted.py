@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder, ShardedEmbeddingBagCollection
 from torchrec.distributed.types import ParameterSharding, ShardingEnv, ShardMetadata
 from torchrec.modules.embedding_modules import EmbeddingBagCollection
@@ -61,7 +62,8 @@ class SlottedCollection(ShardedEmbeddingBagCollection):
 
     def _create_lookups(self) -> None:
         for sharding in self._embedding_shardings:
-            for group in sharding._grouped_embedding_configs:  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue] - before kernels are made of them
+            here: list[Any] = sharding._grouped_embedding_configs_per_rank[dist.get_rank()]  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue] - before kernels are made of them
+            for group in here:
                 for table in group.embedding_tables:
                     slots = self._slots.get(table_name(table.name))
                     if slots is not None:

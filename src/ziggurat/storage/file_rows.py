@@ -191,17 +191,20 @@ class FileRows(RowStore):
                 "move it away, or name another folder: planning.beyond_memory.folder",
             )
         os.ftruncate(self._locked, 0)
+        os.pwrite(self._locked, MAGIC, 0)
 
     def _begin(self, about: dict[str, Any]) -> None:
-        """The header, and room for all rows."""
+        """The header, and room for all rows: in this order, for whoever finds what a killed process left."""
         size = self.shape.file_bytes(self.rows)
+        os.pwrite(self._locked, (MAGIC + json.dumps(about).encode()).ljust(HEADER, b"\0"), 0)
+        os.fsync(self._locked)
         try:
             os.posix_fallocate(self._locked, 0, size)
         except OSError as error:
             if error.errno in {errno.ENOSPC, errno.EFBIG}:
+                os.ftruncate(self._locked, 0)
                 status = os.statvfs(self.path.parent)
                 free = status.f_bavail * status.f_frsize
-                os.ftruncate(self._locked, 0)
                 self.path.unlink(missing_ok=True)
                 smaller = "" if about["packed"] else "pack several rows into a sector (packed: true), "
                 raise DataError(
@@ -212,8 +215,6 @@ class FileRows(RowStore):
             if error.errno not in {errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS}:
                 raise
             os.ftruncate(self._locked, size)
-        os.pwrite(self._locked, (MAGIC + json.dumps(about).encode()).ljust(HEADER, b"\0"), 0)
-        os.fsync(self._locked)
 
     def _parts(self, places: npt.NDArray[np.intp], ids_U: Ints) -> list[npt.NDArray[np.intp]]:
         """Places whose blocks go through memory together; those of one block are never apart."""

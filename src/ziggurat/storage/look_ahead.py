@@ -46,6 +46,7 @@ class Ticket:
         number: counted from 1.
         ids: what it looks up in each cache.
         updates: whether its rows will be updated.
+        slots: where they lie, once all are there.
     """
 
     number: int
@@ -124,13 +125,14 @@ class LookAhead:
         self.seconds.waited += time.perf_counter() - started
         if self._failure is not None:
             raise self._failure
-        assert ticket.slots, "closed"
+        assert len(ticket.slots) == len(self.caches), "closed"
         return ticket.slots
 
-    def done(self, ticket: Ticket) -> None:
-        """The batch's lookups and updates are over: its rows may leave."""
+    def done(self, ticket: Ticket, *, dropped: bool = False) -> None:
+        """The batch's lookups and updates are over, or will not be: its rows may leave."""
         with self._state:
             ticket.over = True
+            ticket.updates = ticket.updates and not dropped
             self._over.append(ticket)
             while self._under_way and self._under_way[0].over:
                 self._under_way.popleft()
