@@ -117,6 +117,8 @@ class Pending:
             CPU; None when there are no more.
         """
         assert most > 0, most
+        if self.over:
+            return None
         rows_N = self._following(most)
         if not len(rows_N):
             self.drop()

@@ -50,7 +50,9 @@ struct ring *zr_open(unsigned depth, int *problem) {
     }
     memset(&params, 0, sizeof params);
     ring->fd = (int)syscall(__NR_io_uring_setup, depth, &params);
-    if (ring->fd < 0 || !(params.features & IORING_FEAT_SINGLE_MMAP)) {
+    /* Linux 5.6, which has this feature, brought reads and writes without vectors. */
+    unsigned needed = IORING_FEAT_SINGLE_MMAP | IORING_FEAT_RW_CUR_POS;
+    if (ring->fd < 0 || (params.features & needed) != needed) {
         *problem = ring->fd < 0 ? errno : ENOSYS;
         zr_close(ring);
         return NULL;

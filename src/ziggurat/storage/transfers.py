@@ -11,7 +11,7 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Literal
 
@@ -164,7 +164,9 @@ class Threads(Transfers):
             ):
                 move(file, view[place : place + length], offset)
 
-        for done in [self._pool.submit(some, first) for first in range(min(self._threads, len(offsets_M)))]:
+        begun = [self._pool.submit(some, first) for first in range(min(self._threads, len(offsets_M)))]
+        wait(begun)  # also where one has failed: the memory is nobody's then
+        for done in begun:
             done.result()
 
 
