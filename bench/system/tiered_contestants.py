@@ -36,7 +36,7 @@ from ziggurat.embeddings.beyond_memory import Beyond
 from ziggurat.embeddings.lookup import EmbeddingLookup
 from ziggurat.planning.beyond import with_slots
 from ziggurat.planning.usage import Usage
-from ziggurat.storage.row_store import Bits, Floats, Initial, Ints, RowStore
+from ziggurat.storage.row_store import Floats, Initial, Ints, RowStore
 from ziggurat.training.engine import process_group
 
 FULL = Size(26, 150_000, 64, 4096, 2_000_000, (512, 256))
@@ -49,23 +49,15 @@ class RocksRows(RowStore):
 
     def __init__(self, path: Path, rows: int, width: int, initial: Initial) -> None:
         super().__init__(rows, width, initial)
-        self._rows, self._written = RocksDB(path, width), Bits(rows)
+        self._rows = RocksDB(path, width)
 
-    def read(self, ids_U: Ints) -> Floats:
-        found, there = np.empty((len(ids_U), self.width), np.float32), self._written.of(ids_U)
-        found[~there] = self._initial(ids_U[~there])
-        if there.any():
-            found[there] = self._rows.read(ids_U[there])
-        self.traffic.reads += int(there.sum())
-        return found
+    def _read(self, ids_U: Ints) -> Floats:
+        self.traffic.reads += len(ids_U)
+        return self._rows.read(ids_U)
 
-    def write(self, ids_U: Ints, rows_UW: Floats) -> None:
-        self._rows.write(ids_U, np.ascontiguousarray(rows_UW))
-        self._written.set(ids_U)
+    def _write(self, ids_U: Ints, rows_UW: Floats) -> None:
         self.traffic.writes += len(ids_U)
-
-    def written(self, ids_U: Ints) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-        return self._written.of(ids_U)
+        self._rows.write(ids_U, np.ascontiguousarray(rows_UW))
 
     def close(self) -> None: ...
 

@@ -55,10 +55,12 @@ class Line:
 
     Attributes:
         ids: of each of TorchRec's ways of sharding.
+        ranges: of each shard, where its table's ids lie among those of its way.
         updates: whether the batch will be trained on.
     """
 
     ids: Sequence[KeyedJaggedTensor]
+    ranges: list[list[tuple[int, int]]]
     updates: bool
     ticket: Ticket | None = None
 
@@ -152,7 +154,7 @@ class BeyondMemory:
         One that is not trained on comes out of turn, in the middle of a training: what waits is announced again behind
         it, as its rows might not fit beside theirs.
         """
-        line = Line(ids, updates)
+        line = Line(ids, [_ranges(shard.spec, ids[shard.sharding]) for shard in self._shards], updates)
         if updates:
             self._waiting.append(line)
             self._announce_waiting()
@@ -173,9 +175,9 @@ class BeyondMemory:
         slots = self.ahead.slots(line.ticket)
         self._training.append(line.ticket)
         values = {number: line.ids[number].values().clone() for number in {each.sharding for each in self._shards}}
-        for shard, slots_L in zip(self._shards, slots, strict=True):
+        for shard, ranges, slots_L in zip(self._shards, line.ranges, slots, strict=True):
             first = 0
-            for begin, end in self._ranges(shard, line.ids[shard.sharding]):
+            for begin, end in ranges:
                 values[shard.sharding][begin:end] = torch.from_numpy(slots_L[first : first + end - begin])
                 first += end - begin
         return [
@@ -200,9 +202,9 @@ class BeyondMemory:
     def moved(self) -> dict[str, float]:
         """What was moved so far: ``lookups``; rows ``missed``, distinct ones batch by batch; ``reads`` and ``writes``
         of the disk with their bytes; seconds that training ``waited_s`` for rows and the thread ``worked_s``."""
-        found: dict[str, float] = defaultdict(float)
         if not self._shards:
             return {}
+        found: dict[str, float] = defaultdict(float)
         for cache, store in zip(self.caches, self._stores, strict=True):
             found["lookups"] += cache.hits.ids
             found["missed"] += cache.hits.missed
@@ -226,24 +228,17 @@ class BeyondMemory:
                 self._announce(line)
 
     def _announce(self, line: Line) -> None:
-        ids = [self._ids(shard, line.ids[shard.sharding]) for shard in self._shards]
+        ids: list[Ints] = []
+        for shard, ranges in zip(self._shards, line.ranges, strict=True):
+            values_L = line.ids[shard.sharding].values().numpy()
+            parts = [values_L[begin:end] for begin, end in ranges]
+            ids.append(np.concatenate(parts or [_NONE]).astype(np.int64, copy=False))
         line.ticket = self.ahead.announce(ids, updates=line.updates)
 
     def _recall(self, line: Line) -> None:
         if line.ticket is not None:
             self.ahead.done(line.ticket, dropped=True)
             line.ticket = None
-
-    def _ids(self, shard: Slotted, ids: KeyedJaggedTensor) -> Ints:
-        """Of all keys of the shard's table."""
-        values_L = ids.values().numpy()
-        parts = [values_L[begin:end] for begin, end in self._ranges(shard, ids)]
-        return np.concatenate(parts or [_NONE]).astype(np.int64, copy=False)
-
-    def _ranges(self, shard: Slotted, ids: KeyedJaggedTensor) -> list[tuple[int, int]]:
-        """Where the ids of the table's keys lie among all."""
-        places = zip(ids.keys(), pairwise(ids.offset_per_key()), strict=True)
-        return [place for key, place in places if key in shard.spec.keys]
 
 
 class SlottedRows:
@@ -322,6 +317,12 @@ class _Column:
 
 
 _NONE: Ints = np.zeros(0, np.int64)
+
+
+def _ranges(spec: TableSpec, ids: KeyedJaggedTensor) -> list[tuple[int, int]]:
+    """Where the ids of the table's keys lie among all."""
+    keys = set(spec.keys)
+    return [place for key, place in zip(ids.keys(), pairwise(ids.offset_per_key()), strict=True) if key in keys]
 
 
 def _initial(shard: Slotted, seed: int) -> Initial:

@@ -162,6 +162,13 @@ class Elsewhere:
     sinks: Mapping[str, Sink]
 
 
+def tensors_of(kernel: BatchedFusedEmbeddingBag) -> list[dict[str, Tensor]]:
+    """Of each table in one of FBGEMM's kernels: "" -> its weights, name -> a state of the optimizer; live."""
+    weights: list[Tensor] = kernel.emb_module.split_embedding_weights()
+    states: list[dict[str, Tensor]] = kernel.emb_module.get_optimizer_state() or [{} for _ in weights]
+    return [{"": weight, **each} for weight, each in zip(weights, states, strict=True)]
+
+
 def marked(
     kernel: BatchedFusedEmbeddingBag, elsewhere: Mapping[int, Elsewhere] = MappingProxyType({})
 ) -> list[RowMarks]:
@@ -173,14 +180,9 @@ def marked(
         kernel: of some tables.
         elsewhere: number of a table in it -> its rows, where the kernel holds slots.
     """
-    inner = kernel.emb_module
-    weights: list[Tensor] = inner.split_embedding_weights()
-    states: list[dict[str, Tensor]] = inner.get_optimizer_state() or [{} for _ in weights]
     marks = [
-        RowMarks(elsewhere[number].shapes, elsewhere[number].source)
-        if number in elsewhere
-        else RowMarks({"": weight, **each})
-        for number, (weight, each) in enumerate(zip(weights, states, strict=True))
+        RowMarks(elsewhere[number].shapes, elsewhere[number].source) if number in elsewhere else RowMarks(tensors)
+        for number, tensors in enumerate(tensors_of(kernel))
     ]
     features = list(accumulate((table.num_features() for table in kernel.config.embedding_tables), initial=0))
 
@@ -197,5 +199,5 @@ def marked(
         if output.requires_grad:
             output.register_hook(lambda _: touch(ids_L, offsets))
 
-    inner.register_forward_hook(looked_up, with_kwargs=True)
+    kernel.emb_module.register_forward_hook(looked_up, with_kwargs=True)
     return marks

@@ -32,7 +32,7 @@ from ziggurat.embeddings.beyond_memory import Beyond, BeyondMemory, Line, Slotte
 from ziggurat.embeddings.column_shards import ColumnKernel, ColumnShard, exchange
 from ziggurat.embeddings.host_exchange import HostExchange
 from ziggurat.embeddings.host_input import HostInput
-from ziggurat.embeddings.marks import Elsewhere, Shard, marked
+from ziggurat.embeddings.marks import Elsewhere, Shard, marked, tensors_of
 from ziggurat.embeddings.slotted import SlottedSharder
 from ziggurat.embeddings.torchrec_terms import (
     codecs,
@@ -227,11 +227,16 @@ class ShardedTables(nn.Module):
     def _groups(self) -> list[dict[str, Any]]:
         return cast("list[dict[str, Any]]", list(self._parallel.fused_optimizer.param_groups))
 
-    def _kernels(self) -> Iterator[BatchedFusedEmbeddingBag]:
-        for lookup in self._sharded._lookups:  # pyright: ignore[reportPrivateUsage] - a plain list, no submodules
+    def _numbered_kernels(self) -> Iterator[tuple[int, BatchedFusedEmbeddingBag]]:
+        """With the number of TorchRec's way of sharding that each is of."""
+        for number, lookup in enumerate(self._sharded._lookups):  # pyright: ignore[reportPrivateUsage] - a plain list, no submodules
             for module in lookup.modules():
                 if isinstance(module, BatchedFusedEmbeddingBag):
-                    yield module
+                    yield number, module
+
+    def _kernels(self) -> Iterator[BatchedFusedEmbeddingBag]:
+        for _, kernel in self._numbered_kernels():
+            yield kernel
 
     def _held(self, plan: Plan) -> Iterator[Shard]:
         for kernel in self._kernels():
@@ -248,15 +253,12 @@ class ShardedTables(nn.Module):
     def _reach_beyond(self, plan: Plan, slots: Mapping[str, int], beyond: Beyond, seed: int) -> None:
         """Have the kernels' slots filled from disk, where they have any."""
         found: list[Slotted] = []
-        for number, lookup in enumerate(self._sharded._lookups):  # pyright: ignore[reportPrivateUsage] - as below
-            for kernel in (module for module in lookup.modules() if isinstance(module, BatchedFusedEmbeddingBag)):
-                inner, names = kernel.emb_module, [table_name(each.name) for each in kernel.config.embedding_tables]
-                weights: list[Tensor] = inner.split_embedding_weights()
-                states: list[dict[str, Tensor]] = inner.get_optimizer_state() or [{} for _ in weights]
-                for name, weight, state in zip(names, weights, states, strict=True):
-                    if name in slots:
-                        spec = self._specs[name]
-                        found.append(Slotted(spec, _own_rows(plan, spec), {"": weight.detach(), **state}, number))
+        for number, kernel in self._numbered_kernels():
+            names = [table_name(each.name) for each in kernel.config.embedding_tables]
+            for name, tensors in zip(names, tensors_of(kernel), strict=True):
+                if name in slots:
+                    spec = self._specs[name]
+                    found.append(Slotted(spec, _own_rows(plan, spec), tensors, number))
         self.beyond = BeyondMemory(found, beyond, seed, dist.get_rank())
         self._elsewhere = {
             shard.spec.name: Elsewhere(shard.shapes(), rows, rows.ids, rows.sinks())

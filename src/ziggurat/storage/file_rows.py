@@ -21,6 +21,7 @@ import json
 import mmap
 import os
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,8 @@ import numpy.typing as npt
 from ziggurat.core.errors import DataError, RunFolderError
 from ziggurat.core.files import explained_writes
 from ziggurat.core.hashing import hash_integers
-from ziggurat.storage.row_store import Bits, Floats, Initial, Ints, RowStore
-from ziggurat.storage.transfers import TransferError, Transfers, stretches
+from ziggurat.storage.row_store import Floats, Initial, Ints, RowStore
+from ziggurat.storage.transfers import TransferError, Transfers
 
 MAGIC = b"ziggurat rows 1\n"
 HEADER = 4096
@@ -108,7 +109,7 @@ class FileRows(RowStore):
     ) -> None:
         super().__init__(rows, width, initial)
         self.path, self.table = path, table
-        self._transfers, self._written = transfers, Bits(rows)
+        self._transfers = transfers
         with explained_writes(path):
             path.parent.mkdir(parents=True, exist_ok=True)
             self._locked = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
@@ -124,33 +125,28 @@ class FileRows(RowStore):
         self._multipliers_W = hash_integers(np.arange(2 * width), 1)[:width] | np.uint64(1)
         self._room = memoryview(b"")
 
-    def read(self, ids_U: Ints) -> Floats:
-        """As :meth:`RowStore.read <ziggurat.storage.row_store.RowStore.read>`.
+    def _read(self, ids_U: Ints) -> Floats:
+        """Block by block.
 
         Raises:
             DataError: the device gives an error, the file is too short, or a record is damaged.
         """
         found = np.empty((len(ids_U), self.width), np.float32)
-        there = self._written.of(ids_U)
-        for part in self._parts(np.flatnonzero(there), ids_U):
+        for part in self._parts(ids_U):
             ids = ids_U[part]
             blocks_N, place_U = _distinct(ids // self.shape.per_block)
             memory_NB = self._blocks(len(blocks_N))
             self._move("read", blocks_N, memory_NB)
             found[part] = self._unpacked(ids, self._records(memory_NB)[place_U, ids % self.shape.per_block])
-        if not there.all():
-            found[~there] = self._initial(ids_U[~there])
-        self.traffic.rows_read += len(ids_U)
-        self.traffic.rows_made += int((~there).sum())
         return found
 
-    def write(self, ids_U: Ints, rows_UW: Floats) -> None:
-        """As :meth:`RowStore.write <ziggurat.storage.row_store.RowStore.write>`.
+    def _write(self, ids_U: Ints, rows_UW: Floats) -> None:
+        """Block by block, with what else is in them.
 
         Raises:
             DataError: the disk is full, or gives an error.
         """
-        for part in self._parts(np.arange(len(ids_U)), ids_U):
+        for part in self._parts(ids_U):
             ids = ids_U[part]
             blocks_N, place_U = _distinct(ids // self.shape.per_block)
             memory_NB = self._blocks(len(blocks_N))
@@ -161,11 +157,6 @@ class FileRows(RowStore):
             records[:, :CHECKSUM] = self._checksums(ids, numbers).view(np.uint8).reshape(-1, CHECKSUM)
             self._records(memory_NB)[place_U, ids % self.shape.per_block] = records
             self._move("write", blocks_N, memory_NB)
-            self._written.set(ids)
-        self.traffic.rows_written += len(ids_U)
-
-    def written(self, ids_U: Ints) -> npt.NDArray[np.bool_]:
-        return self._written.of(ids_U)
 
     def close(self) -> None:
         """Delete the file: nobody else can use it."""
@@ -216,13 +207,12 @@ class FileRows(RowStore):
                 raise
             os.ftruncate(self._locked, size)
 
-    def _parts(self, places: npt.NDArray[np.intp], ids_U: Ints) -> list[npt.NDArray[np.intp]]:
-        """Places whose blocks go through memory together; those of one block are never apart."""
-        if not len(places):
-            return []
-        blocks = ids_U[places] // self.shape.per_block
+    def _parts(self, ids_U: Ints) -> list[slice]:
+        """Rows whose blocks go through memory together; those of one block are never apart."""
+        blocks = ids_U // self.shape.per_block
         number = np.cumsum(np.append(0, np.diff(blocks) != 0)) // max(1, CHUNK // self.shape.block)
-        return np.split(places, np.flatnonzero(np.diff(number)) + 1)
+        ends = [0, *(np.flatnonzero(np.diff(number)) + 1).tolist(), len(ids_U)]
+        return [slice(begin, end) for begin, end in pairwise(ends) if end > begin]
 
     def _blocks(self, count: int) -> npt.NDArray[np.uint8]:
         """Aligned memory for so many blocks, (N, B); the same again in the next call."""
@@ -257,7 +247,7 @@ class FileRows(RowStore):
         at_N = HEADER + blocks_N * self.shape.block
         reading = what == "read"
         try:
-            (self._transfers.read if reading else self._transfers.write)(self._file, at_N, memory_NB)
+            requests = (self._transfers.read if reading else self._transfers.write)(self._file, at_N, memory_NB)
         except TransferError as error:
             first = (error.offset - HEADER) // self.shape.block * self.shape.per_block
             if error.errno in {errno.ENOSPC, errno.EDQUOT}:
@@ -267,7 +257,6 @@ class FileRows(RowStore):
             raise DataError(
                 f"{self.path}: table {self.table!r}: cannot {what} the rows from {first:,} on: {error.strerror}", mend
             ) from error
-        requests = len(stretches(at_N, self.shape.block)[0])
         if reading:
             self.traffic.reads += requests
             self.traffic.read_bytes += memory_NB.nbytes

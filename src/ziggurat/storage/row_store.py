@@ -60,27 +60,45 @@ class RowStore(ABC):
 
     def __init__(self, rows: int, width: int, initial: Initial) -> None:
         self.rows, self.width, self._initial = rows, width, initial
+        self._written = Bits(rows)
         self.traffic = Traffic()
 
-    @abstractmethod
     def read(self, ids_U: Ints) -> Floats:
         """Rows (U, W), the caller's to keep.
 
         Args:
             ids_U: ascending, distinct, in [0, rows).
         """
+        there_U = self.written(ids_U)
+        found = np.empty((len(ids_U), self.width), np.float32)
+        if there_U.any():
+            found[there_U] = self._read(ids_U[there_U])
+        if not there_U.all():
+            found[~there_U] = self._initial(ids_U[~there_U])
+        self.traffic.rows_read += len(ids_U)
+        self.traffic.rows_made += int((~there_U).sum())
+        return found
 
-    @abstractmethod
     def write(self, ids_U: Ints, rows_UW: Floats) -> None:
         """Replace rows; ``ids_U`` as in :meth:`read`."""
+        self._write(ids_U, rows_UW)
+        self._written.set(ids_U)
+        self.traffic.rows_written += len(ids_U)
 
-    @abstractmethod
     def written(self, ids_U: Ints) -> npt.NDArray[np.bool_]:
         """Which of these rows were ever written."""
+        return self._written.of(ids_U)
 
     @abstractmethod
     def close(self) -> None:
         """Give back what it holds; what was written need not be there again."""
+
+    @abstractmethod
+    def _read(self, ids_U: Ints) -> Floats:
+        """Rows that were written, at least one."""
+
+    @abstractmethod
+    def _write(self, ids_U: Ints, rows_UW: Floats) -> None: ...
 
 
 class Bits:
@@ -95,16 +113,6 @@ class Bits:
     def of(self, ids_U: Ints) -> npt.NDArray[np.bool_]:
         return (self._bytes[ids_U >> 3] & _bit(ids_U)) != 0
 
-    def within(self, first: int, end: int) -> Ints:
-        """Those that are set, from ``first`` to before ``end``, ascending."""
-        begin = first // 8
-        unpacked = np.unpackbits(self._bytes[begin : -(-end // 8)], bitorder="little")
-        found = np.flatnonzero(unpacked[first - 8 * begin : end - 8 * begin])
-        return found.astype(np.int64) + first
-
-    def count(self) -> int:
-        return int(np.bitwise_count(self._bytes).sum())
-
 
 class MemoryRows(RowStore):
     """Rows in memory."""
@@ -112,24 +120,12 @@ class MemoryRows(RowStore):
     def __init__(self, rows: int, width: int, initial: Initial) -> None:
         super().__init__(rows, width, initial)
         self._rows_RW = np.empty((rows, width), np.float32)
-        self._written = Bits(rows)
 
-    def read(self, ids_U: Ints) -> Floats:
-        found = self._rows_RW[ids_U]
-        made = ~self._written.of(ids_U)
-        if made.any():
-            found[made] = self._initial(ids_U[made])
-        self.traffic.rows_made += int(made.sum())
-        self.traffic.rows_read += len(ids_U)
-        return found
+    def _read(self, ids_U: Ints) -> Floats:
+        return self._rows_RW[ids_U]
 
-    def write(self, ids_U: Ints, rows_UW: Floats) -> None:
+    def _write(self, ids_U: Ints, rows_UW: Floats) -> None:
         self._rows_RW[ids_U] = rows_UW
-        self._written.set(ids_U)
-        self.traffic.rows_written += len(ids_U)
-
-    def written(self, ids_U: Ints) -> npt.NDArray[np.bool_]:
-        return self._written.of(ids_U)
 
     def close(self) -> None:
         self._rows_RW = np.empty((0, self.width), np.float32)

@@ -48,7 +48,7 @@ class Transfers(ABC):
 
     name: str
 
-    def read(self, file: int, at_N: Ints, into_NB: Bytes) -> None:
+    def read(self, file: int, at_N: Ints, into_NB: Bytes) -> int:
         """The blocks at these offsets, ascending and distinct, into memory.
 
         Args:
@@ -56,24 +56,30 @@ class Transfers(ABC):
             at_N: bytes from the file's beginning.
             into_NB: contiguous.
 
+        Returns:
+            How many requests it took: blocks that lie one behind the other go together.
+
         Raises:
             TransferError: one of them could not be; ENODATA: the file has no such block. Others may have been.
         """
-        self._move(file, False, at_N, into_NB)
+        return self._move(file, False, at_N, into_NB)
 
-    def write(self, file: int, at_N: Ints, from_NB: Bytes) -> None:
+    def write(self, file: int, at_N: Ints, from_NB: Bytes) -> int:
         """As :meth:`read`, the other way."""
-        self._move(file, True, at_N, from_NB)
+        return self._move(file, True, at_N, from_NB)
 
     @abstractmethod
     def close(self) -> None:
         """Give back what it holds."""
 
-    def _move(self, file: int, writing: bool, at_N: Ints, memory_NB: Bytes) -> None:
+    def _move(self, file: int, writing: bool, at_N: Ints, memory_NB: Bytes) -> int:
         assert len(at_N) == len(memory_NB), (at_N.shape, memory_NB.shape)
         assert memory_NB.flags.c_contiguous
-        if len(at_N):
-            self._stretches(file, writing, *stretches(at_N, memory_NB.shape[1]), memory_NB)
+        if not len(at_N):
+            return 0
+        offsets_M, lengths_M, places_M = stretches(at_N, memory_NB.shape[1])
+        self._stretches(file, writing, offsets_M, lengths_M, places_M, memory_NB)
+        return len(offsets_M)
 
     @abstractmethod
     def _stretches(

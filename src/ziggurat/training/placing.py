@@ -99,8 +99,7 @@ def slotted(experiment: Experiment, layout: Layout, plan: Plan, prepared: Path |
         prepared: folder of the encoded dataset, with its statistics; None: without them.
         kind: of each rank's device.
     """
-    there = prepared is not None and experiment.planning.beyond_memory is not None
-    statistics = DatasetStatistics.load(prepared) if prepared is not None and there else None
+    statistics = DatasetStatistics.load(prepared) if prepared and experiment.planning.beyond_memory else None
     return slots_for(experiment, layout.tables, plan, statistics, kind)
 
 
