@@ -6,7 +6,7 @@ device's shards are run for real – forward, backward, update – on one thread
 others do on the machine's host slows calls by a tenth, for seconds up to a half. So a call's seconds are divided by how
 slow a yardstick is just before and behind it
 (:class:`~ziggurat.embeddings.kernel_time.Yardstick`), and a device's time is the median of rounds in which all devices
-are run by turns, of each the median of some calls. After the first round only those devices take part that may be the
+are run by turns, of each the median of some calls. After two rounds only those devices take part that may be the
 slowest of a plan not far above the best.
 The refined plans are AutoShard's after it has measured plans for some seconds itself, with ids of its own. Nothing is
 exchanged: every device's kernels are what is compared. TorchRec's planner, which takes no part in the targets, may let
@@ -37,7 +37,7 @@ from bench.noted import Noted
 from bench.provenance import digest
 from ziggurat.core.plan import Plan, Span
 from ziggurat.core.topology import Topology
-from ziggurat.embeddings.kernel_time import Bags, Yardstick, kernel_seconds
+from ziggurat.embeddings.kernel_time import Bags, Memory, Yardstick, kernel_seconds
 from ziggurat.planning.autoshard.learned import learned_costs
 from ziggurat.planning.autoshard.learning import OPTIMIZERS, imagined
 from ziggurat.planning.autoshard.planner import AutoShard
@@ -60,7 +60,7 @@ ROUNDS, REPEATS, STEPS = 6, 5, 2
 CONTENDS = 1.2, 1.1
 """Times the least slowest device: plans above the first take part in one round only, those above the second in two."""
 CLOSE = 1.05
-"""Times: a device so far below its plan's slowest takes part no more."""
+"""Times: a device so far below its plan's slowest takes part in two rounds only."""
 
 RULES: dict[str, AnyPlanner] = {
     **{measure: Baseline.Config(by=measure) for measure in get_args(Measure)},
@@ -72,9 +72,9 @@ LEARNED = ("lpt", "ldm")
 """Of the rules those that know what the cost network knows."""
 LEVEL = 0.01
 """What is measured again is seldom closer than that."""
-TOUCHED = 10 * 10**9
-"""Bytes at most that a task's devices may take, one after the other."""
-REFINE_S = 45.0
+SOME_ROOM = 0.03
+"""Above an even share: where the best of all rules is closer, a plan below it is hardly there to be found."""
+REFINE_S = 60.0
 """Seconds that the refined plans' planner may measure in."""
 
 Key = tuple[tuple[int, Span, int, int], ...]
@@ -114,8 +114,7 @@ class Stopwatch:
         draw = np.random.default_rng(seed)
         self._optimizer, self._tables = task.optimizer, {table.number: table for table in task.tables}
         self._ids = {table.number: [table.ids(EXAMPLES, draw) for _ in range(STEPS)] for table in task.tables}
-        _touch(min(TOUCHED, 2 * sum(table.weight_bytes for table in task.tables)))
-        self._yardstick = Yardstick(CPU)
+        self._yardstick, self._memory = Yardstick(CPU), Memory()
 
     def seconds(self, parts: Key) -> float:
         """Of a step of these shards on one device."""
@@ -126,7 +125,7 @@ class Stopwatch:
     def _calls(self, parts: Sequence[tuple[int, Span, int, int]]) -> tuple[float, ...]:
         """Seconds of some calls of one kernel."""
         steps = [[self._bags(*part, step) for part in parts] for step in range(STEPS)]
-        return kernel_seconds(steps, self._optimizer, CPU, REPEATS, self._yardstick)
+        return kernel_seconds(steps, self._optimizer, CPU, REPEATS, self._yardstick, self._memory)
 
     def _bags(self, number: int, rows: Span, columns: int, share: int, step: int) -> Bags:
         ids, lengths = self._ids[number][step]
@@ -163,7 +162,8 @@ def measured(found: Task, made: Mapping[str, Plan], seed: int) -> dict[str, list
         slowest = {name: max(middle[parts] for parts in each) for name, each in held.items()}
         far = CONTENDS[min(number, 1)] * min(slowest.values())
         near = [name for name in held if slowest[name] < far]
-        asked = dict.fromkeys(p for name in near for p in held[name] if middle[p] * CLOSE > slowest[name])
+        close = CLOSE if number else float("inf")
+        asked = dict.fromkeys(p for name in near for p in held[name] if middle[p] * close > slowest[name])
     return {name: [st.median(runs[parts]) for parts in each] for name, each in held.items()}
 
 
@@ -212,11 +212,6 @@ def run(context: Context) -> Result:
     return replace(result, notes=(result.notes[0] + sittings, *result.notes[1:]), cases=tuple(cases))
 
 
-def _touch(size: int) -> None:
-    """Have so many bytes, which stay with the process when they are free: making fresh pages took half of the time."""
-    _ = [torch.zeros(2**28) for _ in range(size // 2**30)]
-
-
 def _result(
     slowest: Mapping[str, Sequence[float]], shares: Sequence[float], even: Sequence[float], planning_s: Sequence[float]
 ) -> Result:
@@ -233,8 +228,16 @@ def _result(
         level = 100 * st.fmean(slowest[name][k] <= best[k] * (1 + LEVEL) for k in tasks)
         wins = 100 * st.fmean(slowest[name][k] < best[k] for k in tasks)
         unlearned = 100 * st.fmean(slowest[name][k] < hand_made[k] for k in tasks)
+        some = tuple(100.0 * (slowest[name][k] < best[k]) for k in tasks if best[k] > shares[k] * (1 + SOME_ROOM))
         figures += [
             Figure(f"{name}.wins", "%", (wins,), "tasks below the best rule of each"),
+            Figure(
+                f"{name}.wins_where_room",
+                "%",
+                some or (0.0,),
+                f"the same, of {len(some)} tasks whose best rule is {100 * SOME_ROOM:g} % or more above an even share",
+                "mean",
+            ),
             Figure(f"{name}.wins_hand_made", "%", (unlearned,), f"the same without {' and '.join(LEARNED)}"),
             Figure(
                 f"{name}.wins_or_level", "%", (level,), f"tasks at most {100 * LEVEL:g} % above the best of all rules"

@@ -12,7 +12,7 @@ import torch
 from ziggurat.core.errors import ConfigError, DataError
 from ziggurat.core.plan import Shard, Span
 from ziggurat.core.progress import Silent
-from ziggurat.embeddings.kernel_time import Bags, kernel_seconds
+from ziggurat.embeddings.kernel_time import Bags, Memory, kernel_seconds
 from ziggurat.planning.autoshard.cost_network import CostNetwork
 from ziggurat.planning.autoshard.features import shard_features
 from ziggurat.planning.autoshard.pool import statistics, table_pool
@@ -37,6 +37,20 @@ def test_every_call_is_timed(optimizer: str) -> None:
     seconds = kernel_seconds(steps, optimizer, CPU, repeats=3)
     assert len(seconds) == 3
     assert all(0 < each < 10 for each in seconds)
+
+
+def test_tables_of_one_kernel_after_the_other_lie_in_the_same_memory_as_zeros() -> None:
+    memory = Memory()
+    first, second = memory.zeros([1000, 10])
+    assert (len(first), len(second)) == (1000, 10)
+    start = first.data_ptr()
+    kernel_seconds([[bags(100, 8, 640)]], "adagrad", CPU, memory=memory)
+    (again,) = memory.zeros([1010])
+    assert again.data_ptr() == start
+    assert not again.any()
+    (larger,) = memory.zeros([10_000])
+    assert len(larger) == 10_000
+    assert not larger.any()
 
 
 def test_more_work_takes_longer() -> None:

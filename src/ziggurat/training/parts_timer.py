@@ -14,7 +14,7 @@ from ziggurat.core.errors import ConfigError
 from ziggurat.core.plan import Shard
 from ziggurat.core.tables import TableSpec
 from ziggurat.core.topology import DeviceKind
-from ziggurat.embeddings.kernel_time import OPTIMIZERS, Bags, Eviction, Yardstick, kernel_seconds
+from ziggurat.embeddings.kernel_time import OPTIMIZERS, Bags, Eviction, Memory, Yardstick, kernel_seconds
 from ziggurat.planning.autoshard.planner import AutoShard
 from ziggurat.planning.autoshard.refinement import Parts
 from ziggurat.planning.config import PlanningConfig
@@ -30,8 +30,8 @@ STEPS, REPEATS = 2, 7
 class PartsTimer:
     """See the module; a :data:`~ziggurat.planning.autoshard.refinement.TimeParts`.
 
-    Each call takes the memory that the shards take on a device; of a CPU, the process keeps it for the next call. The
-    ids of :data:`STEPS` steps of all devices are kept, too, for the next shards of their tables.
+    Each call takes the memory that the shards take on a device; of a CPU, it is kept for the next call. The ids of
+    :data:`STEPS` steps of all devices are kept, too, for the next shards of their tables.
 
     Args:
         device: of this machine; of a CPU, one thread.
@@ -40,6 +40,7 @@ class PartsTimer:
     def __init__(self, device: torch.device) -> None:
         self._device = device
         self._between: Eviction | None = None
+        self._memory = Memory()
         self._problem: Problem | None = None
         self._drawn: dict[tuple[str, int], tuple[Ints, Ints]] = {}
 
@@ -59,7 +60,8 @@ class PartsTimer:
 
     def _kernel(self, problem: Problem, parts: Sequence[tuple[TableSpec, Shard]], optimizer: str) -> float:
         steps = [[self._asked(problem, table, shard, step) for table, shard in parts] for step in range(STEPS)]
-        return float(np.median(kernel_seconds(steps, optimizer, self._device, REPEATS, self._between)))
+        seconds = kernel_seconds(steps, optimizer, self._device, REPEATS, self._between, self._memory)
+        return float(np.median(seconds))
 
     def _asked(self, problem: Problem, table: TableSpec, shard: Shard, step: int) -> Bags:
         if problem is not self._problem:
