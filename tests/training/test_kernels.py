@@ -41,8 +41,8 @@ def test_every_call_is_timed(optimizer: str) -> None:
 
 def test_tables_of_one_kernel_after_the_other_lie_in_the_same_memory_as_zeros() -> None:
     memory = Memory()
-    first, second = memory.zeros([1000, 10])
-    assert (len(first), len(second)) == (1000, 10)
+    first, second = memory.zeros([2000, 10])
+    assert (len(first), len(second)) == (2000, 10)
     start = first.data_ptr()
     kernel_seconds([[bags(100, 8, 640)]], "adagrad", CPU, memory=memory)
     (again,) = memory.zeros([1010])
