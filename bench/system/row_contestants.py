@@ -40,10 +40,9 @@ class Store(ABC):
 class Ours(Store):
     """Files past the page cache."""
 
-    def __init__(self, path: Path, rows: int, kind: str) -> None:
+    def __init__(self, folder: Path, rows: int, kind: str) -> None:
         transfers = Threads() if kind == "threads" else Ring()
-        made = lambda ids_U: np.zeros((len(ids_U), WIDTH), np.float32)  # noqa: E731
-        self._rows = FileRows(path, "t", rows, WIDTH, made, transfers, packed=kind == "packed")
+        self._rows = FileRows(folder, "t", rows, WIDTH, _zeros, transfers, packed=kind == "packed")
 
     def read(self, ids_U: Ints) -> Floats:
         return self._rows.read(ids_U)
@@ -99,8 +98,8 @@ class RocksDB(Store):
 class Device(Store):
     """Sectors as they are: what the disk gives when nothing else is done."""
 
-    def __init__(self, path: Path, rows: int) -> None:
-        self._store = FileRows(path, "t", rows, WIDTH, lambda ids_U: np.zeros((len(ids_U), WIDTH), np.float32), Ring())
+    def __init__(self, folder: Path, rows: int) -> None:
+        self._store = FileRows(folder, "t", rows, WIDTH, _zeros, Ring())
         self._memory = np.frombuffer(mmap.mmap(-1, FILLED * 512), np.uint8).reshape(FILLED, 512)
 
     def read(self, ids_U: Ints) -> Floats:
@@ -112,7 +111,11 @@ class Device(Store):
 
     def _move(self, ids_U: Ints, *, reading: bool) -> None:
         transfers, file = self._store._transfers, self._store._file  # pyright: ignore[reportPrivateUsage] - its own file
-        (transfers.read if reading else transfers.write)(file, 4096 + 512 * ids_U, self._memory[: len(ids_U)])
+        (transfers.read if reading else transfers.write)(file, 512 * ids_U, self._memory[: len(ids_U)])
+
+
+def _zeros(ids_U: Ints) -> Floats:
+    return np.zeros((len(ids_U), WIDTH), np.float32)
 
 
 def opened(kind: str, folder: Path, rows: int) -> Store:
@@ -123,9 +126,9 @@ def opened(kind: str, folder: Path, rows: int) -> Store:
         case "rocksdb":
             return RocksDB(path)
         case "device":
-            return Device(path, rows)
+            return Device(folder, rows)
         case _:
-            return Ours(path, rows, kind)
+            return Ours(folder, rows, kind)
 
 
 def main(kind: str, folder: Path, rows: int) -> None:

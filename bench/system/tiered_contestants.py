@@ -81,7 +81,7 @@ class Training:
             usages = {spec.name: _usage(size, number, exponent) for number, spec in enumerate(specs)}
             plan, beyond = with_slots(plan, specs, usages, size.batch_size, 0, memory), Beyond(folder / kind)
         if kind == "rocksdb":
-            make = lambda path, _, rows, width, initial, *__, **___: RocksRows(path, rows, width, initial)  # noqa: E731
+            make = lambda at, table, rows, width, initial, *_, **__: RocksRows(at / table, rows, width, initial)  # noqa: E731
             beyond_memory.FileRows = cast("Any", make)
             (folder / kind).mkdir(parents=True)
         self.model = BigTables(size, exponent, plan, beyond)

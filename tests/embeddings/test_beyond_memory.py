@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -14,12 +15,15 @@ from tests.embeddings.test_lookup import CPU, SCHEMA, make_batch
 from ziggurat.core.batch import Batch
 from ziggurat.core.errors import ConfigError, FeatureError
 from ziggurat.core.plan import Plan
+from ziggurat.embeddings import beyond_memory
 from ziggurat.embeddings.beyond_memory import Beyond
 from ziggurat.embeddings.config import EmbeddingsConfig
 from ziggurat.embeddings.copy_on_write import Pending
 from ziggurat.embeddings.layout import lay_out
 from ziggurat.embeddings.lookup import EmbeddingLookup, Started
 from ziggurat.optim.rows import SGD, Adagrad, RowOptimizerConfig, RowwiseAdagrad
+from ziggurat.storage.row_cache import RowCache
+from ziggurat.storage.row_store import Floats, RowStore
 
 FUSED: list[RowOptimizerConfig] = [SGD(lr=0.3), Adagrad(lr=0.1), RowwiseAdagrad(lr=0.1)]
 SLOTS = {"user": 9, "item": 27}
@@ -174,11 +178,35 @@ def test_slots_that_are_too_few_for_a_batch_are_told(folder: Path, closing: list
         lookup(make_batch(0))
 
 
-def test_what_lies_on_disk_is_deleted_in_the_end(folder: Path) -> None:
-    lookup = make(folder, SGD())
-    assert sorted(path.name for path in folder.iterdir()) == ["rank-00000-00000.rows", "rank-00000-00001.rows"]
-    lookup.close()
-    assert not folder.exists()
+def _open_in(folder: Path) -> int:
+    """Files there that this process has open, with or without a name."""
+    targets = [each.readlink() for each in Path("/proc/self/fd").iterdir() if each.is_symlink()]
+    return sum(folder in each.parents for each in targets)
+
+
+def test_what_lies_on_disk_has_no_name_and_is_gone_in_the_end(folder: Path) -> None:
+    first, second = make(folder, SGD()), make(folder, SGD())
+    assert _open_in(folder) == 4
+    assert list(folder.iterdir()) == []
+    first.close()
+    assert _open_in(folder) == 2
+    second(make_batch(0))
+    second.close()
+    assert _open_in(folder) == 0
+
+
+def test_what_fails_half_way_leaves_nothing_open(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Crowd(RowCache):
+        def __init__(self, store: RowStore, tensors: Sequence[Floats], name: str = "") -> None:
+            if name == "item":
+                raise MemoryError(name)
+            super().__init__(store, tensors, name)
+
+    monkeypatch.setattr(beyond_memory, "RowCache", Crowd)
+    with pytest.raises(MemoryError, match="item"):
+        make(folder, SGD())
+    assert _open_in(folder) == 0
+    assert not [thread.name for thread in threading.enumerate() if thread.name == "look-ahead"]
 
 
 def test_no_rows_are_replaced_by_none(folder: Path, closing: list[EmbeddingLookup]) -> None:

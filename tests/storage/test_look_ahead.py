@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.storage.storage_kit import KINDS, initial, store
+from tests.storage.storage_kit import KINDS, initial, overwrite, store
 from ziggurat.core.errors import ConfigError, DataError
-from ziggurat.storage.file_rows import HEADER, FileRows
+from ziggurat.storage.file_rows import FileRows
 from ziggurat.storage.look_ahead import LookAhead, Ticket
 from ziggurat.storage.row_cache import Crowded, RowCache
 from ziggurat.storage.row_store import Floats, Ints, MemoryRows, RowStore
@@ -188,14 +188,15 @@ def test_a_batch_that_is_given_up_holds_nobody_up() -> None:
     assert not cache.here(np.array([12])).any()
     ahead.done(third)
     ahead.close()
-    assert ahead.between(lambda: 7) == 7
+    with pytest.raises(RuntimeError, match="closed"):
+        ahead.between(lambda: 7)
 
 
 def test_what_the_store_says_is_told(tmp_path: Path) -> None:
     stored = store("file", tmp_path, 100, WIDTH)
     assert isinstance(stored, FileRows)
     stored.write(np.arange(100), np.zeros((100, WIDTH), np.float32))
-    stored.path.write_bytes(stored.path.read_bytes()[:HEADER] + bytes(100 * 512 - 1) + b"\x01")
+    overwrite(stored, bytes(100 * 512 - 1) + b"\x01", 0)
     cache, _ = cache_of(stored, 50)
     ahead = LookAhead([cache])
     with pytest.raises(DataError, match="row 7 is not what was written there"):

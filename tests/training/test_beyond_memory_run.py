@@ -13,7 +13,6 @@ import pytest
 from tests.training.test_train import assert_same_bits, start, tensors, wait_for_step
 from ziggurat.core.config import parse_config, set_by_path
 from ziggurat.core.errors import ConfigError, NoFeasiblePlan
-from ziggurat.storage.file_rows import MAGIC
 from ziggurat.training import api
 from ziggurat.training.experiment import Experiment, to_yaml
 from ziggurat.training.journal import read_journal
@@ -95,12 +94,11 @@ def test_a_run_beyond_memory_is_the_run_in_memory(optimizer: dict[str, Any], fol
     assert [record["step"] for record in moved] == [5 * k for k in range(1, 1 + STEPS // 5)]
     assert all(0 < record["hit_rate"] < 1 for record in moved)
     assert sum(record["reads"] for record in moved) > 0
-    assert not Path("beyond/rows").exists()
     for run in ("inside", "beyond"):
         assert api.evaluate(run).compute() == api.evaluate("inside").compute()
     rows = {"user": ["u1", "u2", "nobody"], "item": [3, 4, 5], "history": [[1, 2], [], [7]]}
     assert np.array_equal(api.predict("inside", rows), api.predict("beyond", rows))
-    assert not [path for path in Path("beyond").iterdir() if path.name.startswith("rows")]
+    assert not [path for path in Path("beyond").iterdir() if "rows" in path.name]
 
 
 def test_it_stops_and_goes_on_with_more_memory_or_less(folder: Path) -> None:
@@ -121,19 +119,10 @@ def test_a_signal_in_the_middle_costs_nothing(number: signal.Signals, folder: Pa
     process.send_signal(number)
     _, errors = process.communicate(timeout=240)
     assert process.returncode == (-number if number == signal.SIGKILL else 128 + number), errors
-    assert Path("stopped/rows").exists() == (number == signal.SIGKILL)
+    assert not [*Path("stopped").glob("*rows*")]
     assert api.train(experiment, "stopped").step == 150
     api.train(large(folder, training__threads=1, **changes), "whole")
     assert_same_bits(tensors(Path("whole"), 150), tensors(Path("stopped"), 150))
-    assert not Path("stopped/rows").exists()
-
-
-def test_what_a_killed_evaluation_left_is_swept(folder: Path) -> None:
-    api.train(large(folder, "60kB"), "run", stop_after=5)
-    Path("run/rows-4194303").mkdir()
-    Path("run/rows-4194303/rank-00000-00000.rows").write_bytes(MAGIC + bytes(4096))
-    api.train(large(folder, "60kB"), "run", stop_after=6)
-    assert not [path.name for path in Path("run").iterdir() if path.name.startswith("rows")]
 
 
 def test_where_there_is_room_for_all_nothing_lies_beyond(folder: Path) -> None:

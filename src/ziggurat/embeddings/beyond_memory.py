@@ -27,11 +27,11 @@ from ziggurat.core.tables import TableSpec
 from ziggurat.embeddings.copy_on_write import Numbers
 from ziggurat.embeddings.initial import initial_rows
 from ziggurat.parallel.pieces import Sink
-from ziggurat.storage.file_rows import FileRows
+from ziggurat.storage.file_rows import FileRows, check_room
 from ziggurat.storage.look_ahead import LookAhead, Ticket
 from ziggurat.storage.row_cache import RowCache
 from ziggurat.storage.row_store import Floats, Initial, Ints
-from ziggurat.storage.transfers import Way, open_transfers
+from ziggurat.storage.transfers import Transfers, Way, open_transfers
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Beyond:
     """Where rows lie that memory has no room for.
 
     Attributes:
-        folder: of this training's files, one a shard.
+        folder: of files without names, one a shard.
         packed: several rows a sector: less disk, more requests.
         way: how they are read and written.
     """
@@ -108,33 +108,29 @@ class BeyondMemory:
         shards: they.
         beyond: where their rows lie.
         seed: of the tables' initial weights.
-        rank: whose they are.
 
     Attributes:
         note: what the user should know of how rows are read; empty where there is nothing.
     """
 
-    def __init__(self, shards: Sequence[Slotted], beyond: Beyond, seed: int, rank: int) -> None:
-        self._shards, self._folder = list(shards), beyond.folder
-        self._transfers, why = open_transfers(beyond.way)
+    def __init__(self, shards: Sequence[Slotted], beyond: Beyond, seed: int) -> None:
+        self._shards = list(shards)
+        sizes = [(shard.spec.name, shard.rows.size, sum(shard.widths)) for shard in shards]
+        check_room(beyond.folder, sizes, packed=beyond.packed)
+        transfers, why = open_transfers(beyond.way)
         self.note = "" if not why or beyond.way == "threads" else f"rows on disk are read by threads: {why}"
-        self._stores = [
-            FileRows(
-                beyond.folder / f"rank-{rank:05d}-{number:05d}.rows",
-                shard.spec.name,
-                shard.rows.size,
-                sum(shard.widths),
-                _initial(shard, seed),
-                self._transfers,
-                packed=beyond.packed,
-            )
-            for number, shard in enumerate(self._shards)
-        ]
-        caches = [
-            RowCache(store, [tensor.detach().numpy() for tensor in shard.tensors.values()], shard.spec.name)
-            for shard, store in zip(self._shards, self._stores, strict=True)
-        ]
-        self.ahead = LookAhead(caches)
+        with contextlib.ExitStack() as stack:
+            stack.callback(transfers.close)
+            self._stores = [
+                stack.enter_context(contextlib.closing(self._store(s, beyond, seed, transfers))) for s in shards
+            ]
+            caches = [
+                RowCache(store, [tensor.detach().numpy() for tensor in shard.tensors.values()], shard.spec.name)
+                for shard, store in zip(shards, self._stores, strict=True)
+            ]
+            self.ahead = LookAhead(caches)
+            stack.callback(self.ahead.close)
+            self._open = stack.pop_all()
         self._waiting: deque[Line] = deque()
         self._training: list[Ticket] = []
 
@@ -214,12 +210,12 @@ class BeyondMemory:
 
     def close(self) -> None:
         """Delete the rows on disk: what lasts is in checkpoints."""
-        self.ahead.close()
-        for store in self._stores:
-            store.close()
-        self._transfers.close()
-        with contextlib.suppress(OSError):  # other ranks' files are still there
-            self._folder.rmdir()
+        self._open.close()
+
+    @staticmethod
+    def _store(shard: Slotted, beyond: Beyond, seed: int, transfers: Transfers) -> FileRows:
+        name, width, initial = shard.spec.name, sum(shard.widths), _initial(shard, seed)
+        return FileRows(beyond.folder, name, shard.rows.size, width, initial, transfers, packed=beyond.packed)
 
     def _announce_waiting(self) -> None:
         """In their order, which is that of their turns."""

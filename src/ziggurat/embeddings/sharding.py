@@ -259,7 +259,7 @@ class ShardedTables(nn.Module):
                 if name in slots:
                     spec = self._specs[name]
                     found.append(Slotted(spec, _own_rows(plan, spec), tensors, number))
-        self.beyond = BeyondMemory(found, beyond, seed, dist.get_rank())
+        self.beyond = BeyondMemory(found, beyond, seed)
         self._elsewhere = {
             shard.spec.name: Elsewhere(shard.shapes(), rows, rows.ids, rows.sinks())
             for shard, rows in zip(found, self.beyond.rows(), strict=True)

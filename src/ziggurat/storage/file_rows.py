@@ -5,37 +5,35 @@ Records lie at a fixed stride in blocks, which are as many sectors as a record n
 record, so that a row is written without reading its neighbours; packed, a sector holds as many as it can: less disk,
 and a read before most writes.
 
-The file belongs to one training: it begins without a row, and what matters is in checkpoints. So it needs no recovery:
-after a power cut, a new one is begun and filled from the last checkpoint. A record whose checksum does not fit is an
-error that names file, table and row.
+The file belongs to one process and has no name: it is gone with the process, however that ends, and what matters is in
+checkpoints. So it begins without a row, two trainings cannot meet in one, and it needs no recovery. A record whose
+checksum does not fit is an error that names folder, table and row.
 
 Shape legend: U distinct rows, W float32 numbers of a row, N blocks, B bytes of a block, K records of a block.
 """
 
 from __future__ import annotations
 
-import contextlib
+import ctypes
 import errno
-import fcntl
-import json
 import mmap
 import os
+import tempfile
+import weakref
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
-from ziggurat.core.errors import DataError, RunFolderError
+from ziggurat.core.errors import DataError
 from ziggurat.core.files import explained_writes
 from ziggurat.core.hashing import hash_integers
 from ziggurat.storage.row_store import Floats, Initial, Ints, RowStore
 from ziggurat.storage.transfers import TransferError, Transfers
 
-MAGIC = b"ziggurat rows 1\n"
-HEADER = 4096
 CHECKSUM = 8
 SECTORS = (512, 4096)
 """That devices want offsets, sizes and memory to be multiples of, tried in this order."""
@@ -75,14 +73,14 @@ class Shape:
 
     def file_bytes(self, rows: int) -> int:
         """Of a file of so many rows."""
-        return HEADER + -(-rows // self.per_block) * self.block
+        return -(-rows // self.per_block) * self.block
 
 
 class FileRows(RowStore):
     """See the module.
 
     Args:
-        path: of the file; one that an earlier training left there is replaced.
+        folder: that the file lies in; made where there is none.
         table: whose rows these are, for messages.
         rows, width: of the shard.
         initial: makes rows that were never written.
@@ -91,13 +89,12 @@ class FileRows(RowStore):
         direct: whether the page cache is passed by; it is not on file systems that cannot, and :attr:`direct` says so.
 
     Raises:
-        RunFolderError: the file is another training's, which runs, or is no file of rows.
         DataError: there is no room, or no permission.
     """
 
     def __init__(
         self,
-        path: Path,
+        folder: Path,
         table: str,
         rows: int,
         width: int,
@@ -108,20 +105,13 @@ class FileRows(RowStore):
         direct: bool = True,
     ) -> None:
         super().__init__(rows, width, initial)
-        self.path, self.table = path, table
+        self.folder, self.table = folder, table
         self._transfers = transfers
-        with explained_writes(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            self._locked = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-            try:
-                self._take_over()
-                self.direct, sector = _sector(path) if direct else (False, SECTORS[0])
-                self.shape = Shape(width, sector, packed)
-                self._begin({"table": table, "rows": rows, "width": width, "sector": sector, "packed": packed})
-                self._file = os.open(path, os.O_RDWR | os.O_CLOEXEC | (os.O_DIRECT if self.direct else 0))
-            except BaseException:
-                os.close(self._locked)
-                raise
+        with explained_writes(folder):
+            self._file, self.direct, sector = _unnamed(folder, direct)
+            self._closed = weakref.finalize(self, os.close, self._file)
+            self.shape = Shape(width, sector, packed)
+            self._reserve()
         self._multipliers_W = hash_integers(np.arange(2 * width), 1)[:width] | np.uint64(1)
         self._room = memoryview(b"")
 
@@ -159,53 +149,20 @@ class FileRows(RowStore):
             self._move("write", blocks_N, memory_NB)
 
     def close(self) -> None:
-        """Delete the file: nobody else can use it."""
-        if self._locked >= 0:
-            self.path.unlink(missing_ok=True)
-            os.close(self._file)
-            os.close(self._locked)
-            self._locked = -1
+        """Give the file back: nobody else can use it."""
+        self._closed()
+        self._file = -1
 
-    def _take_over(self) -> None:
-        """The file is this process's from here on, empty."""
-        try:
-            fcntl.flock(self._locked, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            raise RunFolderError(
-                f"{self.path}: another training keeps its rows in this file",
-                "wait for it, or name another folder: planning.beyond_memory.folder",
-            ) from None
-        there = os.pread(self._locked, len(MAGIC), 0)
-        if there and there != MAGIC:
-            raise RunFolderError(
-                f"{self.path}: is no file of rows, and would be overwritten",
-                "move it away, or name another folder: planning.beyond_memory.folder",
-            )
-        os.ftruncate(self._locked, 0)
-        os.pwrite(self._locked, MAGIC, 0)
-
-    def _begin(self, about: dict[str, Any]) -> None:
-        """The header, and room for all rows: in this order, for whoever finds what a killed process left."""
+    def _reserve(self) -> None:
+        """Room for all rows."""
         size = self.shape.file_bytes(self.rows)
-        os.pwrite(self._locked, (MAGIC + json.dumps(about).encode()).ljust(HEADER, b"\0"), 0)
-        os.fsync(self._locked)
         try:
-            os.posix_fallocate(self._locked, 0, size)
+            _allocate(self._file, size)
         except OSError as error:
-            if error.errno in {errno.ENOSPC, errno.EFBIG}:
-                os.ftruncate(self._locked, 0)
-                status = os.statvfs(self.path.parent)
-                free = status.f_bavail * status.f_frsize
-                self.path.unlink(missing_ok=True)
-                smaller = "" if about["packed"] else "pack several rows into a sector (packed: true), "
-                raise DataError(
-                    f"{self.path}: table {self.table!r} needs {size:,} bytes on disk ({self.rows:,} rows, "
-                    f"{self.shape.block} bytes for {self.shape.per_block}), and {free:,} are free",
-                    f"{smaller}free some space, or name a folder on another disk: planning.beyond_memory.folder",
-                ) from error
-            if error.errno not in {errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS}:
+            self.close()
+            if error.errno not in {errno.ENOSPC, errno.EFBIG, errno.EDQUOT}:
                 raise
-            os.ftruncate(self._locked, size)
+            raise _no_room(self.folder, [(self.table, size)], self.shape.packed) from error
 
     def _parts(self, ids_U: Ints) -> list[slice]:
         """Rows whose blocks go through memory together; those of one block are never apart."""
@@ -244,18 +201,18 @@ class FileRows(RowStore):
             memory_NB[needed] = there
 
     def _move(self, what: str, blocks_N: Ints, memory_NB: npt.NDArray[np.uint8]) -> None:
-        at_N = HEADER + blocks_N * self.shape.block
+        at_N = blocks_N * self.shape.block
         reading = what == "read"
         try:
             requests = (self._transfers.read if reading else self._transfers.write)(self._file, at_N, memory_NB)
         except TransferError as error:
-            first = (error.offset - HEADER) // self.shape.block * self.shape.per_block
+            first = error.offset // self.shape.block * self.shape.per_block
             if error.errno in {errno.ENOSPC, errno.EDQUOT}:
                 mend = f"free some space, then {AGAIN}"
             else:
                 mend = f"look at the disk (dmesg, smartctl), then {AGAIN}"
             raise DataError(
-                f"{self.path}: table {self.table!r}: cannot {what} the rows from {first:,} on: {error.strerror}", mend
+                f"{self.folder}: table {self.table!r}: cannot {what} the rows from {first:,} on: {error.strerror}", mend
             ) from error
         if reading:
             self.traffic.reads += requests
@@ -270,7 +227,7 @@ class FileRows(RowStore):
         damaged = np.flatnonzero(kept != self._checksums(ids_U, numbers))
         if len(damaged):
             raise DataError(
-                f"{self.path}: table {self.table!r}: row {int(ids_U[damaged[0]]):,} is not what was written there"
+                f"{self.folder}: table {self.table!r}: row {int(ids_U[damaged[0]]):,} is not what was written there"
                 + (f", nor are {len(damaged) - 1:,} others" if len(damaged) > 1 else ""),
                 f"see who else writes there, look at the disk (dmesg, smartctl), then {AGAIN}",
             )
@@ -283,15 +240,54 @@ class FileRows(RowStore):
             return (words * self._multipliers_W).sum(1, dtype=np.uint64) ^ hash_integers(ids_U)
 
 
-def sweep(folder: Path) -> None:
-    """Delete the files of rows in ``folder`` that belong to nobody any more, and the folder if nothing is left."""
-    for path in sorted(folder.glob("*.rows")):
-        with contextlib.suppress(OSError), path.open("rb") as file:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)  # fails where it is in use
-            if file.read(len(MAGIC)) == MAGIC:
-                path.unlink()
-    with contextlib.suppress(OSError):
-        folder.rmdir()
+def check_room(folder: Path, tables: Sequence[tuple[str, int, int]], *, packed: bool = False) -> None:
+    """Whether a disk has room for the rows of all these tables, before the first of their files is made.
+
+    Args:
+        folder: for the files.
+        tables: name, rows and numbers of a row of each.
+        packed: see the module.
+
+    Raises:
+        DataError: it has not, or there is no permission.
+    """
+    with explained_writes(folder):
+        file, _, sector = _unnamed(folder, direct=True)
+        os.close(file)
+    sizes = [(name, Shape(width, sector, packed).file_bytes(rows)) for name, rows, width in tables]
+    if sum(size for _, size in sizes) > _free(folder):
+        raise _no_room(folder, sizes, packed)
+
+
+def _no_room(folder: Path, sizes: Sequence[tuple[str, int]], packed: bool) -> DataError:
+    name, largest = max(sizes, key=lambda each: each[1])
+    whose = f"table {name!r}"
+    if len(sizes) > 1:
+        whose = f"{len(sizes)} tables, of which {name!r} has the largest file ({largest:,} bytes),"
+    smaller = "" if packed else "pack several rows into a sector (planning.beyond_memory.packed: true), "
+    return DataError(
+        f"{folder}: the rows of {whose} need {sum(size for _, size in sizes):,} bytes on disk, and "
+        f"{_free(folder):,} are free",
+        f"{smaller}free some space, or name a folder on another disk: planning.beyond_memory.folder",
+    )
+
+
+def _free(folder: Path) -> int:
+    status = os.statvfs(folder)
+    return status.f_bavail * status.f_frsize
+
+
+def _allocate(file: int, size: int) -> None:
+    """Have blocks for so many bytes; where a file system cannot promise them, the file is as long and has holes."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    libc.fallocate64.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
+    while libc.fallocate64(file, 0, 0, size):
+        problem = ctypes.get_errno()
+        if problem in {errno.EOPNOTSUPP, errno.ENOSYS}:
+            os.ftruncate(file, size)
+            return
+        if problem != errno.EINTR:
+            raise OSError(problem, os.strerror(problem))
 
 
 def _distinct(blocks_U: Ints) -> tuple[Ints, Ints]:
@@ -300,22 +296,37 @@ def _distinct(blocks_U: Ints) -> tuple[Ints, Ints]:
     return blocks_U[new], np.cumsum(new) - 1
 
 
-def _sector(path: Path) -> tuple[bool, int]:
-    """Whether the file system can pass by the page cache, and in multiples of how many bytes."""
+def _unnamed(folder: Path, direct: bool) -> tuple[int, bool, int]:
+    """A new file in ``folder`` without a name: its descriptor, whether it passes by the page cache, and of how many
+    bytes it wants multiples."""
+    folder.mkdir(parents=True, exist_ok=True)
+    cached, name = tempfile.mkstemp(prefix=".rows-", dir=folder)
+    path = Path(name)
+    try:
+        found = _direct(path) if direct else None
+    finally:
+        path.unlink()
+    if found is None:
+        return cached, False, SECTORS[0]
+    os.close(cached)
+    return found[0], True, found[1]
+
+
+def _direct(path: Path) -> tuple[int, int] | None:
+    """A descriptor that passes by the page cache, and in multiples of how many bytes; None where there is none."""
     try:
         file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_DIRECT)
     except OSError:
-        return False, SECTORS[0]
-    try:
-        room = mmap.mmap(-1, SECTORS[-1])
-        for sector in SECTORS:
-            try:
-                os.pwritev(file, [memoryview(room)[:sector]], sector)
-            except OSError as error:
-                if error.errno != errno.EINVAL:
-                    raise
-            else:
-                return True, sector
-        return False, SECTORS[0]
-    finally:
-        os.close(file)
+        return None
+    room = mmap.mmap(-1, SECTORS[-1])
+    for sector in SECTORS:
+        try:
+            os.pwritev(file, [memoryview(room)[:sector]], 0)
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                os.close(file)
+                raise
+        else:
+            return file, sector
+    os.close(file)
+    return None

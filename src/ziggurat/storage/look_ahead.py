@@ -139,7 +139,11 @@ class LookAhead:
             self._state.notify_all()
 
     def between(self, work: Callable[[], T]) -> T:
-        """What ``work`` returns or raises, done by the thread while no row comes or leaves; any thread may ask."""
+        """What ``work`` returns or raises, done by the thread while no row comes or leaves; any thread may ask.
+
+        Raises:
+            RuntimeError: it was closed.
+        """
         outcome = _Outcome()
         with self._state:
             closed = self._closed
@@ -151,7 +155,7 @@ class LookAhead:
         self._thread.join()
         if self._failure is not None:
             raise self._failure
-        return work()
+        raise RuntimeError("closed")
 
     def close(self) -> None:
         """Bring no more; stores stay as they are."""

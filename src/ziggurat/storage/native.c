@@ -91,7 +91,7 @@ int zr_transfer(struct ring *ring, int file, int writing, int64_t count, const i
                 const int64_t *lengths, const int64_t *places, char *memory, int64_t *failed) {
     int64_t next = 0;
     unsigned flying = 0, repeated = 0, unsent = 0;
-    int problem = 0;
+    int problem = 0, deaf = 0;
     int64_t *done = calloc((size_t)count + 1, sizeof *done);
     if (done == NULL) return ENOMEM;
     while (1) {
@@ -113,11 +113,12 @@ int zr_transfer(struct ring *ring, int file, int writing, int64_t count, const i
         if (flying == 0) break;
         /* With more to send, a quarter of the ring is waited for; at the end, all of it. */
         unsigned wait = (!problem && next < count && flying > ring->depth / 4) ? ring->depth / 4 : flying;
-        int sent = enter(ring->fd, unsent, wait > 0 ? wait : 1);
+        int sent = deaf ? (usleep(1000), 0) : enter(ring->fd, unsent, wait > 0 ? wait : 1);
         if (sent < 0) {
             if (errno == EINTR || errno == EAGAIN || errno == EBUSY) sent = 0;
             else {
-                /* Nothing was taken: what is not sent never flies. */
+                /* Nothing was taken: what is not sent never flies. For what does, the kernel is looked at. */
+                deaf = 1;
                 if (!problem) problem = errno, *failed = next > 0 ? next - 1 : 0;
                 atomic_store_explicit(ring->sq_tail, tail - unsent, memory_order_release);
                 flying -= unsent;

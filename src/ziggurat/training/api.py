@@ -37,7 +37,7 @@ from ziggurat.training.experiment import Experiment, load_experiment
 from ziggurat.training.feeding import dataset_of_readers
 from ziggurat.training.heap import keep_freed_memory
 from ziggurat.training.loop import Trainer
-from ziggurat.training.placing import kind_of, place, row_ranks, rows_beyond, rows_name, sweep_rows
+from ziggurat.training.placing import kind_of, place, row_ranks, rows_beyond
 from ziggurat.training.planning import compare_planners, plan, train_planner
 from ziggurat.training.predict import Predictor, predict
 from ziggurat.training.predict_files import Predicted, predict_files
@@ -160,7 +160,6 @@ def train(
         def open_folder() -> Path:
             check_run_folder(folder)
             stack.enter_context(locked_folder(folder, "training"))
-            sweep_rows(experiment, folder)
             check_warm_start(folder, experiment)
             run = create_or_resume(folder, experiment)
             claims.append(stack.enter_context(claimed(run.checkpoints.store, run.owner, note=progress.note)))
@@ -177,7 +176,7 @@ def train(
         layout = experiment.layout(dataset.schema)
         plan = place(experiment, layout, world, kind_of(device), dataset.folder, run.folder, progress=progress)
         ranks = row_ranks(plan, layout, dataset.folder, run.folder)
-        recommender = assemble(experiment, layout, plan, device, ranks, rows_beyond(experiment, plan, folder / "rows"))
+        recommender = assemble(experiment, layout, plan, device, ranks, rows_beyond(experiment, plan, run.folder))
         stack.callback(recommender.lookup.close)
         if recommender.lookup.note:
             progress.note(recommender.lookup.note)
@@ -227,7 +226,7 @@ def evaluate(
         layout = opened.experiment.layout(dataset.schema)
         plan = place(opened.experiment, layout, world, kind_of(device), dataset.folder, opened.folder, leave=False)
         ranks = row_ranks(plan, layout, dataset.folder, opened.folder, leave=False)
-        beside = rows_beyond(opened.experiment, plan, opened.folder / from_first(rows_name))
+        beside = rows_beyond(opened.experiment, plan, opened.folder)
         recommender = assemble(opened.experiment, layout, plan, device, ranks, beside)
         stack.callback(recommender.lookup.close)
         step = from_first(lambda: opened.checkpoints.find(checkpoint))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -25,11 +24,10 @@ from ziggurat.embeddings.layout import Layout
 from ziggurat.parallel.agreement import from_first
 from ziggurat.parallel.world import World
 from ziggurat.planning import plan_tables
-from ziggurat.planning.beyond import BeyondMemoryConfig, with_slots, without_slots
+from ziggurat.planning.beyond import with_slots, without_slots
 from ziggurat.planning.config import PlanningConfig
 from ziggurat.planning.constraints import check_plan
 from ziggurat.planning.usage import Usage
-from ziggurat.storage.file_rows import sweep
 from ziggurat.training.experiment import Experiment
 from ziggurat.training.machine import resolve_topology
 from ziggurat.training.measured import with_measured
@@ -73,7 +71,7 @@ def place(
     def made() -> Plan:
         plan = Plan.single_device(table.name for table in layout.tables)
         if world.size > 1:
-            topology = _topology(experiment, world, kind)
+            topology = _topology(experiment, world, kind, folder)
             batch_size = -(-experiment.training.batch_size // world.size)
             statistics = DatasetStatistics.load(prepared)
             lying = _lying(folder / PLAN_FILE, layout, topology)
@@ -129,36 +127,18 @@ def slots_for(
     return with_slots(plan, tables, usages, examples, most, float(config.memory))
 
 
-def rows_beyond(experiment: Experiment, plan: Plan, folder: Path) -> Beyond | None:
+def rows_beyond(experiment: Experiment, plan: Plan, run: Path) -> Beyond | None:
     """Where the rows lie that memory has no room for; None where it has room for all.
 
     Args:
-        experiment: the config, which may name another folder.
+        experiment: the config, which may name a folder.
         plan: of it.
-        folder: for them; of this process and its ranks alone.
+        run: folder of the run, where they lie otherwise.
     """
     config = experiment.planning.beyond_memory
     if config is None or all(placement.slots is None for placement in plan.placements.values()):
         return None
-    return Beyond(_rows_folder(config, folder), config.packed)
-
-
-def sweep_rows(experiment: Experiment, run: Path) -> None:
-    """Delete the rows on disk of evaluations of a run that were killed."""
-    config = experiment.planning.beyond_memory
-    if config is not None:
-        place = _rows_folder(config, run / "rows")
-        for left in place.parent.glob(f"{place.name}-*"):
-            sweep(left)
-
-
-def _rows_folder(config: BeyondMemoryConfig, folder: Path) -> Path:
-    return folder if config.folder is None else config.folder / f"{folder.parent.resolve().name}-{folder.name}"
-
-
-def rows_name() -> str:
-    """Of a folder for rows of tables, beside that of a training which may run."""
-    return f"rows-{os.getpid()}"
+    return Beyond(config.folder or run, config.packed)
 
 
 def row_ranks(plan: Plan, layout: Layout, prepared: Path, folder: Path, *, leave: bool = True) -> dict[str, Ranks]:
@@ -206,18 +186,18 @@ def kind_of(device: torch.device) -> DeviceKind:
     return "cuda" if device.type == "cuda" else "cpu"
 
 
-def _topology(experiment: Experiment, world: World, kind: DeviceKind) -> Topology:
+def _topology(experiment: Experiment, world: World, kind: DeviceKind, run: Path) -> Topology:
     found = resolve_topology(experiment.planning.topology, kind, hosts=world.hosts, devices=world.local_size)
-    return with_disk(experiment.planning, found)
+    return with_disk(experiment.planning, found, run)
 
 
-def with_disk(config: PlanningConfig, topology: Topology) -> Topology:
+def with_disk(config: PlanningConfig, topology: Topology, run: Path) -> Topology:
     """``topology``, whose devices have ``planning.beyond_memory.memory`` and an even share of the free disk, where that
     is asked for."""
     beyond = config.beyond_memory
     if beyond is None:
         return topology
-    folder = (beyond.folder or Path()).absolute()
+    folder = (beyond.folder or run).absolute()
     there = next(place for place in (folder, *folder.parents) if place.is_dir())
     free = shutil.disk_usage(there).free // topology.devices
     return replace(topology, device=f"{topology.device} and its disk", memory_bytes=int(beyond.memory) + free)

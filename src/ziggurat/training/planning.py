@@ -127,7 +127,7 @@ def _problem(
     local = asked.device == "local"  # of other devices, this machine need have none
     kind = "cuda" if local and pick_device(experiment.training.device).type == "cuda" else "cpu"
     topology = resolve_topology(asked, kind, hosts=hosts, devices=devices, memory_bytes=memory_bytes)
-    topology = with_disk(experiment.planning, topology)
+    topology = with_disk(experiment.planning, topology, Path("runs") / experiment.name)
     check_shares(experiment.training.batch_size, topology.world_size)
     dataset = prepare(experiment, prepared, progress)
     tables, statistics = experiment.layout(dataset.schema).tables, DatasetStatistics.load(dataset.folder)

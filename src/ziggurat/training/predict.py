@@ -28,7 +28,7 @@ from ziggurat.data.refusals import place_of, split_mend
 from ziggurat.data.table_reader import NAME, read_table
 from ziggurat.features.transform import Transform
 from ziggurat.training.engine import pick_device, process_group
-from ziggurat.training.placing import kind_of, rows_beyond, rows_name, slotted
+from ziggurat.training.placing import kind_of, rows_beyond, slotted
 from ziggurat.training.recommender import assemble
 from ziggurat.training.run import Run, open_run
 from ziggurat.training.state import restore
@@ -75,7 +75,7 @@ class Predictor:
             layout = self.run.experiment.layout(self.transform.schema)
             plan = Plan.single_device(table.name for table in layout.tables)
             plan = slotted(self.run.experiment, layout, plan, None, kind_of(self._device))
-            beyond = rows_beyond(self.run.experiment, plan, self.run.folder / rows_name())
+            beyond = rows_beyond(self.run.experiment, plan, self.run.folder)
             self.recommender = assemble(self.run.experiment, layout, plan, self._device, beyond=beyond)
             stack.callback(self.recommender.lookup.close)
             restore(self.recommender, self.run.checkpoints.load(checkpoint))
