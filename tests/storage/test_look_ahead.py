@@ -101,6 +101,7 @@ def test_training_through_a_tiny_cache_changes_nothing(
     met = np.unique(np.concatenate([ids for number, ids in enumerate(batches) if number not in evaluated]))
     assert np.array_equal(np.flatnonzero(stored.written(every)), met)
     assert cache.hits.ids == sum(map(len, batches))
+    assert cache.hits.missed <= cache.hits.ids - cache.hits.here
     stored.close()
 
 
@@ -149,6 +150,15 @@ def test_what_is_needed_often_stays_longer_than_what_is_not() -> None:
     before = cache.hits.missed
     cache.bring(often, 400, 400)
     assert cache.hits.missed - before <= 2
+
+
+def test_what_was_used_long_ago_counts_less() -> None:
+    cache, _ = cache_of(MemoryRows(10_000, WIDTH, initial(WIDTH)), 100)
+    for batch in range(1, 2001):
+        often = np.arange(20) + (20 if batch > 1000 else 0)
+        cache.bring(np.concatenate([often, 100 + batch % 400 * 20 + np.arange(20)]), batch, batch)
+    assert cache.here(np.arange(20, 40)).all()
+    assert not cache.here(np.arange(20)).any()
 
 
 def test_a_cache_that_is_too_small_for_a_batch_says_by_how_much() -> None:

@@ -196,13 +196,18 @@ class BeyondMemory:
         self._recall(line)
 
     def moved(self) -> dict[str, float]:
-        """What was moved so far: ``lookups``; rows ``missed``, distinct ones batch by batch; ``reads`` and ``writes``
-        of the disk with their bytes; seconds that training ``waited_s`` for rows and the thread ``worked_s``."""
+        """What was moved so far.
+
+        ``lookups``, of which ``hits`` found their rows in slots; rows ``missed``, distinct ones batch by batch;
+        ``reads`` and ``writes`` of the disk with their bytes; seconds that training ``waited_s`` for rows and the
+        thread ``worked_s``.
+        """
         if not self._shards:
             return {}
         found: dict[str, float] = defaultdict(float)
         for cache, store in zip(self.caches, self._stores, strict=True):
             found["lookups"] += cache.hits.ids
+            found["hits"] += cache.hits.here
             found["missed"] += cache.hits.missed
             for name in ("reads", "writes", "read_bytes", "written_bytes"):
                 found[name] += getattr(store.traffic, name)

@@ -29,9 +29,9 @@ from ziggurat.planning.usage import Usage
 
 BEYOND = "beyond memory"
 """How notes of plans begin that are of this."""
-SLOT_BYTES, ROW_BYTES = 18, 4.125
-"""Beside the row itself, of a slot; and of any row, where memory has room for some: which slot it is in, and whether it
-was ever written."""
+SLOT_BYTES, ROW_BYTES = 17, 5.125
+"""Beside the row itself, of a slot; and of any row, where memory has room for some: which slot it is in, how often it
+was used, and whether it was ever written."""
 WINDOW = 6
 """Batches whose rows should have room together: one that is trained, some on their way, and the next one's."""
 MARGIN = 1.2

@@ -214,9 +214,9 @@ class Trainer:
         self._moved = (moved, self.at.step)
         if moved and self.at.step > step:
             a_step = {name: (value - before.get(name, 0.0)) / (self.at.step - step) for name, value in moved.items()}
-            hits = 1 - a_step["missed"] / max(1.0, a_step["lookups"])
-            journal.write("beyond_memory", self.at.step, self._epoch(), {"hit_rate": hits, **a_step})
-            self._shown["hit_rate"] = hits
+            rate = a_step["hits"] / max(1.0, a_step["lookups"])
+            journal.write("beyond_memory", self.at.step, self._epoch(), {"hit_rate": rate, **a_step})
+            self._shown["hit_rate"] = rate
 
     def _evaluate(self, journal: Journal | NoJournal) -> None:
         blocks = self.dataset.split("validation")
