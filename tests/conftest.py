@@ -1,13 +1,18 @@
 """One thread for each of pytest's processes and of those that they start: more threads than cores wait for one another
-in busy loops, which makes the whole several times slower. And files of long tests first, so that none is left for the
-end, when other processes have nothing to do.
+in busy loops, which makes the whole several times slower. Garbage is looked for as seldom as in commands. And files of
+long tests first, so that none is left for the end, when other processes have nothing to do.
 """
 
 from __future__ import annotations
 
+import gc
 import os
 
 import pytest
+
+from ziggurat.cli.main import GARBAGE
+
+gc.set_threshold(GARBAGE)
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")

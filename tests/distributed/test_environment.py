@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from ziggurat.core.errors import EnvironmentMismatch
-from ziggurat.parallel.environment import check_numbers, is_one_of_several, number_of
+from ziggurat.parallel.environment import check_world, is_one_of_several, number_of
 from ziggurat.training.engine import process_group
 
 VARIABLES = ("WORLD_SIZE", "RANK", "LOCAL_WORLD_SIZE", "LOCAL_RANK")
@@ -39,7 +39,7 @@ def test_what_is_no_number_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, n
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv(name, value)
     with pytest.raises(EnvironmentMismatch) as caught:
-        check_numbers()
+        check_world()
     said = f"the environment variable {name} is {value!r}; launchers set it to a whole number, "
     assert caught.value.problem.startswith(said)
     assert "torchrun" in caught.value.mend
@@ -47,9 +47,9 @@ def test_what_is_no_number_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, n
 
 def test_one_process_needs_none_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "x")
-    check_numbers()
+    check_world()
     monkeypatch.setenv("WORLD_SIZE", "1")
-    check_numbers()
+    check_world()
 
 
 def test_from_python_it_is_the_same_error(monkeypatch: pytest.MonkeyPatch) -> None:

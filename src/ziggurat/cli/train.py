@@ -56,10 +56,10 @@ def command(
         -m -- ziggurat train exp.yaml --run runs/exp
     """
     from ziggurat.core.errors import ConfigError
-    from ziggurat.parallel.environment import check_numbers, is_one_of_several
+    from ziggurat.parallel.environment import check_world, is_one_of_several
     from ziggurat.parallel.launch import check_ranks, command_of, follow_launcher, launch, leads
 
-    check_numbers()
+    check_world()
     extra, begun = read_from(readers), begun_from(warm_start, overrides)
     if restarts and (nproc or 1) == 1:
         raise ConfigError(

@@ -14,6 +14,9 @@ _MEANINGS = {
     "MASTER_PORT": "the port at which the ranks meet",
 }
 
+_NEEDED = ("RANK", "LOCAL_WORLD_SIZE")
+_START = "start ranks with `ziggurat train --nproc N` or torchrun; for one process unset WORLD_SIZE"
+
 
 def number_of(name: str, default: int | None = None) -> int:
     """The whole number that the environment variable holds.
@@ -38,15 +41,21 @@ def number_of(name: str, default: int | None = None) -> int:
     return int(found)
 
 
-def check_numbers() -> None:
+def check_world() -> None:
     """Nothing, where the variables hold what launchers set. For one process only its WORLD_SIZE counts.
 
     Raises:
-        EnvironmentMismatch: one does not; it is named.
+        EnvironmentMismatch: one does not, or is not there; it is named. Or this rank is beyond the last.
     """
-    if number_of("WORLD_SIZE", 1) > 1:
-        for name in ("RANK", "LOCAL_WORLD_SIZE", "LOCAL_RANK"):
-            number_of(name, 0)
+    size = number_of("WORLD_SIZE", 1)
+    if size <= 1:
+        return
+    for name in ("RANK", "LOCAL_WORLD_SIZE", "LOCAL_RANK"):
+        number_of(name, 0)
+    if missing := [name for name in _NEEDED if name not in os.environ]:
+        raise EnvironmentMismatch(f"WORLD_SIZE={size}, but {' and '.join(missing)} not set", _START)
+    if (rank := number_of("RANK")) >= size:
+        raise EnvironmentMismatch(f"RANK={rank} and WORLD_SIZE={size}: ranks count from 0 to {size - 1}", _START)
 
 
 def is_one_of_several() -> bool:

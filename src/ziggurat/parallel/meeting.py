@@ -14,13 +14,11 @@ from datetime import timedelta
 import torch.distributed as dist
 
 from ziggurat.core.errors import EnvironmentMismatch, shorten
-from ziggurat.parallel.environment import number_of
+from ziggurat.parallel.environment import check_world, number_of
 from ziggurat.parallel.launch import STORE_VARIABLE
 
 _LOOK_S = 0.05
 _RESTART = "TORCHELASTIC_RESTART_COUNT"
-_NEEDED = ("RANK", "LOCAL_WORLD_SIZE")
-_START = "start ranks with `ziggurat train --nproc N` or torchrun; for one process unset WORLD_SIZE"
 
 
 def meet(backend: str, size: int, timeout: timedelta) -> None:
@@ -34,11 +32,8 @@ def meet(backend: str, size: int, timeout: timedelta) -> None:
     Raises:
         EnvironmentMismatch: the environment makes no sense, or not all have come in time; names those missing.
     """
-    if missing := [name for name in _NEEDED if name not in os.environ]:
-        raise EnvironmentMismatch(f"WORLD_SIZE={size}, but {' and '.join(missing)} not set", _START)
+    check_world()
     rank, path = number_of("RANK"), os.environ.get(STORE_VARIABLE)
-    if not 0 <= rank < size:
-        raise EnvironmentMismatch(f"RANK={rank} and WORLD_SIZE={size}: ranks count from 0 to {size - 1}", _START)
     where = path or f"{os.environ.get('MASTER_ADDR')}:{os.environ.get('MASTER_PORT')}"
     try:
         store = _store_at_address(rank, size, timeout) if path is None else dist.FileStore(path, size)

@@ -8,8 +8,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, cast
 
-from torch.utils.tensorboard import SummaryWriter
-
 from ziggurat.core.files import atomic_file, explained_writes
 
 
@@ -22,6 +20,8 @@ class Journal:
     """
 
     def __init__(self, folder: Path, step: int) -> None:
+        from torch.utils.tensorboard import SummaryWriter  # half a second, which other ranks and readers need not wait
+
         self._path = folder / "metrics.jsonl"
         self._keep_until(step)
         self._file = self._path.open("a", encoding="utf-8")

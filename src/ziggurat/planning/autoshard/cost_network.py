@@ -21,7 +21,6 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
-from scipy.stats import spearmanr
 from torch import Tensor, nn
 
 from ziggurat.planning.autoshard.features import FEATURES
@@ -102,6 +101,8 @@ class CostNetwork:
 
     def errors(self, samples: Sequence[Sample]) -> Errors:
         """Against measurements."""
+        from scipy.stats import spearmanr  # most of a second, and seldom needed
+
         predicted, measured = self.predict([s.features for s in samples]), np.array([s.seconds for s in samples])
         off = np.abs(predicted / measured - 1)
         correlation = float(spearmanr(predicted, measured).statistic)  # pyright: ignore[reportAttributeAccessIssue]

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from scipy.stats import poisson
 
 from ziggurat.core.plan import Shard, Sharding
 from ziggurat.core.tables import TableSpec
@@ -62,6 +61,8 @@ def features(*, columns: int, rows: int, bags: float, means: Floats, times: Floa
     reached = -np.expm1(-means)  # at least once
     touched = float(times @ reached)
     edges = 2.0 ** np.arange(REUSE_BINS - 1)
+    from scipy.stats import poisson  # most of a second, and seldom needed
+
     below = poisson.cdf(edges, means[:, None])
     shares = np.diff(np.column_stack([np.exp(-means), below, np.ones(len(means))]), axis=1)
     reuse = times @ shares / touched if touched else np.zeros(REUSE_BINS)

@@ -20,7 +20,6 @@ from typing import cast
 
 import numpy as np
 import numpy.typing as npt
-from scipy.optimize import brentq
 
 from ziggurat.core.plan import Span
 from ziggurat.core.statistics import DatasetStatistics, TableStatistics
@@ -195,6 +194,8 @@ def _distribution(k: int, mean: float) -> npt.NDArray[np.float64]:
     def weights(exponent: float) -> npt.NDArray[np.float64]:
         raw = (counts / low) ** exponent
         return raw / raw.sum()
+
+    from scipy.optimize import brentq  # as slow to import as much else, and seldom needed
 
     exponent = cast("float", brentq(lambda e: float(weights(e) @ counts) - mean, -40, 40))
     return weights(exponent)

@@ -25,8 +25,6 @@ from itertools import pairwise
 from typing import Any, cast
 
 import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, milp
-from scipy.sparse import coo_array
 
 TOLERANCE = 1e-6
 """Share of each memory that is left free: HiGHS may exceed a constraint of 1 by that."""
@@ -115,6 +113,9 @@ def solve(model: Model, time_limit_s: float, gap: float = 1e-4) -> Solution | st
         time_limit_s: for the search.
         gap: at which a choice counts as the best.
     """
+    from scipy.optimize import Bounds, LinearConstraint, milp  # as slow to import as much else, and seldom needed
+    from scipy.sparse import coo_array
+
     table_O = np.repeat(np.arange(len(model.tables)), [len(options) for options in model.tables])
     options = [option for each in model.tables for option in each]
     option_E = np.repeat(np.arange(len(options)), [len(option.devices) for option in options])
