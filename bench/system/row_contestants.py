@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import mmap
+import os
 import sys
 import time
 from abc import ABC, abstractmethod
@@ -16,15 +17,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ziggurat.storage.file_rows import FileRows
+from ziggurat.storage.row_log import LogRows
 from ziggurat.storage.row_store import Floats, Ints
-from ziggurat.storage.transfers import Ring, Threads
+from ziggurat.storage.transfers import Job, Ring, Threads
 
 WIDTH = 17
 """Sixteen weights and the state of row-wise Adagrad."""
 BATCH, BATCHES = 4096, 10
 FILLED = 2**16
-KINDS = ("io_uring", "threads", "packed", "memmap", "rocksdb", "device")
+KINDS = ("io_uring", "threads", "memmap", "rocksdb", "device")
 
 
 class Store(ABC):
@@ -42,7 +43,7 @@ class Ours(Store):
 
     def __init__(self, folder: Path, rows: int, kind: str) -> None:
         transfers = Threads() if kind == "threads" else Ring()
-        self._rows = FileRows(folder, "t", rows, WIDTH, _zeros, transfers, packed=kind == "packed")
+        self._rows = LogRows(folder, "t", rows, WIDTH, _zeros, transfers)
 
     def read(self, ids_U: Ints) -> Floats:
         return self._rows.read(ids_U)
@@ -96,10 +97,11 @@ class RocksDB(Store):
 
 
 class Device(Store):
-    """Sectors as they are: what the disk gives when nothing else is done."""
+    """A sector for each row, where it always was: what the disk gives when nothing else is done."""
 
-    def __init__(self, folder: Path, rows: int) -> None:
-        self._store = FileRows(folder, "t", rows, WIDTH, _zeros, Ring())
+    def __init__(self, path: Path, rows: int) -> None:
+        self._ring, self._file = Ring(), os.open(path, os.O_RDWR | os.O_CREAT | os.O_DIRECT)
+        os.posix_fallocate(self._file, 0, 512 * rows)
         self._memory = np.frombuffer(mmap.mmap(-1, FILLED * 512), np.uint8).reshape(FILLED, 512)
 
     def read(self, ids_U: Ints) -> Floats:
@@ -110,8 +112,7 @@ class Device(Store):
         self._move(ids_U, reading=False)
 
     def _move(self, ids_U: Ints, *, reading: bool) -> None:
-        transfers, file = self._store._transfers, self._store._file  # pyright: ignore[reportPrivateUsage] - its own file
-        (transfers.read if reading else transfers.write)(file, 512 * ids_U, self._memory[: len(ids_U)])
+        (self._ring.read if reading else self._ring.write)([Job(self._file, 512 * ids_U, self._memory[: len(ids_U)])])
 
 
 def _zeros(ids_U: Ints) -> Floats:
@@ -126,7 +127,7 @@ def opened(kind: str, folder: Path, rows: int) -> Store:
         case "rocksdb":
             return RocksDB(path)
         case "device":
-            return Device(folder, rows)
+            return Device(path, rows)
         case _:
             return Ours(folder, rows, kind)
 

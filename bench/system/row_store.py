@@ -76,7 +76,8 @@ def run(context: Context) -> Result:
         f"{rows:,} rows of {4 * WIDTH} bytes, {4 * WIDTH * rows / 2**20:,.0f} MiB by themselves; "
         f"{memory / 2**20:,.0f} MiB of memory for each contestant, {LIBRARIES / 2**20:.0f} of them for its program",
         f"batches of {BATCH:,} uniform ids without repetitions, {BATCHES} a round",
-        "a row takes a sector of its own but in packed; processor time is all threads' of the process",
+        "the device writes each row's sector where it lies; the log writes rows one behind the other, and moves some",
+        "processor time is all threads' of the process",
     )
     return Result(tuple(figures), warmups, repeats, notes, versions)
 

@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torchrec.distributed.batched_embedding_kernel import BatchedFusedEmbeddingBag
 from torchrec.distributed.embeddingbag import ShardedEmbeddingBagCollection
@@ -36,7 +37,7 @@ from ziggurat.embeddings.beyond_memory import Beyond
 from ziggurat.embeddings.lookup import EmbeddingLookup
 from ziggurat.planning.beyond import with_slots
 from ziggurat.planning.usage import Usage
-from ziggurat.storage.row_store import Floats, Initial, Ints, RowStore
+from ziggurat.storage.row_store import Begun, Floats, Initial, Ints, RowStore
 from ziggurat.training.engine import process_group
 
 FULL = Size(26, 150_000, 64, 4096, 2_000_000, (512, 256))
@@ -50,14 +51,21 @@ class RocksRows(RowStore):
     def __init__(self, path: Path, rows: int, width: int, initial: Initial) -> None:
         super().__init__(rows, width, initial)
         self._rows = RocksDB(path, width)
+        self._written_R = np.zeros(rows, np.bool_)
 
-    def _read(self, ids_U: Ints) -> Floats:
+    def written(self, ids_U: Ints) -> npt.NDArray[np.bool_]:
+        return self._written_R[ids_U]
+
+    def forget(self, ids_U: Ints) -> None: ...
+
+    def begin_read(self, ids_U: Ints) -> Begun[Floats]:
         self.traffic.reads += len(ids_U)
-        return self._rows.read(ids_U)
+        return Begun(lambda: self._rows.read(ids_U))
 
-    def _write(self, ids_U: Ints, rows_UW: Floats) -> None:
+    def begin_write(self, ids_U: Ints, rows_UW: Floats) -> Begun[None]:
         self.traffic.writes += len(ids_U)
-        self._rows.write(ids_U, np.ascontiguousarray(rows_UW))
+        self._written_R[ids_U] = True
+        return Begun(lambda: self._rows.write(ids_U, np.ascontiguousarray(rows_UW)))
 
     def close(self) -> None: ...
 
@@ -82,7 +90,7 @@ class Training:
             plan, beyond = with_slots(plan, specs, usages, size.batch_size, 0, memory), Beyond(folder / kind)
         if kind == "rocksdb":
             make = lambda at, table, rows, width, initial, *_, **__: RocksRows(at / table, rows, width, initial)  # noqa: E731
-            beyond_memory.FileRows = cast("Any", make)
+            beyond_memory.LogRows = cast("Any", make)
             (folder / kind).mkdir(parents=True)
         self.model = BigTables(size, exponent, plan, beyond)
         if kind == "no_look_ahead":

@@ -30,9 +30,7 @@ SLOTS = {"user": 9, "item": 27}
 """As many as a batch of eight rows can need of users, and of items with their histories."""
 
 
-def make(
-    folder: Path | None, optimizer: RowOptimizerConfig, slots: dict[str, int] = SLOTS, *, packed: bool = False
-) -> EmbeddingLookup:
+def make(folder: Path | None, optimizer: RowOptimizerConfig, slots: dict[str, int] = SLOTS) -> EmbeddingLookup:
     """In memory, or with these slots and the rest in a folder."""
     config = EmbeddingsConfig(dim=8, init_std=1.0, optimizer=optimizer)
     layout = lay_out(config, SCHEMA, {"tags": "sum", "history": "mean"})
@@ -41,7 +39,7 @@ def make(
         return EmbeddingLookup(layout, plan, CPU, 0)
     for name, count in slots.items():
         plan = plan.placed(name, "table_wise", (0,), slots=count)
-    return EmbeddingLookup(layout, plan, CPU, 0, beyond=Beyond(folder, packed))
+    return EmbeddingLookup(layout, plan, CPU, 0, beyond=Beyond(folder))
 
 
 @pytest.fixture
@@ -108,11 +106,10 @@ def closing() -> Iterator[list[EmbeddingLookup]]:
 
 @pytest.mark.parametrize("optimizer", FUSED, ids=lambda o: o.name)
 @pytest.mark.parametrize("depth", [0, 1, 4])
-@pytest.mark.parametrize("packed", [False, True])
 def test_it_trains_to_the_bit_as_in_memory(
-    optimizer: RowOptimizerConfig, depth: int, packed: bool, folder: Path, closing: list[EmbeddingLookup]
+    optimizer: RowOptimizerConfig, depth: int, folder: Path, closing: list[EmbeddingLookup]
 ) -> None:
-    inside, beyond = make(None, optimizer), make(folder, optimizer, packed=packed)
+    inside, beyond = make(None, optimizer), make(folder, optimizer)
     closing.append(beyond)
     assert (inside.ahead, beyond.ahead) == (0, 4)
     for multiplier, first in ((1.0, 0), (0.3, 12)):

@@ -10,13 +10,13 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from ziggurat.storage.file_rows import FileRows
 from ziggurat.storage.native import NotThere
+from ziggurat.storage.row_log import LogRows
 from ziggurat.storage.row_store import Floats, Ints, MemoryRows, RowStore
 from ziggurat.storage.transfers import Ring, Threads, Transfers
 
 WAYS = ("io_uring", "threads")
-KINDS = ("memory", "file", "packed")
+KINDS = ("memory", "log")
 
 
 def transfers(way: str) -> Transfers:
@@ -37,20 +37,19 @@ def initial(width: int) -> Callable[[Ints], Floats]:
 def store(kind: str, folder: Path, rows: int, width: int, way: str = "threads", *, direct: bool = True) -> RowStore:
     if kind == "memory":
         return MemoryRows(rows, width, initial(width))
-    packed = kind == "packed"
-    return FileRows(folder, "item", rows, width, initial(width), transfers(way), packed=packed, direct=direct)
+    return LogRows(folder, "item", rows, width, initial(width), transfers(way), direct=direct)
 
 
 def overwrite(stored: RowStore, data: bytes, at: int) -> None:
     """As somebody else would, in the file without a name."""
-    assert isinstance(stored, FileRows)
+    assert isinstance(stored, LogRows)
     descriptor = os.open(name_of(stored), os.O_RDWR)
     os.pwrite(descriptor, data, at)
     os.fsync(descriptor)
     os.close(descriptor)
 
 
-def name_of(stored: FileRows) -> str:
+def name_of(stored: LogRows) -> str:
     """By which this process can open the file again."""
     return f"/proc/self/fd/{stored._file}"  # pyright: ignore[reportPrivateUsage] - nobody else needs it
 

@@ -21,6 +21,7 @@ from ziggurat.storage.transfers import (
     DEVICES,
     LONGEST,
     Device,
+    Job,
     Slowed,
     Threads,
     TransferError,
@@ -56,44 +57,44 @@ def test_blocks_come_back_as_they_went(way: str, file: int) -> None:
         blocks = memory(len(at))
         blocks[:] = draw.integers(0, 256, blocks.shape)
         kept[at] = blocks
-        moved.write(file, at * BLOCK, blocks)
+        moved.write([Job(file, at * BLOCK, blocks)])
         at = np.sort(draw.choice(1000, int(draw.integers(1, 300)), replace=False))
         blocks = memory(len(at))
-        moved.read(file, at * BLOCK, blocks)
+        moved.read([Job(file, at * BLOCK, blocks)])
         assert np.array_equal(blocks, kept[at])
     moved.close()
 
 
 def test_neighbours_are_one_request() -> None:
-    found = stretches(offsets(3, 4, 5, 9, 11, 12), BLOCK)
-    assert [each.tolist() for each in found] == [
-        [3 * BLOCK, 9 * BLOCK, 11 * BLOCK],
-        [3 * BLOCK, BLOCK, 2 * BLOCK],
-        [0, 3 * BLOCK, 4 * BLOCK],
-    ]
-    assert [each.tolist() for each in stretches(offsets(), BLOCK)] == [[], [], []]
+    blocks = memory(6)
+    begins, lengths, addresses = stretches(offsets(3, 4, 5, 9, 11, 12), blocks)
+    assert begins.tolist() == [3 * BLOCK, 9 * BLOCK, 11 * BLOCK]
+    assert lengths.tolist() == [3 * BLOCK, BLOCK, 2 * BLOCK]
+    assert (addresses - blocks.ctypes.data).tolist() == [0, 3 * BLOCK, 4 * BLOCK]
+    assert [each.tolist() for each in stretches(offsets(), memory(0))] == [[], [], []]
 
 
 def test_a_long_stretch_is_cut() -> None:
     count = 2 * LONGEST // BLOCK + 7
-    begins, lengths, places = stretches(offsets(1, *range(10, 10 + count)), BLOCK)
+    blocks = memory(count + 1)
+    begins, lengths, addresses = stretches(offsets(1, *range(10, 10 + count)), blocks)
     assert lengths.tolist() == [BLOCK, LONGEST, LONGEST, 7 * BLOCK]
     assert begins.tolist() == [BLOCK, 10 * BLOCK, 10 * BLOCK + LONGEST, 10 * BLOCK + 2 * LONGEST]
-    assert places.tolist() == [0, BLOCK, BLOCK + LONGEST, BLOCK + 2 * LONGEST]
+    assert (addresses - blocks.ctypes.data).tolist() == [0, BLOCK, BLOCK + LONGEST, BLOCK + 2 * LONGEST]
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_what_lies_behind_the_end_is_told(way: str, file: int) -> None:
     moved = transfers(way)
     with pytest.raises(TransferError, match="the file ends before it") as caught:
-        moved.read(file, offsets(3, 998, 999, 1000), memory(4))
+        moved.read([Job(file, offsets(3, 998, 999, 1000), memory(4))])
     assert caught.value.errno == errno.ENODATA
     assert caught.value.offset == 998 * BLOCK  # of the stretch
     blocks = memory(1)
     blocks[:] = 7
-    moved.write(file, offsets(3), blocks)  # it goes on
+    moved.write([Job(file, offsets(3), blocks)])  # it goes on
     again = memory(1)
-    moved.read(file, offsets(3), again)
+    moved.read([Job(file, offsets(3), again)])
     assert np.array_equal(again, blocks)
 
 
@@ -103,7 +104,7 @@ def test_what_the_system_refuses_is_told(way: str, tmp_path: Path) -> None:
     (tmp_path / "read only").write_bytes(bytes(4 * BLOCK))
     descriptor = os.open(tmp_path / "read only", os.O_RDONLY)
     with pytest.raises(TransferError) as caught:
-        moved.write(descriptor, offsets(1, 3), memory(2))
+        moved.write([Job(descriptor, offsets(1, 3), memory(2))])
     assert caught.value.errno == errno.EBADF
     os.close(descriptor)
 
@@ -113,9 +114,9 @@ def test_more_requests_than_go_side_by_side(way: str, file: int) -> None:
     moved, at = transfers(way), np.arange(0, 1000, 2)
     blocks = memory(len(at))
     blocks[:] = (at % 251)[:, None]
-    moved.write(file, at * BLOCK, blocks)
+    moved.write([Job(file, at * BLOCK, blocks)])
     found = memory(1000)
-    moved.read(file, np.arange(1000) * BLOCK, found)
+    moved.read([Job(file, np.arange(1000) * BLOCK, found)])
     assert np.array_equal(found[at], blocks)
     assert not found[1::2].any()
 
@@ -124,11 +125,11 @@ def test_a_slower_device_takes_its_time(file: int) -> None:
     device = Device(read_s=0.02, write_s=0.001, reads=1e9, writes=100, read_bandwidth=1e12, write_bandwidth=1e12)
     slowed = Slowed(Threads(2), device, depth=4)
     started = time.perf_counter()
-    slowed.read(file, offsets(*range(0, 20, 2)), memory(10))  # three rounds of four
+    slowed.read([Job(file, offsets(*range(0, 20, 2)), memory(10))])  # three rounds of four
     read_s = time.perf_counter() - started
     assert read_s >= 0.06
     started = time.perf_counter()
-    slowed.write(file, offsets(*range(0, 20, 2)), memory(10))
+    slowed.write([Job(file, offsets(*range(0, 20, 2)), memory(10))])
     assert time.perf_counter() - started >= 0.1
     assert slowed.name == "threads, slowed"
     slowed.close()

@@ -27,9 +27,9 @@ from ziggurat.core.tables import TableSpec
 from ziggurat.embeddings.copy_on_write import Numbers
 from ziggurat.embeddings.initial import initial_rows
 from ziggurat.parallel.pieces import Sink
-from ziggurat.storage.file_rows import FileRows, check_room
 from ziggurat.storage.look_ahead import LookAhead, Ticket
 from ziggurat.storage.row_cache import RowCache
+from ziggurat.storage.row_log import LogRows, check_room
 from ziggurat.storage.row_store import Floats, Initial, Ints
 from ziggurat.storage.transfers import Transfers, Way, open_transfers
 
@@ -40,12 +40,10 @@ class Beyond:
 
     Attributes:
         folder: of files without names, one a shard.
-        packed: several rows a sector: less disk, more requests.
         way: how they are read and written.
     """
 
     folder: Path
-    packed: bool = False
     way: Way = "auto"
 
 
@@ -116,7 +114,7 @@ class BeyondMemory:
     def __init__(self, shards: Sequence[Slotted], beyond: Beyond, seed: int) -> None:
         self._shards = list(shards)
         sizes = [(shard.spec.name, shard.rows.size, sum(shard.widths)) for shard in shards]
-        check_room(beyond.folder, sizes, packed=beyond.packed)
+        check_room(beyond.folder, sizes)
         transfers, why = open_transfers(beyond.way)
         self.note = "" if not why or beyond.way == "threads" else f"rows on disk are read by threads: {why}"
         with contextlib.ExitStack() as stack:
@@ -218,9 +216,9 @@ class BeyondMemory:
         self._open.close()
 
     @staticmethod
-    def _store(shard: Slotted, beyond: Beyond, seed: int, transfers: Transfers) -> FileRows:
+    def _store(shard: Slotted, beyond: Beyond, seed: int, transfers: Transfers) -> LogRows:
         name, width, initial = shard.spec.name, sum(shard.widths), _initial(shard, seed)
-        return FileRows(beyond.folder, name, shard.rows.size, width, initial, transfers, packed=beyond.packed)
+        return LogRows(beyond.folder, name, shard.rows.size, width, initial, transfers)
 
     def _announce_waiting(self) -> None:
         """In their order, which is that of their turns."""

@@ -29,9 +29,9 @@ from ziggurat.planning.usage import Usage
 
 BEYOND = "beyond memory"
 """How notes of plans begin that are of this."""
-SLOT_BYTES, ROW_BYTES = 17, 5.125
+SLOT_BYTES, ROW_BYTES = 17, 9
 """Beside the row itself, of a slot; and of any row, where memory has room for some: which slot it is in, how often it
-was used, and whether it was ever written."""
+was used, and where it is on disk."""
 WINDOW = 6
 """Batches whose rows should have room together: one that is trained, some on their way, and the next one's."""
 MARGIN = 1.2
@@ -45,10 +45,8 @@ class BeyondMemoryConfig(Config):
     memory: Bytes
     """For rows of tables and their optimizer's states, of each rank: bytes, or as in 8GB."""
     folder: Path | None = None
-    """Where the other rows lie while training, best on a disk of its own; default: ``rows`` in the run's folder.
-    Nothing is kept there: checkpoints have all."""
-    packed: bool = False
-    """Several rows a sector of the disk: a fraction of the space, and a read before most writes."""
+    """Where the other rows lie while training, best on a disk of its own; default: the run's folder. Nothing is kept
+    there: checkpoints have all."""
 
 
 @dataclass(frozen=True)

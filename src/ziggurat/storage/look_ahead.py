@@ -31,7 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ziggurat.core.errors import ConfigError
-from ziggurat.storage.row_cache import Crowded, RowCache
+from ziggurat.storage.row_cache import Crowded, Move, RowCache, moved_together
 from ziggurat.storage.row_store import Ints
 
 Slots = npt.NDArray[np.int32]
@@ -197,18 +197,31 @@ class LookAhead:
             for cache, ids_L in zip(self.caches, ticket.ids, strict=True):
                 cache.expect(ids_L, ticket.number)
         ticket = coming[0]
-        try:
-            for number in range(len(ticket.slots), 0 if ticket.over else len(self.caches)):
-                ticket.slots.append(self.caches[number].bring(ticket.ids[number], ticket.number, oldest))
-        except Crowded as crowded:
+        crowded = self._bring(ticket, oldest)
+        self.seconds.worked += time.perf_counter() - started
+        if crowded is not None:
             self._wait_for_others(ticket, self.caches[len(ticket.slots)], crowded.missing)
             return True
-        finally:
-            self.seconds.worked += time.perf_counter() - started
         with self._state:
             self._coming.popleft()
         ticket.ready.set()
         return True
+
+    def _bring(self, ticket: Ticket, oldest: int) -> Crowded | None:
+        """Bring the rows of a batch that are not there, of one cache after the other up to the first that is too
+        crowded."""
+        if ticket.over:
+            return None
+        moves: list[tuple[RowCache, Move]] = []
+        crowded: Crowded | None = None
+        for cache, ids_L in list(zip(self.caches, ticket.ids, strict=True))[len(ticket.slots) :]:
+            try:
+                moves.append((cache, cache.plan(ids_L, ticket.number, oldest)))
+            except Crowded as error:
+                crowded = error
+                break
+        ticket.slots += moved_together(moves)
+        return crowded
 
     def _told(self) -> int:
         """Tells the caches which rows have changed by what is over; number of the first batch that is not."""

@@ -1,4 +1,4 @@
-/* Many transfers between a file and memory at a time, by Linux's io_uring; no library but libc is needed.
+/* Many transfers between files and memory at a time, by Linux's io_uring; no library but libc is needed.
  *
  * A ring is used by one thread at a time. zr_transfer returns when all of its requests have ended, so that no memory is
  * in use by the kernel afterwards, also where one of them has failed.
@@ -83,12 +83,12 @@ struct ring *zr_open(unsigned depth, int *problem) {
     return ring;
 }
 
-/* Moves `count` stretches: lengths[i] bytes from offsets[i] of the file to memory + places[i], or the other way.
+/* Moves `count` stretches: lengths[i] bytes from offsets[i] of files[i] to addresses[i], or the other way.
  *
  * Returns 0, or an errno with the stretch in *failed; ENODATA: the file ended before it. What is short is gone on with.
  */
-int zr_transfer(struct ring *ring, int file, int writing, int64_t count, const int64_t *offsets,
-                const int64_t *lengths, const int64_t *places, char *memory, int64_t *failed) {
+int zr_transfer(struct ring *ring, int writing, int64_t count, const int32_t *files, const int64_t *offsets,
+                const int64_t *lengths, const int64_t *addresses, int64_t *failed) {
     int64_t next = 0;
     unsigned flying = 0, repeated = 0, unsent = 0;
     int problem = 0, deaf = 0;
@@ -101,9 +101,9 @@ int zr_transfer(struct ring *ring, int file, int writing, int64_t count, const i
             struct io_uring_sqe *sqe = &ring->sqes[tail & ring->sq_mask];
             memset(sqe, 0, sizeof *sqe);
             sqe->opcode = writing ? IORING_OP_WRITE : IORING_OP_READ;
-            sqe->fd = file;
+            sqe->fd = files[i];
             sqe->off = (uint64_t)(offsets[i] + done[i]);
-            sqe->addr = (uint64_t)(uintptr_t)(memory + places[i] + done[i]);
+            sqe->addr = (uint64_t)(addresses[i] + done[i]);
             sqe->len = (unsigned)(lengths[i] - done[i]);
             sqe->user_data = (uint64_t)i;
             ring->sq_array[tail & ring->sq_mask] = tail & ring->sq_mask;

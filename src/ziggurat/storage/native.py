@@ -43,7 +43,7 @@ def library() -> ctypes.CDLL:
     loaded.zr_open.restype, loaded.zr_open.argtypes = place, (ctypes.c_uint, ctypes.POINTER(ctypes.c_int))
     loaded.zr_close.restype, loaded.zr_close.argtypes = None, (place,)
     loaded.zr_transfer.restype = ctypes.c_int
-    loaded.zr_transfer.argtypes = (place, ctypes.c_int, ctypes.c_int, number, place, place, place, place, place)
+    loaded.zr_transfer.argtypes = (place, ctypes.c_int, number, place, place, place, place, place)
     return loaded
 
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ziggurat.storage.row_store import Floats, Ints, RowStore
+from ziggurat.storage.row_store import Floats, Ints, RowStore, read_together, write_together
 
 PASSED = 16
 """Slots that the hand passes for each that is wanted."""
@@ -56,6 +56,23 @@ class Hits:
     here: int = 0
     missed: int = 0
     evicted: int = 0
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Move:
+    """What a batch needs of a cache.
+
+    Attributes:
+        ids_L: all that it looks up.
+        missing_U: distinct rows that are not there.
+        room_U: slots for them.
+        batch: its number.
+    """
+
+    ids_L: Ints
+    missing_U: Ints
+    room_U: npt.NDArray[np.int64]
+    batch: int
 
 
 class RowCache:
@@ -98,9 +115,11 @@ class RowCache:
         self._expected_C[slots] = np.maximum(self._expected_C[slots], batch)
 
     def bring(self, ids_L: Ints, batch: int, oldest: int) -> npt.NDArray[np.int32]:
-        """The slots (L,) of these rows, all of them there from now on, until no batch on its way needs them.
+        """:meth:`plan`, and what comes of it at once: the slots (L,) of the rows."""
+        return moved_together([(self, self.plan(ids_L, batch, oldest))])[0]
 
-        The rows that make room are written back, if they have changed, and then the missing ones are read.
+    def plan(self, ids_L: Ints, batch: int, oldest: int) -> Move:
+        """What has to be done so that all of these rows are there; until no batch on its way needs them, they stay.
 
         Args:
             ids_L: some of them repeatedly.
@@ -125,16 +144,13 @@ class RowCache:
         self.hits.ids += len(ids_L)
         self.hits.here += len(slots)
         self.hits.missed += len(missing_U)
-        if not len(missing_U):
-            return slots_L
-        self._evict(room_U)
-        self._insert(missing_U, room_U, self.store.read(missing_U))
-        self._held_C[room_U] = batch
-        return self._slot_of_R[ids_L]
+        return Move(ids_L, missing_U, room_U, batch)
 
-    def changed(self, slots_L: npt.NDArray[np.int32]) -> None:
-        """The rows in these slots were updated."""
-        self._dirty_C[slots_L] = True
+    def changed(self, slots_L: npt.NDArray[np.integer]) -> None:
+        """The rows in these slots were updated: what the store has of them matters no more."""
+        slots = np.unique(slots_L[~self._dirty_C[slots_L]])
+        self._dirty_C[slots] = True
+        self.store.forget(self._id_of_C[slots])
 
     def ids(self, slots_L: npt.NDArray[np.integer]) -> Ints:
         """The rows in these slots, which stay there meanwhile."""
@@ -174,7 +190,7 @@ class RowCache:
         slots_U = self._slot_of_R[ids_U]
         here_U = slots_U >= 0
         self._scatter(slots_U[here_U], rows_UW[here_U])
-        self._dirty_C[slots_U[here_U]] = True
+        self.changed(slots_U[here_U])
         self.store.write(ids_U[~here_U], rows_UW[~here_U])
 
     def touched(self, ids_U: Ints) -> npt.NDArray[np.bool_]:
@@ -184,11 +200,6 @@ class RowCache:
         here_U = slots_U >= 0
         found[here_U] |= self._dirty_C[slots_U[here_U]]
         return found
-
-    def flush(self) -> None:
-        """Write back all rows that have changed; between batches."""
-        slots = np.flatnonzero(self._dirty_C)
-        self._write_back(slots)
 
     def _room_for(self, count: int, batch: int, oldest: int) -> npt.NDArray[np.int64]:
         """So many slots: unused ones, then those of rows that no known batch needs; last, those that a batch behind
@@ -229,27 +240,24 @@ class RowCache:
             self._uses_R >>= 1
             self._counted = 0
 
-    def _evict(self, slots: npt.NDArray[np.int64]) -> None:
-        """What lies in these slots leaves; what of it has changed is written back first."""
-        ids = self._id_of_C[slots]
+    def leaving(self, move: Move) -> tuple[Ints, Floats]:
+        """What of the rows that make room has changed, and has to be written: ids, ascending, and rows."""
+        slots = move.room_U[self._dirty_C[move.room_U]]
+        slots = slots[np.argsort(self._id_of_C[slots])]
+        return self._id_of_C[slots], self._gathered(slots)
+
+    def arrived(self, move: Move, rows_UW: Floats) -> npt.NDArray[np.int32]:
+        """What was missing takes the place of what has left; the slots (L,) of all."""
+        ids = self._id_of_C[move.room_U]
         there = ids >= 0
-        self._write_back(slots[self._dirty_C[slots]])
         self._slot_of_R[ids[there]] = NOWHERE
-        self._id_of_C[slots] = NOWHERE
         self.hits.evicted += int(there.sum())
-
-    def _write_back(self, slots: npt.NDArray[np.int64]) -> None:
-        if len(slots):
-            order = np.argsort(self._id_of_C[slots])
-            slots = slots[order]
-            self.store.write(self._id_of_C[slots], self._gathered(slots))
-            self._dirty_C[slots] = False
-
-    def _insert(self, ids_U: Ints, slots_U: npt.NDArray[np.int64], rows_UW: Floats) -> None:
-        self._scatter(slots_U, rows_UW)
-        self._slot_of_R[ids_U] = slots_U
-        self._id_of_C[slots_U] = ids_U
-        self._dirty_C[slots_U] = False
+        self._scatter(move.room_U, rows_UW)
+        self._slot_of_R[move.missing_U] = move.room_U
+        self._id_of_C[move.room_U] = move.missing_U
+        self._dirty_C[move.room_U] = False
+        self._held_C[move.room_U] = move.batch
+        return self._slot_of_R[move.ids_L]
 
     def _gathered(self, slots_U: npt.NDArray[np.integer]) -> Floats:
         return np.concatenate([tensor[slots_U] for tensor in self._tensors], axis=1)
@@ -259,3 +267,11 @@ class RowCache:
         for tensor in self._tensors:
             tensor[slots_U] = rows_UW[:, column : column + tensor.shape[1]]
             column += tensor.shape[1]
+
+
+def moved_together(moves: Sequence[tuple[RowCache, Move]]) -> list[npt.NDArray[np.int32]]:
+    """The slots (L,) of each move's rows, where they are now: what makes room for them has been written before they
+    were read, those of all caches side by side."""
+    write_together([(cache.store, *cache.leaving(move)) for cache, move in moves])
+    found = read_together([(cache.store, move.missing_U) for cache, move in moves])
+    return [cache.arrived(move, rows_UW) for (cache, move), rows_UW in zip(moves, found, strict=True)]

@@ -1,21 +1,32 @@
 """Rows of a table's shard by id, wherever they lie.
 
+Stores of one training share a device, so they read together, and write together: what each of them wants is asked for
+side by side.
+
 Shape legend: U distinct rows, W float32 numbers of a row: its weights and behind them its optimizer's states.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+
+from ziggurat.core.errors import DataError
+from ziggurat.storage.transfers import Job, TransferError, Transfers
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
 Initial = Callable[[Ints], Floats]
 """Rows as they begin, (U,) -> (U, W): a function of the id alone, so that a row that nobody wrote is the same again."""
+T = TypeVar("T")
+
+TOGETHER = 16 * 2**20
+"""Bytes of rows, at most, that stores move at a time, whatever they are asked for."""
 
 
 @dataclass(slots=True)
@@ -27,6 +38,7 @@ class Traffic:
         read_bytes, written_bytes: of them.
         rows_read, rows_written: that were asked for; those that nobody had written are made, not read.
         rows_made: those.
+        rows_moved: that the store read and wrote for its own sake.
     """
 
     reads: int = 0
@@ -36,21 +48,28 @@ class Traffic:
     rows_read: int = 0
     rows_written: int = 0
     rows_made: int = 0
+    rows_moved: int = 0
 
-    def since(self, earlier: Traffic) -> Traffic:
-        """What moved since then."""
-        return Traffic(**{name: value - getattr(earlier, name) for name, value in asdict(self).items()})
 
-    def copy(self) -> Traffic:
-        return Traffic(**asdict(self))
+@dataclass(frozen=True, slots=True)
+class Begun(Generic[T]):
+    """A read or write of a store: what the device has to do for it, and what is left behind that.
 
-    def figures(self) -> dict[str, float]:
-        """By name."""
-        return {name: float(value) for name, value in asdict(self).items()}
+    Attributes:
+        jobs: of :attr:`RowStore.transfers`.
+        finish: to be called when they are done.
+    """
+
+    finish: Callable[[], T]
+    jobs: list[Job] = field(default_factory=list[Job])
 
 
 class RowStore(ABC):
     """So many rows; each that was never written is as ``initial`` makes it. For one thread at a time.
+
+    Args:
+        rows, width, initial: see above.
+        transfers: what moves its jobs, if there are any.
 
     Attributes:
         rows: how many.
@@ -58,9 +77,8 @@ class RowStore(ABC):
         traffic: so far.
     """
 
-    def __init__(self, rows: int, width: int, initial: Initial) -> None:
-        self.rows, self.width, self._initial = rows, width, initial
-        self._written = Bits(rows)
+    def __init__(self, rows: int, width: int, initial: Initial, transfers: Transfers | None = None) -> None:
+        self.rows, self.width, self.initial, self.transfers = rows, width, initial, transfers
         self.traffic = Traffic()
 
     def read(self, ids_U: Ints) -> Floats:
@@ -69,49 +87,35 @@ class RowStore(ABC):
         Args:
             ids_U: ascending, distinct, in [0, rows).
         """
-        there_U = self.written(ids_U)
-        found = np.empty((len(ids_U), self.width), np.float32)
-        if there_U.any():
-            found[there_U] = self._read(ids_U[there_U])
-        if not there_U.all():
-            found[~there_U] = self._initial(ids_U[~there_U])
-        self.traffic.rows_read += len(ids_U)
-        self.traffic.rows_made += int((~there_U).sum())
-        return found
+        return read_together([(self, ids_U)])[0]
 
     def write(self, ids_U: Ints, rows_UW: Floats) -> None:
         """Replace rows; ``ids_U`` as in :meth:`read`."""
-        self._write(ids_U, rows_UW)
-        self._written.set(ids_U)
-        self.traffic.rows_written += len(ids_U)
+        write_together([(self, ids_U, rows_UW)])
 
+    @abstractmethod
     def written(self, ids_U: Ints) -> npt.NDArray[np.bool_]:
-        """Which of these rows were ever written."""
-        return self._written.of(ids_U)
+        """Which of these rows were written, and not forgotten."""
+
+    @abstractmethod
+    def forget(self, ids_U: Ints) -> None:
+        """These rows will be written before they are read again: what they are matters no more."""
 
     @abstractmethod
     def close(self) -> None:
         """Give back what it holds; what was written need not be there again."""
 
-    @abstractmethod
-    def _read(self, ids_U: Ints) -> Floats:
-        """Rows that were written, at least one."""
+    def explained(self, error: TransferError, what: str) -> DataError:
+        """What the device said when it was to ``what`` for this store."""
+        raise NotImplementedError
 
     @abstractmethod
-    def _write(self, ids_U: Ints, rows_UW: Floats) -> None: ...
+    def begin_read(self, ids_U: Ints) -> Begun[Floats]:
+        """Of rows that were written, at least one."""
 
-
-class Bits:
-    """A bit for each of so many rows."""
-
-    def __init__(self, rows: int) -> None:
-        self._bytes = np.zeros(-(-rows // 8), np.uint8)
-
-    def set(self, ids_U: Ints) -> None:
-        np.bitwise_or.at(self._bytes, ids_U >> 3, _bit(ids_U))
-
-    def of(self, ids_U: Ints) -> npt.NDArray[np.bool_]:
-        return (self._bytes[ids_U >> 3] & _bit(ids_U)) != 0
+    @abstractmethod
+    def begin_write(self, ids_U: Ints, rows_UW: Floats) -> Begun[None]:
+        """Of at least one row."""
 
 
 class MemoryRows(RowStore):
@@ -120,16 +124,97 @@ class MemoryRows(RowStore):
     def __init__(self, rows: int, width: int, initial: Initial) -> None:
         super().__init__(rows, width, initial)
         self._rows_RW = np.empty((rows, width), np.float32)
+        self._written_R = np.zeros(rows, np.bool_)
 
-    def _read(self, ids_U: Ints) -> Floats:
-        return self._rows_RW[ids_U]
+    def written(self, ids_U: Ints) -> npt.NDArray[np.bool_]:
+        return self._written_R[ids_U]
 
-    def _write(self, ids_U: Ints, rows_UW: Floats) -> None:
-        self._rows_RW[ids_U] = rows_UW
+    def forget(self, ids_U: Ints) -> None:
+        self._rows_RW[ids_U] = np.nan
+        self._written_R[ids_U] = False
+
+    def begin_read(self, ids_U: Ints) -> Begun[Floats]:
+        return Begun(lambda: self._rows_RW[ids_U])
+
+    def begin_write(self, ids_U: Ints, rows_UW: Floats) -> Begun[None]:
+        def finish() -> None:
+            self._rows_RW[ids_U] = rows_UW
+            self._written_R[ids_U] = True
+
+        return Begun(finish)
 
     def close(self) -> None:
         self._rows_RW = np.empty((0, self.width), np.float32)
 
 
-def _bit(ids_U: Ints) -> npt.NDArray[np.uint8]:
-    return np.left_shift(np.uint8(1), (ids_U & 7).astype(np.uint8))
+def read_together(asked: Sequence[tuple[RowStore, Ints]]) -> list[Floats]:
+    """Rows (U, W) of some stores, as :meth:`RowStore.read`."""
+    found = [np.empty((len(ids_U), store.width), np.float32) for store, ids_U in asked]
+    there = [store.written(ids_U) for store, ids_U in asked]
+    places = [np.flatnonzero(each) for each in there]
+    for turn in _turns([(store, len(each)) for (store, _), each in zip(asked, places, strict=True)]):
+        begun = [(asked[n][0], asked[n][0].begin_read(asked[n][1][places[n][part]])) for n, part in turn]
+        _move("read", begun)
+        for (number, part), (_, each) in zip(turn, begun, strict=True):
+            found[number][places[number][part]] = each.finish()
+    for (store, ids_U), there_U, rows_UW in zip(asked, there, found, strict=True):
+        if not there_U.all():
+            rows_UW[~there_U] = store.initial(ids_U[~there_U])
+        store.traffic.rows_read += len(ids_U)
+        store.traffic.rows_made += int((~there_U).sum())
+    return found
+
+
+def write_together(asked: Sequence[tuple[RowStore, Ints, Floats]]) -> None:
+    """Replace rows of some stores, as :meth:`RowStore.write`."""
+    for turn in _turns([(store, len(ids_U)) for store, ids_U, _ in asked]):
+        begun = [(asked[n][0], asked[n][0].begin_write(asked[n][1][part], asked[n][2][part])) for n, part in turn]
+        _move("write", begun)
+        for _, each in begun:
+            each.finish()
+    for store, ids_U, _ in asked:
+        store.traffic.rows_written += len(ids_U)
+
+
+def _turns(asked: Sequence[tuple[RowStore, int]]) -> Iterator[list[tuple[int, slice]]]:
+    """Which rows of which asking, by number, go together: no more than memory should be taken for, and of each store
+    some at a time."""
+    turn: list[tuple[int, slice]] = []
+    room, stores = TOGETHER, set[int]()
+    for number, (store, count) in enumerate(asked):
+        first = 0
+        while first < count:
+            if room <= 0 or id(store) in stores:
+                yield turn
+                turn, room, stores = [], TOGETHER, set()
+            some = min(count - first, max(1, room // (4 * store.width)))
+            turn.append((number, slice(first, first + some)))
+            first += some
+            room -= 4 * store.width * max(some, 1)
+            stores.add(id(store))
+    if turn:
+        yield turn
+
+
+def _move(what: str, begun: Sequence[tuple[RowStore, Begun[T]]]) -> None:
+    """Do all jobs.
+
+    Raises:
+        DataError: the device could not; the store says what that means.
+    """
+    asking = [(store, job) for store, each in begun for job in each.jobs]
+    for transfers in {id(store.transfers): store.transfers for store, _ in asking}.values():
+        assert transfers is not None
+        mine = [(store, job) for store, job in asking if store.transfers is transfers]
+        try:
+            counts = (transfers.read if what == "read" else transfers.write)([job for _, job in mine])
+        except TransferError as error:
+            store = next(store for store, job in mine if job.file == error.file)
+            raise store.explained(error, what) from error
+        for (store, job), count in zip(mine, counts, strict=True):
+            if what == "read":
+                store.traffic.reads += count
+                store.traffic.read_bytes += job.memory_NB.nbytes
+            else:
+                store.traffic.writes += count
+                store.traffic.written_bytes += job.memory_NB.nbytes

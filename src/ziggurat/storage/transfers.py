@@ -1,6 +1,6 @@
-"""Ways to move many blocks between a file and memory at a time.
+"""Ways to move many blocks between files and memory at a time.
 
-Shape legend: N blocks, B bytes of a block, M stretches of neighbouring blocks.
+Shape legend: N blocks, B bytes of a block, M requests: stretches of neighbouring blocks.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import errno
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Literal
@@ -35,12 +35,45 @@ class TransferError(OSError):
     """A block that could not be read or written.
 
     Attributes:
+        file: the descriptor.
         offset: of a stretch of the file that it is in.
     """
 
-    def __init__(self, code: int, offset: int) -> None:
+    def __init__(self, code: int, file: int, offset: int) -> None:
         super().__init__(code, "the file ends before it" if code == errno.ENODATA else os.strerror(code))
-        self.offset = offset
+        self.file, self.offset = file, offset
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Job:
+    """Blocks of a file.
+
+    Attributes:
+        file: a descriptor; where it was opened with O_DIRECT, offsets, sizes and memory are aligned as it wants.
+        at_N: bytes from the file's beginning; blocks that lie one behind the other there, in memory too, go together.
+        memory_NB: contiguous; where they go, or come from.
+    """
+
+    file: int
+    at_N: Ints
+    memory_NB: Bytes
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Stretches:
+    """What is to be moved, as requests.
+
+    Attributes:
+        files_M: descriptors, int32.
+        offsets_M: in them, bytes.
+        lengths_M: bytes.
+        addresses_M: in this process's memory.
+    """
+
+    files_M: npt.NDArray[np.int32]
+    offsets_M: Ints
+    lengths_M: Ints
+    addresses_M: Ints
 
 
 class Transfers(ABC):
@@ -48,49 +81,44 @@ class Transfers(ABC):
 
     name: str
 
-    def read(self, file: int, at_N: Ints, into_NB: Bytes) -> int:
-        """The blocks at these offsets, ascending and distinct, into memory.
-
-        Args:
-            file: a descriptor; where it was opened with O_DIRECT, offsets, sizes and memory are aligned as it wants.
-            at_N: bytes from the file's beginning.
-            into_NB: contiguous.
+    def read(self, jobs: Sequence[Job]) -> list[int]:
+        """Blocks of some files into memory, all side by side.
 
         Returns:
-            How many requests it took: blocks that lie one behind the other go together.
+            How many requests each job took: blocks that lie one behind the other go together.
 
         Raises:
             TransferError: one of them could not be; ENODATA: the file has no such block. Others may have been.
         """
-        return self._move(file, False, at_N, into_NB)
+        return self._move(False, jobs)
 
-    def write(self, file: int, at_N: Ints, from_NB: Bytes) -> int:
+    def write(self, jobs: Sequence[Job]) -> list[int]:
         """As :meth:`read`, the other way."""
-        return self._move(file, True, at_N, from_NB)
+        return self._move(True, jobs)
 
     @abstractmethod
     def close(self) -> None:
         """Give back what it holds."""
 
-    def _move(self, file: int, writing: bool, at_N: Ints, memory_NB: Bytes) -> int:
-        assert len(at_N) == len(memory_NB), (at_N.shape, memory_NB.shape)
-        assert memory_NB.flags.c_contiguous
-        if not len(at_N):
-            return 0
-        offsets_M, lengths_M, places_M = stretches(at_N, memory_NB.shape[1])
-        self._stretches(file, writing, offsets_M, lengths_M, places_M, memory_NB)
-        return len(offsets_M)
+    def _move(self, writing: bool, jobs: Sequence[Job]) -> list[int]:
+        parts = [stretches(job.at_N, job.memory_NB) for job in jobs]
+        counts = [len(offsets) for offsets, _, _ in parts]
+        if sum(counts):
+            files = np.repeat(np.array([job.file for job in jobs], np.int32), counts)
+            offsets, lengths, addresses = (np.concatenate([part[number] for part in parts]) for number in range(3))
+            self._stretches(writing, Stretches(files, offsets, lengths, addresses))
+        return counts
 
     @abstractmethod
-    def _stretches(
-        self, file: int, writing: bool, offsets_M: Ints, lengths_M: Ints, places_M: Ints, memory: Bytes
-    ) -> None: ...
+    def _stretches(self, writing: bool, every: Stretches) -> None: ...
 
 
-def stretches(at_N: Ints, size: int) -> tuple[Ints, Ints, Ints]:
-    """Blocks of ``size`` bytes that lie one behind the other in the file as one request: its offset in the file, its
-    length, and its offset in memory, where block n lies at ``n * size``; each (M,)."""
-    count = len(at_N)
+def stretches(at_N: Ints, memory_NB: Bytes) -> tuple[Ints, Ints, Ints]:
+    """Blocks that lie one behind the other in the file as one request: its offset in the file, its length, and its
+    address in memory; each (M,)."""
+    count, size = memory_NB.shape
+    assert len(at_N) == count, (at_N.shape, memory_NB.shape)
+    assert memory_NB.flags.c_contiguous
     most = max(1, LONGEST // size)
     follows = np.zeros(count, np.bool_)
     follows[1:] = at_N[1:] == at_N[:-1] + size
@@ -101,7 +129,8 @@ def stretches(at_N: Ints, size: int) -> tuple[Ints, Ints, Ints]:
         inner = np.arange(parts.sum()) - np.repeat(np.cumsum(parts) - parts, parts)
         begins = np.repeat(begins, parts) + inner * most
         runs = np.minimum(most, np.repeat(runs, parts) - inner * most)
-    return at_N[begins].astype(np.int64), runs.astype(np.int64) * size, begins.astype(np.int64) * size
+    addresses = memory_NB.ctypes.data + begins.astype(np.int64) * size
+    return at_N[begins].astype(np.int64), runs.astype(np.int64) * size, addresses
 
 
 class Ring(Transfers):
@@ -128,17 +157,16 @@ class Ring(Transfers):
         if ring:
             self._library.zr_close(ring)
 
-    def _stretches(
-        self, file: int, writing: bool, offsets_M: Ints, lengths_M: Ints, places_M: Ints, memory: Bytes
-    ) -> None:
+    def _stretches(self, writing: bool, every: Stretches) -> None:
         assert self._ring, "closed"
         failed = ctypes.c_int64()
-        pointers = (each.ctypes.data for each in (offsets_M, lengths_M, places_M, memory))
+        arrays = (every.files_M, every.offsets_M, every.lengths_M, every.addresses_M)
+        pointers = (each.ctypes.data for each in arrays)
         problem: int = self._library.zr_transfer(
-            self._ring, file, int(writing), len(offsets_M), *pointers, ctypes.byref(failed)
+            self._ring, int(writing), len(every.files_M), *pointers, ctypes.byref(failed)
         )
         if problem:
-            raise TransferError(problem, int(offsets_M[failed.value]))
+            raise TransferError(problem, int(every.files_M[failed.value]), int(every.offsets_M[failed.value]))
 
 
 class Threads(Transfers):
@@ -157,42 +185,39 @@ class Threads(Transfers):
     def close(self) -> None:
         self._pool.shutdown()
 
-    def _stretches(
-        self, file: int, writing: bool, offsets_M: Ints, lengths_M: Ints, places_M: Ints, memory: Bytes
-    ) -> None:
-        view = memory.reshape(-1).data
+    def _stretches(self, writing: bool, every: Stretches) -> None:
         move = _written if writing else _read
+        arrays = (every.files_M, every.addresses_M, every.lengths_M, every.offsets_M)
+        requests = list(zip(*(each.tolist() for each in arrays), strict=True))
 
         def some(first: int) -> None:
-            every = slice(first, None, self._threads)
-            for offset, length, place in zip(
-                offsets_M[every].tolist(), lengths_M[every].tolist(), places_M[every].tolist(), strict=True
-            ):
-                move(file, view[place : place + length], offset)
+            for file, address, length, offset in requests[first :: self._threads]:
+                memory = (ctypes.c_char * length).from_address(address)
+                move(file, memoryview(memory).cast("B"), offset)
 
-        begun = [self._pool.submit(some, first) for first in range(min(self._threads, len(offsets_M)))]
+        begun = [self._pool.submit(some, first) for first in range(min(self._threads, len(requests)))]
         wait(begun)  # also where one has failed: the memory is nobody's then
         for done in begun:
             done.result()
 
 
 def _read(file: int, into: memoryview, offset: int) -> None:
-    _whole(lambda rest, at: os.preadv(file, [rest], at), into, offset)
+    _whole(lambda rest, at: os.preadv(file, [rest], at), file, into, offset)
 
 
 def _written(file: int, data: memoryview, offset: int) -> None:
-    _whole(lambda rest, at: os.pwritev(file, [rest], at), data, offset)
+    _whole(lambda rest, at: os.pwritev(file, [rest], at), file, data, offset)
 
 
-def _whole(move: Callable[[memoryview, int], int], memory: memoryview, offset: int) -> None:
+def _whole(move: Callable[[memoryview, int], int], file: int, memory: memoryview, offset: int) -> None:
     done = 0
     while done < len(memory):
         try:
             moved = move(memory[done:], offset + done)
         except OSError as error:
-            raise TransferError(error.errno or errno.EIO, offset) from error
+            raise TransferError(error.errno or errno.EIO, file, offset) from error
         if not moved:
-            raise TransferError(errno.ENODATA, offset)
+            raise TransferError(errno.ENODATA, file, offset)
         done += moved
 
 
@@ -248,11 +273,9 @@ class Slowed(Transfers):
         latency, rate, bandwidth = each
         return max(latency * -(-requests // self._depth), requests / rate, size / bandwidth)
 
-    def _stretches(
-        self, file: int, writing: bool, offsets_M: Ints, lengths_M: Ints, places_M: Ints, memory: Bytes
-    ) -> None:
-        end = time.perf_counter() + self.seconds(len(offsets_M), int(lengths_M.sum()), writing=writing)
-        self._inner._stretches(file, writing, offsets_M, lengths_M, places_M, memory)
+    def _stretches(self, writing: bool, every: Stretches) -> None:
+        end = time.perf_counter() + self.seconds(len(every.files_M), int(every.lengths_M.sum()), writing=writing)
+        self._inner._stretches(writing, every)
         while (rest := end - time.perf_counter()) > 0:
             time.sleep(rest)
 

@@ -138,7 +138,7 @@ def rows_beyond(experiment: Experiment, plan: Plan, run: Path) -> Beyond | None:
     config = experiment.planning.beyond_memory
     if config is None or all(placement.slots is None for placement in plan.placements.values()):
         return None
-    return Beyond(config.folder or run, config.packed)
+    return Beyond(config.folder or run)
 
 
 def row_ranks(plan: Plan, layout: Layout, prepared: Path, folder: Path, *, leave: bool = True) -> dict[str, Ranks]:
