@@ -77,8 +77,26 @@ def test_rows_that_are_looked_up_more_a_byte_have_room_first() -> None:
     found = with_slots(Plan.single_device(["hot", "cold"]), [hot, cold], usages, 1, 0, 110_000)
     assert found.placements["hot"].slots is None  # all of them
     assert found.placements["cold"].slots is not None
+    assert found.notes[-1].startswith("beyond memory: some ")
     said = r"beyond memory: of table 'cold', \d{3} of 1,000 rows have room, [78]\d % of its look-ups"
     assert re.fullmatch(said, found.notes[0])
+
+
+def test_how_many_rows_will_be_missing_is_told() -> None:
+    """Against draws of steps' ids, where the rows that are looked up most have the slots."""
+    table = spec("t", 5000)
+    used = usage(table, 1.0)
+    found = with_slots(Plan.single_device(["t"]), [table], {"t": used}, 8 * EXAMPLES, 0, 120_000)
+    slots = found.placements["t"].slots
+    assert slots is not None
+    assert used.accesses is not None
+    beyond = np.argsort(-used.accesses, kind="stable")[slots:]
+    draw, shares = np.random.default_rng(0), used.accesses / used.accesses.sum()
+    ids = [draw.choice(5000, 8 * EXAMPLES, p=shares) for _ in range(200)]
+    missing = np.mean([np.isin(np.unique(each), beyond).sum() for each in ids])
+    told = re.search(r"some (\d+) rows a step", found.notes[-1])
+    assert told is not None
+    assert int(told[1]) == pytest.approx(missing, rel=0.1)
 
 
 def test_what_nothing_is_known_of_shares_by_what_it_needs() -> None:

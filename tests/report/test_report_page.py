@@ -49,6 +49,20 @@ def test_is_well_formed_and_loads_nothing(name):
     assert policy.get("content", "").startswith("default-src 'none'; style-src 'unsafe-inline'")
 
 
+def test_rows_on_disk_are_told_where_there_are_some():
+    assert "Rows on disk" not in visible(parsed(sample_inputs()))
+    figures = {"lookups": 1000.0, "hits": 880.0, "missed": 100.0, "reads": 70.0, "writes": 3.0, "waited_s": 0.0125}
+    history = [
+        {"step": step, "epoch": 0, "split": "beyond_memory", "hit_rate": 0.5 + step / 100, **figures}
+        for step in range(10, 50, 10)
+    ]
+    history[0]["hit_rate"] = None
+    text = visible(parsed(replace(sample_inputs(), history=history)))
+    assert "In the last quarter of the steps 90.0 % of the look-ups found their rows there" in text
+    assert "100 rows a step came from disk, or were made, and training waited 12.5 ms for them" in text
+    assert "Missing rows a step" in text
+
+
 def test_same_inputs_same_bytes():
     assert render_report(sample_inputs()) == render_report(sample_inputs())
 

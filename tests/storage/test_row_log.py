@@ -236,7 +236,7 @@ def test_where_the_file_system_promises_no_room_the_file_has_holes(
         def __init__(self, *_: object, **__: object) -> None:
             self.fallocate64 = _refused
 
-    monkeypatch.setattr("ziggurat.storage.row_log.ctypes.CDLL", Refusing)
+    monkeypatch.setattr("ziggurat.storage.unnamed.ctypes.CDLL", Refusing)
     there = store("log", tmp_path, 100, 16)
     there.write(np.array([99]), np.ones((1, 16), np.float32))
     assert there.read(np.array([99])).all()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -21,6 +22,9 @@ def command(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="Where --measure keeps them; default: this user's cache.")
     ] = None,
+    tiers: Annotated[
+        bool, typer.Option("--tiers", help="Measure what memory and the disk of --folder give to rows of tables.")
+    ] = False,
 ) -> None:
     """Check Python, the engine, libraries, accelerator and machine; name the command that mends each problem.
 
@@ -28,9 +32,12 @@ def command(
     Examples:
       ziggurat doctor --folder /data/runs
       ziggurat doctor --measure
+      ziggurat doctor --tiers --folder /data/runs
     """
     from ziggurat.core.errors import ConfigError
 
+    if measure and tiers:
+        raise ConfigError("--measure --tiers: one at a time", "leave one of them out")
     if measure:
         _measure(sets, out)
         return
@@ -39,6 +46,9 @@ def command(
             raise ConfigError(
                 f"{option} {value}: nothing is measured without --measure", f"add --measure, or leave {option} out"
             )
+    if tiers:
+        _tiers(folder)
+        return
     from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
@@ -82,4 +92,37 @@ def _measure(sets: int | None, out: Path | None) -> None:
         f"{network.origin['machine']}: {network.origin['samples']:,} sets of tables learned from, {held['samples']:,} "
         f"held out: median error {100 * held['median']:.1f} %, nine of ten within {100 * held['ninth']:.0f} %, rank "
         f"correlation {held['rank_correlation']:.3f}\n{folder}"
+    )
+
+
+def _tiers(folder: Path) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    from ziggurat.cli.progress import console_progress
+    from ziggurat.storage.tiers import disk_tiers, memory_tier
+
+    with console_progress() as progress:
+        found = [memory_tier(), *disk_tiers(folder, progress=progress)]
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_column("tier", overflow="fold")
+    for title in ("bytes", "rows/s", "one alone", "of a core", "written"):
+        table.add_column(title, justify="right", no_wrap=True)
+    for tier in found:
+        table.add_row(
+            tier.name,
+            f"{tier.block:,}",
+            f"{tier.reads:,.0f}",
+            "" if math.isnan(tier.read_s) else f"{1e6 * tier.read_s:,.0f} us",
+            f"{1e6 * tier.processor_s:.2f} us",
+            f"{tier.written / 1e6:,.0f} MB/s",
+        )
+    Console(highlight=False).print(table)
+    for note in dict.fromkeys(tier.note for tier in found if tier.note):
+        typer.echo(f"the disk is read {note}")
+    disk = found[1]
+    typer.echo(
+        f"Training beyond memory (planning.beyond_memory) brings {disk.reads:,.0f} missing rows a second from here at "
+        f"most, and takes {100 * disk.reads * disk.processor_s:.0f} % of a core for it; `ziggurat plan` says how many "
+        "a step are expected."
     )

@@ -84,6 +84,11 @@ class _Shard:
         times_N = np.diff(ends_N, prepend=0)
         return float(times_N @ self.lookups_N / (np.diff(self.ends_N, prepend=0) @ self.lookups_N))
 
+    def missed(self, slots: int) -> float:
+        """Distinct rows a step that are expected to be missing, if those that are looked up most have the slots."""
+        times_N = np.diff(np.maximum(self.ends_N, slots), prepend=slots)
+        return float(times_N @ -np.expm1(-self.lookups_N))
+
     def above(self, level: float) -> int:
         """Slots for the rows that are looked up more often than ``level`` times a byte and step."""
         group = int(np.searchsorted(-self.lookups_N / self.row_bytes, -level, side="left"))
@@ -118,11 +123,14 @@ def with_slots(
         for name, count in _filled(rank, held, plan, memory).items():
             slots[name] = min(slots.get(name, count), count)
     placements = {name: replace(each, slots=slots.get(name)) for name, each in plan.placements.items()}
+    missed = max((sum(s.missed(slots.get(s.table.name, s.rows)) for s in held) for held in ranks.values()), default=0)
     told = tuple(
         f"{BEYOND}: of table {name!r}, {count:,} of {shards[name].rows:,} rows{_each(plan, name)} have room, "
         f"{100 * shards[name].share(count):.0f} % of its look-ups"
         for name, count in slots.items()
     )
+    if told:
+        told += (f"{BEYOND}: some {missed:,.0f} rows a step are expected to be missing, on the rank that lacks most",)
     return replace(plan, placements=placements, notes=(*without_slots(plan).notes, *told))
 
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ziggurat.core.files import atomic_file
-from ziggurat.report import anatomy, drawings, results
+from ziggurat.report import anatomy, beyond, drawings, results
 from ziggurat.report.inputs import ReportInputs
 from ziggurat.report.markup import Html, el, join
 from ziggurat.report.style import STYLE
@@ -25,6 +25,7 @@ _SECTIONS = {
     "slices": ("Slices", results.slices),
     "features": ("Features", anatomy.features),
     "size": ("Size", anatomy.size),
+    "beyond": ("Rows on disk", beyond.rows_on_disk),
     "provenance": ("Config", anatomy.provenance),
 }
 

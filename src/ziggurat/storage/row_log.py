@@ -19,11 +19,9 @@ segments.
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import mmap
 import os
-import tempfile
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -38,14 +36,13 @@ from ziggurat.core.files import explained_writes
 from ziggurat.core.hashing import hash_integers
 from ziggurat.storage.row_store import Begun, Floats, Initial, Ints, RowStore
 from ziggurat.storage.transfers import Job, TransferError, Transfers
+from ziggurat.storage.unnamed import allocate, free_bytes, unnamed_file
 
 Words = npt.NDArray[np.uint32]
 Bytes = npt.NDArray[np.uint8]
 
 HEAD = 2
 """Words of 4 bytes before a row's numbers: checksum and id."""
-SECTORS = (512, 4096)
-"""That devices want offsets, sizes and memory to be multiples of, tried in this order."""
 FULL = 0.75
 """Of a block, at least."""
 SPARE = 2.0
@@ -141,7 +138,7 @@ class LogRows(RowStore):
         self.folder, self.table = folder, table
         self._transfers = transfers
         with explained_writes(folder):
-            self._file, self.direct, sector = _unnamed(folder, direct)
+            self._file, self.direct, sector = unnamed_file(folder, direct)
             self._closed = weakref.finalize(self, os.close, self._file)
             self.shape = Shape(rows, width, sector)
             self._reserve()
@@ -330,7 +327,7 @@ class LogRows(RowStore):
         """Room for all segments."""
         size = self.shape.file_bytes
         try:
-            _allocate(self._file, size)
+            allocate(self._file, size)
         except OSError as error:
             self.close()
             if error.errno not in {errno.ENOSPC, errno.EFBIG, errno.EDQUOT}:
@@ -349,10 +346,10 @@ def check_room(folder: Path, tables: Sequence[tuple[str, int, int]]) -> None:
         DataError: it has not, or there is no permission.
     """
     with explained_writes(folder):
-        file, _, sector = _unnamed(folder, direct=True)
+        file, _, sector = unnamed_file(folder, direct=True)
         os.close(file)
     sizes = [(name, Shape(rows, width, sector).file_bytes) for name, rows, width in tables]
-    if sum(size for _, size in sizes) > _free(folder):
+    if sum(size for _, size in sizes) > free_bytes(folder):
         raise _no_room(folder, sizes)
 
 
@@ -363,60 +360,6 @@ def _no_room(folder: Path, sizes: Sequence[tuple[str, int]]) -> DataError:
         whose = f"{len(sizes)} tables, of which {name!r} has the largest file ({largest:,} bytes),"
     return DataError(
         f"{folder}: the rows of {whose} need {sum(size for _, size in sizes):,} bytes on disk, and "
-        f"{_free(folder):,} are free",
+        f"{free_bytes(folder):,} are free",
         "free some space, or name a folder on another disk: planning.beyond_memory.folder",
     )
-
-
-def _free(folder: Path) -> int:
-    status = os.statvfs(folder)
-    return status.f_bavail * status.f_frsize
-
-
-def _allocate(file: int, size: int) -> None:
-    """Have blocks for so many bytes; where a file system cannot promise them, the file is as long and has holes."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    libc.fallocate64.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64)
-    while libc.fallocate64(file, 0, 0, size):
-        problem = ctypes.get_errno()
-        if problem in {errno.EOPNOTSUPP, errno.ENOSYS}:
-            os.ftruncate(file, size)
-            return
-        if problem != errno.EINTR:
-            raise OSError(problem, os.strerror(problem))
-
-
-def _unnamed(folder: Path, direct: bool) -> tuple[int, bool, int]:
-    """A new file in ``folder`` without a name: its descriptor, whether it passes by the page cache, and of how many
-    bytes it wants multiples."""
-    folder.mkdir(parents=True, exist_ok=True)
-    cached, name = tempfile.mkstemp(prefix=".rows-", dir=folder)
-    path = Path(name)
-    try:
-        found = _direct(path) if direct else None
-    finally:
-        path.unlink()
-    if found is None:
-        return cached, False, SECTORS[0]
-    os.close(cached)
-    return found[0], True, found[1]
-
-
-def _direct(path: Path) -> tuple[int, int] | None:
-    """A descriptor that passes by the page cache, and in multiples of how many bytes; None where there is none."""
-    try:
-        file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_DIRECT)
-    except OSError:
-        return None
-    room = mmap.mmap(-1, SECTORS[-1])
-    for sector in SECTORS:
-        try:
-            os.pwritev(file, [memoryview(room)[:sector]], 0)
-        except OSError as error:
-            if error.errno != errno.EINVAL:
-                os.close(file)
-                raise
-        else:
-            return file, sector
-    os.close(file)
-    return None
