@@ -5,7 +5,8 @@ themselves, page cache included, so that what it caches is what it can afford. I
 and few rows are met again. *Read*: batches of some thousand distinct rows, ascending. *Update*: each batch is read and
 written back changed, as a cache does whose rows are all trained. In rounds of all contestants by turns.
 
-``device`` moves the same sectors by io_uring and does nothing with them: the limit of this disk and of one core.
+``device`` reads a sector for each row by io_uring, and writes it where it was, and does nothing with them: the limit of
+this disk and of one core. A log may be above it: it writes rows one behind the other.
 """
 
 from __future__ import annotations

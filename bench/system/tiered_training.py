@@ -5,8 +5,8 @@ ids follow Zipf's law. Each contestant is a process; all but the one with memory
 with memory for a quarter, or an eighth, of the tables beside what the program takes (measured on tables of a few rows),
 page cache included. They go by turns, some steps or seconds a round.
 
-Each row that is missing costs a read and, as every row that was looked up is updated, a write. So the device bounds
-what any cache of this size can do; ``row_store`` says how many updates a second it gives.
+Each row that is missing costs a read, and another row leaves that was updated; these are written together. So the
+device's reads, and what they take of a core, bound what a cache of this size can do; ``row_store`` says how many it gives.
 """
 
 from __future__ import annotations

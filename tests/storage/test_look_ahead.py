@@ -10,7 +10,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.storage.storage_kit import KINDS, initial, overwrite, store
+from tests.storage.storage_kit import KINDS, initial, overwrite, store, transfers
 from ziggurat.core.errors import ConfigError, DataError
 from ziggurat.storage.look_ahead import LookAhead, Ticket
 from ziggurat.storage.row_cache import Crowded, RowCache
@@ -117,6 +117,50 @@ def test_several_tables_go_together() -> None:
     ahead.close()
 
 
+def test_tables_on_disk_go_together_and_wait_for_room_one_by_one(tmp_path: Path) -> None:
+    """The second cache is crowded while the first is not: its rows come later, those of the first stay."""
+    moved, tables = transfers("io_uring"), (300, 200)
+    stores = [LogRows(tmp_path, f"t{n}", rows, WIDTH, initial(WIDTH), moved) for n, rows in enumerate(tables)]
+    caches = [cache_of(stored, slots) for stored, slots in zip(stores, (60, 12), strict=True)]
+    ahead = LookAhead([cache for cache, _ in caches])
+    draw, coming = np.random.default_rng(0), deque[tuple[int, list[Ints], Ticket]]()
+    kept = [initial(WIDTH)(np.arange(rows)) for rows in tables]
+    for number in range(80):
+        ids = [np.sort(draw.choice(rows, count, replace=False)) for rows, count in zip(tables, (20, 8), strict=True)]
+        coming.append((number, ids, ahead.announce(ids, updates=True)))
+        if len(coming) < 3:
+            continue
+        number, ids, ticket = coming.popleft()
+        for (_, tensors), mine, wanted, slots in zip(caches, kept, ids, ahead.slots(ticket), strict=True):
+            for first, tensor in zip((0, WIDTH - 1), tensors, strict=True):
+                flat = tensor.reshape(len(tensor), -1)
+                assert np.array_equal(flat[slots], mine[wanted, first : first + flat.shape[1]])
+                flat[slots] += 1
+            mine[wanted] += 1
+        ahead.done(ticket)
+    for _, _, ticket in coming:
+        ahead.done(ticket, dropped=True)
+    for (cache, _), mine in zip(caches, kept, strict=True):
+        found = ahead.between(lambda cache=cache: cache.rows(np.arange(cache.store.rows)))
+        assert np.array_equal(found, mine)
+        assert cache.hits.evicted > 100
+    ahead.close()
+
+
+def test_a_batch_that_was_trained_cannot_be_given_up_behind_that() -> None:
+    cache, tensors = cache_of(MemoryRows(100, WIDTH, initial(WIDTH)), 4)
+    ahead = LookAhead([cache])
+    ticket = ahead.announce([np.arange(4)], updates=True)
+    tensors[0][ahead.slots(ticket)[0]] += 1
+    ahead.done(ticket)
+    ahead.done(ticket, dropped=True)
+    other = ahead.announce([np.arange(10, 14)], updates=False)
+    ahead.slots(other)
+    ahead.done(other)
+    assert np.array_equal(ahead.between(lambda: cache.rows(np.arange(4)))[:, 0], [1, 101, 201, 301])
+    ahead.close()
+
+
 def test_rows_that_coming_batches_need_stay_where_there_is_other_room() -> None:
     stored = MemoryRows(100, WIDTH, initial(WIDTH))
     cache, _ = cache_of(stored, 4)
@@ -204,7 +248,7 @@ def test_what_the_store_says_is_told(tmp_path: Path) -> None:
     stored = store("log", tmp_path, 100, WIDTH)
     assert isinstance(stored, LogRows)
     stored.write(np.arange(100), np.zeros((100, WIDTH), np.float32))
-    overwrite(stored, bytes(100 * 512 - 1) + b"\x01", 0)
+    overwrite(stored, bytes(12 * 512 - 1) + b"\x01", 0)
     cache, _ = cache_of(stored, 50)
     ahead = LookAhead([cache])
     with pytest.raises(DataError, match="row 7 is not what was written there"):

@@ -18,6 +18,7 @@ from tests.storage.storage_kit import KINDS, WAYS, distinct, initial, name_of, o
 from ziggurat.core.errors import DataError
 from ziggurat.storage.row_log import LogRows, Shape, check_room
 from ziggurat.storage.row_store import MemoryRows, RowStore, Traffic, read_together, write_together
+from ziggurat.storage.transfers import Job, Threads, TransferError
 
 
 def log(folder: Path, rows: int, width: int, way: str = "threads") -> LogRows:
@@ -100,6 +101,54 @@ def test_stores_move_together_and_little_at_a_time(tmp_path: Path, monkeypatch: 
     for each in stores:
         assert np.array_equal(each.read(np.arange(each.rows))[:, 0] % 100 == 0, ~each.written(np.arange(each.rows)))
         each.close()
+
+
+def test_a_turn_takes_no_more_memory_than_it_should(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Rows of one call come back from blocks that lie apart: a block each."""
+    monkeypatch.setattr("ziggurat.storage.row_store.TOGETHER", 2**18)
+    asked: list[int] = []
+    moved, read = transfers("threads"), Threads.read
+
+    def noted(self: Threads, jobs: list[Job]) -> list[int]:
+        asked.append(sum(job.memory_NB.nbytes for job in jobs))
+        return read(self, jobs)
+
+    stores = [LogRows(tmp_path, str(n), 20_000, 65, initial(65), moved) for n in range(3)]
+    for there in stores:
+        for first in range(7):
+            there.write(np.arange(first, 20_000, 7), np.ones((len(range(first, 20_000, 7)), 65), np.float32))
+    monkeypatch.setattr(Threads, "read", noted)
+    found = read_together([(there, np.arange(0, 20_000, 3)) for there in stores])
+    assert all(rows.min() == rows.max() == 1 for rows in found)
+    assert max(asked) <= 2**18
+    for there in stores:
+        there.close()
+
+
+def test_behind_a_write_that_failed_no_row_is_to_be_had(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    there = log(tmp_path, 100, 16)
+    there.write(np.arange(10), np.ones((10, 16), np.float32))
+
+    def full(self: Threads, jobs: list[Job]) -> list[int]:
+        raise TransferError(errno.ENOSPC, jobs[0].file, int(jobs[0].at_N[0]))
+
+    monkeypatch.setattr(Threads, "write", full)
+    with pytest.raises(DataError, match=r"table 'item': cannot write its rows.* No space left.*\n.*free some space"):
+        there.write(np.arange(5), np.zeros((5, 16), np.float32))
+    monkeypatch.undo()
+    for work in (lambda: there.read(np.arange(3)), lambda: there.write(np.arange(3), np.ones((3, 16), np.float32))):
+        with pytest.raises(RuntimeError, match="a write of these rows failed before"):
+            work()
+    there.close()
+
+
+def test_rows_are_named_as_in_their_table(tmp_path: Path) -> None:
+    there = LogRows(tmp_path, "item", 100, 16, initial(16), transfers("threads"), first=1250)
+    there.write(np.arange(4), np.ones((4, 16), np.float32))
+    overwrite(there, b"\x01", first_byte(there) + 3 * 72 + 20)
+    with pytest.raises(DataError, match="row 1,253 is not what was written there"):
+        there.read(np.arange(4))
+    there.close()
 
 
 def test_odd_numbers_survive(tmp_path: Path) -> None:

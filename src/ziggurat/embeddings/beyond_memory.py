@@ -126,6 +126,8 @@ class BeyondMemory:
                 RowCache(store, [tensor.detach().numpy() for tensor in shard.tensors.values()], shard.spec.name)
                 for shard, store in zip(shards, self._stores, strict=True)
             ]
+            if not all(store.direct for store in self._stores):
+                self.note = "; ".join([*[self.note] * bool(self.note), f"{beyond.folder}: {_CACHED}"])
             self.ahead = LookAhead(caches)
             stack.callback(self.ahead.close)
             self._open = stack.pop_all()
@@ -166,8 +168,8 @@ class BeyondMemory:
             self._announce_waiting()
             self._waiting.popleft()
         assert line.ticket is not None
+        self._training.append(line.ticket)  # over in any case, be it interrupted while it waits
         slots = self.ahead.slots(line.ticket)
-        self._training.append(line.ticket)
         values = {number: line.ids[number].values().clone() for number in {each.sharding for each in self._shards}}
         for shard, ranges, slots_L in zip(self._shards, line.ranges, slots, strict=True):
             first = 0
@@ -218,7 +220,8 @@ class BeyondMemory:
     @staticmethod
     def _store(shard: Slotted, beyond: Beyond, seed: int, transfers: Transfers) -> LogRows:
         name, width, initial = shard.spec.name, sum(shard.widths), _initial(shard, seed)
-        return LogRows(beyond.folder, name, shard.rows.size, width, initial, transfers)
+        rows = shard.rows
+        return LogRows(beyond.folder, name, rows.size, width, initial, transfers, first=rows.first)
 
     def _announce_waiting(self) -> None:
         """In their order, which is that of their turns."""
@@ -316,6 +319,7 @@ class _Column:
 
 
 _NONE: Ints = np.zeros(0, np.int64)
+_CACHED = "its file system cannot pass by the page cache, which takes memory beside that of the rows"
 
 
 def _ranges(spec: TableSpec, ids: KeyedJaggedTensor) -> list[tuple[int, int]]:

@@ -135,11 +135,16 @@ class ShardedTables(nn.Module):
         if slots:
             assert beyond is not None, f"{list(slots)}: nothing says where their rows lie"
             self._reach_beyond(plan, slots, beyond, seed)
-        self._shards = list(self._held(plan))
         self._input_slots: dict[int, SharedSlots] = {}
-        if not parallel.reduced:
-            self._share_memory(parallel, device)
-        self._base_lr = [float(group["lr"]) for group in self._groups()]
+        try:
+            self._shards = list(self._held(plan))
+            if not parallel.reduced:
+                self._share_memory(parallel, device)
+            self._base_lr = [float(group["lr"]) for group in self._groups()]
+        except BaseException:
+            if self.beyond is not None:
+                self.beyond.close()
+            raise
 
     def forward(self, ids: KeyedJaggedTensor) -> KeyedTensor:
         """Pooled rows for every key of these tables; ``ids`` may carry further keys."""

@@ -131,6 +131,8 @@ class LookAhead:
     def done(self, ticket: Ticket, *, dropped: bool = False) -> None:
         """The batch's lookups and updates are over, or will not be: its rows may leave."""
         with self._state:
+            if ticket.over:
+                return
             ticket.over = True
             ticket.updates = ticket.updates and not dropped
             self._over.append(ticket)
@@ -193,7 +195,7 @@ class LookAhead:
             outcome.of(work)
             return True
         started = time.perf_counter()
-        for ticket in coming[1:]:
+        for ticket in [each for each in coming[1:] if not each.over]:
             for cache, ids_L in zip(self.caches, ticket.ids, strict=True):
                 cache.expect(ids_L, ticket.number)
         ticket = coming[0]

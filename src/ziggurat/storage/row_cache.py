@@ -76,7 +76,7 @@ class Move:
 
 
 class RowCache:
-    """Slots for rows of one store. For one thread, but for :meth:`copied` of rows that stay.
+    """Slots for rows of one store. For one thread, but for :meth:`copied` and :meth:`ids` of rows that stay.
 
     Args:
         store: of all rows.
@@ -256,7 +256,7 @@ class RowCache:
         self._slot_of_R[move.missing_U] = move.room_U
         self._id_of_C[move.room_U] = move.missing_U
         self._dirty_C[move.room_U] = False
-        self._held_C[move.room_U] = move.batch
+        self._held_C[move.room_U], self._expected_C[move.room_U] = move.batch, 0
         return self._slot_of_R[move.ids_L]
 
     def _gathered(self, slots_U: npt.NDArray[np.integer]) -> Floats:

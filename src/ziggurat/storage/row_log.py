@@ -47,10 +47,14 @@ FULL = 0.75
 """Of a block, at least."""
 SPARE = 2.0
 """Times the blocks that all rows take."""
+LOG_TIMES = 1.05 * SPARE / FULL
+"""Times the bytes of rows that their log takes at most, but for narrow ones."""
 SEGMENT = 2**20
 """Bytes, at most."""
 SEGMENTS = 32
 """At least, where there are blocks enough."""
+KEPT = 2**22
+"""Bytes of memory that a store keeps for the blocks of its next call."""
 NOWHERE = np.uint32(2**32 - 1)
 AGAIN = "run the command again: it goes on from the last checkpoint"
 
@@ -117,6 +121,7 @@ class LogRows(RowStore):
         rows, width: of the shard.
         initial: makes rows that were never written.
         transfers: how blocks move.
+        first: number of the shard's first row in its table, for messages.
         direct: whether the page cache is passed by; it is not on file systems that cannot, and :attr:`direct` says so.
 
     Raises:
@@ -132,16 +137,19 @@ class LogRows(RowStore):
         initial: Initial,
         transfers: Transfers,
         *,
+        first: int = 0,
         direct: bool = True,
     ) -> None:
         super().__init__(rows, width, initial, transfers)
-        self.folder, self.table = folder, table
+        self.folder, self.table, self._first = folder, table, first
         self._transfers = transfers
         with explained_writes(folder):
             self._file, self.direct, sector = unnamed_file(folder, direct)
             self._closed = weakref.finalize(self, os.close, self._file)
+            self._closed.atexit = False  # a thread may be writing, and the file is gone with the process anyway
             self.shape = Shape(rows, width, sector)
             self._reserve()
+        self.read_bytes, self.write_bytes = self.shape.block, -(-self.shape.block // self.shape.per_block)
         assert self.shape.segments * self.shape.blocks * self.shape.per_block < int(NOWHERE), rows
         self._multipliers_W = hash_integers(np.arange(2 * width), 1)[:width] | np.uint64(1)
         self._place_R = np.full(rows, NOWHERE, np.uint32)
@@ -192,9 +200,11 @@ class LogRows(RowStore):
         lying[whole:, : count - whole * per] = records[whole * per :]
         lying[whole:, count - whole * per :] = 0
 
+        ids = records[:, 1].copy()
+
         def finish() -> None:
             places = (blocks_N[:, None] * per + np.arange(per)).reshape(-1)[:count]
-            self._place_R[records[:, 1]] = places
+            self._place_R[ids] = places
             np.add.at(self._counting_S, self._segments(places), 1)
 
         return Begun(finish, [Job(self._file, blocks_N * self.shape.block, memory_NB)])
@@ -240,11 +250,10 @@ class LogRows(RowStore):
         needed = -(-(np.cumsum(self._counting_S[order]) + records) // shape.per_block)
         given = self._free_blocks + shape.blocks * np.arange(1, len(order) + 1)
         enough = np.flatnonzero(given >= needed + shape.blocks)  # and a segment for the calls that follow
-        if not len(enough):
-            enough = np.flatnonzero(given >= needed)
+        assert len(enough), "the file has room for twice the rows"
         chosen = np.sort(order[: int(enough[0]) + 1])
-        self._free += chosen[::-1].tolist()
         found = self._counted(chosen[self._counting_S[chosen] > 0])
+        self._free += chosen[::-1].tolist()
         self._place_R[found[:, 1]] = NOWHERE
         self._counting_S[chosen] = 0
         self.traffic.rows_moved += len(found)
@@ -265,7 +274,7 @@ class LogRows(RowStore):
         self.traffic.read_bytes += memory_NB.nbytes
         records = self._records(memory_NB).reshape(-1, shape.record)
         places = (blocks_N[:, None] * shape.per_block + np.arange(shape.per_block)).reshape(-1)
-        count = self._place_R[np.minimum(records[:, 1], self.rows - 1)] == places
+        count = (self._place_R[np.minimum(records[:, 1], self.rows - 1)] == places) & (records[:, 1] < self.rows)
         found = records[count]
         if len(found) != self._counting_S[segments].sum():
             there = np.flatnonzero(np.isin(self._segments(self._place_R), segments))
@@ -290,11 +299,14 @@ class LogRows(RowStore):
         return places // (self.shape.per_block * self.shape.blocks)
 
     def _blocks(self, count: int) -> Bytes:
-        """Aligned memory for so many blocks, (N, B); the same again in the next call."""
+        """Aligned memory for so many blocks, (N, B); the same again in the next call, if they are few."""
         size = count * self.shape.block
-        if len(self._room) < size:
-            self._room = memoryview(mmap.mmap(-1, 2 * size))  # pages: aligned
-        return np.frombuffer(self._room, np.uint8, size).reshape(count, self.shape.block)
+        room = self._room
+        if len(room) < size:
+            room = memoryview(mmap.mmap(-1, size if size > KEPT else min(2 * size, KEPT)))  # pages: aligned
+        if len(room) <= KEPT:
+            self._room = room
+        return np.frombuffer(room, np.uint8, size).reshape(count, self.shape.block)
 
     def _records(self, memory_NB: Bytes) -> Words:
         """(N, K, words of a record), a view."""
@@ -311,7 +323,7 @@ class LogRows(RowStore):
 
     def _damaged(self, ids: Ints) -> DataError:
         return DataError(
-            f"{self.folder}: table {self.table!r}: row {int(ids[0]):,} is not what was written there"
+            f"{self.folder}: table {self.table!r}: row {self._first + int(ids[0]):,} is not what was written there"
             + (f", nor are {len(ids) - 1:,} others" if len(ids) > 1 else ""),
             f"see who else writes there, look at the disk (dmesg, smartctl), then {AGAIN}",
         )

@@ -25,8 +25,8 @@ Initial = Callable[[Ints], Floats]
 """Rows as they begin, (U,) -> (U, W): a function of the id alone, so that a row that nobody wrote is the same again."""
 T = TypeVar("T")
 
-TOGETHER = 16 * 2**20
-"""Bytes of rows, at most, that stores move at a time, whatever they are asked for."""
+TOGETHER = 32 * 2**20
+"""Bytes of memory, at most, through which stores move rows at a time, whatever they are asked for."""
 
 
 @dataclass(slots=True)
@@ -75,11 +75,14 @@ class RowStore(ABC):
         rows: how many.
         width: W.
         traffic: so far.
+        read_bytes, write_bytes: of memory that a row takes at most while it is read, or written.
+        broken: whether a write failed, so that nobody knows which rows are there.
     """
 
     def __init__(self, rows: int, width: int, initial: Initial, transfers: Transfers | None = None) -> None:
         self.rows, self.width, self.initial, self.transfers = rows, width, initial, transfers
-        self.traffic = Traffic()
+        self.read_bytes = self.write_bytes = 4 * width
+        self.traffic, self.broken = Traffic(), False
 
     def read(self, ids_U: Ints) -> Floats:
         """Rows (U, W), the caller's to keep.
@@ -149,10 +152,11 @@ class MemoryRows(RowStore):
 
 def read_together(asked: Sequence[tuple[RowStore, Ints]]) -> list[Floats]:
     """Rows (U, W) of some stores, as :meth:`RowStore.read`."""
+    _check([store for store, _ in asked])
     found = [np.empty((len(ids_U), store.width), np.float32) for store, ids_U in asked]
     there = [store.written(ids_U) for store, ids_U in asked]
     places = [np.flatnonzero(each) for each in there]
-    for turn in _turns([(store, len(each)) for (store, _), each in zip(asked, places, strict=True)]):
+    for turn in _turns([(s, len(each), s.read_bytes) for (s, _), each in zip(asked, places, strict=True)]):
         begun = [(asked[n][0], asked[n][0].begin_read(asked[n][1][places[n][part]])) for n, part in turn]
         _move("read", begun)
         for (number, part), (_, each) in zip(turn, begun, strict=True):
@@ -166,31 +170,47 @@ def read_together(asked: Sequence[tuple[RowStore, Ints]]) -> list[Floats]:
 
 
 def write_together(asked: Sequence[tuple[RowStore, Ints, Floats]]) -> None:
-    """Replace rows of some stores, as :meth:`RowStore.write`."""
-    for turn in _turns([(store, len(ids_U)) for store, ids_U, _ in asked]):
-        begun = [(asked[n][0], asked[n][0].begin_write(asked[n][1][part], asked[n][2][part])) for n, part in turn]
-        _move("write", begun)
-        for _, each in begun:
-            each.finish()
+    """Replace rows of some stores, as :meth:`RowStore.write`; where that fails, their rows are not to be had again."""
+    stores = [store for store, _, _ in asked]
+    _check(stores)
+    try:
+        for turn in _turns([(store, len(ids_U), store.write_bytes) for store, ids_U, _ in asked]):
+            begun = [(stores[n], stores[n].begin_write(asked[n][1][part], asked[n][2][part])) for n, part in turn]
+            _move("write", begun)
+            for _, each in begun:
+                each.finish()
+    except BaseException:
+        for store in stores:
+            store.broken = True
+        raise
     for store, ids_U, _ in asked:
         store.traffic.rows_written += len(ids_U)
 
 
-def _turns(asked: Sequence[tuple[RowStore, int]]) -> Iterator[list[tuple[int, slice]]]:
+def _check(stores: Sequence[RowStore]) -> None:
+    if any(store.broken for store in stores):
+        raise RuntimeError("a write of these rows failed before")
+
+
+def _turns(asked: Sequence[tuple[RowStore, int, int]]) -> Iterator[list[tuple[int, slice]]]:
     """Which rows of which asking, by number, go together: no more than memory should be taken for, and of each store
-    some at a time."""
+    some at a time.
+
+    Args:
+        asked: store, rows, and bytes of memory that each takes at most.
+    """
     turn: list[tuple[int, slice]] = []
     room, stores = TOGETHER, set[int]()
-    for number, (store, count) in enumerate(asked):
+    for number, (store, count, size) in enumerate(asked):
         first = 0
         while first < count:
             if room <= 0 or id(store) in stores:
                 yield turn
                 turn, room, stores = [], TOGETHER, set()
-            some = min(count - first, max(1, room // (4 * store.width)))
+            some = min(count - first, max(1, room // size))
             turn.append((number, slice(first, first + some)))
             first += some
-            room -= 4 * store.width * max(some, 1)
+            room -= size * some
             stores.add(id(store))
     if turn:
         yield turn

@@ -59,7 +59,7 @@ class Tier:
 
 def memory_tier(seconds: float = 1.0) -> Tier:
     """Of one thread."""
-    table = np.zeros((TABLE // ROW_BYTES, ROW_BYTES // 4), np.float32)
+    table = np.ones((TABLE // ROW_BYTES, ROW_BYTES // 4), np.float32)  # zeros would have no pages of their own yet
     draw, into = np.random.default_rng(0), np.empty((GATHERED, ROW_BYTES // 4), np.float32)
     ids = [draw.integers(0, len(table), GATHERED) for _ in range(8)]
     gather = lambda turn: table.take(ids[turn % len(ids)], axis=0, out=into, mode="clip")  # noqa: E731
@@ -86,9 +86,9 @@ def disk_tiers(folder: Path, seconds: float = 1.0, progress: Progress | None = N
             f"{folder}: {free_bytes(folder):,} bytes are free, too few to measure with",
             f"free {4 * LEAST_FILE:,} bytes, or name a folder on another disk",
         )
-    transfers, why = open_transfers()
     with explained_writes(folder):
         file, direct, sector = unnamed_file(folder, direct=True)
+    transfers, why = open_transfers()
     try:
         with explained_writes(folder):
             allocate(file, size)
@@ -126,7 +126,8 @@ def _reads(
 ) -> tuple[float, float, float]:
     """A second, seconds of one by itself, seconds of the processor."""
     draw, memory = np.random.default_rng(0), np.frombuffer(mmap.mmap(-1, BATCH * block), np.uint8).reshape(-1, block)
-    places = [np.sort(draw.choice(size // block, BATCH, replace=False)) * block for _ in range(8)]
+    some = lambda: np.sort(draw.choice(size // block // 2, BATCH, replace=False)) * 2 * block  # noqa: E731 - no neighbours
+    places = [some() for _ in range(8)]
     rate, processor_s = _rate(lambda turn: read([Job(file, places[turn % len(places)], memory)]), BATCH, seconds)
     alone, _ = _rate(lambda turn: read([Job(file, places[0][turn % BATCH, None], memory[:1])]), 1, seconds / 4)
     return rate, 1 / alone, processor_s

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import errno
 import mmap
@@ -36,24 +37,18 @@ def unnamed_file(folder: Path, direct: bool) -> tuple[int, bool, int]:
     """A new file in ``folder`` without a name: its descriptor, whether it passes by the page cache, and of how many
     bytes it wants multiples."""
     folder.mkdir(parents=True, exist_ok=True)
-    cached, name = tempfile.mkstemp(prefix=".rows-", dir=folder)
-    path = Path(name)
-    try:
-        found = _direct(path) if direct else None
-    finally:
-        path.unlink()
-    if found is None:
-        return cached, False, SECTORS[0]
-    os.close(cached)
-    return found[0], True, found[1]
+    found = _direct(folder) if direct else None
+    return (found[0], True, found[1]) if found else (_opened(folder), False, SECTORS[0])
 
 
-def _direct(path: Path) -> tuple[int, int] | None:
+def _direct(folder: Path) -> tuple[int, int] | None:
     """A descriptor that passes by the page cache, and in multiples of how many bytes; None where there is none."""
     try:
-        file = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_DIRECT)
-    except OSError:
-        return None
+        file = _opened(folder, os.O_DIRECT)
+    except OSError as error:
+        if error.errno == errno.EINVAL:
+            return None
+        raise
     room = mmap.mmap(-1, SECTORS[-1])
     for sector in SECTORS:
         try:
@@ -66,3 +61,16 @@ def _direct(path: Path) -> tuple[int, int] | None:
             return file, sector
     os.close(file)
     return None
+
+
+def _opened(folder: Path, flags: int = 0) -> int:
+    """It never has a name, where the file system can do that; else for a moment."""
+    flags |= os.O_RDWR | os.O_CLOEXEC
+    with contextlib.suppress(OSError):
+        return os.open(folder, flags | os.O_TMPFILE, 0o600)
+    made, name = tempfile.mkstemp(prefix=".rows-", dir=folder)
+    try:
+        return os.open(name, flags)
+    finally:
+        os.close(made)
+        Path(name).unlink()

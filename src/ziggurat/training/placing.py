@@ -28,6 +28,7 @@ from ziggurat.planning.beyond import with_slots, without_slots
 from ziggurat.planning.config import PlanningConfig
 from ziggurat.planning.constraints import check_plan
 from ziggurat.planning.usage import Usage
+from ziggurat.storage.row_log import LOG_TIMES
 from ziggurat.training.experiment import Experiment
 from ziggurat.training.machine import resolve_topology
 from ziggurat.training.measured import with_measured
@@ -199,7 +200,7 @@ def with_disk(config: PlanningConfig, topology: Topology, run: Path) -> Topology
         return topology
     folder = (beyond.folder or run).absolute()
     there = next(place for place in (folder, *folder.parents) if place.is_dir())
-    free = shutil.disk_usage(there).free // topology.devices
+    free = int(shutil.disk_usage(there).free / LOG_TIMES) // topology.devices
     return replace(topology, device=f"{topology.device} and its disk", memory_bytes=int(beyond.memory) + free)
 
 

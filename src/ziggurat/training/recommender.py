@@ -136,12 +136,16 @@ def assemble(
     seed = training.seed
     torch.manual_seed(seed)
     lookup = EmbeddingLookup(layout, plan, device, seed, experiment.parallel, training.batch_size, row_ranks, beyond)
-    model = norms_over_ranks(build_model(experiment.model, model_dims(layout)).to(device))
-    if training.activation_checkpointing:
-        checkpointed(model)
-    dropout = experiment.embeddings.dropout
-    part = DensePart(lookup.fields, model, training.precision == "bf16", training.compile, dropout)
-    called = spread(part, experiment.parallel, world, device) if world.size > 1 else part
+    try:
+        model = norms_over_ranks(build_model(experiment.model, model_dims(layout)).to(device))
+        if training.activation_checkpointing:
+            checkpointed(model)
+        dropout = experiment.embeddings.dropout
+        part = DensePart(lookup.fields, model, training.precision == "bf16", training.compile, dropout)
+        called = spread(part, experiment.parallel, world, device) if world.size > 1 else part
+    except BaseException:
+        lookup.close()
+        raise
     if world.rank:
         torch.manual_seed(seed + (world.rank << 32))
     return Recommender(lookup, part, called)
