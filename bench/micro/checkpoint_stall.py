@@ -17,7 +17,7 @@ of tables and their states into a live model, the files in the page cache.
 
 Not in the stall: a wait for the last checkpoint, should it still be written after 60 seconds; ``write`` says how long
 that takes. Not measured: several ranks, a disk shared with others, CUDA. Training has all cores but one, the writer
-the last; ``slowdown_all_cores`` says what becomes of it where training wants them all. Other work on the machine
+the last; ``slowdown_all_cores`` says what becomes of it where training wants them all, as it does by default. Other work on the machine
 disturbs slow-down and tracking first: they are medians of intervals and of rounds, in each of which both sides are
 measured. Ids, weights and batches are seeded; how many steps an interval has is not. About fifteen quiet minutes, 3 GB
 of scratch space, 6 GB of memory.
@@ -132,7 +132,8 @@ def _notes(extent: Extent, cores: int, intervals: Sequence[Mapping[str, Any]]) -
         f"row; batch {size.batch_size:,}, {steps:.1f} steps a second on {max(1, cores - 1)} of {cores} cores",
         f"{extent.intervals} intervals of {extent.interval_s:g} s a width, the first one's checkpoint full; marks take "
         f"a byte a row, {100 / (4 * size.dim):.2f} % of the tables",
-        "peer: torch.distributed.checkpoint.async_save, a thread, its stager kept; all tensors in fp32 every time",
+        "peer: torch.distributed.checkpoint.async_save, a thread, its stager kept; all tensors in fp32 every time; its "
+        "restore verifies no checksum, ours all",
         "memory: resident at most while a checkpoint is written, beyond steps alone",
     )
 
@@ -142,10 +143,11 @@ CHECKPOINT_STALL = Benchmark(
     claim="A checkpoint a minute of a gigabyte of tables holds training up for .4 % of the time or less, and what is "
     "written in the background slows it by 5 % or less; marking the rows that change costs 1 % or less.",
     targets={
-        "stall": Target(0.4, "at most"),
+        "stall_worst": Target(0.4, "at most"),
         "tracking": Target(1.0, "at most"),
         "slowdown_fp32": Target(5.0, "at most"),
         "slowdown_2_bits": Target(5.0, "at most"),
+        "slowdown_all_cores": Target(5.0, "at most"),
     },
     depends_on=(
         "src/ziggurat/checkpoint",

@@ -203,8 +203,8 @@ class Stand:
 
     def _ours(self, saver: Saver, folder: CheckpointFolder) -> list[float]:
         """Save, and take steps until that is written; their seconds."""
-        step = self.model.steps
-        saver.save(step, self.model.dense(), {"step": step})
+        step, since = self.model.steps, time.perf_counter()
+        saver.save(step, self.model.dense(), {"step": step}, since=since)
         return self._steps_while(lambda: saver.busy)
 
     def _steps_while(self, going: Callable[[], bool]) -> list[float]:

@@ -6,7 +6,7 @@ with memory for a quarter, or an eighth, of the tables beside what the program t
 page cache included. They go by turns, some steps or seconds a round.
 
 Each row that is missing costs a read, and another row leaves that was updated; these are written together. So the
-device's reads, and what they take of a core, bound what a cache of this size can do; ``row_store`` says how many it gives.
+device's reads, and what they take of a core, bound what a cache of this size can do; ``row_store`` says how many.
 """
 
 from __future__ import annotations

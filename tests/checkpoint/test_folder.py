@@ -37,16 +37,44 @@ def test_leftovers_of_a_crash_are_no_checkpoint(tmp_path: Path) -> None:
     folder = CheckpointFolder(tmp_path, keep=2)
     saved(folder, 1)
     (tmp_path / "step-00000002").mkdir()
-    (tmp_path / "step-00000002" / "rank-00000-00000.abcd.safetensors").write_bytes(b"half")
-    (tmp_path / "step-00000001" / "rank-00000-00000.dead.safetensors").write_bytes(b"of a write that was replaced")
+    (tmp_path / "step-00000002" / "rank-00000-00000.abcdef01.safetensors").write_bytes(b"half")
+    (tmp_path / "step-00000001" / "rank-00000-00000.deadbeef.safetensors").write_bytes(b"of a write that was replaced")
     (tmp_path / "step-00000001" / "notes.txt").write_text("mine")
     (tmp_path / "my-notes").mkdir()
     assert folder.last() == 1
     saved(folder, 4)
     assert folder.steps() == [1, 4]
     assert sorted(folder.store.folders()) == ["my-notes", "step-00000001", "step-00000004"]
-    assert "rank-00000-00000.dead.safetensors" not in folder.store.files("step-00000001")
+    assert "rank-00000-00000.deadbeef.safetensors" not in folder.store.files("step-00000001")
     assert (tmp_path / "step-00000001" / "notes.txt").read_text() == "mine"
+
+
+def test_folders_of_another_program_are_refused_and_stay(tmp_path: Path) -> None:
+    theirs = tmp_path / "step-00001000"
+    theirs.mkdir()
+    (theirs / "model.pt").write_bytes(b"theirs")
+    folder = CheckpointFolder(tmp_path)
+    assert folder.leftovers() == []
+    with pytest.raises(RunFolderError, match=r"step-00001000/model\.pt: is no file of a checkpoint of ours") as caught:
+        saved(folder, 1)
+    assert "name another place in checkpoints.store" in caught.value.mend
+    folder.sweep()
+    assert (theirs / "model.pt").read_bytes() == b"theirs"
+
+
+def test_what_somebody_put_into_a_checkpoints_folder_stays(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path)
+    saved(folder, 1, 2)
+    mine, part = tmp_path / "step-00000001" / "gathered.safetensors", tmp_path / "step-00000002/.manifest.json.7.part"
+    mine.write_bytes(b"mine")
+    part.write_bytes(b"half")
+    (tmp_path / "step-00000002" / "notes").mkdir()
+    folder.sweep()
+    assert (mine.exists(), part.exists()) == (True, False)
+    assert folder.prune(1) == [1]
+    assert folder.store.files("step-00000001") == ["gathered.safetensors"]
+    folder.discard([2])
+    assert [path.name for path in (tmp_path / "step-00000002").iterdir()] == ["notes"]
 
 
 def test_a_best_checkpoint_that_was_deleted_names_the_mend(tmp_path: Path) -> None:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import importlib
+import json
 import sys
+from collections import deque
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from checkpoint_kit import Table, loaded, same_bits, saver
 from s3_kit import Proxy
 from torch import Tensor
+from typer.testing import CliRunner
 
 from ziggurat.checkpoint import blocks
 from ziggurat.checkpoint import saver as saver_module
@@ -19,6 +23,8 @@ from ziggurat.checkpoint.config import CheckpointsConfig
 from ziggurat.checkpoint.folder import CheckpointFolder
 from ziggurat.checkpoint.object_store import ObjectStore, open_store
 from ziggurat.checkpoint.saver import Best
+from ziggurat.checkpoint.store import Unreachable
+from ziggurat.cli.main import app
 from ziggurat.core.errors import DataError, EnvironmentMismatch, RunFolderError, ZigguratError
 
 POLICIES = ("full", "one_shot", "consecutive", "intermittent")
@@ -216,6 +222,32 @@ def test_refused_credentials_are_named(s3: str, proxy: Proxy, monkeypatch: pytes
         ObjectStore(s3).write("step-1", "a", b"")
     assert "list, read, write and delete in bucket 'bucket-" in caught.value.mend
     assert proxy.count("PUT") == 1
+
+
+def test_commands_take_the_url_of_a_store_and_call_nothing_broken_that_gives_no_answer(
+    s3: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, forget: Callable[[], None]
+) -> None:
+    monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
+    forget()
+    with pytest.raises(RunFolderError, match="run: no checkpoint"):
+        _said("list", s3)
+    with saver(CheckpointFolder(open_store(s3)), Table()) as saving:
+        saving.save(7, DENSE, {})
+    assert [each["step"] for each in _said("list", s3)["entries"]] == [7]
+    assert _said("verify", s3)["whole"] is True
+    with pytest.raises(RunFolderError, match="only its run's folder says whose checkpoints these are"):
+        _said("prune", s3, "--keep", "1")
+    proxy.on, proxy.faults = "GET", deque(["", "", "", ""])
+    proxy.always = "503"
+    for _ in range(12):  # wherever it begins
+        with pytest.raises(Unreachable, match=rf"{s3}.*cannot be (read|listed): the store answers 503"):
+            _said("verify", s3)
+        proxy.faults = deque([""] * (len(proxy.seen) % 12))
+
+
+def _said(*arguments: str) -> Any:
+    found = CliRunner().invoke(app, ["checkpoint", *arguments, "--json"], catch_exceptions=False)
+    return json.loads(found.stdout)
 
 
 def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,9 +14,9 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from ziggurat.checkpoint.folder import CheckpointFolder
-from ziggurat.checkpoint.manifest import Manifest, TableShape
+from ziggurat.checkpoint.manifest import Manifest, NewerFormat, TableShape
 from ziggurat.checkpoint.saved import TABLE_STATES, TABLES, folder_of, shapes_of_tables
-from ziggurat.checkpoint.store import LocalStore, Store
+from ziggurat.checkpoint.store import LocalStore, Store, Unreachable
 from ziggurat.checkpoint.version1 import STATE_FILE, load_state
 from ziggurat.core.errors import RunFolderError
 from ziggurat.core.progress import Progress, Silent
@@ -60,11 +60,13 @@ class Catalogue:
         folder: it.
         found: step -> its manifest.
         problems: step -> why it has none that can be read.
+        newer: steps of those whose manifest is of a format that this version does not know.
     """
 
     folder: CheckpointFolder
     found: dict[int, Manifest | Version1] = field(default_factory=dict[int, Manifest | Version1])
     problems: dict[int, str] = field(default_factory=dict[int, str])
+    newer: set[int] = field(default_factory=set[int])
 
     @property
     def steps(self) -> list[int]:
@@ -75,11 +77,16 @@ class Catalogue:
         """Read the manifest of a step anew; what was deleted meanwhile is a problem like any other."""
         self.found.pop(step, None)
         self.problems.pop(step, None)
+        self.newer.discard(step)
         try:
             manifest = self.folder.manifest(step)
             self.found[step] = read_version_1(self.folder.store, step) if manifest is None else manifest
+        except Unreachable:
+            raise
         except RunFolderError as error:
             self.problems[step] = error.problem
+            if isinstance(error, NewerFormat):
+                self.newer.add(step)
 
     def needs(self, step: int) -> list[int]:
         """Steps of the checkpoints that a restore of this one reads before it."""

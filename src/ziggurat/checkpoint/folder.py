@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,11 @@ from ziggurat.core.errors import RunFolderError
 from ziggurat.core.files import put_back, sweep
 
 BEST_FILE = "best.json"
+_OURS = re.compile(
+    r"rank-\d{5}-\d{5}\.[0-9a-f]{8}\.safetensors|(dense|tables|average|dense_optimizer|table_states)\.safetensors"
+    rf"|{re.escape(MANIFEST_FILE)}|{re.escape(STATE_FILE)}|\..+\.part"
+)
+"""Files in the folder of a step that a writer of either format makes."""
 
 
 class CheckpointFolder:
@@ -148,7 +154,7 @@ class CheckpointFolder:
     def discard(self, steps: Sequence[int]) -> None:
         """Delete the checkpoints of these steps, ascending: what is needed goes behind what needs it."""
         for step in reversed(steps):
-            self.store.delete(folder_of(step))
+            self._delete(folder_of(step))
 
     def spare(self, keep: int | None = None) -> list[int]:
         """Steps that are neither the best, nor among the newest ``keep``, nor needed by one of these.
@@ -176,12 +182,13 @@ class CheckpointFolder:
     def sweep(self) -> None:
         """Delete what a writer that died left behind; to be called by the one who writes here alone."""
         for folder, name in self.leftovers():
-            self.store.delete(folder, name)
+            self.store.delete(folder, name) if name else self._delete(folder)
         if isinstance(self.store, LocalStore):
             sweep(self.store.root)
 
     def leftovers(self) -> list[tuple[str, str | None]]:
-        """Folders of steps without a manifest, and (folder, file) where a manifest does not know a file of ours."""
+        """Folders of steps that have no manifest and only files of ours, and (folder, file) where a manifest does not
+        know a file of ours."""
         steps = set(self.steps())
         found: list[tuple[str, str | None]] = []
         for name in sorted(self.store.folders()):
@@ -189,10 +196,38 @@ class CheckpointFolder:
             if match is None:
                 continue
             if int(match[1]) not in steps:
-                found.append((name, None))
+                found += [] if self._foreign(name) else [(name, None)]
             else:
                 found += [(name, file) for file in self._unknown(int(match[1]))]
         return found
+
+    def check_place(self) -> None:
+        """See that no other program keeps folders here that are called as ours are.
+
+        Raises:
+            RunFolderError: one does; it is named.
+        """
+        steps = {folder_of(step) for step in self.steps()}
+        for name in sorted(self.store.folders()):
+            if FOLDER.fullmatch(name) and name not in steps and (foreign := self._foreign(name)):
+                raise RunFolderError(
+                    f"{self.store.where(name, foreign[0])}: is no file of a checkpoint of ours, in a folder that is "
+                    "called as ours are",
+                    "name another place in checkpoints.store, or move that folder away",
+                )
+
+    def _foreign(self, folder: str) -> list[str]:
+        """Files in a folder of a step that no writer of ours makes."""
+        return sorted(name for name in self.store.files(folder) if not _OURS.fullmatch(name))
+
+    def _delete(self, folder: str) -> None:
+        """What of a folder is ours: all of it, or what leaves the rest there."""
+        if not self._foreign(folder):
+            self.store.delete(folder)
+            return
+        names = [name for name in self.store.files(folder) if _OURS.fullmatch(name)]
+        for name in sorted(names, key=lambda name: name not in {MANIFEST_FILE, STATE_FILE}):
+            self.store.delete(folder, name)
 
     def sweep_step(self, step: int) -> None:
         """Delete files that a checkpoint's manifest does not know: of a write of the same step that it replaced."""
@@ -208,15 +243,11 @@ class CheckpointFolder:
         if manifest is None:
             return []
         known = {MANIFEST_FILE, *(file.name for file in manifest.files)}
-        return sorted(name for name in self.store.files(folder_of(step)) if name not in known and _is_ours(name))
+        return sorted(name for name in self.store.files(folder_of(step)) if name not in known and _OURS.fullmatch(name))
 
 
 class UnknownNeeds(RunFolderError):
     """A checkpoint that is to stay is damaged, so that nobody knows which others it needs."""
-
-
-def _is_ours(name: str) -> bool:
-    return name.endswith(".safetensors") or name == STATE_FILE or (name.startswith(".rank-") and name.endswith(".part"))
 
 
 def _digest(values: dict[str, Any]) -> str:

@@ -84,12 +84,24 @@ def gather(
             pieces: dict[str, list[Piece]] = defaultdict(list)
             for group, name in members:
                 pieces[group].append(Piece.of_tensor(name, tensors[f"{group}/{name}"]))
-            saved.fill(pieces)
-            done += sum(described[each].bytes for each in members)
+            last = done + sum(described[each].bytes for each in members)
+            saved.fill(pieces, _Heard(progress, done, last, label))
+            done = last
             progress.advance(done, reading=label)
         progress.finish()
         size = temporary.stat().st_size
     return Gathered(step, {name: each.shape for name, each in named.items()}, size)
+
+
+class _Heard:
+    """Shows how many bytes were read, of a portion that ends at ``last``: deltas have some rows again."""
+
+    def __init__(self, progress: Progress, done: int, last: int, label: str) -> None:
+        self._progress, self._done, self._last, self._label = progress, done, last, label
+
+    def __call__(self, more: int) -> None:
+        self._done = min(self._done + more, self._last)
+        self._progress.advance(self._done, reading=self._label)
 
 
 def check_out(out: Path) -> None:

@@ -24,6 +24,10 @@ WEIGHT = "weight"
 """Name of a table's rows among a block's tensors; the others are optimizer states."""
 
 
+class NewerFormat(RunFolderError):
+    """A manifest of a format that this version does not know."""
+
+
 class _Part(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
@@ -152,7 +156,7 @@ class Manifest(_Part):
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise RunFolderError(f"{place}: no manifest of a checkpoint: {error}", _MEND) from None
         if version != FORMAT_VERSION:
-            raise RunFolderError(
+            raise NewerFormat(
                 f"{place}: checkpoint format {version!r}, this ziggurat reads 1 and {FORMAT_VERSION}",
                 "use the ziggurat version in the run's environment.json",
             )

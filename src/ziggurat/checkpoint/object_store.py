@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from ziggurat.checkpoint.place import S3, local_folder
-from ziggurat.checkpoint.store import LocalStore, Store
+from ziggurat.checkpoint.store import LocalStore, Store, Unreachable
 from ziggurat.checkpoint.store_errors import (
     endpoint,
     explained,
@@ -70,7 +70,7 @@ class ObjectStore:
 
     def read(self, folder: str, name: str) -> bytes:
         place = self.where(folder, name)
-        with self._told(f"{place}: cannot be read", RunFolderError):
+        with self._told(f"{place}: cannot be read", Unreachable):
             try:
                 return self._files.cat_file(self._path(folder, name))
             except FileNotFoundError as error:
@@ -136,7 +136,7 @@ class ObjectStore:
 
     def _listed(self, folder: str) -> list[dict[str, Any]]:
         path = self._path(folder)
-        with self._told(f"{self.where(folder)}: cannot be listed", RunFolderError):
+        with self._told(f"{self.where(folder)}: cannot be listed", Unreachable):
             try:
                 found = self._files.ls(path, detail=True)
             except FileNotFoundError as error:

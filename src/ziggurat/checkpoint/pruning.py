@@ -55,7 +55,8 @@ def prune(path: Path, keep: int, *, dry_run: bool = False, progress: Progress | 
     assert keep >= 1, keep
     progress = progress or Silent()
     folder = open_folder(path)
-    with _locked([run_folder(path), _with_lock(folder)], dry_run), _claimed(folder.store, path, dry_run):
+    claim = _claimed(folder.store, path, dry_run, progress)
+    with _locked([run_folder(path), _with_lock(folder)], dry_run), claim:
         spare = folder.spare(keep)
         leftovers = folder.leftovers()
         kept = tuple(step for step in folder.steps() if step not in spare)
@@ -64,10 +65,10 @@ def prune(path: Path, keep: int, *, dry_run: bool = False, progress: Progress | 
         names = tuple(f"{name}/{file}" if file else f"{name}/" for name, file in leftovers)
         if not dry_run:
             progress.start("delete", len(spare), "checkpoints")
-            gone = folder.prune(keep)
-            assert gone == spare, (gone, spare)
+            for number, step in enumerate(reversed(spare), 1):  # what is needed goes behind what needs it
+                folder.discard([step])
+                progress.advance(number, step=step)
             folder.sweep()
-            progress.advance(len(gone))
             progress.finish()
     return Pruned(tuple(spare), kept, names, size)
 
@@ -86,7 +87,7 @@ def _locked(places: Sequence[Path | None], dry_run: bool) -> Generator[None]:
 
 
 @contextlib.contextmanager
-def _claimed(store: Store, path: Path, dry_run: bool) -> Generator[None]:
+def _claimed(store: Store, path: Path, dry_run: bool, progress: Progress) -> Generator[None]:
     """Be the one who writes in an object store, which a training on another host may be."""
     if dry_run or not isinstance(store, ObjectStore):
         yield
@@ -96,7 +97,7 @@ def _claimed(store: Store, path: Path, dry_run: bool) -> Generator[None]:
         owner = Owner(str(path), str(json.loads(place.read_text(encoding="utf-8"))["run_id"]))
     except (OSError, ValueError, KeyError) as error:
         raise RunFolderError(f"{place}: does not say which run this is: {error}", "restore it") from None
-    with claimed(store, owner):
+    with claimed(store, owner, note=progress.note):
         yield
 
 

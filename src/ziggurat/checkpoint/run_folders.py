@@ -11,6 +11,7 @@ from ziggurat.checkpoint.folder import BEST_FILE, CheckpointFolder
 from ziggurat.checkpoint.object_store import open_store
 from ziggurat.checkpoint.saved import FOLDER
 from ziggurat.core.errors import RunFolderError, nearest
+from ziggurat.core.files import LOCK_FILE
 
 CHECKPOINTS = "checkpoints"
 """The folder of them in that of a run."""
@@ -18,12 +19,18 @@ CONFIG = "config.yaml"
 """In the folder of a run."""
 
 
-def open_folder(path: Path) -> CheckpointFolder:
-    """The checkpoints of the run in ``path``, which may be its folder or the folder of its checkpoints.
+def open_folder(place: str | Path) -> CheckpointFolder:
+    """The checkpoints of a run, by its folder, by the folder of its checkpoints, or by the URL of the store of them.
 
     Raises:
-        RunFolderError: it is neither, or its config cannot be read.
+        RunFolderError: there is no such, or its config cannot be read.
     """
+    if "://" in str(place):
+        found = CheckpointFolder(open_store(str(place)))
+        if not any(FOLDER.fullmatch(name) for name in found.store.folders()):
+            raise RunFolderError(f"{place}: no checkpoint", "name what checkpoints.store of the run's config names")
+        return found
+    path = Path(place)
     if (path / CONFIG).is_file():
         return CheckpointFolder(open_store(_place(path / CONFIG) or path / CHECKPOINTS))
     if (path / CHECKPOINTS).is_dir():
@@ -40,7 +47,7 @@ def run_folder(path: Path) -> Path | None:
     if (path / CHECKPOINTS).is_dir() or (path / CONFIG).is_file():
         return path
     parent = path.resolve().parent
-    return parent if path.resolve().name == CHECKPOINTS or (parent / CONFIG).is_file() else None
+    return parent if (parent / CONFIG).is_file() or (parent / LOCK_FILE).is_file() else None
 
 
 def _place(config: Path) -> str | None:

@@ -59,11 +59,13 @@ class Saved(ABC):
         """
 
     @abstractmethod
-    def fill(self, groups: Mapping[str, Sequence[Piece]]) -> None:
-        """Copy into each piece of a group what it is of the whole of its name.
+    def fill(self, groups: Mapping[str, Sequence[Piece]], heard: Heard = lambda _: None) -> None:
+        """Copy into each piece of a group what it is of the whole of its name; ``heard`` is told how many bytes of rows
+        more were copied, those of deltas too.
 
         Raises:
-            RunFolderError: as :meth:`verify`, and no piece was changed; or a table lacks rows, and some were.
+            RunFolderError: as :meth:`verify`, and no piece was changed. Or a table lacks rows, or a file that was whole
+                a moment ago cannot be read again, and some pieces were.
         """
 
     @abstractmethod
@@ -206,7 +208,7 @@ class Blocks(Saved):
                 read_file(self._store, manifest, file)
                 heard(file.bytes)
 
-    def fill(self, groups: Mapping[str, Sequence[Piece]]) -> None:
+    def fill(self, groups: Mapping[str, Sequence[Piece]], heard: Heard = lambda _: None) -> None:
         targets: dict[str, list[_Target]] = defaultdict(list)
         for group, pieces in groups.items():
             others = below(self._others, f"{group}/")
@@ -216,7 +218,7 @@ class Blocks(Saved):
                     targets[table].append(_Target(piece, tensor))
         for base, rows in self._rows(targets):
             for target in targets[rows.table]:
-                target.take(rows, base)
+                heard(target.take(rows, base))
         for target in chain.from_iterable(targets.values()):
             if target.piece.sink is not None:
                 target.piece.sink.settle()
@@ -284,13 +286,17 @@ class _Target:
             return False
         return self._places is not None or (block.low < self._end and block.high >= self._first)
 
-    def take(self, rows: Rows, base: bool) -> None:
-        """Copy what there is of this piece; ``base``: of a full checkpoint, which has every row."""
+    def take(self, rows: Rows, base: bool) -> int:
+        """Copy what there is of this piece; ``base``: of a full checkpoint, which has every row.
+
+        Returns:
+            Bytes.
+        """
         if self.tensor not in rows.tensors:
-            return
+            return 0
         overlap = self._overlap(rows.columns)
         if overlap is None:
-            return
+            return 0
         if self._places is None:
             there_U = (rows.ids_U >= self._first) & (rows.ids_U < self._end)
             places_L = rows.ids_U[there_U] - self._first
@@ -313,6 +319,7 @@ class _Target:
             tensor[places_L.to(tensor.device)] = numbers.to(tensor.device)
         else:
             tensor[places_L.to(tensor.device), first : first + end - begin] = numbers.to(tensor.device)
+        return numbers.numel() * numbers.element_size()
 
     def _overlap(self, columns: tuple[int, int]) -> tuple[int, int] | None:
         """The columns that both have; all, of a state of one number a row."""
@@ -356,7 +363,7 @@ class _Version1(Saved):
     def verify(self, heard: Heard = lambda _: None) -> None:
         heard(sum(tensor.nbytes for group in self._stored.values() for tensor in group.values()))
 
-    def fill(self, groups: Mapping[str, Sequence[Piece]]) -> None:
+    def fill(self, groups: Mapping[str, Sequence[Piece]], heard: Heard = lambda _: None) -> None:
         for group, pieces in groups.items():
             fill(pieces, self._stored[group])
 

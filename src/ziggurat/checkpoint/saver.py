@@ -163,6 +163,7 @@ class Saver:
         self._waited_s = 0.0
         if self._rank == 0:
             check()
+            folder.check_place()
             folder.sweep()
 
     @property
@@ -403,7 +404,8 @@ class Saver:
             raise RunFolderError(
                 f"{self._folder.store.where(folder)}: {len(missing)} of {len(files)} files that were written are gone, "
                 f"{min(missing)} first",
-                "see who else deletes there: `ziggurat checkpoint prune`, another training, or a rule of the store",
+                "see that all ranks write into one folder, which all hosts have mounted, and who else deletes there: "
+                "`ziggurat checkpoint prune`, another training, or a rule of the store",
             )
         self._check()
         if self._ending:

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 from pathlib import Path
 from typing import Protocol
 
 from ziggurat.core.errors import RunFolderError
 from ziggurat.core.files import sync
 from ziggurat.core.write_errors import explained_writes
+
+
+class Unreachable(RunFolderError):
+    """A store that gives no answer, or refuses one: what lies there may be whole."""
 
 
 class Store(Protocol):
@@ -32,7 +35,7 @@ class Store(Protocol):
         """A file's content.
 
         Raises:
-            RunFolderError: it is not there, or cannot be read.
+            RunFolderError: it is not there, or cannot be read; :class:`Unreachable` where that says nothing of it.
         """
         ...
 
@@ -115,8 +118,10 @@ class LocalStore:
             # Its manifests go first: a folder that is half deleted is no checkpoint.
             for manifest in (*path.glob("manifest.json"), *path.glob("state.json")):
                 manifest.unlink(missing_ok=True)
-            with contextlib.suppress(FileNotFoundError):
-                shutil.rmtree(path)
+            for name in self.files(folder):
+                (path / name).unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # somebody has put a folder there
+                path.rmdir()
 
     def _listed(self, folder: str) -> list[Path]:
         try:

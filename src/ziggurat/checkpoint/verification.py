@@ -18,7 +18,7 @@ from ziggurat.checkpoint.catalogue import Catalogue, Version1, disk_bytes, read_
 from ziggurat.checkpoint.folder import BEST_FILE, CheckpointFolder
 from ziggurat.checkpoint.manifest import MANIFEST_FILE, Manifest
 from ziggurat.checkpoint.saved import FOLDER, folder_of
-from ziggurat.checkpoint.store import LocalStore
+from ziggurat.checkpoint.store import LocalStore, Unreachable
 from ziggurat.checkpoint.version1 import STATE_FILE
 from ziggurat.core.errors import RunFolderError
 from ziggurat.core.files import LOCK_FILE
@@ -26,7 +26,7 @@ from ziggurat.core.progress import Progress, Silent
 
 _OURS = re.compile(rf"{re.escape(BEST_FILE)}|{LOCK_FILE}|writer(-\d+)?\.json")
 """Files beside the checkpoints: which is the best, and who writes them."""
-State = Literal["whole", "broken", "unusable", "deleted"]
+State = Literal["whole", "broken", "unusable", "deleted", "newer"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Verdict:
     Attributes:
         step: its.
         state: ``whole``; ``broken``: a file of its own is missing or changed; ``unusable``: it needs one that is broken
-            or not there; ``deleted``: since verification began.
+            or not there; ``deleted``: since verification began; ``newer``: of a format that this version cannot read.
         problems: what is wrong, naming each file.
         files: of its own.
         bytes: of these.
@@ -78,6 +78,7 @@ def verify(
 
     Raises:
         RunFolderError: there is no checkpoint, or none of ``which``.
+        Unreachable: the store gives no answer.
     """
     progress = progress or Silent()
     folder.resolve("last")
@@ -122,6 +123,8 @@ class _Reading:
         for file in manifest.files:
             try:
                 checked(file, store.read(folder, file.name), store.where(folder, file.name))
+            except Unreachable:
+                raise
             except RunFolderError as error:
                 yield error.problem
             self._heard(file.bytes, manifest.step)
@@ -148,6 +151,8 @@ def _verdict(catalogue: Catalogue, step: int, wrong: dict[int, tuple[str, ...]],
     size = disk_bytes(catalogue.folder.store, folder_of(step)) if found is None else found.bytes
     if step not in there:
         return Verdict(step, "deleted", (), files, size)
+    if step in catalogue.newer:
+        return Verdict(step, "newer", wrong[step], files, size)
     if wrong[step]:
         return Verdict(step, "broken", wrong[step], files, size)
     problem = catalogue.chain_problem(step)

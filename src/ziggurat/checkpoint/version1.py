@@ -22,6 +22,7 @@ from ziggurat.core.errors import RunFolderError
 
 FORMAT_VERSION = 1
 STATE_FILE = "state.json"
+_MEND = "move this folder away; older checkpoints stay usable"
 
 
 def load_state(folder: Path) -> dict[str, Any]:
@@ -63,14 +64,16 @@ def _manifest(folder: Path) -> dict[str, Any]:
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise RunFolderError(
-            f"{path}: not a checkpoint: {error}", "move this folder away; older checkpoints stay usable"
-        ) from error
+        raise RunFolderError(f"{path}: not a checkpoint: {error}", _MEND) from error
+    if not isinstance(manifest, dict):
+        raise RunFolderError(f"{path}: not a checkpoint: no JSON object", _MEND)
     if manifest.get("format_version") != FORMAT_VERSION:
         raise RunFolderError(
             f"{path}: checkpoint format {manifest.get('format_version')!r}, this ziggurat reads {FORMAT_VERSION}",
             "use the ziggurat version in the run's environment.json",
         )
+    if not isinstance(manifest.get("state"), dict) or not isinstance(manifest.get("files"), dict):
+        raise RunFolderError(f"{path}: not a checkpoint: it has no state, or no files", _MEND)
     return manifest
 
 

@@ -13,7 +13,10 @@ import typer
 app = typer.Typer(help="Look at a run's checkpoints: list, verify, compare, gather, prune.", no_args_is_help=True)
 
 Run = Annotated[
-    Path, typer.Argument(metavar="RUN", help="The run folder, or its folder of checkpoints.", show_default=False)
+    str,
+    typer.Argument(
+        metavar="RUN", help="The run folder, its folder of checkpoints, or the URL of their store.", show_default=False
+    ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
@@ -125,11 +128,13 @@ def diff_command(
     first: Annotated[str, typer.Argument(metavar="A", help="best, last, or a step.", show_default=False)],
     second: Annotated[str, typer.Argument(metavar="B", help="best, last, or a step.", show_default=False)],
     other: Annotated[
-        Path | None, typer.Option("--other", metavar="RUN", help="The run of B; default: the same.")
+        str | None, typer.Option("--other", metavar="RUN", help="The run of B; default: the same.")
     ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Compare the weights of two checkpoints, tensor by tensor: what differs, and by how much.
+
+    The status is 0 whether they differ or not.
 
     \b
     Examples:
@@ -174,9 +179,15 @@ def prune_command(
     from ziggurat.checkpoint.pruning import prune
     from ziggurat.cli import checkpoint_tables
     from ziggurat.cli.progress import console_progress
+    from ziggurat.core.errors import RunFolderError
 
+    if "://" in run:
+        raise RunFolderError(
+            f"{run}: is a store, and only its run's folder says whose checkpoints these are",
+            "name the run's folder; its config names the store",
+        )
     with console_progress() as progress:
-        found = prune(run, keep, dry_run=dry_run, progress=progress)
+        found = prune(Path(run), keep, dry_run=dry_run, progress=progress)
     _tell(found, dry_run=dry_run) if as_json else checkpoint_tables.pruned(found, dry_run)
 
 

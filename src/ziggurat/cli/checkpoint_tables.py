@@ -21,7 +21,7 @@ from ziggurat.report.plan_rows import written_ranks
 WIDTH = 110
 """Columns of text that the tables take at least, cut by none."""
 UNFINISHED = "unfinished: being written, or left by a training that died; `ziggurat checkpoint prune` deletes it then"
-_STATES = {"unusable": "cannot be restored", "deleted": "deleted meanwhile"}
+_STATES = {"unusable": "cannot be restored", "deleted": "deleted meanwhile", "newer": "of a newer format"}
 
 
 def listed(found: Listing) -> None:
