@@ -17,10 +17,10 @@ of tables and their states into a live model, the files in the page cache.
 
 Not in the stall: a wait for the last checkpoint, should it still be written after 60 seconds; ``write`` says how long
 that takes. Not measured: several ranks, a disk shared with others, CUDA. Training has all cores but one, the writer
-the last; ``slowdown_all_cores`` says what becomes of it where training wants them all, as it does by default. Other work on the machine
-disturbs slow-down and tracking first: they are medians of intervals and of rounds, in each of which both sides are
-measured. Ids, weights and batches are seeded; how many steps an interval has is not. About fifteen quiet minutes, 3 GB
-of scratch space, 6 GB of memory.
+the last; ``slowdown_all_cores`` says what becomes of it where training wants them all, as it does by default. Other
+work on the machine disturbs slow-down and tracking first: they are medians of intervals and of rounds, in each of which
+both sides are measured. Ids, weights and batches are seeded; how many steps an interval has is not. About fifteen quiet
+minutes, 3 GB of scratch space, 6 GB of memory.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ def test_a_rank_that_hangs_is_named_within_the_timeout(folder: Path) -> None:
 
 
 def test_a_rank_that_is_slow_for_a_while_is_waited_for(folder: Path) -> None:
-    process = start(folder, "--run", "runs/slow", *LONG, "--stop-after", "150", "--set", "parallel.timeout_s=60")
+    process = start(folder, "--run", "runs/slow", *LONG, "--stop-after", "60", "--set", "parallel.timeout_s=60")
     slow = rank_at(process, 1, folder / "runs/slow/metrics.jsonl", 5)
     slow.send_signal(signal.SIGSTOP)
     time.sleep(8)  # longer than four words of its heartbeat
@@ -76,7 +76,7 @@ def test_a_rank_that_is_slow_for_a_while_is_waited_for(folder: Path) -> None:
     slow.send_signal(signal.SIGCONT)
     status, out, err = ended(process)
     assert status == 0, err
-    assert "stopped after step 150 as asked" in out
+    assert "stopped after step 60 as asked" in out
 
 
 def test_an_id_outside_its_table_on_one_rank_is_named_with_rank_and_feature(folder: Path) -> None:
@@ -181,11 +181,11 @@ def test_half_a_description_of_the_world_is_refused(folder: Path) -> None:
 
 def test_after_a_rank_that_hangs_training_goes_on_where_it_was_saved(folder: Path) -> None:
     process = start(
-        folder, "--run", "runs/again", *LONG, "--restarts", "1", "--stop-after", "300", "--set", "parallel.timeout_s=20"
+        folder, "--run", "runs/again", *LONG, "--restarts", "1", "--stop-after", "100", "--set", "parallel.timeout_s=20"
     )
     rank_at(process, 1, folder / "runs/again/metrics.jsonl", 25).send_signal(signal.SIGSTOP)
     status, out, err = ended(process)
     assert status == 0, err
     assert re.search(r"rank 0: waited 20 s .*: rank 1 was last heard of .*; starting all ranks again", err), err[-2000:]
     assert re.search(r"going on at step \d+ of", err), err
-    assert "stopped after step 300 as asked" in out
+    assert "stopped after step 100 as asked" in out

@@ -47,6 +47,7 @@ class Ticket:
         ids: what it looks up in each cache.
         updates: whether its rows will be updated.
         slots: where they lie, once all are there.
+        told: whether the caches know that it comes, so that what they have of its rows stays, if it can.
     """
 
     number: int
@@ -54,6 +55,7 @@ class Ticket:
     updates: bool
     slots: list[Slots] = field(default_factory=list[Slots])
     ready: threading.Event = field(default_factory=threading.Event)
+    told: bool = False
     over: bool = False
 
 
@@ -195,7 +197,8 @@ class LookAhead:
             outcome.of(work)
             return True
         started = time.perf_counter()
-        for ticket in [each for each in coming[1:] if not each.over]:
+        for ticket in [each for each in coming[1:] if not each.told and not each.over]:
+            ticket.told = True
             for cache, ids_L in zip(self.caches, ticket.ids, strict=True):
                 cache.expect(ids_L, ticket.number)
         ticket = coming[0]
