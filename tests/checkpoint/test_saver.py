@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import torch
 from checkpoint_kit import Table, loaded, same_bits, saver
 from torch import Tensor
 
+from tests.small_disk import small_disk
 from ziggurat.checkpoint import blocks
 from ziggurat.checkpoint import saver as saver_module
 from ziggurat.checkpoint.config import CheckpointsConfig
@@ -209,6 +211,27 @@ def test_a_full_disk_leaves_the_checkpoint_before(tmp_path: Path, room: int) -> 
     assert manifest.kind == "full"
     with saver(folder, table):
         assert "step-00000002" not in folder.store.folders()  # the next writer takes away what was half written
+
+
+def test_a_disk_that_is_really_full_is_named_and_leaves_the_checkpoint_before(tmp_path: Path) -> None:
+    with small_disk(tmp_path / "disk", 512) as disk:
+        folder, table = CheckpointFolder(disk / "checkpoints"), Table(rows=3000)  # 180 kB
+        with saver(folder, table, policy="full") as saving:
+            saving.save(1, DENSE, {})
+            expected = table.tensors() | DENSE
+            saving.finish()
+            table.change(2000)
+            room = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
+            (disk / "ballast").write_bytes(bytes(room - 60_000))
+            saving.save(2, DENSE, {})
+            with pytest.raises(DataError, match=r"step-00000002/rank-00000-\d+\..*: no space left on the device"):
+                saving.finish()
+            assert same_bits(loaded(folder, "last"), expected)
+            (disk / "ballast").unlink()
+            saving.save(3, DENSE, {})
+            expected = table.tensors() | DENSE
+        assert same_bits(loaded(folder, "last"), expected)
+        assert folder.steps()[-1] == 3
 
 
 @pytest.mark.parametrize("harm", ["flipped", "truncated", "longer", "missing"])
