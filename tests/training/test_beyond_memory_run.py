@@ -108,6 +108,15 @@ def test_it_stops_and_goes_on_with_more_memory_or_less(folder: Path) -> None:
     assert_same_bits(tensors(Path("whole"), STEPS), tensors(Path("parts"), STEPS))
 
 
+@pytest.mark.parametrize("states", [False, True])
+def test_it_begins_with_another_runs_rows(states: bool, folder: Path) -> None:
+    api.train(large(folder, training__max_steps=15), "old")
+    start = {"run": "old", "optimizer": states}
+    for run, memory in (("inside", None), ("beyond", "60kB")):
+        api.train(large(folder, memory, training__warm_start=start, training__max_steps=10), run)
+    assert_same_bits(tensors(Path("inside"), 10), tensors(Path("beyond"), 10))
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_a_signal_in_the_middle_costs_nothing(number: signal.Signals, folder: Path) -> None:
     changes = {"training__max_steps": 150, "training__epochs": 9, "training__save_every": 12, "training__log_every": 1}

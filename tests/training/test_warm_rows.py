@@ -100,6 +100,34 @@ def test_a_shard_is_what_one_row_after_the_other_would_make_it(
         take_rows(saved, [(sources, match)])
         assert torch.equal(live, expected)
         assert torch.equal(state, sums)
+        if ordered:
+            continue
+        live, state = drawn(ids_L, columns), torch.zeros(len(ids_L))
+        pieces = (replace(each.piece, tensor=tensor) for each, tensor in zip(sources, (live, state), strict=True))
+        elsewhere = [replace(each, piece=_elsewhere(piece)) for each, piece in zip(sources, pieces, strict=True)]
+        take_rows(saved, [(elsewhere, match)])
+        assert torch.equal(live, expected)
+        assert torch.equal(state, sums)
+
+
+class _Elsewhere:
+    """A sink for a tensor that nobody else may look at."""
+
+    def __init__(self, tensor: Tensor) -> None:
+        self._tensor = tensor
+
+    def put(self, rows_L: Tensor, first_column: int, numbers: Tensor) -> None:
+        assert len(rows_L.unique()) == len(rows_L)
+        if self._tensor.ndim == 1:
+            self._tensor[rows_L] = numbers
+        else:
+            self._tensor[rows_L, first_column : first_column + numbers.shape[1]] = numbers
+
+    def settle(self) -> None: ...
+
+
+def _elsewhere(piece: Piece) -> Piece:
+    return replace(piece, tensor=piece.tensor.to("meta"), sink=_Elsewhere(piece.tensor))
 
 
 def test_rows_that_keep_their_numbers(there: There) -> None:
@@ -107,6 +135,11 @@ def test_rows_that_keep_their_numbers(there: There) -> None:
         live = torch.full((4, DIM), -1.0)
         source = Source("tables", "item", ROWS, Piece("item", live, (62, DIM), (58, 0)))
         take_rows(saved, [([source], RowMatch(62, ROWS, ROWS))])
+        assert torch.equal(live[:2], there.weight_RD[58:])
+        assert bool((live[2:] == -1).all())
+        live = torch.full((4, DIM), -1.0)
+        piece = _elsewhere(Piece("item", live, (62, DIM), (58, 0)))
+        take_rows(saved, [([replace(source, piece=piece)], RowMatch(62, ROWS, ROWS))])
         assert torch.equal(live[:2], there.weight_RD[58:])
         assert bool((live[2:] == -1).all())
         beyond = torch.full((2, DIM), -1.0)

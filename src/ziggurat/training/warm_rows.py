@@ -2,7 +2,8 @@
 
 A rank reads the rows that it has a place for, and each file of the checkpoint once, straight into its shard: they fill
 the shard's first rows, go from there to their places, the last one first, and the rows that were in the way are drawn
-again. So nothing of a table is there twice.
+again. So nothing of a table is there twice. Rows that lie in no tensor (:class:`~ziggurat.parallel.pieces.Sink`) go to
+their places at once.
 
 Shape legend: L rows of a shard, U of them that are read, N of them that are drawn again, D columns.
 """
@@ -20,7 +21,7 @@ from torch import Tensor
 from ziggurat.checkpoint.saved import Saved
 from ziggurat.features.lookup import ABSENT
 from ziggurat.features.matching import RowMatch, Rows
-from ziggurat.parallel.pieces import Piece
+from ziggurat.parallel.pieces import Piece, Sink
 
 CHUNK_BYTES = 16 * 2**20
 """Of rows that are moved at once."""
@@ -57,6 +58,9 @@ def take_rows(saved: Saved, tables: Sequence[tuple[Sequence[Source], RowMatch]])
         places_of: dict[tuple[int, int], _Places] = {}
         for source in sources:
             shard = (source.piece.first[0], source.piece.tensor.shape[0])
+            if source.piece.sink is not None and match.rows_R is not None:
+                pieces[source.group] += _beyond(source, match)
+                continue
             if match.rows_R is None and source.piece.rows is None:
                 pieces[source.group].append(_gapless(source, shard[0], max(0, min(shard[1], match.taken - shard[0]))))
                 continue
@@ -70,6 +74,50 @@ def take_rows(saved: Saved, tables: Sequence[tuple[Sequence[Source], RowMatch]])
     for source, places in moves:
         _spread(source.piece.tensor, places)
         _draw(source, places)
+
+
+def _beyond(source: Source, match: RowMatch) -> list[Piece]:
+    """The rows there that this shard has places for, as one piece; none where there are none."""
+    live, sink = source.piece, source.piece.sink
+    assert sink is not None
+    assert live.rows is None
+    first, size = live.first[0], live.tensor.shape[0]
+    rows_L = match.of(np.arange(first, first + size))
+    found = np.flatnonzero(rows_L != ABSENT)
+    if not len(found):
+        return []
+    found = found[np.argsort(rows_L[found], kind="stable")]
+    read_U, begin_U = np.unique(rows_L[found], return_index=True)
+    tensor = torch.empty((len(read_U), *live.tensor.shape[1:]), dtype=live.tensor.dtype, device="meta")
+    shape, start = (source.rows, *live.shape[1:]), (0, *live.first[1:])
+    placed = _Placed(sink, found, np.append(begin_U, len(found)))
+    return [Piece(source.name, tensor, shape, start, torch.from_numpy(read_U), placed)]
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """Another sink, whose rows stand here in the order of the rows there that they begin as; some begin as one.
+
+    Attributes:
+        sink: it.
+        at_N: its rows, those of one row there behind each other.
+        begin_U: where those of each row there begin among them, and the end of all.
+    """
+
+    sink: Sink
+    at_N: Rows
+    begin_U: Rows
+
+    def put(self, rows_L: Tensor, first_column: int, numbers: Tensor) -> None:
+        places_L = rows_L.numpy()
+        times_L = self.begin_U[places_L + 1] - self.begin_U[places_L]
+        which = np.repeat(np.arange(len(places_L)), times_L)
+        within = np.arange(len(which)) - np.repeat(np.cumsum(times_L) - times_L, times_L)
+        at = self.at_N[self.begin_U[places_L[which]] + within]
+        self.sink.put(torch.from_numpy(at), first_column, numbers[torch.from_numpy(which)])
+
+    def settle(self) -> None:
+        self.sink.settle()
 
 
 @dataclass(frozen=True, slots=True)

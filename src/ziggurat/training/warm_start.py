@@ -184,11 +184,6 @@ def _sources(
     specs = {spec.name: spec for spec in taken}
     found: dict[str, list[Source]] = defaultdict(list)
     for piece in recommender.lookup.pieces():
-        if piece.name in specs and piece.sink is not None:
-            raise ConfigError(
-                f"{KEY}.tables: rows of table {piece.name!r} lie beyond memory, where none can be taken over so far",
-                f"leave it out of {KEY}.tables, or give planning.beyond_memory more memory",
-            )
         if piece.name in specs:
             group, name = origin.place("tables", piece.name)
             drawn = partial(_drawn, specs[piece.name], seed, piece)
