@@ -152,6 +152,8 @@ def test_the_folder_that_was_meant(folder: CheckpointFolder, tmp_path: Path, mon
     fill(folder, 1)
     root = Path(folder.where)
     run = root.parent
+    assert run_folder(root) is None  # nothing says that the folder above is a run's, whose lock would be taken
+    (run / "config.yaml").write_text("name: shop\n")
     for path in (run, root):
         assert open_folder(path).steps() == [1]
         held = run_folder(path)
