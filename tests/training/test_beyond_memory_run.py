@@ -85,7 +85,7 @@ OPTIMIZERS = [
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda each: each["name"])
 def test_a_run_beyond_memory_is_the_run_in_memory(optimizer: dict[str, Any], folder: Path) -> None:
     inside = api.train(large(folder, embeddings__optimizer=optimizer), "inside")
-    beyond = api.train(large(folder, "60kB", embeddings__optimizer=optimizer), "beyond")
+    beyond = api.train(large(folder, "70kB", embeddings__optimizer=optimizer), "beyond")
     assert beyond.results is not None
     assert inside.results is not None
     assert beyond.results["figures"] == inside.results["figures"]
