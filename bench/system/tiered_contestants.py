@@ -41,7 +41,7 @@ from ziggurat.storage.row_store import Begun, Floats, Initial, Ints, RowStore
 from ziggurat.training.engine import process_group
 
 FULL = Size(26, 150_000, 64, 4096, 2_000_000, (512, 256))
-QUICK = Size(4, 4_000, 8, 64, 20_000, (16,))
+QUICK = Size(4, 4_000, 32, 64, 20_000, (16,))
 BASE_ROWS = 64
 
 
