@@ -222,11 +222,12 @@ class CheckpointFolder:
 
     def _delete(self, folder: str) -> None:
         """What of a folder is ours: all of it, or what leaves the rest there."""
-        if not self._foreign(folder):
+        names = self.store.files(folder)
+        ours = [name for name in names if _OURS.fullmatch(name)]
+        if len(ours) == len(names):
             self.store.delete(folder)
             return
-        names = [name for name in self.store.files(folder) if _OURS.fullmatch(name)]
-        for name in sorted(names, key=lambda name: name not in {MANIFEST_FILE, STATE_FILE}):
+        for name in sorted(ours, key=lambda name: name not in {MANIFEST_FILE, STATE_FILE}):
             self.store.delete(folder, name)
 
     def sweep_step(self, step: int) -> None:

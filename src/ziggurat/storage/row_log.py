@@ -142,7 +142,6 @@ class LogRows(RowStore):
     ) -> None:
         super().__init__(rows, width, initial, transfers)
         self.folder, self.table, self._first = folder, table, first
-        self._transfers = transfers
         with explained_writes(folder):
             self._file, self.direct, sector = unnamed_file(folder, direct)
             self._closed = weakref.finalize(self, os.close, self._file)
@@ -267,8 +266,9 @@ class LogRows(RowStore):
             return np.zeros((0, shape.record), np.uint32)
         memory_NB = np.frombuffer(mmap.mmap(-1, len(blocks_N) * shape.block), np.uint8).reshape(-1, shape.block)
         job = Job(self._file, blocks_N * shape.block, memory_NB)
+        assert self.transfers is not None
         try:
-            self.traffic.reads += self._transfers.read([job])[0]
+            self.traffic.reads += self.transfers.read([job])[0]
         except TransferError as error:
             raise self.explained(error, "read") from error
         self.traffic.read_bytes += memory_NB.nbytes

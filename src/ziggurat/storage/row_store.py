@@ -109,7 +109,7 @@ class RowStore(ABC):
         """Give back what it holds; what was written need not be there again."""
 
     def explained(self, error: TransferError, what: str) -> DataError:
-        """What the device said when it was to ``what`` for this store."""
+        """What the device said when it was to ``what`` for this store; of those that give it no jobs, nobody asks."""
         raise NotImplementedError
 
     @abstractmethod

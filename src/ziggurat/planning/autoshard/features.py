@@ -58,11 +58,11 @@ def features(*, columns: int, rows: int, bags: float, means: Floats, times: Floa
         times: so many rows are looked up so often, (n,).
         state: floats of optimizer state a row.
     """
+    from scipy.stats import poisson  # most of a second, and seldom needed
+
     reached = -np.expm1(-means)  # at least once
     touched = float(times @ reached)
     edges = 2.0 ** np.arange(REUSE_BINS - 1)
-    from scipy.stats import poisson  # most of a second, and seldom needed
-
     below = poisson.cdf(edges, means[:, None])
     shares = np.diff(np.column_stack([np.exp(-means), below, np.ones(len(means))]), axis=1)
     reuse = times @ shares / touched if touched else np.zeros(REUSE_BINS)
