@@ -17,13 +17,12 @@ from s3_kit import Proxy
 from torch import Tensor
 from typer.testing import CliRunner
 
-from ziggurat.checkpoint import blocks
-from ziggurat.checkpoint import saver as saver_module
+from ziggurat.checkpoint import blocks, writing
 from ziggurat.checkpoint.config import CheckpointsConfig
 from ziggurat.checkpoint.folder import CheckpointFolder
 from ziggurat.checkpoint.object_store import ObjectStore, open_store
-from ziggurat.checkpoint.saver import Best
 from ziggurat.checkpoint.store import Unreachable
+from ziggurat.checkpoint.writing import Best
 from ziggurat.cli.main import app
 from ziggurat.core.errors import DataError, EnvironmentMismatch, RunFolderError, ZigguratError
 
@@ -33,7 +32,7 @@ DENSE = {"dense/w": torch.arange(6.0).view(2, 3)}
 
 @pytest.mark.parametrize("policy", POLICIES)
 def test_checkpoints_come_back_from_the_store(s3: str, monkeypatch: pytest.MonkeyPatch, policy: str) -> None:
-    monkeypatch.setattr(saver_module, "CHUNK_BYTES", 2_000)
+    monkeypatch.setattr(writing, "CHUNK_BYTES", 2_000)
     monkeypatch.setattr(blocks, "FILE_BYTES", 4_000)
     folder, tables = CheckpointFolder(open_store(s3)), (Table("user", 120, 7), Table("item", 60, 3, seed=1))
     expected: dict[int, dict[str, Tensor]] = {}

@@ -12,12 +12,11 @@ from checkpoint_kit import Table, loaded, same_bits, saver
 from torch import Tensor
 
 from tests.small_disk import small_disk
-from ziggurat.checkpoint import blocks
-from ziggurat.checkpoint import saver as saver_module
+from ziggurat.checkpoint import blocks, writing
 from ziggurat.checkpoint.config import CheckpointsConfig
 from ziggurat.checkpoint.folder import CheckpointFolder
-from ziggurat.checkpoint.saver import Best
 from ziggurat.checkpoint.store import LocalStore
+from ziggurat.checkpoint.writing import Best
 from ziggurat.core.errors import DataError, RunFolderError
 from ziggurat.parallel.pieces import Piece
 
@@ -34,7 +33,7 @@ def folder(tmp_path: Path) -> CheckpointFolder:
 def test_what_changes_during_the_write_is_in_the_next_one(
     folder: CheckpointFolder, monkeypatch: pytest.MonkeyPatch, policy: str
 ) -> None:
-    monkeypatch.setattr(saver_module, "CHUNK_BYTES", 1_000)  # some 16 rows, so that changes come in between
+    monkeypatch.setattr(writing, "CHUNK_BYTES", 1_000)  # some 16 rows, so that changes come in between
     monkeypatch.setattr(blocks, "FILE_BYTES", 5_000)
     tables = (Table("user", 500, 7), Table("item", 90, 3, seed=1))
     expected: dict[int, dict[str, Tensor]] = {}
@@ -328,7 +327,7 @@ def test_a_checkpoint_that_is_given_up_is_none(
     folder: CheckpointFolder, monkeypatch: pytest.MonkeyPatch, where: str, second: bool
 ) -> None:
     """An impatient Ctrl-C must not leave a manifest over the rows that were written by then."""
-    monkeypatch.setattr(saver_module, "CHUNK_BYTES", 10_000)
+    monkeypatch.setattr(writing, "CHUNK_BYTES", 10_000)
     table = Table(rows=20_000, dim=16)
     expected = table.tensors()
     with pytest.raises(KeyboardInterrupt), saver(folder, table) as saving:

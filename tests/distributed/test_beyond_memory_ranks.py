@@ -64,6 +64,28 @@ def test_a_rank_that_has_room_for_all_its_rows_trains_beside_one_that_has_not(tm
     assert [plan["placements"][name]["slots"] is None for name in ("item", "user")] == [False, True]
 
 
+@pytest.mark.parametrize("bandwidth", ["2MB/s", None])
+def test_recshard_takes_memory_and_disk_for_two_tiers(bandwidth: str | None, tmp_path: Path) -> None:
+    """And training is that of ranks that hold the same tables with room for all rows."""
+    write_large_log(tmp_path / "log.csv")
+    wanted = (experiment(tmp_path, memory, "rowwise_adagrad") for memory in ("48kB", None))
+    beyond, inside = (each.model_dump(mode="json") for each in wanted)
+    beyond["planning"]["beyond_memory"]["bandwidth"] = bandwidth  # None: measured
+    beyond["planning"].update(planner={"name": "recshard"}, tables={})
+    found = run_ranks(2, train, tmp_path, "beyond", parse_config(Experiment, beyond), None)[0]
+    plan = api.load_run(tmp_path / "beyond").plan
+    assert plan is not None
+    assert plan["notes"][0].startswith("recshard: ")
+    assert any(placement["slots"] for placement in plan["placements"].values())
+    assert [placement["fast_rows"] for placement in plan["placements"].values()] == [None, None]
+    inside["planning"]["tables"] = {
+        name: {"sharding": placement["sharding"], "ranks": placement["ranks"]}
+        for name, placement in plan["placements"].items()
+    }
+    assert run_ranks(2, train, tmp_path, "inside", parse_config(Experiment, inside), None)[0] == found
+    assert_same_bits(tensors(tmp_path / "inside", STEPS), tensors(tmp_path / "beyond", STEPS))
+
+
 def test_they_go_on_in_memory_and_beyond_it(tmp_path: Path) -> None:
     write_large_log(tmp_path / "log.csv")
     inside, beyond = (experiment(tmp_path, memory, "adagrad") for memory in (None, "48kB"))

@@ -9,10 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.planning.planning_kit import statistics, topology
 from ziggurat.core.errors import ConfigError, NoFeasiblePlan
 from ziggurat.core.plan import Plan, Span
 from ziggurat.core.tables import TableSpec
-from ziggurat.planning.beyond import ROW_BYTES, SLOT_BYTES, WINDOW, with_slots, without_slots
+from ziggurat.planning.beyond import ROW_BYTES, SLOT_BYTES, WINDOW, BeyondMemoryConfig, with_slots, without_slots
+from ziggurat.planning.config import PlanningConfig
+from ziggurat.planning.planner import plan_tables
+from ziggurat.planning.recshard import RecShard
 from ziggurat.planning.usage import Usage
 
 EXAMPLES = 10
@@ -139,6 +143,29 @@ def test_a_table_that_needs_slots_and_cannot_have_any_is_named(sharding: str, op
     usages = {"t": usage(table), "u": usage(other)}
     with pytest.raises(ConfigError, match=rf"table 't', with .* there, {said}: all of its rows need memory"):
         with_slots(plan, [table, other], usages, 1, 0, 100_000)
+
+
+def test_recshard_places_tables_by_what_the_disk_has_to_bring() -> None:
+    """Two tables whose look-ups are all alike want the disk, two that memory would hold do not: a rank has one of
+    each, and memory is for rows alone, whatever a step keeps beside them."""
+    flat, skewed = [spec(f"flat{n}", 4000) for n in range(2)], [spec(f"skewed{n}", 4000) for n in range(2)]
+    tables, draw = [*flat, *skewed], np.random.default_rng(0)
+    counts = {table.name: [2] * 4000 for table in flat}
+    counts |= {table.name: np.bincount(draw.zipf(3.0, 8000) % 4000, minlength=4000).tolist() for table in skewed}
+    counted = statistics(8000, counts)
+    memory, planner = 200_000, RecShard.Config(time_limit_s=2)
+    beyond = BeyondMemoryConfig.model_validate({"memory": memory})
+    config = PlanningConfig(planner=planner, beyond_memory=beyond, reserve=0.5)
+    memories = topology(1, 2, memory=memory, kind="cpu", lookup=1e10, slow_memory=1e9)
+    planned = plan_tables(tables, counted, memories, config, EXAMPLES)
+    assert {len({planned.plan.placements[t.name].ranks for t in pair}) for pair in (flat, skewed)} == {2}
+    first, second = planned.devices
+    assert first.slow_lookups == pytest.approx(second.slow_lookups, rel=0.05)
+    assert 0.9 * memory < first.fast_bytes < 1.2 * memory
+    usages = {table.name: Usage.of(table, counted) for table in tables}
+    slotted = with_slots(planned.plan, tables, usages, 2 * EXAMPLES, 0, memory)
+    assert max(taken(slotted, tables, rank) for rank in (0, 1)) <= memory
+    assert all(each.fast_rows is None for each in slotted.placements.values())
 
 
 def test_a_plan_says_how_many_slots_wherever_it_is_written_down() -> None:

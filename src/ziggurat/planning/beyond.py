@@ -23,8 +23,9 @@ from ziggurat.core.config import Config
 from ziggurat.core.errors import ConfigError, NoFeasiblePlan
 from ziggurat.core.plan import Plan
 from ziggurat.core.tables import TableSpec
-from ziggurat.planning.cost import FLOAT, state_bytes
-from ziggurat.planning.quantities import Bytes, written_bytes
+from ziggurat.planning.cost import FLOAT, row_bytes, state_bytes
+from ziggurat.planning.problem import Problem
+from ziggurat.planning.quantities import Bandwidth, Bytes, written_bytes
 from ziggurat.planning.usage import Usage
 
 BEYOND = "beyond memory"
@@ -47,6 +48,9 @@ class BeyondMemoryConfig(Config):
     folder: Path | None = None
     """Where the other rows lie while training, best on a disk of its own; default: the run's folder. Nothing is kept
     there: checkpoints have all."""
+    bandwidth: Bandwidth | None = None
+    """At which rows of that folder move, for planners that tell hot rows from cold (``recshard``) where several ranks
+    train: bytes a second, or as in 60MB/s; default: measured when a plan is made."""
 
 
 @dataclass(frozen=True)
@@ -102,7 +106,8 @@ def with_slots(
     """``plan`` with slots for those tables that memory has no room for, and without any where there is room for all.
 
     Args:
-        plan: who holds what.
+        plan: who holds what. Where it tells fast rows from slow, that has done its part in choosing ranks: which rows
+            memory has is the slots' business.
         tables: placed by it.
         usages: how they are looked up.
         examples: of a training step, all ranks' together.
@@ -113,6 +118,7 @@ def with_slots(
         ConfigError: a table that needs slots cannot have any.
         NoFeasiblePlan: the least that a step needs has no room.
     """
+    plan = replace(plan, placements={name: replace(each, fast_rows=None) for name, each in plan.placements.items()})
     shards = {table.name: _shard(plan, table, usages[table.name], examples, most) for table in tables}
     ranks: dict[int, list[_Shard]] = {}
     for table in tables:
@@ -132,6 +138,24 @@ def with_slots(
     if told:
         told += (f"{BEYOND}: some {missed:,.0f} rows a step are expected to be missing, on the rank that lacks most",)
     return replace(plan, placements=placements, notes=(*without_slots(plan).notes, *told))
+
+
+def beside_buffers(problem: Problem) -> Problem:
+    """``problem``, whose fast memory is for rows alone: what a step keeps beside them, and the reserve, have their own.
+
+    A device's buffers are taken to be as large as if it held every table.
+    """
+    topology = problem.topology
+    buffers = problem.client_bytes + sum(problem.whole(table).buffer_bytes for table in problem.tables)
+    memory = math.ceil((topology.memory_bytes + buffers) / (1 - problem.reserve))
+    return problem.but(topology=replace(topology, memory_bytes=memory))
+
+
+def moved_bytes(tables: Sequence[TableSpec]) -> float:
+    """Of a row that is looked up once in a step, what costs of a memory count: it is read for its look-up, and read and
+    written by the optimizer. The mean of all rows."""
+    rows = sum(table.rows for table in tables)
+    return sum(table.rows * (FLOAT * table.dim + 2 * row_bytes(table, table.dim)) for table in tables) / max(rows, 1)
 
 
 def without_slots(plan: Plan) -> Plan:
@@ -216,6 +240,4 @@ def _why_not(plan: Plan, table: TableSpec) -> str:
         return "is trained by adam"
     if placement.sharding in {"column_wise", "grid"}:
         return "is split by columns"
-    if placement.sharding == "data_parallel":
-        return "is on every rank"
-    return "has its rows in two memories" if placement.fast_rows is not None else ""
+    return "is on every rank" if placement.sharding == "data_parallel" else ""

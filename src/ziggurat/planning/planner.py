@@ -15,6 +15,7 @@ from ziggurat.planning.autoshard.learned import learned_costs, learned_policy
 from ziggurat.planning.autoshard.planner import AutoShard
 from ziggurat.planning.autoshard.refinement import TimeParts
 from ziggurat.planning.baseline import Baseline
+from ziggurat.planning.beyond import beside_buffers
 from ziggurat.planning.config import AnyPlanner, PlanningConfig
 from ziggurat.planning.constraints import check_plan
 from ziggurat.planning.planned import Planned, predict
@@ -110,7 +111,8 @@ def problem_of(
     """
     with within("planning"):
         wishes = config.wishes(tables, topology)
-    return Problem(tuple(tables), topology, statistics, batch_size, wishes, config.reserve)
+    problem = Problem(tuple(tables), topology, statistics, batch_size, wishes, config.reserve)
+    return beside_buffers(problem) if config.beyond_memory and topology.slow_memory_bytes else problem
 
 
 def planned_by(problem: Problem, planner: Planner) -> Planned:

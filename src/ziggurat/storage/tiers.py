@@ -27,7 +27,7 @@ ROW_BYTES = 256
 """Of the rows that are gathered from memory: 64 numbers."""
 TABLE, GATHERED = 2**28, 2**14
 FILE, LEAST_FILE = 2**29, 2**25
-"""Bytes of the file that is measured on: half a gibibyte, or a quarter of what is free, but not less than 32 MiB."""
+"""Bytes of the file that is measured on: half a gibibyte, and not less than 32 MiB."""
 BLOCKS = (512, 1024, 4096)
 BATCH = 4096
 """Reads that are asked for together."""
@@ -68,19 +68,20 @@ def memory_tier(seconds: float = 1.0) -> Tier:
     return Tier("memory", ROW_BYTES, rate, float("nan"), processor_s, written)
 
 
-def disk_tiers(folder: Path, seconds: float = 1.0, progress: Progress | None = None) -> list[Tier]:
+def disk_tiers(folder: Path, seconds: float = 1.0, progress: Progress | None = None, most: int = FILE) -> list[Tier]:
     """Of the disk that ``folder`` lies on, for blocks of some sizes.
 
     Args:
-        folder: a file of at most half a gibibyte lies there meanwhile, without a name.
+        folder: a file lies there meanwhile, without a name.
         seconds: for each figure.
         progress: where to show it.
+        most: bytes of that file; a quarter of what is free where that is less.
 
     Raises:
         DataError: there is no room, no permission, or the device gives an error.
     """
     progress = progress or Silent()
-    size = min(FILE, free_bytes(folder) // 4 // STRETCH * STRETCH)
+    size = min(most, free_bytes(folder) // 4 // STRETCH * STRETCH)
     if size < LEAST_FILE:
         raise DataError(
             f"{folder}: {free_bytes(folder):,} bytes are free, too few to measure with",

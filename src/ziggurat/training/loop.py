@@ -18,7 +18,8 @@ import torch
 
 from ziggurat.checkpoint.claim import Claim
 from ziggurat.checkpoint.saved import Saved
-from ziggurat.checkpoint.saver import Best, Saver
+from ziggurat.checkpoint.saver import Saver
+from ziggurat.checkpoint.writing import Best
 from ziggurat.core.batch import Batch
 from ziggurat.core.engine import library_versions
 from ziggurat.core.errors import DivergedError

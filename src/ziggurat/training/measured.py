@@ -44,8 +44,10 @@ def machine_name(device: torch.device) -> str:
 
 
 def _processor() -> str:
-    names = [line.split(":", 1)[1].strip() for line in _cpuinfo() if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
+    """With family and model where they are told: virtual machines call processors of many generations by one name."""
+    told = dict(reversed([[each.strip() for each in line.split(":", 1)] for line in _cpuinfo() if ":" in line]))
+    name = told.get("model name") or platform.processor() or platform.machine()
+    return f"{name} (family {told['cpu family']}, model {told['model']})" if "cpu family" in told else name
 
 
 def _cpuinfo() -> list[str]:

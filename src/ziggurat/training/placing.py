@@ -24,11 +24,13 @@ from ziggurat.embeddings.layout import Layout
 from ziggurat.parallel.agreement import from_first
 from ziggurat.parallel.world import World
 from ziggurat.planning import plan_tables
-from ziggurat.planning.beyond import with_slots, without_slots
+from ziggurat.planning.beyond import moved_bytes, with_slots, without_slots
 from ziggurat.planning.config import PlanningConfig
 from ziggurat.planning.constraints import check_plan
+from ziggurat.planning.recshard import RecShard
 from ziggurat.planning.usage import Usage
 from ziggurat.storage.row_log import LOG_TIMES
+from ziggurat.storage.tiers import disk_tiers
 from ziggurat.training.experiment import Experiment
 from ziggurat.training.machine import resolve_topology
 from ziggurat.training.measured import with_measured
@@ -37,6 +39,8 @@ from ziggurat.training.parts_timer import parts_timer, unmeasured
 PLAN_FILE = "plan.json"
 ROW_ORDER_FILE = "row_order.safetensors"
 """Table -> rank of each of its rows by falling frequency, int32; of tables whose rows the plan orders."""
+MEASURE_S, MEASURED_BYTES = 0.2, 2**27
+"""Seconds that each figure of a disk is measured for a plan, and bytes of the file that it is measured on, at most."""
 
 
 def place(
@@ -72,13 +76,14 @@ def place(
     def made() -> Plan:
         plan = Plan.single_device(table.name for table in layout.tables)
         if world.size > 1:
-            topology = _topology(experiment, world, kind, folder)
+            tables, found = layout.tables, experiment.planning.topology
+            topology = resolve_topology(found, kind, hosts=world.hosts, devices=world.local_size)
+            topology = with_disk(experiment.planning, topology, folder, tables)
             batch_size = -(-experiment.training.batch_size // world.size)
             statistics = DatasetStatistics.load(prepared)
             lying = _lying(folder / PLAN_FILE, layout, topology)
             config = with_measured(experiment.planning if leave else unmeasured(experiment.planning), kind)
             timer = parts_timer(config, kind)
-            tables = layout.tables
             plan = lying or plan_tables(tables, statistics, topology, config, batch_size, timer, progress).plan
         plan = slotted(experiment, layout, plan, prepared, kind)
         if leave:
@@ -187,21 +192,37 @@ def kind_of(device: torch.device) -> DeviceKind:
     return "cuda" if device.type == "cuda" else "cpu"
 
 
-def _topology(experiment: Experiment, world: World, kind: DeviceKind, run: Path) -> Topology:
-    found = resolve_topology(experiment.planning.topology, kind, hosts=world.hosts, devices=world.local_size)
-    return with_disk(experiment.planning, found, run)
-
-
-def with_disk(config: PlanningConfig, topology: Topology, run: Path) -> Topology:
+def with_disk(config: PlanningConfig, topology: Topology, run: Path, tables: Sequence[TableSpec]) -> Topology:
     """``topology``, whose devices have ``planning.beyond_memory.memory`` and an even share of the free disk, where that
-    is asked for."""
+    is asked for: as one memory, or for a planner that tells hot rows from cold, as a fast and a slow one.
+
+    Args:
+        config: the ``planning`` section.
+        topology: of devices as they are.
+        run: folder of the run, where rows lie unless the config names another.
+        tables: whose rows move.
+
+    Raises:
+        ConfigError: the config declares a slow memory besides.
+        DataError: how fast the disk is cannot be measured.
+    """
     beyond = config.beyond_memory
     if beyond is None:
         return topology
     folder = (beyond.folder or run).absolute()
     there = next(place for place in (folder, *folder.parents) if place.is_dir())
     free = int(shutil.disk_usage(there).free / LOG_TIMES) // topology.devices
-    return replace(topology, device=f"{topology.device} and its disk", memory_bytes=int(beyond.memory) + free)
+    memory, named = int(beyond.memory), f"{topology.device} and its disk"
+    if not isinstance(config.planner, RecShard.Config):
+        return replace(topology, device=named, memory_bytes=memory + free)
+    if topology.slow_memory_bytes:
+        raise ConfigError(
+            "planning: both topology.slow_memory and beyond_memory are given, and rows lie in two places at most",
+            "leave out one of them",
+        )
+    rate = beyond.bandwidth or moved_bytes(tables) * disk_tiers(there, MEASURE_S, most=MEASURED_BYTES)[0].reads
+    slow = min(rate / topology.devices, topology.lookup_bandwidth)
+    return replace(topology, device=named, memory_bytes=memory, slow_memory_bytes=free, slow_bandwidth=slow)
 
 
 def _lying(path: Path, layout: Layout, topology: Topology) -> Plan | None:

@@ -127,10 +127,10 @@ def _problem(
     local = asked.device == "local"  # of other devices, this machine need have none
     kind = "cuda" if local and pick_device(experiment.training.device).type == "cuda" else "cpu"
     topology = resolve_topology(asked, kind, hosts=hosts, devices=devices, memory_bytes=memory_bytes)
-    topology = with_disk(experiment.planning, topology, Path("runs") / experiment.name)
     check_shares(experiment.training.batch_size, topology.world_size)
     dataset = prepare(experiment, prepared, progress)
     tables, statistics = experiment.layout(dataset.schema).tables, DatasetStatistics.load(dataset.folder)
+    topology = with_disk(experiment.planning, topology, Path("runs") / experiment.name, tables)
     batch_size = -(-experiment.training.batch_size // topology.world_size)  # of a rank
     config = with_measured(experiment.planning, topology.kind)
     return problem_of(tables, statistics, topology, config, batch_size), config.planner
