@@ -129,11 +129,11 @@ class Stand:
             found: list[dict[str, Any]] = []
             with self._saver(folder, bits, "intermittent") as saver:
                 for number in range(self._extent.intervals):
-                    found.append(self._interval(saver, folder, peer))
+                    found.append(self._interval(saver, peer))
                     self._say(f"{bits} bits, interval {number + 1}: {_told(found[-1])}")
                 saver.finish()
                 for interval, written in zip(found, saver.written, strict=True):
-                    interval |= written.figures()
+                    interval |= {name: value for name, value in written.figures().items() if name != "stall_s"}
             tensors = self.model.tensors()
             restored = {
                 "restore_s": seconds(lambda: folder.load("last").fill(self.model.pieces())),
@@ -154,7 +154,7 @@ class Stand:
                     for _ in range(3):
                         self._steps_for(self._extent.settle_s)
                         alone = self._steps_for(self._extent.alone_s)
-                        slower.append(_slower(self._ours(saver, folder), alone))
+                        slower.append(_slower(self._ours(saver)[1], alone))
         finally:
             torch.set_num_threads(before)
         return slower
@@ -163,7 +163,7 @@ class Stand:
         config = CheckpointsConfig(policy=policy, bits=bits)
         return Saver(folder, config, self.model.shards, self.model.shapes, versions=library_versions())
 
-    def _interval(self, saver: Saver, folder: CheckpointFolder, peer: Peer) -> dict[str, Any]:
+    def _interval(self, saver: Saver, peer: Peer) -> dict[str, Any]:
         extent, model = self._extent, self.model
         started, steps = time.perf_counter(), model.steps
         changed = model.changed()
@@ -171,7 +171,7 @@ class Stand:
         for _ in range(WARM):
             model.step()
         _reset_peak()
-        ours = self._ours(saver, folder)
+        stall_s, ours = self._ours(saver)
         our_peak = _peak_bytes()
         self._steps_for(extent.settle_s)
         _hand_back()
@@ -192,6 +192,7 @@ class Stand:
             "changed": changed,
             "steps": model.steps - steps,
             "step_s": st.fmean(alone),
+            "stall_s": stall_s,
             "slower": _slower(ours, alone),
             "memory_bytes": max(0, our_peak - alone_peak),
             "peer_stall_s": peer_stall_s,
@@ -201,11 +202,11 @@ class Stand:
             "peer_bytes": peer_bytes,
         }
 
-    def _ours(self, saver: Saver, folder: CheckpointFolder) -> list[float]:
-        """Save, and take steps until that is written; their seconds."""
-        step, since = self.model.steps, time.perf_counter()
-        saver.save(step, self.model.dense(), {"step": step}, since=since)
-        return self._steps_while(lambda: saver.busy)
+    def _ours(self, saver: Saver) -> tuple[float, list[float]]:
+        """Save, and take steps until that is written; seconds of the call, and of each step."""
+        step = self.model.steps
+        stall_s = seconds(lambda: saver.save(step, self.model.dense(), {"step": step}))
+        return stall_s, self._steps_while(lambda: saver.busy)
 
     def _steps_while(self, going: Callable[[], bool]) -> list[float]:
         found = [self.model.step()]

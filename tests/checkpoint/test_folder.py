@@ -86,6 +86,43 @@ def test_a_best_checkpoint_that_was_deleted_names_the_mend(tmp_path: Path) -> No
     assert f"delete {tmp_path / 'best.json'}" in caught.value.mend
 
 
+def test_where_no_file_says_which_is_the_best_the_newest_manifest_does(tmp_path: Path) -> None:
+    folder, table = CheckpointFolder(tmp_path, keep=1), Table(rows=20)
+    with saver(folder, table, policy="full") as saving:
+        for step, best in ((1, None), (2, 2), (3, 2), (4, 2)):
+            at = {"best_step": best, "best": best and 0.9}
+            saving.save(step, {}, {"progression": at}, best=Best("auc", 0.9) if step == best else None)
+    assert folder.steps() == [2, 4]
+    (tmp_path / "best.json").unlink()
+    assert folder.resolve("best") == 2
+    assert folder.best() == {"step": 2, "metric": "", "value": 0.9}
+    assert folder.spare() == []
+    (tmp_path / "step-00000004" / "manifest.json").write_text("{")
+    assert folder.resolve("best") == 2  # by its own manifest
+    folder.store.delete("step-00000004")
+    folder.store.delete("step-00000002")
+    saved(folder, 5)
+    assert folder.best() is None
+    assert folder.resolve("best") == 5
+
+
+def test_what_is_not_whole_is_not_counted_among_those_that_are_kept(tmp_path: Path) -> None:
+    folder = CheckpointFolder(tmp_path, keep=9)
+    saved(folder, 1, 2, 3, 4, 5)
+    for step, harm in ((3, b""), (5, None)):
+        path = next((tmp_path / f"step-{step:08d}").glob("rank-*"))
+        path.unlink() if harm is None else path.write_bytes(harm)
+    assert folder.spare(1) == [1, 2, 3]  # 5 lacks a file
+    assert folder.spare(2) == [1]  # and 3 has one of another size
+    assert folder.spare(3) == []
+    with saver(folder, Table(rows=20), policy="consecutive") as saving:
+        for step in (6, 7, 8):
+            saving.save(step, {}, {})
+    assert folder.prune(1) == [1, 2, 3, 4, 5]
+    next((tmp_path / "step-00000006").glob("rank-*")).unlink()  # 7 and 8 need it
+    assert folder.prune(1) == []
+
+
 @pytest.mark.parametrize(
     ("harm", "told"),
     [
@@ -93,6 +130,7 @@ def test_a_best_checkpoint_that_was_deleted_names_the_mend(tmp_path: Path) -> No
         ("[1]", "does not say"),
         ('{"step": "1"}', "does not say"),
         ('{"step": 1, "metric": "auc", "value": 0.8, "sha256": "0"}', "its content differs from its checksum"),
+        ('{"step": 1, "metric": "auc", "value": 0.8}', "has no checksum"),
     ],
 )
 def test_a_damaged_best_is_told(tmp_path: Path, harm: str, told: str) -> None:
@@ -101,6 +139,12 @@ def test_a_damaged_best_is_told(tmp_path: Path, harm: str, told: str) -> None:
     (tmp_path / "best.json").write_text(harm)
     with pytest.raises(RunFolderError, match=rf"best\.json: {told}"):
         folder.load("best")
+
+
+def test_a_file_that_is_called_as_our_folders_are_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "step-00001000").write_bytes(b"theirs")
+    with pytest.raises(RunFolderError, match=r"step-00001000: is a file, called as our folders are"):
+        saved(CheckpointFolder(tmp_path), 1)
 
 
 @pytest.mark.parametrize(

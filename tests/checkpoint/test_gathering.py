@@ -107,6 +107,8 @@ def test_gathering_replaces_nothing_else(folder: CheckpointFolder, tmp_path: Pat
         gather(folder, "last", tmp_path / "model.pt")
     with pytest.raises(DataError, match="is a folder"):
         gather(folder, "last", tmp_path)
+    with pytest.raises(DataError, match="lies among the checkpoints"):
+        gather(folder, "last", Path(folder.where) / "out.safetensors")
     out = tmp_path / "out.safetensors"
     flip(path_of(folder, 1, "rank-*"))
     with pytest.raises(RunFolderError, match="SHA-256 differs"):

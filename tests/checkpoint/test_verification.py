@@ -159,11 +159,14 @@ def test_best_is_verified_and_what_is_foreign_is_told(folder: CheckpointFolder) 
     (root / "old").mkdir()
     (root / "step-00000007").mkdir()
     (root / "step-00000007" / "rank-00000-00000.00000000.safetensors").write_text("x")
+    (root / "step-00000008").mkdir()
+    (root / "step-00000008" / "model.pt").write_text("of another program")
     found = verify(folder)
     assert found.whole
     assert found.foreign == (
         "notes.txt",
         "old/",
+        "step-00000008/model.pt",
         "step-00000001/mine.txt",
         "step-00000002/rank-00000-00007.00000000.safetensors",
     )

@@ -97,7 +97,7 @@ def test_an_inspection(run: Path) -> None:
     progression = {"step": 9, "cursor": [1, 12_000], "best": 0.5, "best_step": 2, "stale": 1, "stopped_early": True}
     folder = checkpoints(run)
     with saver(folder, table) as saving:
-        saving._plan = plan  # pyright: ignore[reportPrivateUsage] - the kit's saver has none
+        saving._writer._plan = plan  # pyright: ignore[reportPrivateUsage] - the kit's saver has none
         saving.save(9, {}, {"progression": progression, "schedule": {"best": float("inf")}})
     lines = said("inspect", run)
     assert lines[0] == "runs/shop/checkpoints/step-00000009"
@@ -140,7 +140,8 @@ def test_verdicts(run: Path) -> None:
     flip(broken)
     lines = said("verify", run, status=1)
     assert [cells(lines, step)[1] for step in (1, 2, 3)] == ["whole", "broken", "cannot"]
-    assert f"step 2: {broken}: its SHA-256 differs from the one recorded when it was written" in lines
+    told_of = f"step 2: {broken}: its SHA-256 differs from the one recorded when it was written; it has rows of tables"
+    assert f"{told_of} 'user', 'item'" in lines
     assert "step 3: needs the checkpoint of step 2, which is broken" in lines
     assert "notes.txt: no manifest knows it" in lines
     assert lines[-1] == "1 of 3 whole; the newest of these is of step 1"
@@ -153,7 +154,7 @@ def test_verdicts(run: Path) -> None:
     assert told("verify", run, "1")["whole"]
     assert said("verify", run, "1", "best", status=1)
     flip(path_of(checkpoints(run), 1, "rank-*"))
-    assert said("verify", run, status=1)[-1] == "none is whole"
+    assert said("verify", run, status=1)[-1].startswith("none is whole: restore what is named above")
     flip(path_of(checkpoints(run), 1, "rank-*"))
     flip(broken)
     (run / "checkpoints" / "best.json").write_text("{}")

@@ -9,9 +9,20 @@ import numpy as np
 import pytest
 
 from ziggurat.core.config import parse_config, set_by_path
+from ziggurat.core.progress import Silent
 from ziggurat.training.experiment import Experiment
 
 ROWS = 3000
+
+
+class Noted(Silent):
+    """Keeps the notes."""
+
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, message: str) -> None:
+        self.notes.append(message)
 
 
 def write_log(path: Path, rows: int = ROWS, seed: int = 0) -> None:

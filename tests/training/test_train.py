@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.training.conftest import MakeExperiment
+from tests.training.conftest import MakeExperiment, Noted
 from ziggurat.checkpoint.folder import CheckpointFolder
 from ziggurat.core.errors import ConfigError, RunFolderError, ZigguratError
 from ziggurat.core.files import locked_folder
@@ -101,6 +101,33 @@ def test_a_run_can_be_made_longer(make_experiment: MakeExperiment) -> None:
     assert outcome.step == 10
     api.train(make_experiment(training__max_steps=10), "straight")
     assert_same_bits(tensors(Path("run"), 10), tensors(Path("straight"), 10))
+
+
+def test_a_run_that_was_refused_before_its_first_step_is_begun_anew(make_experiment: MakeExperiment) -> None:
+    api.train(make_experiment(training__max_steps=2), "old")
+    progress = Noted()
+    with pytest.raises(ZigguratError, match="dim"):
+        api.train(make_experiment(training__warm_start={"run": "old"}, embeddings__dim=4), "new")
+    good = make_experiment(training__warm_start={"run": "old"}, training__max_steps=2, training__seed=9)
+    assert api.train(good, "new", progress=progress).step == 2
+    assert sum("begun anew" in note for note in progress.notes) == 1
+    with pytest.raises(RunFolderError, match="belongs to another config"):
+        api.train(make_experiment(training__max_steps=2, training__seed=8), "new")
+
+
+def test_that_the_best_has_its_rows_in_fewer_bits_is_told(make_experiment: MakeExperiment) -> None:
+    said = "the checkpoint of step 4 has its rows in 4 bits a number"
+    for bits, average, times in ((4, None, 1), (32, None, 0), (4, 0.9, 0)):
+        averaged: dict[str, Any] = {} if average is None else {"training__weight_average": average}
+        steps = {"training__max_steps": 6, "training__evaluate_every": 4}
+        experiment = make_experiment(checkpoints__bits=bits, **steps, **averaged)
+        run, progress = f"run-{bits}-{average}", Noted()
+        api.train(experiment, run, progress=progress)
+        CheckpointFolder(Path(run) / "checkpoints").mark_best(4, "auc", 1.0)
+        api.evaluate(run, progress=progress)
+        assert sum(note.startswith(said) for note in progress.notes[-1:]) == times
+        with api.Predictor(run) as predictor:
+            assert (predictor.note or "").startswith(said) == bool(times)
 
 
 def test_early_stopping_keeps_the_best(make_experiment: MakeExperiment) -> None:
@@ -238,6 +265,7 @@ def test_bf16_and_fp32_agree_to_bf16s_precision(make_experiment: MakeExperiment)
 
 
 def test_two_processes_do_not_train_in_one_folder(make_experiment: MakeExperiment) -> None:
-    with locked_folder(Path("run"), "training"), pytest.raises(RunFolderError, match="another process is training"):
+    said = rf"another process is training in this folder \(pid {os.getpid()} on "
+    with locked_folder(Path("run"), "training"), pytest.raises(RunFolderError, match=said):
         api.train(make_experiment(), "run")
     assert api.train(make_experiment(training__max_steps=2), "run").step == 2

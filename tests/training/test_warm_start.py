@@ -12,27 +12,16 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.training.conftest import MakeExperiment, config_values, write_log
+from tests.training.conftest import MakeExperiment, Noted, config_values, write_log
 from tests.training.test_train import assert_same_bits, tensors
 from ziggurat.core.config import parse_config, set_by_path
 from ziggurat.core.errors import ConfigError, RunFolderError
-from ziggurat.core.progress import Silent
 from ziggurat.features.transform import Transform
 from ziggurat.features.vocabulary import Vocabulary
 from ziggurat.training import api
 from ziggurat.training.experiment import Experiment
 
 OLD = {"max_steps": 20, "evaluate_every": 10}
-
-
-class Noted(Silent):
-    """Keeps the notes."""
-
-    def __init__(self) -> None:
-        self.notes: list[str] = []
-
-    def note(self, message: str) -> None:
-        self.notes.append(message)
 
 
 @pytest.fixture(scope="module")

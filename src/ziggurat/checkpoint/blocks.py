@@ -128,14 +128,24 @@ def checked(file: File, data: bytes, place: str) -> None:
         RunFolderError: it is shorter or longer, or differs; ``place`` is named.
     """
     if len(data) != file.bytes:
-        raise RunFolderError(f"{place}: {len(data):,} bytes, and {file.bytes:,} were written", DAMAGED)
-    if hashlib.sha256(data).hexdigest() != file.sha256:
-        raise RunFolderError(f"{place}: its SHA-256 differs from the one recorded when it was written", DAMAGED)
+        wrong = f"{len(data):,} bytes, and {file.bytes:,} were written"
+    elif hashlib.sha256(data).hexdigest() != file.sha256:
+        wrong = "its SHA-256 differs from the one recorded when it was written"
+    else:
+        return
+    raise RunFolderError(f"{place}: {wrong}; it has {holds(file)}", DAMAGED)
+
+
+def holds(file: File) -> str:
+    """What a file of a checkpoint has, in words."""
+    tables = list(dict.fromkeys(block.table for block in file.blocks))
+    named = ", ".join(map(repr, tables[:4])) + (f" and {len(tables) - 4} more" if len(tables) > 4 else "")
+    return f"rows of table{'s' * (len(tables) > 1)} {named}" if tables else "all but rows of tables"
 
 
 DAMAGED = (
-    "restore the file, or do without this checkpoint: `ziggurat checkpoint verify` says which are whole; name one of "
-    "them (--checkpoint STEP), or delete this one's folder to go on from the one before it"
+    "restore the file, or do without this checkpoint: `ziggurat checkpoint verify` says which are whole; commands take "
+    "any of them by its step, and training goes on from the newest once the folders of later ones are deleted"
 )
 
 

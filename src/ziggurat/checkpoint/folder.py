@@ -11,7 +11,7 @@ from typing import Any
 
 from ziggurat.checkpoint.manifest import MANIFEST_FILE, Manifest
 from ziggurat.checkpoint.saved import FOLDER, Saved, folder_of, open_checkpoint, read_manifest
-from ziggurat.checkpoint.store import LocalStore, Store
+from ziggurat.checkpoint.store import LocalStore, Store, Unreachable
 from ziggurat.checkpoint.version1 import STATE_FILE
 from ziggurat.core.errors import RunFolderError
 from ziggurat.core.files import put_back, sweep
@@ -55,15 +55,16 @@ class CheckpointFolder:
         return steps[-1] if steps else None
 
     def best(self) -> dict[str, Any] | None:
-        """``{"step", "metric", "value"}`` of the best checkpoint, or None.
+        """``{"step", "metric", "value"}`` of the best checkpoint; where no file says so, what the newest manifest knows
+        of it; None where nothing was evaluated.
 
         Raises:
             RunFolderError: the file that says so is damaged.
         """
         if BEST_FILE not in self.store.files():
-            return None
+            return self._remembered()
         place = self.store.where("", BEST_FILE)
-        mend = f"delete {place}: the newest checkpoint then counts as the best"
+        mend = f"delete {place}: then counts what the newest checkpoint knows of it"
         try:
             values = json.loads(self.store.read("", BEST_FILE).decode())
         except ValueError as error:
@@ -71,9 +72,28 @@ class CheckpointFolder:
         if not isinstance(values, dict) or not isinstance(values.get("step"), int):
             raise RunFolderError(f"{place}: does not say which step is the best", mend)
         digest = values.pop("sha256", None)
-        if digest not in {None, _digest(values)}:  # None: of format 1
-            raise RunFolderError(f"{place}: its content differs from its checksum", mend)
+        first_format = digest is None and MANIFEST_FILE not in self.store.files(folder_of(values["step"]))
+        if digest != _digest(values) and not first_format:
+            said = "has no checksum" if digest is None else "its content differs from its checksum"
+            raise RunFolderError(f"{place}: {said}", mend)
         return values
+
+    def _remembered(self) -> dict[str, Any] | None:
+        """The best checkpoint by the newest manifest that can be read, if it is there still."""
+        steps = self.steps()
+        for step in reversed(steps):
+            try:
+                manifest = self.manifest(step)
+            except Unreachable:
+                raise
+            except RunFolderError:  # the one before knows nearly as much
+                continue
+            at: dict[str, Any] = {} if manifest is None else manifest.state.get("progression", {})
+            if at.get("best_step") not in steps:
+                return None
+            metric = ((manifest and manifest.config) or {}).get("training", {}).get("monitor", "")
+            return {"step": at["best_step"], "metric": metric, "value": at["best"]}
+        return None
 
     def mark_best(self, step: int, metric: str, value: float) -> None:
         """Record the checkpoint of ``step`` as the best so far."""
@@ -83,7 +103,7 @@ class CheckpointFolder:
         self.store.write("", BEST_FILE, f"{text}\n".encode())
 
     def forget_best(self) -> None:
-        """Let the newest checkpoint count as the best."""
+        """Let count what the newest checkpoint knows of the best, or itself."""
         self.store.delete("", BEST_FILE)
 
     def load(self, which: str | int) -> Saved:
@@ -105,7 +125,7 @@ class CheckpointFolder:
             mend = "name one of those steps"
             if which == "best":
                 place = self.store.where("", BEST_FILE)
-                mend += f", or delete {place}: the newest then counts as the best"
+                mend += f", or delete {place}: then counts what the newest checkpoint knows of it"
             raise RunFolderError(f"{self.where}: no checkpoint of step {step}; there are {self.steps()}", mend)
         return step
 
@@ -159,6 +179,9 @@ class CheckpointFolder:
     def spare(self, keep: int | None = None) -> list[int]:
         """Steps that are neither the best, nor among the newest ``keep``, nor needed by one of these.
 
+        What lacks a file, or has one of another size, is not counted, nor what needs such a one; it stays if it is
+        newer.
+
         Raises:
             UnknownNeeds: one of those that stay is damaged, and what it needs is not known.
             RunFolderError: ``best.json`` is damaged.
@@ -166,8 +189,14 @@ class CheckpointFolder:
         steps = self.steps()
         newest = self._keep if keep is None else keep
         best = self.best()
-        kept = {*steps[-newest:], *([int(best["step"])] if best else [])}
-        for step in sorted(kept & set(steps)):
+        kept = {int(best["step"])} if best else set[int]()
+        needed = set[int]()
+        complete: dict[int, bool] = {}
+        for step in reversed(steps):
+            if newest and step not in kept:
+                kept.add(step)
+            elif step not in kept:
+                continue
             try:
                 manifest = self.manifest(step)
             except RunFolderError as error:
@@ -175,9 +204,24 @@ class CheckpointFolder:
                     f"{error.problem}; it stays, and as nobody knows which others it needs, nothing is deleted",
                     error.mend,
                 ) from error
-            if manifest is not None:
-                kept |= {need.step for need in manifest.needs}
-        return [step for step in steps if step not in kept]
+            needs = [] if manifest is None else [need.step for need in manifest.needs]
+            needed.update(needs)
+            newest -= bool(newest) and all(self._complete(each, complete) for each in (*needs, step))
+        return [step for step in steps if step not in kept | needed]
+
+    def _complete(self, step: int, known: dict[int, bool]) -> bool:
+        """Whether a checkpoint's own files are there, of the size that they should have."""
+        if step not in known:
+            try:
+                manifest = self.manifest(step)
+            except Unreachable:
+                raise
+            except RunFolderError:
+                known[step] = False
+            else:
+                sizes = {} if manifest is None else self.store.sizes(folder_of(step))
+                known[step] = manifest is None or all(sizes.get(file.name) == file.bytes for file in manifest.files)
+        return known[step]
 
     def sweep(self) -> None:
         """Delete what a writer that died left behind; to be called by the one who writes here alone."""
@@ -196,7 +240,7 @@ class CheckpointFolder:
             if match is None:
                 continue
             if int(match[1]) not in steps:
-                found += [] if self._foreign(name) else [(name, None)]
+                found += [] if self.foreign(name) else [(name, None)]
             else:
                 found += [(name, file) for file in self._unknown(int(match[1]))]
         return found
@@ -209,14 +253,19 @@ class CheckpointFolder:
         """
         steps = {folder_of(step) for step in self.steps()}
         for name in sorted(self.store.folders()):
-            if FOLDER.fullmatch(name) and name not in steps and (foreign := self._foreign(name)):
+            if FOLDER.fullmatch(name) and name not in steps and (foreign := self.foreign(name)):
                 raise RunFolderError(
                     f"{self.store.where(name, foreign[0])}: is no file of a checkpoint of ours, in a folder that is "
                     "called as ours are",
                     "name another place in checkpoints.store, or move that folder away",
                 )
+        for name in sorted(self.store.files()):
+            if isinstance(self.store, LocalStore) and FOLDER.fullmatch(name):
+                raise RunFolderError(
+                    f"{self.store.where('', name)}: is a file, called as our folders are", "move it away"
+                )
 
-    def _foreign(self, folder: str) -> list[str]:
+    def foreign(self, folder: str) -> list[str]:
         """Files in a folder of a step that no writer of ours makes."""
         return sorted(name for name in self.store.files(folder) if not _OURS.fullmatch(name))
 

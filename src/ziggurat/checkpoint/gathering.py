@@ -14,6 +14,7 @@ from pathlib import Path
 
 from ziggurat.checkpoint.folder import CheckpointFolder
 from ziggurat.checkpoint.saved import TABLE_STATES, TABLES, Saved, open_checkpoint
+from ziggurat.checkpoint.store import LocalStore
 from ziggurat.checkpoint.whole_file import Described, create, read_metadata
 from ziggurat.core.errors import DataError
 from ziggurat.core.files import atomic_file, check_file_target
@@ -66,6 +67,8 @@ def gather(
     """
     progress = progress or Silent()
     check_out(out)
+    if isinstance(folder.store, LocalStore) and out.resolve().is_relative_to(folder.store.root.resolve()):
+        raise DataError(f"{out}: lies among the checkpoints", "name a place outside of their folder")
     step = folder.find(which)
     saved = open_checkpoint(folder.store, step)
     groups = [group for group in (WEIGHTS + OPTIMIZER if optimizer else WEIGHTS) if group in saved.names()]

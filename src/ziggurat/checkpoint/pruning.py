@@ -39,7 +39,8 @@ class Pruned:
 
 
 def prune(path: Path, keep: int, *, dry_run: bool = False, progress: Progress | None = None) -> Pruned:
-    """Keep the newest ``keep`` checkpoints of a run, the best, and what these need; delete the others and leftovers.
+    """Keep the newest ``keep`` whole checkpoints of a run, the best, what these need, and newer ones that are not
+    whole; delete the others and leftovers. Whole is what has all its files, by their sizes.
 
     Args:
         path: folder of the run, or of its checkpoints.
@@ -64,11 +65,12 @@ def prune(path: Path, keep: int, *, dry_run: bool = False, progress: Progress | 
         size += sum(disk_bytes(folder.store, *each) for each in leftovers)
         names = tuple(f"{name}/{file}" if file else f"{name}/" for name, file in leftovers)
         if not dry_run:
-            progress.start("delete", len(spare), "checkpoints")
+            progress.start("delete", len(spare) + len(leftovers), "checkpoints and leftovers")
             for number, step in enumerate(reversed(spare), 1):  # what is needed goes behind what needs it
                 folder.discard([step])
                 progress.advance(number, step=step)
             folder.sweep()
+            progress.advance(len(spare) + len(leftovers))
             progress.finish()
     return Pruned(tuple(spare), kept, names, size)
 

@@ -31,6 +31,8 @@ def open_folder(place: str | Path) -> CheckpointFolder:
             raise RunFolderError(f"{place}: no checkpoint", "name what checkpoints.store of the run's config names")
         return found
     path = Path(place)
+    if (path / CHECKPOINTS).is_file():
+        raise RunFolderError(f"{path / CHECKPOINTS}: is a file, not a folder of checkpoints", "move it away")
     if (path / CONFIG).is_file():
         return CheckpointFolder(open_store(_place(path / CONFIG) or path / CHECKPOINTS))
     if (path / CHECKPOINTS).is_dir():

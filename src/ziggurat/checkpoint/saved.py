@@ -46,6 +46,11 @@ class Saved(ABC):
         """Every group's tensors, whole, by name; read when they are asked for."""
         return _Groups(self)
 
+    @property
+    @abstractmethod
+    def bits(self) -> int:
+        """Of its rows' numbers; 32: as they were in training."""
+
     @abstractmethod
     def shapes(self, group: str) -> Mapping[str, tuple[int, ...]] | None:
         """Of a group's tensors, by name; None where there is no such group."""
@@ -184,6 +189,10 @@ class Blocks(Saved):
         self.manifest = read_manifest(store, step)
         self.state = self.manifest.state
         self.chain = (*read_needed(store, self.manifest, self.manifest.needs), self.manifest)
+
+    @property
+    def bits(self) -> int:
+        return min(manifest.bits for manifest in self.chain)
 
     def names(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys((TABLES, TABLE_STATES, *(name.partition("/")[0] for name in self._others))))
@@ -345,6 +354,10 @@ class _Version1(Saved):
     def __init__(self, store: LocalStore, folder: str) -> None:
         self._path = store.root / folder
         self.state = load_state(self._path)
+
+    @property
+    def bits(self) -> int:
+        return 32
 
     @cached_property
     def _stored(self) -> Mapping[str, Mapping[str, Tensor]]:

@@ -93,9 +93,13 @@ def verify(
 
 
 def unfinished(folder: CheckpointFolder) -> tuple[str, ...]:
-    """Names of the folders of steps that have no manifest."""
+    """Names of the folders of steps that have no manifest, and no file of another program."""
+    return tuple(name for name in _without_manifest(folder) if not folder.foreign(name))
+
+
+def _without_manifest(folder: CheckpointFolder) -> list[str]:
     steps = {folder_of(step) for step in folder.steps()}
-    return tuple(name for name in sorted(folder.store.folders()) if FOLDER.fullmatch(name) and name not in steps)
+    return [name for name in sorted(folder.store.folders()) if FOLDER.fullmatch(name) and name not in steps]
 
 
 class _Reading:
@@ -184,6 +188,7 @@ def _foreign(folder: CheckpointFolder, catalogue: Catalogue) -> tuple[str, ...]:
     store = folder.store
     names = [name for name in sorted(store.files()) if _OURS.fullmatch(name) is None]
     names += [f"{name}/" for name in sorted(store.folders()) if FOLDER.fullmatch(name) is None]
+    names += [f"{name}/{file}" for name in _without_manifest(folder) for file in folder.foreign(name)]
     for step, found in sorted(catalogue.found.items()):
         known = {STATE_FILE, *found.digests} if isinstance(found, Version1) else _known(found)
         names += [f"{folder_of(step)}/{name}" for name in sorted(store.files(folder_of(step))) if name not in known]

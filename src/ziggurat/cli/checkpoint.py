@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-app = typer.Typer(help="Look at a run's checkpoints: list, verify, compare, gather, prune.", no_args_is_help=True)
+app = typer.Typer(help="Look at a run's checkpoints: list, inspect, verify, gather, diff, prune.", no_args_is_help=True)
 
 Run = Annotated[
     str,

@@ -87,7 +87,7 @@ def verified(found: Verification) -> None:
     elif whole:
         _say(console, f"{len(whole)} of {len(found.verdicts)} whole; the newest of these is of step {whole[-1]}")
     else:
-        _say(console, "none is whole")
+        _say(console, "none is whole: restore what is named above; where it is lost, train anew into another folder")
 
 
 def compared(names: Sequence[str], found: Sequence[Difference]) -> None:

@@ -11,6 +11,7 @@ import json
 import os
 import re
 import shutil
+import socket
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
@@ -141,14 +142,20 @@ def locked_folder(folder: Path, doing: str) -> Generator[None]:
     """
     with explained_writes(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / LOCK_FILE).open("w")
+        lock = (folder / LOCK_FILE).open("a+", encoding="utf-8")
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
+            lock.seek(0)
+            who = lock.read(200).strip()
             raise RunFolderError(
-                f"{folder}: another process is {doing} in this folder", "wait for it, or use another folder"
+                f"{folder}: another process is {doing} in this folder{who and f' ({who})'}",
+                "wait for it, or use another folder",
             ) from None
+        with contextlib.suppress(OSError):  # a full disk is no reason not to work here: some work makes room
+            os.ftruncate(lock.fileno(), 0)
+            os.write(lock.fileno(), f"pid {os.getpid()} on {socket.gethostname()}\n".encode())
         yield
 
 

@@ -44,7 +44,7 @@ from ziggurat.training.predict_files import Predicted, predict_files
 from ziggurat.training.recommender import assemble
 from ziggurat.training.run import Run, attach_dataset, check_run_folder, create_or_resume
 from ziggurat.training.run import open_run as load_run
-from ziggurat.training.state import restore
+from ziggurat.training.state import restore, told_bits
 from ziggurat.training.warm_start import check_warm_start
 
 _LESS_MEMORY = (
@@ -161,7 +161,7 @@ def train(
             check_run_folder(folder)
             stack.enter_context(locked_folder(folder, "training"))
             check_warm_start(folder, experiment)
-            run = create_or_resume(folder, experiment)
+            run = create_or_resume(folder, experiment, progress.note)
             claims.append(stack.enter_context(claimed(run.checkpoints.store, run.owner, note=progress.note)))
             if experiment.training.readers:
                 dataset = dataset_of_readers(experiment, Path(prepared or run.folder / "dataset"), progress)
@@ -230,7 +230,10 @@ def evaluate(
         recommender = assemble(opened.experiment, layout, plan, device, ranks, beside)
         stack.callback(recommender.lookup.close)
         step = from_first(lambda: opened.checkpoints.find(checkpoint))
-        restore(recommender, opened.checkpoints.load(step))
+        saved = opened.checkpoints.load(step)
+        restore(recommender, saved)
+        if progress is not None and world.leads and (told := told_bits(saved, step)):
+            progress.note(told)
         return evaluate_split(
             recommender,
             dataset.split(split),
@@ -245,7 +248,10 @@ def evaluate(
 def _finish(run: Run, trainer: Trainer, seconds: float, progress: Progress) -> dict[str, Any]:
     """Put the best checkpoint's weights in place, evaluate it on validation and test, and write results.json."""
     best = from_first(lambda: run.checkpoints.resolve("best"))
-    restore(trainer.recommender, run.checkpoints.load(best))
+    saved = run.checkpoints.load(best)
+    restore(trainer.recommender, saved)
+    if told := told_bits(saved, best):
+        progress.note(told)
     schema, evaluation = trainer.dataset.schema, run.experiment.evaluation
     figures: dict[str, dict[str, float]] = {}
     splits: tuple[Split, ...] = ("validation", "test")

@@ -31,7 +31,7 @@ from ziggurat.training.engine import pick_device, process_group
 from ziggurat.training.placing import kind_of, rows_beyond, slotted
 from ziggurat.training.recommender import assemble
 from ziggurat.training.run import Run, open_run
-from ziggurat.training.state import restore
+from ziggurat.training.state import restore, told_bits
 
 Table = pa.Table | pl.DataFrame | Mapping[str, Sequence[Any]]
 
@@ -58,6 +58,9 @@ class Predictor:
         run: the run or its folder.
         checkpoint: ``best``, ``last`` or a step.
 
+    Attributes:
+        note: what is to be known of its weights, if anything.
+
     Raises:
         RunFolderError: no such run or checkpoint.
     """
@@ -78,7 +81,10 @@ class Predictor:
             beyond = rows_beyond(self.run.experiment, plan, self.run.folder)
             self.recommender = assemble(self.run.experiment, layout, plan, self._device, beyond=beyond)
             stack.callback(self.recommender.lookup.close)
-            restore(self.recommender, self.run.checkpoints.load(checkpoint))
+            step = self.run.checkpoints.find(checkpoint)
+            saved = self.run.checkpoints.load(step)
+            restore(self.recommender, saved)
+            self.note = told_bits(saved, step)
             self.recommender.eval()
             self._open = stack.pop_all()
 

@@ -73,6 +73,8 @@ def predict_files(
         passage = open_passage(config, files, needed, suffix)
         for path in (out, quarantine_path):
             _check_no_input(path, [file.path for file in passage.files])
+        if progress is not None and predictor.note is not None:
+            progress.note(predictor.note)
         names = ["probability"] if len(predictor.labels) == 1 else [f"probability:{name}" for name in predictor.labels]
         taken = duplicates([*dict.fromkeys(passage.names), *names])
         if taken:

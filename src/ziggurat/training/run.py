@@ -15,6 +15,7 @@ import platform
 import secrets
 import shlex
 import shutil
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,8 @@ _MAY_DIFFER = frozenset(
     }
 )
 """Keys that do not change what is computed."""
+_BEGUN = ("config.yaml", "dataset.json", "encoders", "plan.json", "row_order.safetensors", "warm_start.json")
+"""What lies in a run's folder before its first step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,16 +173,30 @@ def check_run_folder(folder: Path) -> None:
             )
 
 
-def create_or_resume(folder: Path, experiment: Experiment) -> Run:
+def create_or_resume(folder: Path, experiment: Experiment, note: Callable[[str], None] = lambda _: None) -> Run:
     """The run folder of ``experiment``: made new, or the one that is there if it is of the same config and versions.
+
+    A run that was refused before its first step has left a config and nothing to go on from: it is begun anew.
+
+    Args:
+        folder: of the run.
+        experiment: its config.
+        note: is told where a run of another config is begun anew.
 
     Raises:
         RunFolderError: the folder belongs to another config (the differing keys are named) or other library versions.
     """
     if (folder / "config.yaml").is_file():
         run = open_run(folder)
-        check_config(run, experiment)
-        check_versions(run)
+        try:
+            check_config(run, experiment)
+            check_versions(run)
+        except RunFolderError:
+            if run.metrics_path.exists() or run.checkpoints.steps():
+                raise
+            note(f"{folder}: was begun with another config or other versions, and trained no step: begun anew")
+            for name in _BEGUN:
+                _removed(folder / name)
     run = Run(folder, experiment)
     # The environment is written first: a folder that has a config is complete.
     known = _read_json(folder / "environment.json") or {}
@@ -265,6 +282,13 @@ def check_versions(run: Run) -> None:
                 "it could not go on bit for bit",
                 "install that version, or train anew into another folder (--run)",
             )
+
+
+def _removed(path: Path) -> None:
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
 
 
 def _grows(old: Any, new: Any) -> bool:

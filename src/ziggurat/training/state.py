@@ -68,6 +68,16 @@ def restore(recommender: Recommender, saved: Saved) -> None:
         _fill({"dense": recommender.dense_pieces(), "tables": recommender.lookup.pieces()}, saved)
 
 
+def told_bits(saved: Saved, step: int) -> str | None:
+    """What is to be known of weights that :func:`restore` puts in place; None where they are those of training."""
+    if saved.bits == 32 or saved.shapes("average") is not None:
+        return None
+    return (
+        f"the checkpoint of step {step:,} has its rows in {saved.bits} bits a number (checkpoints.bits); these are "
+        "evaluated and used"
+    )
+
+
 @torch.no_grad()
 def resume(
     recommender: Recommender,
