@@ -14,14 +14,16 @@ from __future__ import annotations
 import contextlib
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from bench.benchmark import Benchmark, Context, Figure, Result, Target
-from bench.contestant import Contestant
+from bench.contestant import ROOT, Contestant
 from bench.measure import interleave, ratios
+from bench.noted import Noted
+from bench.provenance import digest
 from bench.small_memory import limited, unavailable
 from bench.system.tiered_contestants import FULL, QUICK
 
@@ -45,17 +47,25 @@ def run(context: Context) -> Result:
     table_bytes = 4 * size.tables * size.rows * (size.dim + 1)
     figures: list[Figure] = []
     cases = [("tables", "exponent", "contestant", "steps/s", "hit rate", "reads", "writes", "MB a step", "waited")]
-    base = _base(context, steps)
-    for exponent in EXPONENTS[:1] if context.quick else EXPONENTS:
-        for times in TIMES[:1] if context.quick else TIMES:
-            rounds = _Setting(context, exponent, table_bytes / times, base).measured(steps, warm, repeats)
-            figures += rounds.figures(f"{times}x_{exponent:g}")
-            cases += rounds.cases(f"{times} × memory", f"{exponent:g}")
+    with tempfile.TemporaryDirectory(dir=context.cache, prefix="tiered-notes-") as scratch:
+        place = (Path(scratch) if context.quick else context.cache) / "tiered-training.jsonl"
+        noted = Noted(place, digest(ROOT, TIERED_TRAINING.depends_on))
+        said = (f"{len(noted)} parts in an earlier sitting",) if len(noted) else ()
+        base = noted.get("base", partial(_base, context, steps))
+        for exponent in EXPONENTS[:1] if context.quick else EXPONENTS:
+            for times in TIMES[:1] if context.quick else TIMES:
+                setting = _Setting(context, exponent, table_bytes / times, base)
+                name = f"{times}x_{exponent:g}"
+                rounds = noted.get(name, partial(setting.measured, steps, warm, repeats))
+                figures += _figures(name, rounds)
+                cases += _cases(f"{times} × memory", f"{exponent:g}", rounds)
+        noted.forget()
     notes = (
         f"{size.tables} tables of {size.rows:,} rows of {size.dim} floats, {table_bytes / 2**20:,.0f} MiB with states; "
         f"batches of {size.batch_size:,}; one thread beside the one that brings rows",
         f"the program takes {base / 2**20:,.0f} MiB beside the tables, and has {SPARE / 2**20:.0f} more",
         f"{warm} steps or {WARM_S:g} s before the first round; a round is {steps} steps or {SECONDS:g} s",
+        *said,
     )
     return Result(tuple(figures), WARMUPS, repeats, notes, {}, tuple(cases))
 
@@ -86,13 +96,12 @@ class _Setting:
 
     def __init__(self, context: Context, exponent: float, memory: float, base: int) -> None:
         self._context, self._exponent, self._memory, self._base = context, exponent, memory, base
-        self.rates: dict[str, tuple[float, ...]] = {}
         self._kinds = QUICK_KINDS if context.quick else KINDS
-        self._answers: dict[str, list[dict[str, Any]]] = {kind: [] for kind in self._kinds}
 
-    def measured(self, steps: int, warm: int, repeats: int) -> _Setting:
-        """Itself, after all rounds."""
+    def measured(self, steps: int, warm: int, repeats: int) -> dict[str, list[dict[str, Any]]]:
+        """Of each contestant what it answered in each round, warm-ups left out."""
         context = self._context
+        answers: dict[str, list[dict[str, Any]]] = {kind: [] for kind in self._kinds}
         with contextlib.ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tiered-", dir=context.cache)))
             running: dict[str, Contestant] = {}
@@ -106,45 +115,52 @@ class _Setting:
                 running[kind].ask(f"{warm} {WARM_S}")
 
             def asked(kind: str) -> float:
-                answer = running[kind].ask(f"{steps} {SECONDS}")
-                self._answers[kind].append(answer)
-                return 1 / float(answer["seconds"])
+                answers[kind].append(running[kind].ask(f"{steps} {SECONDS}"))
+                return 1 / float(answers[kind][-1]["seconds"])
 
             turns: dict[str, Callable[[], float]] = {kind: partial(asked, kind) for kind in self._kinds}
-            self.rates = interleave(turns, WARMUPS, repeats, context.say)
-        return self
+            interleave(turns, WARMUPS, repeats, context.say)
+        return {kind: each[WARMUPS:] for kind, each in answers.items()}
 
-    def figures(self, name: str) -> list[Figure]:
-        ours = self.rates["look_ahead"]
-        shares = tuple(100 * each for each in ratios(ours, self.rates["memory"]))
-        found = [Figure(f"{name}.of_memory", "%", shares, "steps a second, of those with memory for all rows")]
-        found += [
-            Figure(f"{name}.over_{kind}", "x", ratios(ours, self.rates[kind]), "round by round")
-            for kind in self._kinds
-            if kind not in {"memory", "look_ahead"}
-        ]
-        found += [Figure(f"{name}.{kind}", "steps/s", rates, "") for kind, rates in self.rates.items()]
-        waited = tuple(1e3 * each["waited_s"] for each in self._answers["look_ahead"][WARMUPS:])
-        return [*found, Figure(f"{name}.waited", "ms", waited, "a step, for rows")]
 
-    def cases(self, size: str, exponent: str) -> list[tuple[str, ...]]:
-        """A line each."""
-        lines: list[tuple[str, ...]] = []
-        for kind in self._kinds:
-            answers = self._answers[kind][WARMUPS:]
+def _figures(name: str, rounds: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Figure]:
+    rates = {kind: tuple(1 / float(each["seconds"]) for each in answers) for kind, answers in rounds.items()}
+    ours = rates["look_ahead"]
+    shares = tuple(100 * each for each in ratios(ours, rates["memory"]))
+    found = [Figure(f"{name}.of_memory", "%", shares, "steps a second, of those with memory for all rows")]
+    found += [
+        Figure(f"{name}.over_{kind}", "x", ratios(ours, rates[kind]), "round by round")
+        for kind in rates
+        if kind not in {"memory", "look_ahead"}
+    ]
+    found += [Figure(f"{name}.{kind}", "steps/s", each, "") for kind, each in rates.items()]
+    found += [
+        Figure(
+            f"{name}.{kind}.processor", "ms", tuple(1e3 * each["processor_s"] for each in answers), "of a core, a step"
+        )
+        for kind, answers in rounds.items()
+    ]
+    waited = tuple(1e3 * each["waited_s"] for each in rounds["look_ahead"])
+    return [*found, Figure(f"{name}.waited", "ms", waited, "a step, for rows")]
 
-            def mean(key: str, answers: list[dict[str, Any]] = answers) -> float:
-                return sum(float(each.get(key, 0)) for each in answers) / len(answers)
 
-            rate = f"{1 / mean('seconds'):.2f}"
-            if not mean("lookups"):
-                lines.append((size, exponent, kind, rate, "", "", "", "", ""))
-                continue
-            hits = f"{100 * (1 - mean('missed') / mean('lookups')):.1f} %"
-            moved = (mean("read_bytes") + mean("written_bytes")) / 1e6
-            counts = (f"{mean('reads'):,.0f}", f"{mean('writes'):,.0f}", f"{moved:.2f}")
-            lines.append((size, exponent, kind, rate, hits, *counts, f"{1e3 * mean('waited_s'):.0f} ms"))
-        return lines
+def _cases(size: str, exponent: str, rounds: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[tuple[str, ...]]:
+    """A line each."""
+    lines: list[tuple[str, ...]] = []
+    for kind, answers in rounds.items():
+
+        def mean(key: str, answers: Sequence[Mapping[str, Any]] = answers) -> float:
+            return sum(float(each.get(key, 0)) for each in answers) / len(answers)
+
+        rate = f"{1 / mean('seconds'):.2f}"
+        if not mean("lookups"):
+            lines.append((size, exponent, kind, rate, "", "", "", "", ""))
+            continue
+        hits = f"{100 * (1 - mean('missed') / mean('lookups')):.1f} %"
+        moved = (mean("read_bytes") + mean("written_bytes")) / 1e6
+        counts = (f"{mean('reads'):,.0f}", f"{mean('writes'):,.0f}", f"{moved:.2f}")
+        lines.append((size, exponent, kind, rate, hits, *counts, f"{1e3 * mean('waited_s'):.0f} ms"))
+    return lines
 
 
 TIERED_TRAINING = Benchmark(
