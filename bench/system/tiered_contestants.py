@@ -48,6 +48,9 @@ BASE_ROWS = 64
 class RocksRows(RowStore):
     """Rows in RocksDB; those that were never written are made."""
 
+    direct = True
+    """Nothing is to be said of its files, which it reads past the page cache."""
+
     def __init__(self, path: Path, rows: int, width: int, initial: Initial) -> None:
         super().__init__(rows, width, initial)
         self._rows = RocksDB(path, width)

@@ -30,7 +30,6 @@ from bench.system.tiered_contestants import FULL, QUICK
 EXPONENTS = (1.05, 1.2)
 TIMES = (4, 8)
 KINDS = ("memory", "look_ahead", "no_look_ahead", "rocksdb", "paging")
-QUICK_KINDS = KINDS[:2]
 STEPS, SECONDS = 20, 12.0
 """Of a round: whichever comes first."""
 WARM = 150
@@ -96,16 +95,15 @@ class _Setting:
 
     def __init__(self, context: Context, exponent: float, memory: float, base: int) -> None:
         self._context, self._exponent, self._memory, self._base = context, exponent, memory, base
-        self._kinds = QUICK_KINDS if context.quick else KINDS
 
     def measured(self, steps: int, warm: int, repeats: int) -> dict[str, list[dict[str, Any]]]:
         """Of each contestant what it answered in each round, warm-ups left out."""
         context = self._context
-        answers: dict[str, list[dict[str, Any]]] = {kind: [] for kind in self._kinds}
+        answers: dict[str, list[dict[str, Any]]] = {kind: [] for kind in KINDS}
         with contextlib.ExitStack() as stack:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tiered-", dir=context.cache)))
             running: dict[str, Contestant] = {}
-            for kind in self._kinds:
+            for kind in KINDS:
                 command = _command(kind, folder, self._exponent, self._memory, context.quick)
                 if kind != "memory":
                     group = stack.enter_context(limited(int(self._base + self._memory + SPARE), kind))
@@ -118,7 +116,7 @@ class _Setting:
                 answers[kind].append(running[kind].ask(f"{steps} {SECONDS}"))
                 return 1 / float(answers[kind][-1]["seconds"])
 
-            turns: dict[str, Callable[[], float]] = {kind: partial(asked, kind) for kind in self._kinds}
+            turns: dict[str, Callable[[], float]] = {kind: partial(asked, kind) for kind in KINDS}
             interleave(turns, WARMUPS, repeats, context.say)
         return {kind: each[WARMUPS:] for kind, each in answers.items()}
 
