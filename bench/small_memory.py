@@ -29,3 +29,10 @@ def limited(size: int, name: str = "test") -> Generator[Path]:
         yield group
     finally:
         group.rmdir()
+
+
+def shrunk(group: Path, size: int) -> None:
+    """Have a group of :func:`limited` be of fewer bytes from now on; the kernel takes pages of files away."""
+    (group / "memory.limit_in_bytes").write_text(str(size))
+    with contextlib.suppress(OSError):
+        (group / "memory.memsw.limit_in_bytes").write_text(str(size))

@@ -73,13 +73,15 @@ class Memmap(Store):
 class RocksDB(Store):
     """Through rocksdict; keys are ids, values are rows."""
 
-    def __init__(self, path: Path, width: int = WIDTH) -> None:
+    def __init__(self, path: Path, width: int = WIDTH, cache_mb: int = 32, buffer: int | None = None) -> None:
         self._width = width
         from rocksdict import Options, Rdict
 
         options = Options(raw_mode=True)
         options.create_if_missing(True)
-        options.optimize_for_point_lookup(32)
+        options.optimize_for_point_lookup(cache_mb)
+        if buffer is not None:
+            options.set_write_buffer_size(buffer)
         options.set_use_direct_reads(True)
         self._rows: Any = Rdict(str(path), options)
 

@@ -15,8 +15,10 @@ base            tables of a few rows: what the program takes beside them
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import mmap
+import os
 import sys
 import time
 from collections.abc import Iterator
@@ -53,7 +55,7 @@ class RocksRows(RowStore):
 
     def __init__(self, path: Path, rows: int, width: int, initial: Initial) -> None:
         super().__init__(rows, width, initial)
-        self._rows = RocksDB(path, width)
+        self._rows = RocksDB(path, width, cache_mb=2, buffer=4 * 2**20)
         self._written_R = np.zeros(rows, np.bool_)
 
     def written(self, ids_U: Ints) -> npt.NDArray[np.bool_]:
@@ -121,8 +123,14 @@ def _map(kernel: Any, path: Path) -> None:
     weights.detach().numpy().tofile(path)
     with path.open("r+b") as file:
         mapped = mmap.mmap(file.fileno(), 0)
+        os.fsync(file.fileno())
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # none of it is in memory to begin with
     mapped.madvise(mmap.MADV_RANDOM)
+    first, size = weights.data_ptr(), weights.nbytes
     weights.data = torch.frombuffer(mapped, dtype=torch.float32)
+    begin, end = -(-first // mmap.PAGESIZE) * mmap.PAGESIZE, (first + size) // mmap.PAGESIZE * mmap.PAGESIZE
+    # TorchRec's optimizer has a view of what was there, which nobody reads: its pages go back.
+    ctypes.CDLL(None).madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), mmap.MADV_DONTNEED)
 
 
 def main(kind: str, folder: Path, exponent: float, memory: float, quick: bool) -> None:

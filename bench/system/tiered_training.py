@@ -24,7 +24,7 @@ from bench.contestant import ROOT, Contestant
 from bench.measure import interleave, ratios
 from bench.noted import Noted
 from bench.provenance import digest
-from bench.small_memory import limited, unavailable
+from bench.small_memory import limited, shrunk, unavailable
 from bench.system.tiered_contestants import FULL, QUICK
 
 EXPONENTS = (1.05, 1.2)
@@ -38,6 +38,12 @@ WARM_S = 90.0
 WARMUPS, REPEATS = 1, 5
 SPARE = 128 * 2**20
 """Bytes of memory beside program and rows: for rows on their way, and what the system keeps of files."""
+
+
+ROCKSDB = 512 * 2**20
+"""Bytes more for RocksDB, a database a table, whose buffers lie beside the slots; without them it is ended."""
+PAGING = 4 * 2**30
+"""Bytes more for paging until its tables are in a file."""
 
 
 def run(context: Context) -> Result:
@@ -62,7 +68,8 @@ def run(context: Context) -> Result:
     notes = (
         f"{size.tables} tables of {size.rows:,} rows of {size.dim} floats, {table_bytes / 2**20:,.0f} MiB with states; "
         f"batches of {size.batch_size:,}; one thread beside the one that brings rows",
-        f"the program takes {base / 2**20:,.0f} MiB beside the tables, and has {SPARE / 2**20:.0f} more",
+        f"the program takes {base / 2**20:,.0f} MiB beside the tables, and has {SPARE / 2**20:.0f} more, RocksDB's "
+        f"{ROCKSDB / 2**20:.0f} beside",
         f"{warm} steps or {WARM_S:g} s before the first round; a round is {steps} steps or {SECONDS:g} s",
         *said,
     )
@@ -104,12 +111,18 @@ class _Setting:
             folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tiered-", dir=context.cache)))
             running: dict[str, Contestant] = {}
             for kind in KINDS:
+                context.say(f"{kind}: {self._memory / 2**20:,.0f} MiB for rows, exponent {self._exponent:g}")
+                group, most = None, int(self._base + self._memory + SPARE)
                 command = _command(kind, folder, self._exponent, self._memory, context.quick)
                 if kind != "memory":
-                    group = stack.enter_context(limited(int(self._base + self._memory + SPARE), kind))
+                    # Paging's tables are in memory before they are in a file, RocksDB's buffers always.
+                    group = stack.enter_context(
+                        limited(most + {"paging": PAGING, "rocksdb": ROCKSDB}.get(kind, 0), kind)
+                    )
                     command = ["sh", "-c", f'echo $$ > {group}/cgroup.procs; exec "$@"', "sh", *command]
-                context.say(f"{kind}: {self._memory / 2**20:,.0f} MiB for rows, exponent {self._exponent:g}")
                 running[kind] = stack.enter_context(Contestant(kind, command)).start()
+                if group is not None and kind == "paging":
+                    shrunk(group, most)
                 running[kind].ask(f"{warm} {WARM_S}")
 
             def asked(kind: str) -> float:
