@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ziggurat.optim.dense import SGD, Adagrad, Adam, AdamW, DenseOptimizerConfig
+from ziggurat.optim.shampoo.config import ShampooConfig
 
 
 @dataclass(frozen=True)
@@ -19,12 +20,12 @@ class DenseCase:
     Attributes:
         name: the test's id.
         config: without weight decay.
-        torch: makes torch's own optimizer of the same setting, unfused.
+        torch: makes torch's own optimizer of the same setting, unfused; None where there is none.
     """
 
     name: str
     config: DenseOptimizerConfig
-    torch: Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+    torch: Callable[[list[nn.Parameter]], torch.optim.Optimizer] | None
 
 
 CASES = [
@@ -38,6 +39,9 @@ CASES = [
     DenseCase("sgd", SGD(lr=0.1), lambda p: torch.optim.SGD(p, lr=0.1)),
     DenseCase("sgd-momentum", SGD(lr=0.1, momentum=0.9), lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)),
     DenseCase("adagrad", Adagrad(lr=0.1, eps=1e-6), lambda p: torch.optim.Adagrad(p, lr=0.1, eps=1e-6)),
+    DenseCase("shampoo-graft", ShampooConfig(lr=0.02, start=10**6), lambda p: torch.optim.Adam(p, lr=0.02)),
+    DenseCase("shampoo", ShampooConfig(lr=0.02, precondition_frequency=3, late=1), None),
+    DenseCase("shampoo-eigenbasis", ShampooConfig(lr=0.02, precondition_frequency=3, form="eigenbasis"), None),
 ]
 
 

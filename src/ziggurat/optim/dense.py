@@ -1,4 +1,4 @@
-"""Optimizers of everything that is not an embedding table: the usual four, from torch."""
+"""Optimizers of everything that is not an embedding table: the usual four, from torch, and Shampoo, our own."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ from torch.distributed.tensor import DTensor
 
 from ziggurat.core.config import Config
 from ziggurat.core.errors import ConfigError
+from ziggurat.optim.shampoo.config import ShampooConfig
+from ziggurat.optim.shampoo.shampoo import Shampoo
 
 Rate = Annotated[float, Field(gt=0)]
 Decay = Annotated[float, Field(ge=0)]
@@ -84,7 +86,7 @@ class Adagrad(Config):
     """L2 penalty's factor. Not applied to biases, norms and other vectors."""
 
 
-DenseOptimizerConfig = Annotated[Adam | AdamW | SGD | Adagrad, Field(discriminator="name")]
+DenseOptimizerConfig = Annotated[Adam | AdamW | SGD | Adagrad | ShampooConfig, Field(discriminator="name")]
 """The config of any dense optimizer, told apart by ``name``."""
 
 _OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
@@ -96,18 +98,18 @@ _OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
 
 
 def build_optimizer(config: DenseOptimizerConfig, parameters: Mapping[str, nn.Parameter]) -> torch.optim.Optimizer:
-    """The torch optimizer that ``config`` describes.
+    """The optimizer that ``config`` describes.
 
     Two groups, matrices first: weight decay is for parameters of two or more dimensions; biases, norms' scales and
     other vectors (one dimension or none) go without, because shrinking them restrains nothing that overfits. A group
     that would be empty is left out. Groups carry their parameters' names.
 
-    Torch's fused kernels are used, three to four times as fast as the plain ones on a CPU; they update each number on
-    its own, so results do not depend on threads.
+    Of torch's own, fused kernels are used, three to four times as fast as the plain ones on a CPU; they update each
+    number on its own, so results do not depend on threads.
 
     Args:
         config: the settings.
-        parameters: by name; their order is that of the optimizer's state.
+        parameters: by name; their order is that of the optimizer's state. Of Shampoo, all ranks call it.
 
     Raises:
         ConfigError: nothing to optimize.
@@ -123,6 +125,8 @@ def build_optimizer(config: DenseOptimizerConfig, parameters: Mapping[str, nn.Pa
     if vectors:
         groups.append({"params": vectors, "weight_decay": 0.0})
     settings = config.model_dump(exclude={"name", "weight_decay"})
+    if isinstance(config, ShampooConfig):
+        return Shampoo(groups, **settings)
     return _OPTIMIZERS[config.name](groups, **settings, fused=_may_fuse(config, [each[1] for each in trainable]))
 
 

@@ -12,6 +12,7 @@ from torch.distributed.tensor import DTensor
 from ziggurat.checkpoint.manifest import TableShape
 from ziggurat.checkpoint.saved import Saved
 from ziggurat.core.errors import RunFolderError
+from ziggurat.optim.shampoo.shampoo import Shampoo
 from ziggurat.parallel.pieces import Piece, fill, gathered
 from ziggurat.training.averaged import AveragedWeights
 from ziggurat.training.recommender import Recommender
@@ -156,10 +157,10 @@ def _check(group: str, pieces: Sequence[Piece], saved: Mapping[str, tuple[int, .
 
 def _flatten(optimizer: torch.optim.Optimizer) -> list[Piece]:
     """``parameter/state``. Parameters are numbered in the order of the optimizer's groups."""
-    order = {id(p): i for i, p in enumerate(p for group in optimizer.param_groups for p in group["params"])}
+    states = optimizer.state_dict()["state"]  # which waits, in Shampoo, for roots that are on their way
     return [
-        Piece.of_tensor(f"{order[id(parameter)]}/{key}", torch.as_tensor(value))
-        for parameter, values in optimizer.state.items()
+        Piece.of_tensor(f"{number}/{key}", torch.as_tensor(value))
+        for number, values in states.items()
         for key, value in values.items()
         if value is not None
     ]
@@ -171,7 +172,8 @@ def _unflatten(optimizer: torch.optim.Optimizer, flat: Mapping[str, Tensor]) -> 
     for key, tensor in flat.items():
         number, _, name = key.partition("/")
         parameter = parameters[int(number)]
-        state.setdefault(int(number), {})[name] = _spread_like(parameter, tensor, key)
+        own = isinstance(optimizer, Shampoo)  # which takes whole states, and has its own way to spread them
+        state.setdefault(int(number), {})[name] = tensor if own else _spread_like(parameter, tensor, key)
     values = optimizer.state_dict()
     values["state"] = state
     optimizer.load_state_dict(values)

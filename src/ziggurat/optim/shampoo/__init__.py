@@ -1,0 +1,10 @@
+"""Distributed Shampoo: steps scaled by roots of second moments of rows and columns, instead of by each number's own.
+
+In: parameters with gradients, equal on all ranks or spread over them. Out: a torch optimizer (``shampoo``). Its
+mathematics (``blocks``, ``roots``, ``grafts``, ``stack``) know nothing of ranks; who owns which block, and how updates
+get to the others, is ``placement``.
+
+Sources: Gupta, Koren and Singer 2018 (arXiv 1802.09568); Anil et al. 2020 (2002.09018) for grafting and the coupled
+Newton iteration; Shi et al. 2023 (2309.06497) for blocks, ranks and checks; Vyas et al. 2024 (2409.11321) for the
+eigenbasis form.
+"""

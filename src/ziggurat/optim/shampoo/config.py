@@ -1,0 +1,107 @@
+"""The settings of Shampoo, in an experiment's ``optimizer`` section or as the optimizer's own arguments."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self
+
+from pydantic import Field, model_validator
+
+from ziggurat.core.config import Config
+from ziggurat.optim.shampoo.grafts import AdamGraft, GraftConfig
+from ziggurat.optim.shampoo.roots import Method
+
+Rate = Annotated[float, Field(gt=0)]
+Decay = Annotated[float, Field(ge=0)]
+Beta = Annotated[float, Field(ge=0, lt=1)]
+Steps = Annotated[int, Field(ge=1)]
+Exponent = Annotated[float, Field(ge=0, le=1)]
+
+
+class ShampooConfig(Config):
+    """Shampoo: each block's step is scaled by inverse roots of the second moments of its rows and of its columns, and
+    has the size that another optimizer would give it."""
+
+    name: Literal["shampoo"] = "shampoo"
+
+    lr: Rate = 1e-3
+    """Learning rate; the schedule multiplies it."""
+
+    betas: tuple[Beta, Annotated[float, Field(ge=0, le=1)]] = (0.9, 0.99)
+    """Decay of the gradient's moving mean and of the second moments of rows and columns; 1 sums these up, as Adagrad
+    does."""
+
+    beta3: Beta | None = None
+    """The share of the moving mean in what is stepped along, beside the new gradient; default: as the first of
+    ``betas``."""
+
+    graft: GraftConfig = AdamGraft()
+    """Whose step sizes are taken."""
+
+    epsilon: Rate = 1e-10
+    """Added to the second moments of rows and columns before their roots are taken, or to the roots of the second
+    moments in the eigenbasis."""
+
+    precondition_frequency: Steps = 20
+    """Steps from one time that roots are taken to the next."""
+
+    start: Steps | None = None
+    """The step from which on there is more than the graft; default: ``precondition_frequency``."""
+
+    late: Annotated[int, Field(ge=0)] = 0
+    """Roots are used so many steps after the second moments that they are of, and taken by a thread in between."""
+
+    max_preconditioner_dim: Annotated[int, Field(ge=2)] = 1024
+    """Neighbouring dimensions are one where they are no larger together; larger ones are cut."""
+
+    exponents: dict[Steps, list[Exponent]] = Field(default_factory=dict[Steps, list[Exponent]])
+    """Of the inverse roots: number of a block's dimensions -> one for each; 0 leaves the dimension as it is. Default:
+    1/(2·dimensions)."""
+
+    form: Literal["roots", "eigenbasis"] = "roots"
+    """What is done with the second moments: their roots, or an Adam in the basis of their eigenvectors (SOAP)."""
+
+    root: Method = "eigh"
+    """How roots or eigenvectors are found: eigendecomposition, the coupled Newton iteration, or a step of power
+    iteration from those before."""
+
+    momentum: Beta = 0.0
+    """Share of the last step that is repeated."""
+
+    nesterov: bool = False
+    """Look ahead by the momentum."""
+
+    weight_decay: Decay = 0.0
+    """Not applied to biases, norms and other vectors."""
+
+    decay: Literal["decoupled", "coupled", "corrected", "independent"] = "decoupled"
+    """Weights shrink by lr·weight_decay a step, or it is added to the gradient (``coupled``), or they shrink by that
+    times lr over its highest (``corrected``), or by weight_decay·lr over its highest (``independent``)."""
+
+    communicate: Literal["fp32", "fp16", "bf16"] = "fp32"
+    """Precision in which updates go from the rank that made them to the others."""
+
+    group_size: Steps | None = None
+    """Ranks among which the work is divided; each such group does all of it. Default: all ranks."""
+
+    @property
+    def begins(self) -> int:
+        """The first step at which roots are taken."""
+        return self.precondition_frequency if self.start is None else self.start
+
+    @model_validator(mode="after")
+    def _agrees(self) -> Self:
+        if self.late >= self.precondition_frequency:
+            raise ValueError(
+                f"late: {self.late} steps are not fewer than the precondition_frequency, {self.precondition_frequency}"
+            )
+        for order, exponents in self.exponents.items():
+            if len(exponents) != order:
+                raise ValueError(f"exponents: {order} dimensions need {order} numbers, not {len(exponents)}")
+        if self.form == "eigenbasis" and self.root == "newton":
+            raise ValueError("root: newton finds no eigenvectors, which the eigenbasis needs; use eigh or qr")
+        return self
+
+    def exponent(self, order: int, dimension: int) -> float:
+        """Of the inverse root for one of a block's dimensions."""
+        given = self.exponents.get(order)
+        return 1 / (2 * order) if given is None else given[dimension]

@@ -1,0 +1,229 @@
+"""Which rank works on which block, and how updates get from there to the others.
+
+One exchange a step carries all of it: of each rank, which parameters have gradients, what failed if something did, and
+the updates of its blocks. So an error on one rank ends all of them, with its words, and none waits for an answer.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, cast
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Replicate
+
+from ziggurat.core.errors import ConfigError, LostRank
+
+Precision = Literal["fp32", "fp16", "bf16"]
+_SENT: dict[Precision, torch.dtype] = {"fp16": torch.float16, "bf16": torch.bfloat16}
+_ALIGNED = 64
+_MESSAGE = 1024
+"""Bytes for a rank's words."""
+
+
+def owners(shapes: Sequence[Sequence[int]], ranks: int) -> list[int]:
+    """The rank of each block: the costliest first, to the one that has least to do; ties go to the lower rank.
+
+    Cost is what roots and products take: the cubes of the dimensions, and the block times each of them.
+    """
+    costs = [sum(size**3 + 4 * math.prod(shape) * size for size in shape) for shape in shapes]
+    loads = [(0, rank) for rank in range(ranks)]
+    found = [0] * len(shapes)
+    for number in sorted(range(len(shapes)), key=lambda each: -costs[each]):
+        load, rank = heapq.heappop(loads)
+        found[number] = rank
+        heapq.heappush(loads, (load + costs[number], rank))
+    return found
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """Those that share the work.
+
+    Attributes:
+        group: whose members exchange updates; None: this process alone.
+        groups: that there are, each one's ranks; all do the same work.
+        number: of this rank's group among them.
+        place: of this rank in its group.
+    """
+
+    group: dist.ProcessGroup | None
+    groups: tuple[tuple[int, ...], ...]
+    number: int
+    place: int
+
+    @property
+    def size(self) -> int:
+        return len(self.members)
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        """Ranks of the group."""
+        return self.groups[self.number]
+
+    @classmethod
+    def alone(cls) -> Ranks:
+        return cls(None, ((0,),), 0, 0)
+
+    @classmethod
+    def of(cls, group_size: int | None) -> Ranks:
+        """All ranks of this training, in groups of ``group_size``; they call it together.
+
+        Raises:
+            ConfigError: the size does not divide the ranks.
+        """
+        if not dist.is_initialized() or dist.get_world_size() == 1 or group_size == 1:
+            return cls.alone()
+        world, rank = dist.get_world_size(), dist.get_rank()
+        size = group_size or world
+        if world % size:
+            raise ConfigError(
+                f"shampoo: group_size: {size} does not divide the {world} ranks",
+                "choose a divisor, or leave it out: all",
+            )
+        groups = tuple(tuple(range(first, first + size)) for first in range(0, world, size))
+        made = [cast("dist.ProcessGroup", dist.new_group(list(each))) for each in groups]
+        return cls(made[rank // size], groups, rank // size, rank % size)
+
+    def mesh(self, owner: int, device: torch.device) -> DeviceMesh:
+        """Of the ranks, one in each group, that hold what ``owner`` holds."""
+        return DeviceMesh(device.type, [each[owner] for each in self.groups], _init_backend=False)
+
+    def spread(self, mesh: DeviceMesh, shape: Sequence[int], like: Tensor, held: Tensor | None) -> DTensor:
+        """A state on the ranks of a mesh.
+
+        Args:
+            mesh: of :meth:`mesh`.
+            shape: of the state.
+            like: of the state's type, on its device.
+            held: the state, where this rank is one of them.
+        """
+        local = like.new_empty(0) if held is None else held
+        stride = torch.empty(tuple(shape), device="meta").stride()
+        return DTensor.from_local(local, mesh, [Replicate()], run_check=False, shape=torch.Size(shape), stride=stride)
+
+    def same(self, has_gradient: Sequence[bool], names: Sequence[str], device: torch.device) -> None:
+        """Refuse to go on where ranks differ in which parameters have gradients; all of them call it.
+
+        Raises:
+            LostRank: naming the first such parameter, and the ranks.
+        """
+        own = torch.tensor(list(has_gradient), dtype=torch.uint8, device=device)
+        every = own.new_zeros((self.size, len(own)))
+        dist.all_gather_single(every.view(-1), own, group=self.group)
+        self.check(every.cpu(), names)
+
+    def check(self, every_RN: Tensor, names: Sequence[str]) -> None:
+        """As :meth:`same`, of what every rank said: 0 or 1, of R ranks and N parameters."""
+        differing = (every_RN != every_RN[0]).any(0).nonzero()
+        if not len(differing):
+            return
+        number, members = int(differing[0]), self.members
+        with_it = [members[place] for place in range(self.size) if every_RN[place, number]]
+        without = [each for each in members if each not in with_it]
+        raise LostRank(
+            f"shampoo: parameter {names[number]!r} has a gradient on rank {_listed(with_it)} and none on rank "
+            f"{_listed(without)}",
+            "have every rank compute its loss from the same parameters, or freeze this one on all",
+        )
+
+
+class Exchange:
+    """Updates of all blocks, from their owners to all ranks of a group.
+
+    Args:
+        ranks: of the group.
+        shapes: of each rank, its blocks', as they are handed over.
+        precision: in which they travel. fp16 has a scale for each block, a power of two.
+        names: of the parameters.
+        like: of the updates' type, on their device.
+    """
+
+    def __init__(
+        self,
+        ranks: Ranks,
+        shapes: Sequence[Sequence[tuple[int, ...]]],
+        precision: Precision,
+        names: Sequence[str],
+        like: Tensor,
+    ) -> None:
+        self._ranks, self._shapes, self._names = ranks, shapes, names
+        self._sent = _SENT.get(precision, like.dtype)
+        self._scaled = precision == "fp16"
+        mask = _up(len(names))
+        scales = _up(4 * max(len(each) for each in shapes)) if self._scaled else 0
+        self._scales, self._data = _MESSAGE + mask, _MESSAGE + mask + scales
+        numbers = max(sum(math.prod(shape) for shape in each) for each in shapes)
+        length = self._data + _up(numbers * self._sent.itemsize)
+        self._own = torch.zeros(length, dtype=torch.uint8, device=like.device)
+        self._all = torch.zeros((ranks.size, length), dtype=torch.uint8, device=like.device)
+
+    def __call__(
+        self, updates: Sequence[Tensor], has_gradient: Sequence[bool], error: str | None
+    ) -> list[list[Tensor]]:
+        """Of each rank, the updates of its blocks.
+
+        Args:
+            updates: of this rank's blocks, in the order of ``shapes``; not looked at where there was an error.
+            has_gradient: of each parameter.
+            error: why there are none, for the others.
+
+        Raises:
+            LostRank: another rank had an error, or ranks differ in which parameters have gradients.
+        """
+        self._write(updates, has_gradient, error)
+        dist.all_gather_single(self._all.view(-1), self._own, group=self._ranks.group)
+        if error is None:
+            self._check()
+        return [self._read(place) for place in range(self._ranks.size)]
+
+    def _write(self, updates: Sequence[Tensor], has_gradient: Sequence[bool], error: str | None) -> None:
+        text = (error or "").encode()[: _MESSAGE - 1]
+        head = bytes([error is not None]) + text + bytes(_MESSAGE - 1 - len(text)) + bytes(has_gradient)
+        self._own[: len(head)].copy_(torch.frombuffer(bytearray(head), dtype=torch.uint8))
+        if error is not None or not updates:
+            return
+        if self._scaled:
+            scales = self._scales_of(self._own, len(updates))
+            largest = torch.stack([each.abs().amax() for each in updates]).float()
+            scales.copy_(torch.ldexp(torch.ones_like(largest), -torch.frexp(largest).exponent))
+            updates = [each * scale for each, scale in zip(updates, scales, strict=True)]
+        torch._foreach_copy_(self._parts(self._own, self._ranks.place), list(updates))  # pyright: ignore[reportPrivateUsage]
+
+    def _read(self, place: int) -> list[Tensor]:
+        parts = self._parts(self._all[place], place)
+        if not self._scaled or not parts:
+            return parts
+        scales = self._scales_of(self._all[place], len(parts))
+        return [each.float() / scale for each, scale in zip(parts, scales, strict=True)]
+
+    def _scales_of(self, buffer: Tensor, count: int) -> Tensor:
+        return buffer[self._scales : self._data].view(torch.float32)[:count]
+
+    def _parts(self, buffer: Tensor, place: int) -> list[Tensor]:
+        shapes = self._shapes[place]
+        sizes = [math.prod(shape) for shape in shapes]
+        flat = buffer[self._data :].view(self._sent)[: sum(sizes)]
+        return [part.view(shape) for part, shape in zip(flat.split(sizes), shapes, strict=True)] if sizes else []
+
+    def _check(self) -> None:
+        heads = self._all[:, : self._scales].cpu()
+        for place, head in enumerate(heads):
+            if head[0]:
+                text = bytes(head[1:_MESSAGE].tolist()).rstrip(b"\0").decode(errors="replace")
+                raise LostRank(f"shampoo, rank {self._ranks.members[place]}: {text}")
+        self._ranks.check(heads[:, _MESSAGE : _MESSAGE + len(self._names)], self._names)
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    return ", ".join(map(str, ranks))
+
+
+def _up(size: int) -> int:
+    return -(-size // _ALIGNED) * _ALIGNED

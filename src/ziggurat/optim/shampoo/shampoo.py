@@ -1,0 +1,427 @@
+"""Shampoo as a torch optimizer, of one process or shared by ranks.
+
+A step of a block of weights W with gradient G, in the order of Shi et al. 2023, algorithm 2:
+
+1. ``coupled`` decay: G += wd·W
+2. L_k ← β2·L_k + (1 − β2)·G_k·G_kᵀ for each dimension k, G_k being G unfolded along it (β2 = 1: a sum)
+3. every ``precondition_frequency`` steps: X_k = (L_k / (1 − β2ᵗ) + εI)^(−1/2d), of d dimensions
+4. Ḡ: the moving mean of G by β1, corrected
+5. P = Ḡ times all X_k, scaled to the norm of the graft's step, block by block; before ``start`` the graft's step itself
+6. other decays: P += wd·W
+7. momentum; W ← W − lr·P
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+from ziggurat.core.config import parse_config
+from ziggurat.core.errors import ConfigError
+from ziggurat.optim.shampoo.blocks import Block, blocks, merged
+from ziggurat.optim.shampoo.config import ShampooConfig
+from ziggurat.optim.shampoo.placement import Exchange, Ranks, owners
+from ziggurat.optim.shampoo.stack import Stack
+
+_MAY_CHANGE = ("lr", "betas", "beta3", "epsilon", "weight_decay", "momentum", "nesterov", "decay")
+"""Settings that are read from a group at each step; the others shape its state."""
+
+
+@dataclass(slots=True)
+class _Parameter:
+    """A parameter and its blocks.
+
+    Attributes:
+        name: for messages.
+        tensor: itself.
+        group: number of its group.
+        shape: with dimensions merged.
+        blocks: of that.
+        places: number of a block of this rank -> its stack, and its place there.
+        step: steps taken, a state.
+    """
+
+    name: str
+    tensor: Tensor
+    group: int
+    shape: tuple[int, ...]
+    blocks: list[Block]
+    places: dict[int, tuple[Stack, int]] = field(default_factory=dict[int, tuple[Stack, int]])
+    step: Tensor = field(default_factory=lambda: torch.zeros(()))
+
+    def views(self, whole: Tensor) -> list[Tensor]:
+        """Of a tensor of the parameter's shape, each block."""
+        found = whole.reshape(self.shape)
+        return [_cut(found, block) for block in self.blocks]
+
+
+def _cut(whole: Tensor, block: Block) -> Tensor:
+    for dimension, (first, size) in enumerate(zip(block.first, block.shape, strict=True)):
+        if size != whole.shape[dimension]:
+            whole = whole.narrow(dimension, first, size)
+    return whole
+
+
+class Shampoo(torch.optim.Optimizer):
+    """Distributed Shampoo.
+
+    Gradients must be equal on all ranks, as under DDP, or parts of one tensor (DTensor: ``fully_shard``, on one mesh or
+    two): these are gathered, so that blocks, and the training, are the same however many ranks there are. Each rank
+    holds the state of its own blocks only, as DTensors on the ranks that hold it, and all ranks get all updates in one
+    exchange a step.
+
+    On the CPU, with as many threads, a training on any number of ranks equals one on a single rank bit for bit, given
+    the same gradients, unless updates are communicated in fewer bits.
+
+    Args:
+        params: parameters, or (name, parameter), or groups of them. Groups may have settings of their own.
+        **settings: of :class:`ShampooConfig <ziggurat.optim.shampoo.config.ShampooConfig>`.
+
+    Raises:
+        ConfigError: a setting that is none, or parameters that are not floating-point numbers.
+    """
+
+    def __init__(self, params: Any, **settings: Any) -> None:
+        defaults = _plain(_parsed(settings))
+        super().__init__(params, defaults)
+        self._configs = [_parsed({key: group[key] for key in defaults}) for group in self.param_groups]
+        for group in self.param_groups:
+            group.setdefault("highest_lr", group["lr"])
+        first = self._configs[0]
+        self._ranks = Ranks.of(first.group_size)
+        self._worker = ThreadPoolExecutor(1, "roots") if any(each.late for each in self._configs) else None
+        if self._worker is not None:
+            weakref.finalize(self, self._worker.shutdown, wait=False)
+        self._parameters = [
+            self._described(name, parameter, number)
+            for number, group in enumerate(self.param_groups)
+            for name, parameter in _named(group, number)
+        ]
+        self._stacks = list[tuple[Stack, list[_Item]]]()
+        self._place()
+
+    def _described(self, name: str, parameter: Tensor, group: int) -> _Parameter:
+        if not parameter.is_floating_point():
+            raise ConfigError(f"shampoo: parameter {name!r} is {parameter.dtype}; floating-point numbers are optimized")
+        most = self._configs[group].max_preconditioner_dim
+        shape = merged(parameter.shape, most)
+        return _Parameter(name, parameter, group, shape, blocks(shape, most) if parameter.numel() else [])
+
+    def _place(self) -> None:
+        """Give each block an owner, and those of this rank a state."""
+        every = [(each, number) for each in self._parameters for number in range(len(each.blocks))]
+        owned = owners([each.blocks[number].shape for each, number in every], self._ranks.size)
+        self._order = [
+            [item for item, owner in zip(every, owned, strict=True) if owner == place]
+            for place in range(self._ranks.size)
+        ]
+        kinds: dict[tuple[Any, ...], list[_Item]] = {}
+        for parameter, number in self._order[self._ranks.place]:
+            like = _like(parameter.tensor)
+            kind = (parameter.group, parameter.blocks[number].shape, like.dtype, like.device)
+            kinds.setdefault(kind, []).append((parameter, number))
+        for (group, shape, *_), items in kinds.items():
+            names = [_told(parameter, number) for parameter, number in items]
+            like = _like(items[0][0].tensor)
+            stack = Stack(names, shape, self._configs[group], like, self._worker)
+            self._stacks.append((stack, items))
+            for place, (parameter, number) in enumerate(items):
+                parameter.places[number] = (stack, place)
+        self._exchange = None
+        if self._ranks.size > 1:
+            shapes = [[parameter.blocks[number].shape for parameter, number in items] for items in self._order]
+            likes = [_like(each.tensor) for each in self._parameters]
+            widest = max(likes, key=lambda each: each.dtype.itemsize)
+            precision = self._configs[0].communicate
+            self._exchange = Exchange(self._ranks, shapes, precision, [each.name for each in self._parameters], widest)
+        self._show()
+
+    def _show(self) -> None:
+        """Have ``state`` tell all there is, of other ranks' blocks what it would be."""
+        meshes = dict[tuple[int, torch.device], Any]()
+        for owner, items in enumerate(self._order):
+            for parameter, number in items:
+                state = self.state[parameter.tensor]
+                state["step"] = parameter.step
+                if self._ranks.size == 1:
+                    stack, place = parameter.places[number]
+                    state.update({f"{number}/{name}": each for name, each in stack.state(place).items()})
+                    continue
+                like = _like(parameter.tensor)
+                if (owner, like.device) not in meshes:
+                    meshes[owner, like.device] = self._ranks.mesh(owner, like.device)
+                held = parameter.places.get(number)
+                shape, config = parameter.blocks[number].shape, self._configs[parameter.group]
+                told = Stack([""], shape, config, like.to("meta")).state(0)
+                mine = {} if held is None else held[0].state(held[1])
+                for name, each in told.items():
+                    state[f"{number}/{name}"] = self._ranks.spread(
+                        meshes[owner, like.device], each.shape, like, mine.get(name)
+                    )
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Only while it is made: owners and stacks are chosen then.
+
+        Raises:
+            ConfigError: later.
+        """
+        if hasattr(self, "_stacks"):
+            raise ConfigError(
+                "shampoo: a group of parameters was added to an optimizer that is made already",
+                "hand all groups over when it is made",
+            )
+        super().add_param_group(param_group)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
+        """One step of all parameters that have gradients; all ranks call it.
+
+        Raises:
+            DivergedError: a gradient is not finite, or a root fails for the fourth time running.
+            ConfigError: a gradient is sparse.
+            LostRank: either of these happened on another rank, or ranks differ in which parameters have gradients.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        configs = [
+            config.model_copy(update={key: group[key] for key in _MAY_CHANGE})
+            for config, group in zip(self._configs, self.param_groups, strict=True)
+        ]
+        has = [each.tensor.grad is not None for each in self._parameters]
+        if self._exchange is not None and any(isinstance(each.tensor, DTensor) for each in self._parameters):
+            self._ranks.same(has, [each.name for each in self._parameters], _like(self._parameters[0].tensor).device)
+        decays = [self._decay(config, number) for number, config in enumerate(configs)]
+        gathered = {
+            id(each): (_whole_gradient(each), _whole(each.tensor) if decays[each.group] else None)
+            for each in self._parameters
+            if each.tensor.grad is not None
+        }
+        updates, error = list[Tensor](), None
+        try:
+            updates = self._own_updates(configs, decays, gathered)
+        except Exception as problem:  # the others are told of any
+            if self._exchange is None:
+                raise
+            error = problem
+        if self._exchange is None:
+            every = [updates]
+        else:
+            every = self._exchange(updates, has, None if error is None else f"{type(error).__name__}: {error}")
+        if error is not None:
+            raise error
+        self._apply(every)
+        for parameter in self._parameters:
+            if parameter.tensor.grad is not None:
+                parameter.step += 1
+        return loss
+
+    def _own_updates(
+        self, configs: Sequence[ShampooConfig], decays: Sequence[float], wholes: Mapping[int, _Wholes]
+    ) -> list[Tensor]:
+        """Of this rank's blocks, in their order; those without gradients are zeros."""
+        found: dict[tuple[int, int], Tensor] = {}
+        for stack, items in self._stacks:
+            active = [place for place, (parameter, _) in enumerate(items) if id(parameter) in wholes]
+            group = items[0][0].group
+            _fill(stack, stack.gradients, items, active, {key: gradient for key, (gradient, _) in wholes.items()})
+            weights = None
+            if decays[group]:
+                weights = torch.zeros_like(stack.gradients)
+                _fill(stack, weights, items, active, {key: weight for key, (_, weight) in wholes.items()})
+            steps = {place: int(items[place][0].step) + 1 for place in active}
+            for step in sorted(set(steps.values())):
+                places = [place for place in active if steps[place] == step]
+                update = stack.advance(places, step, configs[group], weights, decays[group])
+                for row, place in enumerate(places):
+                    parameter, number = items[place]
+                    found[id(parameter), number] = stack.block(update, row)
+        return [
+            found[id(parameter), number]
+            if (id(parameter), number) in found
+            else _like(parameter.tensor).new_zeros(parameter.blocks[number].shape)
+            for parameter, number in self._order[self._ranks.place]
+        ]
+
+    def _decay(self, config: ShampooConfig, group: int) -> float:
+        """Of weights, what is added to gradient or update."""
+        highest = self.param_groups[group]["highest_lr"]
+        match config.decay:
+            case "corrected":
+                return config.weight_decay * config.lr / highest
+            case "independent":
+                return config.weight_decay / highest
+            case _:
+                return config.weight_decay
+
+    def _apply(self, updates: Sequence[Sequence[Tensor]]) -> None:
+        """Subtract from each parameter its blocks' updates, times the learning rate."""
+        found: dict[int, list[tuple[int, Tensor]]] = {}
+        for items, received in zip(self._order, updates, strict=True):
+            for (parameter, number), update in zip(items, received, strict=True):
+                found.setdefault(id(parameter), []).append((number, update))
+        together: dict[int, tuple[list[Tensor], list[Tensor]]] = {}
+        for parameter in self._parameters:
+            if parameter.tensor.grad is None or not parameter.blocks:
+                continue
+            tensor = parameter.tensor
+            if isinstance(tensor, DTensor) or not tensor.is_contiguous():
+                _assembled(parameter, found[id(parameter)], self.param_groups[parameter.group]["lr"])
+                continue
+            views = parameter.views(tensor)
+            targets, sources = together.setdefault(parameter.group, ([], []))
+            for number, update in found[id(parameter)]:
+                targets.append(views[number])
+                sources.append(update)
+        for group, (targets, sources) in together.items():
+            torch._foreach_add_(targets, sources, alpha=-self.param_groups[group]["lr"])  # pyright: ignore[reportPrivateUsage]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Settings and state, live; roots that a thread is taking are waited for."""
+        for stack, _ in self._stacks:
+            stack.settle()
+        return super().state_dict()
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Copy a state into this one, of this number of ranks or any other.
+
+        Args:
+            state_dict: of :meth:`state_dict`; tensors may be whole ones.
+
+        Raises:
+            ConfigError: it is of other parameters or settings.
+        """
+        groups = cast("list[dict[str, Any]]", state_dict["param_groups"])
+        if [len(each["params"]) for each in groups] != [len(each["params"]) for each in self.param_groups]:
+            raise ConfigError("shampoo: the state is of other groups of parameters")
+        numbers = [number for each in groups for number in each["params"]]
+        for parameter, number in zip(self._parameters, numbers, strict=True):
+            self._load(parameter, state_dict["state"].get(number, {}))
+        for own, saved in zip(self.param_groups, groups, strict=True):
+            own.update({key: value for key, value in saved.items() if key not in {"params", "param_names"}})
+
+    def _load(self, parameter: _Parameter, state: Mapping[str, Any]) -> None:
+        targets = self.state[parameter.tensor] if parameter.blocks else {}
+        problems = [f"{key} is missing" for key in targets.keys() - state.keys()]
+        problems += [f"{key} is unknown" for key in state.keys() - targets.keys()]
+        problems += [
+            f"{key} is {tuple(value.shape)}, not {tuple(targets[key].shape)}"
+            for key, value in state.items()
+            if key in targets and tuple(value.shape) != tuple(targets[key].shape)
+        ]
+        if problems:
+            raise ConfigError(
+                f"shampoo: the state of parameter {parameter.name!r} is of other settings: "
+                f"{'; '.join(sorted(problems)[:3])}",
+                "make the optimizer with the settings that the state was saved with",
+            )
+        if not parameter.blocks:
+            return
+        parameter.step.copy_(state["step"])
+        for key, target in targets.items():
+            value = state[key]
+            if isinstance(target, DTensor):
+                if not target.to_local().numel():
+                    continue
+                target = target.to_local()
+                value = value.to_local() if isinstance(value, DTensor) else value
+            if target is not value:
+                target.copy_(value)
+        for stack, place in parameter.places.values():
+            stack.resumed(place, int(parameter.step), self._configs[parameter.group])
+
+
+_Item = tuple[_Parameter, int]
+"""A parameter and the number of one of its blocks."""
+
+_Wholes = tuple[Tensor, Tensor | None]
+"""A gradient and, where it decays, the weight, of all ranks together."""
+
+
+def _parsed(settings: Mapping[str, Any]) -> ShampooConfig:
+    values = {
+        key: {"name": each} if key == "graft" and isinstance(each, str) else each for key, each in settings.items()
+    }
+    return parse_config(ShampooConfig, {"name": "shampoo", **values}, "shampoo")
+
+
+def _plain(config: ShampooConfig) -> dict[str, Any]:
+    """Settings as a group has them: numbers, text, lists and dictionaries."""
+    return config.model_dump(exclude={"name"})
+
+
+def _named(group: Mapping[str, Any], number: int) -> Iterable[tuple[str, Tensor]]:
+    names = group.get("param_names") or [f"{number}.{place}" for place in range(len(group["params"]))]
+    return zip(names, group["params"], strict=True)
+
+
+def _like(tensor: Tensor) -> Tensor:
+    """Of the type and on the device of its state: at least fp32."""
+    dtype = torch.float32 if tensor.dtype.itemsize < 4 else tensor.dtype
+    return torch.empty(0, dtype=dtype, device=tensor.device)
+
+
+def _told(parameter: _Parameter, number: int) -> str:
+    if len(parameter.blocks) == 1:
+        return f"parameter {parameter.name!r}"
+    block = parameter.blocks[number]
+    ranges = ", ".join(f"{first}:{first + size}" for first, size in zip(block.first, block.shape, strict=True))
+    return f"parameter {parameter.name!r}, block [{ranges}]"
+
+
+def _whole(tensor: Tensor) -> Tensor:
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def _whole_gradient(parameter: _Parameter) -> Tensor:
+    gradient = parameter.tensor.grad
+    assert gradient is not None
+    if gradient.is_sparse:
+        raise ConfigError(
+            f"shampoo: the gradient of parameter {parameter.name!r} is sparse", "train embeddings by a row optimizer"
+        )
+    return _whole(gradient)
+
+
+def _fill(
+    stack: Stack, into: Tensor, items: Sequence[_Item], places: Sequence[int], wholes: Mapping[int, Tensor | None]
+) -> None:
+    """Copy blocks of whole tensors into a stack."""
+    views: dict[int, list[Tensor]] = {}
+    targets, sources = list[Tensor](), list[Tensor]()
+    for place in places:
+        parameter, number = items[place]
+        if id(parameter) not in views:
+            whole = wholes[id(parameter)]
+            assert whole is not None
+            views[id(parameter)] = parameter.views(whole)
+        targets.append(stack.block(into, place))
+        sources.append(views[id(parameter)][number])
+    if targets:
+        torch._foreach_copy_(targets, sources)  # pyright: ignore[reportPrivateUsage] - no public name
+
+
+def _assembled(parameter: _Parameter, updates: Sequence[tuple[int, Tensor]], lr: float) -> None:
+    """Apply a parameter's blocks where it is spread over ranks, or lies in another order than they do."""
+    tensor, like = parameter.tensor, _like(parameter.tensor)
+    whole = like.new_zeros(tensor.shape)
+    views = parameter.views(whole)
+    for number, update in updates:
+        views[number].copy_(update)
+    if isinstance(tensor, DTensor):
+        local = tensor.to_local()
+        _, first = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
+        for dimension, (begin, size) in enumerate(zip(first, local.shape, strict=True)):
+            whole = whole.narrow(dimension, begin, size)
+        tensor = local
+    if tensor.numel():
+        tensor.add_(whole, alpha=-lr)

@@ -1,0 +1,240 @@
+"""Shampoo shared by real ranks: the same training as by one, a part of the state each, and errors that reach all."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
+from torch.nn.parallel import DistributedDataParallel
+
+from tests.distributed.ranks import run_ranks
+from ziggurat.core.errors import ZigguratError
+from ziggurat.optim.shampoo.shampoo import Shampoo
+
+SETTINGS: dict[str, Any] = {
+    "lr": 0.02, "precondition_frequency": 3, "max_preconditioner_dim": 17, "weight_decay": 0.01, "momentum": 0.5,
+}  # fmt: skip
+
+
+def network(width: int = 33) -> nn.Module:
+    """Odd sizes, so that blocks begin anywhere."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(19, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 1))
+
+
+def gradients(model: nn.Module, step: int) -> None:
+    """The same on every rank: of a batch that depends on the step alone."""
+    generator = torch.Generator().manual_seed(step)
+    inputs_BF = torch.randn(32, 19, generator=generator)
+    model(inputs_BF).sub(inputs_BF[:, :1] * inputs_BF[:, 1:2]).square().mean().backward()
+
+
+def trained(model: nn.Module, optimizer: torch.optim.Optimizer, first: int, last: int) -> None:
+    for step in range(first, last):
+        optimizer.zero_grad()
+        gradients(model, step)
+        optimizer.step()
+
+
+def held_bytes(optimizer: Shampoo) -> int:
+    """Of states of blocks on this rank."""
+    return sum(
+        each.to_local().nbytes if isinstance(each, torch.distributed.tensor.DTensor) else each.nbytes
+        for state in optimizer.state.values()
+        for key, each in state.items()
+        if key != "step"
+    )
+
+
+def weights(model: nn.Module) -> list[Tensor]:
+    return [
+        each.full_tensor() if isinstance(each, torch.distributed.tensor.DTensor) else each.detach().clone()
+        for each in model.parameters()
+    ]
+
+
+def replicated(rank: int, settings: dict[str, Any], steps: int = 10) -> dict[str, Any]:
+    del rank
+    model = network()
+    optimizer = Shampoo(model.named_parameters(), **{**SETTINGS, **settings})
+    trained(model, optimizer, 0, steps)
+    return {"weights": weights(model), "bytes": held_bytes(optimizer)}
+
+
+FORMS = [{}, {"form": "eigenbasis"}, {"root": "qr", "late": 1}, {"root": "newton"}]
+
+
+@pytest.mark.parametrize("settings", FORMS, ids=str)
+def test_ranks_take_the_steps_of_one_bit_for_bit(settings: dict[str, Any]) -> None:
+    """Each with less of the state the more there are."""
+    (alone,) = run_ranks(1, replicated, settings)
+    held = [alone["bytes"]]
+    for size in (2, 4):
+        found = run_ranks(size, replicated, settings)
+        for each in found:
+            assert all(torch.equal(mine, one) for mine, one in zip(each["weights"], alone["weights"], strict=True))
+        assert sum(each["bytes"] for each in found) == alone["bytes"]
+        held.append(max(each["bytes"] for each in found))
+    assert held[1] < 0.65 * held[0]
+    assert held[2] < 0.65 * held[1]
+
+
+def in_groups(rank: int) -> dict[str, Any]:
+    return replicated(rank, {"group_size": 2})
+
+
+def test_two_groups_of_two_do_the_same_work_each() -> None:
+    (alone,) = run_ranks(1, replicated, {})
+    found = run_ranks(4, in_groups)
+    for each in found:
+        assert all(torch.equal(mine, one) for mine, one in zip(each["weights"], alone["weights"], strict=True))
+    assert [each["bytes"] for each in found[:2]] == [each["bytes"] for each in found[2:]]
+
+
+@pytest.mark.parametrize(("precision", "bits"), [("bf16", 8), ("fp16", 11)])
+def test_fewer_bits_round_updates_and_leave_ranks_equal(precision: str, bits: int) -> None:
+    """The first step, by the gradient itself times 1e-9 and 1e9: fp16 would hold neither without a scale."""
+    settings: dict[str, Any] = {"graft": "sgd", "betas": (0.0, 0.99), "weight_decay": 0.0, "lr": 1.0}
+    for scale in (1e-9, 1e9):
+        (alone,) = run_ranks(1, one_step, settings, scale)
+        first, second = run_ranks(2, one_step, {**settings, "communicate": precision}, scale)
+        for one, mine, other in zip(alone, first, second, strict=True):
+            assert torch.equal(mine, other)
+            assert not torch.equal(mine, one)
+            torch.testing.assert_close(mine, one, rtol=2.0**-bits, atol=2.0**-24 * one.abs().max().item())
+
+
+def one_step(rank: int, settings: dict[str, Any], scale: float) -> list[Tensor]:
+    """Where a step leads from zero, whose gradients are those of the network times ``scale``."""
+    del rank
+    model = network()
+    gradients(model, 0)
+    optimizer = Shampoo(model.named_parameters(), **{**SETTINGS, **settings})
+    with torch.no_grad():
+        for each in model.parameters():
+            assert each.grad is not None
+            each.grad.mul_(scale)
+            each.zero_()
+    optimizer.step()
+    return weights(model)
+
+
+def sharded(rank: int, kind: str, size: int) -> list[Tensor]:
+    del rank
+    model = network()
+    if kind == "ddp":
+        wrapped = DistributedDataParallel(model)
+        trained(wrapped, Shampoo(model.named_parameters(), **SETTINGS), 0, 8)
+        return weights(model)
+    if kind == "fsdp":
+        mesh = init_device_mesh("cpu", (size,))
+    else:
+        mesh = init_device_mesh("cpu", (2, size // 2), mesh_dim_names=("replicate", "shard"))
+    for layer in model:
+        if any(True for _ in layer.parameters()):
+            fully_shard(layer, mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    trained(model, Shampoo(model.named_parameters(), **SETTINGS), 0, 8)
+    return weights(model)
+
+
+@pytest.mark.parametrize(("kind", "size"), [("ddp", 2), ("fsdp", 2), ("fsdp", 4), ("hsdp", 4)])
+def test_under_each_way_to_spread_a_model(kind: str, size: int) -> None:
+    """Equal gradients on 2 or 4 ranks have themselves as their mean, bit for bit."""
+    (alone,) = run_ranks(1, replicated_weights)
+    for found in run_ranks(size, sharded, kind, size):
+        assert all(torch.equal(mine, one) for mine, one in zip(found, alone, strict=True))
+
+
+def replicated_weights(rank: int) -> list[Tensor]:
+    del rank
+    model = network()
+    trained(model, Shampoo(model.named_parameters(), **SETTINGS), 0, 8)
+    return weights(model)
+
+
+def saved(rank: int, folder: Path) -> None:
+    del rank
+    model = network()
+    optimizer = Shampoo(model.named_parameters(), **SETTINGS)
+    trained(model, optimizer, 0, 5)
+    dcp.save({"model": model.state_dict(), "optimizer": optimizer.state_dict()}, checkpoint_id=folder)
+
+
+def resumed(rank: int, folder: Path) -> list[Tensor]:
+    del rank
+    model = network()
+    optimizer = Shampoo(model.named_parameters(), **SETTINGS)
+    state = {"model": model.state_dict(), "optimizer": optimizer.state_dict()}
+    dcp.load(state, checkpoint_id=folder)
+    model.load_state_dict(state["model"])
+    optimizer.load_state_dict(state["optimizer"])
+    trained(model, optimizer, 5, 8)
+    return weights(model)
+
+
+def test_a_state_of_two_ranks_goes_on_on_one_and_on_four(tmp_path: Path) -> None:
+    """By torch's own distributed checkpoints; ziggurat's are in test_training.py."""
+    run_ranks(2, saved, tmp_path)
+    (expected,) = run_ranks(1, replicated_weights)
+    for size in (1, 4):
+        for found in run_ranks(size, resumed, tmp_path):
+            assert all(torch.equal(mine, one) for mine, one in zip(found, expected, strict=True))
+
+
+def failing(rank: int, how: str) -> str:
+    model = network()
+    optimizer = Shampoo(model.named_parameters(), **SETTINGS)
+    trained(model, optimizer, 0, 2)
+    optimizer.zero_grad()
+    gradients(model, 2)
+    first = next(iter(model.parameters()))
+    assert first.grad is not None
+    if how == "missing" and rank == 1:
+        first.grad = None
+    if how == "nan" and rank == 1:
+        for each in model.parameters():
+            assert each.grad is not None
+            each.grad.fill_(torch.nan)
+    if how == "bug" and rank == 0:
+        optimizer._own_updates = None  # type: ignore[assignment, method-assign]
+    try:
+        optimizer.step()
+    except (ZigguratError, TypeError) as error:
+        dist.barrier()  # all are still there, and none waits for another
+        return f"{type(error).__name__}: {error}"
+    return "nothing"
+
+
+def test_a_gradient_that_one_rank_lacks_is_named() -> None:
+    for told in run_ranks(2, failing, "missing"):
+        assert told.startswith("LostRank: shampoo: parameter '0.weight' has a gradient on rank 0 and none on rank 1")
+
+
+def test_an_error_on_one_rank_ends_all_with_its_name() -> None:
+    first, second = run_ranks(2, failing, "nan")
+    assert second.startswith("DivergedError: parameter '")
+    assert first.startswith("LostRank: shampoo, rank 1: DivergedError: parameter '")
+    first, second = run_ranks(2, failing, "bug")
+    assert first.startswith("TypeError")
+    assert second.startswith("LostRank: shampoo, rank 0: TypeError")
+
+
+def undivided(rank: int) -> str:
+    del rank
+    try:
+        Shampoo(network().named_parameters(), group_size=3)
+    except ZigguratError as error:
+        return str(error)
+    return ""
+
+
+def test_a_group_size_that_does_not_divide_the_ranks_is_refused() -> None:
+    assert all("group_size: 3 does not divide the 2 ranks" in told for told in run_ranks(2, undivided))

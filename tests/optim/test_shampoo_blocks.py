@@ -1,0 +1,67 @@
+"""How parameters are merged and cut into blocks."""
+
+from __future__ import annotations
+
+import math
+
+import hypothesis.strategies as st
+import pytest
+import torch
+from hypothesis import given
+
+from ziggurat.optim.shampoo.blocks import blocks, merged
+from ziggurat.optim.shampoo.placement import owners
+
+SHAPES = st.lists(st.integers(1, 12), min_size=0, max_size=5).map(tuple)
+
+
+@pytest.mark.parametrize(
+    ("shape", "most", "expected"),
+    [
+        ((32, 3, 64, 64), 8192, (96, 4096)),  # Shi et al. 2023, section 3.2
+        ((32, 3, 64, 64), 1024, (32, 192, 64)),
+        ((32, 3, 64, 64), 96, (96, 64, 64)),
+        ((5, 1, 7), 100, (35,)),
+        ((5, 1, 7), 20, (5, 7)),
+        ((300, 400), 128, (300, 400)),
+        ((1, 1), 8, (1,)),
+        ((), 8, (1,)),
+        ((0, 4), 8, (0,)),
+    ],
+)
+def test_neighbours_are_merged_while_small(shape: tuple[int, ...], most: int, expected: tuple[int, ...]) -> None:
+    assert merged(shape, most) == expected
+
+
+@given(SHAPES, st.integers(2, 40))
+def test_merged_shapes_hold_as_many_numbers(shape: tuple[int, ...], most: int) -> None:
+    found = merged(shape, most)
+    assert math.prod(found) == math.prod(shape)
+    assert all(size <= max(most, *shape, 1) for size in found)
+
+
+@given(SHAPES, st.integers(2, 5))
+def test_blocks_cover_each_number_once_and_are_nearly_equal(shape: tuple[int, ...], most: int) -> None:
+    whole = torch.zeros(merged(shape, most))
+    found = blocks(whole.shape, most)
+    for block in found:
+        part = whole
+        for dimension, (first, size) in enumerate(zip(block.first, block.shape, strict=True)):
+            assert 1 <= size <= most
+            part = part.narrow(dimension, first, size)
+        part += 1
+    assert (whole == 1).all()
+    for dimension in range(whole.ndim):
+        sizes = {block.shape[dimension] for block in found}
+        assert max(sizes) - min(sizes) <= 1
+
+
+def test_nothing_has_no_blocks() -> None:
+    assert blocks(merged((0, 4), 8), 8) == []
+
+
+def test_costly_blocks_go_to_ranks_with_least_to_do() -> None:
+    shapes = [(10, 10), (100, 100), (50, 50), (50, 50), (10,)]
+    assert owners(shapes, 2) == [1, 0, 1, 1, 1]
+    assert owners(shapes, 1) == [0] * 5
+    assert set(owners([(8, 8)] * 8, 4)) == {0, 1, 2, 3}
