@@ -8,6 +8,7 @@ from bench.micro.cost_network import COST_NETWORK
 from bench.micro.dense_speed import DENSE_SPEED
 from bench.micro.loader import LOADER
 from bench.micro.recshard import RECSHARD
+from bench.micro.shampoo_step import SHAMPOO_STEP
 from bench.quality.catalogue import (
     DHEN_ENSEMBLE,
     DHEN_PLANTED,
@@ -33,6 +34,7 @@ from bench.system.tiered_training import TIERED_TRAINING
 _ALL = (
     THROUGHPUT,
     DENSE_SPEED,
+    SHAMPOO_STEP,
     SCALING_LAW,
     LOADER,
     BALANCE,

@@ -23,7 +23,7 @@ from ziggurat.models.build import ModelConfig, build_model
 from ziggurat.models.dhen import DHEN
 from ziggurat.models.model import Model, ModelDims
 from ziggurat.models.wukong import Wukong
-from ziggurat.optim.dense import Adam, build_optimizer
+from ziggurat.optim.dense import Adam, DenseOptimizerConfig, build_optimizer
 
 Precision = Literal["fp32", "bf16"]
 
@@ -79,20 +79,34 @@ CASES = {
 class Step:
     """The training step of one case, made ready; calling it takes one.
 
+    Args:
+        case: the model.
+        precision: of the forward pass.
+        compiled: whether by torch.compile.
+        rows: of a batch.
+        optimizer: of the dense part; default: Adam.
+
     Attributes:
         gflop: of a step.
         model: what learns.
         emb_BFD: the looked-up embeddings, a leaf.
     """
 
-    def __init__(self, case: Case, precision: Precision, compiled: bool, rows: int) -> None:
+    def __init__(
+        self,
+        case: Case,
+        precision: Precision,
+        compiled: bool,
+        rows: int,
+        optimizer: DenseOptimizerConfig | None = None,
+    ) -> None:
         torch.manual_seed(0)
         self.model: Model = build_model(case.config, case.dims)
         self._call: Callable[..., Tensor] = torch.compile(self.model) if compiled else self.model
-        self._optimizer = build_optimizer(Adam(), dict(self.model.named_parameters()))
+        self._optimizer = build_optimizer(optimizer or Adam(), dict(self.model.named_parameters()))
         self._bf16 = precision == "bf16"
         self.emb_BFD = nn.Parameter(torch.randn(rows, case.dims.features, case.dims.dim))
-        self._dense_BF = torch.empty(rows, 0)
+        self._dense_BF = torch.randn(rows, case.dims.dense)
         self._labels_BT = (torch.rand(rows, 1) < 0.3).float()
         self.gflop = 3 * rows * self.model.flops() / 1e9
 
