@@ -40,7 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _say(line: str) -> None:
-    print(line, flush=True)
+    sys.stdout.write(f"{line}\n")  # in one piece: a thread of each host's says something
+    sys.stdout.flush()
 
 
 def _count(what: str, most: int | None = None) -> Callable[[str], int]:
