@@ -23,16 +23,14 @@ def limited(size: int, name: str = "test") -> Generator[Path]:
     group = ROOT / f"ziggurat-{name}-{os.getpid()}"
     group.mkdir()
     try:
-        (group / "memory.limit_in_bytes").write_text(str(size))
-        with contextlib.suppress(OSError):  # without swap accounting there is nothing to limit
-            (group / "memory.memsw.limit_in_bytes").write_text(str(size))
+        resize(group, size)
         yield group
     finally:
         group.rmdir()
 
 
-def shrunk(group: Path, size: int) -> None:
-    """Have a group of :func:`limited` be of fewer bytes from now on; the kernel takes pages of files away."""
+def resize(group: Path, size: int) -> None:
+    """Have a group of :func:`limited` be of this many bytes from now on; pages of files are taken away."""
     (group / "memory.limit_in_bytes").write_text(str(size))
-    with contextlib.suppress(OSError):
+    with contextlib.suppress(OSError):  # without swap accounting there is nothing to limit
         (group / "memory.memsw.limit_in_bytes").write_text(str(size))

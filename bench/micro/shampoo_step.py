@@ -8,6 +8,9 @@ ratio is of that to AdamW's, round by round.
 
 from __future__ import annotations
 
+from functools import partial
+from statistics import median
+
 from bench.benchmark import Benchmark, Context, Figure, Result, Target
 from bench.measure import Samples, interleave, ratios, seconds
 
@@ -29,13 +32,14 @@ def run(context: Context) -> Result:
     torch.set_num_threads(threads)
     keep_freed_memory()
     figures: list[Figure] = []
-    cases = [("model", "settings", "AdamW", "without roots", "with roots", *(f"every {f}" for f in FREQUENCIES))]
+    every = (f"every {frequency}" for frequency in FREQUENCIES)
+    cases: list[tuple[str, ...]] = [("model", "settings", "AdamW", "without roots", "with roots", *every)]
     try:
         for name in list(CASES)[-1:] if context.quick else CASES:
             for way in list(WAYS)[:1] if context.quick else WAYS:
                 label = f"{name}, {way}"
                 taken = {kind: step(name, way, kind, rows) for kind in ("adamw", "plain", "roots")}
-                turns = {kind: lambda each=each: seconds(each) for kind, each in taken.items()}
+                turns = {kind: partial(seconds, each) for kind, each in taken.items()}
                 context.say(label)
                 found = interleave(turns, warmups, repeats, context.say)
                 over = {f: _over(found, f) for f in FREQUENCIES}
@@ -43,8 +47,8 @@ def run(context: Context) -> Result:
                     Figure(f"{name}.{way}.every_{f}", "x", samples, "a step over AdamW's")
                     for f, samples in over.items()
                 ]
-                times = [f"{1e3 * sorted(found[kind])[len(found[kind]) // 2]:.1f} ms" for kind in found]
-                middle = [f"{sorted(samples)[len(samples) // 2]:.2f}×" for samples in over.values()]
+                times = [f"{1e3 * median(samples):.1f} ms" for samples in found.values()]
+                middle = [f"{median(samples):.2f}×" for samples in over.values()]
                 cases.append((name, way, *times, *middle))
     finally:
         torch.set_num_threads(before)

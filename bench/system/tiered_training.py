@@ -24,7 +24,7 @@ from bench.contestant import ROOT, Contestant
 from bench.measure import interleave, ratios
 from bench.noted import Noted
 from bench.provenance import digest
-from bench.small_memory import limited, shrunk, unavailable
+from bench.small_memory import limited, resize, unavailable
 from bench.system.tiered_contestants import FULL, QUICK
 
 EXPONENTS = (1.05, 1.2)
@@ -38,8 +38,6 @@ WARM_S = 90.0
 WARMUPS, REPEATS = 1, 5
 SPARE = 128 * 2**20
 """Bytes of memory beside program and rows: for rows on their way, and what the system keeps of files."""
-
-
 ROCKSDB = 512 * 2**20
 """Bytes more for RocksDB, a database a table, whose buffers lie beside the slots; without them it is ended."""
 PAGING = 4 * 2**30
@@ -59,9 +57,9 @@ def run(context: Context) -> Result:
         base = noted.get("base", partial(_base, context, steps))
         for exponent in EXPONENTS[:1] if context.quick else EXPONENTS:
             for times in TIMES[:1] if context.quick else TIMES:
-                setting = _Setting(context, exponent, table_bytes / times, base)
                 name = f"{times}x_{exponent:g}"
-                rounds = noted.get(name, partial(setting.measured, steps, warm, repeats))
+                measure = partial(_measured, context, exponent, table_bytes / times, base, (steps, warm, repeats))
+                rounds = noted.get(name, measure)
                 figures += _figures(name, rounds)
                 cases += _cases(f"{times} × memory", f"{exponent:g}", rounds)
         noted.forget()
@@ -90,48 +88,43 @@ def _command(kind: str, folder: Path, exponent: float, memory: float, quick: boo
     return [*program, str(exponent), str(memory), *["quick"] * quick]
 
 
-class _Setting:
-    """Contestants of one exponent and one size of memory.
+def _measured(
+    context: Context, exponent: float, memory: float, base: int, length: tuple[int, int, int]
+) -> dict[str, list[dict[str, Any]]]:
+    """Of each contestant what it answered in each round, warm-ups left out.
 
     Args:
         context: of the run.
         exponent: of the ids.
         memory: bytes for rows.
         base: bytes of the program.
+        length: steps of a round, steps before the first, rounds.
     """
+    steps, warm, repeats = length
+    answers: dict[str, list[dict[str, Any]]] = {kind: [] for kind in KINDS}
+    with contextlib.ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tiered-", dir=context.cache)))
+        running: dict[str, Contestant] = {}
+        for kind in KINDS:
+            context.say(f"{kind}: {memory / 2**20:,.0f} MiB for rows, exponent {exponent:g}")
+            group, most = None, int(base + memory + SPARE)
+            command = _command(kind, folder, exponent, memory, context.quick)
+            if kind != "memory":
+                # Paging's tables are in memory before they are in a file, RocksDB's buffers always.
+                group = stack.enter_context(limited(most + {"paging": PAGING, "rocksdb": ROCKSDB}.get(kind, 0), kind))
+                command = ["sh", "-c", f'echo $$ > {group}/cgroup.procs; exec "$@"', "sh", *command]
+            running[kind] = stack.enter_context(Contestant(kind, command)).start()
+            if group is not None and kind == "paging":
+                resize(group, most)
+            running[kind].ask(f"{warm} {WARM_S}")
 
-    def __init__(self, context: Context, exponent: float, memory: float, base: int) -> None:
-        self._context, self._exponent, self._memory, self._base = context, exponent, memory, base
+        def asked(kind: str) -> float:
+            answers[kind].append(running[kind].ask(f"{steps} {SECONDS}"))
+            return 1 / float(answers[kind][-1]["seconds"])
 
-    def measured(self, steps: int, warm: int, repeats: int) -> dict[str, list[dict[str, Any]]]:
-        """Of each contestant what it answered in each round, warm-ups left out."""
-        context = self._context
-        answers: dict[str, list[dict[str, Any]]] = {kind: [] for kind in KINDS}
-        with contextlib.ExitStack() as stack:
-            folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tiered-", dir=context.cache)))
-            running: dict[str, Contestant] = {}
-            for kind in KINDS:
-                context.say(f"{kind}: {self._memory / 2**20:,.0f} MiB for rows, exponent {self._exponent:g}")
-                group, most = None, int(self._base + self._memory + SPARE)
-                command = _command(kind, folder, self._exponent, self._memory, context.quick)
-                if kind != "memory":
-                    # Paging's tables are in memory before they are in a file, RocksDB's buffers always.
-                    group = stack.enter_context(
-                        limited(most + {"paging": PAGING, "rocksdb": ROCKSDB}.get(kind, 0), kind)
-                    )
-                    command = ["sh", "-c", f'echo $$ > {group}/cgroup.procs; exec "$@"', "sh", *command]
-                running[kind] = stack.enter_context(Contestant(kind, command)).start()
-                if group is not None and kind == "paging":
-                    shrunk(group, most)
-                running[kind].ask(f"{warm} {WARM_S}")
-
-            def asked(kind: str) -> float:
-                answers[kind].append(running[kind].ask(f"{steps} {SECONDS}"))
-                return 1 / float(answers[kind][-1]["seconds"])
-
-            turns: dict[str, Callable[[], float]] = {kind: partial(asked, kind) for kind in KINDS}
-            interleave(turns, WARMUPS, repeats, context.say)
-        return {kind: each[WARMUPS:] for kind, each in answers.items()}
+        turns: dict[str, Callable[[], float]] = {kind: partial(asked, kind) for kind in KINDS}
+        interleave(turns, WARMUPS, repeats, context.say)
+    return {kind: each[WARMUPS:] for kind, each in answers.items()}
 
 
 def _figures(name: str, rounds: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Figure]:

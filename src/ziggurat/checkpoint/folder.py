@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -191,14 +192,15 @@ class CheckpointFolder:
         best = self.best()
         kept = {int(best["step"])} if best else set[int]()
         needed = set[int]()
-        complete: dict[int, bool] = {}
+        manifest_of = functools.cache(self.manifest)
+        complete = functools.cache(functools.partial(self._complete, manifest_of=manifest_of))
         for step in reversed(steps):
             if newest and step not in kept:
                 kept.add(step)
             elif step not in kept:
                 continue
             try:
-                manifest = self.manifest(step)
+                manifest = manifest_of(step)
             except RunFolderError as error:
                 raise UnknownNeeds(
                     f"{error.problem}; it stays, and as nobody knows which others it needs, nothing is deleted",
@@ -206,22 +208,19 @@ class CheckpointFolder:
                 ) from error
             needs = [] if manifest is None else [need.step for need in manifest.needs]
             needed.update(needs)
-            newest -= bool(newest) and all(self._complete(each, complete) for each in (*needs, step))
+            newest -= bool(newest) and all(map(complete, (*needs, step)))
         return [step for step in steps if step not in kept | needed]
 
-    def _complete(self, step: int, known: dict[int, bool]) -> bool:
+    def _complete(self, step: int, manifest_of: Callable[[int], Manifest | None]) -> bool:
         """Whether a checkpoint's own files are there, of the size that they should have."""
-        if step not in known:
-            try:
-                manifest = self.manifest(step)
-            except Unreachable:
-                raise
-            except RunFolderError:
-                known[step] = False
-            else:
-                sizes = {} if manifest is None else self.store.sizes(folder_of(step))
-                known[step] = manifest is None or all(sizes.get(file.name) == file.bytes for file in manifest.files)
-        return known[step]
+        try:
+            manifest = manifest_of(step)
+        except Unreachable:
+            raise
+        except RunFolderError:
+            return False
+        sizes = {} if manifest is None else self.store.sizes(folder_of(step))
+        return manifest is None or all(sizes.get(file.name) == file.bytes for file in manifest.files)
 
     def sweep(self) -> None:
         """Delete what a writer that died left behind; to be called by the one who writes here alone."""

@@ -93,6 +93,14 @@ def put_back(folder: Path, name: str | None = None) -> None:
                 path.rename(target)
 
 
+def remove(path: Path) -> None:
+    """Delete a file, or a folder with all that is in it, if it is there."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
 def sweep(folder: Path, name: str | None = None) -> None:
     """Delete what killed processes left half-written in ``folder``; what cannot be deleted stays.
 

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ziggurat.core.files import explained_writes
+from ziggurat.core.files import explained_writes, remove
 from ziggurat.data.blocks import Position
 
 STAGING_VERSION = 2
@@ -85,7 +84,7 @@ def _entry(values: dict[str, Any]) -> Entry:
 def _empty(folder: Path) -> None:
     for path in folder.iterdir():
         if path.name != "lock":
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
+            remove(path)
 
 
 def _boot_id() -> str:

@@ -12,12 +12,9 @@ from torch.distributed.tensor import DTensor
 
 from ziggurat.core.config import Config
 from ziggurat.core.errors import ConfigError
+from ziggurat.optim.numbers import Beta, Decay, Rate
 from ziggurat.optim.shampoo.config import ShampooConfig
 from ziggurat.optim.shampoo.shampoo import Shampoo
-
-Rate = Annotated[float, Field(gt=0)]
-Decay = Annotated[float, Field(ge=0)]
-Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
 class Adam(Config):

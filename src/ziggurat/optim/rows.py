@@ -25,13 +25,10 @@ from pydantic import Field, TypeAdapter, model_validator
 
 from ziggurat.core.config import Config
 from ziggurat.core.errors import EnvironmentMismatch
+from ziggurat.optim.numbers import Beta, Decay, Rate
 
 if TYPE_CHECKING:
     from torch.optim import Optimizer
-
-Rate = Annotated[float, Field(gt=0)]
-Decay = Annotated[float, Field(ge=0)]
-Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
 class RowwiseAdagrad(Config):

@@ -44,7 +44,7 @@ from ziggurat.training.predict_files import Predicted, predict_files
 from ziggurat.training.recommender import assemble
 from ziggurat.training.run import Run, attach_dataset, check_run_folder, create_or_resume
 from ziggurat.training.run import open_run as load_run
-from ziggurat.training.state import restore, told_bits
+from ziggurat.training.state import restore_from
 from ziggurat.training.warm_start import check_warm_start
 
 _LESS_MEMORY = (
@@ -230,9 +230,8 @@ def evaluate(
         recommender = assemble(opened.experiment, layout, plan, device, ranks, beside)
         stack.callback(recommender.lookup.close)
         step = from_first(lambda: opened.checkpoints.find(checkpoint))
-        saved = opened.checkpoints.load(step)
-        restore(recommender, saved)
-        if progress is not None and world.leads and (told := told_bits(saved, step)):
+        told = restore_from(recommender, opened.checkpoints, step)
+        if progress is not None and world.leads and told is not None:
             progress.note(told)
         return evaluate_split(
             recommender,
@@ -248,9 +247,8 @@ def evaluate(
 def _finish(run: Run, trainer: Trainer, seconds: float, progress: Progress) -> dict[str, Any]:
     """Put the best checkpoint's weights in place, evaluate it on validation and test, and write results.json."""
     best = from_first(lambda: run.checkpoints.resolve("best"))
-    saved = run.checkpoints.load(best)
-    restore(trainer.recommender, saved)
-    if told := told_bits(saved, best):
+    told = restore_from(trainer.recommender, run.checkpoints, best)
+    if told is not None:
         progress.note(told)
     schema, evaluation = trainer.dataset.schema, run.experiment.evaluation
     figures: dict[str, dict[str, float]] = {}

@@ -31,7 +31,7 @@ from ziggurat.training.engine import pick_device, process_group
 from ziggurat.training.placing import kind_of, rows_beyond, slotted
 from ziggurat.training.recommender import assemble
 from ziggurat.training.run import Run, open_run
-from ziggurat.training.state import restore, told_bits
+from ziggurat.training.state import restore_from
 
 Table = pa.Table | pl.DataFrame | Mapping[str, Sequence[Any]]
 
@@ -82,9 +82,7 @@ class Predictor:
             self.recommender = assemble(self.run.experiment, layout, plan, self._device, beyond=beyond)
             stack.callback(self.recommender.lookup.close)
             step = self.run.checkpoints.find(checkpoint)
-            saved = self.run.checkpoints.load(step)
-            restore(self.recommender, saved)
-            self.note = told_bits(saved, step)
+            self.note = restore_from(self.recommender, self.run.checkpoints, step)
             self.recommender.eval()
             self._open = stack.pop_all()
 

@@ -31,7 +31,7 @@ from ziggurat.checkpoint.writer import Owner
 from ziggurat.core.config import parse_config
 from ziggurat.core.engine import installed_engine
 from ziggurat.core.errors import DataError, RunFolderError
-from ziggurat.core.files import LOCK_FILE, atomic_file, write_json
+from ziggurat.core.files import LOCK_FILE, atomic_file, remove, write_json
 from ziggurat.data.dataset import Dataset
 from ziggurat.training.experiment import Experiment, differing_keys, to_yaml
 
@@ -196,7 +196,7 @@ def create_or_resume(folder: Path, experiment: Experiment, note: Callable[[str],
                 raise
             note(f"{folder}: was begun with another config or other versions, and trained no step: begun anew")
             for name in _BEGUN:
-                _removed(folder / name)
+                remove(folder / name)
     run = Run(folder, experiment)
     # The environment is written first: a folder that has a config is complete.
     known = _read_json(folder / "environment.json") or {}
@@ -282,13 +282,6 @@ def check_versions(run: Run) -> None:
                 "it could not go on bit for bit",
                 "install that version, or train anew into another folder (--run)",
             )
-
-
-def _removed(path: Path) -> None:
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def _grows(old: Any, new: Any) -> bool:

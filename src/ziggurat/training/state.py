@@ -9,6 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from ziggurat.checkpoint.folder import CheckpointFolder
 from ziggurat.checkpoint.manifest import TableShape
 from ziggurat.checkpoint.saved import Saved
 from ziggurat.core.errors import RunFolderError
@@ -69,8 +70,14 @@ def restore(recommender: Recommender, saved: Saved) -> None:
         _fill({"dense": recommender.dense_pieces(), "tables": recommender.lookup.pieces()}, saved)
 
 
-def told_bits(saved: Saved, step: int) -> str | None:
-    """What is to be known of weights that :func:`restore` puts in place; None where they are those of training."""
+def restore_from(recommender: Recommender, checkpoints: CheckpointFolder, step: int) -> str | None:
+    """:func:`restore` the checkpoint of a step.
+
+    Returns:
+        What is to be known of these weights; None where they are those of training.
+    """
+    saved = checkpoints.load(step)
+    restore(recommender, saved)
     if saved.bits == 32 or saved.shapes("average") is not None:
         return None
     return (
@@ -168,11 +175,11 @@ def _flatten(optimizer: torch.optim.Optimizer) -> list[Piece]:
 
 def _unflatten(optimizer: torch.optim.Optimizer, flat: Mapping[str, Tensor]) -> None:
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    own = isinstance(optimizer, Shampoo)  # which takes whole states, and has its own way to spread them
     state: dict[int, dict[str, Tensor]] = {}
     for key, tensor in flat.items():
         number, _, name = key.partition("/")
         parameter = parameters[int(number)]
-        own = isinstance(optimizer, Shampoo)  # which takes whole states, and has its own way to spread them
         state.setdefault(int(number), {})[name] = tensor if own else _spread_like(parameter, tensor, key)
     values = optimizer.state_dict()
     values["state"] = state

@@ -7,12 +7,11 @@ from typing import Annotated, Literal, Self
 from pydantic import Field, model_validator
 
 from ziggurat.core.config import Config
+from ziggurat.optim.numbers import Beta, Decay, Rate
 from ziggurat.optim.shampoo.grafts import AdamGraft, GraftConfig
 from ziggurat.optim.shampoo.roots import Method
 
-Rate = Annotated[float, Field(gt=0)]
-Decay = Annotated[float, Field(ge=0)]
-Beta = Annotated[float, Field(ge=0, lt=1)]
+Precision = Literal["fp32", "fp16", "bf16"]
 Steps = Annotated[int, Field(ge=1)]
 Exponent = Annotated[float, Field(ge=0, le=1)]
 
@@ -77,7 +76,7 @@ class ShampooConfig(Config):
     """Weights shrink by lr·weight_decay a step, or it is added to the gradient (``coupled``), or they shrink by that
     times lr over its highest (``corrected``), or by weight_decay·lr over its highest (``independent``)."""
 
-    communicate: Literal["fp32", "fp16", "bf16"] = "fp32"
+    communicate: Precision = "fp32"
     """Precision in which updates go from the rank that made them to the others."""
 
     group_size: Steps | None = None

@@ -10,9 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from ziggurat.core.config import Config
-
-Rate = Annotated[float, Field(gt=0)]
-Beta = Annotated[float, Field(ge=0, lt=1)]
+from ziggurat.optim.numbers import Beta, Rate
 
 
 class NoGraft(Config):

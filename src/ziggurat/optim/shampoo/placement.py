@@ -10,7 +10,7 @@ import heapq
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import cast
 
 import torch
 import torch.distributed as dist
@@ -19,8 +19,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate
 
 from ziggurat.core.errors import ConfigError, LostRank
+from ziggurat.optim.shampoo.config import Precision
 
-Precision = Literal["fp32", "fp16", "bf16"]
 _SENT: dict[Precision, torch.dtype] = {"fp16": torch.float16, "bf16": torch.bfloat16}
 _ALIGNED = 64
 _MESSAGE = 1024

@@ -16,58 +16,21 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
-from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from ziggurat.core.config import parse_config
 from ziggurat.core.errors import ConfigError
-from ziggurat.optim.shampoo.blocks import Block, blocks, merged
 from ziggurat.optim.shampoo.config import ShampooConfig
+from ziggurat.optim.shampoo.parameter import Parameter
 from ziggurat.optim.shampoo.placement import Exchange, Ranks, owners
 from ziggurat.optim.shampoo.stack import Stack
 
 _MAY_CHANGE = ("lr", "betas", "beta3", "epsilon", "weight_decay", "momentum", "nesterov", "decay")
 """Settings that are read from a group at each step; the others shape its state."""
-
-
-@dataclass(slots=True)
-class _Parameter:
-    """A parameter and its blocks.
-
-    Attributes:
-        name: for messages.
-        tensor: itself.
-        group: number of its group.
-        shape: with dimensions merged.
-        blocks: of that.
-        places: number of a block of this rank -> its stack, and its place there.
-        step: steps taken, a state.
-    """
-
-    name: str
-    tensor: Tensor
-    group: int
-    shape: tuple[int, ...]
-    blocks: list[Block]
-    places: dict[int, tuple[Stack, int]] = field(default_factory=dict[int, tuple[Stack, int]])
-    step: Tensor = field(default_factory=lambda: torch.zeros(()))
-
-    def views(self, whole: Tensor) -> list[Tensor]:
-        """Of a tensor of the parameter's shape, each block."""
-        found = whole.reshape(self.shape)
-        return [_cut(found, block) for block in self.blocks]
-
-
-def _cut(whole: Tensor, block: Block) -> Tensor:
-    for dimension, (first, size) in enumerate(zip(block.first, block.shape, strict=True)):
-        if size != whole.shape[dimension]:
-            whole = whole.narrow(dimension, first, size)
-    return whole
 
 
 class Shampoo(torch.optim.Optimizer):
@@ -101,19 +64,12 @@ class Shampoo(torch.optim.Optimizer):
         if self._worker is not None:
             weakref.finalize(self, self._worker.shutdown, wait=False)
         self._parameters = [
-            self._described(name, parameter, number)
+            Parameter.of(name, parameter, number, self._configs[number].max_preconditioner_dim)
             for number, group in enumerate(self.param_groups)
             for name, parameter in _named(group, number)
         ]
         self._stacks = list[tuple[Stack, list[_Item]]]()
         self._place()
-
-    def _described(self, name: str, parameter: Tensor, group: int) -> _Parameter:
-        if not parameter.is_floating_point():
-            raise ConfigError(f"shampoo: parameter {name!r} is {parameter.dtype}; floating-point numbers are optimized")
-        most = self._configs[group].max_preconditioner_dim
-        shape = merged(parameter.shape, most)
-        return _Parameter(name, parameter, group, shape, blocks(shape, most) if parameter.numel() else [])
 
     def _place(self) -> None:
         """Give each block an owner, and those of this rank a state."""
@@ -125,12 +81,12 @@ class Shampoo(torch.optim.Optimizer):
         ]
         kinds: dict[tuple[Any, ...], list[_Item]] = {}
         for parameter, number in self._order[self._ranks.place]:
-            like = _like(parameter.tensor)
+            like = parameter.like
             kind = (parameter.group, parameter.blocks[number].shape, like.dtype, like.device)
             kinds.setdefault(kind, []).append((parameter, number))
         for (group, shape, *_), items in kinds.items():
-            names = [_told(parameter, number) for parameter, number in items]
-            like = _like(items[0][0].tensor)
+            names = [parameter.told(number) for parameter, number in items]
+            like = items[0][0].like
             stack = Stack(names, shape, self._configs[group], like, self._worker)
             self._stacks.append((stack, items))
             for place, (parameter, number) in enumerate(items):
@@ -138,7 +94,7 @@ class Shampoo(torch.optim.Optimizer):
         self._exchange = None
         if self._ranks.size > 1:
             shapes = [[parameter.blocks[number].shape for parameter, number in items] for items in self._order]
-            likes = [_like(each.tensor) for each in self._parameters]
+            likes = [each.like for each in self._parameters]
             widest = max(likes, key=lambda each: each.dtype.itemsize)
             precision = self._configs[0].communicate
             self._exchange = Exchange(self._ranks, shapes, precision, [each.name for each in self._parameters], widest)
@@ -147,6 +103,7 @@ class Shampoo(torch.optim.Optimizer):
     def _show(self) -> None:
         """Have ``state`` tell all there is, of other ranks' blocks what it would be."""
         meshes = dict[tuple[int, torch.device], Any]()
+        states = dict[tuple[int, tuple[int, ...]], dict[str, Tensor]]()
         for owner, items in enumerate(self._order):
             for parameter, number in items:
                 state = self.state[parameter.tensor]
@@ -155,14 +112,15 @@ class Shampoo(torch.optim.Optimizer):
                     stack, place = parameter.places[number]
                     state.update({f"{number}/{name}": each for name, each in stack.state(place).items()})
                     continue
-                like = _like(parameter.tensor)
+                like = parameter.like
                 if (owner, like.device) not in meshes:
                     meshes[owner, like.device] = self._ranks.mesh(owner, like.device)
                 held = parameter.places.get(number)
-                shape, config = parameter.blocks[number].shape, self._configs[parameter.group]
-                told = Stack([""], shape, config, like.to("meta")).state(0)
+                group, shape = parameter.group, parameter.blocks[number].shape
+                if (group, shape) not in states:
+                    states[group, shape] = Stack([""], shape, self._configs[group], like.to("meta")).state(0)
                 mine = {} if held is None else held[0].state(held[1])
-                for name, each in told.items():
+                for name, each in states[group, shape].items():
                     state[f"{number}/{name}"] = self._ranks.spread(
                         meshes[owner, like.device], each.shape, like, mine.get(name)
                     )
@@ -199,16 +157,11 @@ class Shampoo(torch.optim.Optimizer):
         ]
         has = [each.tensor.grad is not None for each in self._parameters]
         if self._exchange is not None and any(isinstance(each.tensor, DTensor) for each in self._parameters):
-            self._ranks.same(has, [each.name for each in self._parameters], _like(self._parameters[0].tensor).device)
+            self._ranks.same(has, [each.name for each in self._parameters], self._parameters[0].tensor.device)
         decays = [self._decay(config, number) for number, config in enumerate(configs)]
-        gathered = {
-            id(each): (_whole_gradient(each), _whole(each.tensor) if decays[each.group] else None)
-            for each in self._parameters
-            if each.tensor.grad is not None
-        }
         updates, error = list[Tensor](), None
         try:
-            updates = self._own_updates(configs, decays, gathered)
+            updates = self._own_updates(configs, decays)
         except Exception as problem:  # the others are told of any
             if self._exchange is None:
                 raise
@@ -225,19 +178,20 @@ class Shampoo(torch.optim.Optimizer):
                 parameter.step += 1
         return loss
 
-    def _own_updates(
-        self, configs: Sequence[ShampooConfig], decays: Sequence[float], wholes: Mapping[int, _Wholes]
-    ) -> list[Tensor]:
+    def _own_updates(self, configs: Sequence[ShampooConfig], decays: Sequence[float]) -> list[Tensor]:
         """Of this rank's blocks, in their order; those without gradients are zeros."""
+        trained = [each for each in self._parameters if each.tensor.grad is not None]
+        gradients = {id(each): each.whole_gradient() for each in trained}
+        wholes = {id(each): each.whole() for each in trained if decays[each.group]}
         found: dict[tuple[int, int], Tensor] = {}
         for stack, items in self._stacks:
-            active = [place for place, (parameter, _) in enumerate(items) if id(parameter) in wholes]
+            active = [place for place, (parameter, _) in enumerate(items) if id(parameter) in gradients]
             group = items[0][0].group
-            _fill(stack, stack.gradients, items, active, {key: gradient for key, (gradient, _) in wholes.items()})
+            _fill(stack, stack.gradients, items, active, gradients)
             weights = None
             if decays[group]:
                 weights = torch.zeros_like(stack.gradients)
-                _fill(stack, weights, items, active, {key: weight for key, (_, weight) in wholes.items()})
+                _fill(stack, weights, items, active, wholes)
             steps = {place: int(items[place][0].step) + 1 for place in active}
             for step in sorted(set(steps.values())):
                 places = [place for place in active if steps[place] == step]
@@ -248,7 +202,7 @@ class Shampoo(torch.optim.Optimizer):
         return [
             found[id(parameter), number]
             if (id(parameter), number) in found
-            else _like(parameter.tensor).new_zeros(parameter.blocks[number].shape)
+            else parameter.like.new_zeros(parameter.blocks[number].shape)
             for parameter, number in self._order[self._ranks.place]
         ]
 
@@ -273,11 +227,10 @@ class Shampoo(torch.optim.Optimizer):
         for parameter in self._parameters:
             if parameter.tensor.grad is None or not parameter.blocks:
                 continue
-            tensor = parameter.tensor
-            if isinstance(tensor, DTensor) or not tensor.is_contiguous():
-                _assembled(parameter, found[id(parameter)], self.param_groups[parameter.group]["lr"])
+            if not parameter.is_viewed:
+                parameter.subtract(found[id(parameter)], self.param_groups[parameter.group]["lr"])
                 continue
-            views = parameter.views(tensor)
+            views = parameter.views(parameter.tensor)
             targets, sources = together.setdefault(parameter.group, ([], []))
             for number, update in found[id(parameter)]:
                 targets.append(views[number])
@@ -309,7 +262,7 @@ class Shampoo(torch.optim.Optimizer):
         for own, saved in zip(self.param_groups, groups, strict=True):
             own.update({key: value for key, value in saved.items() if key not in {"params", "param_names"}})
 
-    def _load(self, parameter: _Parameter, state: Mapping[str, Any]) -> None:
+    def _load(self, parameter: Parameter, state: Mapping[str, Any]) -> None:
         targets = self.state[parameter.tensor] if parameter.blocks else {}
         problems = [f"{key} is missing" for key in targets.keys() - state.keys()]
         problems += [f"{key} is unknown" for key in state.keys() - targets.keys()]
@@ -340,11 +293,8 @@ class Shampoo(torch.optim.Optimizer):
             stack.resumed(place, int(parameter.step), self._configs[parameter.group])
 
 
-_Item = tuple[_Parameter, int]
+_Item = tuple[Parameter, int]
 """A parameter and the number of one of its blocks."""
-
-_Wholes = tuple[Tensor, Tensor | None]
-"""A gradient and, where it decays, the weight, of all ranks together."""
 
 
 def _parsed(settings: Mapping[str, Any]) -> ShampooConfig:
@@ -364,36 +314,8 @@ def _named(group: Mapping[str, Any], number: int) -> Iterable[tuple[str, Tensor]
     return zip(names, group["params"], strict=True)
 
 
-def _like(tensor: Tensor) -> Tensor:
-    """Of the type and on the device of its state: at least fp32."""
-    dtype = torch.float32 if tensor.dtype.itemsize < 4 else tensor.dtype
-    return torch.empty(0, dtype=dtype, device=tensor.device)
-
-
-def _told(parameter: _Parameter, number: int) -> str:
-    if len(parameter.blocks) == 1:
-        return f"parameter {parameter.name!r}"
-    block = parameter.blocks[number]
-    ranges = ", ".join(f"{first}:{first + size}" for first, size in zip(block.first, block.shape, strict=True))
-    return f"parameter {parameter.name!r}, block [{ranges}]"
-
-
-def _whole(tensor: Tensor) -> Tensor:
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-
-
-def _whole_gradient(parameter: _Parameter) -> Tensor:
-    gradient = parameter.tensor.grad
-    assert gradient is not None
-    if gradient.is_sparse:
-        raise ConfigError(
-            f"shampoo: the gradient of parameter {parameter.name!r} is sparse", "train embeddings by a row optimizer"
-        )
-    return _whole(gradient)
-
-
 def _fill(
-    stack: Stack, into: Tensor, items: Sequence[_Item], places: Sequence[int], wholes: Mapping[int, Tensor | None]
+    stack: Stack, into: Tensor, items: Sequence[_Item], places: Sequence[int], wholes: Mapping[int, Tensor]
 ) -> None:
     """Copy blocks of whole tensors into a stack."""
     views: dict[int, list[Tensor]] = {}
@@ -401,27 +323,8 @@ def _fill(
     for place in places:
         parameter, number = items[place]
         if id(parameter) not in views:
-            whole = wholes[id(parameter)]
-            assert whole is not None
-            views[id(parameter)] = parameter.views(whole)
+            views[id(parameter)] = parameter.views(wholes[id(parameter)])
         targets.append(stack.block(into, place))
         sources.append(views[id(parameter)][number])
     if targets:
         torch._foreach_copy_(targets, sources)  # pyright: ignore[reportPrivateUsage] - no public name
-
-
-def _assembled(parameter: _Parameter, updates: Sequence[tuple[int, Tensor]], lr: float) -> None:
-    """Apply a parameter's blocks where it is spread over ranks, or lies in another order than they do."""
-    tensor, like = parameter.tensor, _like(parameter.tensor)
-    whole = like.new_zeros(tensor.shape)
-    views = parameter.views(whole)
-    for number, update in updates:
-        views[number].copy_(update)
-    if isinstance(tensor, DTensor):
-        local = tensor.to_local()
-        _, first = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
-        for dimension, (begin, size) in enumerate(zip(first, local.shape, strict=True)):
-            whole = whole.narrow(dimension, begin, size)
-        tensor = local
-    if tensor.numel():
-        tensor.add_(whole, alpha=-lr)

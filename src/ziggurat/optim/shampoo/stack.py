@@ -10,8 +10,9 @@ Shape legend: N blocks, D1 … Dk their dimensions, P the last one padded; a blo
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
 import torch
@@ -150,33 +151,36 @@ class Stack:
         Raises:
             DivergedError: a gradient or a second moment is not finite, or a root fails for the fourth time running.
         """
-        everything = len(numbers) == len(self._names)
-        gradients = self.gradients if everything else self.gradients[list(numbers)]
+        gradients = self._chosen(self.gradients, numbers)
         self._check(gradients, numbers, "gradient")
-        held = self._held if everything else {name: stack[list(numbers)] for name, stack in self._held.items()}
-        if weights is not None and not everything:
-            weights = weights[list(numbers)]
-        if weights is not None and config.decay == "coupled":
-            gradients = gradients.add(weights, alpha=decay)
-        self._moments(held, gradients, config)
-        if not everything:
-            for name, stack in held.items():
-                if name.startswith("factor_"):
-                    self._held[name][list(numbers)] = stack
+        if weights is not None:
+            weights = self._chosen(weights, numbers)
+            if config.decay == "coupled":
+                gradients = gradients.add(weights, alpha=decay)
+        with self._those(numbers) as held:
+            self._moments(held, gradients, config)
         self._turn(numbers, step, config)
-        if not everything:
-            for name in self._turns:
-                held[name] = self._held[name][list(numbers)]
-        update = self._update(held, gradients, step, config)
-        if weights is not None and config.decay != "coupled":
-            update = update.add(weights, alpha=decay)
-        if config.momentum:
-            held["momentum"].mul_(config.momentum).add_(update)
-            update = update.add(held["momentum"], alpha=config.momentum) if config.nesterov else held["momentum"]
-        if not everything:
-            for name, stack in held.items():
-                self._held[name][list(numbers)] = stack
+        with self._those(numbers) as held:
+            update = self._update(held, gradients, step, config)
+            if weights is not None and config.decay != "coupled":
+                update = update.add(weights, alpha=decay)
+            if config.momentum:
+                held["momentum"].mul_(config.momentum).add_(update)
+                update = update.add(held["momentum"], alpha=config.momentum) if config.nesterov else held["momentum"]
         return update
+
+    def _chosen(self, stack: Tensor, numbers: Sequence[int]) -> Tensor:
+        """Of a stack some blocks: a copy, unless they are all."""
+        return stack if len(numbers) == len(self._names) else stack[list(numbers)]
+
+    @contextlib.contextmanager
+    def _those(self, numbers: Sequence[int]) -> Generator[dict[str, Tensor]]:
+        """The state of some blocks, to be changed in place."""
+        held = {name: self._chosen(stack, numbers) for name, stack in self._held.items()}
+        yield held
+        for name, stack in self._held.items():
+            if held[name] is not stack:
+                stack[list(numbers)] = held[name]
 
     def _check(self, stack: Tensor, numbers: Sequence[int], what: str) -> None:
         if stack.sum().isfinite():
@@ -246,9 +250,9 @@ class Stack:
         return found
 
     def _eigen(self, factor_DD: Tensor, number: int, basis: str, config: ShampooConfig) -> tuple[Tensor, Tensor]:
-        before_DD = self._held[basis][number, :, : len(factor_DD)]
-        first = torch.equal(before_DD, torch.eye(len(factor_DD), dtype=factor_DD.dtype, device=factor_DD.device))
-        if config.root == "eigh" or first:
+        before_DD = self._square(basis, number)
+        identity_DD = torch.eye(len(before_DD), dtype=before_DD.dtype, device=before_DD.device)
+        if config.root == "eigh" or torch.equal(before_DD, identity_DD):  # the first time there is nothing to turn
             return roots.eigenvectors(factor_DD)
         return roots.turned(factor_DD, before_DD)
 

@@ -1,0 +1,11 @@
+"""Numbers that optimizers' settings are."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+Rate = Annotated[float, Field(gt=0)]
+Decay = Annotated[float, Field(ge=0)]
+Beta = Annotated[float, Field(ge=0, lt=1)]

@@ -1,0 +1,118 @@
+"""A parameter that Shampoo trains: its blocks, its gradient of all ranks together, and how it takes a step."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+from ziggurat.core.errors import ConfigError
+from ziggurat.optim.shampoo.blocks import Block, blocks, merged
+from ziggurat.optim.shampoo.stack import Stack
+
+
+@dataclass(slots=True)
+class Parameter:
+    """A parameter and its blocks.
+
+    Attributes:
+        name: for messages.
+        tensor: itself.
+        group: number of its group.
+        shape: with dimensions merged.
+        blocks: of that.
+        places: number of a block of this rank -> its stack, and its place there.
+        step: steps taken, a state.
+    """
+
+    name: str
+    tensor: Tensor
+    group: int
+    shape: tuple[int, ...]
+    blocks: list[Block]
+    places: dict[int, tuple[Stack, int]] = field(default_factory=dict[int, tuple[Stack, int]])
+    step: Tensor = field(default_factory=lambda: torch.zeros(()))
+
+    @classmethod
+    def of(cls, name: str, tensor: Tensor, group: int, most: int) -> Parameter:
+        """Of a tensor whose blocks are of up to ``most`` numbers in each dimension.
+
+        Raises:
+            ConfigError: its numbers are not floating-point ones.
+        """
+        if not tensor.is_floating_point():
+            raise ConfigError(f"shampoo: parameter {name!r} is {tensor.dtype}; floating-point numbers are optimized")
+        shape = merged(tensor.shape, most)
+        return cls(name, tensor, group, shape, blocks(shape, most))
+
+    @property
+    def like(self) -> Tensor:
+        """Of the type and on the device of its state: at least fp32."""
+        dtype = torch.float32 if self.tensor.dtype.itemsize < 4 else self.tensor.dtype
+        return torch.empty(0, dtype=dtype, device=self.tensor.device)
+
+    def told(self, number: int) -> str:
+        """A block, for messages."""
+        if len(self.blocks) == 1:
+            return f"parameter {self.name!r}"
+        block = self.blocks[number]
+        ranges = ", ".join(f"{first}:{first + size}" for first, size in zip(block.first, block.shape, strict=True))
+        return f"parameter {self.name!r}, block [{ranges}]"
+
+    def views(self, whole: Tensor) -> list[Tensor]:
+        """Of a tensor of the parameter's shape, each block."""
+        found = whole.reshape(self.shape)
+        return [_cut(found, block) for block in self.blocks]
+
+    def whole(self) -> Tensor:
+        """Itself, of all ranks together, which call it together where it is spread over them."""
+        return _gathered(self.tensor)
+
+    def whole_gradient(self) -> Tensor:
+        """As :meth:`whole`, of its gradient, which there is.
+
+        Raises:
+            ConfigError: it is sparse.
+        """
+        gradient = self.tensor.grad
+        assert gradient is not None
+        if gradient.is_sparse:
+            raise ConfigError(
+                f"shampoo: the gradient of parameter {self.name!r} is sparse", "train embeddings by a row optimizer"
+            )
+        return _gathered(gradient)
+
+    @property
+    def is_viewed(self) -> bool:
+        """Whether :meth:`views` of it are views: it lies whole on this rank, and in the order of its dimensions."""
+        return not isinstance(self.tensor, DTensor) and self.tensor.is_contiguous()
+
+    def subtract(self, updates: Sequence[tuple[int, Tensor]], lr: float) -> None:
+        """Take a step by (number, update) of all blocks, wherever and however it lies."""
+        tensor, whole = self.tensor, self.like.new_zeros(self.tensor.shape)
+        views = self.views(whole)
+        for number, update in updates:
+            views[number].copy_(update)
+        if isinstance(tensor, DTensor):
+            local = tensor.to_local()
+            _, first = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
+            for dimension, (begin, size) in enumerate(zip(first, local.shape, strict=True)):
+                whole = whole.narrow(dimension, begin, size)
+            tensor = local
+        if tensor.numel():
+            tensor.add_(whole, alpha=-lr)
+
+
+def _gathered(tensor: Tensor) -> Tensor:
+    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+
+
+def _cut(whole: Tensor, block: Block) -> Tensor:
+    for dimension, (first, size) in enumerate(zip(block.first, block.shape, strict=True)):
+        if size != whole.shape[dimension]:
+            whole = whole.narrow(dimension, first, size)
+    return whole
