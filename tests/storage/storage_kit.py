@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,10 +14,35 @@ import pytest
 from ziggurat.storage.native import NotThere
 from ziggurat.storage.row_log import LogRows
 from ziggurat.storage.row_store import Floats, Ints, MemoryRows, RowStore
-from ziggurat.storage.transfers import Ring, Threads, Transfers
+from ziggurat.storage.transfers import Device, Ring, Slowed, Stretches, Threads, TransferError, Transfers
 
 WAYS = ("io_uring", "threads")
-KINDS = ("memory", "log")
+KINDS = ("memory", "log", "slow log")
+SLOW = Device(read_s=1e-3, write_s=1e-3, reads=1e9, writes=1e9, read_bandwidth=1e12, write_bandwidth=1e12)
+"""A batch is planned faster than this brings the rows of the one before."""
+
+
+class Failing(Threads):
+    """Threads on a disk that fails at one time, and from then on writes nothing.
+
+    Args:
+        at: number of the failing request for blocks, from 0.
+        code: what the system says then.
+    """
+
+    def __init__(self, at: int, code: int) -> None:
+        super().__init__(2)
+        self._at, self._code, self._asked = at, code, 0
+        self.failed = ""
+
+    def _stretches(self, writing: bool, every: Stretches) -> None:
+        time.sleep(1e-3)
+        number, self._asked = self._asked, self._asked + 1
+        if number == self._at:
+            self.failed = "write" if writing else "read"
+            raise TransferError(self._code, int(every.files_M[0]), int(every.offsets_M[0]))
+        if not (writing and self.failed):
+            super()._stretches(writing, every)
 
 
 def transfers(way: str) -> Transfers:
@@ -37,7 +63,8 @@ def initial(width: int) -> Callable[[Ints], Floats]:
 def store(kind: str, folder: Path, rows: int, width: int, way: str = "threads", *, direct: bool = True) -> RowStore:
     if kind == "memory":
         return MemoryRows(rows, width, initial(width))
-    return LogRows(folder, "item", rows, width, initial(width), transfers(way), direct=direct)
+    moved = Slowed(transfers(way), SLOW) if kind == "slow log" else transfers(way)
+    return LogRows(folder, "item", rows, width, initial(width), moved, direct=direct)
 
 
 def overwrite(stored: RowStore, data: bytes, at: int) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import os
 from collections import deque
 from pathlib import Path
 
@@ -10,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from tests.storage.storage_kit import KINDS, initial, overwrite, store, transfers
+from tests.storage.storage_kit import KINDS, Failing, initial, overwrite, store, transfers
 from ziggurat.core.errors import ConfigError, DataError
 from ziggurat.storage.look_ahead import LookAhead, Ticket
 from ziggurat.storage.row_cache import Crowded, RowCache
@@ -259,6 +261,52 @@ def test_what_the_store_says_is_told(tmp_path: Path) -> None:
     stored.close()
 
 
+@pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
+@pytest.mark.parametrize("at", range(0, 24, 3))
+def test_a_disk_that_fails_while_batches_are_on_their_way_is_told_as_it_failed(
+    at: int, code: int, tmp_path: Path
+) -> None:
+    """Not as what came of it: rows that are read behind a write that failed are damaged."""
+    moved = Failing(at, code)
+    stores = [LogRows(tmp_path, f"t{n}", 60, WIDTH, initial(WIDTH), moved) for n in range(2)]
+    caches = [cache_of(stored, 12)[0] for stored in stores]
+    ahead, draw = LookAhead(caches), np.random.default_rng(at)
+    coming = deque[Ticket]()
+    with pytest.raises(DataError) as caught:
+        for _ in range(200):
+            ids = [np.sort(draw.choice(60, 6, replace=False)) for _ in caches]
+            coming.append(ahead.announce(ids, updates=True))
+            if len(coming) > 2:
+                ahead.slots(coming[0])
+                ahead.done(coming.popleft())
+    assert f"cannot {moved.failed} its rows" in str(caught.value)
+    assert os.strerror(code) in str(caught.value)
+    for ticket in coming:
+        with pytest.raises(DataError):
+            ahead.slots(ticket)
+    with pytest.raises(DataError):
+        ahead.between(lambda: 7)
+    ahead.close()
+    moved.close()
+
+
+def test_a_slot_is_not_given_away_before_its_row_has_come(tmp_path: Path) -> None:
+    """The batch that it comes for is given up meanwhile."""
+    stored = store("slow log", tmp_path, 40, WIDTH)
+    stored.write(np.arange(40), initial(WIDTH)(np.arange(40)))
+    cache, tensors = cache_of(stored, 8)
+    ahead = LookAhead([cache])
+    for turn in range(40):
+        tickets = [ahead.announce([np.arange(6) + 6 * ((turn + k) % 5)], updates=True) for k in range(3)]
+        ahead.done(tickets[0], dropped=True)
+        for ticket in tickets[1:]:
+            slots = ahead.slots(ticket)[0]
+            assert np.array_equal(tensors[0][slots], initial(WIDTH)(ticket.ids[0])[:, :-1])
+            ahead.done(ticket, dropped=True)
+    ahead.close()
+    stored.close()
+
+
 def test_rows_can_be_looked_at_and_replaced_between_batches() -> None:
     stored = MemoryRows(20, WIDTH, initial(WIDTH))
     cache, tensors = cache_of(stored, 4)
@@ -277,4 +325,4 @@ def test_rows_can_be_looked_at_and_replaced_between_batches() -> None:
     with pytest.raises(ZeroDivisionError):
         ahead.between(lambda: 1 // 0)
     ahead.close()
-    assert ahead.seconds.worked > 0
+    assert ahead.waited_s > 0

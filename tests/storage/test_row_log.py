@@ -6,6 +6,7 @@ import ctypes
 import errno
 import gc
 import os
+from concurrent.futures import Future
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +18,8 @@ from tests.small_disk import small_disk
 from tests.storage.storage_kit import KINDS, WAYS, distinct, initial, name_of, overwrite, store, transfers
 from ziggurat.core.errors import DataError
 from ziggurat.storage.row_log import LogRows, Shape, check_room
-from ziggurat.storage.row_store import MemoryRows, RowStore, Traffic, read_together, write_together
-from ziggurat.storage.transfers import Job, Threads, TransferError
+from ziggurat.storage.row_store import MemoryRows, RowStore, Traffic, begin_reading, begin_writing
+from ziggurat.storage.transfers import Job, Stretches, Threads, TransferError
 
 
 def log(folder: Path, rows: int, width: int, way: str = "threads") -> LogRows:
@@ -95,8 +96,8 @@ def test_stores_move_together_and_little_at_a_time(tmp_path: Path, monkeypatch: 
     ]
     ids = [distinct(draw, each.rows, each.rows) for each in stores]
     rows = [draw.normal(size=(len(i), each.width)).astype(np.float32) for i, each in zip(ids, stores, strict=True)]
-    write_together(list(zip(stores, ids, rows, strict=True)))
-    for found, wanted in zip(read_together(list(zip(stores, ids, strict=True))), rows, strict=True):
+    begin_writing(list(zip(stores, ids, rows, strict=True))).wait()
+    for found, wanted in zip(begin_reading(list(zip(stores, ids, strict=True))).wait(), rows, strict=True):
         assert np.array_equal(found, wanted)
     for each in stores:
         assert np.array_equal(each.read(np.arange(each.rows))[:, 0] % 100 == 0, ~each.written(np.arange(each.rows)))
@@ -107,18 +108,18 @@ def test_a_turn_takes_no_more_memory_than_it_should(tmp_path: Path, monkeypatch:
     """Rows of one call come back from blocks that lie apart: a block each."""
     monkeypatch.setattr("ziggurat.storage.row_store.TOGETHER", 2**18)
     asked: list[int] = []
-    moved, read = transfers("threads"), Threads.read
+    moved, begin = transfers("threads"), Threads.begin
 
-    def noted(self: Threads, jobs: list[Job]) -> list[int]:
+    def noted(self: Threads, jobs: list[Job], *, writing: bool) -> Future[list[int]]:
         asked.append(sum(job.memory_NB.nbytes for job in jobs))
-        return read(self, jobs)
+        return begin(self, jobs, writing=writing)
 
     stores = [LogRows(tmp_path, str(n), 20_000, 65, initial(65), moved) for n in range(3)]
     for there in stores:
         for first in range(7):
             there.write(np.arange(first, 20_000, 7), np.ones((len(range(first, 20_000, 7)), 65), np.float32))
-    monkeypatch.setattr(Threads, "read", noted)
-    found = read_together([(there, np.arange(0, 20_000, 3)) for there in stores])
+    monkeypatch.setattr(Threads, "begin", noted)
+    found = begin_reading([(there, np.arange(0, 20_000, 3)) for there in stores]).wait()
     assert all(rows.min() == rows.max() == 1 for rows in found)
     assert max(asked) <= 2**18
     for there in stores:
@@ -129,10 +130,10 @@ def test_behind_a_write_that_failed_no_row_is_to_be_had(tmp_path: Path, monkeypa
     there = log(tmp_path, 100, 16)
     there.write(np.arange(10), np.ones((10, 16), np.float32))
 
-    def full(self: Threads, jobs: list[Job]) -> list[int]:
-        raise TransferError(errno.ENOSPC, jobs[0].file, int(jobs[0].at_N[0]))
+    def full(self: Threads, writing: bool, every: Stretches) -> None:
+        raise TransferError(errno.ENOSPC, int(every.files_M[0]), int(every.offsets_M[0]))
 
-    monkeypatch.setattr(Threads, "write", full)
+    monkeypatch.setattr(Threads, "_stretches", full)
     with pytest.raises(DataError, match=r"table 'item': cannot write its rows.* No space left.*\n.*free some space"):
         there.write(np.arange(5), np.zeros((5, 16), np.float32))
     monkeypatch.undo()

@@ -115,12 +115,12 @@ class BeyondMemory:
         self._shards = list(shards)
         sizes = [(shard.spec.name, shard.rows.size, sum(shard.widths)) for shard in shards]
         check_room(beyond.folder, sizes)
-        transfers, why = open_transfers(beyond.way)
+        self._transfers, why = open_transfers(beyond.way)
         self.note = "" if not why or beyond.way == "threads" else f"rows on disk are read by threads: {why}"
         with contextlib.ExitStack() as stack:
-            stack.callback(transfers.close)
+            stack.callback(self._transfers.close)
             self._stores = [
-                stack.enter_context(contextlib.closing(self._store(s, beyond, seed, transfers))) for s in shards
+                stack.enter_context(contextlib.closing(self._store(s, beyond, seed, self._transfers))) for s in shards
             ]
             caches = [
                 RowCache(store, [tensor.detach().numpy() for tensor in shard.tensors.values()], shard.spec.name)
@@ -200,7 +200,7 @@ class BeyondMemory:
 
         ``lookups``, of which ``hits`` found their rows in slots; rows ``missed``, distinct ones batch by batch;
         ``reads`` and ``writes`` of the disk with their bytes; seconds that training ``waited_s`` for rows and the
-        thread ``worked_s``.
+        disk ``worked_s``.
         """
         if not self._shards:
             return {}
@@ -211,7 +211,7 @@ class BeyondMemory:
             found["missed"] += cache.hits.missed
             for name in ("reads", "writes", "read_bytes", "written_bytes"):
                 found[name] += getattr(store.traffic, name)
-        return {**found, "waited_s": self.ahead.seconds.waited, "worked_s": self.ahead.seconds.worked}
+        return {**found, "waited_s": self.ahead.waited_s, "worked_s": self._transfers.worked_s}
 
     def close(self) -> None:
         """Delete the rows on disk: what lasts is in checkpoints."""

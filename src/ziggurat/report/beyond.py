@@ -35,7 +35,7 @@ def rows_on_disk(inputs: ReportInputs) -> Html | None:
         ["writes", numbers.count(of("writes"))],
         ["bytes moved", numbers.size(moved) if math.isfinite(moved) else None],
         ["milliseconds that training waited", numbers.figure(1e3 * of("waited_s"), 1)],
-        ["milliseconds that bringing rows took", numbers.figure(1e3 * of("worked_s"), 1)],
+        ["milliseconds that the disk was at work for rows", numbers.figure(1e3 * of("worked_s"), 1)],
     ]
     drawings = [
         figure(

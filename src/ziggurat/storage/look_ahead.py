@@ -1,21 +1,24 @@
 """Rows are in their cache before the training step that needs them.
 
 A training's input is known before its turn comes, so what it will look up need not be guessed (Kwon et al. 2022,
-"ScratchPipe", arXiv 2205.04702). Each batch passes five stages: *plan* (which rows are missing, which leave), *collect*
-(what leaves, from the cache), *exchange* (write and read the store), *insert*, all in a thread of their own, and
-*train*. Several batches are on their way at a time.
+"ScratchPipe", arXiv 2205.04702). Each batch passes five stages: *plan* (which rows are missing, which leave),
+*collect* (what leaves, from the cache), *exchange* (write and read the store), *insert*, and *train*. Several batches
+are on their way at a time: while one is trained, rows of another are exchanged by the disk's thread, and a third is
+planned, and collected, by a thread of this module, which inserts what has come.
 
 Hazards, and what is done about them:
 
 - A row that leaves while a batch on its way needs it: each slot knows the last batch that it was planned for, and stays
   until that batch was trained; the same as hold bits of the batches behind.
-- A row that leaves, is updated no more, and is read again before it was written: stages of one batch follow those of
-  the one before, and write before they read.
+- A row that leaves, is updated no more, and is read again before it was written: the disk does one exchange after the
+  other, and writes before it reads.
+- A row that leaves its slot before it has arrived there, as its batch was given up: batches whose exchange has not
+  ended count as not over.
 - A row that leaves although the next batches need it: costs two transfers and is no error. Batches that have been
   announced are looked at before room is made, so that it happens only where there is no other room.
 
-Deviations: stages two to four of different batches do not overlap; they share one device, which has many requests on
-their way within a stage.
+Deviation: two exchanges are begun at most, and do not overlap; they share one device, which has many requests on their
+way within each.
 """
 
 from __future__ import annotations
@@ -31,11 +34,14 @@ import numpy as np
 import numpy.typing as npt
 
 from ziggurat.core.errors import ConfigError
-from ziggurat.storage.row_cache import Crowded, Move, RowCache, moved_together
-from ziggurat.storage.row_store import Ints
+from ziggurat.storage.row_cache import Crowded, Move, RowCache, begin_exchange
+from ziggurat.storage.row_store import Ints, Pending
 
 Slots = npt.NDArray[np.int32]
 T = TypeVar("T")
+
+EXCHANGES = 2
+"""That are begun at a time: the disk does one, and the next is there when it has ended."""
 
 
 @dataclass(slots=True, eq=False)
@@ -46,7 +52,8 @@ class Ticket:
         number: counted from 1.
         ids: what it looks up in each cache.
         updates: whether its rows will be updated.
-        slots: where they lie, once all are there.
+        slots: where they lie, of the caches whose rows are there.
+        planned: caches that know what they need for it.
         told: whether the caches know that it comes, so that what they have of its rows stays, if it can.
     """
 
@@ -55,21 +62,9 @@ class Ticket:
     updates: bool
     slots: list[Slots] = field(default_factory=list[Slots])
     ready: threading.Event = field(default_factory=threading.Event)
+    planned: int = 0
     told: bool = False
     over: bool = False
-
-
-@dataclass(slots=True)
-class Seconds:
-    """Where time went.
-
-    Attributes:
-        waited: by training, for rows.
-        worked: by the thread, for batches.
-    """
-
-    waited: float = 0.0
-    worked: float = 0.0
 
 
 class LookAhead:
@@ -79,14 +74,15 @@ class LookAhead:
         caches: of the tables that batches look up.
 
     Attributes:
-        seconds: so far.
+        waited_s: seconds that training waited for rows so far.
     """
 
     def __init__(self, caches: Sequence[RowCache]) -> None:
         self.caches = list(caches)
-        self.seconds = Seconds()
+        self.waited_s = 0.0
         self._state = threading.Condition()
-        self._coming: deque[Ticket] = deque()  # announced, rows not brought yet
+        self._coming: deque[Ticket] = deque()  # announced, not all planned
+        self._exchanging: deque[tuple[Ticket, Pending[list[Slots]]]] = deque()  # begun; those of _coming last
         self._under_way: deque[Ticket] = deque()  # announced, not over yet; those of _coming last
         self._over: list[Ticket] = []  # over; their caches do not know yet
         self._jobs: deque[tuple[Callable[[], Any], _Outcome]] = deque()
@@ -124,7 +120,7 @@ class LookAhead:
         """
         started = time.perf_counter()
         ticket.ready.wait()
-        self.seconds.waited += time.perf_counter() - started
+        self.waited_s += time.perf_counter() - started
         if self._failure is not None:
             raise self._failure
         assert len(ticket.slots) == len(self.caches), "closed"
@@ -176,7 +172,7 @@ class LookAhead:
             self._failure = error
         finally:
             with self._state:
-                for ticket in self._coming:
+                for ticket in [*(ticket for ticket, _ in self._exchanging), *self._coming]:
                     ticket.ready.set()
                 for _, outcome in self._jobs:
                     outcome.fail(self._failure or RuntimeError("closed"))
@@ -184,49 +180,75 @@ class LookAhead:
                 self._closed = True
 
     def _one(self) -> bool:
-        """One job, or one batch, or a part of it; False: closed."""
+        """One job, or the beginning or end of an exchange; False: closed."""
         with self._state:
-            self._state.wait_for(lambda: self._jobs or self._coming or self._closed)
+            self._state.wait_for(lambda: self._jobs or self._coming or self._closed or self._exchanging)
             job = self._jobs.popleft() if self._jobs else None
-            coming = list(self._coming)
-            if job is None and self._closed:
-                return False
-        oldest = self._told()
+            coming, closed = list(self._coming), self._closed
         if job is not None:
+            self._settle()
+            self._told()
             work, outcome = job
             outcome.of(work)
-            return True
-        started = time.perf_counter()
+        elif closed:
+            return False
+        elif coming and len(self._exchanging) < EXCHANGES:
+            self._begin(coming)
+        else:
+            self._arrive()
+        return True
+
+    def _begin(self, coming: Sequence[Ticket]) -> None:
+        """Plan the first of these batches, and begin to bring what is missing for it."""
+        oldest = min([self._told(), *(ticket.number for ticket, _ in self._exchanging)])
         for ticket in [each for each in coming[1:] if not each.told and not each.over]:
             ticket.told = True
             for cache, ids_L in zip(self.caches, ticket.ids, strict=True):
                 cache.expect(ids_L, ticket.number)
         ticket = coming[0]
-        crowded = self._bring(ticket, oldest)
-        self.seconds.worked += time.perf_counter() - started
+        try:
+            crowded = self._exchange(ticket, oldest)
+        except BaseException:
+            self._settle()  # what failed before this, and may be why, is told instead
+            raise
         if crowded is not None:
-            self._wait_for_others(ticket, self.caches[len(ticket.slots)], crowded.missing)
-            return True
+            self._settle()
+            self._wait_for_others(ticket, self.caches[ticket.planned], crowded.missing)
+            return
         with self._state:
             self._coming.popleft()
-        ticket.ready.set()
-        return True
 
-    def _bring(self, ticket: Ticket, oldest: int) -> Crowded | None:
-        """Bring the rows of a batch that are not there, of one cache after the other up to the first that is too
-        crowded."""
+    def _exchange(self, ticket: Ticket, oldest: int) -> Crowded | None:
+        """Begin to bring the rows of a batch that are not there, of one cache after the other up to the first that is
+        too crowded."""
         if ticket.over:
+            ticket.ready.set()
             return None
         moves: list[tuple[RowCache, Move]] = []
         crowded: Crowded | None = None
-        for cache, ids_L in list(zip(self.caches, ticket.ids, strict=True))[len(ticket.slots) :]:
+        for cache, ids_L in list(zip(self.caches, ticket.ids, strict=True))[ticket.planned :]:
             try:
                 moves.append((cache, cache.plan(ids_L, ticket.number, oldest)))
             except Crowded as error:
                 crowded = error
                 break
-        ticket.slots += moved_together(moves)
+        if moves or crowded is None:
+            self._exchanging.append((ticket, begin_exchange(moves)))
+        ticket.planned += len(moves)
         return crowded
+
+    def _arrive(self) -> None:
+        """Wait for the exchange that was begun first."""
+        ticket, exchange = self._exchanging[0]
+        ticket.slots += exchange.wait()
+        self._exchanging.popleft()
+        if len(ticket.slots) == len(self.caches):
+            ticket.ready.set()
+
+    def _settle(self) -> None:
+        """Wait for all exchanges that were begun."""
+        while self._exchanging:
+            self._arrive()
 
     def _told(self) -> int:
         """Tells the caches which rows have changed by what is over; number of the first batch that is not."""
@@ -247,7 +269,7 @@ class LookAhead:
         """
         with self._state:
             if not self._over and self._under_way and self._under_way[0] is ticket:
-                needed = len(np.unique(ticket.ids[len(ticket.slots)]))
+                needed = len(np.unique(ticket.ids[ticket.planned]))
                 raise ConfigError(
                     f"table {cache.name!r}: a batch looks up {needed:,} of its rows, and its cache holds "
                     f"{cache.slots:,}, {missing:,} too few",

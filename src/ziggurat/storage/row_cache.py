@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ziggurat.storage.row_store import Floats, Ints, RowStore, read_together, write_together
+from ziggurat.storage.row_store import Floats, Ints, Pending, RowStore, begin_reading, begin_writing
 
 PASSED = 16
 """Slots that the hand passes for each that is wanted."""
@@ -63,16 +63,18 @@ class Move:
     """What a batch needs of a cache.
 
     Attributes:
-        ids_L: all that it looks up.
+        slots_L: of all that it looks up.
         missing_U: distinct rows that are not there.
         room_U: slots for them.
-        batch: its number.
+        leaving_U: ascending, rows that were there, have changed, and have to be written.
+        left_U: slots of those, as long as nothing has arrived.
     """
 
-    ids_L: Ints
+    slots_L: npt.NDArray[np.int32]
     missing_U: Ints
     room_U: npt.NDArray[np.int64]
-    batch: int
+    leaving_U: Ints
+    left_U: npt.NDArray[np.int64]
 
 
 class RowCache:
@@ -116,15 +118,18 @@ class RowCache:
 
     def bring(self, ids_L: Ints, batch: int, oldest: int) -> npt.NDArray[np.int32]:
         """:meth:`plan`, and what comes of it at once: the slots (L,) of the rows."""
-        return moved_together([(self, self.plan(ids_L, batch, oldest))])[0]
+        return begin_exchange([(self, self.plan(ids_L, batch, oldest))]).wait()[0]
 
     def plan(self, ids_L: Ints, batch: int, oldest: int) -> Move:
         """What has to be done so that all of these rows are there; until no batch on its way needs them, they stay.
 
+        What has been planned counts as done: it is to be begun before the next plan is, and not one that needs a slot
+        in which a row has not arrived.
+
         Args:
             ids_L: some of them repeatedly.
             batch: its number, above those before.
-            oldest: of the batches on their way the first; what those before needed may leave.
+            oldest: of the batches on their way the first; what those before needed may leave, and has arrived.
 
         Raises:
             Crowded: the batches on their way need more rows than there are slots; no row has come or left.
@@ -144,7 +149,22 @@ class RowCache:
         self.hits.ids += len(ids_L)
         self.hits.here += len(slots)
         self.hits.missed += len(missing_U)
-        return Move(ids_L, missing_U, room_U, batch)
+        left_U = room_U[self._dirty_C[room_U]]
+        left_U = left_U[np.argsort(self._id_of_C[left_U])]
+        leaving_U = self._id_of_C[left_U]
+        self._replace(room_U, missing_U, batch)
+        return Move(self._slot_of_R[ids_L], missing_U, room_U, leaving_U, left_U)
+
+    def _replace(self, room_U: npt.NDArray[np.int64], ids_U: Ints, batch: int) -> None:
+        """These slots are these rows' from now on."""
+        before = self._id_of_C[room_U]
+        before = before[before >= 0]
+        self._slot_of_R[before] = NOWHERE
+        self.hits.evicted += len(before)
+        self._slot_of_R[ids_U] = room_U
+        self._id_of_C[room_U] = ids_U
+        self._dirty_C[room_U] = False
+        self._held_C[room_U], self._expected_C[room_U] = batch, 0
 
     def changed(self, slots_L: npt.NDArray[np.integer]) -> None:
         """The rows in these slots were updated: what the store has of them matters no more."""
@@ -164,7 +184,7 @@ class RowCache:
         """Rows (U, W) that are in the cache and stay there meanwhile."""
         slots_U = self._slot_of_R[ids_U]
         assert (slots_U >= 0).all(), "not in the cache"
-        return self._gathered(slots_U)
+        return self.gathered(slots_U)
 
     def rows(self, ids_U: Ints) -> Floats:
         """Rows (U, W) as they are, wherever they lie, which they go on to do.
@@ -175,7 +195,7 @@ class RowCache:
         slots_U = self._slot_of_R[ids_U]
         here_U = slots_U >= 0
         found = np.empty((len(ids_U), self.store.width), np.float32)
-        found[here_U] = self._gathered(slots_U[here_U])
+        found[here_U] = self.gathered(slots_U[here_U])
         if not here_U.all():
             found[~here_U] = self.store.read(ids_U[~here_U])
         return found
@@ -189,7 +209,7 @@ class RowCache:
         """
         slots_U = self._slot_of_R[ids_U]
         here_U = slots_U >= 0
-        self._scatter(slots_U[here_U], rows_UW[here_U])
+        self.scatter(slots_U[here_U], rows_UW[here_U])
         self.changed(slots_U[here_U])
         self.store.write(ids_U[~here_U], rows_UW[~here_U])
 
@@ -240,38 +260,28 @@ class RowCache:
             self._uses_R >>= 1
             self._counted = 0
 
-    def leaving(self, move: Move) -> tuple[Ints, Floats]:
-        """What of the rows that make room has changed, and has to be written: ids, ascending, and rows."""
-        slots = move.room_U[self._dirty_C[move.room_U]]
-        slots = slots[np.argsort(self._id_of_C[slots])]
-        return self._id_of_C[slots], self._gathered(slots)
-
-    def arrived(self, move: Move, rows_UW: Floats) -> npt.NDArray[np.int32]:
-        """What was missing takes the place of what has left; the slots (L,) of all."""
-        ids = self._id_of_C[move.room_U]
-        there = ids >= 0
-        self._slot_of_R[ids[there]] = NOWHERE
-        self.hits.evicted += int(there.sum())
-        self._scatter(move.room_U, rows_UW)
-        self._slot_of_R[move.missing_U] = move.room_U
-        self._id_of_C[move.room_U] = move.missing_U
-        self._dirty_C[move.room_U] = False
-        self._held_C[move.room_U], self._expected_C[move.room_U] = move.batch, 0
-        return self._slot_of_R[move.ids_L]
-
-    def _gathered(self, slots_U: npt.NDArray[np.integer]) -> Floats:
+    def gathered(self, slots_U: npt.NDArray[np.integer]) -> Floats:
+        """A copy (U, W) of what lies in these slots."""
         return np.concatenate([tensor[slots_U] for tensor in self._tensors], axis=1)
 
-    def _scatter(self, slots_U: npt.NDArray[np.integer], rows_UW: Floats) -> None:
+    def scatter(self, slots_U: npt.NDArray[np.integer], rows_UW: Floats) -> None:
+        """Have these numbers lie in these slots."""
         column = 0
         for tensor in self._tensors:
             tensor[slots_U] = rows_UW[:, column : column + tensor.shape[1]]
             column += tensor.shape[1]
 
 
-def moved_together(moves: Sequence[tuple[RowCache, Move]]) -> list[npt.NDArray[np.int32]]:
-    """The slots (L,) of each move's rows, where they are now: what makes room for them has been written before they
-    were read, those of all caches side by side."""
-    write_together([(cache.store, *cache.leaving(move)) for cache, move in moves])
-    found = read_together([(cache.store, move.missing_U) for cache, move in moves])
-    return [cache.arrived(move, rows_UW) for (cache, move), rows_UW in zip(moves, found, strict=True)]
+def begin_exchange(moves: Sequence[tuple[RowCache, Move]]) -> Pending[list[npt.NDArray[np.int32]]]:
+    """Begin to write what leaves, and behind it to read what is missing, side by side for all caches. What comes of it
+    are the slots (L,) of each move's rows, where they are then."""
+    writing = begin_writing([(cache.store, move.leaving_U, cache.gathered(move.left_U)) for cache, move in moves])
+    reading = begin_reading([(cache.store, move.missing_U) for cache, move in moves])
+
+    def end() -> list[npt.NDArray[np.int32]]:
+        writing.wait()
+        for (cache, move), rows_UW in zip(moves, reading.wait(), strict=True):
+            cache.scatter(move.room_U, rows_UW)
+        return [move.slots_L for _, move in moves]
+
+    return Pending(end)

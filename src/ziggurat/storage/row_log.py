@@ -20,7 +20,6 @@ segments.
 from __future__ import annotations
 
 import errno
-import mmap
 import os
 import weakref
 from collections.abc import Sequence
@@ -53,8 +52,6 @@ SEGMENT = 2**20
 """Bytes, at most."""
 SEGMENTS = 32
 """At least, where there are blocks enough."""
-KEPT = 2**22
-"""Bytes of memory that a store keeps for the blocks of its next call."""
 NOWHERE = np.uint32(2**32 - 1)
 AGAIN = "run the command again: it goes on from the last checkpoint"
 
@@ -141,6 +138,7 @@ class LogRows(RowStore):
         direct: bool = True,
     ) -> None:
         super().__init__(rows, width, initial, transfers)
+        self._moving = transfers
         self.folder, self.table, self._first = folder, table, first
         with explained_writes(folder):
             self._file, self.direct, sector = unnamed_file(folder, direct)
@@ -158,7 +156,6 @@ class LogRows(RowStore):
         self._free = list(range(self.shape.segments))[::-1]
         self._open = (0, 0)
         """Blocks of the segment that is being filled: the next one, and the first behind it."""
-        self._room = memoryview(b"")
 
     def written(self, ids_U: Ints) -> npt.NDArray[np.bool_]:
         return self._place_R[ids_U] != NOWHERE
@@ -173,10 +170,11 @@ class LogRows(RowStore):
         """By their blocks. What is behind it raises a DataError where a record is damaged."""
         places_U = self._place_R[ids_U]
         blocks_N, number_U = np.unique(places_U // self.shape.per_block, return_inverse=True)
-        memory_NB = self._blocks(len(blocks_N))
+        room, memory_NB = self._blocks(len(blocks_N))
 
         def finish() -> Floats:
             records = self._records(memory_NB)[number_U, places_U % self.shape.per_block]
+            self._moving.rooms.give_back(room)
             self._check(ids_U, records)
             return records[:, HEAD:].view(np.float32)
 
@@ -192,21 +190,18 @@ class LogRows(RowStore):
             records = np.concatenate([records, self._emptied(len(records))])
         per, count = self.shape.per_block, len(records)
         blocks_N = self._taken(-(-count // per))
-        memory_NB = self._blocks(len(blocks_N))
+        room, memory_NB = self._blocks(len(blocks_N))
         lying = self._records(memory_NB)
         whole = count // per
         lying[:whole] = records[: whole * per].reshape(whole, per, self.shape.record)
         lying[whole:, : count - whole * per] = records[whole * per :]
         lying[whole:, count - whole * per :] = 0
 
-        ids = records[:, 1].copy()
-
-        def finish() -> None:
-            places = (blocks_N[:, None] * per + np.arange(per)).reshape(-1)[:count]
-            self._place_R[ids] = places
-            np.add.at(self._counting_S, self._segments(places), 1)
-
-        return Begun(finish, [Job(self._file, blocks_N * self.shape.block, memory_NB)])
+        places = (blocks_N[:, None] * per + np.arange(per)).reshape(-1)[:count]
+        self._place_R[records[:, 1]] = places
+        np.add.at(self._counting_S, self._segments(places), 1)
+        job = Job(self._file, blocks_N * self.shape.block, memory_NB)
+        return Begun(lambda: self._moving.rooms.give_back(room), [job])
 
     def close(self) -> None:
         """Give the file back: nobody else can use it."""
@@ -264,11 +259,10 @@ class LogRows(RowStore):
         blocks_N = (segments[:, None] * shape.blocks + np.arange(shape.blocks)).reshape(-1)
         if not len(blocks_N):
             return np.zeros((0, shape.record), np.uint32)
-        memory_NB = np.frombuffer(mmap.mmap(-1, len(blocks_N) * shape.block), np.uint8).reshape(-1, shape.block)
+        room, memory_NB = self._blocks(len(blocks_N))
         job = Job(self._file, blocks_N * shape.block, memory_NB)
-        assert self.transfers is not None
         try:
-            self.traffic.reads += self.transfers.read([job])[0]
+            self.traffic.reads += self._moving.read([job])[0]
         except TransferError as error:
             raise self.explained(error, "read") from error
         self.traffic.read_bytes += memory_NB.nbytes
@@ -276,6 +270,7 @@ class LogRows(RowStore):
         places = (blocks_N[:, None] * shape.per_block + np.arange(shape.per_block)).reshape(-1)
         count = (self._place_R[np.minimum(records[:, 1], self.rows - 1)] == places) & (records[:, 1] < self.rows)
         found = records[count]
+        self._moving.rooms.give_back(room)
         if len(found) != self._counting_S[segments].sum():
             there = np.flatnonzero(np.isin(self._segments(self._place_R), segments))
             raise self._damaged(np.setdiff1d(there, found[:, 1]))
@@ -298,15 +293,11 @@ class LogRows(RowStore):
     def _segments(self, places: npt.NDArray[np.integer]) -> npt.NDArray[np.integer]:
         return places // (self.shape.per_block * self.shape.blocks)
 
-    def _blocks(self, count: int) -> Bytes:
-        """Aligned memory for so many blocks, (N, B); the same again in the next call, if they are few."""
+    def _blocks(self, count: int) -> tuple[Bytes, Bytes]:
+        """Memory to be given back, and so many blocks (N, B) of it."""
         size = count * self.shape.block
-        room = self._room
-        if len(room) < size:
-            room = memoryview(mmap.mmap(-1, size if size > KEPT else min(2 * size, KEPT)))  # pages: aligned
-        if len(room) <= KEPT:
-            self._room = room
-        return np.frombuffer(room, np.uint8, size).reshape(count, self.shape.block)
+        room = self._moving.rooms.take(size)
+        return room, room[:size].reshape(count, self.shape.block)
 
     def _records(self, memory_NB: Bytes) -> Words:
         """(N, K, words of a record), a view."""

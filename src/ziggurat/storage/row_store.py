@@ -1,7 +1,8 @@
 """Rows of a table's shard by id, wherever they lie.
 
 Stores of one training share a device, so they read together, and write together: what each of them wants is asked for
-side by side.
+side by side. What was begun need not be waited for: the device does one thing after the other, so a read that is begun
+behind a write finds what that writes.
 
 Shape legend: U distinct rows, W float32 numbers of a row: its weights and behind them its optimizer's states.
 """
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
@@ -24,6 +26,8 @@ Floats = npt.NDArray[np.float32]
 Initial = Callable[[Ints], Floats]
 """Rows as they begin, (U,) -> (U, W): a function of the id alone, so that a row that nobody wrote is the same again."""
 T = TypeVar("T")
+_Turn = list[tuple[int, slice]]
+"""Of which asking, by number, which rows."""
 
 TOGETHER = 32 * 2**20
 """Bytes of memory, at most, through which stores move rows at a time, whatever they are asked for."""
@@ -57,7 +61,7 @@ class Begun(Generic[T]):
 
     Attributes:
         jobs: of :attr:`RowStore.transfers`.
-        finish: to be called when they are done.
+        finish: to be called when they are done, in the order in which they were begun.
     """
 
     finish: Callable[[], T]
@@ -90,11 +94,11 @@ class RowStore(ABC):
         Args:
             ids_U: ascending, distinct, in [0, rows).
         """
-        return read_together([(self, ids_U)])[0]
+        return begin_reading([(self, ids_U)]).wait()[0]
 
     def write(self, ids_U: Ints, rows_UW: Floats) -> None:
         """Replace rows; ``ids_U`` as in :meth:`read`."""
-        write_together([(self, ids_U, rows_UW)])
+        begin_writing([(self, ids_U, rows_UW)]).wait()
 
     @abstractmethod
     def written(self, ids_U: Ints) -> npt.NDArray[np.bool_]:
@@ -118,7 +122,7 @@ class RowStore(ABC):
 
     @abstractmethod
     def begin_write(self, ids_U: Ints, rows_UW: Floats) -> Begun[None]:
-        """Of at least one row."""
+        """Of at least one row; what is begun behind it finds them written."""
 
 
 class MemoryRows(RowStore):
@@ -137,54 +141,96 @@ class MemoryRows(RowStore):
         self._written_R[ids_U] = False
 
     def begin_read(self, ids_U: Ints) -> Begun[Floats]:
-        return Begun(lambda: self._rows_RW[ids_U])
+        rows_UW = self._rows_RW[ids_U]
+        return Begun(lambda: rows_UW)
 
     def begin_write(self, ids_U: Ints, rows_UW: Floats) -> Begun[None]:
-        def finish() -> None:
-            self._rows_RW[ids_U] = rows_UW
-            self._written_R[ids_U] = True
-
-        return Begun(finish)
+        self._rows_RW[ids_U] = rows_UW
+        self._written_R[ids_U] = True
+        return Begun(lambda: None)
 
     def close(self) -> None:
         self._rows_RW = np.empty((0, self.width), np.float32)
 
 
-def read_together(asked: Sequence[tuple[RowStore, Ints]]) -> list[Floats]:
-    """Rows (U, W) of some stores, as :meth:`RowStore.read`."""
+class Pending(Generic[T]):
+    """A read or write of some stores that was begun."""
+
+    def __init__(self, end: Callable[[], T]) -> None:
+        self._end = end
+
+    def wait(self) -> T:
+        """What comes of it; to be asked once, of what was begun first first.
+
+        Raises:
+            DataError: the device could not; the store says what that means.
+        """
+        return self._end()
+
+
+def begin_reading(asked: Sequence[tuple[RowStore, Ints]]) -> Pending[list[Floats]]:
+    """Rows (U, W) of some stores, as :meth:`RowStore.read`; those that take too much memory together are read in turns,
+    all but the last at once."""
     _check([store for store, _ in asked])
     found = [np.empty((len(ids_U), store.width), np.float32) for store, ids_U in asked]
     there = [store.written(ids_U) for store, ids_U in asked]
     places = [np.flatnonzero(each) for each in there]
-    for turn in _turns([(s, len(each), s.read_bytes) for (s, _), each in zip(asked, places, strict=True)]):
-        begun = [(asked[n][0], asked[n][0].begin_read(asked[n][1][places[n][part]])) for n, part in turn]
-        _move("read", begun)
-        for (number, part), (_, each) in zip(turn, begun, strict=True):
-            found[number][places[number][part]] = each.finish()
+
+    def begun(turn: _Turn) -> Callable[[], None]:
+        moved = _moved(
+            "read", [(asked[n][0], asked[n][0].begin_read(asked[n][1][places[n][part]])) for n, part in turn]
+        )
+
+        def end() -> None:
+            for (number, part), rows_UW in zip(turn, moved(), strict=True):
+                found[number][places[number][part]] = rows_UW
+
+        return end
+
+    last = _one_behind_the_other(
+        begun, _turns([(s, len(each), s.read_bytes) for (s, _), each in zip(asked, places, strict=True)])
+    )
     for (store, ids_U), there_U, rows_UW in zip(asked, there, found, strict=True):
         if not there_U.all():
             rows_UW[~there_U] = store.initial(ids_U[~there_U])
         store.traffic.rows_read += len(ids_U)
         store.traffic.rows_made += int((~there_U).sum())
-    return found
+
+    def end() -> list[Floats]:
+        last()
+        return found
+
+    return Pending(end)
 
 
-def write_together(asked: Sequence[tuple[RowStore, Ints, Floats]]) -> None:
-    """Replace rows of some stores, as :meth:`RowStore.write`; where that fails, their rows are not to be had again."""
+def begin_writing(asked: Sequence[tuple[RowStore, Ints, Floats]]) -> Pending[None]:
+    """Replace rows of some stores, as :meth:`RowStore.write`, in turns as :func:`begin_reading`; where that fails,
+    their rows are not to be had again. The arrays are the caller's again at once, and what is begun behind it finds
+    these rows written."""
     stores = [store for store, _, _ in asked]
     _check(stores)
-    try:
-        for turn in _turns([(store, len(ids_U), store.write_bytes) for store, ids_U, _ in asked]):
-            begun = [(stores[n], stores[n].begin_write(asked[n][1][part], asked[n][2][part])) for n, part in turn]
-            _move("write", begun)
-            for _, each in begun:
-                each.finish()
-    except BaseException:
-        for store in stores:
-            store.broken = True
-        raise
+
+    def failing(work: Callable[[], T]) -> T:
+        try:
+            return work()
+        except BaseException:
+            for store in stores:
+                store.broken = True
+            raise
+
+    def begun(turn: _Turn) -> Callable[[], object]:
+        begun = [(stores[n], stores[n].begin_write(asked[n][1][part], asked[n][2][part])) for n, part in turn]
+        return _moved("write", begun)
+
+    turns = _turns([(store, len(ids_U), store.write_bytes) for store, ids_U, _ in asked])
+    last = failing(lambda: _one_behind_the_other(begun, turns))
     for store, ids_U, _ in asked:
         store.traffic.rows_written += len(ids_U)
+
+    def end() -> None:
+        failing(last)
+
+    return Pending(end)
 
 
 def _check(stores: Sequence[RowStore]) -> None:
@@ -192,7 +238,7 @@ def _check(stores: Sequence[RowStore]) -> None:
         raise RuntimeError("a write of these rows failed before")
 
 
-def _turns(asked: Sequence[tuple[RowStore, int, int]]) -> Iterator[list[tuple[int, slice]]]:
+def _turns(asked: Sequence[tuple[RowStore, int, int]]) -> Iterator[_Turn]:
     """Which rows of which asking, by number, go together: no more than memory should be taken for, and of each store
     some at a time.
 
@@ -216,25 +262,47 @@ def _turns(asked: Sequence[tuple[RowStore, int, int]]) -> Iterator[list[tuple[in
         yield turn
 
 
-def _move(what: str, begun: Sequence[tuple[RowStore, Begun[T]]]) -> None:
-    """Do all jobs.
+def _one_behind_the_other(
+    begun: Callable[[_Turn], Callable[[], object]], turns: Iterator[_Turn]
+) -> Callable[[], object]:
+    """Begin one turn after the other, each when the one before has ended; returns what waits for the last."""
+    end: Callable[[], object] = lambda: None  # noqa: E731
+    for turn in turns:
+        end()
+        end = begun(turn)
+    return end
+
+
+def _moved(what: str, begun: Sequence[tuple[RowStore, Begun[T]]]) -> Callable[[], list[T]]:
+    """Begin all jobs; returns what waits for them, counts them, and finishes.
 
     Raises:
-        DataError: the device could not; the store says what that means.
+        DataError: by what is returned: the device could not; the store says what that means.
     """
     asking = [(store, job) for store, each in begun for job in each.jobs]
+    moving: list[tuple[list[tuple[RowStore, Job]], Future[list[int]]]] = []
     for transfers in {id(store.transfers): store.transfers for store, _ in asking}.values():
         assert transfers is not None
         mine = [(store, job) for store, job in asking if store.transfers is transfers]
-        try:
-            counts = (transfers.read if what == "read" else transfers.write)([job for _, job in mine])
-        except TransferError as error:
-            store = next(store for store, job in mine if job.file == error.file)
-            raise store.explained(error, what) from error
-        for (store, job), count in zip(mine, counts, strict=True):
-            if what == "read":
-                store.traffic.reads += count
-                store.traffic.read_bytes += job.memory_NB.nbytes
-            else:
-                store.traffic.writes += count
-                store.traffic.written_bytes += job.memory_NB.nbytes
+        moving.append((mine, transfers.begin([job for _, job in mine], writing=what == "write")))
+
+    def end() -> list[T]:
+        for mine, counts in moving:
+            try:
+                _count(what, mine, counts.result())
+            except TransferError as error:
+                store = next(store for store, job in mine if job.file == error.file)
+                raise store.explained(error, what) from error
+        return [each.finish() for _, each in begun]
+
+    return end
+
+
+def _count(what: str, moved: Sequence[tuple[RowStore, Job]], counts: Sequence[int]) -> None:
+    for (store, job), count in zip(moved, counts, strict=True):
+        if what == "read":
+            store.traffic.reads += count
+            store.traffic.read_bytes += job.memory_NB.nbytes
+        else:
+            store.traffic.writes += count
+            store.traffic.written_bytes += job.memory_NB.nbytes

@@ -11,7 +11,7 @@ import os
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,9 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from ziggurat.storage.native import NotThere, library
+from ziggurat.storage.rooms import Bytes, Rooms
 
 Ints = npt.NDArray[np.int64]
-Bytes = npt.NDArray[np.uint8]
 
 DEPTH = 256
 """Requests that a ring has on their way."""
@@ -77,36 +77,60 @@ class Stretches:
 
 
 class Transfers(ABC):
-    """Moves blocks; for one thread at a time."""
+    """Moves blocks in a thread of its own, those of one call after those of the calls before. For one thread at a time.
+
+    Attributes:
+        rooms: memory for blocks.
+        worked_s: seconds that the device was at work so far.
+    """
 
     name: str
 
-    def read(self, jobs: Sequence[Job]) -> list[int]:
-        """Blocks of some files into memory, all side by side.
+    def __init__(self) -> None:
+        self.rooms, self.worked_s = Rooms(), 0.0
+        self._mover = ThreadPoolExecutor(1, thread_name_prefix="blocks")
 
-        Returns:
-            How many requests each job took: blocks that lie one behind the other go together.
+    def begin(self, jobs: Sequence[Job], *, writing: bool) -> Future[list[int]]:
+        """Have blocks of some files moved, all side by side, once those of the calls before have been.
+
+        The future's result says how many requests each job took: blocks that lie one behind the other go together. Its
+        TransferError: one of them could not be moved, others may have been; ENODATA: the file has no such block.
+        """
+        parts = [stretches(job.at_N, job.memory_NB) for job in jobs]
+        counts = [len(offsets) for offsets, _, _ in parts]
+        if not sum(counts):
+            done: Future[list[int]] = Future()
+            done.set_result(counts)
+            return done
+        files = np.repeat(np.array([job.file for job in jobs], np.int32), counts)
+        offsets, lengths, addresses = (np.concatenate([part[number] for part in parts]) for number in range(3))
+        every = Stretches(files, offsets, lengths, addresses)
+        return self._mover.submit(self._moved, every, jobs, counts, writing=writing)
+
+    def read(self, jobs: Sequence[Job]) -> list[int]:
+        """Blocks of some files into memory, by :meth:`begin`, and wait for them.
 
         Raises:
-            TransferError: one of them could not be; ENODATA: the file has no such block. Others may have been.
+            TransferError: as the future's.
         """
-        return self._move(False, jobs)
+        return self.begin(jobs, writing=False).result()
 
     def write(self, jobs: Sequence[Job]) -> list[int]:
         """As :meth:`read`, the other way."""
-        return self._move(True, jobs)
+        return self.begin(jobs, writing=True).result()
 
-    @abstractmethod
     def close(self) -> None:
-        """Give back what it holds."""
+        """Give back what it holds, once what was begun is done."""
+        self._mover.shutdown()
 
-    def _move(self, writing: bool, jobs: Sequence[Job]) -> list[int]:
-        parts = [stretches(job.at_N, job.memory_NB) for job in jobs]
-        counts = [len(offsets) for offsets, _, _ in parts]
-        if sum(counts):
-            files = np.repeat(np.array([job.file for job in jobs], np.int32), counts)
-            offsets, lengths, addresses = (np.concatenate([part[number] for part in parts]) for number in range(3))
-            self._stretches(writing, Stretches(files, offsets, lengths, addresses))
+    def _moved(self, every: Stretches, memory: Sequence[Job], counts: list[int], *, writing: bool) -> list[int]:
+        """The counts, once all is moved; ``memory``: what the addresses are of, which stays as long."""
+        started = time.perf_counter()
+        try:
+            self._stretches(writing, every)
+        finally:
+            self.worked_s += time.perf_counter() - started
+            del memory
         return counts
 
     @abstractmethod
@@ -146,6 +170,7 @@ class Ring(Transfers):
     name = "io_uring"
 
     def __init__(self, depth: int = DEPTH) -> None:
+        super().__init__()
         self._library = library()
         problem = ctypes.c_int()
         self._ring: int | None = self._library.zr_open(depth, ctypes.byref(problem))
@@ -153,6 +178,7 @@ class Ring(Transfers):
             raise NotThere(f"the kernel gives no io_uring: {os.strerror(problem.value)}")
 
     def close(self) -> None:
+        super().close()
         ring, self._ring = self._ring, None
         if ring:
             self._library.zr_close(ring)
@@ -179,10 +205,12 @@ class Threads(Transfers):
     name = "threads"
 
     def __init__(self, threads: int = THREADS) -> None:
+        super().__init__()
         self._threads = threads
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="rows")
 
     def close(self) -> None:
+        super().close()
         self._pool.shutdown()
 
     def _stretches(self, writing: bool, every: Stretches) -> None:
@@ -258,10 +286,12 @@ class Slowed(Transfers):
     """
 
     def __init__(self, inner: Transfers, device: Device, depth: int = DEPTH) -> None:
+        super().__init__()
         self._inner, self._device, self._depth = inner, device, depth
         self.name = f"{inner.name}, slowed"
 
     def close(self) -> None:
+        super().close()
         self._inner.close()
 
     def seconds(self, requests: int, size: int, *, writing: bool) -> float:
