@@ -2,14 +2,15 @@
 
 It takes so many steps whenever it is asked to, on batches that are drawn beforehand, and tells what they took.
 
-==============  ========================================================================================
-memory          all rows in memory
-look_ahead      slots for as many rows as MEMORY bytes hold, the others in files; rows brought beforehand
-no_look_ahead   the same, but that a batch's rows are asked for when its turn comes
-rocksdb         as look_ahead, with rows in RocksDB
-paging          kernels whose memory is a file, mapped: the system keeps of it what it has room for
-base            tables of a few rows: what the program takes beside them
-==============  ========================================================================================
+=============  =========================================================================================
+memory         all rows in memory
+look_ahead     slots for as many rows as MEMORY bytes hold, the others in files; rows brought beforehand
+no_look_ahead  the same, but that a batch's rows are asked for when its turn comes
+lru            the same without that and without our choice of what leaves: the rows that were used longest ago
+rocksdb        RocksDB, a database a table, which caches what MEMORY bytes hold; a batch's rows are got and put
+paging         kernels whose memory is a file, mapped: the system keeps of it what it has room for
+base           tables of a few rows: what the program takes beside them
+=============  =========================================================================================
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import os
 import sys
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
@@ -32,6 +34,7 @@ from torchrec.distributed.batched_embedding_kernel import BatchedFusedEmbeddingB
 from torchrec.distributed.embeddingbag import ShardedEmbeddingBagCollection
 
 from bench.micro.big_tables import CPU, BigTables, Size, drawn
+from bench.system.plain_caches import LeastRecentlyUsed, OneBatch
 from bench.system.row_contestants import RocksDB
 from ziggurat.core.plan import Plan
 from ziggurat.embeddings import beyond_memory
@@ -53,9 +56,9 @@ class RocksRows(RowStore):
     direct = True
     """Nothing is to be said of its files, which it reads past the page cache."""
 
-    def __init__(self, path: Path, rows: int, width: int, initial: Initial) -> None:
+    def __init__(self, path: Path, rows: int, width: int, initial: Initial, cache: float) -> None:
         super().__init__(rows, width, initial)
-        self._rows = RocksDB(path, width, cache_mb=2, buffer=4 * 2**20)
+        self._rows = RocksDB(path, width, cache_mb=max(1, int(cache / 2**20)), buffer=4 * 2**20)
         self._written_R = np.zeros(rows, np.bool_)
 
     def written(self, ids_U: Ints) -> npt.NDArray[np.bool_]:
@@ -64,13 +67,13 @@ class RocksRows(RowStore):
     def forget(self, ids_U: Ints) -> None: ...
 
     def begin_read(self, ids_U: Ints) -> Begun[Floats]:
-        self.traffic.reads += len(ids_U)
-        return Begun(lambda: self._rows.read(ids_U))
+        rows_UW = self._rows.read(ids_U)
+        return Begun(lambda: rows_UW)
 
     def begin_write(self, ids_U: Ints, rows_UW: Floats) -> Begun[None]:
-        self.traffic.writes += len(ids_U)
         self._written_R[ids_U] = True
-        return Begun(lambda: self._rows.write(ids_U, np.ascontiguousarray(rows_UW)))
+        self._rows.write(ids_U, np.ascontiguousarray(rows_UW))
+        return Begun(lambda: None)
 
     def close(self) -> None: ...
 
@@ -89,16 +92,19 @@ class Training:
     def __init__(self, kind: str, folder: Path, exponent: float, memory: float, size: Size) -> None:
         names = [f"t{number}" for number in range(size.tables)]
         plan, beyond = Plan.single_device(names), None
-        if kind in {"look_ahead", "no_look_ahead", "rocksdb"}:
+        if kind in {"look_ahead", "no_look_ahead", "lru"}:
             specs = BigTables.specs(size)
             usages = {spec.name: _usage(size, number, exponent) for number, spec in enumerate(specs)}
             plan, beyond = with_slots(plan, specs, usages, size.batch_size, 0, memory), Beyond(folder / kind)
+        if kind == "lru":
+            beyond_memory.RowCache = LeastRecentlyUsed
         if kind == "rocksdb":
-            make = lambda at, table, rows, width, initial, *_, **__: RocksRows(at / table, rows, width, initial)  # noqa: E731
-            beyond_memory.LogRows = cast("Any", make)
-            (folder / kind).mkdir(parents=True)
+            slots = min(size.rows, size.batch_size)
+            placements = {name: replace(each, slots=slots) for name, each in plan.placements.items()}
+            plan, beyond = replace(plan, placements=placements), Beyond(folder / kind)
+            _instead(folder / kind, memory / size.tables - slots * 4 * (size.dim + 1))
         self.model = BigTables(size, exponent, plan, beyond)
-        if kind == "no_look_ahead":
+        if kind in {"no_look_ahead", "lru", "rocksdb"}:
             cast("Any", EmbeddingLookup).ahead = property(lambda _: 0)
         if kind == "paging":
             for number, kernel in enumerate(self._kernels()):
@@ -109,6 +115,17 @@ class Training:
             if isinstance(module, ShardedEmbeddingBagCollection):
                 for lookup in module._lookups:  # pyright: ignore[reportPrivateUsage] - a plain list, no submodules
                     yield from (each for each in lookup.modules() if isinstance(each, BatchedFusedEmbeddingBag))
+
+
+def _instead(folder: Path, cache: float) -> None:
+    """Have rows be in RocksDB, of each table with a cache of so many bytes, and in no cache of ours."""
+
+    def rows(at: Path, table: str, rows: int, width: int, initial: Initial, *_: object, **__: object) -> RocksRows:
+        return RocksRows(at / table, rows, width, initial, cache)
+
+    folder.mkdir(parents=True)
+    beyond_memory.LogRows = cast("Any", rows)
+    beyond_memory.RowCache = OneBatch
 
 
 def _usage(size: Size, table: int, exponent: float) -> Usage:
