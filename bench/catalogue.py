@@ -18,6 +18,7 @@ from bench.quality.catalogue import (
     WUKONG_ABLATION,
 )
 from bench.quality.checkpoint_bytes import CHECKPOINT_BYTES
+from bench.quality.shampoo_convergence import SHAMPOO_CONVERGENCE
 from bench.system.checkpoint_crash import CHECKPOINT_CRASH
 from bench.system.cli_start import CLI_START
 from bench.system.ingestion import INGESTION
@@ -28,6 +29,7 @@ from bench.system.quantised import QUANTISED_COMMS
 from bench.system.row_store import ROW_STORE
 from bench.system.scaling import SCALING
 from bench.system.scaling_law import SCALING_LAW
+from bench.system.shampoo_state import SHAMPOO_STATE
 from bench.system.throughput import THROUGHPUT
 from bench.system.tiered_training import TIERED_TRAINING
 
@@ -35,6 +37,8 @@ _ALL = (
     THROUGHPUT,
     DENSE_SPEED,
     SHAMPOO_STEP,
+    SHAMPOO_STATE,
+    SHAMPOO_CONVERGENCE,
     SCALING_LAW,
     LOADER,
     BALANCE,

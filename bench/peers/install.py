@@ -17,6 +17,8 @@ ROOT = Path(__file__).resolve().parents[2]
 ENVIRONMENT = ROOT / ".venv-peers"
 REQUIREMENTS = Path(__file__).with_name("requirements.txt")
 PEERS = ("deepctr-torch==0.3.0", "fuxictr==2.3.10")
+OPTIMIZERS, OPTIMIZERS_FOLDER = "pytorch_optimizer==4.1.0", ROOT / ".peers-optimizers"
+"""By themselves: they run beside ours, on the same torch."""
 
 
 def main() -> int:
@@ -28,6 +30,7 @@ def main() -> int:
         [*_pip(python), *index, f"torch=={torch}"],
         [*_pip(python), "-r", str(REQUIREMENTS)],
         [*_pip(python), "--no-deps", *PEERS],
+        [*_pip(python), "--no-deps", "--target", str(OPTIMIZERS_FOLDER), OPTIMIZERS],
     ]
     for step in steps:
         print("peers:", " ".join(step), flush=True)

@@ -23,6 +23,7 @@ from ziggurat.interactions.shared_bottom import SharedBottom
 from ziggurat.interactions.target_attention import TargetAttention
 from ziggurat.models.build import ModelConfig, build_model
 from ziggurat.optim.schedule import Plateau, WarmupCosine, WarmupLinear
+from ziggurat.optim.shampoo.config import ShampooConfig
 from ziggurat.planning.beyond import BeyondMemoryConfig
 from ziggurat.planning.config import PlanningConfig, TablePlacement, TopologyConfig
 from ziggurat.planning.rules import Rules
@@ -53,7 +54,7 @@ def snippets(page: str) -> list[str]:
     return [found for found in [*apart, *inline] if re.match(r"\w+", found)[0] in Experiment.model_fields]  # type: ignore[index]
 
 
-PAGES = ("models.md", "training.md", "planning.md", "checkpoints.md")
+PAGES = ("models.md", "training.md", "planning.md", "checkpoints.md", "shampoo.md")
 SNIPPETS = [(page, text) for page in PAGES for text in snippets(page)]
 
 
@@ -76,6 +77,7 @@ def test_every_config_parses_and_builds(page: str, text: str) -> None:
         *(("planning.md", config) for config in (PlanningConfig, TopologyConfig, TablePlacement, Rules.Config)),
         ("planning.md", BeyondMemoryConfig),
         ("checkpoints.md", CheckpointsConfig),
+        ("shampoo.md", ShampooConfig),
         *(("models.md", head.Config) for head in (SharedBottom, MMoE, PLE, MLP)),
         *(("models.md", encoder.Config) for encoder in (AttentionPooling, TargetAttention, SequenceTransformer)),
     ],

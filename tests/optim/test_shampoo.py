@@ -64,7 +64,7 @@ def test_one_block_is_what_the_formulas_say(shape: tuple[int, ...], settings: di
     kind, *rest = ours["graft"]
     names = {"adam": ("beta2", "eps"), "rmsprop": ("beta2", "eps"), "adagrad": ("eps",)}.get(kind, ())
     ours["graft"] = {"name": kind, **dict(zip(names, rest, strict=True))}
-    found = taken(weights, Shampoo([weights], max_preconditioner_dim=max(shape), **ours), steps)
+    found = taken(weights, Shampoo([weights], vectors=True, max_preconditioner_dim=max(shape), **ours), steps)
     np.testing.assert_allclose(found.numpy(), reference.weights, rtol=1e-7, atol=1e-9)
 
 
@@ -228,6 +228,25 @@ def test_single_numbers_take_the_graft(shape: tuple[int, ...]) -> None:
     ours, theirs, steps = parameter(shape), parameter(shape), gradients(shape, 5)
     found = taken(ours, Shampoo([ours], lr=0.1, precondition_frequency=1), steps)
     torch.testing.assert_close(found, taken(theirs, torch.optim.Adam([theirs], lr=0.1), steps))
+
+
+@pytest.mark.parametrize("form", ["roots", "eigenbasis"])
+def test_vectors_take_the_graft_alone_unless_asked_for(form: str) -> None:
+    """A matrix that is small enough to be one dimension is none of them."""
+    matrix, bias = (nn.Parameter(torch.ones(shape)) for shape in ((6, 4), (24,)))
+    optimizer = Shampoo([matrix, bias], form=form, start=1, precondition_frequency=1)
+    plain = nn.Parameter(torch.ones(24))
+    adam = torch.optim.Adam([plain], betas=(0.9, 0.999), lr=1e-3)
+    for gradient in gradients((24,), 5):
+        matrix.grad = gradient.float().view(6, 4)
+        bias.grad, plain.grad = gradient.float(), gradient.float()
+        optimizer.step()
+        adam.step()
+    torch.testing.assert_close(bias, plain)
+    assert not torch.allclose(matrix.flatten(), bias, atol=1e-4)
+    assert {"0/factor_1"} <= optimizer.state[matrix].keys() - optimizer.state[bias].keys()
+    asked = Shampoo([nn.Parameter(torch.ones(24))], form=form, vectors=True)
+    assert "0/factor_1" in asked.state_dict()["state"][0]
 
 
 def test_empty_parameters_are_left_alone() -> None:

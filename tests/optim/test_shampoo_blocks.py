@@ -62,6 +62,10 @@ def test_nothing_has_no_blocks() -> None:
 
 def test_costly_blocks_go_to_ranks_with_least_to_do() -> None:
     shapes = [(10, 10), (100, 100), (50, 50), (50, 50), (10,)]
-    assert owners(shapes, 2) == [1, 0, 1, 1, 1]
-    assert owners(shapes, 1) == [0] * 5
-    assert set(owners([(8, 8)] * 8, 4)) == {0, 1, 2, 3}
+    assert owners([(each, True) for each in shapes], 2) == [1, 0, 1, 1, 1]
+    assert owners([(each, True) for each in shapes], 1) == [0] * 5
+    assert set(owners([((8, 8), True)] * 8, 4)) == {0, 1, 2, 3}
+
+
+def test_blocks_without_roots_cost_little() -> None:
+    assert owners([((100,), False), ((10, 10), True), ((100,), False)], 2) == [1, 0, 1]

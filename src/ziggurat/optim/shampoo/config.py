@@ -52,6 +52,9 @@ class ShampooConfig(Config):
     max_preconditioner_dim: Annotated[int, Field(ge=2)] = 1024
     """Neighbouring dimensions are one where they are no larger together; larger ones are cut."""
 
+    vectors: bool = False
+    """Whether biases, norms and other vectors have second moments of their own, or take the graft's steps alone."""
+
     exponents: dict[Steps, list[Exponent]] = Field(default_factory=dict[Steps, list[Exponent]])
     """Of the inverse roots: number of a block's dimensions -> one for each; 0 leaves the dimension as it is. Default:
     1/(2·dimensions)."""

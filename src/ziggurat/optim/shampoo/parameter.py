@@ -68,12 +68,8 @@ class Parameter:
         found = whole.reshape(self.shape)
         return [_cut(found, block) for block in self.blocks]
 
-    def whole(self) -> Tensor:
-        """Itself, of all ranks together, which call it together where it is spread over them."""
-        return _gathered(self.tensor)
-
-    def whole_gradient(self) -> Tensor:
-        """As :meth:`whole`, of its gradient, which there is.
+    def gradient(self) -> Tensor:
+        """Of this rank, which there is.
 
         Raises:
             ConfigError: it is sparse.
@@ -84,7 +80,7 @@ class Parameter:
             raise ConfigError(
                 f"shampoo: the gradient of parameter {self.name!r} is sparse", "train embeddings by a row optimizer"
             )
-        return _gathered(gradient)
+        return gradient
 
     @property
     def is_viewed(self) -> bool:
@@ -107,8 +103,23 @@ class Parameter:
             tensor.add_(whole, alpha=-lr)
 
 
-def _gathered(tensor: Tensor) -> Tensor:
-    return tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+def wholes(parameters: Sequence[Parameter]) -> list[list[Tensor]]:
+    """Blocks of parameters, of all ranks together, which call it together where these are spread over them."""
+    return _viewed(parameters, [each.tensor for each in parameters])
+
+
+def whole_gradients(parameters: Sequence[Parameter]) -> list[list[Tensor]]:
+    """As :func:`wholes`, of their gradients, which there are.
+
+    Raises:
+        ConfigError: one of them is sparse.
+    """
+    return _viewed(parameters, [each.gradient() for each in parameters])
+
+
+def _viewed(parameters: Sequence[Parameter], tensors: Sequence[Tensor]) -> list[list[Tensor]]:
+    every = [each.full_tensor() if isinstance(each, DTensor) else each for each in tensors]
+    return [parameter.views(whole) for parameter, whole in zip(parameters, every, strict=True)]
 
 
 def _cut(whole: Tensor, block: Block) -> Tensor:

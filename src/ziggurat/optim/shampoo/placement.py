@@ -27,15 +27,23 @@ _MESSAGE = 1024
 """Bytes for a rank's words."""
 
 
-def owners(shapes: Sequence[Sequence[int]], ranks: int) -> list[int]:
+def owners(blocks: Sequence[tuple[Sequence[int], bool]], ranks: int) -> list[int]:
     """The rank of each block: the costliest first, to the one that has least to do; ties go to the lower rank.
 
-    Cost is what roots and products take: the cubes of the dimensions, and the block times each of them.
+    Cost is what roots and products take: the cubes of the dimensions, and the block times each of them; of a block
+    that has no roots its numbers.
+
+    Args:
+        blocks: shape, and whether it has roots.
+        ranks: that there are.
     """
-    costs = [sum(size**3 + 4 * math.prod(shape) * size for size in shape) for shape in shapes]
+    costs = [
+        sum(size**3 + 4 * math.prod(shape) * size for size in shape) if turned else 4 * math.prod(shape)
+        for shape, turned in blocks
+    ]
     loads = [(0, rank) for rank in range(ranks)]
-    found = [0] * len(shapes)
-    for number in sorted(range(len(shapes)), key=lambda each: -costs[each]):
+    found = [0] * len(blocks)
+    for number in sorted(range(len(blocks)), key=lambda each: -costs[each]):
         load, rank = heapq.heappop(loads)
         found[number] = rank
         heapq.heappush(loads, (load + costs[number], rank))

@@ -25,9 +25,9 @@ from torch.distributed.tensor import DTensor
 from ziggurat.core.config import parse_config
 from ziggurat.core.errors import ConfigError
 from ziggurat.optim.shampoo.config import ShampooConfig
-from ziggurat.optim.shampoo.parameter import Parameter
+from ziggurat.optim.shampoo.parameter import Parameter, whole_gradients, wholes
 from ziggurat.optim.shampoo.placement import Exchange, Ranks, owners
-from ziggurat.optim.shampoo.stack import Stack
+from ziggurat.optim.shampoo.stacks import Stacks
 
 _MAY_CHANGE = ("lr", "betas", "beta3", "epsilon", "weight_decay", "momentum", "nesterov", "decay")
 """Settings that are read from a group at each step; the others shape its state."""
@@ -68,29 +68,30 @@ class Shampoo(torch.optim.Optimizer):
             for number, group in enumerate(self.param_groups)
             for name, parameter in _named(group, number)
         ]
-        self._stacks = list[tuple[Stack, list[_Item]]]()
+        self._stacks = list[tuple[Stacks, list[list[_Item]]]]()
         self._place()
 
     def _place(self) -> None:
         """Give each block an owner, and those of this rank a state."""
         every = [(each, number) for each in self._parameters for number in range(len(each.blocks))]
-        owned = owners([each.blocks[number].shape for each, number in every], self._ranks.size)
+        owned = owners([self._kind(*item) for item in every], self._ranks.size)
         self._order = [
             [item for item, owner in zip(every, owned, strict=True) if owner == place]
             for place in range(self._ranks.size)
         ]
-        kinds: dict[tuple[Any, ...], list[_Item]] = {}
-        for parameter, number in self._order[self._ranks.place]:
-            like = parameter.like
-            kind = (parameter.group, parameter.blocks[number].shape, like.dtype, like.device)
-            kinds.setdefault(kind, []).append((parameter, number))
-        for (group, shape, *_), items in kinds.items():
-            names = [parameter.told(number) for parameter, number in items]
-            like = items[0][0].like
-            stack = Stack(names, shape, self._configs[group], like, self._worker)
-            self._stacks.append((stack, items))
-            for place, (parameter, number) in enumerate(items):
-                parameter.places[number] = (stack, place)
+        groups: dict[tuple[Any, ...], dict[tuple[tuple[int, ...], bool], list[_Item]]] = {}
+        for item in self._order[self._ranks.place]:
+            parameter, number = item
+            kinds = groups.setdefault((parameter.group, parameter.like.dtype, parameter.like.device), {})
+            kinds.setdefault(self._kind(parameter, number), []).append(item)
+        for (group, *_), kinds in groups.items():
+            named = [([each.told(number) for each, number in items], *kind) for kind, items in kinds.items()]
+            like = next(iter(kinds.values()))[0][0].like
+            stacks = Stacks(named, self._configs[group], like, self._worker)
+            self._stacks.append((stacks, [*kinds.values()]))
+            for stack, items in zip(stacks.stacks, kinds.values(), strict=True):
+                for place, (parameter, number) in enumerate(items):
+                    parameter.places[number] = (stack, place)
         self._exchange = None
         if self._ranks.size > 1:
             shapes = [[parameter.blocks[number].shape for parameter, number in items] for items in self._order]
@@ -100,10 +101,15 @@ class Shampoo(torch.optim.Optimizer):
             self._exchange = Exchange(self._ranks, shapes, precision, [each.name for each in self._parameters], widest)
         self._show()
 
+    def _kind(self, parameter: Parameter, number: int) -> tuple[tuple[int, ...], bool]:
+        """Shape of a block, and whether there is more to its steps than the graft's."""
+        is_turned = parameter.tensor.dim() > 1 or self._configs[parameter.group].vectors
+        return parameter.blocks[number].shape, is_turned
+
     def _show(self) -> None:
         """Have ``state`` tell all there is, of other ranks' blocks what it would be."""
         meshes = dict[tuple[int, torch.device], Any]()
-        states = dict[tuple[int, tuple[int, ...]], dict[str, Tensor]]()
+        states = dict[tuple[Any, ...], dict[str, Tensor]]()
         for owner, items in enumerate(self._order):
             for parameter, number in items:
                 state = self.state[parameter.tensor]
@@ -116,11 +122,12 @@ class Shampoo(torch.optim.Optimizer):
                 if (owner, like.device) not in meshes:
                     meshes[owner, like.device] = self._ranks.mesh(owner, like.device)
                 held = parameter.places.get(number)
-                group, shape = parameter.group, parameter.blocks[number].shape
-                if (group, shape) not in states:
-                    states[group, shape] = Stack([""], shape, self._configs[group], like.to("meta")).state(0)
+                group, kind = parameter.group, self._kind(parameter, number)
+                if (group, kind) not in states:
+                    alone = Stacks([([""], *kind)], self._configs[group], like.to("meta"))
+                    states[group, kind] = alone.stacks[0].state(0)
                 mine = {} if held is None else held[0].state(held[1])
-                for name, each in states[group, shape].items():
+                for name, each in states[group, kind].items():
                     state[f"{number}/{name}"] = self._ranks.spread(
                         meshes[owner, like.device], each.shape, like, mine.get(name)
                     )
@@ -181,24 +188,23 @@ class Shampoo(torch.optim.Optimizer):
     def _own_updates(self, configs: Sequence[ShampooConfig], decays: Sequence[float]) -> list[Tensor]:
         """Of this rank's blocks, in their order; those without gradients are zeros."""
         trained = [each for each in self._parameters if each.tensor.grad is not None]
-        gradients = {id(each): each.whole_gradient() for each in trained}
-        wholes = {id(each): each.whole() for each in trained if decays[each.group]}
+        steps = {id(each): int(each.step) + 1 for each in trained}
+        gradients = {id(each): views for each, views in zip(trained, whole_gradients(trained), strict=True)}
+        decaying = [each for each in trained if decays[each.group]]
+        weights = {id(each): views for each, views in zip(decaying, wholes(decaying), strict=True)}
         found: dict[tuple[int, int], Tensor] = {}
-        for stack, items in self._stacks:
-            active = [place for place, (parameter, _) in enumerate(items) if id(parameter) in gradients]
-            group = items[0][0].group
-            _fill(stack, stack.gradients, items, active, gradients)
-            weights = None
+        for stacks, every in self._stacks:
+            group = every[0][0][0].group
+            _fill(stacks.blocks(stacks.gradients), every, gradients)
+            weights_F = None
             if decays[group]:
-                weights = torch.zeros_like(stack.gradients)
-                _fill(stack, weights, items, active, wholes)
-            steps = {place: int(items[place][0].step) + 1 for place in active}
-            for step in sorted(set(steps.values())):
-                places = [place for place in active if steps[place] == step]
-                update = stack.advance(places, step, configs[group], weights, decays[group])
-                for row, place in enumerate(places):
-                    parameter, number = items[place]
-                    found[id(parameter), number] = stack.block(update, row)
+                weights_F = torch.zeros_like(stacks.gradients)
+                _fill(stacks.blocks(weights_F), every, weights)
+            for step in sorted({steps[id(each)] for items in every for each, _ in items if id(each) in steps}):
+                chosen = [[n for n, (each, _) in enumerate(items) if steps.get(id(each)) == step] for items in every]
+                update_F = stacks.advance(chosen, step, configs[group], weights_F, decays[group])
+                for items, places, blocks in zip(every, chosen, stacks.blocks(update_F), strict=True):
+                    found.update({(id(items[n][0]), items[n][1]): blocks[n] for n in places})
         return [
             found[id(parameter), number]
             if (id(parameter), number) in found
@@ -240,8 +246,9 @@ class Shampoo(torch.optim.Optimizer):
 
     def state_dict(self) -> dict[str, Any]:
         """Settings and state, live; roots that a thread is taking are waited for."""
-        for stack, _ in self._stacks:
-            stack.settle()
+        for stacks, _ in self._stacks:
+            for stack in stacks.stacks:
+                stack.settle()
         return super().state_dict()
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -315,16 +322,15 @@ def _named(group: Mapping[str, Any], number: int) -> Iterable[tuple[str, Tensor]
 
 
 def _fill(
-    stack: Stack, into: Tensor, items: Sequence[_Item], places: Sequence[int], wholes: Mapping[int, Tensor]
+    into: Sequence[Sequence[Tensor]], every: Sequence[Sequence[_Item]], views: Mapping[int, list[Tensor]]
 ) -> None:
-    """Copy blocks of whole tensors into a stack."""
-    views: dict[int, list[Tensor]] = {}
-    targets, sources = list[Tensor](), list[Tensor]()
-    for place in places:
-        parameter, number = items[place]
-        if id(parameter) not in views:
-            views[id(parameter)] = parameter.views(wholes[id(parameter)])
-        targets.append(stack.block(into, place))
-        sources.append(views[id(parameter)][number])
-    if targets:
-        torch._foreach_copy_(targets, sources)  # pyright: ignore[reportPrivateUsage] - no public name
+    """Copy blocks of parameters, as far as there are views of them, into those of stacks."""
+    pairs = [
+        (target, views[id(parameter)][number])
+        for targets, items in zip(into, every, strict=True)
+        for target, (parameter, number) in zip(targets, items, strict=True)
+        if id(parameter) in views
+    ]
+    if pairs:
+        targets, sources = zip(*pairs, strict=True)
+        torch._foreach_copy_(list(targets), list(sources))  # pyright: ignore[reportPrivateUsage] - no public name

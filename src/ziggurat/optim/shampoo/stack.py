@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ziggurat.core.errors import DivergedError
-from ziggurat.optim.shampoo import grafts, roots
+from ziggurat.optim.shampoo import roots
 from ziggurat.optim.shampoo.config import ShampooConfig
 from ziggurat.optim.shampoo.roots import RootError
 
@@ -27,8 +27,6 @@ ALIGNED = 16
 """Numbers to which rows are padded; 64 bytes in fp32."""
 MOST_FAILURES = 3
 """Roots of one factor that may fail one after the other; the last good one is used meanwhile."""
-_LEAST_NORM = 1e-16
-"""Added to norms that are divided by."""
 
 Found = dict[str, Tensor | RootError]
 """Name of a state -> what it becomes, or why it does not."""
@@ -42,8 +40,10 @@ class Stack:
     Args:
         names: of the blocks, for messages.
         shape: of each.
+        turned: whether there is more to their steps than the graft's, if their dimensions have exponents.
         config: what shapes the state: graft, form, exponents, whether there are means and momentum.
         like: a tensor of the type and on the device that states and updates have.
+        plain: name -> state of each number of all blocks (N, D1, …, P): somebody else's, to be told of.
         worker: takes roots that may be late.
     """
 
@@ -51,19 +51,20 @@ class Stack:
         self,
         names: Sequence[str],
         shape: tuple[int, ...],
+        turned: bool,
         config: ShampooConfig,
         like: Tensor,
+        plain: Mapping[str, Tensor],
         worker: ThreadPoolExecutor | None = None,
     ) -> None:
-        self._names, self._shape, self._worker = names, shape, worker
-        self._inner = shape if len(shape) > 1 else (1, *shape)
+        self._names, self._shape, self._plain, self._worker = names, shape, plain, worker
+        self._inner = _inner(shape)
         self._like = like
         first = len(self._inner) - len(shape)
-        self._exponents = {
-            first + number: config.exponent(len(shape), number)
-            for number, size in enumerate(shape)
-            if size > 1 and config.exponent(len(shape), number)
+        exponents = {
+            first + number: config.exponent(len(shape), number) for number, size in enumerate(shape) if size > 1
         }
+        self._exponents = {number: each for number, each in exponents.items() if each and turned}
         self._turns = [
             f"{kind}_{dimension}"
             for dimension in self._exponents
@@ -76,18 +77,20 @@ class Stack:
         self._held = self._begun(config)
         self._failures: dict[tuple[int, str], int] = {}
         self._coming: dict[int, tuple[int, Future[Found] | None]] = {}
-        self.gradients = self._zeros()
-        """(N, D1, …, P): to be filled before each step."""
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    @property
+    def is_turned(self) -> bool:
+        """Whether there is more to these blocks' steps than the graft's."""
+        return bool(self._exponents)
 
     def _begun(self, config: ShampooConfig) -> dict[str, Tensor]:
         """Name of a state -> of all blocks, as before the first step."""
-        plain = {
-            "mean": config.betas[0] > 0 or config.beta3 is not None,
-            "graft": grafts.has_moment(config.graft),
-            "momentum": config.momentum > 0,
-            "moment": config.form == "eigenbasis" and bool(self._exponents),
-        }
-        held = {name: self._zeros() for name, there in plain.items() if there}
+        held: dict[str, Tensor] = {}
+        if config.form == "eigenbasis" and self._exponents:
+            held["moment"] = self._like.new_zeros(padded_shape(len(self._names), self._shape))
         for dimension in self._exponents:
             size = self._inner[dimension]
             held[f"factor_{dimension}"] = _padded(len(self._names), (size, size), self._like)
@@ -99,9 +102,6 @@ class Stack:
                 held[f"next_{name}"] = held[name].clone()
         return held
 
-    def _zeros(self) -> Tensor:
-        return _padded(len(self._names), self._inner, self._like)
-
     def block(self, stack: Tensor, number: int) -> Tensor:
         """One block of a stack of them, a view in the block's own shape."""
         found = stack[number, ..., : self._inner[-1]]
@@ -111,7 +111,7 @@ class Stack:
         """Name -> state of a block, live."""
         return {
             name: self._square(name, number) if _is_square(name) else self.block(stack, number)
-            for name, stack in self._held.items()
+            for name, stack in {**self._plain, **self._held}.items()
         }
 
     def settle(self) -> None:
@@ -128,61 +128,22 @@ class Stack:
         if config.late and taken > config.begins and step < taken + config.late:
             self._coming[number] = (taken + config.late, None)
 
-    def advance(
-        self,
-        numbers: Sequence[int],
-        step: int,
-        config: ShampooConfig,
-        weights: Tensor | None = None,
-        decay: float = 0.0,
-    ) -> Tensor:
-        """One step of blocks whose gradients are in :attr:`gradients`.
-
-        Args:
-            numbers: which; the others stay as they are.
-            step: theirs, from 1.
-            config: as it is now.
-            weights: (N, D1, …, P) of all blocks; None where they do not decay.
-            decay: of the weights, what is added to the gradient (``coupled``) or to the update.
-
-        Returns:
-            (len(numbers), D1, …, P): what is to be subtracted from the weights, but for the learning rate.
-
-        Raises:
-            DivergedError: a gradient or a second moment is not finite, or a root fails for the fourth time running.
-        """
-        gradients = self._chosen(self.gradients, numbers)
-        self._check(gradients, numbers, "gradient")
-        if weights is not None:
-            weights = self._chosen(weights, numbers)
-            if config.decay == "coupled":
-                gradients = gradients.add(weights, alpha=decay)
-        with self._those(numbers) as held:
-            self._moments(held, gradients, config)
-        self._turn(numbers, step, config)
-        with self._those(numbers) as held:
-            update = self._update(held, gradients, step, config)
-            if weights is not None and config.decay != "coupled":
-                update = update.add(weights, alpha=decay)
-            if config.momentum:
-                held["momentum"].mul_(config.momentum).add_(update)
-                update = update.add(held["momentum"], alpha=config.momentum) if config.nesterov else held["momentum"]
-        return update
-
     def _chosen(self, stack: Tensor, numbers: Sequence[int]) -> Tensor:
         """Of a stack some blocks: a copy, unless they are all."""
         return stack if len(numbers) == len(self._names) else stack[list(numbers)]
 
     @contextlib.contextmanager
-    def _those(self, numbers: Sequence[int]) -> Generator[dict[str, Tensor]]:
-        """The state of some blocks, to be changed in place."""
-        held = {name: self._chosen(stack, numbers) for name, stack in self._held.items()}
+    def _those(self, numbers: Sequence[int], kind: str) -> Generator[dict[str, Tensor]]:
+        """States of some blocks whose names begin so, to be changed in place."""
+        stacks = {name: stack for name, stack in self._held.items() if name.startswith(kind)}
+        held = {name: self._chosen(stack, numbers) for name, stack in stacks.items()}
         yield held
-        for name, stack in self._held.items():
+        for name, stack in stacks.items():
             if held[name] is not stack:
                 stack[list(numbers)] = held[name]
 
-    def _check(self, stack: Tensor, numbers: Sequence[int], what: str) -> None:
+    def check(self, stack: Tensor, numbers: Sequence[int], what: str) -> None:
+        """Raises a DivergedError that names the first of these blocks whose numbers are not finite."""
         if stack.sum().isfinite():
             return
         for place, number in enumerate(numbers):
@@ -193,20 +154,31 @@ class Stack:
                     "from before",
                 )
 
-    def _moments(self, held: Mapping[str, Tensor], gradients: Tensor, config: ShampooConfig) -> None:
-        """Second moments of rows and columns, and of single numbers for the graft."""
-        beta2 = config.betas[1]
-        for dimension in self._exponents:
-            factor, size = held[f"factor_{dimension}"], self._inner[dimension]
-            rows = self._unfolded(gradients, dimension)
-            kept, taken = beta2, 1 - beta2 if beta2 < 1 else 1.0
-            factor[..., :size].baddbmm_(rows, rows.mT, beta=kept, alpha=taken)
-        if "graft" in held:
-            kept, taken = grafts.weights(config.graft)
-            held["graft"].mul_(kept).addcmul_(gradients, gradients, value=taken)
+    def gather(self, numbers: Sequence[int], gradients: Tensor, config: ShampooConfig) -> None:
+        """Second moments of rows and columns of some blocks take in their gradients.
 
-    def _turn(self, numbers: Sequence[int], step: int, config: ShampooConfig) -> None:
-        """Take new roots where that is due, and use those that have come."""
+        Args:
+            numbers: which.
+            gradients: (N, D1, …, P) of all.
+            config: as it is now.
+        """
+        if not self._exponents or not numbers:
+            return
+        beta2 = config.betas[1]
+        gradients = self._chosen(gradients, numbers)
+        with self._those(numbers, "factor_") as held:
+            for dimension in self._exponents:
+                factor, size = held[f"factor_{dimension}"], self._inner[dimension]
+                rows = self._unfolded(gradients, dimension)
+                kept, taken = beta2, 1 - beta2 if beta2 < 1 else 1.0
+                factor[..., :size].baddbmm_(rows, rows.mT, beta=kept, alpha=taken)
+
+    def turn(self, numbers: Sequence[int], step: int, config: ShampooConfig) -> None:
+        """Take new roots of some blocks where that is due, and use those that have come.
+
+        Raises:
+            DivergedError: a second moment is not finite, or a root fails for the fourth time running.
+        """
         for number in numbers:
             due, future = self._coming.get(number, (0, None))
             if due == step:
@@ -229,7 +201,7 @@ class Stack:
         found: dict[int, Tensor] = {}
         for dimension in self._exponents:
             found[dimension] = self._held[f"factor_{dimension}"][number, :, : self._inner[dimension]] / correction
-            self._check(found[dimension][None], [number], f"matrix of second moments of dimension {dimension}")
+            self.check(found[dimension][None], [number], f"matrix of second moments of dimension {dimension}")
         return found
 
     def _found(self, factors: Mapping[int, Tensor], number: int, config: ShampooConfig) -> Found:
@@ -284,27 +256,27 @@ class Stack:
                 self._square(prefix + name, number).copy_(self._square(name, number))
             _log.warning("%s; the last one is kept (%d of %d times)", what, failures, MOST_FAILURES)
 
-    def _update(self, held: Mapping[str, Tensor], gradients: Tensor, step: int, config: ShampooConfig) -> Tensor:
-        mean = _mean(held, gradients, step, config)
-        grafted = self._grafted(held, mean, step, config)
-        if step < config.begins or not self._exponents:
-            return grafted
-        if config.form == "eigenbasis":
-            direction = self._in_basis(held, gradients, mean, step, config)
-        else:
-            direction = mean
-            for dimension in self._exponents:
-                direction = self._along(direction, held[f"root_{dimension}"], dimension)
-        if config.graft.name == "none":
-            return direction
-        scale = _norms(grafted) / (_norms(direction) + _LEAST_NORM)
-        return direction.mul_(scale.view(-1, *([1] * len(self._inner))))
+    def direction(
+        self, numbers: Sequence[int], mean: Tensor, gradients: Tensor, step: int, config: ShampooConfig
+    ) -> Tensor:
+        """Where some blocks are to go, as far as may be; a new tensor (len(numbers), D1, …, P).
 
-    def _grafted(self, held: Mapping[str, Tensor], mean: Tensor, step: int, config: ShampooConfig) -> Tensor:
-        if "graft" not in held:
-            return mean
-        root = (held["graft"] / grafts.correction(config.graft, step)).sqrt_()
-        return mean / root.add_(grafts.eps(config.graft))
+        Args:
+            numbers: which.
+            mean: of the gradients, (N, D1, …, P) of all blocks.
+            gradients: the same.
+            step: from 1; roots have been taken.
+            config: as it is now.
+        """
+        mean = self._chosen(mean, numbers)
+        if config.form == "eigenbasis":
+            gradients = self._chosen(gradients, numbers)
+            with self._those(numbers, "") as held:
+                return self._in_basis(held, gradients, mean, step, config)
+        found = mean
+        for dimension in self._exponents:
+            found = self._along(found, self._chosen(self._held[f"root_{dimension}"], numbers), dimension)
+        return found
 
     def _in_basis(
         self, held: Mapping[str, Tensor], gradients: Tensor, mean: Tensor, step: int, config: ShampooConfig
@@ -354,10 +326,20 @@ class Stack:
         return found
 
 
+def padded_shape(count: int, shape: Sequence[int]) -> tuple[int, ...]:
+    """(N, D1, …, P) of so many blocks."""
+    *rows, last = _inner(shape)
+    return (count, *rows, (last // ALIGNED + 1) * ALIGNED)
+
+
+def _inner(shape: Sequence[int]) -> tuple[int, ...]:
+    """Of at least two dimensions."""
+    return tuple(shape) if len(shape) > 1 else (1, *shape)
+
+
 def _padded(count: int, shape: Sequence[int], like: Tensor) -> Tensor:
-    """Zeros (N, D1, …, P) of the type and on the device of ``like``."""
-    *rows, last = shape
-    return like.new_zeros((count, *rows, (last // ALIGNED + 1) * ALIGNED))
+    """Zeros of such a shape, of the type and on the device of ``like``."""
+    return like.new_zeros(padded_shape(count, shape))
 
 
 def _is_square(name: str) -> bool:
@@ -367,21 +349,3 @@ def _is_square(name: str) -> bool:
 def _dimension(name: str) -> int:
     """Of the state of a factor: ``root_1``."""
     return int(name.rpartition("_")[2])
-
-
-def _mean(held: Mapping[str, Tensor], gradients: Tensor, step: int, config: ShampooConfig) -> Tensor:
-    """The gradient's moving mean, without the zeros it began with; a new tensor."""
-    if "mean" not in held:
-        return gradients
-    beta1, mean = config.betas[0], held["mean"]
-    if config.beta3 is None:
-        mean.lerp_(gradients, 1 - beta1)
-        return mean / (1 - beta1**step)
-    found = mean.lerp(gradients, 1 - config.beta3)
-    mean.lerp_(gradients, 1 - beta1)
-    return found.div_(1 - config.beta3 * beta1 ** (step - 1))
-
-
-def _norms(stack: Tensor) -> Tensor:
-    """(N,) of blocks, each by itself, so that none depends on how many there are."""
-    return torch.stack(torch._foreach_norm(list(stack.unbind(0))))  # pyright: ignore[reportPrivateUsage] - no public name
