@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -163,5 +164,9 @@ def _run(command: Sequence[str]) -> str:
 
 
 def _ended(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    """In a session of its own, where a terminal's Ctrl-C does not reach it."""
-    return subprocess.run(command, capture_output=True, text=True, check=False, start_new_session=True)
+    """In a session of its own, where a terminal's Ctrl-C does not reach it. One that comes between a process' beginning
+    and its session's ends it before the command has begun: then once more."""
+    while True:
+        ended = subprocess.run(command, capture_output=True, text=True, check=False, start_new_session=True)
+        if ended.returncode not in (-signal.SIGINT, -signal.SIGTERM):
+            return ended

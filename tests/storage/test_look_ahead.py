@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import time
 from collections import deque
 from pathlib import Path
 
@@ -303,6 +304,23 @@ def test_a_slot_is_not_given_away_before_its_row_has_come(tmp_path: Path) -> Non
             slots = ahead.slots(ticket)[0]
             assert np.array_equal(tensors[0][slots], initial(WIDTH)(ticket.ids[0])[:, :-1])
             ahead.done(ticket, dropped=True)
+    ahead.close()
+    stored.close()
+
+
+def test_a_batch_waits_for_slots_of_one_that_is_given_up_while_its_rows_come(tmp_path: Path) -> None:
+    stored = store("slow log", tmp_path, 40, WIDTH)
+    stored.write(np.arange(40), initial(WIDTH)(np.arange(40)))
+    cache, tensors = cache_of(stored, 8)
+    ahead = LookAhead([cache])
+    for turn in range(20):
+        given_up = ahead.announce([np.arange(8) + 8 * (turn % 2)], updates=True)
+        time.sleep(0.002)
+        ahead.done(given_up, dropped=True)
+        ticket = ahead.announce([np.arange(8) + 16 + 8 * (turn % 2)], updates=True)
+        slots = ahead.slots(ticket)[0]
+        assert np.array_equal(tensors[0][slots], initial(WIDTH)(ticket.ids[0])[:, :-1])
+        ahead.done(ticket)
     ahead.close()
     stored.close()
 

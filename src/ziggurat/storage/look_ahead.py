@@ -200,7 +200,8 @@ class LookAhead:
 
     def _begin(self, coming: Sequence[Ticket]) -> None:
         """Plan the first of these batches, and begin to bring what is missing for it."""
-        oldest = min([self._told(), *(ticket.number for ticket, _ in self._exchanging)])
+        exchanging = [ticket.number for ticket, _ in self._exchanging]
+        oldest = min([self._told(), *exchanging])
         for ticket in [each for each in coming[1:] if not each.told and not each.over]:
             ticket.told = True
             for cache, ids_L in zip(self.caches, ticket.ids, strict=True):
@@ -213,7 +214,8 @@ class LookAhead:
             raise
         if crowded is not None:
             self._settle()
-            self._wait_for_others(ticket, self.caches[ticket.planned], crowded.missing)
+            if not exchanging:  # else what they held may be free now, and it is tried once more
+                self._wait_for_others(ticket, self.caches[ticket.planned], crowded.missing)
             return
         with self._state:
             self._coming.popleft()
