@@ -27,6 +27,9 @@ class Noted:
     def __len__(self) -> int:
         return len(self._found)
 
+    def __contains__(self, case: str) -> bool:
+        return case in self._found
+
     def get(self, case: str, measure: Callable[[], Any]) -> Any:
         """What was noted of a case, or is now: JSON values."""
         if case not in self._found:

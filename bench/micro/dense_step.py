@@ -90,6 +90,7 @@ class Step:
         gflop: of a step.
         model: what learns.
         emb_BFD: the looked-up embeddings, a leaf.
+        optimizer: of the dense part.
     """
 
     def __init__(
@@ -103,7 +104,7 @@ class Step:
         torch.manual_seed(0)
         self.model: Model = build_model(case.config, case.dims)
         self._call: Callable[..., Tensor] = torch.compile(self.model) if compiled else self.model
-        self._optimizer = build_optimizer(optimizer or Adam(), dict(self.model.named_parameters()))
+        self.optimizer = build_optimizer(optimizer or Adam(), dict(self.model.named_parameters()))
         self._bf16 = precision == "bf16"
         self.emb_BFD = nn.Parameter(torch.randn(rows, case.dims.features, case.dims.dim))
         self._dense_BF = torch.randn(rows, case.dims.dense)
@@ -112,13 +113,13 @@ class Step:
 
     def __call__(self) -> float:
         """The loss."""
-        self._optimizer.zero_grad()
+        self.optimizer.zero_grad()
         self.emb_BFD.grad = None
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self._bf16):
             logits_BT = self._call(self._dense_BF, self.emb_BFD)
         loss = F.binary_cross_entropy_with_logits(logits_BT, self._labels_BT)
         loss.backward()
-        self._optimizer.step()
+        self.optimizer.step()
         return loss.item()
 
 

@@ -13,6 +13,8 @@ from ziggurat.optim.dense import AdamW
 from ziggurat.optim.shampoo.config import ShampooConfig
 
 NEVER = 10**9
+APART = 64
+"""Steps from one gradient that second moments take in to the next, where steps between are measured."""
 
 CASES = {
     "wukong_criteo": DENSE_CASES["wukong"],
@@ -30,10 +32,26 @@ WAYS: dict[str, tuple[dict[str, Any], str]] = {
 }
 
 
+KINDS = ("adamw", "plain", "statistics", "roots")
+
+
 def step(name: str, way: str, kind: str, rows: int) -> Step:
-    """A training step: of AdamW, of Shampoo with its roots taken before (``plain``), or at each step (``roots``)."""
+    """A training step of a kind.
+
+    =============  ============================================================================
+    adamw          of AdamW
+    plain          of Shampoo, with roots and second moments of rows and columns as they are
+    statistics     the same, and second moments take in the gradient
+    roots          the same, and roots are taken
+    =============  ============================================================================
+    """
     if kind == "adamw":
         return Step(CASES[name], "fp32", False, rows, AdamW())
-    frequency = 1 if kind == "roots" else NEVER
-    settings, _ = WAYS[way]
-    return Step(CASES[name], "fp32", False, rows, ShampooConfig(start=1, precondition_frequency=frequency, **settings))
+    frequency, every = (1, 1) if kind == "roots" else (NEVER, APART if kind == "plain" else 1)
+    config = ShampooConfig(start=every, precondition_frequency=frequency, statistics_frequency=every, **WAYS[way][0])
+    made = Step(CASES[name], "fp32", False, rows, config)
+    if every > 1:
+        made()
+        for _ in range(every - 1):
+            made.optimizer.step()
+    return made

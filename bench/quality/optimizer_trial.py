@@ -8,18 +8,22 @@ import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from torch import nn
 
-from bench.quality.optimizer_tasks import Task
+from bench.quality.optimizer_tasks import Task, tasks
+from ziggurat.core.errors import DivergedError
+from ziggurat.optim.shampoo.config import ShampooConfig
 from ziggurat.optim.shampoo.shampoo import Shampoo
 
 PEERS = Path(__file__).resolve().parents[2] / ".peers-optimizers"
-RECOMMENDED, OFTEN = 100, 10
+DEFAULTS = ShampooConfig()
+OFTEN, SELDOM = 10, 100
+"""Steps from roots to roots."""
 WARMUP = 0.05
 """Of the steps; then the learning rate stays, so that no end is nearer to one optimizer than to another."""
 
@@ -43,22 +47,20 @@ class Setting:
 
     @classmethod
     def drawn(cls, number: int) -> Setting:
-        """The ``number``-th, the same for every optimizer."""
-        draw = np.random.default_rng([17, number])
-        return cls(
-            float(10 ** draw.uniform(-3.7, -1.5)),
-            float(draw.choice([0.8, 0.9, 0.95])),
-            float(draw.choice([0.95, 0.99, 0.999])),
-            float(10 ** draw.uniform(-5, -1)),
-        )
+        """The ``number``-th, the same for every optimizer, of a sequence that fills the space evenly (Roberts 2018)."""
+        lr, beta1, beta2, decay = (math.modf(0.5 + (number + 1) * _TURN**-power)[0] for power in (1, 2, 3, 4))
+        return cls(10 ** (-3.7 + 2 * lr), (0.8, 0.9, 0.95)[int(3 * beta1)], (0.95, 0.99, 0.999)[int(3 * beta2)],
+                   10 ** (-5 + 4 * decay))  # fmt: skip
 
 
-def _ours(frequency: int, form: str = "roots") -> Make:
+_TURN = 1.1673039782614187
+"""The root of x⁵ = x + 1, for four dimensions."""
+
+
+def _ours(**settings: Any) -> Make:
     def make(parameters: dict[str, nn.Parameter], setting: Setting) -> torch.optim.Optimizer:
-        return Shampoo(
-            parameters.items(), lr=setting.lr, betas=(setting.beta1, setting.beta2), weight_decay=setting.weight_decay,
-            precondition_frequency=frequency, start=OFTEN, max_preconditioner_dim=256, form=form,
-        )  # fmt: skip
+        betas = (setting.beta1, setting.beta2)
+        return Shampoo(parameters.items(), lr=setting.lr, betas=betas, weight_decay=setting.weight_decay, **settings)
 
     return make
 
@@ -81,14 +83,16 @@ def _peer(name: str, **more: Any) -> Make:
 
 OPTIMIZERS: Mapping[str, Make] = {
     "adamw": _adamw,
-    "shampoo": _ours(RECOMMENDED),
-    "shampoo_often": _ours(OFTEN),
-    "eigenbasis": _ours(OFTEN, "eigenbasis"),
+    "shampoo": _ours(),
+    "shampoo_often": _ours(precondition_frequency=OFTEN, statistics_frequency=1),
+    "shampoo_seldom": _ours(precondition_frequency=SELDOM, start=DEFAULTS.begins),
+    "eigenbasis": _ours(precondition_frequency=OFTEN, statistics_frequency=1, form="eigenbasis"),
     "peer_shampoo": _peer(
-        "ScalableShampoo", decoupled_weight_decay=True, decoupled_learning_rate=False, block_size=256,
-        start_preconditioning_step=OFTEN, preconditioning_compute_steps=RECOMMENDED,
+        "ScalableShampoo", decoupled_weight_decay=True, decoupled_learning_rate=False,
+        block_size=DEFAULTS.max_preconditioner_dim, start_preconditioning_step=OFTEN,
+        preconditioning_compute_steps=DEFAULTS.precondition_frequency,
     ),
-    "peer_soap": _peer("SOAP", precondition_frequency=OFTEN, max_precondition_dim=256),
+    "peer_soap": _peer("SOAP", precondition_frequency=OFTEN, max_precondition_dim=DEFAULTS.max_preconditioner_dim),
 }  # fmt: skip
 
 
@@ -98,7 +102,7 @@ class Curve:
 
     Attributes:
         losses: of the validation rows, evaluation by evaluation; cut where one is no number.
-        seconds: of training steps until each, evaluations left out.
+        seconds: of the processor, that training steps until each took, evaluations left out.
     """
 
     losses: list[float]
@@ -114,6 +118,20 @@ class Curve:
         return next((number for number, each in enumerate(self.losses, 1) if each <= loss), None)
 
 
+@cache
+def _tasks(data: Path | None, quick: bool) -> dict[str, Task]:
+    return {task.name: task for task in tasks(data, quick)}
+
+
+def trained(data: Path | None, quick: bool, task: str, optimizer: str, number: int, seed: int) -> Curve:
+    """What comes of a setting, in a process of its own with one thread; nothing where it diverges."""
+    torch.set_num_threads(1)
+    try:
+        return curve(_tasks(data, quick)[task], optimizer, Setting.drawn(number), seed)
+    except DivergedError:
+        return Curve([], [])
+
+
 def curve(task: Task, optimizer: str, setting: Setting, seed: int) -> Curve:
     """Train, and evaluate now and then."""
     learner = task.learner(seed)
@@ -122,7 +140,7 @@ def curve(task: Task, optimizer: str, setting: Setting, seed: int) -> Curve:
     batches, losses, times, seconds = learner.batches(seed), list[float](), list[float](), 0.0
     for step in range(1, task.steps + 1):
         inputs, labels = next(batches)
-        started = time.perf_counter()
+        started = time.process_time()
         for each in (dense, learner.others):
             if each is not None:
                 each.zero_grad()
@@ -134,7 +152,7 @@ def curve(task: Task, optimizer: str, setting: Setting, seed: int) -> Curve:
             if each is not None:
                 each.step()
         rising.step()
-        seconds += time.perf_counter() - started
+        seconds += time.process_time() - started
         if step % task.every == 0:
             found = learner.validation()
             if not math.isfinite(found):

@@ -1,65 +1,89 @@
 """Steps and seconds to AdamW's best validation log-loss, each optimizer tuned with as many trials.
 
-Every optimizer gets the same twelve drawn settings (learning rate, betas, weight decay), and is then trained from three
-other seeds with the one that was best on the validation rows. Of each seed, AdamW's best loss is the goal: how many
-steps others need to it, of those that AdamW took. Who never gets there has needed more than there are, which counts as
-all of them and is said.
+Every optimizer gets the same settings to try (learning rate, betas, weight decay), from seed 0. AdamW keeps the one
+with the best loss on validation rows; that loss is the others' goal, and each keeps the setting that gets there in the
+fewest steps, or the one with the best loss where none does. Then all are trained from three other seeds, of each of
+which AdamW's best loss is the goal again: how many steps others need to it, of those that AdamW took. Who never gets
+there has needed more than there are, which counts as all of them and is said.
 """
 
 from __future__ import annotations
 
-import contextlib
+import math
+import multiprocessing
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from contextlib import ExitStack
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from bench.benchmark import Benchmark, Context, Figure, Result, Target
 from bench.contestant import ROOT
 from bench.noted import Noted
 from bench.provenance import digest
-from ziggurat.core.errors import DivergedError
 
 if TYPE_CHECKING:
-    from bench.quality.optimizer_tasks import Task
     from bench.quality.optimizer_trial import Curve
 
-TRIALS, SEEDS = 12, (1, 2, 3)
-TASKS = ("drawn", "digits", "frappe")
+TRIALS, SEEDS = 8, (1, 2, 3)
+JUDGED = ("drawn", "drawn_wukong", "frappe", "frappe_dlrm", "digits")
 GOAL = "adamw"
+PROCESSES = 2
+
+Case = tuple[str, str, int, int]
+"""A task, an optimizer, the number of a setting, a seed."""
 
 
 def run(context: Context) -> Result:
-    import torch
-
     from bench.quality.optimizer_tasks import tasks
-    from bench.quality.optimizer_trial import OPTIMIZERS, PEERS
+    from bench.quality.optimizer_trial import PEERS, Setting
 
-    torch.set_num_threads(1)
     trials, seeds = (2, SEEDS[:1]) if context.quick else (TRIALS, SEEDS)
-    names = [name for name in OPTIMIZERS if PEERS.is_dir() or not name.startswith("peer")]
+    chosen = tasks(context.data, context.quick)
+    has_peers = PEERS.is_dir()
+    names = {
+        task.name: [each for each in task.optimizers if has_peers or not each.startswith("peer")] for task in chosen
+    }
     figures: list[Figure] = []
     cases = [("task", "optimizer", "best log-loss", "steps", "of AdamW's", "seconds, of AdamW's", "learning rate")]
-    with tempfile.TemporaryDirectory(dir=context.cache, prefix="convergence-") as scratch:
+    with ExitStack() as stack:
+        scratch = stack.enter_context(tempfile.TemporaryDirectory(dir=context.cache, prefix="convergence-"))
         place = (Path(scratch) if context.quick else context.cache) / "convergence.jsonl"
         noted = Noted(place, digest(ROOT, SHAMPOO_CONVERGENCE.depends_on))
-        chosen = tasks(context.data, context.quick)
+        pairs = [(task, name) for task, every in names.items() for name in every]
+        tried = _trained(context, noted, [(*pair, number, 0) for pair in pairs for number in range(trials)])
+        best: dict[tuple[str, str], int] = {}
+        for task, name in pairs:  # AdamW comes first
+            mine = [tried[task, name, number, 0] for number in range(trials)]
+            goal = None if name == GOAL else tried[task, GOAL, best[task, GOAL], 0].best
+            best[task, name] = tuned(mine, goal)
+        found = _trained(context, noted, [(*pair, best[pair], seed) for pair in pairs for seed in seeds])
         for task in chosen:
-            best = {name: _tuned(context, noted, task, name, trials) for name in names}
-            curves = {name: _trained(context, noted, task, name, best[name], seeds) for name in names}
-            found, lines = compared(task.name, task.every, curves)
-            figures += found
-            cases += [(*line, f"{_lr(best[line[1]]):.2g}") for line in lines]
+            curves = {
+                name: [found[task.name, name, best[task.name, name], seed] for seed in seeds]
+                for name in names[task.name]
+            }
+            more, lines = compared(task.name, task.every, curves)
+            figures += more
+            cases += [(*line, f"{Setting.drawn(best[task.name, line[1]]).lr:.2g}") for line in lines]
         noted.forget()
     notes = (
-        f"{trials} settings, tuned from seed 0; then seeds {', '.join(map(str, seeds))}; one thread",
+        f"{trials} settings, tuned from seed 0; then seeds {', '.join(map(str, seeds))}; one thread each, "
+        f"{PROCESSES} processes side by side; seconds of the processor",
         *(f"{task.name}: {task.told}; {task.steps} steps, evaluated every {task.every}" for task in chosen),
-        *(["the peers were left out: run bench/peers/install.py"] if len(names) < len(OPTIMIZERS) else []),
+        *([] if has_peers else ["the peers were left out: run bench/peers/install.py"]),
         *(["Frappe was left out: it wants --data"] if context.data is None else []),
     )
     return Result(tuple(figures), 0, len(seeds), notes, {}, tuple(cases))
+
+
+def tuned(curves: Sequence[Curve], goal: float | None) -> int:
+    """Number of the curve that reaches the goal first, or, where there is none or nobody does, of the best one."""
+    reached = [None if goal is None else each.reached(goal) for each in curves]
+    order = [(at or math.inf, each.best) for at, each in zip(reached, curves, strict=True)]
+    return min(range(len(curves)), key=lambda number: order[number])
 
 
 def compared(
@@ -93,50 +117,27 @@ def compared(
     return figures, lines
 
 
-def _tuned(context: Context, noted: Noted, task: Task, name: str, trials: int) -> int:
-    """Number of the setting that is best."""
-    losses = [
-        noted.get(f"{task.name} {name} trial {number}", partial(_best, context, task, name, number))
-        for number in range(trials)
-    ]
-    return min(range(trials), key=lambda number: losses[number])
+def _trained(context: Context, noted: Noted, cases: Iterable[Case]) -> dict[Case, Curve]:
+    """All of them, those side by side that are not noted yet."""
+    from bench.quality.optimizer_trial import Curve, trained
 
-
-def _best(context: Context, task: Task, name: str, number: int) -> float:
-    best = _curve(task, name, number, 0).best
-    context.say(f"{task.name} {name} trial {number}: {best:.5f}")
-    return min(best, 1e9)
-
-
-def _trained(context: Context, noted: Noted, task: Task, name: str, number: int, seeds: Iterable[int]) -> list[Curve]:
-    from bench.quality.optimizer_trial import Curve
-
-    def measured(seed: int) -> Mapping[str, Any]:
-        found = _curve(task, name, number, seed)
-        context.say(f"{task.name} {name} seed {seed}: {found.best:.5f}")
-        return asdict(found)
-
-    return [Curve(**noted.get(f"{task.name} {name} seed {seed}", partial(measured, seed))) for seed in seeds]
-
-
-def _curve(task: Task, name: str, number: int, seed: int) -> Curve:
-    from bench.quality.optimizer_trial import Curve, Setting, curve
-
-    with contextlib.suppress(DivergedError):  # that is what came of this setting
-        return curve(task, name, Setting.drawn(number), seed)
-    return Curve([], [])
-
-
-def _lr(number: int) -> float:
-    from bench.quality.optimizer_trial import Setting
-
-    return Setting.drawn(number).lr
+    every = {case: " ".join(map(str, case)) for case in cases}
+    missing = [case for case, name in every.items() if name not in noted]
+    if missing:
+        context.say(f"{len(missing)} of {len(every)} trainings to go")
+    with ProcessPoolExecutor(PROCESSES, multiprocessing.get_context("spawn")) as pool:
+        begun = {pool.submit(trained, context.data, context.quick, *case): every[case] for case in missing}
+        for number, done in enumerate(as_completed(begun), 1):
+            curve, name = done.result(), begun[done]
+            noted.get(name, lambda curve=curve: asdict(curve))
+            context.say(f"{number}/{len(missing)} {name}: {curve.best:.5f}")
+    return {case: Curve(**noted.get(name, dict)) for case, name in every.items()}
 
 
 SHAMPOO_CONVERGENCE = Benchmark(
     name="shampoo_convergence",
     claim="Shampoo needs a fifth fewer steps than AdamW to AdamW's best validation log-loss.",
-    targets={f"{task}.shampoo.fewer_steps": Target(20.0) for task in TASKS},
+    targets={f"{task}.shampoo.fewer_steps": Target(20.0) for task in JUDGED},
     depends_on=(
         "src/ziggurat/optim",
         "src/ziggurat/models",

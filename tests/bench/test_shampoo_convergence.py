@@ -8,7 +8,7 @@ import pytest
 
 from bench.quality.optimizer_tasks import Digits, Task
 from bench.quality.optimizer_trial import OPTIMIZERS, PEERS, Curve, Setting, curve
-from bench.quality.shampoo_convergence import compared
+from bench.quality.shampoo_convergence import compared, tuned
 
 
 def test_steps_are_counted_to_the_goal_of_the_same_seed() -> None:
@@ -31,6 +31,14 @@ def test_a_training_that_diverged_has_reached_nothing() -> None:
     assert nothing.reached(math.inf) is None
     figures, _ = compared("task", 10, {"adamw": [Curve([0.5], [1.0])], "ours": [nothing]})
     assert {each.name: each.samples for each in figures}["task.ours.time"] == (math.inf,)
+
+
+def test_each_keeps_the_setting_that_gets_there_first_and_the_goal_itself_the_best_one() -> None:
+    curves = [Curve([], []), Curve([0.5, 0.3], [1, 2]), Curve([0.4, 0.35], [1, 2]), Curve([0.4, 0.1], [1, 2])]
+    assert tuned(curves, None) == 3
+    assert tuned(curves, 0.4) == 3  # as soon as the third, and further in the end
+    assert tuned(curves[:3], 0.4) == 2
+    assert tuned(curves, 0.05) == 3
 
 
 def test_settings_are_the_same_for_all_and_differ_from_each_other() -> None:

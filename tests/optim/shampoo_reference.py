@@ -20,6 +20,7 @@ class Reference:
 
     DEFAULTS: ClassVar[dict[str, Any]] = {
         "lr": 0.1, "betas": (0.9, 0.99), "epsilon": 1e-4, "precondition_frequency": 2, "start": 2, "momentum": 0.0,
+        "statistics_frequency": 1,
         "nesterov": False, "weight_decay": 0.0, "decay": "decoupled", "graft": ("adam", 0.999, 1e-8), "form": "roots",
     }  # fmt: skip
 
@@ -38,10 +39,12 @@ class Reference:
         t, (beta1, beta2) = self.step_number, at["betas"]
         if at["decay"] == "coupled":
             gradient = gradient + at["weight_decay"] * self.weights
-        for k in range(gradient.ndim):
+        every = self._every()
+        kept, taken = beta2**every, 1 - beta2**every if beta2 < 1 else every
+        for k in range(gradient.ndim if t % every == 0 else 0):
             others = [axis for axis in range(gradient.ndim) if axis != k]
             product = np.tensordot(gradient, gradient, axes=(others, others))
-            self.factors[k] = beta2 * self.factors[k] + (1 - beta2 if beta2 < 1 else 1.0) * product
+            self.factors[k] = kept * self.factors[k] + taken * product
         if t == at["start"] or (t > at["start"] and t % at["precondition_frequency"] == 0):
             self._turn()
         self.mean = beta1 * self.mean + (1 - beta1) * gradient
@@ -59,10 +62,13 @@ class Reference:
             update = update + at["momentum"] * self.buffer if at["nesterov"] else self.buffer
         self.weights = self.weights - at["lr"] * update
 
+    def _every(self) -> int:
+        return self.settings["statistics_frequency"] if self.weights.ndim > 1 else 1
+
     def _turn(self) -> None:
-        beta2 = self.settings["betas"][1]
+        beta2, every = self.settings["betas"][1], self._every()
         for k, factor in enumerate(self.factors):
-            corrected = factor / (1 - beta2**self.step_number) if beta2 < 1 else factor
+            corrected = factor / (1 - beta2 ** (self.step_number // every * every)) if beta2 < 1 else factor
             values, vectors = np.linalg.eigh(corrected)
             if self.settings["form"] == "eigenbasis":
                 self.matrices[k] = vectors

@@ -48,6 +48,8 @@ def taken(weights: nn.Parameter, optimizer: torch.optim.Optimizer, steps: list[T
         {"graft": ("adagrad", 1e-10), "momentum": 0.5, "nesterov": True},
         {"graft": ("rmsprop", 0.99, 1e-8), "weight_decay": 0.1},
         {"weight_decay": 0.1, "decay": "coupled", "start": 5},
+        {"statistics_frequency": 3, "start": 4},
+        {"statistics_frequency": 4, "start": 4, "betas": (0.9, 1.0)},
         {"form": "eigenbasis", "graft": ("none",), "start": 10},
         {"form": "eigenbasis", "start": 13},
     ],
@@ -134,8 +136,9 @@ def test_methods_agree(root: str) -> None:
     assert torch.linalg.norm(found["eigh"] - found[root]) < (0.1 if root == "qr" else 1e-6) * moved
 
 
+@pytest.mark.parametrize("most", [16, 1024], ids=["as a matrix", "as a vector"])
 @pytest.mark.parametrize("form", ["roots", "eigenbasis"])
-def test_it_trains_a_network_faster_than_its_graft(form: str) -> None:
+def test_it_trains_a_network_faster_than_its_graft(form: str, most: int) -> None:
     """Ill-conditioned least squares; steps until the loss has fallen to a thousandth, at the same learning rate."""
 
     def steps_of(start: int) -> int:
@@ -143,7 +146,9 @@ def test_it_trains_a_network_faster_than_its_graft(form: str) -> None:
         inputs_BF = torch.randn(256, 20) * torch.logspace(0, -2, 20)
         target_BT = inputs_BF @ (torch.randn(20, 8) * torch.logspace(0, 2, 20)[:, None])
         weights = nn.Parameter(torch.zeros(20, 8))
-        optimizer = Shampoo([weights], lr=0.3, start=start, precondition_frequency=5, form=form)
+        optimizer = Shampoo(
+            [weights], lr=0.3, start=start, precondition_frequency=5, max_preconditioner_dim=most, form=form
+        )
         first = (target_BT**2).mean().item()
         for step in range(2000):
             loss = ((inputs_BF @ weights - target_BT) ** 2).mean()
@@ -164,7 +169,7 @@ def test_exponents_of_zero_leave_a_dimension_alone() -> None:
 
 
 @pytest.mark.parametrize("late", [0, 2])
-@pytest.mark.parametrize("settings", [{}, {"root": "qr"}, {"form": "eigenbasis"}], ids=str)
+@pytest.mark.parametrize("settings", [{}, {"root": "qr"}, {"form": "eigenbasis"}, {"statistics_frequency": 3}], ids=str)
 def test_saved_and_gone_on_with_at_any_step(settings: dict[str, Any], late: int) -> None:
     """Also between the step at which roots are taken and the one at which they are used."""
 
@@ -348,6 +353,7 @@ def test_a_sparse_gradient_is_refused() -> None:
         ({"graft": "adamm"}, r"graft"),
         ({"max_preconditioner_dim": 1}, r"max_preconditioner_dim"),
         ({"precondition_frequency": 0}, r"precondition_frequency"),
+        ({"statistics_frequency": 21}, r"21 steps are more than the 20 until the first roots"),
         ({"late": 20}, r"late: 20 steps are not fewer than the precondition_frequency, 20"),
         ({"exponents": {2: [0.5]}}, r"2 dimensions need 2 numbers, not 1"),
         ({"form": "eigenbasis", "root": "newton"}, r"newton finds no eigenvectors"),

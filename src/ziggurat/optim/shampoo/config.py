@@ -16,6 +16,10 @@ Steps = Annotated[int, Field(ge=1)]
 Exponent = Annotated[float, Field(ge=0, le=1)]
 
 
+STATISTICS = 10
+"""Steps from one gradient that second moments of rows and columns take in to the next, where roots come less often."""
+
+
 class ShampooConfig(Config):
     """Shampoo: each block's step is scaled by inverse roots of the second moments of its rows and of its columns, and
     has the size that another optimizer would give it."""
@@ -46,10 +50,15 @@ class ShampooConfig(Config):
     start: Steps | None = None
     """The step from which on there is more than the graft; default: ``precondition_frequency``."""
 
+    statistics_frequency: Steps | None = None
+    """Steps from one time that second moments of rows and columns take in a gradient to the next; each such gradient
+    counts for all of these steps. Blocks of one dimension, of which a gradient says less, take in each. Default: 10, or
+    as many as there are from roots to roots, or to the first ones."""
+
     late: Annotated[int, Field(ge=0)] = 0
     """Roots are used so many steps after the second moments that they are of, and taken by a thread in between."""
 
-    max_preconditioner_dim: Annotated[int, Field(ge=2)] = 1024
+    max_preconditioner_dim: Annotated[int, Field(ge=2)] = 256
     """Neighbouring dimensions are one where they are no larger together; larger ones are cut."""
 
     vectors: bool = False
@@ -90,8 +99,18 @@ class ShampooConfig(Config):
         """The first step at which roots are taken."""
         return self.precondition_frequency if self.start is None else self.start
 
+    @property
+    def statistics(self) -> int:
+        """Steps from one gradient that second moments of rows and columns take in to the next."""
+        return self.statistics_frequency or min(STATISTICS, self.precondition_frequency, self.begins)
+
     @model_validator(mode="after")
     def _agrees(self) -> Self:
+        if self.statistics > self.begins:
+            raise ValueError(
+                f"statistics_frequency: {self.statistics_frequency} steps are more than the {self.begins} until the "
+                "first roots"
+            )
         if self.late >= self.precondition_frequency:
             raise ValueError(
                 f"late: {self.late} steps are not fewer than the precondition_frequency, {self.precondition_frequency}"

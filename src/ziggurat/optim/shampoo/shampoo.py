@@ -3,7 +3,8 @@
 A step of a block of weights W with gradient G, in the order of Shi et al. 2023, algorithm 2:
 
 1. ``coupled`` decay: G += wd·W
-2. L_k ← β2·L_k + (1 − β2)·G_k·G_kᵀ for each dimension k, G_k being G unfolded along it (β2 = 1: a sum)
+2. L_k ← β2·L_k + (1 − β2)·G_k·G_kᵀ for each dimension k, G_k being G unfolded along it (β2 = 1: a sum); of
+   several dimensions every s = ``statistics_frequency`` steps, with β2ˢ in place of β2
 3. every ``precondition_frequency`` steps: X_k = (L_k / (1 − β2ᵗ) + εI)^(−1/2d), of d dimensions
 4. Ḡ: the moving mean of G by β1, corrected
 5. P = Ḡ times all X_k, scaled to the norm of the graft's step, block by block; before ``start`` the graft's step itself
@@ -158,10 +159,10 @@ class Shampoo(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        configs = [
-            config.model_copy(update={key: group[key] for key in _MAY_CHANGE})
-            for config, group in zip(self._configs, self.param_groups, strict=True)
+        self._configs = [
+            _changed(config, group) for config, group in zip(self._configs, self.param_groups, strict=True)
         ]
+        configs = self._configs
         has = [each.tensor.grad is not None for each in self._parameters]
         if self._exchange is not None and any(isinstance(each.tensor, DTensor) for each in self._parameters):
             self._ranks.same(has, [each.name for each in self._parameters], self._parameters[0].tensor.device)
@@ -180,9 +181,9 @@ class Shampoo(torch.optim.Optimizer):
         if error is not None:
             raise error
         self._apply(every)
-        for parameter in self._parameters:
-            if parameter.tensor.grad is not None:
-                parameter.step += 1
+        if any(has):
+            steps = [each.step for each, there in zip(self._parameters, has, strict=True) if there]
+            torch._foreach_add_(steps, 1)  # pyright: ignore[reportPrivateUsage] - no public name
         return loss
 
     def _own_updates(self, configs: Sequence[ShampooConfig], decays: Sequence[float]) -> list[Tensor]:
@@ -195,15 +196,15 @@ class Shampoo(torch.optim.Optimizer):
         found: dict[tuple[int, int], Tensor] = {}
         for stacks, every in self._stacks:
             group = every[0][0][0].group
-            _fill(stacks.blocks(stacks.gradients), every, gradients)
+            _fill(stacks.gradients, every, gradients)
             weights_F = None
             if decays[group]:
-                weights_F = torch.zeros_like(stacks.gradients)
+                weights_F = stacks.zeros()
                 _fill(stacks.blocks(weights_F), every, weights)
             for step in sorted({steps[id(each)] for items in every for each, _ in items if id(each) in steps}):
                 chosen = [[n for n, (each, _) in enumerate(items) if steps.get(id(each)) == step] for items in every]
-                update_F = stacks.advance(chosen, step, configs[group], weights_F, decays[group])
-                for items, places, blocks in zip(every, chosen, stacks.blocks(update_F), strict=True):
+                updates = stacks.advance(chosen, step, configs[group], weights_F, decays[group])
+                for items, places, blocks in zip(every, chosen, updates, strict=True):
                     found.update({(id(items[n][0]), items[n][1]): blocks[n] for n in places})
         return [
             found[id(parameter), number]
@@ -309,6 +310,12 @@ def _parsed(settings: Mapping[str, Any]) -> ShampooConfig:
         key: {"name": each} if key == "graft" and isinstance(each, str) else each for key, each in settings.items()
     }
     return parse_config(ShampooConfig, {"name": "shampoo", **values}, "shampoo")
+
+
+def _changed(config: ShampooConfig, group: Mapping[str, Any]) -> ShampooConfig:
+    """With what may change from step to step as the group has it."""
+    changed = {key: group[key] for key in _MAY_CHANGE if group[key] != getattr(config, key)}
+    return config.model_copy(update=changed) if changed else config
 
 
 def _plain(config: ShampooConfig) -> dict[str, Any]:

@@ -44,6 +44,7 @@ class Stack:
         config: what shapes the state: graft, form, exponents, whether there are means and momentum.
         like: a tensor of the type and on the device that states and updates have.
         plain: name -> state of each number of all blocks (N, D1, …, P): somebody else's, to be told of.
+        rooms: two such tensors of zeros to work in.
         worker: takes roots that may be late.
     """
 
@@ -55,9 +56,10 @@ class Stack:
         config: ShampooConfig,
         like: Tensor,
         plain: Mapping[str, Tensor],
+        rooms: tuple[Tensor, Tensor],
         worker: ThreadPoolExecutor | None = None,
     ) -> None:
-        self._names, self._shape, self._plain, self._worker = names, shape, plain, worker
+        self._names, self._shape, self._plain, self._rooms, self._worker = names, shape, plain, rooms, worker
         self._inner = _inner(shape)
         self._like = like
         first = len(self._inner) - len(shape)
@@ -154,23 +156,30 @@ class Stack:
                     "from before",
                 )
 
-    def gather(self, numbers: Sequence[int], gradients: Tensor, config: ShampooConfig) -> None:
-        """Second moments of rows and columns of some blocks take in their gradients.
+    def _every(self, config: ShampooConfig) -> int:
+        """Steps from one gradient that second moments take in to the next. Of one dimension there is one direction in
+        each; few of them would be taken for all that there are."""
+        return config.statistics if min(self._inner) > 1 else 1
+
+    def gather(self, numbers: Sequence[int], gradients: Tensor, step: int, config: ShampooConfig) -> None:
+        """Second moments of rows and columns of some blocks take in their gradients, where that is due.
 
         Args:
             numbers: which.
             gradients: (N, D1, …, P) of all.
+            step: from 1.
             config: as it is now.
         """
-        if not self._exponents or not numbers:
+        every = self._every(config)
+        if not self._exponents or not numbers or step % every:
             return
-        beta2 = config.betas[1]
+        kept = config.betas[1] ** every
+        taken = 1 - kept if kept < 1 else float(every)
         gradients = self._chosen(gradients, numbers)
         with self._those(numbers, "factor_") as held:
             for dimension in self._exponents:
                 factor, size = held[f"factor_{dimension}"], self._inner[dimension]
                 rows = self._unfolded(gradients, dimension)
-                kept, taken = beta2, 1 - beta2 if beta2 < 1 else 1.0
                 factor[..., :size].baddbmm_(rows, rows.mT, beta=kept, alpha=taken)
 
     def turn(self, numbers: Sequence[int], step: int, config: ShampooConfig) -> None:
@@ -197,7 +206,7 @@ class Stack:
     def _factors(self, number: int, step: int, config: ShampooConfig) -> dict[int, Tensor]:
         """Dimension -> second moments of a block as they are now, without the zeros they began with."""
         beta2 = config.betas[1]
-        correction = 1 - beta2**step if beta2 < 1 else 1.0
+        correction = 1 - beta2 ** (step - step % self._every(config)) if beta2 < 1 else 1.0
         found: dict[int, Tensor] = {}
         for dimension in self._exponents:
             found[dimension] = self._held[f"factor_{dimension}"][number, :, : self._inner[dimension]] / correction
@@ -259,7 +268,7 @@ class Stack:
     def direction(
         self, numbers: Sequence[int], mean: Tensor, gradients: Tensor, step: int, config: ShampooConfig
     ) -> Tensor:
-        """Where some blocks are to go, as far as may be; a new tensor (len(numbers), D1, …, P).
+        """Where some blocks are to go, as far as may be; (len(numbers), D1, …, P), not to be changed.
 
         Args:
             numbers: which.
@@ -308,11 +317,14 @@ class Stack:
         return found[..., : rows.shape[-1]]
 
     def _along(self, stack: Tensor, matrices: Tensor, dimension: int, transposed: bool = False) -> Tensor:
-        """Each block with a dimension multiplied from the left by a matrix of its own."""
+        """Each block with a dimension multiplied from the left by a matrix of its own, for the next call."""
         count, last, size = len(stack), self._inner[-1], self._inner[dimension]
         matrices = matrices[..., :size]
         left = matrices.mT if transposed else matrices
-        found = _padded(count, self._inner, stack)
+        first, second = self._rooms
+        found = second if stack is first else first
+        if count != len(found):
+            found = _padded(count, self._inner, stack)
         rows = self._unfolded(stack, dimension)
         if dimension == len(self._inner) - 1:
             torch.bmm(rows.mT, left.mT, out=found.view(count, -1, found.shape[-1])[..., :last])

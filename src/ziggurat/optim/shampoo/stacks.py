@@ -1,7 +1,9 @@
 """All blocks of a rank in one group of parameters: what is done number by number is one call for all of them.
 
 Blocks of one shape are a :class:`~ziggurat.optim.shampoo.stack.Stack`, whose matrices are its own. Gradients, means,
-the graft's second moments and momentum of all stacks lie in one flat tensor each; a stack has views of its part.
+the graft's second moments and momentum of all stacks lie in one flat tensor each; a stack has views of its part. What
+a step works out lies in memory that is there from the first one on, as do the views of it: of a small model's step,
+making them anew would take longer than working on them.
 
 Shape legend: F numbers of all blocks with their padding; N blocks of a stack, D1 … Dk their dimensions, P the last one
 padded.
@@ -36,7 +38,7 @@ class Stacks:
 
     Attributes:
         stacks: of the kinds.
-        gradients: (F,), to be filled before each step.
+        gradients: of each stack its blocks, views to be filled before each step.
     """
 
     def __init__(
@@ -48,18 +50,28 @@ class Stacks:
     ) -> None:
         self._shapes = [padded_shape(len(names), shape) for names, shape, _ in kinds]
         self._sizes = [math.prod(shape) for shape in self._shapes]
-        self.gradients = like.new_zeros(sum(self._sizes))
+        self._gradients, self._mean, self._update, *rooms = (like.new_zeros(sum(self._sizes)) for _ in range(5))
         plain = {
             "mean": config.betas[0] > 0 or config.beta3 is not None,
             "graft": grafts.has_moment(config.graft),
             "momentum": config.momentum > 0,
         }
-        self._held = {name: torch.zeros_like(self.gradients) for name, there in plain.items() if there}
-        parts = {name: self._split(flat) for name, flat in self._held.items()}
+        self._held = {name: torch.zeros_like(self._gradients) for name, there in plain.items() if there}
+        held = {name: self._split(flat) for name, flat in self._held.items()}
+        first, second = map(self._split, rooms)
         self.stacks = [
-            Stack(names, shape, turned, config, like, {name: views[number] for name, views in parts.items()}, worker)
+            Stack(
+                names, shape, turned, config, like, {name: views[number] for name, views in held.items()},
+                (first[number], second[number]), worker,
+            )
             for number, (names, shape, turned) in enumerate(kinds)
-        ]
+        ]  # fmt: skip
+        self._means, self._updates = self._split(self._mean), self._split(self._update)
+        self.gradients = self.blocks(self._gradients)
+
+    def zeros(self) -> Tensor:
+        """(F,)"""
+        return torch.zeros_like(self._gradients)
 
     def blocks(self, flat_F: Tensor) -> list[list[Tensor]]:
         """Of each stack its blocks, views of ``flat_F`` in the blocks' own shape."""
@@ -75,7 +87,7 @@ class Stacks:
         config: ShampooConfig,
         weights_F: Tensor | None = None,
         decay: float = 0.0,
-    ) -> Tensor:
+    ) -> list[list[Tensor]]:
         """One step of blocks whose gradients are in :attr:`gradients`.
 
         Args:
@@ -86,24 +98,25 @@ class Stacks:
             decay: of the weights, what is added to the gradient (``coupled``) or to the update.
 
         Returns:
-            (F,): what is to be subtracted from the chosen blocks' weights, but for the learning rate.
+            Of each stack its blocks: what is to be subtracted from the chosen ones' weights, but for the learning rate;
+            until the next step.
 
         Raises:
             DivergedError: a gradient or a second moment is not finite, or a root fails for the fourth time running.
         """
         if all(len(numbers) == len(stack) for numbers, stack in zip(chosen, self.stacks, strict=True)):
-            self._check(self.gradients, chosen)
-            return self._advance(self._held, self.gradients, chosen, step, config, weights_F, decay)
-        is_chosen = torch.zeros_like(self.gradients, dtype=torch.bool)
+            self._check(self._gradients, chosen)
+            return self.blocks(self._advance(self._held, self._gradients, chosen, step, config, weights_F, decay))
+        is_chosen = torch.zeros_like(self._gradients, dtype=torch.bool)
         for numbers, part in zip(chosen, self._split(is_chosen), strict=True):
             part[list(numbers)] = True
-        gradients = torch.where(is_chosen, self.gradients, 0)
+        gradients = torch.where(is_chosen, self._gradients, 0)
         self._check(gradients, chosen)
         held = {name: flat.clone() for name, flat in self._held.items()}
         update = self._advance(held, gradients, chosen, step, config, weights_F, decay)
         for name, flat in self._held.items():
             flat.copy_(torch.where(is_chosen, held[name], flat))
-        return update
+        return self.blocks(update.clone())  # others' step may come before it is used
 
     def _advance(
         self,
@@ -122,52 +135,46 @@ class Stacks:
             held["graft"].mul_(kept).addcmul_(gradients, gradients, value=taken)
         parts = self._split(gradients)
         for stack, numbers, part in zip(self.stacks, chosen, parts, strict=True):
-            stack.gather(numbers, part, config)
+            stack.gather(numbers, part, step, config)
             stack.turn(numbers, step, config)
-        mean = _mean(held, gradients, step, config)
-        update = _grafted(held, mean, step, config)
+        _put_mean(self._mean, held, gradients, step, config)
+        _put_grafted(self._update, held, self._mean, step, config)
         if step >= config.begins:
-            update = self._directed(update, mean, parts, chosen, step, config)
+            self._direct(parts, chosen, step, config)
+        update = self._update
         if weights is not None and config.decay != "coupled":
-            update = update.add(weights, alpha=decay)
+            update.add_(weights, alpha=decay)
         if config.momentum:
             momentum = held["momentum"].mul_(config.momentum).add_(update)
-            update = update.add(momentum, alpha=config.momentum) if config.nesterov else momentum
+            update = update.add_(momentum, alpha=config.momentum) if config.nesterov else momentum
         return update
 
-    def _directed(
-        self,
-        grafted: Tensor,
-        mean: Tensor,
-        gradients: Sequence[Tensor],
-        chosen: Sequence[Sequence[int]],
-        step: int,
-        config: ShampooConfig,
-    ) -> Tensor:
-        """The graft's step in Shampoo's direction, of blocks that have one."""
-        means = self._split(mean)
+    def _direct(
+        self, gradients: Sequence[Tensor], chosen: Sequence[Sequence[int]], step: int, config: ShampooConfig
+    ) -> None:
+        """Give the graft's steps, which the updates are so far, Shampoo's direction, of blocks that have one."""
         found = {
-            number: stack.direction(chosen[number], means[number], gradients[number], step, config)
+            number: stack.direction(chosen[number], self._means[number], gradients[number], step, config)
             for number, stack in enumerate(self.stacks)
             if stack.is_turned and chosen[number]
         }
         if not found:
-            return grafted
+            return
+        scales: list[Tensor | float] = [1.0] * len(found)
         if config.graft.name != "none":
-            parts = self._split(grafted)
-            wanted = _norms([parts[number][place] for number in found for place in chosen[number]])
+            wanted = _norms([self._updates[number][place] for number in found for place in chosen[number]])
             had = _norms([block for direction in found.values() for block in direction.unbind(0)])
-            scales = (wanted / (had + _LEAST_NORM)).split([len(each) for each in found.values()])
-            for direction, scale in zip(found.values(), scales, strict=True):
-                direction.mul_(scale.view(-1, *([1] * (direction.dim() - 1))))
-        update = grafted.clone()
-        targets = self._split(update)
-        for number, direction in found.items():
-            if len(direction) == len(targets[number]):
-                targets[number].copy_(direction)
+            every = (wanted / (had + _LEAST_NORM)).split([len(each) for each in found.values()])
+            scales = [
+                scale.view(-1, *([1] * (direction.dim() - 1)))
+                for scale, direction in zip(every, found.values(), strict=True)
+            ]
+        for (number, direction), scale in zip(found.items(), scales, strict=True):
+            target = self._updates[number]
+            if len(direction) == len(target):
+                torch.mul(direction, scale, out=target)
             else:
-                targets[number][list(chosen[number])] = direction
-        return update
+                target[list(chosen[number])] = direction * scale
 
     def _split(self, flat_F: Tensor) -> list[Tensor]:
         """Of each stack (N, D1, …, P), views."""
@@ -175,30 +182,34 @@ class Stacks:
         return [part.view(shape) for part, shape in zip(parts, self._shapes, strict=True)]
 
     def _check(self, gradients: Tensor, chosen: Sequence[Sequence[int]]) -> None:
-        if not gradients.sum().isfinite():
+        if not math.isfinite(float(gradients.sum())):
             for stack, numbers, part in zip(self.stacks, chosen, self._split(gradients), strict=True):
                 stack.check(part[list(numbers)], numbers, "gradient")
 
 
-def _mean(held: Mapping[str, Tensor], gradients: Tensor, step: int, config: ShampooConfig) -> Tensor:
+def _put_mean(into: Tensor, held: Mapping[str, Tensor], gradients: Tensor, step: int, config: ShampooConfig) -> None:
     """The gradient's moving mean, without the zeros it began with."""
     if "mean" not in held:
-        return gradients
+        into.copy_(gradients)
+        return
     beta1, mean = config.betas[0], held["mean"]
     if config.beta3 is None:
         mean.lerp_(gradients, 1 - beta1)
-        return mean / (1 - beta1**step)
-    found = mean.lerp(gradients, 1 - config.beta3)
+        torch.div(mean, 1 - beta1**step, out=into)
+        return
+    torch.lerp(mean, gradients, 1 - config.beta3, out=into)
     mean.lerp_(gradients, 1 - beta1)
-    return found.div_(1 - config.beta3 * beta1 ** (step - 1))
+    into.div_(1 - config.beta3 * beta1 ** (step - 1))
 
 
-def _grafted(held: Mapping[str, Tensor], mean: Tensor, step: int, config: ShampooConfig) -> Tensor:
+def _put_grafted(into: Tensor, held: Mapping[str, Tensor], mean: Tensor, step: int, config: ShampooConfig) -> None:
     """The other optimizer's step."""
     if "graft" not in held:
-        return mean
-    root = (held["graft"] / grafts.correction(config.graft, step)).sqrt_()
-    return mean / root.add_(grafts.eps(config.graft))
+        into.copy_(mean)
+        return
+    torch.div(held["graft"], grafts.correction(config.graft, step), out=into)
+    into.sqrt_().add_(grafts.eps(config.graft))
+    torch.div(mean, into, out=into)
 
 
 def _norms(blocks: Sequence[Tensor]) -> Tensor:
