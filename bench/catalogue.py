@@ -31,6 +31,7 @@ from bench.system.scaling import SCALING
 from bench.system.scaling_law import SCALING_LAW
 from bench.system.shampoo_state import SHAMPOO_STATE
 from bench.system.throughput import THROUGHPUT
+from bench.system.tiered_devices import TIERED_DEVICES
 from bench.system.tiered_training import TIERED_TRAINING
 
 _ALL = (
@@ -52,6 +53,7 @@ _ALL = (
     QUANTISED_COMMS,
     ROW_STORE,
     TIERED_TRAINING,
+    TIERED_DEVICES,
     CHECKPOINT_BYTES,
     CHECKPOINT_STALL,
     CHECKPOINT_CRASH,

@@ -182,8 +182,8 @@ def tasks(data: Path | None, quick: bool) -> list[Task]:
     drawn, ids = drawn_rows(), DRAWN_FIELDS * DRAWN_IDS
     told = "on 200,000 drawn rows of 26 fields, clicks by pairs of them; batch 1,024"
     found = [
-        Task("drawn", f"DLRM (MLP 256-128) {told}", partial(Recommender, drawn, ids, _DLRM), 800, 20, ALL),
-        Task("drawn_wukong", f"Wukong (2 layers) {told}", partial(Recommender, drawn, ids, _WUKONG), 600, 20),
+        Task("drawn", f"DLRM (MLP 256-128) {told}", partial(Recommender, drawn, ids, _DLRM), 600, 20, ALL),
+        Task("drawn_wukong", f"Wukong (2 layers) {told}", partial(Recommender, drawn, ids, _WUKONG), 500, 20),
         Task("digits", "a ResNet of 2 blocks on scikit-learn's digits; batch 64", Digits, 600, 10, ALL),
     ]
     if data is not None:

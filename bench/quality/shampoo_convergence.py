@@ -27,7 +27,7 @@ from bench.provenance import digest
 if TYPE_CHECKING:
     from bench.quality.optimizer_trial import Curve
 
-TRIALS, SEEDS = 8, (1, 2, 3)
+TRIALS, SEEDS = 6, (1, 2, 3)
 JUDGED = ("drawn", "drawn_wukong", "frappe", "frappe_dlrm", "digits")
 GOAL = "adamw"
 PROCESSES = 2

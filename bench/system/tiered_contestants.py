@@ -8,6 +8,7 @@ look_ahead     slots for as many rows as MEMORY bytes hold, the others in files;
 no_look_ahead  the same, but that a batch's rows are asked for when its turn comes
 lru            the same without that and without our choice of what leaves: the rows that were used longest ago
 rocksdb        RocksDB, a database a table, which caches what MEMORY bytes hold; a batch's rows are got and put
+nand, 3dxp     as look_ahead, on files in memory that take as long as a device of that kind would
 paging         kernels whose memory is a file, mapped: the system keeps of it what it has room for
 base           tables of a few rows: what the program takes beside them
 =============  =========================================================================================
@@ -43,6 +44,7 @@ from ziggurat.embeddings.lookup import EmbeddingLookup
 from ziggurat.planning.beyond import with_slots
 from ziggurat.planning.usage import Usage
 from ziggurat.storage.row_store import Begun, Floats, Initial, Ints, RowStore
+from ziggurat.storage.transfers import DEVICES, Slowed, open_transfers
 from ziggurat.training.engine import process_group
 
 FULL = Size(26, 150_000, 64, 4096, 2_000_000, (512, 256))
@@ -92,12 +94,14 @@ class Training:
     def __init__(self, kind: str, folder: Path, exponent: float, memory: float, size: Size) -> None:
         names = [f"t{number}" for number in range(size.tables)]
         plan, beyond = Plan.single_device(names), None
-        if kind in {"look_ahead", "no_look_ahead", "lru"}:
+        if kind in {"look_ahead", "no_look_ahead", "lru", *DEVICES}:
             specs = BigTables.specs(size)
             usages = {spec.name: _usage(size, number, exponent) for number, spec in enumerate(specs)}
             plan, beyond = with_slots(plan, specs, usages, size.batch_size, 0, memory), Beyond(folder / kind)
         if kind == "lru":
             beyond_memory.RowCache = LeastRecentlyUsed
+        if kind in DEVICES:
+            beyond_memory.open_transfers = lambda way: (Slowed(open_transfers(way)[0], DEVICES[kind]), "")
         if kind == "rocksdb":
             slots = min(size.rows, size.batch_size)
             placements = {name: replace(each, slots=slots) for name, each in plan.placements.items()}

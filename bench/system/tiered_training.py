@@ -43,6 +43,7 @@ ROCKSDB = 512 * 2**20
 """Bytes more for RocksDB, a database a table, whose buffers lie beside the slots; without them it is ended."""
 PAGING = 4 * 2**30
 """Bytes more for paging until its tables are in a file."""
+HEADINGS = ("tables", "exponent", "contestant", "steps/s", "hit rate", "reads", "writes", "MB a step", "waited", "disk")
 
 
 def run(context: Context) -> Result:
@@ -50,22 +51,20 @@ def run(context: Context) -> Result:
     steps, warm, repeats = (3, 5, 2) if context.quick else (STEPS, WARM, REPEATS)
     table_bytes = 4 * size.tables * size.rows * (size.dim + 1)
     figures: list[Figure] = []
-    cases = [
-        ("tables", "exponent", "contestant", "steps/s", "hit rate", "reads", "writes", "MB a step", "waited", "disk")
-    ]
-
+    cases = [HEADINGS]
     with tempfile.TemporaryDirectory(dir=context.cache, prefix="tiered-notes-") as scratch:
         place = (Path(scratch) if context.quick else context.cache) / "tiered-training.jsonl"
         noted = Noted(place, digest(ROOT, TIERED_TRAINING.depends_on))
         said = (f"{len(noted)} parts in an earlier sitting",) if len(noted) else ()
-        base = noted.get("base", partial(_base, context, steps))
+        base = noted.get("base", partial(base_bytes, context, steps))
         for exponent in EXPONENTS[:1] if context.quick else EXPONENTS:
             for times in TIMES[:1] if context.quick else TIMES:
                 name = f"{times}x_{exponent:g}"
-                measure = partial(_measured, context, exponent, table_bytes / times, base, (steps, warm, repeats))
+                length = steps, warm, repeats
+                measure = partial(measured, context, KINDS, exponent, table_bytes / times, base, length)
                 rounds = noted.get(name, measure)
-                figures += _figures(name, rounds)
-                cases += _cases(f"{times} × memory", f"{exponent:g}", rounds)
+                figures += compared(name, rounds)
+                cases += lines(f"{times} × memory", f"{exponent:g}", rounds)
         noted.forget()
     notes = (
         f"{size.tables} tables of {size.rows:,} rows of {size.dim} floats, {table_bytes / 2**20:,.0f} MiB with states; "
@@ -78,7 +77,7 @@ def run(context: Context) -> Result:
     return Result(tuple(figures), WARMUPS, repeats, notes, {}, tuple(cases))
 
 
-def _base(context: Context, steps: int) -> int:
+def base_bytes(context: Context, steps: int) -> int:
     """Bytes that the program takes beside its tables."""
     with (
         tempfile.TemporaryDirectory(dir=context.cache) as folder,
@@ -92,30 +91,41 @@ def _command(kind: str, folder: Path, exponent: float, memory: float, quick: boo
     return [*program, str(exponent), str(memory), *["quick"] * quick]
 
 
-def _measured(
-    context: Context, exponent: float, memory: float, base: int, length: tuple[int, int, int]
+def measured(
+    context: Context,
+    kinds: Sequence[str],
+    exponent: float,
+    memory: float,
+    base: int,
+    length: tuple[int, int, int],
+    folders: Mapping[str, Path] | None = None,
+    more: Mapping[str, int] | None = None,
 ) -> dict[str, list[dict[str, Any]]]:
     """Of each contestant what it answered in each round, warm-ups left out.
 
     Args:
         context: of the run.
+        kinds: contestants.
         exponent: of the ids.
         memory: bytes for rows.
         base: bytes of the program.
         length: steps of a round, steps before the first, rounds.
+        folders: where the files of some kinds are to lie.
+        more: bytes that some kinds take beside; default: what RocksDB's buffers do, and paging until its tables are in
+            a file.
     """
+    more = {"paging": PAGING, "rocksdb": ROCKSDB} if more is None else more
     steps, warm, repeats = length
-    answers: dict[str, list[dict[str, Any]]] = {kind: [] for kind in KINDS}
+    answers: dict[str, list[dict[str, Any]]] = {kind: [] for kind in kinds}
     with contextlib.ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="tiered-", dir=context.cache)))
         running: dict[str, Contestant] = {}
-        for kind in KINDS:
+        for kind in kinds:
             context.say(f"{kind}: {memory / 2**20:,.0f} MiB for rows, exponent {exponent:g}")
             group, most = None, int(base + memory + SPARE)
-            command = _command(kind, folder, exponent, memory, context.quick)
+            command = _command(kind, (folders or {}).get(kind, folder), exponent, memory, context.quick)
             if kind != "memory":
-                # Paging's tables are in memory before they are in a file, RocksDB's buffers always.
-                group = stack.enter_context(limited(most + {"paging": PAGING, "rocksdb": ROCKSDB}.get(kind, 0), kind))
+                group = stack.enter_context(limited(most + more.get(kind, 0), kind))
                 command = ["sh", "-c", f'echo $$ > {group}/cgroup.procs; exec "$@"', "sh", *command]
             running[kind] = stack.enter_context(Contestant(kind, command)).start()
             if group is not None and kind == "paging":
@@ -126,12 +136,13 @@ def _measured(
             answers[kind].append(running[kind].ask(f"{steps} {SECONDS}"))
             return 1 / float(answers[kind][-1]["seconds"])
 
-        turns: dict[str, Callable[[], float]] = {kind: partial(asked, kind) for kind in KINDS}
+        turns: dict[str, Callable[[], float]] = {kind: partial(asked, kind) for kind in kinds}
         interleave(turns, WARMUPS, repeats, context.say)
     return {kind: each[WARMUPS:] for kind, each in answers.items()}
 
 
-def _figures(name: str, rounds: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Figure]:
+def compared(name: str, rounds: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Figure]:
+    """Figures of what :func:`measured` found."""
     rates = {kind: tuple(1 / float(each["seconds"]) for each in answers) for kind, answers in rounds.items()}
     ours = rates["look_ahead"]
     shares = tuple(100 * each for each in ratios(ours, rates["memory"]))
@@ -163,9 +174,9 @@ def _figures(name: str, rounds: Mapping[str, Sequence[Mapping[str, Any]]]) -> li
     ]
 
 
-def _cases(size: str, exponent: str, rounds: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[tuple[str, ...]]:
-    """A line each."""
-    lines: list[tuple[str, ...]] = []
+def lines(size: str, exponent: str, rounds: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[tuple[str, ...]]:
+    """A line for each contestant, below :data:`HEADINGS`."""
+    found: list[tuple[str, ...]] = []
     for kind, answers in rounds.items():
 
         def mean(key: str, answers: Sequence[Mapping[str, Any]] = answers) -> float:
@@ -173,14 +184,14 @@ def _cases(size: str, exponent: str, rounds: Mapping[str, Sequence[Mapping[str, 
 
         rate = f"{1 / mean('seconds'):.2f}"
         if not mean("lookups"):
-            lines.append((size, exponent, kind, rate, *[""] * 6))
+            found.append((size, exponent, kind, rate, *[""] * 6))
             continue
         hits = f"{100 * (1 - mean('missed') / mean('lookups')):.1f} %"
         moved = (mean("read_bytes") + mean("written_bytes")) / 1e6
         counts = (f"{mean('reads'):,.0f}", f"{mean('writes'):,.0f}", f"{moved:.2f}")
         times = (f"{1e3 * mean('waited_s'):.0f} ms", f"{1e3 * mean('worked_s'):.0f} ms")
-        lines.append((size, exponent, kind, rate, hits, *counts, *times))
-    return lines
+        found.append((size, exponent, kind, rate, hits, *counts, *times))
+    return found
 
 
 TIERED_TRAINING = Benchmark(

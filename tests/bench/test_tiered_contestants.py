@@ -29,7 +29,7 @@ def memory(tmp_path_factory: pytest.TempPathFactory) -> list[Mapping[str, float]
     return answered("memory", tmp_path_factory.mktemp("memory"))
 
 
-@pytest.mark.parametrize("kind", ["look_ahead", "no_look_ahead", "lru", "rocksdb", "paging"])
+@pytest.mark.parametrize("kind", ["look_ahead", "no_look_ahead", "lru", "rocksdb", "paging", "nand", "3dxp"])
 def test_a_contestant_computes_what_memory_for_all_would(
     kind: str, memory: list[Mapping[str, float]], tmp_path: Path
 ) -> None:
