@@ -11,6 +11,7 @@ import os
 import sys
 import time
 from abc import ABC, abstractmethod
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -68,6 +69,11 @@ class Memmap(Store):
 
     def write(self, ids_U: Ints, rows_UW: Floats) -> None:
         self._rows_RW[ids_U] = rows_UW
+
+
+def without_rocksdb() -> str | None:
+    """Why it cannot take part, or None."""
+    return None if find_spec("rocksdict") else "rocksdict is not installed: make dev"
 
 
 class RocksDB(Store):

@@ -23,7 +23,7 @@ from bench.benchmark import Benchmark, Context, Figure, Result, Target
 from bench.contestant import Contestant
 from bench.measure import interleave, ratios
 from bench.small_memory import limited, unavailable
-from bench.system.row_contestants import BATCH, BATCHES, KINDS, WIDTH
+from bench.system.row_contestants import BATCH, BATCHES, KINDS, WIDTH, without_rocksdb
 
 ROWS, QUICK_ROWS = 24_000_000, 20_000
 LESS = 4
@@ -95,5 +95,5 @@ ROW_STORE = Benchmark(
     },
     depends_on=("src/ziggurat/storage", "bench/system/row_store.py", "bench/system/row_contestants.py"),
     run=run,
-    missing=unavailable,
+    missing=lambda: unavailable() or without_rocksdb(),
 )

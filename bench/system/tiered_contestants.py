@@ -41,7 +41,7 @@ from ziggurat.core.plan import Plan
 from ziggurat.embeddings import beyond_memory
 from ziggurat.embeddings.beyond_memory import Beyond
 from ziggurat.embeddings.lookup import EmbeddingLookup
-from ziggurat.planning.beyond import with_slots
+from ziggurat.planning.beyond import needs_of, with_slots
 from ziggurat.planning.usage import Usage
 from ziggurat.storage.row_store import Begun, Floats, Initial, Ints, RowStore
 from ziggurat.storage.transfers import DEVICES, Slowed, open_transfers
@@ -97,7 +97,10 @@ class Training:
         if kind in {"look_ahead", "no_look_ahead", "lru", *DEVICES}:
             specs = BigTables.specs(size)
             usages = {spec.name: _usage(size, number, exponent) for number, spec in enumerate(specs)}
-            plan, beyond = with_slots(plan, specs, usages, size.batch_size, 0, memory), Beyond(folder / kind)
+            plan, beyond = (
+                with_slots(plan, specs, usages, size.batch_size, needs_of(size.batch_size), memory),
+                Beyond(folder / kind),
+            )
         if kind == "lru":
             beyond_memory.RowCache = LeastRecentlyUsed
         if kind in DEVICES:

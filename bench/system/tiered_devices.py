@@ -69,7 +69,7 @@ def _of(name: str, kind: str, rounds: dict[str, list[dict[str, Any]]]) -> list[F
     mine, disk = rounds[kind], rounds["look_ahead"]
     busy = tuple(100 * each["worked_s"] / each["seconds"] for each in mine)
     reads, missed = (
-        tuple(100 * abs(each[what] / other[what] - 1) for each, other in zip(mine, disk, strict=True))
+        tuple(100 * abs(each[what] - other[what]) / max(1, other[what]) for each, other in zip(mine, disk, strict=True))
         for what in ("reads", "missed")
     )
     return [
@@ -92,8 +92,8 @@ def unavailable() -> str | None:
 
 TIERED_DEVICES = Benchmark(
     name="tiered_devices",
-    claim="On faster devices than this machine's, tables eight times as large as memory train nearly as fast as in memory; "
-    "what is read does not depend on the device.",
+    claim="On devices that are faster than this machine's, tables eight times as large as memory train nearly as fast "
+    "as in memory; what is read does not depend on the device.",
     targets={
         **{f"{TIMES}x_{exponent:g}.{kind}.of_memory": Target(80.0) for exponent in EXPONENTS for kind in DEVICES},
         **{

@@ -26,6 +26,7 @@ from bench.measure import interleave, ratios
 from bench.noted import Noted
 from bench.provenance import digest
 from bench.small_memory import limited, resize, unavailable
+from bench.system.row_contestants import without_rocksdb
 from bench.system.tiered_contestants import FULL, QUICK
 
 EXPONENTS = (1.05, 1.2)
@@ -215,5 +216,5 @@ TIERED_TRAINING = Benchmark(
         "bench/system/row_contestants.py",
     ),
     run=run,
-    missing=unavailable,
+    missing=lambda: unavailable() or without_rocksdb(),
 )

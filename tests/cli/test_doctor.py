@@ -11,9 +11,10 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from ziggurat.cli.doctor_checks import accelerator_checks, cpu_quota, lookup_check, memory_bytes, threads_check
+from ziggurat.cli.doctor_checks import accelerator_checks, cpu_quota, lookup_check, threads_check
 from ziggurat.cli.main import app
 from ziggurat.core import versions
+from ziggurat.core.control_group import available_bytes
 from ziggurat.core.engine import Installed, check_engine, engine_problems, installed_engine
 from ziggurat.core.errors import ConfigError, EnvironmentMismatch
 from ziggurat.training import kernels
@@ -202,12 +203,12 @@ def test_limits_of_a_container_are_respected(tmp_path: Path) -> None:
     groups.mkdir(parents=True)
     (tmp_path / "proc/self").mkdir()
     (tmp_path / "proc/self/cgroup").write_text("0::/\n")
-    assert memory_bytes(tmp_path) == 8_192_000_000
+    assert available_bytes(tmp_path) == 8_192_000_000
     assert cpu_quota(tmp_path) is None
     (groups / "memory.max").write_text("3000000000\n")
     (groups / "memory.current").write_text("1000000000\n")
     (groups / "cpu.max").write_text("150000 100000\n")
-    assert memory_bytes(tmp_path) == 2_000_000_000
+    assert available_bytes(tmp_path) == 2_000_000_000
     assert cpu_quota(tmp_path) == 2
     (groups / "cpu.max").write_text("max 100000\n")
     assert cpu_quota(tmp_path) is None

@@ -171,8 +171,11 @@ def test_an_id_outside_its_table_is_named(bad: int, folder: Path, closing: list[
 def test_slots_that_are_too_few_for_a_batch_are_told(folder: Path, closing: list[EmbeddingLookup]) -> None:
     lookup = make(folder, SGD(), {"user": 3})
     closing.append(lookup)
-    with pytest.raises(ConfigError, match=r"table 'user': a batch looks up \d of its rows, and its cache holds 3"):
+    with pytest.raises(ConfigError, match=r"table 'user': a batch looks up \d of its rows, and memory has room for 3"):
         lookup(make_batch(0))
+    assert lookup.sharded is not None
+    assert lookup.sharded.beyond is not None
+    assert not lookup.sharded.beyond.ahead.between(lambda: None)  # it is there for smaller ones
 
 
 def _open_in(folder: Path) -> int:

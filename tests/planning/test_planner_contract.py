@@ -18,6 +18,7 @@ from ziggurat.core.statistics import DatasetStatistics
 from ziggurat.core.tables import TableSpec
 from ziggurat.core.topology import Topology
 from ziggurat.planning import Planned, plan_tables
+from ziggurat.planning.beyond import BeyondMemoryConfig
 from ziggurat.planning.config import PlanningConfig, TablePlacement
 from ziggurat.planning.constraints import check_plan
 from ziggurat.planning.quantities import parse_bytes
@@ -151,6 +152,15 @@ def test_one_device_holds_everything(config: PlanningConfig) -> None:
     assert {each.sharding for name, each in placements.items() if name != "adam"} == {"table_wise"}
     assert placements["adam"].sharding == "data_parallel"  # no kernel on a CPU could take it
     assert found.devices[0].weight_bytes == sum(each.weight_bytes for each in tables)
+
+
+@every_planner
+def test_where_rows_may_leave_memory_nothing_is_cut_by_columns_or_copied(config: PlanningConfig) -> None:
+    tables = [table(f"t{k}", 40 if k % 2 else 100_000, 16, "adagrad") for k in range(8)]
+    beyond = BeyondMemoryConfig.model_validate({"memory": "1MB"})
+    for where in (topology(devices=4, kind="cpu"), topology(hosts=2, devices=2, kind="cpu")):
+        placements = _planned(tables, where, config, beyond_memory=beyond).plan.placements
+        assert {each.sharding for each in placements.values()} <= {"table_wise", "row_wise", "table_row_wise"}
 
 
 @every_planner

@@ -163,6 +163,20 @@ print(moved.name, "|", why)
 """
 
 
+def test_a_damaged_compiled_part_is_made_anew(tmp_path: Path) -> None:
+    ask = "from ziggurat.storage.native import library; print(library())"
+    environment = {**os.environ, "XDG_CACHE_HOME": str(tmp_path)}
+    run = lambda: subprocess.run([sys.executable, "-c", ask], env=environment, capture_output=True, text=True)  # noqa: E731
+    if (first := run()).returncode:
+        pytest.skip(first.stderr.strip().splitlines()[-1])
+    (made,) = (tmp_path / "ziggurat" / "native").glob("*.so")
+    content = made.read_bytes()
+    made.write_bytes(content[:100])
+    assert run().returncode == 0
+    assert made.read_bytes()[:4] == b"\x7fELF"
+    assert len(made.read_bytes()) > 100
+
+
 @pytest.mark.parametrize(
     ("how", "compiler", "said"),
     [

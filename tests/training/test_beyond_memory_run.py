@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import csv
+import re
 import signal
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -13,23 +15,26 @@ import pytest
 from tests.training.test_train import assert_same_bits, start, tensors, wait_for_step
 from ziggurat.core.config import parse_config, set_by_path
 from ziggurat.core.errors import ConfigError, NoFeasiblePlan
+from ziggurat.data.columns import Columns
 from ziggurat.training import api
+from ziggurat.training.batch_needs import most_ids
 from ziggurat.training.experiment import Experiment, to_yaml
 from ziggurat.training.journal import read_journal
+from ziggurat.training.predict import Predictor
 
 USERS, ITEMS, ROWS = 1500, 2500, 3000
 STEPS = 40
 
 
-def write_large_log(path: Path) -> None:
-    """Far more users and items than a batch has."""
+def write_large_log(path: Path, longest: int = 3) -> None:
+    """Far more users and items than a batch has, and histories of up to so many."""
     draw = np.random.default_rng(0)
     users, items = draw.zipf(1.2, ROWS) % USERS, draw.zipf(1.1, ROWS) % ITEMS
     with path.open("w", newline="", encoding="utf-8") as file:
         out = csv.writer(file)
         out.writerow(["user", "item", "history", "click"])
         for user, item in zip(users.tolist(), items.tolist(), strict=True):
-            history = "|".join(map(str, draw.integers(0, ITEMS, int(draw.integers(0, 4))).tolist()))
+            history = "|".join(map(str, draw.integers(0, ITEMS, int(draw.integers(0, longest + 1))).tolist()))
             out.writerow([f"u{user}", item, history, int(draw.random() < 0.2 + 0.5 * (item % 2))])
 
 
@@ -101,6 +106,68 @@ def test_a_run_beyond_memory_is_the_run_in_memory(optimizer: dict[str, Any], fol
     assert not [path for path in Path("beyond").iterdir() if "rows" in path.name]
 
 
+@pytest.mark.parametrize("longest", [3, 40])
+def test_the_least_memory_that_is_told_will_do(longest: int, folder: Path) -> None:
+    """To train, to evaluate and to predict, be bags as long in a batch as they may."""
+    write_large_log(folder / "log.csv", longest)
+    changes = {
+        "training__batch_size": 4,
+        "evaluation__batch_size": 512,
+        "features": [*large_values(folder)["features"]],
+    }
+    changes["features"][2] = {"name": "history", "kind": "bag", "type": "integer", "table": "item"}
+    with pytest.raises(NoFeasiblePlan) as refused:
+        api.train(large(folder, "1kB", **changes), "run")
+    told = re.search(r"give at least (\S+ kB)", str(refused.value))
+    assert told is not None
+    api.train(large(folder, told[1], **changes), "run")
+    api.train(large(folder, **changes), "inside")
+    assert_same_bits(tensors(Path("inside"), STEPS), tensors(Path("run"), STEPS))
+    rows = {
+        "user": [f"u{n}" for n in range(400)],
+        "item": list(range(400)),
+        "history": [[n, 2 * n] for n in range(400)],
+    }
+    np.testing.assert_allclose(api.predict("inside", rows), api.predict("run", rows), rtol=1e-5)
+
+
+def test_a_batch_too_large_to_predict_is_cut(folder: Path) -> None:
+    """And comes to the same, up to the rounding of products of other shapes."""
+    api.train(large(folder, "60kB", training__max_steps=5), "run")
+    api.train(large(folder, training__max_steps=5), "inside")
+    with Predictor("run") as predictor, Predictor("inside") as other:
+        predictor._batch_size = 2000
+        rows = {"user": [f"u{n}" for n in range(1900)], "item": [*range(1900)], "history": [[n] for n in range(1900)]}
+        np.testing.assert_allclose(predictor.predict(rows), other.predict(rows), rtol=1e-5)
+
+
+def test_a_run_on_a_disk_that_is_only_read_can_be_used(folder: Path) -> None:
+    api.train(large(folder, "60kB", training__max_steps=5), "run")
+    place = folder / "read-only"
+    place.mkdir()
+    steps = [["mount", "--bind", "run", str(place)], ["mount", "-o", "remount,ro,bind", str(place)]]
+    try:
+        for step in steps:
+            if (done := subprocess.run(step, check=False, capture_output=True, text=True)).returncode:
+                pytest.skip(f"this machine mounts nothing for us: {done.stderr.strip()}")
+        rows = {"user": ["u1", "nobody"], "item": [3, 5], "history": [[1, 2], []]}
+        assert np.array_equal(api.predict(place, rows), api.predict("run", rows))
+        assert api.evaluate(place).compute() == api.evaluate("run").compute()
+    finally:
+        subprocess.run(["umount", str(place)], check=False, capture_output=True)
+
+
+def test_the_longest_bags_are_counted(folder: Path) -> None:
+    write_large_log(folder / "log.csv", 30)
+    experiment = large(folder)
+    dataset = api.prepare(experiment)
+    for split in ("train", "test"):
+        blocks = dataset.split(split)
+        columns = Columns([blocks.read(number) for number in range(len(blocks.blocks))], dataset.schema)
+        lengths = np.sort(np.diff(columns.jagged("history").offsets))
+        assert most_ids(blocks, dataset.schema, 16) == {"item": int(lengths[-16:].sum()) + 16}
+
+
 def test_it_stops_and_goes_on_with_more_memory_or_less(folder: Path) -> None:
     api.train(large(folder), "whole")
     for memory, stop in (("60kB", 9), ("90kB", 21), ("55kB", 33), (None, 36), ("60kB", None)):
@@ -148,7 +215,11 @@ def test_rows_lie_where_the_config_says(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "error", "said"),
     [
-        ({"memory": "20kB"}, NoFeasiblePlan, r"memory: rank 0 has 20 kB for rows, and those of 6 batches.* need"),
+        (
+            {"memory": "20kB"},
+            NoFeasiblePlan,
+            r"memory: rank 0 has 20 kB for rows, and those of 6 training batches.* need",
+        ),
         (
             {"embeddings__optimizer": {"name": "adam", "lr": 0.01}},
             ConfigError,

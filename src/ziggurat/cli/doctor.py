@@ -100,18 +100,20 @@ def _tiers(folder: Path) -> None:
     from rich.table import Table
 
     from ziggurat.cli.progress import console_progress
+    from ziggurat.planning.quantities import written_bytes
     from ziggurat.storage.tiers import disk_tiers, memory_tier
 
     with console_progress() as progress:
         found = [memory_tier(), *disk_tiers(folder, progress=progress)]
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("tier", overflow="fold")
-    for title in ("bytes", "rows/s", "one alone", "of a core", "written"):
+    for title in ("free", "grain", "rows/s", "one alone", "of a core", "written"):
         table.add_column(title, justify="right", no_wrap=True)
     for tier in found:
         table.add_row(
             tier.name,
-            f"{tier.block:,}",
+            written_bytes(tier.free),
+            f"{tier.block:,} B",
             f"{tier.reads:,.0f}",
             "" if math.isnan(tier.read_s) else f"{1e6 * tier.read_s:,.0f} us",
             f"{1e6 * tier.processor_s:.2f} us",

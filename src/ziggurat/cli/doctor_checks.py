@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from ziggurat.core import engine, versions
-from ziggurat.core.control_group import cpu_quotas, memory_limits
+from ziggurat.core.control_group import available_bytes, cpu_quotas
 
 State = Literal["ok", "note", "fail"]
 
@@ -155,7 +155,7 @@ def machine_checks(folder: Path) -> Iterator[Check]:
     state: State = "fail" if free_gb < 0.5 else "note" if free_gb < 5 else "ok"
     yield Check("disk", state, f"{free_gb:,.1f} GB free in {folder.resolve()}",
                 "free some space: a run keeps the prepared data and checkpoints" if state != "ok" else "")  # fmt: skip
-    memory_gb = memory_bytes() / 1e9
+    memory_gb = available_bytes() / 1e9
     state = "fail" if memory_gb < 1 else "note" if memory_gb < 4 else "ok"
     yield Check("memory", state, f"{memory_gb:,.1f} GB for this process",
                 "close other programs, or raise the container's limit" if state != "ok" else "")  # fmt: skip
@@ -174,16 +174,6 @@ def threads_check(cores: int, quota: int | None, wanted: str) -> Check:
         mend = f"export OMP_NUM_THREADS={usable}"
         return Check("threads", "note", f"torch would start {threads} on {usable} usable cores", mend)
     return Check("threads", "ok", f"{threads} of {usable} cores, by OMP_NUM_THREADS" if chosen else f"{threads}")
-
-
-def memory_bytes(root: Path = Path("/")) -> int:
-    """What this process may still take: the machine's available memory, or what its control groups leave if less."""
-    meminfo = {
-        line.partition(":")[0]: int(line.split()[1]) * 1024
-        for line in (root / "proc/meminfo").read_text().splitlines()
-        if line.endswith(" kB")
-    }
-    return min([meminfo["MemAvailable"], *(limit - used for limit, used in memory_limits(root))])
 
 
 def cpu_quota(root: Path = Path("/")) -> int | None:

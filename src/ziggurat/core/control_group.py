@@ -19,6 +19,16 @@ def memory_limits(root: Path = ROOT) -> list[tuple[int, int]]:
     return found
 
 
+def available_bytes(root: Path = ROOT) -> int:
+    """What this process may still take: the machine's available memory, or what its control groups leave if less."""
+    meminfo = {
+        line.partition(":")[0]: int(line.split()[1]) * 1024
+        for line in (root / "proc/meminfo").read_text().splitlines()
+        if line.endswith(" kB")
+    }
+    return min([meminfo["MemAvailable"], *(limit - used for limit, used in memory_limits(root))])
+
+
 def cpu_quotas(root: Path = ROOT) -> list[float]:
     """CPUs that each group around this process that has a quota may use at a time."""
     found: list[float] = []

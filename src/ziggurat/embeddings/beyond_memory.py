@@ -27,7 +27,7 @@ from ziggurat.core.tables import TableSpec
 from ziggurat.embeddings.copy_on_write import Numbers
 from ziggurat.embeddings.initial import initial_rows
 from ziggurat.parallel.pieces import Sink
-from ziggurat.storage.look_ahead import LookAhead, Ticket
+from ziggurat.storage.look_ahead import LookAhead, Ticket, TooManyRows
 from ziggurat.storage.row_cache import RowCache
 from ziggurat.storage.row_log import LogRows, check_room
 from ziggurat.storage.row_store import Floats, Initial, Ints
@@ -169,7 +169,11 @@ class BeyondMemory:
             self._waiting.popleft()
         assert line.ticket is not None
         self._training.append(line.ticket)  # over in any case, be it interrupted while it waits
-        slots = self.ahead.slots(line.ticket)
+        try:
+            slots = self.ahead.slots(line.ticket)
+        except TooManyRows:  # it is given up, and those that were on their way are not
+            self.over()
+            raise
         values = {number: line.ids[number].values().clone() for number in {each.sharding for each in self._shards}}
         for shard, ranges, slots_L in zip(self._shards, line.ranges, slots, strict=True):
             first = 0

@@ -13,11 +13,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import AfterValidator
 
 from ziggurat.core.config import Config
 from ziggurat.core.errors import ConfigError, NoFeasiblePlan
@@ -38,6 +40,43 @@ WINDOW = 6
 MARGIN = 1.2
 """Times the rows that these are expected to have."""
 _LEVELS = 60
+_ADAM = "is trained by adam"
+
+
+@dataclass(frozen=True)
+class Need:
+    """Examples whose rows should have room at once.
+
+    Attributes:
+        examples: how many.
+        told: what they are, for messages: "6 training batches".
+        key: of the config that makes them fewer.
+        most: table -> ids that they look up at most, where somebody has counted; others as many as is usual.
+    """
+
+    examples: int
+    told: str
+    key: str
+    most: Mapping[str, int] = field(default_factory=dict[str, int])
+
+    def ids(self, table: str, usage: Usage) -> float:
+        """That they look up in a table."""
+        return max(self.examples * usage.ids_per_row, self.most.get(table, 0))
+
+
+def needs_of(training: int, evaluation: int = 0) -> list[Need]:
+    """Of so many examples of a training batch and of an evaluation's, all ranks' together."""
+    needs = [Need(WINDOW * training, f"{WINDOW} training batches", "training.batch_size")]
+    if evaluation:
+        told = f"an evaluation batch of {evaluation:,} examples"
+        needs.append(Need(evaluation, told, "evaluation.batch_size"))
+    return needs
+
+
+def _named(folder: Path | None) -> Path | None:
+    if folder == Path():
+        raise ValueError("names no folder; leave it out for the run's own")
+    return folder
 
 
 class BeyondMemoryConfig(Config):
@@ -45,7 +84,7 @@ class BeyondMemoryConfig(Config):
 
     memory: Bytes
     """For rows of tables and their optimizer's states, of each rank: bytes, or as in 8GB."""
-    folder: Path | None = None
+    folder: Annotated[Path | None, AfterValidator(_named)] = None
     """Where the other rows lie while training, best on a disk of its own; default: the run's folder. Nothing is kept
     there: checkpoints have all."""
     bandwidth: Bandwidth | None = None
@@ -61,7 +100,7 @@ class _Shard:
         table: of it.
         rows: here.
         row_bytes: weights and states.
-        least: slots that it needs.
+        needed: slots for each of the needs.
         lookups_N: of rows a step, falling, in groups of equals.
         ends_N: rows up to each group's end.
     """
@@ -69,9 +108,14 @@ class _Shard:
     table: TableSpec
     rows: int
     row_bytes: float
-    least: int
+    needed: tuple[int, ...]
     lookups_N: npt.NDArray[np.float64]
     ends_N: npt.NDArray[np.int64]
+
+    @property
+    def least(self) -> int:
+        """Slots that it needs."""
+        return max(self.needed)
 
     @property
     def whole(self) -> float:
@@ -101,7 +145,12 @@ class _Shard:
 
 
 def with_slots(
-    plan: Plan, tables: Sequence[TableSpec], usages: Mapping[str, Usage], examples: int, most: int, memory: float
+    plan: Plan,
+    tables: Sequence[TableSpec],
+    usages: Mapping[str, Usage],
+    examples: int,
+    needs: Sequence[Need],
+    memory: float,
 ) -> Plan:
     """``plan`` with slots for those tables that memory has no room for, and without any where there is room for all.
 
@@ -111,7 +160,7 @@ def with_slots(
         tables: placed by it.
         usages: how they are looked up.
         examples: of a training step, all ranks' together.
-        most: examples that are looked up together at most, be it in an evaluation.
+        needs: what should have room at once; a need at least.
         memory: bytes of each rank.
 
     Raises:
@@ -119,14 +168,14 @@ def with_slots(
         NoFeasiblePlan: the least that a step needs has no room.
     """
     plan = replace(plan, placements={name: replace(each, fast_rows=None) for name, each in plan.placements.items()})
-    shards = {table.name: _shard(plan, table, usages[table.name], examples, most) for table in tables}
+    shards = {table.name: _shard(plan, table, usages[table.name], examples, needs) for table in tables}
     ranks: dict[int, list[_Shard]] = {}
     for table in tables:
         for rank in {shard.rank for shard in plan.shards(table)}:
             ranks.setdefault(rank, []).append(shards[table.name])
     slots: dict[str, int] = {}
     for rank, held in ranks.items():
-        for name, count in _filled(rank, held, plan, memory).items():
+        for name, count in _filled(rank, held, plan, needs, memory).items():
             slots[name] = min(slots.get(name, count), count)
     placements = {name: replace(each, slots=slots.get(name)) for name, each in plan.placements.items()}
     missed = max((sum(s.missed(slots.get(s.table.name, s.rows)) for s in held) for held in ranks.values()), default=0)
@@ -164,14 +213,14 @@ def without_slots(plan: Plan) -> Plan:
     return replace(plan, placements=placements, notes=tuple(n for n in plan.notes if not n.startswith(BEYOND)))
 
 
-def _filled(rank: int, held: Sequence[_Shard], plan: Plan, memory: float) -> dict[str, int]:
+def _filled(rank: int, held: Sequence[_Shard], plan: Plan, needs: Sequence[Need], memory: float) -> dict[str, int]:
     """Table -> slots, of those that do not have room for all rows on this rank."""
     if sum(shard.whole for shard in held) <= memory:
         return {}
     fixed = [shard for shard in held if _why_not(plan, shard.table)]
     able = [shard for shard in held if not _why_not(plan, shard.table)]
     room = memory - sum(shard.whole for shard in fixed)
-    least = sum(shard.taken(min(shard.rows, shard.least)) for shard in able)
+    least = sum(shard.taken(shard.least) for shard in able)
     if room < least:
         if fixed and memory >= least:
             largest = max(fixed, key=lambda shard: shard.whole)
@@ -179,13 +228,14 @@ def _filled(rank: int, held: Sequence[_Shard], plan: Plan, memory: float) -> dic
                 f"planning.beyond_memory: rank {rank} has {written_bytes(memory)} for rows, and table "
                 f"{largest.table.name!r}, with {written_bytes(largest.whole)} there, {_why_not(plan, largest.table)}: "
                 "all of its rows need memory",
-                "split it by rows or not at all (planning.tables), use another optimizer for it, or give more memory",
+                f"{_other_way(plan, largest.table)}, or give at least {_enough(least + memory - room)}",
             )
-        needed = least + sum(shard.whole for shard in fixed)
+        by_need = [sum(shard.taken(shard.needed[number]) for shard in able) for number in range(len(needs))]
+        binding = needs[max(range(len(needs)), key=lambda number: by_need[number])]
         raise NoFeasiblePlan(
-            f"planning.beyond_memory.memory: rank {rank} has {written_bytes(memory)} for rows, and those of {WINDOW} "
-            f"batches, which should be there together, need {written_bytes(needed)}",
-            f"give at least {written_bytes(needed * 1.01)}, or use a smaller training.batch_size",
+            f"planning.beyond_memory.memory: rank {rank} has {written_bytes(memory)} for rows, and those of "
+            f"{binding.told}, which should be there together, need {written_bytes(least + memory - room)}",
+            f"give at least {_enough(least + memory - room)}, or use a smaller {binding.key}",
         )
     low, high = 0.0, max(float(shard.lookups_N[0]) / shard.row_bytes for shard in able) + 1.0
     for _ in range(_LEVELS):
@@ -215,7 +265,7 @@ def _next(shard: _Shard, slots: int) -> float:
     return float(shard.lookups_N[group]) / shard.row_bytes
 
 
-def _shard(plan: Plan, table: TableSpec, usage: Usage, examples: int, most: int) -> _Shard:
+def _shard(plan: Plan, table: TableSpec, usage: Usage, examples: int, needs: Sequence[Need]) -> _Shard:
     parts = plan.row_parts(table.name)
     held = max(plan.shards(table), key=lambda shard: shard.rows.size)
     rows, columns = held.rows.size, held.columns.size
@@ -228,16 +278,29 @@ def _shard(plan: Plan, table: TableSpec, usage: Usage, examples: int, most: int)
         lookups = counts[::-1] * (usage.ids_per_row * examples / usage.accesses.sum())
         times = -(-numbers[::-1] // parts)
     ends = np.minimum(np.cumsum(times), rows)
-    together = usage.ids_per_row * max(WINDOW * examples, most)
-    least = math.ceil(MARGIN * usage.distinct(together, held.rows))
-    return _Shard(table, rows, row_bytes, min(rows, least), lookups, ends)
+    needed = tuple(
+        min(rows, math.ceil(MARGIN * usage.distinct(each.ids(table.name, usage), held.rows))) for each in needs
+    )
+    return _Shard(table, rows, row_bytes, needed, lookups, ends)
+
+
+def _other_way(plan: Plan, table: TableSpec) -> str:
+    """What makes a table able to have slots."""
+    if _why_not(plan, table) == _ADAM:
+        return f"use another optimizer in embeddings.tables.{table.name}"
+    return f"leave planning.tables.{table.name} out, or split it by rows"
+
+
+def _enough(needed: float) -> str:
+    """So many bytes, rounded up."""
+    return written_bytes(needed * 1.01)
 
 
 def _why_not(plan: Plan, table: TableSpec) -> str:
     """Why a table cannot have slots; empty where it can."""
     placement = plan.placements[table.name]
     if table.optimizer["name"] == "adam":
-        return "is trained by adam"
+        return _ADAM
     if placement.sharding in {"column_wise", "grid"}:
         return "is split by columns"
     return "is on every rank" if placement.sharding == "data_parallel" else ""

@@ -181,7 +181,7 @@ def _even_share(problem: Problem, costs: LearnedCosts | None) -> float:
     least = 0.0 if costs is None else costs.seconds_together(problem)
     for table in problem.tables:
         split = asked[table.name]
-        ways = [split] if split != WHOLE else [WHOLE, REPLICATED, *ways_to_split(table, problem.topology, fused=False)]
+        ways = [split] if split != WHOLE else [WHOLE, REPLICATED, *ways_to_split(problem, table, fused=False)]
         each = [shard_costs(problem, table, way) for way in ways]
         measure = (lambda cost: cost.seconds) if costs is None else (lambda cost: exchange_seconds(problem, cost))
         least += min(sum(map(measure, shards)) for shards in each)

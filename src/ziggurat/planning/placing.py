@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from ziggurat.core.errors import NoFeasiblePlan
 from ziggurat.core.plan import Placement, Plan, Shard, Sharding
 from ziggurat.core.tables import TableSpec
-from ziggurat.core.topology import Topology
 from ziggurat.planning.balance import Room, balanced, in_runs
 from ziggurat.planning.constraints import COLUMN_MULTIPLE, column_parts, fixed_ranks, stays_fused
 from ziggurat.planning.cost import ShardCost
@@ -31,15 +30,16 @@ class Split:
     ranks: tuple[int, ...] | None = None
 
 
-def ways_to_split(table: TableSpec, topology: Topology, fused: bool) -> list[Split]:
+def ways_to_split(problem: Problem, table: TableSpec, fused: bool) -> list[Split]:
     """Every way in which ``table`` can be split over several devices; where ``fused``, those of FBGEMM's kernels."""
+    topology = problem.topology
     if topology.world_size == 1 or table.rows < topology.world_size:
         return []
     ways = [Split("row_wise")]
     two_levels = topology.hosts > 1 and topology.devices > 1
     if two_levels:
         ways.append(Split("table_row_wise"))
-    columns = not fused or stays_fused(table, "column_wise")
+    columns = not problem.rows_leave and (not fused or stays_fused(table, "column_wise"))
     if two_levels and table.dim % (COLUMN_MULTIPLE * topology.hosts) == 0 and columns:
         ways.append(Split("grid"))
     if columns:

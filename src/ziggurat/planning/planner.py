@@ -111,7 +111,8 @@ def problem_of(
     """
     with within("planning"):
         wishes = config.wishes(tables, topology)
-    problem = Problem(tuple(tables), topology, statistics, batch_size, wishes, config.reserve)
+    leave = config.beyond_memory is not None
+    problem = Problem(tuple(tables), topology, statistics, batch_size, wishes, config.reserve, leave)
     return beside_buffers(problem) if config.beyond_memory and topology.slow_memory_bytes else problem
 
 

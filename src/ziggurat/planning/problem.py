@@ -36,6 +36,8 @@ class Problem:
         batch_size: examples per rank and step.
         wishes: table -> what every plan must do with it; checked already.
         reserve: share of a device's memory that tables must leave to everything else.
+        rows_leave: whether memory may have room for some rows of a table alone: where nobody asks for it, no table is
+            then split by columns or held by every device.
     """
 
     tables: tuple[TableSpec, ...]
@@ -44,6 +46,7 @@ class Problem:
     batch_size: int
     wishes: Mapping[str, Wish] = field(default_factory=dict[str, Wish])
     reserve: float = 0.1
+    rows_leave: bool = False
 
     @cached_property
     def usages(self) -> dict[str, Usage]:

@@ -114,20 +114,23 @@ class Rules:
 
     def _small(self, problem: Problem, table: TableSpec) -> Split:
         world = problem.topology.world_size
-        if world == 1 or table.weight_bytes > self.config.replicate_up_to:
+        if not self._may_copy(problem, table):
             return WHOLE
         exchange = max(cost.seconds for cost in shard_costs(problem, table, REPLICATED))
         return REPLICATED if exchange <= problem.whole(table).seconds / world else WHOLE
 
+    def _may_copy(self, problem: Problem, table: TableSpec) -> bool:
+        several = problem.topology.world_size > 1 and not problem.rows_leave
+        return several and table.weight_bytes <= self.config.replicate_up_to
+
     def _ways(self, problem: Problem, table: TableSpec) -> list[Split]:
         """Every way in which the table can be split over several devices."""
-        return ways_to_split(table, problem.topology, self.config.fused)
+        return ways_to_split(problem, table, self.config.fused)
 
     def _best_split(self, problem: Problem, table: TableSpec, others: float, free: float) -> Split | None:
         """The best way to split the table, or to replicate it; where none has room, the split that needs least."""
         ways = self._ways(problem, table)
-        small = problem.topology.world_size > 1 and table.weight_bytes <= self.config.replicate_up_to
-        replicated = [REPLICATED] if small else []
+        replicated = [REPLICATED] if self._may_copy(problem, table) else []
         best = self._best_of(problem, table, [WHOLE, *replicated, *ways], others, free)
         if best is not None:
             return best

@@ -80,8 +80,8 @@ class TorchRec:
             return [Split(wish.sharding, len(wish.ranks or (0,)), wish.ranks)]
         if must_replicate(table, topology.kind):
             return [REPLICATED]
-        replicated = [REPLICATED] if topology.world_size > 1 else []
-        return [WHOLE, *replicated, *ways_to_split(table, topology, self.config.fused)]
+        replicated = [REPLICATED] if topology.world_size > 1 and not problem.rows_leave else []
+        return [WHOLE, *replicated, *ways_to_split(problem, table, self.config.fused)]
 
 
 def _no_room(problem: Problem, ways: Mapping[str, Sequence[Split]]) -> NoFeasiblePlan:

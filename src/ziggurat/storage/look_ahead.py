@@ -40,6 +40,11 @@ from ziggurat.storage.row_store import Ints, Pending
 Slots = npt.NDArray[np.int32]
 T = TypeVar("T")
 
+
+class TooManyRows(ConfigError):
+    """Of one batch, for memory."""
+
+
 EXCHANGES = 2
 """That are begun at a time: the disk does one, and the next is there when it has ended."""
 
@@ -55,6 +60,8 @@ class Ticket:
         slots: where they lie, of the caches whose rows are there.
         planned: caches that know what they need for it.
         told: whether the caches know that it comes, so that what they have of its rows stays, if it can.
+        over: whether its rows may leave.
+        refused: why it cannot come.
     """
 
     number: int
@@ -65,6 +72,7 @@ class Ticket:
     planned: int = 0
     told: bool = False
     over: bool = False
+    refused: TooManyRows | None = None
 
 
 class LookAhead:
@@ -115,14 +123,15 @@ class LookAhead:
         """Where the rows of a batch lie, (L,) of each cache, once they do.
 
         Raises:
-            ConfigError: a cache is too small for the batch.
+            TooManyRows: a cache is too small for the batch, which is to be given up; others may come.
             DataError: what the store says.
         """
         started = time.perf_counter()
         ticket.ready.wait()
         self.waited_s += time.perf_counter() - started
-        if self._failure is not None:
-            raise self._failure
+        for failure in (ticket.refused, self._failure):
+            if failure is not None:
+                raise failure
         assert len(ticket.slots) == len(self.caches), "closed"
         return ticket.slots
 
@@ -214,9 +223,10 @@ class LookAhead:
             raise
         if crowded is not None:
             self._settle()
-            if not exchanging:  # else what they held may be free now, and it is tried once more
-                self._wait_for_others(ticket, self.caches[ticket.planned], crowded.missing)
-            return
+            if exchanging or self._waited(ticket):  # what others held may be free now, and it is tried once more
+                return
+            ticket.refused = _too_many(ticket, self.caches[ticket.planned], crowded.missing)
+            ticket.ready.set()
         with self._state:
             self._coming.popleft()
 
@@ -263,21 +273,25 @@ class LookAhead:
                     cache.changed(slots_L)
         return oldest
 
-    def _wait_for_others(self, ticket: Ticket, cache: RowCache, missing: int) -> None:
-        """Until another batch is over, whose rows may leave then, or something else is to be done.
-
-        Raises:
-            ConfigError: there is no other.
-        """
+    def _waited(self, ticket: Ticket) -> bool:
+        """Until another batch is over, whose rows may leave then, or something else is to be done; False: there is no
+        other."""
         with self._state:
             if not self._over and self._under_way and self._under_way[0] is ticket:
-                needed = len(np.unique(ticket.ids[ticket.planned]))
-                raise ConfigError(
-                    f"table {cache.name!r}: a batch looks up {needed:,} of its rows, and its cache holds "
-                    f"{cache.slots:,}, {missing:,} too few",
-                    "give the tables more memory (planning.beyond_memory.memory), or use a smaller training.batch_size",
-                )
+                return False
             self._state.wait_for(lambda: self._jobs or self._closed or self._over)
+            return True
+
+
+def _too_many(ticket: Ticket, cache: RowCache, missing: int) -> TooManyRows:
+    needed = len(np.unique(ticket.ids[ticket.planned]))
+    key = "training.batch_size" if ticket.updates else "evaluation.batch_size"
+    return TooManyRows(
+        f"table {cache.name!r}: a batch looks up {needed:,} of its rows, and memory has room for {cache.slots:,}, "
+        f"{missing:,} too few",
+        f"raise planning.beyond_memory.memory, by {4 * missing * cache.store.width:,} bytes for this table alone, or "
+        f"use a smaller {key}",
+    )
 
 
 class _Outcome:

@@ -37,8 +37,11 @@ def library() -> ctypes.CDLL:
     """
     try:
         loaded = ctypes.CDLL(str(_built()))
-    except OSError as error:
-        raise NotThere(f"native.c, compiled, cannot be loaded: {error}") from error
+    except OSError:  # damaged, or of another system that shares this cache
+        try:
+            loaded = ctypes.CDLL(str(_built(anew=True)))
+        except OSError as error:
+            raise NotThere(f"native.c, compiled, cannot be loaded: {error}") from error
     number, place = ctypes.c_int64, ctypes.c_void_p
     loaded.zr_open.restype, loaded.zr_open.argtypes = place, (ctypes.c_uint, ctypes.POINTER(ctypes.c_int))
     loaded.zr_close.restype, loaded.zr_close.argtypes = None, (place,)
@@ -47,13 +50,14 @@ def library() -> ctypes.CDLL:
     return loaded
 
 
-def _built() -> Path:
+def _built(*, anew: bool = False) -> Path:
+    """The compiled file, made unless it is there, or in any case."""
     compiler = _compiler()
     source = SOURCE.read_bytes()
     about = " ".join((*compiler, *FLAGS, platform.system(), platform.machine()))
     cached = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ziggurat" / "native"
     target = cached / f"{hashlib.sha256(source + about.encode()).hexdigest()[:24]}.so"
-    if target.is_file():
+    if target.is_file() and not anew:
         return target
     with contextlib.ExitStack() as stack:
         try:

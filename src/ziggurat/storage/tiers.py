@@ -17,6 +17,7 @@ from pathlib import Path
 
 import numpy as np
 
+from ziggurat.core.control_group import available_bytes
 from ziggurat.core.errors import DataError
 from ziggurat.core.files import explained_writes
 from ziggurat.core.progress import Progress, Silent
@@ -45,6 +46,7 @@ class Tier:
         read_s: one by itself; nan where it was not measured.
         processor_s: that one read takes.
         written: bytes a second, one behind the other.
+        free: bytes that there are for somebody else.
         note: what the user should know of how it was read.
     """
 
@@ -54,6 +56,7 @@ class Tier:
     read_s: float
     processor_s: float
     written: float
+    free: int
     note: str = ""
 
 
@@ -65,7 +68,7 @@ def memory_tier(seconds: float = 1.0) -> Tier:
     gather = lambda turn: table.take(ids[turn % len(ids)], axis=0, out=into, mode="clip")  # noqa: E731
     rate, processor_s = _rate(gather, GATHERED, seconds)
     written, _ = _rate(lambda turn: table.fill(turn), table.nbytes, seconds / 2)
-    return Tier("memory", ROW_BYTES, rate, float("nan"), processor_s, written)
+    return Tier("memory", ROW_BYTES, rate, float("nan"), processor_s, written, available_bytes())
 
 
 def disk_tiers(folder: Path, seconds: float = 1.0, progress: Progress | None = None, most: int = FILE) -> list[Tier]:
@@ -81,10 +84,11 @@ def disk_tiers(folder: Path, seconds: float = 1.0, progress: Progress | None = N
         DataError: there is no room, no permission, or the device gives an error.
     """
     progress = progress or Silent()
-    size = min(most, free_bytes(folder) // 4 // STRETCH * STRETCH)
+    free = free_bytes(folder)
+    size = min(most, free // 4 // STRETCH * STRETCH)
     if size < LEAST_FILE:
         raise DataError(
-            f"{folder}: {free_bytes(folder):,} bytes are free, too few to measure with",
+            f"{folder}: {free:,} bytes are free, too few to measure with",
             f"free {4 * LEAST_FILE:,} bytes, or name a folder on another disk",
         )
     with explained_writes(folder):
@@ -110,7 +114,7 @@ def disk_tiers(folder: Path, seconds: float = 1.0, progress: Progress | None = N
         found: list[Tier] = []
         for block in blocks:
             figures = _reads(transfers.read, file, size, block, seconds)
-            found.append(Tier(f"disk of {folder.resolve()}", block, *figures, written, "; ".join(notes)))
+            found.append(Tier(f"disk of {folder.resolve()}", block, *figures, written, free, "; ".join(notes)))
             progress.advance(1 + len(found))
         progress.finish()
         return found

@@ -226,7 +226,7 @@ def evaluate(
         layout = opened.experiment.layout(dataset.schema)
         plan = place(opened.experiment, layout, world, kind_of(device), dataset.folder, opened.folder, leave=False)
         ranks = row_ranks(plan, layout, dataset.folder, opened.folder, leave=False)
-        beside = rows_beyond(opened.experiment, plan, opened.folder)
+        beside = rows_beyond(opened.experiment, plan, opened.folder, elsewhere=True)
         recommender = assemble(opened.experiment, layout, plan, device, ranks, beside)
         stack.callback(recommender.lookup.close)
         step = from_first(lambda: opened.checkpoints.find(checkpoint))

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -19,18 +21,20 @@ from ziggurat.core.row_order import Ranks, frequency_ranks
 from ziggurat.core.statistics import DatasetStatistics
 from ziggurat.core.tables import TableSpec
 from ziggurat.core.topology import DeviceKind, Topology
+from ziggurat.data.dataset import Dataset
 from ziggurat.embeddings.beyond_memory import Beyond
 from ziggurat.embeddings.layout import Layout
 from ziggurat.parallel.agreement import from_first
 from ziggurat.parallel.world import World
 from ziggurat.planning import plan_tables
-from ziggurat.planning.beyond import moved_bytes, with_slots, without_slots
+from ziggurat.planning.beyond import Need, moved_bytes, with_slots, without_slots
 from ziggurat.planning.config import PlanningConfig
 from ziggurat.planning.constraints import check_plan
 from ziggurat.planning.recshard import RecShard
 from ziggurat.planning.usage import Usage
 from ziggurat.storage.row_log import LOG_TIMES
 from ziggurat.storage.tiers import disk_tiers
+from ziggurat.training.batch_needs import batch_needs
 from ziggurat.training.experiment import Experiment
 from ziggurat.training.machine import resolve_topology
 from ziggurat.training.measured import with_measured
@@ -85,7 +89,7 @@ def place(
             config = with_measured(experiment.planning if leave else unmeasured(experiment.planning), kind)
             timer = parts_timer(config, kind)
             plan = lying or plan_tables(tables, statistics, topology, config, batch_size, timer, progress).plan
-        plan = slotted(experiment, layout, plan, prepared, kind)
+        plan = slots_for(experiment, layout.tables, plan, kind, prepared)
         if leave:
             write_json(folder / PLAN_FILE, plan.to_json())
         return plan
@@ -93,28 +97,18 @@ def place(
     return from_first(made)
 
 
-def slotted(experiment: Experiment, layout: Layout, plan: Plan, prepared: Path | None, kind: DeviceKind) -> Plan:
-    """As :func:`slots_for`, of a model's tables.
+def slots_for(
+    experiment: Experiment, tables: Sequence[TableSpec], plan: Plan, kind: DeviceKind, prepared: Path | None = None
+) -> Plan:
+    """``plan``, with slots for tables that memory has no room for, where ``planning.beyond_memory`` says so.
 
     Args:
         experiment: the config.
-        layout: of its tables.
+        tables: of the model.
         plan: who holds what.
-        prepared: folder of the encoded dataset, with its statistics; None: without them.
         kind: of each rank's device.
-    """
-    statistics = DatasetStatistics.load(prepared) if prepared and experiment.planning.beyond_memory else None
-    return slots_for(experiment, layout.tables, plan, statistics, kind)
-
-
-def slots_for(
-    experiment: Experiment,
-    tables: Sequence[TableSpec],
-    plan: Plan,
-    statistics: DatasetStatistics | None,
-    kind: DeviceKind,
-) -> Plan:
-    """``plan``, with slots for tables that memory has no room for, where ``planning.beyond_memory`` says so.
+        prepared: folder of the encoded dataset, which says what batches look up; None: nothing is known, and a batch
+            that is too large for memory is to be cut.
 
     Raises:
         ConfigError: tables cannot be larger than memory here.
@@ -128,23 +122,30 @@ def slots_for(
             "planning.beyond_memory: tables larger than memory are trained on the CPU only so far",
             "set training.device: cpu, or leave planning.beyond_memory out",
         )
+    if prepared is None:
+        statistics, examples, needs = None, 1, [Need(1, "an example", "model")]
+    else:
+        statistics, examples = DatasetStatistics.load(prepared), experiment.training.batch_size
+        needs = batch_needs(experiment, Dataset(prepared), plan.world_size)
     usages = {table.name: Usage.of(table, statistics) for table in tables}
-    examples, most = experiment.training.batch_size, experiment.evaluation.batch_size * plan.world_size
-    return with_slots(plan, tables, usages, examples, most, float(config.memory))
+    return with_slots(plan, tables, usages, examples, needs, float(config.memory))
 
 
-def rows_beyond(experiment: Experiment, plan: Plan, run: Path) -> Beyond | None:
+def rows_beyond(experiment: Experiment, plan: Plan, run: Path, *, elsewhere: bool = False) -> Beyond | None:
     """Where the rows lie that memory has no room for; None where it has room for all.
 
     Args:
         experiment: the config, which may name a folder.
         plan: of it.
         run: folder of the run, where they lie otherwise.
+        elsewhere: in the system's folder for temporary files where nobody may write there, as with a run that is used
+            and not trained.
     """
     config = experiment.planning.beyond_memory
     if config is None or all(placement.slots is None for placement in plan.placements.values()):
         return None
-    return Beyond(config.folder or run)
+    folder = config.folder or run
+    return Beyond(Path(tempfile.gettempdir()) if elsewhere and not os.access(folder, os.W_OK) else folder)
 
 
 def row_ranks(plan: Plan, layout: Layout, prepared: Path, folder: Path, *, leave: bool = True) -> dict[str, Ranks]:

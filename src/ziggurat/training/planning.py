@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Generator
 from dataclasses import replace
 from pathlib import Path
 
 from ziggurat.core.engine import check_engine
-from ziggurat.core.errors import ConfigError
+from ziggurat.core.errors import ConfigError, NoFeasiblePlan
 from ziggurat.core.progress import Progress
 from ziggurat.core.statistics import DatasetStatistics
 from ziggurat.data.loader import check_shares
@@ -17,7 +19,7 @@ from ziggurat.planning.comparison import compare_planners as compare
 from ziggurat.planning.config import AnyPlanner
 from ziggurat.planning.planner import build_planner, plan_problem, problem_of
 from ziggurat.planning.problem import Problem
-from ziggurat.planning.quantities import parse_bytes
+from ziggurat.planning.quantities import parse_bytes, written_bytes
 from ziggurat.training import placement_policy
 from ziggurat.training.engine import pick_device
 from ziggurat.training.experiment import Experiment
@@ -50,12 +52,30 @@ def plan(
         ConfigError: ``planning`` asks for what cannot be; there are no devices, or more than a batch has rows.
         NoFeasiblePlan: the devices have no room; the message says what would have.
     """
-    problem, planner = _problem(experiment, hosts, devices, memory, prepared, progress)
+    problem, planner, folder = _problem(experiment, hosts, devices, memory, prepared, progress)
     timer = parts_timer(experiment.planning, problem.topology.kind)
-    planned = plan_problem(problem, build_planner(planner, timer, progress))
-    plan = slots_for(experiment, problem.tables, planned.plan, problem.statistics, problem.topology.kind)
+    with _disk_told(experiment):
+        planned = plan_problem(problem, build_planner(planner, timer, progress))
+    plan = slots_for(experiment, problem.tables, planned.plan, problem.topology.kind, folder)
     told = tuple(note for note in plan.notes if note not in planned.plan.notes)
     return replace(planned, plan=plan, notes=(*planned.notes, *told))
+
+
+@contextlib.contextmanager
+def _disk_told(experiment: Experiment) -> Generator[None]:
+    """A device's memory is told of what it is made, where rows may lie on a disk."""
+    beyond = experiment.planning.beyond_memory
+    try:
+        yield
+    except NoFeasiblePlan as error:
+        if beyond is None:
+            raise
+        folder = beyond.folder or Path("runs") / experiment.name
+        raise NoFeasiblePlan(
+            f"{error.problem}; that memory is planning.beyond_memory.memory, {written_bytes(beyond.memory)}, and what "
+            f"the disk of {folder} has room for beside",
+            f"more room on that disk, or another one (planning.beyond_memory.folder); {error.mend}",
+        ) from None
 
 
 def compare_planners(
@@ -71,7 +91,7 @@ def compare_planners(
 
     Arguments and errors are those of :func:`plan`.
     """
-    problem, planner = _problem(experiment, hosts, devices, memory, prepared, progress)
+    problem, planner, _ = _problem(experiment, hosts, devices, memory, prepared, progress)
     config, kind = experiment.planning, problem.topology.kind
     return compare(problem, planner, progress, parts_timer(config, kind), measured_folder(config, kind))
 
@@ -113,8 +133,8 @@ def _problem(
     memory: int | str | None,
     prepared: str | Path | None,
     progress: Progress | None,
-) -> tuple[Problem, AnyPlanner]:
-    """What is to be planned, and by which planner."""
+) -> tuple[Problem, AnyPlanner, Path]:
+    """What is to be planned, by which planner, and where its dataset lies."""
     from ziggurat.training.api import prepare
 
     check_engine()
@@ -133,4 +153,4 @@ def _problem(
     topology = with_disk(experiment.planning, topology, Path("runs") / experiment.name, tables)
     batch_size = -(-experiment.training.batch_size // topology.world_size)  # of a rank
     config = with_measured(experiment.planning, topology.kind)
-    return problem_of(tables, statistics, topology, config, batch_size), config.planner
+    return problem_of(tables, statistics, topology, config, batch_size), config.planner, dataset.folder

@@ -27,8 +27,9 @@ from ziggurat.data.file_heads import check_columns
 from ziggurat.data.refusals import place_of, split_mend
 from ziggurat.data.table_reader import NAME, read_table
 from ziggurat.features.transform import Transform
+from ziggurat.storage.look_ahead import TooManyRows
 from ziggurat.training.engine import pick_device, process_group
-from ziggurat.training.placing import kind_of, rows_beyond, slotted
+from ziggurat.training.placing import kind_of, rows_beyond, slots_for
 from ziggurat.training.recommender import assemble
 from ziggurat.training.run import Run, open_run
 from ziggurat.training.state import restore_from
@@ -77,8 +78,8 @@ class Predictor:
             stack.enter_context(process_group(self._device))
             layout = self.run.experiment.layout(self.transform.schema)
             plan = Plan.single_device(table.name for table in layout.tables)
-            plan = slotted(self.run.experiment, layout, plan, None, kind_of(self._device))
-            beyond = rows_beyond(self.run.experiment, plan, self.run.folder)
+            plan = slots_for(self.run.experiment, layout.tables, plan, kind_of(self._device))
+            beyond = rows_beyond(self.run.experiment, plan, self.run.folder, elsewhere=True)
             self.recommender = assemble(self.run.experiment, layout, plan, self._device, beyond=beyond)
             stack.callback(self.recommender.lookup.close)
             step = self.run.checkpoints.find(checkpoint)
@@ -116,9 +117,18 @@ class Predictor:
         with torch.no_grad():
             for start in range(0, columns.rows, self._batch_size):
                 rows = np.arange(start, min(start + self._batch_size, columns.rows))
-                logits_BT, _ = self.recommender(columns.batch(rows).to(self._device))
-                parts.append(torch.sigmoid(logits_BT).cpu().numpy())
+                parts += self._probabilities(columns, rows)
         return Scored(encoded.kept_rows, np.concatenate(parts), encoded.bad)
+
+    def _probabilities(self, columns: Columns, rows: npt.NDArray[np.int64]) -> list[npt.NDArray[np.float32]]:
+        """Of some rows, half of them at a time where memory has no room for what all look up."""
+        try:
+            logits_BT, _ = self.recommender(columns.batch(rows).to(self._device))
+        except TooManyRows:
+            if len(rows) == 1:
+                raise
+            return [part for half in np.array_split(rows, 2) for part in self._probabilities(columns, half)]
+        return [torch.sigmoid(logits_BT).cpu().numpy()]
 
 
 def predict(run: Run | str | Path, rows: Table, checkpoint: str = "best") -> npt.NDArray[np.float32]:

@@ -211,7 +211,7 @@ class AutoShard:
         or the rules have decided."""
         if table.name in problem.wishes or split.sharding not in ("table_wise", "column_wise"):
             return []
-        ways = ways_to_split(table, problem.topology, self.config.fused)
+        ways = ways_to_split(problem, table, self.config.fused)
         by_rows = [way for way in ways if way.sharding != "column_wise"] if split == WHOLE else []
         return [way for way in ways if way == Split("column_wise", 2 * split.parts)] + by_rows
 
