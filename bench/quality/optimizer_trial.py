@@ -58,9 +58,16 @@ _TURN = 1.1673039782614187
 
 
 def _ours(**settings: Any) -> Make:
+    """With AdamW of the same setting for a graft, as it is meant; in the eigenbasis beta2 is of that Adam, else the
+    second moments of rows and columns keep the default."""
+
     def make(parameters: dict[str, nn.Parameter], setting: Setting) -> torch.optim.Optimizer:
-        betas = (setting.beta1, setting.beta2)
-        return Shampoo(parameters.items(), lr=setting.lr, betas=betas, weight_decay=setting.weight_decay, **settings)
+        kept = setting.beta2 if settings.get("form") == "eigenbasis" else DEFAULTS.betas[1]
+        graft = {"name": "adam", "beta2": setting.beta2}
+        return Shampoo(
+            parameters.items(), lr=setting.lr, betas=(setting.beta1, kept), graft=graft,
+            weight_decay=setting.weight_decay, **settings,
+        )  # fmt: skip
 
     return make
 
