@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import io
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from tests.distributed.ranks import run_ranks
@@ -225,6 +228,90 @@ def test_an_error_on_one_rank_ends_all_with_its_name() -> None:
     first, second = run_ranks(2, failing, "bug")
     assert first.startswith("TypeError")
     assert second.startswith("LostRank: shampoo, rank 0: TypeError")
+
+
+def vanishing(rank: int, precision: str) -> bool:
+    """Whether updates that fade through the smallest numbers leave weights finite."""
+    del rank
+    model = network()
+    optimizer = Shampoo(model.named_parameters(), graft="sgd", betas=(0.0, 0.99), start=10**9, communicate=precision)
+    for scale in (1e-30, 1e-39, 1e-44, 0.0):
+        for each in model.parameters():
+            each.grad = torch.full_like(each, scale)
+        optimizer.step()
+    return all(bool(each.isfinite().all()) for each in model.parameters())
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_updates_that_fade_stay_numbers(precision: str) -> None:
+    assert run_ranks(2, vanishing, precision) == [True, True]
+
+
+def saved_whole(rank: int) -> bool:
+    """By torch itself, and copied."""
+    del rank
+    model = nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 16))
+    optimizer = Shampoo(model.named_parameters(), max_preconditioner_dim=8, precondition_frequency=2)
+    for _ in range(3):
+        for each in model.parameters():
+            each.grad = torch.ones_like(each)
+        optimizer.step()
+    file = io.BytesIO()
+    torch.save(optimizer.state_dict(), file)
+    file.seek(0)
+    loaded = torch.load(file, weights_only=False)
+    copied = copy.deepcopy(optimizer.state_dict())
+    for state, *others in zip(
+        *(each["state"].values() for each in (optimizer.state_dict(), loaded, copied)), strict=True
+    ):
+        for name, value in state.items():
+            for other in others:
+                pair = [each.to_local() if isinstance(each, DTensor) else each for each in (value, other[name])]
+                if not torch.equal(*pair):
+                    return False
+    return True
+
+
+def test_a_state_of_ranks_is_saved_and_copied_by_torch() -> None:
+    assert run_ranks(2, saved_whole) == [True, True]
+
+
+def by_itself(rank: int) -> dict[str, Any]:
+    """Two models on two pairs of ranks each."""
+    pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
+    torch.manual_seed(rank // 2)
+    model = nn.Linear(19, 19)
+    optimizer = Shampoo(model.named_parameters(), process_group=pairs[rank // 2], **SETTINGS)
+    for step in range(5):
+        for each in model.parameters():
+            generator = torch.Generator().manual_seed(10 * (rank // 2) + step)
+            each.grad = torch.randn(each.shape, generator=generator)
+        optimizer.step()
+    return {"weights": weights(model), "bytes": held_bytes(optimizer)}
+
+
+def test_ranks_that_train_another_model_have_a_group_of_their_own() -> None:
+    found = run_ranks(4, by_itself)
+    for first, second in (found[:2], found[2:]):
+        assert all(torch.equal(mine, other) for mine, other in zip(first["weights"], second["weights"], strict=True))
+        assert first["bytes"] != second["bytes"]
+    assert not torch.equal(found[0]["weights"][0], found[2]["weights"][0])
+
+
+def differing(rank: int, what: str) -> str:
+    lr = 0.1 if what == "lr" and rank else 0.2
+    try:
+        Shampoo(network(33 + (rank if what == "shape" else 0)).named_parameters(), lr=lr)
+    except ZigguratError as error:
+        return str(error)
+    return ""
+
+
+def test_ranks_that_differ_are_told_before_the_first_step() -> None:
+    for told in run_ranks(2, differing, "lr"):
+        assert told.startswith("shampoo: the settings of group 0 is name='shampoo' lr=0.2")
+    for told in run_ranks(2, differing, "shape"):
+        assert told.startswith("shampoo: the shape of '0.bias' is (33,) on rank 0 and (34,) on rank 1")
 
 
 def undivided(rank: int) -> str:

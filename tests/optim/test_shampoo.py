@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import io
 import math
+import pickle
 from typing import Any
 
 import numpy as np
@@ -284,6 +285,16 @@ def test_half_precision_has_states_in_fp32() -> None:
     assert {each.dtype for each in optimizer.state[weights].values()} == {torch.float32}
 
 
+def test_a_bad_gradient_in_one_group_changes_nothing_in_another() -> None:
+    first, second = parameter((4, 4)), parameter((5, 5))
+    optimizer = Shampoo([{"params": [("v", first)]}, {"params": [("w", second)]}])
+    first.grad, second.grad = torch.ones_like(first), torch.full_like(second, math.nan)
+    before = str(optimizer.state_dict()["state"])
+    with pytest.raises(DivergedError, match="parameter 'w': its gradient has numbers"):
+        optimizer.step()
+    assert str(optimizer.state_dict()["state"]) == before
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_gradient_that_is_no_number_is_named_and_changes_nothing(bad: float) -> None:
     weights = parameter((6, 4))
@@ -356,6 +367,9 @@ def test_a_sparse_gradient_is_refused() -> None:
         ({"statistics_frequency": 21}, r"21 steps are more than the 20 until the first roots"),
         ({"late": 20}, r"late: 20 steps are not fewer than the precondition_frequency, 20"),
         ({"exponents": {2: [0.5]}}, r"2 dimensions need 2 numbers, not 1"),
+        ({"nesterov": True}, r"there is no momentum"),
+        ({"lr": math.inf}, r"lr"),
+        ({"root": "newton", "exponents": {2: [0.4, 0.4]}}, r"newton finds roots of whole numbers"),
         ({"form": "eigenbasis", "root": "newton"}, r"newton finds no eigenvectors"),
         ({"presondition_frequency": 3}, r"did you mean 'precondition_frequency'"),
     ],
@@ -374,13 +388,112 @@ def test_whole_numbers_are_refused() -> None:
 def test_a_state_of_other_settings_is_refused() -> None:
     saved = Shampoo([parameter((6, 4))]).state_dict()
     for settings, words in (
-        ({"graft": "sgd"}, "0/graft is unknown"),
-        ({"max_preconditioner_dim": 4}, r"0/factor_1 is \(24, 24\), not \(4, 4\)"),
+        ({"graft": "sgd"}, r"graft, \{.*'adam'.*\} there, is \{'name': 'sgd'\} here"),
+        ({"graft": "rmsprop"}, "graft, "),
+        ({"max_preconditioner_dim": 4}, "max_preconditioner_dim, 256 there, is 4 here"),
+        ({"form": "eigenbasis"}, "form, 'roots' there, is 'eigenbasis' here"),
     ):
         with pytest.raises(ConfigError, match=words):
             Shampoo([parameter((6, 4))], **settings).load_state_dict(saved)
+    other = Shampoo([parameter((6, 4)), parameter((5, 5))])
+    before = copy.deepcopy(other.state_dict()["state"])
+    with pytest.raises(ConfigError, match=r"'0\.1' is of other settings: 0/factor_1 is"):
+        other.load_state_dict(Shampoo([parameter((6, 4)), parameter((7, 7))]).state_dict())
+    assert str(before) == str(other.state_dict()["state"])  # nothing of it was taken
     with pytest.raises(ConfigError, match="of other groups of parameters"):
         Shampoo([parameter((6, 4)), parameter((2,))]).load_state_dict(saved)
+
+
+def test_a_state_brings_its_learning_rate_and_leaves_how_often_roots_are_taken() -> None:
+    saved = Shampoo([parameter((6, 4))], lr=0.5, precondition_frequency=2, graft={"name": "adam", "beta2": 0.9})
+    ours = Shampoo([parameter((6, 4))], lr=0.1, precondition_frequency=7)
+    ours.load_state_dict(saved.state_dict())
+    (group,) = ours.param_groups
+    assert (group["lr"], group["precondition_frequency"], group["graft"]["beta2"]) == (0.5, 7, 0.999)
+
+
+@pytest.mark.parametrize("way", ["copied", "pickled"])
+def test_a_copy_goes_on_by_itself(way: str) -> None:
+    weights, steps = [parameter((6, 4)), parameter((5,))], [gradients((6, 4), 8), gradients((5,), 8)]
+    optimizer = Shampoo([{"params": [("w", weights[0])]}, {"params": [("b", weights[1])], "lr": 0.5}], lr=0.1)
+
+    def go(some: list[nn.Parameter], by: Shampoo, first: int, last: int) -> None:
+        for step in range(first, last):
+            for each, every in zip(some, steps, strict=True):
+                each.grad = every[step]
+            by.step()
+
+    go(weights, optimizer, 0, 4)
+    pair = (weights, optimizer)
+    copied, other = copy.deepcopy(pair) if way == "copied" else pickle.loads(pickle.dumps(pair))
+    go(copied, other, 4, 8)
+    assert not torch.equal(copied[0], weights[0])
+    go(weights, optimizer, 4, 8)
+    assert all(torch.equal(mine, one) for mine, one in zip(copied, weights, strict=True))
+    assert [group["lr"] for group in other.param_groups] == [0.1, 0.5]
+    assert other.param_groups[0]["param_names"] == ["w"]
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("precondition_frequency", 9), ("momentum", 0.9), ("graft", {"name": "sgd"}), ("vectors", True)]
+)
+def test_what_cannot_change_later_is_refused(key: str, value: Any) -> None:
+    weights = parameter((6, 4))
+    optimizer = Shampoo([weights])
+    taken(weights, optimizer, gradients((6, 4), 1))
+    optimizer.param_groups[0][key] = value
+    with pytest.raises(ConfigError, match=rf"{key} was changed to .*, and states are of"):
+        taken(weights, optimizer, gradients((6, 4), 1))
+
+
+@pytest.mark.parametrize(
+    ("group", "words"),
+    [
+        ({"weight_decai": 0.1}, "did you mean 'weight_decay'"),
+        ({"communicate": "bf16"}, "communicate is 'bf16' in group 1 and 'fp32' in group 0"),
+    ],
+)
+def test_bad_groups_are_explained(group: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        Shampoo([{"params": [parameter((2, 2))]}, {"params": [parameter((3, 3))], **group}])
+
+
+def test_corrected_decay_knows_the_highest_learning_rate_so_far() -> None:
+    """As where a schedule begins above the rate that the optimizer was made with."""
+    weights = nn.Parameter(torch.full((2, 2), 3.0))
+    optimizer = Shampoo([weights], lr=0.001, weight_decay=0.5, decay="corrected")
+    for lr, shrunk in ((0.1, 1 - 0.1 * 0.5), (0.05, 1 - 0.05 * 0.5 * 0.5)):
+        before = weights.detach().clone()
+        optimizer.param_groups[0]["lr"] = lr
+        weights.grad = torch.zeros(2, 2)
+        optimizer.step()
+        torch.testing.assert_close(weights.detach(), before * shrunk)
+
+
+def test_hooks_of_loading_are_called() -> None:
+    optimizer, called = Shampoo([parameter((2, 2))]), list[str]()
+    optimizer.register_load_state_dict_pre_hook(lambda *_: called.append("before"))
+    optimizer.register_load_state_dict_post_hook(lambda *_: called.append("behind"))
+    optimizer.load_state_dict(optimizer.state_dict())
+    assert called == ["before", "behind"]
+
+
+def test_late_roots_take_as_many_threads_as_others() -> None:
+    """Whose last bits depend on it; a thread begins with as many as there are cores."""
+    before, steps = torch.get_num_threads(), gradients((70, 70), 12)
+    try:
+        torch.set_num_threads(1)
+        found: list[Tensor] = []
+        for stop in (0, 7):
+            weights = parameter((70, 70), torch.float32)
+            optimizer = Shampoo([weights], precondition_frequency=4, late=2)
+            taken(weights, optimizer, steps[:stop])
+            resumed = Shampoo([weights], precondition_frequency=4, late=2)
+            resumed.load_state_dict(optimizer.state_dict())
+            found.append(taken(weights, resumed, steps[stop:]).clone())
+        assert torch.equal(*found)
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_a_group_that_comes_late_is_refused() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from ziggurat.core.config import Config
 from ziggurat.optim.numbers import Beta, Decay, Rate
@@ -37,8 +37,10 @@ class ShampooConfig(Config):
     """The share of the moving mean in what is stepped along, beside the new gradient; default: as the first of
     ``betas``."""
 
-    graft: GraftConfig = AdamGraft()
-    """Whose step sizes are taken."""
+    graft: Annotated[GraftConfig, BeforeValidator(lambda each: {"name": each} if isinstance(each, str) else each)] = (
+        AdamGraft()
+    )
+    """Whose step sizes are taken; a name alone, or with settings."""
 
     epsilon: Rate = 1e-10
     """Added to the second moments of rows and columns before their roots are taken, or to the roots of the second
@@ -82,7 +84,7 @@ class ShampooConfig(Config):
     """Look ahead by the momentum."""
 
     weight_decay: Decay = 0.0
-    """Not applied to biases, norms and other vectors."""
+    """How much weights shrink; in an experiment not those of biases, norms and other vectors."""
 
     decay: Literal["decoupled", "coupled", "corrected", "independent"] = "decoupled"
     """Weights shrink by lr·weight_decay a step, or it is added to the gradient (``coupled``), or they shrink by that
@@ -115,6 +117,13 @@ class ShampooConfig(Config):
             raise ValueError(
                 f"late: {self.late} steps are not fewer than the precondition_frequency, {self.precondition_frequency}"
             )
+        if self.nesterov and not self.momentum:
+            raise ValueError("nesterov: there is no momentum to look ahead by")
+        whole = all(
+            not each or abs(1 / each - round(1 / each)) < 1e-9 for some in self.exponents.values() for each in some
+        )
+        if self.root == "newton" and not whole:
+            raise ValueError("root: newton finds roots of whole numbers, and exponents has others; use eigh or qr")
         for order, exponents in self.exponents.items():
             if len(exponents) != order:
                 raise ValueError(f"exponents: {order} dimensions need {order} numbers, not {len(exponents)}")

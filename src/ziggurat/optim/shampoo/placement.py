@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -22,6 +22,8 @@ from ziggurat.core.errors import ConfigError, LostRank
 from ziggurat.optim.shampoo.config import Precision
 
 _SENT: dict[Precision, torch.dtype] = {"fp16": torch.float16, "bf16": torch.bfloat16}
+_LARGEST = 120
+"""Exponent of the largest scale: a subnormal update's own would be infinite."""
 _ALIGNED = 64
 _MESSAGE = 1024
 """Bytes for a rank's words."""
@@ -80,24 +82,52 @@ class Ranks:
         return cls(None, ((0,),), 0, 0)
 
     @classmethod
-    def of(cls, group_size: int | None) -> Ranks:
+    def of(cls, group_size: int | None, within: dist.ProcessGroup | None = None) -> Ranks:
         """All ranks of this training, in groups of ``group_size``; they call it together.
+
+        Args:
+            group_size: None: all of them.
+            within: those that train; None: all that there are.
 
         Raises:
             ConfigError: the size does not divide the ranks.
         """
-        if not dist.is_initialized() or dist.get_world_size() == 1 or group_size == 1:
+        if not dist.is_initialized() or dist.get_world_size(within) == 1 or group_size == 1:
             return cls.alone()
-        world, rank = dist.get_world_size(), dist.get_rank()
-        size = group_size or world
-        if world % size:
+        every, rank = dist.get_process_group_ranks(within or dist.group.WORLD), dist.get_rank(within)
+        size = group_size or len(every)
+        if len(every) % size:
             raise ConfigError(
-                f"shampoo: group_size: {size} does not divide the {world} ranks",
+                f"shampoo: group_size: {size} does not divide the {len(every)} ranks",
                 "choose a divisor, or leave it out: all",
             )
-        groups = tuple(tuple(range(first, first + size)) for first in range(0, world, size))
-        made = [cast("dist.ProcessGroup", dist.new_group(list(each))) for each in groups]
-        return cls(made[rank // size], groups, rank // size, rank % size)
+        groups = tuple(tuple(every[first : first + size]) for first in range(0, len(every), size))
+        own = dist.new_group(list(groups[rank // size]), use_local_synchronization=True)
+        return cls(cast("dist.ProcessGroup", own), groups, rank // size, rank % size)
+
+    def agree(self, told: Mapping[str, str]) -> None:
+        """Refuse to begin where ranks differ in what shapes their work; all of them call it.
+
+        Args:
+            told: what -> as this rank has it.
+
+        Raises:
+            LostRank: naming the first that differs, with two ranks.
+        """
+        if self.size == 1:
+            return
+        every: list[Mapping[str, str]] = [told] * self.size
+        dist.all_gather_object(every, dict(told), group=self.group)
+        for place, other in enumerate(every):
+            for name in sorted({*other, *every[0]}):
+                first, second = every[0].get(name, "nothing"), other.get(name, "nothing")
+                if first != second:
+                    raise LostRank(
+                        f"shampoo: {name} is {first} on rank {self.members[0]} and {second} on rank "
+                        f"{self.members[place]}",
+                        "give all ranks the same parameters and settings; ranks that train another model need a "
+                        "process_group of their own",
+                    )
 
     def mesh(self, owner: int, device: torch.device) -> DeviceMesh:
         """Of the ranks, one in each group, that hold what ``owner`` holds."""
@@ -112,7 +142,8 @@ class Ranks:
             like: of the state's type, on its device.
             held: the state, where this rank is one of them.
         """
-        local = like.new_empty(0) if held is None else held
+        # A memory of its own, as it seems: torch copies and saves no DTensor whose part begins within another's.
+        local = like.new_empty(0) if held is None else torch.from_dlpack(held)
         stride = torch.empty(tuple(shape), device="meta").stride()
         return DTensor.from_local(local, mesh, [Replicate()], run_check=False, shape=torch.Size(shape), stride=stride)
 
@@ -200,7 +231,7 @@ class Exchange:
         if self._scaled:
             scales = self._scales_of(self._own, len(updates))
             largest = torch.stack([each.abs().amax() for each in updates]).float()
-            scales.copy_(torch.ldexp(torch.ones_like(largest), -torch.frexp(largest).exponent))
+            scales.copy_(torch.ldexp(torch.ones_like(largest), -torch.frexp(largest).exponent.clamp(min=-_LARGEST)))
             updates = [each * scale for each, scale in zip(updates, scales, strict=True)]
         torch._foreach_copy_(self._parts(self._own, self._ranks.place), list(updates))  # pyright: ignore[reportPrivateUsage]
 

@@ -20,6 +20,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any, cast
 
 import torch
+import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
@@ -31,7 +32,11 @@ from ziggurat.optim.shampoo.placement import Exchange, Ranks, owners
 from ziggurat.optim.shampoo.stacks import Stacks
 
 _MAY_CHANGE = ("lr", "betas", "beta3", "epsilon", "weight_decay", "momentum", "nesterov", "decay")
-"""Settings that are read from a group at each step; the others shape its state."""
+"""Settings that are read from a group at each step."""
+_SHAPING = ("graft", "form", "vectors", "exponents", "max_preconditioner_dim")
+"""Settings that a state is of."""
+_OTHERS = ("params", "param_names", "highest_lr", "initial_lr")
+"""Of a group, what is no setting."""
 
 
 class Shampoo(torch.optim.Optimizer):
@@ -47,20 +52,33 @@ class Shampoo(torch.optim.Optimizer):
 
     Args:
         params: parameters, or (name, parameter), or groups of them. Groups may have settings of their own.
+        process_group: ranks that train these parameters; default: all.
         **settings: of :class:`ShampooConfig <ziggurat.optim.shampoo.config.ShampooConfig>`.
 
     Raises:
         ConfigError: a setting that is none, or parameters that are not floating-point numbers.
+        LostRank: ranks differ in parameters or settings.
     """
 
-    def __init__(self, params: Any, **settings: Any) -> None:
+    def __init__(self, params: Any, process_group: dist.ProcessGroup | None = None, **settings: Any) -> None:
         defaults = _plain(_parsed(settings))
         super().__init__(params, defaults)
-        self._configs = [_parsed({key: group[key] for key in defaults}) for group in self.param_groups]
-        for group in self.param_groups:
-            group.setdefault("highest_lr", group["lr"])
+        self._within = process_group
+        self._configs = [
+            _parsed({key: each for key, each in group.items() if key not in _OTHERS}) for group in self.param_groups
+        ]
         first = self._configs[0]
-        self._ranks = Ranks.of(first.group_size)
+        for number, (config, group) in enumerate(zip(self._configs, self.param_groups, strict=True)):
+            group.update(_plain(config), highest_lr=group.get("highest_lr", config.lr))
+            for key in ("communicate", "group_size"):
+                if getattr(config, key) != getattr(first, key):
+                    raise ConfigError(
+                        f"shampoo: {key} is {getattr(config, key)!r} in group {number} and {getattr(first, key)!r} in "
+                        "group 0",
+                        "updates of all groups travel together: set it once",
+                    )
+        self._made = [_plain(config) for config in self._configs]
+        self._ranks = Ranks.of(first.group_size, process_group)
         self._worker = ThreadPoolExecutor(1, "roots") if any(each.late for each in self._configs) else None
         if self._worker is not None:
             weakref.finalize(self, self._worker.shutdown, wait=False)
@@ -69,6 +87,10 @@ class Shampoo(torch.optim.Optimizer):
             for number, group in enumerate(self.param_groups)
             for name, parameter in _named(group, number)
         ]
+        told = {f"the settings of group {number}": str(each) for number, each in enumerate(self._configs)}
+        self._ranks.agree(
+            {**told, **{f"the shape of {each.name!r}": str(tuple(each.tensor.shape)) for each in self._parameters}}
+        )
         self._stacks = list[tuple[Stacks, list[list[_Item]]]]()
         self._place()
 
@@ -159,9 +181,8 @@ class Shampoo(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self._configs = [
-            _changed(config, group) for config, group in zip(self._configs, self.param_groups, strict=True)
-        ]
+        every = zip(self._configs, self._made, self.param_groups, strict=True)
+        self._configs = [_changed(*each) for each in every]
         configs = self._configs
         has = [each.tensor.grad is not None for each in self._parameters]
         if self._exchange is not None and any(isinstance(each.tensor, DTensor) for each in self._parameters):
@@ -195,8 +216,10 @@ class Shampoo(torch.optim.Optimizer):
         weights = {id(each): views for each, views in zip(decaying, wholes(decaying), strict=True)}
         found: dict[tuple[int, int], Tensor] = {}
         for stacks, every in self._stacks:
-            group = every[0][0][0].group
             _fill(stacks.gradients, every, gradients)
+            stacks.check([[n for n, (each, _) in enumerate(items) if id(each) in steps] for items in every])
+        for stacks, every in self._stacks:  # behind all checks, so that no state has changed where one fails
+            group = every[0][0][0].group
             weights_F = None
             if decays[group]:
                 weights_F = stacks.zeros()
@@ -215,7 +238,7 @@ class Shampoo(torch.optim.Optimizer):
 
     def _decay(self, config: ShampooConfig, group: int) -> float:
         """Of weights, what is added to gradient or update."""
-        highest = self.param_groups[group]["highest_lr"]
+        highest = self.param_groups[group]["highest_lr"] = max(self.param_groups[group]["highest_lr"], config.lr)
         match config.decay:
             case "corrected":
                 return config.weight_decay * config.lr / highest
@@ -261,16 +284,50 @@ class Shampoo(torch.optim.Optimizer):
         Raises:
             ConfigError: it is of other parameters or settings.
         """
+        for hook in self._optimizer_load_state_dict_pre_hooks.values():
+            state_dict = hook(self, dict(state_dict)) or state_dict
         groups = cast("list[dict[str, Any]]", state_dict["param_groups"])
         if [len(each["params"]) for each in groups] != [len(each["params"]) for each in self.param_groups]:
             raise ConfigError("shampoo: the state is of other groups of parameters")
-        numbers = [number for each in groups for number in each["params"]]
-        for parameter, number in zip(self._parameters, numbers, strict=True):
-            self._load(parameter, state_dict["state"].get(number, {}))
         for own, saved in zip(self.param_groups, groups, strict=True):
-            own.update({key: value for key, value in saved.items() if key not in {"params", "param_names"}})
+            for key in _SHAPING:
+                if key in saved and _shaping(saved[key]) != _shaping(own[key]):
+                    raise ConfigError(
+                        f"shampoo: the state is of other settings: {key}, {saved[key]!r} there, is {own[key]!r} here",
+                        "make the optimizer with the settings that the state was saved with",
+                    )
+        numbers = [number for each in groups for number in each["params"]]
+        pairs = [
+            (parameter, state_dict["state"].get(number, {}))
+            for parameter, number in zip(self._parameters, numbers, strict=True)
+        ]
+        for parameter, state in pairs:
+            self._check_state(parameter, state)
+        for parameter, state in pairs:
+            self._load(parameter, state)
+        for own, saved in zip(self.param_groups, groups, strict=True):
+            fixed = {*self.defaults, "params", "param_names"} - {*_MAY_CHANGE}
+            own.update({key: value for key, value in saved.items() if key not in fixed})
+        for hook in self._optimizer_load_state_dict_post_hooks.values():
+            hook(self)
 
-    def _load(self, parameter: Parameter, state: Mapping[str, Any]) -> None:
+    def __getstate__(self) -> dict[str, Any]:
+        """For copies and pickles: parameters, settings, and a state to load."""
+        if self._within is not None:
+            raise ConfigError("shampoo: a process_group cannot be copied", "make another, and load this one's state")
+        return {"defaults": self.defaults, "groups": self.param_groups, "state_dict": self.state_dict()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        groups = list[dict[str, Any]]()
+        for group in state["groups"]:
+            named = zip(group.get("param_names", ()), group["params"], strict="param_names" in group)
+            settings = {key: group[key] for key in state["defaults"]}
+            groups.append({**settings, "params": list(named) or group["params"]})
+        Shampoo.__init__(self, groups, **state["defaults"])
+        self.load_state_dict(state["state_dict"])
+
+    def _check_state(self, parameter: Parameter, state: Mapping[str, Any]) -> None:
+        """Raises a ConfigError where it is not of this parameter and of these settings."""
         targets = self.state[parameter.tensor] if parameter.blocks else {}
         problems = [f"{key} is missing" for key in targets.keys() - state.keys()]
         problems += [f"{key} is unknown" for key in state.keys() - targets.keys()]
@@ -285,6 +342,9 @@ class Shampoo(torch.optim.Optimizer):
                 f"{'; '.join(sorted(problems)[:3])}",
                 "make the optimizer with the settings that the state was saved with",
             )
+
+    def _load(self, parameter: Parameter, state: Mapping[str, Any]) -> None:
+        targets = self.state[parameter.tensor] if parameter.blocks else {}
         if not parameter.blocks:
             return
         parameter.step.copy_(state["step"])
@@ -306,16 +366,36 @@ _Item = tuple[Parameter, int]
 
 
 def _parsed(settings: Mapping[str, Any]) -> ShampooConfig:
-    values = {
-        key: {"name": each} if key == "graft" and isinstance(each, str) else each for key, each in settings.items()
-    }
-    return parse_config(ShampooConfig, {"name": "shampoo", **values}, "shampoo")
+    return parse_config(ShampooConfig, {"name": "shampoo", **settings}, "shampoo")
 
 
-def _changed(config: ShampooConfig, group: Mapping[str, Any]) -> ShampooConfig:
-    """With what may change from step to step as the group has it."""
+def _changed(config: ShampooConfig, made: Mapping[str, Any], group: Mapping[str, Any]) -> ShampooConfig:
+    """With what may change from step to step as the group has it; ``made``: as it was made.
+
+    Raises:
+        ConfigError: something else was changed, or a mean or momentum is to begin that there is no state for.
+    """
+    found = config
     changed = {key: group[key] for key in _MAY_CHANGE if group[key] != getattr(config, key)}
-    return config.model_copy(update=changed) if changed else config
+    if changed:
+        found = config.model_copy(update=changed)
+    begins = [key for key in ("momentum", "betas") if key in changed and _first(group[key]) and not _first(made[key])]
+    others = [key for key in made if key not in _MAY_CHANGE and group[key] != made[key]] + begins
+    if others:
+        raise ConfigError(
+            f"shampoo: {others[0]} was changed to {group[others[0]]!r}, and states are of {made[others[0]]!r}",
+            f"make a new optimizer; what may change is {', '.join(_MAY_CHANGE)}",
+        )
+    return found
+
+
+def _first(value: Any) -> float:
+    return float(value[0] if isinstance(value, list | tuple) else value)
+
+
+def _shaping(value: Any) -> Any:
+    """What of a setting a state is of: a graft's numbers are not."""
+    return value.get("name", value) if isinstance(value, Mapping) else value
 
 
 def _plain(config: ShampooConfig) -> dict[str, Any]:

@@ -199,7 +199,7 @@ class Stack:
         for number in numbers:
             factors = self._factors(number, step, config)
             if self._worker is not None and config.late and step > begins:
-                self._coming[number] = (step + config.late, self._worker.submit(self._found, factors, number, config))
+                self._coming[number] = (step + config.late, self._later(factors, number, config))
             else:
                 self._put(number, self._found(factors, number, config))
 
@@ -212,6 +212,18 @@ class Stack:
             found[dimension] = self._held[f"factor_{dimension}"][number, :, : self._inner[dimension]] / correction
             self.check(found[dimension][None], [number], f"matrix of second moments of dimension {dimension}")
         return found
+
+    def _later(self, factors: Mapping[int, Tensor], number: int, config: ShampooConfig) -> Future[Found]:
+        """:meth:`_found` in the worker, with as many threads as here: the last bits depend on them."""
+        assert self._worker is not None
+        threads = torch.get_num_threads()
+
+        def found() -> Found:
+            if torch.get_num_threads() != threads:
+                torch.set_num_threads(threads)
+            return self._found(factors, number, config)
+
+        return self._worker.submit(found)
 
     def _found(self, factors: Mapping[int, Tensor], number: int, config: ShampooConfig) -> Found:
         """New roots and eigenvectors of a block; in a thread of its own where they may be late."""

@@ -102,16 +102,14 @@ class Stacks:
             until the next step.
 
         Raises:
-            DivergedError: a gradient or a second moment is not finite, or a root fails for the fourth time running.
+            DivergedError: a second moment is not finite, or a root fails for the fourth time running.
         """
         if all(len(numbers) == len(stack) for numbers, stack in zip(chosen, self.stacks, strict=True)):
-            self._check(self._gradients, chosen)
             return self.blocks(self._advance(self._held, self._gradients, chosen, step, config, weights_F, decay))
         is_chosen = torch.zeros_like(self._gradients, dtype=torch.bool)
         for numbers, part in zip(chosen, self._split(is_chosen), strict=True):
             part[list(numbers)] = True
         gradients = torch.where(is_chosen, self._gradients, 0)
-        self._check(gradients, chosen)
         held = {name: flat.clone() for name, flat in self._held.items()}
         update = self._advance(held, gradients, chosen, step, config, weights_F, decay)
         for name, flat in self._held.items():
@@ -181,9 +179,10 @@ class Stacks:
         parts = flat_F.split(self._sizes)
         return [part.view(shape) for part, shape in zip(parts, self._shapes, strict=True)]
 
-    def _check(self, gradients: Tensor, chosen: Sequence[Sequence[int]]) -> None:
-        if not math.isfinite(float(gradients.sum())):
-            for stack, numbers, part in zip(self.stacks, chosen, self._split(gradients), strict=True):
+    def check(self, chosen: Sequence[Sequence[int]]) -> None:
+        """Raises a DivergedError that names the first of the chosen blocks whose gradient is not finite."""
+        if not math.isfinite(float(self._gradients.sum())):
+            for stack, numbers, part in zip(self.stacks, chosen, self._split(self._gradients), strict=True):
                 stack.check(part[list(numbers)], numbers, "gradient")
 
 
