@@ -21,6 +21,7 @@ def test_steps_are_counted_to_the_goal_of_the_same_seed() -> None:
     assert found["task.ours.fewer_steps"].samples == pytest.approx((100 / 3, -100))  # all four, as it never gets there
     assert found["task.ours.time"].samples == pytest.approx((4 / 3, 8 / 2))
     assert found["task.ours.fewer_steps"].note == "never reached by 1 of 2 seeds"
+    assert found["task.ours.fewer_steps_near"].samples == pytest.approx((100 / 3, -100))  # .33 and .22
     assert found["task.adamw.best"].samples == (0.3, 0.2)
     assert lines[1][3] == "20 40 (never reached by 1 of 2 seeds)"
 
