@@ -17,7 +17,7 @@ from bench.measure import Samples, interleave, ratios, seconds
 
 THREADS = 2
 BATCH_SIZE = 4096
-WARMUPS, REPEATS = 2, 9
+WARMUPS, REPEATS = 2, 21
 FREQUENCIES = ((1, 1), (10, 1), (20, 1), (100, 1), (10, 10), (20, 10), (50, 10), (100, 10))
 """Steps from roots to roots, and from one gradient that second moments take in to the next."""
 RECOMMENDED = "roots_20_statistics_10"
