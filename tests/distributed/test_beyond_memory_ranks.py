@@ -38,7 +38,7 @@ def train(rank: int, folder: Path, run: str, wanted: Experiment, stop_after: int
 def test_two_ranks_beyond_memory_are_two_ranks_in_memory(optimizer: str, tmp_path: Path) -> None:
     write_large_log(tmp_path / "log.csv")
     pipeline = optimizer != "sgd"
-    inside, beyond = (experiment(tmp_path, memory, optimizer, pipeline) for memory in (None, "48kB"))
+    inside, beyond = (experiment(tmp_path, memory, optimizer, pipeline) for memory in (None, "52kB"))
     expected = run_ranks(2, train, tmp_path, "inside", inside, None)[0]
     found = run_ranks(2, train, tmp_path, "beyond", beyond, None)[0]
     assert found == expected
@@ -68,7 +68,7 @@ def test_a_rank_that_has_room_for_all_its_rows_trains_beside_one_that_has_not(tm
 def test_recshard_takes_memory_and_disk_for_two_tiers(bandwidth: str | None, tmp_path: Path) -> None:
     """And training is that of ranks that hold the same tables with room for all rows."""
     write_large_log(tmp_path / "log.csv")
-    wanted = (experiment(tmp_path, memory, "rowwise_adagrad") for memory in ("48kB", None))
+    wanted = (experiment(tmp_path, memory, "rowwise_adagrad") for memory in ("52kB", None))
     beyond, inside = (each.model_dump(mode="json") for each in wanted)
     beyond["planning"]["beyond_memory"]["bandwidth"] = bandwidth  # None: measured
     beyond["planning"].update(planner={"name": "recshard"}, tables={})
@@ -88,7 +88,7 @@ def test_recshard_takes_memory_and_disk_for_two_tiers(bandwidth: str | None, tmp
 
 def test_they_go_on_in_memory_and_beyond_it(tmp_path: Path) -> None:
     write_large_log(tmp_path / "log.csv")
-    inside, beyond = (experiment(tmp_path, memory, "adagrad") for memory in (None, "48kB"))
+    inside, beyond = (experiment(tmp_path, memory, "adagrad") for memory in (None, "52kB"))
     run_ranks(2, train, tmp_path, "whole", inside, None)
     for wanted, stop in ((beyond, 11), (inside, 23), (beyond, None)):
         run_ranks(2, train, tmp_path, "parts", wanted, stop)
