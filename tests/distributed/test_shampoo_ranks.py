@@ -206,6 +206,8 @@ def failing(rank: int, how: str) -> str:
         for each in model.parameters():
             assert each.grad is not None
             each.grad.fill_(torch.nan)
+    if how == "changed" and rank == 1:
+        optimizer.param_groups[0]["precondition_frequency"] = 9
     if how == "bug" and rank == 0:
         optimizer._own_updates = None  # type: ignore[assignment, method-assign]
     try:
@@ -225,6 +227,9 @@ def test_an_error_on_one_rank_ends_all_with_its_name() -> None:
     first, second = run_ranks(2, failing, "nan")
     assert second.startswith("DivergedError: parameter '")
     assert first.startswith("LostRank: shampoo, rank 1: DivergedError: parameter '")
+    first, second = run_ranks(2, failing, "changed")
+    assert second.startswith("ConfigError: shampoo: precondition_frequency was changed to 9")
+    assert first.startswith("LostRank: shampoo, rank 1: ConfigError: shampoo: precondition_frequency was changed to 9")
     first, second = run_ranks(2, failing, "bug")
     assert first.startswith("TypeError")
     assert second.startswith("LostRank: shampoo, rank 0: TypeError")

@@ -12,7 +12,6 @@ import numpy as np
 import numpy.typing as npt
 
 from ziggurat.core.schema import Schema
-from ziggurat.data.columns import Columns
 from ziggurat.data.dataset import Dataset, SplitBlocks
 from ziggurat.planning.beyond import Need, needs_of
 from ziggurat.training.experiment import Experiment
@@ -48,9 +47,9 @@ def most_ids(split: SplitBlocks, schema: Schema, examples: int) -> Mapping[str, 
         return {}
     longest = dict[str, npt.NDArray[np.int64]]()
     for block in range(len(split.blocks)):
-        columns = Columns([split.read(block)], schema)
+        rows = split.read(block)
         for name in lists:
-            lengths_B = np.diff(columns.jagged(name).offsets)
+            lengths_B: npt.NDArray[np.int64] = np.asarray(rows.column(name).value_lengths(), np.int64)
             every = np.concatenate([longest.get(name, lengths_B[:0]), lengths_B])
             longest[name] = every if len(every) <= examples else np.partition(every, -examples)[-examples:]
     found = Counter[str]()

@@ -181,16 +181,15 @@ class Shampoo(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        every = zip(self._configs, self._made, self.param_groups, strict=True)
-        self._configs = [_changed(*each) for each in every]
-        configs = self._configs
         has = [each.tensor.grad is not None for each in self._parameters]
         if self._exchange is not None and any(isinstance(each.tensor, DTensor) for each in self._parameters):
             self._ranks.same(has, [each.name for each in self._parameters], self._parameters[0].tensor.device)
-        decays = [self._decay(config, number) for number, config in enumerate(configs)]
         updates, error = list[Tensor](), None
         try:
-            updates = self._own_updates(configs, decays)
+            groups = zip(self._configs, self._made, self.param_groups, strict=True)
+            self._configs = [_changed(*each) for each in groups]
+            decays = [self._decay(config, number) for number, config in enumerate(self._configs)]
+            updates = self._own_updates(self._configs, decays)
         except Exception as problem:  # the others are told of any
             if self._exchange is None:
                 raise
