@@ -26,9 +26,9 @@ CASES = {
 }
 
 WAYS: dict[str, tuple[dict[str, Any], str]] = {
-    "small": ({"max_preconditioner_dim": 256}, "blocks of up to 256"),
-    "large": ({"max_preconditioner_dim": 1024}, "blocks of up to 1,024"),
-    "eigenbasis": ({"max_preconditioner_dim": 256, "form": "eigenbasis"}, "the same of up to 256, in the eigenbasis"),
+    "default": ({}, "in the eigenbasis, blocks of up to 128"),
+    "large": ({"max_preconditioner_dim": 256}, "in the eigenbasis, blocks of up to 256"),
+    "roots": ({"max_preconditioner_dim": 256, "form": "roots"}, "inverse roots, blocks of up to 256"),
 }
 
 

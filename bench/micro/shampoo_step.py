@@ -76,7 +76,7 @@ SHAMPOO_STEP = Benchmark(
     name="shampoo_step",
     claim="A training step with Shampoo takes at most a tenth longer than with AdamW, roots included.",
     targets={
-        f"{name}.small.{RECOMMENDED}": Target(1.10, "at most")
+        f"{name}.default.{RECOMMENDED}": Target(1.10, "at most")
         for name in ("wukong_criteo", "dlrm_criteo", "wukong_frappe", "dlrm_frappe")
     },
     depends_on=(

@@ -22,8 +22,10 @@ from ziggurat.optim.shampoo.shampoo import Shampoo
 
 PEERS = Path(__file__).resolve().parents[2] / ".peers-optimizers"
 DEFAULTS = ShampooConfig()
-OFTEN, SELDOM = 10, 100
+OFTEN = 10
 """Steps from roots to roots."""
+LARGE = 256
+"""Numbers in a block's dimension, at most; peers leave larger dimensions out, or cut them."""
 WARMUP = 0.05
 """Of the steps; then the learning rate stays, so that no end is nearer to one optimizer than to another."""
 
@@ -58,11 +60,11 @@ _TURN = 1.1673039782614187
 
 
 def _ours(**settings: Any) -> Make:
-    """With AdamW of the same setting for a graft, as it is meant; in the eigenbasis beta2 is of that Adam, else the
-    second moments of rows and columns keep the default."""
+    """With AdamW of the same setting for a graft, as it is meant; in the eigenbasis beta2 is of the Adam there, too,
+    else the second moments of rows and columns keep the default."""
 
     def make(parameters: dict[str, nn.Parameter], setting: Setting) -> torch.optim.Optimizer:
-        kept = setting.beta2 if settings.get("form") == "eigenbasis" else DEFAULTS.betas[1]
+        kept = DEFAULTS.betas[1] if settings.get("form") == "roots" else setting.beta2
         graft = {"name": "adam", "beta2": setting.beta2}
         return Shampoo(
             parameters.items(), lr=setting.lr, betas=(setting.beta1, kept), graft=graft,
@@ -91,15 +93,14 @@ def _peer(name: str, **more: Any) -> Make:
 OPTIMIZERS: Mapping[str, Make] = {
     "adamw": _adamw,
     "shampoo": _ours(),
-    "shampoo_often": _ours(precondition_frequency=OFTEN, statistics_frequency=1),
-    "shampoo_seldom": _ours(precondition_frequency=SELDOM, start=DEFAULTS.begins),
-    "eigenbasis": _ours(precondition_frequency=OFTEN, statistics_frequency=1, form="eigenbasis"),
+    "roots": _ours(form="roots", max_preconditioner_dim=LARGE),
+    "often": _ours(precondition_frequency=OFTEN, statistics_frequency=1, max_preconditioner_dim=LARGE),
     "peer_shampoo": _peer(
         "ScalableShampoo", decoupled_weight_decay=True, decoupled_learning_rate=False,
-        block_size=DEFAULTS.max_preconditioner_dim, start_preconditioning_step=OFTEN,
+        block_size=LARGE, start_preconditioning_step=OFTEN,
         preconditioning_compute_steps=DEFAULTS.precondition_frequency,
     ),
-    "peer_soap": _peer("SOAP", precondition_frequency=OFTEN, max_precondition_dim=DEFAULTS.max_preconditioner_dim),
+    "peer_soap": _peer("SOAP", precondition_frequency=OFTEN, max_precondition_dim=LARGE),
 }  # fmt: skip
 
 
@@ -146,12 +147,12 @@ def curve(task: Task, optimizer: str, setting: Setting, seed: int) -> Curve:
     rising = torch.optim.lr_scheduler.LambdaLR(dense, lambda step: min(1.0, (step + 1) / max(1, WARMUP * task.steps)))
     batches, losses, times, seconds = learner.batches(seed), list[float](), list[float](), 0.0
     for step in range(1, task.steps + 1):
-        inputs, labels = next(batches)
+        batch = next(batches)
         started = time.process_time()
         for each in (dense, learner.others):
             if each is not None:
                 each.zero_grad()
-        loss = learner.loss(inputs, labels)
+        loss = learner.loss(*batch)
         if not loss.isfinite():
             break
         loss.backward()

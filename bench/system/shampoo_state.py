@@ -17,7 +17,7 @@ from bench.contestant import ROOT
 
 RANKS = (1, 2, 4, 8)
 MODELS = ("wukong_criteo", "dlrm_criteo", "wukong_frappe", "dlrm_frappe")
-WAY = "small"
+WAY = "default"
 MB = 1e6
 
 

@@ -71,7 +71,7 @@ def replicated(rank: int, settings: dict[str, Any], steps: int = 10) -> dict[str
     return {"weights": weights(model), "bytes": held_bytes(optimizer)}
 
 
-FORMS = [{}, {"form": "eigenbasis"}, {"root": "qr", "late": 1}, {"root": "newton"}]
+FORMS = [{}, {"form": "roots"}, {"root": "qr", "late": 1}, {"form": "roots", "root": "newton"}]
 
 
 @pytest.mark.parametrize("settings", FORMS, ids=str)

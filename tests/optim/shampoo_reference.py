@@ -84,9 +84,12 @@ class Reference:
     def _preconditioned(self, gradient: Floats, mean: Floats) -> Floats:
         if self.settings["form"] == "roots":
             return self._along(mean, self.matrices)
-        beta2, there = self.settings["betas"][1], [matrix.T for matrix in self.matrices]
-        self.rotated = beta2 * self.rotated + (1 - beta2) * self._along(gradient, there) ** 2
-        corrected = self.rotated / (1 - beta2 ** (self.step_number - self.settings["start"] + 1))
+        every, begins, there = self._every(), self.settings["start"], [matrix.T for matrix in self.matrices]
+        beta2 = self.settings["betas"][1] ** every
+        if self.step_number in {begins, self.step_number // every * every}:
+            self.rotated = beta2 * self.rotated + (1 - beta2) * self._along(gradient, there) ** 2
+        times = self.step_number // every - begins // every + 1
+        corrected = self.rotated / (1 - beta2**times)
         scaled = self._along(mean, there) / (np.sqrt(corrected) + self.settings["epsilon"])
         return self._along(scaled, self.matrices)
 

@@ -53,6 +53,7 @@ def taken(weights: nn.Parameter, optimizer: torch.optim.Optimizer, steps: list[T
         {"statistics_frequency": 4, "start": 4, "betas": (0.9, 1.0)},
         {"form": "eigenbasis", "graft": ("none",), "start": 10},
         {"form": "eigenbasis", "start": 13},
+        {"form": "eigenbasis", "statistics_frequency": 4, "start": 14, "precondition_frequency": 6},
     ],
     ids=lambda settings: "-".join(settings) or "plain",
 )
@@ -131,7 +132,13 @@ def test_methods_agree(root: str) -> None:
     found = {}
     for method in ("eigh", root):
         weights = parameter((6, 4))
-        settings: dict[str, Any] = {"epsilon": 1e-4, "precondition_frequency": 1, "lr": 0.1, "root": method}
+        settings: dict[str, Any] = {
+            "epsilon": 1e-4,
+            "precondition_frequency": 1,
+            "lr": 0.1,
+            "root": method,
+            "form": "roots",
+        }
         found[method] = taken(weights, Shampoo([weights], max_preconditioner_dim=6, **settings), gradients((6, 4), 60))
     moved = torch.linalg.norm(found["eigh"] - parameter((6, 4)))
     assert torch.linalg.norm(found["eigh"] - found[root]) < (0.1 if root == "qr" else 1e-6) * moved
@@ -165,12 +172,12 @@ def test_it_trains_a_network_faster_than_its_graft(form: str, most: int) -> None
 
 def test_exponents_of_zero_leave_a_dimension_alone() -> None:
     weights = parameter((6, 4))
-    optimizer = Shampoo([weights], exponents={2: [0.5, 0.0]}, max_preconditioner_dim=6)
+    optimizer = Shampoo([weights], exponents={2: [0.5, 0.0]}, max_preconditioner_dim=6, form="roots")
     assert sorted(optimizer.state[weights]) == ["0/factor_0", "0/graft", "0/mean", "0/root_0", "step"]
 
 
 @pytest.mark.parametrize("late", [0, 2])
-@pytest.mark.parametrize("settings", [{}, {"root": "qr"}, {"form": "eigenbasis"}, {"statistics_frequency": 3}], ids=str)
+@pytest.mark.parametrize("settings", [{}, {"root": "qr"}, {"form": "roots"}, {"statistics_frequency": 3}], ids=str)
 def test_saved_and_gone_on_with_at_any_step(settings: dict[str, Any], late: int) -> None:
     """Also between the step at which roots are taken and the one at which they are used."""
 
@@ -198,7 +205,7 @@ def test_saved_and_gone_on_with_at_any_step(settings: dict[str, Any], late: int)
 def test_late_roots_are_those_of_earlier_steps() -> None:
     """Roots of step 4 that are used at 6 are the roots of step 4."""
     weights = parameter((6, 4))
-    optimizer = Shampoo([weights], lr=0.0001, precondition_frequency=4, late=2, max_preconditioner_dim=6)
+    optimizer = Shampoo([weights], lr=0.0001, precondition_frequency=4, late=2, max_preconditioner_dim=6, form="roots")
     steps = gradients((6, 4), 12)
     seen: list[Tensor] = []
     for gradient in steps:
@@ -325,7 +332,7 @@ def test_a_root_that_fails_keeps_the_last_three_times(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     weights = parameter((6, 4))
-    optimizer = Shampoo([("w", weights)], precondition_frequency=1, max_preconditioner_dim=6)
+    optimizer = Shampoo([("w", weights)], precondition_frequency=1, max_preconditioner_dim=6, form="roots")
     steps = gradients((6, 4), 8)
     taken(weights, optimizer, steps[:2])
     held = optimizer.state[weights]["0/root_0"].clone()
@@ -390,14 +397,14 @@ def test_a_state_of_other_settings_is_refused() -> None:
     for settings, words in (
         ({"graft": "sgd"}, r"graft, \{.*'adam'.*\} there, is \{'name': 'sgd'\} here"),
         ({"graft": "rmsprop"}, "graft, "),
-        ({"max_preconditioner_dim": 4}, "max_preconditioner_dim, 256 there, is 4 here"),
-        ({"form": "eigenbasis"}, "form, 'roots' there, is 'eigenbasis' here"),
+        ({"max_preconditioner_dim": 4}, "max_preconditioner_dim, 128 there, is 4 here"),
+        ({"form": "roots"}, "form, 'eigenbasis' there, is 'roots' here"),
     ):
         with pytest.raises(ConfigError, match=words):
             Shampoo([parameter((6, 4))], **settings).load_state_dict(saved)
     other = Shampoo([parameter((6, 4)), parameter((5, 5))])
     before = copy.deepcopy(other.state_dict()["state"])
-    with pytest.raises(ConfigError, match=r"'0\.1' is of other settings: 0/factor_1 is"):
+    with pytest.raises(ConfigError, match=r"'0\.1' is of other settings: 0/basis_1 is"):
         other.load_state_dict(Shampoo([parameter((6, 4)), parameter((7, 7))]).state_dict())
     assert str(before) == str(other.state_dict()["state"])  # nothing of it was taken
     with pytest.raises(ConfigError, match="of other groups of parameters"):

@@ -21,8 +21,8 @@ STATISTICS = 10
 
 
 class ShampooConfig(Config):
-    """Shampoo: each block's step is scaled by inverse roots of the second moments of its rows and of its columns, and
-    has the size that another optimizer would give it."""
+    """Shampoo: each block takes its step in the directions that its rows, and its columns, move in together, found from
+    their second moments; its size is that of another optimizer's step."""
 
     name: Literal["shampoo"] = "shampoo"
 
@@ -43,8 +43,8 @@ class ShampooConfig(Config):
     """Whose step sizes are taken; a name alone, or with settings."""
 
     epsilon: Rate = 1e-10
-    """Added to the second moments of rows and columns before their roots are taken, or to the roots of the second
-    moments in the eigenbasis."""
+    """Added to the roots of the second moments in the eigenbasis, or to the second moments of rows and columns before
+    their roots are taken."""
 
     precondition_frequency: Steps = 20
     """Steps from one time that roots are taken to the next."""
@@ -53,14 +53,14 @@ class ShampooConfig(Config):
     """The step from which on there is more than the graft; default: ``precondition_frequency``."""
 
     statistics_frequency: Steps | None = None
-    """Steps from one time that second moments of rows and columns take in a gradient to the next; each such gradient
-    counts for all of these steps. Blocks of one dimension, of which a gradient says less, take in each. Default: 10, or
-    as many as there are from roots to roots, or to the first ones."""
+    """Steps from one time that second moments of rows and columns, and those in the eigenbasis, take in a gradient to
+    the next; each such gradient counts for all of these steps. Blocks of one dimension, of which a gradient says less,
+    take in each. Default: 10, or as many as there are from roots to roots, or to the first ones."""
 
     late: Annotated[int, Field(ge=0)] = 0
     """Roots are used so many steps after the second moments that they are of, and taken by a thread in between."""
 
-    max_preconditioner_dim: Annotated[int, Field(ge=2)] = 256
+    max_preconditioner_dim: Annotated[int, Field(ge=2)] = 128
     """Neighbouring dimensions are one where they are no larger together; larger ones are cut."""
 
     vectors: bool = False
@@ -70,8 +70,9 @@ class ShampooConfig(Config):
     """Of the inverse roots: number of a block's dimensions -> one for each; 0 leaves the dimension as it is. Default:
     1/(2·dimensions)."""
 
-    form: Literal["roots", "eigenbasis"] = "roots"
-    """What is done with the second moments: their roots, or an Adam in the basis of their eigenvectors (SOAP)."""
+    form: Literal["eigenbasis", "roots"] = "eigenbasis"
+    """What is done with the second moments: an Adam in the basis of their eigenvectors (SOAP), or a product with their
+    inverse roots."""
 
     root: Method = "eigh"
     """How roots or eigenvectors are found: eigendecomposition, the coupled Newton iteration, or a step of power
@@ -128,7 +129,9 @@ class ShampooConfig(Config):
             if len(exponents) != order:
                 raise ValueError(f"exponents: {order} dimensions need {order} numbers, not {len(exponents)}")
         if self.form == "eigenbasis" and self.root == "newton":
-            raise ValueError("root: newton finds no eigenvectors, which the eigenbasis needs; use eigh or qr")
+            raise ValueError(
+                "root: newton finds no eigenvectors, which the eigenbasis needs; use eigh or qr, or form: roots"
+            )
         return self
 
     def exponent(self, order: int, dimension: int) -> float:

@@ -50,7 +50,7 @@ class Stacks:
     ) -> None:
         self._shapes = [padded_shape(len(names), shape) for names, shape, _ in kinds]
         self._sizes = [math.prod(shape) for shape in self._shapes]
-        self._gradients, self._mean, self._update, *rooms = (like.new_zeros(sum(self._sizes)) for _ in range(5))
+        self._gradients, self._mean, self._update = (like.new_zeros(sum(self._sizes)) for _ in range(3))
         plain = {
             "mean": config.betas[0] > 0 or config.beta3 is not None,
             "graft": grafts.has_moment(config.graft),
@@ -58,16 +58,15 @@ class Stacks:
         }
         self._held = {name: torch.zeros_like(self._gradients) for name, there in plain.items() if there}
         held = {name: self._split(flat) for name, flat in self._held.items()}
-        first, second = map(self._split, rooms)
         self.stacks = [
             Stack(
-                names, shape, turned, config, like, {name: views[number] for name, views in held.items()},
-                (first[number], second[number]), worker,
+                names, shape, turned, config, like, {name: views[number] for name, views in held.items()}, worker
             )
             for number, (names, shape, turned) in enumerate(kinds)
         ]  # fmt: skip
         self._means, self._updates = self._split(self._mean), self._split(self._update)
-        self.gradients = self.blocks(self._gradients)
+        self._each_update = [part.unbind(0) for part in self._updates]
+        self.gradients, self._update_blocks = self.blocks(self._gradients), self.blocks(self._update)
 
     def zeros(self) -> Tensor:
         """(F,)"""
@@ -105,7 +104,8 @@ class Stacks:
             DivergedError: a second moment is not finite, or a root fails for the fourth time running.
         """
         if all(len(numbers) == len(stack) for numbers, stack in zip(chosen, self.stacks, strict=True)):
-            return self.blocks(self._advance(self._held, self._gradients, chosen, step, config, weights_F, decay))
+            update = self._advance(self._held, self._gradients, chosen, step, config, weights_F, decay)
+            return self._update_blocks if update is self._update else self.blocks(update)
         is_chosen = torch.zeros_like(self._gradients, dtype=torch.bool)
         for numbers, part in zip(chosen, self._split(is_chosen), strict=True):
             part[list(numbers)] = True
@@ -160,7 +160,7 @@ class Stacks:
             return
         scales: list[Tensor | float] = [1.0] * len(found)
         if config.graft.name != "none":
-            wanted = _norms([self._updates[number][place] for number in found for place in chosen[number]])
+            wanted = _norms([self._each_update[number][place] for number in found for place in chosen[number]])
             had = _norms([block for direction in found.values() for block in direction.unbind(0)])
             every = (wanted / (had + _LEAST_NORM)).split([len(each) for each in found.values()])
             scales = [
@@ -168,7 +168,7 @@ class Stacks:
                 for scale, direction in zip(every, found.values(), strict=True)
             ]
         for (number, direction), scale in zip(found.items(), scales, strict=True):
-            target = self._updates[number]
+            target = self._updates[number][..., : direction.shape[-1]]
             if len(direction) == len(target):
                 torch.mul(direction, scale, out=target)
             else:
