@@ -211,7 +211,7 @@ def tasks(data: Path | None, quick: bool) -> list[Task]:
         told = f"on Frappe, judged by {VALIDATION:,} of its validation rows; batch {BATCH_SIZE:,}"
         wukong, dlrm = (partial(Recommender, frappe, ids, each) for each in (_WUKONG, _DLRM))
         found += [
-            Task("frappe", f"Wukong (2 layers) {told}", wukong, 800, 25, (*OURS, *PEERS)),
+            Task("frappe", f"Wukong (2 layers) {told}", wukong, 800, 25, (*OURS, "peer_soap")),
             Task("frappe_dlrm", f"DLRM (MLP 256-128) {told}", dlrm, 800, 25, OURS),
         ]
     return found

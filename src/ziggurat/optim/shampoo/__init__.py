@@ -1,4 +1,4 @@
-"""Distributed Shampoo: steps scaled by roots of second moments of rows and columns, instead of by each number's own.
+"""Distributed Shampoo: steps scaled along the directions of rows and columns, instead of by each number's own past.
 
 In: parameters with gradients, equal on all ranks or spread over them. Out: a torch optimizer (``shampoo``). Its
 mathematics (``blocks``, ``roots``, ``grafts``, ``stack``) know nothing of ranks; who owns which block, and how updates

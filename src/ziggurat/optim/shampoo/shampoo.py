@@ -5,9 +5,11 @@ A step of a block of weights W with gradient G, in the order of Shi et al. 2023,
 1. ``coupled`` decay: G += wd·W
 2. L_k ← β2·L_k + (1 − β2)·G_k·G_kᵀ for each dimension k, G_k being G unfolded along it (β2 = 1: a sum); of
    several dimensions every s = ``statistics_frequency`` steps, with β2ˢ in place of β2
-3. every ``precondition_frequency`` steps: X_k = (L_k / (1 − β2ᵗ) + εI)^(−1/2d), of d dimensions
+3. every ``precondition_frequency`` steps: E_k, the eigenvectors of L_k / (1 − β2ᵗ); in the form of roots
+   X_k = (L_k / (1 − β2ᵗ) + εI)^(−1/2d), of d dimensions
 4. Ḡ: the moving mean of G by β1, corrected
-5. P = Ḡ times all X_k, scaled to the norm of the graft's step, block by block; before ``start`` the graft's step itself
+5. P = Ḡ turned by all E_kᵀ, divided by the root of second moments there, which take in G when L_k does, and turned back;
+   with roots Ḡ times all X_k. Scaled to the norm of the graft's step, block by block; before ``start`` that step itself
 6. other decays: P += wd·W
 7. momentum; W ← W − lr·P
 """
