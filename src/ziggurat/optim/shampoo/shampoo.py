@@ -8,8 +8,9 @@ A step of a block of weights W with gradient G, in the order of Shi et al. 2023,
 3. every ``precondition_frequency`` steps: E_k, the eigenvectors of L_k / (1 − β2ᵗ); in the form of roots
    X_k = (L_k / (1 − β2ᵗ) + εI)^(−1/2d), of d dimensions
 4. Ḡ: the moving mean of G by β1, corrected
-5. P = Ḡ turned by all E_kᵀ, divided by the root of second moments there, which take in G when L_k does, and turned back;
-   with roots Ḡ times all X_k. Scaled to the norm of the graft's step, block by block; before ``start`` that step itself
+5. P = Ḡ turned by all E_kᵀ, divided by the root of second moments there, which take in G when L_k does, and turned
+   back; with roots Ḡ times all X_k. Scaled to the norm of the graft's step, block by block; before ``start`` that
+   step itself
 6. other decays: P += wd·W
 7. momentum; W ← W − lr·P
 """
@@ -29,14 +30,13 @@ from torch.distributed.tensor import DTensor
 from ziggurat.core.config import parse_config
 from ziggurat.core.errors import ConfigError
 from ziggurat.optim.shampoo.config import ShampooConfig
+from ziggurat.optim.shampoo.loading import check, check_settings, load
 from ziggurat.optim.shampoo.parameter import Parameter, whole_gradients, wholes
 from ziggurat.optim.shampoo.placement import Exchange, Ranks, owners
 from ziggurat.optim.shampoo.stacks import Stacks
 
 _MAY_CHANGE = ("lr", "betas", "beta3", "epsilon", "weight_decay", "momentum", "nesterov", "decay")
 """Settings that are read from a group at each step."""
-_SHAPING = ("graft", "form", "vectors", "exponents", "max_preconditioner_dim")
-"""Settings that a state is of."""
 _OTHERS = ("params", "param_names", "highest_lr", "initial_lr")
 """Of a group, what is no setting."""
 
@@ -291,26 +291,24 @@ class Shampoo(torch.optim.Optimizer):
         if [len(each["params"]) for each in groups] != [len(each["params"]) for each in self.param_groups]:
             raise ConfigError("shampoo: the state is of other groups of parameters")
         for own, saved in zip(self.param_groups, groups, strict=True):
-            for key in _SHAPING:
-                if key in saved and _shaping(saved[key]) != _shaping(own[key]):
-                    raise ConfigError(
-                        f"shampoo: the state is of other settings: {key}, {saved[key]!r} there, is {own[key]!r} here",
-                        "make the optimizer with the settings that the state was saved with",
-                    )
+            check_settings(own, saved)
         numbers = [number for each in groups for number in each["params"]]
         pairs = [
             (parameter, state_dict["state"].get(number, {}))
             for parameter, number in zip(self._parameters, numbers, strict=True)
         ]
         for parameter, state in pairs:
-            self._check_state(parameter, state)
+            check(parameter, self._targets(parameter), state)
         for parameter, state in pairs:
-            self._load(parameter, state)
+            load(parameter, self._targets(parameter), state, self._configs[parameter.group])
         for own, saved in zip(self.param_groups, groups, strict=True):
             fixed = {*self.defaults, "params", "param_names"} - {*_MAY_CHANGE}
             own.update({key: value for key, value in saved.items() if key not in fixed})
         for hook in self._optimizer_load_state_dict_post_hooks.values():
             hook(self)
+
+    def _targets(self, parameter: Parameter) -> Mapping[str, Tensor]:
+        return self.state[parameter.tensor] if parameter.blocks else {}
 
     def __getstate__(self) -> dict[str, Any]:
         """For copies and pickles: parameters, settings, and a state to load."""
@@ -326,40 +324,6 @@ class Shampoo(torch.optim.Optimizer):
             groups.append({**settings, "params": list(named) or group["params"]})
         Shampoo.__init__(self, groups, **state["defaults"])
         self.load_state_dict(state["state_dict"])
-
-    def _check_state(self, parameter: Parameter, state: Mapping[str, Any]) -> None:
-        """Raises a ConfigError where it is not of this parameter and of these settings."""
-        targets = self.state[parameter.tensor] if parameter.blocks else {}
-        problems = [f"{key} is missing" for key in targets.keys() - state.keys()]
-        problems += [f"{key} is unknown" for key in state.keys() - targets.keys()]
-        problems += [
-            f"{key} is {tuple(value.shape)}, not {tuple(targets[key].shape)}"
-            for key, value in state.items()
-            if key in targets and tuple(value.shape) != tuple(targets[key].shape)
-        ]
-        if problems:
-            raise ConfigError(
-                f"shampoo: the state of parameter {parameter.name!r} is of other settings: "
-                f"{'; '.join(sorted(problems)[:3])}",
-                "make the optimizer with the settings that the state was saved with",
-            )
-
-    def _load(self, parameter: Parameter, state: Mapping[str, Any]) -> None:
-        targets = self.state[parameter.tensor] if parameter.blocks else {}
-        if not parameter.blocks:
-            return
-        parameter.step.copy_(state["step"])
-        for key, target in targets.items():
-            value = state[key]
-            if isinstance(target, DTensor):
-                if not target.to_local().numel():
-                    continue
-                target = target.to_local()
-                value = value.to_local() if isinstance(value, DTensor) else value
-            if target is not value:
-                target.copy_(value)
-        for stack, place in parameter.places.values():
-            stack.resumed(place, int(parameter.step), self._configs[parameter.group])
 
 
 _Item = tuple[Parameter, int]
@@ -392,11 +356,6 @@ def _changed(config: ShampooConfig, made: Mapping[str, Any], group: Mapping[str,
 
 def _first(value: Any) -> float:
     return float(value[0] if isinstance(value, list | tuple) else value)
-
-
-def _shaping(value: Any) -> Any:
-    """What of a setting a state is of: a graft's numbers are not."""
-    return value.get("name", value) if isinstance(value, Mapping) else value
 
 
 def _plain(config: ShampooConfig) -> dict[str, Any]:
