@@ -198,11 +198,11 @@ def tasks(data: Path | None, quick: bool) -> list[Task]:
     if quick:
         return [Task("digits", "", Digits, 12, 4, ALL)]
     drawn, ids = drawn_rows(), DRAWN_FIELDS * DRAWN_IDS
-    told = f"on {DRAWN_ROWS:,} drawn rows of 13 counts and 26 fields, each read once; batch {BATCH_SIZE:,}"
+    told = f"on {DRAWN_ROWS:,} drawn rows of 13 counts and 26 fields, each once; batch {BATCH_SIZE:,}"
     steps = DRAWN_ROWS // BATCH_SIZE
     wukong, dlrm = (partial(Recommender, drawn, ids, each) for each in (_WUKONG, _DLRM))
     found = [
-        Task("drawn", f"DLRM (MLP 256-128) {told}", dlrm, steps, 20, ALL),
+        Task("drawn", f"DLRM (MLP 256-128) {told}", dlrm, steps, 20, (*OURS, *PEERS)),
         Task("drawn_wukong", f"Wukong (2 layers) {told}", wukong, steps, 20, (*OURS, "peer_soap")),
         Task("digits", "a ResNet of 2 blocks on scikit-learn's digits, moved a pixel; batch 64", Digits, 800, 10, ALL),
     ]

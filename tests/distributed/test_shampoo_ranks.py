@@ -192,8 +192,10 @@ def test_a_state_of_two_ranks_goes_on_on_one_and_on_four(tmp_path: Path) -> None
             assert all(torch.equal(mine, one) for mine, one in zip(found, expected, strict=True))
 
 
-def failing(rank: int, how: str) -> str:
+def failing(rank: int, how: str, is_spread: bool = False) -> str:
     model = network()
+    if is_spread:
+        fully_shard(model, mesh=init_device_mesh("cpu", (2,)))
     optimizer = Shampoo(model.named_parameters(), **SETTINGS)
     trained(model, optimizer, 0, 2)
     optimizer.zero_grad()
@@ -227,9 +229,10 @@ def test_an_error_on_one_rank_ends_all_with_its_name() -> None:
     first, second = run_ranks(2, failing, "nan")
     assert second.startswith("DivergedError: parameter '")
     assert first.startswith("LostRank: shampoo, rank 1: DivergedError: parameter '")
-    first, second = run_ranks(2, failing, "changed")
-    assert second.startswith("ConfigError: shampoo: precondition_frequency was changed to 9")
-    assert first.startswith("LostRank: shampoo, rank 1: ConfigError: shampoo: precondition_frequency was changed to 9")
+    for is_spread in (False, True):
+        first, second = run_ranks(2, failing, "changed", is_spread)
+        assert second.startswith("ConfigError: shampoo: precondition_frequency was changed to 9")
+        assert first.startswith("LostRank: shampoo, rank 1: ConfigError: shampoo: precondition_frequency was changed")
     first, second = run_ranks(2, failing, "bug")
     assert first.startswith("TypeError")
     assert second.startswith("LostRank: shampoo, rank 0: TypeError")

@@ -147,19 +147,28 @@ class Ranks:
         stride = torch.empty(tuple(shape), device="meta").stride()
         return DTensor.from_local(local, mesh, [Replicate()], run_check=False, shape=torch.Size(shape), stride=stride)
 
-    def same(self, has_gradient: Sequence[bool], names: Sequence[str], device: torch.device) -> None:
-        """Refuse to go on where ranks differ in which parameters have gradients; all of them call it.
+    def same(self, has_gradient: Sequence[bool], error: str | None, names: Sequence[str], device: torch.device) -> None:
+        """Before they exchange anything else, refuse to go on where a rank has an error, or where ranks differ in which
+        parameters have gradients; all of them call it.
 
         Raises:
-            LostRank: naming the first such parameter, and the ranks.
+            LostRank: naming another rank and its error, or the first such parameter and the ranks; not on a rank that
+                has an error of its own.
         """
-        own = torch.tensor(list(has_gradient), dtype=torch.uint8, device=device)
+        own = torch.frombuffer(bytearray(_head(error, has_gradient)), dtype=torch.uint8).to(device)
         every = own.new_zeros((self.size, len(own)))
         dist.all_gather_single(every.view(-1), own, group=self.group)
-        self.check(every.cpu(), names)
+        if error is None:
+            self.check(every, names)
 
-    def check(self, every_RN: Tensor, names: Sequence[str]) -> None:
-        """As :meth:`same`, of what every rank said: 0 or 1, of R ranks and N parameters."""
+    def check(self, heads: Tensor, names: Sequence[str]) -> None:
+        """As :meth:`same`, of what every rank said, and more behind it: uint8 of (ranks, …)."""
+        heads = heads.cpu()
+        for place, head in enumerate(heads):
+            if head[0]:
+                text = bytes(head[1:_MESSAGE].tolist()).rstrip(b"\0").decode(errors="replace")
+                raise LostRank(f"shampoo, rank {self.members[place]}: {text}")
+        every_RN = heads[:, _MESSAGE : _MESSAGE + len(names)]
         differing = (every_RN != every_RN[0]).any(0).nonzero()
         if not len(differing):
             return
@@ -171,6 +180,12 @@ class Ranks:
             f"{_listed(without)}",
             "have every rank compute its loss from the same parameters, or freeze this one on all",
         )
+
+
+def _head(error: str | None, has_gradient: Sequence[bool]) -> bytes:
+    """What a rank says first: whether it failed, why, and which parameters have gradients."""
+    text = (error or "").encode()[: _MESSAGE - 1]
+    return bytes([error is not None]) + text + bytes(_MESSAGE - 1 - len(text)) + bytes(has_gradient)
 
 
 class Exchange:
@@ -219,12 +234,11 @@ class Exchange:
         self._write(updates, has_gradient, error)
         dist.all_gather_single(self._all.view(-1), self._own, group=self._ranks.group)
         if error is None:
-            self._check()
+            self._ranks.check(self._all[:, : self._scales], self._names)
         return [self._read(place) for place in range(self._ranks.size)]
 
     def _write(self, updates: Sequence[Tensor], has_gradient: Sequence[bool], error: str | None) -> None:
-        text = (error or "").encode()[: _MESSAGE - 1]
-        head = bytes([error is not None]) + text + bytes(_MESSAGE - 1 - len(text)) + bytes(has_gradient)
+        head = _head(error, has_gradient)
         self._own[: len(head)].copy_(torch.frombuffer(bytearray(head), dtype=torch.uint8))
         if error is not None or not updates:
             return
@@ -250,14 +264,6 @@ class Exchange:
         sizes = [math.prod(shape) for shape in shapes]
         flat = buffer[self._data :].view(self._sent)[: sum(sizes)]
         return [part.view(shape) for part, shape in zip(flat.split(sizes), shapes, strict=True)] if sizes else []
-
-    def _check(self) -> None:
-        heads = self._all[:, : self._scales].cpu()
-        for place, head in enumerate(heads):
-            if head[0]:
-                text = bytes(head[1:_MESSAGE].tolist()).rstrip(b"\0").decode(errors="replace")
-                raise LostRank(f"shampoo, rank {self._ranks.members[place]}: {text}")
-        self._ranks.check(heads[:, _MESSAGE : _MESSAGE + len(self._names)], self._names)
 
 
 def _listed(ranks: Sequence[int]) -> str:

@@ -184,22 +184,28 @@ class Shampoo(torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         has = [each.tensor.grad is not None for each in self._parameters]
-        if self._exchange is not None and any(isinstance(each.tensor, DTensor) for each in self._parameters):
-            self._ranks.same(has, [each.name for each in self._parameters], self._parameters[0].tensor.device)
-        updates, error = list[Tensor](), None
+        updates, error = list[Tensor](), cast("Exception | None", None)
         try:
             groups = zip(self._configs, self._made, self.param_groups, strict=True)
             self._configs = [_changed(*each) for each in groups]
-            decays = [self._decay(config, number) for number, config in enumerate(self._configs)]
-            updates = self._own_updates(self._configs, decays)
+        except ConfigError as problem:
+            error = problem
+        if self._exchange is not None and any(isinstance(each.tensor, DTensor) for each in self._parameters):
+            names, device = [each.name for each in self._parameters], self._parameters[0].tensor.device
+            self._ranks.same(has, None if error is None else _told(error), names, device)
+            if error is not None:
+                raise error
+        try:
+            if error is None:
+                decays = [self._decay(config, number) for number, config in enumerate(self._configs)]
+                updates = self._own_updates(self._configs, decays)
         except Exception as problem:  # the others are told of any
             if self._exchange is None:
                 raise
             error = problem
-        if self._exchange is None:
-            every = [updates]
-        else:
-            every = self._exchange(updates, has, None if error is None else f"{type(error).__name__}: {error}")
+        every = [updates]
+        if self._exchange is not None:
+            every = self._exchange(updates, has, None if error is None else _told(error))
         if error is not None:
             raise error
         self._apply(every)
@@ -352,6 +358,10 @@ def _changed(config: ShampooConfig, made: Mapping[str, Any], group: Mapping[str,
             f"make a new optimizer; what may change is {', '.join(_MAY_CHANGE)}",
         )
     return found
+
+
+def _told(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"
 
 
 def _first(value: Any) -> float:
