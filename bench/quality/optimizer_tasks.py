@@ -76,7 +76,7 @@ class Task:
     learner: Callable[[int], Learner]
     steps: int
     every: int
-    optimizers: tuple[str, ...] = ("adamw", "shampoo")
+    optimizers: tuple[str, ...] = ("adamw", "shampoo", "roots")
 
 
 class Rows:
@@ -102,12 +102,13 @@ class Recommender(Learner):
         rows: counts (N, C), ids (N, F) and labels (N,).
         ids: that there are.
         config: of the model.
+        batch: rows of one.
         seed: of the initial weights.
     """
 
-    def __init__(self, rows: Rows, ids: int, config: ModelConfig, seed: int) -> None:
+    def __init__(self, rows: Rows, ids: int, config: ModelConfig, batch: int, seed: int) -> None:
         torch.manual_seed(seed)
-        self._rows = rows
+        self._rows, self._batch = rows, batch
         counts_NC, ids_NF, _ = rows.train
         self._table = nn.Embedding(ids, DIM)
         nn.init.normal_(self._table.weight, std=0.01)
@@ -117,7 +118,7 @@ class Recommender(Learner):
         self.others = torch.optim.Adam(self._table.parameters(), lr=TABLES_LR)
 
     def batches(self, seed: int) -> Iterator[Batch]:
-        return self._rows.batches(BATCH_SIZE, seed)
+        return self._rows.batches(self._batch, seed)
 
     def loss(self, *batch: Tensor) -> Tensor:
         counts_BC, ids_BF, labels_B = batch
@@ -200,28 +201,34 @@ def tasks(data: Path | None, quick: bool) -> list[Task]:
     drawn, ids = drawn_rows(), DRAWN_FIELDS * DRAWN_IDS
     told = f"on {DRAWN_ROWS:,} drawn rows of 13 counts and 26 fields, each once; batch {BATCH_SIZE:,}"
     steps = DRAWN_ROWS // BATCH_SIZE
-    wukong, dlrm = (partial(Recommender, drawn, ids, each) for each in (_WUKONG, _DLRM))
+    wukong, dlrm = (partial(Recommender, drawn, ids, each, BATCH_SIZE) for each in (_WUKONG, _DLRM))
     found = [
         Task("drawn", f"DLRM (MLP 256-128) {told}", dlrm, steps, 20, (*OURS, *PEERS)),
-        Task("drawn_wukong", f"Wukong (2 layers) {told}", wukong, steps, 20, (*OURS, "peer_soap")),
+        Task("drawn_wukong", f"Wukong (2 layers) {told}", wukong, steps, 20),
         Task("digits", "a ResNet of 2 blocks on scikit-learn's digits, moved a pixel; batch 64", Digits, 800, 10, ALL),
     ]
     if data is not None:
         frappe, ids = frappe_rows(data)
-        told = f"on Frappe, judged by {VALIDATION:,} of its validation rows; batch {BATCH_SIZE:,}"
-        wukong, dlrm = (partial(Recommender, frappe, ids, each) for each in (_WUKONG, _DLRM))
-        found += [
-            Task("frappe", f"Wukong (2 layers) {told}", wukong, 800, 25, (*OURS, "peer_soap")),
-            Task("frappe_dlrm", f"DLRM (MLP 256-128) {told}", dlrm, 800, 25, OURS),
-        ]
+        told = f"on Frappe, judged by {FRAPPE_JUDGES:,} of its validation rows"
+        for kind, name, config, compared in (
+            ("frappe", "Wukong (2 layers)", _WUKONG, (*OURS, "peer_soap")),
+            ("frappe_dlrm", "DLRM (MLP 256-128)", _DLRM, OURS),
+        ):
+            often, once = (partial(Recommender, frappe, ids, config, each) for each in (BATCH_SIZE, ONCE_BATCH))
+            steps = len(frappe.train[-1]) // ONCE_BATCH // 20 * 20
+            found += [
+                Task(kind, f"{name} {told}; batch {BATCH_SIZE:,}", often, 800, 25, compared),
+                Task(f"{kind}_once", f"{name} {told}, each row once; batch {ONCE_BATCH}", once, steps, 20),
+            ]
     return found
 
 
 OURS = ("adamw", "shampoo", "roots")
 PEERS = ("peer_shampoo", "peer_soap")
 ALL = (*OURS, *PEERS, "often")
-VALIDATION = 20_000
-DIM, BATCH_SIZE = 16, 1024
+FRAPPE_JUDGES, DRAWN_JUDGES = 20_000, 10_240
+"""Validation rows."""
+DIM, BATCH_SIZE, ONCE_BATCH = 16, 1024, 256
 
 
 _DLRM = DLRM.Config(top=MLP.Config(hidden=(256, 128)))
@@ -240,7 +247,7 @@ def frappe_rows(folder: Path) -> tuple[Rows, int]:
 
     train, valid = part("train"), part("valid")
     ids = int(max(train[0].max(), valid[0].max())) + 1
-    judges = np.random.default_rng(0).permutation(len(valid[1]))[:VALIDATION]
+    judges = np.random.default_rng(0).permutation(len(valid[1]))[:FRAPPE_JUDGES]
     valid = valid[0][judges], valid[1][judges]
     parts = ((torch.from_numpy(inputs), torch.from_numpy(labels)) for inputs, labels in (train, valid))
     return Rows(*((torch.zeros(len(labels), 0), inputs, labels) for inputs, labels in parts)), ids
@@ -270,7 +277,7 @@ def drawn_rows() -> Rows:
     def network(causes: Floats) -> Floats:
         return np.tanh(causes @ first) @ second
 
-    _, causes, pairs, _ = hidden_of(VALIDATION)
+    _, causes, pairs, _ = hidden_of(DRAWN_JUDGES)
     middle, spread, told_spread = pairs.mean(), pairs.std(), network(causes).std()
 
     def some(rows: int) -> Batch:
@@ -283,4 +290,4 @@ def drawn_rows() -> Rows:
         return tuple(map(torch.from_numpy, (counts.astype(np.float32), inputs, labels.astype(np.float32))))
 
     chunks = zip(*(some(DRAWN_ROWS // 10) for _ in range(10)), strict=True)
-    return Rows(tuple(map(torch.cat, chunks)), some(VALIDATION))
+    return Rows(tuple(map(torch.cat, chunks)), some(DRAWN_JUDGES))

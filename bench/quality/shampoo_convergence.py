@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from bench.quality.optimizer_trial import Curve
 
 TRIALS, SEEDS = 6, (1, 2, 3)
-JUDGED = ("drawn", "drawn_wukong", "frappe", "frappe_dlrm", "digits")
+JUDGED = ("drawn", "drawn_wukong", "frappe", "frappe_once", "frappe_dlrm", "frappe_dlrm_once", "digits")
 GOAL = "adamw"
 PROCESSES = 2
 NEAR = 1.1
