@@ -53,7 +53,7 @@ def test_settings_are_the_same_for_all_and_differ_from_each_other() -> None:
 def test_every_optimizer_learns_digits(name: str) -> None:
     if name.startswith("peer") and not PEERS.is_dir():
         pytest.skip("the peers are not installed: bench/peers/install.py")
-    found = curve(Task("digits", "", Digits, 60, 20), name, Setting(3e-3, 0.9, 0.99, 1e-4), 0)
+    found = curve(Task("digits", "", Digits, 120, 40), name, Setting(3e-3, 0.9, 0.99, 1e-4), 0)
     assert len(found.losses) == 3
     assert found.best < 0.8 * math.log(10)
     assert found.seconds == sorted(found.seconds)

@@ -20,15 +20,21 @@ SHAMPOO: dict[str, Any] = {
     "name": "shampoo", "lr": 0.01, "precondition_frequency": 5, "late": 2,
     "max_preconditioner_dim": 16, "epsilon": 1e-4,
 }  # fmt: skip
+ROOTS = {**SHAMPOO, "form": "roots"}
 
 
 def trained(
-    rank: int, folder: Path, name: str, dense: dict[str, Any], stop_after: int | None = None
+    rank: int,
+    folder: Path,
+    name: str,
+    dense: dict[str, Any],
+    stop_after: int | None = None,
+    optimizer: dict[str, Any] = ROOTS,
 ) -> dict[str, Tensor]:
     """The dense part at the end of a run, and its optimizer's states."""
     del rank
     values = config_values(folder)
-    values["optimizer"] = SHAMPOO
+    values["optimizer"] = optimizer
     values["parallel"] = {"dense": dense}
     values["planning"] = {"planner": {"replicate_up_to": 1}, "tables": {"item": {"sharding": "row_wise"}}}
     values["training"].update(max_steps=STEPS, epochs=50, evaluate_every=12, batch_size=96, device="cpu")
@@ -85,3 +91,12 @@ def test_other_numbers_of_ranks_go_on(folder: Path, alone: dict[str, Tensor]) ->
     run_ranks(2, trained, folder, "moved", {"name": "ddp"}, 8)
     run_ranks(3, trained, folder, "moved", {"name": "ddp"}, 16)
     assert off(trained(0, folder, "moved", {"name": "ddp"}), alone) < 1e-3
+
+
+def test_in_the_eigenbasis_parts_go_on_with_the_bits_of_copies(folder: Path) -> None:
+    """Directions of equal second moments are turned by last bits: other numbers of ranks go other ways there."""
+    straight = run_ranks(2, trained, folder, "turned", {"name": "ddp"}, None, SHAMPOO)[0]
+    assert any(key.endswith("/basis_0") for key in straight)
+    run_ranks(2, trained, folder, "turned_stopped", {"name": "fsdp"}, 16, SHAMPOO)
+    found = run_ranks(2, trained, folder, "turned_stopped", {"name": "fsdp"}, None, SHAMPOO)[0]
+    assert all(torch.equal(found[key], each) for key, each in straight.items())
