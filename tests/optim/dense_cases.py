@@ -1,4 +1,4 @@
-"""The dense optimizers under contract; a new one joins by adding a case."""
+"""The dense optimizers under contract, where a new one joins by adding a case; and small trainings for their tests."""
 
 from __future__ import annotations
 
@@ -64,3 +64,22 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, first: int, last: 
         loss.backward()
         optimizer.step()
     return losses
+
+
+def gradients(shape: tuple[int, ...], steps: int) -> list[Tensor]:
+    """One for each step, in fp64, the same every time."""
+    generator = torch.Generator().manual_seed(1)
+    return [torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(steps)]
+
+
+def parameter(shape: tuple[int, ...], dtype: torch.dtype = torch.float64) -> nn.Parameter:
+    """The same every time."""
+    return nn.Parameter(torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(dtype))
+
+
+def taken(weights: nn.Parameter, optimizer: torch.optim.Optimizer, steps: list[Tensor]) -> Tensor:
+    """The weights after a step for each of these gradients."""
+    for gradient in steps:
+        weights.grad = gradient.to(weights.dtype)
+        optimizer.step()
+    return weights.detach()

@@ -1,0 +1,145 @@
+"""What Shampoo refuses, and what it names."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import pytest
+import torch
+from dense_cases import gradients, parameter, taken
+from torch import Tensor, nn
+
+from ziggurat.core.errors import ConfigError, DivergedError
+from ziggurat.optim.shampoo.roots import RootError
+from ziggurat.optim.shampoo.shampoo import Shampoo
+
+
+def test_a_bad_gradient_in_one_group_changes_nothing_in_another() -> None:
+    first, second = parameter((4, 4)), parameter((5, 5))
+    optimizer = Shampoo([{"params": [("v", first)]}, {"params": [("w", second)]}])
+    first.grad, second.grad = torch.ones_like(first), torch.full_like(second, math.nan)
+    before = str(optimizer.state_dict()["state"])
+    with pytest.raises(DivergedError, match="parameter 'w': its gradient has numbers"):
+        optimizer.step()
+    assert str(optimizer.state_dict()["state"]) == before
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_gradient_that_is_no_number_is_named_and_changes_nothing(bad: float) -> None:
+    weights = parameter((6, 4))
+    optimizer = Shampoo([("tower.0.weight", weights)], max_preconditioner_dim=4)
+    taken(weights, optimizer, gradients((6, 4), 3))
+    before = copy.deepcopy(optimizer.state_dict())
+    held = weights.detach().clone()
+    assert weights.grad is not None
+    weights.grad[5, 3] = bad
+    with pytest.raises(
+        DivergedError, match=r"parameter 'tower\.0\.weight', block \[3:6, 0:4\]: its gradient has numbers"
+    ):
+        optimizer.step()
+    assert torch.equal(weights.detach(), held)
+    after = optimizer.state_dict()["state"][0]
+    assert all(torch.equal(after[key], value) for key, value in before["state"][0].items())
+
+
+def test_factors_that_overflow_are_named() -> None:
+    weights = parameter((6, 4), torch.float32)
+    optimizer = Shampoo([weights], precondition_frequency=1, max_preconditioner_dim=6)
+    weights.grad = torch.full((6, 4), 1e30)
+    with pytest.raises(DivergedError, match=r"parameter '0\.0': its matrix of second moments of dimension 0"):
+        optimizer.step()
+
+
+def test_a_root_that_fails_keeps_the_last_three_times(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    weights = parameter((6, 4))
+    optimizer = Shampoo([("w", weights)], precondition_frequency=1, max_preconditioner_dim=6, form="roots")
+    steps = gradients((6, 4), 8)
+    taken(weights, optimizer, steps[:2])
+    held = optimizer.state[weights]["0/root_0"].clone()
+
+    def failing(*_: Any) -> Tensor:
+        raise RootError("eigenvalues do not converge")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("ziggurat.optim.shampoo.roots.inverse_root", failing)
+        taken(weights, optimizer, steps[2:5])
+        assert torch.equal(optimizer.state[weights]["0/root_0"], held)
+        assert (
+            "parameter 'w', dimension 0: eigenvalues do not converge; the last one is kept (3 of 3 times)"
+            in caplog.text
+        )
+        with pytest.raises(
+            DivergedError, match=r"'w', dimension 0: eigenvalues do not converge; for the 4th time running"
+        ):
+            taken(weights, optimizer, steps[5:6])
+    taken(weights, optimizer, steps[6:])
+    assert not torch.equal(optimizer.state[weights]["0/root_0"], held)
+
+
+def test_a_sparse_gradient_is_refused() -> None:
+    table = nn.EmbeddingBag(10, 4, sparse=True)
+    table(torch.tensor([[1, 2]])).sum().backward()
+    with pytest.raises(ConfigError, match=r"the gradient of parameter 'weight' is sparse"):
+        Shampoo(table.named_parameters()).step()
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"lr": 0}, r"lr"),
+        ({"betas": (0.9, 1.1)}, r"betas\.1"),
+        ({"graft": "adamm"}, r"graft"),
+        ({"max_preconditioner_dim": 1}, r"max_preconditioner_dim"),
+        ({"precondition_frequency": 0}, r"precondition_frequency"),
+        ({"statistics_frequency": 21}, r"21 steps are more than the 20 until the first roots"),
+        ({"late": 20}, r"late: 20 steps are not fewer than the precondition_frequency, 20"),
+        ({"exponents": {2: [0.5]}}, r"2 dimensions need 2 numbers, not 1"),
+        ({"nesterov": True}, r"there is no momentum"),
+        ({"lr": math.inf}, r"lr"),
+        ({"root": "newton", "exponents": {2: [0.4, 0.4]}}, r"newton finds roots of whole numbers"),
+        ({"form": "eigenbasis", "root": "newton"}, r"newton finds no eigenvectors"),
+        ({"presondition_frequency": 3}, r"did you mean 'precondition_frequency'"),
+    ],
+    ids=str,
+)
+def test_bad_settings_are_explained(settings: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        Shampoo([parameter((2, 2))], **settings)
+
+
+def test_whole_numbers_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"parameter '0\.0' is torch\.int64"):
+        Shampoo([torch.zeros(3, dtype=torch.int64)])
+
+
+@pytest.mark.parametrize(
+    ("key", "value"), [("precondition_frequency", 9), ("momentum", 0.9), ("graft", {"name": "sgd"}), ("vectors", True)]
+)
+def test_what_cannot_change_later_is_refused(key: str, value: Any) -> None:
+    weights = parameter((6, 4))
+    optimizer = Shampoo([weights])
+    taken(weights, optimizer, gradients((6, 4), 1))
+    optimizer.param_groups[0][key] = value
+    with pytest.raises(ConfigError, match=rf"{key} was changed to .*, and states are of"):
+        taken(weights, optimizer, gradients((6, 4), 1))
+
+
+@pytest.mark.parametrize(
+    ("group", "words"),
+    [
+        ({"weight_decai": 0.1}, "did you mean 'weight_decay'"),
+        ({"communicate": "bf16"}, "communicate is 'bf16' in group 1 and 'fp32' in group 0"),
+    ],
+)
+def test_bad_groups_are_explained(group: dict[str, Any], words: str) -> None:
+    with pytest.raises(ConfigError, match=words):
+        Shampoo([{"params": [parameter((2, 2))]}, {"params": [parameter((3, 3))], **group}])
+
+
+def test_a_group_that_comes_late_is_refused() -> None:
+    with pytest.raises(ConfigError, match="made already"):
+        Shampoo([parameter((2, 2))]).add_param_group({"params": [parameter((2, 2))]})

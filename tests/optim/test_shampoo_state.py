@@ -1,0 +1,130 @@
+"""What Shampoo saves, in one process: gone on with, copied, refused."""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+from typing import Any
+
+import pytest
+import torch
+from dense_cases import gradients, parameter, small_model, taken, train
+from torch import Tensor, nn
+
+from ziggurat.core.errors import ConfigError
+from ziggurat.optim.shampoo.shampoo import Shampoo
+
+
+@pytest.mark.parametrize("late", [0, 2])
+@pytest.mark.parametrize("settings", [{}, {"root": "qr"}, {"form": "roots"}, {"statistics_frequency": 3}], ids=str)
+def test_saved_and_gone_on_with_at_any_step(settings: dict[str, Any], late: int) -> None:
+    """Also between the step at which roots are taken and the one at which they are used."""
+
+    def made(model: nn.Module) -> Shampoo:
+        return Shampoo(model.named_parameters(), lr=0.05, precondition_frequency=4, late=late, **settings)
+
+    whole = small_model()
+    straight = train(whole, made(whole), 0, 16)
+    for stop in range(3, 14):
+        first = small_model()
+        optimizer = made(first)
+        losses = train(first, optimizer, 0, stop)
+        file = io.BytesIO()
+        torch.save({"model": first.state_dict(), "optimizer": optimizer.state_dict()}, file)
+        train(first, optimizer, stop, stop + 3)  # what goes on there is not what was saved
+        file.seek(0)
+        saved = torch.load(file, weights_only=True)
+        second = small_model()
+        second.load_state_dict(saved["model"])
+        resumed = made(second)
+        resumed.load_state_dict(saved["optimizer"])
+        assert losses + train(second, resumed, stop, 16) == straight, stop
+
+
+def test_late_roots_are_those_of_earlier_steps() -> None:
+    """Roots of step 4 that are used at 6 are the roots of step 4."""
+    weights = parameter((6, 4))
+    optimizer = Shampoo([weights], lr=0.0001, precondition_frequency=4, late=2, max_preconditioner_dim=6, form="roots")
+    steps = gradients((6, 4), 12)
+    seen: list[Tensor] = []
+    for gradient in steps:
+        taken(weights, optimizer, [gradient])
+        seen.append(optimizer.state[weights]["0/root_0"].clone())
+    changes = [step for step in range(2, 13) if not torch.equal(seen[step - 1], seen[step - 2])]
+    assert changes == [4, 10]  # the first at once, the eighth's two later
+
+
+def test_a_state_of_other_settings_is_refused() -> None:
+    saved = Shampoo([parameter((6, 4))]).state_dict()
+    for settings, words in (
+        ({"graft": "sgd"}, r"graft, \{.*'adam'.*\} there, is \{'name': 'sgd'\} here"),
+        ({"graft": "rmsprop"}, "graft, "),
+        ({"max_preconditioner_dim": 4}, "max_preconditioner_dim, 128 there, is 4 here"),
+        ({"form": "roots"}, "form, 'eigenbasis' there, is 'roots' here"),
+    ):
+        with pytest.raises(ConfigError, match=words):
+            Shampoo([parameter((6, 4))], **settings).load_state_dict(saved)
+    other = Shampoo([parameter((6, 4)), parameter((5, 5))])
+    before = copy.deepcopy(other.state_dict()["state"])
+    with pytest.raises(ConfigError, match=r"'0\.1' is of other settings: 0/basis_1 is"):
+        other.load_state_dict(Shampoo([parameter((6, 4)), parameter((7, 7))]).state_dict())
+    assert str(before) == str(other.state_dict()["state"])  # nothing of it was taken
+    with pytest.raises(ConfigError, match="of other groups of parameters"):
+        Shampoo([parameter((6, 4)), parameter((2,))]).load_state_dict(saved)
+
+
+def test_a_state_brings_its_learning_rate_and_leaves_how_often_roots_are_taken() -> None:
+    saved = Shampoo([parameter((6, 4))], lr=0.5, precondition_frequency=2, graft={"name": "adam", "beta2": 0.9})
+    ours = Shampoo([parameter((6, 4))], lr=0.1, precondition_frequency=7)
+    ours.load_state_dict(saved.state_dict())
+    (group,) = ours.param_groups
+    assert (group["lr"], group["precondition_frequency"], group["graft"]["beta2"]) == (0.5, 7, 0.999)
+
+
+@pytest.mark.parametrize("way", ["copied", "pickled"])
+def test_a_copy_goes_on_by_itself(way: str) -> None:
+    weights, steps = [parameter((6, 4)), parameter((5,))], [gradients((6, 4), 8), gradients((5,), 8)]
+    optimizer = Shampoo([{"params": [("w", weights[0])]}, {"params": [("b", weights[1])], "lr": 0.5}], lr=0.1)
+
+    def go(some: list[nn.Parameter], by: Shampoo, first: int, last: int) -> None:
+        for step in range(first, last):
+            for each, every in zip(some, steps, strict=True):
+                each.grad = every[step]
+            by.step()
+
+    go(weights, optimizer, 0, 4)
+    pair = (weights, optimizer)
+    copied, other = copy.deepcopy(pair) if way == "copied" else pickle.loads(pickle.dumps(pair))
+    go(copied, other, 4, 8)
+    assert not torch.equal(copied[0], weights[0])
+    go(weights, optimizer, 4, 8)
+    assert all(torch.equal(mine, one) for mine, one in zip(copied, weights, strict=True))
+    assert [group["lr"] for group in other.param_groups] == [0.1, 0.5]
+    assert other.param_groups[0]["param_names"] == ["w"]
+
+
+def test_hooks_of_loading_are_called() -> None:
+    optimizer, called = Shampoo([parameter((2, 2))]), list[str]()
+    optimizer.register_load_state_dict_pre_hook(lambda *_: called.append("before"))
+    optimizer.register_load_state_dict_post_hook(lambda *_: called.append("behind"))
+    optimizer.load_state_dict(optimizer.state_dict())
+    assert called == ["before", "behind"]
+
+
+def test_late_roots_take_as_many_threads_as_others() -> None:
+    """Whose last bits depend on it; a thread begins with as many as there are cores."""
+    before, steps = torch.get_num_threads(), gradients((70, 70), 12)
+    try:
+        torch.set_num_threads(1)
+        found: list[Tensor] = []
+        for stop in (0, 7):
+            weights = parameter((70, 70), torch.float32)
+            optimizer = Shampoo([weights], precondition_frequency=4, late=2)
+            taken(weights, optimizer, steps[:stop])
+            resumed = Shampoo([weights], precondition_frequency=4, late=2)
+            resumed.load_state_dict(optimizer.state_dict())
+            found.append(taken(weights, resumed, steps[stop:]).clone())
+        assert torch.equal(*found)
+    finally:
+        torch.set_num_threads(before)
