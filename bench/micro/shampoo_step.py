@@ -20,7 +20,7 @@ BATCH_SIZE = 4096
 WARMUPS, REPEATS = 2, 21
 FREQUENCIES = ((1, 1), (10, 1), (20, 1), (100, 1), (10, 10), (20, 10), (50, 10), (100, 10))
 """Steps from roots to roots, and from one gradient that second moments take in to the next."""
-RECOMMENDED = "roots_20_statistics_10"
+RECOMMENDED = "roots_50_statistics_10"
 """As by default."""
 
 

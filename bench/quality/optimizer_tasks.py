@@ -199,7 +199,8 @@ def tasks(data: Path | None, quick: bool) -> list[Task]:
     if quick:
         return [Task("digits", "", Digits, 12, 4, ALL)]
     drawn, ids = drawn_rows(), DRAWN_FIELDS * DRAWN_IDS
-    told = f"on {DRAWN_ROWS:,} drawn rows of 13 counts and 26 fields, each once; batch {BATCH_SIZE:,}"
+    drawn_from = f"{DRAWN_ROWS:,} drawn rows of {DRAWN_COUNTS} counts and {DRAWN_FIELDS} fields"
+    told = f"on {drawn_from}, each once; batch {BATCH_SIZE:,}"
     steps = DRAWN_ROWS // BATCH_SIZE
     wukong, dlrm = (partial(Recommender, drawn, ids, each, BATCH_SIZE) for each in (_WUKONG, _DLRM))
     found = [

@@ -20,7 +20,7 @@ from ziggurat.core.errors import DivergedError
 from ziggurat.optim.shampoo.config import ShampooConfig
 from ziggurat.optim.shampoo.shampoo import Shampoo
 
-PEERS = Path(__file__).resolve().parents[2] / ".peers-optimizers"
+PEERS_FOLDER = Path(__file__).resolve().parents[2] / ".peers-optimizers"
 DEFAULTS = ShampooConfig()
 OFTEN = 10
 """Steps from roots to roots."""
@@ -60,14 +60,13 @@ _TURN = 1.1673039782614187
 
 
 def _ours(**settings: Any) -> Make:
-    """With AdamW of the same setting for a graft, as it is meant; in the eigenbasis beta2 is of the Adam there, too,
-    else the second moments of rows and columns keep the default."""
+    """With AdamW of the same setting for a graft, as it is meant; second moments of rows and columns, and those in the
+    eigenbasis, keep the default, as the guide has it."""
 
     def make(parameters: dict[str, nn.Parameter], setting: Setting) -> torch.optim.Optimizer:
-        kept = DEFAULTS.betas[1] if settings.get("form") == "roots" else setting.beta2
         graft = {"name": "adam", "beta2": setting.beta2}
         return Shampoo(
-            parameters.items(), lr=setting.lr, betas=(setting.beta1, kept), graft=graft,
+            parameters.items(), lr=setting.lr, betas=(setting.beta1, DEFAULTS.betas[1]), graft=graft,
             weight_decay=setting.weight_decay, **settings,
         )  # fmt: skip
 
@@ -81,8 +80,8 @@ def _adamw(parameters: dict[str, nn.Parameter], setting: Setting) -> torch.optim
 
 def _peer(name: str, **more: Any) -> Make:
     def make(parameters: dict[str, nn.Parameter], setting: Setting) -> torch.optim.Optimizer:
-        if str(PEERS) not in sys.path:
-            sys.path.append(str(PEERS))
+        if str(PEERS_FOLDER) not in sys.path:
+            sys.path.append(str(PEERS_FOLDER))
         kind = getattr(importlib.import_module("pytorch_optimizer"), name)
         betas = (setting.beta1, setting.beta2)
         return kind(list(parameters.values()), lr=setting.lr, betas=betas, weight_decay=setting.weight_decay, **more)
@@ -98,7 +97,7 @@ OPTIMIZERS: Mapping[str, Make] = {
     "peer_shampoo": _peer(
         "ScalableShampoo", decoupled_weight_decay=True, decoupled_learning_rate=False,
         block_size=LARGE, start_preconditioning_step=OFTEN,
-        preconditioning_compute_steps=DEFAULTS.precondition_frequency,
+        preconditioning_compute_steps=2 * OFTEN,
     ),
     "peer_soap": _peer("SOAP", precondition_frequency=OFTEN, max_precondition_dim=LARGE),
 }  # fmt: skip

@@ -41,11 +41,11 @@ Case = tuple[str, str, int, int]
 
 def run(context: Context) -> Result:
     from bench.quality.optimizer_tasks import tasks
-    from bench.quality.optimizer_trial import PEERS, Setting
+    from bench.quality.optimizer_trial import PEERS_FOLDER, Setting
 
     trials, seeds = (2, SEEDS[:1]) if context.quick else (TRIALS, SEEDS)
     chosen = tasks(context.data, context.quick)
-    has_peers = PEERS.is_dir()
+    has_peers = PEERS_FOLDER.is_dir()
     names = {
         task.name: [each for each in task.optimizers if has_peers or not each.startswith("peer")] for task in chosen
     }

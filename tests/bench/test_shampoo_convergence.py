@@ -7,7 +7,7 @@ import math
 import pytest
 
 from bench.quality.optimizer_tasks import Digits, Task
-from bench.quality.optimizer_trial import OPTIMIZERS, PEERS, Curve, Setting, curve
+from bench.quality.optimizer_trial import OPTIMIZERS, PEERS_FOLDER, Curve, Setting, curve
 from bench.quality.shampoo_convergence import compared, tuned
 
 
@@ -51,7 +51,7 @@ def test_settings_are_the_same_for_all_and_differ_from_each_other() -> None:
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_every_optimizer_learns_digits(name: str) -> None:
-    if name.startswith("peer") and not PEERS.is_dir():
+    if name.startswith("peer") and not PEERS_FOLDER.is_dir():
         pytest.skip("the peers are not installed: bench/peers/install.py")
     found = curve(Task("digits", "", Digits, 120, 40), name, Setting(3e-3, 0.9, 0.99, 1e-4), 0)
     assert len(found.losses) == 3

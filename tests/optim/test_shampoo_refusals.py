@@ -96,7 +96,7 @@ def test_a_sparse_gradient_is_refused() -> None:
         ({"max_preconditioner_dim": 1}, r"max_preconditioner_dim"),
         ({"precondition_frequency": 0}, r"precondition_frequency"),
         ({"statistics_frequency": 21}, r"21 steps are more than the 20 until the first roots"),
-        ({"late": 20}, r"late: 20 steps are not fewer than the precondition_frequency, 20"),
+        ({"late": 50}, r"late: 50 steps are not fewer than the precondition_frequency, 50"),
         ({"exponents": {2: [0.5]}}, r"2 dimensions need 2 numbers, not 1"),
         ({"nesterov": True}, r"there is no momentum"),
         ({"lr": math.inf}, r"lr"),

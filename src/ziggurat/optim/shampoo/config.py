@@ -18,6 +18,8 @@ Exponent = Annotated[float, Field(ge=0, le=1)]
 
 STATISTICS = 10
 """Steps from one gradient that second moments of rows and columns take in to the next, where roots come less often."""
+FIRST = 20
+"""The step of the first roots, where later ones are no closer: what is learned first decides much."""
 
 
 class ShampooConfig(Config):
@@ -46,11 +48,12 @@ class ShampooConfig(Config):
     """Added to the roots of the second moments in the eigenbasis, or to the second moments of rows and columns before
     their roots are taken."""
 
-    precondition_frequency: Steps = 20
+    precondition_frequency: Steps = 50
     """Steps from one time that roots are taken to the next."""
 
     start: Steps | None = None
-    """The step from which on there is more than the graft; default: ``precondition_frequency``."""
+    """The step from which on there is more than the graft; default: 20, or ``precondition_frequency`` where that is
+    less."""
 
     statistics_frequency: Steps | None = None
     """Steps from one time that second moments of rows and columns, and those in the eigenbasis, take in a gradient to
@@ -100,7 +103,7 @@ class ShampooConfig(Config):
     @property
     def begins(self) -> int:
         """The first step at which roots are taken."""
-        return self.precondition_frequency if self.start is None else self.start
+        return min(FIRST, self.precondition_frequency) if self.start is None else self.start
 
     @property
     def statistics(self) -> int:

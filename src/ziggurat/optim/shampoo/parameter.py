@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import operator
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -25,6 +27,7 @@ class Parameter:
         group: number of its group.
         shape: with dimensions merged.
         blocks: of that.
+        cuts: of each block its shape, and where it lies in a contiguous whole: strides, and its first number.
         places: number of a block of this rank -> its stack, and its place there.
         step: steps taken, a state.
     """
@@ -34,6 +37,7 @@ class Parameter:
     group: int
     shape: tuple[int, ...]
     blocks: list[Block]
+    cuts: list[tuple[tuple[int, ...], tuple[int, ...], int]]
     places: dict[int, tuple[Stack, int]] = field(default_factory=dict[int, tuple[Stack, int]])
     step: Tensor = field(default_factory=lambda: torch.zeros(()))
 
@@ -47,7 +51,10 @@ class Parameter:
         if not tensor.is_floating_point():
             raise ConfigError(f"shampoo: parameter {name!r} is {tensor.dtype}; floating-point numbers are optimized")
         shape = merged(tensor.shape, most)
-        return cls(name, tensor, group, shape, blocks(shape, most))
+        strides = tuple(math.prod(shape[number + 1 :]) for number in range(len(shape)))
+        found = blocks(shape, most)
+        cuts = [(each.shape, strides, sum(map(operator.mul, each.first, strides))) for each in found]
+        return cls(name, tensor, group, shape, found, cuts)
 
     @property
     def like(self) -> Tensor:
@@ -65,8 +72,9 @@ class Parameter:
 
     def views(self, whole: Tensor) -> list[Tensor]:
         """Of a tensor of the parameter's shape, each block."""
-        found = whole.reshape(self.shape)
-        return [_cut(found, block) for block in self.blocks]
+        whole = whole.contiguous()
+        begin = whole.storage_offset()
+        return [whole.as_strided(shape, strides, begin + first) for shape, strides, first in self.cuts]
 
     def gradient(self) -> Tensor:
         """Of this rank, which there is.
@@ -120,10 +128,3 @@ def whole_gradients(parameters: Sequence[Parameter]) -> list[list[Tensor]]:
 def _viewed(parameters: Sequence[Parameter], tensors: Sequence[Tensor]) -> list[list[Tensor]]:
     every = [each.full_tensor() if isinstance(each, DTensor) else each for each in tensors]
     return [parameter.views(whole) for parameter, whole in zip(parameters, every, strict=True)]
-
-
-def _cut(whole: Tensor, block: Block) -> Tensor:
-    for dimension, (first, size) in enumerate(zip(block.first, block.shape, strict=True)):
-        if size != whole.shape[dimension]:
-            whole = whole.narrow(dimension, first, size)
-    return whole

@@ -322,7 +322,10 @@ class Stack:
         taken = step // every - config.begins // every + 1
         correction = 1 - kept**taken if kept < 1 else 1.0
         there = turned(mean)
-        self._unpadded(there).div_((moment / correction).sqrt_().add_(config.epsilon))
+        root = self._unpadded(self._other_room(there)).copy_(moment)
+        self._unpadded(there).div_(root.sqrt_().add_(config.epsilon * correction**0.5))
+        if config.graft.name == "none":
+            there.mul_(correction**0.5)
         return self._unpadded(turned(there, back=True))
 
     def _unpadded(self, stack: Tensor) -> Tensor:
@@ -335,9 +338,15 @@ class Stack:
             return _padded(count, self._inner, self._like)
         return self._like.new_zeros(count, *self._inner)
 
+    def _other_room(self, stack: Tensor) -> Tensor:
+        """For as many blocks, which do not lie there."""
+        first, second = self._rooms
+        found = second if stack is first else first
+        return found if found.shape[0] == stack.shape[0] else self._room(stack.shape[0])
+
     def _unfolded(self, stack: Tensor, dimension: int) -> Tensor:
         """(N, D, the others): rows of a dimension."""
-        count, last = len(stack), self._inner[-1]
+        count, last = stack.shape[0], self._inner[-1]
         if dimension == len(self._inner) - 1:
             return stack.view(count, -1, stack.shape[-1])[..., :last].mT
         if len(self._inner) == 2:
@@ -349,13 +358,10 @@ class Stack:
 
     def _along(self, stack: Tensor, matrices: Tensor, dimension: int, transposed: bool = False) -> Tensor:
         """Each block with a dimension multiplied from the left by a matrix of its own, for the next call."""
-        count, last, size = len(stack), self._inner[-1], self._inner[dimension]
+        count, last, size = stack.shape[0], self._inner[-1], self._inner[dimension]
         matrices = matrices[..., :size]
         left = matrices.mT if transposed else matrices
-        first, second = self._rooms
-        found = second if stack is first else first
-        if count != len(found):
-            found = self._room(count)
+        found = self._other_room(stack)
         rows = self._unfolded(stack, dimension)
         if dimension == len(self._inner) - 1:
             torch.bmm(rows.mT, left.mT, out=found.view(count, -1, found.shape[-1])[..., :last])

@@ -50,7 +50,7 @@ class Stacks:
     ) -> None:
         self._shapes = [padded_shape(len(names), shape) for names, shape, _ in kinds]
         self._sizes = [math.prod(shape) for shape in self._shapes]
-        self._gradients, self._mean, self._update = (like.new_zeros(sum(self._sizes)) for _ in range(3))
+        self._gradients, self._update = (like.new_zeros(sum(self._sizes)) for _ in range(2))
         plain = {
             "mean": config.betas[0] > 0 or config.beta3 is not None,
             "graft": grafts.has_moment(config.graft),
@@ -64,7 +64,9 @@ class Stacks:
             )
             for number, (names, shape, turned) in enumerate(kinds)
         ]  # fmt: skip
-        self._means, self._updates = self._split(self._mean), self._split(self._update)
+        self._is_adam = isinstance(config.graft, grafts.AdamGraft) and "mean" in held and config.beta3 is None
+        self._mean = None if self._is_adam else torch.zeros_like(self._gradients)
+        self._updates = self._split(self._update)
         self._each_update = [part.unbind(0) for part in self._updates]
         self.gradients, self._update_blocks = self.blocks(self._gradients), self.blocks(self._update)
 
@@ -128,17 +130,17 @@ class Stacks:
     ) -> Tensor:
         if weights is not None and config.decay == "coupled":
             gradients = gradients.add(weights, alpha=decay)
-        if "graft" in held:
-            kept, taken = grafts.weights(config.graft)
-            held["graft"].mul_(kept).addcmul_(gradients, gradients, value=taken)
         parts = self._split(gradients)
         for stack, numbers, part in zip(self.stacks, chosen, parts, strict=True):
             stack.gather(numbers, part, step, config)
             stack.turn(numbers, step, config)
-        _put_mean(self._mean, held, gradients, step, config)
-        _put_grafted(self._update, held, self._mean, step, config)
+        if self._mean is None:
+            mean = _put_adam(self._update, held, gradients, step, config)
+        else:
+            mean = _put_mean(self._mean, held, gradients, step, config)
+            _put_grafted(self._update, held, gradients, mean, step, config)
         if step >= config.begins:
-            self._direct(parts, chosen, step, config)
+            self._direct(parts, self._split(mean), chosen, step, config)
         update = self._update
         if weights is not None and config.decay != "coupled":
             update.add_(weights, alpha=decay)
@@ -148,11 +150,16 @@ class Stacks:
         return update
 
     def _direct(
-        self, gradients: Sequence[Tensor], chosen: Sequence[Sequence[int]], step: int, config: ShampooConfig
+        self,
+        gradients: Sequence[Tensor],
+        means: Sequence[Tensor],
+        chosen: Sequence[Sequence[int]],
+        step: int,
+        config: ShampooConfig,
     ) -> None:
         """Give the graft's steps, which the updates are so far, Shampoo's direction, of blocks that have one."""
         found = {
-            number: stack.direction(chosen[number], self._means[number], gradients[number], step, config)
+            number: stack.direction(chosen[number], means[number], gradients[number], step, config)
             for number, stack in enumerate(self.stacks)
             if stack.is_turned and chosen[number]
         }
@@ -186,26 +193,43 @@ class Stacks:
                 stack.check(part[list(numbers)], numbers, "gradient")
 
 
-def _put_mean(into: Tensor, held: Mapping[str, Tensor], gradients: Tensor, step: int, config: ShampooConfig) -> None:
+def _put_adam(into: Tensor, held: Mapping[str, Tensor], gradients: Tensor, step: int, config: ShampooConfig) -> Tensor:
+    """Adam's step, by torch's kernel, which reads all there is once.
+
+    Returns:
+        The gradient's moving mean with the zeros it began with: steps that are as long as Adam's are none the shorter.
+    """
+    before = torch.full((), step, dtype=torch.float32, device=into.device)
+    torch._fused_adam_(  # pyright: ignore[reportPrivateUsage] - torch.optim's own, without an optimizer around it
+        [into.zero_()], [gradients], [held["mean"]], [held["graft"]], [], [before], lr=-1.0, beta1=config.betas[0],
+        beta2=grafts.weights(config.graft)[0], weight_decay=0.0, eps=grafts.eps(config.graft), amsgrad=False,
+        maximize=False,
+    )  # fmt: skip
+    return held["mean"]
+
+
+def _put_mean(into: Tensor, held: Mapping[str, Tensor], gradients: Tensor, step: int, config: ShampooConfig) -> Tensor:
     """The gradient's moving mean, without the zeros it began with."""
     if "mean" not in held:
-        into.copy_(gradients)
-        return
+        return into.copy_(gradients)
     beta1, mean = config.betas[0], held["mean"]
     if config.beta3 is None:
         mean.lerp_(gradients, 1 - beta1)
-        torch.div(mean, 1 - beta1**step, out=into)
-        return
+        return torch.div(mean, 1 - beta1**step, out=into)
     torch.lerp(mean, gradients, 1 - config.beta3, out=into)
     mean.lerp_(gradients, 1 - beta1)
-    into.div_(1 - config.beta3 * beta1 ** (step - 1))
+    return into.div_(1 - config.beta3 * beta1 ** (step - 1))
 
 
-def _put_grafted(into: Tensor, held: Mapping[str, Tensor], mean: Tensor, step: int, config: ShampooConfig) -> None:
+def _put_grafted(
+    into: Tensor, held: Mapping[str, Tensor], gradients: Tensor, mean: Tensor, step: int, config: ShampooConfig
+) -> None:
     """The other optimizer's step."""
     if "graft" not in held:
         into.copy_(mean)
         return
+    kept, taken = grafts.weights(config.graft)
+    held["graft"].mul_(kept).addcmul_(gradients, gradients, value=taken)
     torch.div(held["graft"], grafts.correction(config.graft, step), out=into)
     into.sqrt_().add_(grafts.eps(config.graft))
     torch.div(mean, into, out=into)
