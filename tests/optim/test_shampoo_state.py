@@ -42,17 +42,27 @@ def test_saved_and_gone_on_with_at_any_step(settings: dict[str, Any], late: int)
         assert losses + train(second, resumed, stop, 16) == straight, stop
 
 
-def test_late_roots_are_those_of_earlier_steps() -> None:
-    """Roots of step 4 that are used at 6 are the roots of step 4."""
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({}, [20, 50, 100]),
+        ({"precondition_frequency": 4}, [4, 8, 12]),
+        ({"precondition_frequency": 4, "late": 2}, [4, 10, 14]),  # the first at once, those of 8 and 12 two later
+        ({"precondition_frequency": 4, "start": 6}, [6, 8, 12]),
+    ],
+    ids=str,
+)
+def test_when_roots_change(settings: dict[str, Any], expected: list[int]) -> None:
     weights = parameter((6, 4))
-    optimizer = Shampoo([weights], lr=0.0001, precondition_frequency=4, late=2, max_preconditioner_dim=6, form="roots")
-    steps = gradients((6, 4), 12)
-    seen: list[Tensor] = []
-    for gradient in steps:
+    optimizer = Shampoo([weights], lr=0.0001, max_preconditioner_dim=6, form="roots", **settings)
+    changes, before = list[int](), optimizer.state[weights]["0/root_0"].clone()
+    for step, gradient in enumerate(gradients((6, 4), expected[-1]), 1):
         taken(weights, optimizer, [gradient])
-        seen.append(optimizer.state[weights]["0/root_0"].clone())
-    changes = [step for step in range(2, 13) if not torch.equal(seen[step - 1], seen[step - 2])]
-    assert changes == [4, 10]  # the first at once, the eighth's two later
+        now = optimizer.state[weights]["0/root_0"].clone()
+        if not torch.equal(now, before):
+            changes.append(step)
+        before = now
+    assert changes == expected
 
 
 def test_a_state_of_other_settings_is_refused() -> None:
