@@ -50,8 +50,7 @@ def step(name: str, way: str, kind: str, rows: int) -> Step:
     frequency, every = (1, 1) if kind == "roots" else (NEVER, APART if kind == "plain" else 1)
     config = ShampooConfig(start=every, precondition_frequency=frequency, statistics_frequency=every, **WAYS[way][0])
     made = Step(CASES[name], "fp32", False, rows, config)
-    if every > 1:
-        made()
-        for _ in range(every - 1):
-            made.optimizer.step()
+    made()
+    for _ in range(config.leads):
+        made.optimizer.step()
     return made

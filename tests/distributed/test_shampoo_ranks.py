@@ -13,12 +13,12 @@ import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
-from torch.distributed.fsdp import fully_shard
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from tests.distributed.ranks import run_ranks
-from ziggurat.core.errors import ZigguratError
+from ziggurat.core.errors import DivergedError, ZigguratError
 from ziggurat.optim.shampoo.shampoo import Shampoo
 
 SETTINGS: dict[str, Any] = {
@@ -210,10 +210,18 @@ def failing(rank: int, how: str, is_spread: bool = False) -> str:
             each.grad.fill_(torch.nan)
     if how == "changed" and rank == 1:
         optimizer.param_groups[0]["precondition_frequency"] = 9
+    if how == "rate" and rank == 1:
+        optimizer.param_groups[0]["lr"] = 0.03
     if how == "bug" and rank == 0:
         optimizer._own_updates = None  # type: ignore[assignment, method-assign]
+
+    def closure() -> float:
+        if how == "closure" and rank == 1:
+            raise TypeError("no loss")
+        return 0.0
+
     try:
-        optimizer.step()
+        optimizer.step(closure)
     except (ZigguratError, TypeError) as error:
         dist.barrier()  # all are still there, and none waits for another
         return f"{type(error).__name__}: {error}"
@@ -233,9 +241,40 @@ def test_an_error_on_one_rank_ends_all_with_its_name() -> None:
         first, second = run_ranks(2, failing, "changed", is_spread)
         assert second.startswith("ConfigError: shampoo: precondition_frequency was changed to 9")
         assert first.startswith("LostRank: shampoo, rank 1: ConfigError: shampoo: precondition_frequency was changed")
+        first, second = run_ranks(2, failing, "closure", is_spread)
+        assert second == "TypeError: no loss"
+        assert first.startswith("LostRank: shampoo, rank 1: TypeError: no loss")
+        for told in run_ranks(2, failing, "rate", is_spread):
+            assert told.startswith("LostRank: shampoo: the learning rate of group 0 is 0.02 on rank 0 and 0.03 on rank")
     first, second = run_ranks(2, failing, "bug")
     assert first.startswith("TypeError")
     assert second.startswith("LostRank: shampoo, rank 0: TypeError")
+
+
+def skipping(rank: int) -> list[Tensor]:
+    """Weights of a training that leaves out a batch whose gradient is no number in one place."""
+    del rank
+    model = network()
+    optimizer = Shampoo(model.named_parameters(), **SETTINGS)
+    for step in range(8):
+        optimizer.zero_grad()
+        gradients(model, step)
+        last = list(model.parameters())[-1]
+        assert last.grad is not None
+        if step == 4:
+            last.grad.view(-1)[0] = torch.nan
+        try:
+            optimizer.step()
+        except DivergedError:
+            assert step == 4
+    return weights(model)
+
+
+def test_a_batch_that_fails_on_all_ranks_can_be_left_out() -> None:
+    """Every rank looks at all gradients, whoever owns the block: the states of none have changed."""
+    (alone,) = run_ranks(1, skipping)
+    for found in run_ranks(2, skipping):
+        assert all(torch.equal(mine, other) for mine, other in zip(found, alone, strict=True))
 
 
 def vanishing(rank: int, precision: str) -> bool:
@@ -284,6 +323,31 @@ def test_a_state_of_ranks_is_saved_and_copied_by_torch() -> None:
     assert run_ranks(2, saved_whole) == [True, True]
 
 
+def loaded_elsewhere(rank: int) -> str:
+    """A state that rank 0 alone saved, by torch, taken by both."""
+    model = network()
+    optimizer = Shampoo(model.named_parameters(), **SETTINGS)
+    trained(model, optimizer, 0, 3)
+    file = io.BytesIO()
+    torch.save(optimizer.state_dict(), file)
+    shared: list[Any] = [file.getvalue()]
+    dist.broadcast_object_list(shared, 0)
+    saved = torch.load(io.BytesIO(shared[0]), weights_only=False)
+    before = copy.deepcopy(optimizer.state_dict())
+    try:
+        optimizer.load_state_dict(saved)
+    except ZigguratError as error:
+        same = str(before["state"]) == str(optimizer.state_dict()["state"])
+        return f"{same}: {error}"
+    return "taken"
+
+
+def test_a_state_that_another_rank_saved_is_refused_and_nothing_of_it_taken() -> None:
+    first, second = run_ranks(2, loaded_elsewhere)
+    assert first == "taken"
+    assert second.startswith("True: shampoo: the state of parameter '0.weight' has no ")
+
+
 def by_itself(rank: int) -> dict[str, Any]:
     """Two models on two pairs of ranks each."""
     pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
@@ -308,8 +372,15 @@ def test_ranks_that_train_another_model_have_a_group_of_their_own() -> None:
 
 def differing(rank: int, what: str) -> str:
     lr = 0.1 if what == "lr" and rank else 0.2
+    model = network(33 + (rank if what == "shape" else 0))
+    if what == "type" and rank:
+        model.bfloat16()
+    parameters = list(model.named_parameters())
+    if what == "order" and rank:
+        parameters.reverse()
+    group = dist.new_group([0]) if what == "member" else None
     try:
-        Shampoo(network(33 + (rank if what == "shape" else 0)).named_parameters(), lr=lr)
+        Shampoo(parameters, group, lr=lr)
     except ZigguratError as error:
         return str(error)
     return ""
@@ -320,6 +391,30 @@ def test_ranks_that_differ_are_told_before_the_first_step() -> None:
         assert told.startswith("shampoo: the settings of group 0 is name='shampoo' lr=0.2")
     for told in run_ranks(2, differing, "shape"):
         assert told.startswith("shampoo: the shape of '0.bias' is (33,) on rank 0 and (34,) on rank 1")
+    for told in run_ranks(2, differing, "type"):
+        assert told.startswith("shampoo: the type of '0.bias' is torch.float32 on rank 0 and torch.bfloat16 on rank 1")
+    for told in run_ranks(2, differing, "order"):
+        assert told.startswith("shampoo: parameter number 0 is '0.weight' on rank 0 and")
+    first, second = run_ranks(2, differing, "member")
+    assert first == ""
+    assert second.startswith("shampoo: rank 1 is not of the process_group")
+
+
+def flattened(rank: int) -> str:
+    del rank
+    whole = FullyShardedDataParallel(network(), device_id=torch.device("cpu"))
+    try:
+        Shampoo(whole.named_parameters())
+    except ZigguratError as error:
+        return str(error)
+    return ""
+
+
+def test_parameters_that_were_made_one_are_refused() -> None:
+    """Each rank has another part of them, of the same shape."""
+    for told in run_ranks(2, flattened):
+        assert "is several that FullyShardedDataParallel made one" in told
+        assert "use torch.distributed.fsdp.fully_shard" in told
 
 
 def undivided(rank: int) -> str:

@@ -24,10 +24,12 @@ class Reference:
         "nesterov": False, "weight_decay": 0.0, "decay": "decoupled", "graft": ("adam", 0.999, 1e-8), "form": "roots",
     }  # fmt: skip
 
+    WARM: ClassVar[int] = 10
+
     def __init__(self, weights: Floats, **settings: Any) -> None:
         self.weights = weights.copy()
         self.settings = {**self.DEFAULTS, **settings}
-        self.step_number = 0
+        self.step_number = self.seen = 0
         self.factors = [np.zeros((size, size)) for size in weights.shape]
         self.matrices = [np.eye(size) for size in weights.shape]
         self.mean, self.second = np.zeros_like(weights), np.zeros_like(weights)
@@ -51,8 +53,10 @@ class Reference:
         mean = self.mean / (1 - beta1**t)
         grafted = self._grafted(gradient, mean)
         update = grafted
-        if t >= at["start"]:
-            update = self._preconditioned(gradient, mean)
+        if t >= at["start"] and at["form"] == "eigenbasis":
+            self._observe(gradient)
+        if t >= at["start"] + (self.WARM if at["form"] == "eigenbasis" else 0):
+            update = self._preconditioned(mean)
             if at["graft"][0] != "none":
                 update = update * np.linalg.norm(grafted) / np.linalg.norm(update)
         if at["decay"] == "decoupled":
@@ -81,17 +85,23 @@ class Reference:
             tensor = np.moveaxis(np.tensordot(matrix, tensor, axes=(1, k)), 0, k)
         return tensor
 
-    def _preconditioned(self, gradient: Floats, mean: Floats) -> Floats:
+    def _observe(self, gradient: Floats) -> None:
+        """Second moments in the eigenbasis; ``seen`` is how many gradients they stand for."""
+        beta2, every = self.settings["betas"][1], self._every()
+        if self.step_number < self.settings["start"] + self.WARM:
+            every = 1
+        if self.step_number % every == 0:
+            kept, taken = beta2**every, 1 - beta2**every if beta2 < 1 else every
+            self.rotated = kept * self.rotated + taken * self._along(gradient, [each.T for each in self.matrices]) ** 2
+            self.seen += every
+
+    def _preconditioned(self, mean: Floats) -> Floats:
         if self.settings["form"] == "roots":
             return self._along(mean, self.matrices)
-        every, begins, there = self._every(), self.settings["start"], [matrix.T for matrix in self.matrices]
-        beta2 = self.settings["betas"][1] ** every
-        if self.step_number in {begins, self.step_number // every * every}:
-            self.rotated = beta2 * self.rotated + (1 - beta2) * self._along(gradient, there) ** 2
-        times = self.step_number // every - begins // every + 1
-        corrected = self.rotated / (1 - beta2**times)
+        beta2, there = self.settings["betas"][1], [matrix.T for matrix in self.matrices]
+        corrected = self.rotated / (1 - beta2**self.seen) if beta2 < 1 else self.rotated
         scaled = self._along(mean, there) / (np.sqrt(corrected) + self.settings["epsilon"])
-        return self._along(scaled, self.matrices)
+        return self._along(scaled.clip(-1, 1), self.matrices)
 
     def _grafted(self, gradient: Floats, mean: Floats) -> Floats:
         kind, *rest = self.settings["graft"]

@@ -30,15 +30,16 @@ SHAPES = [(7,), (5, 3), (16, 16), (4, 3, 5)]
         {"statistics_frequency": 3, "start": 4},
         {"statistics_frequency": 4, "start": 4, "betas": (0.9, 1.0)},
         {"form": "eigenbasis", "graft": ("none",), "start": 10},
+        {"form": "eigenbasis", "graft": ("rmsprop", 0.99, 1e-8), "start": 10, "betas": (0.95, 1.0)},
         {"form": "eigenbasis", "start": 13},
         {"form": "eigenbasis", "statistics_frequency": 4, "start": 14, "precondition_frequency": 6},
     ],
     ids=lambda settings: "-".join(settings) or "plain",
 )
 def test_one_block_is_what_the_formulas_say(shape: tuple[int, ...], settings: dict[str, Any]) -> None:
-    """fp64, twenty steps; dimensions are too large to be merged. The eigenbasis begins when every second moment is of
+    """fp64, fifty steps; dimensions are too large to be merged. The eigenbasis begins when every second moment is of
     full rank: in the space of a multiple eigenvalue any basis would do."""
-    weights, steps = parameter(shape), gradients(shape, 20)
+    weights, steps = parameter(shape), gradients(shape, 50)
     reference = Reference(weights.detach().numpy(), **settings)
     for gradient in steps:
         reference.step(gradient.numpy())
@@ -189,7 +190,7 @@ def test_vectors_take_the_graft_alone_unless_asked_for(form: str) -> None:
     optimizer = Shampoo([matrix, bias], form=form, start=1, precondition_frequency=1)
     plain = nn.Parameter(torch.ones(24))
     adam = torch.optim.Adam([plain], betas=(0.9, 0.999), lr=1e-3)
-    for gradient in gradients((24,), 5):
+    for gradient in gradients((24,), 20):
         matrix.grad = gradient.float().view(6, 4)
         bias.grad, plain.grad = gradient.float(), gradient.float()
         optimizer.step()
@@ -263,3 +264,57 @@ def test_a_closure_is_evaluated_with_gradients() -> None:
 
     assert optimizer.step(closure).item() == pytest.approx(parameter((3, 3)).square().sum().item())
     assert weights.grad is not None
+
+
+def test_other_memory_of_the_same_shape_is_trained() -> None:
+    """Parameters that are put elsewhere between steps, into a buffer that others share."""
+    ours, plain, steps = parameter((6, 4)), parameter((6, 4)), gradients((6, 4), 8)
+    settings: dict[str, Any] = {"lr": 0.1, "precondition_frequency": 2, "max_preconditioner_dim": 4}
+    optimizer = Shampoo([ours], **settings)
+    taken(ours, optimizer, steps[:4])
+    buffer = torch.ones(40, dtype=torch.float64)
+    buffer[7:31] = ours.detach().flatten()
+    ours.data = buffer[7:31].view(6, 4)
+    found = taken(ours, optimizer, steps[4:])
+    assert torch.equal(found, taken(plain, Shampoo([plain], **settings), steps))
+    assert torch.equal(torch.cat([buffer[:7], buffer[31:]]), torch.ones(16, dtype=torch.float64))
+
+
+def test_no_direction_is_longer_than_that_of_a_gradient_that_never_changes() -> None:
+    """Without a graft, whose norm would hide it: in a layer few of whose directions see much, with second moments of a
+    gradient in ten."""
+    generator, weights = torch.Generator().manual_seed(0), parameter((12, 12), torch.float32)
+    optimizer = Shampoo([weights], lr=1.0, graft="none", betas=(0.0, 0.99), start=1, precondition_frequency=10)
+    for step in range(60):
+        before = weights.detach().clone()
+        weights.grad = torch.randn(12, 12, generator=generator) * torch.logspace(0, -6, 12)
+        optimizer.step()
+        if step > 11:
+            assert torch.linalg.norm(weights.detach() - before) <= 12.0 * (1 + 1e-5)
+
+
+def test_beta3_may_begin_on_the_way() -> None:
+    first, second, steps = parameter((6, 4)), parameter((6, 4)), gradients((6, 4), 6)
+    changed, always = Shampoo([first], lr=0.1), Shampoo([second], lr=0.1, beta3=0.3)
+    changed.param_groups[0]["beta3"] = 0.3
+    torch.testing.assert_close(taken(first, changed, steps), taken(second, always, steps))
+
+
+def test_steps_are_counted_whatever_the_default_type() -> None:
+    try:
+        torch.set_default_dtype(torch.bfloat16)
+        weights = parameter((3, 3), torch.float32)
+        optimizer = Shampoo([weights], precondition_frequency=2)
+        for _ in range(300):
+            weights.grad = torch.ones(3, 3, dtype=torch.float32)
+            optimizer.step()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert int(optimizer.state[weights]["step"]) == 300
+
+
+def test_a_long_vector_is_one_block() -> None:
+    """It takes the graft's steps; cut, there would be a call for each part."""
+    weights = parameter((100_000,), torch.float32)
+    optimizer = Shampoo([weights])
+    assert {key for key in optimizer.state[weights] if key.startswith("1/")} == set()

@@ -47,7 +47,7 @@ def test_a_gradient_that_is_no_number_is_named_and_changes_nothing(bad: float) -
 def test_factors_that_overflow_are_named() -> None:
     weights = parameter((6, 4), torch.float32)
     optimizer = Shampoo([weights], precondition_frequency=1, max_preconditioner_dim=6)
-    weights.grad = torch.full((6, 4), 1e30)
+    weights.grad = torch.full((6, 4), 1e19)
     with pytest.raises(DivergedError, match=r"parameter '0\.0': its matrix of second moments of dimension 0"):
         optimizer.step()
 
@@ -143,3 +143,63 @@ def test_bad_groups_are_explained(group: dict[str, Any], words: str) -> None:
 def test_a_group_that_comes_late_is_refused() -> None:
     with pytest.raises(ConfigError, match="made already"):
         Shampoo([parameter((2, 2))]).add_param_group({"params": [parameter((2, 2))]})
+
+
+def test_a_gradient_whose_square_is_no_number_is_named_and_changes_nothing() -> None:
+    """Second moments would be infinite from then on, and their weights stand still."""
+    weights = parameter((6, 4), torch.float32)
+    optimizer = Shampoo([("w", weights)])
+    taken(weights, optimizer, [each.float() for each in gradients((6, 4), 34)])
+    before, states = weights.detach().clone(), str(optimizer.state_dict()["state"])
+    weights.grad = torch.full((6, 4), 1e36)
+    with pytest.raises(DivergedError, match="parameter 'w': its squared gradient has numbers that are not finite"):
+        optimizer.step()
+    assert torch.equal(weights, before)
+    assert str(optimizer.state_dict()["state"]) == states
+
+
+def test_a_step_that_is_no_number_is_named_and_not_taken() -> None:
+    """Of a gradient whose numbers have squares, but no norm."""
+    weights = parameter((60, 60), torch.float32)
+    optimizer = Shampoo([("w", weights)], graft="sgd", start=1, betas=(0.0, 0.99))
+    taken(weights, optimizer, [each.float() for each in gradients((60, 60), 12)])
+    before = weights.detach().clone()
+    weights.grad = torch.full((60, 60), 1e18)
+    with pytest.raises(DivergedError, match="parameter 'w': its step has numbers that are not finite"):
+        optimizer.step()
+    assert torch.equal(weights, before)
+
+
+@pytest.mark.parametrize("shape", [(3, 4), (6, 2), (4, 6)], ids=str)
+def test_a_parameter_of_another_shape_is_named_and_nothing_is_written(shape: tuple[int, ...]) -> None:
+    weights = parameter((6, 4), torch.float32)
+    optimizer = Shampoo([("w", weights)], lr=1.0)
+    size = shape[0] * shape[1]
+    buffer = torch.zeros(100)
+    weights.data = buffer[:size].view(shape)
+    weights.grad = torch.ones(shape)
+    with pytest.raises(ConfigError, match=r"parameter 'w' is \(.*\) now and was \(6, 4\)"):
+        optimizer.step()
+    assert torch.equal(buffer, torch.zeros(100))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "words"),
+    [
+        ("lr", -1.0, r"lr was changed to -1\.0"),
+        ("lr", math.nan, "lr was changed to nan"),
+        ("betas", (0.9, 1.7), "betas"),
+        ("decay", "coupledd", "decay"),
+    ],
+)
+def test_bad_values_that_come_later_are_explained(key: str, value: Any, words: str) -> None:
+    weights = parameter((6, 4))
+    optimizer = Shampoo([weights])
+    optimizer.param_groups[0][key] = value
+    with pytest.raises(ConfigError, match=words):
+        taken(weights, optimizer, gradients((6, 4), 1))
+
+
+def test_numbers_of_eight_bits_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"parameter '0\.0' is torch\.float8_e5m2"):
+        Shampoo([torch.zeros(3).to(torch.float8_e5m2)])

@@ -105,3 +105,34 @@ def test_fp32_that_fails_is_tried_in_fp64(monkeypatch: pytest.MonkeyPatch) -> No
     assert seen == [torch.float32, torch.float64]
     assert values_D.dtype == vectors_DD.dtype == torch.float32
     assert values_D.tolist() == [1.0, 2.0]
+
+
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_roots_of_matrices_that_are_not_of_full_rank(scale: float) -> None:
+    """fp32, whose least eigenvalues come out below zero: what is not there has the root of epsilon."""
+    generator = torch.Generator().manual_seed(0)
+    columns_DR = torch.linalg.qr(torch.randn(D, 2, generator=generator, dtype=torch.float64)).Q
+    matrix_DD = (scale * columns_DR @ columns_DR.T).float()
+    found_DD = inverse_root(matrix_DD, 0.25, 1e-10 * scale)
+    rest_DD = torch.eye(D, dtype=torch.float64) - columns_DR @ columns_DR.T
+    least = float(torch.linalg.eigvalsh(found_DD.double()).min())
+    assert least == pytest.approx(scale**-0.25, rel=0.01)
+    largest = float(torch.linalg.norm(rest_DD @ found_DD.double(), 2))
+    assert largest <= (1e-10 * scale) ** -0.25 * 1.01
+
+
+@pytest.mark.parametrize("exponent", [0.25, 0.5, 1 / 6])
+def test_roots_by_finite_differences(exponent: float) -> None:
+    """How the root moves with the matrix is Daleckii and Krein's formula: differences of the function over those of
+    eigenvalues, in their basis."""
+    matrix_DD, values_D, vectors_DD = known(1e3)
+    toward_DD = torch.randn(D, D, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    toward_DD, little = toward_DD + toward_DD.T, 1e-8
+    forward, back = (inverse_root(matrix_DD + sign * little * toward_DD, exponent, 1e-14) for sign in (1, -1))
+    powers_D = values_D**-exponent
+    apart_DD = values_D[:, None] - values_D
+    slopes_DD = torch.where(
+        apart_DD == 0, -exponent * values_D ** (-exponent - 1), (powers_D[:, None] - powers_D) / apart_DD
+    )
+    expected_DD = vectors_DD @ (slopes_DD * (vectors_DD.T @ toward_DD @ vectors_DD)) @ vectors_DD.T
+    assert error((forward - back) / (2 * little), expected_DD) < 1e-5

@@ -138,3 +138,28 @@ def test_late_roots_take_as_many_threads_as_others() -> None:
         assert torch.equal(*found)
     finally:
         torch.set_num_threads(before)
+
+
+def test_a_copy_of_what_was_changed_goes_on() -> None:
+    """Of a learning rate that is 0 now, and a momentum that ended."""
+    weights, steps = parameter((6, 4)), gradients((6, 4), 6)
+    optimizer = Shampoo([weights], lr=0.1, momentum=0.9)
+    taken(weights, optimizer, steps[:3])
+    optimizer.param_groups[0].update(lr=0.0, momentum=0.0)
+    copied, other = copy.deepcopy((weights, optimizer))
+    for some, by in ((weights, optimizer), (copied, other)):
+        by.param_groups[0]["lr"] = 0.05
+        taken(some, by, steps[3:])
+    assert torch.equal(weights, copied)
+
+
+def test_what_is_no_state_is_refused() -> None:
+    with pytest.raises(ConfigError, match="none of an optimizer"):
+        Shampoo([parameter((2, 2))]).load_state_dict({})
+
+
+def test_steps_that_are_plain_numbers_are_taken() -> None:
+    saved = Shampoo([parameter((2, 2))]).state_dict()
+    ours = Shampoo([parameter((2, 2))])
+    ours.load_state_dict({**saved, "state": {0: {**saved["state"][0], "step": 7}}})
+    assert int(ours.state_dict()["state"][0]["step"]) == 7

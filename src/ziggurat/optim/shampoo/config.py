@@ -20,6 +20,9 @@ STATISTICS = 10
 """Steps from one gradient that second moments of rows and columns take in to the next, where roots come less often."""
 FIRST = 20
 """The step of the first roots, where later ones are no closer: what is learned first decides much."""
+WARM = 10
+"""Steps behind the first eigenvectors in which second moments there take in each gradient, and the graft steps alone:
+where these are of a few gradients, some are next to nothing, and directions divided by them all there is to a step."""
 
 
 class ShampooConfig(Config):
@@ -104,6 +107,11 @@ class ShampooConfig(Config):
     def begins(self) -> int:
         """The first step at which roots are taken."""
         return min(FIRST, self.precondition_frequency) if self.start is None else self.start
+
+    @property
+    def leads(self) -> int:
+        """The first step in Shampoo's direction."""
+        return self.begins + (WARM if self.form == "eigenbasis" else 0)
 
     @property
     def statistics(self) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
@@ -35,11 +36,19 @@ def check(parameter: Parameter, targets: Mapping[str, Tensor], state: Mapping[st
     """Raises a ConfigError where a state is not like ``targets``, the parameter's own."""
     problems = [f"{key} is missing" for key in targets.keys() - state.keys()]
     problems += [f"{key} is unknown" for key in state.keys() - targets.keys()]
+    shapes = {key: tuple(torch.as_tensor(value).shape) for key, value in state.items() if key in targets}
     problems += [
-        f"{key} is {tuple(value.shape)}, not {tuple(targets[key].shape)}"
-        for key, value in state.items()
-        if key in targets and tuple(value.shape) != tuple(targets[key].shape)
+        f"{key} is {shape}, not {tuple(targets[key].shape)}"
+        for key, shape in shapes.items()
+        if shape != tuple(targets[key].shape)
     ]
+    elsewhere = [key for key, value in state.items() if key in targets and _is_elsewhere(targets[key], value)]
+    if elsewhere and not problems:
+        raise ConfigError(
+            f"shampoo: the state of parameter {parameter.name!r} has no {elsewhere[0]}, which another rank held",
+            "save and load states of ranks by ziggurat's checkpoints or torch.distributed.checkpoint, all of them "
+            "together",
+        )
     if problems:
         raise ConfigError(
             f"shampoo: the state of parameter {parameter.name!r} is of other settings: "
@@ -48,18 +57,24 @@ def check(parameter: Parameter, targets: Mapping[str, Tensor], state: Mapping[st
         )
 
 
+def _is_elsewhere(target: Tensor, value: Any) -> bool:
+    """Whether ``target`` is here and of ``value``, which is to be copied into it, there is nothing."""
+    here = target.to_local() if isinstance(target, DTensor) else target
+    return isinstance(value, DTensor) and bool(here.numel()) and not value.to_local().numel()
+
+
 def load(parameter: Parameter, targets: Mapping[str, Tensor], state: Mapping[str, Any], config: ShampooConfig) -> None:
     """Copy a state, of which tensors may be whole ones, into the parameter's own."""
     if not parameter.blocks:
         return
-    parameter.step.copy_(state["step"])
+    parameter.step.copy_(torch.as_tensor(state["step"]))
     for key, target in targets.items():
         value = state[key]
         if isinstance(target, DTensor):
             if not target.to_local().numel():
                 continue
             target = target.to_local()
-            value = value.to_local() if isinstance(value, DTensor) else value
+        value = value.to_local() if isinstance(value, DTensor) else torch.as_tensor(value)
         if target is not value:
             target.copy_(value)
     for stack, place in parameter.places.values():

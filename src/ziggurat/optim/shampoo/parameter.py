@@ -14,7 +14,7 @@ from torch.distributed.tensor._utils import compute_local_shape_and_global_offse
 
 from ziggurat.core.errors import ConfigError
 from ziggurat.optim.shampoo.blocks import Block, blocks, merged
-from ziggurat.optim.shampoo.stack import Stack
+from ziggurat.optim.shampoo.stack import Stack, diverged
 
 
 @dataclass(slots=True)
@@ -25,6 +25,8 @@ class Parameter:
         name: for messages.
         tensor: itself.
         group: number of its group.
+        is_turned: whether there is more to its steps than the graft's.
+        size: its shape.
         shape: with dimensions merged.
         blocks: of that.
         cuts: of each block its shape, and where it lies in a contiguous whole: strides, and its first number.
@@ -35,26 +37,40 @@ class Parameter:
     name: str
     tensor: Tensor
     group: int
+    is_turned: bool
+    size: torch.Size
     shape: tuple[int, ...]
     blocks: list[Block]
     cuts: list[tuple[tuple[int, ...], tuple[int, ...], int]]
     places: dict[int, tuple[Stack, int]] = field(default_factory=dict[int, tuple[Stack, int]])
-    step: Tensor = field(default_factory=lambda: torch.zeros(()))
+    step: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.float32))
 
     @classmethod
-    def of(cls, name: str, tensor: Tensor, group: int, most: int) -> Parameter:
-        """Of a tensor whose blocks are of up to ``most`` numbers in each dimension.
+    def of(cls, name: str, tensor: Tensor, group: int, most: int, is_turned: bool) -> Parameter:
+        """Of a tensor whose blocks are of up to ``most`` numbers in each dimension; one that takes the graft's steps
+        alone is one block.
 
         Raises:
-            ConfigError: its numbers are not floating-point ones.
+            ConfigError: its numbers are not floating-point ones of 16 bits or more, or those of several parameters that
+                FSDP1 flattened.
         """
-        if not tensor.is_floating_point():
-            raise ConfigError(f"shampoo: parameter {name!r} is {tensor.dtype}; floating-point numbers are optimized")
+        if not tensor.is_floating_point() or tensor.dtype.itemsize < 2:
+            raise ConfigError(
+                f"shampoo: parameter {name!r} is {tensor.dtype}; what is optimized are floating-point numbers of 16 "
+                "bits or more"
+            )
+        if getattr(tensor, "_is_flat_param", False):
+            raise ConfigError(
+                f"shampoo: parameter {name!r} is several that FullyShardedDataParallel made one, and another part of "
+                "them on each rank",
+                "use torch.distributed.fsdp.fully_shard",
+            )
+        most = most if is_turned else max(most, tensor.numel())
         shape = merged(tensor.shape, most)
         strides = tuple(math.prod(shape[number + 1 :]) for number in range(len(shape)))
         found = blocks(shape, most)
         cuts = [(each.shape, strides, sum(map(operator.mul, each.first, strides))) for each in found]
-        return cls(name, tensor, group, shape, found, cuts)
+        return cls(name, tensor, group, is_turned, tensor.shape, shape, found, cuts)
 
     @property
     def like(self) -> Tensor:
@@ -71,7 +87,17 @@ class Parameter:
         return f"parameter {self.name!r}, block [{ranges}]"
 
     def views(self, whole: Tensor) -> list[Tensor]:
-        """Of a tensor of the parameter's shape, each block."""
+        """Of a tensor of the parameter's shape, each block.
+
+        Raises:
+            ConfigError: it has another.
+        """
+        if whole.shape != self.size:
+            raise ConfigError(
+                f"shampoo: parameter {self.name!r} is {tuple(whole.shape)} now and was {tuple(self.size)} when the "
+                "optimizer was made",
+                "make a new optimizer for parameters of new shapes",
+            )
         whole = whole.contiguous()
         begin = whole.storage_offset()
         return [whole.as_strided(shape, strides, begin + first) for shape, strides, first in self.cuts]
@@ -123,6 +149,24 @@ def whole_gradients(parameters: Sequence[Parameter]) -> list[list[Tensor]]:
         ConfigError: one of them is sparse.
     """
     return _viewed(parameters, [each.gradient() for each in parameters])
+
+
+def check_finite(parameters: Sequence[Parameter], gradients: Sequence[Sequence[Tensor]]) -> None:
+    """Raises a DivergedError that names the first of the parameters' blocks whose gradient, or its square, is not
+    finite."""
+    blocks = [block for each in gradients for block in each]
+    if not blocks:
+        return
+    largest = torch._foreach_norm(blocks, float("inf"))  # pyright: ignore[reportPrivateUsage] - no public name
+    limit = math.sqrt(min(torch.finfo(each.like.dtype).max for each in parameters))
+    if (torch.stack([each.double() for each in largest]) < limit).all():
+        return
+    for parameter, each in zip(parameters, gradients, strict=True):
+        for number, block in enumerate(each):
+            if not block.isfinite().all():
+                raise diverged(parameter.told(number), "gradient")
+            if not block.to(parameter.like.dtype).square().isfinite().all():
+                raise diverged(parameter.told(number), "squared gradient")
 
 
 def _viewed(parameters: Sequence[Parameter], tensors: Sequence[Tensor]) -> list[list[Tensor]]:

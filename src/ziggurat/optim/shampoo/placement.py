@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import math
+import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import cast
@@ -92,7 +93,14 @@ class Ranks:
         Raises:
             ConfigError: the size does not divide the ranks.
         """
-        if not dist.is_initialized() or dist.get_world_size(within) == 1 or group_size == 1:
+        if not dist.is_initialized():
+            return cls.alone()
+        if dist.get_rank(within) < 0:
+            raise ConfigError(
+                f"shampoo: rank {dist.get_rank()} is not of the process_group",
+                "make the optimizer on its members alone",
+            )
+        if dist.get_world_size(within) == 1 or group_size == 1:
             return cls.alone()
         every, rank = dist.get_process_group_ranks(within or dist.group.WORLD), dist.get_rank(within)
         size = group_size or len(every)
@@ -147,28 +155,43 @@ class Ranks:
         stride = torch.empty(tuple(shape), device="meta").stride()
         return DTensor.from_local(local, mesh, [Replicate()], run_check=False, shape=torch.Size(shape), stride=stride)
 
-    def same(self, has_gradient: Sequence[bool], error: str | None, names: Sequence[str], device: torch.device) -> None:
-        """Before they exchange anything else, refuse to go on where a rank has an error, or where ranks differ in which
-        parameters have gradients; all of them call it.
+    def same(
+        self,
+        has_gradient: Sequence[bool],
+        rates: Sequence[float],
+        error: str | None,
+        names: Sequence[str],
+        device: torch.device,
+    ) -> None:
+        """Before they exchange anything else, refuse to go on where a rank has an error, or where ranks differ in
+        learning rates (of each group), or in which parameters have gradients; all of them call it.
 
         Raises:
-            LostRank: naming another rank and its error, or the first such parameter and the ranks; not on a rank that
-                has an error of its own.
+            LostRank: naming another rank and its error, or the first such group or parameter and the ranks; not on a
+                rank that has an error of its own.
         """
-        own = torch.frombuffer(bytearray(_head(error, has_gradient)), dtype=torch.uint8).to(device)
+        own = torch.frombuffer(bytearray(_head(error, has_gradient, rates)), dtype=torch.uint8).to(device)
         every = own.new_zeros((self.size, len(own)))
         dist.all_gather_single(every.view(-1), own, group=self.group)
         if error is None:
-            self.check(every, names)
+            self.check(every, names, len(rates))
 
-    def check(self, heads: Tensor, names: Sequence[str]) -> None:
+    def check(self, heads: Tensor, names: Sequence[str], groups: int) -> None:
         """As :meth:`same`, of what every rank said, and more behind it: uint8 of (ranks, …)."""
         heads = heads.cpu()
         for place, head in enumerate(heads):
             if head[0]:
                 text = bytes(head[1:_MESSAGE].tolist()).rstrip(b"\0").decode(errors="replace")
                 raise LostRank(f"shampoo, rank {self.members[place]}: {text}")
-        every_RN = heads[:, _MESSAGE : _MESSAGE + len(names)]
+        begin = _MESSAGE + len(names)
+        every_RG = heads[:, begin : begin + 8 * groups].contiguous().view(torch.float64)
+        for place, group in (every_RG != every_RG[0]).nonzero().tolist()[:1]:
+            raise LostRank(
+                f"shampoo: the learning rate of group {group} is {float(every_RG[0, group])} on rank "
+                f"{self.members[0]} and {float(every_RG[place, group])} on rank {self.members[place]}",
+                "have all ranks follow one schedule",
+            )
+        every_RN = heads[:, _MESSAGE:begin]
         differing = (every_RN != every_RN[0]).any(0).nonzero()
         if not len(differing):
             return
@@ -182,10 +205,17 @@ class Ranks:
         )
 
 
-def _head(error: str | None, has_gradient: Sequence[bool]) -> bytes:
-    """What a rank says first: whether it failed, why, and which parameters have gradients."""
+def _head(error: str | None, has_gradient: Sequence[bool], rates: Sequence[float]) -> bytes:
+    """What a rank says first: whether it failed, why, which parameters have gradients, and each group's learning
+    rate."""
     text = (error or "").encode()[: _MESSAGE - 1]
-    return bytes([error is not None]) + text + bytes(_MESSAGE - 1 - len(text)) + bytes(has_gradient)
+    return (
+        bytes([error is not None])
+        + text
+        + bytes(_MESSAGE - 1 - len(text))
+        + bytes(has_gradient)
+        + struct.pack(f"{len(rates)}d", *rates)
+    )
 
 
 class Exchange:
@@ -196,6 +226,7 @@ class Exchange:
         shapes: of each rank, its blocks', as they are handed over.
         precision: in which they travel. fp16 has a scale for each block, a power of two.
         names: of the parameters.
+        groups: that these are in.
         like: of the updates' type, on their device.
     """
 
@@ -205,12 +236,13 @@ class Exchange:
         shapes: Sequence[Sequence[tuple[int, ...]]],
         precision: Precision,
         names: Sequence[str],
+        groups: int,
         like: Tensor,
     ) -> None:
-        self._ranks, self._shapes, self._names = ranks, shapes, names
+        self._ranks, self._shapes, self._names, self._groups = ranks, shapes, names, groups
         self._sent = _SENT.get(precision, like.dtype)
         self._scaled = precision == "fp16"
-        mask = _up(len(names))
+        mask = _up(len(names) + 8 * groups)
         scales = _up(4 * max(len(each) for each in shapes)) if self._scaled else 0
         self._scales, self._data = _MESSAGE + mask, _MESSAGE + mask + scales
         numbers = max(sum(math.prod(shape) for shape in each) for each in shapes)
@@ -219,28 +251,29 @@ class Exchange:
         self._all = torch.zeros((ranks.size, length), dtype=torch.uint8, device=like.device)
 
     def __call__(
-        self, updates: Sequence[Tensor], has_gradient: Sequence[bool], error: str | None
+        self, updates: Sequence[Tensor], has_gradient: Sequence[bool], rates: Sequence[float], error: str | None
     ) -> list[list[Tensor]]:
         """Of each rank, the updates of its blocks.
 
         Args:
             updates: of this rank's blocks, in the order of ``shapes``; not looked at where there was an error.
             has_gradient: of each parameter.
+            rates: the learning rate of each group.
             error: why there are none, for the others.
 
         Raises:
-            LostRank: another rank had an error, or ranks differ in which parameters have gradients.
+            LostRank: another rank had an error, or ranks differ in learning rates or in which parameters have
+                gradients.
         """
-        self._write(updates, has_gradient, error)
+        self._write(updates, _head(error, has_gradient, rates), error is not None)
         dist.all_gather_single(self._all.view(-1), self._own, group=self._ranks.group)
         if error is None:
-            self._ranks.check(self._all[:, : self._scales], self._names)
+            self._ranks.check(self._all[:, : self._scales], self._names, self._groups)
         return [self._read(place) for place in range(self._ranks.size)]
 
-    def _write(self, updates: Sequence[Tensor], has_gradient: Sequence[bool], error: str | None) -> None:
-        head = _head(error, has_gradient)
+    def _write(self, updates: Sequence[Tensor], head: bytes, has_failed: bool) -> None:
         self._own[: len(head)].copy_(torch.frombuffer(bytearray(head), dtype=torch.uint8))
-        if error is not None or not updates:
+        if has_failed or not updates:
             return
         if self._scaled:
             scales = self._scales_of(self._own, len(updates))

@@ -52,8 +52,7 @@ def root_of(values_D: Tensor, vectors_DD: Tensor, exponent: float, epsilon: floa
     Raises:
         RootError: the root is not finite.
     """
-    raised_D = values_D + epsilon
-    raised_D = raised_D + (epsilon - raised_D.min()).clamp(min=0.0)
+    raised_D = (values_D - values_D.min().clamp(max=0.0)) + epsilon  # so: large numbers would swallow it
     root_DD = (vectors_DD * raised_D.pow(-exponent)) @ vectors_DD.mT
     return _finite(root_DD, "the root has numbers that are not finite")
 

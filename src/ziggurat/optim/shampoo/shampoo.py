@@ -17,6 +17,7 @@ A step of a block of weights W with gradient G, in the order of Shi et al. 2023,
 
 from __future__ import annotations
 
+import math
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -31,7 +32,7 @@ from ziggurat.core.config import parse_config
 from ziggurat.core.errors import ConfigError
 from ziggurat.optim.shampoo.config import ShampooConfig
 from ziggurat.optim.shampoo.loading import check, check_settings, load
-from ziggurat.optim.shampoo.parameter import Parameter, whole_gradients, wholes
+from ziggurat.optim.shampoo.parameter import Parameter, check_finite, whole_gradients, wholes
 from ziggurat.optim.shampoo.placement import Exchange, Ranks, owners
 from ziggurat.optim.shampoo.stacks import Stacks
 
@@ -79,27 +80,34 @@ class Shampoo(torch.optim.Optimizer):
                         "group 0",
                         "updates of all groups travel together: set it once",
                     )
-        self._made = [_plain(config) for config in self._configs]
+        self._begun, self._made = self._configs, [_plain(config) for config in self._configs]
         self._ranks = Ranks.of(first.group_size, process_group)
         self._worker = ThreadPoolExecutor(1, "roots") if any(each.late for each in self._configs) else None
         if self._worker is not None:
             weakref.finalize(self, self._worker.shutdown, wait=False)
         self._parameters = [
-            Parameter.of(name, parameter, number, self._configs[number].max_preconditioner_dim)
+            Parameter.of(
+                name,
+                parameter,
+                number,
+                self._configs[number].max_preconditioner_dim,
+                parameter.dim() > 1 or self._configs[number].vectors,
+            )
             for number, group in enumerate(self.param_groups)
             for name, parameter in _named(group, number)
         ]
         told = {f"the settings of group {number}": str(each) for number, each in enumerate(self._configs)}
-        self._ranks.agree(
-            {**told, **{f"the shape of {each.name!r}": str(tuple(each.tensor.shape)) for each in self._parameters}}
-        )
+        told |= {f"the shape of {each.name!r}": str(tuple(each.size)) for each in self._parameters}
+        told |= {f"the type of {each.name!r}": str(each.tensor.dtype) for each in self._parameters}
+        told |= {f"parameter number {number}": repr(each.name) for number, each in enumerate(self._parameters)}
+        self._ranks.agree(told)
         self._stacks = list[tuple[Stacks, list[list[_Item]]]]()
         self._place()
 
     def _place(self) -> None:
         """Give each block an owner, and those of this rank a state."""
         every = [(each, number) for each in self._parameters for number in range(len(each.blocks))]
-        owned = owners([self._kind(*item) for item in every], self._ranks.size)
+        owned = owners([_kind(*item) for item in every], self._ranks.size)
         self._order = [
             [item for item, owner in zip(every, owned, strict=True) if owner == place]
             for place in range(self._ranks.size)
@@ -108,7 +116,7 @@ class Shampoo(torch.optim.Optimizer):
         for item in self._order[self._ranks.place]:
             parameter, number = item
             kinds = groups.setdefault((parameter.group, parameter.like.dtype, parameter.like.device), {})
-            kinds.setdefault(self._kind(parameter, number), []).append(item)
+            kinds.setdefault(_kind(parameter, number), []).append(item)
         for (group, *_), kinds in groups.items():
             named = [([each.told(number) for each, number in items], *kind) for kind, items in kinds.items()]
             like = next(iter(kinds.values()))[0][0].like
@@ -123,13 +131,10 @@ class Shampoo(torch.optim.Optimizer):
             likes = [each.like for each in self._parameters]
             widest = max(likes, key=lambda each: each.dtype.itemsize)
             precision = self._configs[0].communicate
-            self._exchange = Exchange(self._ranks, shapes, precision, [each.name for each in self._parameters], widest)
+            self._exchange = Exchange(
+                self._ranks, shapes, precision, [each.name for each in self._parameters], len(self._configs), widest
+            )
         self._show()
-
-    def _kind(self, parameter: Parameter, number: int) -> tuple[tuple[int, ...], bool]:
-        """Shape of a block, and whether there is more to its steps than the graft's."""
-        is_turned = parameter.tensor.dim() > 1 or self._configs[parameter.group].vectors
-        return parameter.blocks[number].shape, is_turned
 
     def _show(self) -> None:
         """Have ``state`` tell all there is, of other ranks' blocks what it would be."""
@@ -147,7 +152,7 @@ class Shampoo(torch.optim.Optimizer):
                 if (owner, like.device) not in meshes:
                     meshes[owner, like.device] = self._ranks.mesh(owner, like.device)
                 held = parameter.places.get(number)
-                group, kind = parameter.group, self._kind(parameter, number)
+                group, kind = parameter.group, _kind(parameter, number)
                 if (group, kind) not in states:
                     alone = Stacks([([""], *kind)], self._configs[group], like.to("meta"))
                     states[group, kind] = alone.stacks[0].state(0)
@@ -175,37 +180,40 @@ class Shampoo(torch.optim.Optimizer):
         """One step of all parameters that have gradients; all ranks call it.
 
         Raises:
-            DivergedError: a gradient is not finite, or a root fails for the fourth time running.
-            ConfigError: a gradient is sparse.
-            LostRank: either of these happened on another rank, or ranks differ in which parameters have gradients.
+            DivergedError: a gradient or a step is not finite, or a root fails for the fourth time running.
+            ConfigError: a gradient is sparse, or a setting was changed to what it cannot be.
+            LostRank: any of these happened on another rank, or its closure failed, or ranks differ in learning rates or
+                in which parameters have gradients.
         """
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
-        has = [each.tensor.grad is not None for each in self._parameters]
-        updates, error = list[Tensor](), cast("Exception | None", None)
+        loss, updates, error = None, list[Tensor](), cast("Exception | None", None)
         try:
-            groups = zip(self._configs, self._made, self.param_groups, strict=True)
+            if closure is not None:
+                with torch.enable_grad():
+                    loss = closure()
+            groups = zip(self._begun, self._made, self.param_groups, strict=True)
             self._configs = [_changed(*each) for each in groups]
-        except ConfigError as problem:
+        except Exception as problem:  # the others are told of any
+            if self._exchange is None:
+                raise
             error = problem
+        has = [each.tensor.grad is not None for each in self._parameters]
+        rates = [config.lr for config in self._configs]
         if self._exchange is not None and any(isinstance(each.tensor, DTensor) for each in self._parameters):
             names, device = [each.name for each in self._parameters], self._parameters[0].tensor.device
-            self._ranks.same(has, None if error is None else _told(error), names, device)
+            self._ranks.same(has, rates, None if error is None else _told(error), names, device)
             if error is not None:
                 raise error
         try:
             if error is None:
                 decays = [self._decay(config, number) for number, config in enumerate(self._configs)]
                 updates = self._own_updates(self._configs, decays)
-        except Exception as problem:  # the others are told of any
+        except Exception as problem:
             if self._exchange is None:
                 raise
             error = problem
         every = [updates]
         if self._exchange is not None:
-            every = self._exchange(updates, has, None if error is None else _told(error))
+            every = self._exchange(updates, has, rates, None if error is None else _told(error))
         if error is not None:
             raise error
         self._apply(every)
@@ -222,6 +230,8 @@ class Shampoo(torch.optim.Optimizer):
         decaying = [each for each in trained if decays[each.group]]
         weights = {id(each): views for each, views in zip(decaying, wholes(decaying), strict=True)}
         found: dict[tuple[int, int], Tensor] = {}
+        if self._exchange is not None:  # others' blocks, too: no rank is to go on where one cannot
+            check_finite(trained, [gradients[id(each)] for each in trained])
         for stacks, every in self._stacks:
             _fill(stacks.gradients, every, gradients)
             stacks.check([[n for n, (each, _) in enumerate(items) if id(each) in steps] for items in every])
@@ -293,6 +303,8 @@ class Shampoo(torch.optim.Optimizer):
         """
         for hook in self._optimizer_load_state_dict_pre_hooks.values():
             state_dict = hook(self, dict(state_dict)) or state_dict
+        if not {"state", "param_groups"} <= state_dict.keys():
+            raise ConfigError("shampoo: the state is none of an optimizer: it has no 'state' and 'param_groups'")
         groups = cast("list[dict[str, Any]]", state_dict["param_groups"])
         if [len(each["params"]) for each in groups] != [len(each["params"]) for each in self.param_groups]:
             raise ConfigError("shampoo: the state is of other groups of parameters")
@@ -320,14 +332,16 @@ class Shampoo(torch.optim.Optimizer):
         """For copies and pickles: parameters, settings, and a state to load."""
         if self._within is not None:
             raise ConfigError("shampoo: a process_group cannot be copied", "make another, and load this one's state")
-        return {"defaults": self.defaults, "groups": self.param_groups, "state_dict": self.state_dict()}
+        return {
+            "defaults": self.defaults, "made": self._made, "groups": self.param_groups,
+            "state_dict": self.state_dict(),
+        }  # fmt: skip
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         groups = list[dict[str, Any]]()
-        for group in state["groups"]:
+        for group, made in zip(state["groups"], state["made"], strict=True):
             named = zip(group.get("param_names", ()), group["params"], strict="param_names" in group)
-            settings = {key: group[key] for key in state["defaults"]}
-            groups.append({**settings, "params": list(named) or group["params"]})
+            groups.append({**made, "params": list(named) or group["params"]})
         Shampoo.__init__(self, groups, **state["defaults"])
         self.load_state_dict(state["state_dict"])
 
@@ -336,28 +350,36 @@ _Item = tuple[Parameter, int]
 """A parameter and the number of one of its blocks."""
 
 
+def _kind(parameter: Parameter, number: int) -> tuple[tuple[int, ...], bool]:
+    """Shape of a block, and whether there is more to its steps than the graft's."""
+    return parameter.blocks[number].shape, parameter.is_turned
+
+
 def _parsed(settings: Mapping[str, Any]) -> ShampooConfig:
     return parse_config(ShampooConfig, {"name": "shampoo", **settings}, "shampoo")
 
 
 def _changed(config: ShampooConfig, made: Mapping[str, Any], group: Mapping[str, Any]) -> ShampooConfig:
-    """With what may change from step to step as the group has it; ``made``: as it was made.
+    """Settings as a group has them now; ``config`` and ``made``: as it was made.
 
     Raises:
-        ConfigError: something else was changed, or a mean or momentum is to begin that there is no state for.
+        ConfigError: one was changed that cannot be, or to what it cannot be, or a mean or momentum is to begin that
+            there is no state for.
     """
-    found = config
-    changed = {key: group[key] for key in _MAY_CHANGE if group[key] != getattr(config, key)}
-    if changed:
-        found = config.model_copy(update=changed)
+    changed = {key: group[key] for key in made if group[key] != made[key]}
     begins = [key for key in ("momentum", "betas") if key in changed and _first(group[key]) and not _first(made[key])]
-    others = [key for key in made if key not in _MAY_CHANGE and group[key] != made[key]] + begins
+    others = [key for key in changed if key not in _MAY_CHANGE] + begins
     if others:
         raise ConfigError(
             f"shampoo: {others[0]} was changed to {group[others[0]]!r}, and states are of {made[others[0]]!r}",
             f"make a new optimizer; what may change is {', '.join(_MAY_CHANGE)}",
         )
-    return found
+    lr = changed.pop("lr", made["lr"])
+    if not 0 <= lr < math.inf:
+        raise ConfigError(f"shampoo: lr was changed to {lr!r}", "a finite number, 0 or more")
+    if changed:
+        config = _parsed({**made, **changed})
+    return config if lr == config.lr else config.model_copy(update={"lr": float(lr)})
 
 
 def _told(error: Exception) -> str:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
+import math
 from collections.abc import Generator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
@@ -21,7 +22,7 @@ from torch import Tensor
 
 from ziggurat.core.errors import DivergedError
 from ziggurat.optim.shampoo import roots
-from ziggurat.optim.shampoo.config import ShampooConfig
+from ziggurat.optim.shampoo.config import WARM, ShampooConfig
 from ziggurat.optim.shampoo.roots import RootError
 
 ALIGNED = 16
@@ -150,11 +151,7 @@ class Stack:
             return
         for place, number in enumerate(numbers):
             if not stack[place].isfinite().all():
-                raise DivergedError(
-                    f"{self._names[number]}: its {what} has numbers that are not finite",
-                    "lower the learning rate or clip gradients (training.clip_norm); a checkpoint has the weights "
-                    "from before",
-                )
+                raise diverged(self._names[number], what)
 
     def _every(self, config: ShampooConfig) -> int:
         """Steps from one gradient that second moments take in to the next. Of one dimension there is one direction in
@@ -280,53 +277,67 @@ class Stack:
                 self._square(prefix + name, number).copy_(self._square(name, number))
             _log.warning("%s; the last one is kept (%d of %d times)", what, failures, MOST_FAILURES)
 
-    def direction(
-        self, numbers: Sequence[int], mean: Tensor, gradients: Tensor, step: int, config: ShampooConfig
-    ) -> Tensor:
+    def observe(self, numbers: Sequence[int], gradients: Tensor, step: int, config: ShampooConfig) -> None:
+        """Second moments in the eigenbasis take in gradients, where that is due: when those of rows and columns do, so
+        that most steps turn the mean alone, and each at first.
+
+        Args:
+            numbers: which blocks.
+            gradients: (N, D1, …, P) of all.
+            step: from 1; roots have been taken.
+            config: as it is now.
+        """
+        counts = 1 if step < config.leads else self._every(config)
+        if config.form != "eigenbasis" or not self._exponents or not numbers:
+            return
+        if step < config.begins or step % counts:
+            return
+        kept = config.betas[1] ** counts
+        with self._those(numbers, "") as held:
+            there = self._unpadded(self._turned(held, self._chosen(gradients, numbers)))
+            moment = self._unpadded(held["moment"])
+            moment.mul_(kept).addcmul_(there, there, value=1 - kept if kept < 1 else float(counts))
+
+    def direction(self, numbers: Sequence[int], mean: Tensor, share: float, step: int, config: ShampooConfig) -> Tensor:
         """Where some blocks are to go, as far as may be; (len(numbers), D1, …, Dk), until the next call.
 
         Args:
             numbers: which.
             mean: of the gradients, (N, D1, …, P) of all blocks.
-            gradients: the same.
-            step: from 1; roots have been taken.
+            share: of the mean, what it is of one without the zeros it began with; so is what is returned.
+            step: from ``config.leads``; roots have been taken.
             config: as it is now.
         """
         mean = self._chosen(mean, numbers)
         if config.form == "eigenbasis":
-            gradients = self._chosen(gradients, numbers)
             with self._those(numbers, "") as held:
-                return self._in_basis(held, gradients, mean, step, config)
+                return self._in_basis(held, mean, share, step, config)
         found = mean
         for dimension in self._exponents:
             found = self._along(found, self._chosen(self._held[f"root_{dimension}"], numbers), dimension)
         return self._unpadded(found)
 
     def _in_basis(
-        self, held: Mapping[str, Tensor], gradients: Tensor, mean: Tensor, step: int, config: ShampooConfig
+        self, held: Mapping[str, Tensor], mean: Tensor, share: float, step: int, config: ShampooConfig
     ) -> Tensor:
-        """Adam, in the basis of the eigenvectors (Vyas et al. 2024, algorithm 3); its second moments take in a gradient
-        when those of rows and columns do, and the first there is, so that most steps turn the mean alone."""
-        bases = {dimension: held[f"basis_{dimension}"] for dimension in self._exponents}
+        """Adam, in the basis of the eigenvectors (Vyas et al. 2024, algorithm 3). No number is above 1, as in Adam none
+        is for long, whose second moments have seen each gradient that the mean has."""
+        beta2, every = config.betas[1], self._every(config)
+        seen = WARM + every * (step // every - (config.leads - 1) // every)
+        correction = math.sqrt(1 - beta2**seen) if beta2 < 1 else 1.0
+        there = self._turned(held, mean)
+        root = self._unpadded(self._other_room(there)).copy_(self._unpadded(held["moment"]))
+        root.sqrt_().add_(config.epsilon * correction)
+        self._unpadded(there).div_(root).clamp_(-share / correction, share / correction)
+        if config.graft.name == "none":  # else the graft says how long it is
+            there.mul_(correction)
+        return self._unpadded(self._turned(held, there, back=True))
 
-        def turned(stack: Tensor, back: bool = False) -> Tensor:
-            for dimension, basis in bases.items():
-                stack = self._along(stack, basis, dimension, transposed=not back)
-            return stack
-
-        moment, every = self._unpadded(held["moment"]), self._every(config)
-        kept = config.betas[1] ** every
-        if step == config.begins or step % every == 0:
-            there = self._unpadded(turned(gradients))
-            moment.mul_(kept).addcmul_(there, there, value=1 - kept if kept < 1 else float(every))
-        taken = step // every - config.begins // every + 1
-        correction = 1 - kept**taken if kept < 1 else 1.0
-        there = turned(mean)
-        root = self._unpadded(self._other_room(there)).copy_(moment)
-        self._unpadded(there).div_(root.sqrt_().add_(config.epsilon * correction**0.5))
-        if config.graft.name == "none":
-            there.mul_(correction**0.5)
-        return self._unpadded(turned(there, back=True))
+    def _turned(self, held: Mapping[str, Tensor], stack: Tensor, back: bool = False) -> Tensor:
+        """Into the basis of the eigenvectors, or back, for the next call but one."""
+        for dimension in self._exponents:
+            stack = self._along(stack, held[f"basis_{dimension}"], dimension, transposed=not back)
+        return stack
 
     def _unpadded(self, stack: Tensor) -> Tensor:
         """(N, D1, …, Dk), a view."""
@@ -372,6 +383,19 @@ class Stack:
             others = [each for number, each in enumerate(self._inner) if number != dimension]
             found[..., :last] = product.reshape(count, size, *others).movedim(1, dimension + 1)
         return found
+
+
+def diverged(name: str, what: str) -> DivergedError:
+    """What to raise where a block has numbers that are not finite.
+
+    Args:
+        name: of the block.
+        what: of it.
+    """
+    return DivergedError(
+        f"{name}: its {what} has numbers that are not finite",
+        "lower the learning rate or clip gradients (training.clip_norm); a checkpoint has the weights from before",
+    )
 
 
 def padded_shape(count: int, shape: Sequence[int]) -> tuple[int, ...]:

@@ -64,8 +64,7 @@ class Stacks:
             )
             for number, (names, shape, turned) in enumerate(kinds)
         ]  # fmt: skip
-        self._is_adam = isinstance(config.graft, grafts.AdamGraft) and "mean" in held and config.beta3 is None
-        self._mean = None if self._is_adam else torch.zeros_like(self._gradients)
+        self._mean: Tensor | None = None
         self._updates = self._split(self._update)
         self._each_update = [part.unbind(0) for part in self._updates]
         self.gradients, self._update_blocks = self.blocks(self._gradients), self.blocks(self._update)
@@ -134,32 +133,32 @@ class Stacks:
         for stack, numbers, part in zip(self.stacks, chosen, parts, strict=True):
             stack.gather(numbers, part, step, config)
             stack.turn(numbers, step, config)
-        if self._mean is None:
+            stack.observe(numbers, part, step, config)
+        if isinstance(config.graft, grafts.AdamGraft) and "mean" in held and config.beta3 is None:
             mean = _put_adam(self._update, held, gradients, step, config)
+            share = 1 - config.betas[0] ** step
         else:
-            mean = _put_mean(self._mean, held, gradients, step, config)
+            if self._mean is None:
+                self._mean = torch.zeros_like(self._gradients)
+            mean, share = _put_mean(self._mean, held, gradients, step, config), 1.0
             _put_grafted(self._update, held, gradients, mean, step, config)
-        if step >= config.begins:
-            self._direct(parts, self._split(mean), chosen, step, config)
+        if step >= config.leads:
+            self._direct(self._split(mean), share, chosen, step, config)
         update = self._update
         if weights is not None and config.decay != "coupled":
             update.add_(weights, alpha=decay)
         if config.momentum:
             momentum = held["momentum"].mul_(config.momentum).add_(update)
             update = update.add_(momentum, alpha=config.momentum) if config.nesterov else momentum
+        self._check(update, chosen, "step")
         return update
 
     def _direct(
-        self,
-        gradients: Sequence[Tensor],
-        means: Sequence[Tensor],
-        chosen: Sequence[Sequence[int]],
-        step: int,
-        config: ShampooConfig,
+        self, means: Sequence[Tensor], share: float, chosen: Sequence[Sequence[int]], step: int, config: ShampooConfig
     ) -> None:
         """Give the graft's steps, which the updates are so far, Shampoo's direction, of blocks that have one."""
         found = {
-            number: stack.direction(chosen[number], means[number], gradients[number], step, config)
+            number: stack.direction(chosen[number], means[number], share, step, config)
             for number, stack in enumerate(self.stacks)
             if stack.is_turned and chosen[number]
         }
@@ -187,10 +186,17 @@ class Stacks:
         return [part.view(shape) for part, shape in zip(parts, self._shapes, strict=True)]
 
     def check(self, chosen: Sequence[Sequence[int]]) -> None:
-        """Raises a DivergedError that names the first of the chosen blocks whose gradient is not finite."""
-        if not math.isfinite(float(self._gradients.sum())):
-            for stack, numbers, part in zip(self.stacks, chosen, self._split(self._gradients), strict=True):
-                stack.check(part[list(numbers)], numbers, "gradient")
+        """Raises a DivergedError that names the first of the chosen blocks whose gradient, or its square, is not
+        finite."""
+        limit = math.sqrt(torch.finfo(self._gradients.dtype).max)
+        if not abs(float(self._gradients.sum())) < limit:
+            self._check(self._gradients, chosen, "gradient")
+            self._check(self._gradients.square(), chosen, "squared gradient")
+
+    def _check(self, flat_F: Tensor, chosen: Sequence[Sequence[int]], what: str) -> None:
+        if not math.isfinite(float(flat_F.sum())):
+            for stack, numbers, part in zip(self.stacks, chosen, self._split(flat_F), strict=True):
+                stack.check(part[list(numbers)], numbers, what)
 
 
 def _put_adam(into: Tensor, held: Mapping[str, Tensor], gradients: Tensor, step: int, config: ShampooConfig) -> Tensor:
