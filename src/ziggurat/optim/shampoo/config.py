@@ -55,8 +55,8 @@ class ShampooConfig(Config):
     """Steps from one time that roots are taken to the next."""
 
     start: Steps | None = None
-    """The step from which on there is more than the graft; default: 20, or ``precondition_frequency`` where that is
-    less."""
+    """The step of the first roots, from which on there is more than the graft; in the eigenbasis from ten steps later
+    on. Default: 20, or ``precondition_frequency`` where that is less."""
 
     statistics_frequency: Steps | None = None
     """Steps from one time that second moments of rows and columns, and those in the eigenbasis, take in a gradient to

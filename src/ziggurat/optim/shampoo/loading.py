@@ -42,18 +42,18 @@ def check(parameter: Parameter, targets: Mapping[str, Tensor], state: Mapping[st
         for key, shape in shapes.items()
         if shape != tuple(targets[key].shape)
     ]
-    elsewhere = [key for key, value in state.items() if key in targets and _is_elsewhere(targets[key], value)]
-    if elsewhere and not problems:
-        raise ConfigError(
-            f"shampoo: the state of parameter {parameter.name!r} has no {elsewhere[0]}, which another rank held",
-            "save and load states of ranks by ziggurat's checkpoints or torch.distributed.checkpoint, all of them "
-            "together",
-        )
     if problems:
         raise ConfigError(
             f"shampoo: the state of parameter {parameter.name!r} is of other settings: "
             f"{'; '.join(sorted(problems)[:3])}",
             _MEND,
+        )
+    elsewhere = [key for key, target in targets.items() if _is_elsewhere(target, state[key])]
+    if elsewhere:
+        raise ConfigError(
+            f"shampoo: the state of parameter {parameter.name!r} has no {elsewhere[0]}, which another rank held",
+            "save and load states of ranks by ziggurat's checkpoints or torch.distributed.checkpoint, all of them "
+            "together",
         )
 
 

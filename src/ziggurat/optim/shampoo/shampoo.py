@@ -9,8 +9,8 @@ A step of a block of weights W with gradient G, in the order of Shi et al. 2023,
    X_k = (L_k / (1 − β2ᵗ) + εI)^(−1/2d), of d dimensions
 4. Ḡ: the moving mean of G by β1, corrected
 5. P = Ḡ turned by all E_kᵀ, divided by the root of second moments there, which take in G when L_k does, and turned
-   back; with roots Ḡ times all X_k. Scaled to the norm of the graft's step, block by block; before ``start`` that
-   step itself
+   back; with roots Ḡ times all X_k. Scaled to the norm of the graft's step, block by block; before ``start``, and in
+   the ten steps behind it in which second moments there begin, that step itself
 6. other decays: P += wd·W
 7. momentum; W ← W − lr·P
 """
@@ -234,7 +234,8 @@ class Shampoo(torch.optim.Optimizer):
             check_finite(trained, [gradients[id(each)] for each in trained])
         for stacks, every in self._stacks:
             _fill(stacks.gradients, every, gradients)
-            stacks.check([[n for n, (each, _) in enumerate(items) if id(each) in steps] for items in every])
+            if self._exchange is None:
+                stacks.check([[n for n, (each, _) in enumerate(items) if id(each) in steps] for items in every])
         for stacks, every in self._stacks:  # behind all checks, so that no state has changed where one fails
             group = every[0][0][0].group
             weights_F = None

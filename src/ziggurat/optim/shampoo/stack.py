@@ -170,8 +170,7 @@ class Stack:
         every = self._every(config)
         if not self._exponents or not numbers or step % every:
             return
-        kept = config.betas[1] ** every
-        taken = 1 - kept if kept < 1 else float(every)
+        kept, taken = _weights(config, every)
         gradients = self._chosen(gradients, numbers)
         with self._those(numbers, "factor_") as held:
             for dimension in self._exponents:
@@ -292,11 +291,11 @@ class Stack:
             return
         if step < config.begins or step % counts:
             return
-        kept = config.betas[1] ** counts
+        kept, taken = _weights(config, counts)
         with self._those(numbers, "") as held:
             there = self._unpadded(self._turned(held, self._chosen(gradients, numbers)))
             moment = self._unpadded(held["moment"])
-            moment.mul_(kept).addcmul_(there, there, value=1 - kept if kept < 1 else float(counts))
+            moment.mul_(kept).addcmul_(there, there, value=taken)
 
     def direction(self, numbers: Sequence[int], mean: Tensor, share: float, step: int, config: ShampooConfig) -> Tensor:
         """Where some blocks are to go, as far as may be; (len(numbers), D1, …, Dk), until the next call.
@@ -383,6 +382,12 @@ class Stack:
             others = [each for number, each in enumerate(self._inner) if number != dimension]
             found[..., :last] = product.reshape(count, size, *others).movedim(1, dimension + 1)
         return found
+
+
+def _weights(config: ShampooConfig, steps: int) -> tuple[float, float]:
+    """What second moments keep of themselves, and take of a gradient that counts for so many steps."""
+    kept = config.betas[1] ** steps
+    return kept, 1 - kept if kept < 1 else float(steps)
 
 
 def diverged(name: str, what: str) -> DivergedError:
