@@ -89,6 +89,29 @@ def test_ranks_take_the_steps_of_one_bit_for_bit(settings: dict[str, Any]) -> No
     assert held[2] < 0.65 * held[1]
 
 
+def of_types(rank: int) -> list[Tensor]:
+    """Layers in fp32, fp64 and bf16 beside each other."""
+    del rank
+    model = network()
+    assert isinstance(model, nn.Sequential)
+    model[2].double()
+    model[4].bfloat16()
+    optimizer = Shampoo(model.named_parameters(), **SETTINGS)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(8):
+        for each in model.parameters():
+            each.grad = torch.randn(each.shape, generator=generator).to(each.dtype)
+        optimizer.step()
+    return weights(model)
+
+
+def test_parameters_of_several_types_take_the_steps_of_one_rank() -> None:
+    (alone,) = run_ranks(1, of_types)
+    assert {each.dtype for each in alone} == {torch.float32, torch.float64, torch.bfloat16}
+    for found in run_ranks(2, of_types):
+        assert all(torch.equal(mine, one) for mine, one in zip(found, alone, strict=True))
+
+
 def in_groups(rank: int) -> dict[str, Any]:
     return replicated(rank, {"group_size": 2})
 

@@ -17,7 +17,6 @@ A step of a block of weights W with gradient G, in the order of Shi et al. 2023,
 
 from __future__ import annotations
 
-import math
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -28,18 +27,13 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
-from ziggurat.core.config import parse_config
 from ziggurat.core.errors import ConfigError
 from ziggurat.optim.shampoo.config import ShampooConfig
 from ziggurat.optim.shampoo.loading import check, check_settings, load
 from ziggurat.optim.shampoo.parameter import Parameter, check_finite, whole_gradients, wholes
 from ziggurat.optim.shampoo.placement import Exchange, Ranks, owners
+from ziggurat.optim.shampoo.settings import MAY_CHANGE, OTHERS, changed, parsed, plain
 from ziggurat.optim.shampoo.stacks import Stacks
-
-_MAY_CHANGE = ("lr", "betas", "beta3", "epsilon", "weight_decay", "momentum", "nesterov", "decay")
-"""Settings that are read from a group at each step."""
-_OTHERS = ("params", "param_names", "highest_lr", "initial_lr")
-"""Of a group, what is no setting."""
 
 
 class Shampoo(torch.optim.Optimizer):
@@ -64,15 +58,15 @@ class Shampoo(torch.optim.Optimizer):
     """
 
     def __init__(self, params: Any, process_group: dist.ProcessGroup | None = None, **settings: Any) -> None:
-        defaults = _plain(_parsed(settings))
+        defaults = plain(parsed(settings))
         super().__init__(params, defaults)
         self._within = process_group
         self._configs = [
-            _parsed({key: each for key, each in group.items() if key not in _OTHERS}) for group in self.param_groups
+            parsed({key: each for key, each in group.items() if key not in OTHERS}) for group in self.param_groups
         ]
         first = self._configs[0]
         for number, (config, group) in enumerate(zip(self._configs, self.param_groups, strict=True)):
-            group.update(_plain(config), highest_lr=group.get("highest_lr", config.lr))
+            group.update(plain(config), highest_lr=group.get("highest_lr", config.lr))
             for key in ("communicate", "group_size"):
                 if getattr(config, key) != getattr(first, key):
                     raise ConfigError(
@@ -80,7 +74,7 @@ class Shampoo(torch.optim.Optimizer):
                         "group 0",
                         "updates of all groups travel together: set it once",
                     )
-        self._begun, self._made = self._configs, [_plain(config) for config in self._configs]
+        self._begun, self._made = self._configs, [plain(config) for config in self._configs]
         self._ranks = Ranks.of(first.group_size, process_group)
         self._worker = ThreadPoolExecutor(1, "roots") if any(each.late for each in self._configs) else None
         if self._worker is not None:
@@ -191,7 +185,7 @@ class Shampoo(torch.optim.Optimizer):
                 with torch.enable_grad():
                     loss = closure()
             groups = zip(self._begun, self._made, self.param_groups, strict=True)
-            self._configs = [_changed(*each) for each in groups]
+            self._configs = [changed(*each) for each in groups]
         except Exception as problem:  # the others are told of any
             if self._exchange is None:
                 raise
@@ -280,9 +274,10 @@ class Shampoo(torch.optim.Optimizer):
                 continue
             views = parameter.views(parameter.tensor)
             targets, sources = together.setdefault(parameter.group, ([], []))
+            dtype = parameter.like.dtype  # updates travel in the widest type of all, or in fewer bits
             for number, update in found[id(parameter)]:
                 targets.append(views[number])
-                sources.append(update)
+                sources.append(update.to(dtype))
         for group, (targets, sources) in together.items():
             torch._foreach_add_(targets, sources, alpha=-self.param_groups[group]["lr"])  # pyright: ignore[reportPrivateUsage]
 
@@ -321,7 +316,7 @@ class Shampoo(torch.optim.Optimizer):
         for parameter, state in pairs:
             load(parameter, self._targets(parameter), state, self._configs[parameter.group])
         for own, saved in zip(self.param_groups, groups, strict=True):
-            fixed = {*self.defaults, "params", "param_names"} - {*_MAY_CHANGE}
+            fixed = {*self.defaults, "params", "param_names"} - {*MAY_CHANGE}
             own.update({key: value for key, value in saved.items() if key not in fixed})
         for hook in self._optimizer_load_state_dict_post_hooks.values():
             hook(self)
@@ -356,44 +351,8 @@ def _kind(parameter: Parameter, number: int) -> tuple[tuple[int, ...], bool]:
     return parameter.blocks[number].shape, parameter.is_turned
 
 
-def _parsed(settings: Mapping[str, Any]) -> ShampooConfig:
-    return parse_config(ShampooConfig, {"name": "shampoo", **settings}, "shampoo")
-
-
-def _changed(config: ShampooConfig, made: Mapping[str, Any], group: Mapping[str, Any]) -> ShampooConfig:
-    """Settings as a group has them now; ``config`` and ``made``: as it was made.
-
-    Raises:
-        ConfigError: one was changed that cannot be, or to what it cannot be, or a mean or momentum is to begin that
-            there is no state for.
-    """
-    changed = {key: group[key] for key in made if group[key] != made[key]}
-    begins = [key for key in ("momentum", "betas") if key in changed and _first(group[key]) and not _first(made[key])]
-    others = [key for key in changed if key not in _MAY_CHANGE] + begins
-    if others:
-        raise ConfigError(
-            f"shampoo: {others[0]} was changed to {group[others[0]]!r}, and states are of {made[others[0]]!r}",
-            f"make a new optimizer; what may change is {', '.join(_MAY_CHANGE)}",
-        )
-    lr = changed.pop("lr", made["lr"])
-    if not 0 <= lr < math.inf:
-        raise ConfigError(f"shampoo: lr was changed to {lr!r}", "a finite number, 0 or more")
-    if changed:
-        config = _parsed({**made, **changed})
-    return config if lr == config.lr else config.model_copy(update={"lr": float(lr)})
-
-
 def _told(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
-
-
-def _first(value: Any) -> float:
-    return float(value[0] if isinstance(value, list | tuple) else value)
-
-
-def _plain(config: ShampooConfig) -> dict[str, Any]:
-    """Settings as a group has them: numbers, text, lists and dictionaries."""
-    return config.model_dump(exclude={"name"})
 
 
 def _named(group: Mapping[str, Any], number: int) -> Iterable[tuple[str, Tensor]]:

@@ -1,10 +1,6 @@
 """Equal blocks, worked on together: second moments, roots, and the update.
 
-Blocks of one shape lie in one tensor, and each operation is one call for all of them. Rows are padded by 1 to 16 zeros,
-so that every block begins where memory is aligned and none fills its place: MKL's products of matrices that begin
-elsewhere, or that are alone and contiguous, differ in the last bits from the same ones in a stack, and a block is to
-come to the same numbers whoever owns it, beside whatever others. What is multiplied lies so; what comes of it is
-contiguous, which MKL is a third faster with, unless its rows are single numbers.
+Blocks of one shape lie in one tensor, and each operation is one call for all of them.
 
 Shape legend: N blocks, D1 … Dk their dimensions, P the last one padded; a block of one dimension has a first one of 1.
 """
@@ -23,10 +19,9 @@ from torch import Tensor
 from ziggurat.core.errors import DivergedError
 from ziggurat.optim.shampoo import roots
 from ziggurat.optim.shampoo.config import WARM, ShampooConfig
+from ziggurat.optim.shampoo.products import Products, inner, padded, padded_shape
 from ziggurat.optim.shampoo.roots import RootError
 
-ALIGNED = 16
-"""Numbers to which rows are padded; 64 bytes in fp32."""
 MOST_FAILURES = 3
 """Roots of one factor that may fail one after the other; the last good one is used meanwhile."""
 
@@ -60,7 +55,7 @@ class Stack:
         worker: ThreadPoolExecutor | None = None,
     ) -> None:
         self._names, self._shape, self._plain, self._worker = names, shape, plain, worker
-        self._inner = _inner(shape)
+        self._inner = inner(shape)
         self._like = like
         first = len(self._inner) - len(shape)
         exponents = {
@@ -77,7 +72,7 @@ class Stack:
             if there
         ]
         self._held = self._begun(config)
-        self._rooms = [self._room(len(names)) for _ in range(2)] if self._exponents else []
+        self._products = Products(len(names), shape, like)
         self._failures: dict[tuple[int, str], int] = {}
         self._coming: dict[int, tuple[int, Future[Found] | None]] = {}
 
@@ -96,10 +91,10 @@ class Stack:
             held["moment"] = self._like.new_zeros(padded_shape(len(self._names), self._shape))
         for dimension in self._exponents:
             size = self._inner[dimension]
-            held[f"factor_{dimension}"] = _padded(len(self._names), (size, size), self._like)
+            held[f"factor_{dimension}"] = padded(len(self._names), (size, size), self._like)
         for name in self._turns:
             size = self._inner[_dimension(name)]
-            held[name] = _padded(len(self._names), (size, size), self._like)
+            held[name] = padded(len(self._names), (size, size), self._like)
             held[name][..., :size] = torch.eye(size, dtype=self._like.dtype, device=self._like.device)
             if config.late:
                 held[f"next_{name}"] = held[name].clone()
@@ -175,7 +170,7 @@ class Stack:
         with self._those(numbers, "factor_") as held:
             for dimension in self._exponents:
                 factor, size = held[f"factor_{dimension}"], self._inner[dimension]
-                rows = self._unfolded(gradients, dimension)
+                rows = self._products.unfolded(gradients, dimension)
                 factor[..., :size].baddbmm_(rows, rows.mT, beta=kept, alpha=taken)
 
     def turn(self, numbers: Sequence[int], step: int, config: ShampooConfig) -> None:
@@ -293,8 +288,8 @@ class Stack:
             return
         kept, taken = _weights(config, counts)
         with self._those(numbers, "") as held:
-            there = self._unpadded(self._turned(held, self._chosen(gradients, numbers)))
-            moment = self._unpadded(held["moment"])
+            there = self._products.unpadded(self._turned(held, self._chosen(gradients, numbers)))
+            moment = self._products.unpadded(held["moment"])
             moment.mul_(kept).addcmul_(there, there, value=taken)
 
     def direction(self, numbers: Sequence[int], mean: Tensor, share: float, step: int, config: ShampooConfig) -> Tensor:
@@ -313,8 +308,8 @@ class Stack:
                 return self._in_basis(held, mean, share, step, config)
         found = mean
         for dimension in self._exponents:
-            found = self._along(found, self._chosen(self._held[f"root_{dimension}"], numbers), dimension)
-        return self._unpadded(found)
+            found = self._products.along(found, self._chosen(self._held[f"root_{dimension}"], numbers), dimension)
+        return self._products.unpadded(found)
 
     def _in_basis(
         self, held: Mapping[str, Tensor], mean: Tensor, share: float, step: int, config: ShampooConfig
@@ -325,63 +320,19 @@ class Stack:
         seen = WARM + every * (step // every - (config.leads - 1) // every)
         correction = math.sqrt(1 - beta2**seen) if beta2 < 1 else 1.0
         there = self._turned(held, mean)
-        root = self._unpadded(self._other_room(there)).copy_(self._unpadded(held["moment"]))
+        unpadded, other_room = self._products.unpadded, self._products.other_room
+        root = unpadded(other_room(there)).copy_(unpadded(held["moment"]))
         root.sqrt_().add_(config.epsilon * correction)
-        self._unpadded(there).div_(root).clamp_(-share / correction, share / correction)
+        unpadded(there).div_(root).clamp_(-share / correction, share / correction)
         if config.graft.name == "none":  # else the graft says how long it is
             there.mul_(correction)
-        return self._unpadded(self._turned(held, there, back=True))
+        return unpadded(self._turned(held, there, back=True))
 
     def _turned(self, held: Mapping[str, Tensor], stack: Tensor, back: bool = False) -> Tensor:
         """Into the basis of the eigenvectors, or back, for the next call but one."""
         for dimension in self._exponents:
-            stack = self._along(stack, held[f"basis_{dimension}"], dimension, transposed=not back)
+            stack = self._products.along(stack, held[f"basis_{dimension}"], dimension, transposed=not back)
         return stack
-
-    def _unpadded(self, stack: Tensor) -> Tensor:
-        """(N, D1, …, Dk), a view."""
-        return stack[..., : self._inner[-1]]
-
-    def _room(self, count: int) -> Tensor:
-        """For what comes of products of so many blocks, (N, D1, …, Dk or P)."""
-        if self._inner[-1] == 1:
-            return _padded(count, self._inner, self._like)
-        return self._like.new_zeros(count, *self._inner)
-
-    def _other_room(self, stack: Tensor) -> Tensor:
-        """For as many blocks, which do not lie there."""
-        first, second = self._rooms
-        found = second if stack is first else first
-        return found if found.shape[0] == stack.shape[0] else self._room(stack.shape[0])
-
-    def _unfolded(self, stack: Tensor, dimension: int) -> Tensor:
-        """(N, D, the others): rows of a dimension."""
-        count, last = stack.shape[0], self._inner[-1]
-        if dimension == len(self._inner) - 1:
-            return stack.view(count, -1, stack.shape[-1])[..., :last].mT
-        if len(self._inner) == 2:
-            return stack[..., :last]
-        rows = stack[..., :last].movedim(dimension + 1, 1).reshape(count, self._inner[dimension], -1)
-        found = _padded(count, rows.shape[1:], stack)
-        found[..., : rows.shape[-1]] = rows
-        return found[..., : rows.shape[-1]]
-
-    def _along(self, stack: Tensor, matrices: Tensor, dimension: int, transposed: bool = False) -> Tensor:
-        """Each block with a dimension multiplied from the left by a matrix of its own, for the next call."""
-        count, last, size = stack.shape[0], self._inner[-1], self._inner[dimension]
-        matrices = matrices[..., :size]
-        left = matrices.mT if transposed else matrices
-        found = self._other_room(stack)
-        rows = self._unfolded(stack, dimension)
-        if dimension == len(self._inner) - 1:
-            torch.bmm(rows.mT, left.mT, out=found.view(count, -1, found.shape[-1])[..., :last])
-        elif len(self._inner) == 2:
-            torch.bmm(left, rows, out=found[..., :last])
-        else:
-            product = torch.bmm(left, rows)
-            others = [each for number, each in enumerate(self._inner) if number != dimension]
-            found[..., :last] = product.reshape(count, size, *others).movedim(1, dimension + 1)
-        return found
 
 
 def _weights(config: ShampooConfig, steps: int) -> tuple[float, float]:
@@ -401,22 +352,6 @@ def diverged(name: str, what: str) -> DivergedError:
         f"{name}: its {what} has numbers that are not finite",
         "lower the learning rate or clip gradients (training.clip_norm); a checkpoint has the weights from before",
     )
-
-
-def padded_shape(count: int, shape: Sequence[int]) -> tuple[int, ...]:
-    """(N, D1, …, P) of so many blocks."""
-    *rows, last = _inner(shape)
-    return (count, *rows, (last // ALIGNED + 1) * ALIGNED)
-
-
-def _inner(shape: Sequence[int]) -> tuple[int, ...]:
-    """Of at least two dimensions."""
-    return tuple(shape) if len(shape) > 1 else (1, *shape)
-
-
-def _padded(count: int, shape: Sequence[int], like: Tensor) -> Tensor:
-    """Zeros of such a shape, of the type and on the device of ``like``."""
-    return like.new_zeros(padded_shape(count, shape))
 
 
 def _is_square(name: str) -> bool:

@@ -20,7 +20,8 @@ from torch import Tensor
 
 from ziggurat.optim.shampoo import grafts
 from ziggurat.optim.shampoo.config import ShampooConfig
-from ziggurat.optim.shampoo.stack import Stack, padded_shape
+from ziggurat.optim.shampoo.products import padded_shape
+from ziggurat.optim.shampoo.stack import Stack
 
 _LEAST_NORM = 1e-16
 """Added to norms that are divided by."""
