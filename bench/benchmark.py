@@ -18,7 +18,9 @@ class Target:
     direction: Literal["at least", "at most"] = "at least"
 
     def holds(self, value: float) -> bool:
-        return value >= self.bound if self.direction == "at least" else value <= self.bound
+        """Whether a value reaches it, or misses it by a rounding: 100·(1 − 800/1000) is 19.999999999999996."""
+        is_there = value >= self.bound if self.direction == "at least" else value <= self.bound
+        return is_there or math.isclose(value, self.bound, rel_tol=1e-12)
 
     def margin(self, value: float) -> float:
         """How far above 1 the figure clears its target; below 1 it falls short. A bound of 0 has no multiples, so there

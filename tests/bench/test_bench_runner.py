@@ -245,6 +245,12 @@ def test_the_figure_that_clears_its_target_by_least_speaks() -> None:
     assert (edge.holds, edge.figure, edge.target) == (True, "fast 4×", "≥ 4×")
 
 
+def test_a_rounding_misses_no_target() -> None:
+    assert Target(20.0).holds(100 * (1 - 800 / 1000))
+    assert Target(0.3, "at most").holds(0.1 + 0.2)
+    assert not Target(20.0).holds(19.99999)
+
+
 @pytest.mark.parametrize(("value", "holds"), [(0.2, True), (-0.2, False)])
 def test_a_bound_of_zero_is_cleared_by_distance(value: float, holds: bool) -> None:
     verdict = judge({"gain": Target(0.0)}, (Figure("gain", "%", (value,)),))
