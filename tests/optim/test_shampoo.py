@@ -252,6 +252,30 @@ def test_groups_have_settings_of_their_own() -> None:
     assert "0/graft" not in optimizer.state[vector]
 
 
+@pytest.mark.parametrize("decay", ["decoupled", "coupled"])
+def test_groups_together_take_the_steps_of_optimizers_of_their_own(decay: str) -> None:
+    """Groups that differ in weight decay and learning rate alone are worked on together, until one is changed."""
+    settings: dict[str, Any] = {"precondition_frequency": 3, "max_preconditioner_dim": 4, "decay": decay}
+    own = ({"lr": 0.1, "weight_decay": 0.2}, {"lr": 0.03, "weight_decay": 0.0}, {"lr": 0.1, "weight_decay": 0.05})
+    shapes = [(6, 4), (4, 5), (5,)]
+
+    def made() -> list[nn.Parameter]:
+        return [parameter(shape) for shape in shapes]
+
+    ours, alone = made(), made()
+    together = Shampoo([{"params": [each], **group} for each, group in zip(ours, own, strict=True)], **settings)
+    others = [Shampoo([each], **settings, **group) for each, group in zip(alone, own, strict=True)]
+    for step in range(24):
+        if step == 16:
+            together.param_groups[1]["betas"] = others[1].param_groups[0]["betas"] = (0.5, 0.9)
+        for each, other, shape in zip(ours, alone, shapes, strict=True):
+            each.grad = other.grad = gradients(shape, 24)[step]
+        together.step()
+        for other in others:
+            other.step()
+        assert all(torch.equal(each, other) for each, other in zip(ours, alone, strict=True)), step
+
+
 def test_a_closure_is_evaluated_with_gradients() -> None:
     weights = parameter((3, 3))
     optimizer = Shampoo([weights])
@@ -311,6 +335,14 @@ def test_steps_are_counted_whatever_the_default_type() -> None:
     finally:
         torch.set_default_dtype(torch.float32)
     assert int(optimizer.state[weights]["step"]) == 300
+
+
+@pytest.mark.parametrize("shape", [(1, 300), (300, 1)])
+def test_a_matrix_of_one_row_or_column_is_a_vector(shape: tuple[int, int]) -> None:
+    ours, theirs = parameter(shape), parameter(shape)
+    steps = gradients(shape, 40)
+    found = taken(ours, Shampoo([ours], lr=0.1), steps)
+    torch.testing.assert_close(found, taken(theirs, torch.optim.Adam([theirs], lr=0.1), steps))
 
 
 def test_a_long_vector_is_one_block() -> None:

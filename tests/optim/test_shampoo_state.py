@@ -42,6 +42,18 @@ def test_saved_and_gone_on_with_at_any_step(settings: dict[str, Any], late: int)
         assert losses + train(second, resumed, stop, 16) == straight, stop
 
 
+def test_an_earlier_state_is_gone_back_to() -> None:
+    """What is kept from step to step is that of the state."""
+    model = small_model()
+    optimizer = Shampoo(model.named_parameters(), lr=0.05, precondition_frequency=4)
+    train(model, optimizer, 0, 17)
+    weights, state = copy.deepcopy(model.state_dict()), copy.deepcopy(optimizer.state_dict())
+    straight = train(model, optimizer, 17, 23)
+    model.load_state_dict(weights)
+    optimizer.load_state_dict(state)
+    assert train(model, optimizer, 17, 23) == straight
+
+
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [

@@ -70,7 +70,8 @@ class ShampooConfig(Config):
     """Neighbouring dimensions are one where they are no larger together; larger ones are cut."""
 
     vectors: bool = False
-    """Whether biases, norms and other vectors have second moments of their own, or take the graft's steps alone."""
+    """Whether biases, norms and other vectors, and matrices of one row or column, have second moments of their own, or
+    take the graft's steps alone."""
 
     exponents: dict[Steps, list[Exponent]] = Field(default_factory=dict[Steps, list[Exponent]])
     """Of the inverse roots: number of a block's dimensions -> one for each; 0 leaves the dimension as it is. Default:

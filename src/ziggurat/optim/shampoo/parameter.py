@@ -32,6 +32,7 @@ class Parameter:
         cuts: of each block its shape, and where it lies in a contiguous whole: strides, and its first number.
         places: number of a block of this rank -> its stack, and its place there.
         step: steps taken, a state.
+        kept: where it lay in memory when blocks of it were last looked at, and these.
     """
 
     name: str
@@ -44,6 +45,7 @@ class Parameter:
     cuts: list[tuple[tuple[int, ...], tuple[int, ...], int]]
     places: dict[int, tuple[Stack, int]] = field(default_factory=dict[int, tuple[Stack, int]])
     step: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.float32))
+    kept: tuple[int, list[Tensor]] = (-1, [])
 
     @classmethod
     def of(cls, name: str, tensor: Tensor, group: int, most: int, is_turned: bool) -> Parameter:
@@ -73,10 +75,14 @@ class Parameter:
         return cls(name, tensor, group, is_turned, tensor.shape, shape, found, cuts)
 
     @property
+    def dtype(self) -> torch.dtype:
+        """Of its state: at least fp32."""
+        return torch.float32 if self.tensor.dtype.itemsize < 4 else self.tensor.dtype
+
+    @property
     def like(self) -> Tensor:
-        """Of the type and on the device of its state: at least fp32."""
-        dtype = torch.float32 if self.tensor.dtype.itemsize < 4 else self.tensor.dtype
-        return torch.empty(0, dtype=dtype, device=self.tensor.device)
+        """Of the type and on the device of its state."""
+        return torch.empty(0, dtype=self.dtype, device=self.tensor.device)
 
     def told(self, number: int) -> str:
         """A block, for messages."""
@@ -101,6 +107,13 @@ class Parameter:
         whole = whole.contiguous()
         begin = whole.storage_offset()
         return [whole.as_strided(shape, strides, begin + first) for shape, strides, first in self.cuts]
+
+    def own_views(self) -> list[Tensor]:
+        """:meth:`views` of itself, where these are views; the same ones while it lies where it does."""
+        at = self.tensor.data_ptr()
+        if self.kept[0] != at or self.tensor.shape != self.size:
+            self.kept = at, self.views(self.tensor)
+        return self.kept[1]
 
     def gradient(self) -> Tensor:
         """Of this rank, which there is.
@@ -158,14 +171,14 @@ def check_finite(parameters: Sequence[Parameter], gradients: Sequence[Sequence[T
     if not blocks:
         return
     largest = torch._foreach_norm(blocks, float("inf"))  # pyright: ignore[reportPrivateUsage] - no public name
-    limit = math.sqrt(min(torch.finfo(each.like.dtype).max for each in parameters))
+    limit = math.sqrt(min(torch.finfo(each.dtype).max for each in parameters))
     if (torch.stack([each.double() for each in largest]) < limit).all():
         return
     for parameter, each in zip(parameters, gradients, strict=True):
         for number, block in enumerate(each):
             if not block.isfinite().all():
                 raise diverged(parameter.told(number), "gradient")
-            if not block.to(parameter.like.dtype).square().isfinite().all():
+            if not block.to(parameter.dtype).square().isfinite().all():
                 raise diverged(parameter.told(number), "squared gradient")
 
 

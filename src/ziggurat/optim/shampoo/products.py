@@ -11,6 +11,7 @@ Shape legend: N blocks, D1 … Dk their dimensions, P the last one padded; a blo
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 import torch
@@ -36,6 +37,25 @@ def inner(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(shape) if len(shape) > 1 else (1, *shape)
 
 
+@dataclass(frozen=True, slots=True)
+class _Plan:
+    """A product of a stack and matrices, as views: of small blocks, making them would take as long as it.
+
+    Attributes:
+        stack, matrices: which.
+        found: where it comes to lie.
+        left, right: what is multiplied.
+        into: what of ``found`` the product is; None: rows are to be moved before and after.
+    """
+
+    stack: Tensor
+    matrices: Tensor
+    found: Tensor
+    left: Tensor
+    right: Tensor
+    into: Tensor | None
+
+
 class Products:
     """What products of a stack's blocks with matrices need, and the memory that they are put into.
 
@@ -47,16 +67,17 @@ class Products:
 
     def __init__(self, count: int, shape: Sequence[int], like: Tensor) -> None:
         self._count, self._inner, self._like = count, inner(shape), like
+        self._plans = dict[tuple[int, bool, bool], _Plan]()
 
     @cached_property
     def _rooms(self) -> tuple[Tensor, Tensor]:
-        return self._room(self._count), self._room(self._count)
+        return self.room(self._count), self.room(self._count)
 
     def unpadded(self, stack: Tensor) -> Tensor:
         """(N, D1, …, Dk), a view."""
         return stack[..., : self._inner[-1]]
 
-    def _room(self, count: int) -> Tensor:
+    def room(self, count: int) -> Tensor:
         """For what comes of products of so many blocks, (N, D1, …, Dk or P)."""
         if self._inner[-1] == 1:
             return padded(count, self._inner, self._like)
@@ -66,7 +87,7 @@ class Products:
         """For as many blocks, which do not lie there."""
         first, second = self._rooms
         found = second if stack is first else first
-        return found if found.shape[0] == stack.shape[0] else self._room(stack.shape[0])
+        return found if found.shape[0] == stack.shape[0] else self.room(stack.shape[0])
 
     def unfolded(self, stack: Tensor, dimension: int) -> Tensor:
         """(N, D, the others): rows of a dimension."""
@@ -82,17 +103,29 @@ class Products:
 
     def along(self, stack: Tensor, matrices: Tensor, dimension: int, transposed: bool = False) -> Tensor:
         """Each block with a dimension multiplied from the left by a matrix of its own, for the next call."""
-        count, last, size = stack.shape[0], self._inner[-1], self._inner[dimension]
-        matrices = matrices[..., :size]
-        left = matrices.mT if transposed else matrices
-        found = self.other_room(stack)
-        rows = self.unfolded(stack, dimension)
-        if dimension == len(self._inner) - 1:
-            torch.bmm(rows.mT, left.mT, out=found.view(count, -1, found.shape[-1])[..., :last])
-        elif len(self._inner) == 2:
-            torch.bmm(left, rows, out=found[..., :last])
+        key = (dimension, transposed, stack is self._rooms[0])
+        plan = self._plans.get(key)
+        if plan is None or plan.stack is not stack or plan.matrices is not matrices:
+            plan = self._plan(stack, matrices, dimension, transposed)
+            if len(stack) == self._count:  # of some blocks there are copies, another time others
+                self._plans[key] = plan
+        if plan.into is not None:
+            torch.bmm(plan.left, plan.right, out=plan.into)
         else:
-            product = torch.bmm(left, rows)
+            product = torch.bmm(plan.left, self.unfolded(stack, dimension))
             others = [each for number, each in enumerate(self._inner) if number != dimension]
-            found[..., :last] = product.reshape(count, size, *others).movedim(1, dimension + 1)
-        return found
+            moved = product.reshape(len(stack), -1, *others).movedim(1, dimension + 1)
+            self.unpadded(plan.found).copy_(moved)
+        return plan.found
+
+    def _plan(self, stack: Tensor, matrices: Tensor, dimension: int, transposed: bool) -> _Plan:
+        count, last, size = stack.shape[0], self._inner[-1], self._inner[dimension]
+        matrix = matrices[..., :size]
+        left = matrix.mT if transposed else matrix
+        found = self.other_room(stack)
+        if dimension == len(self._inner) - 1:
+            rows, into = (each.view(count, -1, each.shape[-1])[..., :last] for each in (stack, found))
+            return _Plan(stack, matrices, found, rows, left.mT, into)
+        if len(self._inner) == 2:
+            return _Plan(stack, matrices, found, left, self.unfolded(stack, dimension), self.unpadded(found))
+        return _Plan(stack, matrices, found, left, stack, None)

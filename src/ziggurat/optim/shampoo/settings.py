@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 from ziggurat.core.config import parse_config
@@ -21,27 +22,49 @@ def parsed(settings: Mapping[str, Any]) -> ShampooConfig:
     return parse_config(ShampooConfig, {"name": "shampoo", **settings}, "shampoo")
 
 
-def changed(config: ShampooConfig, made: Mapping[str, Any], group: Mapping[str, Any]) -> ShampooConfig:
-    """Settings as a group has them now; ``config`` and ``made``: as it was made.
+class Settings:
+    """Settings of a group: as it was made, which its states are of, and as it has them now.
 
-    Raises:
-        ConfigError: one was changed that cannot be, or to what it cannot be, or a mean or momentum is to begin that
-            there is no state for.
+    Args:
+        config: as it was made.
+
+    Attributes:
+        made: that, as a group has it.
     """
-    new = {key: group[key] for key in made if group[key] != made[key]}
-    begins = [key for key in ("momentum", "betas") if key in new and _first(group[key]) and not _first(made[key])]
-    others = [key for key in new if key not in MAY_CHANGE] + begins
-    if others:
-        raise ConfigError(
-            f"shampoo: {others[0]} was changed to {group[others[0]]!r}, and states are of {made[others[0]]!r}",
-            f"make a new optimizer; what may change is {', '.join(MAY_CHANGE)}",
-        )
-    lr = new.pop("lr", made["lr"])
-    if not 0 <= lr < math.inf:
-        raise ConfigError(f"shampoo: lr was changed to {lr!r}", "a finite number, 0 or more")
-    if new:
-        config = parsed({**made, **new})
-    return config if lr == config.lr else config.model_copy(update={"lr": float(lr)})
+
+    def __init__(self, config: ShampooConfig) -> None:
+        self._config, self.made = config, plain(config)
+        self._read = itemgetter(*(key for key in self.made if key != "lr"))
+        self._values = self._read(self.made)
+
+    def now(self, group: Mapping[str, Any]) -> ShampooConfig:
+        """As ``group`` has them, but for the learning rate; the same object while they are as they were made.
+
+        Raises:
+            ConfigError: one was changed that cannot be, or to what it cannot be, or a mean or momentum is to begin
+                that there is no state for.
+        """
+        lr = group["lr"]
+        if not 0 <= lr < math.inf:
+            raise ConfigError(f"shampoo: lr was changed to {lr!r}", "a finite number, 0 or more")
+        if self._read(group) == self._values:
+            return self._config
+        made = self.made
+        new = {key: group[key] for key in made if key != "lr" and group[key] != made[key]}
+        begins = [key for key in ("momentum", "betas") if key in new and _first(group[key]) and not _first(made[key])]
+        others = [key for key in new if key not in MAY_CHANGE] + begins
+        if others:
+            raise ConfigError(
+                f"shampoo: {others[0]} was changed to {group[others[0]]!r}, and states are of {made[others[0]]!r}",
+                f"make a new optimizer; what may change is {', '.join(MAY_CHANGE)}",
+            )
+        return parsed({**made, **new})
+
+
+def alike(configs: Sequence[ShampooConfig]) -> list[int]:
+    """Of each, the number of the first that is the same but for learning rate and weight decay."""
+    others = [each.model_copy(update={"lr": 0.0, "weight_decay": 0.0}) for each in configs]
+    return [others.index(each) for each in others]
 
 
 def plain(config: ShampooConfig) -> dict[str, Any]:

@@ -32,7 +32,7 @@ from ziggurat.optim.shampoo.config import ShampooConfig
 from ziggurat.optim.shampoo.loading import check, check_settings, load
 from ziggurat.optim.shampoo.parameter import Parameter, check_finite, whole_gradients, wholes
 from ziggurat.optim.shampoo.placement import Exchange, Ranks, owners
-from ziggurat.optim.shampoo.settings import MAY_CHANGE, OTHERS, changed, parsed, plain
+from ziggurat.optim.shampoo.settings import MAY_CHANGE, OTHERS, Settings, alike, parsed, plain
 from ziggurat.optim.shampoo.stacks import Stacks
 
 
@@ -74,7 +74,7 @@ class Shampoo(torch.optim.Optimizer):
                         "group 0",
                         "updates of all groups travel together: set it once",
                     )
-        self._begun, self._made = self._configs, [plain(config) for config in self._configs]
+        self._settings, self._alike = [Settings(config) for config in self._configs], alike(self._configs)
         self._ranks = Ranks.of(first.group_size, process_group)
         self._worker = ThreadPoolExecutor(1, "roots") if any(each.late for each in self._configs) else None
         if self._worker is not None:
@@ -85,11 +85,14 @@ class Shampoo(torch.optim.Optimizer):
                 parameter,
                 number,
                 self._configs[number].max_preconditioner_dim,
-                parameter.dim() > 1 or self._configs[number].vectors,
+                sum(size > 1 for size in parameter.shape) > 1 or self._configs[number].vectors,
             )
             for number, group in enumerate(self.param_groups)
             for name, parameter in _named(group, number)
         ]
+        self._steps = torch.zeros(len(self._parameters), dtype=torch.float32)
+        for place, each in enumerate(self._parameters):
+            each.step = self._steps[place]
         told = {f"the settings of group {number}": str(each) for number, each in enumerate(self._configs)}
         told |= {f"the shape of {each.name!r}": str(tuple(each.size)) for each in self._parameters}
         told |= {f"the type of {each.name!r}": str(each.tensor.dtype) for each in self._parameters}
@@ -109,7 +112,7 @@ class Shampoo(torch.optim.Optimizer):
         groups: dict[tuple[Any, ...], dict[tuple[tuple[int, ...], bool], list[_Item]]] = {}
         for item in self._order[self._ranks.place]:
             parameter, number = item
-            kinds = groups.setdefault((parameter.group, parameter.like.dtype, parameter.like.device), {})
+            kinds = groups.setdefault((self._alike[parameter.group], parameter.dtype, parameter.like.device), {})
             kinds.setdefault(_kind(parameter, number), []).append(item)
         for (group, *_), kinds in groups.items():
             named = [([each.told(number) for each, number in items], *kind) for kind, items in kinds.items()]
@@ -119,6 +122,9 @@ class Shampoo(torch.optim.Optimizer):
             for stack, items in zip(stacks.stacks, kinds.values(), strict=True):
                 for place, (parameter, number) in enumerate(items):
                     parameter.places[number] = (stack, place)
+        where = [stack for stacks, _ in self._stacks for stack in stacks.stacks]
+        own = [parameter.places[number] for parameter, number in self._order[self._ranks.place]]
+        self._own = [(where.index(stack), place) for stack, place in own]
         self._exchange = None
         if self._ranks.size > 1:
             shapes = [[parameter.blocks[number].shape for parameter, number in items] for items in self._order]
@@ -184,14 +190,15 @@ class Shampoo(torch.optim.Optimizer):
             if closure is not None:
                 with torch.enable_grad():
                     loss = closure()
-            groups = zip(self._begun, self._made, self.param_groups, strict=True)
-            self._configs = [changed(*each) for each in groups]
+            configs = [each.now(group) for each, group in zip(self._settings, self.param_groups, strict=True)]
+            if any(one is not other for one, other in zip(configs, self._configs, strict=True)):
+                self._configs, self._alike = configs, alike(configs)
         except Exception as problem:  # the others are told of any
             if self._exchange is None:
                 raise
             error = problem
         has = [each.tensor.grad is not None for each in self._parameters]
-        rates = [config.lr for config in self._configs]
+        rates = [float(group["lr"]) for group in self.param_groups]
         if self._exchange is not None and any(isinstance(each.tensor, DTensor) for each in self._parameters):
             names, device = [each.name for each in self._parameters], self._parameters[0].tensor.device
             self._ranks.same(has, rates, None if error is None else _told(error), names, device)
@@ -199,8 +206,8 @@ class Shampoo(torch.optim.Optimizer):
                 raise error
         try:
             if error is None:
-                decays = [self._decay(config, number) for number, config in enumerate(self._configs)]
-                updates = self._own_updates(self._configs, decays)
+                decays = [self._decay(*each) for each in zip(self._configs, self.param_groups, rates, strict=True)]
+                updates = self._own_updates(decays)
         except Exception as problem:
             if self._exchange is None:
                 raise
@@ -211,49 +218,60 @@ class Shampoo(torch.optim.Optimizer):
         if error is not None:
             raise error
         self._apply(every)
-        if any(has):
-            steps = [each.step for each, there in zip(self._parameters, has, strict=True) if there]
-            torch._foreach_add_(steps, 1)  # pyright: ignore[reportPrivateUsage] - no public name
+        self._steps.add_(torch.tensor(has, dtype=torch.float32))
         return loss
 
-    def _own_updates(self, configs: Sequence[ShampooConfig], decays: Sequence[float]) -> list[Tensor]:
+    def _own_updates(self, decays: Sequence[float]) -> list[Tensor]:
         """Of this rank's blocks, in their order; those without gradients are zeros."""
         trained = [each for each in self._parameters if each.tensor.grad is not None]
-        steps = {id(each): int(each.step) + 1 for each in trained}
+        taken = zip(self._parameters, self._steps.tolist(), strict=True)
+        kinds = {
+            id(each): (int(before) + 1, self._alike[each.group])
+            for each, before in taken
+            if each.tensor.grad is not None
+        }
         gradients = {id(each): views for each, views in zip(trained, whole_gradients(trained), strict=True)}
         decaying = [each for each in trained if decays[each.group]]
         weights = {id(each): views for each, views in zip(decaying, wholes(decaying), strict=True)}
-        found: dict[tuple[int, int], Tensor] = {}
         if self._exchange is not None:  # others' blocks, too: no rank is to go on where one cannot
             check_finite(trained, [gradients[id(each)] for each in trained])
         for stacks, every in self._stacks:
             _fill(stacks.gradients, every, gradients)
             if self._exchange is None:
-                stacks.check([[n for n, (each, _) in enumerate(items) if id(each) in steps] for items in every])
+                stacks.check([[n for n, (each, _) in enumerate(items) if id(each) in kinds] for items in every])
+        found = list[list[Tensor | None]]()
         for stacks, every in self._stacks:  # behind all checks, so that no state has changed where one fails
-            group = every[0][0][0].group
-            weights_F = None
-            if decays[group]:
-                weights_F = stacks.zeros()
-                _fill(stacks.blocks(weights_F), every, weights)
-            for step in sorted({steps[id(each)] for items in every for each, _ in items if id(each) in steps}):
-                chosen = [[n for n, (each, _) in enumerate(items) if steps.get(id(each)) == step] for items in every]
-                updates = stacks.advance(chosen, step, configs[group], weights_F, decays[group])
-                for items, places, blocks in zip(every, chosen, updates, strict=True):
-                    found.update({(id(items[n][0]), items[n][1]): blocks[n] for n in places})
+            decay_F = None
+            if any(decays[each.group] for items in every for each, _ in items):
+                decay_F = stacks.zeros()
+                blocks = stacks.blocks(decay_F)
+                _fill(blocks, every, weights)
+                for targets, items in zip(blocks, every, strict=True):
+                    for target, (each, _) in zip(targets, items, strict=True):
+                        target.mul_(decays[each.group])
+            own: list[list[Tensor | None]] = [[None] * len(items) for items in every]
+            for kind in sorted({kinds[id(each)] for items in every for each, _ in items if id(each) in kinds}):
+                step, group = kind
+                chosen = [[n for n, (each, _) in enumerate(items) if kinds.get(id(each)) == kind] for items in every]
+                updates = stacks.advance(chosen, step, self._configs[group], decay_F)
+                for mine, places, blocks in zip(own, chosen, updates, strict=True):
+                    for n in places:
+                        mine[n] = blocks[n]
+            found += own
         return [
-            found[id(parameter), number]
-            if (id(parameter), number) in found
-            else parameter.like.new_zeros(parameter.blocks[number].shape)
-            for parameter, number in self._order[self._ranks.place]
+            parameter.like.new_zeros(parameter.blocks[number].shape)
+            if (update := found[stack][place]) is None
+            else update
+            for (parameter, number), (stack, place) in zip(self._order[self._ranks.place], self._own, strict=True)
         ]
 
-    def _decay(self, config: ShampooConfig, group: int) -> float:
+    @staticmethod
+    def _decay(config: ShampooConfig, group: dict[str, Any], lr: float) -> float:
         """Of weights, what is added to gradient or update."""
-        highest = self.param_groups[group]["highest_lr"] = max(self.param_groups[group]["highest_lr"], config.lr)
+        highest = group["highest_lr"] = max(group["highest_lr"], lr)
         match config.decay:
             case "corrected":
-                return config.weight_decay * config.lr / highest
+                return config.weight_decay * lr / highest
             case "independent":
                 return config.weight_decay / highest
             case _:
@@ -272,12 +290,12 @@ class Shampoo(torch.optim.Optimizer):
             if not parameter.is_viewed:
                 parameter.subtract(found[id(parameter)], self.param_groups[parameter.group]["lr"])
                 continue
-            views = parameter.views(parameter.tensor)
+            views = parameter.own_views()
             targets, sources = together.setdefault(parameter.group, ([], []))
-            dtype = parameter.like.dtype  # updates travel in the widest type of all, or in fewer bits
+            dtype = parameter.dtype
             for number, update in found[id(parameter)]:
-                targets.append(views[number])
-                sources.append(update.to(dtype))
+                targets.append(views[number])  # updates travel in the widest type of all, or in fewer bits
+                sources.append(update if update.dtype == dtype else update.to(dtype))
         for group, (targets, sources) in together.items():
             torch._foreach_add_(targets, sources, alpha=-self.param_groups[group]["lr"])  # pyright: ignore[reportPrivateUsage]
 
@@ -329,7 +347,7 @@ class Shampoo(torch.optim.Optimizer):
         if self._within is not None:
             raise ConfigError("shampoo: a process_group cannot be copied", "make another, and load this one's state")
         return {
-            "defaults": self.defaults, "made": self._made, "groups": self.param_groups,
+            "defaults": self.defaults, "made": [each.made for each in self._settings], "groups": self.param_groups,
             "state_dict": self.state_dict(),
         }  # fmt: skip
 

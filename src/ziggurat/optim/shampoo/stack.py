@@ -73,6 +73,8 @@ class Stack:
         ]
         self._held = self._begun(config)
         self._products = Products(len(names), shape, like)
+        self._root: tuple[Tensor, tuple[float, float]] | None = None
+        """Of second moments in the eigenbasis, plus epsilon, and what beside them it is of, until they change."""
         self._failures: dict[tuple[int, str], int] = {}
         self._coming: dict[int, tuple[int, Future[Found] | None]] = {}
 
@@ -122,6 +124,7 @@ class Stack:
     def resumed(self, number: int, step: int, config: ShampooConfig) -> None:
         """A block's state was replaced by that of step ``step``."""
         self._coming.pop(number, None)
+        self._root = None
         taken = step - step % config.precondition_frequency
         if config.late and taken > config.begins and step < taken + config.late:
             self._coming[number] = (taken + config.late, None)
@@ -129,6 +132,12 @@ class Stack:
     def _chosen(self, stack: Tensor, numbers: Sequence[int]) -> Tensor:
         """Of a stack some blocks: a copy, unless they are all."""
         return stack if len(numbers) == len(self._names) else stack[list(numbers)]
+
+    def _chosen_states(self, numbers: Sequence[int], kinds: tuple[str, ...]) -> dict[str, Tensor]:
+        """Those of some blocks whose names begin so: copies, unless they are all."""
+        if len(numbers) == len(self._names):
+            return self._held
+        return {name: self._chosen(stack, numbers) for name, stack in self._held.items() if name.startswith(kinds)}
 
     @contextlib.contextmanager
     def _those(self, numbers: Sequence[int], kind: str) -> Generator[dict[str, Tensor]]:
@@ -287,6 +296,7 @@ class Stack:
         if step < config.begins or step % counts:
             return
         kept, taken = _weights(config, counts)
+        self._root = None
         with self._those(numbers, "") as held:
             there = self._products.unpadded(self._turned(held, self._chosen(gradients, numbers)))
             moment = self._products.unpadded(held["moment"])
@@ -304,8 +314,7 @@ class Stack:
         """
         mean = self._chosen(mean, numbers)
         if config.form == "eigenbasis":
-            with self._those(numbers, "") as held:
-                return self._in_basis(held, mean, share, step, config)
+            return self._in_basis(self._chosen_states(numbers, ("moment", "basis_")), mean, share, step, config)
         found = mean
         for dimension in self._exponents:
             found = self._products.along(found, self._chosen(self._held[f"root_{dimension}"], numbers), dimension)
@@ -320,13 +329,22 @@ class Stack:
         seen = WARM + every * (step // every - (config.leads - 1) // every)
         correction = math.sqrt(1 - beta2**seen) if beta2 < 1 else 1.0
         there = self._turned(held, mean)
-        unpadded, other_room = self._products.unpadded, self._products.other_room
-        root = unpadded(other_room(there)).copy_(unpadded(held["moment"]))
-        root.sqrt_().add_(config.epsilon * correction)
-        unpadded(there).div_(root).clamp_(-share / correction, share / correction)
+        root = self._root_of(held["moment"], correction, config.epsilon)
+        self._products.unpadded(there).div_(root).clamp_(-share / correction, share / correction)
         if config.graft.name == "none":  # else the graft says how long it is
             there.mul_(correction)
-        return unpadded(self._turned(held, there, back=True))
+        return self._products.unpadded(self._turned(held, there, back=True))
+
+    def _root_of(self, moment: Tensor, correction: float, epsilon: float) -> Tensor:
+        """√V + ε of some blocks, the zeros that V began with left in; of all of them kept until V changes."""
+        of, is_all = (correction, epsilon), moment is self._held["moment"]
+        if is_all and self._root is not None and self._root[1] == of:
+            return self._root[0]
+        root = self._products.unpadded(self._products.room(len(moment)))
+        root.copy_(self._products.unpadded(moment)).sqrt_().add_(epsilon * correction)
+        if is_all:
+            self._root = root, of
+        return root
 
     def _turned(self, held: Mapping[str, Tensor], stack: Tensor, back: bool = False) -> Tensor:
         """Into the basis of the eigenvectors, or back, for the next call but one."""

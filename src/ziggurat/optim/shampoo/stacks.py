@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import accumulate
 
 import torch
 from torch import Tensor
@@ -58,6 +59,7 @@ class Stacks:
             "momentum": config.momentum > 0,
         }
         self._held = {name: torch.zeros_like(self._gradients) for name, there in plain.items() if there}
+        self._kept = [(flat, self._views(flat)) for flat in (self._gradients, self._update, *self._held.values())]
         held = {name: self._split(flat) for name, flat in self._held.items()}
         self.stacks = [
             Stack(
@@ -67,6 +69,7 @@ class Stacks:
         ]  # fmt: skip
         self._mean: Tensor | None = None
         self._updates = self._split(self._update)
+        self._unpadded = [part[..., : shape[-1]] for part, (_, shape, _) in zip(self._updates, kinds, strict=True)]
         self._each_update = [part.unbind(0) for part in self._updates]
         self.gradients, self._update_blocks = self.blocks(self._gradients), self.blocks(self._update)
 
@@ -86,8 +89,7 @@ class Stacks:
         chosen: Sequence[Sequence[int]],
         step: int,
         config: ShampooConfig,
-        weights_F: Tensor | None = None,
-        decay: float = 0.0,
+        decay_F: Tensor | None = None,
     ) -> list[list[Tensor]]:
         """One step of blocks whose gradients are in :attr:`gradients`.
 
@@ -95,8 +97,8 @@ class Stacks:
             chosen: which of each stack; the others stay as they are.
             step: theirs, from 1.
             config: as it is now.
-            weights_F: of all blocks; None where they do not decay.
-            decay: of the weights, what is added to the gradient (``coupled``) or to the update.
+            decay_F: of all blocks, what of the weights is added to the gradient (``coupled``) or to the update; None
+                where they do not decay.
 
         Returns:
             Of each stack its blocks: what is to be subtracted from the chosen ones' weights, but for the learning rate;
@@ -106,14 +108,14 @@ class Stacks:
             DivergedError: a second moment is not finite, or a root fails for the fourth time running.
         """
         if all(len(numbers) == len(stack) for numbers, stack in zip(chosen, self.stacks, strict=True)):
-            update = self._advance(self._held, self._gradients, chosen, step, config, weights_F, decay)
+            update = self._advance(self._held, self._gradients, chosen, step, config, decay_F)
             return self._update_blocks if update is self._update else self.blocks(update)
         is_chosen = torch.zeros_like(self._gradients, dtype=torch.bool)
         for numbers, part in zip(chosen, self._split(is_chosen), strict=True):
             part[list(numbers)] = True
         gradients = torch.where(is_chosen, self._gradients, 0)
         held = {name: flat.clone() for name, flat in self._held.items()}
-        update = self._advance(held, gradients, chosen, step, config, weights_F, decay)
+        update = self._advance(held, gradients, chosen, step, config, decay_F)
         for name, flat in self._held.items():
             flat.copy_(torch.where(is_chosen, held[name], flat))
         return self.blocks(update.clone())  # others' step may come before it is used
@@ -125,16 +127,16 @@ class Stacks:
         chosen: Sequence[Sequence[int]],
         step: int,
         config: ShampooConfig,
-        weights: Tensor | None,
-        decay: float,
+        decay: Tensor | None,
     ) -> Tensor:
-        if weights is not None and config.decay == "coupled":
-            gradients = gradients.add(weights, alpha=decay)
+        if decay is not None and config.decay == "coupled":
+            gradients = gradients.add(decay)
         parts = self._split(gradients)
         for stack, numbers, part in zip(self.stacks, chosen, parts, strict=True):
-            stack.gather(numbers, part, step, config)
-            stack.turn(numbers, step, config)
-            stack.observe(numbers, part, step, config)
+            if stack.is_turned:
+                stack.gather(numbers, part, step, config)
+                stack.turn(numbers, step, config)
+                stack.observe(numbers, part, step, config)
         if isinstance(config.graft, grafts.AdamGraft) and "mean" in held and config.beta3 is None:
             mean = _put_adam(self._update, held, gradients, step, config)
             share = 1 - config.betas[0] ** step
@@ -146,8 +148,8 @@ class Stacks:
         if step >= config.leads:
             self._direct(self._split(mean), share, chosen, step, config)
         update = self._update
-        if weights is not None and config.decay != "coupled":
-            update.add_(weights, alpha=decay)
+        if decay is not None and config.decay != "coupled":
+            update.add_(decay)
         if config.momentum:
             momentum = held["momentum"].mul_(config.momentum).add_(update)
             update = update.add_(momentum, alpha=config.momentum) if config.nesterov else momentum
@@ -167,15 +169,19 @@ class Stacks:
             return
         scales: list[Tensor | float] = [1.0] * len(found)
         if config.graft.name != "none":
-            wanted = _norms([self._each_update[number][place] for number in found for place in chosen[number]])
-            had = _norms([block for direction in found.values() for block in direction.unbind(0)])
-            every = (wanted / (had + _LEAST_NORM)).split([len(each) for each in found.values()])
+            blocks = [self._each_update[number][place] for number in found for place in chosen[number]]
+            count = len(blocks)
+            for direction in found.values():
+                blocks += direction.unbind(0)
+            norms = _norms(blocks)
+            every = norms[:count] / norms[count:].add_(_LEAST_NORM)
+            begins = accumulate((len(direction) for direction in found.values()), initial=0)
             scales = [
-                scale.view(-1, *([1] * (direction.dim() - 1)))
-                for scale, direction in zip(every, found.values(), strict=True)
+                every[begin : begin + len(direction)].view(-1, *[1] * (direction.dim() - 1))
+                for begin, direction in zip(begins, found.values(), strict=False)
             ]
         for (number, direction), scale in zip(found.items(), scales, strict=True):
-            target = self._updates[number][..., : direction.shape[-1]]
+            target = self._unpadded[number]
             if len(direction) == len(target):
                 torch.mul(direction, scale, out=target)
             else:
@@ -183,6 +189,12 @@ class Stacks:
 
     def _split(self, flat_F: Tensor) -> list[Tensor]:
         """Of each stack (N, D1, …, P), views."""
+        for own, views in self._kept:
+            if flat_F is own:
+                return views
+        return self._views(flat_F)
+
+    def _views(self, flat_F: Tensor) -> list[Tensor]:
         parts = flat_F.split(self._sizes)
         return [part.view(shape) for part, shape in zip(parts, self._shapes, strict=True)]
 
