@@ -235,6 +235,8 @@ def failing(rank: int, how: str, is_spread: bool = False) -> str:
         optimizer.param_groups[0]["precondition_frequency"] = 9
     if how == "rate" and rank == 1:
         optimizer.param_groups[0]["lr"] = 0.03
+    if how == "no rate" and rank == 1:
+        optimizer.param_groups[0]["lr"] = "0.03x"
     if how == "bug" and rank == 0:
         optimizer._own_updates = None  # type: ignore[assignment, method-assign]
 
@@ -267,6 +269,9 @@ def test_an_error_on_one_rank_ends_all_with_its_name() -> None:
         first, second = run_ranks(2, failing, "closure", is_spread)
         assert second == "TypeError: no loss"
         assert first.startswith("LostRank: shampoo, rank 1: TypeError: no loss")
+        first, second = run_ranks(2, failing, "no rate", is_spread)
+        assert second.startswith("TypeError: '<='")
+        assert first.startswith("LostRank: shampoo, rank 1: TypeError: '<='")
         for told in run_ranks(2, failing, "rate", is_spread):
             assert told.startswith("LostRank: shampoo: the learning rate of group 0 is 0.02 on rank 0 and 0.03 on rank")
     first, second = run_ranks(2, failing, "bug")

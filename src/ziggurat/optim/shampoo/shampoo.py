@@ -186,6 +186,7 @@ class Shampoo(torch.optim.Optimizer):
                 in which parameters have gradients.
         """
         loss, updates, error = None, list[Tensor](), cast("Exception | None", None)
+        rates = [0.0] * len(self.param_groups)
         try:
             if closure is not None:
                 with torch.enable_grad():
@@ -193,12 +194,12 @@ class Shampoo(torch.optim.Optimizer):
             configs = [each.now(group) for each, group in zip(self._settings, self.param_groups, strict=True)]
             if any(one is not other for one, other in zip(configs, self._configs, strict=True)):
                 self._configs, self._alike = configs, alike(configs)
+            rates = [float(group["lr"]) for group in self.param_groups]
         except Exception as problem:  # the others are told of any
             if self._exchange is None:
                 raise
             error = problem
         has = [each.tensor.grad is not None for each in self._parameters]
-        rates = [float(group["lr"]) for group in self.param_groups]
         if self._exchange is not None and any(isinstance(each.tensor, DTensor) for each in self._parameters):
             names, device = [each.name for each in self._parameters], self._parameters[0].tensor.device
             self._ranks.same(has, rates, None if error is None else _told(error), names, device)
@@ -241,14 +242,12 @@ class Shampoo(torch.optim.Optimizer):
                 stacks.check([[n for n, (each, _) in enumerate(items) if id(each) in kinds] for items in every])
         found = list[list[Tensor | None]]()
         for stacks, every in self._stacks:  # behind all checks, so that no state has changed where one fails
-            decay_F = None
-            if any(decays[each.group] for items in every for each, _ in items):
+            decay_F, factors = None, [decays[each.group] for items in every for each, _ in items]
+            if any(factors):
                 decay_F = stacks.zeros()
                 blocks = stacks.blocks(decay_F)
                 _fill(blocks, every, weights)
-                for targets, items in zip(blocks, every, strict=True):
-                    for target, (each, _) in zip(targets, items, strict=True):
-                        target.mul_(decays[each.group])
+                torch._foreach_mul_([each for some in blocks for each in some], factors)  # pyright: ignore[reportPrivateUsage]
             own: list[list[Tensor | None]] = [[None] * len(items) for items in every]
             for kind in sorted({kinds[id(each)] for items in every for each, _ in items if id(each) in kinds}):
                 step, group = kind

@@ -1,4 +1,4 @@
-"""All blocks of a rank in one group of parameters: what is done number by number is one call for all of them.
+"""All blocks of a rank that have the same settings: what is done number by number is one call for all of them.
 
 Blocks of one shape are a :class:`~ziggurat.optim.shampoo.stack.Stack`, whose matrices are its own. Gradients, means,
 the graft's second moments and momentum of all stacks lie in one flat tensor each; a stack has views of its part. What
@@ -29,7 +29,7 @@ _LEAST_NORM = 1e-16
 
 
 class Stacks:
-    """Stacks of one group, of one type and on one device.
+    """Stacks of groups that differ in learning rate and weight decay alone, of one type and on one device.
 
     Args:
         kinds: of each stack: names of the blocks, for messages, their shape, and whether there is more to their steps
