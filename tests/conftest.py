@@ -1,6 +1,7 @@
 """One thread for each of pytest's processes and of those that they start: more threads than cores wait for one another
 in busy loops, which makes the whole several times slower. Garbage is looked for as seldom as in commands. And files of
-long tests first, so that none is left for the end, when other processes have nothing to do.
+long tests first, so that none is left for the end, when other processes have nothing to do. No test fails for being
+slow on a busy machine.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ import gc
 import os
 
 import pytest
+from hypothesis import settings
 
 from ziggurat.cli.main import GARBAGE
 
@@ -16,6 +18,9 @@ gc.set_threshold(GARBAGE)
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+settings.register_profile("untimed", deadline=None)
+settings.load_profile("untimed")
 
 LONG = ("distributed", "training", "end_to_end", "bench", "features", "planning")
 """Folders whose files go first."""

@@ -89,6 +89,27 @@ def test_ranks_take_the_steps_of_one_bit_for_bit(settings: dict[str, Any]) -> No
     assert held[2] < 0.65 * held[1]
 
 
+def of_small_blocks(rank: int) -> list[Tensor]:
+    """Of 10 × 11, where products depend on where they lie, of 13 × 11, and of three dimensions."""
+    del rank
+    torch.manual_seed(0)
+    weights = [nn.Parameter(torch.randn(shape)) for shape in [(20, 33)] * 3 + [(39, 11)] * 2 + [(9, 14, 5)]]
+    optimizer = Shampoo(weights, lr=0.01, precondition_frequency=2, max_preconditioner_dim=16)
+    generator = torch.Generator().manual_seed(0)
+    for _ in range(40):
+        for each in weights:
+            each.grad = torch.randn(each.shape, generator=generator)
+        optimizer.step()
+    return [each.detach() for each in weights]
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_small_blocks_take_the_steps_of_one_rank(size: int) -> None:
+    (alone,) = run_ranks(1, of_small_blocks)
+    for found in run_ranks(size, of_small_blocks):
+        assert all(torch.equal(mine, one) for mine, one in zip(found, alone, strict=True))
+
+
 def of_types(rank: int) -> list[Tensor]:
     """Layers in fp32, fp64 and bf16 beside each other."""
     del rank
@@ -237,6 +258,8 @@ def failing(rank: int, how: str, is_spread: bool = False) -> str:
         optimizer.param_groups[0]["lr"] = 0.03
     if how == "no rate" and rank == 1:
         optimizer.param_groups[0]["lr"] = "0.03x"
+    if how == "shape" and rank == 1:
+        first.data = torch.ones(2, 2)
     if how == "bug" and rank == 0:
         optimizer._own_updates = None  # type: ignore[assignment, method-assign]
 
@@ -274,6 +297,9 @@ def test_an_error_on_one_rank_ends_all_with_its_name() -> None:
         assert first.startswith("LostRank: shampoo, rank 1: TypeError: '<='")
         for told in run_ranks(2, failing, "rate", is_spread):
             assert told.startswith("LostRank: shampoo: the learning rate of group 0 is 0.02 on rank 0 and 0.03 on rank")
+    first, second = run_ranks(2, failing, "shape")
+    assert second.startswith("ConfigError: shampoo: parameter '0.weight' is (2, 2) now and was (33, 19)")
+    assert first.startswith("LostRank: shampoo, rank 1: ConfigError: shampoo: parameter '0.weight' is (2, 2) now")
     first, second = run_ranks(2, failing, "bug")
     assert first.startswith("TypeError")
     assert second.startswith("LostRank: shampoo, rank 0: TypeError")

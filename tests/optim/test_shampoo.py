@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -324,6 +325,18 @@ def test_beta3_may_begin_on_the_way() -> None:
     torch.testing.assert_close(taken(first, changed, steps), taken(second, always, steps))
 
 
+def test_betas_may_change_where_beta3_has_a_mean_kept() -> None:
+    first, second, steps = parameter((6, 4)), parameter((6, 4)), gradients((6, 4), 6)
+    changed, always = Shampoo([first], betas=(0.0, 0.99), beta3=0.3), Shampoo([second], betas=(0.9, 0.99), beta3=0.3)
+    changed.param_groups[0]["betas"] = (0.9, 0.99)
+    torch.testing.assert_close(taken(first, changed, steps), taken(second, always, steps))
+
+
+def test_groups_may_have_names() -> None:
+    optimizer = Shampoo([{"params": [parameter((3, 3))], "name": "head", "lr": 0.5}])
+    assert optimizer.state_dict()["param_groups"][0]["name"] == "head"
+
+
 def test_steps_are_counted_whatever_the_default_type() -> None:
     try:
         torch.set_default_dtype(torch.bfloat16)
@@ -335,6 +348,33 @@ def test_steps_are_counted_whatever_the_default_type() -> None:
     finally:
         torch.set_default_dtype(torch.float32)
     assert int(optimizer.state[weights]["step"]) == 300
+
+
+def test_what_autocast_does_to_others_is_not_done_here() -> None:
+    """Its bf16 would be a thousandth off."""
+
+    def trained(is_cast: bool) -> list[Tensor]:
+        weights = [parameter(shape, torch.float32) for shape in ((8, 6, 3, 3), (16, 12))]
+        optimizer = Shampoo(weights, lr=0.1, precondition_frequency=2, max_preconditioner_dim=12, form="roots")
+        for step in range(8):
+            for each in weights:
+                each.grad = gradients(tuple(each.shape), 8)[step].float()
+            with torch.autocast("cpu", dtype=torch.bfloat16, enabled=is_cast):
+                optimizer.step()
+        return weights
+
+    assert all(torch.equal(cast, plain) for cast, plain in zip(trained(True), trained(False), strict=True))
+
+
+def test_states_that_are_edited_in_place_are_what_is_gone_on_with() -> None:
+    """Whatever is kept of them from step to step."""
+    first, second, steps = parameter((6, 4)), parameter((6, 4)), gradients((6, 4), 40)
+    edited, loaded = (Shampoo([each], lr=0.1, max_preconditioner_dim=6) for each in (first, second))
+    for weights, optimizer in ((first, edited), (second, loaded)):
+        taken(weights, optimizer, steps[:34])
+        optimizer.state[weights]["0/moment"].mul_(1e4).add_(1)
+    loaded.load_state_dict(copy.deepcopy(loaded.state_dict()))
+    assert torch.equal(taken(first, edited, steps[34:36]), taken(second, loaded, steps[34:36]))
 
 
 @pytest.mark.parametrize("shape", [(1, 300), (300, 1)])

@@ -44,6 +44,15 @@ def test_a_gradient_that_is_no_number_is_named_and_changes_nothing(bad: float) -
     assert all(torch.equal(after[key], value) for key, value in before["state"][0].items())
 
 
+@pytest.mark.parametrize("large", [3e19, 1e25])
+def test_gradients_whose_squares_overflow_are_named_where_they_cancel(large: float) -> None:
+    weights = parameter((4,), torch.float32)
+    optimizer = Shampoo([("w", weights)])
+    weights.grad = torch.tensor([large, -large, 1.0, 1.0])
+    with pytest.raises(DivergedError, match="parameter 'w': its squared gradient has numbers"):
+        optimizer.step()
+
+
 def test_factors_that_overflow_are_named() -> None:
     weights = parameter((6, 4), torch.float32)
     optimizer = Shampoo([weights], precondition_frequency=1, max_preconditioner_dim=6)
@@ -78,6 +87,24 @@ def test_a_root_that_fails_keeps_the_last_three_times(
             taken(weights, optimizer, steps[5:6])
     taken(weights, optimizer, steps[6:])
     assert not torch.equal(optimizer.state[weights]["0/root_0"], held)
+
+
+def test_a_late_root_that_fails_is_counted_whenever_states_are_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+    def failing(*_: Any) -> Tensor:
+        raise RootError("eigenvalues do not converge")
+
+    monkeypatch.setattr("ziggurat.optim.shampoo.roots.inverse_root", failing)
+    ends = list[int]()
+    for is_saved in (False, True):
+        weights = parameter((6, 4))
+        optimizer = Shampoo([weights], precondition_frequency=2, late=1, max_preconditioner_dim=6, form="roots")
+        with pytest.raises(DivergedError, match="for the 4th time running"):
+            for step, gradient in enumerate(gradients((6, 4), 20)):
+                ends.append(step)
+                taken(weights, optimizer, [gradient])
+                if is_saved:
+                    optimizer.state_dict()
+    assert ends == [*range(len(ends) // 2)] * 2
 
 
 def test_a_sparse_gradient_is_refused() -> None:
@@ -181,6 +208,27 @@ def test_a_parameter_of_another_shape_is_named_and_nothing_is_written(shape: tup
     with pytest.raises(ConfigError, match=r"parameter 'w' is \(.*\) now and was \(6, 4\)"):
         optimizer.step()
     assert torch.equal(buffer, torch.zeros(100))
+
+
+def test_where_a_parameter_has_another_shape_the_others_stay_as_they_are() -> None:
+    first = nn.Parameter(torch.randn(4, 3, 2, 2).to(memory_format=torch.channels_last))
+    second = parameter((8, 9), torch.float32)
+    optimizer = Shampoo([("a", first), ("b", second)])
+    first.grad, second.grad = torch.ones_like(first), torch.ones(8, 9)
+    before, states = first.detach().clone(), str(optimizer.state_dict()["state"])
+    second.data = second.data[:4].clone()
+    with pytest.raises(ConfigError, match=r"parameter 'b' is \(4, 9\) now and was \(8, 9\)"):
+        optimizer.step()
+    assert torch.equal(first, before)
+    assert str(optimizer.state_dict()["state"]) == states
+
+
+def test_a_mean_that_there_is_no_state_for_is_refused() -> None:
+    weights = parameter((6, 4))
+    optimizer = Shampoo([weights], betas=(0.0, 0.99), graft="sgd")
+    optimizer.param_groups[0]["beta3"] = 0.9
+    with pytest.raises(ConfigError, match=r"beta3 was changed to 0\.9, and states are of None"):
+        taken(weights, optimizer, gradients((6, 4), 1))
 
 
 @pytest.mark.parametrize(

@@ -136,3 +136,15 @@ def test_roots_by_finite_differences(exponent: float) -> None:
     )
     expected_DD = vectors_DD @ (slopes_DD * (vectors_DD.T @ toward_DD @ vectors_DD)) @ vectors_DD.T
     assert error((forward - back) / (2 * little), expected_DD) < 1e-5
+
+
+@pytest.mark.parametrize("size", [4, 6, 8])
+def test_newton_finds_roots_of_matrices_with_much_in_common(size: int) -> None:
+    """Of rows that share a part, the largest difference from the identity grows before it falls."""
+    generator = torch.Generator().manual_seed(0)
+    common_DR = torch.randn(1, 2 * size, generator=generator, dtype=torch.float64)
+    for _ in range(20):
+        rows_DR = 0.1 * torch.randn(size, 2 * size, generator=generator, dtype=torch.float64) + common_DR
+        matrix_DD = rows_DR @ rows_DR.T
+        found_DD = inverse_root(matrix_DD, 0.25, 1e-3, "newton")
+        torch.testing.assert_close(found_DD, inverse_root(matrix_DD, 0.25, 1e-3), rtol=1e-6, atol=1e-6)

@@ -115,6 +115,11 @@ class ShampooConfig(Config):
         return self.begins + (WARM if self.form == "eigenbasis" else 0)
 
     @property
+    def has_mean(self) -> bool:
+        """Whether states have the gradient's moving mean."""
+        return self.betas[0] > 0 or self.beta3 is not None
+
+    @property
     def statistics(self) -> int:
         """Steps from one gradient that second moments of rows and columns take in to the next."""
         return self.statistics_frequency or min(STATISTICS, self.precondition_frequency, self.begins)

@@ -32,7 +32,6 @@ class Parameter:
         cuts: of each block its shape, and where it lies in a contiguous whole: strides, and its first number.
         places: number of a block of this rank -> its stack, and its place there.
         step: steps taken, a state.
-        kept: where it lay in memory when blocks of it were last looked at, and these.
     """
 
     name: str
@@ -45,7 +44,6 @@ class Parameter:
     cuts: list[tuple[tuple[int, ...], tuple[int, ...], int]]
     places: dict[int, tuple[Stack, int]] = field(default_factory=dict[int, tuple[Stack, int]])
     step: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.float32))
-    kept: tuple[int, list[Tensor]] = (-1, [])
 
     @classmethod
     def of(cls, name: str, tensor: Tensor, group: int, most: int, is_turned: bool) -> Parameter:
@@ -92,28 +90,32 @@ class Parameter:
         ranges = ", ".join(f"{first}:{first + size}" for first, size in zip(block.first, block.shape, strict=True))
         return f"parameter {self.name!r}, block [{ranges}]"
 
-    def views(self, whole: Tensor) -> list[Tensor]:
-        """Of a tensor of the parameter's shape, each block.
+    @property
+    def is_one(self) -> bool:
+        """Whether it is one block, of its own shape."""
+        return len(self.blocks) == 1 and self.blocks[0].shape == self.size
 
-        Raises:
-            ConfigError: it has another.
-        """
+    def check(self, whole: Tensor) -> None:
+        """Raises a ConfigError where a tensor has another shape than this had when the optimizer was made."""
         if whole.shape != self.size:
             raise ConfigError(
                 f"shampoo: parameter {self.name!r} is {tuple(whole.shape)} now and was {tuple(self.size)} when the "
                 "optimizer was made",
                 "make a new optimizer for parameters of new shapes",
             )
+
+    def views(self, whole: Tensor) -> list[Tensor]:
+        """Of a tensor of the parameter's shape, each block.
+
+        Raises:
+            ConfigError: it has another.
+        """
+        self.check(whole)
         whole = whole.contiguous()
+        if self.is_one:
+            return [whole]
         begin = whole.storage_offset()
         return [whole.as_strided(shape, strides, begin + first) for shape, strides, first in self.cuts]
-
-    def own_views(self) -> list[Tensor]:
-        """:meth:`views` of itself, where these are views; the same ones while it lies where it does."""
-        at = self.tensor.data_ptr()
-        if self.kept[0] != at or self.tensor.shape != self.size:
-            self.kept = at, self.views(self.tensor)
-        return self.kept[1]
 
     def gradient(self) -> Tensor:
         """Of this rank, which there is.

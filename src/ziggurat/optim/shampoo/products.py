@@ -3,13 +3,15 @@
 Rows are padded by 1 to 16 zeros, so that every block begins where memory is aligned and none fills its place: MKL's
 products of matrices that begin elsewhere, or that are alone and contiguous, differ in the last bits from the same ones
 in a stack, and a block is to come to the same numbers whoever owns it, beside whatever others. What is multiplied lies
-so; what comes of it is contiguous, which MKL is a third faster with, unless its rows are single numbers.
+so; what comes of it is contiguous, which MKL is a third faster with, where each block begins where memory is aligned
+so, too, unless its rows are single numbers.
 
 Shape legend: N blocks, D1 … Dk their dimensions, P the last one padded; a block of one dimension has a first one of 1.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -79,7 +81,8 @@ class Products:
 
     def room(self, count: int) -> Tensor:
         """For what comes of products of so many blocks, (N, D1, …, Dk or P)."""
-        if self._inner[-1] == 1:
+        size = math.prod(self._inner)
+        if size % ALIGNED or self._inner[-1] == 1:
             return padded(count, self._inner, self._like)
         return self._like.new_zeros(count, *self._inner)
 
@@ -112,7 +115,9 @@ class Products:
         if plan.into is not None:
             torch.bmm(plan.left, plan.right, out=plan.into)
         else:
-            product = torch.bmm(plan.left, self.unfolded(stack, dimension))
+            rows = self.unfolded(stack, dimension)
+            product = padded(len(stack), rows.shape[1:], stack)[..., : rows.shape[-1]]
+            torch.bmm(plan.left, rows, out=product)
             others = [each for number, each in enumerate(self._inner) if number != dimension]
             moved = product.reshape(len(stack), -1, *others).movedim(1, dimension + 1)
             self.unpadded(plan.found).copy_(moved)

@@ -108,21 +108,28 @@ def _newton(matrix_DD: Tensor, exponent: float, epsilon: float) -> Tensor:
     scale = float((1 + p) / (2 * torch.linalg.matrix_norm(ridged_DD)))
     root_DD, left_DD = identity_DD * scale**exponent, ridged_DD * scale
     enough = NEWTON_ERROR if matrix_DD.dtype == torch.float32 else NEWTON_ERROR**2
-    error = float((left_DD - identity_DD).abs().max())
-    best_DD, best = root_DD, error
+    error, apart = _apart(left_DD, identity_DD)
+    best_DD, best, least = root_DD, error, apart
     for _ in range(NEWTON_STEPS):
         if error <= enough:
             break
         turn_DD = ((p + 1) * identity_DD - left_DD) / p
         root_DD, left_DD = root_DD @ turn_DD, torch.linalg.matrix_power(turn_DD, p) @ left_DD
-        error = float((left_DD - identity_DD).abs().max())
-        if not error < 1.2 * best:  # rounding takes over, or it is no number
+        error, apart = _apart(left_DD, identity_DD)
+        if not apart < 1.2 * least:  # rounding takes over, or it is no number
             break
+        least = min(apart, least)
         if error < best:
             best_DD, best = root_DD, error
     if not best <= 1e-2:
         raise RootError(f"the Newton iteration ended {best:.2g} away from a root")
     return _finite(best_DD, "the root has numbers that are not finite")
+
+
+def _apart(matrix_DD: Tensor, other_DD: Tensor) -> tuple[float, float]:
+    """Largest difference, and the norm of all: the iteration makes the latter less each time, and not the former."""
+    difference_DD = matrix_DD - other_DD
+    return float(difference_DD.abs().max()), float(torch.linalg.matrix_norm(difference_DD))
 
 
 def _finite(tensor: Tensor, what: str) -> Tensor:

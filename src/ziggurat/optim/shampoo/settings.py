@@ -13,7 +13,7 @@ from ziggurat.optim.shampoo.config import ShampooConfig
 
 MAY_CHANGE = ("lr", "betas", "beta3", "epsilon", "weight_decay", "momentum", "nesterov", "decay")
 """Settings that are read from a group at each step."""
-OTHERS = ("params", "param_names", "highest_lr", "initial_lr")
+OTHERS = ("params", "param_names", "highest_lr", "initial_lr", "name")
 """Of a group, what is no setting."""
 
 
@@ -51,14 +51,18 @@ class Settings:
             return self._config
         made = self.made
         new = {key: group[key] for key in made if key != "lr" and group[key] != made[key]}
-        begins = [key for key in ("momentum", "betas") if key in new and _first(group[key]) and not _first(made[key])]
-        others = [key for key in new if key not in MAY_CHANGE] + begins
-        if others:
+        config = self._config
+        fixed = [key for key in new if key not in MAY_CHANGE]
+        if not fixed:
+            config = parsed({**made, **new})
+            fixed += ["momentum"] * (config.momentum > 0 and not self._config.momentum)
+            fixed += [key for key in ("beta3", "betas") if key in new and config.has_mean > self._config.has_mean]
+        if fixed:
             raise ConfigError(
-                f"shampoo: {others[0]} was changed to {group[others[0]]!r}, and states are of {made[others[0]]!r}",
+                f"shampoo: {fixed[0]} was changed to {group[fixed[0]]!r}, and states are of {made[fixed[0]]!r}",
                 f"make a new optimizer; what may change is {', '.join(MAY_CHANGE)}",
             )
-        return parsed({**made, **new})
+        return config
 
 
 def alike(configs: Sequence[ShampooConfig]) -> list[int]:
@@ -70,7 +74,3 @@ def alike(configs: Sequence[ShampooConfig]) -> list[int]:
 def plain(config: ShampooConfig) -> dict[str, Any]:
     """Settings as a group has them: numbers, text, lists and dictionaries."""
     return config.model_dump(exclude={"name"})
-
-
-def _first(value: Any) -> float:
-    return float(value[0] if isinstance(value, list | tuple) else value)

@@ -17,6 +17,7 @@ A step of a block of weights W with gradient G, in the order of Shi et al. 2023,
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -90,6 +91,7 @@ class Shampoo(torch.optim.Optimizer):
             for number, group in enumerate(self.param_groups)
             for name, parameter in _named(group, number)
         ]
+        self._devices = {each.tensor.device.type for each in self._parameters}
         self._steps = torch.zeros(len(self._parameters), dtype=torch.float32)
         for place, each in enumerate(self._parameters):
             each.step = self._steps[place]
@@ -195,6 +197,8 @@ class Shampoo(torch.optim.Optimizer):
             if any(one is not other for one, other in zip(configs, self._configs, strict=True)):
                 self._configs, self._alike = configs, alike(configs)
             rates = [float(group["lr"]) for group in self.param_groups]
+            for each in self._parameters:
+                each.check(each.tensor)
         except Exception as problem:  # the others are told of any
             if self._exchange is None:
                 raise
@@ -208,7 +212,8 @@ class Shampoo(torch.optim.Optimizer):
         try:
             if error is None:
                 decays = [self._decay(*each) for each in zip(self._configs, self.param_groups, rates, strict=True)]
-                updates = self._own_updates(decays)
+                with self._in_full():
+                    updates = self._own_updates(decays)
         except Exception as problem:
             if self._exchange is None:
                 raise
@@ -219,8 +224,16 @@ class Shampoo(torch.optim.Optimizer):
         if error is not None:
             raise error
         self._apply(every)
-        self._steps.add_(torch.tensor(has, dtype=torch.float32))
+        self._steps.add_(1 if all(has) else torch.tensor(has, dtype=torch.float32))
         return loss
+
+    def _in_full(self) -> contextlib.AbstractContextManager[Any]:
+        """Products in the type of what is multiplied, whatever autocast has others in."""
+        within = contextlib.ExitStack()
+        for kind in self._devices:
+            if torch.is_autocast_enabled(kind):
+                within.enter_context(torch.autocast(kind, enabled=False))
+        return within
 
     def _own_updates(self, decays: Sequence[float]) -> list[Tensor]:
         """Of this rank's blocks, in their order; those without gradients are zeros."""
@@ -240,7 +253,7 @@ class Shampoo(torch.optim.Optimizer):
             _fill(stacks.gradients, every, gradients)
             if self._exchange is None:
                 stacks.check([[n for n, (each, _) in enumerate(items) if id(each) in kinds] for items in every])
-        found = list[list[Tensor | None]]()
+        found = list[Sequence[Tensor | None]]()
         for stacks, every in self._stacks:  # behind all checks, so that no state has changed where one fails
             decay_F, factors = None, [decays[each.group] for items in every for each, _ in items]
             if any(factors):
@@ -248,8 +261,13 @@ class Shampoo(torch.optim.Optimizer):
                 blocks = stacks.blocks(decay_F)
                 _fill(blocks, every, weights)
                 torch._foreach_mul_([each for some in blocks for each in some], factors)  # pyright: ignore[reportPrivateUsage]
+            those = {kinds[id(each)] for items in every for each, _ in items if id(each) in kinds}
+            if len(those) == 1 and len(kinds) == len(self._parameters):
+                step, group = those.pop()
+                found += stacks.advance([range(len(items)) for items in every], step, self._configs[group], decay_F)
+                continue
             own: list[list[Tensor | None]] = [[None] * len(items) for items in every]
-            for kind in sorted({kinds[id(each)] for items in every for each, _ in items if id(each) in kinds}):
+            for kind in sorted(those):
                 step, group = kind
                 chosen = [[n for n, (each, _) in enumerate(items) if kinds.get(id(each)) == kind] for items in every]
                 updates = stacks.advance(chosen, step, self._configs[group], decay_F)
@@ -289,7 +307,7 @@ class Shampoo(torch.optim.Optimizer):
             if not parameter.is_viewed:
                 parameter.subtract(found[id(parameter)], self.param_groups[parameter.group]["lr"])
                 continue
-            views = parameter.own_views()
+            views = parameter.views(parameter.tensor)
             targets, sources = together.setdefault(parameter.group, ([], []))
             dtype = parameter.dtype
             for number, update in found[id(parameter)]:

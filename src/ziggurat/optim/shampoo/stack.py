@@ -73,7 +73,7 @@ class Stack:
         ]
         self._held = self._begun(config)
         self._products = Products(len(names), shape, like)
-        self._root: tuple[Tensor, tuple[float, float]] | None = None
+        self._root: tuple[Tensor, tuple[float, ...]] | None = None
         """Of second moments in the eigenbasis, plus epsilon, and what beside them it is of, until they change."""
         self._failures: dict[tuple[int, str], int] = {}
         self._coming: dict[int, tuple[int, Future[Found] | None]] = {}
@@ -116,10 +116,11 @@ class Stack:
 
     def settle(self) -> None:
         """Have the state hold roots that are on their way, so that it can be saved."""
-        for number, (due, future) in self._coming.items():
+        for number, (_, future) in self._coming.items():
             if future is not None:
-                self._put(number, future.result(), "next_")
-                self._coming[number] = (due, None)
+                for name, found in future.result().items():  # what failed is seen to when it is due
+                    held = self._square(name, number) if isinstance(found, RootError) else found
+                    self._square(f"next_{name}", number).copy_(held)
 
     def resumed(self, number: int, step: int, config: ShampooConfig) -> None:
         """A block's state was replaced by that of step ``step``."""
@@ -259,13 +260,13 @@ class Stack:
         stack = self._held[name]
         return stack[number, :, : stack.shape[-2]]
 
-    def _put(self, number: int, found: Found, prefix: str = "") -> None:
+    def _put(self, number: int, found: Found) -> None:
         """Use what was found; where it failed, what there was before."""
         for name, result in found.items():
             key = (number, name)
             if not isinstance(result, RootError):
                 self._failures.pop(key, None)
-                self._square(prefix + name, number).copy_(result)
+                self._square(name, number).copy_(result)
                 if f"next_{name}" in self._held:  # so that the state does not depend on when it was last saved
                     self._square(f"next_{name}", number).copy_(result)
                 continue
@@ -276,8 +277,6 @@ class Stack:
                     f"{what}; for the {failures}th time running",
                     "raise epsilon, lower the learning rate, or use root: eigh",
                 )
-            if prefix:
-                self._square(prefix + name, number).copy_(self._square(name, number))
             _log.warning("%s; the last one is kept (%d of %d times)", what, failures, MOST_FAILURES)
 
     def observe(self, numbers: Sequence[int], gradients: Tensor, step: int, config: ShampooConfig) -> None:
@@ -337,7 +336,8 @@ class Stack:
 
     def _root_of(self, moment: Tensor, correction: float, epsilon: float) -> Tensor:
         """√V + ε of some blocks, the zeros that V began with left in; of all of them kept until V changes."""
-        of, is_all = (correction, epsilon), moment is self._held["moment"]
+        changes = 0 if moment.is_inference() else moment._version
+        of, is_all = (correction, epsilon, changes), moment is self._held["moment"]
         if is_all and self._root is not None and self._root[1] == of:
             return self._root[0]
         root = self._products.unpadded(self._products.room(len(moment)))

@@ -54,7 +54,7 @@ class Stacks:
         self._sizes = [math.prod(shape) for shape in self._shapes]
         self._gradients, self._update = (like.new_zeros(sum(self._sizes)) for _ in range(2))
         plain = {
-            "mean": config.betas[0] > 0 or config.beta3 is not None,
+            "mean": config.has_mean,
             "graft": grafts.has_moment(config.graft),
             "momentum": config.momentum > 0,
         }
@@ -201,8 +201,7 @@ class Stacks:
     def check(self, chosen: Sequence[Sequence[int]]) -> None:
         """Raises a DivergedError that names the first of the chosen blocks whose gradient, or its square, is not
         finite."""
-        limit = math.sqrt(torch.finfo(self._gradients.dtype).max)
-        if not abs(float(self._gradients.sum())) < limit:
+        if not math.isfinite(float(torch.dot(self._gradients, self._gradients))):  # a sum may cancel
             self._check(self._gradients, chosen, "gradient")
             self._check(self._gradients.square(), chosen, "squared gradient")
 
