@@ -86,7 +86,7 @@ class Products:
             return padded(count, self._inner, self._like)
         return self._like.new_zeros(count, *self._inner)
 
-    def other_room(self, stack: Tensor) -> Tensor:
+    def _other_room(self, stack: Tensor) -> Tensor:
         """For as many blocks, which do not lie there."""
         first, second = self._rooms
         found = second if stack is first else first
@@ -127,7 +127,7 @@ class Products:
         count, last, size = stack.shape[0], self._inner[-1], self._inner[dimension]
         matrix = matrices[..., :size]
         left = matrix.mT if transposed else matrix
-        found = self.other_room(stack)
+        found = self._other_room(stack)
         if dimension == len(self._inner) - 1:
             rows, into = (each.view(count, -1, each.shape[-1])[..., :last] for each in (stack, found))
             return _Plan(stack, matrices, found, rows, left.mT, into)

@@ -199,7 +199,7 @@ class Shampoo(torch.optim.Optimizer):
             rates = [float(group["lr"]) for group in self.param_groups]
             for each in self._parameters:
                 each.check(each.tensor)
-        except Exception as problem:  # the others are told of any
+        except Exception as problem:  # the others are told of any, and it is raised below
             if self._exchange is None:
                 raise
             error = problem
@@ -214,7 +214,7 @@ class Shampoo(torch.optim.Optimizer):
                 decays = [self._decay(*each) for each in zip(self._configs, self.param_groups, rates, strict=True)]
                 with self._in_full():
                     updates = self._own_updates(decays)
-        except Exception as problem:
+        except Exception as problem:  # the others are told of any, and it is raised below
             if self._exchange is None:
                 raise
             error = problem
@@ -253,7 +253,7 @@ class Shampoo(torch.optim.Optimizer):
             _fill(stacks.gradients, every, gradients)
             if self._exchange is None:
                 stacks.check([[n for n, (each, _) in enumerate(items) if id(each) in kinds] for items in every])
-        found = list[Sequence[Tensor | None]]()
+        found = list[list[Tensor | None]]()
         for stacks, every in self._stacks:  # behind all checks, so that no state has changed where one fails
             decay_F, factors = None, [decays[each.group] for items in every for each, _ in items]
             if any(factors):
@@ -262,10 +262,6 @@ class Shampoo(torch.optim.Optimizer):
                 _fill(blocks, every, weights)
                 torch._foreach_mul_([each for some in blocks for each in some], factors)  # pyright: ignore[reportPrivateUsage]
             those = {kinds[id(each)] for items in every for each, _ in items if id(each) in kinds}
-            if len(those) == 1 and len(kinds) == len(self._parameters):
-                step, group = those.pop()
-                found += stacks.advance([range(len(items)) for items in every], step, self._configs[group], decay_F)
-                continue
             own: list[list[Tensor | None]] = [[None] * len(items) for items in every]
             for kind in sorted(those):
                 step, group = kind

@@ -32,7 +32,8 @@ _log = logging.getLogger(__name__)
 
 
 class Stack:
-    """Equal blocks of one group of parameters.
+    """Equal blocks of parameters with the same settings. Second moments, roots and directions are for those that have
+    them: where :attr:`is_turned`.
 
     Args:
         names: of the blocks, for messages.
@@ -134,8 +135,8 @@ class Stack:
         """Of a stack some blocks: a copy, unless they are all."""
         return stack if len(numbers) == len(self._names) else stack[list(numbers)]
 
-    def _chosen_states(self, numbers: Sequence[int], kinds: tuple[str, ...]) -> dict[str, Tensor]:
-        """Those of some blocks whose names begin so: copies, unless they are all."""
+    def _chosen_states(self, numbers: Sequence[int], *kinds: str) -> dict[str, Tensor]:
+        """Those of some blocks whose names begin so: copies, unless they are all; then all states there are."""
         if len(numbers) == len(self._names):
             return self._held
         return {name: self._chosen(stack, numbers) for name, stack in self._held.items() if name.startswith(kinds)}
@@ -143,12 +144,11 @@ class Stack:
     @contextlib.contextmanager
     def _those(self, numbers: Sequence[int], kind: str) -> Generator[dict[str, Tensor]]:
         """States of some blocks whose names begin so, to be changed in place."""
-        stacks = {name: stack for name, stack in self._held.items() if name.startswith(kind)}
-        held = {name: self._chosen(stack, numbers) for name, stack in stacks.items()}
+        held = self._chosen_states(numbers, kind)
         yield held
-        for name, stack in stacks.items():
-            if held[name] is not stack:
-                stack[list(numbers)] = held[name]
+        if held is not self._held:
+            for name, stack in held.items():
+                self._held[name][list(numbers)] = stack
 
     def check(self, stack: Tensor, numbers: Sequence[int], what: str) -> None:
         """Raises a DivergedError that names the first of these blocks whose numbers are not finite."""
@@ -173,7 +173,7 @@ class Stack:
             config: as it is now.
         """
         every = self._every(config)
-        if not self._exponents or not numbers or step % every:
+        if not numbers or step % every:
             return
         kept, taken = _weights(config, every)
         gradients = self._chosen(gradients, numbers)
@@ -195,7 +195,7 @@ class Stack:
                 del self._coming[number]
                 self._put(number, self._next(number) if future is None else future.result())
         begins = config.begins
-        if not self._exponents or step < begins or (step > begins and step % config.precondition_frequency):
+        if step < begins or (step > begins and step % config.precondition_frequency):
             return
         for number in numbers:
             factors = self._factors(number, step, config)
@@ -290,14 +290,13 @@ class Stack:
             config: as it is now.
         """
         counts = 1 if step < config.leads else self._every(config)
-        if config.form != "eigenbasis" or not self._exponents or not numbers:
-            return
-        if step < config.begins or step % counts:
+        if config.form != "eigenbasis" or not numbers or step < config.begins or step % counts:
             return
         kept, taken = _weights(config, counts)
         self._root = None
-        with self._those(numbers, "") as held:
-            there = self._products.unpadded(self._turned(held, self._chosen(gradients, numbers)))
+        bases = self._chosen_states(numbers, "basis_")
+        there = self._products.unpadded(self._turned(bases, self._chosen(gradients, numbers)))
+        with self._those(numbers, "moment") as held:
             moment = self._products.unpadded(held["moment"])
             moment.mul_(kept).addcmul_(there, there, value=taken)
 
@@ -313,7 +312,7 @@ class Stack:
         """
         mean = self._chosen(mean, numbers)
         if config.form == "eigenbasis":
-            return self._in_basis(self._chosen_states(numbers, ("moment", "basis_")), mean, share, step, config)
+            return self._in_basis(self._chosen_states(numbers, "moment", "basis_"), mean, share, step, config)
         found = mean
         for dimension in self._exponents:
             found = self._products.along(found, self._chosen(self._held[f"root_{dimension}"], numbers), dimension)

@@ -195,6 +195,7 @@ class Stacks:
         return self._views(flat_F)
 
     def _views(self, flat_F: Tensor) -> list[Tensor]:
+        """The same, made anew."""
         parts = flat_F.split(self._sizes)
         return [part.view(shape) for part, shape in zip(parts, self._shapes, strict=True)]
 
