@@ -20,7 +20,7 @@ from bench.lab.cluster import LINK
 from ziggurat.core.batch import Batch
 from ziggurat.core.plan import Placement, Plan, Sharding
 from ziggurat.core.schema import Schema
-from ziggurat.data.loader import Cursor
+from ziggurat.data.encoded.loader import Cursor
 from ziggurat.optim.dense import build_optimizer
 from ziggurat.parallel.world import World
 from ziggurat.training.experiment import Experiment

@@ -21,8 +21,8 @@ from ziggurat.core.batch import Batch
 from ziggurat.core.plan import Plan
 from ziggurat.core.schema import Schema
 from ziggurat.core.tables import TableSpec
-from ziggurat.data.generate_sampling import ranks, spread_ids, zipf_ranks
-from ziggurat.data.loader import Cursor
+from ziggurat.data.encoded.loader import Cursor
+from ziggurat.data.synthetic.sampling import ranks, spread_ids, zipf_ranks
 from ziggurat.embeddings.beyond_memory import Beyond
 from ziggurat.embeddings.layout import Layout
 from ziggurat.embeddings.marks import Shard

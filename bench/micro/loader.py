@@ -50,7 +50,7 @@ def write_dataset(folder: Path, blocks: int) -> None:
     """An encoded dataset of ``blocks`` full blocks, random but for ever the same."""
     from ziggurat.core.files import atomic_folder
     from ziggurat.core.schema import Schema, label_column
-    from ziggurat.data.dataset import DatasetWriter
+    from ziggurat.data.encoded.dataset import DatasetWriter
 
     dense = [f"i{i}" for i in range(DENSE)]
     categorical = [f"c{i}" for i in range(CATEGORICAL)]
@@ -80,8 +80,8 @@ def main() -> None:
         os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
     import torch
 
-    from ziggurat.data.dataset import Dataset
-    from ziggurat.data.loader import Cursor, Loader
+    from ziggurat.data.encoded.dataset import Dataset
+    from ziggurat.data.encoded.loader import Cursor, Loader
 
     torch.set_num_threads(1)
     dataset = Dataset(Path(sys.argv[1]))

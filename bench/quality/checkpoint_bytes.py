@@ -52,7 +52,7 @@ from bench.quality.checkpoint_settings import (
     compared,
 )
 from bench.quality.trials import SOURCES
-from ziggurat.data.dataset import Dataset
+from ziggurat.data.encoded.dataset import Dataset
 
 POLICIES = ("one_shot", "consecutive", "intermittent")
 SEEDS = 3

@@ -13,10 +13,10 @@ from bench.benchmark import Context
 from bench.contestant import ROOT
 from bench.quality.checkpoint_runs import Spans, Subject
 from ziggurat.core.progress import Silent
-from ziggurat.data.catalogue import find_dataset, get_dataset
-from ziggurat.data.generate import generate, truth_file
-from ziggurat.data.generate_config import GeneratorConfig
-from ziggurat.data.generate_shapes import criteo_shape
+from ziggurat.data.public.catalogue import find_dataset, get_dataset
+from ziggurat.data.synthetic.config import GeneratorConfig
+from ziggurat.data.synthetic.generate import generate, truth_file
+from ziggurat.data.synthetic.shapes import criteo_shape
 
 EXPONENT = 1.05
 DIM = 64

@@ -16,7 +16,7 @@ from ziggurat.checkpoint.manifest import MANIFEST_FILE, Manifest
 from ziggurat.checkpoint.saved import folder_of
 from ziggurat.checkpoint.store import LocalStore
 from ziggurat.core.config import parse_config
-from ziggurat.data.dataset import Dataset
+from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.training import api
 from ziggurat.training.experiment import Experiment
 

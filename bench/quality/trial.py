@@ -15,7 +15,7 @@ from typing import Any
 
 from ziggurat.core.config import parse_config
 from ziggurat.core.files import write_json
-from ziggurat.data.dataset import Dataset
+from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.training import api
 from ziggurat.training.experiment import Experiment
 from ziggurat.training.rungs import size_of

@@ -19,7 +19,7 @@ from bench.quality.board import ROOT
 from bench.quality.trial import train
 from ziggurat.core.errors import EnvironmentMismatch
 from ziggurat.core.files import write_json
-from ziggurat.data.dataset import Dataset
+from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.features.prepare import dataset_fingerprint
 from ziggurat.training import api
 from ziggurat.training.experiment import Experiment

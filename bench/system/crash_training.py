@@ -21,8 +21,8 @@ from bench.contestant import ROOT
 from ziggurat.checkpoint.folder import CheckpointFolder
 from ziggurat.checkpoint.saved import Saved
 from ziggurat.core.files import write_json
-from ziggurat.data.generate import generate
-from ziggurat.data.generate_config import CategoricalColumn, GeneratorConfig, LabelColumn
+from ziggurat.data.synthetic.config import CategoricalColumn, GeneratorConfig, LabelColumn
+from ziggurat.data.synthetic.generate import generate
 from ziggurat.training import api
 
 COLUMNS = {"user": 3_000, "item": 2_000, "place": 40}

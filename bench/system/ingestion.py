@@ -23,11 +23,11 @@ from bench.benchmark import Benchmark, Context, Figure, Result, Target
 from bench.measure import interleave, ratios, repeat
 from bench.micro.loader import BATCH_SIZE, BLOCK_ROWS, write_dataset
 from ziggurat.core.batch import Batch
-from ziggurat.data.dataset import Dataset
+from ziggurat.data.encoded.dataset import Dataset
+from ziggurat.data.encoded.loader import Cursor, Loader
 from ziggurat.data.ingest.loader import SEGMENT_ROWS, IngestLoader
 from ziggurat.data.ingest.prepared import open_prepared
 from ziggurat.data.ingest.processes import ReaderProcesses
-from ziggurat.data.loader import Cursor, Loader
 
 PACE = 300_000
 """Rows a second of the trainer whose waiting is measured, and the target of a reader."""

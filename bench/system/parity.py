@@ -23,9 +23,9 @@ from bench.system.train_command import trained
 from ziggurat.core.config import set_by_path
 from ziggurat.core.files import write_json
 from ziggurat.core.progress import Silent
-from ziggurat.data.catalogue import find_dataset, get_dataset
-from ziggurat.data.generate import generate
-from ziggurat.data.generate_shapes import criteo_shape
+from ziggurat.data.public.catalogue import find_dataset, get_dataset
+from ziggurat.data.synthetic.generate import generate
+from ziggurat.data.synthetic.shapes import criteo_shape
 
 ROWS = 200_000
 """Of the generated log; the example names no number."""

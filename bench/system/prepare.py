@@ -19,9 +19,9 @@ from typing import Any
 
 from bench.benchmark import Benchmark, Context, Figure, Result, Target
 from bench.measure import ChildRun, interleave, ratios, run_child
-from ziggurat.data.generate import generate, truth_file
-from ziggurat.data.generate_config import GeneratorConfig
-from ziggurat.data.generate_shapes import criteo_shape
+from ziggurat.data.synthetic.config import GeneratorConfig
+from ziggurat.data.synthetic.generate import generate, truth_file
+from ziggurat.data.synthetic.shapes import criteo_shape
 
 FULL_BYTES, QUICK_BYTES = 5_000_000_000, 50_000_000
 SAMPLE_ROWS = 20_000

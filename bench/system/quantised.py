@@ -19,8 +19,8 @@ from bench.lab.workload import Case
 from bench.system.lab import DEPENDS, measured, note
 from bench.system.train_command import trained
 from ziggurat.core.errors import EnvironmentMismatch
-from ziggurat.data.generate import generate
-from ziggurat.data.generate_config import CategoricalColumn, GeneratorConfig, LabelColumn
+from ziggurat.data.synthetic.config import CategoricalColumn, GeneratorConfig, LabelColumn
+from ziggurat.data.synthetic.generate import generate
 
 HALF = {"forward_precision": "fp16", "backward_precision": "fp16"}
 SHARDING = {"planner": {"replicate_up_to": 1}}

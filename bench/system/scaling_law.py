@@ -29,8 +29,8 @@ from typing import TYPE_CHECKING, Any
 from bench import provenance
 from bench.benchmark import Benchmark, Context, Figure, Result, Target
 from ziggurat.core.errors import EnvironmentMismatch
-from ziggurat.data.generate import generate, truth_file
-from ziggurat.data.generate_config import CategoricalColumn, GeneratorConfig, LabelColumn
+from ziggurat.data.synthetic.config import CategoricalColumn, GeneratorConfig, LabelColumn
+from ziggurat.data.synthetic.generate import generate, truth_file
 
 if TYPE_CHECKING:
     from ziggurat.metrics.power_law import PowerLawFit

@@ -11,7 +11,7 @@ import pytest
 from bench.plots import draw_laws
 from bench.system import scaling_law
 from bench.tables import stored_table
-from ziggurat.data.generate_chunk import ChunkMaker
+from ziggurat.data.synthetic.chunk import ChunkMaker
 from ziggurat.models.build import build_model
 from ziggurat.models.model import ModelDims
 from ziggurat.training.experiment import Experiment

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from ziggurat.cli.main import app
 from ziggurat.core.errors import ConfigError
-from ziggurat.data.catalogue import RECORD, find_dataset
+from ziggurat.data.public.catalogue import RECORD, find_dataset
 
 
 def run(*arguments: str | Path) -> str:

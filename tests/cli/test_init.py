@@ -19,9 +19,9 @@ from ziggurat.cli.init import experiment_name
 from ziggurat.cli.init_yaml import feature_name, scalar
 from ziggurat.cli.main import app
 from ziggurat.core.errors import ConfigError, DataError
-from ziggurat.data.generate import generate
-from ziggurat.data.generate_config import GeneratorConfig
-from ziggurat.data.generate_shapes import SHAPES
+from ziggurat.data.synthetic.config import GeneratorConfig
+from ziggurat.data.synthetic.generate import generate
+from ziggurat.data.synthetic.shapes import SHAPES
 from ziggurat.models.build import ModelConfig
 from ziggurat.training.api import load_experiment, predict, predict_files, train
 from ziggurat.training.experiment import Experiment

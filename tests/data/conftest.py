@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from ziggurat.core.schema import GROUP_COLUMN, WEIGHT_COLUMN, Schema, label_column
-from ziggurat.data.dataset import Dataset, DatasetWriter
+from ziggurat.data.encoded.dataset import Dataset, DatasetWriter
 
 SCHEMA = Schema(
     dense=("age",),

@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from ziggurat.core.schema import RawColumn, RawSchema, ValueType
-from ziggurat.data.blocks import BadRow, Position
-from ziggurat.data.csv_reader import CsvSource
-from ziggurat.data.reader import Source
-from ziggurat.data.source import open_source
+from ziggurat.data.readers.blocks import BadRow, Position
+from ziggurat.data.readers.csv.reader import CsvSource
+from ziggurat.data.readers.reader import Source
+from ziggurat.data.readers.source import open_source
 
 INTEGER, FLOAT, TEXT = ValueType.INTEGER, ValueType.FLOAT, ValueType.TEXT
 

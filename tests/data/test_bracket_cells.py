@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 from reader_kit import read
 
 from ziggurat.core.schema import RawColumn, RawSchema, ValueType
-from ziggurat.data.bracket_cells import bracket_elements, split_brackets
-from ziggurat.data.csv_reader import CsvSource
-from ziggurat.data.inference_columns import profile_column
-from ziggurat.data.json_cells import convert_json
-from ziggurat.data.jsonl_reader import JsonLinesSource
-from ziggurat.data.parquet_reader import ParquetSource
-from ziggurat.data.source import open_source
-from ziggurat.data.text_cells import CellRules, RefusedCell, convert_text
+from ziggurat.data.inference.columns import profile_column
+from ziggurat.data.readers.cells.brackets import bracket_elements, split_brackets
+from ziggurat.data.readers.cells.text import CellRules, RefusedCell, convert_text
+from ziggurat.data.readers.csv.reader import CsvSource
+from ziggurat.data.readers.json_lines.cells import convert_json
+from ziggurat.data.readers.json_lines.reader import JsonLinesSource
+from ziggurat.data.readers.parquet.reader import ParquetSource
+from ziggurat.data.readers.source import open_source
 
 
 @pytest.mark.parametrize(

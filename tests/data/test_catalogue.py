@@ -14,7 +14,7 @@ import pytest
 
 from tests.small_disk import small_disk
 from ziggurat.core.errors import ConfigError, DataError
-from ziggurat.data.catalogue import CATALOGUE, CatalogueEntry, find_dataset, get_dataset, is_present
+from ziggurat.data.public.catalogue import CATALOGUE, CatalogueEntry, find_dataset, get_dataset, is_present
 
 MOVIELENS = {
     "recbole/dataset_example/ml-100k/ml-100k.inter": (

@@ -13,7 +13,7 @@ import pytest
 
 from tests.data.conftest import SCHEMA, encoded_rows
 from ziggurat.core.errors import DataError
-from ziggurat.data.dataset import FILE_BLOCKS, Dataset, DatasetWriter
+from ziggurat.data.encoded.dataset import FILE_BLOCKS, Dataset, DatasetWriter
 
 MakeDataset = Callable[..., Dataset]
 
@@ -54,7 +54,7 @@ def test_empty_splits_are_empty(make_dataset: MakeDataset) -> None:
 
 def test_ids_of_huge_tables_are_wide(tmp_path: Path) -> None:
     from ziggurat.core.schema import Schema
-    from ziggurat.data.dataset import arrow_schema
+    from ziggurat.data.encoded.dataset import arrow_schema
 
     schema = Schema(categorical=("a", "b"), tables={"a": "a", "b": "b"}, rows={"a": 2**31, "b": 2**31 - 1})
     assert [field.type for field in arrow_schema(schema)] == [pa.int64(), pa.int32()]

@@ -20,12 +20,12 @@ from sklearn.metrics import log_loss, roc_auc_score
 from tests.small_disk import small_disk
 from ziggurat.core.config import parse_config
 from ziggurat.core.errors import ConfigError, DataError
-from ziggurat.data.generate import generate, truth_file
-from ziggurat.data.generate_chunk import CHUNK_ROWS, ChunkMaker
-from ziggurat.data.generate_config import CategoricalColumn, GeneratorConfig, LabelColumn, ManyColumn, NumericColumn
-from ziggurat.data.generate_sampling import Purpose, random_bits, ranks, spread_ids, zipf_ranks
-from ziggurat.data.generate_shapes import SHAPES, criteo_shape, demo_shape
-from ziggurat.data.generate_truth import Planted, Tally, sigmoid
+from ziggurat.data.synthetic.chunk import CHUNK_ROWS, ChunkMaker
+from ziggurat.data.synthetic.config import CategoricalColumn, GeneratorConfig, LabelColumn, ManyColumn, NumericColumn
+from ziggurat.data.synthetic.generate import generate, truth_file
+from ziggurat.data.synthetic.sampling import Purpose, random_bits, ranks, spread_ids, zipf_ranks
+from ziggurat.data.synthetic.shapes import SHAPES, criteo_shape, demo_shape
+from ziggurat.data.synthetic.truth import Planted, Tally, sigmoid
 
 GOLDEN = {
     ("demo", "csv"): "92e8bc534233b1bfe4e576e0c4ab889f0fe243229c537be5ad1fe90458ec8089",

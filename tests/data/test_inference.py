@@ -12,11 +12,11 @@ import pytest
 
 from ziggurat.core.errors import ConfigError, DataError
 from ziggurat.core.schema import ValueType
-from ziggurat.data.inference import Inference, infer, sort_files
-from ziggurat.data.inference_columns import profile_column
-from ziggurat.data.inference_sample import detect_format, read_sample
-from ziggurat.data.inference_words import words
-from ziggurat.data.source_files import resolve_files
+from ziggurat.data.inference.columns import profile_column
+from ziggurat.data.inference.roles import Inference, infer, sort_files
+from ziggurat.data.inference.sample import detect_format, read_sample
+from ziggurat.data.inference.words import words
+from ziggurat.data.readers.source_files import resolve_files
 
 
 def look(folder: Path, *names: str, label: str | None = None) -> Inference:

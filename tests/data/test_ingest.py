@@ -25,14 +25,14 @@ from tests.data.ingest_reader import ReaderProcess
 from ziggurat.core.batch import Batch
 from ziggurat.core.errors import ConfigError, DataError, ReadersLost
 from ziggurat.core.progress import Silent
-from ziggurat.data.dataset import Dataset, DatasetWriter, SplitBlocks
+from ziggurat.data.encoded.dataset import Dataset, DatasetWriter, SplitBlocks
+from ziggurat.data.encoded.loader import Cursor, Loader
+from ziggurat.data.encoded.stream import Order, PoolCache, Stream
 from ziggurat.data.ingest.fetch import fetch_dataset
 from ziggurat.data.ingest.loader import IngestLoader
 from ziggurat.data.ingest.prepared import open_prepared
 from ziggurat.data.ingest.protocol import Identity, Ticket
 from ziggurat.data.ingest.server import IngestServer, Served
-from ziggurat.data.loader import Cursor, Loader
-from ziggurat.data.stream import Order, PoolCache, Stream
 
 ROWS = 3000
 Start = Callable[..., ReaderProcess]

@@ -13,7 +13,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from tests.data.conftest import SCHEMA, encoded_rows
 from ziggurat.core.batch import Batch
 from ziggurat.core.schema import Schema
-from ziggurat.data.columns import Columns
+from ziggurat.data.encoded.columns import Columns
 from ziggurat.data.ingest.wire import from_wire, to_wire, wire_schema
 
 SCHEMAS = {

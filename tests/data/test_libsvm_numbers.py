@@ -11,9 +11,9 @@ from reader_kit import FLOAT, INTEGER, Reading, lines, read, schema
 
 from ziggurat.core.errors import DataError
 from ziggurat.core.schema import RawColumn, RawSchema
-from ziggurat.data.inference_libsvm import read_libsvm
-from ziggurat.data.libsvm_reader import LibsvmParser, LibsvmSource
-from ziggurat.data.source import open_source
+from ziggurat.data.inference.libsvm import read_libsvm
+from ziggurat.data.readers.libsvm.reader import LibsvmParser, LibsvmSource
+from ziggurat.data.readers.source import open_source
 
 INDICES = RawSchema((RawColumn("label", INTEGER), RawColumn("1", FLOAT), RawColumn("30", FLOAT)))
 WITH_IDS = RawSchema((*INDICES.columns, RawColumn("ids", INTEGER, many=True)))

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from tests.data.conftest import SCHEMA
 from ziggurat.core.errors import ConfigError, DataError
-from ziggurat.data.columns import Columns, concatenate
-from ziggurat.data.dataset import Dataset
-from ziggurat.data.loader import Cursor, Loader
+from ziggurat.data.encoded.columns import Columns, concatenate
+from ziggurat.data.encoded.dataset import Dataset
+from ziggurat.data.encoded.loader import Cursor, Loader
 
 MakeDataset = Callable[..., Dataset]
 

@@ -9,9 +9,9 @@ import pytest
 from reader_kit import as_nobody
 
 from ziggurat.core.errors import DataError
-from ziggurat.data.blocks import BadRow
-from ziggurat.data.quarantine import Quarantine
-from ziggurat.data.refusals import kind_of, refusal, split_mend
+from ziggurat.data.readers.blocks import BadRow
+from ziggurat.data.readers.quarantine import Quarantine
+from ziggurat.data.readers.rejection_reasons import kind_of, refusal, split_mend
 
 
 def row(line: int, column: str | None = "price", received: str = "'x'") -> BadRow:

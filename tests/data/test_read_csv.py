@@ -11,9 +11,9 @@ from pydantic import ValidationError
 from reader_kit import FLOAT, INTEGER, TEXT, lines, many, read, read_csv, schema
 
 from ziggurat.core.errors import DataError
-from ziggurat.data.blocks import Position
-from ziggurat.data.csv_reader import CsvSource
-from ziggurat.data.source import open_source
+from ziggurat.data.readers.blocks import Position
+from ziggurat.data.readers.csv.reader import CsvSource
+from ziggurat.data.readers.source import open_source
 
 COLUMNS = schema(user=INTEGER, price=FLOAT, city=TEXT)
 TEXT_OF_FILE = lines("user,city,price", "7,Ur,1.5", "8,,", "9,Uruk,-2e3")

@@ -16,9 +16,9 @@ import pytest
 from reader_kit import INTEGER, as_nobody, schema
 
 from ziggurat.core.errors import DataError
-from ziggurat.data.csv_reader import CsvSource
-from ziggurat.data.reader import Source
-from ziggurat.data.source import open_source
+from ziggurat.data.readers.csv.reader import CsvSource
+from ziggurat.data.readers.reader import Source
+from ziggurat.data.readers.source import open_source
 
 COLUMNS = schema(user=INTEGER)
 

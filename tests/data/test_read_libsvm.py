@@ -11,8 +11,8 @@ from reader_kit import FLOAT, INTEGER, TEXT, Reading, lines, many, read, schema
 
 from ziggurat.core.errors import DataError
 from ziggurat.core.schema import RawSchema
-from ziggurat.data.libsvm_reader import LibsvmSource
-from ziggurat.data.source import open_source
+from ziggurat.data.readers.libsvm.reader import LibsvmSource
+from ziggurat.data.readers.source import open_source
 
 LISTS = schema(label=INTEGER, ids=many(INTEGER), values=many(FLOAT))
 FRAPPE = schema(label=INTEGER, user=INTEGER, item=TEXT)

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from reader_kit import FLOAT, INTEGER, TEXT, schema
 
-from ziggurat.data.jsonl_reader import JsonLinesParser, JsonLinesSource
-from ziggurat.data.source_files import resolve_files
+from ziggurat.data.readers.json_lines.reader import JsonLinesParser, JsonLinesSource
+from ziggurat.data.readers.source_files import resolve_files
 
 
 def test_keys_of_one_value_and_one_type(tmp_path: Path) -> None:

@@ -14,9 +14,9 @@ from reader_kit import FLOAT, INTEGER, TEXT, Reading, many, read, required, sche
 
 from ziggurat.core.errors import DataError
 from ziggurat.core.schema import RawColumn, RawSchema, ValueType
-from ziggurat.data.blocks import Position
-from ziggurat.data.parquet_reader import ParquetSource
-from ziggurat.data.source import open_source
+from ziggurat.data.readers.blocks import Position
+from ziggurat.data.readers.parquet.reader import ParquetSource
+from ziggurat.data.readers.source import open_source
 
 UTC = datetime.UTC
 

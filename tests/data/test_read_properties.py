@@ -18,13 +18,13 @@ from hypothesis import strategies as st
 from reader_kit import FLOAT, INTEGER, TEXT, Reading, many, read, schema
 
 from ziggurat.core.schema import RawColumn, RawSchema
-from ziggurat.data.blocks import Position
-from ziggurat.data.csv_reader import CsvParser, CsvSource
-from ziggurat.data.jsonl_reader import JsonLinesParser, JsonLinesSource
-from ziggurat.data.libsvm_reader import LibsvmParser, LibsvmSource
-from ziggurat.data.parquet_reader import ParquetSource
-from ziggurat.data.reader import TextParser
-from ziggurat.data.source import open_source
+from ziggurat.data.readers.blocks import Position
+from ziggurat.data.readers.csv.reader import CsvParser, CsvSource
+from ziggurat.data.readers.json_lines.reader import JsonLinesParser, JsonLinesSource
+from ziggurat.data.readers.libsvm.reader import LibsvmParser, LibsvmSource
+from ziggurat.data.readers.parquet.reader import ParquetSource
+from ziggurat.data.readers.reader import TextParser
+from ziggurat.data.readers.source import open_source
 
 COLUMNS = schema(number=INTEGER, amount=FLOAT, word=TEXT, ids=many(INTEGER, " "), tags=many(TEXT))
 NAMES = ["number", "amount", "word", "ids", "tags"]

@@ -15,11 +15,11 @@ from reader_kit import lines, read, read_csv, required, schema
 
 from ziggurat.core.errors import DataError
 from ziggurat.core.schema import RawColumn, ValueType
-from ziggurat.data.jsonl_reader import JsonLinesParser, JsonLinesSource
-from ziggurat.data.parquet_reader import ParquetSource
-from ziggurat.data.source import open_source
-from ziggurat.data.text_cells import CellRules, convert_text
-from ziggurat.data.time_cells import parse_moment
+from ziggurat.data.readers.cells.text import CellRules, convert_text
+from ziggurat.data.readers.cells.times import parse_moment
+from ziggurat.data.readers.json_lines.reader import JsonLinesParser, JsonLinesSource
+from ziggurat.data.readers.parquet.reader import ParquetSource
+from ziggurat.data.readers.source import open_source
 
 TIME = ValueType.TIME
 WHEN = schema(when=required(TIME))

@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ziggurat.data.record_split import RecordSplitter
-from ziggurat.data.records import RecordRules, Records
+from ziggurat.data.readers.csv.record_split import RecordSplitter
+from ziggurat.data.readers.text.records import RecordRules, Records
 
 PIECES = st.sampled_from([b",", b'"', b"\n", b"\r\n", b"\r", b"a", b"", b'""', b',"', b'",'])
 TEXTS = st.lists(PIECES, max_size=40).map(b"".join)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ziggurat.core.config import Config, parse_config
 from ziggurat.core.errors import ConfigError
 from ziggurat.core.hashing import hash_integers
-from ziggurat.data.split import (
+from ziggurat.data.encoded.split import (
     TEST,
     TRAIN,
     VALIDATION,

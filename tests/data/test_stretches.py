@@ -11,13 +11,14 @@ import pyarrow.parquet as pq
 import pytest
 from reader_kit import INTEGER, TEXT, read, schema
 
-from ziggurat.data import parquet_reader, reader
-from ziggurat.data.blocks import Position
-from ziggurat.data.csv_reader import CsvSource
-from ziggurat.data.jsonl_reader import JsonLinesSource
-from ziggurat.data.parquet_reader import ParquetSource
-from ziggurat.data.reader import Source
-from ziggurat.data.source import SourceConfig, open_source
+from ziggurat.data.readers import reader
+from ziggurat.data.readers.blocks import Position
+from ziggurat.data.readers.csv.reader import CsvSource
+from ziggurat.data.readers.json_lines.reader import JsonLinesSource
+from ziggurat.data.readers.parquet import reader as parquet_reader
+from ziggurat.data.readers.parquet.reader import ParquetSource
+from ziggurat.data.readers.reader import Source
+from ziggurat.data.readers.source import SourceConfig, open_source
 
 FORMATS: dict[str, tuple[str, SourceConfig]] = {
     "csv": (".csv", CsvSource(files=["*.csv"])),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ziggurat.data.two_words import positive_of
+from ziggurat.data.inference.binary_label_words import positive_of
 
 
 @pytest.mark.parametrize(

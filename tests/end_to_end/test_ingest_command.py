@@ -20,7 +20,7 @@ from tests.training.conftest import config_values, write_log
 from ziggurat.checkpoint.folder import CheckpointFolder
 from ziggurat.core.config import parse_config
 from ziggurat.core.errors import ConfigError
-from ziggurat.data.dataset import Dataset
+from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.training import api
 from ziggurat.training.experiment import Experiment
 

@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from ziggurat.data import parquet_reader, reader
+from ziggurat.data.readers import reader
+from ziggurat.data.readers.parquet import reader as parquet_reader
 from ziggurat.features import prepare as prepare_module
 
 

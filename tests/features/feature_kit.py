@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from ziggurat.core.config import Config, parse_config
 from ziggurat.core.schema import RawSchema
-from ziggurat.data.blocks import RawBlock, arrow_type
+from ziggurat.data.readers.blocks import RawBlock, arrow_type
 from ziggurat.features.config import DataConfig, FeatureConfig
 
 

@@ -9,7 +9,7 @@ import pytest
 from feature_kit import Experiment, experiment
 
 from ziggurat.core.errors import ConfigError, DataError
-from ziggurat.data.dataset import Dataset
+from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.features.preparation import fingerprint
 from ziggurat.features.prepare import prepare
 

@@ -11,7 +11,7 @@ from feature_kit import block, experiment
 
 from ziggurat.core.hashing import hash_text
 from ziggurat.core.schema import GROUP_COLUMN, TIME_COLUMN, WEIGHT_COLUMN, label_column
-from ziggurat.data.refusals import kind_of
+from ziggurat.data.readers.rejection_reasons import kind_of
 from ziggurat.features.checks import NO_GROUP, CheckedRows, check_rows
 from ziggurat.features.raw_schema import columns_for
 from ziggurat.features.tables import resolve_tables

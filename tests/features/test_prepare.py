@@ -15,8 +15,8 @@ from feature_kit import Experiment, experiment, write_csv
 from ziggurat.core.errors import ConfigError, DataError, RunFolderError
 from ziggurat.core.schema import GROUP_COLUMN, TIME_COLUMN, WEIGHT_COLUMN, label_column
 from ziggurat.core.statistics import DatasetStatistics
-from ziggurat.data.dataset import SPLITS, Dataset, Split
-from ziggurat.data.source import open_source
+from ziggurat.data.encoded.dataset import SPLITS, Dataset, Split
+from ziggurat.data.readers.source import open_source
 from ziggurat.features.prepare import ENCODERS, QUARANTINE, prepare
 from ziggurat.features.transform import Transform
 

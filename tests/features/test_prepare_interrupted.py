@@ -18,8 +18,8 @@ import pytest
 from feature_kit import Experiment, experiment, write_csv
 
 from ziggurat.core.errors import RunFolderError
-from ziggurat.data.dataset import SPLITS, Dataset
-from ziggurat.data.quarantine import Quarantine
+from ziggurat.data.encoded.dataset import SPLITS, Dataset
+from ziggurat.data.readers.quarantine import Quarantine
 from ziggurat.features import gathering, staging
 from ziggurat.features import prepare as prepare_module
 from ziggurat.features.journal import Journal

@@ -14,7 +14,7 @@ from torch import nn
 from tests.training.conftest import MakeExperiment
 from ziggurat.checkpoint.folder import CheckpointFolder
 from ziggurat.core.plan import Plan
-from ziggurat.data.loader import Cursor, Loader
+from ziggurat.data.encoded.loader import Cursor, Loader
 from ziggurat.metrics.binary import BinaryMetrics
 from ziggurat.training import api
 from ziggurat.training.averaged import NORM_BATCHES

@@ -15,7 +15,7 @@ import pytest
 from tests.training.test_train import assert_same_bits, start, tensors, wait_for_step
 from ziggurat.core.config import parse_config, set_by_path
 from ziggurat.core.errors import ConfigError, NoFeasiblePlan
-from ziggurat.data.columns import Columns
+from ziggurat.data.encoded.columns import Columns
 from ziggurat.training import api
 from ziggurat.training.batch_needs import most_ids
 from ziggurat.training.experiment import Experiment, to_yaml

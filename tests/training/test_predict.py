@@ -15,8 +15,8 @@ import pytest
 import ziggurat
 from tests.training.conftest import ROWS, MakeExperiment, write_log
 from ziggurat.core.errors import ConfigError, DataError, RunFolderError
-from ziggurat.data.columns import Columns
-from ziggurat.data.dataset import Dataset
+from ziggurat.data.encoded.columns import Columns
+from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.training import api
 
 TOLERANCE = 1e-6  # the same float32 arithmetic in batches of other sizes

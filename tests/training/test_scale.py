@@ -17,7 +17,7 @@ import pytest
 from tests.training.conftest import MakeExperiment
 from ziggurat.core.errors import ConfigError, RunFolderError, ZigguratError
 from ziggurat.core.progress import Silent
-from ziggurat.data.dataset import Dataset
+from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.training import api
 from ziggurat.training.experiment import to_yaml
 from ziggurat.training.journal import read_journal

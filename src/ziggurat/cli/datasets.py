@@ -16,7 +16,7 @@ def list_command() -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from ziggurat.data.catalogue import CATALOGUE
+    from ziggurat.data.public.catalogue import CATALOGUE
 
     table = Table("name", "rows", "what it is", "licence", box=None, pad_edge=False, header_style="bold")
     table.columns[1].justify = "right"
@@ -37,7 +37,7 @@ def get_command(
       ziggurat datasets get movielens-100k --out data/movielens
     """
     from ziggurat.cli.progress import console_progress
-    from ziggurat.data.catalogue import find_dataset, get_dataset
+    from ziggurat.data.public.catalogue import find_dataset, get_dataset
 
     entry = find_dataset(name)
     folder = out or Path("datasets") / entry.name

@@ -10,7 +10,7 @@ import typer
 
 
 class ShapeName(StrEnum):
-    """The ready shapes of :mod:`ziggurat.data.generate_shapes`."""
+    """The ready shapes of :mod:`ziggurat.data.synthetic.shapes`."""
 
     DEMO = "demo"
     CRITEO = "criteo"
@@ -48,9 +48,9 @@ def command(
     from ziggurat.cli.progress import console_progress
     from ziggurat.core.config import parse_config
     from ziggurat.core.files import check_file_target
-    from ziggurat.data.generate import generate, truth_file
-    from ziggurat.data.generate_config import GeneratorConfig
-    from ziggurat.data.generate_shapes import SHAPES
+    from ziggurat.data.synthetic.config import GeneratorConfig
+    from ziggurat.data.synthetic.generate import generate, truth_file
+    from ziggurat.data.synthetic.shapes import SHAPES
 
     check_file_target(out)
     settings: dict[str, Any] = SHAPES[shape.value](rows, seed).model_dump()

@@ -30,9 +30,9 @@ def command(
     from ziggurat.cli.init_yaml import render
     from ziggurat.core.errors import ConfigError
     from ziggurat.core.files import atomic_file
-    from ziggurat.data.inference import infer
-    from ziggurat.data.inference_sample import SUFFIXES, is_sidecar
-    from ziggurat.data.source_files import resolve_files
+    from ziggurat.data.inference.roles import infer
+    from ziggurat.data.inference.sample import SUFFIXES, is_sidecar
+    from ziggurat.data.readers.source_files import resolve_files
 
     if output is not None and output.exists() and not force:
         raise ConfigError(f"{output} exists", "choose another --out, or --force to replace it")

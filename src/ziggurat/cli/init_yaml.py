@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from ziggurat.core.schema import ValueType
-from ziggurat.data.inference import LARGE_TABLE_ROWS, Feature, Inference, Part
-from ziggurat.data.inference_columns import ColumnProfile
-from ziggurat.data.inference_labels import Label
-from ziggurat.data.source_files import COMPRESSION
+from ziggurat.data.inference.columns import ColumnProfile
+from ziggurat.data.inference.labels import Label
+from ziggurat.data.inference.roles import LARGE_TABLE_ROWS, Feature, Inference, Part
+from ziggurat.data.readers.source_files import COMPRESSION
 
 _RESERVED = frozenset(["y", "n", "yes", "no", "true", "false", "on", "off", "null", "none", "~"])
 _LISTED_FILES = 20

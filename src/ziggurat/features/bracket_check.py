@@ -9,7 +9,7 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ziggurat.core.errors import DataError, shorten
-from ziggurat.data.arrow_compute import pc
+from ziggurat.data.readers.arrow_compute import pc
 from ziggurat.features.config import BagFeature, FeatureConfig, SequenceFeature
 
 

@@ -17,8 +17,8 @@ import pyarrow.compute
 
 from ziggurat.core.hashing import hash_array
 from ziggurat.core.schema import GROUP_COLUMN, TIME_COLUMN, WEIGHT_COLUMN, label_column
-from ziggurat.data.blocks import BadRow, RawBlock
-from ziggurat.data.refusals import TEXT_LIMIT, refusal
+from ziggurat.data.readers.blocks import BadRow, RawBlock
+from ziggurat.data.readers.rejection_reasons import TEXT_LIMIT, refusal
 from ziggurat.features.columns import numbers, plain
 from ziggurat.features.config import CategoricalFeature, LabelConfig, Targets
 from ziggurat.features.explained import with_mends
@@ -53,7 +53,7 @@ class CheckedRows:
 
 @dataclass(frozen=True, slots=True)
 class _Refusal:
-    """Rows that break one rule: ``kind``, ``rule`` and ``mend`` as in :func:`ziggurat.data.refusals.refusal`."""
+    """Rows that break one rule: ``kind``, ``rule`` and ``mend`` as in :func:`ziggurat.data.readers.rejection_reasons.refusal`."""
 
     column: str
     rows: Mask

@@ -86,7 +86,7 @@ def plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
 def encode_column(column: pa.ChunkedArray) -> tuple[pa.Array, Codes]:
     """The distinct values (int64 or string, no nulls) of an id column, and its codes.
 
-    Accepts what a :class:`~ziggurat.data.blocks.RawBlock` may hold: values or lists, dictionary-encoded or not.
+    Accepts what a :class:`~ziggurat.data.readers.blocks.RawBlock` may hold: values or lists, dictionary-encoded or not.
     """
     array = _contiguous(column)
     if not (pa.types.is_list(array.type) or pa.types.is_large_list(array.type)):

@@ -11,9 +11,9 @@ import pydantic
 from ziggurat.core.config import Config
 from ziggurat.core.schema import ValueType, duplicates
 from ziggurat.core.tables import Pooling
-from ziggurat.data.dataset import BLOCK_ROWS
-from ziggurat.data.source import SourceConfig
-from ziggurat.data.split import RandomSplit, SplitConfig, TimeSplit, TimeWithinKeySplit
+from ziggurat.data.encoded.dataset import BLOCK_ROWS
+from ziggurat.data.encoded.split import RandomSplit, SplitConfig, TimeSplit, TimeWithinKeySplit
+from ziggurat.data.readers.source import SourceConfig
 from ziggurat.features.hashed import HashConfig
 from ziggurat.features.identity import IdentityConfig
 from ziggurat.features.steps import StepConfig

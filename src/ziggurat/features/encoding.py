@@ -16,8 +16,8 @@ import pyarrow as pa
 
 from ziggurat.core.progress import Progress
 from ziggurat.core.schema import GROUP_COLUMN, TIME_COLUMN, WEIGHT_COLUMN, label_column
-from ziggurat.data.dataset import SPLITS, DatasetWriter, Split
-from ziggurat.data.split import Assignment
+from ziggurat.data.encoded.dataset import SPLITS, DatasetWriter, Split
+from ziggurat.data.encoded.split import Assignment
 from ziggurat.features.assemble import id_column, numeric_column, target_columns
 from ziggurat.features.config import FeatureConfig, NumericFeature, Targets
 from ziggurat.features.numeric import NumericChain

@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from ziggurat.core.progress import Progress
 from ziggurat.core.schema import Schema
-from ziggurat.data.dataset import FILE_BLOCKS, SPLITS, split_files, write_split_file
+from ziggurat.data.encoded.dataset import FILE_BLOCKS, SPLITS, split_files, write_split_file
 from ziggurat.features.cluster import Cluster, seen
 from ziggurat.features.encoding import StagedRows, joined
 from ziggurat.features.workers import workers

@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from ziggurat.data.blocks import BadRow, RawBlock
-from ziggurat.data.refusals import kind_of, refusal, split_mend
-from ziggurat.data.text_cells import NOT_NUMBER
-from ziggurat.data.two_words import positive_of
+from ziggurat.data.inference.binary_label_words import positive_of
+from ziggurat.data.readers.blocks import BadRow, RawBlock
+from ziggurat.data.readers.cells.text import NOT_NUMBER
+from ziggurat.data.readers.rejection_reasons import kind_of, refusal, split_mend
 from ziggurat.features.config import Targets
 
 _RECEIVED = re.compile(r"received '(.*)'$", re.DOTALL)

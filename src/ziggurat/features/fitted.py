@@ -12,8 +12,8 @@ import numpy as np
 
 from ziggurat.core.progress import Progress
 from ziggurat.core.statistics import DatasetStatistics
-from ziggurat.data.dataset import SPLITS
-from ziggurat.data.split import Assignment
+from ziggurat.data.encoded.dataset import SPLITS
+from ziggurat.data.encoded.split import Assignment
 from ziggurat.features.cluster import Cluster, seen
 from ziggurat.features.fitting import FittedTable, fit_table
 from ziggurat.features.measuring import FittedNumbers, fit_numbers, label_rates

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from ziggurat.core.schema import ValueType
 from ziggurat.core.statistics import FeatureStatistics, TableStatistics
-from ziggurat.data.split import TRAIN, Assignment
+from ziggurat.data.encoded.split import TRAIN, Assignment
 from ziggurat.features.assemble import ids_by_code, truncated
 from ziggurat.features.columns import Codes
 from ziggurat.features.config import CategoricalFeature, IdFeature

@@ -14,9 +14,9 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from ziggurat.data.blocks import BadRow, Position
-from ziggurat.data.source import Source
-from ziggurat.data.split import TRAIN
+from ziggurat.data.encoded.split import TRAIN
+from ziggurat.data.readers.blocks import BadRow, Position
+from ziggurat.data.readers.source import Source
 from ziggurat.features.bracket_check import check_brackets
 from ziggurat.features.checks import check_rows
 from ziggurat.features.columns import Codes, encode_column, numbers
@@ -80,7 +80,8 @@ def gather(
 
     Args:
         number: the source's, for the journal.
-        end: as in :meth:`~ziggurat.data.reader.Source.blocks`. Where it is None, and so the source's end, the first
+        end: as in :meth:`~ziggurat.data.readers.reader.Source.blocks`. Where it is None, and so the source's end, the
+            first
             block is looked at for lists in brackets; whoever cuts a source into stretches has done so.
     """
     source = item.source

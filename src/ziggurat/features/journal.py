@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ziggurat.core.files import explained_writes, remove
-from ziggurat.data.blocks import Position
+from ziggurat.data.readers.blocks import Position
 
 STAGING_VERSION = 2
 

@@ -11,8 +11,8 @@ import numpy.typing as npt
 from ziggurat.core.errors import DataError
 from ziggurat.core.schema import label_column
 from ziggurat.core.statistics import FeatureStatistics, NumericStatistics, TableStatistics
-from ziggurat.data.dataset import SPLITS
-from ziggurat.data.split import TRAIN, Assignment
+from ziggurat.data.encoded.dataset import SPLITS
+from ziggurat.data.encoded.split import TRAIN, Assignment
 from ziggurat.features.config import NumericFeature, Targets
 from ziggurat.features.moments import Moments, MomentsStream, RowSample, quantiles
 from ziggurat.features.numeric import NumericChain

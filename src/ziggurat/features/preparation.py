@@ -11,7 +11,7 @@ from typing import Any
 
 from ziggurat.core.hashing import HASH_VERSION
 from ziggurat.core.schema import RawSchema
-from ziggurat.data.dataset import FORMAT_VERSION
+from ziggurat.data.encoded.dataset import FORMAT_VERSION
 from ziggurat.features.config import DataConfig, FeatureConfig, IdFeature, NumericFeature, Targets
 from ziggurat.features.numeric import CHAIN_VERSION
 from ziggurat.features.raw_schema import raw_schema

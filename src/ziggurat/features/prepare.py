@@ -23,11 +23,11 @@ from ziggurat.core.errors import ConfigError, DataError, RunFolderError
 from ziggurat.core.files import locked_folder, write_json
 from ziggurat.core.progress import Progress, Silent
 from ziggurat.core.schema import Schema
-from ziggurat.data.dataset import SPLITS, DatasetWriter, manifest
-from ziggurat.data.quarantine import Quarantine
-from ziggurat.data.reader import BLOCK_BYTES
-from ziggurat.data.source import open_source
-from ziggurat.data.split import TEST, VALIDATION, FilesSplit
+from ziggurat.data.encoded.dataset import SPLITS, DatasetWriter, manifest
+from ziggurat.data.encoded.split import TEST, VALIDATION, FilesSplit
+from ziggurat.data.readers.quarantine import Quarantine
+from ziggurat.data.readers.reader import BLOCK_BYTES
+from ziggurat.data.readers.source import open_source
 from ziggurat.features.assemble import encoded_schema
 from ziggurat.features.cluster import Cluster
 from ziggurat.features.config import DataConfig, FeatureConfig

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from ziggurat.core.errors import DataError
 from ziggurat.core.schema import Schema
-from ziggurat.data.dataset import SPLITS, arrow_schema, manifest, split_files
+from ziggurat.data.encoded.dataset import SPLITS, arrow_schema, manifest, split_files
 from ziggurat.features.config import DataConfig, FeatureConfig
 from ziggurat.features.gathering import SplitSource
 from ziggurat.features.preparation import Preparation
@@ -68,7 +68,7 @@ def open_raw(data: DataConfig, features: Sequence[FeatureConfig], encoders: Path
 
 
 class RawBlocks:
-    """The blocks of one split; see :class:`ziggurat.data.stream.BlockSource`."""
+    """The blocks of one split; see :class:`ziggurat.data.encoded.stream.BlockSource`."""
 
     def __init__(self, pieces: _EncodedPieces, index: RawIndex, split: int, block_rows: int) -> None:
         self._pieces, self._split, self._block_rows = pieces, split, block_rows

@@ -27,11 +27,11 @@ from ziggurat.core.errors import DataError
 from ziggurat.core.files import atomic_folder, write_json
 from ziggurat.core.progress import Progress
 from ziggurat.core.schema import TIME_COLUMN
-from ziggurat.data.blocks import Position
-from ziggurat.data.dataset import SPLITS
-from ziggurat.data.quarantine import Quarantine
-from ziggurat.data.reader import Source
-from ziggurat.data.split import Assignment
+from ziggurat.data.encoded.dataset import SPLITS
+from ziggurat.data.encoded.split import Assignment
+from ziggurat.data.readers.blocks import Position
+from ziggurat.data.readers.quarantine import Quarantine
+from ziggurat.data.readers.reader import Source
 from ziggurat.features.bracket_check import check_brackets
 from ziggurat.features.checks import CheckedRows, check_rows
 from ziggurat.features.config import DataConfig, FeatureConfig

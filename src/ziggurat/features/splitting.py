@@ -12,9 +12,8 @@ import pyarrow as pa
 from ziggurat.core.errors import DataError
 from ziggurat.core.hashing import UInt64Array, hash_integers, hash_text
 from ziggurat.core.schema import TIME_COLUMN
-from ziggurat.data.blocks import RawBlock
-from ziggurat.data.dataset import SPLITS
-from ziggurat.data.split import (
+from ziggurat.data.encoded.dataset import SPLITS
+from ziggurat.data.encoded.split import (
     TRAIN,
     Assignment,
     FilesSplit,
@@ -26,6 +25,7 @@ from ziggurat.data.split import (
     assign_by_time,
     assign_by_time_within_key,
 )
+from ziggurat.data.readers.blocks import RawBlock
 from ziggurat.features.checks import CheckedRows, keys
 from ziggurat.features.parts import KEY_COLUMN, SPLIT_COLUMN
 

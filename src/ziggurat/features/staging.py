@@ -15,8 +15,8 @@ from functools import partial
 from pathlib import Path
 
 from ziggurat.core.progress import Progress
-from ziggurat.data.blocks import BadRow, Position, Stretch
-from ziggurat.data.quarantine import Quarantine
+from ziggurat.data.readers.blocks import BadRow, Position, Stretch
+from ziggurat.data.readers.quarantine import Quarantine
 from ziggurat.features.bracket_check import check_brackets
 from ziggurat.features.cluster import Cluster, seen
 from ziggurat.features.gathering import Encoding, SplitSource, encode, gather

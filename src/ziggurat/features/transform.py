@@ -22,7 +22,7 @@ import pyarrow as pa
 from ziggurat.core.config import Config
 from ziggurat.core.files import write_json
 from ziggurat.core.schema import RawSchema, Schema
-from ziggurat.data.blocks import BadRow, RawBlock
+from ziggurat.data.readers.blocks import BadRow, RawBlock
 from ziggurat.features.assemble import encoded_schema, id_column, ids_by_code, numeric_column, target_columns
 from ziggurat.features.checks import check_rows
 from ziggurat.features.columns import Codes, encode_column, numbers

@@ -16,8 +16,8 @@ import numpy as np
 from ziggurat.core.errors import DataError
 from ziggurat.core.progress import Progress
 from ziggurat.core.schema import WEIGHT_COLUMN, Schema, label_column
-from ziggurat.data.columns import Columns
-from ziggurat.data.dataset import Dataset, Split
+from ziggurat.data.encoded.columns import Columns
+from ziggurat.data.encoded.dataset import Dataset, Split
 from ziggurat.metrics.binary import BinaryMetrics
 from ziggurat.report.baseline_store import BaselineStore
 from ziggurat.report.baselines import (

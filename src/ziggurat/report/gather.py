@@ -14,7 +14,7 @@ from ziggurat.core.plan import Plan
 from ziggurat.core.progress import Progress, Silent
 from ziggurat.core.statistics import DatasetStatistics
 from ziggurat.core.tables import TableSpec
-from ziggurat.data.dataset import Dataset, Split
+from ziggurat.data.encoded.dataset import Dataset, Split
 from ziggurat.embeddings.fields import Fields
 from ziggurat.features.config import NumericFeature
 from ziggurat.features.steps import Bucketise

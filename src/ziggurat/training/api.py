@@ -23,7 +23,7 @@ from ziggurat.core.engine import check_engine
 from ziggurat.core.files import locked_folder, write_json
 from ziggurat.core.memory import out_of_memory_told
 from ziggurat.core.progress import Progress, Silent
-from ziggurat.data.dataset import Dataset, Split
+from ziggurat.data.encoded.dataset import Dataset, Split
 from ziggurat.features.prepare import dataset_fingerprint
 from ziggurat.features.prepare import prepare as prepare_dataset
 from ziggurat.features.ray_cluster import RayCluster

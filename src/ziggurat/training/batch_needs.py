@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ziggurat.core.schema import Schema
-from ziggurat.data.dataset import Dataset, SplitBlocks
+from ziggurat.data.encoded.dataset import Dataset, SplitBlocks
 from ziggurat.planning.beyond import Need, needs_of
 from ziggurat.training.experiment import Experiment
 

@@ -11,8 +11,8 @@ import torch.distributed as dist
 from ziggurat.core.batch import Batch
 from ziggurat.core.progress import Progress
 from ziggurat.core.schema import Schema
-from ziggurat.data.dataset import SplitBlocks
-from ziggurat.data.loader import Cursor, Loader
+from ziggurat.data.encoded.dataset import SplitBlocks
+from ziggurat.data.encoded.loader import Cursor, Loader
 from ziggurat.metrics.metric_set import MetricSet
 from ziggurat.parallel.world import World
 from ziggurat.training.recommender import Recommender

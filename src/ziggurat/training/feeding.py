@@ -6,10 +6,10 @@ from pathlib import Path
 
 from ziggurat.core.errors import ConfigError
 from ziggurat.core.progress import Progress
-from ziggurat.data.dataset import Dataset
+from ziggurat.data.encoded.dataset import Dataset
+from ziggurat.data.encoded.loader import Loader
 from ziggurat.data.ingest.fetch import fetch_dataset
 from ziggurat.data.ingest.loader import IngestLoader
-from ziggurat.data.loader import Loader
 from ziggurat.features.prepare import ENCODERS
 from ziggurat.features.transform import encoded_otherwise
 from ziggurat.training.config import TrainingConfig

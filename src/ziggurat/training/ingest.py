@@ -14,7 +14,7 @@ from ziggurat.core.progress import Progress, Silent
 from ziggurat.data.ingest.prepared import open_prepared, small_files
 from ziggurat.data.ingest.processes import ReaderProcesses
 from ziggurat.data.ingest.server import Served
-from ziggurat.data.source_files import COMPRESSION
+from ziggurat.data.readers.source_files import COMPRESSION
 from ziggurat.features.config import DataConfig, FeatureConfig
 from ziggurat.features.prepare import ENCODERS, dataset_fingerprint, open_sources
 from ziggurat.features.raw_blocks import open_raw

@@ -1,6 +1,7 @@
 """Whole records written on with probabilities at their ends: what stood in the line stays as it was, byte for byte.
 
-A table to write has the column ``line`` of :class:`~ziggurat.data.own_rows.LineRows` first, then the probabilities.
+A table to write has the column ``line`` of :class:`~ziggurat.data.readers.raw_rows.LineRows` first, then the
+probabilities.
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ import pyarrow as pa
 
 from ziggurat.core.errors import DataError
 from ziggurat.core.files import atomic_file
-from ziggurat.data.arrow_compute import pc
-from ziggurat.data.csv_rows import joined
+from ziggurat.data.readers.arrow_compute import pc
+from ziggurat.data.readers.csv.rows import joined
 
 Parts = list[pa.Array | pa.Scalar]
 

@@ -24,8 +24,8 @@ from ziggurat.core.batch import Batch
 from ziggurat.core.engine import library_versions
 from ziggurat.core.errors import DivergedError
 from ziggurat.core.progress import Progress
-from ziggurat.data.dataset import Dataset
-from ziggurat.data.loader import Cursor, Loader
+from ziggurat.data.encoded.dataset import Dataset
+from ziggurat.data.encoded.loader import Cursor, Loader
 from ziggurat.metrics.names import higher_is_better
 from ziggurat.optim.dense import build_optimizer
 from ziggurat.optim.schedule import Warmup, build_schedule

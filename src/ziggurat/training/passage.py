@@ -23,21 +23,21 @@ from pathlib import Path
 import pyarrow as pa
 
 from ziggurat.core.schema import RawColumn, RawSchema, ValueType
-from ziggurat.data.blocks import arrow_type
-from ziggurat.data.csv_reader import CsvSource
-from ziggurat.data.csv_rows import CsvRows
-from ziggurat.data.file_heads import AnySource, FileHead, check_columns, look
-from ziggurat.data.json_rows import JsonRows
-from ziggurat.data.jsonl_reader import JsonLinesParser, JsonLinesSource
-from ziggurat.data.libsvm_reader import LibsvmSource
-from ziggurat.data.other_format import source_of
-from ziggurat.data.own_rows import BlockRows, LineRows, OwnRows
-from ziggurat.data.parquet_reader import ParquetSource
-from ziggurat.data.parquet_rows import ParquetRows
-from ziggurat.data.reader import Source
-from ziggurat.data.records import RecordRules
-from ziggurat.data.source import open_source
-from ziggurat.data.source_files import SourceFile, resolve_files
+from ziggurat.data.readers.blocks import arrow_type
+from ziggurat.data.readers.csv.reader import CsvSource
+from ziggurat.data.readers.csv.rows import CsvRows
+from ziggurat.data.readers.file_heads import AnySource, FileHead, check_columns, look
+from ziggurat.data.readers.json_lines.reader import JsonLinesParser, JsonLinesSource
+from ziggurat.data.readers.json_lines.rows import JsonRows
+from ziggurat.data.readers.libsvm.reader import LibsvmSource
+from ziggurat.data.readers.other_format import source_of
+from ziggurat.data.readers.parquet.reader import ParquetSource
+from ziggurat.data.readers.parquet.rows import ParquetRows
+from ziggurat.data.readers.raw_rows import BlockRows, LineRows, OwnRows
+from ziggurat.data.readers.reader import Source
+from ziggurat.data.readers.source import open_source
+from ziggurat.data.readers.source_files import SourceFile, resolve_files
+from ziggurat.data.readers.text.records import RecordRules
 from ziggurat.training.line_output import delimited_lines, json_lines
 from ziggurat.training.output import Output, open_output
 

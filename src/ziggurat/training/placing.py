@@ -21,7 +21,7 @@ from ziggurat.core.row_order import Ranks, frequency_ranks
 from ziggurat.core.statistics import DatasetStatistics
 from ziggurat.core.tables import TableSpec
 from ziggurat.core.topology import DeviceKind, Topology
-from ziggurat.data.dataset import Dataset
+from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.embeddings.beyond_memory import Beyond
 from ziggurat.embeddings.layout import Layout
 from ziggurat.parallel.agreement import from_first

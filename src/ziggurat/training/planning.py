@@ -11,7 +11,7 @@ from ziggurat.core.engine import check_engine
 from ziggurat.core.errors import ConfigError, NoFeasiblePlan
 from ziggurat.core.progress import Progress
 from ziggurat.core.statistics import DatasetStatistics
-from ziggurat.data.loader import check_shares
+from ziggurat.data.encoded.loader import check_shares
 from ziggurat.planning import Planned
 from ziggurat.planning.autoshard.planner import AutoShard
 from ziggurat.planning.comparison import Comparison

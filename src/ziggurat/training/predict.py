@@ -21,11 +21,11 @@ import torch
 from ziggurat.core.engine import check_engine
 from ziggurat.core.errors import DataError, shorten
 from ziggurat.core.plan import Plan
-from ziggurat.data.blocks import BadRow, RawBlock
-from ziggurat.data.columns import Columns
-from ziggurat.data.file_heads import check_columns
-from ziggurat.data.refusals import place_of, split_mend
-from ziggurat.data.table_reader import NAME, read_table
+from ziggurat.data.encoded.columns import Columns
+from ziggurat.data.readers.blocks import BadRow, RawBlock
+from ziggurat.data.readers.file_heads import check_columns
+from ziggurat.data.readers.rejection_reasons import place_of, split_mend
+from ziggurat.data.readers.table_reader import NAME, read_table
 from ziggurat.features.transform import Transform
 from ziggurat.storage.look_ahead import TooManyRows
 from ziggurat.training.engine import pick_device, process_group

@@ -13,8 +13,8 @@ import pyarrow as pa
 from ziggurat.core.errors import DataError
 from ziggurat.core.progress import Progress, Silent
 from ziggurat.core.schema import duplicates
-from ziggurat.data.blocks import BadRow, RawBlock
-from ziggurat.data.quarantine import Policy, Quarantine, quarantine_of_output
+from ziggurat.data.readers.blocks import BadRow, RawBlock
+from ziggurat.data.readers.quarantine import Policy, Quarantine, quarantine_of_output
 from ziggurat.training.heap import keep_freed_memory
 from ziggurat.training.output import Output, output_suffix
 from ziggurat.training.passage import Passage, open_passage

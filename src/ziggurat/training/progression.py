@@ -6,7 +6,7 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
-from ziggurat.data.loader import Cursor
+from ziggurat.data.encoded.loader import Cursor
 from ziggurat.metrics.names import higher_is_better
 from ziggurat.training.config import EarlyStopping
 

@@ -32,7 +32,7 @@ from ziggurat.core.config import parse_config
 from ziggurat.core.engine import installed_engine
 from ziggurat.core.errors import DataError, RunFolderError
 from ziggurat.core.files import LOCK_FILE, atomic_file, remove, write_json
-from ziggurat.data.dataset import Dataset
+from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.training.experiment import Experiment, differing_keys, to_yaml
 
 RUN_VERSION = 1

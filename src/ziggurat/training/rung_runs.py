@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ziggurat.core.errors import RunFolderError
 from ziggurat.core.progress import Progress
-from ziggurat.data.dataset import Dataset
+from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.training.experiment import Experiment
 from ziggurat.training.journal import read_journal
 from ziggurat.training.run import Run, check_config, check_versions, open_run

@@ -17,7 +17,7 @@ from ziggurat.core.engine import check_engine
 from ziggurat.core.errors import ConfigError, DivergedError, RunFolderError, ZigguratError, shorten
 from ziggurat.core.files import LOCK_FILE, locked_folder
 from ziggurat.core.progress import Progress, Silent
-from ziggurat.data.dataset import Dataset
+from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.training.api import prepare, train
 from ziggurat.training.experiment import Experiment
 from ziggurat.training.run import LADDER_FILE, Run

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ziggurat.core.batch import Batch
-from ziggurat.data.loader import Cursor
+from ziggurat.data.encoded.loader import Cursor
 from ziggurat.embeddings.lookup import EmbeddingLookup, Started
 from ziggurat.parallel.agreement import Agreement
 from ziggurat.parallel.dense import synchronised

@@ -10,10 +10,10 @@ import pyarrow.flight as flight
 from ziggurat.core.batch import Batch
 from ziggurat.core.errors import DataError
 from ziggurat.core.schema import Schema
+from ziggurat.data.encoded.stream import Order
 from ziggurat.data.ingest.address import checked_address
 from ziggurat.data.ingest.protocol import DESCRIBE, REFUSED, WARM, Description, Identity, Ticket
 from ziggurat.data.ingest.wire import from_wire
-from ziggurat.data.stream import Order
 
 LOST = (flight.FlightError, pa.ArrowException)
 """What a reader that is gone, ends or cannot read raises; another attempt, there or elsewhere, may go well."""

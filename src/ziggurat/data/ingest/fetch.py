@@ -17,7 +17,7 @@ import pyarrow.flight as flight
 from ziggurat.core.errors import DataError, ReadersLost
 from ziggurat.core.files import atomic_folder
 from ziggurat.core.progress import Progress
-from ziggurat.data.dataset import Dataset, Split, SplitBlocks, arrow_schema
+from ziggurat.data.encoded.dataset import Dataset, Split, SplitBlocks, arrow_schema
 from ziggurat.data.ingest.connection import LOST, first_line, open_client, refusal
 from ziggurat.data.ingest.protocol import FILES, BlockTicket, Identity
 

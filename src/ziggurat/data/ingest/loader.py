@@ -13,11 +13,11 @@ import numpy as np
 
 from ziggurat.core.batch import Batch
 from ziggurat.core.schema import Schema
-from ziggurat.data.columns import Rows, concatenate
+from ziggurat.data.encoded.columns import Rows, concatenate
+from ziggurat.data.encoded.loader import Cursor, Loader
 from ziggurat.data.ingest.connection import Connection
 from ziggurat.data.ingest.protocol import Identity
 from ziggurat.data.ingest.pull import Pull, Segment
-from ziggurat.data.loader import Cursor, Loader
 
 SEGMENT_ROWS = 32_768
 """Enough that the question costs nothing beside the answer, and little to ask for again."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ziggurat.data.dataset import SPLITS, Dataset
+from ziggurat.data.encoded.dataset import SPLITS, Dataset
 from ziggurat.data.ingest.server import Served
 
 

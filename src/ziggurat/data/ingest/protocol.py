@@ -15,7 +15,7 @@ from typing import Self
 
 import numpy as np
 
-from ziggurat.data.stream import Order
+from ziggurat.data.encoded.stream import Order
 
 PROTOCOL = 1
 DESCRIBE = "describe"

@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 
 from ziggurat.core.batch import Batch
 from ziggurat.core.errors import ReadersLost
+from ziggurat.data.encoded.stream import Order
 from ziggurat.data.ingest.connection import LOST, Connection, first_line
-from ziggurat.data.stream import Order
 
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 5.0
 """Seconds before a reader that failed is asked again; doubled each time."""

@@ -22,10 +22,10 @@ import pyarrow.flight as flight
 
 from ziggurat.core.errors import ConfigError, ZigguratError
 from ziggurat.core.schema import Schema
+from ziggurat.data.encoded.stream import BlockSource, Order, PoolCache, Stream
 from ziggurat.data.ingest import protocol
 from ziggurat.data.ingest.protocol import REFUSED, Description, Identity, Ticket
 from ziggurat.data.ingest.wire import to_wire, wire_schema
-from ziggurat.data.stream import BlockSource, Order, PoolCache, Stream
 
 KEEP_POOLS = 3
 """The pool that trainers read, the one that the quickest of them has begun, and one for who lags behind."""

@@ -1,0 +1,117 @@
+"""Which column is the label, and by what rule it becomes 0 and 1."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ziggurat.core.errors import ConfigError, nearest
+from ziggurat.core.schema import ValueType
+from ziggurat.data.inference.binary_label_words import positive_of
+from ziggurat.data.inference.columns import ColumnProfile
+from ziggurat.data.inference.words import LABEL_WORDS, RATING_WORDS, plain, words
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """A target: 0/1 as it is, or by one of two rules."""
+
+    profile: ColumnProfile
+    reason: str
+    at_least: float | None = None
+    equals: str | int | None = None
+
+
+def find_labels(profiles: Sequence[ColumnProfile], wanted: str | None, path: Path) -> list[Label]:
+    """The labels: ``wanted``, or by name, by the look of a rating, by place.
+
+    Raises:
+        ConfigError: no column of that name or none that could be a label; one that cannot be made binary.
+    """
+    if wanted is not None:
+        return [_wanted_label(profiles, wanted, path)]
+    named = [profile for profile in profiles if words(profile.name) & LABEL_WORDS and _two_values(profile)]
+    if named:
+        binary = [profile for profile in named if is_binary(profile)]
+        chosen = binary or named[:1]
+        return [_as_label(profile, "its name, and it holds two values") for profile in chosen]
+    for profile in profiles:
+        if words(profile.name) & RATING_WORDS and profile.numeric and not profile.many and 3 <= profile.distinct <= 100:
+            return [_as_label(profile, "it looks like a rating")]
+    ends = [profiles[0], profiles[-1]] if profiles else []
+    for profile in ends:
+        if _two_values(profile) and not profile.missing:
+            place = "first" if profile is profiles[0] else "last"
+            return [_as_label(profile, f"it holds two values and stands {place}")]
+    binary = [profile for profile in profiles if is_binary(profile)]
+    if len(binary) == 1:
+        return [_as_label(binary[0], "the only column of 0 and 1")]
+    names = ", ".join(profile.name for profile in (binary or profiles)[:30])
+    raise ConfigError(
+        f"{path}: no column looks like a label"
+        if not binary
+        else f"{path}: several columns could be the label: {names}",
+        f"name it: ziggurat init FILES --label COLUMN; columns: {names}",
+    )
+
+
+def _wanted_label(profiles: Sequence[ColumnProfile], wanted: str, path: Path) -> Label:
+    names = [profile.name for profile in profiles]
+    if wanted not in names:
+        close = nearest(wanted, names)
+        hint = f"did you mean {close!r}? " if close else ""
+        raise ConfigError(f"{path}: no column {wanted!r}", f"{hint}columns: {', '.join(names[:40])}")
+    profile = profiles[names.index(wanted)]
+    if profile.many or (not profile.numeric and profile.distinct > 20):
+        raise ConfigError(
+            f"{path}: column {wanted!r} cannot be made a binary label: it holds "
+            + ("lists" if profile.many else f"{profile.distinct} different texts"),
+            "name a column of 0 and 1, of a number (the label is then whether it is large), or of few texts",
+        )
+    if profile.distinct < 2:
+        held = f"one value only, {profile.common[0]!r}" if profile.common else "no value"
+        raise ConfigError(
+            f"{path}: column {wanted!r} cannot be a label: it holds {held}",
+            "a label needs both classes: name another column, or add files that hold the other",
+        )
+    return _as_label(profile, "as asked")
+
+
+def is_binary(profile: ColumnProfile) -> bool:
+    """Whole numbers, 0 and 1, both."""
+    return (
+        profile.type is ValueType.INTEGER
+        and not profile.many
+        and profile.distinct == 2
+        and (profile.low, profile.top) == (0, 1)
+    )
+
+
+def _two_values(profile: ColumnProfile) -> bool:
+    return profile.distinct == 2 and not profile.many
+
+
+def _as_label(profile: ColumnProfile, reason: str) -> Label:
+    """The column as it is if 0/1; the larger of few numbers; of two texts the one that says yes, or is rarer."""
+    if is_binary(profile):
+        return Label(profile, reason)
+    if profile.numeric:
+        return Label(profile, f"{reason}; positive from {plain(_threshold(profile))} on", at_least=_threshold(profile))
+    holds = [str(value) for value in profile.common]
+    positive = positive_of(holds) if len(holds) == 2 else None
+    if positive is not None:
+        return Label(profile, f"{reason}: {_listed(profile)}", equals=positive)
+    rarest = str(profile.common[-1] if profile.distinct == 2 else profile.common[1])
+    return Label(profile, f"{reason}; positive is the rarer of {_listed(profile)}", equals=rarest)
+
+
+def _threshold(profile: ColumnProfile) -> float:
+    """4 on a scale of 5; the larger of two numbers; else what halves the rows."""
+    if profile.top == 5 and profile.low >= 0 and profile.distinct > 2:
+        return 4.0
+    return profile.top if profile.distinct == 2 else profile.halving
+
+
+def _listed(profile: ColumnProfile) -> str:
+    return " and ".join(repr(str(value)) for value in profile.common[:2])

@@ -1,0 +1,292 @@
+"""From the look of some logs to the parts that their columns play: label, time, group, features; how to split rows.
+
+Everything here is a guess with its reason attached, for a person to confirm. Names say what a column means
+(``user_id``, ``click``, ``age``); values say what it can be.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import polars as pl
+
+from ziggurat.core.errors import DataError
+from ziggurat.core.schema import ValueType
+from ziggurat.data.inference.columns import ColumnProfile, profile_frame, split_cells
+from ziggurat.data.inference.labels import Label, find_labels, is_binary
+from ziggurat.data.inference.sample import Sample, read_sample
+from ziggurat.data.inference.words import (
+    GROUP_WORDS,
+    ID_WORDS,
+    PAST_WORDS,
+    QUANTITY_WORDS,
+    SEQUENCE_WORDS,
+    TIME_WORDS,
+    WEIGHT_WORDS,
+    plain,
+    words,
+)
+from ziggurat.data.readers.source_files import SourceFile
+
+Part = Literal["train", "validation", "test"]
+
+LARGE_TABLE_ROWS = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """An input, or a column left out (``kind`` None), and why."""
+
+    profile: ColumnProfile
+    kind: Literal["numeric", "categorical", "bag", "sequence"] | None
+    reason: str
+    table: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """How rows are divided."""
+
+    name: Literal["files", "time_within_key", "time", "random"]
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Inference:
+    """What some logs seem to be."""
+
+    sample: Sample
+    files: dict[Part, list[SourceFile]]
+    labels: list[Label]
+    features: list[Feature]
+    split: Split
+    group: ColumnProfile | None = None
+    time: ColumnProfile | None = None
+    weights: tuple[str, ...] = ()
+    other_labels: tuple[str, ...] = ()
+
+
+def infer(files: Sequence[SourceFile], label: str | None = None) -> Inference:
+    """Look at ``files`` and guess.
+
+    Args:
+        files: of one log; those whose names say validation or test are taken for that.
+        label: the label's column, where the user knows it.
+
+    Raises:
+        DataError: files that cannot be read; no column left that could be a feature.
+        ConfigError: no column of the name ``label``; no column that could be a label; one that cannot be made binary.
+    """
+    parts = sort_files(files)
+    sample = read_sample(parts["train"])
+    profiles = profile_frame(sample.frame, sample.whole)
+    profiles = _renamed_like_criteo(profiles, sample)
+    labels = find_labels(profiles, label, files[0].path)
+    taken = {chosen.profile.name for chosen in labels}
+    rest = [profile for profile in profiles if profile.name not in taken]
+    time = find_time(rest)
+    group = next((profile for profile in rest if is_group(profile)), None)
+    features = [_feature(profile, time) for profile in rest]
+    if not any(feature.kind for feature in features):
+        raise _no_feature(features, labels, files[0])
+    features = _shared_tables(features, sample)
+    return Inference(
+        sample=sample,
+        files=parts,
+        labels=labels,
+        features=features,
+        split=_split(parts, time, group),
+        group=group,
+        time=time,
+        weights=tuple(profile.name for profile in rest if words(profile.name) & WEIGHT_WORDS and profile.numeric),
+        other_labels=tuple(profile.name for profile in rest if is_binary(profile)),
+    )
+
+
+def _no_feature(features: Sequence[Feature], labels: Sequence[Label], file: SourceFile) -> DataError:
+    """Why nothing is left to learn from."""
+    named = ", ".join(label.profile.name for label in labels)
+    left_out = "; ".join(f"{feature.profile.name!r} is {feature.reason}" for feature in features[:8])
+    return DataError(
+        f"{file.path}: no column can be a feature beside the label {named}" + (f": {left_out}" if left_out else ""),
+        "name files with at least one column to learn from, or another label: ziggurat init FILES --label COLUMN",
+    )
+
+
+def sort_files(files: Sequence[SourceFile]) -> dict[Part, list[SourceFile]]:
+    """Which files train, validate and test, by their names; all train where the names do not say so."""
+    parts: dict[Part, list[SourceFile]] = {"train": [], "validation": [], "test": []}
+    for file in files:
+        stem = words(file.path.name.partition(".")[0])
+        if stem & {"valid", "validation", "val", "dev"}:
+            parts["validation"].append(file)
+        elif stem & {"test", "testing", "eval"}:
+            parts["test"].append(file)
+        else:
+            parts["train"].append(file)
+    return parts if parts["train"] else {"train": list(files), "validation": [], "test": []}
+
+
+def find_time(profiles: Sequence[ColumnProfile]) -> ColumnProfile | None:
+    """When the row happened: a time of that name before others, and never one of a person's or thing's history."""
+    times = [profile for profile in profiles if is_time(profile) and not words(profile.name) & PAST_WORDS]
+    return next((profile for profile in times if words(profile.name) & TIME_WORDS), times[0] if times else None)
+
+
+def is_time(profile: ColumnProfile) -> bool:
+    """Seconds, or thousandths and so on, since 1970 under a name like it; typed moments, or text that says them."""
+    if profile.many or profile.missing or profile.distinct < 3:
+        return False
+    if profile.moment or not profile.numeric:
+        return profile.numeric or profile.iso
+    plausible = any(1e8 * unit <= profile.low and profile.top <= 4e9 * unit for unit in (1, 1e3, 1e6, 1e9))
+    return plausible and bool(words(profile.name) & TIME_WORDS)
+
+
+def is_group(profile: ColumnProfile) -> bool:
+    """A user-like column in which values come back."""
+    if profile.many or profile.type is ValueType.FLOAT or profile.distinct < 2:
+        return False
+    named = words(profile.name)
+    return bool(named & GROUP_WORDS) and not named & {"feature", "age"} and profile.distinct < 0.9 * profile.rows
+
+
+def _feature(profile: ColumnProfile, time: ColumnProfile | None) -> Feature:
+    """What a column is as an input."""
+    if not profile.name.strip():
+        return Feature(profile, None, "without a name, as an index that was written along")
+    if (profile.distinct <= 1 and profile.missing < 0.01) or profile.distinct == 0:
+        return Feature(profile, None, "always the same: nothing to learn from")
+    if profile is time:
+        return Feature(profile, None, "the time of the row: it splits rows; as an input it would not repeat")
+    if profile.moment and not (profile.numeric or profile.iso):
+        example = str(profile.common[0])
+        return Feature(
+            profile, None, f"dates such as {example}: written like 2024-05-01 12:30:00 they could split rows"
+        )
+    if profile.moment:
+        return Feature(profile, None, "dates: turn them into weekday and hour, or into a number, to use them")
+    if profile.decimal_comma:
+        example = next((value.strip() for value in profile.common if "," in value), "3,14")
+        return Feature(profile, None, f"numbers with a comma, such as {example}: write them with a decimal point")
+    if profile.many:
+        sequence = bool(words(profile.name) & SEQUENCE_WORDS)
+        spread = f"{profile.distinct:,} different values, up to {profile.longest} a row"
+        return Feature(profile, "sequence" if sequence else "bag", spread)
+    unique = profile.rows >= 100 and profile.distinct > 0.95 * profile.rows * (1 - profile.missing)
+    if profile.ascending and unique and profile.type is ValueType.INTEGER:
+        return Feature(profile, None, "rises with every row: a row number")
+    if profile.type is ValueType.FLOAT:
+        return Feature(profile, "numeric", "fractions")
+    if profile.type is ValueType.TEXT:
+        if unique:
+            return Feature(profile, None, "different in nearly every row: nothing that repeats")
+        return Feature(profile, "categorical", _count(profile))
+    number, why = _is_quantity(profile)
+    if not number and unique:
+        return Feature(profile, None, "an id that is different in nearly every row")
+    return Feature(profile, "numeric" if number else "categorical", why)
+
+
+def _is_quantity(profile: ColumnProfile) -> tuple[bool, str]:
+    """Whether whole numbers count something or name something."""
+    named = words(profile.name)
+    span = f"{plain(profile.low)} … {plain(profile.top)}"
+    if named & QUANTITY_WORDS and profile.distinct > 2:
+        return True, f"a quantity by its name, {span}"
+    if named & ID_WORDS or named & GROUP_WORDS:
+        return False, f"{_count(profile)}, ids by its name"
+    if profile.distinct <= 2:
+        return False, _count(profile)
+    dense = profile.span <= 2 * profile.distinct
+    if dense and profile.distinct <= 32:
+        return False, f"{_count(profile)}, few whole numbers"
+    heaped = (profile.median - profile.low) < 0.1 * (profile.top - profile.low)
+    if heaped:
+        return True, f"most values small, {span}"
+    recurring = profile.distinct < 0.3 * profile.rows
+    if dense or (recurring and profile.top > 1_000_000):
+        return False, f"{_count(profile)}, spread evenly over {span} as ids are"
+    return True, f"whole numbers, {span}"
+
+
+def _shared_tables(features: list[Feature], sample: Sample) -> list[Feature]:
+    """Give a bag or sequence the table of the categorical column whose values it holds."""
+    owners = [
+        feature.profile for feature in features if feature.kind == "categorical" and feature.profile.distinct > 20
+    ]
+    return [
+        _with_table(feature, owners, sample) if feature.kind in ("bag", "sequence") else feature for feature in features
+    ]
+
+
+def _with_table(feature: Feature, owners: Sequence[ColumnProfile], sample: Sample) -> Feature:
+    """The owner knows nine of ten elements, and shares a word of its name (``item_id``, ``last_items``) or more: see
+    :func:`_alike`."""
+    named = {word.rstrip("s") for word in words(feature.profile.name)}
+    elements = _elements(feature.profile, sample)
+    best: tuple[bool, float, str] | None = None
+    for owner in owners:
+        if owner.type is not feature.profile.type:
+            continue
+        same_name = bool(named & {word.rstrip("s") for word in words(owner.name)})
+        if same_name or _may_share(owner):
+            known = sample.frame[owner.name].drop_nulls().unique().cast(pl.String)
+            inside = float(elements.is_in(known.to_list()).mean() or 0.0)  # pyright: ignore[reportArgumentType]
+            if inside > 0.9 and (same_name or _alike(elements, known, feature.profile.type)):
+                best = max(best or (False, 0.0, ""), (same_name, inside, owner.name))
+    if best is None:
+        return feature
+    reason = f"{feature.reason}; they are values of {best[2]}, so the two share a table"
+    return replace(feature, reason=reason, table=best[2])
+
+
+def _may_share(owner: ColumnProfile) -> bool:
+    """Whether values alone may speak for a column: small whole numbers are in many, and users are nobody's history."""
+    return not is_group(owner) and (owner.type is ValueType.TEXT or owner.distinct > 100)
+
+
+def _alike(elements: pl.Series, known: pl.Series, kind: ValueType) -> bool:
+    """Texts that are the same mean the same; numbers count from 1 everywhere, so most of the owner's must occur too."""
+    if kind is ValueType.TEXT:
+        return True
+    return float(known.is_in(elements.unique().to_list()).mean() or 0.0) > 0.5  # pyright: ignore[reportArgumentType]
+
+
+def _elements(profile: ColumnProfile, sample: Sample) -> pl.Series:
+    """Some of the column's elements, as text."""
+    cells = sample.frame[profile.name].drop_nulls().head(5_000)
+    lists = cells if profile.delimiter is None else split_cells(cells, profile.delimiter, profile.brackets)
+    elements = lists.explode().drop_nulls().cast(pl.String)
+    return elements.filter(elements != "")
+
+
+def _split(parts: dict[Part, list[SourceFile]], time: ColumnProfile | None, group: ColumnProfile | None) -> Split:
+    if parts["test"] or parts["validation"]:
+        return Split("files", "by the files' names")
+    if time is not None and group is not None and not group.missing and group.rows / group.distinct >= 10:
+        return Split("time_within_key", "each group's last rows test, those before them validate: no look ahead")
+    if time is not None:
+        return Split("time", "the last rows test, those before them validate: no look ahead")
+    return Split("random", "there is no time to split by")
+
+
+def _renamed_like_criteo(profiles: list[ColumnProfile], sample: Sample) -> list[ColumnProfile]:
+    """Names for the well-known layout of 1 label, 13 integers and 26 hashed categories that comes without a header."""
+    if sample.format != "csv" or sample.header or len(profiles) != 40 or not is_binary(profiles[0]):
+        return profiles
+    hashed = all(re.fullmatch("[0-9a-f]{8}", str(value)) for profile in profiles[14:] for value in profile.common[:3])
+    if not hashed or not all(profile.numeric for profile in profiles[1:14]):
+        return profiles
+    names = ["label", *(f"I{k}" for k in range(1, 14)), *(f"C{k}" for k in range(1, 27))]
+    sample.frame.columns = names
+    return profile_frame(sample.frame, sample.whole)
+
+
+def _count(profile: ColumnProfile) -> str:
+    if profile.distinct_estimate > 1.05 * profile.distinct:
+        return f"{profile.distinct:,} different values in the sample, perhaps {profile.distinct_estimate:,} in all"
+    return f"{profile.distinct:,} different values"

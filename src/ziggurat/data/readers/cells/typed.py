@@ -1,0 +1,178 @@
+"""Typed Arrow columns (Parquet, JSON) as values of their declared type: the declared type decides, never the file's.
+
+=============  ==========================================================================================
+declared       accepts, beside text in the grammar of :mod:`ziggurat.data.readers.cells.text`
+=============  ==========================================================================================
+INTEGER        integers, whole floats and decimals, booleans as 0 and 1; timestamps, dates, times and durations as
+               **microseconds** (since 1970 UTC for timestamps and dates; finer parts are cut off)
+FLOAT          all of these, and fractions
+TIME           timestamps and dates, as seconds since 1970 UTC; finer than microseconds is cut off
+TEXT           integers, decimals, booleans (``true``), timestamps and dates (ISO 8601); floats are refused, because
+               how many digits to write would be a guess
+=============  ==========================================================================================
+
+Lists become many values; a null list is the empty bag, null elements are dropped; a lone value is a bag of one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.types as pt
+
+from ziggurat.core.errors import shorten
+from ziggurat.core.schema import RawColumn, ValueType
+from ziggurat.data.readers.arrow_compute import pc
+from ziggurat.data.readers.cells.text import (
+    NOT_INTEGER,
+    CellRules,
+    Converted,
+    RefusedCell,
+    convert_text,
+    in_int64,
+    not_finite,
+    regroup,
+)
+from ziggurat.data.readers.cells.times import seconds
+from ziggurat.data.readers.rejection_reasons import refusal
+
+
+def mismatch(kind: pa.DataType, column: RawColumn) -> tuple[str, str] | None:
+    """Why no value of an Arrow type can be what ``column`` declares, as (problem, mend); None when it can."""
+    if pt.is_dictionary(kind):
+        return mismatch(kind.value_type, column)
+    if _is_list(kind):
+        if not column.many:
+            return (
+                f"holds lists ({kind}), one {column.type} a row is declared",
+                "declare the feature `kind: bag` or `sequence`",
+            )
+        return mismatch(kind.value_type, RawColumn(column.name, column.type))
+    if pt.is_nested(kind):
+        return f"holds {kind}", "write its fields as columns of their own"
+    if pt.is_floating(kind) and column.type is ValueType.TEXT:
+        return (
+            f"holds {kind}, text is declared",
+            "declare `type: integer` (whole numbers such as 3.0 are accepted) or a number",
+        )
+    moment = pt.is_timestamp(kind) or pt.is_date(kind)
+    if column.type is ValueType.TIME and not (_is_text(kind) or moment or pt.is_null(kind)):
+        return f"holds {kind}, times are declared", "set `time_format: number`"
+    if _is_text(kind) or pt.is_primitive(kind) or pt.is_decimal(kind) or pt.is_null(kind):
+        return None
+    return f"holds {kind}, which is neither a number nor text", f"write it as {column.type}"
+
+
+def convert_typed(cells: pa.Array, column: RawColumn, rules: CellRules) -> Converted:
+    """Convert an array whose type has no :func:`mismatch` to ``arrow_type(column)``, or a dictionary of it."""
+    kind = cells.type
+    if pt.is_dictionary(kind):
+        kept = _convert_dictionary(cells, column, rules)
+        return kept if kept is not None else convert_typed(cells.dictionary_decode(), column, rules)
+    if _is_list(kind):
+        lengths = pc.list_value_length(cells).fill_null(0).to_numpy().astype(np.int64)
+        element = RawColumn(column.name, column.type)
+        return regroup(convert_typed(cells.flatten(), element, rules), lengths, column)
+    if _is_text(kind):
+        return convert_text(cells.cast(pa.binary()) if not pt.is_string(kind) else cells, column, rules)
+    if column.many:
+        element = RawColumn(column.name, column.type)
+        return regroup(convert_typed(cells, element, rules), np.ones(len(cells), np.int64), column)
+    match column.type:
+        case ValueType.INTEGER:
+            return _to_integers(_plain_number(cells), rules)
+        case ValueType.FLOAT:
+            return _finite_floats(_plain_number(cells).cast(pa.float64(), safe=False), rules)
+        case ValueType.TIME:
+            return Converted(seconds(cells))
+        case ValueType.TEXT:
+            return Converted(cells.cast(pa.string()))
+
+
+def _convert_dictionary(cells: pa.Array, column: RawColumn, rules: CellRules) -> Converted | None:
+    """A TEXT dictionary whose values all stand as they are, or None when it has to be decoded."""
+    if column.many or column.type is not ValueType.TEXT or len(cells.dictionary) > len(cells):
+        return None
+    values = convert_typed(cells.dictionary, column, rules)
+    if values.bad or values.values.null_count:
+        return None
+    indices = cells.indices.cast(pa.int32())
+    return Converted(pa.DictionaryArray.from_arrays(indices, values.values))
+
+
+def _plain_number(cells: pa.Array) -> pa.Array:
+    """Times as int64 microseconds, booleans as int64; other numbers as they are."""
+    kind = cells.type
+    if pt.is_null(kind) or pt.is_boolean(kind):
+        return cells.cast(pa.int64())
+    if pt.is_timestamp(kind) or pt.is_date(kind):
+        return cells.cast(pa.timestamp("us"), safe=False).cast(pa.int64())
+    if pt.is_time(kind):
+        return cells.cast(pa.time64("us"), safe=False).cast(pa.int64())
+    if pt.is_duration(kind):
+        return cells.cast(pa.duration("us"), safe=False).cast(pa.int64())
+    return cells
+
+
+def _to_integers(cells: pa.Array, rules: CellRules) -> Converted:
+    if pt.is_floating(cells.type):
+        cells = cells.cast(pa.float64())
+        if rules.nan_is_missing:
+            cells = pc.if_else(pc.is_nan(cells), pa.scalar(None, pa.float64()), cells)
+    try:
+        integers = cells.cast(pa.int64())
+    except pa.ArrowInvalid:
+        return _one_by_one(cells, pa.int64(), _integer_of)
+    return Converted(integers)
+
+
+def _integer_of(value: Any) -> int:
+    if value != value or value in {float("inf"), float("-inf")}:
+        raise RefusedCell(not_finite(value))
+    if value != int(value):
+        raise RefusedCell(
+            refusal(
+                NOT_INTEGER, f"received {shorten(value)}", "write whole numbers, or declare the column `type: text`"
+            )
+        )
+    return in_int64(int(value), value)
+
+
+def _finite_floats(floats: pa.Array, rules: CellRules) -> Converted:
+    if rules.nan_is_missing:
+        floats = pc.if_else(pc.is_nan(floats), pa.scalar(None, pa.float64()), floats)
+    finite = pc.is_finite(floats)
+    if pc.all(finite).as_py() is not False:
+        return Converted(floats)
+    rows = np.flatnonzero(pc.invert(finite).fill_null(False).to_numpy(zero_copy_only=False))
+    return Converted(floats, {int(row): not_finite(floats[int(row)].as_py()) for row in rows})
+
+
+def _one_by_one(cells: pa.Array, kind: pa.DataType, convert: Callable[[Any], int]) -> Converted:
+    values: list[int | None] = []
+    bad: dict[int, str] = {}
+    for row, value in enumerate(cells.to_pylist()):
+        try:
+            values.append(None if value is None else convert(value))
+        except RefusedCell as error:
+            values.append(None)
+            bad[row] = str(error)
+    return Converted(pa.array(values, kind), bad)
+
+
+def _is_list(kind: pa.DataType) -> bool:
+    return pt.is_list(kind) or pt.is_large_list(kind) or pt.is_fixed_size_list(kind)
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    string = pt.is_string(kind) or pt.is_large_string(kind) or pt.is_string_view(kind)
+    return (
+        string
+        or pt.is_binary(kind)
+        or pt.is_large_binary(kind)
+        or pt.is_binary_view(kind)
+        or pt.is_fixed_size_binary(kind)
+    )

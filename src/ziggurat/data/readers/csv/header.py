@@ -1,0 +1,216 @@
+"""Where each column of a delimited text file stands, and what is wrong when one is not there."""
+
+from __future__ import annotations
+
+import codecs
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ziggurat.core.errors import DataError, nearest
+from ziggurat.core.schema import duplicates
+from ziggurat.data.readers.csv.record_split import RecordSplitter
+from ziggurat.data.readers.rejection_reasons import as_text
+from ziggurat.data.readers.source_files import SourceFile
+from ziggurat.data.readers.text.blocks import read_head
+from ziggurat.data.readers.text.records import RecordRules, Records
+
+HEAD_BYTES = 64 * 2**10
+_SAMPLE_RECORDS = 100
+_DELIMITERS = (",", "\t", ";", "|", " ", ":")
+
+
+@dataclass(frozen=True, slots=True)
+class CsvLayout:
+    """The columns of one file.
+
+    Attributes:
+        names: of every column of the file.
+        needed: the columns to be read.
+        offset: byte of the (decompressed) text where the rows begin.
+        line: the line where they begin.
+    """
+
+    names: tuple[str, ...]
+    needed: tuple[str, ...]
+    offset: int
+    line: int
+
+    @property
+    def width(self) -> int:
+        """How many cells a row has."""
+        return len(self.names)
+
+    def index(self, name: str) -> int:
+        """The place of a needed column in a row."""
+        return self.names.index(name)
+
+    @property
+    def unique_names(self) -> list[str]:
+        """``names``, also where the file repeats that of a column nobody needs."""
+        return [name if name in self.needed else f"\0{place}" for place, name in enumerate(self.names)]
+
+
+def read_layout(
+    file: SourceFile, rules: RecordRules, header: bool, columns: Sequence[str] | None, needed: tuple[str, ...]
+) -> CsvLayout:
+    """Look at the head of ``file``.
+
+    Args:
+        file: the file.
+        rules: delimiter and line ends, as declared.
+        header: whether the first line that is not empty names the columns.
+        columns: names to use instead; there without a header.
+        needed: the columns to find.
+
+    Raises:
+        DataError: nothing but a header, text that is not UTF-8 or CSV, a wrong delimiter, a missing or repeated column.
+    """
+    head = _Head(file, rules)
+    found = head.header() if header else tuple(columns or ())
+    if columns is not None:
+        head.check_renamed(found, columns)
+    names = found if columns is None else tuple(columns)
+    head.check_columns(names, needed, "header" if columns is None else "`columns` of the source")
+    head.check_rows(len(names), first=1 if header else 0)
+    offset, line = head.behind_header() if header else (head.mark_bytes, 1)
+    return CsvLayout(names, needed, offset, line)
+
+
+class _Head:
+    """The first records of a file, and the complaints they give rise to."""
+
+    def __init__(self, file: SourceFile, rules: RecordRules) -> None:
+        block = read_head(file, HEAD_BYTES, rules.last_end)
+        self.path = file.path
+        self.rules = rules
+        self.whole_file = block.last
+        if block.data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+            raise DataError(f"{self.path}: the file is UTF-16", f"convert it: iconv -f utf-16 -t utf-8 '{self.path}'")
+        self.mark_bytes = len(codecs.BOM_UTF8) if block.data.startswith(codecs.BOM_UTF8) else 0
+        self.data = block.data[self.mark_bytes :]
+        self.rows = Records.of(self.data, 1, rules)
+        if not len(self.rows):
+            raise DataError(f"{self.path}: the file holds no rows, only empty lines", "remove it from `files`")
+
+    def header(self) -> tuple[str, ...]:
+        """The names in the first line."""
+        first = self.rows[0]
+        if b"\r" in first:
+            raise DataError(
+                f"{self.path}: lines end in carriage returns only", f"convert them: tr '\\r' '\\n' < '{self.path}'"
+            )
+        try:
+            first.decode("utf-8")
+        except UnicodeDecodeError as error:
+            raise DataError(
+                f"{self.path}, line {self.rows.lines[0]}: the header is not UTF-8 ({error.reason}, byte {error.start})",
+                "save the file as UTF-8; if it is compressed, its name has to end in .gz or .zst",
+            ) from error
+        return self._split(0)
+
+    def check_renamed(self, found: Sequence[str], columns: Sequence[str]) -> None:
+        """Complain when the header's columns are not as many as their new names."""
+        if len(found) != len(columns):
+            raise self._wrong_delimiter(0, len(columns)) or DataError(
+                f"{self.path}: the header names {len(found)} columns, `columns` of the source {len(columns)}",
+                "list every column of the file under `columns`, or remove the key",
+            )
+
+    def check_columns(self, names: Sequence[str], needed: Sequence[str], place: str) -> None:
+        """Complain about a needed column that is missing or named twice."""
+        missing = [name for name in needed if name not in names]
+        if missing:
+            guess = self._other_delimiter(names, needed, missing) if place == "header" else None
+            raise guess or self._missing(missing, names, needed, place)
+        twice = [name for name in duplicates(names) if name in needed]
+        if twice:
+            raise DataError(
+                f"{self.path}: the header names column {twice[0]!r} twice",
+                "rename one of them, or name the columns yourself under `columns`",
+            )
+
+    def check_rows(self, width: int, first: int) -> None:
+        """Complain when there are no rows, or when not one of the first has as many cells as there are columns."""
+        sample = range(first, min(len(self.rows), first + _SAMPLE_RECORDS))
+        if not sample:
+            if self.whole_file:
+                raise DataError(
+                    f"{self.path}: the file holds a header but no rows", "remove it from `files`, or write it anew"
+                )
+            return
+        widths = [len(self._split(row)) for row in sample]
+        if width not in widths:
+            low, high = min(widths), max(widths)
+            if 0 in widths and not self.rules.newlines_in_values:
+                raise DataError(
+                    f"{self.path}, line {self.rows.lines[first + widths.index(0)]}: a quote is opened and not closed "
+                    f"in the line, and none of the first {len(widths)} rows has the {width} columns that are named",
+                    "set `newlines_in_values: true` where quoted values go over the line's end; else mend the quotes",
+                )
+            raise self._wrong_delimiter(first, width) or DataError(
+                f"{self.path}, line {self.rows.lines[first]}: the first {len(widths)} rows have "
+                f"{low if low == high else f'{low} to {high}'} columns, {width} are named",
+                f"correct the header or `columns`; the delimiter is {self._delimiter!r}",
+            )
+
+    def behind_header(self) -> tuple[int, int]:
+        """Offset and line after the header."""
+        start = int(self.rows.starts[0])
+        end = next((int(end) for end in self.rules.ends(self.data) if end > start), len(self.data))
+        return self.mark_bytes + end, int(self.rows.lines[0]) + self.data.count(b"\n", start, end)
+
+    @property
+    def _delimiter(self) -> str:
+        return self.rules.delimiter.decode()
+
+    def _split(self, row: int, delimiter: str | None = None) -> tuple[str, ...]:
+        """The cells of a record at ``delimiter``; none when a quote is left open."""
+        cells = RecordSplitter((delimiter or self._delimiter).encode())(self.rows[row])
+        return tuple(map(as_text, cells)) if isinstance(cells, list) else ()
+
+    def _other_delimiter(self, names: Sequence[str], needed: Sequence[str], missing: Sequence[str]) -> DataError | None:
+        """The error for a header that makes sense at another delimiter."""
+        for other in _DELIMITERS:
+            split = self._split(0, other)
+            if other != self._delimiter and len(split) > 1 and set(needed) <= set(split):
+                return self._delimiter_error(0, "header", other)
+        return self._wrong_delimiter(0, None) if len(names) == 1 and len(missing) == len(needed) else None
+
+    def _missing(self, missing: Sequence[str], names: Sequence[str], needed: Sequence[str], place: str) -> DataError:
+        if place == "header" and len(missing) == len(needed) and any(_is_number(name) for name in names):
+            return DataError(
+                f"{self.path}: the first line looks like a row of data; it does not name {', '.join(missing[:8])}",
+                "set `header: false` and name the columns under `columns`",
+            )
+        close = nearest(missing[0], names)
+        shown = ", ".join(names[:20]) + (", …" if len(names) > 20 else "")
+        return DataError(
+            f"{self.path}: column {missing[0]!r} is not in the {place}, which names: {shown}",
+            f"did you mean {close!r}?" if close else "correct the column's name",
+        )
+
+    def _wrong_delimiter(self, row: int, width: int | None) -> DataError | None:
+        """An error naming the delimiter that splits a row into ``width`` columns (several, when None), if any does."""
+        for other in _DELIMITERS:
+            count = len(self._split(row, other))
+            if other != self._delimiter and count > 1 and (width is None or count == width):
+                return self._delimiter_error(
+                    row, "header" if width is None else f"row in line {self.rows.lines[row]}", other
+                )
+        return None
+
+    def _delimiter_error(self, row: int, what: str, other: str) -> DataError:
+        received, possible = len(self._split(row)), len(self._split(row, other))
+        return DataError(
+            f"{self.path}: wrong delimiter? received {self._delimiter!r}, which splits the {what} into {received} "
+            f"column{'' if received == 1 else 's'}; {other!r} splits it into {possible}",
+            "set `delimiter: " + ('"\\t"' if other == "\t" else f'"{other}"') + "` on the source",
+        )
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,126 @@
+"""Rows of CSV files cell by cell, each the very text that stands in the file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.csv as pacsv
+
+from ziggurat.core.errors import DataError, shorten
+from ziggurat.core.schema import RawSchema, duplicates
+from ziggurat.data.readers.arrow_compute import pc
+from ziggurat.data.readers.blocks import RawBlock, arrow_type
+from ziggurat.data.readers.csv.reader import CsvSource
+from ziggurat.data.readers.csv.record_split import RecordSplitter
+from ziggurat.data.readers.numbered_rows import Lines
+from ziggurat.data.readers.raw_rows import TextRows
+from ziggurat.data.readers.source_files import SourceFile
+from ziggurat.data.readers.text.records import has_lone_carriage_return
+
+
+class CsvRows(TextRows):
+    """Every column of every file, as text; a column that a file lacks is null in its rows.
+
+    Args:
+        files: what to read.
+        config: how they are read.
+        names: path -> the columns of that file.
+        typed: columns to give in their declared types instead, as the blocks hold them. Where there are any, the
+            others are null where the source takes their text for a missing value.
+
+    Raises:
+        DataError: two columns of a file have one name.
+    """
+
+    def __init__(
+        self,
+        files: Sequence[SourceFile],
+        config: CsvSource,
+        names: Mapping[str, Sequence[str]],
+        typed: RawSchema | None = None,
+    ) -> None:
+        super().__init__(files, config.records)
+        self._names = {path: tuple(columns) for path, columns in names.items()}
+        for path, columns in self._names.items():
+            if twice := duplicates(columns):
+                raise DataError(f"{path}: the header names column {twice[0]!r} twice", "rename one of them")
+        self._config = config
+        self._kinds = {column.name: arrow_type(column) for column in typed.columns} if typed else {}
+        every = dict.fromkeys(name for columns in self._names.values() for name in columns)
+        self.schema = pa.schema([(name, self._kinds.get(name, pa.string())) for name in every])
+
+    def take(self, block: RawBlock, kept: Lines, refused: Lines) -> tuple[pa.Table, list[str]]:
+        records, texts = self.records(block, kept, refused)
+        names = self._names[block.file]
+        cells = split_cells(records, len(names), self._config)
+        columns: list[pa.Array | pa.ChunkedArray] = []
+        for field in self.schema:
+            if field.name in self._kinds:
+                columns.append(block.table.column(field.name).take(pa.array(kept)).cast(field.type))
+            elif field.name in names:
+                columns.append(self._text(cells[names.index(field.name)], field.name, block, kept))
+            else:
+                columns.append(pa.nulls(len(kept), field.type))
+        return pa.table(columns, schema=self.schema), texts
+
+    def _text(self, cells: pa.Array, name: str, block: RawBlock, kept: Lines) -> pa.Array:
+        try:
+            text = cells.cast(pa.string())
+        except pa.ArrowInvalid:
+            row = next(row for row, cell in enumerate(cells.to_pylist()) if not _is_utf8(cell))
+            raise DataError(
+                f"{block.file}, line {block.lines[kept][row]}, column {name!r}: not UTF-8: received "
+                f"{shorten(cells[row].as_py())}",
+                "save the file as UTF-8; from .csv to .csv, and from .tsv to .tsv, such text passes as it is",
+            ) from None
+        if not self._kinds:
+            return text
+        missing = pc.is_in(text, value_set=self._config.cell_rules.missing)
+        return pc.if_else(missing, pa.scalar(None, pa.string()), text)
+
+
+def split_cells(records: pa.Array, width: int, config: CsvSource) -> list[pa.Array]:
+    """The cells of well-formed records, as ``width`` columns of ``binary``."""
+    data = joined([records, pa.scalar(b"\n", pa.binary())])
+    names = [str(place) for place in range(width)]
+    if len(records) and not has_lone_carriage_return(data):
+        read = pacsv.ReadOptions(column_names=names, use_threads=False, block_size=2**30)
+        parse = pacsv.ParseOptions(delimiter=config.delimiter, newlines_in_values=config.newlines_in_values)
+        convert = pacsv.ConvertOptions(
+            column_types=dict.fromkeys(names, pa.binary()), null_values=[], strings_can_be_null=False
+        )
+        try:
+            table = pacsv.read_csv(pa.BufferReader(data), read, parse, convert)
+        except pa.ArrowInvalid:
+            table = None
+        if table is not None and table.num_rows == len(records):
+            return [column.combine_chunks() for column in table.columns]
+    split = RecordSplitter(config.records.delimiter)
+    rows = [split(record) for record in records.to_pylist()]
+    return [pa.array([row[place] for row in rows], pa.binary()) for place in range(width)]
+
+
+def joined(parts: Sequence[pa.Array | pa.Scalar]) -> bytes:
+    """Arrays of text and single texts between them, joined row by row, all rows one behind the other."""
+    nothing = pa.scalar(b"", pa.binary())
+    whole = pc.binary_join_element_wise(*parts, nothing)
+    chunks = whole.chunks if isinstance(whole, pa.ChunkedArray) else [whole]
+    return b"".join(_bytes(chunk) for chunk in chunks)
+
+
+def _bytes(array: pa.Array) -> bytes:
+    if not len(array):
+        return b""
+    _, offsets, data = array.buffers()
+    bounds = np.frombuffer(offsets, np.int32)[array.offset : array.offset + len(array) + 1]
+    return b"" if data is None else data.slice(int(bounds[0]), int(bounds[-1] - bounds[0])).to_pybytes()
+
+
+def _is_utf8(cell: bytes) -> bool:
+    try:
+        cell.decode("utf-8")
+    except UnicodeDecodeError:
+        return False
+    return True

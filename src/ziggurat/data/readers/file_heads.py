@@ -1,0 +1,119 @@
+"""What a file says of itself before a row is read: its columns, and whether it holds rows at all."""
+
+from __future__ import annotations
+
+import codecs
+import json
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from ziggurat.core.errors import DataError, nearest
+from ziggurat.core.schema import RawSchema
+from ziggurat.data.readers.csv.reader import CsvSource
+from ziggurat.data.readers.csv.record_split import RecordSplitter
+from ziggurat.data.readers.json_lines.reader import JsonLinesSource
+from ziggurat.data.readers.libsvm.reader import LibsvmSource
+from ziggurat.data.readers.parquet.reader import ParquetSource, opened
+from ziggurat.data.readers.rejection_reasons import as_text
+from ziggurat.data.readers.source_files import SourceFile
+from ziggurat.data.readers.text.blocks import read_head
+from ziggurat.data.readers.text.records import RecordRules, Records
+
+AnySource = CsvSource | ParquetSource | JsonLinesSource | LibsvmSource
+
+_CSV_BYTES = 64 * 2**10
+_JSON_BYTES = 2**20
+
+
+@dataclass(frozen=True, slots=True)
+class FileHead:
+    """What a look at a file tells.
+
+    Attributes:
+        file: the file.
+        names: its columns, in its order; of JSON lines, the keys in its first mebibyte; of libsvm, none.
+        has_rows: whether there is a row behind its header.
+    """
+
+    file: SourceFile
+    names: tuple[str, ...]
+    has_rows: bool
+
+
+def look(file: SourceFile, config: AnySource) -> FileHead:
+    """The head of ``file``; where it is not laid out as ``config`` says, no names, and the reader will say why.
+
+    Raises:
+        DataError: it cannot be opened, or holds nothing once decompressed.
+    """
+    match config:
+        case CsvSource():
+            return _csv(file, config)
+        case JsonLinesSource():
+            return _json_lines(file)
+        case ParquetSource():
+            with opened(file) as parquet:
+                return FileHead(file, tuple(parquet.schema_arrow.names), parquet.metadata.num_rows > 0)
+        case LibsvmSource():
+            return FileHead(file, (), True)
+
+
+def check_columns(path: object, names: Sequence[str], needed: RawSchema, optional: Sequence[str] = ()) -> None:
+    """Refuse rows that lack columns the run's features are made of.
+
+    Args:
+        path: where the rows come from, for the message.
+        names: the columns there are.
+        needed: the columns of the features.
+        optional: those that may be absent.
+
+    Raises:
+        DataError: naming all that are missing, all there are, and the nearest of these.
+    """
+    missing = [name for name in needed.names if name not in names and name not in optional]
+    if not missing:
+        return
+    free = [name for name in names if name not in needed.names]
+    close = {name: nearest(name, free) for name in missing}
+    guesses = [f"rename {found!r} to {name!r}" for name, found in close.items() if found is not None]
+    add = "add the missing columns, with empty cells where the values are unknown"
+    plural = "" if len(missing) == 1 else "s"
+    raise DataError(
+        f"{path}: no column{plural} {_listed(map(repr, missing))}, which the run's features are made of; "
+        f"there are: {_listed(names)}",
+        f"{', '.join(guesses)}? Or {add}" if guesses else add,
+    )
+
+
+def _listed(names: Iterable[str], limit: int = 30) -> str:
+    names = list(names)
+    return ", ".join(names[:limit]) + (f", … ({len(names) - limit} more)" if len(names) > limit else "")
+
+
+def _csv(file: SourceFile, config: CsvSource) -> FileHead:
+    block = read_head(file, _CSV_BYTES, config.records.last_end)
+    data = block.data.removeprefix(codecs.BOM_UTF8)
+    records = Records.of(data, 1, config.records)
+    has_rows = len(records) > config.header or not block.last
+    if not config.header:
+        return FileHead(file, tuple(config.columns or ()), has_rows)
+    first = records[0] if len(records) else b"\0"
+    cells = RecordSplitter(config.records.delimiter)(first)
+    found = () if isinstance(cells, str) or b"\0" in first or b"\r" in first else tuple(map(as_text, cells))
+    if config.columns is not None and len(found) == len(config.columns):
+        found = tuple(config.columns)
+    return FileHead(file, found, has_rows)
+
+
+def _json_lines(file: SourceFile) -> FileHead:
+    block = read_head(file, _JSON_BYTES, RecordRules().last_end)
+    records = Records.of(block.data.removeprefix(codecs.BOM_UTF8), 1, RecordRules())
+    keys: dict[str, None] = {}
+    for row in range(len(records)):
+        try:
+            value = json.loads(records[row])
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(value, dict):
+            keys.update(dict.fromkeys(value))
+    return FileHead(file, tuple(keys), True)

@@ -1,0 +1,1 @@
+"""JSON lines: the block reader, cells of JSON values, and raw rows."""

@@ -1,0 +1,1 @@
+"""libsvm, libfm and libffm text: tokens, columns of numbers, and the block reader."""

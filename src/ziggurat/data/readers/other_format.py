@@ -1,0 +1,54 @@
+"""Files of another format than the run was trained on: told by their suffix, read by the same declarations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from ziggurat.core.errors import DataError
+from ziggurat.data.readers.csv.reader import CsvSource
+from ziggurat.data.readers.file_heads import AnySource
+from ziggurat.data.readers.json_lines.reader import JsonLinesSource
+from ziggurat.data.readers.parquet.reader import ParquetSource
+from ziggurat.data.readers.source_files import SourceFile, format_suffix
+
+_PLAIN = {".csv": "csv", ".tsv": "tsv", ".parquet": "parquet", ".pq": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl"}
+
+_DELIMITED = {".csv", ".tsv"}
+"""Where a run's own files all end in one, the other means the other delimiter."""
+
+
+def source_of(files: Sequence[SourceFile], config: AnySource) -> AnySource:
+    """``config`` where the suffixes of ``files`` are its own or tell nothing; else the plain source of their format.
+
+    A declared type makes the same ids of a value in every format, so a run trained on Parquet predicts CSV as well.
+    What means missing is taken over from ``config``.
+
+    Raises:
+        DataError: the files are of several formats.
+    """
+    formats = {_format(file, config): file for file in files}
+    if len(formats) > 1:
+        shown = " and ".join(f"{file.path} ({name or config.name})" for name, file in formats.items())
+        raise DataError(f"files of several formats: {shown}", "predict the files of each format by themselves")
+    missing = config.model_dump(include={"null_values", "nan_is_missing"})
+    match next(iter(formats)):
+        case "csv":
+            return CsvSource.model_validate({"files": [], **missing})
+        case "tsv":
+            return CsvSource.model_validate({"files": [], "delimiter": "\t", **missing})
+        case "parquet":
+            return ParquetSource.model_validate({"files": [], **missing})
+        case "jsonl":
+            return JsonLinesSource.model_validate({"files": [], **missing})
+        case _:
+            return config
+
+
+def _format(file: SourceFile, config: AnySource) -> str | None:
+    """The format that a suffix names; None for the config's own."""
+    suffix = format_suffix(file.path)
+    if suffix not in config.SUFFIXES:
+        return _PLAIN.get(suffix)
+    own = {format_suffix(Path(name)) for name in config.files}
+    return _PLAIN[suffix] if suffix in _DELIMITED and own == _DELIMITED - {suffix} else None

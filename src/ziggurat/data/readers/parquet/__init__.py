@@ -1,0 +1,1 @@
+"""Parquet files: the block reader, and raw rows with every column of the file."""

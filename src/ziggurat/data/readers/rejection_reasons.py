@@ -1,0 +1,40 @@
+"""How a refused row says why: ``kind: what was received — what to do``.
+
+The kind (the text before the first colon) is what refusals are counted by, so it holds no value of the row.
+"""
+
+from __future__ import annotations
+
+from ziggurat.data.readers.blocks import BadRow
+
+TEXT_LIMIT = 2_000
+"""Characters of a refused row that are kept."""
+
+_MEND = " — "
+
+
+def refusal(kind: str, received: str, mend: str) -> str:
+    """The reason of a bad row: ``refusal("not a whole number", "received '3.5'", "declare it a float")``."""
+    assert ":" not in kind, kind
+    return f"{kind}: {received}{_MEND}{mend}"
+
+
+def kind_of(reason: str) -> str:
+    """The part of a reason that refusals are counted by."""
+    return reason.partition(":")[0]
+
+
+def split_mend(reason: str) -> tuple[str, str]:
+    """A reason as (problem, mend); the mend is empty where the reason holds none."""
+    problem, _, mend = reason.rpartition(_MEND)
+    return (problem, mend) if problem else (reason, "")
+
+
+def as_text(row: bytes) -> str:
+    """A raw row for a :class:`BadRow`: decoded with marks for bytes that are not UTF-8, and cut."""
+    return row[: 4 * TEXT_LIMIT].decode("utf-8", errors="backslashreplace")[:TEXT_LIMIT]
+
+
+def place_of(row: BadRow) -> str:
+    """``file, line 7, column 'price'``, for messages."""
+    return f"{row.file}, line {row.line}" + ("" if row.column is None else f", column {row.column!r}")

@@ -1,0 +1,51 @@
+"""Rows in memory as a raw block, by the rules that files are read by."""
+
+from __future__ import annotations
+
+import numpy as np
+import pyarrow as pa
+
+from ziggurat.core.errors import DataError, nearest
+from ziggurat.core.schema import RawSchema
+from ziggurat.data.readers.assemble import assemble, join
+from ziggurat.data.readers.blocks import RawBlock
+from ziggurat.data.readers.cells.text import CellRules
+from ziggurat.data.readers.cells.typed import convert_typed, mismatch
+
+NAME = "<rows in memory>"
+
+
+def read_table(table: pa.Table, schema: RawSchema, rules: CellRules | None = None) -> RawBlock:
+    """The columns of ``schema`` from ``table``; rows that hold a cell of another type are in ``bad``.
+
+    Raises:
+        DataError: a column is missing, or of a type that cannot be what is declared.
+    """
+    rules = rules or CellRules(("",), False)
+    columns: list[pa.Array] = []
+    for column in schema.columns:
+        if column.name not in table.column_names:
+            close = nearest(column.name, table.column_names)
+            raise DataError(
+                f"{NAME}: no column {column.name!r}; there are: {', '.join(table.column_names[:20])}",
+                f"did you mean {close!r}?" if close else "add the column",
+            )
+        wrong = mismatch(table.schema.field(column.name).type, column)
+        if wrong is not None:
+            raise DataError(f"{NAME}, column {column.name!r}: {wrong[0]}", wrong[1])
+        columns.append(table.column(column.name).combine_chunks())
+    lines = np.arange(1, table.num_rows + 1, dtype=np.int64)
+    converted = [
+        convert_typed(_array(values), column, rules) for values, column in zip(columns, schema.columns, strict=True)
+    ]
+    parsed = join(
+        schema, [assemble(schema, converted, lines, NAME, lambda row: str(table.slice(row, 1).to_pylist()[0]))]
+    )
+    return RawBlock(parsed.table, parsed.lines, NAME, parsed.bad)
+
+
+def _array(values: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """pyarrow keeps the chunks of an empty or dictionary column."""
+    if not isinstance(values, pa.ChunkedArray):
+        return values
+    return pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)
