@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ziggurat.training.kernels import note, noted
+from ziggurat.training.placement.kernel_benchmark import note, noted
 
 
 class Noted:

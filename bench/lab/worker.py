@@ -14,7 +14,7 @@ from typing import Any
 import torch.distributed as dist
 
 from bench.lab.workload import CPU, Case, Trained
-from ziggurat.training.engine import process_group
+from ziggurat.training.process_group import process_group
 
 
 def main(arguments: Sequence[str]) -> None:

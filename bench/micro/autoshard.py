@@ -48,8 +48,8 @@ from ziggurat.planning.planner import build_planner, planned_by
 from ziggurat.planning.problem import Problem
 from ziggurat.planning.rules import Rules
 from ziggurat.planning.torchrec_planner import TorchRec
-from ziggurat.training.kernels import Part, one_thread
-from ziggurat.training.parts_timer import PartsTimer
+from ziggurat.training.placement.kernel_benchmark import Part, one_thread
+from ziggurat.training.placement.shard_benchmark import PartsTimer
 
 CPU = torch.device("cpu")
 TASKS, QUICK_TASKS = 50, 2
@@ -296,8 +296,8 @@ AUTOSHARD = Benchmark(
     depends_on=(
         "src/ziggurat/planning",
         "src/ziggurat/embeddings/kernel_time.py",
-        "src/ziggurat/training/kernels.py",
-        "src/ziggurat/training/parts_timer.py",
+        "src/ziggurat/training/placement/kernel_benchmark.py",
+        "src/ziggurat/training/placement/shard_benchmark.py",
         "bench/micro/autoshard.py",
     ),
     run=run,

@@ -30,7 +30,7 @@ from ziggurat.optim.dense import build_optimizer
 from ziggurat.parallel.pieces import Piece
 from ziggurat.training.experiment import Experiment
 from ziggurat.training.recommender import assemble
-from ziggurat.training.state import dense_state, table_shapes
+from ziggurat.training.recommender_state import dense_state, table_shapes
 from ziggurat.training.step import Stepper, Work, works
 
 CPU = torch.device("cpu")

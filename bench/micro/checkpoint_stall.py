@@ -42,7 +42,7 @@ from bench.micro.stall_stand import Extent, Stand
 from bench.noted import Noted
 from bench.provenance import digest
 from ziggurat.checkpoint.manifest import Bits
-from ziggurat.training.engine import process_group
+from ziggurat.training.process_group import process_group
 
 WIDTHS: tuple[Bits, ...] = (32, 2)
 FULL = Extent(Size(26, 150_000, 64, 4096, 2_000_000, (256, 128)), 60.0, 5, 80, 8, 8.0, 1.0)
@@ -153,8 +153,8 @@ CHECKPOINT_STALL = Benchmark(
         "src/ziggurat/checkpoint",
         "src/ziggurat/embeddings",
         "src/ziggurat/training/step.py",
-        "src/ziggurat/training/state.py",
-        "src/ziggurat/training/heap.py",
+        "src/ziggurat/training/recommender_state.py",
+        "src/ziggurat/training/malloc_tuning.py",
         "src/ziggurat/core/files.py",
         "bench/measure.py",
         *(f"bench/micro/{name}.py" for name in ("checkpoint_stall", "stall_stand", "big_tables")),

@@ -21,7 +21,7 @@ from ziggurat.planning.autoshard.cost_network import CostNetwork, Sample
 from ziggurat.planning.autoshard.features import NAMES
 from ziggurat.planning.autoshard.learned import NETWORK, SHIPPED
 from ziggurat.planning.autoshard.pool import halves, table_pool
-from ziggurat.training.kernels import drawn, measure, measured, one_thread
+from ziggurat.training.placement.kernel_benchmark import drawn, measure, measured, one_thread
 
 CPU = torch.device("cpu")
 SETS, GROUPS = 300, 5
@@ -98,7 +98,7 @@ COST_NETWORK = Benchmark(
         "src/ziggurat/planning/autoshard/shipped",
         "src/ziggurat/planning/cost.py",
         "src/ziggurat/embeddings/kernel_time.py",
-        "src/ziggurat/training/kernels.py",
+        "src/ziggurat/training/placement/kernel_benchmark.py",
         "bench/micro/cost_network.py",
     ),
     run=run,

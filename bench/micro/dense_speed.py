@@ -30,7 +30,7 @@ def run(context: Context) -> Result:
     import torch  # here, so that listing the benchmarks stays quick
 
     from bench.micro.dense_step import CASES
-    from ziggurat.training.heap import keep_freed_memory
+    from ziggurat.training.malloc_tuning import keep_freed_memory
 
     rows, side, repeats, warmups, threads = (32, 256, 2, 1, 1) if context.quick else (BATCH_SIZE, SIDE, 9, 2, THREADS)
     before = torch.get_num_threads()
@@ -118,7 +118,7 @@ DENSE_SPEED = Benchmark(
         "src/ziggurat/interactions",
         "src/ziggurat/models",
         "src/ziggurat/optim/dense.py",
-        "src/ziggurat/training/heap.py",
+        "src/ziggurat/training/malloc_tuning.py",
         "bench/micro/dense_speed.py",
         "bench/micro/dense_step.py",
         "bench/measure.py",

@@ -28,7 +28,7 @@ def run(context: Context) -> Result:
     import torch  # here, so that listing the benchmarks stays quick
 
     from bench.micro.shampoo_cases import CASES, KINDS, WAYS, step
-    from ziggurat.training.heap import keep_freed_memory
+    from ziggurat.training.malloc_tuning import keep_freed_memory
 
     rows, warmups, repeats, threads = (32, 1, 2, 1) if context.quick else (BATCH_SIZE, WARMUPS, REPEATS, THREADS)
     before = torch.get_num_threads()

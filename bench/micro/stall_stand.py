@@ -25,7 +25,7 @@ from ziggurat.checkpoint.folder import CheckpointFolder
 from ziggurat.checkpoint.manifest import Bits
 from ziggurat.checkpoint.saver import Saver
 from ziggurat.core.engine import library_versions
-from ziggurat.training.heap import keep_freed_memory
+from ziggurat.training.malloc_tuning import keep_freed_memory
 
 WARM = 5
 """Steps before a checkpoint, after memory was handed back."""

@@ -18,7 +18,7 @@ from ziggurat.core.files import write_json
 from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.training import api
 from ziggurat.training.experiment import Experiment
-from ziggurat.training.rungs import size_of
+from ziggurat.training.scaling.model_sizes import size_of
 
 
 def train(spec: dict[str, Any], scratch: Path) -> dict[str, Any]:

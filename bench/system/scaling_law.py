@@ -3,7 +3,7 @@
 The log is generated: ids have latent vectors, all pairs of columns interact by the likeness of theirs, as where a user
 takes to an item, and hundreds of products of two or three likenesses are planted beside them, more than a small model
 can hold. All models see the same rows in the same order. DCN-V2 and DLRM climb their own ladders of
-`ziggurat.training.scale`, Wukong one that is listed here: a second layer, then wider MLPs. Each ladder is a
+`ziggurat.training.scaling.sweep`, Wukong one that is listed here: a second layer, then wider MLPs. Each ladder is a
 `ziggurat scale` on one thread, as many at a time as there are cores. They lie in the cache, named after the code that
 trains them: an interrupted measurement goes on where it stopped, and never with other code.
 """
@@ -34,7 +34,7 @@ from ziggurat.data.synthetic.generate import generate, truth_file
 
 if TYPE_CHECKING:
     from ziggurat.metrics.power_law import PowerLawFit
-    from ziggurat.training.scale_result import ScaleResult
+    from ziggurat.training.scaling.result import ScaleResult
 
 ROOT = Path(__file__).resolve().parents[2]
 COLUMNS = 12
@@ -184,7 +184,7 @@ def _climbed(context: Context, extent: Extent, log: Path, place: Path) -> dict[s
     from ziggurat.core.config import parse_config
     from ziggurat.training import api
     from ziggurat.training.experiment import Experiment
-    from ziggurat.training.scale_result import ScaleResult
+    from ziggurat.training.scaling.result import ScaleResult
 
     configs = {name: experiment(log, model, extent) for name, model in MODELS.items()}
     api.prepare(parse_config(Experiment, configs["wukong"]), place / "prepared")

@@ -17,7 +17,7 @@ from bench.micro.shampoo_cases import CASES, WAYS
 from ziggurat.models.build import build_model
 from ziggurat.optim.dense import build_optimizer
 from ziggurat.optim.shampoo.config import ShampooConfig
-from ziggurat.training.engine import process_group
+from ziggurat.training.process_group import process_group
 
 
 def held(parameters: dict[str, nn.Parameter], config: ShampooConfig) -> int:

@@ -45,7 +45,7 @@ from ziggurat.planning.beyond import needs_of, with_slots
 from ziggurat.planning.usage import Usage
 from ziggurat.storage.row_store import Begun, Floats, Initial, Ints, RowStore
 from ziggurat.storage.transfers import DEVICES, Slowed, open_transfers
-from ziggurat.training.engine import process_group
+from ziggurat.training.process_group import process_group
 
 FULL = Size(26, 150_000, 64, 4096, 2_000_000, (512, 256))
 QUICK = Size(4, 4_000, 32, 64, 20_000, (16,))

@@ -35,7 +35,7 @@ from torchrec.streamable import Pipelineable
 from bench.peers.protocol import Rounds
 from bench.peers.workload import LABEL, Workload, columns
 from bench.system.handwritten import TABLE_LR, DeepFM
-from ziggurat.training.engine import process_group
+from ziggurat.training.process_group import process_group
 
 CPU = torch.device("cpu")
 

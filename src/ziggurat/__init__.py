@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from ziggurat.training.api import predict as predict
     from ziggurat.training.api import prepare as prepare
     from ziggurat.training.api import train as train
-    from ziggurat.training.scale import scale as scale
+    from ziggurat.training.scaling.sweep import scale as scale
 
 __version__ = "0.1.0"
 
@@ -39,6 +39,6 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name in __all__:
-        module = "ziggurat.training.scale" if name == "scale" else "ziggurat.training.api"
+        module = "ziggurat.training.scaling.sweep" if name == "scale" else "ziggurat.training.api"
         return getattr(importlib.import_module(module), name)
     raise AttributeError(f"module 'ziggurat' has no attribute {name!r}")

@@ -24,8 +24,8 @@ from ziggurat.checkpoint.manifest import MANIFEST_FILE, Block, File, Manifest, T
 from ziggurat.checkpoint.saved import folder_of
 from ziggurat.checkpoint.store import LocalStore
 from ziggurat.core.config import parse_config
-from ziggurat.training.engine import process_group
 from ziggurat.training.experiment import Experiment
+from ziggurat.training.process_group import process_group
 
 SMALL = Size(tables=3, rows=500, dim=8, batch_size=64, drawn=5_000, hidden=(8,))
 DENSE = {"dense/w": torch.arange(6.0)}

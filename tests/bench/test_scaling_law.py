@@ -15,8 +15,8 @@ from ziggurat.data.synthetic.chunk import ChunkMaker
 from ziggurat.models.build import build_model
 from ziggurat.models.model import ModelDims
 from ziggurat.training.experiment import Experiment
-from ziggurat.training.rungs import Size, grown_experiments
-from ziggurat.training.scale_result import RungResult, RunResult, ScaleResult
+from ziggurat.training.scaling.model_sizes import Size, grown_experiments
+from ziggurat.training.scaling.result import RungResult, RunResult, ScaleResult
 
 
 def ladder(losses: list[list[float]]) -> ScaleResult:

@@ -24,7 +24,7 @@ from ziggurat.checkpoint.saver import Saver
 from ziggurat.core.tables import TableSpec
 from ziggurat.embeddings.marks import RowMarks, Shard
 from ziggurat.parallel.pieces import Piece
-from ziggurat.training.engine import process_group
+from ziggurat.training.process_group import process_group
 
 DELTAS = POLICIES[1:]
 

@@ -17,7 +17,7 @@ from ziggurat.core import versions
 from ziggurat.core.control_group import available_bytes
 from ziggurat.core.engine import Installed, check_engine, engine_problems, installed_engine
 from ziggurat.core.errors import ConfigError, EnvironmentMismatch
-from ziggurat.training import kernels
+from ziggurat.training.placement import kernel_benchmark as kernels
 
 CUDA = Installed(torch="2.13.0", torchrec="1.8.0", fbgemm={"cuda": "1.8.0"}, torch_cuda="13.0")
 GOOD = Installed(torch="2.13.0+cpu", torchrec="1.8.0", fbgemm={"cpu": "1.8.0"}, torch_cuda=None)

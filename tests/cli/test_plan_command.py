@@ -16,8 +16,9 @@ from ziggurat.cli.main import app
 from ziggurat.core.errors import ConfigError, DataError, NoFeasiblePlan
 from ziggurat.core.plan import Placement, Plan
 from ziggurat.planning.autoshard.learned import learned_policy
-from ziggurat.training import kernels, placement_policy
 from ziggurat.training.experiment import to_yaml
+from ziggurat.training.placement import kernel_benchmark as kernels
+from ziggurat.training.placement import policy_training as placement_policy
 
 CPU = {
     "device": "cpu", "memory": 10**9, "lookup_bandwidth": 1e10, "intra_bandwidth": 1e9, "inter_bandwidth": 1e8,

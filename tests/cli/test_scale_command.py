@@ -14,7 +14,7 @@ from tests.training.conftest import make_experiment as make_experiment
 from ziggurat.cli.main import app
 from ziggurat.core.errors import ConfigError, DataError, RunFolderError
 from ziggurat.training.experiment import to_yaml
-from ziggurat.training.scale_result import ScaleResult
+from ziggurat.training.scaling.result import ScaleResult
 
 
 def run(*arguments: str | Path) -> str:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from ziggurat.training.journal import read_journal
+from ziggurat.training.metrics_log import read_journal
 
 SECONDS = 240
 

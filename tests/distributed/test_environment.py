@@ -12,7 +12,7 @@ import torch
 
 from ziggurat.core.errors import EnvironmentMismatch
 from ziggurat.parallel.environment import check_world, is_one_of_several, number_of
-from ziggurat.training.engine import process_group
+from ziggurat.training.process_group import process_group
 
 VARIABLES = ("WORLD_SIZE", "RANK", "LOCAL_WORLD_SIZE", "LOCAL_RANK")
 

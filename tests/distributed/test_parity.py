@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ziggurat.training.journal import read_journal
+from ziggurat.training.metrics_log import read_journal
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = (

@@ -18,7 +18,7 @@ from ziggurat.embeddings.replicated import is_replicated
 from ziggurat.planning import Planned, plan_tables
 from ziggurat.planning.config import PlanningConfig
 from ziggurat.planning.constraints import must_replicate
-from ziggurat.training.engine import process_group
+from ziggurat.training.process_group import process_group
 
 CPU = torch.device("cpu")
 OPTIMIZERS: list[dict[str, Any]] = [

@@ -21,7 +21,7 @@ from ziggurat.embeddings.layout import lay_out
 from ziggurat.embeddings.lookup import EmbeddingLookup
 from ziggurat.parallel.config import ParallelConfig
 from ziggurat.parallel.pieces import gathered
-from ziggurat.training.engine import process_group
+from ziggurat.training.process_group import process_group
 
 ROWS = {"user": 61, "item": 37, "tags": 10}
 SCHEMA = Schema(

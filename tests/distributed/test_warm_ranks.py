@@ -19,7 +19,7 @@ from ziggurat.core.config import parse_config, set_by_path
 from ziggurat.core.plan import Plan
 from ziggurat.training import api
 from ziggurat.training.experiment import Experiment
-from ziggurat.training.warm_start import warm_started
+from ziggurat.training.warm_start.load import warm_started
 
 TABLES = ("user", "item", "tags")
 PLANS: dict[str, dict[str, Any]] = {

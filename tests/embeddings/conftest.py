@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from ziggurat.training.engine import process_group
+from ziggurat.training.process_group import process_group
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -6,8 +6,8 @@ import numpy as np
 
 from ziggurat.metrics.power_law import PowerLaw
 from ziggurat.report.scale_chart import COLOURS, Ladder
-from ziggurat.training.rungs import Size
-from ziggurat.training.scale_result import RungResult, RunResult, ScaleResult
+from ziggurat.training.scaling.model_sizes import Size
+from ziggurat.training.scaling.result import RungResult, RunResult, ScaleResult
 
 LAW = PowerLaw(0.44, 0.06 * 120_000**0.3, 0.3)
 

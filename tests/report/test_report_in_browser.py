@@ -19,7 +19,7 @@ from ziggurat.metrics.power_law import PowerLaw
 from ziggurat.report.html import render_report
 from ziggurat.report.plan_page import render_plan
 from ziggurat.report.scale_page import render_scale
-from ziggurat.training.rungs import Size
+from ziggurat.training.scaling.model_sizes import Size
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 

@@ -18,7 +18,7 @@ from ziggurat.metrics.power_law import PowerLaw
 from ziggurat.report.scale_page import render_scale, write_scale
 from ziggurat.report.scale_titles import labels, titles
 from ziggurat.report.svg import Axes, log_ticks
-from ziggurat.training.scale_result import DivergedRun, RunResult, ScaleResult
+from ziggurat.training.scaling.result import DivergedRun, RunResult, ScaleResult
 
 THREE = (
     ladder_result(),

@@ -17,10 +17,10 @@ from ziggurat.core.config import parse_config, set_by_path
 from ziggurat.core.errors import ConfigError, NoFeasiblePlan
 from ziggurat.data.encoded.columns import Columns
 from ziggurat.training import api
-from ziggurat.training.batch_needs import most_ids
 from ziggurat.training.experiment import Experiment, to_yaml
-from ziggurat.training.journal import read_journal
-from ziggurat.training.predict import Predictor
+from ziggurat.training.metrics_log import read_journal
+from ziggurat.training.placement.batch_needs import most_ids
+from ziggurat.training.prediction.predictor import Predictor
 
 USERS, ITEMS, ROWS = 1500, 2500, 3000
 STEPS = 40

@@ -15,7 +15,7 @@ PAGES = 64 * MIB // 4096
 CHILD = """
 import json, resource, sys
 import torch
-from ziggurat.training.heap import keep_freed_memory
+from ziggurat.training.malloc_tuning import keep_freed_memory
 
 kept = keep_freed_memory() if sys.argv[1] == "kept" else None
 faults = []

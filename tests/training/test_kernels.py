@@ -17,9 +17,9 @@ from ziggurat.planning.autoshard.cost_network import CostNetwork
 from ziggurat.planning.autoshard.features import shard_features
 from ziggurat.planning.autoshard.pool import statistics, table_pool
 from ziggurat.planning.usage import Usage
-from ziggurat.training import kernels
-from ziggurat.training.kernels import Draw, Part, drawn, measure, measured
-from ziggurat.training.measured import kernel_folder
+from ziggurat.training.placement import kernel_benchmark as kernels
+from ziggurat.training.placement.cost_cache import kernel_folder
+from ziggurat.training.placement.kernel_benchmark import Draw, Part, drawn, measure, measured
 
 CPU = torch.device("cpu")
 POOL = table_pool(tables=12, spread=0.3)

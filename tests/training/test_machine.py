@@ -10,8 +10,8 @@ import pytest
 from ziggurat.core.errors import ConfigError
 from ziggurat.core.topology import Topology
 from ziggurat.planning.config import TopologyConfig
-from ziggurat.training import machine
-from ziggurat.training.machine import memory_limit, resolve_topology
+from ziggurat.training.placement import topology as machine
+from ziggurat.training.placement.topology import memory_limit, resolve_topology
 
 
 def config(**keys: Any) -> TopologyConfig:

@@ -16,7 +16,7 @@ from ziggurat.planning.baseline import Baseline
 from ziggurat.planning.config import PlanningConfig, TopologyConfig
 from ziggurat.planning.rules import Rules
 from ziggurat.training import api
-from ziggurat.training.measured import kernel_folder, with_measured
+from ziggurat.training.placement.cost_cache import kernel_folder, with_measured
 
 LOCAL, OTHER = TopologyConfig(device="local"), TopologyConfig(device="cpu")
 

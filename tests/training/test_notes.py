@@ -12,7 +12,7 @@ from ziggurat.core.progress import Silent
 from ziggurat.metrics.metric_set import MetricSet
 from ziggurat.report.gather import report_run
 from ziggurat.training import api
-from ziggurat.training.collapse import collapsed_tasks
+from ziggurat.training.constant_prediction import collapsed_tasks
 
 
 class Notes(Silent):

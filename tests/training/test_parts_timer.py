@@ -19,8 +19,8 @@ from ziggurat.planning.autoshard.planner import AutoShard
 from ziggurat.planning.config import PlanningConfig, TopologyConfig
 from ziggurat.planning.problem import Problem
 from ziggurat.planning.rules import Rules
-from ziggurat.training import parts_timer as module
-from ziggurat.training.parts_timer import PartsTimer, asked, drawn, parts_timer, unmeasured
+from ziggurat.training.placement import shard_benchmark as module
+from ziggurat.training.placement.shard_benchmark import PartsTimer, asked, drawn, parts_timer, unmeasured
 
 CPU = torch.device("cpu")
 ROWS = 1000

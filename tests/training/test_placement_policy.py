@@ -11,9 +11,10 @@ import torch
 from ziggurat.core.progress import Silent
 from ziggurat.planning.autoshard.learned import learned_costs, learned_policy
 from ziggurat.planning.autoshard.pool import table_pool
-from ziggurat.training import kernels, placement_policy
-from ziggurat.training.kernels import PLACEMENTS
-from ziggurat.training.placement_policy import train_policy
+from ziggurat.training.placement import kernel_benchmark as kernels
+from ziggurat.training.placement import policy_training as placement_policy
+from ziggurat.training.placement.kernel_benchmark import PLACEMENTS
+from ziggurat.training.placement.policy_training import train_policy
 
 CPU = torch.device("cpu")
 POOL = table_pool(tables=12, spread=0.3)

@@ -20,12 +20,12 @@ from ziggurat.core.progress import Silent
 from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.training import api
 from ziggurat.training.experiment import to_yaml
-from ziggurat.training.journal import read_journal
+from ziggurat.training.metrics_log import read_journal
 from ziggurat.training.run import open_run
-from ziggurat.training.rung_runs import examples_seen
-from ziggurat.training.rungs import Size, listed_experiments, size_of
-from ziggurat.training.scale import scale
-from ziggurat.training.scale_result import RungResult, RunResult, ScaleResult
+from ziggurat.training.scaling.model_sizes import Size, listed_experiments, size_of
+from ziggurat.training.scaling.result import RungResult, RunResult, ScaleResult
+from ziggurat.training.scaling.runs import examples_seen
+from ziggurat.training.scaling.sweep import scale
 
 LADDER = (
     "- {model.deep.hidden: [4]}\n- {model: {deep: {hidden: [16]}}}\n- {model.deep.hidden: [64], optimizer.lr: 0.002}\n"

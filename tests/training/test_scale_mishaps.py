@@ -15,8 +15,8 @@ from ziggurat.core.errors import ConfigError, DivergedError, RunFolderError
 from ziggurat.core.files import locked_folder
 from ziggurat.training.experiment import Experiment
 from ziggurat.training.run import open_run
-from ziggurat.training.scale import scale
-from ziggurat.training.scale_result import ScaleResult
+from ziggurat.training.scaling.result import ScaleResult
+from ziggurat.training.scaling.sweep import scale
 
 SIZES = "".join(f"- {{model.deep.hidden: [{width}]}}\n" for width in (4, 8, 16, 32))
 BROKEN = "optimizer: {name: sgd, lr: 1.0e+30}"

@@ -21,7 +21,7 @@ from ziggurat.core.errors import ConfigError, RunFolderError, ZigguratError
 from ziggurat.core.files import locked_folder
 from ziggurat.training import api
 from ziggurat.training.experiment import to_yaml
-from ziggurat.training.journal import read_journal
+from ziggurat.training.metrics_log import read_journal
 
 MODELS: list[dict[str, Any]] = [
     {"name": "logistic_regression"},

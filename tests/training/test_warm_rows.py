@@ -18,8 +18,8 @@ from ziggurat.checkpoint.folder import CheckpointFolder
 from ziggurat.checkpoint.saved import Saved
 from ziggurat.features.matching import RowMatch
 from ziggurat.parallel.pieces import Piece
-from ziggurat.training import warm_rows
-from ziggurat.training.warm_rows import Source, take_rows
+from ziggurat.training.warm_start import rows as warm_rows
+from ziggurat.training.warm_start.rows import Source, take_rows
 
 ROWS, DIM = 60, 7
 

@@ -76,10 +76,10 @@ def command(
 def _measure(sets: int | None, out: Path | None) -> None:
     from ziggurat.cli.progress import console_progress
     from ziggurat.core.engine import check_engine
-    from ziggurat.training.engine import pick_device
-    from ziggurat.training.kernels import SETS
-    from ziggurat.training.kernels import measure as measure_kernels
-    from ziggurat.training.measured import kernel_folder
+    from ziggurat.training.placement.cost_cache import kernel_folder
+    from ziggurat.training.placement.kernel_benchmark import SETS
+    from ziggurat.training.placement.kernel_benchmark import measure as measure_kernels
+    from ziggurat.training.process_group import pick_device
 
     check_engine()
     device = pick_device("auto")

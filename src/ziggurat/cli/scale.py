@@ -11,7 +11,7 @@ import typer
 from ziggurat.cli.options import DataFolder, Overrides, PreparedTo
 
 if TYPE_CHECKING:
-    from ziggurat.training.scale_result import ScaleResult
+    from ziggurat.training.scaling.result import ScaleResult
 
 
 class SplitName(StrEnum):
@@ -47,7 +47,7 @@ def command(
     """
     from ziggurat.core.errors import ConfigError
     from ziggurat.core.files import check_file_target
-    from ziggurat.training.scale_result import ScaleResult
+    from ziggurat.training.scaling.result import ScaleResult
 
     if compare:
         path = out or Path("scale.html")
@@ -59,7 +59,7 @@ def command(
         raise ConfigError(f"scale takes one config, received {received}", "to draw trained ladders, add --compare")
     from ziggurat.cli.progress import console_progress
     from ziggurat.training.experiment import load_experiment
-    from ziggurat.training.scale import scale
+    from ziggurat.training.scaling.sweep import scale
 
     if out is not None:
         check_file_target(out)

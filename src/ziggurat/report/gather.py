@@ -38,12 +38,12 @@ from ziggurat.report.inputs import (
 )
 from ziggurat.report.plan_rows import written_ranks
 from ziggurat.training.api import evaluate
-from ziggurat.training.collapse import collapsed_tasks
+from ziggurat.training.constant_prediction import collapsed_tasks
 from ziggurat.training.experiment import Experiment, to_yaml
-from ziggurat.training.journal import read_journal
-from ziggurat.training.placing import PLAN_FILE
+from ziggurat.training.metrics_log import read_journal
+from ziggurat.training.placement.plan_resolution import PLAN_FILE
 from ziggurat.training.run import Run, open_run
-from ziggurat.training.warm_start import warm_started
+from ziggurat.training.warm_start.load import warm_started
 
 SPLITS: tuple[Literal["validation", "test"], ...] = ("validation", "test")
 

@@ -11,7 +11,7 @@ from ziggurat.metrics.power_law import PowerLawFit
 from ziggurat.report.markup import Html, el
 from ziggurat.report.numbers import figure, scaled
 from ziggurat.report.svg import Axes, padded
-from ziggurat.training.scale_result import ScaleResult
+from ziggurat.training.scaling.result import ScaleResult
 
 COLOURS = ("first", "second", "third", "fourth", "quiet")
 """Classes of the lines, in the order in which ladders take them."""

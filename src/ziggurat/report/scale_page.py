@@ -16,7 +16,7 @@ from ziggurat.report.markup import Html, el, figure, join, section, table
 from ziggurat.report.scale_chart import COLOURS, Ladder, scaling
 from ziggurat.report.scale_titles import check_comparable, titles
 from ziggurat.training.experiment import as_yaml, differing_keys
-from ziggurat.training.scale_result import FEWEST_RUNGS, RungResult, ScaleResult
+from ziggurat.training.scaling.result import FEWEST_RUNGS, RungResult, ScaleResult
 
 Writer = Callable[[float], str]
 

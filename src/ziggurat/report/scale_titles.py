@@ -7,7 +7,7 @@ from pathlib import Path
 
 from ziggurat.core.errors import ConfigError
 from ziggurat.report.scale_chart import COLOURS
-from ziggurat.training.scale_result import ScaleResult
+from ziggurat.training.scaling.result import ScaleResult
 
 
 def titles(results: Sequence[ScaleResult], folders: Sequence[Path] = ()) -> list[str]:

@@ -30,22 +30,22 @@ from ziggurat.features.ray_cluster import RayCluster
 from ziggurat.metrics.metric_set import MetricSet
 from ziggurat.parallel.agreement import from_first
 from ziggurat.parallel.heartbeat import watched
-from ziggurat.training.collapse import collapsed_tasks
-from ziggurat.training.engine import pick_device, process_group
+from ziggurat.training.batch_source import dataset_of_readers
+from ziggurat.training.constant_prediction import collapsed_tasks
 from ziggurat.training.evaluate import evaluate_split
 from ziggurat.training.experiment import Experiment, load_experiment
-from ziggurat.training.feeding import dataset_of_readers
-from ziggurat.training.heap import keep_freed_memory
 from ziggurat.training.loop import Trainer
-from ziggurat.training.placing import kind_of, place, row_ranks, rows_beyond
-from ziggurat.training.planning import compare_planners, plan, train_planner
-from ziggurat.training.predict import Predictor, predict
-from ziggurat.training.predict_files import Predicted, predict_files
+from ziggurat.training.malloc_tuning import keep_freed_memory
+from ziggurat.training.placement.plan_resolution import kind_of, place, row_ranks, rows_beyond
+from ziggurat.training.placement.planning import compare_planners, plan, train_planner
+from ziggurat.training.prediction.files import Predicted, predict_files
+from ziggurat.training.prediction.predictor import Predictor, predict
+from ziggurat.training.process_group import pick_device, process_group
 from ziggurat.training.recommender import assemble
+from ziggurat.training.recommender_state import restore_from
 from ziggurat.training.run import Run, attach_dataset, check_run_folder, create_or_resume
 from ziggurat.training.run import open_run as load_run
-from ziggurat.training.state import restore_from
-from ziggurat.training.warm_start import check_warm_start
+from ziggurat.training.warm_start.load import check_warm_start
 
 _LESS_MEMORY = (
     "`ziggurat plan` says what tables need; a smaller training.batch_size, smaller tables (embeddings.dim, rows of "

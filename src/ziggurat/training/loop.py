@@ -33,17 +33,17 @@ from ziggurat.parallel.agreement import from_first
 from ziggurat.parallel.host_memory import shared_slots
 from ziggurat.parallel.world import World
 from ziggurat.training.averaged import NORM_BATCHES, AveragedWeights
+from ziggurat.training.batch_source import fed
 from ziggurat.training.evaluate import evaluate_split
-from ziggurat.training.feeding import fed
-from ziggurat.training.journal import Journal, NoJournal, journal_of
 from ziggurat.training.loss import Window
-from ziggurat.training.progression import Progression, monitored
+from ziggurat.training.metrics_log import Journal, NoJournal, journal_of
 from ziggurat.training.recommender import Recommender
+from ziggurat.training.recommender_state import dense_state, resume, table_shapes
 from ziggurat.training.run import Run
 from ziggurat.training.signals import StopRequest
-from ziggurat.training.state import dense_state, resume, table_shapes
 from ziggurat.training.step import Stepper, Work, works
-from ziggurat.training.warm_start import warm_start
+from ziggurat.training.train_state import Progression, monitored
+from ziggurat.training.warm_start.load import warm_start
 
 
 class Trainer:

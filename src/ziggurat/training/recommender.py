@@ -121,8 +121,8 @@ def assemble(
 ) -> Recommender:
     """A freshly initialised recommender, on ``device``; the same bits for the same seed, on any number of ranks.
 
-    Needs a process group (:func:`~ziggurat.training.engine.process_group`), whose ranks all call it. Each rank's own
-    randomness, that of dropout, starts behind it.
+    Needs a process group (:func:`~ziggurat.training.process_group.process_group`), whose ranks all call it. Each rank's
+    own randomness, that of dropout, starts behind it.
 
     Args:
         experiment: the config.

@@ -30,11 +30,11 @@ from ziggurat.parallel.world import World
 from ziggurat.training.config import WarmStart
 from ziggurat.training.experiment import Experiment
 from ziggurat.training.recommender import Recommender
+from ziggurat.training.recommender_state import restore_optimizer, table_shapes
 from ziggurat.training.run import Run
-from ziggurat.training.state import restore_optimizer, table_shapes
-from ziggurat.training.warm_checks import check_dense, check_optimizer, check_tables, rescaled, tables_to_take
-from ziggurat.training.warm_origin import KEY, Origin
-from ziggurat.training.warm_rows import Source, take_rows
+from ziggurat.training.warm_start.checks import check_dense, check_optimizer, check_tables, rescaled, tables_to_take
+from ziggurat.training.warm_start.rows import Source, take_rows
+from ziggurat.training.warm_start.source import KEY, Origin
 
 WARM_START_FILE = "warm_start.json"
 """In the folder of a run that began so: what it took."""

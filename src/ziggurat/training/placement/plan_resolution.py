@@ -34,11 +34,11 @@ from ziggurat.planning.recshard import RecShard
 from ziggurat.planning.usage import Usage
 from ziggurat.storage.row_log import LOG_TIMES
 from ziggurat.storage.tiers import disk_tiers
-from ziggurat.training.batch_needs import batch_needs
 from ziggurat.training.experiment import Experiment
-from ziggurat.training.machine import resolve_topology
-from ziggurat.training.measured import with_measured
-from ziggurat.training.parts_timer import parts_timer, unmeasured
+from ziggurat.training.placement.batch_needs import batch_needs
+from ziggurat.training.placement.cost_cache import with_measured
+from ziggurat.training.placement.shard_benchmark import parts_timer, unmeasured
+from ziggurat.training.placement.topology import resolve_topology
 
 PLAN_FILE = "plan.json"
 ROW_ORDER_FILE = "row_order.safetensors"

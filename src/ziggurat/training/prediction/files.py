@@ -15,10 +15,10 @@ from ziggurat.core.progress import Progress, Silent
 from ziggurat.core.schema import duplicates
 from ziggurat.data.readers.blocks import BadRow, RawBlock
 from ziggurat.data.readers.quarantine import Policy, Quarantine, quarantine_of_output
-from ziggurat.training.heap import keep_freed_memory
-from ziggurat.training.output import Output, output_suffix
-from ziggurat.training.passage import Passage, open_passage
-from ziggurat.training.predict import Predictor
+from ziggurat.training.malloc_tuning import keep_freed_memory
+from ziggurat.training.prediction.pass_through import Passage, open_passage
+from ziggurat.training.prediction.predictor import Predictor
+from ziggurat.training.prediction.table_output import Output, output_suffix
 from ziggurat.training.run import Run
 
 

@@ -20,13 +20,13 @@ from ziggurat.planning.config import AnyPlanner
 from ziggurat.planning.planner import build_planner, plan_problem, problem_of
 from ziggurat.planning.problem import Problem
 from ziggurat.planning.quantities import parse_bytes, written_bytes
-from ziggurat.training import placement_policy
-from ziggurat.training.engine import pick_device
 from ziggurat.training.experiment import Experiment
-from ziggurat.training.machine import resolve_topology
-from ziggurat.training.measured import kernel_folder, measured_folder, with_measured
-from ziggurat.training.parts_timer import parts_timer
-from ziggurat.training.placing import slots_for, with_disk
+from ziggurat.training.placement import policy_training as placement_policy
+from ziggurat.training.placement.cost_cache import kernel_folder, measured_folder, with_measured
+from ziggurat.training.placement.plan_resolution import slots_for, with_disk
+from ziggurat.training.placement.shard_benchmark import parts_timer
+from ziggurat.training.placement.topology import resolve_topology
+from ziggurat.training.process_group import pick_device
 
 
 def plan(
@@ -99,7 +99,7 @@ def compare_planners(
 def train_planner(experiment: Experiment, progress: Progress | None = None) -> Path:
     """Measure what look-ups cost on this machine, and train a policy for it; where autoshard then finds both.
 
-    What was measured and trained earlier is gone on with (:mod:`~ziggurat.training.placement_policy`).
+    What was measured and trained earlier is gone on with (:mod:`~ziggurat.training.placement.policy_training`).
 
     Args:
         experiment: whose planner is autoshard; its ``learned`` folder gets them, or this machine's in the user's

@@ -21,9 +21,9 @@ from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.training.api import prepare, train
 from ziggurat.training.experiment import Experiment
 from ziggurat.training.run import LADDER_FILE, Run
-from ziggurat.training.rung_runs import finished_runs, result_of, run_folder, with_seed
-from ziggurat.training.rungs import Rung, grown_experiments, listed_experiments, measured_rungs
-from ziggurat.training.scale_result import FEWEST_RUNGS, DivergedRun, Judged, RungResult, RunResult, ScaleResult
+from ziggurat.training.scaling.model_sizes import Rung, grown_experiments, listed_experiments, measured_rungs
+from ziggurat.training.scaling.result import FEWEST_RUNGS, DivergedRun, Judged, RungResult, RunResult, ScaleResult
+from ziggurat.training.scaling.runs import finished_runs, result_of, run_folder, with_seed
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,8 @@ def scale(
         rungs: how many sizes of the model's own ladder.
         seeds: runs a rung; seeds count up from ``training.seed``.
         split: on which the law is fitted.
-        ladder: YAML file with the changes of each rung instead, as :func:`~ziggurat.training.rungs.listed_experiments`
+        ladder: YAML file with the changes of each rung instead, as
+            :func:`~ziggurat.training.scaling.model_sizes.listed_experiments`
             reads it.
         prepared: folder of the encoded dataset; default as in :func:`~ziggurat.training.api.prepare`.
         progress: where to show it.

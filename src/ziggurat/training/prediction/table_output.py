@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 
 from ziggurat.core.errors import ConfigError
 from ziggurat.core.files import atomic_file
-from ziggurat.training.text_columns import check_writable, in_cells, in_json
+from ziggurat.training.prediction.text_columns import check_writable, in_cells, in_json
 
 _SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
 

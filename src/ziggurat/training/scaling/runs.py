@@ -11,10 +11,10 @@ from ziggurat.core.errors import RunFolderError
 from ziggurat.core.progress import Progress
 from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.training.experiment import Experiment
-from ziggurat.training.journal import read_journal
+from ziggurat.training.metrics_log import read_journal
 from ziggurat.training.run import Run, check_config, check_versions, open_run
-from ziggurat.training.rungs import Rung
-from ziggurat.training.scale_result import DivergedRun, Judged, RunResult
+from ziggurat.training.scaling.model_sizes import Rung
+from ziggurat.training.scaling.result import DivergedRun, Judged, RunResult
 
 
 def with_seed(rung: Rung, seed: int) -> Experiment:

@@ -11,8 +11,8 @@ from typing import Any, Literal
 from ziggurat.core.files import write_json
 from ziggurat.metrics.power_law import PowerLawFit, fit_power_law
 from ziggurat.training.run import LADDER_FILE
-from ziggurat.training.rungs import Size
-from ziggurat.training.scale_json import FORMAT_VERSION, described, read_ladder, with_nan, without_nan
+from ziggurat.training.scaling.json_values import FORMAT_VERSION, described, read_ladder, with_nan, without_nan
+from ziggurat.training.scaling.model_sizes import Size
 
 FEWEST_RUNGS = 3
 """Of different sizes, for a law of three constants."""

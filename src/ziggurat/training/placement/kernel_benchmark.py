@@ -31,8 +31,8 @@ from ziggurat.planning.autoshard.learned import NETWORK
 from ziggurat.planning.autoshard.pool import DIMS, PoolTable, halves, table_pool
 from ziggurat.planning.autoshard.weights import VERSION
 from ziggurat.planning.cost import FLOAT, state_bytes
-from ziggurat.training.heap import keep_freed_memory
-from ziggurat.training.measured import machine_name
+from ziggurat.training.malloc_tuning import keep_freed_memory
+from ziggurat.training.placement.cost_cache import machine_name
 
 SETS = 2000
 """Sets of tables that are measured: some ten minutes of one core."""

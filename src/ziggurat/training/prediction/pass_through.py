@@ -38,8 +38,8 @@ from ziggurat.data.readers.reader import Source
 from ziggurat.data.readers.source import open_source
 from ziggurat.data.readers.source_files import SourceFile, resolve_files
 from ziggurat.data.readers.text.records import RecordRules
-from ziggurat.training.line_output import delimited_lines, json_lines
-from ziggurat.training.output import Output, open_output
+from ziggurat.training.prediction.line_output import delimited_lines, json_lines
+from ziggurat.training.prediction.table_output import Output, open_output
 
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 

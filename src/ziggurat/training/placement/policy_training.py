@@ -20,8 +20,18 @@ from ziggurat.planning.autoshard.policy import Learner, Policy
 from ziggurat.planning.autoshard.pool import PoolTable, halves, table_pool
 from ziggurat.planning.autoshard.refinement import device_parts
 from ziggurat.planning.problem import Problem
-from ziggurat.training import kernels
-from ziggurat.training.kernels import PLACEMENTS, SAMPLES, Draw, Part, fitted, measured, note, noted, one_thread
+from ziggurat.training.placement import kernel_benchmark as kernels
+from ziggurat.training.placement.kernel_benchmark import (
+    PLACEMENTS,
+    SAMPLES,
+    Draw,
+    Part,
+    fitted,
+    measured,
+    note,
+    noted,
+    one_thread,
+)
 
 ROUNDS = 10
 MEASURED = 8
@@ -45,7 +55,8 @@ def train_policy(
     optimizer's moments start anew with it.
 
     Args:
-        folder: with the samples of :func:`~ziggurat.training.kernels.measure`; measured first where there are none.
+        folder: with the samples of :func:`~ziggurat.training.placement.kernel_benchmark.measure`; measured first where
+            there are none.
             The network is fitted again, and the policy written, after each round.
         device: as there.
         rounds: in all.

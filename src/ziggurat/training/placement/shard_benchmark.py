@@ -20,7 +20,7 @@ from ziggurat.planning.autoshard.refinement import Parts
 from ziggurat.planning.config import PlanningConfig
 from ziggurat.planning.problem import Problem
 from ziggurat.planning.usage import Usage
-from ziggurat.training.kernels import one_thread, within
+from ziggurat.training.placement.kernel_benchmark import one_thread, within
 
 Ints = npt.NDArray[np.int64]
 

@@ -28,11 +28,11 @@ from ziggurat.data.readers.rejection_reasons import place_of, split_mend
 from ziggurat.data.readers.table_reader import NAME, read_table
 from ziggurat.features.transform import Transform
 from ziggurat.storage.look_ahead import TooManyRows
-from ziggurat.training.engine import pick_device, process_group
-from ziggurat.training.placing import kind_of, rows_beyond, slots_for
+from ziggurat.training.placement.plan_resolution import kind_of, rows_beyond, slots_for
+from ziggurat.training.process_group import pick_device, process_group
 from ziggurat.training.recommender import assemble
+from ziggurat.training.recommender_state import restore_from
 from ziggurat.training.run import Run, open_run
-from ziggurat.training.state import restore_from
 
 Table = pa.Table | pl.DataFrame | Mapping[str, Sequence[Any]]
 

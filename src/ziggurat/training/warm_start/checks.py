@@ -15,7 +15,7 @@ from ziggurat.embeddings.layout import Layout
 from ziggurat.features.matching import FittedTables, difference
 from ziggurat.training.config import WarmStart
 from ziggurat.training.experiment import Experiment
-from ziggurat.training.warm_origin import KEY, Origin, Shapes
+from ziggurat.training.warm_start.source import KEY, Origin, Shapes
 
 _SHOWN = 12
 """Names that a message lists."""

@@ -1,0 +1,4 @@
+"""Predictions of a trained run: rows in memory, or files of any format, written with probabilities.
+
+In: a run folder and raw rows. Out: probabilities, or the same rows with probability columns.
+"""
