@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torchrec.distributed.embeddingbag import ShardedEmbeddingBagCollection
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from ziggurat.checkpoint.manifest import TableShape
+from ziggurat.checkpoint.format.manifest import TableShape
 from ziggurat.core.batch import Batch
 from ziggurat.core.plan import Plan
 from ziggurat.core.schema import Schema

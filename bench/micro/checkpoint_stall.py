@@ -41,7 +41,7 @@ from bench.micro.big_tables import CPU, Size
 from bench.micro.stall_stand import Extent, Stand
 from bench.noted import Noted
 from bench.provenance import digest
-from ziggurat.checkpoint.manifest import Bits
+from ziggurat.checkpoint.format.manifest import Bits
 from ziggurat.training.process_group import process_group
 
 WIDTHS: tuple[Bits, ...] = (32, 2)

@@ -22,7 +22,7 @@ from bench.measure import interleave, ratios, seconds
 from bench.micro.big_tables import BigTables, Size
 from ziggurat.checkpoint.config import CheckpointsConfig, Policy
 from ziggurat.checkpoint.folder import CheckpointFolder
-from ziggurat.checkpoint.manifest import Bits
+from ziggurat.checkpoint.format.manifest import Bits
 from ziggurat.checkpoint.saver import Saver
 from ziggurat.core.engine import library_versions
 from ziggurat.training.malloc_tuning import keep_freed_memory

@@ -12,9 +12,9 @@ from typing import Any
 
 from bench.quality.trials import prepared
 from ziggurat.checkpoint.folder import CheckpointFolder
-from ziggurat.checkpoint.manifest import MANIFEST_FILE, Manifest
-from ziggurat.checkpoint.saved import folder_of
-from ziggurat.checkpoint.store import LocalStore
+from ziggurat.checkpoint.format.manifest import MANIFEST_FILE, Manifest
+from ziggurat.checkpoint.reader import folder_of
+from ziggurat.checkpoint.store.store import LocalStore
 from ziggurat.core.config import parse_config
 from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.training import api

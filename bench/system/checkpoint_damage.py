@@ -11,8 +11,8 @@ import numpy as np
 import torch
 
 from ziggurat.checkpoint.folder import CheckpointFolder
-from ziggurat.checkpoint.manifest import MANIFEST_FILE
-from ziggurat.checkpoint.saved import folder_of
+from ziggurat.checkpoint.format.manifest import MANIFEST_FILE
+from ziggurat.checkpoint.reader import folder_of
 from ziggurat.core.errors import RunFolderError
 from ziggurat.parallel.pieces import Piece
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ziggurat.checkpoint.manifest import MANIFEST_FILE
-from ziggurat.checkpoint.saved import FOLDER
+from ziggurat.checkpoint.format.manifest import MANIFEST_FILE
+from ziggurat.checkpoint.reader import FOLDER
 
 PATIENCE_S = 120.0
 """Seconds in which a training that lives must come to the moment."""

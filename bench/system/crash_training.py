@@ -19,7 +19,7 @@ import psutil
 
 from bench.contestant import ROOT
 from ziggurat.checkpoint.folder import CheckpointFolder
-from ziggurat.checkpoint.saved import Saved
+from ziggurat.checkpoint.reader import Saved
 from ziggurat.core.files import write_json
 from ziggurat.data.synthetic.config import CategoricalColumn, GeneratorConfig, LabelColumn
 from ziggurat.data.synthetic.generate import generate

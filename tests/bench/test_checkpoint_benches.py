@@ -20,9 +20,9 @@ from bench.system.crash_moments import MOMENTS, Watched
 from bench.system.crash_training import digest, digests, experiment
 from tests.checkpoint.checkpoint_kit import Table, saver
 from ziggurat.checkpoint.folder import CheckpointFolder
-from ziggurat.checkpoint.manifest import MANIFEST_FILE, Block, File, Manifest, TableShape
-from ziggurat.checkpoint.saved import folder_of
-from ziggurat.checkpoint.store import LocalStore
+from ziggurat.checkpoint.format.manifest import MANIFEST_FILE, Block, File, Manifest, TableShape
+from ziggurat.checkpoint.reader import folder_of
+from ziggurat.checkpoint.store.store import LocalStore
 from ziggurat.core.config import parse_config
 from ziggurat.training.experiment import Experiment
 from ziggurat.training.process_group import process_group

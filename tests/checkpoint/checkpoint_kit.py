@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ziggurat.checkpoint.config import CheckpointsConfig
 from ziggurat.checkpoint.folder import CheckpointFolder
-from ziggurat.checkpoint.manifest import TableShape
+from ziggurat.checkpoint.format.manifest import TableShape
 from ziggurat.checkpoint.saver import Saver
 from ziggurat.core.tables import TableSpec
 from ziggurat.embeddings.marks import RowMarks, Shard

@@ -10,9 +10,9 @@ from checkpoint_kit import loaded
 from torch import Tensor
 
 from ziggurat.checkpoint.folder import CheckpointFolder
-from ziggurat.checkpoint.follower import Follower, Update
-from ziggurat.checkpoint.manifest import Manifest
-from ziggurat.checkpoint.store import LocalStore
+from ziggurat.checkpoint.follow.follower import Follower, Update
+from ziggurat.checkpoint.format.manifest import Manifest
+from ziggurat.checkpoint.store.store import LocalStore
 
 POLICIES = ("full", "one_shot", "consecutive", "intermittent")
 

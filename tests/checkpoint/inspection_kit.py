@@ -8,7 +8,7 @@ import torch
 
 from tests.checkpoint.checkpoint_kit import Table, saver, write_version_1
 from ziggurat.checkpoint.folder import CheckpointFolder
-from ziggurat.checkpoint.writing import Best
+from ziggurat.checkpoint.writer import Best
 
 DENSE = {
     "dense/w": torch.arange(6.0).view(2, 3),

@@ -17,20 +17,20 @@ import pytest
 from checkpoint_kit import Table, saver
 from s3_kit import Proxy
 
-from ziggurat.checkpoint.claim import claimed
 from ziggurat.checkpoint.folder import CheckpointFolder
-from ziggurat.checkpoint.lease import Lease, _become_writer, leased
-from ziggurat.checkpoint.object_store import ObjectStore, open_store
-from ziggurat.checkpoint.writer import Owner, Writer
+from ziggurat.checkpoint.store.claim import claimed
+from ziggurat.checkpoint.store.lease import Lease, _become_writer, leased
+from ziggurat.checkpoint.store.object_store import ObjectStore, open_store
+from ziggurat.checkpoint.store.writer_identity import Owner, Writer
 from ziggurat.core.errors import DataError, RunFolderError
 
 RUN, OTHER = Owner("runs/one", "1111"), Owner("runs/two", "2222")
 LEASE_S = 2.0
 CHILD = """
 import sys
-from ziggurat.checkpoint.claim import claimed
-from ziggurat.checkpoint.object_store import open_store
-from ziggurat.checkpoint.writer import Owner
+from ziggurat.checkpoint.store.claim import claimed
+from ziggurat.checkpoint.store.object_store import open_store
+from ziggurat.checkpoint.store.writer_identity import Owner
 from ziggurat.core.errors import RunFolderError
 
 with claimed(open_store(sys.argv[1]), Owner("runs/one", "1111"), lease_s=float(sys.argv[2])) as claim:

@@ -12,9 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from inspection_kit import DENSE, Told, add_version_1, fill, flip, path_of
 
-from ziggurat.checkpoint import differences as differences_module
-from ziggurat.checkpoint.differences import Difference, differences
 from ziggurat.checkpoint.folder import CheckpointFolder
+from ziggurat.checkpoint.inspect import differences as differences_module
+from ziggurat.checkpoint.inspect.differences import Difference, differences
 from ziggurat.core.errors import RunFolderError
 
 

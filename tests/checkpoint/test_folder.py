@@ -11,7 +11,7 @@ from checkpoint_kit import Table, loaded, same_bits, saver, write_version_1
 from torch import Tensor
 
 from ziggurat.checkpoint.folder import CheckpointFolder
-from ziggurat.checkpoint.writing import Best
+from ziggurat.checkpoint.writer import Best
 from ziggurat.core.errors import RunFolderError
 from ziggurat.parallel.pieces import Piece
 

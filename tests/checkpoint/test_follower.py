@@ -14,12 +14,12 @@ from follower_kit import POLICIES, assert_holds, assert_told, dense, manifest_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ziggurat.checkpoint import blocks
 from ziggurat.checkpoint.config import CheckpointsConfig
 from ziggurat.checkpoint.folder import CheckpointFolder
-from ziggurat.checkpoint.follower import Follower
-from ziggurat.checkpoint.manifest import File, TableShape
-from ziggurat.checkpoint.saved import folder_of
+from ziggurat.checkpoint.follow.follower import Follower
+from ziggurat.checkpoint.format import blocks
+from ziggurat.checkpoint.format.manifest import File, TableShape
+from ziggurat.checkpoint.reader import folder_of
 from ziggurat.checkpoint.saver import Saver
 from ziggurat.core.tables import TableSpec
 from ziggurat.embeddings.marks import RowMarks, Shard

@@ -12,10 +12,10 @@ from checkpoint_kit import Table, same_bits, saver, write_version_1
 from follower_kit import POLICIES, assert_holds, bits_of, dense, held, manifest_of, served
 from torch import Tensor
 
-from ziggurat.checkpoint import follower as follower_module
 from ziggurat.checkpoint.folder import CheckpointFolder
-from ziggurat.checkpoint.follower import Follower
-from ziggurat.checkpoint.saved import folder_of
+from ziggurat.checkpoint.follow import follower as follower_module
+from ziggurat.checkpoint.follow.follower import Follower
+from ziggurat.checkpoint.reader import folder_of
 from ziggurat.core.errors import ConfigError, RunFolderError
 
 

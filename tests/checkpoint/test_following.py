@@ -15,10 +15,10 @@ from follower_kit import POLICIES, assert_holds, dense, served
 from torch import Tensor
 
 from ziggurat.checkpoint.folder import CheckpointFolder
-from ziggurat.checkpoint.follower import Follower, Update
-from ziggurat.checkpoint.object_store import open_store
-from ziggurat.checkpoint.saved import folder_of
+from ziggurat.checkpoint.follow.follower import Follower, Update
+from ziggurat.checkpoint.reader import folder_of
 from ziggurat.checkpoint.saver import Saver
+from ziggurat.checkpoint.store.object_store import open_store
 from ziggurat.core.errors import RunFolderError
 
 EXAMPLE = Path(__file__).parents[2] / "docs" / "following.md"

@@ -12,7 +12,7 @@ import torch
 from checkpoint_kit import Table, saver
 
 from ziggurat.checkpoint.folder import CheckpointFolder
-from ziggurat.checkpoint.manifest import Manifest
+from ziggurat.checkpoint.format.manifest import Manifest
 
 GOLDEN = Path(__file__).parent / "golden"
 

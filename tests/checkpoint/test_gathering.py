@@ -14,10 +14,10 @@ from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from tests.small_disk import small_disk
-from ziggurat.checkpoint import gathering as gathering_module
 from ziggurat.checkpoint.folder import CheckpointFolder
-from ziggurat.checkpoint.gathering import gather
-from ziggurat.checkpoint.whole_file import NAMES, Described, create, read_metadata
+from ziggurat.checkpoint.format.whole_file import NAMES, Described, create, read_metadata
+from ziggurat.checkpoint.inspect import consolidate as gathering_module
+from ziggurat.checkpoint.inspect.consolidate import gather
 from ziggurat.core.errors import DataError, RunFolderError
 
 

@@ -11,9 +11,9 @@ from inspection_kit import Told, add_version_1, fill, flip, path_of
 from safetensors.torch import load_file
 
 from ziggurat.checkpoint.folder import CheckpointFolder
-from ziggurat.checkpoint.inspection import inspect, listing
-from ziggurat.checkpoint.run_folders import open_folder, run_folder
-from ziggurat.checkpoint.verification import verify
+from ziggurat.checkpoint.inspect.inspection import inspect, listing
+from ziggurat.checkpoint.inspect.run_folders import open_folder, run_folder
+from ziggurat.checkpoint.inspect.verification import verify
 from ziggurat.core.errors import RunFolderError
 
 

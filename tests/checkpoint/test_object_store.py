@@ -17,12 +17,13 @@ from s3_kit import Proxy
 from torch import Tensor
 from typer.testing import CliRunner
 
-from ziggurat.checkpoint import blocks, writing
+from ziggurat.checkpoint import writer as writing
 from ziggurat.checkpoint.config import CheckpointsConfig
 from ziggurat.checkpoint.folder import CheckpointFolder
-from ziggurat.checkpoint.object_store import ObjectStore, open_store
-from ziggurat.checkpoint.store import Unreachable
-from ziggurat.checkpoint.writing import Best
+from ziggurat.checkpoint.format import blocks
+from ziggurat.checkpoint.store.object_store import ObjectStore, open_store
+from ziggurat.checkpoint.store.store import Unreachable
+from ziggurat.checkpoint.writer import Best
 from ziggurat.cli.main import app
 from ziggurat.core.errors import DataError, EnvironmentMismatch, RunFolderError, ZigguratError
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from ziggurat.checkpoint.config import CheckpointsConfig, Policy
-from ziggurat.checkpoint.manifest import Reference
+from ziggurat.checkpoint.format.manifest import Reference
 from ziggurat.checkpoint.policy import FULL, Chain
 
 

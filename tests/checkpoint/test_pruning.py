@@ -9,8 +9,8 @@ from checkpoint_kit import saver
 from inspection_kit import fill, flip, path_of
 
 from ziggurat.checkpoint.folder import CheckpointFolder
-from ziggurat.checkpoint.pruning import prune
-from ziggurat.checkpoint.verification import verify
+from ziggurat.checkpoint.inspect.pruning import prune
+from ziggurat.checkpoint.inspect.verification import verify
 from ziggurat.core.errors import RunFolderError
 from ziggurat.core.files import locked_folder
 

@@ -18,9 +18,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from ziggurat.checkpoint import packing
-from ziggurat.checkpoint.packing import CodeBits, chunks, pack, unpack
-from ziggurat.checkpoint.quantise import Bits, Method, dequantise, finite, quantise, row_bytes
+from ziggurat.checkpoint.format import packing
+from ziggurat.checkpoint.format.packing import CodeBits, chunks, pack, unpack
+from ziggurat.checkpoint.format.quantise import Bits, Method, dequantise, finite, quantise, row_bytes
 from ziggurat.core.errors import DataError
 
 CODE_BITS: tuple[CodeBits, ...] = (2, 3, 4, 8, 16)

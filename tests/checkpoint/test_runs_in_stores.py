@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from tests.training.conftest import config_values, write_log
-from ziggurat.checkpoint.object_store import open_store
+from ziggurat.checkpoint.store.object_store import open_store
 from ziggurat.core.config import parse_config
 from ziggurat.core.errors import RunFolderError
 from ziggurat.training import api

@@ -12,11 +12,12 @@ from checkpoint_kit import Table, loaded, same_bits, saver
 from torch import Tensor
 
 from tests.small_disk import small_disk
-from ziggurat.checkpoint import blocks, writing
+from ziggurat.checkpoint import writer as writing
 from ziggurat.checkpoint.config import CheckpointsConfig
 from ziggurat.checkpoint.folder import CheckpointFolder
-from ziggurat.checkpoint.store import LocalStore
-from ziggurat.checkpoint.writing import Best
+from ziggurat.checkpoint.format import blocks
+from ziggurat.checkpoint.store.store import LocalStore
+from ziggurat.checkpoint.writer import Best
 from ziggurat.core.errors import DataError, RunFolderError
 from ziggurat.parallel.pieces import Piece
 

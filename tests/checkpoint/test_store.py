@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ziggurat.checkpoint.object_store import ObjectStore, open_store
-from ziggurat.checkpoint.store import LocalStore, Store
+from ziggurat.checkpoint.store.object_store import ObjectStore, open_store
+from ziggurat.checkpoint.store.store import LocalStore, Store
 from ziggurat.core.errors import RunFolderError
 
 _numbers = itertools.count(1)

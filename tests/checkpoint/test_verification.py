@@ -12,8 +12,8 @@ from checkpoint_kit import Table, saver
 from inspection_kit import Told, add_version_1, fill, flip, path_of
 
 from ziggurat.checkpoint.folder import CheckpointFolder
-from ziggurat.checkpoint.store import LocalStore
-from ziggurat.checkpoint.verification import verify
+from ziggurat.checkpoint.inspect.verification import verify
+from ziggurat.checkpoint.store.store import LocalStore
 from ziggurat.core.errors import RunFolderError
 
 

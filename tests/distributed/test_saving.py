@@ -11,10 +11,10 @@ import torch
 from tests.distributed.ranks import run_ranks
 from ziggurat.checkpoint.config import CheckpointsConfig
 from ziggurat.checkpoint.folder import CheckpointFolder
-from ziggurat.checkpoint.manifest import MANIFEST_FILE, TableShape
+from ziggurat.checkpoint.format.manifest import MANIFEST_FILE, TableShape
 from ziggurat.checkpoint.saver import Saver
-from ziggurat.checkpoint.store import LocalStore
-from ziggurat.checkpoint.writing import Best
+from ziggurat.checkpoint.store.store import LocalStore
+from ziggurat.checkpoint.writer import Best
 from ziggurat.core.errors import DataError
 from ziggurat.core.tables import TableSpec
 from ziggurat.embeddings.marks import RowMarks, Shard

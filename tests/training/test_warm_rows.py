@@ -15,7 +15,7 @@ from torch import Tensor
 
 from tests.checkpoint.checkpoint_kit import Table, saver, write_version_1
 from ziggurat.checkpoint.folder import CheckpointFolder
-from ziggurat.checkpoint.saved import Saved
+from ziggurat.checkpoint.reader import Saved
 from ziggurat.features.matching import RowMatch
 from ziggurat.parallel.pieces import Piece
 from ziggurat.training.warm_start import rows as warm_rows

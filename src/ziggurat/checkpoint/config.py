@@ -6,7 +6,7 @@ from typing import Literal
 
 import pydantic
 
-from ziggurat.checkpoint.place import checked_place
+from ziggurat.checkpoint.store.uri import checked_place
 from ziggurat.core.config import Config
 
 Policy = Literal["full", "one_shot", "consecutive", "intermittent"]

@@ -10,10 +10,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from ziggurat.checkpoint.manifest import MANIFEST_FILE, Manifest
-from ziggurat.checkpoint.saved import FOLDER, Saved, folder_of, open_checkpoint, read_manifest
-from ziggurat.checkpoint.store import LocalStore, Store, Unreachable
-from ziggurat.checkpoint.version1 import STATE_FILE
+from ziggurat.checkpoint.format.legacy import STATE_FILE
+from ziggurat.checkpoint.format.manifest import MANIFEST_FILE, Manifest
+from ziggurat.checkpoint.reader import FOLDER, Saved, folder_of, open_checkpoint, read_manifest
+from ziggurat.checkpoint.store.store import LocalStore, Store, Unreachable
 from ziggurat.core.errors import RunFolderError
 from ziggurat.core.files import put_back, sweep
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from ziggurat.checkpoint.config import CheckpointsConfig, Policy
-from ziggurat.checkpoint.manifest import Kind, Reference
+from ziggurat.checkpoint.format.manifest import Kind, Reference
 
 Since = Literal["all", "base", "last"]
 

@@ -2,7 +2,7 @@
 
 Training stands still while the dense part is copied and the rows to be written are noted; the rows themselves are
 copied by a thread, or by training just before it changes them (:mod:`ziggurat.embeddings.marks`). The thread quantises
-and writes them (:mod:`ziggurat.checkpoint.writing`). Once all ranks have written theirs, the first writes the manifest,
+and writes them (:mod:`ziggurat.checkpoint.writer`). Once all ranks have written theirs, the first writes the manifest,
 and there is a checkpoint; until then there is none, and the one before is as it was.
 
 Source: Eisenman et al. 2022, "Check-N-Run", NSDI. Deviation: where the paper copies all rows in the stall, training
@@ -27,9 +27,9 @@ from torch import Tensor
 
 from ziggurat.checkpoint.config import CheckpointsConfig
 from ziggurat.checkpoint.folder import CheckpointFolder
-from ziggurat.checkpoint.manifest import Bits, Reference, TableShape
+from ziggurat.checkpoint.format.manifest import Bits, Reference, TableShape
 from ziggurat.checkpoint.policy import FULL, Chain
-from ziggurat.checkpoint.writing import Best, Job, Writer, Written
+from ziggurat.checkpoint.writer import Best, Job, Writer, Written
 from ziggurat.embeddings.marks import Shard
 
 GRACE_S = 30.0

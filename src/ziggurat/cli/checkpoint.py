@@ -30,8 +30,8 @@ def list_command(run: Run, as_json: AsJson = False) -> None:
       ziggurat checkpoint list runs/shop
       ziggurat checkpoint list runs/shop --json
     """
-    from ziggurat.checkpoint.inspection import listing
-    from ziggurat.checkpoint.run_folders import open_folder
+    from ziggurat.checkpoint.inspect.inspection import listing
+    from ziggurat.checkpoint.inspect.run_folders import open_folder
     from ziggurat.cli import checkpoint_tables
     from ziggurat.cli.progress import console_progress
 
@@ -54,8 +54,8 @@ def inspect_command(
       ziggurat checkpoint inspect runs/shop
       ziggurat checkpoint inspect runs/shop 1200 --json
     """
-    from ziggurat.checkpoint.inspection import inspect
-    from ziggurat.checkpoint.run_folders import open_folder
+    from ziggurat.checkpoint.inspect.inspection import inspect
+    from ziggurat.checkpoint.inspect.run_folders import open_folder
     from ziggurat.cli import checkpoint_tables
     from ziggurat.cli.progress import console_progress
 
@@ -80,8 +80,8 @@ def verify_command(
       ziggurat checkpoint verify runs/shop
       ziggurat checkpoint verify runs/shop best last
     """
-    from ziggurat.checkpoint.run_folders import open_folder
-    from ziggurat.checkpoint.verification import verify
+    from ziggurat.checkpoint.inspect.run_folders import open_folder
+    from ziggurat.checkpoint.inspect.verification import verify
     from ziggurat.cli import checkpoint_tables
     from ziggurat.cli.progress import console_progress
 
@@ -110,8 +110,8 @@ def gather_command(
       ziggurat checkpoint gather runs/shop last --optimizer \\
         --out all.safetensors
     """
-    from ziggurat.checkpoint.gathering import check_out, gather
-    from ziggurat.checkpoint.run_folders import open_folder
+    from ziggurat.checkpoint.inspect.consolidate import check_out, gather
+    from ziggurat.checkpoint.inspect.run_folders import open_folder
     from ziggurat.cli.progress import console_progress
     from ziggurat.planning.quantities import written_bytes
 
@@ -141,8 +141,8 @@ def diff_command(
       ziggurat checkpoint diff runs/shop best last
       ziggurat checkpoint diff runs/shop 600 600 --other runs/again
     """
-    from ziggurat.checkpoint.differences import differences
-    from ziggurat.checkpoint.run_folders import open_folder
+    from ziggurat.checkpoint.inspect.differences import differences
+    from ziggurat.checkpoint.inspect.run_folders import open_folder
     from ziggurat.cli import checkpoint_tables
     from ziggurat.cli.progress import console_progress
 
@@ -176,7 +176,7 @@ def prune_command(
       ziggurat checkpoint prune runs/shop --keep 2 --dry-run
       ziggurat checkpoint prune runs/shop --keep 2
     """
-    from ziggurat.checkpoint.pruning import prune
+    from ziggurat.checkpoint.inspect.pruning import prune
     from ziggurat.cli import checkpoint_tables
     from ziggurat.cli.progress import console_progress
     from ziggurat.core.errors import RunFolderError

@@ -9,11 +9,11 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ziggurat.checkpoint.contents import TablePart
-from ziggurat.checkpoint.differences import Difference
-from ziggurat.checkpoint.inspection import Entry, Inspection, Listing
-from ziggurat.checkpoint.pruning import Pruned
-from ziggurat.checkpoint.verification import Verification
+from ziggurat.checkpoint.inspect.contents import TablePart
+from ziggurat.checkpoint.inspect.differences import Difference
+from ziggurat.checkpoint.inspect.inspection import Entry, Inspection, Listing
+from ziggurat.checkpoint.inspect.pruning import Pruned
+from ziggurat.checkpoint.inspect.verification import Verification
 from ziggurat.planning.quantities import written_bytes
 from ziggurat.report import numbers
 from ziggurat.report.plan_rows import written_ranks

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 
-from ziggurat.checkpoint.claim import Claim, claimed
+from ziggurat.checkpoint.store.claim import Claim, claimed
 from ziggurat.core.engine import check_engine
 from ziggurat.core.files import locked_folder, write_json
 from ziggurat.core.memory import out_of_memory_told

@@ -16,10 +16,10 @@ from collections.abc import Generator, Iterator, Sequence
 
 import torch
 
-from ziggurat.checkpoint.claim import Claim
-from ziggurat.checkpoint.saved import Saved
+from ziggurat.checkpoint.reader import Saved
 from ziggurat.checkpoint.saver import Saver
-from ziggurat.checkpoint.writing import Best
+from ziggurat.checkpoint.store.claim import Claim
+from ziggurat.checkpoint.writer import Best
 from ziggurat.core.batch import Batch
 from ziggurat.core.engine import library_versions
 from ziggurat.core.errors import DivergedError

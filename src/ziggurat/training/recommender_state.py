@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from ziggurat.checkpoint.folder import CheckpointFolder
-from ziggurat.checkpoint.manifest import TableShape
-from ziggurat.checkpoint.saved import Saved
+from ziggurat.checkpoint.format.manifest import TableShape
+from ziggurat.checkpoint.reader import Saved
 from ziggurat.core.errors import RunFolderError
 from ziggurat.optim.shampoo.shampoo import Shampoo
 from ziggurat.parallel.pieces import Piece, fill, gathered

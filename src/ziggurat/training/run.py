@@ -26,8 +26,8 @@ from ruamel.yaml import YAML
 
 import ziggurat
 from ziggurat.checkpoint.folder import CheckpointFolder
-from ziggurat.checkpoint.object_store import open_store
-from ziggurat.checkpoint.writer import Owner
+from ziggurat.checkpoint.store.object_store import open_store
+from ziggurat.checkpoint.store.writer_identity import Owner
 from ziggurat.core.config import parse_config
 from ziggurat.core.engine import installed_engine
 from ziggurat.core.errors import DataError, RunFolderError

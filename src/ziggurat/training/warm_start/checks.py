@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from ziggurat.checkpoint.manifest import TableShape
-from ziggurat.checkpoint.saved import table_shapes
+from ziggurat.checkpoint.format.manifest import TableShape
+from ziggurat.checkpoint.reader import table_shapes
 from ziggurat.core.errors import ConfigError
 from ziggurat.core.tables import TableSpec
 from ziggurat.embeddings.layout import Layout

@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from ziggurat.checkpoint.manifest import TableShape
+from ziggurat.checkpoint.format.manifest import TableShape
 from ziggurat.core.errors import ConfigError, RunFolderError
 from ziggurat.core.files import write_json
 from ziggurat.core.progress import Progress

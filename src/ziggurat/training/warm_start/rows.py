@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ziggurat.checkpoint.saved import Saved
+from ziggurat.checkpoint.reader import Saved
 from ziggurat.features.lookup import ABSENT
 from ziggurat.features.matching import RowMatch, Rows
 from ziggurat.parallel.pieces import Piece, Sink

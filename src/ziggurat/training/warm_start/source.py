@@ -7,7 +7,7 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from ziggurat.checkpoint.saved import Saved
+from ziggurat.checkpoint.reader import Saved
 from ziggurat.core.errors import ConfigError, DataError, RunFolderError
 from ziggurat.core.tables import TableSpec
 from ziggurat.embeddings.layout import Layout

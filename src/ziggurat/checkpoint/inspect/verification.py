@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ziggurat.checkpoint.blocks import checked
-from ziggurat.checkpoint.catalogue import Catalogue, Version1, disk_bytes, read_catalogue
 from ziggurat.checkpoint.folder import BEST_FILE, CheckpointFolder
-from ziggurat.checkpoint.manifest import MANIFEST_FILE, Manifest
-from ziggurat.checkpoint.saved import FOLDER, folder_of
-from ziggurat.checkpoint.store import LocalStore, Unreachable
-from ziggurat.checkpoint.version1 import STATE_FILE
+from ziggurat.checkpoint.format.blocks import checked
+from ziggurat.checkpoint.format.legacy import STATE_FILE
+from ziggurat.checkpoint.format.manifest import MANIFEST_FILE, Manifest
+from ziggurat.checkpoint.inspect.catalogue import Catalogue, Version1, disk_bytes, read_catalogue
+from ziggurat.checkpoint.reader import FOLDER, folder_of
+from ziggurat.checkpoint.store.store import LocalStore, Unreachable
 from ziggurat.core.errors import RunFolderError
 from ziggurat.core.files import LOCK_FILE
 from ziggurat.core.progress import Progress, Silent

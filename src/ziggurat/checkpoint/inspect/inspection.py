@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from ziggurat.checkpoint.catalogue import Catalogue, Version1, disk_bytes, read_catalogue
-from ziggurat.checkpoint.contents import FilePart, TablePart, files_in, tables_in
 from ziggurat.checkpoint.folder import BEST_FILE, CheckpointFolder
-from ziggurat.checkpoint.manifest import FORMAT_VERSION
-from ziggurat.checkpoint.saved import folder_of
-from ziggurat.checkpoint.verification import unfinished
-from ziggurat.checkpoint.version1 import FORMAT_VERSION as FIRST_FORMAT
+from ziggurat.checkpoint.format.legacy import FORMAT_VERSION as FIRST_FORMAT
+from ziggurat.checkpoint.format.manifest import FORMAT_VERSION
+from ziggurat.checkpoint.inspect.catalogue import Catalogue, Version1, disk_bytes, read_catalogue
+from ziggurat.checkpoint.inspect.contents import FilePart, TablePart, files_in, tables_in
+from ziggurat.checkpoint.inspect.verification import unfinished
+from ziggurat.checkpoint.reader import folder_of
 from ziggurat.core.errors import RunFolderError
 from ziggurat.core.progress import Progress
 

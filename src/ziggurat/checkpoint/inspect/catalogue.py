@@ -1,7 +1,7 @@
 """Which checkpoints there are, by their manifests alone: of either format, damaged or not, while training goes on.
 
 In: a folder of checkpoints. Out: a manifest a step, or why there is none. Nothing here reads the tensors;
-:mod:`~ziggurat.checkpoint.verification` does.
+:mod:`~ziggurat.checkpoint.inspect.verification` does.
 """
 
 from __future__ import annotations
@@ -14,10 +14,10 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from ziggurat.checkpoint.folder import CheckpointFolder
-from ziggurat.checkpoint.manifest import Manifest, NewerFormat, TableShape
-from ziggurat.checkpoint.saved import TABLE_STATES, TABLES, folder_of, shapes_of_tables
-from ziggurat.checkpoint.store import LocalStore, Store, Unreachable
-from ziggurat.checkpoint.version1 import STATE_FILE, load_state
+from ziggurat.checkpoint.format.legacy import STATE_FILE, load_state
+from ziggurat.checkpoint.format.manifest import Manifest, NewerFormat, TableShape
+from ziggurat.checkpoint.reader import TABLE_STATES, TABLES, folder_of, shapes_of_tables
+from ziggurat.checkpoint.store.store import LocalStore, Store, Unreachable
 from ziggurat.core.errors import RunFolderError
 from ziggurat.core.progress import Progress, Silent
 

@@ -17,8 +17,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from ziggurat.checkpoint.manifest import WEIGHT, Bits, Block, File
-from ziggurat.checkpoint.quantise import Method, dequantise, finite, quantise
+from ziggurat.checkpoint.format.manifest import WEIGHT, Bits, Block, File
+from ziggurat.checkpoint.format.quantise import Method, dequantise, finite, quantise
 from ziggurat.core.errors import RunFolderError
 
 FILE_BYTES = 32 * 2**20

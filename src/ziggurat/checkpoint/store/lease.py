@@ -18,8 +18,8 @@ import threading
 import time
 from collections.abc import Callable, Generator
 
-from ziggurat.checkpoint.object_store import ObjectStore
-from ziggurat.checkpoint.writer import Owner, Writer
+from ziggurat.checkpoint.store.object_store import ObjectStore
+from ziggurat.checkpoint.store.writer_identity import Owner, Writer
 from ziggurat.core.errors import RunFolderError, ZigguratError
 
 BEATS = 6

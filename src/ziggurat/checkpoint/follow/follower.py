@@ -1,7 +1,8 @@
 """A server's tables, kept at the newest checkpoint of a training that goes on.
 
-All of an update is read, verified and decoded before the first row changes (:mod:`ziggurat.checkpoint.news` says what
-is read), and then put in place at once. ``docs/following.md`` says what a server can rely on.
+All of an update is read, verified and decoded before the first row changes
+(:mod:`ziggurat.checkpoint.follow.incremental_update` says what is read), and then put in place at once.
+``docs/following.md`` says what a server can rely on.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ziggurat.checkpoint.changes import differing, ids_by_table, put, same_bits
 from ziggurat.checkpoint.folder import CheckpointFolder
-from ziggurat.checkpoint.manifest import Reference
-from ziggurat.checkpoint.news import TROUBLES, Held, News, NewsReader, Trouble
-from ziggurat.checkpoint.saved import TABLES, Blocks, folder_of
-from ziggurat.checkpoint.store import Store
+from ziggurat.checkpoint.follow.changed_rows import differing, ids_by_table, put, same_bits
+from ziggurat.checkpoint.follow.incremental_update import TROUBLES, Held, News, NewsReader, Trouble
+from ziggurat.checkpoint.format.manifest import Reference
+from ziggurat.checkpoint.reader import TABLES, Blocks, folder_of
+from ziggurat.checkpoint.store.store import Store
 from ziggurat.core.errors import RunFolderError
 from ziggurat.parallel.pieces import Piece
 

@@ -31,7 +31,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from ziggurat.checkpoint.packing import CodeBits, chunks, code_bytes, code_type, pack_columns, unpack_columns
+from ziggurat.checkpoint.format.packing import CodeBits, chunks, code_bytes, code_type, pack_columns, unpack_columns
 from ziggurat.core.errors import DataError
 
 Bits = Literal[2, 3, 4, 8, 16, 32]

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ziggurat.checkpoint.folder import CheckpointFolder
-from ziggurat.checkpoint.saved import TABLE_STATES, TABLES, Saved, open_checkpoint
-from ziggurat.checkpoint.store import LocalStore
-from ziggurat.checkpoint.whole_file import Described, create, read_metadata
+from ziggurat.checkpoint.format.whole_file import Described, create, read_metadata
+from ziggurat.checkpoint.reader import TABLE_STATES, TABLES, Saved, open_checkpoint
+from ziggurat.checkpoint.store.store import LocalStore
 from ziggurat.core.errors import DataError
 from ziggurat.core.files import atomic_file, check_file_target
 from ziggurat.core.progress import Progress, Silent

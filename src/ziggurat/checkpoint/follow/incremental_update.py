@@ -17,11 +17,11 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
-from ziggurat.checkpoint.blocks import Rows
-from ziggurat.checkpoint.changes import Touched, check_complete, differing, put, written, written_bytes
 from ziggurat.checkpoint.folder import CheckpointFolder
-from ziggurat.checkpoint.manifest import WEIGHT, Manifest, Reference
-from ziggurat.checkpoint.saved import folder_of, read_needed, read_others
+from ziggurat.checkpoint.follow.changed_rows import Touched, check_complete, differing, put, written, written_bytes
+from ziggurat.checkpoint.format.blocks import Rows
+from ziggurat.checkpoint.format.manifest import WEIGHT, Manifest, Reference
+from ziggurat.checkpoint.reader import folder_of, read_needed, read_others
 from ziggurat.core.errors import ConfigError, DataError, RunFolderError
 
 LOOKS = 8

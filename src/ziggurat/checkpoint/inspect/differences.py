@@ -13,7 +13,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ziggurat.checkpoint.saved import TABLES, Saved
+from ziggurat.checkpoint.reader import TABLES, Saved
 from ziggurat.core.progress import Progress, Silent
 from ziggurat.parallel.pieces import Piece
 

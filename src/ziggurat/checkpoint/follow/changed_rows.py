@@ -10,10 +10,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 import torch
 from torch import Tensor
 
-from ziggurat.checkpoint.blocks import DAMAGED, Rows, rows_in, tensors_in
-from ziggurat.checkpoint.manifest import WEIGHT, Manifest
-from ziggurat.checkpoint.saved import folder_of, read_file
-from ziggurat.checkpoint.store import Store
+from ziggurat.checkpoint.format.blocks import DAMAGED, Rows, rows_in, tensors_in
+from ziggurat.checkpoint.format.manifest import WEIGHT, Manifest
+from ziggurat.checkpoint.reader import folder_of, read_file
+from ziggurat.checkpoint.store.store import Store
 from ziggurat.core.errors import RunFolderError
 
 COMPARED_BYTES = 4 * 2**20

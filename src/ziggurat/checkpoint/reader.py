@@ -16,10 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ziggurat.checkpoint.blocks import DAMAGED, Rows, below, checked, rows_in, tensors_in
-from ziggurat.checkpoint.manifest import MANIFEST_FILE, WEIGHT, Block, File, Manifest, Reference, TableShape
-from ziggurat.checkpoint.store import LocalStore, Store
-from ziggurat.checkpoint.version1 import STATE_FILE, load_groups, load_state
+from ziggurat.checkpoint.format.blocks import DAMAGED, Rows, below, checked, rows_in, tensors_in
+from ziggurat.checkpoint.format.legacy import STATE_FILE, load_groups, load_state
+from ziggurat.checkpoint.format.manifest import MANIFEST_FILE, WEIGHT, Block, File, Manifest, Reference, TableShape
+from ziggurat.checkpoint.store.store import LocalStore, Store
 from ziggurat.core.errors import RunFolderError
 from ziggurat.parallel.pieces import Piece, fill
 

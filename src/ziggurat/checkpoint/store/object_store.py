@@ -14,15 +14,15 @@ from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
-from ziggurat.checkpoint.place import S3, local_folder
-from ziggurat.checkpoint.store import LocalStore, Store, Unreachable
-from ziggurat.checkpoint.store_errors import (
+from ziggurat.checkpoint.store.errors import (
     endpoint,
     explained,
     is_missing_bucket,
     is_refused_creation,
     is_unknown_request,
 )
+from ziggurat.checkpoint.store.store import LocalStore, Store, Unreachable
+from ziggurat.checkpoint.store.uri import S3, local_folder
 from ziggurat.core.errors import DataError, EnvironmentMismatch, RunFolderError, ZigguratError
 
 TRIES = 5
@@ -45,7 +45,7 @@ def open_store(place: str | Path) -> Store:
 
 
 class ObjectStore:
-    """Objects ``URL/FOLDER/NAME``; see :class:`~ziggurat.checkpoint.store.Store`.
+    """Objects ``URL/FOLDER/NAME``; see :class:`~ziggurat.checkpoint.store.store.Store`.
 
     Args:
         url: the root. Endpoint and credentials come from the environment, as the store's library takes them.

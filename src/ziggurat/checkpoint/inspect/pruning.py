@@ -8,14 +8,14 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ziggurat.checkpoint.catalogue import disk_bytes
-from ziggurat.checkpoint.claim import claimed
 from ziggurat.checkpoint.folder import CheckpointFolder
-from ziggurat.checkpoint.object_store import ObjectStore
-from ziggurat.checkpoint.run_folders import open_folder, run_folder
-from ziggurat.checkpoint.saved import folder_of
-from ziggurat.checkpoint.store import LocalStore, Store
-from ziggurat.checkpoint.writer import Owner
+from ziggurat.checkpoint.inspect.catalogue import disk_bytes
+from ziggurat.checkpoint.inspect.run_folders import open_folder, run_folder
+from ziggurat.checkpoint.reader import folder_of
+from ziggurat.checkpoint.store.claim import claimed
+from ziggurat.checkpoint.store.object_store import ObjectStore
+from ziggurat.checkpoint.store.store import LocalStore, Store
+from ziggurat.checkpoint.store.writer_identity import Owner
 from ziggurat.core.errors import RunFolderError
 from ziggurat.core.files import LOCK_FILE, locked_folder
 from ziggurat.core.progress import Progress, Silent

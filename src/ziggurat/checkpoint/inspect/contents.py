@@ -10,10 +10,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ziggurat.checkpoint.catalogue import Version1
-from ziggurat.checkpoint.manifest import WEIGHT, Block, Manifest, TableShape
-from ziggurat.checkpoint.quantise import row_bytes
-from ziggurat.checkpoint.saved import TABLES
+from ziggurat.checkpoint.format.manifest import WEIGHT, Block, Manifest, TableShape
+from ziggurat.checkpoint.format.quantise import row_bytes
+from ziggurat.checkpoint.inspect.catalogue import Version1
+from ziggurat.checkpoint.reader import TABLES
 
 
 @dataclass(frozen=True, slots=True)

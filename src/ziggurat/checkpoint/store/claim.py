@@ -9,10 +9,10 @@ import contextlib
 from collections.abc import Callable, Generator
 from typing import Protocol
 
-from ziggurat.checkpoint.lease import leased
-from ziggurat.checkpoint.object_store import ObjectStore
-from ziggurat.checkpoint.store import LocalStore, Store
-from ziggurat.checkpoint.writer import Owner, Writer
+from ziggurat.checkpoint.store.lease import leased
+from ziggurat.checkpoint.store.object_store import ObjectStore
+from ziggurat.checkpoint.store.store import LocalStore, Store
+from ziggurat.checkpoint.store.writer_identity import Owner, Writer
 from ziggurat.core.errors import RunFolderError
 from ziggurat.core.files import locked_folder
 
@@ -20,7 +20,7 @@ LEASE_S = 300.0
 """For so long a writer in an object store may give no sign until another succeeds it: longer than all tries of a
 request take together, so that the last words of one who is succeeded do not come behind the other's."""
 WRITER_FILE = "writer.json"
-"""In a folder; object stores have it by numbers (:mod:`~ziggurat.checkpoint.lease`)."""
+"""In a folder; object stores have it by numbers (:mod:`~ziggurat.checkpoint.store.lease`)."""
 
 
 class Claim(Protocol):

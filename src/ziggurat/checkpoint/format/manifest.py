@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import pydantic
 
-from ziggurat.checkpoint.quantise import Bits as Bits
+from ziggurat.checkpoint.format.quantise import Bits as Bits
 from ziggurat.core.errors import RunFolderError
 
 FORMAT_VERSION = 2

@@ -8,8 +8,8 @@ from ruamel.yaml import YAML
 from ruamel.yaml.error import YAMLError
 
 from ziggurat.checkpoint.folder import BEST_FILE, CheckpointFolder
-from ziggurat.checkpoint.object_store import open_store
-from ziggurat.checkpoint.saved import FOLDER
+from ziggurat.checkpoint.reader import FOLDER
+from ziggurat.checkpoint.store.object_store import open_store
 from ziggurat.core.errors import RunFolderError, nearest
 from ziggurat.core.files import LOCK_FILE
 
