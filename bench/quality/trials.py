@@ -20,7 +20,7 @@ from bench.quality.trial import train
 from ziggurat.core.errors import EnvironmentMismatch
 from ziggurat.core.files import write_json
 from ziggurat.data.encoded.dataset import Dataset
-from ziggurat.features.prepare import dataset_fingerprint
+from ziggurat.features.preparation.prepare import dataset_fingerprint
 from ziggurat.training import api
 from ziggurat.training.experiment import Experiment
 

@@ -8,7 +8,7 @@ import pytest
 
 from ziggurat.data.readers import reader
 from ziggurat.data.readers.parquet import reader as parquet_reader
-from ziggurat.features import prepare as prepare_module
+from ziggurat.features.preparation import prepare as prepare_module
 
 
 @pytest.fixture

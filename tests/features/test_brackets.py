@@ -10,8 +10,8 @@ from feature_kit import Experiment, experiment
 
 from ziggurat.core.errors import ConfigError, DataError
 from ziggurat.data.encoded.dataset import Dataset
-from ziggurat.features.preparation import fingerprint
-from ziggurat.features.prepare import prepare
+from ziggurat.features.preparation.prepare import prepare
+from ziggurat.features.preparation_plan import fingerprint
 
 TRAIN_ALL = {"split": {"name": "random", "validation": 0, "test": 0}}
 CELLS = ['"[240, 132, 282]"', "[]", '"[132, 282]"', "[240]"]

@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from ziggurat.core.errors import DataError
 from ziggurat.core.files import write_json
-from ziggurat.features.encoder import Encoder, ValueCounts
-from ziggurat.features.encoder_files import load_encoder, save_encoder
-from ziggurat.features.hashed import HashEncoder
-from ziggurat.features.identity import Identity
-from ziggurat.features.vocabulary import Vocabulary, VocabularyConfig
+from ziggurat.features.encoders.encoder import Encoder, ValueCounts
+from ziggurat.features.encoders.files import load_encoder, save_encoder
+from ziggurat.features.encoders.hashed import HashEncoder
+from ziggurat.features.encoders.identity import Identity
+from ziggurat.features.encoders.vocabulary import Vocabulary, VocabularyConfig
 
 INTEGERS = pa.array([3, -7, 2**63 - 1, -(2**63), 0, 12], pa.int64())
 TEXTS = pa.array(["a", "", "ünï", "12", "longer than eight bytes", "b"])

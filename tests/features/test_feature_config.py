@@ -10,10 +10,10 @@ from ziggurat.core.config import Config, parse_config
 from ziggurat.core.errors import ConfigError
 from ziggurat.core.schema import RawColumn, ValueType
 from ziggurat.features.config import DataConfig, FeatureConfig
-from ziggurat.features.identity import IdentityConfig
+from ziggurat.features.encoders.identity import IdentityConfig
+from ziggurat.features.encoders.vocabulary import VocabularyConfig
 from ziggurat.features.raw_schema import columns_for, raw_schema
 from ziggurat.features.tables import resolve_tables
-from ziggurat.features.vocabulary import VocabularyConfig
 
 
 class _Experiment(Config):

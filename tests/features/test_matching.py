@@ -14,14 +14,14 @@ from pydantic import TypeAdapter
 
 from ziggurat.core.errors import DataError
 from ziggurat.features.config import FeatureConfig, Targets
-from ziggurat.features.encoder import Encoder
-from ziggurat.features.hashed import HashEncoder
-from ziggurat.features.identity import Identity
+from ziggurat.features.encoders.encoder import Encoder
+from ziggurat.features.encoders.hashed import HashEncoder
+from ziggurat.features.encoders.identity import Identity
+from ziggurat.features.encoders.vocabulary import Vocabulary
 from ziggurat.features.matching import FittedTables, difference, match_rows, match_vocabularies
-from ziggurat.features.numeric import NumericChain
-from ziggurat.features.steps import Bucketise, Clip, Fill
+from ziggurat.features.numeric.chain import NumericChain
+from ziggurat.features.numeric.steps import Bucketise, Clip, Fill
 from ziggurat.features.transform import Transform
-from ziggurat.features.vocabulary import Vocabulary
 
 FEATURE: TypeAdapter[FeatureConfig] = TypeAdapter(FeatureConfig)
 LISTS = st.lists(st.integers(-50, 50), unique=True, max_size=40)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ziggurat.features.moments import Moments, MomentsStream, RowSample, quantiles
+from ziggurat.features.numeric.moments import Moments, MomentsStream, RowSample, quantiles
 
 VALUE = st.floats(-1e6, 1e6) | st.just(float("nan")) | st.just(0.0)
 

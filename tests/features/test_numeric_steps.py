@@ -13,9 +13,9 @@ from sklearn.preprocessing import StandardScaler
 
 from ziggurat.core.config import Config, parse_config
 from ziggurat.core.errors import ConfigError, DataError
-from ziggurat.features.moments import Moments
-from ziggurat.features.numeric import NumericChain
-from ziggurat.features.steps import (
+from ziggurat.features.numeric.chain import NumericChain
+from ziggurat.features.numeric.moments import Moments
+from ziggurat.features.numeric.steps import (
     Bucketise,
     BucketiseConfig,
     Clip,

@@ -17,7 +17,7 @@ from ziggurat.core.schema import GROUP_COLUMN, TIME_COLUMN, WEIGHT_COLUMN, label
 from ziggurat.core.statistics import DatasetStatistics
 from ziggurat.data.encoded.dataset import SPLITS, Dataset, Split
 from ziggurat.data.readers.source import open_source
-from ziggurat.features.prepare import ENCODERS, QUARANTINE, prepare
+from ziggurat.features.preparation.prepare import ENCODERS, QUARANTINE, prepare
 from ziggurat.features.transform import Transform
 
 FEATURES: list[dict[str, Any]] = [

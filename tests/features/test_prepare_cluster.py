@@ -13,8 +13,8 @@ from feature_kit import Experiment, experiment, write_csv
 
 from ziggurat.core.errors import DataError, EnvironmentMismatch
 from ziggurat.core.progress import Silent
-from ziggurat.features.prepare import prepare
-from ziggurat.features.ray_cluster import RayCluster
+from ziggurat.features.preparation.prepare import prepare
+from ziggurat.features.preparation.ray_cluster import RayCluster
 
 pytestmark = pytest.mark.usefixtures("small_pieces")
 

@@ -20,10 +20,11 @@ from feature_kit import Experiment, experiment, write_csv
 from ziggurat.core.errors import RunFolderError
 from ziggurat.data.encoded.dataset import SPLITS, Dataset
 from ziggurat.data.readers.quarantine import Quarantine
-from ziggurat.features import gathering, staging
-from ziggurat.features import prepare as prepare_module
-from ziggurat.features.journal import Journal
-from ziggurat.features.prepare import prepare
+from ziggurat.features.preparation import block_batching as gathering
+from ziggurat.features.preparation import prepare as prepare_module
+from ziggurat.features.preparation import staging
+from ziggurat.features.preparation.journal import Journal
+from ziggurat.features.preparation.prepare import prepare
 
 FEATURES: list[dict[str, Any]] = [
     {"name": "user", "kind": "categorical", "type": "integer"},
@@ -37,7 +38,9 @@ import json, signal, sys, time
 from pathlib import Path
 from feature_kit import Experiment
 from ziggurat.core.config import parse_config
-from ziggurat.features import gathering, prepare as module, staging
+from ziggurat.features.preparation import block_batching as gathering
+from ziggurat.features.preparation import prepare as module
+from ziggurat.features.preparation import staging
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell has its background jobs ignore
 gathering.PART_ROWS = 1000

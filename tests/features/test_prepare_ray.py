@@ -21,9 +21,9 @@ from typer.testing import CliRunner
 
 from ziggurat.cli.main import app
 from ziggurat.core.errors import DataError, EnvironmentMismatch, WorkersLost
-from ziggurat.features import ray_cluster
-from ziggurat.features.prepare import prepare
-from ziggurat.features.ray_cluster import RayCluster, start_local
+from ziggurat.features.preparation import ray_cluster
+from ziggurat.features.preparation.prepare import prepare
+from ziggurat.features.preparation.ray_cluster import RayCluster, start_local
 
 ray = pytest.importorskip("ray", reason="needs Ray: pip install 'ziggurat[ray]'")
 pytestmark = pytest.mark.usefixtures("small_pieces", "two_workers")

@@ -17,7 +17,7 @@ from test_prepare import FEATURES, log
 from ziggurat.core.errors import DataError
 from ziggurat.core.progress import Silent
 from ziggurat.data.encoded.dataset import SPLITS, Dataset
-from ziggurat.features.prepare import ENCODERS, prepare
+from ziggurat.features.preparation.prepare import ENCODERS, prepare
 from ziggurat.features.raw_blocks import RawDataset, open_raw
 from ziggurat.features.raw_index import RawIndex, index_raw
 

@@ -10,8 +10,8 @@ from collections.abc import Generator
 import pytest
 
 from ziggurat.core.errors import EnvironmentMismatch
-from ziggurat.features import ray_cluster
-from ziggurat.features.ray_cluster import RayCluster
+from ziggurat.features.preparation import ray_cluster
+from ziggurat.features.preparation.ray_cluster import RayCluster
 
 pytest.importorskip("ray", reason="needs Ray: pip install 'ziggurat[ray]'")
 

@@ -9,9 +9,9 @@ import pyarrow as pa
 import pytest
 
 from ziggurat.core.errors import DataError
-from ziggurat.features.column_file import ColumnFile, write_columns
 from ziggurat.features.columns import Codes
-from ziggurat.features.parts import IdWriter, Part, Parts, narrow, read_ids, write_part
+from ziggurat.features.preparation.column_file import ColumnFile, write_columns
+from ziggurat.features.preparation.parts import IdWriter, Part, Parts, narrow, read_ids, write_part
 
 
 def test_columns_of_any_length_and_type(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from feature_kit import Experiment, experiment, write_csv
 from ziggurat.core.errors import ConfigError, DataError
 from ziggurat.core.schema import TIME_COLUMN, ValueType
 from ziggurat.data.encoded.dataset import SPLITS, Dataset
-from ziggurat.features.prepare import prepare
+from ziggurat.features.preparation.prepare import prepare
 from ziggurat.features.raw_schema import raw_schema
 
 FEATURES: list[dict[str, Any]] = [{"name": "x", "kind": "numeric"}]

@@ -13,13 +13,13 @@ from feature_kit import block, experiment
 from ziggurat.core.errors import DataError
 from ziggurat.core.files import write_json
 from ziggurat.core.schema import label_column
-from ziggurat.features.encoder import ValueCounts
-from ziggurat.features.hashed import HashEncoder
-from ziggurat.features.identity import Identity
-from ziggurat.features.numeric import NumericChain
-from ziggurat.features.steps import Bucketise, Fill, Standardise
+from ziggurat.features.encoders.encoder import ValueCounts
+from ziggurat.features.encoders.hashed import HashEncoder
+from ziggurat.features.encoders.identity import Identity
+from ziggurat.features.encoders.vocabulary import Vocabulary, VocabularyConfig
+from ziggurat.features.numeric.chain import NumericChain
+from ziggurat.features.numeric.steps import Bucketise, Fill, Standardise
 from ziggurat.features.transform import Transform
-from ziggurat.features.vocabulary import Vocabulary, VocabularyConfig
 
 FEATURES: list[dict[str, Any]] = [
     {"name": "user", "kind": "categorical", "type": "integer"},

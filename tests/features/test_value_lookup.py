@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ziggurat.features.lookup import IntegerIndex, TextIndex, blob_to_text, text_to_blob
+from ziggurat.features.encoders.key_lookup import IntegerIndex, TextIndex, blob_to_text, text_to_blob
 
 INT64 = st.integers(-(2**63), 2**63 - 1) | st.integers(-20, 20)
 
@@ -39,7 +39,7 @@ def test_few_and_many_texts_are_found_alike(keys: list[str], wanted: list[str]) 
 
 
 def test_a_hash_collision_changes_the_seed_not_the_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    import ziggurat.features.lookup as lookup
+    import ziggurat.features.encoders.key_lookup as lookup
 
     whole = lookup.hash_text
     # seed 0 maps everything to one hash: what a true collision would look like

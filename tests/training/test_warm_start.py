@@ -16,8 +16,8 @@ from tests.training.conftest import MakeExperiment, Noted, config_values, write_
 from tests.training.test_train import assert_same_bits, tensors
 from ziggurat.core.config import parse_config, set_by_path
 from ziggurat.core.errors import ConfigError, RunFolderError
+from ziggurat.features.encoders.vocabulary import Vocabulary
 from ziggurat.features.transform import Transform
-from ziggurat.features.vocabulary import Vocabulary
 from ziggurat.training import api
 from ziggurat.training.experiment import Experiment
 

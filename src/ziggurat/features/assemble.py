@@ -22,7 +22,7 @@ from ziggurat.features.config import (
     SequenceFeature,
     Targets,
 )
-from ziggurat.features.encoder import MISSING_ROW, Ids
+from ziggurat.features.encoders.encoder import MISSING_ROW, Ids
 
 IdArray = npt.NDArray[np.int32 | np.int64]
 

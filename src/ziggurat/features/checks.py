@@ -21,8 +21,8 @@ from ziggurat.data.readers.blocks import BadRow, RawBlock
 from ziggurat.data.readers.rejection_reasons import TEXT_LIMIT, refusal
 from ziggurat.features.columns import numbers, plain
 from ziggurat.features.config import CategoricalFeature, LabelConfig, Targets
-from ziggurat.features.explained import with_mends
-from ziggurat.features.identity import IdentityConfig
+from ziggurat.features.encoders.identity import IdentityConfig
+from ziggurat.features.error_hints import with_mends
 from ziggurat.features.tables import TableEncoding
 
 pc: Any = pyarrow.compute  # made at import, so unknown to type checkers

@@ -14,10 +14,10 @@ from ziggurat.core.tables import Pooling
 from ziggurat.data.encoded.dataset import BLOCK_ROWS
 from ziggurat.data.encoded.split import RandomSplit, SplitConfig, TimeSplit, TimeWithinKeySplit
 from ziggurat.data.readers.source import SourceConfig
-from ziggurat.features.hashed import HashConfig
-from ziggurat.features.identity import IdentityConfig
-from ziggurat.features.steps import StepConfig
-from ziggurat.features.vocabulary import VocabularyConfig
+from ziggurat.features.encoders.hashed import HashConfig
+from ziggurat.features.encoders.identity import IdentityConfig
+from ziggurat.features.encoders.vocabulary import VocabularyConfig
+from ziggurat.features.numeric.steps import StepConfig
 from ziggurat.interactions.attention_pooling import AttentionPooling
 from ziggurat.interactions.sequence_transformer import SequenceTransformer
 from ziggurat.interactions.target_attention import TargetAttention

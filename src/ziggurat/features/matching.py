@@ -18,14 +18,14 @@ import numpy.typing as npt
 
 from ziggurat.core.schema import ValueType
 from ziggurat.features.config import FeatureConfig
-from ziggurat.features.encoder import MISSING_ROW
-from ziggurat.features.encoder_files import load_encoder, read_json
-from ziggurat.features.lookup import ABSENT
-from ziggurat.features.numeric import NumericChain
+from ziggurat.features.encoders.encoder import MISSING_ROW
+from ziggurat.features.encoders.files import load_encoder, read_json
+from ziggurat.features.encoders.key_lookup import ABSENT
+from ziggurat.features.encoders.vocabulary import Vocabulary
+from ziggurat.features.numeric.chain import NumericChain
 from ziggurat.features.tables import resolve_tables
 from ziggurat.features.transform import TRANSFORM_VERSION
 from ziggurat.features.versions import check_version
-from ziggurat.features.vocabulary import Vocabulary
 
 Rows = npt.NDArray[np.int64]
 

@@ -19,9 +19,9 @@ from ziggurat.core.errors import DataError
 from ziggurat.core.schema import Schema
 from ziggurat.data.encoded.dataset import SPLITS, arrow_schema, manifest, split_files
 from ziggurat.features.config import DataConfig, FeatureConfig
-from ziggurat.features.gathering import SplitSource
-from ziggurat.features.preparation import Preparation
-from ziggurat.features.prepare import open_sources
+from ziggurat.features.preparation.block_batching import SplitSource
+from ziggurat.features.preparation.prepare import open_sources
+from ziggurat.features.preparation_plan import Preparation
 from ziggurat.features.raw_index import RawIndex
 from ziggurat.features.transform import Transform
 

@@ -35,10 +35,10 @@ from ziggurat.data.readers.reader import Source
 from ziggurat.features.bracket_check import check_brackets
 from ziggurat.features.checks import CheckedRows, check_rows
 from ziggurat.features.config import DataConfig, FeatureConfig
-from ziggurat.features.gathering import SplitSource, bytes_before
-from ziggurat.features.preparation import Preparation
-from ziggurat.features.prepare import QUARANTINE, open_sources
-from ziggurat.features.splitting import assign, split_columns
+from ziggurat.features.preparation.block_batching import SplitSource, bytes_before
+from ziggurat.features.preparation.prepare import QUARANTINE, open_sources
+from ziggurat.features.preparation.splitting import assign, split_columns
+from ziggurat.features.preparation_plan import Preparation
 
 INDEX_VERSION = 1
 PIECE_BYTES = 2 * 2**20

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ziggurat.core.errors import ConfigError
 from ziggurat.core.schema import ValueType, duplicates
 from ziggurat.features.config import EncoderConfig, FeatureConfig, IdFeature, NumericFeature
-from ziggurat.features.vocabulary import VocabularyConfig
+from ziggurat.features.encoders.vocabulary import VocabularyConfig
 
 
 @dataclass(frozen=True, slots=True)

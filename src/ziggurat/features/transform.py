@@ -27,10 +27,10 @@ from ziggurat.features.assemble import encoded_schema, id_column, ids_by_code, n
 from ziggurat.features.checks import check_rows
 from ziggurat.features.columns import Codes, encode_column, numbers
 from ziggurat.features.config import FeatureConfig, NumericFeature, Targets
-from ziggurat.features.encoder import Encoder
-from ziggurat.features.encoder_files import load_encoder, read_json, save_encoder
-from ziggurat.features.numeric import NumericChain
-from ziggurat.features.preparation import what_is_encoded
+from ziggurat.features.encoders.encoder import Encoder
+from ziggurat.features.encoders.files import load_encoder, read_json, save_encoder
+from ziggurat.features.numeric.chain import NumericChain
+from ziggurat.features.preparation_plan import what_is_encoded
 from ziggurat.features.raw_schema import columns_for
 from ziggurat.features.tables import resolve_tables
 from ziggurat.features.versions import check_version

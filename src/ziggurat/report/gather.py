@@ -17,9 +17,9 @@ from ziggurat.core.tables import TableSpec
 from ziggurat.data.encoded.dataset import Dataset, Split
 from ziggurat.embeddings.fields import Fields
 from ziggurat.features.config import NumericFeature
-from ziggurat.features.steps import Bucketise
+from ziggurat.features.encoders.vocabulary import Vocabulary
+from ziggurat.features.numeric.steps import Bucketise
 from ziggurat.features.transform import Transform
-from ziggurat.features.vocabulary import Vocabulary
 from ziggurat.interactions.block import Block
 from ziggurat.metrics.metric_set import MetricSet
 from ziggurat.models.build import build_model, model_dims

@@ -24,9 +24,9 @@ from ziggurat.core.files import locked_folder, write_json
 from ziggurat.core.memory import out_of_memory_told
 from ziggurat.core.progress import Progress, Silent
 from ziggurat.data.encoded.dataset import Dataset, Split
-from ziggurat.features.prepare import dataset_fingerprint
-from ziggurat.features.prepare import prepare as prepare_dataset
-from ziggurat.features.ray_cluster import RayCluster
+from ziggurat.features.preparation.prepare import dataset_fingerprint
+from ziggurat.features.preparation.prepare import prepare as prepare_dataset
+from ziggurat.features.preparation.ray_cluster import RayCluster
 from ziggurat.metrics.metric_set import MetricSet
 from ziggurat.parallel.agreement import from_first
 from ziggurat.parallel.heartbeat import watched

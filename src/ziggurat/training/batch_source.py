@@ -10,7 +10,7 @@ from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.data.encoded.loader import Loader
 from ziggurat.data.ingest.fetch import fetch_dataset
 from ziggurat.data.ingest.loader import IngestLoader
-from ziggurat.features.prepare import ENCODERS
+from ziggurat.features.preparation.prepare import ENCODERS
 from ziggurat.features.transform import encoded_otherwise
 from ziggurat.training.config import TrainingConfig
 from ziggurat.training.experiment import Experiment

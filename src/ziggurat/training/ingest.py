@@ -16,7 +16,7 @@ from ziggurat.data.ingest.processes import ReaderProcesses
 from ziggurat.data.ingest.server import Served
 from ziggurat.data.readers.source_files import COMPRESSION
 from ziggurat.features.config import DataConfig, FeatureConfig
-from ziggurat.features.prepare import ENCODERS, dataset_fingerprint, open_sources
+from ziggurat.features.preparation.prepare import ENCODERS, dataset_fingerprint, open_sources
 from ziggurat.features.raw_blocks import open_raw
 from ziggurat.features.raw_index import index_raw
 from ziggurat.training.api import prepare, prepared_folder

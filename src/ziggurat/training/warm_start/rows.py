@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from ziggurat.checkpoint.reader import Saved
-from ziggurat.features.lookup import ABSENT
+from ziggurat.features.encoders.key_lookup import ABSENT
 from ziggurat.features.matching import RowMatch, Rows
 from ziggurat.parallel.pieces import Piece, Sink
 

@@ -13,10 +13,10 @@ from ziggurat.core.hashing import HASH_VERSION
 from ziggurat.core.schema import RawSchema
 from ziggurat.data.encoded.dataset import FORMAT_VERSION
 from ziggurat.features.config import DataConfig, FeatureConfig, IdFeature, NumericFeature, Targets
-from ziggurat.features.numeric import CHAIN_VERSION
+from ziggurat.features.encoders.vocabulary import VOCABULARY_VERSION
+from ziggurat.features.numeric.chain import CHAIN_VERSION
 from ziggurat.features.raw_schema import raw_schema
 from ziggurat.features.tables import TableEncoding, resolve_tables
-from ziggurat.features.vocabulary import VOCABULARY_VERSION
 
 _MOST_THREADS = 8
 

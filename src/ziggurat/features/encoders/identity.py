@@ -11,7 +11,7 @@ import pyarrow as pa
 import pydantic
 
 from ziggurat.core.config import Config
-from ziggurat.features.encoder import Ids, State
+from ziggurat.features.encoders.encoder import Ids, State
 from ziggurat.features.versions import check_version
 
 IDENTITY_VERSION = 1

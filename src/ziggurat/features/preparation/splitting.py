@@ -27,7 +27,7 @@ from ziggurat.data.encoded.split import (
 )
 from ziggurat.data.readers.blocks import RawBlock
 from ziggurat.features.checks import CheckedRows, keys
-from ziggurat.features.parts import KEY_COLUMN, SPLIT_COLUMN
+from ziggurat.features.preparation.parts import KEY_COLUMN, SPLIT_COLUMN
 
 
 def split_columns(

@@ -14,14 +14,14 @@ from ziggurat.core.progress import Progress
 from ziggurat.core.statistics import DatasetStatistics
 from ziggurat.data.encoded.dataset import SPLITS
 from ziggurat.data.encoded.split import Assignment
-from ziggurat.features.cluster import Cluster, seen
-from ziggurat.features.fitting import FittedTable, fit_table
-from ziggurat.features.measuring import FittedNumbers, fit_numbers, label_rates
-from ziggurat.features.numeric import NumericChain
-from ziggurat.features.parts import Parts
-from ziggurat.features.preparation import Preparation
+from ziggurat.features.numeric.chain import NumericChain
+from ziggurat.features.preparation.cluster import Cluster, seen
+from ziggurat.features.preparation.numeric_fitting import FittedNumbers, fit_numbers, label_rates
+from ziggurat.features.preparation.parts import Parts
+from ziggurat.features.preparation.table_fitting import FittedTable, fit_table
+from ziggurat.features.preparation.workers import workers
+from ziggurat.features.preparation_plan import Preparation
 from ziggurat.features.transform import save_transform
-from ziggurat.features.workers import workers
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,12 +18,12 @@ from ziggurat.core.progress import Progress
 from ziggurat.data.readers.blocks import BadRow, Position, Stretch
 from ziggurat.data.readers.quarantine import Quarantine
 from ziggurat.features.bracket_check import check_brackets
-from ziggurat.features.cluster import Cluster, seen
-from ziggurat.features.gathering import Encoding, SplitSource, encode, gather
-from ziggurat.features.journal import Entry, Journal
-from ziggurat.features.parts import Parts, part_path, write_part
-from ziggurat.features.preparation import Preparation
-from ziggurat.features.workers import workers
+from ziggurat.features.preparation.block_batching import Encoding, SplitSource, encode, gather
+from ziggurat.features.preparation.cluster import Cluster, seen
+from ziggurat.features.preparation.journal import Entry, Journal
+from ziggurat.features.preparation.parts import Parts, part_path, write_part
+from ziggurat.features.preparation.workers import workers
+from ziggurat.features.preparation_plan import Preparation
 
 
 def stage(

@@ -1,8 +1,8 @@
 """The staged parts: every raw value once, as small numbers, column by column.
 
-A part is one :mod:`column file <ziggurat.features.column_file>`: for each row, its numbers in the narrowest type that
-holds them exactly, its ids as codes, its targets as they will be written; and for each id column, its distinct values
-in the order of their codes. Memory maps are avoided, for they would count as resident memory.
+A part is one :mod:`column file <ziggurat.features.preparation.column_file>`: for each row, its numbers in the narrowest
+type that holds them exactly, its ids as codes, its targets as they will be written; and for each id column, its
+distinct values in the order of their codes. Memory maps are avoided, for they would count as resident memory.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ import numpy.typing as npt
 import pyarrow as pa
 
 from ziggurat.core.files import explained_writes
-from ziggurat.features.column_file import ColumnFile, write_columns
 from ziggurat.features.columns import Codes
+from ziggurat.features.preparation.column_file import ColumnFile, write_columns
 
 SPLIT_COLUMN = "@split"
 KEY_COLUMN = "@key"

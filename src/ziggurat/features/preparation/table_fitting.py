@@ -20,13 +20,13 @@ from ziggurat.data.encoded.split import TRAIN, Assignment
 from ziggurat.features.assemble import ids_by_code, truncated
 from ziggurat.features.columns import Codes
 from ziggurat.features.config import CategoricalFeature, IdFeature
-from ziggurat.features.encoder import MISSING_ROW, Encoder, Ids, ValueCounts
-from ziggurat.features.encoder_files import save_encoder
-from ziggurat.features.hashed import HashConfig, HashEncoder
-from ziggurat.features.identity import Identity, IdentityConfig
-from ziggurat.features.parts import IdWriter, Parts
+from ziggurat.features.encoders.encoder import MISSING_ROW, Encoder, Ids, ValueCounts
+from ziggurat.features.encoders.files import save_encoder
+from ziggurat.features.encoders.hashed import HashConfig, HashEncoder
+from ziggurat.features.encoders.identity import Identity, IdentityConfig
+from ziggurat.features.encoders.vocabulary import Vocabulary, VocabularyConfig
+from ziggurat.features.preparation.parts import IdWriter, Parts
 from ziggurat.features.tables import TableEncoding
-from ziggurat.features.vocabulary import Vocabulary, VocabularyConfig
 
 PartCounts = npt.NDArray[np.int32]
 """Counts within a part, of far fewer than 2^31 values; many are held at once."""
@@ -90,7 +90,7 @@ def fit_table(
 
     Args:
         assignments: the split of each row, by part.
-        id_files: raw column -> the :class:`~ziggurat.features.parts.IdFile` to write.
+        id_files: raw column -> the :class:`~ziggurat.features.preparation.parts.IdFile` to write.
         encoders: the folder to save the encoder in.
     """
     chunks: list[_Chunk] = []

@@ -14,11 +14,11 @@ from ziggurat.core.statistics import FeatureStatistics, NumericStatistics, Table
 from ziggurat.data.encoded.dataset import SPLITS
 from ziggurat.data.encoded.split import TRAIN, Assignment
 from ziggurat.features.config import NumericFeature, Targets
-from ziggurat.features.moments import Moments, MomentsStream, RowSample, quantiles
-from ziggurat.features.numeric import NumericChain
-from ziggurat.features.parts import Parts
-from ziggurat.features.preparation import Preparation
-from ziggurat.features.steps import Sample
+from ziggurat.features.numeric.chain import NumericChain
+from ziggurat.features.numeric.moments import Moments, MomentsStream, RowSample, quantiles
+from ziggurat.features.numeric.steps import Sample
+from ziggurat.features.preparation.parts import Parts
+from ziggurat.features.preparation_plan import Preparation
 
 
 @dataclass(frozen=True, slots=True)

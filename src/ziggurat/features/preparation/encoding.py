@@ -20,10 +20,10 @@ from ziggurat.data.encoded.dataset import SPLITS, DatasetWriter, Split
 from ziggurat.data.encoded.split import Assignment
 from ziggurat.features.assemble import id_column, numeric_column, target_columns
 from ziggurat.features.config import FeatureConfig, NumericFeature, Targets
-from ziggurat.features.numeric import NumericChain
-from ziggurat.features.parts import Parts, read_ids
-from ziggurat.features.preparation import Preparation
-from ziggurat.features.workers import workers
+from ziggurat.features.numeric.chain import NumericChain
+from ziggurat.features.preparation.parts import Parts, read_ids
+from ziggurat.features.preparation.workers import workers
+from ziggurat.features.preparation_plan import Preparation
 
 RowsOfSplit = dict[Split, npt.NDArray[np.int64]]
 Columns = dict[str, pa.Array]

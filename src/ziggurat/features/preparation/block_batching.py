@@ -1,6 +1,6 @@
 """Raw blocks gathered into parts: checked, told which split their rows belong to, their columns encoded.
 
-The half of pass 1 that looks at rows; :mod:`staging <ziggurat.features.staging>` keeps what comes out.
+The half of pass 1 that looks at rows; :mod:`staging <ziggurat.features.preparation.staging>` keeps what comes out.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ from ziggurat.data.readers.source import Source
 from ziggurat.features.bracket_check import check_brackets
 from ziggurat.features.checks import check_rows
 from ziggurat.features.columns import Codes, encode_column, numbers
-from ziggurat.features.journal import Entry
-from ziggurat.features.parts import Part, narrow
-from ziggurat.features.preparation import Preparation
-from ziggurat.features.splitting import split_columns
+from ziggurat.features.preparation.journal import Entry
+from ziggurat.features.preparation.parts import Part, narrow
+from ziggurat.features.preparation.splitting import split_columns
+from ziggurat.features.preparation_plan import Preparation
 
 PART_ROWS = 131_072
 PART_BYTES = 64 * 2**20

@@ -19,9 +19,9 @@ import pyarrow as pa
 from ziggurat.core.progress import Progress
 from ziggurat.core.schema import Schema
 from ziggurat.data.encoded.dataset import FILE_BLOCKS, SPLITS, split_files, write_split_file
-from ziggurat.features.cluster import Cluster, seen
-from ziggurat.features.encoding import StagedRows, joined
-from ziggurat.features.workers import workers
+from ziggurat.features.preparation.cluster import Cluster, seen
+from ziggurat.features.preparation.encoding import StagedRows, joined
+from ziggurat.features.preparation.workers import workers
 
 
 @dataclass(frozen=True, slots=True)

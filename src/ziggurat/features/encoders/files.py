@@ -10,10 +10,10 @@ from safetensors.numpy import load_file, save_file
 
 from ziggurat.core.errors import DataError
 from ziggurat.core.files import atomic_file, write_json
-from ziggurat.features.encoder import Encoder
-from ziggurat.features.hashed import HashEncoder
-from ziggurat.features.identity import Identity
-from ziggurat.features.vocabulary import Vocabulary
+from ziggurat.features.encoders.encoder import Encoder
+from ziggurat.features.encoders.hashed import HashEncoder
+from ziggurat.features.encoders.identity import Identity
+from ziggurat.features.encoders.vocabulary import Vocabulary
 
 _ENCODERS: dict[str, type[Encoder]] = {"vocabulary": Vocabulary, "hash": HashEncoder, "identity": Identity}
 

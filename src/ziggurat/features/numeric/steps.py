@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pydantic
 
 from ziggurat.core.config import Config
-from ziggurat.features.moments import Moments
+from ziggurat.features.numeric.moments import Moments
 
 Values = npt.NDArray[np.float64]
 

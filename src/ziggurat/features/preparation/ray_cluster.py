@@ -23,7 +23,7 @@ import polars as pl
 import pyarrow as pa
 
 from ziggurat.core.errors import EnvironmentMismatch, WorkersLost, ZigguratError
-from ziggurat.features.cluster import Item, Result, Shared
+from ziggurat.features.preparation.cluster import Item, Result, Shared
 
 LOCAL = "local"
 """The address that stands for a cluster of this machine alone, started for the purpose."""
@@ -38,7 +38,7 @@ _GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0,
 
 
 class RayCluster:
-    """Workers of a Ray cluster, one for each of its CPUs; see :class:`~ziggurat.features.cluster.Cluster`.
+    """Workers of a Ray cluster, one for each of its CPUs; see :class:`~ziggurat.features.preparation.cluster.Cluster`.
 
     A connection that this process has to Ray already is used, whatever the address, and kept. Otherwise one is made
     when the cluster is entered, and closed when it is left.

@@ -9,7 +9,7 @@ from typing import Any, Self, cast
 import numpy as np
 import numpy.typing as npt
 
-from ziggurat.features.steps import (
+from ziggurat.features.numeric.steps import (
     Bucketise,
     Clip,
     Fill,

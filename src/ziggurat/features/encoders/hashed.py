@@ -11,7 +11,7 @@ import pydantic
 
 from ziggurat.core.config import Config
 from ziggurat.core.hashing import HASH_VERSION, hash_array, to_buckets
-from ziggurat.features.encoder import Ids, State
+from ziggurat.features.encoders.encoder import Ids, State
 from ziggurat.features.versions import check_version
 
 

@@ -6,8 +6,9 @@ Three passes, each over one file of this room:
 2. ``splitting`` and ``fitted``: splits are assigned, features fitted on the training rows, statistics counted;
 3. ``encoding``: staged parts to the dataset. The manifest is written last and makes it a dataset; staging is deleted.
 
-Over a cluster (:mod:`ziggurat.features.cluster`) each pass is a map: over stretches of the raw files, over tables and
-numeric columns, over files of the dataset. What comes out does not depend on how the rows were cut, so it is the same.
+Over a cluster (:mod:`ziggurat.features.preparation.cluster`) each pass is a map: over stretches of the raw files, over
+tables and numeric columns, over files of the dataset. What comes out does not depend on how the rows were cut, so it is
+the same.
 """
 
 from __future__ import annotations
@@ -29,17 +30,17 @@ from ziggurat.data.readers.quarantine import Quarantine
 from ziggurat.data.readers.reader import BLOCK_BYTES
 from ziggurat.data.readers.source import open_source
 from ziggurat.features.assemble import encoded_schema
-from ziggurat.features.cluster import Cluster
 from ziggurat.features.config import DataConfig, FeatureConfig
-from ziggurat.features.encoding import StagedRows, encode_parts
-from ziggurat.features.encoding_files import encode_files
-from ziggurat.features.fitted import fit
-from ziggurat.features.gathering import SplitSource
-from ziggurat.features.parts import Parts
-from ziggurat.features.preparation import Preparation
+from ziggurat.features.preparation.block_batching import SplitSource
+from ziggurat.features.preparation.cluster import Cluster
+from ziggurat.features.preparation.cluster_encoding import encode_files
+from ziggurat.features.preparation.encoding import StagedRows, encode_parts
+from ziggurat.features.preparation.fitted import fit
+from ziggurat.features.preparation.parts import Parts
+from ziggurat.features.preparation.splitting import assign
+from ziggurat.features.preparation.staging import stage
+from ziggurat.features.preparation_plan import Preparation
 from ziggurat.features.raw_schema import raw_schema
-from ziggurat.features.splitting import assign
-from ziggurat.features.staging import stage
 
 ENCODERS = "encoders"
 QUARANTINE = "quarantine.jsonl"

@@ -16,8 +16,8 @@ import pydantic
 
 from ziggurat.core.config import Config
 from ziggurat.core.hashing import hash_array, to_buckets
-from ziggurat.features.encoder import MISSING_ROW, Ids, State, ValueCounts
-from ziggurat.features.lookup import IntegerIndex, TextIndex, blob_to_text, text_to_blob
+from ziggurat.features.encoders.encoder import MISSING_ROW, Ids, State, ValueCounts
+from ziggurat.features.encoders.key_lookup import IntegerIndex, TextIndex, blob_to_text, text_to_blob
 from ziggurat.features.versions import check_version
 
 VOCABULARY_VERSION = 1
