@@ -102,7 +102,7 @@ def run(context: Context) -> Result:
 
 
 def _measured(context: Context, extent: Extent, log: Path, bayes: float, place: Path) -> Result:
-    from ziggurat.report.scale_page import write_scale
+    from ziggurat.report.scaling.page import write_scale
 
     results = _climbed(context, extent, log, place)
     fits = dict(zip(results, write_scale(place / "scale.html", list(results.values())), strict=True))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ziggurat.metrics.power_law import PowerLaw
-from ziggurat.report.scale_chart import COLOURS, Ladder
+from ziggurat.report.scaling.chart import COLOURS, Ladder
 from ziggurat.training.scaling.model_sizes import Size
 from ziggurat.training.scaling.result import RungResult, RunResult, ScaleResult
 

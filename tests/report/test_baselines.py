@@ -9,10 +9,10 @@ from sklearn.metrics import roc_auc_score
 
 from ziggurat.core.errors import DataError
 from ziggurat.metrics.binary import BinaryMetrics
-from ziggurat.report.baseline_data import BaselineData, BaselineSplit, Jagged, log_loss, subsample_rows
-from ziggurat.report.baseline_lightgbm import BAG_COLUMNS, TreeColumns, fit_lightgbm
-from ziggurat.report.baseline_logistic import OneHotColumns, fit_logistic_regression
-from ziggurat.report.baselines import fit_baselines, machine_threads
+from ziggurat.report.baselines.data import BaselineData, BaselineSplit, Jagged, log_loss, subsample_rows
+from ziggurat.report.baselines.lightgbm_trials import BAG_COLUMNS, TreeColumns, fit_lightgbm
+from ziggurat.report.baselines.logistic_regression import OneHotColumns, fit_logistic_regression
+from ziggurat.report.baselines.train import fit_baselines, machine_threads
 
 ROWS = {"train": 4000, "validation": 1000, "test": 1500}
 

@@ -10,9 +10,9 @@ from plan_sample import NAMES, sample_plan, tiered_plan
 from report_sample import HOSTILE
 
 from ziggurat.planning.quantities import written_bytes, written_seconds
-from ziggurat.report.plan_chart import LEFT, Bar, Part, fitting, stacked
-from ziggurat.report.plan_page import render_plan
-from ziggurat.report.plan_rows import devices, percent, tables, verdict, written_ranks
+from ziggurat.report.plan.chart import LEFT, Bar, Part, fitting, stacked
+from ziggurat.report.plan.page import render_plan
+from ziggurat.report.plan.rows import devices, percent, tables, verdict, written_ranks
 from ziggurat.report.svg import RIGHT, WIDTH
 
 

@@ -10,9 +10,9 @@ from plan_sample import sample_plan
 
 from ziggurat.planning.comparison import Compared, Comparison
 from ziggurat.planning.quantities import written_bytes, written_seconds
-from ziggurat.report.plan_page import render_plan
-from ziggurat.report.plan_rows import in_use
-from ziggurat.report.strip_chart import LEFT, Strip, strips
+from ziggurat.report.plan.page import render_plan
+from ziggurat.report.plan.rows import in_use
+from ziggurat.report.plan.strip_chart import LEFT, Strip, strips
 from ziggurat.report.svg import RIGHT, WIDTH
 
 

@@ -17,8 +17,8 @@ from scale_sample import ladder_result, ladders
 
 from ziggurat.metrics.power_law import PowerLaw
 from ziggurat.report.html import render_report
-from ziggurat.report.plan_page import render_plan
-from ziggurat.report.scale_page import render_scale
+from ziggurat.report.plan.page import render_plan
+from ziggurat.report.scaling.page import render_scale
 from ziggurat.training.scaling.model_sizes import Size
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)

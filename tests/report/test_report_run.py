@@ -11,7 +11,7 @@ import pytest
 from tests.training.conftest import MakeExperiment
 from tests.training.conftest import make_experiment as make_experiment
 from ziggurat.core.progress import Silent
-from ziggurat.report import compare
+from ziggurat.report.baselines import compare
 from ziggurat.report.gather import report_run
 from ziggurat.training import api
 

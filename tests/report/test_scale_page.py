@@ -15,8 +15,8 @@ from scale_sample import LAW, ladder_result, ladders
 
 from ziggurat.core.errors import ConfigError
 from ziggurat.metrics.power_law import PowerLaw
-from ziggurat.report.scale_page import render_scale, write_scale
-from ziggurat.report.scale_titles import labels, titles
+from ziggurat.report.scaling.page import render_scale, write_scale
+from ziggurat.report.scaling.titles import labels, titles
 from ziggurat.report.svg import Axes, log_ticks
 from ziggurat.training.scaling.result import DivergedRun, RunResult, ScaleResult
 

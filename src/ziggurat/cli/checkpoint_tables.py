@@ -16,7 +16,7 @@ from ziggurat.checkpoint.inspect.pruning import Pruned
 from ziggurat.checkpoint.inspect.verification import Verification
 from ziggurat.planning.quantities import written_bytes
 from ziggurat.report import numbers
-from ziggurat.report.plan_rows import written_ranks
+from ziggurat.report.plan.rows import written_ranks
 
 WIDTH = 110
 """Columns of text that the tables take at least, cut by none."""

@@ -59,7 +59,7 @@ def command(
     from ziggurat.core.files import write_json
     from ziggurat.planning.autoshard.learned import learned_costs
     from ziggurat.planning.comparison import Comparison
-    from ziggurat.report.plan_page import write_plan
+    from ziggurat.report.plan.page import write_plan
     from ziggurat.training import api
 
     target = Path("plan.json") if out is None else out
@@ -126,7 +126,7 @@ def _print(name: str, planned: Planned, comparison: Comparison | None) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    from ziggurat.report import plan_rows
+    from ziggurat.report.plan import rows as plan_rows
 
     console = Console(width=max(Console().width, WIDTH))
     console.print(f"{name}: {plan_rows.summary(planned)}", highlight=False, soft_wrap=True, markup=False)

@@ -78,8 +78,8 @@ def command(
 
 
 def _draw(path: Path, results: list[ScaleResult], folders: list[Path]) -> None:
-    from ziggurat.report.scale_page import write_scale
-    from ziggurat.report.scale_titles import labels
+    from ziggurat.report.scaling.page import write_scale
+    from ziggurat.report.scaling.titles import labels
 
     laws = write_scale(path, results, folders)
     for label, result, fit in zip(labels(results, folders), results, laws, strict=True):

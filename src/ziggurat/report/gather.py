@@ -23,7 +23,7 @@ from ziggurat.features.transform import Transform
 from ziggurat.interactions.block import Block
 from ziggurat.metrics.metric_set import MetricSet
 from ziggurat.models.build import build_model, model_dims
-from ziggurat.report.compare import compare
+from ziggurat.report.baselines.compare import compare
 from ziggurat.report.html import write_report
 from ziggurat.report.inputs import (
     ComparisonRow,
@@ -36,7 +36,7 @@ from ziggurat.report.inputs import (
     TaskResult,
     access_skew,
 )
-from ziggurat.report.plan_rows import written_ranks
+from ziggurat.report.plan.rows import written_ranks
 from ziggurat.training.api import evaluate
 from ziggurat.training.constant_prediction import collapsed_tasks
 from ziggurat.training.experiment import Experiment, to_yaml

@@ -10,7 +10,9 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ziggurat.core.files import atomic_file
-from ziggurat.report import anatomy, beyond, drawings, results
+from ziggurat.report import drawings, results
+from ziggurat.report import model_section as anatomy
+from ziggurat.report import offload_section as beyond
 from ziggurat.report.inputs import ReportInputs
 from ziggurat.report.markup import Html, el, join
 from ziggurat.report.style import STYLE

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ziggurat.report.markup import Html, el, join
-from ziggurat.report.rows_chart import Rows
+from ziggurat.report.plan.row_chart import Rows
 
 LEFT = 62
 THICK = 17

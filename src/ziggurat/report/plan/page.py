@@ -10,12 +10,12 @@ from ziggurat.planning import Planned
 from ziggurat.planning.comparison import Comparison
 from ziggurat.planning.planned import DeviceLoad, PlacedShard
 from ziggurat.planning.quantities import written_bytes, written_seconds
-from ziggurat.report import plan_rows
 from ziggurat.report.charts import legend
 from ziggurat.report.html import page
 from ziggurat.report.markup import Html, el, figure, section, table
-from ziggurat.report.plan_chart import Bar, Part, stacked
-from ziggurat.report.planners_page import planners_section
+from ziggurat.report.plan import rows as plan_rows
+from ziggurat.report.plan.chart import Bar, Part, stacked
+from ziggurat.report.plan.comparison import planners_section
 
 MOST_BARS = 64
 """Devices in a drawing; of more, the slowest."""

@@ -19,8 +19,8 @@ from ziggurat.core.schema import WEIGHT_COLUMN, Schema, label_column
 from ziggurat.data.encoded.columns import Columns
 from ziggurat.data.encoded.dataset import Dataset, Split
 from ziggurat.metrics.binary import BinaryMetrics
-from ziggurat.report.baseline_store import BaselineStore
-from ziggurat.report.baselines import (
+from ziggurat.report.baselines.store import BaselineStore
+from ziggurat.report.baselines.train import (
     BASELINES,
     Baseline,
     BaselineData,

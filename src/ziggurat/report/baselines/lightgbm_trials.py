@@ -20,7 +20,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ziggurat.core.progress import Progress, Silent
-from ziggurat.report.baseline_data import BaselineData, BaselineResult, BaselineSplit, log_loss, settings_text
+from ziggurat.report.baselines.data import BaselineData, BaselineResult, BaselineSplit, log_loss, settings_text
 
 _DEFAULT_SPLITS = {"cat_smooth": 10.0, "max_cat_threshold": 32, "feature_fraction": 1.0}
 _WIDE_SPLITS = {"cat_smooth": 10.0, "max_cat_threshold": 1024, "feature_fraction": 0.4}

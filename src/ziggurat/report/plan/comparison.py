@@ -7,9 +7,9 @@ from collections.abc import Callable
 from ziggurat.planning.comparison import Compared, Comparison
 from ziggurat.planning.planned import DeviceLoad
 from ziggurat.planning.quantities import written_bytes, written_seconds
-from ziggurat.report import plan_rows
 from ziggurat.report.markup import Html, el, figure, section, table
-from ziggurat.report.strip_chart import Strip, strips
+from ziggurat.report.plan import rows as plan_rows
+from ziggurat.report.plan.strip_chart import Strip, strips
 
 OWN, OTHERS = "first", "quiet"
 

@@ -13,8 +13,8 @@ from ziggurat.report import numbers
 from ziggurat.report.charts import legend
 from ziggurat.report.html import page
 from ziggurat.report.markup import Html, el, figure, join, section, table
-from ziggurat.report.scale_chart import COLOURS, Ladder, scaling
-from ziggurat.report.scale_titles import check_comparable, titles
+from ziggurat.report.scaling.chart import COLOURS, Ladder, scaling
+from ziggurat.report.scaling.titles import check_comparable, titles
 from ziggurat.training.experiment import as_yaml, differing_keys
 from ziggurat.training.scaling.result import FEWEST_RUNGS, RungResult, ScaleResult
 

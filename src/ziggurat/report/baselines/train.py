@@ -11,10 +11,11 @@ import lightgbm
 import sklearn
 
 from ziggurat.core.progress import Progress
-from ziggurat.report import baseline_lightgbm, baseline_logistic
-from ziggurat.report.baseline_data import BaselineData, BaselineResult, BaselineSplit, Jagged, subsample_rows
-from ziggurat.report.baseline_lightgbm import fit_lightgbm
-from ziggurat.report.baseline_logistic import fit_logistic_regression
+from ziggurat.report.baselines import lightgbm_trials as baseline_lightgbm
+from ziggurat.report.baselines import logistic_regression as baseline_logistic
+from ziggurat.report.baselines.data import BaselineData, BaselineResult, BaselineSplit, Jagged, subsample_rows
+from ziggurat.report.baselines.lightgbm_trials import fit_lightgbm
+from ziggurat.report.baselines.logistic_regression import fit_logistic_regression
 
 __all__ = [
     "BASELINES",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from ziggurat.core.errors import ConfigError
-from ziggurat.report.scale_chart import COLOURS
+from ziggurat.report.scaling.chart import COLOURS
 from ziggurat.training.scaling.result import ScaleResult
 
 

@@ -21,7 +21,7 @@ from sklearn.linear_model import LogisticRegression
 from threadpoolctl import threadpool_limits
 
 from ziggurat.core.progress import Progress, Silent
-from ziggurat.report.baseline_data import BaselineData, BaselineResult, BaselineSplit, log_loss, settings_text
+from ziggurat.report.baselines.data import BaselineData, BaselineResult, BaselineSplit, log_loss, settings_text
 
 C_GRID = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
 MAX_ITERATIONS = 500

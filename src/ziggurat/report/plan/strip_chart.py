@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ziggurat.report.markup import Html, el, join
-from ziggurat.report.plan_chart import fitting
-from ziggurat.report.rows_chart import STEP, Rows
+from ziggurat.report.plan.chart import fitting
+from ziggurat.report.plan.row_chart import STEP, Rows
 
 LEFT = 96
 

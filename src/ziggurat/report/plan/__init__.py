@@ -1,0 +1,1 @@
+"""Plans, drawn: one page per plan, and the comparison of several planners."""

@@ -1,0 +1,1 @@
+"""Scaling sweeps, drawn: log-loss over compute with the fitted power law."""
