@@ -13,12 +13,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ziggurat.interactions.ensemble import Ensemble
-from ziggurat.interactions.linear_compression import LinearCompression
+from ziggurat.interactions.field_blocks.ensemble import Ensemble
+from ziggurat.interactions.field_blocks.linear_compression import LinearCompression
+from ziggurat.interactions.field_blocks.pairs_block import PairsBlock
+from ziggurat.interactions.field_blocks.self_attention import SelfAttention
+from ziggurat.interactions.heads.shared_bottom import SharedBottom
 from ziggurat.interactions.mlp import MLP
-from ziggurat.interactions.pairs_block import PairsBlock
-from ziggurat.interactions.self_attention import SelfAttention
-from ziggurat.interactions.shared_bottom import SharedBottom
 from ziggurat.models.build import ModelConfig, build_model
 from ziggurat.models.dhen import DHEN
 from ziggurat.models.model import Model, ModelDims

@@ -20,8 +20,8 @@ from ziggurat.embeddings.config import EmbeddingsConfig
 from ziggurat.embeddings.fields import Fields
 from ziggurat.embeddings.layout import Layout, Positions, lay_out
 from ziggurat.embeddings.lookup import EmbeddingLookup
-from ziggurat.interactions.attention_pooling import AttentionPooling
-from ziggurat.interactions.sequence_transformer import SequenceTransformer
+from ziggurat.interactions.sequences.attention_pooling import AttentionPooling
+from ziggurat.interactions.sequences.sequence_transformer import SequenceTransformer
 
 
 def layout_of(values: dict[str, Any], schema: Schema = SCHEMA, **pooling: Any) -> Layout:

@@ -25,7 +25,7 @@ from ziggurat.embeddings.initial import fill_initial
 from ziggurat.embeddings.layout import Positions, lay_out
 from ziggurat.embeddings.lookup import EmbeddingLookup
 from ziggurat.embeddings.marks import Pending, RowMarks, Shard
-from ziggurat.interactions.attention_pooling import AttentionPooling
+from ziggurat.interactions.sequences.attention_pooling import AttentionPooling
 from ziggurat.optim.rows import SGD, Adagrad, Adam, RowOptimizerConfig, RowwiseAdagrad
 
 EVERY: list[RowOptimizerConfig] = [*OPTIMIZERS, Adam(lr=0.01, rows="all"), Adam(lr=0.01, rows="all", weight_decay=0.1)]

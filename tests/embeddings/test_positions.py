@@ -23,10 +23,10 @@ from ziggurat.embeddings.config import EmbeddingsConfig, TableConfig
 from ziggurat.embeddings.layout import Positions, lay_out
 from ziggurat.embeddings.lookup import EmbeddingLookup
 from ziggurat.embeddings.positions import split_positions
-from ziggurat.interactions.attention_pooling import AttentionPooling
-from ziggurat.interactions.sequence_pooling import SequencePooling
-from ziggurat.interactions.sequence_transformer import SequenceTransformer
-from ziggurat.interactions.target_attention import TargetAttention
+from ziggurat.interactions.sequences.attention_pooling import AttentionPooling
+from ziggurat.interactions.sequences.sequence_pooling import SequencePooling
+from ziggurat.interactions.sequences.sequence_transformer import SequenceTransformer
+from ziggurat.interactions.sequences.target_attention import TargetAttention
 from ziggurat.optim.rows import Adam, RowOptimizerConfig, RowwiseAdagrad
 
 LAST = 3

@@ -14,13 +14,13 @@ from ruamel.yaml import YAML
 from ziggurat.checkpoint.config import CheckpointsConfig
 from ziggurat.core.config import parse_config
 from ziggurat.features.assemble import encoded_schema
-from ziggurat.interactions.attention_pooling import AttentionPooling
+from ziggurat.interactions.heads.mmoe import MMoE
+from ziggurat.interactions.heads.ple import PLE
+from ziggurat.interactions.heads.shared_bottom import SharedBottom
 from ziggurat.interactions.mlp import MLP
-from ziggurat.interactions.mmoe import MMoE
-from ziggurat.interactions.ple import PLE
-from ziggurat.interactions.sequence_transformer import SequenceTransformer
-from ziggurat.interactions.shared_bottom import SharedBottom
-from ziggurat.interactions.target_attention import TargetAttention
+from ziggurat.interactions.sequences.attention_pooling import AttentionPooling
+from ziggurat.interactions.sequences.sequence_transformer import SequenceTransformer
+from ziggurat.interactions.sequences.target_attention import TargetAttention
 from ziggurat.models.build import ModelConfig, build_model
 from ziggurat.optim.schedule import Plateau, WarmupCosine, WarmupLinear
 from ziggurat.optim.shampoo.config import ShampooConfig

@@ -11,26 +11,26 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ziggurat.interactions.attentive_compression import AttentiveCompression
 from ziggurat.interactions.bilinear_fusion import BilinearFusion
 from ziggurat.interactions.compressed_interaction import CompressedInteraction
-from ziggurat.interactions.convolution import Convolution
-from ziggurat.interactions.ensemble import Ensemble
-from ziggurat.interactions.factorization_machine_block import FactorizationMachineBlock
-from ziggurat.interactions.field_products import FieldProducts
-from ziggurat.interactions.flat_mlp import FlatMLP
+from ziggurat.interactions.field_blocks.attentive_compression import AttentiveCompression
+from ziggurat.interactions.field_blocks.convolution import Convolution
+from ziggurat.interactions.field_blocks.ensemble import Ensemble
+from ziggurat.interactions.field_blocks.factorization_machine_block import FactorizationMachineBlock
+from ziggurat.interactions.field_blocks.field_products import FieldProducts
+from ziggurat.interactions.field_blocks.flat_mlp import FlatMLP
+from ziggurat.interactions.field_blocks.gram_cross import GramCross
+from ziggurat.interactions.field_blocks.linear_compression import LinearCompression
+from ziggurat.interactions.field_blocks.mask_block import MaskBlock, MaskedFields
+from ziggurat.interactions.field_blocks.pairs_block import PairsBlock
+from ziggurat.interactions.field_blocks.self_attention import SelfAttention
+from ziggurat.interactions.field_blocks.stack import Stack
 from ziggurat.interactions.gate import Gate
-from ziggurat.interactions.gram_cross import GramCross
+from ziggurat.interactions.heads.mmoe import MMoE
+from ziggurat.interactions.heads.ple import PLE
+from ziggurat.interactions.heads.shared_bottom import SharedBottom
 from ziggurat.interactions.interacting import Interacting
-from ziggurat.interactions.linear_compression import LinearCompression
-from ziggurat.interactions.mask_block import MaskBlock, MaskedFields
 from ziggurat.interactions.mlp import MLP
-from ziggurat.interactions.mmoe import MMoE
-from ziggurat.interactions.pairs_block import PairsBlock
-from ziggurat.interactions.ple import PLE
-from ziggurat.interactions.self_attention import SelfAttention
-from ziggurat.interactions.shared_bottom import SharedBottom
-from ziggurat.interactions.stack import Stack
 
 EPSILON = 1e-5
 

@@ -15,12 +15,12 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from ziggurat.core.config import parse_config
 from ziggurat.core.errors import ConfigError
-from ziggurat.interactions.attention_pooling import AttentionPooling
 from ziggurat.interactions.mlp import MLP
-from ziggurat.interactions.sequence_encoder import SequenceEncoder
-from ziggurat.interactions.sequence_pooling import SequencePooling, build_sequence_encoder, target_of
-from ziggurat.interactions.sequence_transformer import SequenceTransformer
-from ziggurat.interactions.target_attention import TargetAttention
+from ziggurat.interactions.sequences.attention_pooling import AttentionPooling
+from ziggurat.interactions.sequences.sequence_encoder import SequenceEncoder
+from ziggurat.interactions.sequences.sequence_pooling import SequencePooling, build_sequence_encoder, target_of
+from ziggurat.interactions.sequences.sequence_transformer import SequenceTransformer
+from ziggurat.interactions.sequences.target_attention import TargetAttention
 
 LENGTHS = (4, 0, 1, 3, 2)
 ROWS, POSITIONS, DIM = len(LENGTHS), 4, 6

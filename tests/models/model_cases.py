@@ -7,15 +7,15 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ziggurat.interactions.convolution import Convolution
-from ziggurat.interactions.ensemble import Ensemble
-from ziggurat.interactions.factorization_machine_block import FactorizationMachineBlock
-from ziggurat.interactions.linear_compression import LinearCompression
+from ziggurat.interactions.field_blocks.convolution import Convolution
+from ziggurat.interactions.field_blocks.ensemble import Ensemble
+from ziggurat.interactions.field_blocks.factorization_machine_block import FactorizationMachineBlock
+from ziggurat.interactions.field_blocks.linear_compression import LinearCompression
+from ziggurat.interactions.field_blocks.self_attention import SelfAttention
+from ziggurat.interactions.heads.mmoe import MMoE
+from ziggurat.interactions.heads.ple import PLE
+from ziggurat.interactions.heads.shared_bottom import SharedBottom
 from ziggurat.interactions.mlp import MLP
-from ziggurat.interactions.mmoe import MMoE
-from ziggurat.interactions.ple import PLE
-from ziggurat.interactions.self_attention import SelfAttention
-from ziggurat.interactions.shared_bottom import SharedBottom
 from ziggurat.models import ModelConfig, ModelDims
 from ziggurat.models.autoint import AutoInt
 from ziggurat.models.dcn_v2 import DCNv2

@@ -12,17 +12,17 @@ import torch
 from torch import Tensor, nn
 
 from ziggurat.interactions.block import Block
-from ziggurat.interactions.composable import ComposableBlock, build_block
-from ziggurat.interactions.convolution import Convolution
-from ziggurat.interactions.ensemble import Ensemble
-from ziggurat.interactions.factorization_machine_block import FactorizationMachineBlock
-from ziggurat.interactions.flat_mlp import FlatMLP
-from ziggurat.interactions.gram_cross import GramCross
-from ziggurat.interactions.linear_compression import LinearCompression
-from ziggurat.interactions.mask_block import MaskedFields
+from ziggurat.interactions.field_blocks.composable import ComposableBlock, build_block
+from ziggurat.interactions.field_blocks.convolution import Convolution
+from ziggurat.interactions.field_blocks.ensemble import Ensemble
+from ziggurat.interactions.field_blocks.factorization_machine_block import FactorizationMachineBlock
+from ziggurat.interactions.field_blocks.flat_mlp import FlatMLP
+from ziggurat.interactions.field_blocks.gram_cross import GramCross
+from ziggurat.interactions.field_blocks.linear_compression import LinearCompression
+from ziggurat.interactions.field_blocks.mask_block import MaskedFields
+from ziggurat.interactions.field_blocks.pairs_block import PairsBlock
+from ziggurat.interactions.field_blocks.self_attention import SelfAttention
 from ziggurat.interactions.mlp import MLP
-from ziggurat.interactions.pairs_block import PairsBlock
-from ziggurat.interactions.self_attention import SelfAttention
 from ziggurat.models import ModelDims, build_model
 from ziggurat.models.dhen import DHEN
 

@@ -15,10 +15,10 @@ from model_cases import SMALL_HEAD
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from ziggurat.interactions.ensemble import Ensemble
-from ziggurat.interactions.factorization_machine_block import FactorizationMachineBlock
-from ziggurat.interactions.field_products import FieldProducts
-from ziggurat.interactions.linear_compression import LinearCompression
+from ziggurat.interactions.field_blocks.ensemble import Ensemble
+from ziggurat.interactions.field_blocks.factorization_machine_block import FactorizationMachineBlock
+from ziggurat.interactions.field_blocks.field_products import FieldProducts
+from ziggurat.interactions.field_blocks.linear_compression import LinearCompression
 from ziggurat.interactions.mlp import MLP
 from ziggurat.models import ModelDims, build_model
 from ziggurat.models.dhen import DHEN

@@ -11,8 +11,8 @@ from torch import Tensor
 from tests.training.conftest import MakeExperiment
 from tests.training.test_train import assert_same_bits, tensors
 from ziggurat.core.errors import ConfigError
+from ziggurat.interactions.heads.shared_bottom import SharedBottom
 from ziggurat.interactions.mlp import MLP
-from ziggurat.interactions.shared_bottom import SharedBottom
 from ziggurat.models.build import build_model
 from ziggurat.models.dhen import DHEN
 from ziggurat.models.model import ModelDims

@@ -15,7 +15,7 @@ from ziggurat.embeddings.layout import Layout, Part
 from ziggurat.embeddings.torchrec_terms import inner_name
 from ziggurat.interactions.block import Block
 from ziggurat.interactions.mlp import MLP
-from ziggurat.interactions.sequence_pooling import build_sequence_encoder, target_of
+from ziggurat.interactions.sequences.sequence_pooling import build_sequence_encoder, target_of
 
 DIRECT = ""
 """The name under which rows come that are the fields as they stand."""

@@ -13,7 +13,7 @@ from ziggurat.core.errors import ConfigError, nearest
 from ziggurat.core.schema import Schema
 from ziggurat.core.tables import Pooling, TableSpec
 from ziggurat.embeddings.config import EmbeddingsConfig, GroupConfig, check_groups, table_specs
-from ziggurat.interactions.sequence_pooling import SequencePooling, target_of
+from ziggurat.interactions.sequences.sequence_pooling import SequencePooling, target_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,9 @@ from ziggurat.features.encoders.hashed import HashConfig
 from ziggurat.features.encoders.identity import IdentityConfig
 from ziggurat.features.encoders.vocabulary import VocabularyConfig
 from ziggurat.features.numeric.steps import StepConfig
-from ziggurat.interactions.attention_pooling import AttentionPooling
-from ziggurat.interactions.sequence_transformer import SequenceTransformer
-from ziggurat.interactions.target_attention import TargetAttention
+from ziggurat.interactions.sequences.attention_pooling import AttentionPooling
+from ziggurat.interactions.sequences.sequence_transformer import SequenceTransformer
+from ziggurat.interactions.sequences.target_attention import TargetAttention
 
 EncoderConfig = Annotated[VocabularyConfig | HashConfig | IdentityConfig, pydantic.Field(discriminator="name")]
 IdType = Literal["integer", "text"]

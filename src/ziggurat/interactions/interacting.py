@@ -9,8 +9,8 @@ import math
 
 from torch import Tensor, nn
 
-from ziggurat.interactions.attention_heads import attend
 from ziggurat.interactions.block import Block
+from ziggurat.interactions.sequences.attention_heads import attend
 
 
 class Interacting(Block):

@@ -10,18 +10,18 @@ from typing import Annotated, ClassVar, Literal
 from pydantic import Field
 
 from ziggurat.core.errors import within
-from ziggurat.interactions.ensemble import Ensemble
-from ziggurat.interactions.linear_compression import LinearCompression
+from ziggurat.interactions.field_blocks.ensemble import Ensemble
+from ziggurat.interactions.field_blocks.linear_compression import LinearCompression
+from ziggurat.interactions.field_blocks.pairs_block import PairsBlock
+from ziggurat.interactions.heads.shared_bottom import SharedBottom
 from ziggurat.interactions.mlp import MLP
-from ziggurat.interactions.pairs_block import PairsBlock
-from ziggurat.interactions.shared_bottom import SharedBottom
 from ziggurat.models.heads import HeadConfig
 from ziggurat.models.model import ModelDims, ModelSettings
 from ziggurat.models.stacked import StackedModel
 
 
 class DHEN(StackedModel):
-    """logits = head(vec(layer_N(… layer_1(X)))), each layer an :class:`~ziggurat.interactions.ensemble.Ensemble`.
+    """logits = head(vec(layer_N(… layer_1(X)))), each layer an :class:`~ziggurat.interactions.field_blocks.ensemble.Ensemble`.
 
     Dense features enter as ``dense_vectors`` fields from a bottom MLP.
 

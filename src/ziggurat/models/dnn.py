@@ -9,7 +9,7 @@ from typing import Literal
 
 from torch import Tensor
 
-from ziggurat.interactions.shared_bottom import SharedBottom
+from ziggurat.interactions.heads.shared_bottom import SharedBottom
 from ziggurat.models.growth import deeper
 from ziggurat.models.heads import HeadConfig, build_head
 from ziggurat.models.model import Model, ModelDims, ModelSettings, lay_flat

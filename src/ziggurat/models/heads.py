@@ -11,9 +11,9 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from ziggurat.interactions.block import Block
-from ziggurat.interactions.mmoe import MMoE
-from ziggurat.interactions.ple import PLE
-from ziggurat.interactions.shared_bottom import SharedBottom
+from ziggurat.interactions.heads.mmoe import MMoE
+from ziggurat.interactions.heads.ple import PLE
+from ziggurat.interactions.heads.shared_bottom import SharedBottom
 
 HeadConfig = Annotated[SharedBottom.Config | MMoE.Config | PLE.Config, Field(discriminator="name")]
 """The config of any head, told apart by ``name``."""

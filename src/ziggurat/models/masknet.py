@@ -11,8 +11,8 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from ziggurat.interactions.field_blocks.mask_block import MaskBlock
 from ziggurat.interactions.linear import Linear
-from ziggurat.interactions.mask_block import MaskBlock
 from ziggurat.interactions.mlp import MLP
 from ziggurat.models.growth import repeated
 from ziggurat.models.model import Model, ModelDims, ModelSettings, lay_flat

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from torch import Tensor
 
 from ziggurat.interactions.dense_embedding import DenseEmbedding
-from ziggurat.interactions.ensemble import Ensemble
+from ziggurat.interactions.field_blocks.ensemble import Ensemble
+from ziggurat.interactions.field_blocks.stack import Stack
 from ziggurat.interactions.mlp import MLP
-from ziggurat.interactions.stack import Stack
 from ziggurat.models.heads import HeadConfig, build_head
 from ziggurat.models.model import Model, ModelDims, field_vectors
 

@@ -9,12 +9,12 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import Field, model_validator
 
-from ziggurat.interactions.composable import ComposableBlock
-from ziggurat.interactions.ensemble import Ensemble
-from ziggurat.interactions.factorization_machine_block import FactorizationMachineBlock
-from ziggurat.interactions.linear_compression import LinearCompression
+from ziggurat.interactions.field_blocks.composable import ComposableBlock
+from ziggurat.interactions.field_blocks.ensemble import Ensemble
+from ziggurat.interactions.field_blocks.factorization_machine_block import FactorizationMachineBlock
+from ziggurat.interactions.field_blocks.linear_compression import LinearCompression
+from ziggurat.interactions.heads.shared_bottom import SharedBottom
 from ziggurat.interactions.mlp import MLP
-from ziggurat.interactions.shared_bottom import SharedBottom
 from ziggurat.models.heads import HeadConfig
 from ziggurat.models.model import ModelDims, ModelSettings
 from ziggurat.models.stacked import StackedModel
@@ -24,8 +24,8 @@ class Wukong(StackedModel):
     """logits = head(vec(X_N)), X_{i+1} = LN(concat(FMB(X_i), LCB(X_i)) + X_i), X_i compressed where counts differ.
 
     Layer i holds interactions of every degree from 1 to 2^i. It is a DHEN of two blocks,
-    :class:`~ziggurat.interactions.factorization_machine_block.FactorizationMachineBlock` and
-    :class:`~ziggurat.interactions.linear_compression.LinearCompression`, and is built as one.
+    :class:`~ziggurat.interactions.field_blocks.factorization_machine_block.FactorizationMachineBlock` and
+    :class:`~ziggurat.interactions.field_blocks.linear_compression.LinearCompression`, and is built as one.
 
     Source: Zhang et al., "Wukong: Towards a Scaling Law for Large-Scale Recommendation", arXiv 2403.02545, section 3.
     Scale ``layers`` first, then the blocks.

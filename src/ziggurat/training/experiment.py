@@ -32,7 +32,7 @@ from ziggurat.features.config import (
     NumericFeature,
     SequenceFeature,
 )
-from ziggurat.interactions.sequence_pooling import build_sequence_encoder
+from ziggurat.interactions.sequences.sequence_pooling import build_sequence_encoder
 from ziggurat.models.build import ModelConfig, build_model, model_dims
 from ziggurat.models.deepfm import DeepFM
 from ziggurat.optim.dense import Adam, DenseOptimizerConfig

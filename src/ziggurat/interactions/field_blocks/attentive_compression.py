@@ -8,7 +8,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from ziggurat.interactions.block import Block
-from ziggurat.interactions.linear_compression import LinearCompression
+from ziggurat.interactions.field_blocks.linear_compression import LinearCompression
 from ziggurat.interactions.mlp import MLP
 
 

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 from ziggurat.core.config import Config
 from ziggurat.core.errors import Misfit, within
 from ziggurat.interactions.block import Block
-from ziggurat.interactions.composable import ComposableBlock, build_block
-from ziggurat.interactions.linear_compression import LinearCompression
+from ziggurat.interactions.field_blocks.composable import ComposableBlock, build_block
+from ziggurat.interactions.field_blocks.linear_compression import LinearCompression
 
 
 class Ensemble(Block):

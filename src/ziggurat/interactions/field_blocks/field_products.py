@@ -8,10 +8,10 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ziggurat.interactions.attentive_compression import AttentiveCompression
 from ziggurat.interactions.block import Block
+from ziggurat.interactions.field_blocks.attentive_compression import AttentiveCompression
+from ziggurat.interactions.field_blocks.linear_compression import mix_fields
 from ziggurat.interactions.gram import gram
-from ziggurat.interactions.linear_compression import mix_fields
 from ziggurat.interactions.mlp import MLP
 
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from ziggurat.core.config import Config
 from ziggurat.interactions.block import Block
-from ziggurat.interactions.field_products import FieldProducts
+from ziggurat.interactions.field_blocks.field_products import FieldProducts
 from ziggurat.interactions.mlp import MLP
 
 

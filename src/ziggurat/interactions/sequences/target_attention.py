@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ziggurat.core.config import Config
 from ziggurat.interactions.mlp import MLP
-from ziggurat.interactions.sequence_encoder import SequenceEncoder, masked_softmax
+from ziggurat.interactions.sequences.sequence_encoder import SequenceEncoder, masked_softmax
 
 
 def _no_batch_norm(mlp: MLP.Config) -> MLP.Config:

@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from ziggurat.core.config import Config
 from ziggurat.core.errors import Misfit
-from ziggurat.interactions.attention_heads import attend
-from ziggurat.interactions.sequence_encoder import SequenceEncoder
+from ziggurat.interactions.sequences.attention_heads import attend
+from ziggurat.interactions.sequences.sequence_encoder import SequenceEncoder
 
 
 class SequenceTransformer(SequenceEncoder):

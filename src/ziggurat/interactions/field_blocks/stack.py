@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from ziggurat.interactions.block import Block
-from ziggurat.interactions.ensemble import Ensemble
+from ziggurat.interactions.field_blocks.ensemble import Ensemble
 
 
 class Stack(Block):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from ziggurat.interactions.sequence_encoder import masked_softmax
+from ziggurat.interactions.sequences.sequence_encoder import masked_softmax
 
 
 def attend(projected_BFN: Tensor, heads: int, scale: float, mask_BF: Tensor | None = None) -> Tensor:

@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from ziggurat.core.config import Config
 from ziggurat.interactions.block import Block
+from ziggurat.interactions.field_blocks.linear_compression import mix_fields
 from ziggurat.interactions.gram import gram
-from ziggurat.interactions.linear_compression import mix_fields
 
 
 class GramCross(Block):

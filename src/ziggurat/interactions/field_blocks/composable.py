@@ -8,14 +8,14 @@ from typing import Annotated, Any
 from pydantic import Field
 
 from ziggurat.interactions.block import Block
-from ziggurat.interactions.convolution import Convolution
-from ziggurat.interactions.factorization_machine_block import FactorizationMachineBlock
-from ziggurat.interactions.flat_mlp import FlatMLP
-from ziggurat.interactions.gram_cross import GramCross
-from ziggurat.interactions.linear_compression import LinearCompression
-from ziggurat.interactions.mask_block import MaskedFields
-from ziggurat.interactions.pairs_block import PairsBlock
-from ziggurat.interactions.self_attention import SelfAttention
+from ziggurat.interactions.field_blocks.convolution import Convolution
+from ziggurat.interactions.field_blocks.factorization_machine_block import FactorizationMachineBlock
+from ziggurat.interactions.field_blocks.flat_mlp import FlatMLP
+from ziggurat.interactions.field_blocks.gram_cross import GramCross
+from ziggurat.interactions.field_blocks.linear_compression import LinearCompression
+from ziggurat.interactions.field_blocks.mask_block import MaskedFields
+from ziggurat.interactions.field_blocks.pairs_block import PairsBlock
+from ziggurat.interactions.field_blocks.self_attention import SelfAttention
 
 ComposableBlock = Annotated[
     FactorizationMachineBlock.Config

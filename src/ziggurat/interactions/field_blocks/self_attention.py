@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from ziggurat.core.config import Config
 from ziggurat.core.errors import Misfit
-from ziggurat.interactions.attention_heads import attend
 from ziggurat.interactions.block import Block
-from ziggurat.interactions.linear_compression import LinearCompression
+from ziggurat.interactions.field_blocks.linear_compression import LinearCompression
+from ziggurat.interactions.sequences.attention_heads import attend
 
 
 class SelfAttention(Block):

@@ -12,7 +12,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from ziggurat.core.config import Config
-from ziggurat.interactions.sequence_encoder import SequenceEncoder, masked_softmax
+from ziggurat.interactions.sequences.sequence_encoder import SequenceEncoder, masked_softmax
 
 
 class AttentionPooling(SequenceEncoder):

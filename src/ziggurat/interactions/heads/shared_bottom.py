@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ziggurat.core.config import Config
 from ziggurat.interactions.block import Block
-from ziggurat.interactions.experts import Towers
+from ziggurat.interactions.heads.experts import Towers
 from ziggurat.interactions.mlp import MLP
 
 

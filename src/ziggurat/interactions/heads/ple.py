@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from ziggurat.core.config import Config
 from ziggurat.interactions.block import Block
-from ziggurat.interactions.experts import ExpertGate, Experts, Towers
+from ziggurat.interactions.heads.experts import ExpertGate, Experts, Towers
 from ziggurat.interactions.mlp import MLP
 
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from ziggurat.interactions.attention_pooling import AttentionPooling
-from ziggurat.interactions.sequence_encoder import SequenceEncoder
-from ziggurat.interactions.sequence_transformer import SequenceTransformer
-from ziggurat.interactions.target_attention import TargetAttention
+from ziggurat.interactions.sequences.attention_pooling import AttentionPooling
+from ziggurat.interactions.sequences.sequence_encoder import SequenceEncoder
+from ziggurat.interactions.sequences.sequence_transformer import SequenceTransformer
+from ziggurat.interactions.sequences.target_attention import TargetAttention
 
 SequencePooling = AttentionPooling.Config | TargetAttention.Config | SequenceTransformer.Config
 """The config of a sequence encoder, told apart by ``name``."""
