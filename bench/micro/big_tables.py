@@ -23,9 +23,9 @@ from ziggurat.core.schema import Schema
 from ziggurat.core.tables import TableSpec
 from ziggurat.data.encoded.loader import Cursor
 from ziggurat.data.synthetic.sampling import ranks, spread_ids, zipf_ranks
-from ziggurat.embeddings.beyond_memory import Beyond
+from ziggurat.embeddings.dirty_rows import Shard
 from ziggurat.embeddings.layout import Layout
-from ziggurat.embeddings.marks import Shard
+from ziggurat.embeddings.offload import Beyond
 from ziggurat.optim.dense import build_optimizer
 from ziggurat.parallel.pieces import Piece
 from ziggurat.training.experiment import Experiment
@@ -200,7 +200,7 @@ def _hooks(module: nn.Module) -> dict[int, object]:
 def _marking(module: nn.Module) -> Iterator[int]:
     """Keys of the hooks by which a kernel marks rows."""
     for key, hook in list(_hooks(module).items()):
-        if getattr(hook, "__module__", "") == "ziggurat.embeddings.marks":
+        if getattr(hook, "__module__", "") == "ziggurat.embeddings.dirty_rows":
             yield key
 
 

@@ -18,9 +18,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ziggurat.storage.async_io import Job, Ring, Threads
 from ziggurat.storage.row_log import LogRows
 from ziggurat.storage.row_store import Floats, Ints
-from ziggurat.storage.transfers import Job, Ring, Threads
 
 WIDTH = 17
 """Sixteen weights and the state of row-wise Adagrad."""

@@ -303,7 +303,7 @@ DEPENDS_ON = (
     ),
     "src/ziggurat/metrics/power_law.py",
     "src/ziggurat/metrics/power_law_curve.py",
-    "src/ziggurat/metrics/rung_noise.py",
+    "src/ziggurat/metrics/size_noise.py",
     "bench/system/scaling_law.py",
 )
 

@@ -38,13 +38,13 @@ from bench.micro.big_tables import CPU, BigTables, Size, drawn
 from bench.system.plain_caches import LeastRecentlyUsed, OneBatch
 from bench.system.row_contestants import RocksDB
 from ziggurat.core.plan import Plan
-from ziggurat.embeddings import beyond_memory
-from ziggurat.embeddings.beyond_memory import Beyond
+from ziggurat.embeddings import offload as beyond_memory
 from ziggurat.embeddings.lookup import EmbeddingLookup
-from ziggurat.planning.beyond import needs_of, with_slots
+from ziggurat.embeddings.offload import Beyond
+from ziggurat.planning.offload import needs_of, with_slots
 from ziggurat.planning.usage import Usage
+from ziggurat.storage.async_io import DEVICES, Slowed, open_transfers
 from ziggurat.storage.row_store import Begun, Floats, Initial, Ints, RowStore
-from ziggurat.storage.transfers import DEVICES, Slowed, open_transfers
 from ziggurat.training.process_group import process_group
 
 FULL = Size(26, 150_000, 64, 4096, 2_000_000, (512, 256))

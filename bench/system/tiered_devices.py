@@ -2,7 +2,7 @@
 
 What :mod:`bench.system.tiered_training` trains, with memory for an eighth of the tables, on the disk that is there and
 on two that are not: their files lie in memory, and each batch of requests takes as long as the device would take for it
-(:class:`~ziggurat.storage.transfers.Slowed`). So what the disk forbids can be told from what the processor does. What
+(:class:`~ziggurat.storage.async_io.Slowed`). So what the disk forbids can be told from what the processor does. What
 is read and written must be the same on all of them: it depends on ids and memory alone.
 """
 
@@ -18,8 +18,8 @@ from bench.measure import ratios
 from bench.small_memory import unavailable as no_small_memory
 from bench.system.tiered_contestants import FULL, QUICK
 from bench.system.tiered_training import HEADINGS, base_bytes, compared, lines, measured
-from ziggurat.storage.transfers import DEVICES
-from ziggurat.storage.unnamed import free_bytes
+from ziggurat.storage.anonymous_files import free_bytes
+from ziggurat.storage.async_io import DEVICES
 
 EXPONENTS = (1.05, 1.2)
 TIMES = 8

@@ -8,7 +8,7 @@ import pytest
 from bench.micro.recshard import BASELINES, DEVICES, Pool, by_cost, measured, pool
 from ziggurat.core.plan import Placement, Plan
 from ziggurat.core.row_order import frequency_ranks
-from ziggurat.planning.planned import predict
+from ziggurat.planning.plan_estimate import predict
 from ziggurat.planning.problem import Problem
 
 

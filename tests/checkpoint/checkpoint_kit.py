@@ -18,7 +18,7 @@ from ziggurat.checkpoint.folder import CheckpointFolder
 from ziggurat.checkpoint.format.manifest import TableShape
 from ziggurat.checkpoint.saver import Saver
 from ziggurat.core.tables import TableSpec
-from ziggurat.embeddings.marks import RowMarks, Shard
+from ziggurat.embeddings.dirty_rows import RowMarks, Shard
 from ziggurat.parallel.pieces import Piece
 from ziggurat.training.process_group import process_group
 

@@ -22,7 +22,7 @@ from ziggurat.checkpoint.format.manifest import File, TableShape
 from ziggurat.checkpoint.reader import folder_of
 from ziggurat.checkpoint.saver import Saver
 from ziggurat.core.tables import TableSpec
-from ziggurat.embeddings.marks import RowMarks, Shard
+from ziggurat.embeddings.dirty_rows import RowMarks, Shard
 from ziggurat.parallel.pieces import Piece
 from ziggurat.training.process_group import process_group
 

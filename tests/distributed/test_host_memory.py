@@ -25,7 +25,7 @@ from ziggurat.embeddings.host_exchange import HostExchange
 from ziggurat.embeddings.host_input import HostInput
 from ziggurat.parallel.config import DDP, ParallelConfig
 from ziggurat.parallel.dense import spread, synchronised
-from ziggurat.parallel.host_memory import SharedSlots, can_share
+from ziggurat.parallel.shared_memory import SharedSlots, can_share
 from ziggurat.parallel.world import World
 
 pytestmark = pytest.mark.skipif(

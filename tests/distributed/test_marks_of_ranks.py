@@ -15,9 +15,9 @@ from tests.distributed.ranks import run_ranks
 from tests.distributed.test_sharding import BATCH, CPU, DIM, FOUR, RANKS, ROWS, SCHEMA, TWO, batch, part, plan_of
 from ziggurat.core.plan import Plan
 from ziggurat.embeddings.config import EmbeddingsConfig
+from ziggurat.embeddings.dirty_rows import Pending, Shard
 from ziggurat.embeddings.layout import lay_out
 from ziggurat.embeddings.lookup import EmbeddingLookup
-from ziggurat.embeddings.marks import Pending, Shard
 
 PLANS: dict[str, Plan] = {
     **TWO,

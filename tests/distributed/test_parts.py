@@ -18,9 +18,9 @@ from ziggurat.embeddings.layout import lay_out
 from ziggurat.embeddings.lookup import EmbeddingLookup
 from ziggurat.parallel.agreement import Agreement, from_first
 from ziggurat.parallel.config import ParallelConfig
-from ziggurat.parallel.host_memory import can_share, shared_slots
 from ziggurat.parallel.norms import norms_over_ranks
 from ziggurat.parallel.pieces import Piece, fill, gathered
+from ziggurat.parallel.shared_memory import can_share, shared_slots
 from ziggurat.parallel.world import World
 
 CUTS = {1: (0, 11), 2: (0, 4, 11), 3: (0, 4, 5, 11)}

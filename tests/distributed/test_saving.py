@@ -17,7 +17,7 @@ from ziggurat.checkpoint.store.store import LocalStore
 from ziggurat.checkpoint.writer import Best
 from ziggurat.core.errors import DataError
 from ziggurat.core.tables import TableSpec
-from ziggurat.embeddings.marks import RowMarks, Shard
+from ziggurat.embeddings.dirty_rows import RowMarks, Shard
 from ziggurat.parallel.pieces import Piece
 
 ROWS, DIM = 300, 5

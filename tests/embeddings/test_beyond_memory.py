@@ -15,12 +15,12 @@ from tests.embeddings.test_lookup import CPU, SCHEMA, make_batch
 from ziggurat.core.batch import Batch
 from ziggurat.core.errors import ConfigError, FeatureError
 from ziggurat.core.plan import Plan
-from ziggurat.embeddings import beyond_memory
-from ziggurat.embeddings.beyond_memory import Beyond
+from ziggurat.embeddings import offload as beyond_memory
 from ziggurat.embeddings.config import EmbeddingsConfig
 from ziggurat.embeddings.copy_on_write import Pending
 from ziggurat.embeddings.layout import lay_out
 from ziggurat.embeddings.lookup import EmbeddingLookup, Started
+from ziggurat.embeddings.offload import Beyond
 from ziggurat.optim.rows import SGD, Adagrad, RowOptimizerConfig, RowwiseAdagrad
 from ziggurat.storage.row_cache import RowCache
 from ziggurat.storage.row_store import Floats, RowStore

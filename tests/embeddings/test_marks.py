@@ -21,10 +21,10 @@ from ziggurat.core.errors import FeatureError
 from ziggurat.core.plan import Plan
 from ziggurat.core.row_order import Ranks, frequency_ranks
 from ziggurat.embeddings.config import EmbeddingsConfig
+from ziggurat.embeddings.dirty_rows import Pending, RowMarks, Shard
 from ziggurat.embeddings.initial import fill_initial
 from ziggurat.embeddings.layout import Positions, lay_out
 from ziggurat.embeddings.lookup import EmbeddingLookup
-from ziggurat.embeddings.marks import Pending, RowMarks, Shard
 from ziggurat.interactions.sequences.attention_pooling import AttentionPooling
 from ziggurat.optim.rows import SGD, Adagrad, Adam, RowOptimizerConfig, RowwiseAdagrad
 

@@ -24,8 +24,8 @@ from ziggurat.interactions.sequences.target_attention import TargetAttention
 from ziggurat.models.build import ModelConfig, build_model
 from ziggurat.optim.schedule import Plateau, WarmupCosine, WarmupLinear
 from ziggurat.optim.shampoo.config import ShampooConfig
-from ziggurat.planning.beyond import BeyondMemoryConfig
 from ziggurat.planning.config import PlanningConfig, TablePlacement, TopologyConfig
+from ziggurat.planning.offload import BeyondMemoryConfig
 from ziggurat.planning.rules import Rules
 from ziggurat.training.config import EarlyStopping, TrainingConfig, WarmStart
 from ziggurat.training.experiment import Experiment

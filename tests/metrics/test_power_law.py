@@ -10,7 +10,7 @@ import pytest
 from ziggurat.core.errors import DataError
 from ziggurat.metrics.power_law import PowerLaw, fit_power_law
 from ziggurat.metrics.power_law_curve import LARGEST
-from ziggurat.metrics.rung_noise import RungNoise
+from ziggurat.metrics.size_noise import RungNoise
 
 SIZES = np.geomspace(1e5, 3e7, 6)
 

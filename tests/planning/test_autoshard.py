@@ -26,7 +26,7 @@ from ziggurat.planning.autoshard.pool import halves, statistics, table_pool
 from ziggurat.planning.autoshard.task import Task, exchanged, greedy
 from ziggurat.planning.baseline import Measure
 from ziggurat.planning.config import PlanningConfig
-from ziggurat.planning.placing import Loads, items_of
+from ziggurat.planning.placement import Loads, items_of
 from ziggurat.planning.problem import Problem
 from ziggurat.planning.rules import WHOLE
 

@@ -13,7 +13,8 @@ from tests.planning.planning_kit import statistics, topology
 from ziggurat.core.errors import ConfigError, NoFeasiblePlan
 from ziggurat.core.plan import Plan, Span
 from ziggurat.core.tables import TableSpec
-from ziggurat.planning.beyond import (
+from ziggurat.planning.config import PlanningConfig
+from ziggurat.planning.offload import (
     ROW_BYTES,
     SLOT_BYTES,
     WINDOW,
@@ -23,7 +24,6 @@ from ziggurat.planning.beyond import (
     with_slots,
     without_slots,
 )
-from ziggurat.planning.config import PlanningConfig
 from ziggurat.planning.planner import plan_tables
 from ziggurat.planning.recshard import RecShard
 from ziggurat.planning.usage import Usage

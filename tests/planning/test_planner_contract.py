@@ -18,9 +18,9 @@ from ziggurat.core.statistics import DatasetStatistics
 from ziggurat.core.tables import TableSpec
 from ziggurat.core.topology import Topology
 from ziggurat.planning import Planned, plan_tables
-from ziggurat.planning.beyond import BeyondMemoryConfig
 from ziggurat.planning.config import PlanningConfig, TablePlacement
 from ziggurat.planning.constraints import check_plan
+from ziggurat.planning.offload import BeyondMemoryConfig
 from ziggurat.planning.quantities import parse_bytes
 
 PLANNERS = {

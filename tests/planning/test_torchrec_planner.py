@@ -23,7 +23,7 @@ from ziggurat.core.tables import TableSpec
 from ziggurat.core.topology import Topology
 from ziggurat.planning import Planned, plan_tables
 from ziggurat.planning.config import PlanningConfig
-from ziggurat.planning.placing import Split
+from ziggurat.planning.placement import Split
 from ziggurat.planning.problem import Problem
 from ziggurat.planning.torchrec_planner import TorchRec
 from ziggurat.planning.torchrec_search import SearchSpace, search, torchrec_topology

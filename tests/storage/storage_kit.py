@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from ziggurat.storage.async_io import Device, Ring, Slowed, Stretches, Threads, TransferError, Transfers
 from ziggurat.storage.native import NotThere
 from ziggurat.storage.row_log import LogRows
 from ziggurat.storage.row_store import Floats, Ints, MemoryRows, RowStore
-from ziggurat.storage.transfers import Device, Ring, Slowed, Stretches, Threads, TransferError, Transfers
 
 WAYS = ("io_uring", "threads")
 KINDS = ("memory", "log", "slow log")

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from tests.storage.storage_kit import KINDS, Failing, initial, overwrite, store, transfers
 from ziggurat.core.errors import ConfigError, DataError
-from ziggurat.storage.look_ahead import LookAhead, Ticket
+from ziggurat.storage.prefetcher import LookAhead, Ticket
 from ziggurat.storage.row_cache import Crowded, RowCache
 from ziggurat.storage.row_log import LogRows
 from ziggurat.storage.row_store import Floats, Ints, MemoryRows, RowStore

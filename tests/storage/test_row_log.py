@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from tests.small_disk import small_disk
 from tests.storage.storage_kit import KINDS, WAYS, distinct, initial, name_of, overwrite, store, transfers
 from ziggurat.core.errors import DataError
+from ziggurat.storage.async_io import Job, Stretches, Threads, TransferError
 from ziggurat.storage.row_log import LogRows, Shape, check_room
 from ziggurat.storage.row_store import MemoryRows, RowStore, Traffic, begin_reading, begin_writing
-from ziggurat.storage.transfers import Job, Stretches, Threads, TransferError
 
 
 def log(folder: Path, rows: int, width: int, way: str = "threads") -> LogRows:
@@ -286,7 +286,7 @@ def test_where_the_file_system_promises_no_room_the_file_has_holes(
         def __init__(self, *_: object, **__: object) -> None:
             self.fallocate64 = _refused
 
-    monkeypatch.setattr("ziggurat.storage.unnamed.ctypes.CDLL", Refusing)
+    monkeypatch.setattr("ziggurat.storage.anonymous_files.ctypes.CDLL", Refusing)
     there = store("log", tmp_path, 100, 16)
     there.write(np.array([99]), np.ones((1, 16), np.float32))
     assert there.read(np.array([99])).all()

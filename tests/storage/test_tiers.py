@@ -11,9 +11,9 @@ from typer.testing import CliRunner
 from tests.small_disk import small_disk
 from ziggurat.cli.main import app
 from ziggurat.core.errors import DataError
-from ziggurat.storage import tiers
+from ziggurat.storage import tier_benchmark as tiers
 from ziggurat.storage.native import NotThere
-from ziggurat.storage.tiers import disk_tiers, memory_tier
+from ziggurat.storage.tier_benchmark import disk_tiers, memory_tier
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +47,7 @@ def test_the_command_tells_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     def none(*_: object) -> None:
         raise NotThere("no C compiler is installed")
 
-    monkeypatch.setattr("ziggurat.storage.transfers.Ring", none)
+    monkeypatch.setattr("ziggurat.storage.async_io.Ring", none)
     said = CliRunner().invoke(app, ["doctor", "--tiers", "--folder", str(tmp_path)])
     assert said.exit_code == 0, said.output
     assert f"disk of {tmp_path}" in said.output

@@ -16,8 +16,7 @@ import numpy.typing as npt
 import pytest
 
 from tests.storage.storage_kit import WAYS, transfers
-from ziggurat.storage.native import NotThere, library
-from ziggurat.storage.transfers import (
+from ziggurat.storage.async_io import (
     DEVICES,
     LONGEST,
     Device,
@@ -28,6 +27,7 @@ from ziggurat.storage.transfers import (
     open_transfers,
     stretches,
 )
+from ziggurat.storage.native import NotThere, library
 
 BLOCK = 512
 
@@ -154,7 +154,7 @@ def test_the_best_way_is_taken_and_another_one_explained() -> None:
 
 ASK = """
 import resource, sys
-from ziggurat.storage.transfers import open_transfers
+from ziggurat.storage.async_io import open_transfers
 if sys.argv[1] == "files":
     open_transfers()[0].close()
     resource.setrlimit(resource.RLIMIT_NOFILE, (3, 3))

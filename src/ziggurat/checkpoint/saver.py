@@ -1,9 +1,9 @@
 """Writes checkpoints while training goes on.
 
 Training stands still while the dense part is copied and the rows to be written are noted; the rows themselves are
-copied by a thread, or by training just before it changes them (:mod:`ziggurat.embeddings.marks`). The thread quantises
-and writes them (:mod:`ziggurat.checkpoint.writer`). Once all ranks have written theirs, the first writes the manifest,
-and there is a checkpoint; until then there is none, and the one before is as it was.
+copied by a thread, or by training just before it changes them (:mod:`ziggurat.embeddings.dirty_rows`). The thread
+quantises and writes them (:mod:`ziggurat.checkpoint.writer`). Once all ranks have written theirs, the first writes the
+manifest, and there is a checkpoint; until then there is none, and the one before is as it was.
 
 Source: Eisenman et al. 2022, "Check-N-Run", NSDI. Deviation: where the paper copies all rows in the stall, training
 copies those that it is about to change, and the thread the others.
@@ -30,7 +30,7 @@ from ziggurat.checkpoint.folder import CheckpointFolder
 from ziggurat.checkpoint.format.manifest import Bits, Reference, TableShape
 from ziggurat.checkpoint.policy import FULL, Chain
 from ziggurat.checkpoint.writer import Best, Job, Writer, Written
-from ziggurat.embeddings.marks import Shard
+from ziggurat.embeddings.dirty_rows import Shard
 
 GRACE_S = 30.0
 """That a rank whose training has failed waits for the others' files: they may be gone."""

@@ -21,7 +21,7 @@ from ziggurat.checkpoint.format.manifest import MANIFEST_FILE, WEIGHT, Bits, Fil
 from ziggurat.checkpoint.policy import Choice
 from ziggurat.checkpoint.reader import folder_of
 from ziggurat.core.errors import LostRank, RunFolderError, ZigguratError
-from ziggurat.embeddings.marks import Pending, Shard
+from ziggurat.embeddings.dirty_rows import Pending, Shard
 
 CHUNK_BYTES = 4 * 2**20
 """Of rows that the thread copies at once."""

@@ -101,7 +101,7 @@ def _tiers(folder: Path) -> None:
 
     from ziggurat.cli.progress import console_progress
     from ziggurat.planning.quantities import written_bytes
-    from ziggurat.storage.tiers import disk_tiers, memory_tier
+    from ziggurat.storage.tier_benchmark import disk_tiers, memory_tier
 
     with console_progress() as progress:
         found = [memory_tier(), *disk_tiers(folder, progress=progress)]

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from ziggurat.core.plan import Span
 from ziggurat.core.tables import Pooling, TableSpec
-from ziggurat.embeddings.marks import RowMarks
+from ziggurat.embeddings.dirty_rows import RowMarks
 from ziggurat.embeddings.row_table import RowTable, summed_by_row
 
 

@@ -1,7 +1,7 @@
 """Ranks of one host exchange pooled rows, and their gradients, through memory that they share.
 
-The same numbers as TorchRec's all-to-all, bit for bit, by another way (`parallel/host_memory.py`); and the features of
-all ranks come together in the order that is asked for, with no copy of their own for that.
+The same numbers as TorchRec's all-to-all, bit for bit, by another way (`parallel/shared_memory.py`); and the features
+of all ranks come together in the order that is asked for, with no copy of their own for that.
 
 Shape legend: G rows of the global batch, B of this rank's part, N ranks, D_r columns that rank r looks up.
 """
@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torchrec.distributed.types import Awaitable, NoWait
 
-from ziggurat.parallel.host_memory import SharedSlots, floats
+from ziggurat.parallel.shared_memory import SharedSlots, floats
 
 
 class HostExchange(nn.Module):

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torchrec.distributed.types import Awaitable, NoWait
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
-from ziggurat.parallel.host_memory import LINE, SharedSlots
+from ziggurat.parallel.shared_memory import LINE, SharedSlots
 
 
 class HostInput(nn.Module):

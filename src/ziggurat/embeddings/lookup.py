@@ -20,12 +20,12 @@ from ziggurat.core.batch import Batch
 from ziggurat.core.errors import FeatureError
 from ziggurat.core.plan import Plan
 from ziggurat.core.row_order import Ranks
-from ziggurat.embeddings.beyond_memory import Beyond
+from ziggurat.embeddings.dirty_rows import Shard
 from ziggurat.embeddings.field_order import FieldOrder
 from ziggurat.embeddings.fields import DIRECT, Fields
 from ziggurat.embeddings.initial import fill_initial, fill_initial_rows
 from ziggurat.embeddings.layout import Layout
-from ziggurat.embeddings.marks import Shard
+from ziggurat.embeddings.offload import Beyond
 from ziggurat.embeddings.positions import split_positions
 from ziggurat.embeddings.replicated import ReplicatedTable, exchange, is_replicated
 from ziggurat.embeddings.row_order import RowOrder
@@ -177,7 +177,7 @@ class EmbeddingLookup(nn.Module):
 
     def moved(self) -> dict[str, float]:
         """Of rows beyond memory, what was moved so far for this rank
-        (:meth:`BeyondMemory.moved <ziggurat.embeddings.beyond_memory.BeyondMemory.moved>`); else nothing."""
+        (:meth:`BeyondMemory.moved <ziggurat.embeddings.offload.BeyondMemory.moved>`); else nothing."""
         return self.sharded.beyond.moved() if self.sharded is not None and self.sharded.beyond is not None else {}
 
     @property

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ziggurat.core.tables import Pooling, TableSpec
-from ziggurat.embeddings.marks import RowMarks
+from ziggurat.embeddings.dirty_rows import RowMarks
 from ziggurat.optim.row_rules import row_rule, step_rows
 
 

@@ -28,12 +28,12 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 
 from ziggurat.core.plan import SPLIT_BY_ROWS, Placement, Plan, Span
 from ziggurat.core.tables import TableSpec
-from ziggurat.embeddings.beyond_memory import Beyond, BeyondMemory, Line, Slotted
+from ziggurat.embeddings.cached_collection import SlottedSharder
 from ziggurat.embeddings.column_shards import ColumnKernel, ColumnShard, exchange
+from ziggurat.embeddings.dirty_rows import Elsewhere, Shard, marked, tensors_of
 from ziggurat.embeddings.host_exchange import HostExchange
 from ziggurat.embeddings.host_input import HostInput
-from ziggurat.embeddings.marks import Elsewhere, Shard, marked, tensors_of
-from ziggurat.embeddings.slotted import SlottedSharder
+from ziggurat.embeddings.offload import Beyond, BeyondMemory, Line, Slotted
 from ziggurat.embeddings.torchrec_terms import (
     codecs,
     collection_config,
@@ -44,8 +44,8 @@ from ziggurat.embeddings.torchrec_terms import (
 )
 from ziggurat.optim.rows import fused_optimizer
 from ziggurat.parallel.config import ParallelConfig
-from ziggurat.parallel.host_memory import SharedSlots, shared_slots
 from ziggurat.parallel.pieces import Piece
+from ziggurat.parallel.shared_memory import SharedSlots, shared_slots
 from ziggurat.parallel.world import World
 
 # DistributedModelParallel asks torch.fx whether it is tracing; the answer's deprecation notice is not for our users.

@@ -19,7 +19,7 @@ from scipy import stats
 from ziggurat.core.errors import DataError
 from ziggurat.metrics.power_law_curve import LARGEST, SMALLEST, Floats, nearest_law
 from ziggurat.metrics.power_law_curve import PowerLaw as PowerLaw
-from ziggurat.metrics.rung_noise import RungNoise
+from ziggurat.metrics.size_noise import RungNoise
 
 CONSTANTS = 3
 """Of the law: that it comes near to as many points says nothing."""

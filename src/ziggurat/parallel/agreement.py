@@ -12,7 +12,7 @@ import torch
 import torch.distributed as dist
 
 from ziggurat.core.errors import LostRank
-from ziggurat.parallel.host_memory import SharedSlots
+from ziggurat.parallel.shared_memory import SharedSlots
 
 T = TypeVar("T")
 

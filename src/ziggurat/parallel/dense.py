@@ -18,8 +18,8 @@ from torch.utils.checkpoint import checkpoint
 
 from ziggurat.core.errors import ConfigError
 from ziggurat.parallel.config import DDP, FSDP, HSDP, ParallelConfig, Precision
-from ziggurat.parallel.host_memory import shared_slots
-from ziggurat.parallel.over_host import OverHost
+from ziggurat.parallel.shared_memory import shared_slots
+from ziggurat.parallel.shared_memory_ddp import OverHost
 from ziggurat.parallel.world import World
 
 DTYPES: dict[Precision, torch.dtype] = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}

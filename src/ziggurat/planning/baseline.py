@@ -21,7 +21,7 @@ from ziggurat.core.config import Config as BaseConfig
 from ziggurat.core.plan import Plan
 from ziggurat.planning.autoshard.costs import LearnedCosts
 from ziggurat.planning.balance import Room, largest_differencing, longest_first, no_room
-from ziggurat.planning.placing import Item, Loads, placed
+from ziggurat.planning.placement import Item, Loads, placed
 from ziggurat.planning.problem import Problem
 from ziggurat.planning.rules import Rules
 

@@ -16,8 +16,8 @@ from ziggurat.planning.autoshard.planner import AutoShard
 from ziggurat.planning.autoshard.refinement import TimeParts
 from ziggurat.planning.baseline import Baseline, Measure
 from ziggurat.planning.config import AnyPlanner
-from ziggurat.planning.placing import shard_costs, ways_to_split
-from ziggurat.planning.planned import Planned
+from ziggurat.planning.placement import shard_costs, ways_to_split
+from ziggurat.planning.plan_estimate import Planned
 from ziggurat.planning.planner import build_planner, plan_problem, planned_by
 from ziggurat.planning.problem import Problem
 from ziggurat.planning.recshard import RecShard

@@ -14,8 +14,8 @@ from ziggurat.core.tables import TableSpec
 from ziggurat.core.topology import Topology
 from ziggurat.planning.autoshard.planner import AutoShard
 from ziggurat.planning.baseline import Baseline
-from ziggurat.planning.beyond import BeyondMemoryConfig
 from ziggurat.planning.constraints import check_names, check_placement, check_sharding
+from ziggurat.planning.offload import BeyondMemoryConfig
 from ziggurat.planning.problem import Wish
 from ziggurat.planning.quantities import Bandwidth, Bytes
 from ziggurat.planning.recshard import RecShard

@@ -15,10 +15,10 @@ from ziggurat.planning.autoshard.learned import learned_costs, learned_policy
 from ziggurat.planning.autoshard.planner import AutoShard
 from ziggurat.planning.autoshard.refinement import TimeParts
 from ziggurat.planning.baseline import Baseline
-from ziggurat.planning.beyond import beside_buffers
 from ziggurat.planning.config import AnyPlanner, PlanningConfig
 from ziggurat.planning.constraints import check_plan
-from ziggurat.planning.planned import Planned, predict
+from ziggurat.planning.offload import beside_buffers
+from ziggurat.planning.plan_estimate import Planned, predict
 from ziggurat.planning.problem import Planner, Problem
 from ziggurat.planning.quantities import written_bytes
 from ziggurat.planning.recshard import FirstAnswer, RecShard

@@ -23,7 +23,7 @@ from ziggurat.core.errors import NoFeasiblePlan
 from ziggurat.core.plan import Plan
 from ziggurat.core.tables import TableSpec
 from ziggurat.planning.constraints import column_parts, must_replicate
-from ziggurat.planning.placing import Split, placed, shard_costs, ways_to_split
+from ziggurat.planning.placement import Split, placed, shard_costs, ways_to_split
 from ziggurat.planning.problem import Problem
 from ziggurat.planning.quantities import Bytes
 

@@ -24,7 +24,7 @@ from ziggurat.core.errors import NoFeasiblePlan
 from ziggurat.core.plan import Plan
 from ziggurat.core.tables import TableSpec
 from ziggurat.planning.constraints import column_parts, must_replicate
-from ziggurat.planning.placing import Loads, Split, shard_costs, ways_to_split
+from ziggurat.planning.placement import Loads, Split, shard_costs, ways_to_split
 from ziggurat.planning.problem import Problem
 from ziggurat.planning.quantities import written_bytes, written_seconds
 from ziggurat.planning.rules import REPLICATED, WHOLE

@@ -42,7 +42,7 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from ziggurat.core.plan import Sharding
 from ziggurat.core.topology import Topology
-from ziggurat.planning.placing import Split, given_ranks, stand_in_shards
+from ziggurat.planning.placement import Split, given_ranks, stand_in_shards
 from ziggurat.planning.problem import Problem
 
 # What the planner has to say at other levels is of no use to whoever runs `ziggurat plan`.

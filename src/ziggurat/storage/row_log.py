@@ -33,9 +33,9 @@ import numpy.typing as npt
 from ziggurat.core.errors import DataError
 from ziggurat.core.files import explained_writes
 from ziggurat.core.hashing import hash_integers
+from ziggurat.storage.anonymous_files import allocate, free_bytes, unnamed_file
+from ziggurat.storage.async_io import Job, TransferError, Transfers
 from ziggurat.storage.row_store import Begun, Floats, Initial, Ints, RowStore
-from ziggurat.storage.transfers import Job, TransferError, Transfers
-from ziggurat.storage.unnamed import allocate, free_bytes, unnamed_file
 
 Words = npt.NDArray[np.uint32]
 Bytes = npt.NDArray[np.uint8]

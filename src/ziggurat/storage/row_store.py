@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ziggurat.core.errors import DataError
-from ziggurat.storage.transfers import Job, TransferError, Transfers
+from ziggurat.storage.async_io import Job, TransferError, Transfers
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]

@@ -30,7 +30,7 @@ from ziggurat.metrics.names import higher_is_better
 from ziggurat.optim.dense import build_optimizer
 from ziggurat.optim.schedule import Warmup, build_schedule
 from ziggurat.parallel.agreement import from_first
-from ziggurat.parallel.host_memory import shared_slots
+from ziggurat.parallel.shared_memory import shared_slots
 from ziggurat.parallel.world import World
 from ziggurat.training.averaged import NORM_BATCHES, AveragedWeights
 from ziggurat.training.batch_source import fed

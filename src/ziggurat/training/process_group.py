@@ -15,7 +15,7 @@ import torch.distributed as dist
 
 from ziggurat.core.errors import EnvironmentMismatch
 from ziggurat.parallel.environment import number_of
-from ziggurat.parallel.meeting import meet
+from ziggurat.parallel.rendezvous import meet
 from ziggurat.parallel.world import World
 
 

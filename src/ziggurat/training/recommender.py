@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from ziggurat.core.batch import Batch
 from ziggurat.core.plan import Plan
 from ziggurat.core.row_order import Ranks
-from ziggurat.embeddings.beyond_memory import Beyond
 from ziggurat.embeddings.fields import Fields
 from ziggurat.embeddings.layout import Layout
 from ziggurat.embeddings.lookup import EmbeddingLookup, Started
+from ziggurat.embeddings.offload import Beyond
 from ziggurat.models.build import build_model, model_dims
 from ziggurat.parallel.dense import checkpointed, spread
 from ziggurat.parallel.norms import norms_over_ranks

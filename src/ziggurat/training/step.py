@@ -20,7 +20,7 @@ from ziggurat.data.encoded.loader import Cursor
 from ziggurat.embeddings.lookup import EmbeddingLookup, Started
 from ziggurat.parallel.agreement import Agreement
 from ziggurat.parallel.dense import synchronised
-from ziggurat.parallel.host_memory import SharedSlots
+from ziggurat.parallel.shared_memory import SharedSlots
 from ziggurat.parallel.world import World
 from ziggurat.training.loss import weighted_loss
 from ziggurat.training.recommender import Recommender

@@ -13,8 +13,8 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from ziggurat.core.errors import ConfigError
+from ziggurat.optim.shampoo.block_batch import Stack, diverged
 from ziggurat.optim.shampoo.blocks import Block, blocks, merged
-from ziggurat.optim.shampoo.stack import Stack, diverged
 
 
 @dataclass(slots=True)

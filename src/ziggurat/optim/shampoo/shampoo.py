@@ -29,12 +29,12 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from ziggurat.core.errors import ConfigError
+from ziggurat.optim.shampoo.block_batches import Stacks
 from ziggurat.optim.shampoo.config import ShampooConfig
 from ziggurat.optim.shampoo.loading import check, check_settings, load
 from ziggurat.optim.shampoo.parameter import Parameter, check_finite, whole_gradients, wholes
 from ziggurat.optim.shampoo.placement import Exchange, Ranks, owners
 from ziggurat.optim.shampoo.settings import MAY_CHANGE, OTHERS, Settings, alike, parsed, plain
-from ziggurat.optim.shampoo.stacks import Stacks
 
 
 class Shampoo(torch.optim.Optimizer):

@@ -14,7 +14,7 @@ from ziggurat.planning.autoshard.cost_network import EMBEDDING, CostNetwork
 from ziggurat.planning.autoshard.features import shard_features
 from ziggurat.planning.autoshard.task import Floats, Task
 from ziggurat.planning.cost import ShardCost
-from ziggurat.planning.placing import Item, Loads
+from ziggurat.planning.placement import Item, Loads
 from ziggurat.planning.problem import Problem
 
 

@@ -34,7 +34,7 @@ from ziggurat.planning.autoshard.policy import Policy
 from ziggurat.planning.autoshard.refinement import TimeParts, refined
 from ziggurat.planning.autoshard.task import Ints, Task, exchanged, greedy
 from ziggurat.planning.baseline import Baseline, Measure
-from ziggurat.planning.placing import Item, Loads, Split, placed, ways_to_split
+from ziggurat.planning.placement import Item, Loads, Split, placed, ways_to_split
 from ziggurat.planning.problem import Problem
 from ziggurat.planning.quantities import Bytes
 from ziggurat.planning.rules import REPLICATED, WHOLE, Rules

@@ -21,11 +21,11 @@ from ziggurat.core.plan import Placement, Plan
 from ziggurat.core.tables import TableSpec
 from ziggurat.planning.balance import Room, balanced
 from ziggurat.planning.cost import ShardCost, row_bytes
-from ziggurat.planning.planned import predict
+from ziggurat.planning.plan_estimate import predict
 from ziggurat.planning.problem import Problem
 from ziggurat.planning.quantities import written_bytes
-from ziggurat.planning.recshard.exchanging import Devices, exchanged
 from ziggurat.planning.recshard.filling import Filling
+from ziggurat.planning.recshard.local_search import Devices, exchanged
 from ziggurat.planning.rules import device_seconds
 
 SLACKS = (1.0, 1.02, 1.1, 1.3)

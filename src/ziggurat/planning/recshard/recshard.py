@@ -21,7 +21,7 @@ from ziggurat.planning.problem import Problem
 from ziggurat.planning.recshard.filling import Filling
 from ziggurat.planning.recshard.greedy import Greedy, check_room
 from ziggurat.planning.recshard.linear_model import Model, Option, Solution, solve
-from ziggurat.planning.recshard.ways import asked_ways, free_ways
+from ziggurat.planning.recshard.sharding_options import asked_ways, free_ways
 from ziggurat.planning.rules import device_seconds
 
 GAP = 1e-3

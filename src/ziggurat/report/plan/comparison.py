@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from ziggurat.planning.comparison import Compared, Comparison
-from ziggurat.planning.planned import DeviceLoad
+from ziggurat.planning.plan_estimate import DeviceLoad
 from ziggurat.planning.quantities import written_bytes, written_seconds
 from ziggurat.report.markup import Html, el, figure, section, table
 from ziggurat.report.plan import rows as plan_rows

@@ -8,7 +8,7 @@ from pathlib import Path
 from ziggurat.core.files import atomic_file
 from ziggurat.planning import Planned
 from ziggurat.planning.comparison import Comparison
-from ziggurat.planning.planned import DeviceLoad, PlacedShard
+from ziggurat.planning.plan_estimate import DeviceLoad, PlacedShard
 from ziggurat.planning.quantities import written_bytes, written_seconds
 from ziggurat.report.charts import legend
 from ziggurat.report.html import page

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 from ziggurat.planning import Planned
 from ziggurat.planning.comparison import Comparison
-from ziggurat.planning.planned import DeviceLoad
+from ziggurat.planning.plan_estimate import DeviceLoad
 from ziggurat.planning.quantities import written_bytes, written_seconds
 from ziggurat.report import numbers
 

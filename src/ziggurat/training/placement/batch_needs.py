@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from ziggurat.core.schema import Schema
 from ziggurat.data.encoded.dataset import Dataset, SplitBlocks
-from ziggurat.planning.beyond import Need, needs_of
+from ziggurat.planning.offload import Need, needs_of
 from ziggurat.training.experiment import Experiment
 
 

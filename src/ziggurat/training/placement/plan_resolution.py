@@ -22,18 +22,18 @@ from ziggurat.core.statistics import DatasetStatistics
 from ziggurat.core.tables import TableSpec
 from ziggurat.core.topology import DeviceKind, Topology
 from ziggurat.data.encoded.dataset import Dataset
-from ziggurat.embeddings.beyond_memory import Beyond
 from ziggurat.embeddings.layout import Layout
+from ziggurat.embeddings.offload import Beyond
 from ziggurat.parallel.agreement import from_first
 from ziggurat.parallel.world import World
 from ziggurat.planning import plan_tables
-from ziggurat.planning.beyond import Need, moved_bytes, with_slots, without_slots
 from ziggurat.planning.config import PlanningConfig
 from ziggurat.planning.constraints import check_plan
+from ziggurat.planning.offload import Need, moved_bytes, with_slots, without_slots
 from ziggurat.planning.recshard import RecShard
 from ziggurat.planning.usage import Usage
 from ziggurat.storage.row_log import LOG_TIMES
-from ziggurat.storage.tiers import disk_tiers
+from ziggurat.storage.tier_benchmark import disk_tiers
 from ziggurat.training.experiment import Experiment
 from ziggurat.training.placement.batch_needs import batch_needs
 from ziggurat.training.placement.cost_cache import with_measured

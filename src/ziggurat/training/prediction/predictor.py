@@ -27,7 +27,7 @@ from ziggurat.data.readers.file_heads import check_columns
 from ziggurat.data.readers.rejection_reasons import place_of, split_mend
 from ziggurat.data.readers.table_reader import NAME, read_table
 from ziggurat.features.transform import Transform
-from ziggurat.storage.look_ahead import TooManyRows
+from ziggurat.storage.prefetcher import TooManyRows
 from ziggurat.training.placement.plan_resolution import kind_of, rows_beyond, slots_for
 from ziggurat.training.process_group import pick_device, process_group
 from ziggurat.training.recommender import assemble

@@ -2,7 +2,7 @@
 
 TorchRec makes kernels as large as shards are. Here a kernel is told of a smaller shard, while everything that sends ids
 to the ranks that hold their rows goes on by the whole table; which row lies in which slot is
-:mod:`~ziggurat.embeddings.beyond_memory`'s business. The sharded tensors that TorchRec makes for its own checkpoints
+:mod:`~ziggurat.embeddings.offload`'s business. The sharded tensors that TorchRec makes for its own checkpoints
 would not be whole, and are left out: ziggurat's checkpoints do without.
 """
 

@@ -18,8 +18,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from ziggurat.storage.buffer_pool import Bytes, Rooms
 from ziggurat.storage.native import NotThere, library
-from ziggurat.storage.rooms import Bytes, Rooms
 
 Ints = npt.NDArray[np.int64]
 

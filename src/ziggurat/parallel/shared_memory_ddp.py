@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ziggurat.parallel.host_memory import SharedSlots, floats
+from ziggurat.parallel.shared_memory import SharedSlots, floats
 
 
 class OverHost(nn.Module):

@@ -21,8 +21,8 @@ from ziggurat.core.control_group import available_bytes
 from ziggurat.core.errors import DataError
 from ziggurat.core.files import explained_writes
 from ziggurat.core.progress import Progress, Silent
-from ziggurat.storage.transfers import Job, TransferError, open_transfers
-from ziggurat.storage.unnamed import allocate, free_bytes, unnamed_file
+from ziggurat.storage.anonymous_files import allocate, free_bytes, unnamed_file
+from ziggurat.storage.async_io import Job, TransferError, open_transfers
 
 ROW_BYTES = 256
 """Of the rows that are gathered from memory: 64 numbers."""

@@ -1,9 +1,9 @@
 """All blocks of a rank that have the same settings: what is done number by number is one call for all of them.
 
-Blocks of one shape are a :class:`~ziggurat.optim.shampoo.stack.Stack`, whose matrices are its own. Gradients, means,
-the graft's second moments and momentum of all stacks lie in one flat tensor each; a stack has views of its part. What
-a step works out lies in memory that is there from the first one on, as do the views of it: of a small model's step,
-making them anew would take longer than working on them.
+Blocks of one shape are a :class:`~ziggurat.optim.shampoo.block_batch.Stack`, whose matrices are its own. Gradients,
+means, the graft's second moments and momentum of all stacks lie in one flat tensor each; a stack has views of its part.
+What a step works out lies in memory that is there from the first one on, as do the views of it: of a small model's
+step, making them anew would take longer than working on them.
 
 Shape legend: F numbers of all blocks with their padding; N blocks of a stack, D1 … Dk their dimensions, P the last one
 padded.
@@ -20,9 +20,9 @@ import torch
 from torch import Tensor
 
 from ziggurat.optim.shampoo import grafts
+from ziggurat.optim.shampoo.block_batch import Stack
 from ziggurat.optim.shampoo.config import ShampooConfig
 from ziggurat.optim.shampoo.products import padded_shape
-from ziggurat.optim.shampoo.stack import Stack
 
 _LEAST_NORM = 1e-16
 """Added to norms that are divided by."""

@@ -1,7 +1,7 @@
 """Tables of which memory has room for some rows; the others are on a block device.
 
 FBGEMM's kernel holds slots. When a batch's ids have come to the rank that has their rows, they are announced: the rows
-are brought into slots while batches before are trained (:mod:`ziggurat.storage.look_ahead`). When the batch's turn
+are brought into slots while batches before are trained (:mod:`ziggurat.storage.prefetcher`). When the batch's turn
 comes, slots take the place of ids, and the kernel reads and updates rows as it does elsewhere: weights are, to the bit,
 those of tables that memory has room for.
 
@@ -27,11 +27,11 @@ from ziggurat.core.tables import TableSpec
 from ziggurat.embeddings.copy_on_write import Numbers
 from ziggurat.embeddings.initial import initial_rows
 from ziggurat.parallel.pieces import Sink
-from ziggurat.storage.look_ahead import LookAhead, Ticket, TooManyRows
+from ziggurat.storage.async_io import Transfers, Way, open_transfers
+from ziggurat.storage.prefetcher import LookAhead, Ticket, TooManyRows
 from ziggurat.storage.row_cache import RowCache
 from ziggurat.storage.row_log import LogRows, check_room
 from ziggurat.storage.row_store import Floats, Initial, Ints
-from ziggurat.storage.transfers import Transfers, Way, open_transfers
 
 
 @dataclass(frozen=True, slots=True)
