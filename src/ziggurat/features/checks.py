@@ -53,7 +53,10 @@ class CheckedRows:
 
 @dataclass(frozen=True, slots=True)
 class _Refusal:
-    """Rows that break one rule: ``kind``, ``rule`` and ``mend`` as in :func:`ziggurat.data.readers.rejection_reasons.refusal`."""
+    """Rows that break one rule.
+
+    ``kind``, ``rule`` and ``mend`` are those of :func:`ziggurat.data.readers.rejection_reasons.refusal`.
+    """
 
     column: str
     rows: Mask

@@ -21,7 +21,9 @@ from ziggurat.models.stacked import StackedModel
 
 
 class DHEN(StackedModel):
-    """logits = head(vec(layer_N(… layer_1(X)))), each layer an :class:`~ziggurat.interactions.field_blocks.ensemble.Ensemble`.
+    """logits = head(vec(layer_N(… layer_1(X)))).
+
+    Each layer is an :class:`~ziggurat.interactions.field_blocks.ensemble.Ensemble`.
 
     Dense features enter as ``dense_vectors`` fields from a bottom MLP.
 

@@ -126,11 +126,11 @@ def _copy_hashed(stream: IO[bytes], target: Path) -> str:
 
 
 def _stand_in_for_setuptools(folder: Path) -> Path:
-    """A folder for PYTHONPATH whose ``setuptools.build_meta`` is our :mod:`catalogue_backend`."""
+    """A folder for PYTHONPATH whose ``setuptools.build_meta`` is our :mod:`build_backend`."""
     package = folder / "setuptools"
     package.mkdir(parents=True)
     package.joinpath("__init__.py").touch()
-    shutil.copyfile(Path(__file__).with_name("catalogue_backend.py"), package / "build_meta.py")
+    shutil.copyfile(Path(__file__).with_name("build_backend.py"), package / "build_meta.py")
     return folder
 
 

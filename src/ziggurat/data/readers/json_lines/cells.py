@@ -1,4 +1,7 @@
-"""JSON values as values of their declared type, one by one: the reference beside :mod:`ziggurat.data.readers.cells.typed`."""
+"""JSON values as values of their declared type, one by one.
+
+The readable reference beside :mod:`ziggurat.data.readers.cells.typed`, which converts whole columns.
+"""
 
 from __future__ import annotations
 
