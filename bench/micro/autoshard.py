@@ -42,14 +42,14 @@ from ziggurat.planning.autoshard.learned import learned_costs
 from ziggurat.planning.autoshard.learning import OPTIMIZERS, imagined
 from ziggurat.planning.autoshard.planner import AutoShard
 from ziggurat.planning.autoshard.pool import PoolTable, halves, statistics, table_pool
-from ziggurat.planning.baseline import Baseline, Measure
+from ziggurat.planning.baseline import BaselinePlanner, Measure
 from ziggurat.planning.config import AnyPlanner
 from ziggurat.planning.planner import build_planner, planned_by
 from ziggurat.planning.problem import Problem
 from ziggurat.planning.rules import Rules
 from ziggurat.planning.torchrec_planner import TorchRec
-from ziggurat.training.placement.kernel_benchmark import Part, one_thread
-from ziggurat.training.placement.shard_benchmark import PartsTimer
+from ziggurat.training.placement.kernel_benchmark import TableRange, one_thread
+from ziggurat.training.placement.shard_benchmark import ShardBenchmark
 
 CPU = torch.device("cpu")
 TASKS, QUICK_TASKS = 50, 2
@@ -63,7 +63,7 @@ CLOSE = 1.05
 """Times: a device so far below its plan's slowest takes part in two rounds only."""
 
 RULES: dict[str, AnyPlanner] = {
-    **{measure: Baseline.Config(by=measure) for measure in get_args(Measure)},
+    **{measure: BaselinePlanner.Config(by=measure) for measure in get_args(Measure)},
     "rules": Rules.Config(replicate_up_to=1),
 }
 PEER = TorchRec.Config()
@@ -130,7 +130,7 @@ class Stopwatch:
     def _bags(self, number: int, rows: Span, columns: int, share: int, step: int) -> Bags:
         ids, lengths = self._ids[number][step]
         lengths = lengths[: len(lengths) // share]
-        return Part(self._tables[number], rows, columns).asked(ids[: int(lengths.sum())], lengths)
+        return TableRange(self._tables[number], rows, columns).asked(ids[: int(lengths.sum())], lengths)
 
 
 def task(number: int, pool: Sequence[PoolTable], most: int = 200) -> Task:
@@ -145,7 +145,7 @@ def plans(found: Task, refine_s: float) -> dict[str, Plan]:
     """Of every planner, autoshard's first."""
     refined = OURS.model_copy(update={"refine_s": refine_s})
     planners: Mapping[str, AnyPlanner] = {"autoshard": OURS, "refined": refined, "torchrec": PEER, **RULES}
-    built = {name: build_planner(config, PartsTimer(CPU)) for name, config in planners.items()}
+    built = {name: build_planner(config, ShardBenchmark(CPU)) for name, config in planners.items()}
     return {name: planned_by(found.problem, planner).plan for name, planner in built.items()}
 
 

@@ -21,7 +21,7 @@ from ziggurat.core.tables import TableSpec
 from ziggurat.core.topology import Topology, known_device
 from ziggurat.planning.balance import (
     Balance,
-    Room,
+    Capacity,
     balanced,
     exchanged,
     largest_differencing,
@@ -37,13 +37,13 @@ TRAINING_ROWS = 100_000
 CEILING = 3.0
 
 
-def _differenced(room: Room) -> Balance:
+def _differenced(room: Capacity) -> Balance:
     found = largest_differencing(room)
     assert found is not None  # no capacity to break
     return found
 
 
-METHODS: dict[str, Callable[[Room], Balance]] = {
+METHODS: dict[str, Callable[[Capacity], Balance]] = {
     "lpt": longest_first,
     "ldm": _differenced,
     "lpt_exchanged": lambda room: exchanged(room, longest_first(room)),
@@ -73,7 +73,7 @@ class Pool:
         """By how many percent the fullest device lies above the bound."""
         free = [float("inf")] * self.devices
         names = [f"t{number}" for number in range(len(self.costs))]
-        room = Room(self.costs, [0.0] * len(self.costs), free, names)
+        room = Capacity(self.costs, [0.0] * len(self.costs), free, names)
         return 100 * max(METHODS[method](room).highest / self.bound - 1, 0.0)
 
 

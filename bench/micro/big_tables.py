@@ -23,15 +23,15 @@ from ziggurat.core.schema import Schema
 from ziggurat.core.tables import TableSpec
 from ziggurat.data.encoded.loader import Cursor
 from ziggurat.data.synthetic.sampling import ranks, spread_ids, zipf_ranks
-from ziggurat.embeddings.dirty_rows import Shard
+from ziggurat.embeddings.dirty_rows import TrackedShard
 from ziggurat.embeddings.layout import Layout
-from ziggurat.embeddings.offload import Beyond
+from ziggurat.embeddings.offload import OffloadFolder
 from ziggurat.optim.dense import build_optimizer
-from ziggurat.parallel.pieces import Piece
+from ziggurat.parallel.pieces import TensorSlice
 from ziggurat.training.experiment import Experiment
 from ziggurat.training.recommender import assemble
 from ziggurat.training.recommender_state import dense_state, table_shapes
-from ziggurat.training.step import Stepper, Work, works
+from ziggurat.training.step import Stepper, StepWork, works
 
 CPU = torch.device("cpu")
 EXPONENT = 1.05
@@ -65,7 +65,7 @@ class BigTables:
     """
 
     def __init__(
-        self, size: Size, exponent: float = EXPONENT, plan: Plan | None = None, beyond: Beyond | None = None
+        self, size: Size, exponent: float = EXPONENT, plan: Plan | None = None, beyond: OffloadFolder | None = None
     ) -> None:
         self.size, self.steps = size, 0
         self._names = [f"t{number}" for number in range(size.tables)]
@@ -94,7 +94,7 @@ class BigTables:
     def losses(self, batches: Sequence[tuple[Batch, Cursor]]) -> Generator[float]:
         """Takes a step on each; those behind the one at hand are begun as a training begins them. Who stops early need
         not take the rest."""
-        coming: Sequence[Work] = ()
+        coming: Sequence[StepWork] = ()
         try:
             for work, coming in works(batches, self._recommender.lookup, CPU, pipelined=False):
                 done = self._step(work, next(iter(coming), None))
@@ -114,7 +114,7 @@ class BigTables:
         self._recommender.lookup.close()
 
     @property
-    def shards(self) -> list[Shard]:
+    def shards(self) -> list[TrackedShard]:
         """The tables with their marks, live."""
         return self._recommender.lookup.shards()
 
@@ -134,7 +134,7 @@ class BigTables:
         assert found is not None
         return found
 
-    def pieces(self) -> dict[str, list[Piece]]:
+    def pieces(self) -> dict[str, list[TensorSlice]]:
         """Rows of tables and their optimizer's states, live, as a restore fills them."""
         lookup = self._recommender.lookup
         return {"tables": lookup.pieces(), "table_optimizer": [each for each in lookup.state_pieces() if each.shape]}
@@ -151,7 +151,7 @@ class BigTables:
 
     def step(self) -> float:
         """Take one; seconds, without making its batch."""
-        work = Work(self._batch(), Cursor())
+        work = StepWork(self._batch(), Cursor())
         started = time.perf_counter()
         self._step(work)
         self.steps += 1

@@ -17,7 +17,7 @@ from bench.benchmark import Benchmark, Context, Figure, Result, Target
 from bench.contestant import ROOT
 from bench.provenance import digest
 from ziggurat.cli.progress import console_progress
-from ziggurat.planning.autoshard.cost_network import CostNetwork, Sample
+from ziggurat.planning.autoshard.cost_network import CostNetwork, CostSample
 from ziggurat.planning.autoshard.features import NAMES
 from ziggurat.planning.autoshard.learned import NETWORK, SHIPPED
 from ziggurat.planning.autoshard.pool import halves, table_pool
@@ -37,11 +37,11 @@ def run(context: Context) -> Result:
     with console_progress() as progress:
         own = measure(folder, CPU, QUICK_LEARNED if context.quick else LEARNED, progress)
     sets = 10 if context.quick else SETS
-    samples: list[Sample] = []
+    samples: list[CostSample] = []
     with one_thread(CPU):
         for number in range(sets):
             found = measured(drawn(SEED + number, tables), CPU, SEED + number)
-            samples.append(Sample(np.array(found["features"]), found["seconds"]))
+            samples.append(CostSample(np.array(found["features"]), found["seconds"]))
             if number % 20 == 0:
                 context.say(f"set {number + 1} of {sets}: {1e3 * found['seconds']:.2f} ms")
     taken = np.array([sample.seconds for sample in samples])

@@ -31,7 +31,7 @@ from ziggurat.core.statistics import DatasetStatistics, TableStatistics
 from ziggurat.core.tables import TableSpec
 from ziggurat.core.topology import Topology, known_device
 from ziggurat.planning.access_curve import AccessCurve
-from ziggurat.planning.plan_estimate import Planned, predict
+from ziggurat.planning.plan_estimate import PlanEstimate, predict
 from ziggurat.planning.problem import Problem
 from ziggurat.planning.recshard import RecShard
 
@@ -160,7 +160,7 @@ class Measured:
     slow_share: float
 
     @classmethod
-    def of(cls, planned: Planned) -> Measured:
+    def of(cls, planned: PlanEstimate) -> Measured:
         return cls(tuple(device.seconds for device in planned.devices), planned.slow_share)
 
     @property

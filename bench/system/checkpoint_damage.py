@@ -14,7 +14,7 @@ from ziggurat.checkpoint.folder import CheckpointFolder
 from ziggurat.checkpoint.format.manifest import MANIFEST_FILE
 from ziggurat.checkpoint.reader import folder_of
 from ziggurat.core.errors import RunFolderError
-from ziggurat.parallel.pieces import Piece
+from ziggurat.parallel.pieces import TensorSlice
 
 Harm = Literal["truncated", "flipped", "deleted", "foreign"]
 HARMS: tuple[Harm, ...] = get_args(Harm)
@@ -112,12 +112,12 @@ def _names(problem: str, path: Path, harm: Harm) -> bool:
     return path.parent.name in problem and path.name in problem
 
 
-def _pieces(folder: CheckpointFolder, step: int) -> dict[str, list[Piece]]:
+def _pieces(folder: CheckpointFolder, step: int) -> dict[str, list[TensorSlice]]:
     """Tensors of the checkpoint's shapes, full of a number that it does not have."""
     saved = folder.load(step)
     return {
         group: [
-            Piece.of_tensor(name, torch.full(shape, UNTOUCHED, dtype=saved.dtype(group, name)))
+            TensorSlice.of_tensor(name, torch.full(shape, UNTOUCHED, dtype=saved.dtype(group, name)))
             for name, shape in (saved.shapes(group) or {}).items()
         ]
         for group in GROUPS

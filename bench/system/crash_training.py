@@ -19,7 +19,7 @@ import psutil
 
 from bench.contestant import ROOT
 from ziggurat.checkpoint.folder import CheckpointFolder
-from ziggurat.checkpoint.reader import Saved
+from ziggurat.checkpoint.reader import CheckpointReader
 from ziggurat.core.files import write_json
 from ziggurat.data.synthetic.config import CategoricalColumn, GeneratorConfig, LabelColumn
 from ziggurat.data.synthetic.generate import generate
@@ -173,7 +173,7 @@ class Ranks:
         return _tail(self._said)
 
 
-def digest(saved: Saved) -> str:
+def digest(saved: CheckpointReader) -> str:
     """Of all tensors and the state of a checkpoint, but for how often training has gone on from one."""
     total = hashlib.sha256()
     state = {name: value for name, value in saved.state.items() if name not in {"restores", "stopped"}}

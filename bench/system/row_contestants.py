@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ziggurat.storage.async_io import Job, Ring, Threads
+from ziggurat.storage.async_io import IOJob, Ring, Threads
 from ziggurat.storage.row_log import LogRows
 from ziggurat.storage.row_store import Floats, Ints
 
@@ -120,7 +120,7 @@ class Device(Store):
         self._move(ids_U, reading=False)
 
     def _move(self, ids_U: Ints, *, reading: bool) -> None:
-        (self._ring.read if reading else self._ring.write)([Job(self._file, 512 * ids_U, self._memory[: len(ids_U)])])
+        (self._ring.read if reading else self._ring.write)([IOJob(self._file, 512 * ids_U, self._memory[: len(ids_U)])])
 
 
 def _zeros(ids_U: Ints) -> Floats:

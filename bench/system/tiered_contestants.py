@@ -40,11 +40,11 @@ from bench.system.row_contestants import RocksDB
 from ziggurat.core.plan import Plan
 from ziggurat.embeddings import offload as beyond_memory
 from ziggurat.embeddings.lookup import EmbeddingLookup
-from ziggurat.embeddings.offload import Beyond
+from ziggurat.embeddings.offload import OffloadFolder
 from ziggurat.planning.offload import needs_of, with_slots
 from ziggurat.planning.usage import Usage
 from ziggurat.storage.async_io import DEVICES, Slowed, open_transfers
-from ziggurat.storage.row_store import Begun, Floats, Initial, Ints, RowStore
+from ziggurat.storage.row_store import Floats, Initial, Ints, RowStore, StartedTransfer
 from ziggurat.training.process_group import process_group
 
 FULL = Size(26, 150_000, 64, 4096, 2_000_000, (512, 256))
@@ -68,14 +68,14 @@ class RocksRows(RowStore):
 
     def forget(self, ids_U: Ints) -> None: ...
 
-    def begin_read(self, ids_U: Ints) -> Begun[Floats]:
+    def begin_read(self, ids_U: Ints) -> StartedTransfer[Floats]:
         rows_UW = self._rows.read(ids_U)
-        return Begun(lambda: rows_UW)
+        return StartedTransfer(lambda: rows_UW)
 
-    def begin_write(self, ids_U: Ints, rows_UW: Floats) -> Begun[None]:
+    def begin_write(self, ids_U: Ints, rows_UW: Floats) -> StartedTransfer[None]:
         self._written_R[ids_U] = True
         self._rows.write(ids_U, np.ascontiguousarray(rows_UW))
-        return Begun(lambda: None)
+        return StartedTransfer(lambda: None)
 
     def close(self) -> None: ...
 
@@ -99,7 +99,7 @@ class Training:
             usages = {spec.name: _usage(size, number, exponent) for number, spec in enumerate(specs)}
             plan, beyond = (
                 with_slots(plan, specs, usages, size.batch_size, needs_of(size.batch_size), memory),
-                Beyond(folder / kind),
+                OffloadFolder(folder / kind),
             )
         if kind == "lru":
             beyond_memory.RowCache = LeastRecentlyUsed
@@ -108,7 +108,7 @@ class Training:
         if kind == "rocksdb":
             slots = min(size.rows, size.batch_size)
             placements = {name: replace(each, slots=slots) for name, each in plan.placements.items()}
-            plan, beyond = replace(plan, placements=placements), Beyond(folder / kind)
+            plan, beyond = replace(plan, placements=placements), OffloadFolder(folder / kind)
             _instead(folder / kind, memory / size.tables - slots * 4 * (size.dim + 1))
         self.model = BigTables(size, exponent, plan, beyond)
         if kind in {"no_look_ahead", "lru", "rocksdb"}:

@@ -20,7 +20,7 @@ from bench.system.crash_moments import MOMENTS, Watched
 from bench.system.crash_training import digest, digests, experiment
 from tests.checkpoint.checkpoint_kit import Table, saver
 from ziggurat.checkpoint.folder import CheckpointFolder
-from ziggurat.checkpoint.format.manifest import MANIFEST_FILE, Block, File, Manifest, TableShape
+from ziggurat.checkpoint.format.manifest import MANIFEST_FILE, Manifest, ManifestFile, RowBlock, TableShape
 from ziggurat.checkpoint.reader import folder_of
 from ziggurat.checkpoint.store.store import LocalStore
 from ziggurat.core.config import parse_config
@@ -33,10 +33,10 @@ DENSE = {"dense/w": torch.arange(6.0)}
 
 def manifest(step: int, kind: str, row_bytes: int, rows: int) -> bytes:
     """Of a file of rows and one without."""
-    block = Block(number=0, table="t", rows=rows, first=0, low=0, high=rows - 1, columns=(0, 4), bits={"weight": 32})
+    block = RowBlock(number=0, table="t", rows=rows, first=0, low=0, high=rows - 1, columns=(0, 4), bits={"weight": 32})
     files = (
-        File(name="rows", bytes=row_bytes, sha256="", rank=0, blocks=(block,)),
-        File(name="dense", bytes=10, sha256="", rank=0),
+        ManifestFile(name="rows", bytes=row_bytes, sha256="", rank=0, blocks=(block,)),
+        ManifestFile(name="dense", bytes=10, sha256="", rank=0),
     )
     made = Manifest(
         id="a", kind=kind, step=step, needs=(), policy="full", bits=32, world_size=1,

@@ -18,8 +18,8 @@ from ziggurat.checkpoint.folder import CheckpointFolder
 from ziggurat.checkpoint.format.manifest import TableShape
 from ziggurat.checkpoint.saver import Saver
 from ziggurat.core.tables import TableSpec
-from ziggurat.embeddings.dirty_rows import RowMarks, Shard
-from ziggurat.parallel.pieces import Piece
+from ziggurat.embeddings.dirty_rows import DirtyRows, TrackedShard
+from ziggurat.parallel.pieces import TensorSlice
 from ziggurat.training.process_group import process_group
 
 
@@ -31,7 +31,7 @@ class Table:
         self.weight_RD = torch.randn(rows, dim, generator=self._draw)
         self.sum_R = torch.rand(rows, generator=self._draw)
         self.mean_RD = torch.rand(rows, dim, generator=self._draw)
-        self.marks = RowMarks({"": self.weight_RD, "sum": self.sum_R, "mean": self.mean_RD})
+        self.marks = DirtyRows({"": self.weight_RD, "sum": self.sum_R, "mean": self.mean_RD})
 
     def change(self, rows: int) -> None:
         """So many rows, drawn."""
@@ -46,14 +46,14 @@ class Table:
         return TableShape(rows=rows, dim=dim, states={"sum": 0, "mean": dim})
 
     @property
-    def shard(self) -> Shard:
+    def shard(self) -> TrackedShard:
         rows, dim = self.weight_RD.shape
         spec = TableSpec(self.name, rows, dim, (self.name,), "sum", {"name": "sgd", "lr": 0.1, "l2": 0.0}, 0.01)
         states = {
-            "sum": Piece.of_tensor(f"{self.name}/sum", self.sum_R),
-            "mean": Piece.of_tensor(f"{self.name}/mean", self.mean_RD),
+            "sum": TensorSlice.of_tensor(f"{self.name}/sum", self.sum_R),
+            "mean": TensorSlice.of_tensor(f"{self.name}/mean", self.mean_RD),
         }
-        return Shard(self.name, spec, Piece.of_tensor(self.name, self.weight_RD), states, self.marks)
+        return TrackedShard(self.name, spec, TensorSlice.of_tensor(self.name, self.weight_RD), states, self.marks)
 
     def tensors(self) -> dict[str, Tensor]:
         """A copy, by group and name."""

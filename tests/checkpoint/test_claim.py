@@ -21,7 +21,7 @@ from ziggurat.checkpoint.folder import CheckpointFolder
 from ziggurat.checkpoint.store.claim import claimed
 from ziggurat.checkpoint.store.lease import Lease, _become_writer, leased
 from ziggurat.checkpoint.store.object_store import ObjectStore, open_store
-from ziggurat.checkpoint.store.writer_identity import Owner, Writer
+from ziggurat.checkpoint.store.writer_identity import Owner, WriterIdentity
 from ziggurat.core.errors import DataError, RunFolderError
 
 RUN, OTHER = Owner("runs/one", "1111"), Owner("runs/two", "2222")
@@ -109,7 +109,7 @@ def test_what_says_who_writes_is_damaged(place: str) -> None:
     store = open_store(place)
     with claimed(store, RUN):
         name = next(name for name in store.files() if name.startswith("writer"))
-    for damaged in (b"{}", b"\xff", json.dumps(dict.fromkeys(Writer.__slots__, "x")).encode()):
+    for damaged in (b"{}", b"\xff", json.dumps(dict.fromkeys(WriterIdentity.__slots__, "x")).encode()):
         store.write("", name, damaged)
         with pytest.raises(RunFolderError, match=rf"{name}: does not say who writes here"), claimed(store, RUN):
             pass

@@ -18,12 +18,12 @@ from ziggurat.checkpoint.config import CheckpointsConfig
 from ziggurat.checkpoint.folder import CheckpointFolder
 from ziggurat.checkpoint.follow.follower import Follower
 from ziggurat.checkpoint.format import blocks
-from ziggurat.checkpoint.format.manifest import File, TableShape
+from ziggurat.checkpoint.format.manifest import ManifestFile, TableShape
 from ziggurat.checkpoint.reader import folder_of
 from ziggurat.checkpoint.saver import Saver
 from ziggurat.core.tables import TableSpec
-from ziggurat.embeddings.dirty_rows import RowMarks, Shard
-from ziggurat.parallel.pieces import Piece
+from ziggurat.embeddings.dirty_rows import DirtyRows, TrackedShard
+from ziggurat.parallel.pieces import TensorSlice
 from ziggurat.training.process_group import process_group
 
 DELTAS = POLICIES[1:]
@@ -248,10 +248,10 @@ class Columns:
     def __init__(self) -> None:
         self.weight_RD = torch.rand(50, 8, generator=torch.Generator().manual_seed(0))
         parts = [(0, self.weight_RD[:, :3].clone()), (3, self.weight_RD[:, 3:].clone())]
-        self.marks = [RowMarks({"": part}) for _, part in parts]
+        self.marks = [DirtyRows({"": part}) for _, part in parts]
         spec = TableSpec("item", 50, 8, ("item",), "sum", {"name": "sgd", "lr": 0.1, "l2": 0.0}, 0.01)
         self.shards = [
-            Shard("item", spec, Piece("item", part, (50, 8), (0, first)), {}, marks)
+            TrackedShard("item", spec, TensorSlice("item", part, (50, 8), (0, first)), {}, marks)
             for (first, part), marks in zip(parts, self.marks, strict=True)
         ]
 
@@ -303,7 +303,7 @@ def test_columns_of_several_shards(folder: CheckpointFolder, policy: str) -> Non
     assert not torch.equal(table.weight_RD, base_RD)
 
 
-def of(file: File, table: str) -> bool:
+def of(file: ManifestFile, table: str) -> bool:
     return any(block.table == table for block in file.blocks)
 
 

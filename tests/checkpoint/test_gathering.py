@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from tests.small_disk import small_disk
 from ziggurat.checkpoint.folder import CheckpointFolder
-from ziggurat.checkpoint.format.whole_file import NAMES, Described, create, read_metadata
+from ziggurat.checkpoint.format.whole_file import NAMES, TensorDescription, create, read_metadata
 from ziggurat.checkpoint.inspect import consolidate as gathering_module
 from ziggurat.checkpoint.inspect.consolidate import gather
 from ziggurat.core.errors import DataError, RunFolderError
@@ -27,17 +27,17 @@ def folder(tmp_path: Path) -> CheckpointFolder:
 
 
 @st.composite
-def described(draw: st.DrawFn) -> dict[str, Described]:
+def described(draw: st.DrawFn) -> dict[str, TensorDescription]:
     names = draw(st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), max_size=6, unique=True))
     names = [name for name in names if name != "__metadata__"]
     shapes = st.lists(st.integers(0, 5), max_size=3).map(tuple)
-    return {name: Described(draw(st.sampled_from(list(NAMES))), draw(shapes)) for name in names}
+    return {name: TensorDescription(draw(st.sampled_from(list(NAMES))), draw(shapes)) for name in names}
 
 
 @settings(max_examples=60, deadline=None)
 @given(tensors=described(), seed=st.integers(0, 2**31))
 def test_files_filled_in_place_are_read_by_others(
-    tmp_path_factory: pytest.TempPathFactory, tensors: dict[str, Described], seed: int
+    tmp_path_factory: pytest.TempPathFactory, tensors: dict[str, TensorDescription], seed: int
 ) -> None:
     path = tmp_path_factory.mktemp("file") / "made.safetensors"
     made = create(path, tensors, {"step": "3", "word": "ü"})

@@ -19,7 +19,7 @@ from ziggurat.checkpoint.format import blocks
 from ziggurat.checkpoint.store.store import LocalStore
 from ziggurat.checkpoint.writer import Best
 from ziggurat.core.errors import DataError, RunFolderError
-from ziggurat.parallel.pieces import Piece
+from ziggurat.parallel.pieces import TensorSlice
 
 POLICIES = ("full", "one_shot", "consecutive", "intermittent")
 DENSE = {"dense/w": torch.arange(6.0).view(2, 3), "random/torch": torch.arange(8, dtype=torch.uint8)}
@@ -144,12 +144,12 @@ def test_pieces_of_any_plan_are_filled(folder: CheckpointFolder) -> None:
             table.change(30)
             saving.save(step, {}, {})
     order_R = torch.randperm(100, generator=torch.Generator().manual_seed(3))
-    rows = Piece("item", torch.zeros(20, 8), (100, 8), (40, 0))
-    columns = Piece("item", torch.zeros(100, 3), (100, 8), (0, 5))
-    both = Piece("item", torch.zeros(7, 2), (100, 8), (93, 2))
-    ordered = Piece("item", torch.zeros(25, 8), (100, 8), (50, 0), order_R[50:75])
-    state = Piece("item/sum", torch.zeros(25), (100,), (50,), order_R[50:75])
-    empty = Piece("item", torch.zeros(0, 8), (100, 8), (100, 0))
+    rows = TensorSlice("item", torch.zeros(20, 8), (100, 8), (40, 0))
+    columns = TensorSlice("item", torch.zeros(100, 3), (100, 8), (0, 5))
+    both = TensorSlice("item", torch.zeros(7, 2), (100, 8), (93, 2))
+    ordered = TensorSlice("item", torch.zeros(25, 8), (100, 8), (50, 0), order_R[50:75])
+    state = TensorSlice("item/sum", torch.zeros(25), (100,), (50,), order_R[50:75])
+    empty = TensorSlice("item", torch.zeros(0, 8), (100, 8), (100, 0))
     folder.load("last").fill({"tables": [rows, columns, both, ordered, empty], "table_optimizer": [state]})
     assert torch.equal(rows.tensor, table.weight_RD[40:60])
     assert torch.equal(columns.tensor, table.weight_RD[:, 5:])
@@ -248,8 +248,8 @@ def test_every_damaged_file_is_named_and_nothing_is_half_loaded(folder: Checkpoi
         content = path.read_bytes()
         _damage(path, harm)
         named = path.name if harm != "missing" or path.name != "manifest.json" else "step"
-        piece = Piece.of_tensor("item", torch.zeros(300, 7))
-        dense = Piece.of_tensor("w", torch.zeros(2, 3))
+        piece = TensorSlice.of_tensor("item", torch.zeros(300, 7))
+        dense = TensorSlice.of_tensor("w", torch.zeros(2, 3))
         with pytest.raises(RunFolderError, match=named):
             folder.load(2).fill({"tables": [piece], "dense": [dense]})
             folder.load(2).verify()

@@ -6,7 +6,7 @@ import pickle
 
 import pytest
 
-from ziggurat.core.errors import ConfigError, Misfit, nearest, shorten, within
+from ziggurat.core.errors import ConfigError, InvalidSection, nearest, shorten, within
 
 
 @pytest.mark.parametrize(
@@ -42,10 +42,10 @@ def test_an_error_survives_a_process_boundary() -> None:
 
 
 def test_a_misfit_says_where_it_lies_and_survives_a_pickle() -> None:
-    with pytest.raises(Misfit) as caught, within("model"), within("blocks.0"):
-        raise Misfit("heads", "3 heads cannot share 8", "give 2")
+    with pytest.raises(InvalidSection) as caught, within("model"), within("blocks.0"):
+        raise InvalidSection("heads", "3 heads cannot share 8", "give 2")
     error = pickle.loads(pickle.dumps(caught.value))
     assert isinstance(error, ConfigError)
     assert str(error) == "model.blocks.0.heads: 3 heads cannot share 8\n  mend: give 2"
-    with pytest.raises(Misfit, match=r"^model: too few$"), within("model"):
+    with pytest.raises(InvalidSection, match=r"^model: too few$"), within("model"):
         raise ConfigError("too few")

@@ -13,7 +13,7 @@ from typing import Any
 from ziggurat.core.schema import RawColumn, RawSchema, ValueType
 from ziggurat.data.readers.blocks import BadRow, Position
 from ziggurat.data.readers.csv.reader import CsvSource
-from ziggurat.data.readers.reader import Source
+from ziggurat.data.readers.reader import RawSource
 from ziggurat.data.readers.source import open_source
 
 INTEGER, FLOAT, TEXT = ValueType.INTEGER, ValueType.FLOAT, ValueType.TEXT
@@ -57,7 +57,7 @@ def required(kind: ValueType) -> RawColumn:
     return RawColumn("", kind, required=True)
 
 
-def read(source: Source, start: Position = Position(), end: Position | None = None) -> Reading:  # noqa: B008
+def read(source: RawSource, start: Position = Position(), end: Position | None = None) -> Reading:  # noqa: B008
     """Read ``source`` to its end, or another, and check what every block promises."""
     reading = Reading([], [], [], [])
     for block in source.blocks(start, end):

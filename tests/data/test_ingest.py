@@ -31,7 +31,7 @@ from ziggurat.data.encoded.stream import Order, PoolCache, Stream
 from ziggurat.data.ingest.fetch import fetch_dataset
 from ziggurat.data.ingest.loader import IngestLoader
 from ziggurat.data.ingest.prepared import open_prepared
-from ziggurat.data.ingest.protocol import Identity, Ticket
+from ziggurat.data.ingest.protocol import BatchTicket, ReaderIdentity
 from ziggurat.data.ingest.server import IngestServer, Served
 
 ROWS = 3000
@@ -227,7 +227,7 @@ def test_a_reader_that_changed_its_dataset_in_mid_epoch_is_refused(dataset: Data
     server = IngestServer(open_prepared(dataset.folder))
     batches = fed(dataset, [f"127.0.0.1:{server.port}"]).epoch(Cursor())
     next(batches)
-    server._identity = Identity.here("another")
+    server._identity = ReaderIdentity.here("another")
     with pytest.raises(DataError, match=r"asked for dataset made-by-a-te.*serves dataset another"):
         list(batches)
     server.end()
@@ -375,5 +375,5 @@ def test_what_is_no_address_is_refused(dataset: Dataset, address: str) -> None:
 
 
 def test_a_ticket_says_the_same_on_both_sides() -> None:
-    ticket = Ticket(Identity.here("f"), "train", Order(3, 2**63 - 1, True, 8), [range(5, 9), range(9, 10)])
-    assert Ticket.from_bytes(ticket.to_bytes()) == ticket
+    ticket = BatchTicket(ReaderIdentity.here("f"), "train", Order(3, 2**63 - 1, True, 8), [range(5, 9), range(9, 10)])
+    assert BatchTicket.from_bytes(ticket.to_bytes()) == ticket

@@ -17,7 +17,7 @@ from reader_kit import INTEGER, as_nobody, schema
 
 from ziggurat.core.errors import DataError
 from ziggurat.data.readers.csv.reader import CsvSource
-from ziggurat.data.readers.reader import Source
+from ziggurat.data.readers.reader import RawSource
 from ziggurat.data.readers.source import open_source
 
 COLUMNS = schema(user=INTEGER)
@@ -32,7 +32,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def opened(folder: Path, *files: str, **options: int) -> Source:
+def opened(folder: Path, *files: str, **options: int) -> RawSource:
     return open_source(CsvSource(files=list(files)), folder, COLUMNS, **options)
 
 

@@ -17,7 +17,7 @@ from ziggurat.data.readers.csv.reader import CsvSource
 from ziggurat.data.readers.json_lines.reader import JsonLinesSource
 from ziggurat.data.readers.parquet import reader as parquet_reader
 from ziggurat.data.readers.parquet.reader import ParquetSource
-from ziggurat.data.readers.reader import Source
+from ziggurat.data.readers.reader import RawSource
 from ziggurat.data.readers.source import SourceConfig, open_source
 
 FORMATS: dict[str, tuple[str, SourceConfig]] = {
@@ -36,7 +36,7 @@ def small_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "STRETCH_BYTES", 500)
 
 
-def opened(folder: Path, name: str) -> Source:
+def opened(folder: Path, name: str) -> RawSource:
     """Three files in one format, read in blocks of about 100 bytes; a twentieth of the rows are bad in text."""
     draw = np.random.default_rng(3)
     suffix, config = FORMATS[name]

@@ -15,7 +15,7 @@ from tests.distributed.ranks import run_ranks
 from tests.distributed.test_sharding import BATCH, CPU, DIM, FOUR, RANKS, ROWS, SCHEMA, TWO, batch, part, plan_of
 from ziggurat.core.plan import Plan
 from ziggurat.embeddings.config import EmbeddingsConfig
-from ziggurat.embeddings.dirty_rows import Pending, Shard
+from ziggurat.embeddings.dirty_rows import PendingSnapshot, TrackedShard
 from ziggurat.embeddings.layout import lay_out
 from ziggurat.embeddings.lookup import EmbeddingLookup
 
@@ -41,12 +41,12 @@ def step(lookup: EmbeddingLookup, number: int, rank: int, world_size: int) -> No
     lookup.exchange()
 
 
-def place(shard: Shard) -> Place:
+def place(shard: TrackedShard) -> Place:
     row, column = shard.weight.first
     return shard.table, row, column
 
 
-def everything(pending: Pending, most: int) -> tuple[Tensor, dict[str, Tensor]]:
+def everything(pending: PendingSnapshot, most: int) -> tuple[Tensor, dict[str, Tensor]]:
     taken = [(torch.empty(0, dtype=torch.int64), dict[str, Tensor]())]
     while (some := pending.take(most)) is not None:
         taken.append(some)
@@ -56,18 +56,18 @@ def everything(pending: Pending, most: int) -> tuple[Tensor, dict[str, Tensor]]:
     }
 
 
-def ids_in(shard: Shard, rows: Tensor) -> list[int]:
+def ids_in(shard: TrackedShard, rows: Tensor) -> list[int]:
     """The table's rows that these are."""
     ids = rows + shard.weight.first[0] if shard.weight.rows is None else shard.weight.rows[rows]
     return sorted(ids.tolist())
 
 
-def whole(shard: Shard) -> dict[str, Tensor]:
+def whole(shard: TrackedShard) -> dict[str, Tensor]:
     tensors = {"": shard.weight.tensor, **{name: state.tensor for name, state in shard.states.items()}}
     return {name: tensor.clone() for name, tensor in tensors.items()}
 
 
-def differ(shard: Shard, before: dict[str, Tensor]) -> list[int]:
+def differ(shard: TrackedShard, before: dict[str, Tensor]) -> list[int]:
     now, rows = whole(shard), len(shard.weight.tensor)
     found = [(now[name] != tensor).view(rows, -1).any(1) for name, tensor in before.items() if rows]
     return ids_in(shard, torch.stack(found).any(0).nonzero().squeeze(1)) if found else []

@@ -19,7 +19,7 @@ from ziggurat.embeddings.lookup import EmbeddingLookup
 from ziggurat.parallel.agreement import Agreement, from_first
 from ziggurat.parallel.config import ParallelConfig
 from ziggurat.parallel.norms import norms_over_ranks
-from ziggurat.parallel.pieces import Piece, fill, gathered
+from ziggurat.parallel.pieces import TensorSlice, fill, gathered
 from ziggurat.parallel.shared_memory import can_share, shared_slots
 from ziggurat.parallel.world import World
 
@@ -100,26 +100,26 @@ def test_the_others_are_told_of_a_failure_too() -> None:
 WHOLE = torch.arange(24.0).view(6, 4)
 
 
-def pieces_of(rank: int) -> list[Piece]:
+def pieces_of(rank: int) -> list[TensorSlice]:
     """Rows 0 to 2 and the right half of rows 3 to 5 on rank 0, the left half of these on rank 1, and what both have."""
-    both = Piece.of_tensor("both", torch.tensor(7.0))
+    both = TensorSlice.of_tensor("both", torch.tensor(7.0))
     if rank == 0:
         first, second = WHOLE[:3].clone(), WHOLE[3:, 2:].clone()
-        return [Piece("table", first, (6, 4), (0, 0)), Piece("table", second, (6, 4), (3, 2)), both]
-    empty = Piece("table", torch.zeros(0, 4), (6, 4), (6, 0))
+        return [TensorSlice("table", first, (6, 4), (0, 0)), TensorSlice("table", second, (6, 4), (3, 2)), both]
+    empty = TensorSlice("table", torch.zeros(0, 4), (6, 4), (6, 0))
     return [
-        Piece("table", WHOLE[3:, :2].clone(), (6, 4), (3, 0)),
+        TensorSlice("table", WHOLE[3:, :2].clone(), (6, 4), (3, 0)),
         empty,
         both,
-        Piece.of_tensor("mine", WHOLE[0].clone()),
+        TensorSlice.of_tensor("mine", WHOLE[0].clone()),
     ]
 
 
-def ordered_pieces_of(rank: int) -> list[Piece]:
+def ordered_pieces_of(rank: int) -> list[TensorSlice]:
     """Rows 0, 5 and 1 on rank 0; 4, 2 and 3 on rank 1, the right half of them alone."""
     rows = torch.tensor([0, 5, 1] if rank == 0 else [4, 2, 3], dtype=torch.int32)
     columns = slice(0, 4) if rank == 0 else slice(2, 4)
-    return [Piece("table", WHOLE[rows.long(), columns].clone(), (6, 4), (3 * rank, columns.start), rows)]
+    return [TensorSlice("table", WHOLE[rows.long(), columns].clone(), (6, 4), (3 * rank, columns.start), rows)]
 
 
 def ordered_and_filled(rank: int) -> tuple[Any, list[str], bool]:
@@ -130,7 +130,7 @@ def gathered_and_filled(rank: int) -> tuple[Any, list[str], bool]:
     return _gathered_and_filled(pieces_of(rank))
 
 
-def _gathered_and_filled(pieces: list[Piece]) -> tuple[Any, list[str], bool]:
+def _gathered_and_filled(pieces: list[TensorSlice]) -> tuple[Any, list[str], bool]:
     wholes = gathered(pieces)
     before = [piece.tensor.clone() for piece in pieces]
     for piece in pieces:
@@ -189,6 +189,6 @@ def test_an_id_outside_its_table_is_named_by_the_rank_that_has_it(fast_rows: int
 
 def test_a_world_of_one_needs_no_exchange() -> None:
     assert not dist.is_initialized()
-    piece = Piece.of_tensor("all", WHOLE)
+    piece = TensorSlice.of_tensor("all", WHOLE)
     assert piece.is_whole
     assert piece.key == "all"

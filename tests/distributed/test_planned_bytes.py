@@ -15,7 +15,7 @@ from ziggurat.embeddings.config import EmbeddingsConfig
 from ziggurat.embeddings.layout import Layout, lay_out
 from ziggurat.embeddings.lookup import EmbeddingLookup
 from ziggurat.embeddings.replicated import is_replicated
-from ziggurat.planning import Planned, plan_tables
+from ziggurat.planning import PlanEstimate, plan_tables
 from ziggurat.planning.config import PlanningConfig
 from ziggurat.planning.constraints import must_replicate
 from ziggurat.training.process_group import process_group
@@ -30,7 +30,7 @@ def layout(optimizer: dict[str, Any]) -> Layout:
     return lay_out(EmbeddingsConfig.model_validate({"dim": DIM, "optimizer": optimizer}), SCHEMA, {})
 
 
-def planned(optimizer: dict[str, Any], devices: int, **shardings: str) -> Planned:
+def planned(optimizer: dict[str, Any], devices: int, **shardings: str) -> PlanEstimate:
     config = PlanningConfig.model_validate({"tables": {name: {"sharding": how} for name, how in shardings.items()}})
     topology = Topology(1, devices, "test", "cpu", 10**9, 1e10, 1e9, 1e9)
     return plan_tables(layout(optimizer).tables, None, topology, config, 12)

@@ -17,15 +17,15 @@ from ziggurat.core.errors import ConfigError, FeatureError
 from ziggurat.core.plan import Plan
 from ziggurat.embeddings import offload as beyond_memory
 from ziggurat.embeddings.config import EmbeddingsConfig
-from ziggurat.embeddings.copy_on_write import Pending
+from ziggurat.embeddings.copy_on_write import PendingSnapshot
 from ziggurat.embeddings.layout import lay_out
-from ziggurat.embeddings.lookup import EmbeddingLookup, Started
-from ziggurat.embeddings.offload import Beyond
-from ziggurat.optim.rows import SGD, Adagrad, RowOptimizerConfig, RowwiseAdagrad
+from ziggurat.embeddings.lookup import EmbeddingLookup, StartedLookup
+from ziggurat.embeddings.offload import OffloadFolder
+from ziggurat.optim.rows import RowAdagrad, RowOptimizerConfig, RowSGD, RowwiseAdagrad
 from ziggurat.storage.row_cache import RowCache
 from ziggurat.storage.row_store import Floats, RowStore
 
-FUSED: list[RowOptimizerConfig] = [SGD(lr=0.3), Adagrad(lr=0.1), RowwiseAdagrad(lr=0.1)]
+FUSED: list[RowOptimizerConfig] = [RowSGD(lr=0.3), RowAdagrad(lr=0.1), RowwiseAdagrad(lr=0.1)]
 SLOTS = {"user": 9, "item": 27}
 """As many as a batch of eight rows can need of users, and of items with their histories."""
 
@@ -39,7 +39,7 @@ def make(folder: Path | None, optimizer: RowOptimizerConfig, slots: dict[str, in
         return EmbeddingLookup(layout, plan, CPU, 0)
     for name, count in slots.items():
         plan = plan.placed(name, "table_wise", (0,), slots=count)
-    return EmbeddingLookup(layout, plan, CPU, 0, beyond=Beyond(folder))
+    return EmbeddingLookup(layout, plan, CPU, 0, beyond=OffloadFolder(folder))
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path / "rows"
 
 
-def step(lookup: EmbeddingLookup, batch: Batch, started: Started, number: int) -> Tensor:
+def step(lookup: EmbeddingLookup, batch: Batch, started: StartedLookup, number: int) -> Tensor:
     rows = lookup.finish(started)
     emb_BFD = lookup.fields(rows.of, rows.masks)
     (emb_BFD * torch.linspace(-1, 1 + number, emb_BFD.numel()).view(emb_BFD.shape)).sum().backward()
@@ -58,7 +58,7 @@ def step(lookup: EmbeddingLookup, batch: Batch, started: Started, number: int) -
 def train(lookup: EmbeddingLookup, count: int, depth: int, first: int = 0, evaluate_at: int = -1) -> list[Tensor]:
     """Fields of each step, and those of an evaluation before one of them."""
     found: list[Tensor] = []
-    line: deque[tuple[Batch, Started]] = deque()
+    line: deque[tuple[Batch, StartedLookup]] = deque()
     batches = iter([make_batch(seed) for seed in range(first, first + count)])
     for number in range(first, first + count):
         if number == evaluate_at:
@@ -80,7 +80,7 @@ def rows_of(lookup: EmbeddingLookup) -> dict[str, Tensor]:
     return found
 
 
-def taken(pending: Pending, most: int = 4) -> dict[str, Tensor]:
+def taken(pending: PendingSnapshot, most: int = 4) -> dict[str, Tensor]:
     parts: list[tuple[Tensor, dict[str, Tensor]]] = []
     while (part := pending.take(most)) is not None:
         parts.append(part)
@@ -127,7 +127,7 @@ def test_it_trains_to_the_bit_as_in_memory(
 def test_a_snapshot_is_what_rows_were_when_it_began(folder: Path, closing: list[EmbeddingLookup]) -> None:
     inside, beyond = make(None, RowwiseAdagrad(lr=0.1)), make(folder, RowwiseAdagrad(lr=0.1))
     closing.append(beyond)
-    every: list[list[tuple[str, Pending]]] = []
+    every: list[list[tuple[str, PendingSnapshot]]] = []
     for lookup, depth in ((inside, 0), (beyond, 3)):
         train(lookup, 6, depth)
         rows_of(lookup)  # counts anew from here on
@@ -146,7 +146,7 @@ def test_a_snapshot_is_what_rows_were_when_it_began(folder: Path, closing: list[
 
 
 def test_batches_that_are_dropped_change_nothing(folder: Path, closing: list[EmbeddingLookup]) -> None:
-    inside, beyond = make(None, Adagrad(lr=0.1)), make(folder, Adagrad(lr=0.1))
+    inside, beyond = make(None, RowAdagrad(lr=0.1)), make(folder, RowAdagrad(lr=0.1))
     closing.append(beyond)
     train(inside, 5, 0)
     train(beyond, 5, 2)
@@ -159,7 +159,7 @@ def test_batches_that_are_dropped_change_nothing(folder: Path, closing: list[Emb
 
 @pytest.mark.parametrize("bad", [30, -1])
 def test_an_id_outside_its_table_is_named(bad: int, folder: Path, closing: list[EmbeddingLookup]) -> None:
-    lookup = make(folder, SGD())
+    lookup = make(folder, RowSGD())
     closing.append(lookup)
     batch = make_batch(0)
     assert batch.bags is not None
@@ -169,7 +169,7 @@ def test_an_id_outside_its_table_is_named(bad: int, folder: Path, closing: list[
 
 
 def test_slots_that_are_too_few_for_a_batch_are_told(folder: Path, closing: list[EmbeddingLookup]) -> None:
-    lookup = make(folder, SGD(), {"user": 3})
+    lookup = make(folder, RowSGD(), {"user": 3})
     closing.append(lookup)
     with pytest.raises(ConfigError, match=r"table 'user': a batch looks up \d of its rows, and memory has room for 3"):
         lookup(make_batch(0))
@@ -185,7 +185,7 @@ def _open_in(folder: Path) -> int:
 
 
 def test_what_lies_on_disk_has_no_name_and_is_gone_in_the_end(folder: Path) -> None:
-    first, second = make(folder, SGD()), make(folder, SGD())
+    first, second = make(folder, RowSGD()), make(folder, RowSGD())
     assert _open_in(folder) == 4
     assert list(folder.iterdir()) == []
     first.close()
@@ -204,13 +204,13 @@ def test_what_fails_half_way_leaves_nothing_open(folder: Path, monkeypatch: pyte
 
     monkeypatch.setattr(beyond_memory, "RowCache", Crowd)
     with pytest.raises(MemoryError, match="item"):
-        make(folder, SGD())
+        make(folder, RowSGD())
     assert _open_in(folder) == 0
     assert not [thread.name for thread in threading.enumerate() if thread.name == "look-ahead"]
 
 
 def test_no_rows_are_replaced_by_none(folder: Path, closing: list[EmbeddingLookup]) -> None:
-    lookup = make(folder, Adagrad(lr=0.1))
+    lookup = make(folder, RowAdagrad(lr=0.1))
     closing.append(lookup)
     before = rows_of(lookup)
     for piece in [*lookup.pieces(), *lookup.state_pieces()]:

@@ -23,7 +23,7 @@ from ziggurat.embeddings.initial import fill_initial, fill_initial_rows
 from ziggurat.embeddings.layout import lay_out
 from ziggurat.embeddings.lookup import EmbeddingLookup
 from ziggurat.embeddings.sharding import inner_name
-from ziggurat.optim.rows import SGD, Adagrad, Adam, RowOptimizerConfig, RowwiseAdagrad
+from ziggurat.optim.rows import RowAdagrad, RowAdam, RowOptimizerConfig, RowSGD, RowwiseAdagrad
 from ziggurat.parallel.pieces import gathered
 
 CPU = torch.device("cpu")
@@ -36,11 +36,11 @@ SCHEMA = Schema(
     labels=("y",),
 )
 OPTIMIZERS: list[RowOptimizerConfig] = [
-    SGD(lr=0.3),
-    Adagrad(lr=0.1),
+    RowSGD(lr=0.3),
+    RowAdagrad(lr=0.1),
     RowwiseAdagrad(lr=0.1),
-    Adam(lr=0.01),
-    Adam(lr=0.01, weight_decay=0.1),
+    RowAdam(lr=0.01),
+    RowAdam(lr=0.01, weight_decay=0.1),
 ]
 
 
@@ -89,15 +89,15 @@ def dense_step(kind: RowOptimizerConfig, weight: Tensor, grad: Tensor, state: di
     """One update of the rows with a gradient, written from the equations."""
     touched = grad.abs().sum(1, keepdim=True) > 0
     match kind:
-        case SGD():
+        case RowSGD():
             new = weight - kind.lr * grad
-        case Adagrad():
+        case RowAdagrad():
             state["s"] = state.get("s", torch.zeros_like(weight)) + grad**2
             new = weight - kind.lr * grad / (state["s"].sqrt() + kind.eps)
         case RowwiseAdagrad():
             state["s"] = state.get("s", torch.zeros(len(weight), 1)) + (grad**2).mean(1, keepdim=True)
             new = weight - kind.lr * grad / (state["s"].sqrt() + kind.eps)
-        case Adam():
+        case RowAdam():
             beta1, beta2 = kind.betas
             m, v = state.get("m", torch.zeros_like(weight)), state.get("v", torch.zeros_like(weight))
             state["m"] = torch.where(touched, beta1 * m + (1 - beta1) * grad, m)
@@ -135,10 +135,10 @@ def test_training_equals_one_update_of_summed_gradients(optimizer: RowOptimizerC
 
 @pytest.mark.parametrize(("l2", "decay"), [(0.0, 0.0), (0.3, 0.0), (0.0, 0.2), (0.3, 0.2)])
 def test_adam_on_all_rows_equals_torch_adam_on_the_dense_gradient(l2: float, decay: float) -> None:
-    optimizer = Adam(lr=0.01, rows="all", l2=l2, weight_decay=decay)
+    optimizer = RowAdam(lr=0.01, rows="all", l2=l2, weight_decay=decay)
     lookup = make_lookup(EmbeddingsConfig(dim=8, init_std=1.0, optimizer=optimizer))
     leaves = {name: weight.clone().requires_grad_() for name, weight in lookup.weights().items()}
-    peer = torch.optim.Adam(leaves.values(), lr=0.01)
+    peer = torch.optim.RowAdam(leaves.values(), lr=0.01)
     target = torch.randn(8, 4, 8, generator=torch.Generator().manual_seed(1))
     for step in range(6):
         batch = make_batch(step)
@@ -156,7 +156,7 @@ def test_adam_on_all_rows_equals_torch_adam_on_the_dense_gradient(l2: float, dec
 
 def test_rows_that_no_batch_holds_stay_or_shrink() -> None:
     """What the two forms differ in, on a row that is never looked up."""
-    for optimizer, moves in ((Adam(), False), (Adam(rows="all", l2=0.1), True)):
+    for optimizer, moves in ((RowAdam(), False), (RowAdam(rows="all", l2=0.1), True)):
         lookup = make_lookup(EmbeddingsConfig(dim=8, init_std=1.0, optimizer=optimizer))
         batch = make_batch(0)
         assert batch.bags is not None
@@ -174,7 +174,7 @@ def test_tables_differ_in_dim_and_optimizer() -> None:
         dim=8,
         init_std=1.0,
         optimizer=RowwiseAdagrad(lr=0.1),
-        tables={"item": TableConfig(dim=4, optimizer=Adam()), "tags": TableConfig(optimizer=SGD(lr=0.5))},
+        tables={"item": TableConfig(dim=4, optimizer=RowAdam()), "tags": TableConfig(optimizer=RowSGD(lr=0.5))},
     )
     lookup = make_lookup(config)
     batch = make_batch(0)
@@ -205,7 +205,7 @@ def test_the_learning_rate_follows_the_multiplier(optimizer: RowOptimizerConfig)
 
 
 def test_state_written_back_goes_on_bit_for_bit() -> None:
-    config = EmbeddingsConfig(dim=8, tables={"item": TableConfig(optimizer=Adam())})
+    config = EmbeddingsConfig(dim=8, tables={"item": TableConfig(optimizer=RowAdam())})
     left, right = make_lookup(config, seed=0), make_lookup(config, seed=1)
     for step in range(3):
         left(make_batch(step)).square().sum().backward()
@@ -222,7 +222,7 @@ def test_state_written_back_goes_on_bit_for_bit() -> None:
         assert torch.equal(weight, right.weights()[name])
 
 
-@pytest.mark.parametrize("optimizer", [RowwiseAdagrad(), Adam()], ids=lambda o: o.name)
+@pytest.mark.parametrize("optimizer", [RowwiseAdagrad(), RowAdam()], ids=lambda o: o.name)
 @pytest.mark.parametrize("bad", [30, -1])
 def test_an_id_outside_its_table_is_named(optimizer: RowOptimizerConfig, bad: int) -> None:
     lookup = make_lookup(EmbeddingsConfig(dim=8, optimizer=optimizer))

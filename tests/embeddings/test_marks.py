@@ -21,14 +21,18 @@ from ziggurat.core.errors import FeatureError
 from ziggurat.core.plan import Plan
 from ziggurat.core.row_order import Ranks, frequency_ranks
 from ziggurat.embeddings.config import EmbeddingsConfig
-from ziggurat.embeddings.dirty_rows import Pending, RowMarks, Shard
+from ziggurat.embeddings.dirty_rows import DirtyRows, PendingSnapshot, TrackedShard
 from ziggurat.embeddings.initial import fill_initial
 from ziggurat.embeddings.layout import Positions, lay_out
 from ziggurat.embeddings.lookup import EmbeddingLookup
 from ziggurat.interactions.sequences.attention_pooling import AttentionPooling
-from ziggurat.optim.rows import SGD, Adagrad, Adam, RowOptimizerConfig, RowwiseAdagrad
+from ziggurat.optim.rows import RowAdagrad, RowAdam, RowOptimizerConfig, RowSGD, RowwiseAdagrad
 
-EVERY: list[RowOptimizerConfig] = [*OPTIMIZERS, Adam(lr=0.01, rows="all"), Adam(lr=0.01, rows="all", weight_decay=0.1)]
+EVERY: list[RowOptimizerConfig] = [
+    *OPTIMIZERS,
+    RowAdam(lr=0.01, rows="all"),
+    RowAdam(lr=0.01, rows="all", weight_decay=0.1),
+]
 POOLINGS: list[dict[str, Any]] = [
     {"tags": "sum", "history": "mean"},
     {"tags": "mean", "history": "sum"},
@@ -53,13 +57,13 @@ def copies(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.clone() for name, tensor in tensors.items()}
 
 
-def update(marks: RowMarks, tensors: dict[str, Tensor], ids: Tensor) -> None:
+def update(marks: DirtyRows, tensors: dict[str, Tensor], ids: Tensor) -> None:
     marks.touch(ids)
     for tensor in tensors.values():
         tensor[ids] += 0.5
 
 
-def everything(pending: Pending, most: int) -> Generator[tuple[Tensor, dict[str, Tensor]]]:
+def everything(pending: PendingSnapshot, most: int) -> Generator[tuple[Tensor, dict[str, Tensor]]]:
     while (taken := pending.take(most)) is not None:
         assert 0 < len(taken[0]) <= most
         assert taken[0].dtype == torch.int64
@@ -75,7 +79,7 @@ def check(taken: list[tuple[Tensor, dict[str, Tensor]]], rows: list[int], then: 
         assert torch.equal(numbers, tensor[ids]), name
 
 
-def marked(marks: RowMarks, since: str = "last") -> list[int]:
+def marked(marks: DirtyRows, since: str = "last") -> list[int]:
     """The rows that count as changed; changes nothing."""
     pending = marks.begin(since, "base")  # pyright: ignore[reportArgumentType]
     rows = [row for ids, _ in everything(pending, 10) for row in ids.tolist()]
@@ -92,7 +96,7 @@ class Model:
     tensors: dict[str, Tensor]
     last: set[int] = field(default_factory=set)
     base: set[int] = field(default_factory=set)
-    pending: Pending | None = None
+    pending: PendingSnapshot | None = None
     wanted: list[int] = field(default_factory=list)
     then: dict[str, Tensor] = field(default_factory=dict)
     cleared: tuple[set[int], set[int]] = (set(), set())
@@ -102,7 +106,7 @@ class Model:
     def rows(self) -> int:
         return len(self.tensors[""])
 
-    def begin(self, marks: RowMarks, rows: Any, clears: Any) -> None:
+    def begin(self, marks: DirtyRows, rows: Any, clears: Any) -> None:
         self.wanted = sorted({"all": set(range(self.rows)), "last": self.last, "base": self.base}[rows])
         self.then, self.taken = copies(self.tensors), []
         self.cleared = (self.last, self.base if clears == "base" else set())
@@ -119,7 +123,7 @@ class Model:
         check(self.taken, self.wanted, self.then)
         self.pending = None
 
-    def undo(self, marks: RowMarks) -> None:
+    def undo(self, marks: DirtyRows) -> None:
         assert self.pending is not None
         marks.undo(self.pending)
         assert self.pending.take(5) is None
@@ -144,7 +148,7 @@ STEPS = st.one_of(
 @settings(max_examples=400, deadline=None)
 def test_any_trace_of_updates_and_snapshots(rows: int, trace: list[tuple[Any, ...]]) -> None:
     tensors = tensors_of(rows)
-    marks, model = RowMarks(tensors), Model(tensors)
+    marks, model = DirtyRows(tensors), Model(tensors)
     for step, *arguments in trace:
         match step:
             case "update":
@@ -183,7 +187,7 @@ def test_many_updates_before_and_between_takes(share: float, most: int) -> None:
     """More rows than are searched together, and more updates than are kept apart."""
     draw = torch.Generator().manual_seed(0)
     tensors = tensors_of(50_000)
-    marks = RowMarks(tensors)
+    marks = DirtyRows(tensors)
     rows = torch.rand(50_000, generator=draw) < share
     marks.mark(rows.nonzero().squeeze(1), "last")
     pending, then = marks.begin("last", "last"), copies(tensors)
@@ -210,7 +214,7 @@ def _short_turns() -> Generator[None]:
 def test_a_thread_takes_while_rows_are_updated(rows: Any, most: int) -> None:
     draw = torch.Generator().manual_seed(0)
     tensors = tensors_of(20_000)
-    marks = RowMarks(tensors)
+    marks = DirtyRows(tensors)
     for turn in range(4):
         update(marks, tensors, torch.randint(0, 20_000, (15_000,), generator=draw))
         wanted = list(range(20_000)) if rows == "all" else marked(marks)
@@ -230,7 +234,7 @@ def test_a_thread_takes_while_rows_are_updated(rows: Any, most: int) -> None:
 def test_the_columns_of_a_wider_tensor_are_copied_as_they_lie() -> None:
     """FBGEMM's tensors are views of one storage; nothing of their neighbours gets into a copy."""
     storage = torch.arange(60.0)
-    marks = RowMarks({"": storage[10:40].view(10, 3), "sum": storage[40:50]})
+    marks = DirtyRows({"": storage[10:40].view(10, 3), "sum": storage[40:50]})
     pending = marks.begin("all", "base")
     marks.touch(torch.tensor([3]))
     storage[19:22] = -1
@@ -243,7 +247,7 @@ def test_the_columns_of_a_wider_tensor_are_copied_as_they_lie() -> None:
 
 
 def test_one_snapshot_at_a_time() -> None:
-    marks = RowMarks(tensors_of(5))
+    marks = DirtyRows(tensors_of(5))
     first = marks.begin("all", "base")
     with pytest.raises(AssertionError, match="a snapshot is pending"):
         marks.begin("last", "last")
@@ -259,7 +263,7 @@ def test_one_snapshot_at_a_time() -> None:
 
 def test_a_snapshot_can_be_undone_behind_the_next_one() -> None:
     tensors = tensors_of(9)
-    marks = RowMarks(tensors)
+    marks = DirtyRows(tensors)
     update(marks, tensors, torch.tensor([1, 2]))
     lost = marks.begin("all", "base")
     assert lost.take(9) is not None
@@ -273,7 +277,7 @@ def test_a_snapshot_can_be_undone_behind_the_next_one() -> None:
 
 def test_tensors_of_unequal_rows_are_refused() -> None:
     with pytest.raises(AssertionError):
-        RowMarks({"": torch.zeros(4, 2), "steps": torch.zeros(())})
+        DirtyRows({"": torch.zeros(4, 2), "steps": torch.zeros(())})
 
 
 # The tables of a lookup
@@ -295,7 +299,7 @@ def train(lookup: EmbeddingLookup, batch: Batch, seed: int = 0) -> None:
     (emb_BFD * torch.randn(emb_BFD.shape, generator=torch.Generator().manual_seed(seed))).sum().backward()
 
 
-def all_tensors(shard: Shard) -> dict[str, Tensor]:
+def all_tensors(shard: TrackedShard) -> dict[str, Tensor]:
     return {"": shard.weight.tensor, **{name: state.tensor for name, state in shard.states.items()}}
 
 
@@ -303,7 +307,7 @@ def all_copies(lookup: EmbeddingLookup) -> dict[str, dict[str, Tensor]]:
     return {shard.table: copies(all_tensors(shard)) for shard in lookup.shards()}
 
 
-def differing(shard: Shard, before: dict[str, Tensor]) -> list[int]:
+def differing(shard: TrackedShard, before: dict[str, Tensor]) -> list[int]:
     """Rows of which any bit is another."""
     found = torch.zeros(len(shard.weight.tensor), dtype=torch.bool)
     for name, tensor in all_tensors(shard).items():
@@ -335,7 +339,7 @@ def test_marks_are_the_rows_whose_bits_differ(optimizer: RowOptimizerConfig, poo
             rows = marked(shard.marks)
             shard.marks.begin("last", "last").drop()
             differ = differing(shard, before[shard.table])
-            if isinstance(optimizer, Adam) and optimizer.rows == "all":
+            if isinstance(optimizer, RowAdam) and optimizer.rows == "all":
                 assert rows == list(range(shard.spec.rows))
                 assert {*differ} <= {*rows}
             else:
@@ -371,7 +375,7 @@ def test_what_updates_nothing_marks_nothing(optimizer: RowOptimizerConfig) -> No
     assert [shard.marks.changed("base") for shard in lookup.shards()] == [0, 0, 0]
 
 
-@pytest.mark.parametrize("optimizer", [SGD(lr=0.3), RowwiseAdagrad(lr=0.1), Adam(lr=0.1)], ids=named)
+@pytest.mark.parametrize("optimizer", [RowSGD(lr=0.3), RowwiseAdagrad(lr=0.1), RowAdam(lr=0.1)], ids=named)
 def test_a_batch_on_its_way_is_marked_when_its_turn_comes(optimizer: RowOptimizerConfig) -> None:
     """Its ids are sent, then looked up, and each time a snapshot begins: its updates belong to the next."""
     lookup, batch, following = make_lookup(optimizer), make_batch(0), make_batch(1)
@@ -420,10 +424,10 @@ def test_a_thread_copies_tables_while_they_are_trained(optimizer: RowOptimizerCo
 @pytest.mark.parametrize(
     ("optimizer", "states"),
     [
-        (SGD(), {}),
-        (Adagrad(), {"sum": 2}),
+        (RowSGD(), {}),
+        (RowAdagrad(), {"sum": 2}),
         (RowwiseAdagrad(), {"sum": 1}),
-        (Adam(), {"exp_avg": 2, "exp_avg_sq": 2}),
+        (RowAdam(), {"exp_avg": 2, "exp_avg_sq": 2}),
     ],
     ids=str,
 )
@@ -469,7 +473,7 @@ def test_rows_that_lie_in_another_order_have_their_ids() -> None:
         assert sorted(ids) == ids_of(batch)[shard.table]
 
 
-@pytest.mark.parametrize("optimizer", [RowwiseAdagrad(), Adam()], ids=named)
+@pytest.mark.parametrize("optimizer", [RowwiseAdagrad(), RowAdam()], ids=named)
 @pytest.mark.parametrize("bad", [30, -1])
 def test_a_refused_batch_marks_nothing(optimizer: RowOptimizerConfig, bad: int) -> None:
     lookup, batch = make_lookup(optimizer), make_batch(0)

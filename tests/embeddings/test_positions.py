@@ -27,7 +27,7 @@ from ziggurat.interactions.sequences.attention_pooling import AttentionPooling
 from ziggurat.interactions.sequences.sequence_pooling import SequencePooling
 from ziggurat.interactions.sequences.sequence_transformer import SequenceTransformer
 from ziggurat.interactions.sequences.target_attention import TargetAttention
-from ziggurat.optim.rows import Adam, RowOptimizerConfig, RowwiseAdagrad
+from ziggurat.optim.rows import RowAdam, RowOptimizerConfig, RowwiseAdagrad
 
 LAST = 3
 ENCODERS: list[SequencePooling] = [
@@ -144,7 +144,7 @@ def test_a_narrow_table_is_encoded_as_it_is_and_then_projected() -> None:
     torch.testing.assert_close(emb_BFD[:, 3], projected(encoded))
 
 
-@pytest.mark.parametrize("optimizer", [RowwiseAdagrad(), Adam()], ids=lambda o: o.name)
+@pytest.mark.parametrize("optimizer", [RowwiseAdagrad(), RowAdam()], ids=lambda o: o.name)
 def test_state_written_back_goes_on_bit_for_bit(optimizer: RowOptimizerConfig) -> None:
     left, right = (make_lookup(ENCODERS[1], optimizer, seed) for seed in (0, 1))
     for step in range(3):
@@ -160,7 +160,7 @@ def test_state_written_back_goes_on_bit_for_bit(optimizer: RowOptimizerConfig) -
         assert torch.equal(weight, right.weights()[name])
 
 
-@pytest.mark.parametrize("optimizer", [RowwiseAdagrad(), Adam()], ids=lambda o: o.name)
+@pytest.mark.parametrize("optimizer", [RowwiseAdagrad(), RowAdam()], ids=lambda o: o.name)
 def test_an_id_outside_its_table_is_named_by_its_feature(optimizer: RowOptimizerConfig) -> None:
     lookup, batch = make_lookup(AttentionPooling.Config(), optimizer), make_batch(0)
     assert batch.sequences is not None

@@ -15,8 +15,8 @@ from ziggurat.core.files import write_json
 from ziggurat.features.encoders.encoder import Encoder, ValueCounts
 from ziggurat.features.encoders.files import load_encoder, save_encoder
 from ziggurat.features.encoders.hashed import HashEncoder
-from ziggurat.features.encoders.identity import Identity
-from ziggurat.features.encoders.vocabulary import Vocabulary, VocabularyConfig
+from ziggurat.features.encoders.identity import IdentityEncoder
+from ziggurat.features.encoders.vocabulary import VocabularyConfig, VocabularyEncoder
 
 INTEGERS = pa.array([3, -7, 2**63 - 1, -(2**63), 0, 12], pa.int64())
 TEXTS = pa.array(["a", "", "ünï", "12", "longer than eight bytes", "b"])
@@ -30,8 +30,8 @@ def counts_of(kind: str) -> ValueCounts:
     return ValueCounts(INTEGERS if kind == "integer" else TEXTS, COUNTS)
 
 
-def vocabulary(kind: str, **settings: int) -> Vocabulary:
-    return Vocabulary.fit(VocabularyConfig.model_validate(settings), counts_of(kind))
+def vocabulary(kind: str, **settings: int) -> VocabularyEncoder:
+    return VocabularyEncoder.fit(VocabularyConfig.model_validate(settings), counts_of(kind))
 
 
 MEMBERS: list[tuple[str, Encoder, pa.Array]] = [
@@ -46,7 +46,7 @@ MEMBERS: list[tuple[str, Encoder, pa.Array]] = [
         ("hash", HashEncoder(rows=7, seed=3)),
         ("hash-large", HashEncoder(rows=2**33, seed=0)),
     )
-] + [("identity", Identity(13), pa.array([0, 12, 5], pa.int64()))]
+] + [("identity", IdentityEncoder(13), pa.array([0, 12, 5], pa.int64()))]
 
 
 @pytest.fixture(params=MEMBERS, ids=[name for name, _, _ in MEMBERS])
@@ -140,7 +140,7 @@ def test_vocabulary_does_not_depend_on_the_order_of_its_counts(
     shuffled = list(counts.items())
     shuffler.shuffle(shuffled)  # type: ignore[attr-defined]
     fits = [
-        Vocabulary.fit_with_ids(
+        VocabularyEncoder.fit_with_ids(
             config, ValueCounts(pa.array([k for k, _ in items], pa.string()), np.array([v for _, v in items], np.int64))
         )
         for items in (list(counts.items()), shuffled)
@@ -161,4 +161,4 @@ def test_hash_golden() -> None:
 
 
 def test_identity_keeps_ids() -> None:
-    assert Identity(5).transform(pa.array([4, 0, 2])).tolist() == [4, 0, 2]
+    assert IdentityEncoder(5).transform(pa.array([4, 0, 2])).tolist() == [4, 0, 2]

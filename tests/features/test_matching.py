@@ -16,8 +16,8 @@ from ziggurat.core.errors import DataError
 from ziggurat.features.config import FeatureConfig, Targets
 from ziggurat.features.encoders.encoder import Encoder
 from ziggurat.features.encoders.hashed import HashEncoder
-from ziggurat.features.encoders.identity import Identity
-from ziggurat.features.encoders.vocabulary import Vocabulary
+from ziggurat.features.encoders.identity import IdentityEncoder
+from ziggurat.features.encoders.vocabulary import VocabularyEncoder
 from ziggurat.features.matching import FittedTables, difference, match_rows, match_vocabularies
 from ziggurat.features.numeric.chain import NumericChain
 from ziggurat.features.numeric.steps import Bucketise, Clip, Fill
@@ -28,8 +28,8 @@ LISTS = st.lists(st.integers(-50, 50), unique=True, max_size=40)
 TEXT_LISTS = st.lists(st.text(max_size=4), unique=True, max_size=20)
 
 
-def numbers(values: list[int], oov_rows: int = 1) -> Vocabulary:
-    return Vocabulary(pa.array(values, pa.int64()), oov_rows)
+def numbers(values: list[int], oov_rows: int = 1) -> VocabularyEncoder:
+    return VocabularyEncoder(pa.array(values, pa.int64()), oov_rows)
 
 
 def test_values_keep_their_rows_and_roles_by_hand() -> None:
@@ -77,7 +77,9 @@ def test_any_value_meets_what_it_met_there(
 @settings(deadline=None)
 @given(TEXT_LISTS, TEXT_LISTS)
 def test_text_is_matched_as_a_dictionary_would(theirs: list[str], ours: list[str]) -> None:
-    match = match_vocabularies(Vocabulary(pa.array(theirs, pa.string()), 1), Vocabulary(pa.array(ours, pa.string()), 1))
+    match = match_vocabularies(
+        VocabularyEncoder(pa.array(theirs, pa.string()), 1), VocabularyEncoder(pa.array(ours, pa.string()), 1)
+    )
     rows = match.of(np.arange(match.size))
     place = {text: 2 + number for number, text in enumerate(theirs)}
     assert rows.tolist() == [0, 1, *(place.get(text, -1) for text in ours)]
@@ -96,8 +98,8 @@ def one(folder: Path, part: Encoder | NumericChain, kind: str = "integer") -> Fi
     if isinstance(part, NumericChain):
         return fitted(folder, [{"name": "x", "kind": "numeric", "transforms": [BUCKETS]}], {"x": part})
     encoder: dict[str, Any] = {
-        Vocabulary: {"name": "vocabulary"}, HashEncoder: {"name": "hash", "rows": 2},
-        Identity: {"name": "identity", "rows": 1},
+        VocabularyEncoder: {"name": "vocabulary"}, HashEncoder: {"name": "hash", "rows": 2},
+        IdentityEncoder: {"name": "identity", "rows": 1},
     }[type(part)]  # fmt: skip
     return fitted(folder, [{"name": "x", "kind": "categorical", "type": kind, "encoder": encoder}], {"x": part})
 
@@ -116,8 +118,8 @@ def chain(*edges: float, low: float | None = None) -> NumericChain:
         (HashEncoder(100, 0), HashEncoder(100, 0), None),
         (HashEncoder(1000, 0), HashEncoder(2000, 0), "its hash differs: rows 1,000 there, 2,000 here"),
         (HashEncoder(9, 1), HashEncoder(9, 2), "its hash differs: seed 1 there, 2 here"),
-        (HashEncoder(9, 0), Identity(9), "its encoder is hash there, identity here"),
-        (Identity(9), numbers([1]), "its encoder is identity there, vocabulary here"),
+        (HashEncoder(9, 0), IdentityEncoder(9), "its encoder is hash there, identity here"),
+        (IdentityEncoder(9), numbers([1]), "its encoder is identity there, vocabulary here"),
         (numbers([1]), chain(1.0), "its encoder is vocabulary there, bucketise here"),
         (chain(1.0, 2.0), chain(1.0, 2.0), None),
         (
@@ -130,7 +132,7 @@ def chain(*edges: float, low: float | None = None) -> NumericChain:
             chain(*map(float, range(9)), low=0.5),
             "its buckets differ: fill, 1 boundaries (1) there, fill, clip, 9 boundaries (0, 1, 2, …, 8) here",
         ),
-        (Identity(5), Identity(9), None),
+        (IdentityEncoder(5), IdentityEncoder(9), None),
     ],
 )
 def test_what_cannot_be_told_apart_is_said(
@@ -140,7 +142,7 @@ def test_what_cannot_be_told_apart_is_said(
 
 
 def test_integers_and_texts_are_other_ids(tmp_path: Path) -> None:
-    there = one(tmp_path / "there", Vocabulary(pa.array(["1"]), 1), "text")
+    there = one(tmp_path / "there", VocabularyEncoder(pa.array(["1"]), 1), "text")
     found = difference("x", there, one(tmp_path / "here", numbers([1])))
     assert found == "its ids are of type text there, integer here"
     hashed = [one(tmp_path / kind, HashEncoder(9, 0), kind) for kind in ("text", "integer")]
@@ -149,7 +151,8 @@ def test_integers_and_texts_are_other_ids(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("there", "here", "taken"),
-    [(HashEncoder(7, 3), HashEncoder(7, 3), 7), (Identity(5), Identity(9), 5), (Identity(9), Identity(5), 5),
+    [(HashEncoder(7, 3), HashEncoder(7, 3), 7), (IdentityEncoder(5), IdentityEncoder(9), 5), (IdentityEncoder(9),
+    IdentityEncoder(5), 5),
      (chain(1.0, 2.0), chain(1.0, 2.0), 4)],
 )  # fmt: skip
 def test_rows_that_are_numbers_keep_them(tmp_path: Path, there: Any, here: Any, taken: int) -> None:

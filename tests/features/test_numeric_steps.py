@@ -23,9 +23,9 @@ from ziggurat.features.numeric.steps import (
     Fill,
     FillConfig,
     Log,
+    NumericSample,
     Quantile,
     QuantileConfig,
-    Sample,
     Standardise,
     StandardiseConfig,
     StepConfig,
@@ -42,9 +42,9 @@ def steps(*values: object) -> tuple[StepConfig, ...]:
     return parse_config(_Holder, {"steps": list(values)}).steps
 
 
-def sample(*values: float, exact: bool = False) -> Sample:
+def sample(*values: float, exact: bool = False) -> NumericSample:
     array = np.array(values, np.float64)
-    return Sample(array, Moments.of(array) if exact else None)
+    return NumericSample(array, Moments.of(array) if exact else None)
 
 
 @pytest.mark.parametrize("exact", [False, True])
@@ -74,7 +74,7 @@ def test_log_is_odd() -> None:
 
 def test_standardise_equals_scikit_learn_and_survives_constants() -> None:
     values = np.random.default_rng(0).gamma(2.0, 3.0, 1000)
-    fitted = Standardise.fit(StandardiseConfig(), Sample(values))
+    fitted = Standardise.fit(StandardiseConfig(), NumericSample(values))
     expected = StandardScaler().fit_transform(values[:, None])[:, 0]
     np.testing.assert_allclose(fitted.apply(values), expected, rtol=1e-12, atol=1e-12)
     constant = Standardise.fit(StandardiseConfig(), sample(0.1, 0.1, 0.1))
@@ -87,7 +87,7 @@ def test_quantile_is_uniform_and_ties_take_the_middle() -> None:
     tied = Quantile.fit(QuantileConfig(bins=4), sample(0, 0, 0, 0, 1))
     assert tied.apply(np.array([0.0, 1.0])).tolist() == [0.375, 1.0]  # 0 holds the levels 0 to 0.75
     values = np.random.default_rng(1).lognormal(0, 2, 20_000)
-    uniform = Quantile.fit(QuantileConfig(bins=200), Sample(values)).apply(values)
+    uniform = Quantile.fit(QuantileConfig(bins=200), NumericSample(values)).apply(values)
     np.testing.assert_allclose(np.quantile(uniform, [0.1, 0.5, 0.9]), [0.1, 0.5, 0.9], atol=0.003)
 
 
@@ -98,7 +98,7 @@ def test_bucketise_by_boundaries() -> None:
 
 
 def test_bucketise_by_mass_drops_empty_buckets() -> None:
-    fitted = Bucketise.fit(BucketiseConfig(bins=4), Sample(np.arange(1.0, 101.0)))
+    fitted = Bucketise.fit(BucketiseConfig(bins=4), NumericSample(np.arange(1.0, 101.0)))
     ids = fitted.apply(np.arange(1.0, 101.0)).astype(int)
     assert np.bincount(ids).tolist() == [0, 25, 25, 25, 25]
     tied = Bucketise.fit(BucketiseConfig(bins=10), sample(*([0] * 80), *range(1, 21)))
@@ -160,7 +160,7 @@ def test_a_chain_that_fills_or_bucketises_has_no_implicit_fill() -> None:
 
 def test_exact_moments_are_used_until_a_step_changes_the_values() -> None:
     exact = Moments(count=100, missing=0, mean=7.0, squares=400.0, min=-3.0, max=20.0)
-    drawn = Sample(np.array([5.0, 9.0]), exact)
+    drawn = NumericSample(np.array([5.0, 9.0]), exact)
     chain = NumericChain.fit(steps({"name": "fill"}, {"name": "standardise"}), drawn)
     assert chain.steps[1] == Standardise(7.0, 2.0)
     after_log = NumericChain.fit(steps({"name": "fill"}, {"name": "log"}, {"name": "standardise"}), drawn)

@@ -23,7 +23,7 @@ from ziggurat.data.readers.quarantine import Quarantine
 from ziggurat.features.preparation import block_batching as gathering
 from ziggurat.features.preparation import prepare as prepare_module
 from ziggurat.features.preparation import staging
-from ziggurat.features.preparation.journal import Journal
+from ziggurat.features.preparation.journal import StagingJournal
 from ziggurat.features.preparation.prepare import prepare
 
 FEATURES: list[dict[str, Any]] = [
@@ -195,7 +195,7 @@ def test_stopped_between_any_two_steps_of_any_part(
     with monkeypatch.context() as patched:
         patched.setattr(staging, "write_part", striking(staging.write_part, "before the part"))
         patched.setattr(Quarantine, "add", striking(Quarantine.add, "after the part"))
-        patched.setattr(Journal, "append", striking(Journal.append, "after the quarantine"))
+        patched.setattr(StagingJournal, "append", striking(StagingJournal.append, "after the quarantine"))
         while True:
             folder = tmp_path / f"prepared {strike_at}"
             countdown = strike_at

@@ -11,7 +11,7 @@ import pytest
 from ziggurat.core.errors import DataError
 from ziggurat.features.columns import Codes
 from ziggurat.features.preparation.column_file import ColumnFile, write_columns
-from ziggurat.features.preparation.parts import IdWriter, Part, Parts, narrow, read_ids, write_part
+from ziggurat.features.preparation.parts import IdWriter, StagedPart, StagedParts, narrow, read_ids, write_part
 
 
 def test_columns_of_any_length_and_type(tmp_path: Path) -> None:
@@ -45,13 +45,13 @@ def test_a_full_disk_is_explained() -> None:
 
 def test_parts_come_back_and_empty_ones_are_left_out(tmp_path: Path) -> None:
     lists = Codes(np.array([0, 1, 300]), np.array([0, 2, 2, 3]), np.array([False, True, False]))
-    part = Part(
+    part = StagedPart(
         {"x": np.array([1.5, np.nan, 0.1])},
         {"c": (pa.array(["a", "b"]), Codes(np.array([1, 2, 0], np.int32))), "b": (pa.array(range(300)), lists)},
         {"@split": np.array([0, 1, 2], np.uint8)},
     )
     write_part(tmp_path, 1, part)
-    parts = Parts(tmp_path, [0, 3, 0])
+    parts = StagedParts(tmp_path, [0, 3, 0])
     assert (len(parts), parts.rows, parts.starts.tolist()) == (1, [3], [0])
     np.testing.assert_array_equal(parts.numbers(0, "x"), [1.5, np.nan, 0.1])
     assert parts.codes(0, "c").codes.tolist() == [1, 2, 0]

@@ -15,8 +15,8 @@ from ziggurat.core.files import write_json
 from ziggurat.core.schema import label_column
 from ziggurat.features.encoders.encoder import ValueCounts
 from ziggurat.features.encoders.hashed import HashEncoder
-from ziggurat.features.encoders.identity import Identity
-from ziggurat.features.encoders.vocabulary import Vocabulary, VocabularyConfig
+from ziggurat.features.encoders.identity import IdentityEncoder
+from ziggurat.features.encoders.vocabulary import VocabularyConfig, VocabularyEncoder
 from ziggurat.features.numeric.chain import NumericChain
 from ziggurat.features.numeric.steps import Bucketise, Fill, Standardise
 from ziggurat.features.transform import Transform
@@ -55,10 +55,12 @@ def transform() -> Transform:
             "age_bucket": NumericChain((Bucketise((18.0,)),), implicit_fill=False),
         },
         {
-            "user": Vocabulary.fit(VocabularyConfig(), ValueCounts(pa.array([-7, 5]), np.array([3, 1]))),
-            "tags": Vocabulary.fit(VocabularyConfig(), ValueCounts(pa.array(["a", "b", "c"]), np.array([3, 2, 1]))),
+            "user": VocabularyEncoder.fit(VocabularyConfig(), ValueCounts(pa.array([-7, 5]), np.array([3, 1]))),
+            "tags": VocabularyEncoder.fit(
+                VocabularyConfig(), ValueCounts(pa.array(["a", "b", "c"]), np.array([3, 2, 1]))
+            ),
             "history": HashEncoder(100, 0),
-            "slot": Identity(4),
+            "slot": IdentityEncoder(4),
         },
     )
 

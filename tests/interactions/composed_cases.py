@@ -20,7 +20,7 @@ from ziggurat.interactions.field_blocks.linear_compression import LinearCompress
 from ziggurat.interactions.field_blocks.mask_block import MaskBlock, MaskedFields
 from ziggurat.interactions.field_blocks.pairs_block import PairsBlock
 from ziggurat.interactions.field_blocks.self_attention import SelfAttention
-from ziggurat.interactions.field_blocks.stack import Stack
+from ziggurat.interactions.field_blocks.stack import LayerStack
 from ziggurat.interactions.gate import Gate
 from ziggurat.interactions.heads.mmoe import MMoE
 from ziggurat.interactions.heads.ple import PLE
@@ -280,7 +280,7 @@ CASES = [
     BlockCase(
         "stack",
         (3, 4),
-        lambda: Stack([ensemble((FM, LINEAR))] * 2, 3, 4),
+        lambda: LayerStack([ensemble((FM, LINEAR))] * 2, 3, 4),
         reference.by_row(reference.stack),
         (4, 4),
         (FM_FLOPS + LINEAR_FLOPS + 2 * 3 * 4 * 4 + 16)

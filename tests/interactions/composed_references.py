@@ -24,7 +24,7 @@ from ziggurat.interactions.field_blocks.linear_compression import LinearCompress
 from ziggurat.interactions.field_blocks.mask_block import MaskBlock, MaskedFields
 from ziggurat.interactions.field_blocks.pairs_block import PairsBlock
 from ziggurat.interactions.field_blocks.self_attention import SelfAttention
-from ziggurat.interactions.field_blocks.stack import Stack
+from ziggurat.interactions.field_blocks.stack import LayerStack
 from ziggurat.interactions.gate import Gate
 from ziggurat.interactions.heads.mmoe import MMoE
 from ziggurat.interactions.heads.ple import PLE
@@ -264,7 +264,7 @@ def ensemble(block: Ensemble, row_FD: Tensor) -> Tensor:
     return norm(block.norm, state)
 
 
-def stack(block: Stack, row_FD: Tensor) -> Tensor:
+def stack(block: LayerStack, row_FD: Tensor) -> Tensor:
     for layer in block.layers:
         assert isinstance(layer, Ensemble)
         row_FD = ensemble(layer, row_FD)

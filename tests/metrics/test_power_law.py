@@ -10,7 +10,7 @@ import pytest
 from ziggurat.core.errors import DataError
 from ziggurat.metrics.power_law import PowerLaw, fit_power_law
 from ziggurat.metrics.power_law_curve import LARGEST
-from ziggurat.metrics.size_noise import RungNoise
+from ziggurat.metrics.size_noise import SizeNoise
 
 SIZES = np.geomspace(1e5, 3e7, 6)
 
@@ -151,7 +151,7 @@ def test_a_ladder_that_decides_nothing_is_refused(sizes: list[float], values: li
 
 
 def test_errors_of_the_means_by_hand() -> None:
-    noise = RungNoise([np.array([1.0, 3.0]), np.array([5.0, 5.0, 5.0])])
+    noise = SizeNoise([np.array([1.0, 3.0]), np.array([5.0, 5.0, 5.0])])
     assert (noise.freedom, noise.deviation) == (3, pytest.approx(math.sqrt(2 / 3)))
     expected = [math.sqrt((2 + 4 * 2 / 3) / (1 + 4) / 2), math.sqrt((0 + 4 * 2 / 3) / (2 + 4) / 3)]
     assert noise.errors() == pytest.approx(expected)

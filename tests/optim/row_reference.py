@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
-from ziggurat.optim.rows import SGD, Adagrad, RowOptimizerConfig, RowwiseAdagrad
+from ziggurat.optim.rows import RowAdagrad, RowOptimizerConfig, RowSGD, RowwiseAdagrad
 
 
 @dataclass
@@ -48,12 +48,12 @@ class ReferenceTable:
         for row in touched:
             grad_D = summed_RD[row]
             match self.config:
-                case SGD():
+                case RowSGD():
                     self.weight_RD[row] -= lr * grad_D
                 case RowwiseAdagrad():
                     self.state_RD[row] += grad_D.square().mean()
                     self.weight_RD[row] -= lr * grad_D / (self.state_RD[row].sqrt() + self.config.eps)
-                case Adagrad():
+                case RowAdagrad():
                     self.state_RD[row] += grad_D.square()
                     self.weight_RD[row] -= lr * grad_D / (self.state_RD[row].sqrt() + self.config.eps)
                 case _:

@@ -28,10 +28,10 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from ziggurat.core.config import Config, parse_config
 from ziggurat.core.errors import ConfigError, EnvironmentMismatch
 from ziggurat.optim.rows import (
-    SGD,
-    Adagrad,
-    Adam,
+    RowAdagrad,
+    RowAdam,
     RowOptimizerConfig,
+    RowSGD,
     RowwiseAdagrad,
     fused_optimizer,
     parse_row_optimizer,
@@ -40,9 +40,9 @@ from ziggurat.optim.rows import (
 CPU = [
     RowwiseAdagrad(lr=0.1),
     RowwiseAdagrad(lr=0.1, eps=0.5),
-    Adagrad(lr=0.1),
-    Adagrad(lr=0.1, eps=0.5),
-    SGD(lr=0.1),
+    RowAdagrad(lr=0.1),
+    RowAdagrad(lr=0.1, eps=0.5),
+    RowSGD(lr=0.1),
 ]
 BOTH_POOLINGS = pytest.mark.parametrize("mean", [False, True], ids=["sum", "mean"])
 EACH_CPU_OPTIMIZER = pytest.mark.parametrize("config", CPU, ids=lambda c: f"{c.name}-{getattr(c, 'eps', '')}")
@@ -231,8 +231,8 @@ def test_each_table_has_its_own_optimizer_dim_and_pooling() -> None:
     tables = [
         Table(RowwiseAdagrad(lr=0.1), dim=8),
         Table(RowwiseAdagrad(lr=0.3), dim=8),
-        Table(Adagrad(lr=0.05), features=2, dim=4),
-        Table(SGD(lr=0.2), mean=True, dim=16),
+        Table(RowAdagrad(lr=0.05), features=2, dim=4),
+        Table(RowSGD(lr=0.2), mean=True, dim=16),
         Table(RowwiseAdagrad(lr=0.1, eps=1.0), dim=8),
     ]
     check(*run(tables, steps=5))
@@ -254,7 +254,7 @@ def test_four_dims_read_by_their_mean_are_a_free_weight_under_adagrad() -> None:
 
 def test_adam_on_the_cpu_is_refused() -> None:
     with pytest.raises(EnvironmentMismatch, match=r"table 'user': FBGEMM has no Adam on the CPU.*\n.*rowwise_adagrad"):
-        fused_optimizer(Adam().model_dump(), "cpu", "user")
+        fused_optimizer(RowAdam().model_dump(), "cpu", "user")
 
 
 def test_weight_decay_that_the_cpu_would_ignore_is_refused() -> None:
@@ -287,9 +287,9 @@ def _one_step(collection: EmbeddingBagCollection) -> Tensor:
 
 
 def test_settings_reach_cuda_kernels_under_fbgemms_names() -> None:
-    adam = Adam(lr=0.1, betas=(0.8, 0.9), eps=1e-6, weight_decay=0.01)
+    adam = RowAdam(lr=0.1, betas=(0.8, 0.9), eps=1e-6, weight_decay=0.01)
     assert fused_optimizer(adam.model_dump(), "cuda") == (
-        classes.Adam,
+        classes.RowAdam,
         {"lr": 0.1, "beta1": 0.8, "beta2": 0.9, "eps": 1e-6, "weight_decay": 0.01},
     )
     adagrad = RowwiseAdagrad(lr=0.1, eps=1e-6, weight_decay=0.01)
@@ -299,7 +299,7 @@ def test_settings_reach_cuda_kernels_under_fbgemms_names() -> None:
     )
 
 
-@pytest.mark.parametrize("config", [*CPU, Adam(betas=(0.5, 0.6), weight_decay=0.1)], ids=lambda c: c.name)
+@pytest.mark.parametrize("config", [*CPU, RowAdam(betas=(0.5, 0.6), weight_decay=0.1)], ids=lambda c: c.name)
 def test_a_config_survives_the_table_spec(config: RowOptimizerConfig) -> None:
     assert parse_row_optimizer(config.model_dump()) == config
     assert parse_row_optimizer(config.model_dump(mode="json")) == config

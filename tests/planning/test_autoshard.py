@@ -15,7 +15,7 @@ from ziggurat.core.plan import Plan
 from ziggurat.core.statistics import DatasetStatistics, TableStatistics
 from ziggurat.core.tables import TableSpec
 from ziggurat.core.topology import Topology
-from ziggurat.planning import Planned, plan_tables
+from ziggurat.planning import PlanEstimate, plan_tables
 from ziggurat.planning.autoshard import weights
 from ziggurat.planning.autoshard.cost_network import EMBEDDING, CostNetwork
 from ziggurat.planning.autoshard.costs import LearnedCosts, exchange_seconds
@@ -187,7 +187,7 @@ def pool_problem(
     return [each.spec(optimizer) for each in chosen], where, statistics(chosen)
 
 
-def predicted_seconds(planned: Planned, costs: LearnedCosts, counted: DatasetStatistics) -> float:
+def predicted_seconds(planned: PlanEstimate, costs: LearnedCosts, counted: DatasetStatistics) -> float:
     """Predicted for the slowest device of any plan."""
     problem = Problem(planned.tables, planned.topology, counted, planned.batch_size)
     return max(costs.device_seconds(problem, planned.plan))

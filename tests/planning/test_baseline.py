@@ -11,7 +11,7 @@ from planning_kit import statistics, table, topology
 
 from ziggurat.core.errors import ConfigError, NoFeasiblePlan
 from ziggurat.core.tables import TableSpec
-from ziggurat.planning import Planned, plan_tables
+from ziggurat.planning import PlanEstimate, plan_tables
 from ziggurat.planning.baseline import Measure
 from ziggurat.planning.config import PlanningConfig
 
@@ -22,7 +22,7 @@ def config(by: str, **others: Any) -> PlanningConfig:
     return PlanningConfig.model_validate({"planner": {"name": "baseline", "by": by}, "reserve": 0, **others})
 
 
-def made(by: str, tables: list[TableSpec], ids: dict[str, int], devices: int = 2, memory: float = 1e9) -> Planned:
+def made(by: str, tables: list[TableSpec], ids: dict[str, int], devices: int = 2, memory: float = 1e9) -> PlanEstimate:
     """Each table's ids an example are spread over its rows."""
     counts = {
         each.name: np.bincount(np.arange(ids[each.name] * 100) % each.rows, minlength=each.rows) for each in tables
@@ -32,7 +32,7 @@ def made(by: str, tables: list[TableSpec], ids: dict[str, int], devices: int = 2
     return plan_tables(tables, counted, where, config(by), 20)
 
 
-def sums(planned: Planned, measure: dict[str, float]) -> list[float]:
+def sums(planned: PlanEstimate, measure: dict[str, float]) -> list[float]:
     """Of a measure, on each device."""
     found: defaultdict[int, float] = defaultdict(float)
     for name, placement in planned.plan.placements.items():

@@ -10,19 +10,19 @@ from safetensors.numpy import load_file, save_file
 
 from ziggurat.core.errors import DataError
 from ziggurat.planning.autoshard import weights
-from ziggurat.planning.autoshard.cost_network import CostNetwork, Sample, fit, work
+from ziggurat.planning.autoshard.cost_network import CostNetwork, CostSample, fit, work
 from ziggurat.planning.autoshard.features import FEATURES, NAMES, features
 from ziggurat.planning.autoshard.pool import table_pool
 
 
-def planted(number: int) -> Sample:
+def planted(number: int) -> CostSample:
     """A call of 0.2 ms, tables by their ids, and a tenth less for each doubling of their number."""
     draw = np.random.default_rng(number)
     tables = table_pool(tables=60)
     chosen = [tables[place] for place in draw.integers(0, len(tables), int(2 ** draw.uniform(0, 5)))]
     rows = [table.described(table.dim, 1024, "sgd") for table in chosen]
     alone = sum(table.ids_per_row * table.dim for table in chosen)
-    return Sample(np.stack(rows), 2e-4 + 1e-6 * alone * 0.9 ** np.log2(len(chosen)))
+    return CostSample(np.stack(rows), 2e-4 + 1e-6 * alone * 0.9 ** np.log2(len(chosen)))
 
 
 @pytest.fixture(scope="module")

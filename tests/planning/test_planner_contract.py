@@ -17,7 +17,7 @@ from ziggurat.core.plan import Plan, Sharding
 from ziggurat.core.statistics import DatasetStatistics
 from ziggurat.core.tables import TableSpec
 from ziggurat.core.topology import Topology
-from ziggurat.planning import Planned, plan_tables
+from ziggurat.planning import PlanEstimate, plan_tables
 from ziggurat.planning.config import PlanningConfig, TablePlacement
 from ziggurat.planning.constraints import check_plan
 from ziggurat.planning.offload import BeyondMemoryConfig
@@ -68,7 +68,7 @@ def of_its_kind(where: Topology, config: PlanningConfig) -> Topology:
     return replace(where, kind="cpu") if config.planner.name == "autoshard" else where
 
 
-def _found(case: Case, config: PlanningConfig) -> Planned | NoFeasiblePlan:
+def _found(case: Case, config: PlanningConfig) -> PlanEstimate | NoFeasiblePlan:
     tables, where, counted = case
     where = of_its_kind(where, config)
     try:
@@ -143,7 +143,7 @@ def _feasible(tables: list[TableSpec], config: PlanningConfig, memory: float) ->
     return True
 
 
-def _planned(specs: list[TableSpec], where: Topology, config: PlanningConfig, **changes: Any) -> Planned:
+def _planned(specs: list[TableSpec], where: Topology, config: PlanningConfig, **changes: Any) -> PlanEstimate:
     return plan_tables(specs, None, where, config.model_copy(update=changes), 1000)
 
 

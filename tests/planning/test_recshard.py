@@ -18,11 +18,11 @@ from ziggurat.core.plan import Placement, Plan
 from ziggurat.core.statistics import DatasetStatistics
 from ziggurat.core.tables import TableSpec
 from ziggurat.core.topology import Topology
-from ziggurat.planning import Planned, plan_tables
+from ziggurat.planning import PlanEstimate, plan_tables
 from ziggurat.planning.config import PlanningConfig
 from ziggurat.planning.problem import Problem
 from ziggurat.planning.recshard.filling import Demand, load, water_filled
-from ziggurat.planning.recshard.linear_model import Model, Option, Solution, solve
+from ziggurat.planning.recshard.linear_model import LinearModel, Option, Solution, solve
 
 BATCH = 100
 TRAINED = 10_000
@@ -47,11 +47,11 @@ def skewed(count: int = 8) -> tuple[list[TableSpec], DatasetStatistics]:
 
 def planned(
     specs: list[TableSpec], counted: DatasetStatistics | None, where: Topology, limit: float = 10, **keys: Any
-) -> Planned:
+) -> PlanEstimate:
     return plan_tables(specs, counted, where, config(limit, **keys), BATCH)
 
 
-def fast_rows(found: Planned) -> dict[str, int | None]:
+def fast_rows(found: PlanEstimate) -> dict[str, int | None]:
     return {name: placement.fast_rows for name, placement in found.plan.placements.items()}
 
 
@@ -59,7 +59,7 @@ TIGHT = topology(devices=2, memory=6e5, slow_memory=2e6)  # for 1.36 MB of table
 
 
 @st.composite
-def models(draw: st.DrawFn) -> Model:
+def models(draw: st.DrawFn) -> LinearModel:
     """Up to six tables whole on one of the devices, some or all rows fast, one perhaps in equal parts on all."""
     devices, tables = draw(st.integers(1, 3)), draw(st.integers(1, 6))
     whole = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50), st.integers(0, 100)), min_size=1, max_size=2)
@@ -77,7 +77,7 @@ def models(draw: st.DrawFn) -> Model:
                 Option(tuple(range(devices)), (fast,) * devices, (slow,) * devices, every, (seconds,) * devices)
             )
         found.append(options)
-    return Model(found, devices, draw(st.integers(1, 150)) + 0.5, draw(st.integers(0, 150)) + 0.5)
+    return LinearModel(found, devices, draw(st.integers(1, 150)) + 0.5, draw(st.integers(0, 150)) + 0.5)
 
 
 def _on_any(every: float, seconds: float) -> list[Option]:
@@ -88,7 +88,7 @@ def _on_all(fast: float, slow: float, seconds: float) -> Option:
     return Option((0, 1, 2), (fast,) * 3, (slow,) * 3, (fast + slow,) * 3, (seconds,) * 3)
 
 
-PRESOLVED_WRONGLY = Model(
+PRESOLVED_WRONGLY = LinearModel(
     [
         [*_on_any(0, 51), _on_all(0, 24, 6)],
         [*_on_any(0, 58), _on_all(0, 8, 0)],
@@ -106,7 +106,7 @@ PRESOLVED_WRONGLY = Model(
 @settings(max_examples=150, deadline=None)
 @given(model=models())
 @example(model=PRESOLVED_WRONGLY)
-def test_the_linear_models_optimum_is_that_of_enumeration(model: Model) -> None:
+def test_the_linear_models_optimum_is_that_of_enumeration(model: LinearModel) -> None:
     every = product(*(range(len(options)) for options in model.tables))
     best = min((seconds for choice in every if (seconds := model.seconds(choice)) is not None), default=None)
     found = solve(model, 60, gap=1e-9)
@@ -121,7 +121,7 @@ def test_the_linear_models_optimum_is_that_of_enumeration(model: Model) -> None:
 
 
 def test_options_of_real_tables_hold_to_their_memories() -> None:
-    model = Model([[Option((0,), (60.0,), (0.0,), (90.0,), (3.0,))]], 1, 50.0, 100.0)
+    model = LinearModel([[Option((0,), (60.0,), (0.0,), (90.0,), (3.0,))]], 1, 50.0, 100.0)
     assert model.seconds([0]) is None
     assert solve(model, 10) == "has none"
     assert replace(model, fast=70.0).seconds([0]) == 3.0

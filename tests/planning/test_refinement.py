@@ -19,7 +19,7 @@ from ziggurat.planning.autoshard.learned import learned_costs, learned_policy
 from ziggurat.planning.autoshard.planner import AutoShard
 from ziggurat.planning.autoshard.pool import statistics, table_pool
 from ziggurat.planning.autoshard.refinement import Parts, TimeParts, device_parts, refined, table_factors
-from ziggurat.planning.baseline import Baseline, Measure
+from ziggurat.planning.baseline import BaselinePlanner, Measure
 from ziggurat.planning.comparison import compare_planners
 from ziggurat.planning.planner import planned_by
 from ziggurat.planning.problem import Problem
@@ -61,7 +61,7 @@ def test_factors_of_tables_are_found_in_what_sets_of_them_took() -> None:
     given, clock = problem(), Clock(planted())
     sets: list[tuple[Parts, float]] = []
     for seed in range(30):
-        plan = Baseline(Baseline.Config(by="random", seed=seed), None).plan(given)
+        plan = BaselinePlanner(BaselinePlanner.Config(by="random", seed=seed), None).plan(given)
         sets += [(parts, clock(given, parts)) for parts in device_parts(given, plan)]
     found = table_factors(given, COSTS, sets)
     off = [abs(found[name] / factor - 1) for name, factor in planted().items()]
@@ -84,8 +84,8 @@ def test_the_plan_takes_no_longer_than_the_first_one_or_any_rules() -> None:
     assert took(best) <= took(first)
     assert took(best) < took(Rules(Rules.Config(replicate_up_to=1)).plan(given))
     for by in get_args(Measure):
-        rule = Baseline.Config(by=by)
-        assert took(best) < took(Baseline(rule, COSTS if rule.predicts else None).plan(given)), by
+        rule = BaselinePlanner.Config(by=by)
+        assert took(best) < took(BaselinePlanner(rule, COSTS if rule.predicts else None).plan(given)), by
     assert took(best) < 0.98 * took(first)  # which balanced what tables do not take
     assert "were measured: the slowest took" in best.notes[-1]
 
@@ -117,8 +117,8 @@ def test_tables_on_every_device_count_against_plans_that_have_them(bandwidth: fl
     assert any(each.sharding == "data_parallel" for each in rules.placements.values())
     assert took(best) <= took(rules)
     for by in get_args(Measure):
-        rule = Baseline.Config(by=by)
-        assert took(best) <= took(Baseline(rule, COSTS if rule.predicts else None).plan(given)), by
+        rule = BaselinePlanner.Config(by=by)
+        assert took(best) <= took(BaselinePlanner(rule, COSTS if rule.predicts else None).plan(given)), by
 
 
 class Disturbed(Clock):
@@ -132,14 +132,14 @@ class Disturbed(Clock):
 def test_a_plan_that_was_disturbed_is_not_given_up_for_that() -> None:
     given, clock = problem(), Disturbed({})
     first = planner(0, None).plan(given)
-    rule = Baseline(Baseline.Config(by="lpt"), COSTS).plan(given)
+    rule = BaselinePlanner(BaselinePlanner.Config(by="lpt"), COSTS).plan(given)
     plan = refined(given, lambda costs, near: near or first, [rule], COSTS, clock, 600)
     assert plan.placements == first.placements
 
 
 def test_what_took_unusually_long_is_run_again_though_its_plan_is_given_up() -> None:
     given, clock = problem(), Clock({})
-    first, rule = planner(0, None).plan(given), Baseline(Baseline.Config(by="lpt"), COSTS).plan(given)
+    first, rule = planner(0, None).plan(given), BaselinePlanner(BaselinePlanner.Config(by="lpt"), COSTS).plan(given)
     late = lambda given, parts: clock(given, parts) * (1.5 if len(clock.calls) == 4 else 1.0)  # noqa: E731
     plan = refined(given, lambda costs, near: near or first, [rule], COSTS, late, 600)
     assert plan.placements == first.placements

@@ -13,10 +13,10 @@ from ziggurat.core.errors import ConfigError, NoFeasiblePlan
 from ziggurat.core.plan import Placement
 from ziggurat.core.tables import TableSpec
 from ziggurat.core.topology import Topology
-from ziggurat.planning import Planned, plan_tables
+from ziggurat.planning import PlanEstimate, plan_tables
 from ziggurat.planning.config import PlanningConfig
 from ziggurat.planning.planner import build_planner
-from ziggurat.planning.problem import Problem, Wish
+from ziggurat.planning.problem import Problem, TableConstraint
 from ziggurat.planning.quantities import parse_bytes
 
 
@@ -24,11 +24,11 @@ def config(**keys: Any) -> PlanningConfig:
     return PlanningConfig.model_validate(keys)
 
 
-def planned(specs: list[TableSpec], where: Topology, **keys: Any) -> Planned:
+def planned(specs: list[TableSpec], where: Topology, **keys: Any) -> PlanEstimate:
     return plan_tables(specs, None, where, config(**keys), 1000)
 
 
-def shardings(found: Planned) -> dict[str, str]:
+def shardings(found: PlanEstimate) -> dict[str, str]:
     return {name: placement.sharding for name, placement in found.plan.placements.items()}
 
 
@@ -224,7 +224,7 @@ def test_a_batch_that_leaves_no_room_is_named() -> None:
     problem = Problem((table("small", 100),), topology(devices=1, memory=100e3), None, 1000)
     with pytest.raises(NoFeasiblePlan, match=r"every device is 50 kB short before it holds any table: .* take 140 kB"):
         build_planner(PlanningConfig().planner).plan(problem)
-    pinned = replace(problem, wishes={"small": Wish("table_wise", (0,))})
+    pinned = replace(problem, wishes={"small": TableConstraint("table_wise", (0,))})
     with pytest.raises(NoFeasiblePlan, match=r"every device is 50 kB short before it holds any table: .* take 140 kB"):
         build_planner(PlanningConfig().planner).plan(pinned)  # the table on a given rank is no part of it
     with pytest.raises(NoFeasiblePlan, match=r"makes room: .*; training\.batch_size: 500 \(now 1000\)"):

@@ -21,9 +21,9 @@ from ziggurat.core.errors import NoFeasiblePlan
 from ziggurat.core.statistics import DatasetStatistics
 from ziggurat.core.tables import TableSpec
 from ziggurat.core.topology import Topology
-from ziggurat.planning import Planned, plan_tables
+from ziggurat.planning import PlanEstimate, plan_tables
 from ziggurat.planning.config import PlanningConfig
-from ziggurat.planning.placement import Split
+from ziggurat.planning.placement import TableSplit
 from ziggurat.planning.problem import Problem
 from ziggurat.planning.torchrec_planner import TorchRec
 from ziggurat.planning.torchrec_search import SearchSpace, search, torchrec_topology
@@ -35,11 +35,11 @@ def config(**settings: object) -> PlanningConfig:
     return PlanningConfig.model_validate({"planner": {"name": "torchrec", **settings}})
 
 
-def planned(specs: list[TableSpec], where: Topology, **settings: object) -> Planned:
+def planned(specs: list[TableSpec], where: Topology, **settings: object) -> PlanEstimate:
     return plan_tables(specs, None, where, config(**settings), BATCH)
 
 
-def seconds_of(split: Split, where: Topology, rows: int = 1000, counted: DatasetStatistics | None = None) -> float:
+def seconds_of(split: TableSplit, where: Topology, rows: int = 1000, counted: DatasetStatistics | None = None) -> float:
     """What TorchRec expects of the slowest device that holds one table of 128 columns, split so."""
     problem = Problem((table("t", rows, 128),), where, counted, BATCH)
     found = search(problem, {"t": [split]}, 0)
@@ -51,7 +51,7 @@ def test_times_are_those_of_its_model_in_our_units() -> None:
     """Of 2,000 examples with an id each: 8 bytes read, 512 looked up, 512 written, and as much twice in the backward
     pass; 512 sent and 512 got. Look-ups at 100 GB/s, 10 GB/s in a host, 4 GB/s between hosts of a device each."""
     compute = 3 * 2000 * (8 + 512 + 512) / 1e11
-    whole = Split("table_wise", 1, (0,))
+    whole = TableSplit("table_wise", 1, (0,))
     assert seconds_of(whole, topology(1, 2)) == pytest.approx(compute + 2 * 2000 * 512 / 1e10)
     assert seconds_of(whole, topology(2, 1)) == pytest.approx(compute + 2 * 2000 * 512 / 4e9)
     assert seconds_of(whole, topology(1, 2, kind="cpu")) == seconds_of(whole, topology(1, 2))
@@ -65,14 +65,14 @@ def test_all_reduces_go_at_the_bandwidth_of_the_way_that_they_take() -> None:
     """Of a table's gradient: in a host the devices' own, between hosts all of the hosts'."""
     large, small = 2_000_000, 1_000_000
     for where, bandwidth in ((topology(1, 4), 1e10), (topology(2, 2), 4e9 / 1.5)):
-        times = [seconds_of(Split("data_parallel"), where, rows) for rows in (small, large)]
+        times = [seconds_of(TableSplit("data_parallel"), where, rows) for rows in (small, large)]
         slope = (times[1] - times[0]) / ((large - small) * 512)
         assert slope == pytest.approx(1 / bandwidth + 9.22 / 0.5e11)  # the rest: kernels over the whole gradient
 
 
 WAYS = [
-    Split("table_wise"), Split("row_wise"), Split("column_wise", 2), Split("table_row_wise"), Split("grid"),
-    Split("data_parallel"),
+    TableSplit("table_wise"), TableSplit("row_wise"), TableSplit("column_wise", 2), TableSplit("table_row_wise"),
+    TableSplit("grid"), TableSplit("data_parallel"),
 ]  # fmt: skip
 
 
@@ -104,7 +104,10 @@ def test_trying_every_combination_is_never_worse_by_its_model() -> None:
     specs = [table(f"t{k}", 5000 * (k + 1), 32 * (k + 1)) for k in range(4)]
     for memory in (1e9, 18e6):
         problem = Problem(tuple(specs), topology(devices=2, memory=memory), None, BATCH)
-        ways = {each.name: [Split("table_wise"), Split("row_wise"), Split("column_wise", 2)] for each in specs}
+        ways = {
+            each.name: [TableSplit("table_wise"), TableSplit("row_wise"), TableSplit("column_wise", 2)]
+            for each in specs
+        }
         every, greedy = (search(problem, ways, proposals) for proposals in (81, 80))
         assert every is not None
         assert greedy is not None

@@ -8,14 +8,14 @@ from report_sample import HOSTILE
 from ziggurat.core.statistics import DatasetStatistics, TableStatistics
 from ziggurat.core.tables import TableSpec
 from ziggurat.core.topology import Topology
-from ziggurat.planning import Planned, plan_tables
+from ziggurat.planning import PlanEstimate, plan_tables
 from ziggurat.planning.config import PlanningConfig
 
 ADAGRAD = {"name": "adagrad", "lr": 0.1, "eps": 1e-8}
 NAMES = (HOSTILE, "物品编号很长的名字", "item [bold]", "a" * 200, "r")
 
 
-def sample_plan(hosts: int = 2, devices: int = 4, memory: float = 6e9, tables: int = 24) -> Planned:
+def sample_plan(hosts: int = 2, devices: int = 4, memory: float = 6e9, tables: int = 24) -> PlanEstimate:
     specs = [
         TableSpec(NAMES[k] if k < len(NAMES) else f"c{k}", 40 * 4 ** (k % 9), 16 << k % 3, ("f",), "sum", ADAGRAD, 0.01)
         for k in range(tables)
@@ -29,7 +29,7 @@ def sample_plan(hosts: int = 2, devices: int = 4, memory: float = 6e9, tables: i
     return plan_tables(specs, None, topology, PlanningConfig.model_validate({"tables": wishes}), 4096)
 
 
-def tiered_plan() -> Planned:
+def tiered_plan() -> PlanEstimate:
     """Two tables of which a half fits into fast memory, on two devices."""
     specs = [TableSpec(f"t{k}", 5000, 16, ("f",), "sum", ADAGRAD, 0.01) for k in range(2)]
     counts = (1e6 / np.arange(1, 5001)).astype(np.int64)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from ziggurat.metrics.power_law import PowerLaw
-from ziggurat.report.scaling.chart import COLOURS, Ladder
+from ziggurat.report.scaling.chart import COLOURS, SweepSeries
 from ziggurat.training.scaling.model_sizes import Size
 from ziggurat.training.scaling.result import RungResult, RunResult, ScaleResult
 
@@ -38,8 +38,8 @@ def ladder_result(
     return ScaleResult(name, "test", "f00d" * 16, seeds, tuple(found), config)
 
 
-def ladders(*results: ScaleResult) -> list[Ladder]:
+def ladders(*results: ScaleResult) -> list[SweepSeries]:
     return [
-        Ladder(each.model, each, each.fit(resamples=100), colour)
+        SweepSeries(each.model, each, each.fit(resamples=100), colour)
         for each, colour in zip(results, COLOURS, strict=False)
     ]

@@ -9,7 +9,7 @@ from sklearn.metrics import roc_auc_score
 
 from ziggurat.core.errors import DataError
 from ziggurat.metrics.binary import BinaryMetrics
-from ziggurat.report.baselines.data import BaselineData, BaselineSplit, Jagged, log_loss, subsample_rows
+from ziggurat.report.baselines.data import BaselineData, BaselineSplit, JaggedColumn, log_loss, subsample_rows
 from ziggurat.report.baselines.lightgbm_trials import BAG_COLUMNS, TreeColumns, fit_lightgbm
 from ziggurat.report.baselines.logistic_regression import OneHotColumns, fit_logistic_regression
 from ziggurat.report.baselines.train import fit_baselines, machine_threads
@@ -32,7 +32,7 @@ def planted(seed: int = 0) -> tuple[BaselineData, np.ndarray]:
         logit = 0.4 * (dense[:, 0] - 5) + id_effect[item] + sums / np.maximum(lengths, 1) - 0.5
         truth = 1 / (1 + np.exp(-logit))
         labels = (rng.random(rows) < truth).astype(np.float32)
-        splits[name] = BaselineSplit(dense, {"item": item}, {"tags": Jagged(offsets, tags)}, labels)
+        splits[name] = BaselineSplit(dense, {"item": item}, {"tags": JaggedColumn(offsets, tags)}, labels)
     return BaselineData(**splits), truth
 
 
@@ -90,7 +90,7 @@ def test_ids_never_seen_in_training_are_survived(data, fit):
     unseen = BaselineSplit(
         test.dense_BF,
         {"item": np.array([10_000_000, 29, 5])},
-        {"tags": Jagged(np.array([0, 0, 1, 3]), np.array([777, 1, 12345]))},
+        {"tags": JaggedColumn(np.array([0, 0, 1, 3]), np.array([777, 1, 12345]))},
         test.labels_B,
     )
     small = BaselineData(columns.train.capped(800, 0), columns.validation.capped(200, 0), unseen)
@@ -102,13 +102,13 @@ def test_ids_never_seen_in_training_are_survived(data, fit):
 TRAIN = BaselineSplit(
     dense_BF=np.array([[1.0], [3.0]], np.float32),
     categorical={"item": np.array([4, 9])},
-    bags={"tags": Jagged(np.array([0, 3, 3]), np.array([2, 7, 2]))},
+    bags={"tags": JaggedColumn(np.array([0, 3, 3]), np.array([2, 7, 2]))},
     labels_B=np.array([0, 1], np.float32),
 )
 LATER = BaselineSplit(
     dense_BF=np.array([[5.0], [2.0]], np.float32),
     categorical={"item": np.array([9, 5])},  # 5 was never seen
-    bags={"tags": Jagged(np.array([0, 1, 5]), np.array([7, 8, 2, 2, 0]))},  # nor were 8 and 0
+    bags={"tags": JaggedColumn(np.array([0, 1, 5]), np.array([7, 8, 2, 2, 0]))},  # nor were 8 and 0
     labels_B=np.array([0, 1], np.float32),
 )
 
@@ -130,7 +130,7 @@ def test_tree_columns_by_hand():
 
 def test_tree_columns_keep_the_most_frequent_ids_of_a_bag():
     ids = np.concatenate([np.arange(100), np.arange(30, 94)])
-    bag = {"tags": Jagged(np.array([0, len(ids)]), ids)}
+    bag = {"tags": JaggedColumn(np.array([0, len(ids)]), ids)}
     train = BaselineSplit(np.zeros((1, 0), np.float32), {}, bag, np.ones(1, np.float32))
     assert TreeColumns(train).matrix(train).tolist() == [[164, *[2] * BAG_COLUMNS]]
 
@@ -171,7 +171,7 @@ def test_what_cannot_be_fitted_is_refused(data):
 
 
 def test_jagged_take():
-    bag = Jagged(np.array([0, 2, 2, 5]), np.array([7, 8, 1, 2, 3]))
+    bag = JaggedColumn(np.array([0, 2, 2, 5]), np.array([7, 8, 1, 2, 3]))
     taken = bag.take(np.array([2, 0, 1, 2]))
     assert taken.offsets.tolist() == [0, 3, 5, 5, 8]
     assert taken.ids_N.tolist() == [1, 2, 3, 7, 8, 1, 2, 3]

@@ -10,7 +10,7 @@ from plan_sample import NAMES, sample_plan, tiered_plan
 from report_sample import HOSTILE
 
 from ziggurat.planning.quantities import written_bytes, written_seconds
-from ziggurat.report.plan.chart import LEFT, Bar, Part, fitting, stacked
+from ziggurat.report.plan.chart import LEFT, Bar, BarSegment, fitting, stacked
 from ziggurat.report.plan.page import render_plan
 from ziggurat.report.plan.rows import devices, percent, tables, verdict, written_ranks
 from ziggurat.report.svg import RIGHT, WIDTH
@@ -70,7 +70,7 @@ def test_both_memories_are_drawn_and_told() -> None:
 
 
 def test_bars_are_as_long_as_what_they_show() -> None:
-    parts = [Part("b", 1.0, "second", "b: 1"), Part("a", 3.0, "first", "a: 3")]
+    parts = [BarSegment("b", 1.0, "second", "b: 1"), BarSegment("a", 3.0, "first", "a: 3")]
     root = ET.fromstring(stacked("two", [Bar("0", parts), Bar("1", parts[:1])], "bytes", "{:g} B".format, limit=5.0))
     rectangles = [(r.get("class"), float(r.get("x", "")), float(r.get("width", ""))) for r in root.iter("rect")]
     unit = (WIDTH - LEFT - RIGHT) / (5.0 * 1.02)
@@ -83,8 +83,10 @@ def test_bars_are_as_long_as_what_they_show() -> None:
 
 
 def test_a_far_limit_is_left_out_and_crumbs_are_one() -> None:
-    crumbs = [Part(f"c{k}", 0.001, "first", "") for k in range(50)] + [Part("other", 0.002, "quiet", "alone")]
-    root = ET.fromstring(stacked("", [Bar("0", [Part("a", 1.0, "first", "a"), *crumbs])], "", str, limit=4.0))
+    crumbs = [BarSegment(f"c{k}", 0.001, "first", "") for k in range(50)] + [
+        BarSegment("other", 0.002, "quiet", "alone")
+    ]
+    root = ET.fromstring(stacked("", [Bar("0", [BarSegment("a", 1.0, "first", "a"), *crumbs])], "", str, limit=4.0))
     assert not [each for each in root.iter("line") if each.get("class") == "best"]
     assert [visible(title) for title in root.iter("title")] == ["a", "alone", "50 small shards"]
     assert ET.fromstring(stacked("", [Bar("0", [])], "", str)).tag == "svg"

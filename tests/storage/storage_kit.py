@@ -11,14 +11,14 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from ziggurat.storage.async_io import Device, Ring, Slowed, Stretches, Threads, TransferError, Transfers
-from ziggurat.storage.native import NotThere
+from ziggurat.storage.async_io import BlockDevice, FileRanges, Ring, Slowed, Threads, TransferError, TransferThread
+from ziggurat.storage.native import NativeUnavailable
 from ziggurat.storage.row_log import LogRows
 from ziggurat.storage.row_store import Floats, Ints, MemoryRows, RowStore
 
 WAYS = ("io_uring", "threads")
 KINDS = ("memory", "log", "slow log")
-SLOW = Device(read_s=1e-3, write_s=1e-3, reads=1e9, writes=1e9, read_bandwidth=1e12, write_bandwidth=1e12)
+SLOW = BlockDevice(read_s=1e-3, write_s=1e-3, reads=1e9, writes=1e9, read_bandwidth=1e12, write_bandwidth=1e12)
 """A batch is planned faster than this brings the rows of the one before."""
 
 
@@ -35,7 +35,7 @@ class Failing(Threads):
         self._at, self._code, self._asked = at, code, 0
         self.failed = ""
 
-    def _stretches(self, writing: bool, every: Stretches) -> None:
+    def _stretches(self, writing: bool, every: FileRanges) -> None:
         time.sleep(1e-3)
         number, self._asked = self._asked, self._asked + 1
         if number == self._at:
@@ -45,13 +45,13 @@ class Failing(Threads):
             super()._stretches(writing, every)
 
 
-def transfers(way: str) -> Transfers:
+def transfers(way: str) -> TransferThread:
     """That way; skips the test where the machine has no io_uring."""
     if way == "threads":
         return Threads(3)
     try:
         return Ring(8)
-    except NotThere as error:
+    except NativeUnavailable as error:
         pytest.skip(str(error))
 
 

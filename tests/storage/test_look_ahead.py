@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from tests.storage.storage_kit import KINDS, Failing, initial, overwrite, store, transfers
 from ziggurat.core.errors import ConfigError, DataError
-from ziggurat.storage.prefetcher import LookAhead, Ticket
-from ziggurat.storage.row_cache import Crowded, RowCache
+from ziggurat.storage.prefetcher import Prefetcher, PrefetchTicket
+from ziggurat.storage.row_cache import CacheFull, RowCache
 from ziggurat.storage.row_log import LogRows
 from ziggurat.storage.row_store import Floats, Ints, MemoryRows, RowStore
 
@@ -46,9 +46,9 @@ def updated(rows_UW: Floats, number: int, counts_U: Ints) -> Floats:
     return (rows_UW * np.float32(0.75) + (number * counts_U)[:, None]).astype(np.float32)
 
 
-def train(ahead: LookAhead, tensors: list[Floats], batches: list[Ints], depth: int, evaluated: set[int]) -> None:
+def train(ahead: Prefetcher, tensors: list[Floats], batches: list[Ints], depth: int, evaluated: set[int]) -> None:
     """As a training does it: up to ``depth`` batches announced beyond the one at hand."""
-    line: deque[tuple[int, Ticket]] = deque()
+    line: deque[tuple[int, PrefetchTicket]] = deque()
     coming = iter(enumerate(batches))
     while True:
         while len(line) <= depth and (item := next(coming, None)) is not None:
@@ -94,7 +94,7 @@ def test_training_through_a_tiny_cache_changes_nothing(
     slots = max(1, *(len(np.unique(ids)) for ids in batches)) + room
     stored = store(kind, tmp_path, rows, WIDTH)
     cache, tensors = cache_of(stored, slots)
-    ahead = LookAhead([cache])
+    ahead = Prefetcher([cache])
     train(ahead, tensors, batches, depth, evaluated)
     every = np.arange(rows)
     assert np.array_equal(ahead.between(lambda: cache.rows(every)), expected(rows, batches, evaluated))
@@ -109,7 +109,7 @@ def test_training_through_a_tiny_cache_changes_nothing(
 def test_several_tables_go_together() -> None:
     stores = [MemoryRows(40, WIDTH, initial(WIDTH)) for _ in range(2)]
     caches = [cache_of(each, 12) for each in stores]
-    ahead = LookAhead([cache for cache, _ in caches])
+    ahead = Prefetcher([cache for cache, _ in caches])
     for number in range(30):
         ids = [np.array([number % 40, 3]), np.array([(7 * number) % 40])]
         ticket = ahead.announce(ids, updates=True)
@@ -125,8 +125,8 @@ def test_tables_on_disk_go_together_and_wait_for_room_one_by_one(tmp_path: Path)
     moved, tables = transfers("io_uring"), (300, 200)
     stores = [LogRows(tmp_path, f"t{n}", rows, WIDTH, initial(WIDTH), moved) for n, rows in enumerate(tables)]
     caches = [cache_of(stored, slots) for stored, slots in zip(stores, (60, 12), strict=True)]
-    ahead = LookAhead([cache for cache, _ in caches])
-    draw, coming = np.random.default_rng(0), deque[tuple[int, list[Ints], Ticket]]()
+    ahead = Prefetcher([cache for cache, _ in caches])
+    draw, coming = np.random.default_rng(0), deque[tuple[int, list[Ints], PrefetchTicket]]()
     kept = [initial(WIDTH)(np.arange(rows)) for rows in tables]
     for number in range(80):
         ids = [np.sort(draw.choice(rows, count, replace=False)) for rows, count in zip(tables, (20, 8), strict=True)]
@@ -152,7 +152,7 @@ def test_tables_on_disk_go_together_and_wait_for_room_one_by_one(tmp_path: Path)
 
 def test_a_batch_that_was_trained_cannot_be_given_up_behind_that() -> None:
     cache, tensors = cache_of(MemoryRows(100, WIDTH, initial(WIDTH)), 4)
-    ahead = LookAhead([cache])
+    ahead = Prefetcher([cache])
     ticket = ahead.announce([np.arange(4)], updates=True)
     tensors[0][ahead.slots(ticket)[0]] += 1
     ahead.done(ticket)
@@ -181,7 +181,7 @@ def test_a_row_of_a_batch_on_its_way_stays_though_a_later_one_expects_it() -> No
     cache, _ = cache_of(MemoryRows(100, WIDTH, initial(WIDTH)), 3)
     cache.bring(np.array([0, 1]), 1, 1)
     cache.expect(np.array([0, 1]), 3)
-    with pytest.raises(Crowded) as crowded:
+    with pytest.raises(CacheFull) as crowded:
         cache.bring(np.array([5, 6]), 2, 1)
     assert crowded.value.missing == 1
     assert cache.here(np.array([0, 1])).all()
@@ -208,7 +208,7 @@ def test_what_was_used_long_ago_counts_less() -> None:
 
 def test_a_cache_that_is_too_small_for_a_batch_says_by_how_much() -> None:
     cache, _ = cache_of(MemoryRows(100, WIDTH, initial(WIDTH)), 5)
-    ahead = LookAhead([cache])
+    ahead = Prefetcher([cache])
     ticket = ahead.announce([np.arange(8)], updates=True)
     with pytest.raises(
         ConfigError, match=r"table 'item': a batch looks up 8 of its rows, and memory has room for 5, 3 too"
@@ -224,7 +224,7 @@ def test_a_cache_that_is_too_small_for_a_batch_says_by_how_much() -> None:
 
 def test_batches_on_their_way_that_do_not_fit_together_wait_for_each_other() -> None:
     cache, _ = cache_of(MemoryRows(100, WIDTH, initial(WIDTH)), 5)
-    ahead = LookAhead([cache])
+    ahead = Prefetcher([cache])
     first = ahead.announce([np.arange(4)], updates=True)
     second = ahead.announce([np.arange(10, 14)], updates=True)
     ahead.slots(first)
@@ -237,7 +237,7 @@ def test_batches_on_their_way_that_do_not_fit_together_wait_for_each_other() -> 
 
 def test_a_batch_that_is_given_up_holds_nobody_up() -> None:
     cache, _ = cache_of(MemoryRows(100, WIDTH, initial(WIDTH)), 5)
-    ahead = LookAhead([cache])
+    ahead = Prefetcher([cache])
     first, second, third = (ahead.announce([np.arange(4) + 10 * k], updates=True) for k in range(3))
     ahead.slots(first)
     ahead.done(second)
@@ -256,7 +256,7 @@ def test_what_the_store_says_is_told(tmp_path: Path) -> None:
     stored.write(np.arange(100), np.zeros((100, WIDTH), np.float32))
     overwrite(stored, bytes(12 * 512 - 1) + b"\x01", 0)
     cache, _ = cache_of(stored, 50)
-    ahead = LookAhead([cache])
+    ahead = Prefetcher([cache])
     with pytest.raises(DataError, match="row 7 is not what was written there"):
         ahead.slots(ahead.announce([np.array([7])], updates=True))
     with pytest.raises(DataError, match="row 7 is not what"):
@@ -274,8 +274,8 @@ def test_a_disk_that_fails_while_batches_are_on_their_way_is_told_as_it_failed(
     moved = Failing(at, code)
     stores = [LogRows(tmp_path, f"t{n}", 60, WIDTH, initial(WIDTH), moved) for n in range(2)]
     caches = [cache_of(stored, 12)[0] for stored in stores]
-    ahead, draw = LookAhead(caches), np.random.default_rng(at)
-    coming = deque[Ticket]()
+    ahead, draw = Prefetcher(caches), np.random.default_rng(at)
+    coming = deque[PrefetchTicket]()
     with pytest.raises(DataError) as caught:
         for _ in range(200):
             ids = [np.sort(draw.choice(60, 6, replace=False)) for _ in caches]
@@ -299,7 +299,7 @@ def test_a_slot_is_not_given_away_before_its_row_has_come(tmp_path: Path) -> Non
     stored = store("slow log", tmp_path, 40, WIDTH)
     stored.write(np.arange(40), initial(WIDTH)(np.arange(40)))
     cache, tensors = cache_of(stored, 8)
-    ahead = LookAhead([cache])
+    ahead = Prefetcher([cache])
     for turn in range(40):
         tickets = [ahead.announce([np.arange(6) + 6 * ((turn + k) % 5)], updates=True) for k in range(3)]
         ahead.done(tickets[0], dropped=True)
@@ -315,7 +315,7 @@ def test_a_batch_waits_for_slots_of_one_that_is_given_up_while_its_rows_come(tmp
     stored = store("slow log", tmp_path, 40, WIDTH)
     stored.write(np.arange(40), initial(WIDTH)(np.arange(40)))
     cache, tensors = cache_of(stored, 8)
-    ahead = LookAhead([cache])
+    ahead = Prefetcher([cache])
     for turn in range(20):
         given_up = ahead.announce([np.arange(8) + 8 * (turn % 2)], updates=True)
         time.sleep(0.002)
@@ -331,7 +331,7 @@ def test_a_batch_waits_for_slots_of_one_that_is_given_up_while_its_rows_come(tmp
 def test_rows_can_be_looked_at_and_replaced_between_batches() -> None:
     stored = MemoryRows(20, WIDTH, initial(WIDTH))
     cache, tensors = cache_of(stored, 4)
-    ahead = LookAhead([cache])
+    ahead = Prefetcher([cache])
     ticket = ahead.announce([np.array([2, 3])], updates=True)
     slots = ahead.slots(ticket)[0]
     tensors[0][slots] += 1

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from tests.small_disk import small_disk
 from tests.storage.storage_kit import KINDS, WAYS, distinct, initial, name_of, overwrite, store, transfers
 from ziggurat.core.errors import DataError
-from ziggurat.storage.async_io import Job, Stretches, Threads, TransferError
-from ziggurat.storage.row_log import LogRows, Shape, check_room
+from ziggurat.storage.async_io import FileRanges, IOJob, Threads, TransferError
+from ziggurat.storage.row_log import LogRows, LogShape, check_room
 from ziggurat.storage.row_store import MemoryRows, RowStore, Traffic, begin_reading, begin_writing
 
 
@@ -110,7 +110,7 @@ def test_a_turn_takes_no_more_memory_than_it_should(tmp_path: Path, monkeypatch:
     asked: list[int] = []
     moved, begin = transfers("threads"), Threads.begin
 
-    def noted(self: Threads, jobs: list[Job], *, writing: bool) -> Future[list[int]]:
+    def noted(self: Threads, jobs: list[IOJob], *, writing: bool) -> Future[list[int]]:
         asked.append(sum(job.memory_NB.nbytes for job in jobs))
         return begin(self, jobs, writing=writing)
 
@@ -130,7 +130,7 @@ def test_behind_a_write_that_failed_no_row_is_to_be_had(tmp_path: Path, monkeypa
     there = log(tmp_path, 100, 16)
     there.write(np.arange(10), np.ones((10, 16), np.float32))
 
-    def full(self: Threads, writing: bool, every: Stretches) -> None:
+    def full(self: Threads, writing: bool, every: FileRanges) -> None:
         raise TransferError(errno.ENOSPC, int(every.files_M[0]), int(every.offsets_M[0]))
 
     monkeypatch.setattr(Threads, "_stretches", full)
@@ -161,14 +161,14 @@ def test_odd_numbers_survive(tmp_path: Path) -> None:
 
 
 def test_where_records_lie() -> None:
-    small = Shape(1000, 16, 512)
+    small = LogShape(1000, 16, 512)
     assert (small.record, small.block, small.per_block) == (18, 512, 7)
     assert (small.blocks, small.segments, small.file_bytes) == (9, 32, 32 * 9 * 512)  # 2 · 143 + 2 blocks
-    assert (Shape(1000, 65, 512).block, Shape(1000, 65, 512).per_block) == (1024, 3)
-    assert (Shape(1000, 200, 512).block, Shape(1000, 200, 512).per_block) == (1024, 1)
-    assert (Shape(1000, 65, 4096).block, Shape(1000, 65, 4096).per_block) == (4096, 15)
-    assert (Shape(1, 1, 512).blocks, Shape(1, 1, 512).segments) == (1, 4)
-    assert Shape(10**9, 65, 512).blocks == 1024  # a mebibyte
+    assert (LogShape(1000, 65, 512).block, LogShape(1000, 65, 512).per_block) == (1024, 3)
+    assert (LogShape(1000, 200, 512).block, LogShape(1000, 200, 512).per_block) == (1024, 1)
+    assert (LogShape(1000, 65, 4096).block, LogShape(1000, 65, 4096).per_block) == (4096, 15)
+    assert (LogShape(1, 1, 512).blocks, LogShape(1, 1, 512).segments) == (1, 4)
+    assert LogShape(10**9, 65, 512).blocks == 1024  # a mebibyte
 
 
 def test_traffic_is_counted(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from tests.small_disk import small_disk
 from ziggurat.cli.main import app
 from ziggurat.core.errors import DataError
 from ziggurat.storage import tier_benchmark as tiers
-from ziggurat.storage.native import NotThere
+from ziggurat.storage.native import NativeUnavailable
 from ziggurat.storage.tier_benchmark import disk_tiers, memory_tier
 
 
@@ -45,7 +45,7 @@ def test_the_command_tells_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("COLUMNS", "200")
 
     def none(*_: object) -> None:
-        raise NotThere("no C compiler is installed")
+        raise NativeUnavailable("no C compiler is installed")
 
     monkeypatch.setattr("ziggurat.storage.async_io.Ring", none)
     said = CliRunner().invoke(app, ["doctor", "--tiers", "--folder", str(tmp_path)])

@@ -19,15 +19,15 @@ from tests.storage.storage_kit import WAYS, transfers
 from ziggurat.storage.async_io import (
     DEVICES,
     LONGEST,
-    Device,
-    Job,
+    BlockDevice,
+    IOJob,
     Slowed,
     Threads,
     TransferError,
     open_transfers,
     stretches,
 )
-from ziggurat.storage.native import NotThere, library
+from ziggurat.storage.native import NativeUnavailable, library
 
 BLOCK = 512
 
@@ -57,10 +57,10 @@ def test_blocks_come_back_as_they_went(way: str, file: int) -> None:
         blocks = memory(len(at))
         blocks[:] = draw.integers(0, 256, blocks.shape)
         kept[at] = blocks
-        moved.write([Job(file, at * BLOCK, blocks)])
+        moved.write([IOJob(file, at * BLOCK, blocks)])
         at = np.sort(draw.choice(1000, int(draw.integers(1, 300)), replace=False))
         blocks = memory(len(at))
-        moved.read([Job(file, at * BLOCK, blocks)])
+        moved.read([IOJob(file, at * BLOCK, blocks)])
         assert np.array_equal(blocks, kept[at])
     moved.close()
 
@@ -87,14 +87,14 @@ def test_a_long_stretch_is_cut() -> None:
 def test_what_lies_behind_the_end_is_told(way: str, file: int) -> None:
     moved = transfers(way)
     with pytest.raises(TransferError, match="the file ends before it") as caught:
-        moved.read([Job(file, offsets(3, 998, 999, 1000), memory(4))])
+        moved.read([IOJob(file, offsets(3, 998, 999, 1000), memory(4))])
     assert caught.value.errno == errno.ENODATA
     assert caught.value.offset == 998 * BLOCK  # of the stretch
     blocks = memory(1)
     blocks[:] = 7
-    moved.write([Job(file, offsets(3), blocks)])  # it goes on
+    moved.write([IOJob(file, offsets(3), blocks)])  # it goes on
     again = memory(1)
-    moved.read([Job(file, offsets(3), again)])
+    moved.read([IOJob(file, offsets(3), again)])
     assert np.array_equal(again, blocks)
 
 
@@ -104,7 +104,7 @@ def test_what_the_system_refuses_is_told(way: str, tmp_path: Path) -> None:
     (tmp_path / "read only").write_bytes(bytes(4 * BLOCK))
     descriptor = os.open(tmp_path / "read only", os.O_RDONLY)
     with pytest.raises(TransferError) as caught:
-        moved.write([Job(descriptor, offsets(1, 3), memory(2))])
+        moved.write([IOJob(descriptor, offsets(1, 3), memory(2))])
     assert caught.value.errno == errno.EBADF
     os.close(descriptor)
 
@@ -114,22 +114,22 @@ def test_more_requests_than_go_side_by_side(way: str, file: int) -> None:
     moved, at = transfers(way), np.arange(0, 1000, 2)
     blocks = memory(len(at))
     blocks[:] = (at % 251)[:, None]
-    moved.write([Job(file, at * BLOCK, blocks)])
+    moved.write([IOJob(file, at * BLOCK, blocks)])
     found = memory(1000)
-    moved.read([Job(file, np.arange(1000) * BLOCK, found)])
+    moved.read([IOJob(file, np.arange(1000) * BLOCK, found)])
     assert np.array_equal(found[at], blocks)
     assert not found[1::2].any()
 
 
 def test_a_slower_device_takes_its_time(file: int) -> None:
-    device = Device(read_s=0.02, write_s=0.001, reads=1e9, writes=100, read_bandwidth=1e12, write_bandwidth=1e12)
+    device = BlockDevice(read_s=0.02, write_s=0.001, reads=1e9, writes=100, read_bandwidth=1e12, write_bandwidth=1e12)
     slowed = Slowed(Threads(2), device, depth=4)
     started = time.perf_counter()
-    slowed.read([Job(file, offsets(*range(0, 20, 2)), memory(10))])  # three rounds of four
+    slowed.read([IOJob(file, offsets(*range(0, 20, 2)), memory(10))])  # three rounds of four
     read_s = time.perf_counter() - started
     assert read_s >= 0.06
     started = time.perf_counter()
-    slowed.write([Job(file, offsets(*range(0, 20, 2)), memory(10))])
+    slowed.write([IOJob(file, offsets(*range(0, 20, 2)), memory(10))])
     assert time.perf_counter() - started >= 0.1
     assert slowed.name == "threads, slowed"
     slowed.close()
@@ -191,7 +191,7 @@ def test_a_machine_without_io_uring_takes_threads_and_says_why(
     if how == "files":
         try:
             library()
-        except NotThere as error:
+        except NativeUnavailable as error:
             pytest.skip(str(error))
     cache = {} if how == "files" else {"XDG_CACHE_HOME": str(tmp_path), "CC": compiler}
     done = subprocess.run(

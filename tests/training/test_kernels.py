@@ -19,7 +19,7 @@ from ziggurat.planning.autoshard.pool import statistics, table_pool
 from ziggurat.planning.usage import Usage
 from ziggurat.training.placement import kernel_benchmark as kernels
 from ziggurat.training.placement.cost_cache import kernel_folder
-from ziggurat.training.placement.kernel_benchmark import Draw, Part, drawn, measure, measured
+from ziggurat.training.placement.kernel_benchmark import Draw, TableRange, drawn, measure, measured
 
 CPU = torch.device("cpu")
 POOL = table_pool(tables=12, spread=0.3)
@@ -141,13 +141,13 @@ def test_a_range_of_rows_is_described_and_asked_for_as_a_planner_sees_it() -> No
     """Features are those of a shard, ids those of the table that fall into it."""
     table = POOL[2]
     spec, rows = table.spec("adagrad"), Span(table.rows // 4, table.rows // 4)
-    part = Part(table, rows, 8)
+    part = TableRange(table, rows, 8)
     usage = Usage.of(spec, statistics([table]))
     shard = Shard(0, rows, Span(0, 8))
     expected = shard_features(spec, shard, "row_wise", usage, 512, 2)
     assert Draw((part,), 1024, "adagrad").features[0] == pytest.approx(expected, rel=1e-4, abs=1e-4)
     ids, lengths = table.ids(1024, np.random.default_rng(0))
-    asked, whole = part.asked(ids, lengths), Part(table, Span(0, table.rows), 8).asked(ids, lengths)
+    asked, whole = part.asked(ids, lengths), TableRange(table, Span(0, table.rows), 8).asked(ids, lengths)
     inside = (ids >= rows.first) & (ids < rows.first + rows.size)
     assert asked.ids.tolist() == (ids[inside] - rows.first).tolist()
     assert (asked.lengths <= whole.lengths).all()

@@ -12,7 +12,7 @@ from tests.training.conftest import MakeExperiment
 from ziggurat.planning.autoshard.cost_network import CostNetwork
 from ziggurat.planning.autoshard.learned import NETWORK, SHIPPED
 from ziggurat.planning.autoshard.planner import AutoShard
-from ziggurat.planning.baseline import Baseline
+from ziggurat.planning.baseline import BaselinePlanner
 from ziggurat.planning.config import PlanningConfig, TopologyConfig
 from ziggurat.planning.rules import Rules
 from ziggurat.training import api
@@ -34,7 +34,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_planners_that_learn_have_them_where_the_plan_is_for_this_machine(own: Path) -> None:
-    for planner in (AutoShard.Config(), Baseline.Config(by="lpt")):
+    for planner in (AutoShard.Config(), BaselinePlanner.Config(by="lpt")):
         found = with_measured(PlanningConfig(planner=planner, topology=LOCAL), "cpu").planner
         assert found == planner.model_copy(update={"learned": own})
         elsewhere = PlanningConfig(planner=planner, topology=OTHER)

@@ -20,7 +20,7 @@ from ziggurat.planning.config import PlanningConfig, TopologyConfig
 from ziggurat.planning.problem import Problem
 from ziggurat.planning.rules import Rules
 from ziggurat.training.placement import shard_benchmark as module
-from ziggurat.training.placement.shard_benchmark import PartsTimer, asked, drawn, parts_timer, unmeasured
+from ziggurat.training.placement.shard_benchmark import ShardBenchmark, asked, drawn, parts_timer, unmeasured
 
 CPU = torch.device("cpu")
 ROWS = 1000
@@ -81,7 +81,7 @@ def test_ids_are_drawn_once_for_a_problem(monkeypatch: pytest.MonkeyPatch) -> No
         return (1.0,)
 
     monkeypatch.setattr(module, "kernel_seconds", noted)
-    table, timer = spec("t"), PartsTimer(CPU)
+    table, timer = spec("t"), ShardBenchmark(CPU)
     given, smaller = problem(table), replace(problem(table), batch_size=200)
     for each in (given, given, smaller):
         timer(each, ((table, shard(0, ROWS)),))
@@ -93,13 +93,13 @@ def test_ids_are_drawn_once_for_a_problem(monkeypatch: pytest.MonkeyPatch) -> No
 def test_tables_of_several_keys_and_optimizers_are_run() -> None:
     tables = spec("a"), spec("b", keys=3), spec("c", optimizer="adagrad"), spec("d", optimizer="rowwise_adagrad")
     parts = tuple((table, shard(0, ROWS)) for table in tables)
-    assert 0 < PartsTimer(CPU)(problem(*tables), parts) < 10
+    assert 0 < ShardBenchmark(CPU)(problem(*tables), parts) < 10
 
 
 def test_an_optimizer_without_a_kernel_is_refused() -> None:
     table = spec("t", optimizer="adam")
     with pytest.raises(ConfigError, match="refine_s: table 't' is trained by adam, and only the kernels of sgd"):
-        PartsTimer(CPU)(problem(table), ((table, shard(0, ROWS)),))
+        ShardBenchmark(CPU)(problem(table), ((table, shard(0, ROWS)),))
 
 
 @pytest.mark.parametrize(

@@ -15,11 +15,11 @@ from torch import Tensor
 
 from tests.checkpoint.checkpoint_kit import Table, saver, write_version_1
 from ziggurat.checkpoint.folder import CheckpointFolder
-from ziggurat.checkpoint.reader import Saved
+from ziggurat.checkpoint.reader import CheckpointReader
 from ziggurat.features.matching import RowMatch
-from ziggurat.parallel.pieces import Piece
+from ziggurat.parallel.pieces import TensorSlice
 from ziggurat.training.warm_start import rows as warm_rows
-from ziggurat.training.warm_start.rows import Source, take_rows
+from ziggurat.training.warm_start.rows import RowTransfer, take_rows
 
 ROWS, DIM = 60, 7
 
@@ -28,7 +28,7 @@ ROWS, DIM = 60, 7
 class There:
     """Checkpoints of the same rows: a delta, and one of format 1."""
 
-    checkpoints: list[Saved]
+    checkpoints: list[CheckpointReader]
     weight_RD: Tensor
     sum_R: Tensor
 
@@ -92,10 +92,12 @@ def test_a_shard_is_what_one_row_after_the_other_would_make_it(
     first, rows = (0, ids_L.int()) if ordered else (int(ids_L[0]) if len(ids_L) else 0, None)
     for saved in there.checkpoints:
         live, state = drawn(ids_L, columns), torch.zeros(len(ids_L))
-        weight = Piece("item", live, (match.size, DIM), (first, columns.start), rows)
+        weight = TensorSlice("item", live, (match.size, DIM), (first, columns.start), rows)
         sources = [
-            Source("tables", "item", ROWS, weight, lambda ids: drawn(ids, columns)),
-            Source("table_optimizer", "item/sum", ROWS, Piece("item/sum", state, (match.size,), (first,), rows)),
+            RowTransfer("tables", "item", ROWS, weight, lambda ids: drawn(ids, columns)),
+            RowTransfer(
+                "table_optimizer", "item/sum", ROWS, TensorSlice("item/sum", state, (match.size,), (first,), rows)
+            ),
         ]
         take_rows(saved, [(sources, match)])
         assert torch.equal(live, expected)
@@ -126,24 +128,25 @@ class _Elsewhere:
     def settle(self) -> None: ...
 
 
-def _elsewhere(piece: Piece) -> Piece:
+def _elsewhere(piece: TensorSlice) -> TensorSlice:
     return replace(piece, tensor=piece.tensor.to("meta"), sink=_Elsewhere(piece.tensor))
 
 
 def test_rows_that_keep_their_numbers(there: There) -> None:
     for saved in there.checkpoints:
         live = torch.full((4, DIM), -1.0)
-        source = Source("tables", "item", ROWS, Piece("item", live, (62, DIM), (58, 0)))
+        source = RowTransfer("tables", "item", ROWS, TensorSlice("item", live, (62, DIM), (58, 0)))
         take_rows(saved, [([source], RowMatch(62, ROWS, ROWS))])
         assert torch.equal(live[:2], there.weight_RD[58:])
         assert bool((live[2:] == -1).all())
         live = torch.full((4, DIM), -1.0)
-        piece = _elsewhere(Piece("item", live, (62, DIM), (58, 0)))
+        piece = _elsewhere(TensorSlice("item", live, (62, DIM), (58, 0)))
         take_rows(saved, [([replace(source, piece=piece)], RowMatch(62, ROWS, ROWS))])
         assert torch.equal(live[:2], there.weight_RD[58:])
         assert bool((live[2:] == -1).all())
         beyond = torch.full((2, DIM), -1.0)
         take_rows(
-            saved, [([replace(source, piece=Piece("item", beyond, (64, DIM), (62, 0)))], RowMatch(64, ROWS, ROWS))]
+            saved,
+            [([replace(source, piece=TensorSlice("item", beyond, (64, DIM), (62, 0)))], RowMatch(64, ROWS, ROWS))],
         )
         assert bool((beyond == -1).all())

@@ -16,7 +16,7 @@ from tests.training.conftest import MakeExperiment, Noted, config_values, write_
 from tests.training.test_train import assert_same_bits, tensors
 from ziggurat.core.config import parse_config, set_by_path
 from ziggurat.core.errors import ConfigError, RunFolderError
-from ziggurat.features.encoders.vocabulary import Vocabulary
+from ziggurat.features.encoders.vocabulary import VocabularyEncoder
 from ziggurat.features.transform import Transform
 from ziggurat.training import api
 from ziggurat.training.experiment import Experiment
@@ -130,7 +130,7 @@ def rewrite(path: Path) -> None:
 
 def keys(folder: Path, table: str) -> list[Any]:
     encoder = Transform.load(folder / "encoders").encoders[table]
-    assert isinstance(encoder, Vocabulary)
+    assert isinstance(encoder, VocabularyEncoder)
     return encoder.keys.to_pylist()
 
 

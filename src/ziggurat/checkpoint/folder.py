@@ -12,7 +12,7 @@ from typing import Any
 
 from ziggurat.checkpoint.format.legacy import STATE_FILE
 from ziggurat.checkpoint.format.manifest import MANIFEST_FILE, Manifest
-from ziggurat.checkpoint.reader import FOLDER, Saved, folder_of, open_checkpoint, read_manifest
+from ziggurat.checkpoint.reader import FOLDER, CheckpointReader, folder_of, open_checkpoint, read_manifest
 from ziggurat.checkpoint.store.store import LocalStore, Store, Unreachable
 from ziggurat.core.errors import RunFolderError
 from ziggurat.core.files import put_back, sweep
@@ -107,7 +107,7 @@ class CheckpointFolder:
         """Let count what the newest checkpoint knows of the best, or itself."""
         self.store.delete("", BEST_FILE)
 
-    def load(self, which: str | int) -> Saved:
+    def load(self, which: str | int) -> CheckpointReader:
         """The checkpoint called ``best``, ``last``, or of a step.
 
         Raises:

@@ -16,12 +16,20 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ziggurat.checkpoint.format.blocks import DAMAGED, Rows, below, checked, rows_in, tensors_in
+from ziggurat.checkpoint.format.blocks import DAMAGED, TableRows, below, checked, rows_in, tensors_in
 from ziggurat.checkpoint.format.legacy import STATE_FILE, load_groups, load_state
-from ziggurat.checkpoint.format.manifest import MANIFEST_FILE, WEIGHT, Block, File, Manifest, Reference, TableShape
+from ziggurat.checkpoint.format.manifest import (
+    MANIFEST_FILE,
+    WEIGHT,
+    Manifest,
+    ManifestFile,
+    Reference,
+    RowBlock,
+    TableShape,
+)
 from ziggurat.checkpoint.store.store import LocalStore, Store
 from ziggurat.core.errors import RunFolderError
-from ziggurat.parallel.pieces import Piece, fill
+from ziggurat.parallel.pieces import TensorSlice, fill
 
 FOLDER = re.compile(r"step-(\d{8,})")
 TABLES, TABLE_STATES = "tables", "table_optimizer"
@@ -36,7 +44,7 @@ def folder_of(step: int) -> str:
     return f"step-{step:08d}"
 
 
-class Saved(ABC):
+class CheckpointReader(ABC):
     """A checkpoint: everything in it by group and name, as whole tensors or as pieces of them."""
 
     state: dict[str, Any]
@@ -64,7 +72,7 @@ class Saved(ABC):
         """
 
     @abstractmethod
-    def fill(self, groups: Mapping[str, Sequence[Piece]], heard: Heard = lambda _: None) -> None:
+    def fill(self, groups: Mapping[str, Sequence[TensorSlice]], heard: Heard = lambda _: None) -> None:
         """Copy into each piece of a group what it is of the whole of its name; ``heard`` is told how many bytes of rows
         more were copied, those of deltas too.
 
@@ -89,7 +97,7 @@ class Saved(ABC):
         """Of a tensor."""
 
 
-def open_checkpoint(store: Store, step: int) -> Saved:
+def open_checkpoint(store: Store, step: int) -> CheckpointReader:
     """The checkpoint of a step.
 
     Raises:
@@ -97,8 +105,8 @@ def open_checkpoint(store: Store, step: int) -> Saved:
     """
     folder = folder_of(step)
     if isinstance(store, LocalStore) and MANIFEST_FILE not in store.files(folder) and STATE_FILE in store.files(folder):
-        return _Version1(store, folder)
-    return Blocks(store, step)
+        return _LegacyCheckpointReader(store, folder)
+    return BlockCheckpointReader(store, step)
 
 
 def read_manifest(store: Store, step: int) -> Manifest:
@@ -137,7 +145,7 @@ def read_needed(store: Store, manifest: Manifest, needs: Iterable[Reference]) ->
         yield found
 
 
-def read_file(store: Store, manifest: Manifest, file: File) -> bytes:
+def read_file(store: Store, manifest: Manifest, file: ManifestFile) -> bytes:
     """The content of a checkpoint's file.
 
     Raises:
@@ -164,7 +172,7 @@ def read_others(store: Store, manifest: Manifest) -> dict[str, Tensor]:
 
 
 class _Groups(Mapping[str, Mapping[str, Tensor]]):
-    def __init__(self, saved: Saved) -> None:
+    def __init__(self, saved: CheckpointReader) -> None:
         self._saved, self._read = saved, dict[str, dict[str, Tensor]]()
 
     def __getitem__(self, group: str) -> dict[str, Tensor]:
@@ -181,7 +189,7 @@ class _Groups(Mapping[str, Mapping[str, Tensor]]):
         return len(self._saved.names())
 
 
-class Blocks(Saved):
+class BlockCheckpointReader(CheckpointReader):
     """A checkpoint of format 2: itself, and behind a delta those that it needs."""
 
     def __init__(self, store: Store, step: int) -> None:
@@ -217,7 +225,7 @@ class Blocks(Saved):
                 read_file(self._store, manifest, file)
                 heard(file.bytes)
 
-    def fill(self, groups: Mapping[str, Sequence[Piece]], heard: Heard = lambda _: None) -> None:
+    def fill(self, groups: Mapping[str, Sequence[TensorSlice]], heard: Heard = lambda _: None) -> None:
         targets: dict[str, list[_Target]] = defaultdict(list)
         for group, pieces in groups.items():
             others = below(self._others, f"{group}/")
@@ -247,7 +255,7 @@ class Blocks(Saved):
     def _others(self) -> dict[str, Tensor]:
         return read_others(self._store, self.manifest)
 
-    def _rows(self, targets: Mapping[str, Sequence[_Target]]) -> Iterator[tuple[bool, Rows]]:
+    def _rows(self, targets: Mapping[str, Sequence[_Target]]) -> Iterator[tuple[bool, TableRows]]:
         """What of the chain's rows any target needs, oldest first, and whether the full checkpoint has them.
 
         All files are verified before the first row is handed out; as many as are small are kept for that long.
@@ -268,7 +276,7 @@ class Blocks(Saved):
                 yield manifest is self.chain[0], rows_in(block, tensors, wanted)
 
 
-def _met(file: File, targets: Mapping[str, Sequence[_Target]]) -> list[Block]:
+def _met(file: ManifestFile, targets: Mapping[str, Sequence[_Target]]) -> list[RowBlock]:
     """The file's blocks that any target may have rows of."""
     return [block for block in file.blocks if any(target.meets(block) for target in targets.get(block.table, ()))]
 
@@ -276,7 +284,7 @@ def _met(file: File, targets: Mapping[str, Sequence[_Target]]) -> list[Block]:
 class _Target:
     """A piece that rows go into."""
 
-    def __init__(self, piece: Piece, tensor: str) -> None:
+    def __init__(self, piece: TensorSlice, tensor: str) -> None:
         self.piece, self.tensor = piece, tensor
         self.missing = piece.tensor.numel()
         size = piece.tensor.shape
@@ -289,13 +297,13 @@ class _Target:
             self._places = torch.full((piece.shape[0],), -1, dtype=kind)
             self._places[piece.rows.long()] = torch.arange(size[0], dtype=kind)
 
-    def meets(self, block: Block) -> bool:
+    def meets(self, block: RowBlock) -> bool:
         """Whether the block may have rows of this piece."""
         if self.tensor not in block.bits or not self._overlap(block.columns):
             return False
         return self._places is not None or (block.low < self._end and block.high >= self._first)
 
-    def take(self, rows: Rows, base: bool) -> int:
+    def take(self, rows: TableRows, base: bool) -> int:
         """Copy what there is of this piece; ``base``: of a full checkpoint, which has every row.
 
         Returns:
@@ -348,7 +356,7 @@ class _Target:
         self.missing = int(self._seen.numel() - self._seen.sum())
 
 
-class _Version1(Saved):
+class _LegacyCheckpointReader(CheckpointReader):
     """A checkpoint of format 1: whole tensors, a file a group."""
 
     def __init__(self, store: LocalStore, folder: str) -> None:
@@ -376,12 +384,12 @@ class _Version1(Saved):
     def verify(self, heard: Heard = lambda _: None) -> None:
         heard(sum(tensor.nbytes for group in self._stored.values() for tensor in group.values()))
 
-    def fill(self, groups: Mapping[str, Sequence[Piece]], heard: Heard = lambda _: None) -> None:
+    def fill(self, groups: Mapping[str, Sequence[TensorSlice]], heard: Heard = lambda _: None) -> None:
         for group, pieces in groups.items():
             fill(pieces, self._stored[group])
 
 
-def table_shapes(saved: Saved) -> dict[str, TableShape]:
+def table_shapes(saved: CheckpointReader) -> dict[str, TableShape]:
     """Of a checkpoint of either version."""
     return shapes_of_tables(saved.shapes(TABLES) or {}, saved.shapes(TABLE_STATES) or {})
 
@@ -407,5 +415,5 @@ def _named(group: str, name: str) -> tuple[str, str]:
     return table, state
 
 
-def _whole_piece(name: str, shape: tuple[int, ...], dtype: torch.dtype) -> Piece:
-    return Piece.of_tensor(name, torch.empty(shape, dtype=dtype))
+def _whole_piece(name: str, shape: tuple[int, ...], dtype: torch.dtype) -> TensorSlice:
+    return TensorSlice.of_tensor(name, torch.empty(shape, dtype=dtype))

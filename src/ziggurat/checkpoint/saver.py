@@ -29,8 +29,8 @@ from ziggurat.checkpoint.config import CheckpointsConfig
 from ziggurat.checkpoint.folder import CheckpointFolder
 from ziggurat.checkpoint.format.manifest import Bits, Reference, TableShape
 from ziggurat.checkpoint.policy import FULL, Chain
-from ziggurat.checkpoint.writer import Best, Job, Writer, Written
-from ziggurat.embeddings.dirty_rows import Shard
+from ziggurat.checkpoint.writer import Best, CheckpointWriter, WriteJob, WrittenCheckpoint
+from ziggurat.embeddings.dirty_rows import TrackedShard
 
 GRACE_S = 30.0
 """That a rank whose training has failed waits for the others' files: they may be gone."""
@@ -58,7 +58,7 @@ class Saver:
         self,
         folder: CheckpointFolder,
         config: CheckpointsConfig,
-        shards: Sequence[Shard],
+        shards: Sequence[TrackedShard],
         tables: Mapping[str, TableShape],
         *,
         versions: Mapping[str, str],
@@ -75,14 +75,14 @@ class Saver:
         if self._ranks > 1:
             patience = timedelta(seconds=max(timeout_s, PATIENCE_S))
             self._group = cast("dist.ProcessGroup", dist.new_group(timeout=patience, backend="gloo"))
-        self._writer = Writer(
+        self._writer = CheckpointWriter(
             folder, config, tables, versions=versions, plan=plan, values=values, group=self._group, check=check
         )
         self._shards = self._own(shards)
-        self._writing: Future[Written] | None = None
+        self._writing: Future[WrittenCheckpoint] | None = None
         self._thread: threading.Thread | None = None
-        self._job: Job | None = None
-        self.written: list[Written] = []
+        self._job: WriteJob | None = None
+        self.written: list[WrittenCheckpoint] = []
         self._waited_s = 0.0
         if self._rank == 0:
             check()
@@ -166,7 +166,7 @@ class Saver:
         pending = [(shard, shard.marks.begin(choice.rows, clears)) for shard in self._shards]
         bits: Bits = 32 if exact else self._bits
         now = time.perf_counter()
-        job = Job(
+        job = WriteJob(
             step, choice, bits, attempt[0], pending, copied, dict(state), best, size, waited_s, now - started, now
         )
         self._job = job
@@ -197,9 +197,9 @@ class Saver:
         self._chain.written(job.choice, Reference(step=job.step, id=job.attempt), job.size)
         self.written.append(written)
 
-    def _begun(self, job: Job) -> Future[Written]:
+    def _begun(self, job: WriteJob) -> Future[WrittenCheckpoint]:
         """What a thread of its own comes to, which does not keep the process alive where ranks are lost."""
-        future: Future[Written] = Future()
+        future: Future[WrittenCheckpoint] = Future()
         ready = threading.Event()
 
         def write() -> None:
@@ -225,7 +225,7 @@ class Saver:
         if self._thread is not None and self._ranks == 1:
             self._thread.join()
 
-    def _own(self, shards: Sequence[Shard]) -> list[Shard]:
+    def _own(self, shards: Sequence[TrackedShard]) -> list[TrackedShard]:
         """Those that this rank writes: what several hold is written by the lowest of them."""
         places = [_place(shard) for shard in shards]
         held: list[list[tuple[Any, ...]]] = [places]
@@ -248,5 +248,5 @@ class Saver:
         return (since_base / every, since_last / every) if every else (0.0, 0.0)
 
 
-def _place(shard: Shard) -> tuple[Any, ...]:
+def _place(shard: TrackedShard) -> tuple[Any, ...]:
     return (shard.table, shard.weight.first, tuple(shard.weight.tensor.shape))

@@ -16,12 +16,12 @@ from torch import Tensor
 
 from ziggurat.checkpoint.config import CheckpointsConfig
 from ziggurat.checkpoint.folder import CheckpointFolder
-from ziggurat.checkpoint.format.blocks import FileWriter, Rows
-from ziggurat.checkpoint.format.manifest import MANIFEST_FILE, WEIGHT, Bits, File, Manifest, TableShape
+from ziggurat.checkpoint.format.blocks import FileWriter, TableRows
+from ziggurat.checkpoint.format.manifest import MANIFEST_FILE, WEIGHT, Bits, Manifest, ManifestFile, TableShape
 from ziggurat.checkpoint.policy import Choice
 from ziggurat.checkpoint.reader import folder_of
 from ziggurat.core.errors import LostRank, RunFolderError, ZigguratError
-from ziggurat.embeddings.dirty_rows import Pending, Shard
+from ziggurat.embeddings.dirty_rows import PendingSnapshot, TrackedShard
 
 CHUNK_BYTES = 4 * 2**20
 """Of rows that the thread copies at once."""
@@ -36,7 +36,7 @@ class Best:
 
 
 @dataclass(frozen=True, slots=True)
-class Written:
+class WrittenCheckpoint:
     """What a checkpoint has cost.
 
     Attributes:
@@ -66,7 +66,7 @@ class Written:
 
 
 @dataclass(slots=True)
-class Job:
+class WriteJob:
     """One checkpoint on its way.
 
     Attributes:
@@ -89,7 +89,7 @@ class Job:
     choice: Choice
     bits: Bits
     attempt: str
-    pending: list[tuple[Shard, Pending]]
+    pending: list[tuple[TrackedShard, PendingSnapshot]]
     dense: Mapping[str, Tensor] | None
     state: dict[str, Any]
     best: Best | None
@@ -109,16 +109,16 @@ class Job:
 class _Part:
     """What a rank tells the others of its part of a checkpoint."""
 
-    files: list[File]
+    files: list[ManifestFile]
     rows: int
     failure: str | None = None
 
 
-class Ending(Exception):
+class Cancelled(Exception):
     """Training ends for another reason, and nobody waits for this checkpoint."""
 
 
-class Writer:
+class CheckpointWriter:
     """Writes checkpoints of one training; of all ranks alike, one at a time.
 
     Args:
@@ -150,12 +150,12 @@ class Writer:
         self._rank, self._ranks = dist.get_rank(), dist.get_world_size()
         self.troubles: list[str] = []
 
-    def write(self, job: Job) -> Written:
+    def write(self, job: WriteJob) -> WrittenCheckpoint:
         """All of it, and what it has cost.
 
         Raises:
             ZigguratError: it cannot be written, or another rank could not.
-            Ending: it was given up.
+            Cancelled: it was given up.
         """
         own = _Part([], 0)
         told = [own]
@@ -175,9 +175,9 @@ class Writer:
         self._commit(job, every)
         size, rows = sum(file.bytes for file in every), sum(part.rows for part in told)
         write_s = time.perf_counter() - job.started
-        return Written(job.step, job.choice.kind, job.bits, size, rows, job.stall_s, job.waited_s, write_s)
+        return WrittenCheckpoint(job.step, job.choice.kind, job.bits, size, rows, job.stall_s, job.waited_s, write_s)
 
-    def _write_own(self, job: Job) -> tuple[list[File], int]:
+    def _write_own(self, job: WriteJob) -> tuple[list[ManifestFile], int]:
         """This rank's files, and how many rows they have."""
         folder = folder_of(job.step)
         writer = FileWriter(
@@ -198,11 +198,11 @@ class Writer:
                 writer.add(_rows(shard, *taken))
                 count += len(taken[0])
             if job.given_up or count - before != pending.rows:  # dropped: what is there is no checkpoint
-                raise Ending
+                raise Cancelled
         writer.flush()
         return writer.files, count
 
-    def _commit(self, job: Job, files: Sequence[File]) -> None:
+    def _commit(self, job: WriteJob, files: Sequence[ManifestFile]) -> None:
         """The manifest, by the first rank; the others wait for it."""
         failure: list[str | None] = [None]
         try:
@@ -217,7 +217,7 @@ class Writer:
         if failure[0] is not None:
             raise _lost(self._rank, 0, f"could not write a checkpoint's manifest: {failure[0]}")
 
-    def _commit_first(self, job: Job, files: Sequence[File]) -> None:
+    def _commit_first(self, job: WriteJob, files: Sequence[ManifestFile]) -> None:
         manifest = Manifest(
             id=job.attempt,
             kind=job.choice.kind,
@@ -245,7 +245,7 @@ class Writer:
             )
         self._check()
         if job.given_up:
-            raise Ending
+            raise Cancelled
         self._folder.store.write(folder, MANIFEST_FILE, manifest.to_bytes())
         if job.best is not None:
             self._folder.mark_best(job.step, job.best.metric, job.best.value)
@@ -257,10 +257,10 @@ class Writer:
             self.troubles.append(f"checkpoint of step {job.step}: older ones stay: {_said(error)}")
 
 
-def _rows(shard: Shard, local_U: Tensor, tensors: Mapping[str, Tensor]) -> Rows:
+def _rows(shard: TrackedShard, local_U: Tensor, tensors: Mapping[str, Tensor]) -> TableRows:
     ids_U = shard.weight.first[0] + local_U if shard.weight.rows is None else shard.weight.rows[local_U].long()
     named = {name or WEIGHT: tensor for name, tensor in tensors.items()}
-    return Rows(shard.table, ids_U, (shard.weight.first[1], shard.weight.tensor.shape[1]), named)
+    return TableRows(shard.table, ids_U, (shard.weight.first[1], shard.weight.tensor.shape[1]), named)
 
 
 def _said(problem: BaseException) -> str:

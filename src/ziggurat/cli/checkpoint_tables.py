@@ -11,7 +11,7 @@ from rich.text import Text
 
 from ziggurat.checkpoint.inspect.contents import TablePart
 from ziggurat.checkpoint.inspect.differences import Difference
-from ziggurat.checkpoint.inspect.inspection import Entry, Inspection, Listing
+from ziggurat.checkpoint.inspect.inspection import CheckpointEntry, Inspection, Listing
 from ziggurat.checkpoint.inspect.pruning import Pruned
 from ziggurat.checkpoint.inspect.verification import Verification
 from ziggurat.planning.quantities import written_bytes
@@ -127,7 +127,7 @@ def _stay(found: Pruned) -> str:
     return f"these stay: {', '.join(map(str, found.kept))}" if found.kept else "there is no checkpoint"
 
 
-def _entry_row(entry: Entry) -> list[str]:
+def _entry_row(entry: CheckpointEntry) -> list[str]:
     if entry.kind is None:
         return [
             str(entry.step),

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from ziggurat.core.schema import ValueType
 from ziggurat.data.inference.columns import ColumnProfile
-from ziggurat.data.inference.labels import Label
-from ziggurat.data.inference.roles import LARGE_TABLE_ROWS, Feature, Inference, Part
+from ziggurat.data.inference.labels import InferredLabel
+from ziggurat.data.inference.roles import LARGE_TABLE_ROWS, Inference, InferredFeature, Part
 from ziggurat.data.readers.source_files import COMPRESSION
 
 _RESERVED = frozenset(["y", "n", "yes", "no", "true", "false", "on", "off", "null", "none", "~"])
@@ -125,12 +125,12 @@ def _features(found: Inference) -> Iterator[str]:
             yield f"  #   to read it in the light of {target}, add: {pooling}"
 
 
-def _comment(feature: Feature) -> str:
+def _comment(feature: InferredFeature) -> str:
     missing = feature.profile.missing
     return feature.reason + (f"; {missing:.0%} missing" if missing >= 0.005 else "")
 
 
-def _feature(feature: Feature, shared: bool) -> str:
+def _feature(feature: InferredFeature, shared: bool) -> str:
     profile = feature.profile
     name = feature_name(profile.name)
     parts = [f"name: {scalar(name)}", f"kind: {feature.kind or ('numeric' if profile.numeric else 'categorical')}"]
@@ -206,7 +206,7 @@ def _batch_rows(found: Inference) -> int:
     return min(usual, 1 << (quarter.bit_length() - 1))
 
 
-def _label(label: Label) -> str:
+def _label(label: InferredLabel) -> str:
     name = feature_name(label.profile.name)
     column = f", column: {scalar(label.profile.name)}" if name != label.profile.name else ""
     rule = ""

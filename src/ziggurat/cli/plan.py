@@ -11,7 +11,7 @@ import typer
 from ziggurat.cli.options import Config, DataFolder, Overrides, PreparedTo
 
 if TYPE_CHECKING:
-    from ziggurat.planning import Planned
+    from ziggurat.planning import PlanEstimate
     from ziggurat.planning.comparison import Comparison
     from ziggurat.training.experiment import Experiment
 
@@ -121,7 +121,7 @@ def _experiment(config: Path, overrides: list[str], data: Path | None, planner: 
     return found
 
 
-def _print(name: str, planned: Planned, comparison: Comparison | None) -> None:
+def _print(name: str, planned: PlanEstimate, comparison: Comparison | None) -> None:
     from rich.console import Console
     from rich.table import Table
     from rich.text import Text

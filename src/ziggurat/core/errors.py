@@ -32,7 +32,7 @@ class ConfigError(ZigguratError):
     """A config file or ``--set`` that is unknown, mistyped or contradictory."""
 
 
-class Misfit(ConfigError):
+class InvalidSection(ConfigError):
     """A section of a config that is well-formed, and cannot be built on the features or sizes around it.
 
     Args:
@@ -45,7 +45,7 @@ class Misfit(ConfigError):
         self.key, self.fault = key, fault
         super().__init__(f"{key}: {fault}" if key else fault, mend)
 
-    def __reduce__(self) -> tuple[type[Misfit], tuple[str, ...]]:
+    def __reduce__(self) -> tuple[type[InvalidSection], tuple[str, ...]]:
         return type(self), (self.key, self.fault, self.mend)
 
 
@@ -54,14 +54,14 @@ def within(key: str) -> Generator[None]:
     """Where a section is built, have what is wrong below it say that it lies in ``key``.
 
     Raises:
-        Misfit: in place of a :class:`ConfigError`, the key in front of its own.
+        InvalidSection: in place of a :class:`ConfigError`, the key in front of its own.
     """
     try:
         yield
-    except Misfit as error:
-        raise Misfit(f"{key}.{error.key}" if error.key else key, error.fault, error.mend) from None
+    except InvalidSection as error:
+        raise InvalidSection(f"{key}.{error.key}" if error.key else key, error.fault, error.mend) from None
     except ConfigError as error:
-        raise Misfit(key, error.problem, error.mend) from None
+        raise InvalidSection(key, error.problem, error.mend) from None
 
 
 class DataError(ZigguratError):

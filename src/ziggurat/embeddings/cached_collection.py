@@ -21,8 +21,8 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection
 from ziggurat.embeddings.torchrec_terms import table_name
 
 
-class SlottedSharder(EmbeddingBagCollectionSharder):
-    """Makes :class:`SlottedCollection`.
+class CachedSharder(EmbeddingBagCollectionSharder):
+    """Makes :class:`CachedCollection`.
 
     Args:
         slots: table -> how many of its rows each shard has room for; the others have it for all.
@@ -41,7 +41,7 @@ class SlottedSharder(EmbeddingBagCollectionSharder):
         device: torch.device | None = None,
         module_fqn: str | None = None,
     ) -> ShardedEmbeddingBagCollection:
-        return SlottedCollection(
+        return CachedCollection(
             self._slots,
             module,
             params,
@@ -53,7 +53,7 @@ class SlottedSharder(EmbeddingBagCollectionSharder):
         )
 
 
-class SlottedCollection(ShardedEmbeddingBagCollection):
+class CachedCollection(ShardedEmbeddingBagCollection):
     """See the module."""
 
     def __init__(self, slots: Mapping[str, int], *arguments: Any, **settings: Any) -> None:

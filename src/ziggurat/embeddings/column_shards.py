@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from ziggurat.core.plan import Span
 from ziggurat.core.tables import Pooling, TableSpec
-from ziggurat.embeddings.dirty_rows import RowMarks
+from ziggurat.embeddings.dirty_rows import DirtyRows
 from ziggurat.embeddings.row_table import RowTable, summed_by_row
 
 
@@ -79,7 +79,7 @@ class ColumnKernel(nn.Module):
         self.shards = nn.ModuleList(shards)
         self._features = tuple(features)
 
-    def marks(self) -> list[RowMarks]:
+    def marks(self) -> list[DirtyRows]:
         """Which rows of each shard have changed."""
         return [cast("ColumnShard", shard).marks for shard in self.shards]
 

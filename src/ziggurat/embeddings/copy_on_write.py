@@ -6,7 +6,7 @@ it was. The copy does not hold up training: it looks afterwards which of its row
 takes what is kept of these instead.
 
 On CUDA the bytes lie on the tensors' device, and what an update leaves behind waits there for the next
-:meth:`Pending.take`. No machine of this project's tests has had a GPU: that part is untested.
+:meth:`PendingSnapshot.take`. No machine of this project's tests has had a GPU: that part is untested.
 
 Shape legend: R rows of a shard, L ids, U distinct rows, N rows that are handed out together.
 """
@@ -39,7 +39,7 @@ Numbers = dict[str, Tensor]
 """Name of a tensor -> some of its rows."""
 
 
-class Source(Protocol):
+class RowSource(Protocol):
     """Where the rows of a shard are.
 
     Attributes:
@@ -59,8 +59,8 @@ class Source(Protocol):
         ...
 
 
-class InMemory:
-    """Rows that lie in tensors, as :class:`Source`.
+class InMemoryRows:
+    """Rows that lie in tensors, as :class:`RowSource`.
 
     Args:
         tensors: "" -> the weights, name -> a state; live, all of as many rows.
@@ -79,7 +79,7 @@ class InMemory:
         return {name: _rows_of(tensor, rows_N) for name, tensor in self._tensors.items()}
 
 
-class Pending:
+class PendingSnapshot:
     """A snapshot whose rows are being copied.
 
     What is kept of updated rows needs memory until their turn comes, as much as the snapshot at most.
@@ -94,7 +94,7 @@ class Pending:
         over: nothing is handed out any more.
     """
 
-    def __init__(self, source: Source, marks_R: Tensor, rows: Chosen) -> None:
+    def __init__(self, source: RowSource, marks_R: Tensor, rows: Chosen) -> None:
         self.before_R, self.over = marks_R.clone(), False
         self._source = source
         self._of: Chosen = rows

@@ -25,21 +25,21 @@ from ziggurat.embeddings.copy_on_write import (
     BASE,
     LAST,
     Chosen,
-    InMemory,
-    Pending,
+    InMemoryRows,
+    PendingSnapshot,
+    RowSource,
     Since,
-    Source,
     changed,
     store,
 )
-from ziggurat.parallel.pieces import Piece, Sink
+from ziggurat.parallel.pieces import RowSink, TensorSlice
 
 
-class RowMarks:
+class DirtyRows:
     """Which rows of a shard have changed, one byte a row; and the rows as they were when a snapshot of them began.
 
     Everything here is called between two updates, by whoever makes them or while he waits. The snapshot's
-    :meth:`~ziggurat.embeddings.copy_on_write.Pending.take` alone may run beside.
+    :meth:`~ziggurat.embeddings.copy_on_write.PendingSnapshot.take` alone may run beside.
 
     Args:
         tensors: "" -> the weights, name -> a state of the optimizer; live, all of as many rows. Where the rows lie
@@ -50,11 +50,11 @@ class RowMarks:
         tensors: the same.
     """
 
-    def __init__(self, tensors: Mapping[str, Tensor], source: Source | None = None) -> None:
+    def __init__(self, tensors: Mapping[str, Tensor], source: RowSource | None = None) -> None:
         self.tensors = {name: tensor.detach() for name, tensor in tensors.items()}
-        self._source = source or InMemory(self.tensors)
+        self._source = source or InMemoryRows(self.tensors)
         self._marks_R = torch.zeros(self._source.rows, dtype=torch.uint8, device=self._source.device)
-        self._pending: Pending | None = None
+        self._pending: PendingSnapshot | None = None
 
     def touch(self, ids_L: Tensor) -> None:
         """These rows, some of them repeatedly, are about to be updated."""
@@ -81,7 +81,7 @@ class RowMarks:
         """
         self._marks_R[rows.to(self._marks_R.device, torch.int64)] |= LAST | BASE if since == "last" else BASE
 
-    def begin(self, rows: Chosen, clears: Since) -> Pending:
+    def begin(self, rows: Chosen, clears: Since) -> PendingSnapshot:
         """Begin a snapshot, one at a time.
 
         Args:
@@ -90,23 +90,23 @@ class RowMarks:
                 full one too.
         """
         assert self._unfinished() is None, "a snapshot is pending: take all of its rows, or drop it"
-        self._pending = Pending(self._source, self._marks_R, rows)
+        self._pending = PendingSnapshot(self._source, self._marks_R, rows)
         self._marks_R.bitwise_and_(BASE if clears == "last" else 0)
         return self._pending
 
-    def undo(self, pending: Pending) -> None:
+    def undo(self, pending: PendingSnapshot) -> None:
         """The snapshot came to nothing: what counted as changed before does so again, and what has changed since."""
         pending.drop()
         self._marks_R |= pending.before_R
 
-    def _unfinished(self) -> Pending | None:
+    def _unfinished(self) -> PendingSnapshot | None:
         if self._pending is not None and self._pending.over:
             self._pending = None
         return self._pending
 
 
 @dataclass(frozen=True, slots=True)
-class Shard:
+class TrackedShard:
     """What a rank holds of a table, live.
 
     Attributes:
@@ -119,27 +119,27 @@ class Shard:
 
     table: str
     spec: TableSpec
-    weight: Piece
-    states: dict[str, Piece]
-    marks: RowMarks
+    weight: TensorSlice
+    states: dict[str, TensorSlice]
+    marks: DirtyRows
 
     @classmethod
-    def of(cls, spec: TableSpec, at: tuple[int, int], marks: RowMarks) -> Shard:
+    def of(cls, spec: TableSpec, at: tuple[int, int], marks: DirtyRows) -> TrackedShard:
         """Of the tensors that ``marks`` are of; ``at`` is their first row and column in the table."""
 
-        def piece(name: str, tensor: Tensor) -> Piece:
-            return Piece(name, tensor, (spec.rows, spec.dim)[: tensor.ndim], at[: tensor.ndim])
+        def piece(name: str, tensor: Tensor) -> TensorSlice:
+            return TensorSlice(name, tensor, (spec.rows, spec.dim)[: tensor.ndim], at[: tensor.ndim])
 
         weight, states = marks.tensors[""], {name: tensor for name, tensor in marks.tensors.items() if name}
         pieces = {name: piece(f"{spec.name}/{name}", state) for name, state in states.items()}
         return cls(spec.name, spec, piece(spec.name, weight), pieces, marks)
 
-    def into(self, sinks: Mapping[str, Sink]) -> Shard:
+    def into(self, sinks: Mapping[str, RowSink]) -> TrackedShard:
         """With pieces that say what replaces rows."""
         states = {name: replace(piece, sink=sinks[name]) for name, piece in self.states.items()}
         return replace(self, weight=replace(self.weight, sink=sinks[""]), states=states)
 
-    def in_order(self, placed: Callable[[Piece], Piece]) -> Shard:
+    def in_order(self, placed: Callable[[TensorSlice], TensorSlice]) -> TrackedShard:
         """With pieces that know the ids of their rows."""
         states = {name: placed(state) for name, state in self.states.items()}
         return replace(self, weight=placed(self.weight), states=states)
@@ -150,16 +150,16 @@ class Elsewhere:
     """Rows of which a kernel holds some in slots.
 
     Attributes:
-        shapes: as :class:`RowMarks`' tensors, on the meta device.
+        shapes: as :class:`DirtyRows`' tensors, on the meta device.
         source: where the rows lie.
         ids: slots -> the rows in them.
         sinks: by tensor, what replaces rows.
     """
 
     shapes: Mapping[str, Tensor]
-    source: Source
+    source: RowSource
     ids: Callable[[Tensor], Tensor]
-    sinks: Mapping[str, Sink]
+    sinks: Mapping[str, RowSink]
 
 
 def tensors_of(kernel: BatchedFusedEmbeddingBag) -> list[dict[str, Tensor]]:
@@ -171,7 +171,7 @@ def tensors_of(kernel: BatchedFusedEmbeddingBag) -> list[dict[str, Tensor]]:
 
 def marked(
     kernel: BatchedFusedEmbeddingBag, elsewhere: Mapping[int, Elsewhere] = MappingProxyType({})
-) -> list[RowMarks]:
+) -> list[DirtyRows]:
     """Marks of the tables in one of FBGEMM's kernels; from now on it marks what it updates.
 
     That is when the backward pass comes to the rows that it gave, and before it goes on into the kernel.
@@ -181,7 +181,7 @@ def marked(
         elsewhere: number of a table in it -> its rows, where the kernel holds slots.
     """
     marks = [
-        RowMarks(elsewhere[number].shapes, elsewhere[number].source) if number in elsewhere else RowMarks(tensors)
+        DirtyRows(elsewhere[number].shapes, elsewhere[number].source) if number in elsewhere else DirtyRows(tensors)
         for number, tensors in enumerate(tensors_of(kernel))
     ]
     features = list(accumulate((table.num_features() for table in kernel.config.embedding_tables), initial=0))

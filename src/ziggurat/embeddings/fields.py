@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from ziggurat.embeddings.layout import Layout, Part
+from ziggurat.embeddings.layout import FieldSource, Layout
 from ziggurat.embeddings.torchrec_terms import inner_name
 from ziggurat.interactions.block import Block
 from ziggurat.interactions.mlp import MLP
@@ -90,7 +90,7 @@ class Fields(nn.Module):
         target_BW = None if target is None else rows[target]
         return self.encoders[_inner(feature)](rows[feature], masks[feature], target_BW)
 
-    def _fields(self, part: Part, pooled: Mapping[str, Tensor]) -> Tensor:
+    def _fields(self, part: FieldSource, pooled: Mapping[str, Tensor]) -> Tensor:
         """(B, K, D)."""
         if part.group is not None:
             row_BW = torch.cat([pooled[feature] for feature in part.features], dim=1)

@@ -25,7 +25,7 @@ class Positions:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class FieldSource:
     """Features whose rows, side by side, become some of the fields; several features only where they are a group."""
 
     features: tuple[str, ...]
@@ -48,7 +48,7 @@ class Layout:
     schema: Schema
     tables: tuple[TableSpec, ...]
     positions: dict[str, Positions]
-    parts: tuple[Part, ...]
+    parts: tuple[FieldSource, ...]
     dim: int
 
     @property
@@ -99,7 +99,7 @@ def lay_out(
     return layout
 
 
-def _parts(config: EmbeddingsConfig, schema: Schema, tables: tuple[TableSpec, ...]) -> Iterator[Part]:
+def _parts(config: EmbeddingsConfig, schema: Schema, tables: tuple[TableSpec, ...]) -> Iterator[FieldSource]:
     vectors = {feature: spec.vectors for spec in tables for feature in spec.features}
     group_of = {feature: group for group in config.groups for feature in group.features}
     for feature in schema.sparse:
@@ -107,11 +107,11 @@ def _parts(config: EmbeddingsConfig, schema: Schema, tables: tuple[TableSpec, ..
         if group is None:
             several = vectors[feature] > 1
             names = [f"{feature} {number + 1}" if several else feature for number in range(vectors[feature])]
-            yield Part((feature,), tuple(names))
+            yield FieldSource((feature,), tuple(names))
         else:
             members = tuple(name for name in schema.sparse if group_of.get(name) is group)
             if feature == members[0]:
-                yield Part(members, (" + ".join(members),), group)
+                yield FieldSource(members, (" + ".join(members),), group)
 
 
 def _check_target(layout: Layout, feature: str) -> None:

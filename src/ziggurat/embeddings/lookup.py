@@ -20,25 +20,25 @@ from ziggurat.core.batch import Batch
 from ziggurat.core.errors import FeatureError
 from ziggurat.core.plan import Plan
 from ziggurat.core.row_order import Ranks
-from ziggurat.embeddings.dirty_rows import Shard
+from ziggurat.embeddings.dirty_rows import TrackedShard
 from ziggurat.embeddings.field_order import FieldOrder
 from ziggurat.embeddings.fields import DIRECT, Fields
 from ziggurat.embeddings.initial import fill_initial, fill_initial_rows
 from ziggurat.embeddings.layout import Layout
-from ziggurat.embeddings.offload import Beyond
+from ziggurat.embeddings.offload import OffloadFolder
 from ziggurat.embeddings.positions import split_positions
 from ziggurat.embeddings.replicated import ReplicatedTable, exchange, is_replicated
 from ziggurat.embeddings.row_order import RowOrder
 from ziggurat.embeddings.sharding import Distributed, ShardedTables
 from ziggurat.parallel.config import ParallelConfig
-from ziggurat.parallel.pieces import Piece
+from ziggurat.parallel.pieces import TensorSlice
 
 AHEAD = 4
 """Batches that are started before their turn, where memory has no room for all rows."""
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class StartedLookup:
     """A lookup whose ids are on their way."""
 
     ids: KeyedJaggedTensor | None
@@ -48,7 +48,7 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class LookedUpRows:
     """What :class:`~ziggurat.embeddings.fields.Fields` makes fields of.
 
     Attributes:
@@ -87,7 +87,7 @@ class EmbeddingLookup(nn.Module):
         parallel: ParallelConfig = ParallelConfig(),  # noqa: B008 - frozen
         batch_size: int = 1,
         row_ranks: Mapping[str, Ranks] = MappingProxyType({}),
-        beyond: Beyond | None = None,
+        beyond: OffloadFolder | None = None,
     ) -> None:
         super().__init__()
         self.layout, tables = layout, layout.tables
@@ -123,7 +123,7 @@ class EmbeddingLookup(nn.Module):
         rows = self.finish(self.start(batch))
         return self.fields(rows.of, rows.masks)
 
-    def start(self, batch: Batch) -> Started:
+    def start(self, batch: Batch) -> StartedLookup:
         """Begin to send the batch's ids to the ranks that hold their rows; does not wait for them.
 
         May be called while another batch is between its forward and its backward pass: rows are read in
@@ -136,31 +136,31 @@ class EmbeddingLookup(nn.Module):
         if ids is not None and (dist.get_world_size() > 1 or self._row_order or self.ahead):
             self._check_range(ids)
         if self.sharded is None or ids is None:
-            return Started(ids, masks, batch.size, None)
+            return StartedLookup(ids, masks, batch.size, None)
         try:
-            return Started(
+            return StartedLookup(
                 ids, masks, batch.size, self.sharded.start(_with_empty_rows(self._row_order.placed(ids), batch))
             )
         except ValueError:  # TorchRec looks at the first batch it is given
             self._check_range(ids)
             raise
 
-    def sent(self, started: Started) -> None:
+    def sent(self, started: StartedLookup) -> None:
         """Wait until the ranks know how many ids will come, and begin to send these."""
         if self.sharded is not None and started.begun is not None:
             self.sharded.sent(started.begun)
 
-    def finish(self, started: Started) -> Rows:
+    def finish(self, started: StartedLookup) -> LookedUpRows:
         """Wait for the ids of others, look them up, and exchange the rows."""
         if started.ids is None:
-            return Rows({DIRECT: torch.zeros(started.size, 0, self.layout.dim, device=self._device)}, {})
+            return LookedUpRows({DIRECT: torch.zeros(started.size, 0, self.layout.dim, device=self._device)}, {})
         try:
             return self._look_up(started, started.ids)
         except (RuntimeError, IndexError):
             self._check_range(started.ids)
             raise
 
-    def drop(self, started: Started) -> None:
+    def drop(self, started: StartedLookup) -> None:
         """Let a lookup that will not be finished arrive, so that nothing is on its way any more."""
         if self.sharded is not None and started.begun is not None:
             self.sharded.drop(started.begun)
@@ -177,7 +177,7 @@ class EmbeddingLookup(nn.Module):
 
     def moved(self) -> dict[str, float]:
         """Of rows beyond memory, what was moved so far for this rank
-        (:meth:`BeyondMemory.moved <ziggurat.embeddings.offload.BeyondMemory.moved>`); else nothing."""
+        (:meth:`BeyondMemory.moved <ziggurat.embeddings.offload.OffloadedTables.moved>`); else nothing."""
         return self.sharded.beyond.moved() if self.sharded is not None and self.sharded.beyond is not None else {}
 
     @property
@@ -209,28 +209,28 @@ class EmbeddingLookup(nn.Module):
         """This rank's weights by table, or by the part of a table that it holds, live."""
         return {piece.key: piece.tensor for piece in self.pieces()}
 
-    def pieces(self) -> list[Piece]:
+    def pieces(self) -> list[TensorSlice]:
         """This rank's weights, named by their tables, live."""
         pieces = list(map(self._row_order.of_piece, self.sharded.weights())) if self.sharded is not None else []
-        return pieces + [Piece.of_tensor(table.spec.name, table.weight_RD) for table in self._replicated()]
+        return pieces + [TensorSlice.of_tensor(table.spec.name, table.weight_RD) for table in self._replicated()]
 
     def optimizer_state(self) -> dict[str, Tensor]:
         """This rank's optimizer states by ``table/state``, or by the part of it, live."""
         return {piece.key: piece.tensor for piece in self.state_pieces()}
 
-    def state_pieces(self) -> list[Piece]:
+    def state_pieces(self) -> list[TensorSlice]:
         """This rank's optimizer states, named ``table/state``, live."""
         pieces = list(map(self._row_order.of_piece, self.sharded.states())) if self.sharded is not None else []
         for table in self._replicated():
             counted = {"steps": table.steps} if table.spec.optimizer["name"] == "adam" else {}
             states = {**table.state(), **counted}  # of the others as FBGEMM has them, so that a plan may change
-            pieces += [Piece.of_tensor(f"{table.spec.name}/{name}", state) for name, state in states.items()]
+            pieces += [TensorSlice.of_tensor(f"{table.spec.name}/{name}", state) for name, state in states.items()]
         return pieces
 
-    def shards(self) -> list[Shard]:
+    def shards(self) -> list[TrackedShard]:
         """This rank's parts of tables, live, with the marks of the rows that have changed."""
         sharded = self.sharded.shards() if self.sharded is not None else []
-        whole = [Shard.of(table.spec, (0, 0), table.marks) for table in self._replicated()]
+        whole = [TrackedShard.of(table.spec, (0, 0), table.marks) for table in self._replicated()]
         return [shard.in_order(self._row_order.of_piece) for shard in sharded] + whole
 
     def _ids(self, batch: Batch) -> tuple[KeyedJaggedTensor | None, dict[str, Tensor]]:
@@ -241,17 +241,17 @@ class EmbeddingLookup(nn.Module):
         parts = [part for part in (batch.bags, sequences) if part is not None]
         return KeyedJaggedTensor.concat(parts) if len(parts) > 1 else (parts[0] if parts else None), masks
 
-    def _look_up(self, started: Started, ids: KeyedJaggedTensor) -> Rows:
+    def _look_up(self, started: StartedLookup, ids: KeyedJaggedTensor) -> LookedUpRows:
         rows: dict[str, Tensor] = {}
         if self.sharded is not None:
             assert started.begun is not None
             keyed = _first_rows(self.sharded.finish(started.begun), started.size)
             if not self.replicated and self.layout.direct:
-                return Rows({DIRECT: self._direct(keyed, started.size)}, {})
+                return LookedUpRows({DIRECT: self._direct(keyed, started.size)}, {})
             rows.update(self._sharded_rows(keyed))
         for table in self._replicated():
             rows.update(_replicated_rows(table, ids, started.size))
-        return Rows(rows, started.masks)
+        return LookedUpRows(rows, started.masks)
 
     def _direct(self, keyed: KeyedTensor, size: int) -> Tensor:
         """The tables' output as it is, but for the order of the features."""

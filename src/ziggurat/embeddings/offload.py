@@ -26,16 +26,16 @@ from ziggurat.core.plan import Span
 from ziggurat.core.tables import TableSpec
 from ziggurat.embeddings.copy_on_write import Numbers
 from ziggurat.embeddings.initial import initial_rows
-from ziggurat.parallel.pieces import Sink
-from ziggurat.storage.async_io import Transfers, Way, open_transfers
-from ziggurat.storage.prefetcher import LookAhead, Ticket, TooManyRows
+from ziggurat.parallel.pieces import RowSink
+from ziggurat.storage.async_io import TransferThread, Way, open_transfers
+from ziggurat.storage.prefetcher import Prefetcher, PrefetchTicket, TooManyRows
 from ziggurat.storage.row_cache import RowCache
 from ziggurat.storage.row_log import LogRows, check_room
 from ziggurat.storage.row_store import Floats, Initial, Ints
 
 
 @dataclass(frozen=True, slots=True)
-class Beyond:
+class OffloadFolder:
     """Where rows lie that memory has no room for.
 
     Attributes:
@@ -60,11 +60,11 @@ class Line:
     ids: Sequence[KeyedJaggedTensor]
     ranges: list[list[tuple[int, int]]]
     updates: bool
-    ticket: Ticket | None = None
+    ticket: PrefetchTicket | None = None
 
 
 @dataclass(slots=True)
-class Slotted:
+class CachedTable:
     """A shard whose kernel holds slots.
 
     Attributes:
@@ -99,7 +99,7 @@ class Slotted:
         }
 
 
-class BeyondMemory:
+class OffloadedTables:
     """The shards of this rank whose kernels hold slots.
 
     Args:
@@ -111,7 +111,7 @@ class BeyondMemory:
         note: what the user should know of how rows are read; empty where there is nothing.
     """
 
-    def __init__(self, shards: Sequence[Slotted], beyond: Beyond, seed: int) -> None:
+    def __init__(self, shards: Sequence[CachedTable], beyond: OffloadFolder, seed: int) -> None:
         self._shards = list(shards)
         sizes = [(shard.spec.name, shard.rows.size, sum(shard.widths)) for shard in shards]
         check_room(beyond.folder, sizes)
@@ -128,21 +128,21 @@ class BeyondMemory:
             ]
             if not all(store.direct for store in self._stores):
                 self.note = "; ".join([*[self.note] * bool(self.note), f"{beyond.folder}: {_CACHED}"])
-            self.ahead = LookAhead(caches)
+            self.ahead = Prefetcher(caches)
             stack.callback(self.ahead.close)
             self._open = stack.pop_all()
         self._waiting: deque[Line] = deque()
-        self._training: list[Ticket] = []
+        self._training: list[PrefetchTicket] = []
 
     @property
     def caches(self) -> list[RowCache]:
         """Of the shards, in their order."""
         return self.ahead.caches
 
-    def rows(self) -> list[SlottedRows]:
+    def rows(self) -> list[CachedRows]:
         """Of each shard, as a checkpoint sees them."""
         pairs = zip(self._shards, self.caches, strict=True)
-        return [SlottedRows(shard, cache, self.ahead) for shard, cache in pairs]
+        return [CachedRows(shard, cache, self.ahead) for shard, cache in pairs]
 
     def announce(self, ids: Sequence[KeyedJaggedTensor], *, updates: bool) -> Line:
         """A batch is coming; its rows are brought from now on, behind those announced before.
@@ -222,7 +222,7 @@ class BeyondMemory:
         self._open.close()
 
     @staticmethod
-    def _store(shard: Slotted, beyond: Beyond, seed: int, transfers: Transfers) -> LogRows:
+    def _store(shard: CachedTable, beyond: OffloadFolder, seed: int, transfers: TransferThread) -> LogRows:
         name, width, initial = shard.spec.name, sum(shard.widths), _initial(shard, seed)
         rows = shard.rows
         return LogRows(beyond.folder, name, rows.size, width, initial, transfers, first=rows.first)
@@ -247,10 +247,10 @@ class BeyondMemory:
             line.ticket = None
 
 
-class SlottedRows:
-    """The rows of one shard as a checkpoint sees them (:class:`~ziggurat.embeddings.copy_on_write.Source`)."""
+class CachedRows:
+    """The rows of one shard as a checkpoint sees them (:class:`~ziggurat.embeddings.copy_on_write.RowSource`)."""
 
-    def __init__(self, shard: Slotted, cache: RowCache, ahead: LookAhead) -> None:
+    def __init__(self, shard: CachedTable, cache: RowCache, ahead: Prefetcher) -> None:
         self._shard, self._cache, self._ahead = shard, cache, ahead
         self.rows, self.device = shard.rows.size, torch.device("cpu")
 
@@ -267,9 +267,9 @@ class SlottedRows:
         ids_N = rows_N.numpy()
         return self._shard.numbers(self._ahead.between(lambda: self._cache.rows(ids_N)))
 
-    def sinks(self) -> dict[str, Sink]:
+    def sinks(self) -> dict[str, RowSink]:
         """By tensor, what replaces rows, as a restore does between two batches."""
-        into, first, found = _Replaced(self._shard, self._cache, self._ahead), 0, dict[str, Sink]()
+        into, first, found = _Replaced(self._shard, self._cache, self._ahead), 0, dict[str, RowSink]()
         for name, width in zip(self._shard.tensors, self._shard.widths, strict=True):
             found[name] = _Column(into, first)
             first += width
@@ -279,7 +279,7 @@ class SlottedRows:
 class _Replaced:
     """Rows that are being replaced, tensor by tensor: kept until all of their numbers are here."""
 
-    def __init__(self, shard: Slotted, cache: RowCache, ahead: LookAhead) -> None:
+    def __init__(self, shard: CachedTable, cache: RowCache, ahead: Prefetcher) -> None:
         self._cache, self._ahead, self._width = cache, ahead, sum(shard.widths)
         self._ids_U = _NONE
         self._rows_UW = np.zeros((0, self._width), np.float32)
@@ -309,7 +309,7 @@ class _Replaced:
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """A :class:`~ziggurat.parallel.pieces.Sink` of one tensor, whose numbers are a row's from ``first`` on."""
+    """A :class:`~ziggurat.parallel.pieces.RowSink` of one tensor, whose numbers are a row's from ``first`` on."""
 
     into: _Replaced
     first: int
@@ -332,7 +332,7 @@ def _ranges(spec: TableSpec, ids: KeyedJaggedTensor) -> list[tuple[int, int]]:
     return [place for key, place in zip(ids.keys(), pairwise(ids.offset_per_key()), strict=True) if key in keys]
 
 
-def _initial(shard: Slotted, seed: int) -> Initial:
+def _initial(shard: CachedTable, seed: int) -> Initial:
     """Weights by the seed, states zero."""
     spec, states = shard.spec, sum(shard.widths[1:])
 

@@ -19,7 +19,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from ziggurat.core.plan import Plan
 from ziggurat.core.row_order import Ranks, dealt_places
 from ziggurat.core.tables import TableSpec
-from ziggurat.parallel.pieces import Piece
+from ziggurat.parallel.pieces import TensorSlice
 
 
 class RowOrder:
@@ -60,7 +60,7 @@ class RowOrder:
                 values_L[first:last] = places_R.index_select(0, values_L[first:last])
         return KeyedJaggedTensor(keys=ids.keys(), values=values_L, lengths=ids.lengths(), stride=ids.stride())
 
-    def of_piece(self, piece: Piece) -> Piece:
+    def of_piece(self, piece: TensorSlice) -> TensorSlice:
         """A piece of such a table, or of a state of one, that knows the ids of its rows."""
         name = piece.name if piece.name in self._places else piece.name.rpartition("/")[0]
         if name not in self._places:

@@ -16,7 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from ziggurat.core.tables import Pooling, TableSpec
-from ziggurat.embeddings.dirty_rows import RowMarks
+from ziggurat.embeddings.dirty_rows import DirtyRows
 from ziggurat.optim.row_rules import row_rule, step_rows
 
 
@@ -56,9 +56,9 @@ class RowTable(nn.Module, ABC):
         return {name: getattr(self, name) for name in self._states}
 
     @cached_property
-    def marks(self) -> RowMarks:
+    def marks(self) -> DirtyRows:
         """Which rows have changed. Made when it is first asked for: until then the table may move to its device."""
-        return RowMarks({"": self.weight_RD, **self.state()})
+        return DirtyRows({"": self.weight_RD, **self.state()})
 
     @abstractmethod
     def update(self, ids_L: Tensor, grad_LD: Tensor) -> None:

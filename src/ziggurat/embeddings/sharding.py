@@ -28,12 +28,12 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 
 from ziggurat.core.plan import SPLIT_BY_ROWS, Placement, Plan, Span
 from ziggurat.core.tables import TableSpec
-from ziggurat.embeddings.cached_collection import SlottedSharder
+from ziggurat.embeddings.cached_collection import CachedSharder
 from ziggurat.embeddings.column_shards import ColumnKernel, ColumnShard, exchange
-from ziggurat.embeddings.dirty_rows import Elsewhere, Shard, marked, tensors_of
+from ziggurat.embeddings.dirty_rows import Elsewhere, TrackedShard, marked, tensors_of
 from ziggurat.embeddings.host_exchange import HostExchange
 from ziggurat.embeddings.host_input import HostInput
-from ziggurat.embeddings.offload import Beyond, BeyondMemory, Line, Slotted
+from ziggurat.embeddings.offload import CachedTable, Line, OffloadedTables, OffloadFolder
 from ziggurat.embeddings.torchrec_terms import (
     codecs,
     collection_config,
@@ -44,7 +44,7 @@ from ziggurat.embeddings.torchrec_terms import (
 )
 from ziggurat.optim.rows import fused_optimizer
 from ziggurat.parallel.config import ParallelConfig
-from ziggurat.parallel.pieces import Piece
+from ziggurat.parallel.pieces import TensorSlice
 from ziggurat.parallel.shared_memory import SharedSlots, shared_slots
 from ziggurat.parallel.world import World
 
@@ -94,7 +94,7 @@ class ShardedTables(nn.Module):
         device: torch.device,
         parallel: ParallelConfig,
         batch_size: int,
-        beyond: Beyond | None = None,
+        beyond: OffloadFolder | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__()
@@ -117,7 +117,7 @@ class ShardedTables(nn.Module):
             "fused_params": {"bounds_check_mode": BoundsCheckMode.FATAL},
             "qcomm_codecs_registry": codecs(parallel, batch_size),
         }
-        sharder = SlottedSharder(slots, **settings) if slots else EmbeddingBagCollectionSharder(**settings)
+        sharder = CachedSharder(slots, **settings) if slots else EmbeddingBagCollectionSharder(**settings)
         module_plan = EmbeddingModuleShardingPlan(
             {inner_name(spec.name): parameter_sharding(plan, spec, device) for spec in tables}
         )
@@ -130,7 +130,7 @@ class ShardedTables(nn.Module):
             sharders=[cast("Any", sharder)],
         )
         self._joint = self._join_columns(plan)
-        self.beyond: BeyondMemory | None = None
+        self.beyond: OffloadedTables | None = None
         self._elsewhere: dict[str, Elsewhere] = {}
         if slots:
             assert beyond is not None, f"{list(slots)}: nothing says where their rows lie"
@@ -202,17 +202,17 @@ class ShardedTables(nn.Module):
         if self.beyond is not None:
             self.beyond.over()
 
-    def weights(self) -> Iterator[Piece]:
+    def weights(self) -> Iterator[TensorSlice]:
         """The shards on this rank."""
         for shard in self._shards:
             yield shard.weight
 
-    def states(self) -> Iterator[Piece]:
+    def states(self) -> Iterator[TensorSlice]:
         """The optimizer's states of those shards, named ``table/state``."""
         for shard in self._shards:
             yield from shard.states.values()
 
-    def shards(self) -> list[Shard]:
+    def shards(self) -> list[TrackedShard]:
         """The shards on this rank, with their states and which rows have changed; writing in place changes them."""
         return list(self._shards)
 
@@ -243,7 +243,7 @@ class ShardedTables(nn.Module):
         for _, kernel in self._numbered_kernels():
             yield kernel
 
-    def _held(self, plan: Plan) -> Iterator[Shard]:
+    def _held(self, plan: Plan) -> Iterator[TrackedShard]:
         for kernel in self._kernels():
             inner, tables = kernel.emb_module, kernel.config.embedding_tables
             names = [table_name(table.name) for table in tables]
@@ -252,19 +252,19 @@ class ShardedTables(nn.Module):
             for name, table, each in zip(names, tables, marks, strict=True):
                 spec = self._specs[name]
                 first = (_own_rows(plan, spec).first, 0) if name in self._elsewhere else first_of(table)
-                shard = Shard.of(spec, first, each)
+                shard = TrackedShard.of(spec, first, each)
                 yield shard.into(self._elsewhere[name].sinks) if name in self._elsewhere else shard
 
-    def _reach_beyond(self, plan: Plan, slots: Mapping[str, int], beyond: Beyond, seed: int) -> None:
+    def _reach_beyond(self, plan: Plan, slots: Mapping[str, int], beyond: OffloadFolder, seed: int) -> None:
         """Have the kernels' slots filled from disk, where they have any."""
-        found: list[Slotted] = []
+        found: list[CachedTable] = []
         for number, kernel in self._numbered_kernels():
             names = [table_name(each.name) for each in kernel.config.embedding_tables]
             for name, tensors in zip(names, tensors_of(kernel), strict=True):
                 if name in slots:
                     spec = self._specs[name]
-                    found.append(Slotted(spec, _own_rows(plan, spec), tensors, number))
-        self.beyond = BeyondMemory(found, beyond, seed)
+                    found.append(CachedTable(spec, _own_rows(plan, spec), tensors, number))
+        self.beyond = OffloadedTables(found, beyond, seed)
         self._elsewhere = {
             shard.spec.name: Elsewhere(shard.shapes(), rows, rows.ids, rows.sinks())
             for shard, rows in zip(found, self.beyond.rows(), strict=True)

@@ -21,7 +21,7 @@ from ziggurat.features.config import FeatureConfig
 from ziggurat.features.encoders.encoder import MISSING_ROW
 from ziggurat.features.encoders.files import load_encoder, read_json
 from ziggurat.features.encoders.key_lookup import ABSENT
-from ziggurat.features.encoders.vocabulary import Vocabulary
+from ziggurat.features.encoders.vocabulary import VocabularyEncoder
 from ziggurat.features.numeric.chain import NumericChain
 from ziggurat.features.tables import resolve_tables
 from ziggurat.features.transform import TRANSFORM_VERSION
@@ -96,10 +96,10 @@ class FittedTables:
         assert rows is not None, table
         return rows
 
-    def vocabulary(self, table: str) -> Vocabulary:
+    def vocabulary(self, table: str) -> VocabularyEncoder:
         """The encoder of a table that has a vocabulary."""
         encoder = load_encoder(self._folder, table)
-        assert isinstance(encoder, Vocabulary), table
+        assert isinstance(encoder, VocabularyEncoder), table
         return encoder
 
 
@@ -126,7 +126,7 @@ def match_rows(table: str, there: FittedTables, here: FittedTables) -> RowMatch:
     return match_vocabularies(there.vocabulary(table), here.vocabulary(table))
 
 
-def match_vocabularies(there: Vocabulary, here: Vocabulary) -> RowMatch:
+def match_vocabularies(there: VocabularyEncoder, here: VocabularyEncoder) -> RowMatch:
     """Rows of two vocabularies of one type.
 
     The row of missing values is that of missing values. A value unknown to both has the row ``1 + hash mod n`` in each

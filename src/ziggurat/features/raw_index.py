@@ -31,7 +31,7 @@ from ziggurat.data.encoded.dataset import SPLITS
 from ziggurat.data.encoded.split import Assignment
 from ziggurat.data.readers.blocks import Position
 from ziggurat.data.readers.quarantine import Quarantine
-from ziggurat.data.readers.reader import Source
+from ziggurat.data.readers.reader import RawSource
 from ziggurat.features.bracket_check import check_brackets
 from ziggurat.features.checks import CheckedRows, check_rows
 from ziggurat.features.config import DataConfig, FeatureConfig
@@ -171,7 +171,7 @@ def _pieces(plan: Preparation, sources: Sequence[SplitSource]) -> Iterator[_Piec
         before += item.source.total_bytes
 
 
-def _where(source: Source, reached: Position, file: str) -> Position:
+def _where(source: RawSource, reached: Position, file: str) -> Position:
     """Where a block of ``file`` begins, the one before having ended at ``reached``: files without rows are passed."""
     number = next(i for i in range(reached.file, len(source.paths)) if str(source.paths[i]) == file)
     return reached if number == reached.file else Position(number)

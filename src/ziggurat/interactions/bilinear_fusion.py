@@ -8,7 +8,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from ziggurat.core.errors import Misfit
+from ziggurat.core.errors import InvalidSection
 from ziggurat.interactions.block import Block
 
 
@@ -26,13 +26,13 @@ class BilinearFusion(Block):
         heads: H, which divides both.
 
     Raises:
-        Misfit: it does not.
+        InvalidSection: it does not.
     """
 
     def __init__(self, first: int, second: int, outputs: int, heads: int = 1) -> None:
         super().__init__()
         if first % heads or second % heads:
-            raise Misfit(
+            raise InvalidSection(
                 "heads",
                 f"{heads} heads cannot share streams of {first} and {second} numbers",
                 "give a number of heads that divides the last hidden width of both streams",

@@ -26,7 +26,7 @@ from ziggurat.metrics.config import MetricsConfig
 from ziggurat.metrics.exact_sum import ExactSum
 from ziggurat.metrics.grouped import GroupedScores
 from ziggurat.metrics.ranking import auc
-from ziggurat.metrics.rows import WEIGHT_UNITS, Rows, concatenate, read_rows
+from ziggurat.metrics.rows import WEIGHT_UNITS, MetricRows, concatenate, read_rows
 from ziggurat.metrics.scores import ScoreHistogram
 
 _BUFFER_ROWS = 1 << 16
@@ -49,9 +49,9 @@ class BinaryMetrics:
         self._groups = GroupedScores(self.config.gauc_entries) if grouped else None
         self._loss = ExactSum()
         self._prediction = ExactSum()
-        self._buffer: list[Rows] = []
+        self._buffer: list[MetricRows] = []
         self._buffered_rows = 0
-        self._group_buffer: list[Rows] = []
+        self._group_buffer: list[MetricRows] = []
         self._group_buffered_rows = 0
 
     @property
@@ -79,7 +79,7 @@ class BinaryMetrics:
         rows, finite_B = read_rows(logits_B, labels_B, weights_B, groups_B if self._groups is not None else None)
         self.add(rows if finite_B.all() else rows.take(finite_B), int((~finite_B).sum()))
 
-    def add(self, rows: Rows, not_finite_rows: int = 0) -> None:
+    def add(self, rows: MetricRows, not_finite_rows: int = 0) -> None:
         """Count rows that were read before; logits must be finite."""
         self.rows += len(rows) + not_finite_rows
         self.not_finite_rows += not_finite_rows
@@ -205,7 +205,7 @@ class BinaryMetrics:
         self._group_buffer, self._group_buffered_rows = [], 0
 
 
-def _loss_and_prediction(rows: Rows) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+def _loss_and_prediction(rows: MetricRows) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """Weighted log-loss and predicted probability of each row, float64."""
     logit_B = rows.logits_B.astype(np.float64)
     decay_B = np.exp(-np.abs(logit_B))

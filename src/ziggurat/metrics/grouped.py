@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ziggurat.metrics.rows import Rows
+from ziggurat.metrics.rows import MetricRows
 from ziggurat.metrics.scores import run_sums, sortable_keys
 
 Int64Array = npt.NDArray[np.int64]
@@ -74,7 +74,7 @@ class GroupedScores:
             return np.ones(len(groups_B), np.bool_)
         return groups_B < np.uint64(self.limit)
 
-    def add(self, rows: Rows) -> None:
+    def add(self, rows: MetricRows) -> None:
         """Count these rows. Costs a sort of them and of the E entries, so feed it many at a time."""
         assert rows.groups_B is not None
         kept = rows.take(self.wanted(rows.groups_B))

@@ -19,7 +19,7 @@ from scipy import stats
 from ziggurat.core.errors import DataError
 from ziggurat.metrics.power_law_curve import LARGEST, SMALLEST, Floats, nearest_law
 from ziggurat.metrics.power_law_curve import PowerLaw as PowerLaw
-from ziggurat.metrics.size_noise import RungNoise
+from ziggurat.metrics.size_noise import SizeNoise
 
 CONSTANTS = 3
 """Of the law: that it comes near to as many points says nothing."""
@@ -121,7 +121,7 @@ def fit_power_law(
         DataError: fewer than three different sizes, or a size or loss that is not positive and finite.
     """
     x_N = np.asarray(x, np.float64)
-    noise = RungNoise([np.asarray(rung, np.float64) for rung in losses])
+    noise = SizeNoise([np.asarray(rung, np.float64) for rung in losses])
     _check(x_N, noise)
     sigma_N = noise.errors()
     best = nearest_law(x_N, noise.means, sigma_N)
@@ -138,7 +138,7 @@ def fit_power_law(
     return PowerLawFit(best, _r2_log(noise.means, best(x_N)), _trend_p(x_N, noise), draws)
 
 
-def _check(x_N: Floats, noise: RungNoise) -> None:
+def _check(x_N: Floats, noise: SizeNoise) -> None:
     sizes = len(np.unique(x_N))
     if sizes < CONSTANTS:
         raise DataError(
@@ -153,7 +153,7 @@ def _check(x_N: Floats, noise: RungNoise) -> None:
         )
 
 
-def _trend_p(x_N: Floats, noise: RungNoise) -> float:
+def _trend_p(x_N: Floats, noise: SizeNoise) -> float:
     """One-sided t test of the slope of loss over log x against the runs' own noise: exact where there is no trend."""
     log_N = np.log(x_N)
     away_N = log_N - np.average(log_N, weights=noise.counts)

@@ -18,14 +18,14 @@ from ziggurat.core.errors import DataError
 from ziggurat.core.hashing import hash_integers
 
 WEIGHT_UNITS = 1 << 24
-"""Weight 1, in the units of ``Rows.units_B``."""
+"""Weight 1, in the units of ``MetricRows.units_B``."""
 
 MAX_TOTAL_UNITS = 1 << 61
 """Above this an int64 sum of weights might wrap; we refuse instead."""
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class MetricRows:
     """Finite logits with their labels.
 
     Attributes:
@@ -43,13 +43,13 @@ class Rows:
     def __len__(self) -> int:
         return len(self.logits_B)
 
-    def take(self, chosen: npt.NDArray[Any] | slice) -> Rows:
+    def take(self, chosen: npt.NDArray[Any] | slice) -> MetricRows:
         """The rows at these positions, under this mask, or in this range."""
         groups_B = None if self.groups_B is None else self.groups_B[chosen]
-        return Rows(self.logits_B[chosen], self.positive_B[chosen], self.units_B[chosen], groups_B)
+        return MetricRows(self.logits_B[chosen], self.positive_B[chosen], self.units_B[chosen], groups_B)
 
-    def ungrouped(self) -> Rows:
-        return Rows(self.logits_B, self.positive_B, self.units_B, None)
+    def ungrouped(self) -> MetricRows:
+        return MetricRows(self.logits_B, self.positive_B, self.units_B, None)
 
 
 def read_rows(
@@ -57,7 +57,7 @@ def read_rows(
     labels_B: npt.ArrayLike,
     weights_B: npt.ArrayLike | None = None,
     groups_B: npt.ArrayLike | None = None,
-) -> tuple[Rows, npt.NDArray[np.bool_]]:
+) -> tuple[MetricRows, npt.NDArray[np.bool_]]:
     """The rows of one update and a mask of those whose logit is finite (the others are still in, as they came).
 
     Raises:
@@ -73,14 +73,14 @@ def read_rows(
     _refuse(~(positive | (labels == 0)), labels, "label", "0 and 1 are allowed")
     units = np.full(len(logits), WEIGHT_UNITS, np.int64) if weights_B is None else _units(weights_B, logits.shape)
     groups = None if groups_B is None else _group_hashes(groups_B, logits.shape)
-    return Rows(logits, positive, units, groups), np.isfinite(logits)
+    return MetricRows(logits, positive, units, groups), np.isfinite(logits)
 
 
-def concatenate(parts: list[Rows]) -> Rows:
+def concatenate(parts: list[MetricRows]) -> MetricRows:
     """The rows of several updates; all of them have groups, or none."""
     groups = [part.groups_B for part in parts if part.groups_B is not None]
     assert len(groups) in {0, len(parts)}
-    return Rows(
+    return MetricRows(
         np.concatenate([part.logits_B for part in parts]),
         np.concatenate([part.positive_B for part in parts]),
         np.concatenate([part.units_B for part in parts]),

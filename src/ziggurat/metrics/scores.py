@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ziggurat.core.errors import DataError
-from ziggurat.metrics.rows import MAX_TOTAL_UNITS, Rows
+from ziggurat.metrics.rows import MAX_TOTAL_UNITS, MetricRows
 
 Int64Array = npt.NDArray[np.int64]
 Float64Array = npt.NDArray[np.float64]
@@ -46,7 +46,7 @@ class ScoreHistogram:
         self.positive_K: Int64Array = np.empty(0, np.int64)
         self.negative_K: Int64Array = np.empty(0, np.int64)
 
-    def add(self, rows: Rows) -> None:
+    def add(self, rows: MetricRows) -> None:
         """Count these rows. Costs a sort of them and a pass over the K keys, so feed it many at a time."""
         zero = np.int64(0)
         self._absorb(

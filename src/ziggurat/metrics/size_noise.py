@@ -19,7 +19,7 @@ PRIOR = 4
 
 
 @dataclass(frozen=True)
-class RungNoise:
+class SizeNoise:
     """The seeds' losses of each rung.
 
     Attributes:
@@ -53,7 +53,7 @@ class RungNoise:
         """Whether every rung was trained once."""
         return bool((self.counts == 1).all())
 
-    def with_deviation(self, deviation: float, freedom: int) -> RungNoise:
+    def with_deviation(self, deviation: float, freedom: int) -> SizeNoise:
         """The same runs with a single run's deviation from elsewhere."""
         return replace(self, deviation=deviation, freedom=freedom)
 

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from ziggurat.core.errors import DataError
 from ziggurat.metrics.binary import BinaryMetrics
 from ziggurat.metrics.config import MetricsConfig
-from ziggurat.metrics.rows import Rows
+from ziggurat.metrics.rows import MetricRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +49,7 @@ class SlicedMetrics:
         self._slice_config = config.model_copy(update={"score_keys": config.slice_score_keys})
         self._slices: dict[int, BinaryMetrics] = {}
 
-    def add(self, rows: Rows, finite_B: npt.NDArray[np.bool_], ids_B: npt.NDArray[Any]) -> None:
+    def add(self, rows: MetricRows, finite_B: npt.NDArray[np.bool_], ids_B: npt.NDArray[Any]) -> None:
         """Count rows under their ids (integers ≥ 0); ``finite_B`` marks the rows whose logit is finite."""
         if ids_B.shape != (len(rows),) or not np.issubdtype(ids_B.dtype, np.integer):
             raise DataError(

@@ -46,7 +46,7 @@ class RowwiseAdagrad(Config):
     """Added to a touched row's gradient, times the row. CUDA only; ``embeddings.l2`` penalises rows everywhere."""
 
 
-class Adagrad(Config):
+class RowAdagrad(Config):
     """Adagrad: s += G², w −= lr·G / (√s + eps), number by number. As much state as weights."""
 
     name: Literal["adagrad"] = "adagrad"
@@ -58,7 +58,7 @@ class Adagrad(Config):
     """Added to the root of the sum."""
 
 
-class Adam(Config):
+class RowAdam(Config):
     """Adam; the bias correction counts the table's steps. Twice as much state as weights."""
 
     name: Literal["adam"] = "adam"
@@ -89,7 +89,7 @@ class Adam(Config):
         return self
 
 
-class SGD(Config):
+class RowSGD(Config):
     """Stochastic gradient descent: w −= lr·G. No state."""
 
     name: Literal["sgd"] = "sgd"
@@ -98,7 +98,7 @@ class SGD(Config):
     """Learning rate; the schedule multiplies it."""
 
 
-RowOptimizerConfig = Annotated[RowwiseAdagrad | Adagrad | Adam | SGD, Field(discriminator="name")]
+RowOptimizerConfig = Annotated[RowwiseAdagrad | RowAdagrad | RowAdam | RowSGD, Field(discriminator="name")]
 """The config of any row optimizer, told apart by ``name``."""
 
 _PARSER: TypeAdapter[RowOptimizerConfig] = TypeAdapter(RowOptimizerConfig)
@@ -138,11 +138,11 @@ def fused_optimizer(
             if config.weight_decay:
                 fused |= {"weight_decay": config.weight_decay, "weight_decay_mode": WeightDecayMode.L2}
             return classes.RowWiseAdagrad, fused
-        case Adagrad():
+        case RowAdagrad():
             return classes.Adagrad, {"lr": config.lr, "eps": config.eps}
-        case SGD():
+        case RowSGD():
             return classes.SGD, {"lr": config.lr}
-        case Adam():
+        case RowAdam():
             beta1, beta2 = config.betas
             fused = {"lr": config.lr, "beta1": beta1, "beta2": beta2, "eps": config.eps}
             return classes.Adam, {**fused, "weight_decay": config.weight_decay}
@@ -150,7 +150,7 @@ def fused_optimizer(
 
 def _check_cpu(config: RowOptimizerConfig, table: str) -> None:
     which = f"table {table!r}: " if table else ""
-    if isinstance(config, Adam):
+    if isinstance(config, RowAdam):
         raise EnvironmentMismatch(
             f"{which}FBGEMM has no Adam on the CPU that is fused into backward",
             "use rowwise_adagrad, adagrad or sgd in embeddings.optimizer, or train on CUDA",

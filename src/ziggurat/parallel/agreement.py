@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class StepReport:
     """A step of all ranks together.
 
     Attributes:
@@ -52,7 +52,7 @@ class Agreement:
         elif dist.get_world_size() > 1:
             self._work = dist.all_reduce(self._sums, async_op=True)
 
-    def step(self) -> Step:
+    def step(self) -> StepReport:
         """The sums; waits for the slowest rank."""
         if self._slots is not None:
             slots, sums = self._slots, self._sums
@@ -62,7 +62,7 @@ class Agreement:
         elif self._work is not None:
             self._work.wait()
         rows, weight, stopping = self._sums.tolist()
-        return Step(rows, weight, stopping > 0)
+        return StepReport(rows, weight, stopping > 0)
 
 
 @contextlib.contextmanager

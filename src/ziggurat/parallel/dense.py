@@ -19,7 +19,7 @@ from torch.utils.checkpoint import checkpoint
 from ziggurat.core.errors import ConfigError
 from ziggurat.parallel.config import DDP, FSDP, HSDP, ParallelConfig, Precision
 from ziggurat.parallel.shared_memory import shared_slots
-from ziggurat.parallel.shared_memory_ddp import OverHost
+from ziggurat.parallel.shared_memory_ddp import SharedMemoryDDP
 from ziggurat.parallel.world import World
 
 DTYPES: dict[Precision, torch.dtype] = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
@@ -44,7 +44,7 @@ def spread(module: nn.Module, config: ParallelConfig, world: World, device: torc
         case DDP():
             whole = all(each.dtype == torch.float32 for each in module.parameters())
             slots = shared_slots(config, world, device) if dense.hook == "none" and whole else None
-            return _replicated(module, dense, device) if slots is None else OverHost(module, slots)
+            return _replicated(module, dense, device) if slots is None else SharedMemoryDDP(module, slots)
         case FSDP():
             mesh = init_device_mesh(device.type, (world.size,))
             return _sharded(module, dense, mesh)
@@ -75,7 +75,7 @@ def synchronised(module: nn.Module, now: bool) -> Generator[None]:
             yield
     else:
         yield
-        if isinstance(module, OverHost) and now:
+        if isinstance(module, SharedMemoryDDP) and now:
             module.average()
 
 

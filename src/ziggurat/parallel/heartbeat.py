@@ -59,7 +59,7 @@ def watched(step: Callable[[], int], timeout_s: float) -> Generator[None]:
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class Heartbeat:
     """What a rank last said of itself.
 
     Attributes:
@@ -105,7 +105,7 @@ class _Beat:
         self.stop()
         self._say(shorten(f"{type(error).__name__}: {error}", 300))
 
-    def words(self) -> dict[int, Word | None]:
+    def words(self) -> dict[int, Heartbeat | None]:
         """What every other rank last said; None of one that never did.
 
         Raises:
@@ -113,7 +113,7 @@ class _Beat:
         """
         others = [rank for rank in range(dist.get_world_size()) if rank != self._rank]
         return {
-            rank: Word(*json.loads(self._store.get(str(rank)))) if self._store.check([str(rank)]) else None
+            rank: Heartbeat(*json.loads(self._store.get(str(rank)))) if self._store.check([str(rank)]) else None
             for rank in others
         }
 
@@ -140,7 +140,7 @@ def _explained(error: BaseException, beat: _Beat, step: int, timeout_s: float) -
     )
 
 
-def _listened(beat: _Beat) -> tuple[dict[int, Word | None], set[int]]:
+def _listened(beat: _Beat) -> tuple[dict[int, Heartbeat | None], set[int]]:
     """The last words of the others, and which of them have said something since we began to listen."""
     before = beat.words()
     words, alive = before, set[int]()
@@ -154,7 +154,7 @@ def _listened(beat: _Beat) -> tuple[dict[int, Word | None], set[int]]:
     return words, alive
 
 
-def _named(words: dict[int, Word | None], alive: set[int], ours: int) -> str:
+def _named(words: dict[int, Heartbeat | None], alive: set[int], ours: int) -> str:
     """Those that failed; else those that are silent; else those that are furthest behind."""
     failed = [rank for rank, word in words.items() if word is not None and word.failed]
     silent = [rank for rank in words if rank not in alive]

@@ -17,7 +17,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 
-class Sink(Protocol):
+class RowSink(Protocol):
     """Where numbers go that lie in no tensor."""
 
     def put(self, rows_L: Tensor, first_column: int, numbers: Tensor) -> None:
@@ -30,7 +30,7 @@ class Sink(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class TensorSlice:
     """What this rank holds of a tensor.
 
     Attributes:
@@ -48,10 +48,10 @@ class Piece:
     shape: tuple[int, ...]
     first: tuple[int, ...]
     rows: Tensor | None = None
-    sink: Sink | None = None
+    sink: RowSink | None = None
 
     @classmethod
-    def of_tensor(cls, name: str, tensor: Tensor) -> Piece:
+    def of_tensor(cls, name: str, tensor: Tensor) -> TensorSlice:
         """A tensor that is not divided, or this rank's part of a DTensor."""
         if isinstance(tensor, DTensor):
             _, first = compute_local_shape_and_global_offset(tensor.shape, tensor.device_mesh, tensor.placements)
@@ -91,7 +91,7 @@ class Piece:
 
 
 @torch.no_grad()
-def fill(pieces: Iterable[Piece], wholes: Mapping[str, Tensor]) -> None:
+def fill(pieces: Iterable[TensorSlice], wholes: Mapping[str, Tensor]) -> None:
     """Copy into each piece what it is of the whole of its name."""
     for piece in pieces:
         if piece.sink is not None:
@@ -102,7 +102,7 @@ def fill(pieces: Iterable[Piece], wholes: Mapping[str, Tensor]) -> None:
 
 
 @torch.no_grad()
-def gathered(pieces: Sequence[Piece]) -> dict[str, Tensor] | None:
+def gathered(pieces: Sequence[TensorSlice]) -> dict[str, Tensor] | None:
     """The whole tensors on the CPU of rank 0, None on the others; all ranks call it together.
 
     What several ranks hold is sent by the lowest of them. A tensor that lies whole on rank 0 is not copied.
@@ -130,21 +130,21 @@ def gathered(pieces: Sequence[Piece]) -> dict[str, Tensor] | None:
     return wholes if rank == 0 else None
 
 
-def _in_order(piece: Piece) -> Tensor:
+def _in_order(piece: TensorSlice) -> Tensor:
     """The whole tensor, of a piece that is all of it in another order."""
     whole = torch.empty_like(piece.tensor, device="cpu")
     piece.put(whole, piece.tensor.detach())
     return whole
 
 
-def _send(piece: Piece) -> None:
+def _send(piece: TensorSlice) -> None:
     """To rank 0, the order of its rows first, where it has one."""
     if piece.rows is not None:
         dist.send(piece.rows.contiguous(), 0)
     dist.send(piece.tensor.detach().cpu().contiguous(), 0)
 
 
-def _received(item: _Held, owner: int) -> Piece:
+def _received(item: _Held, owner: int) -> TensorSlice:
     """What :func:`_send` sent."""
     rows = None
     if item.rows is not None:
@@ -152,7 +152,7 @@ def _received(item: _Held, owner: int) -> Piece:
         dist.recv(rows, owner)
     numbers = torch.empty(item.size, dtype=item.dtype)
     dist.recv(numbers, owner)
-    return Piece(item.name, numbers, item.shape, item.first, rows)
+    return TensorSlice(item.name, numbers, item.shape, item.first, rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,7 +167,7 @@ class _Held:
     rows: torch.dtype | None
 
     @classmethod
-    def of(cls, piece: Piece) -> _Held:
+    def of(cls, piece: TensorSlice) -> _Held:
         rows = None if piece.rows is None else piece.rows.dtype
         return cls(piece.name, piece.shape, piece.first, tuple(piece.tensor.shape), piece.tensor.dtype, rows)
 

@@ -10,7 +10,7 @@ from torch import nn
 from ziggurat.parallel.shared_memory import SharedSlots, floats
 
 
-class OverHost(nn.Module):
+class SharedMemoryDDP(nn.Module):
     """A module that each of the ranks of one host has, and the means of its gradients over them.
 
     What DistributedDataParallel is elsewhere. There is nothing to send while the backward pass still runs, so gradients

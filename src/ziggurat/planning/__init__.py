@@ -6,7 +6,7 @@ measures topologies, ``embeddings`` applies what comes out.
 Start at :mod:`~ziggurat.planning.planner`; a new planner keeps to :class:`~ziggurat.planning.problem.Planner`.
 """
 
-from ziggurat.planning.plan_estimate import Planned
+from ziggurat.planning.plan_estimate import PlanEstimate
 from ziggurat.planning.planner import plan_tables
 
-__all__ = ["Planned", "plan_tables"]
+__all__ = ["PlanEstimate", "plan_tables"]

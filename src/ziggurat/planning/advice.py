@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from ziggurat.core.tables import TableSpec
 from ziggurat.planning.constraints import COLUMN_MULTIPLE
-from ziggurat.planning.problem import Problem, Wish
+from ziggurat.planning.problem import Problem, TableConstraint
 from ziggurat.planning.quantities import written_bytes
 
 MOST_TIMES = 32
@@ -93,7 +93,7 @@ def _devices(problem: Problem, fits: Fits) -> str | None:
     """The fewest times as many devices, in powers of two. All ranks of the world or of a host are then others."""
     topology, factor = problem.topology, 2
     wishes = {
-        name: wish if wish.sharding in ("table_wise", "column_wise") else Wish(wish.sharding)
+        name: wish if wish.sharding in ("table_wise", "column_wise") else TableConstraint(wish.sharding)
         for name, wish in problem.wishes.items()
     }
     while factor <= MOST_TIMES:

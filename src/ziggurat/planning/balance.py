@@ -43,7 +43,7 @@ class Balance:
 
 
 @dataclass(frozen=True, slots=True)
-class Room:
+class Capacity:
     """What is to be put where.
 
     Attributes:
@@ -86,7 +86,7 @@ def lower_bound(costs: Sequence[float], bins: int) -> float:
     return max(sum(costs) / bins, falling[0], pair) if falling else 0.0
 
 
-def longest_first(room: Room) -> Balance:
+def longest_first(room: Capacity) -> Balance:
     """Greedy: the costliest item first, each into the least loaded bin that has room for it.
 
     Where that leaves an item without a bin, items go by falling size instead, which packs better.
@@ -103,7 +103,7 @@ def longest_first(room: Room) -> Balance:
     raise no_room(room, stuck)
 
 
-def largest_differencing(room: Room) -> Balance | None:
+def largest_differencing(room: Capacity) -> Balance | None:
     """The k-way largest differencing method; None where its result breaks a capacity, which it does not look at.
 
     A partial solution is k bins; two whose loads spread most are merged, the fullest of one with the emptiest of the
@@ -133,7 +133,7 @@ def largest_differencing(room: Room) -> Balance | None:
     return found if room.fits(found) else None
 
 
-def exchanged(room: Room, balance: Balance, rounds: int = 10_000) -> Balance:
+def exchanged(room: Capacity, balance: Balance, rounds: int = 10_000) -> Balance:
     """``balance`` after moving single items out of the fullest bin and swapping pairs with it, as long as that helps.
 
     Each round takes the exchange that leaves the lowest maximum of the two bins that it touches; all rounds keep to the
@@ -155,7 +155,7 @@ def exchanged(room: Room, balance: Balance, rounds: int = 10_000) -> Balance:
     return room.balance(bins.tolist())
 
 
-def balanced(room: Room) -> Balance:
+def balanced(room: Capacity) -> Balance:
     """The best of greedy and largest differencing, improved by exchanges.
 
     Raises:
@@ -166,7 +166,7 @@ def balanced(room: Room) -> Balance:
     return min(found, key=lambda balance: balance.highest)
 
 
-def _greedy(room: Room, order: Sequence[int]) -> tuple[list[int], int | None]:
+def _greedy(room: Capacity, order: Sequence[int]) -> tuple[list[int], int | None]:
     """A bin for each item, and the first item that found none."""
     bins, loads, used = [0] * len(order), room.start, [0.0] * len(room.capacities)
     for item in order:
@@ -205,7 +205,7 @@ def _best_exchange(
     return step
 
 
-def no_room(room: Room, item: int) -> NoFeasiblePlan:
+def no_room(room: Capacity, item: int) -> NoFeasiblePlan:
     """Says that ``item`` fits nowhere."""
     total, there = sum(room.sizes), sum(room.capacities)
     return NoFeasiblePlan(
@@ -215,7 +215,7 @@ def no_room(room: Room, item: int) -> NoFeasiblePlan:
     )
 
 
-def in_runs(room: Room, found: Balance) -> Balance:
+def in_runs(room: Capacity, found: Balance) -> Balance:
     """Neighbouring items in the same bin, where that is as good as ``found`` but for half a percent; else ``found``.
 
     What neighbouring tables of one device give lies side by side already when it is put in the order of the features.

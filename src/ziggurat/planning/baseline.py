@@ -20,7 +20,7 @@ import numpy as np
 from ziggurat.core.config import Config as BaseConfig
 from ziggurat.core.plan import Plan
 from ziggurat.planning.autoshard.costs import LearnedCosts
-from ziggurat.planning.balance import Room, largest_differencing, longest_first, no_room
+from ziggurat.planning.balance import Capacity, largest_differencing, longest_first, no_room
 from ziggurat.planning.placement import Item, Loads, placed
 from ziggurat.planning.problem import Problem
 from ziggurat.planning.rules import Rules
@@ -28,7 +28,7 @@ from ziggurat.planning.rules import Rules
 Measure = Literal["random", "size", "dim", "lookup", "size_lookup", "lpt", "ldm"]
 
 
-class Baseline:
+class BaselinePlanner:
     """See the module.
 
     Args:
@@ -73,7 +73,7 @@ class Baseline:
         return replace(found, notes=(f"baseline: whole tables by {self.config.by}",))
 
     def _assign(self, problem: Problem, plan: Plan, items: Sequence[Item], loads: Loads) -> Sequence[int]:
-        room = Room(
+        room = Capacity(
             costs=self._measures(problem, items),
             sizes=[item.cost.kept_bytes for item in items],
             capacities=loads.free,
@@ -106,7 +106,7 @@ class Baseline:
                 return item.cost.weight_bytes
 
 
-def _at_random(room: Room, seed: int) -> list[int]:
+def _at_random(room: Capacity, seed: int) -> list[int]:
     """A device for each item, any that has room for it; by falling size where a random order finds none.
 
     Raises:

@@ -14,10 +14,10 @@ from ziggurat.planning.autoshard.costs import LearnedCosts, exchange_seconds
 from ziggurat.planning.autoshard.learned import learned_costs
 from ziggurat.planning.autoshard.planner import AutoShard
 from ziggurat.planning.autoshard.refinement import TimeParts
-from ziggurat.planning.baseline import Baseline, Measure
+from ziggurat.planning.baseline import BaselinePlanner, Measure
 from ziggurat.planning.config import AnyPlanner
 from ziggurat.planning.placement import shard_costs, ways_to_split
-from ziggurat.planning.plan_estimate import Planned
+from ziggurat.planning.plan_estimate import PlanEstimate
 from ziggurat.planning.planner import build_planner, plan_problem, planned_by
 from ziggurat.planning.problem import Problem
 from ziggurat.planning.recshard import RecShard
@@ -38,7 +38,7 @@ class Compared:
     """
 
     name: str
-    planned: Planned | None
+    planned: PlanEstimate | None
     refused: str
     seconds: tuple[float, ...]
     planning_s: float
@@ -82,7 +82,7 @@ class Comparison:
     entries: tuple[Compared, ...]
 
     @property
-    def planned(self) -> Planned:
+    def planned(self) -> PlanEstimate:
         """The configured planner's plan."""
         planned = self.entries[0].planned
         assert planned is not None
@@ -157,16 +157,16 @@ def _planners(
         others.append(RecShard.Config())
     if costs is not None:
         others.append(AutoShard.Config(learned=learned))
-    baselines = [Baseline.Config(by=measure, learned=learned) for measure in get_args(Measure)]
+    baselines = [BaselinePlanner.Config(by=measure, learned=learned) for measure in get_args(Measure)]
     others += [baseline for baseline in baselines if costs is not None or not baseline.predicts]
     return {_name(planner): planner for planner in [configured, *others, configured]}
 
 
 def _name(planner: AnyPlanner) -> str:
-    return f"by {planner.by}" if isinstance(planner, Baseline.Config) else planner.name
+    return f"by {planner.by}" if isinstance(planner, BaselinePlanner.Config) else planner.name
 
 
-def _seconds(problem: Problem, planned: Planned, costs: LearnedCosts | None) -> tuple[float, ...]:
+def _seconds(problem: Problem, planned: PlanEstimate, costs: LearnedCosts | None) -> tuple[float, ...]:
     if costs is None:
         return tuple(device.seconds for device in planned.devices)
     return tuple(costs.device_seconds(problem, planned.plan))

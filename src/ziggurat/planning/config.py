@@ -13,10 +13,10 @@ from ziggurat.core.plan import Placement, Sharding
 from ziggurat.core.tables import TableSpec
 from ziggurat.core.topology import Topology
 from ziggurat.planning.autoshard.planner import AutoShard
-from ziggurat.planning.baseline import Baseline
+from ziggurat.planning.baseline import BaselinePlanner
 from ziggurat.planning.constraints import check_names, check_placement, check_sharding
 from ziggurat.planning.offload import BeyondMemoryConfig
-from ziggurat.planning.problem import Wish
+from ziggurat.planning.problem import TableConstraint
 from ziggurat.planning.quantities import Bandwidth, Bytes
 from ziggurat.planning.recshard import RecShard
 from ziggurat.planning.rules import Rules
@@ -60,7 +60,7 @@ class TopologyConfig(Config):
         return self
 
 
-SomePlanner = Rules.Config | RecShard.Config | AutoShard.Config | TorchRec.Config | Baseline.Config
+SomePlanner = Rules.Config | RecShard.Config | AutoShard.Config | TorchRec.Config | BaselinePlanner.Config
 AnyPlanner = Annotated[SomePlanner, pydantic.Field(discriminator="name")]
 PLANNERS: tuple[str, ...] = tuple(planner.model_fields["name"].default for planner in get_args(SomePlanner))
 """Their names."""
@@ -98,7 +98,7 @@ class PlanningConfig(Config):
         """
         check_names("tables", list(self.tables), tables)
 
-    def wishes(self, tables: Sequence[TableSpec], topology: Topology) -> dict[str, Wish]:
+    def wishes(self, tables: Sequence[TableSpec], topology: Topology) -> dict[str, TableConstraint]:
         """The exceptions, checked against the tables and the world that they are for.
 
         Raises:
@@ -106,12 +106,12 @@ class PlanningConfig(Config):
         """
         self.check(tables)
         specs = {table.name: table for table in tables}
-        wishes: dict[str, Wish] = {}
+        wishes: dict[str, TableConstraint] = {}
         for name, asked in self.tables.items():
             with within(f"tables.{name}"):
                 if asked.ranks is not None:
                     check_placement(specs[name], Placement(asked.sharding, asked.ranks), topology)
                 else:
                     check_sharding(specs[name], asked.sharding, topology)
-            wishes[name] = Wish(asked.sharding, asked.ranks)
+            wishes[name] = TableConstraint(asked.sharding, asked.ranks)
         return wishes

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ziggurat.core.errors import Misfit, nearest, within
+from ziggurat.core.errors import InvalidSection, nearest, within
 from ziggurat.core.plan import Placement, Plan, Sharding
 from ziggurat.core.tables import TableSpec
 from ziggurat.core.topology import DeviceKind, Topology
@@ -53,25 +53,25 @@ def check_sharding(table: TableSpec, sharding: Sharding, topology: Topology) -> 
     """Nothing, where ``table`` can be split so, on ranks yet to be chosen.
 
     Raises:
-        Misfit: at ``sharding``.
+        InvalidSection: at ``sharding``.
     """
     if must_replicate(table, topology.kind) and sharding != "data_parallel":
         rows = " with rows: all" if table.optimizer.get("rows") == "all" else f" on {topology.kind}"
-        raise Misfit(
+        raise InvalidSection(
             "sharding",
             f"{sharding!r}, but no kernel has adam{rows}: every rank holds such a table whole",
             f"use data_parallel, or another optimizer in embeddings.tables.{table.name}",
         )
     match sharding:
         case "column_wise" if topology.world_size > 1 and not column_parts(table, topology):
-            raise Misfit(
+            raise InvalidSection(
                 "sharding",
                 f"'column_wise', but its {table.dim} columns have no 2 to {topology.world_size} equal parts that are "
                 f"multiples of {COLUMN_MULTIPLE}",
                 "split it by rows, or choose another embeddings dim",
             )
         case "grid" if table.dim % (COLUMN_MULTIPLE * topology.hosts):
-            raise Misfit(
+            raise InvalidSection(
                 "sharding",
                 f"'grid', but {table.dim} columns over {topology.hosts} hosts are not {COLUMN_MULTIPLE}, 8, … each",
                 "use table_row_wise, or choose another embeddings dim",
@@ -84,34 +84,36 @@ def check_placement(table: TableSpec, placement: Placement, topology: Topology) 
     """Nothing, where ``table`` can be placed so.
 
     Raises:
-        Misfit: at ``sharding``, ``ranks`` or ``fast_rows``.
+        InvalidSection: at ``sharding``, ``ranks`` or ``fast_rows``.
     """
     sharding, ranks, world = placement.sharding, placement.ranks, topology.world_size
     check_sharding(table, sharding, topology)
     for rank in ranks:
         if not 0 <= rank < world:
-            raise Misfit("ranks", f"there is no rank {rank}", f"ranks are 0 to {world - 1}")
+            raise InvalidSection("ranks", f"there is no rank {rank}", f"ranks are 0 to {world - 1}")
     _check_fast_rows(table, placement, topology)
     wanted = fixed_ranks(sharding, topology)
     match sharding:
         case "table_wise" if len(ranks) != 1:
-            raise Misfit("ranks", f"table_wise is one rank; received {list(ranks)}", "name one, or leave ranks out")
+            raise InvalidSection(
+                "ranks", f"table_wise is one rank; received {list(ranks)}", "name one, or leave ranks out"
+            )
         case "table_row_wise" if not _one_host(ranks, topology):
             hosts = " or ".join(str(list(topology.ranks_of(host))) for host in range(min(topology.hosts, 3)))
-            raise Misfit(
+            raise InvalidSection(
                 "ranks",
                 f"table_row_wise is all ranks of one host; received {list(ranks)}",
                 f"name {hosts}{', …' if topology.hosts > 3 else ''}, or leave ranks out",
             )
         case "column_wise" if not ranks or table.dim % (COLUMN_MULTIPLE * len(ranks)):
             allowed = ", ".join(map(str, [1, *column_parts(table, topology)]))
-            raise Misfit(
+            raise InvalidSection(
                 "ranks",
                 f"{len(ranks)} equal parts of {table.dim} columns are no multiples of {COLUMN_MULTIPLE}",
                 f"name as many ranks as one of {allowed}, or leave ranks out",
             )
         case _ if wanted is not None and ranks != wanted:
-            raise Misfit(
+            raise InvalidSection(
                 "ranks",
                 f"{sharding} is every rank in order; received {list(ranks)}",
                 f"leave ranks out ({world} ranks)",
@@ -124,10 +126,10 @@ def check_plan(plan: Plan, tables: Sequence[TableSpec], topology: Topology) -> N
     """Nothing, where ``plan`` places every table, and each as it can be.
 
     Raises:
-        Misfit: at ``placements.TABLE``, or of another world.
+        InvalidSection: at ``placements.TABLE``, or of another world.
     """
     if (plan.world_size, plan.local_size) != (topology.world_size, topology.devices):
-        raise Misfit(
+        raise InvalidSection(
             "",
             f"the plan is for {plan.world_size} ranks, {plan.local_size} a host; there are {topology.world_size}, "
             f"{topology.devices} a host",
@@ -136,7 +138,7 @@ def check_plan(plan: Plan, tables: Sequence[TableSpec], topology: Topology) -> N
     check_names("placements", plan.placements, tables)
     for table in tables:
         if table.name not in plan.placements:
-            raise Misfit(f"placements.{table.name}", "the plan does not place this table", "make the plan anew")
+            raise InvalidSection(f"placements.{table.name}", "the plan does not place this table", "make the plan anew")
         with within(f"placements.{table.name}"):
             check_placement(table, plan.placements[table.name], topology)
 
@@ -145,14 +147,14 @@ def check_names(key: str, names: Sequence[str] | dict[str, Placement], tables: S
     """Nothing, where there is a table of each name.
 
     Raises:
-        Misfit: at ``key.NAME``, with the nearest that there is.
+        InvalidSection: at ``key.NAME``, with the nearest that there is.
     """
     known = [table.name for table in tables]
     for name in names:
         if name not in known:
             close = nearest(name, known)
             hint = f"did you mean {close!r}?" if close else f"tables: {', '.join(known) or 'none'}"
-            raise Misfit(f"{key}.{name}", f"there is no such table; {hint}")
+            raise InvalidSection(f"{key}.{name}", f"there is no such table; {hint}")
 
 
 def _check_fast_rows(table: TableSpec, placement: Placement, topology: Topology) -> None:
@@ -160,11 +162,11 @@ def _check_fast_rows(table: TableSpec, placement: Placement, topology: Topology)
     if fast_rows is None:
         return
     if placement.sharding == "data_parallel":
-        raise Misfit("fast_rows", "a table that every rank holds lies in fast memory", "leave fast_rows out")
+        raise InvalidSection("fast_rows", "a table that every rank holds lies in fast memory", "leave fast_rows out")
     if not 0 <= fast_rows <= table.rows:
-        raise Misfit("fast_rows", f"{fast_rows:,} of {table.rows:,} rows", "make the plan anew")
+        raise InvalidSection("fast_rows", f"{fast_rows:,} of {table.rows:,} rows", "make the plan anew")
     if fast_rows < table.rows and not topology.slow_memory_bytes:
-        raise Misfit(
+        raise InvalidSection(
             "fast_rows",
             f"{table.rows - fast_rows:,} rows are in slow memory, and the devices have none",
             "declare planning.topology.slow_memory, or make the plan anew",

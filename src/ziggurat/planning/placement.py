@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from ziggurat.core.errors import NoFeasiblePlan
 from ziggurat.core.plan import Placement, Plan, Shard, Sharding
 from ziggurat.core.tables import TableSpec
-from ziggurat.planning.balance import Room, balanced, in_runs
+from ziggurat.planning.balance import Capacity, balanced, in_runs
 from ziggurat.planning.constraints import COLUMN_MULTIPLE, column_parts, fixed_ranks, stays_fused
 from ziggurat.planning.cost import ShardCost
 from ziggurat.planning.problem import Problem
@@ -16,7 +16,7 @@ from ziggurat.planning.quantities import written_bytes
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
+class TableSplit:
     """How a table is split, before anybody decides where it lies.
 
     Attributes:
@@ -30,29 +30,29 @@ class Split:
     ranks: tuple[int, ...] | None = None
 
 
-def ways_to_split(problem: Problem, table: TableSpec, fused: bool) -> list[Split]:
+def ways_to_split(problem: Problem, table: TableSpec, fused: bool) -> list[TableSplit]:
     """Every way in which ``table`` can be split over several devices; where ``fused``, those of FBGEMM's kernels."""
     topology = problem.topology
     if topology.world_size == 1 or table.rows < topology.world_size:
         return []
-    ways = [Split("row_wise")]
+    ways = [TableSplit("row_wise")]
     two_levels = topology.hosts > 1 and topology.devices > 1
     if two_levels:
-        ways.append(Split("table_row_wise"))
+        ways.append(TableSplit("table_row_wise"))
     columns = not problem.rows_leave and (not fused or stays_fused(table, "column_wise"))
     if two_levels and table.dim % (COLUMN_MULTIPLE * topology.hosts) == 0 and columns:
-        ways.append(Split("grid"))
+        ways.append(TableSplit("grid"))
     if columns:
-        ways += [Split("column_wise", parts) for parts in column_parts(table, topology)]
+        ways += [TableSplit("column_wise", parts) for parts in column_parts(table, topology)]
     return ways
 
 
-def shard_costs(problem: Problem, table: TableSpec, split: Split) -> list[ShardCost]:
+def shard_costs(problem: Problem, table: TableSpec, split: TableSplit) -> list[ShardCost]:
     """The cost of each shard, wherever it will lie; of a replicated table, of each copy."""
     return [cost for _, cost in stand_in_shards(problem, table, split)]
 
 
-def stand_in_shards(problem: Problem, table: TableSpec, split: Split) -> list[tuple[Shard, ShardCost]]:
+def stand_in_shards(problem: Problem, table: TableSpec, split: TableSplit) -> list[tuple[Shard, ShardCost]]:
     """Every shard with its cost; where ranks are yet to be chosen, on some that it could lie on."""
     stand_in = given_ranks(problem, split) or (
         problem.topology.ranks_of(0) if split.sharding == "table_row_wise" else (0,) * split.parts
@@ -60,7 +60,7 @@ def stand_in_shards(problem: Problem, table: TableSpec, split: Split) -> list[tu
     return problem.costs(table, _plan(problem).placed(table.name, split.sharding, stand_in))
 
 
-def given_ranks(problem: Problem, split: Split) -> tuple[int, ...] | None:
+def given_ranks(problem: Problem, split: TableSplit) -> tuple[int, ...] | None:
     """The ranks, where somebody has decided already or the sharding leaves no choice."""
     return split.ranks or fixed_ranks(split.sharding, problem.topology)
 
@@ -70,7 +70,7 @@ class Item:
     """A whole table, or a range of its columns, that may lie on any device."""
 
     table: TableSpec
-    split: Split
+    split: TableSplit
     shard: Shard
     cost: ShardCost
     name: str
@@ -86,7 +86,7 @@ def evenly(problem: Problem, plan: Plan, items: Sequence[Item], loads: Loads) ->
     Raises:
         NoFeasiblePlan: an item finds no room; its table is named.
     """
-    room = Room(
+    room = Capacity(
         costs=[item.cost.seconds for item in items],
         sizes=[item.cost.kept_bytes for item in items],
         capacities=loads.free,
@@ -96,7 +96,7 @@ def evenly(problem: Problem, plan: Plan, items: Sequence[Item], loads: Loads) ->
     return in_runs(room, balanced(room)).bins
 
 
-def placed(problem: Problem, splits: Mapping[str, Split], assign: Assign = evenly) -> Plan:
+def placed(problem: Problem, splits: Mapping[str, TableSplit], assign: Assign = evenly) -> Plan:
     """The tables, split so, over the devices: what is on given ranks first, then tables over hosts, then the rest.
 
     Args:
@@ -165,9 +165,9 @@ def _over_hosts(problem: Problem, tables: Iterable[TableSpec], loads: Loads) -> 
     found, topology = list(tables), problem.topology
     if not found:
         return []
-    costs = [shard_costs(problem, table, Split("table_row_wise")) for table in found]
+    costs = [shard_costs(problem, table, TableSplit("table_row_wise")) for table in found]
     hosts = [topology.ranks_of(host) for host in range(topology.hosts)]
-    room = Room(
+    room = Capacity(
         costs=[max(cost.seconds for cost in each) for each in costs],
         sizes=[max(cost.kept_bytes for cost in each) for each in costs],
         capacities=[min(loads.free[rank] for rank in ranks) for ranks in hosts],
@@ -178,7 +178,12 @@ def _over_hosts(problem: Problem, tables: Iterable[TableSpec], loads: Loads) -> 
 
 
 def _over_devices(
-    problem: Problem, plan: Plan, tables: list[TableSpec], splits: Mapping[str, Split], loads: Loads, assign: Assign
+    problem: Problem,
+    plan: Plan,
+    tables: list[TableSpec],
+    splits: Mapping[str, TableSplit],
+    loads: Loads,
+    assign: Assign,
 ) -> Plan:
     """A rank for each whole table and each range of columns."""
     items = [item for table in tables for item in items_of(problem, table, splits[table.name])]
@@ -190,7 +195,7 @@ def _over_devices(
     return Plan(plan.world_size, {table.name: every[table.name] for table in problem.tables}, plan.local_size)
 
 
-def items_of(problem: Problem, table: TableSpec, split: Split) -> list[Item]:
+def items_of(problem: Problem, table: TableSpec, split: TableSplit) -> list[Item]:
     """The table, or its ranges of columns."""
     where = _plan(problem).placed(table.name, split.sharding, (0,) * split.parts)
     name = f"table {table.name!r}"

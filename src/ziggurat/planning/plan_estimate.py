@@ -56,7 +56,7 @@ class DeviceLoad:
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class PlanEstimate:
     """A plan and its prediction.
 
     Attributes:
@@ -127,13 +127,13 @@ class Planned:
         }
 
 
-def predict(problem: Problem, plan: Plan) -> Planned:
+def predict(problem: Problem, plan: Plan) -> PlanEstimate:
     """What the cost model says of a plan, whoever made it."""
     shards = tuple(
         PlacedShard(table.name, shard, cost) for table in problem.tables for shard, cost in problem.costs(table, plan)
     )
     devices = tuple(_device(problem, rank, shards) for rank in range(problem.topology.world_size))
-    return Planned(
+    return PlanEstimate(
         plan=plan,
         topology=problem.topology,
         batch_size=problem.batch_size,

@@ -14,11 +14,11 @@ from ziggurat.planning.advice import advice, least_memory, least_slow_memory, wi
 from ziggurat.planning.autoshard.learned import learned_costs, learned_policy
 from ziggurat.planning.autoshard.planner import AutoShard
 from ziggurat.planning.autoshard.refinement import TimeParts
-from ziggurat.planning.baseline import Baseline
+from ziggurat.planning.baseline import BaselinePlanner
 from ziggurat.planning.config import AnyPlanner, PlanningConfig
 from ziggurat.planning.constraints import check_plan
 from ziggurat.planning.offload import beside_buffers
-from ziggurat.planning.plan_estimate import Planned, predict
+from ziggurat.planning.plan_estimate import PlanEstimate, predict
 from ziggurat.planning.problem import Planner, Problem
 from ziggurat.planning.quantities import written_bytes
 from ziggurat.planning.recshard import FirstAnswer, RecShard
@@ -47,8 +47,8 @@ def build_planner(config: AnyPlanner, time_parts: TimeParts | None = None, progr
             return AutoShard(config, costs, policy, time_parts, progress)
         case TorchRec.Config():
             return TorchRec(config)
-        case Baseline.Config():
-            return Baseline(config, learned_costs(config.learned) if config.predicts else None)
+        case BaselinePlanner.Config():
+            return BaselinePlanner(config, learned_costs(config.learned) if config.predicts else None)
 
 
 def plan_tables(
@@ -59,7 +59,7 @@ def plan_tables(
     batch_size: int,
     time_parts: TimeParts | None = None,
     progress: Progress | None = None,
-) -> Planned:
+) -> PlanEstimate:
     """A plan for ``tables`` on ``topology``, with the bytes and seconds that it is expected to take.
 
     The same arguments give the same plan, unless the planner measures. Bandwidths that are measured differ from one
@@ -81,7 +81,7 @@ def plan_tables(
     return plan_problem(problem_of(tables, statistics, topology, config, batch_size), planner)
 
 
-def plan_problem(problem: Problem, planner: Planner) -> Planned:
+def plan_problem(problem: Problem, planner: Planner) -> PlanEstimate:
     """The planner's plan with its prediction.
 
     Raises:
@@ -116,7 +116,7 @@ def problem_of(
     return beside_buffers(problem) if config.beyond_memory and topology.slow_memory_bytes else problem
 
 
-def planned_by(problem: Problem, planner: Planner) -> Planned:
+def planned_by(problem: Problem, planner: Planner) -> PlanEstimate:
     """The planner's plan, checked, with its prediction.
 
     Raises:

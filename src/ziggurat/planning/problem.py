@@ -18,7 +18,7 @@ from ziggurat.planning.usage import Usage
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
+class TableConstraint:
     """What the user asks for one table: its sharding, on ranks of their choice or, where None, of the planner's."""
 
     sharding: Sharding
@@ -44,7 +44,7 @@ class Problem:
     topology: Topology
     statistics: DatasetStatistics | None
     batch_size: int
-    wishes: Mapping[str, Wish] = field(default_factory=dict[str, Wish])
+    wishes: Mapping[str, TableConstraint] = field(default_factory=dict[str, TableConstraint])
     reserve: float = 0.1
     rows_leave: bool = False
 

@@ -23,14 +23,14 @@ from ziggurat.core.errors import NoFeasiblePlan
 from ziggurat.core.plan import Plan
 from ziggurat.core.tables import TableSpec
 from ziggurat.planning.constraints import column_parts, must_replicate
-from ziggurat.planning.placement import Split, placed, shard_costs, ways_to_split
+from ziggurat.planning.placement import TableSplit, placed, shard_costs, ways_to_split
 from ziggurat.planning.problem import Problem
 from ziggurat.planning.quantities import Bytes
 
-WHOLE, REPLICATED = Split("table_wise"), Split("data_parallel")
+WHOLE, REPLICATED = TableSplit("table_wise"), TableSplit("data_parallel")
 
 
-Place = Callable[[dict[str, Split]], Plan]
+Place = Callable[[dict[str, TableSplit]], Plan]
 """A plan of tables that are split so."""
 
 
@@ -61,7 +61,7 @@ class Rules:
         plan = self.with_relief(problem, splits, lambda splits: placed(problem, splits))
         return self._refined(problem, splits, plan)
 
-    def with_relief(self, problem: Problem, splits: dict[str, Split], place: Place) -> Plan:
+    def with_relief(self, problem: Problem, splits: dict[str, TableSplit], place: Place) -> Plan:
         """What ``place`` makes of ``splits``, which take less of every device's memory each time it finds no room.
 
         Raises:
@@ -76,11 +76,11 @@ class Rules:
                     raise
                 more *= 2
 
-    def unsplit(self, problem: Problem) -> dict[str, Split]:
+    def unsplit(self, problem: Problem) -> dict[str, TableSplit]:
         """Every table whole, but for what the user or the optimizer asks."""
         return {table.name: self._asked(problem, table) or WHOLE for table in problem.tables}
 
-    def first(self, problem: Problem) -> dict[str, Split]:
+    def first(self, problem: Problem) -> dict[str, TableSplit]:
         """How each table is split, by rules 1 and 2."""
         splits = {table.name: self._asked(problem, table) or self._small(problem, table) for table in problem.tables}
         free = problem.capacity - sum(
@@ -101,18 +101,18 @@ class Rules:
                 total = others + sum(cost.seconds for cost in shard_costs(problem, table, split))
         return splits
 
-    def _asked(self, problem: Problem, table: TableSpec) -> Split | None:
+    def _asked(self, problem: Problem, table: TableSpec) -> TableSplit | None:
         """What the user wants, or the optimizer."""
         wish = problem.wishes.get(table.name)
         if wish is None:
             return REPLICATED if must_replicate(table, problem.topology.kind) else None
         if wish.sharding != "column_wise" or wish.ranks is not None:
-            return Split(wish.sharding, len(wish.ranks or (0,)), wish.ranks)
-        parts = [Split("column_wise", parts) for parts in column_parts(table, problem.topology)]
+            return TableSplit(wish.sharding, len(wish.ranks or (0,)), wish.ranks)
+        parts = [TableSplit("column_wise", parts) for parts in column_parts(table, problem.topology)]
         others = sum(problem.whole(other).seconds for other in problem.tables if other is not table)
-        return self._best_of(problem, table, parts, others, problem.capacity) or Split("column_wise")
+        return self._best_of(problem, table, parts, others, problem.capacity) or TableSplit("column_wise")
 
-    def _small(self, problem: Problem, table: TableSpec) -> Split:
+    def _small(self, problem: Problem, table: TableSpec) -> TableSplit:
         world = problem.topology.world_size
         if not self._may_copy(problem, table):
             return WHOLE
@@ -123,11 +123,11 @@ class Rules:
         several = problem.topology.world_size > 1 and not problem.rows_leave
         return several and table.weight_bytes <= self.config.replicate_up_to
 
-    def _ways(self, problem: Problem, table: TableSpec) -> list[Split]:
+    def _ways(self, problem: Problem, table: TableSpec) -> list[TableSplit]:
         """Every way in which the table can be split over several devices."""
         return ways_to_split(problem, table, self.config.fused)
 
-    def _best_split(self, problem: Problem, table: TableSpec, others: float, free: float) -> Split | None:
+    def _best_split(self, problem: Problem, table: TableSpec, others: float, free: float) -> TableSplit | None:
         """The best way to split the table, or to replicate it; where none has room, the split that needs least."""
         ways = self._ways(problem, table)
         replicated = [REPLICATED] if self._may_copy(problem, table) else []
@@ -137,31 +137,31 @@ class Rules:
         return min(ways, key=lambda way: _largest(problem, table, way), default=None)
 
     def _best_of(
-        self, problem: Problem, table: TableSpec, ways: list[Split], others: float, free: float
-    ) -> Split | None:
+        self, problem: Problem, table: TableSpec, ways: list[TableSplit], others: float, free: float
+    ) -> TableSplit | None:
         """Of the ways whose shards have room, the one that leaves the lowest costliest shard or mean load."""
 
-        def merit(way: Split) -> float:
+        def merit(way: TableSplit) -> float:
             seconds = [cost.seconds for cost in shard_costs(problem, table, way)]
             return max(*seconds, (others + sum(seconds)) / problem.topology.world_size)
 
         fitting = [way for way in ways if _largest(problem, table, way) <= free]
         return min(fitting, key=merit, default=None)
 
-    def _relieved(self, problem: Problem, splits: dict[str, Split], most: int) -> bool:
+    def _relieved(self, problem: Problem, splits: dict[str, TableSplit], most: int) -> bool:
         """Whether something more can be done for memory, with ``most`` more tables at once; ``splits`` has it then."""
         movable = [table for table in problem.tables if self._asked(problem, table) is None]
         replicas = [table for table in movable if splits[table.name] == REPLICATED]
         if replicas:
             splits.update({table.name: WHOLE for table in replicas})
             return True
-        rows = Split("row_wise")
+        rows = TableSplit("row_wise")
         left = [table for table in movable if splits[table.name] != rows and self._ways(problem, table)]
         left.sort(key=lambda table: -problem.whole(table).kept_bytes)
         splits.update({table.name: rows for table in left[:most]})
         return bool(left)
 
-    def _refined(self, problem: Problem, splits: Mapping[str, Split], plan: Plan) -> Plan:
+    def _refined(self, problem: Problem, splits: Mapping[str, TableSplit], plan: Plan) -> Plan:
         """Rule 3's second half. It goes on from splits that do not help by themselves: two together may."""
         splits, tried, best = dict(splits), set(problem.wishes), plan
         for _ in range(self.config.rounds):
@@ -200,12 +200,12 @@ def device_seconds(problem: Problem, plan: Plan) -> list[float]:
     return seconds
 
 
-def _if_placed(problem: Problem, splits: Mapping[str, Split]) -> Plan | None:
+def _if_placed(problem: Problem, splits: Mapping[str, TableSplit]) -> Plan | None:
     try:
         return placed(problem, splits)
     except NoFeasiblePlan:
         return None
 
 
-def _largest(problem: Problem, table: TableSpec, way: Split) -> int:
+def _largest(problem: Problem, table: TableSpec, way: TableSplit) -> int:
     return max(cost.kept_bytes for cost in shard_costs(problem, table, way))

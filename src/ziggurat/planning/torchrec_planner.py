@@ -24,7 +24,7 @@ from ziggurat.core.errors import NoFeasiblePlan
 from ziggurat.core.plan import Plan
 from ziggurat.core.tables import TableSpec
 from ziggurat.planning.constraints import column_parts, must_replicate
-from ziggurat.planning.placement import Loads, Split, shard_costs, ways_to_split
+from ziggurat.planning.placement import Loads, TableSplit, shard_costs, ways_to_split
 from ziggurat.planning.problem import Problem
 from ziggurat.planning.quantities import written_bytes, written_seconds
 from ziggurat.planning.rules import REPLICATED, WHOLE
@@ -71,20 +71,20 @@ class TorchRec:
         """Says sooner whether there is room: what it finds room for without trying every combination."""
         return TorchRec(self.config.model_copy(update={"proposals": 0}))
 
-    def _ways(self, problem: Problem, table: TableSpec) -> list[Split]:
+    def _ways(self, problem: Problem, table: TableSpec) -> list[TableSplit]:
         """How the table may lie; where the user or its optimizer leaves no choice, so."""
         wish, topology = problem.wishes.get(table.name), problem.topology
         if wish is not None and wish.sharding == "column_wise" and wish.ranks is None:
-            return [Split("column_wise", parts) for parts in column_parts(table, topology) or [1]]
+            return [TableSplit("column_wise", parts) for parts in column_parts(table, topology) or [1]]
         if wish is not None:
-            return [Split(wish.sharding, len(wish.ranks or (0,)), wish.ranks)]
+            return [TableSplit(wish.sharding, len(wish.ranks or (0,)), wish.ranks)]
         if must_replicate(table, topology.kind):
             return [REPLICATED]
         replicated = [REPLICATED] if topology.world_size > 1 and not problem.rows_leave else []
         return [WHOLE, *replicated, *ways_to_split(problem, table, self.config.fused)]
 
 
-def _no_room(problem: Problem, ways: Mapping[str, Sequence[Split]]) -> NoFeasiblePlan:
+def _no_room(problem: Problem, ways: Mapping[str, Sequence[TableSplit]]) -> NoFeasiblePlan:
     """Of the table that lacks most by itself; where each by itself has room, of all of them together."""
     kept = {
         table.name: [[cost.kept_bytes for cost in shard_costs(problem, table, way)] for way in ways[table.name]]

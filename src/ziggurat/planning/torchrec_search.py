@@ -42,7 +42,7 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from ziggurat.core.plan import Sharding
 from ziggurat.core.topology import Topology
-from ziggurat.planning.placement import Split, given_ranks, stand_in_shards
+from ziggurat.planning.placement import TableSplit, given_ranks, stand_in_shards
 from ziggurat.planning.problem import Problem
 
 # What the planner has to say at other levels is of no use to whoever runs `ziggurat plan`.
@@ -72,11 +72,11 @@ class Found:
         seconds: that TorchRec expects the slowest device to take.
     """
 
-    splits: dict[str, Split]
+    splits: dict[str, TableSplit]
     seconds: float
 
 
-def search(problem: Problem, ways: Mapping[str, Sequence[Split]], proposals: int) -> Found | None:
+def search(problem: Problem, ways: Mapping[str, Sequence[TableSplit]], proposals: int) -> Found | None:
     """TorchRec's choice of a way and of ranks for every table; None where no proposal of its has room.
 
     Args:
@@ -147,7 +147,7 @@ class SearchSpace(Enumerator):
         given: (name there, TorchRec's sharding type) -> ranks, where it must not choose them.
     """
 
-    def __init__(self, problem: Problem, ways: Mapping[str, Sequence[Split]], topology: TorchRecTopology) -> None:
+    def __init__(self, problem: Problem, ways: Mapping[str, Sequence[TableSplit]], topology: TorchRecTopology) -> None:
         self._problem, self._ways = problem, ways
         self._estimator = EmbeddingPerfEstimatorFactory.create(DEFAULT_PERF_ESTIMATOR, topology=topology)
         # Numbers: a table's own name may be that of a method of torch's modules.
@@ -177,7 +177,7 @@ class SearchSpace(Enumerator):
         name = sharder_name(EmbeddingBagCollection)
         self._estimator.estimate(sharding_options, build_sharder_data_map({name: _sharder()}))
 
-    def _option(self, name: str, way: Split) -> ShardingOption:
+    def _option(self, name: str, way: TableSplit) -> ShardingOption:
         """One way of a table, the bytes of its shards as ziggurat counts them."""
         problem, table, kind = self._problem, self.tables[name], _TYPES[way.sharding].value
         kernel = EmbeddingComputeKernel.DENSE if way.sharding == "data_parallel" else EmbeddingComputeKernel.FUSED
@@ -233,8 +233,8 @@ class _Partitioner(GreedyPerfPartitioner):
         return proposal
 
 
-def _answer(option: ShardingOption) -> Split:
-    return Split(
+def _answer(option: ShardingOption) -> TableSplit:
+    return TableSplit(
         _SHARDINGS[option.sharding_type], len(option.shards), tuple(cast("int", shard.rank) for shard in option.shards)
     )
 

@@ -17,7 +17,7 @@ from ziggurat.core.tables import TableSpec
 from ziggurat.data.encoded.dataset import Dataset, Split
 from ziggurat.embeddings.fields import Fields
 from ziggurat.features.config import NumericFeature
-from ziggurat.features.encoders.vocabulary import Vocabulary
+from ziggurat.features.encoders.vocabulary import VocabularyEncoder
 from ziggurat.features.numeric.steps import Bucketise
 from ziggurat.features.transform import Transform
 from ziggurat.interactions.block import Block
@@ -225,7 +225,7 @@ def _value(transform: Transform, name: str, encoded: int) -> str:
     encoder = transform.encoders[feature.table_name]
     if encoded == 0:
         return "missing"
-    if isinstance(encoder, Vocabulary):
+    if isinstance(encoder, VocabularyEncoder):
         known = encoded - 1 - encoder.oov_rows
         return str(encoder.keys[known].as_py()) if known >= 0 else "unknown"
     return str(encoded)

@@ -18,8 +18,8 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
-from ziggurat.storage.buffer_pool import Bytes, Rooms
-from ziggurat.storage.native import NotThere, library
+from ziggurat.storage.buffer_pool import BufferPool, Bytes
+from ziggurat.storage.native import NativeUnavailable, library
 
 Ints = npt.NDArray[np.int64]
 
@@ -45,7 +45,7 @@ class TransferError(OSError):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Job:
+class IOJob:
     """Blocks of a file.
 
     Attributes:
@@ -60,7 +60,7 @@ class Job:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Stretches:
+class FileRanges:
     """What is to be moved, as requests.
 
     Attributes:
@@ -76,7 +76,7 @@ class Stretches:
     addresses_M: Ints
 
 
-class Transfers(ABC):
+class TransferThread(ABC):
     """Moves blocks in a thread of its own, those of one call after those of the calls before. For one thread at a time.
 
     Attributes:
@@ -87,10 +87,10 @@ class Transfers(ABC):
     name: str
 
     def __init__(self) -> None:
-        self.rooms, self.worked_s = Rooms(), 0.0
+        self.rooms, self.worked_s = BufferPool(), 0.0
         self._mover = ThreadPoolExecutor(1, thread_name_prefix="blocks")
 
-    def begin(self, jobs: Sequence[Job], *, writing: bool) -> Future[list[int]]:
+    def begin(self, jobs: Sequence[IOJob], *, writing: bool) -> Future[list[int]]:
         """Have blocks of some files moved, all side by side, once those of the calls before have been.
 
         The future's result says how many requests each job took: blocks that lie one behind the other go together. Its
@@ -104,10 +104,10 @@ class Transfers(ABC):
             return done
         files = np.repeat(np.array([job.file for job in jobs], np.int32), counts)
         offsets, lengths, addresses = (np.concatenate([part[number] for part in parts]) for number in range(3))
-        every = Stretches(files, offsets, lengths, addresses)
+        every = FileRanges(files, offsets, lengths, addresses)
         return self._mover.submit(self._moved, every, jobs, counts, writing=writing)
 
-    def read(self, jobs: Sequence[Job]) -> list[int]:
+    def read(self, jobs: Sequence[IOJob]) -> list[int]:
         """Blocks of some files into memory, by :meth:`begin`, and wait for them.
 
         Raises:
@@ -115,7 +115,7 @@ class Transfers(ABC):
         """
         return self.begin(jobs, writing=False).result()
 
-    def write(self, jobs: Sequence[Job]) -> list[int]:
+    def write(self, jobs: Sequence[IOJob]) -> list[int]:
         """As :meth:`read`, the other way."""
         return self.begin(jobs, writing=True).result()
 
@@ -123,7 +123,7 @@ class Transfers(ABC):
         """Give back what it holds, once what was begun is done."""
         self._mover.shutdown()
 
-    def _moved(self, every: Stretches, memory: Sequence[Job], counts: list[int], *, writing: bool) -> list[int]:
+    def _moved(self, every: FileRanges, memory: Sequence[IOJob], counts: list[int], *, writing: bool) -> list[int]:
         """The counts, once all is moved; ``memory``: what the addresses are of, which stays as long."""
         started = time.perf_counter()
         try:
@@ -134,7 +134,7 @@ class Transfers(ABC):
         return counts
 
     @abstractmethod
-    def _stretches(self, writing: bool, every: Stretches) -> None: ...
+    def _stretches(self, writing: bool, every: FileRanges) -> None: ...
 
 
 def stretches(at_N: Ints, memory_NB: Bytes) -> tuple[Ints, Ints, Ints]:
@@ -157,14 +157,14 @@ def stretches(at_N: Ints, memory_NB: Bytes) -> tuple[Ints, Ints, Ints]:
     return at_N[begins].astype(np.int64), runs.astype(np.int64) * size, addresses
 
 
-class Ring(Transfers):
+class Ring(TransferThread):
     """Linux's io_uring: one system call for many requests, which the kernel has on their way together.
 
     Args:
         depth: requests on their way at a time.
 
     Raises:
-        NotThere: no compiled part, or the kernel gives no ring.
+        NativeUnavailable: no compiled part, or the kernel gives no ring.
     """
 
     name = "io_uring"
@@ -175,7 +175,7 @@ class Ring(Transfers):
         problem = ctypes.c_int()
         self._ring: int | None = self._library.zr_open(depth, ctypes.byref(problem))
         if not self._ring:
-            raise NotThere(f"the kernel gives no io_uring: {os.strerror(problem.value)}")
+            raise NativeUnavailable(f"the kernel gives no io_uring: {os.strerror(problem.value)}")
 
     def close(self) -> None:
         super().close()
@@ -183,7 +183,7 @@ class Ring(Transfers):
         if ring:
             self._library.zr_close(ring)
 
-    def _stretches(self, writing: bool, every: Stretches) -> None:
+    def _stretches(self, writing: bool, every: FileRanges) -> None:
         assert self._ring, "closed"
         failed = ctypes.c_int64()
         arrays = (every.files_M, every.offsets_M, every.lengths_M, every.addresses_M)
@@ -195,7 +195,7 @@ class Ring(Transfers):
             raise TransferError(problem, int(every.files_M[failed.value]), int(every.offsets_M[failed.value]))
 
 
-class Threads(Transfers):
+class Threads(TransferThread):
     """Some threads that read or write one stretch after the other.
 
     Args:
@@ -213,7 +213,7 @@ class Threads(Transfers):
         super().close()
         self._pool.shutdown()
 
-    def _stretches(self, writing: bool, every: Stretches) -> None:
+    def _stretches(self, writing: bool, every: FileRanges) -> None:
         move = _written if writing else _read
         arrays = (every.files_M, every.addresses_M, every.lengths_M, every.offsets_M)
         requests = list(zip(*(each.tolist() for each in arrays), strict=True))
@@ -250,7 +250,7 @@ def _whole(move: Callable[[memoryview, int], int], file: int, memory: memoryview
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class BlockDevice:
     """What a data sheet says of a block device.
 
     Attributes:
@@ -267,15 +267,15 @@ class Device:
     write_bandwidth: float
 
 
-DEVICES: dict[str, Device] = {
-    "nand": Device(77e-6, 18e-6, 637e3, 81.5e3, 3.2e9, 2.0e9),
-    "3dxp": Device(10e-6, 10e-6, 550e3, 500e3, 2.4e9, 2.0e9),
+DEVICES: dict[str, BlockDevice] = {
+    "nand": BlockDevice(77e-6, 18e-6, 637e3, 81.5e3, 3.2e9, 2.0e9),
+    "3dxp": BlockDevice(10e-6, 10e-6, 550e3, 500e3, 2.4e9, 2.0e9),
 }
 """By their makers' data sheets: Intel SSD DC P4510 of 2 TB (TLC NAND) and Intel Optane SSD DC P4800X (3D XPoint),
 random transfers of 4 KiB."""
 
 
-class Slowed(Transfers):
+class Slowed(TransferThread):
     """Another way, on a device that is slower than the real one: each batch takes at least what the slower device
     would.
 
@@ -285,7 +285,7 @@ class Slowed(Transfers):
         depth: requests that it has on their way at a time.
     """
 
-    def __init__(self, inner: Transfers, device: Device, depth: int = DEPTH) -> None:
+    def __init__(self, inner: TransferThread, device: BlockDevice, depth: int = DEPTH) -> None:
         super().__init__()
         self._inner, self._device, self._depth = inner, device, depth
         self.name = f"{inner.name}, slowed"
@@ -303,7 +303,7 @@ class Slowed(Transfers):
         latency, rate, bandwidth = each
         return max(latency * -(-requests // self._depth), requests / rate, size / bandwidth)
 
-    def _stretches(self, writing: bool, every: Stretches) -> None:
+    def _stretches(self, writing: bool, every: FileRanges) -> None:
         end = time.perf_counter() + self.seconds(len(every.files_M), int(every.lengths_M.sum()), writing=writing)
         self._inner._stretches(writing, every)
         while (rest := end - time.perf_counter()) > 0:
@@ -313,17 +313,17 @@ class Slowed(Transfers):
 Way = Literal["auto", "io_uring", "threads"]
 
 
-def open_transfers(way: Way = "auto") -> tuple[Transfers, str]:
+def open_transfers(way: Way = "auto") -> tuple[TransferThread, str]:
     """The best way that this machine has, and why it is not io_uring, if it is not; ``io_uring``: no other.
 
     Raises:
-        NotThere: io_uring was asked for, and is not there.
+        NativeUnavailable: io_uring was asked for, and is not there.
     """
     if way == "threads":
         return Threads(), "threads were asked for"
     try:
         return Ring(), ""
-    except NotThere as error:
+    except NativeUnavailable as error:
         if way == "io_uring":
             raise
         return Threads(), str(error)

@@ -13,7 +13,7 @@ KEPT = 32 * 2**20
 """Bytes that are kept for the next blocks."""
 
 
-class Rooms:
+class BufferPool:
     """Memory that begins at a page, as O_DIRECT wants it. For one thread."""
 
     def __init__(self) -> None:

@@ -24,7 +24,7 @@ FLAGS = ("-O2", "-shared", "-fPIC", "-std=c11", "-D_GNU_SOURCE")
 TIMEOUT_S = 60.0
 
 
-class NotThere(Exception):
+class NativeUnavailable(Exception):
     """Why there is no compiled part."""
 
 
@@ -33,7 +33,7 @@ def library() -> ctypes.CDLL:
     """The compiled part.
 
     Raises:
-        NotThere: says why; asked for again, it tries again.
+        NativeUnavailable: says why; asked for again, it tries again.
     """
     try:
         loaded = ctypes.CDLL(str(_built()))
@@ -41,7 +41,7 @@ def library() -> ctypes.CDLL:
         try:
             loaded = ctypes.CDLL(str(_built(anew=True)))
         except OSError as error:
-            raise NotThere(f"native.c, compiled, cannot be loaded: {error}") from error
+            raise NativeUnavailable(f"native.c, compiled, cannot be loaded: {error}") from error
     number, place = ctypes.c_int64, ctypes.c_void_p
     loaded.zr_open.restype, loaded.zr_open.argtypes = place, (ctypes.c_uint, ctypes.POINTER(ctypes.c_int))
     loaded.zr_close.restype, loaded.zr_close.argtypes = None, (place,)
@@ -64,16 +64,16 @@ def _built(*, anew: bool = False) -> Path:
             cached.mkdir(parents=True, exist_ok=True)
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=".making-", dir=cached))
         except OSError as error:
-            raise NotThere(f"{cached}: cannot be written: {error.strerror}") from error
+            raise NativeUnavailable(f"{cached}: cannot be written: {error.strerror}") from error
         made = Path(folder) / target.name
         command = [*compiler, *FLAGS, "-o", str(made), str(SOURCE)]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
         except (OSError, subprocess.TimeoutExpired) as error:
-            raise NotThere(f"{shlex.join(compiler)} cannot be run: {error}") from error
+            raise NativeUnavailable(f"{shlex.join(compiler)} cannot be run: {error}") from error
         if done.returncode:
             said = (done.stderr.strip().splitlines() or ["nothing said"])[0]
-            raise NotThere(f"{shlex.join(compiler)} does not compile native.c: {said}")
+            raise NativeUnavailable(f"{shlex.join(compiler)} does not compile native.c: {said}")
         made.replace(target)  # whole or not there, whoever else makes it
     return target
 
@@ -87,4 +87,4 @@ def _compiler() -> list[str]:
     for name in (*own, "cc", "gcc", "clang"):
         if shutil.which(name):
             return [name]
-    raise NotThere("no C compiler is installed (cc, gcc or clang)")
+    raise NativeUnavailable("no C compiler is installed (cc, gcc or clang)")

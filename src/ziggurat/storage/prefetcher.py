@@ -34,8 +34,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ziggurat.core.errors import ConfigError
-from ziggurat.storage.row_cache import Crowded, Move, RowCache, begin_exchange
-from ziggurat.storage.row_store import Ints, Pending
+from ziggurat.storage.row_cache import CacheFull, Move, RowCache, begin_exchange
+from ziggurat.storage.row_store import Ints, PendingTransfer
 
 Slots = npt.NDArray[np.int32]
 T = TypeVar("T")
@@ -50,7 +50,7 @@ EXCHANGES = 2
 
 
 @dataclass(slots=True, eq=False)
-class Ticket:
+class PrefetchTicket:
     """A batch on its way.
 
     Attributes:
@@ -75,7 +75,7 @@ class Ticket:
     refused: TooManyRows | None = None
 
 
-class LookAhead:
+class Prefetcher:
     """Brings rows for announced batches, in order. Announcing, asking and telling is for one thread.
 
     Args:
@@ -89,10 +89,12 @@ class LookAhead:
         self.caches = list(caches)
         self.waited_s = 0.0
         self._state = threading.Condition()
-        self._coming: deque[Ticket] = deque()  # announced, not all planned
-        self._exchanging: deque[tuple[Ticket, Pending[list[Slots]]]] = deque()  # begun; those of _coming last
-        self._under_way: deque[Ticket] = deque()  # announced, not over yet; those of _coming last
-        self._over: list[Ticket] = []  # over; their caches do not know yet
+        self._coming: deque[PrefetchTicket] = deque()  # announced, not all planned
+        self._exchanging: deque[tuple[PrefetchTicket, PendingTransfer[list[Slots]]]] = (
+            deque()
+        )  # begun; those of _coming last
+        self._under_way: deque[PrefetchTicket] = deque()  # announced, not over yet; those of _coming last
+        self._over: list[PrefetchTicket] = []  # over; their caches do not know yet
         self._jobs: deque[tuple[Callable[[], Any], _Outcome]] = deque()
         self._number = 0
         self._failure: BaseException | None = None
@@ -100,7 +102,7 @@ class LookAhead:
         self._thread = threading.Thread(target=self._run, name="look-ahead", daemon=True)
         self._thread.start()
 
-    def announce(self, ids: Sequence[Ints], *, updates: bool) -> Ticket:
+    def announce(self, ids: Sequence[Ints], *, updates: bool) -> PrefetchTicket:
         """A batch is coming, behind all announced before; its rows are brought from now on.
 
         Args:
@@ -110,7 +112,7 @@ class LookAhead:
         assert len(ids) == len(self.caches)
         with self._state:
             self._number += 1
-            ticket = Ticket(self._number, ids, updates)
+            ticket = PrefetchTicket(self._number, ids, updates)
             self._under_way.append(ticket)
             if self._closed:
                 ticket.ready.set()
@@ -119,7 +121,7 @@ class LookAhead:
             self._state.notify_all()
         return ticket
 
-    def slots(self, ticket: Ticket) -> list[Slots]:
+    def slots(self, ticket: PrefetchTicket) -> list[Slots]:
         """Where the rows of a batch lie, (L,) of each cache, once they do.
 
         Raises:
@@ -135,7 +137,7 @@ class LookAhead:
         assert len(ticket.slots) == len(self.caches), "closed"
         return ticket.slots
 
-    def done(self, ticket: Ticket, *, dropped: bool = False) -> None:
+    def done(self, ticket: PrefetchTicket, *, dropped: bool = False) -> None:
         """The batch's lookups and updates are over, or will not be: its rows may leave."""
         with self._state:
             if ticket.over:
@@ -207,7 +209,7 @@ class LookAhead:
             self._arrive()
         return True
 
-    def _begin(self, coming: Sequence[Ticket]) -> None:
+    def _begin(self, coming: Sequence[PrefetchTicket]) -> None:
         """Plan the first of these batches, and begin to bring what is missing for it."""
         exchanging = [ticket.number for ticket, _ in self._exchanging]
         oldest = min([self._told(), *exchanging])
@@ -230,18 +232,18 @@ class LookAhead:
         with self._state:
             self._coming.popleft()
 
-    def _exchange(self, ticket: Ticket, oldest: int) -> Crowded | None:
+    def _exchange(self, ticket: PrefetchTicket, oldest: int) -> CacheFull | None:
         """Begin to bring the rows of a batch that are not there, of one cache after the other up to the first that is
         too crowded."""
         if ticket.over:
             ticket.ready.set()
             return None
         moves: list[tuple[RowCache, Move]] = []
-        crowded: Crowded | None = None
+        crowded: CacheFull | None = None
         for cache, ids_L in list(zip(self.caches, ticket.ids, strict=True))[ticket.planned :]:
             try:
                 moves.append((cache, cache.plan(ids_L, ticket.number, oldest)))
-            except Crowded as error:
+            except CacheFull as error:
                 crowded = error
                 break
         if moves or crowded is None:
@@ -273,7 +275,7 @@ class LookAhead:
                     cache.changed(slots_L)
         return oldest
 
-    def _waited(self, ticket: Ticket) -> bool:
+    def _waited(self, ticket: PrefetchTicket) -> bool:
         """Until another batch is over, whose rows may leave then, or something else is to be done; False: there is no
         other."""
         with self._state:
@@ -283,7 +285,7 @@ class LookAhead:
             return True
 
 
-def _too_many(ticket: Ticket, cache: RowCache, missing: int) -> TooManyRows:
+def _too_many(ticket: PrefetchTicket, cache: RowCache, missing: int) -> TooManyRows:
     needed = len(np.unique(ticket.ids[ticket.planned]))
     key = "training.batch_size" if ticket.updates else "evaluation.batch_size"
     return TooManyRows(

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ziggurat.storage.row_store import Floats, Ints, Pending, RowStore, begin_reading, begin_writing
+from ziggurat.storage.row_store import Floats, Ints, PendingTransfer, RowStore, begin_reading, begin_writing
 
 PASSED = 16
 """Slots that the hand passes for each that is wanted."""
@@ -29,7 +29,7 @@ MOST_USES = 255
 NOWHERE = -1
 
 
-class Crowded(Exception):
+class CacheFull(Exception):
     """More rows are needed at a time than there are slots for.
 
     Attributes:
@@ -132,7 +132,7 @@ class RowCache:
             oldest: of the batches on their way the first; what those before needed may leave, and has arrived.
 
         Raises:
-            Crowded: the batches on their way need more rows than there are slots; no row has come or left.
+            CacheFull: the batches on their way need more rows than there are slots; no row has come or left.
         """
         slots_L = self._slot_of_R[ids_L]
         here_L = slots_L >= 0
@@ -142,7 +142,7 @@ class RowCache:
         self._held_C[slots] = batch
         try:
             room_U = self._room_for(len(missing_U), batch, oldest)
-        except Crowded:
+        except CacheFull:
             self._held_C[slots] = held
             raise
         self._count(ids_L)
@@ -232,7 +232,7 @@ class RowCache:
             found.append(np.flatnonzero(later[: self._unused])[:lacking])
             lacking -= len(found[-1])
         if lacking:
-            raise Crowded(lacking)
+            raise CacheFull(lacking)
         self._unused += len(unused)
         return np.concatenate(found)
 
@@ -272,7 +272,7 @@ class RowCache:
             column += tensor.shape[1]
 
 
-def begin_exchange(moves: Sequence[tuple[RowCache, Move]]) -> Pending[list[npt.NDArray[np.int32]]]:
+def begin_exchange(moves: Sequence[tuple[RowCache, Move]]) -> PendingTransfer[list[npt.NDArray[np.int32]]]:
     """Begin to write what leaves, and behind it to read what is missing, side by side for all caches. What comes of it
     are the slots (L,) of each move's rows, where they are then."""
     writing = begin_writing([(cache.store, move.leaving_U, cache.gathered(move.left_U)) for cache, move in moves])
@@ -284,4 +284,4 @@ def begin_exchange(moves: Sequence[tuple[RowCache, Move]]) -> Pending[list[npt.N
             cache.scatter(move.room_U, rows_UW)
         return [move.slots_L for _, move in moves]
 
-    return Pending(end)
+    return PendingTransfer(end)

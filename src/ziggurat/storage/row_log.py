@@ -34,8 +34,8 @@ from ziggurat.core.errors import DataError
 from ziggurat.core.files import explained_writes
 from ziggurat.core.hashing import hash_integers
 from ziggurat.storage.anonymous_files import allocate, free_bytes, unnamed_file
-from ziggurat.storage.async_io import Job, TransferError, Transfers
-from ziggurat.storage.row_store import Begun, Floats, Initial, Ints, RowStore
+from ziggurat.storage.async_io import IOJob, TransferError, TransferThread
+from ziggurat.storage.row_store import Floats, Initial, Ints, RowStore, StartedTransfer
 
 Words = npt.NDArray[np.uint32]
 Bytes = npt.NDArray[np.uint8]
@@ -57,7 +57,7 @@ AGAIN = "run the command again: it goes on from the last checkpoint"
 
 
 @dataclass(frozen=True)
-class Shape:
+class LogShape:
     """Where records lie.
 
     Attributes:
@@ -132,7 +132,7 @@ class LogRows(RowStore):
         rows: int,
         width: int,
         initial: Initial,
-        transfers: Transfers,
+        transfers: TransferThread,
         *,
         first: int = 0,
         direct: bool = True,
@@ -144,7 +144,7 @@ class LogRows(RowStore):
             self._file, self.direct, sector = unnamed_file(folder, direct)
             self._closed = weakref.finalize(self, os.close, self._file)
             self._closed.atexit = False  # a thread may be writing, and the file is gone with the process anyway
-            self.shape = Shape(rows, width, sector)
+            self.shape = LogShape(rows, width, sector)
             self._reserve()
         self.read_bytes, self.write_bytes = self.shape.block, -(-self.shape.block // self.shape.per_block)
         assert self.shape.segments * self.shape.blocks * self.shape.per_block < int(NOWHERE), rows
@@ -166,7 +166,7 @@ class LogRows(RowStore):
         np.subtract.at(self._counting_S, segments, 1)
         self._place_R[ids_U] = NOWHERE
 
-    def begin_read(self, ids_U: Ints) -> Begun[Floats]:
+    def begin_read(self, ids_U: Ints) -> StartedTransfer[Floats]:
         """By their blocks. What is behind it raises a DataError where a record is damaged."""
         places_U = self._place_R[ids_U]
         blocks_N, number_U = np.unique(places_U // self.shape.per_block, return_inverse=True)
@@ -178,9 +178,9 @@ class LogRows(RowStore):
             self._check(ids_U, records)
             return records[:, HEAD:].view(np.float32)
 
-        return Begun(finish, [Job(self._file, blocks_N.astype(np.int64) * self.shape.block, memory_NB)])
+        return StartedTransfer(finish, [IOJob(self._file, blocks_N.astype(np.int64) * self.shape.block, memory_NB)])
 
-    def begin_write(self, ids_U: Ints, rows_UW: Floats) -> Begun[None]:
+    def begin_write(self, ids_U: Ints, rows_UW: Floats) -> StartedTransfer[None]:
         """Behind what was written last, together with rows that are moved."""
         self.forget(ids_U)
         numbers = np.ascontiguousarray(rows_UW, np.float32)
@@ -200,8 +200,8 @@ class LogRows(RowStore):
         places = (blocks_N[:, None] * per + np.arange(per)).reshape(-1)[:count]
         self._place_R[records[:, 1]] = places
         np.add.at(self._counting_S, self._segments(places), 1)
-        job = Job(self._file, blocks_N * self.shape.block, memory_NB)
-        return Begun(lambda: self._moving.rooms.give_back(room), [job])
+        job = IOJob(self._file, blocks_N * self.shape.block, memory_NB)
+        return StartedTransfer(lambda: self._moving.rooms.give_back(room), [job])
 
     def close(self) -> None:
         """Give the file back: nobody else can use it."""
@@ -260,7 +260,7 @@ class LogRows(RowStore):
         if not len(blocks_N):
             return np.zeros((0, shape.record), np.uint32)
         room, memory_NB = self._blocks(len(blocks_N))
-        job = Job(self._file, blocks_N * shape.block, memory_NB)
+        job = IOJob(self._file, blocks_N * shape.block, memory_NB)
         try:
             self.traffic.reads += self._moving.read([job])[0]
         except TransferError as error:
@@ -351,7 +351,7 @@ def check_room(folder: Path, tables: Sequence[tuple[str, int, int]]) -> None:
     with explained_writes(folder):
         file, _, sector = unnamed_file(folder, direct=True)
         os.close(file)
-    sizes = [(name, Shape(rows, width, sector).file_bytes) for name, rows, width in tables]
+    sizes = [(name, LogShape(rows, width, sector).file_bytes) for name, rows, width in tables]
     if sum(size for _, size in sizes) > free_bytes(folder):
         raise _no_room(folder, sizes)
 

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ziggurat.core.errors import DataError
-from ziggurat.storage.async_io import Job, TransferError, Transfers
+from ziggurat.storage.async_io import IOJob, TransferError, TransferThread
 
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
@@ -56,7 +56,7 @@ class Traffic:
 
 
 @dataclass(frozen=True, slots=True)
-class Begun(Generic[T]):
+class StartedTransfer(Generic[T]):
     """A read or write of a store: what the device has to do for it, and what is left behind that.
 
     Attributes:
@@ -65,7 +65,7 @@ class Begun(Generic[T]):
     """
 
     finish: Callable[[], T]
-    jobs: list[Job] = field(default_factory=list[Job])
+    jobs: list[IOJob] = field(default_factory=list[IOJob])
 
 
 class RowStore(ABC):
@@ -83,7 +83,7 @@ class RowStore(ABC):
         broken: whether a write failed, so that nobody knows which rows are there.
     """
 
-    def __init__(self, rows: int, width: int, initial: Initial, transfers: Transfers | None = None) -> None:
+    def __init__(self, rows: int, width: int, initial: Initial, transfers: TransferThread | None = None) -> None:
         self.rows, self.width, self.initial, self.transfers = rows, width, initial, transfers
         self.read_bytes = self.write_bytes = 4 * width
         self.traffic, self.broken = Traffic(), False
@@ -117,11 +117,11 @@ class RowStore(ABC):
         raise NotImplementedError
 
     @abstractmethod
-    def begin_read(self, ids_U: Ints) -> Begun[Floats]:
+    def begin_read(self, ids_U: Ints) -> StartedTransfer[Floats]:
         """Of rows that were written, at least one."""
 
     @abstractmethod
-    def begin_write(self, ids_U: Ints, rows_UW: Floats) -> Begun[None]:
+    def begin_write(self, ids_U: Ints, rows_UW: Floats) -> StartedTransfer[None]:
         """Of at least one row; what is begun behind it finds them written."""
 
 
@@ -140,20 +140,20 @@ class MemoryRows(RowStore):
         self._rows_RW[ids_U] = np.nan
         self._written_R[ids_U] = False
 
-    def begin_read(self, ids_U: Ints) -> Begun[Floats]:
+    def begin_read(self, ids_U: Ints) -> StartedTransfer[Floats]:
         rows_UW = self._rows_RW[ids_U]
-        return Begun(lambda: rows_UW)
+        return StartedTransfer(lambda: rows_UW)
 
-    def begin_write(self, ids_U: Ints, rows_UW: Floats) -> Begun[None]:
+    def begin_write(self, ids_U: Ints, rows_UW: Floats) -> StartedTransfer[None]:
         self._rows_RW[ids_U] = rows_UW
         self._written_R[ids_U] = True
-        return Begun(lambda: None)
+        return StartedTransfer(lambda: None)
 
     def close(self) -> None:
         self._rows_RW = np.empty((0, self.width), np.float32)
 
 
-class Pending(Generic[T]):
+class PendingTransfer(Generic[T]):
     """A read or write of some stores that was begun."""
 
     def __init__(self, end: Callable[[], T]) -> None:
@@ -168,7 +168,7 @@ class Pending(Generic[T]):
         return self._end()
 
 
-def begin_reading(asked: Sequence[tuple[RowStore, Ints]]) -> Pending[list[Floats]]:
+def begin_reading(asked: Sequence[tuple[RowStore, Ints]]) -> PendingTransfer[list[Floats]]:
     """Rows (U, W) of some stores, as :meth:`RowStore.read`; those that take too much memory together are read in turns,
     all but the last at once."""
     _check([store for store, _ in asked])
@@ -200,10 +200,10 @@ def begin_reading(asked: Sequence[tuple[RowStore, Ints]]) -> Pending[list[Floats
         last()
         return found
 
-    return Pending(end)
+    return PendingTransfer(end)
 
 
-def begin_writing(asked: Sequence[tuple[RowStore, Ints, Floats]]) -> Pending[None]:
+def begin_writing(asked: Sequence[tuple[RowStore, Ints, Floats]]) -> PendingTransfer[None]:
     """Replace rows of some stores, as :meth:`RowStore.write`, in turns as :func:`begin_reading`; where that fails,
     their rows are not to be had again. The arrays are the caller's again at once, and what is begun behind it finds
     these rows written."""
@@ -230,7 +230,7 @@ def begin_writing(asked: Sequence[tuple[RowStore, Ints, Floats]]) -> Pending[Non
     def end() -> None:
         failing(last)
 
-    return Pending(end)
+    return PendingTransfer(end)
 
 
 def _check(stores: Sequence[RowStore]) -> None:
@@ -273,14 +273,14 @@ def _one_behind_the_other(
     return end
 
 
-def _moved(what: str, begun: Sequence[tuple[RowStore, Begun[T]]]) -> Callable[[], list[T]]:
+def _moved(what: str, begun: Sequence[tuple[RowStore, StartedTransfer[T]]]) -> Callable[[], list[T]]:
     """Begin all jobs; returns what waits for them, counts them, and finishes.
 
     Raises:
         DataError: by what is returned: the device could not; the store says what that means.
     """
     asking = [(store, job) for store, each in begun for job in each.jobs]
-    moving: list[tuple[list[tuple[RowStore, Job]], Future[list[int]]]] = []
+    moving: list[tuple[list[tuple[RowStore, IOJob]], Future[list[int]]]] = []
     for transfers in {id(store.transfers): store.transfers for store, _ in asking}.values():
         assert transfers is not None
         mine = [(store, job) for store, job in asking if store.transfers is transfers]
@@ -298,7 +298,7 @@ def _moved(what: str, begun: Sequence[tuple[RowStore, Begun[T]]]) -> Callable[[]
     return end
 
 
-def _count(what: str, moved: Sequence[tuple[RowStore, Job]], counts: Sequence[int]) -> None:
+def _count(what: str, moved: Sequence[tuple[RowStore, IOJob]], counts: Sequence[int]) -> None:
     for (store, job), count in zip(moved, counts, strict=True):
         if what == "read":
             store.traffic.reads += count

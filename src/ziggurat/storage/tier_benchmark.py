@@ -22,7 +22,7 @@ from ziggurat.core.errors import DataError
 from ziggurat.core.files import explained_writes
 from ziggurat.core.progress import Progress, Silent
 from ziggurat.storage.anonymous_files import allocate, free_bytes, unnamed_file
-from ziggurat.storage.async_io import Job, TransferError, open_transfers
+from ziggurat.storage.async_io import IOJob, TransferError, open_transfers
 
 ROW_BYTES = 256
 """Of the rows that are gathered from memory: 64 numbers."""
@@ -104,7 +104,7 @@ def disk_tiers(folder: Path, seconds: float = 1.0, progress: Progress | None = N
         turns = size // STRETCH
 
         def fill(turn: int) -> None:
-            transfers.write([Job(file, turn % turns * STRETCH + np.arange(len(stretch)) * 4096, stretch)])
+            transfers.write([IOJob(file, turn % turns * STRETCH + np.arange(len(stretch)) * 4096, stretch)])
 
         for turn in range(turns):  # what was never written is not read from the device
             fill(turn)
@@ -127,14 +127,14 @@ def disk_tiers(folder: Path, seconds: float = 1.0, progress: Progress | None = N
 
 
 def _reads(
-    read: Callable[[Sequence[Job]], object], file: int, size: int, block: int, seconds: float
+    read: Callable[[Sequence[IOJob]], object], file: int, size: int, block: int, seconds: float
 ) -> tuple[float, float, float]:
     """A second, seconds of one by itself, seconds of the processor."""
     draw, memory = np.random.default_rng(0), np.frombuffer(mmap.mmap(-1, BATCH * block), np.uint8).reshape(-1, block)
     some = lambda: np.sort(draw.choice(size // block // 2, BATCH, replace=False)) * 2 * block  # noqa: E731 - no neighbours
     places = [some() for _ in range(8)]
-    rate, processor_s = _rate(lambda turn: read([Job(file, places[turn % len(places)], memory)]), BATCH, seconds)
-    alone, _ = _rate(lambda turn: read([Job(file, places[0][turn % BATCH, None], memory[:1])]), 1, seconds / 4)
+    rate, processor_s = _rate(lambda turn: read([IOJob(file, places[turn % len(places)], memory)]), BATCH, seconds)
+    alone, _ = _rate(lambda turn: read([IOJob(file, places[0][turn % BATCH, None], memory[:1])]), 1, seconds / 4)
     return rate, 1 / alone, processor_s
 
 

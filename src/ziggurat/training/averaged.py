@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ziggurat.core.batch import Batch
 from ziggurat.optim.average import WeightAverage
-from ziggurat.parallel.pieces import Piece, fill
+from ziggurat.parallel.pieces import TensorSlice, fill
 from ziggurat.training.recommender import Recommender
 
 NORM_BATCHES = 16
@@ -43,7 +43,7 @@ class AveragedWeights:
         self._measured = False
 
     @property
-    def pieces(self) -> list[Piece]:
+    def pieces(self) -> list[TensorSlice]:
         """What a checkpoint keeps: ``dense/NAME`` and ``tables/NAME``, as they are used."""
         if not self._measured:
             with self.in_use():
@@ -69,7 +69,7 @@ class AveragedWeights:
         fill(self._pieces(), tensors)
         self._measured = True
 
-    def _pieces(self) -> list[Piece]:
+    def _pieces(self) -> list[TensorSlice]:
         averages = self._average.averages
         live = self._recommender.pieces()
         return [replace(piece, tensor=averages[piece.key]) for piece in live]

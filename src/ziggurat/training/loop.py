@@ -16,7 +16,7 @@ from collections.abc import Generator, Iterator, Sequence
 
 import torch
 
-from ziggurat.checkpoint.reader import Saved
+from ziggurat.checkpoint.reader import CheckpointReader
 from ziggurat.checkpoint.saver import Saver
 from ziggurat.checkpoint.store.claim import Claim
 from ziggurat.checkpoint.writer import Best
@@ -35,14 +35,14 @@ from ziggurat.parallel.world import World
 from ziggurat.training.averaged import NORM_BATCHES, AveragedWeights
 from ziggurat.training.batch_source import fed
 from ziggurat.training.evaluate import evaluate_split
-from ziggurat.training.loss import Window
-from ziggurat.training.metrics_log import Journal, NoJournal, journal_of
+from ziggurat.training.loss import LossWindow
+from ziggurat.training.metrics_log import MetricsLog, NoMetricsLog, journal_of
 from ziggurat.training.recommender import Recommender
 from ziggurat.training.recommender_state import dense_state, resume, table_shapes
 from ziggurat.training.run import Run
 from ziggurat.training.signals import StopRequest
-from ziggurat.training.step import Stepper, Work, works
-from ziggurat.training.train_state import Progression, monitored
+from ziggurat.training.step import Stepper, StepWork, works
+from ziggurat.training.train_state import TrainState, monitored
 from ziggurat.training.warm_start.load import warm_start
 
 
@@ -96,13 +96,13 @@ class Trainer:
         self._base_lr = [float(group["lr"]) for group in self.optimizer.param_groups]
         self.schedule = build_schedule(config.schedule, self.total_steps)
         self._multiplier: float | None = None
-        self.at = Progression()
+        self.at = TrainState()
         self._stopping = False
         self._restores = 0
         if last is not None:
             self._restore(run.checkpoints.load(last))
         self._saved = (self.at.step if last is not None else -1, True)
-        self._window = Window.on(self.device)
+        self._window = LossWindow.on(self.device)
         self._shown: dict[str, float | str] = {}
         self._moved: tuple[dict[str, float], int] = ({}, self.at.step)
 
@@ -130,7 +130,7 @@ class Trainer:
         ):
             while not self.finished and not self._ends(stop_after):
                 with contextlib.closing(self._works()) as epoch:
-                    coming: Sequence[Work] = ()
+                    coming: Sequence[StepWork] = ()
                     for work, coming in epoch:
                         self._apply_schedule()
                         due = self._due(work.cursor)
@@ -163,7 +163,7 @@ class Trainer:
     def _ends(self, stop_after: int | None) -> bool:
         return self._stopping or (stop_after is not None and self.at.step >= stop_after)
 
-    def _works(self) -> Generator[tuple[Work, Sequence[Work]]]:
+    def _works(self) -> Generator[tuple[StepWork, Sequence[StepWork]]]:
         pipelined = self.world.size > 1 and self.run.experiment.parallel.pipeline
         return works(self.loader.epoch(self.at.cursor), self.recommender.lookup, self.device, pipelined)
 
@@ -175,7 +175,7 @@ class Trainer:
             self.recommender.lookup.scale_learning_rates(multiplier)
             self._multiplier = multiplier
 
-    def _after_step(self, journal: Journal | NoJournal) -> None:
+    def _after_step(self, journal: MetricsLog | NoMetricsLog) -> None:
         config, step = self.config, self.at.step
         if self.average is not None:
             self.average.update(step)
@@ -190,8 +190,8 @@ class Trainer:
         elif save:
             self._save()
 
-    def _log(self, journal: Journal | NoJournal) -> None:
-        window, self._window = self._window, Window.on(self.device)
+    def _log(self, journal: MetricsLog | NoMetricsLog) -> None:
+        window, self._window = self._window, LossWindow.on(self.device)
         window.over_ranks()
         figures = window.figures()
         if not figures:
@@ -209,7 +209,7 @@ class Trainer:
         self._shown.update(loss=figures["loss"], ne=figures["ne"])
         self.progress.advance(self.at.step * self._step_rows(), **self._shown)
 
-    def _tell_moved(self, journal: Journal | NoJournal) -> None:
+    def _tell_moved(self, journal: MetricsLog | NoMetricsLog) -> None:
         """Of rows beyond memory, what was moved for this rank a step since it was told last."""
         moved, (before, step) = self.recommender.lookup.moved(), self._moved
         self._moved = (moved, self.at.step)
@@ -219,7 +219,7 @@ class Trainer:
             journal.write("beyond_memory", self.at.step, self._epoch(), {"hit_rate": rate, **a_step})
             self._shown["hit_rate"] = rate
 
-    def _evaluate(self, journal: Journal | NoJournal) -> None:
+    def _evaluate(self, journal: MetricsLog | NoMetricsLog) -> None:
         blocks = self.dataset.split("validation")
         if not blocks.rows:
             self._save()
@@ -272,7 +272,7 @@ class Trainer:
         if self.average is not None:
             self._saver.wait()
 
-    def _tell_written(self, journal: Journal | NoJournal) -> None:
+    def _tell_written(self, journal: MetricsLog | NoMetricsLog) -> None:
         for written in self._saver.written:
             journal.write("checkpoint", written.step, self._epoch(), written.figures())
         self._saver.written.clear()
@@ -280,9 +280,9 @@ class Trainer:
             self.progress.note(trouble)
         self._saver.troubles.clear()
 
-    def _restore(self, saved: Saved) -> None:
+    def _restore(self, saved: CheckpointReader) -> None:
         resume(self.recommender, saved, self.optimizer, self.average)
-        self.at = Progression.from_json(saved.state["progression"])
+        self.at = TrainState.from_json(saved.state["progression"])
         self.schedule.load_state_dict(saved.state["schedule"])
         self._restores = int(saved.state.get("restores", 0)) + (not saved.state.get("stopped", False))
         folder = self.run.checkpoints

@@ -18,7 +18,7 @@ from ziggurat.core.batch import Batch
 
 
 @dataclass(slots=True)
-class Window:
+class LossWindow:
     """Sums over the steps since the last log line; on the device until they are read."""
 
     loss: Tensor
@@ -28,7 +28,7 @@ class Window:
     started: float = field(default_factory=time.perf_counter)
 
     @classmethod
-    def on(cls, device: torch.device) -> Window:
+    def on(cls, device: torch.device) -> LossWindow:
         zero = torch.zeros((), dtype=torch.float64, device=device)
         return cls(zero.clone(), zero.clone(), zero.clone())
 

@@ -11,7 +11,7 @@ from typing import Any, cast
 from ziggurat.core.files import atomic_file, explained_writes
 
 
-class Journal:
+class MetricsLog:
     """Appends records to ``metrics.jsonl`` and scalars to TensorBoard.
 
     Args:
@@ -38,7 +38,7 @@ class Journal:
             if math.isfinite(value):
                 self._board.add_scalar(f"{split}/{name}", value, step)
 
-    def __enter__(self) -> Journal:
+    def __enter__(self) -> MetricsLog:
         return self
 
     def __exit__(
@@ -56,13 +56,13 @@ class Journal:
             temporary.write_text("".join(json.dumps(record) + "\n" for record in kept), encoding="utf-8")
 
 
-class NoJournal:
+class NoMetricsLog:
     """Writes nothing: the journal of ranks other than the first, whose figures are those of all."""
 
     def write(self, split: str, step: int, epoch: float, figures: dict[str, float]) -> None:
         pass
 
-    def __enter__(self) -> NoJournal:
+    def __enter__(self) -> NoMetricsLog:
         return self
 
     def __exit__(
@@ -71,9 +71,9 @@ class NoJournal:
         pass
 
 
-def journal_of(folder: Path, step: int, leads: bool) -> Journal | NoJournal:
+def journal_of(folder: Path, step: int, leads: bool) -> MetricsLog | NoMetricsLog:
     """The journal of the rank that ``leads``, none for the others."""
-    return Journal(folder, step) if leads else NoJournal()
+    return MetricsLog(folder, step) if leads else NoMetricsLog()
 
 
 def read_journal(path: Path) -> list[dict[str, Any]]:

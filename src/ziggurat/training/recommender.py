@@ -18,12 +18,12 @@ from ziggurat.core.plan import Plan
 from ziggurat.core.row_order import Ranks
 from ziggurat.embeddings.fields import Fields
 from ziggurat.embeddings.layout import Layout
-from ziggurat.embeddings.lookup import EmbeddingLookup, Started
-from ziggurat.embeddings.offload import Beyond
+from ziggurat.embeddings.lookup import EmbeddingLookup, StartedLookup
+from ziggurat.embeddings.offload import OffloadFolder
 from ziggurat.models.build import build_model, model_dims
 from ziggurat.parallel.dense import checkpointed, spread
 from ziggurat.parallel.norms import norms_over_ranks
-from ziggurat.parallel.pieces import Piece
+from ziggurat.parallel.pieces import TensorSlice
 from ziggurat.parallel.world import World
 from ziggurat.training.experiment import Experiment
 
@@ -70,7 +70,7 @@ class Recommender(nn.Module):
         return self._part[0].model
 
     def forward(
-        self, batch: Batch, started: Started | None = None, following: Started | None = None
+        self, batch: Batch, started: StartedLookup | None = None, following: StartedLookup | None = None
     ) -> tuple[Tensor, Tensor]:
         """logits_BT (float32) and the vectors emb_BFD that they were made from.
 
@@ -90,14 +90,14 @@ class Recommender(nn.Module):
         named.update(self.lookup.fields.named_parameters())
         return named
 
-    def dense_pieces(self) -> list[Piece]:
+    def dense_pieces(self) -> list[TensorSlice]:
         """The dense parameters and buffers, live, by name: what a checkpoint keeps of the dense part."""
         named: dict[str, Tensor] = dict(self.dense_parameters())
         named.update({f"model.{name}": buffer for name, buffer in self.model.named_buffers()})
         named.update(self.lookup.fields.named_buffers())
-        return [Piece.of_tensor(name, tensor) for name, tensor in named.items()]
+        return [TensorSlice.of_tensor(name, tensor) for name, tensor in named.items()]
 
-    def pieces(self) -> list[Piece]:
+    def pieces(self) -> list[TensorSlice]:
         """Everything that is used to predict, live: ``dense/NAME`` and ``tables/NAME``."""
         groups = {"dense": self.dense_pieces(), "tables": self.lookup.pieces()}
         return [
@@ -117,7 +117,7 @@ def assemble(
     plan: Plan,
     device: torch.device,
     row_ranks: Mapping[str, Ranks] = MappingProxyType({}),
-    beyond: Beyond | None = None,
+    beyond: OffloadFolder | None = None,
 ) -> Recommender:
     """A freshly initialised recommender, on ``device``; the same bits for the same seed, on any number of ranks.
 

@@ -11,10 +11,10 @@ from torch.distributed.tensor import DTensor
 
 from ziggurat.checkpoint.folder import CheckpointFolder
 from ziggurat.checkpoint.format.manifest import TableShape
-from ziggurat.checkpoint.reader import Saved
+from ziggurat.checkpoint.reader import CheckpointReader
 from ziggurat.core.errors import RunFolderError
 from ziggurat.optim.shampoo.shampoo import Shampoo
-from ziggurat.parallel.pieces import Piece, fill, gathered
+from ziggurat.parallel.pieces import TensorSlice, fill, gathered
 from ziggurat.training.averaged import AveragedWeights
 from ziggurat.training.recommender import Recommender
 
@@ -57,7 +57,7 @@ def table_shapes(recommender: Recommender) -> dict[str, TableShape]:
 
 
 @torch.no_grad()
-def restore(recommender: Recommender, saved: Saved) -> None:
+def restore(recommender: Recommender, saved: CheckpointReader) -> None:
     """Put the weights that a checkpoint is to be used by into ``recommender``: their average where there is one.
 
     Raises:
@@ -89,7 +89,7 @@ def restore_from(recommender: Recommender, checkpoints: CheckpointFolder, step: 
 @torch.no_grad()
 def resume(
     recommender: Recommender,
-    saved: Saved,
+    saved: CheckpointReader,
     optimizer: torch.optim.Optimizer,
     average: AveragedWeights | None = None,
 ) -> None:
@@ -111,7 +111,7 @@ def resume(
     _restore_random(saved.whole("random"))
 
 
-def restore_optimizer(optimizer: torch.optim.Optimizer, saved: Saved) -> None:
+def restore_optimizer(optimizer: torch.optim.Optimizer, saved: CheckpointReader) -> None:
     """Put back the state of a dense optimizer that was made for the same parameters; its learning rates stay."""
     _unflatten(optimizer, saved.whole("dense_optimizer"))
 
@@ -139,13 +139,13 @@ def _restore_random(states: Mapping[str, Tensor]) -> None:
         torch.cuda.set_rng_state(states[f"cuda{suffix}"])
 
 
-def _fill(targets: Mapping[str, Sequence[Piece]], saved: Saved) -> None:
+def _fill(targets: Mapping[str, Sequence[TensorSlice]], saved: CheckpointReader) -> None:
     for group, pieces in targets.items():
         _check(group, pieces, saved.shapes(group) or {})
     saved.fill(targets)
 
 
-def _check(group: str, pieces: Sequence[Piece], saved: Mapping[str, tuple[int, ...]]) -> None:
+def _check(group: str, pieces: Sequence[TensorSlice], saved: Mapping[str, tuple[int, ...]]) -> None:
     """Tables may have shards on other ranks only, so that names are compared where this rank has all of them."""
     shapes = {piece.name: piece.shape for piece in pieces}
     problems = [f"{name} is missing" for name in shapes.keys() - saved.keys()]
@@ -162,11 +162,11 @@ def _check(group: str, pieces: Sequence[Piece], saved: Mapping[str, tuple[int, .
         )
 
 
-def _flatten(optimizer: torch.optim.Optimizer) -> list[Piece]:
+def _flatten(optimizer: torch.optim.Optimizer) -> list[TensorSlice]:
     """``parameter/state``. Parameters are numbered in the order of the optimizer's groups."""
     states = optimizer.state_dict()["state"]  # which waits, in Shampoo, for roots that are on their way
     return [
-        Piece.of_tensor(f"{number}/{key}", torch.as_tensor(value))
+        TensorSlice.of_tensor(f"{number}/{key}", torch.as_tensor(value))
         for number, values in states.items()
         for key, value in values.items()
         if value is not None
@@ -191,5 +191,5 @@ def _spread_like(parameter: Tensor, whole: Tensor, name: str) -> Tensor:
     if not isinstance(parameter, DTensor) or parameter.shape != whole.shape:
         return whole
     spread = torch.zeros_like(parameter)
-    fill([Piece.of_tensor(name, spread)], {name: whole})
+    fill([TensorSlice.of_tensor(name, spread)], {name: whole})
     return spread

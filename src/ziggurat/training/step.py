@@ -17,7 +17,7 @@ from torch import Tensor
 
 from ziggurat.core.batch import Batch
 from ziggurat.data.encoded.loader import Cursor
-from ziggurat.embeddings.lookup import EmbeddingLookup, Started
+from ziggurat.embeddings.lookup import EmbeddingLookup, StartedLookup
 from ziggurat.parallel.agreement import Agreement
 from ziggurat.parallel.dense import synchronised
 from ziggurat.parallel.shared_memory import SharedSlots
@@ -27,16 +27,16 @@ from ziggurat.training.recommender import Recommender
 
 
 @dataclass(frozen=True, slots=True)
-class Work:
+class StepWork:
     """A batch on its device, the cursor behind it, and its lookup where that is begun."""
 
     batch: Batch
     cursor: Cursor
-    started: Started | None = None
+    started: StartedLookup | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Done:
+class StepResult:
     """What came of a step.
 
     Attributes:
@@ -52,7 +52,7 @@ class Done:
 
 def works(
     batches: Iterable[tuple[Batch, Cursor]], lookup: EmbeddingLookup, device: torch.device, pipelined: bool
-) -> Generator[tuple[Work, Sequence[Work]]]:
+) -> Generator[tuple[StepWork, Sequence[StepWork]]]:
     """Each batch and those behind it that are begun: their ids are on their way already, one batch's if ``pipelined``,
     more where rows must be brought from a disk.
 
@@ -60,10 +60,10 @@ def works(
     unless a step has failed: then the other ranks may not answer any more.
     """
     ahead = max(lookup.ahead, int(pipelined))
-    line: deque[Work] = deque()
+    line: deque[StepWork] = deque()
     for batch, cursor in batches:
         moved = batch.to(device)
-        line.append(Work(moved, cursor, lookup.start(moved) if ahead else None))
+        line.append(StepWork(moved, cursor, lookup.start(moved) if ahead else None))
         if len(line) > ahead:
             yield line.popleft(), tuple(line)
     while line:
@@ -94,7 +94,9 @@ class Stepper:
         self._ranks, self._slots = World.current().size, slots
         self._waiting = 0
 
-    def __call__(self, work: Work, following: Work | None = None, stopping: bool = False, due: bool = True) -> Done:
+    def __call__(
+        self, work: StepWork, following: StepWork | None = None, stopping: bool = False, due: bool = True
+    ) -> StepResult:
         """One step; of the tables alone, unless the dense part is ``due``.
 
         Args:
@@ -110,7 +112,7 @@ class Stepper:
             self._update()
         return done
 
-    def _backward(self, work: Work, following: Work | None, stopping: bool) -> Done:
+    def _backward(self, work: StepWork, following: StepWork | None, stopping: bool) -> StepResult:
         batch, lookup = work.batch, self._recommender.lookup
         alone = self._ranks == 1 or batch.weights_B is None
         own = float(batch.size) if alone or batch.weights_B is None else float(batch.weights_B.sum())
@@ -124,7 +126,7 @@ class Stepper:
             objective = objective + self._l2 / 2 * emb_BFD.square().sum() / agreed.rows * self._ranks
         objective.backward()
         lookup.exchange()
-        return Done(loss, weight, agreed.stopping)
+        return StepResult(loss, weight, agreed.stopping)
 
     def _update(self) -> None:
         """The dense optimizer's step, with the mean of the gradients of the batches that waited for it."""

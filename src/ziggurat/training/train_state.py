@@ -12,7 +12,7 @@ from ziggurat.training.config import EarlyStopping
 
 
 @dataclass(slots=True)
-class Progression:
+class TrainState:
     """Saved with every checkpoint.
 
     Attributes:
@@ -49,7 +49,7 @@ class Progression:
         return {**values, "cursor": [self.cursor.epoch, self.cursor.rows]}
 
     @classmethod
-    def from_json(cls, values: dict[str, Any]) -> Progression:
+    def from_json(cls, values: dict[str, Any]) -> TrainState:
         fields: dict[str, Any] = {**values, "cursor": Cursor(*values["cursor"])}
         return cls(**fields)
 

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 import torch
 from torch import Tensor
 
-from ziggurat.checkpoint.format.blocks import DAMAGED, Rows, rows_in, tensors_in
+from ziggurat.checkpoint.format.blocks import DAMAGED, TableRows, rows_in, tensors_in
 from ziggurat.checkpoint.format.manifest import WEIGHT, Manifest
 from ziggurat.checkpoint.reader import folder_of, read_file
 from ziggurat.checkpoint.store.store import Store
@@ -20,7 +20,7 @@ COMPARED_BYTES = 4 * 2**20
 """Of a table that are compared at once."""
 
 
-def written(store: Store, manifest: Manifest, tables: Collection[str]) -> Iterator[Rows]:
+def written(store: Store, manifest: Manifest, tables: Collection[str]) -> Iterator[TableRows]:
     """Weights that a checkpoint itself has of these tables, without those of the checkpoints that it needs.
 
     A file is verified before its first rows are handed out, and files without any are not read.
@@ -61,14 +61,14 @@ def check_complete(store: Store, manifest: Manifest, tables: Collection[str]) ->
 
 
 @torch.no_grad()
-def put(rows: Rows, table_RD: Tensor) -> None:
+def put(rows: TableRows, table_RD: Tensor) -> None:
     """Copy rows into a table on any device and of any type."""
     begin, width = rows.columns
     values_UD = rows.tensors[WEIGHT].to(table_RD.device, table_RD.dtype)
     table_RD[rows.ids_U.to(table_RD.device), begin : begin + width] = values_UD
 
 
-class Touched:
+class ChangedRows:
     """Which rows deltas have written, a byte a row; of each range of columns by itself.
 
     Args:
@@ -76,28 +76,28 @@ class Touched:
         manifest: of the last of them.
     """
 
-    def __init__(self, rows: Iterable[Rows] = (), manifest: Manifest | None = None) -> None:
+    def __init__(self, rows: Iterable[TableRows] = (), manifest: Manifest | None = None) -> None:
         self._marks: dict[tuple[str, tuple[int, int]], Tensor] = {}
         for each in rows:
             assert manifest is not None
             self.add(each, manifest)
 
-    def add(self, rows: Rows, manifest: Manifest) -> None:
+    def add(self, rows: TableRows, manifest: Manifest) -> None:
         """These as well."""
         key = (rows.table, rows.columns)
         if key not in self._marks:
             self._marks[key] = torch.zeros(manifest.tables[rows.table].rows, dtype=torch.bool)
         self._marks[key][rows.ids_U] = True
 
-    def joined(self, other: Touched) -> Touched:
+    def joined(self, other: ChangedRows) -> ChangedRows:
         """What is in either; both stay as they are."""
-        made = Touched()
+        made = ChangedRows()
         made._marks = dict(self._marks)
         for key, marks_R in other._marks.items():
             made._marks[key] = marks_R | made._marks[key] if key in made._marks else marks_R
         return made
 
-    def covers(self, other: Touched) -> bool:
+    def covers(self, other: ChangedRows) -> bool:
         """Whether all of ``other`` is in this."""
         for key, marks_R in other._marks.items():
             missing_R = marks_R & ~self._marks[key] if key in self._marks else marks_R
@@ -106,7 +106,7 @@ class Touched:
         return True
 
 
-def ids_by_table(rows: Iterable[Rows]) -> dict[str, Tensor]:
+def ids_by_table(rows: Iterable[TableRows]) -> dict[str, Tensor]:
     """The distinct ids of each table's rows, ascending."""
     found: dict[str, list[Tensor]] = {}
     for each in rows:
@@ -114,7 +114,7 @@ def ids_by_table(rows: Iterable[Rows]) -> dict[str, Tensor]:
     return {table: torch.cat(ids).unique() for table, ids in found.items()}
 
 
-def differing(name: str, live_RD: Tensor, rows_RD: Tensor) -> Iterator[Rows]:
+def differing(name: str, live_RD: Tensor, rows_RD: Tensor) -> Iterator[TableRows]:
     """Rows of ``rows_RD`` that are not, bit for bit, what ``live_RD`` has; in the live one's type."""
     count, dim = rows_RD.shape
     most = max(1, COMPARED_BYTES // max(1, rows_RD[:1].nbytes))
@@ -123,7 +123,7 @@ def differing(name: str, live_RD: Tensor, rows_RD: Tensor) -> Iterator[Rows]:
         differs_U = (_bytes_of(values_UD) != _bytes_of(live_RD[first : first + most])).any(1)
         if bool(differs_U.any()):
             ids_U = first + differs_U.nonzero().squeeze(1).cpu()
-            yield Rows(name, ids_U, (0, dim), {WEIGHT: values_UD[differs_U]})
+            yield TableRows(name, ids_U, (0, dim), {WEIGHT: values_UD[differs_U]})
 
 
 def same_bits(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> bool:

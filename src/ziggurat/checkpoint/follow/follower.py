@@ -21,12 +21,18 @@ from torch import Tensor
 
 from ziggurat.checkpoint.folder import CheckpointFolder
 from ziggurat.checkpoint.follow.changed_rows import differing, ids_by_table, put, same_bits
-from ziggurat.checkpoint.follow.incremental_update import TROUBLES, Held, News, NewsReader, Trouble
+from ziggurat.checkpoint.follow.incremental_update import (
+    TROUBLES,
+    HeldVersions,
+    IncrementalReader,
+    IncrementalUpdate,
+    Trouble,
+)
 from ziggurat.checkpoint.format.manifest import Reference
-from ziggurat.checkpoint.reader import TABLES, Blocks, folder_of
+from ziggurat.checkpoint.reader import TABLES, BlockCheckpointReader, folder_of
 from ziggurat.checkpoint.store.store import Store
 from ziggurat.core.errors import RunFolderError
-from ziggurat.parallel.pieces import Piece
+from ziggurat.parallel.pieces import TensorSlice
 
 LONGEST_WAIT = 8
 """After failures in a row :meth:`Follower.updates` waits twice as long each time, up to so many times ``poll_s``."""
@@ -85,12 +91,12 @@ class Follower:
         on_change: Callable[[Update], None] | None = None,
     ) -> None:
         self._folder = folder if isinstance(folder, CheckpointFolder) else CheckpointFolder(folder)
-        self._reader = NewsReader(self._folder, tables, groups)
+        self._reader = IncrementalReader(self._folder, tables, groups)
         self._groups = tuple(groups)
         self._lock: AbstractContextManager[Any] = nullcontext() if lock is None else lock
         self._on_change = on_change
         given = tables if isinstance(tables, Mapping) else {}
-        self._held = Held({name: tensor.detach() for name, tensor in given.items()})
+        self._held = HeldVersions({name: tensor.detach() for name, tensor in given.items()})
         self.dense: dict[str, Tensor] = {}
 
     @property
@@ -171,11 +177,11 @@ class Follower:
             raise RunFolderError(f"{self._folder.where}: nothing of it is held yet", "call advance() first")
         saved = self._folder.load(self.reference.step)
         place = self._folder.store.where(folder_of(self.reference.step))
-        if not isinstance(saved, Blocks) or saved.manifest.reference != self.reference:
+        if not isinstance(saved, BlockCheckpointReader) or saved.manifest.reference != self.reference:
             raise RunFolderError(f"{place}: was written again since it was read", "call advance() first")
         mend = "make another Follower, and let nobody else write into its tensors"
         for name, live_RD in self.tables.items():
-            piece = Piece.of_tensor(name, torch.empty(live_RD.shape))
+            piece = TensorSlice.of_tensor(name, torch.empty(live_RD.shape))
             saved.fill({TABLES: [piece]})
             ids = ids_by_table(differing(name, live_RD, piece.tensor)).get(name)
             if ids is not None:
@@ -185,7 +191,7 @@ class Follower:
             raise RunFolderError(f"groups {list(self._groups)}: are not what {place} has", mend)
 
     @torch.no_grad()
-    def _apply(self, news: News, started: float) -> Update:
+    def _apply(self, news: IncrementalUpdate, started: float) -> Update:
         rows = ids_by_table(news.rows)
         rows |= {name: torch.arange(len(table)) for name, table in news.made.items()}
         held = self._held

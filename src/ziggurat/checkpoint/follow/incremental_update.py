@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from ziggurat.checkpoint.folder import CheckpointFolder
-from ziggurat.checkpoint.follow.changed_rows import Touched, check_complete, differing, put, written, written_bytes
-from ziggurat.checkpoint.format.blocks import Rows
+from ziggurat.checkpoint.follow.changed_rows import ChangedRows, check_complete, differing, put, written, written_bytes
+from ziggurat.checkpoint.format.blocks import TableRows
 from ziggurat.checkpoint.format.manifest import WEIGHT, Manifest, Reference
 from ziggurat.checkpoint.reader import folder_of, read_needed, read_others
 from ziggurat.core.errors import ConfigError, DataError, RunFolderError
@@ -32,7 +32,7 @@ Trouble = RunFolderError | DataError | OSError
 
 
 @dataclass(slots=True)
-class Held:
+class HeldVersions:
     """What one has of a checkpoint.
 
     Attributes:
@@ -43,7 +43,7 @@ class Held:
 
     tables: dict[str, Tensor]
     chain: tuple[Reference, ...] = ()
-    touched: Touched = field(default_factory=Touched)
+    touched: ChangedRows = field(default_factory=ChangedRows)
 
     @property
     def reference(self) -> Reference | None:
@@ -51,31 +51,31 @@ class Held:
 
 
 @dataclass(frozen=True, slots=True)
-class News:
+class IncrementalUpdate:
     """A checkpoint that was read, verified and decoded, beside what is held.
 
     Attributes:
-        chain: as in :class:`Held`.
+        chain: as in :class:`HeldVersions`.
         whole: read from its full checkpoint on.
         rows: to be put into the tables that are held, in this order.
         made: tables that were not held.
         dense: by ``GROUP/NAME``.
-        touched: as in :class:`Held`.
+        touched: as in :class:`HeldVersions`.
         bytes: of the files that were read.
         skipped: why newer checkpoints were passed over, the newest first.
     """
 
     chain: tuple[Reference, ...]
     whole: bool
-    rows: Sequence[Rows]
+    rows: Sequence[TableRows]
     made: Mapping[str, Tensor]
     dense: dict[str, Tensor]
-    touched: Touched
+    touched: ChangedRows
     bytes: int
     skipped: tuple[Trouble, ...] = ()
 
 
-class NewsReader:
+class IncrementalReader:
     """Reads what is new in a folder.
 
     Args:
@@ -89,7 +89,7 @@ class NewsReader:
         self._names = None if names is None else tuple(names)
         self._groups = tuple(groups)
 
-    def fetch(self, held: Held) -> News | None:
+    def fetch(self, held: HeldVersions) -> IncrementalUpdate | None:
         """The newest whole checkpoint; None where it is held, or there is none at all.
 
         Raises:
@@ -141,7 +141,7 @@ class NewsReader:
             manifest = None
         return steps, None if manifest is None else manifest.reference
 
-    def _read(self, step: int, held: Held) -> News:
+    def _read(self, step: int, held: HeldVersions) -> IncrementalUpdate:
         manifest = self._folder.manifest(step)
         if manifest is None:
             raise RunFolderError(
@@ -150,13 +150,17 @@ class NewsReader:
             )
         names = self._checked_names(manifest, held)
         size = sum(file.bytes for file in manifest.files if not file.blocks and self._groups)
-        bare = News((*manifest.needs, manifest.reference), False, (), {}, self.dense_of(manifest), Touched(), size)
+        bare = IncrementalUpdate(
+            (*manifest.needs, manifest.reference), False, (), {}, self.dense_of(manifest), ChangedRows(), size
+        )
         news = None
         if held.chain[:1] == bare.chain[:1] and all(name in held.tables for name in names):
             news = self._with_deltas(bare, manifest, names, held)
         return self._with_all(bare, manifest, names, held) if news is None else news
 
-    def _with_deltas(self, bare: News, manifest: Manifest, names: Sequence[str], held: Held) -> News | None:
+    def _with_deltas(
+        self, bare: IncrementalUpdate, manifest: Manifest, names: Sequence[str], held: HeldVersions
+    ) -> IncrementalUpdate | None:
         """The deltas that lead on from what is held, both being of one full checkpoint; None where none do."""
         passed = bare.chain[: len(held.chain)] == held.chain
         begin = len(held.chain) if passed else 1
@@ -164,7 +168,7 @@ class NewsReader:
             return None  # back to the full checkpoint itself
         needed = (*read_needed(self._store, manifest, manifest.needs[begin:]), manifest)
         rows = [rows for each in needed for rows in written(self._store, each, names)]
-        touched = Touched(rows, manifest)
+        touched = ChangedRows(rows, manifest)
         if passed:
             touched = held.touched.joined(touched)
         elif not touched.covers(held.touched):
@@ -172,12 +176,14 @@ class NewsReader:
         size = bare.bytes + sum(written_bytes(each, names) for each in needed)
         return replace(bare, rows=rows, touched=touched, bytes=size)
 
-    def _with_all(self, bare: News, manifest: Manifest, names: Sequence[str], held: Held) -> News:
+    def _with_all(
+        self, bare: IncrementalUpdate, manifest: Manifest, names: Sequence[str], held: HeldVersions
+    ) -> IncrementalUpdate:
         """The whole chain, read into tables beside those that are held."""
         needed = (*read_needed(self._store, manifest, manifest.needs), manifest)
         check_complete(self._store, needed[0], names)
         beside = {name: torch.empty(manifest.tables[name].shape(WEIGHT)) for name in names}
-        touched, size = Touched(), bare.bytes
+        touched, size = ChangedRows(), bare.bytes
         for each in needed:
             size += written_bytes(each, names)
             for rows in written(self._store, each, names):
@@ -188,7 +194,7 @@ class NewsReader:
         different = [rows for name, new_RD in there.items() for rows in differing(name, held.tables[name], new_RD)]
         return replace(bare, whole=True, rows=different, made=beside, touched=touched, bytes=size)
 
-    def _checked_names(self, manifest: Manifest, held: Held) -> tuple[str, ...]:
+    def _checked_names(self, manifest: Manifest, held: HeldVersions) -> tuple[str, ...]:
         """The tables to read."""
         names = tuple(dict.fromkeys((*held.tables, *manifest.tables))) if self._names is None else self._names
         place = self._store.where(folder_of(manifest.step))

@@ -17,7 +17,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from ziggurat.checkpoint.format.manifest import WEIGHT, Bits, Block, File
+from ziggurat.checkpoint.format.manifest import WEIGHT, Bits, ManifestFile, RowBlock
 from ziggurat.checkpoint.format.quantise import Method, dequantise, finite, quantise
 from ziggurat.core.errors import RunFolderError
 
@@ -26,7 +26,7 @@ FILE_BYTES = 32 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class TableRows:
     """Some rows of a table, and of its optimizer's states.
 
     Attributes:
@@ -56,15 +56,15 @@ class FileWriter:
     def __init__(
         self, write: Callable[[str, bytes], None], name: Callable[[int], str], rank: int, bits: Bits, method: Method
     ) -> None:
-        self.files: list[File] = []
+        self.files: list[ManifestFile] = []
         self._write, self._name, self._rank = write, name, rank
         self._bits: Bits = bits
         self._method: Method = method
         self._tensors: dict[str, Tensor] = {}
-        self._blocks: list[Block] = []
+        self._blocks: list[RowBlock] = []
         self._size = 0
 
-    def add(self, rows: Rows) -> None:
+    def add(self, rows: TableRows) -> None:
         """Take rows, which must not change any more before :meth:`flush`."""
         count, number = len(rows.ids_U), len(self._blocks)
         if not count:
@@ -78,7 +78,7 @@ class FileWriter:
         if not gapless:
             self._put({f"{number}.ids": rows.ids_U.int() if high < 2**31 else rows.ids_U})
         self._blocks.append(
-            Block(
+            RowBlock(
                 number=number,
                 table=rows.table,
                 rows=count,
@@ -117,11 +117,13 @@ class FileWriter:
         data, name = save(self._tensors), self._name(len(self.files))
         self._write(name, data)
         digest = hashlib.sha256(data).hexdigest()
-        self.files.append(File(name=name, bytes=len(data), sha256=digest, rank=self._rank, blocks=tuple(self._blocks)))
+        self.files.append(
+            ManifestFile(name=name, bytes=len(data), sha256=digest, rank=self._rank, blocks=tuple(self._blocks))
+        )
         self._tensors, self._blocks, self._size = {}, [], 0
 
 
-def checked(file: File, data: bytes, place: str) -> None:
+def checked(file: ManifestFile, data: bytes, place: str) -> None:
     """Whether a file's content is what was written.
 
     Raises:
@@ -136,7 +138,7 @@ def checked(file: File, data: bytes, place: str) -> None:
     raise RunFolderError(f"{place}: {wrong}; it has {holds(file)}", DAMAGED)
 
 
-def holds(file: File) -> str:
+def holds(file: ManifestFile) -> str:
     """What a file of a checkpoint has, in words."""
     tables = list(dict.fromkeys(block.table for block in file.blocks))
     named = ", ".join(map(repr, tables[:4])) + (f" and {len(tables) - 4} more" if len(tables) > 4 else "")
@@ -161,7 +163,7 @@ def tensors_in(data: bytes, place: str) -> dict[str, Tensor]:
         raise RunFolderError(f"{place}: cannot be read: {error}", DAMAGED) from error
 
 
-def rows_in(block: Block, tensors: Mapping[str, Tensor], wanted: set[str]) -> Rows:
+def rows_in(block: RowBlock, tensors: Mapping[str, Tensor], wanted: set[str]) -> TableRows:
     """A block's rows, and those of ``wanted`` tensors that it has."""
     number = block.number
     if block.first is None:
@@ -173,7 +175,7 @@ def rows_in(block: Block, tensors: Mapping[str, Tensor], wanted: set[str]) -> Ro
         if name in wanted:
             parts = below(tensors, f"{number}.{name}.")
             decoded[name] = parts["rows"] if bits == 32 else dequantise(parts, bits, block.columns[1])
-    return Rows(block.table, ids_U, block.columns, decoded)
+    return TableRows(block.table, ids_U, block.columns, decoded)
 
 
 def below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

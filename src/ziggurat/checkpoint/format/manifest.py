@@ -39,7 +39,7 @@ class Reference(_Part):
     id: str
 
 
-class Block(_Part):
+class RowBlock(_Part):
     """Some rows of a table, as tensors ``NUMBER.NAME`` of a file.
 
     Attributes:
@@ -62,7 +62,7 @@ class Block(_Part):
     bits: dict[str, Bits]
 
 
-class File(_Part):
+class ManifestFile(_Part):
     """A safetensors file of a checkpoint.
 
     Attributes:
@@ -77,7 +77,7 @@ class File(_Part):
     bytes: int
     sha256: str
     rank: int
-    blocks: tuple[Block, ...] = ()
+    blocks: tuple[RowBlock, ...] = ()
 
 
 class TableShape(_Part):
@@ -121,7 +121,7 @@ class Manifest(_Part):
     bits: Bits
     world_size: int
     tables: dict[str, TableShape]
-    files: tuple[File, ...]
+    files: tuple[ManifestFile, ...]
     state: dict[str, Any]
     made: str
     versions: dict[str, str]

@@ -34,7 +34,7 @@ NAMES = {
 
 
 @dataclass(frozen=True, slots=True)
-class Described:
+class TensorDescription:
     """A tensor without its numbers."""
 
     dtype: torch.dtype
@@ -45,7 +45,7 @@ class Described:
         return self.dtype.itemsize * math.prod(self.shape)
 
 
-def create(path: Path, tensors: Mapping[str, Described], metadata: Mapping[str, str]) -> dict[str, Tensor]:
+def create(path: Path, tensors: Mapping[str, TensorDescription], metadata: Mapping[str, str]) -> dict[str, Tensor]:
     """Make the file; what is written into the tensors returned is written into it, and is there once it is synced.
 
     Args:
@@ -88,7 +88,7 @@ def read_metadata(path: Path) -> dict[str, str] | None:
         return None
 
 
-def _view(memory: mmap.mmap, begin: int, described: Described) -> Tensor:
+def _view(memory: mmap.mmap, begin: int, described: TensorDescription) -> Tensor:
     count = math.prod(described.shape)
     if not count:
         return torch.empty(described.shape, dtype=described.dtype)

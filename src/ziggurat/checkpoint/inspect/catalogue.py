@@ -26,7 +26,7 @@ Shapes = dict[str, dict[str, tuple[int, ...]]]
 
 
 @dataclass(frozen=True, slots=True)
-class Version1:
+class LegacyCheckpoint:
     """A checkpoint of format 1 without its tensors.
 
     Attributes:
@@ -64,7 +64,7 @@ class Catalogue:
     """
 
     folder: CheckpointFolder
-    found: dict[int, Manifest | Version1] = field(default_factory=dict[int, Manifest | Version1])
+    found: dict[int, Manifest | LegacyCheckpoint] = field(default_factory=dict[int, Manifest | LegacyCheckpoint])
     problems: dict[int, str] = field(default_factory=dict[int, str])
     newer: set[int] = field(default_factory=set[int])
 
@@ -136,7 +136,7 @@ def read_catalogue(
     return made
 
 
-def read_version_1(store: Store, step: int) -> Version1:
+def read_version_1(store: Store, step: int) -> LegacyCheckpoint:
     """What ``state.json`` and the headers of the files say.
 
     Raises:
@@ -168,7 +168,7 @@ def read_version_1(store: Store, step: int) -> Version1:
             raise RunFolderError(f"{path}: missing, but listed in {STATE_FILE}", _MEND) from None
         except (OSError, SafetensorError) as error:
             raise RunFolderError(f"{path}: cannot be read: {error}", _MEND) from error
-    return Version1(step, state, sizes, digests, shapes)
+    return LegacyCheckpoint(step, state, sizes, digests, shapes)
 
 
 _MEND = "restore the file, or take another checkpoint: `ziggurat checkpoint verify` says which are whole"

@@ -13,13 +13,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ziggurat.checkpoint.folder import CheckpointFolder
-from ziggurat.checkpoint.format.whole_file import Described, create, read_metadata
-from ziggurat.checkpoint.reader import TABLE_STATES, TABLES, Saved, open_checkpoint
+from ziggurat.checkpoint.format.whole_file import TensorDescription, create, read_metadata
+from ziggurat.checkpoint.reader import TABLE_STATES, TABLES, CheckpointReader, open_checkpoint
 from ziggurat.checkpoint.store.store import LocalStore
 from ziggurat.core.errors import DataError
 from ziggurat.core.files import atomic_file, check_file_target
 from ziggurat.core.progress import Progress, Silent
-from ziggurat.parallel.pieces import Piece
+from ziggurat.parallel.pieces import TensorSlice
 
 SUFFIX = ".safetensors"
 PORTION_BYTES = 128 * 2**20
@@ -30,7 +30,7 @@ OPTIMIZER = ("dense_optimizer", TABLE_STATES)
 
 
 @dataclass(frozen=True, slots=True)
-class Gathered:
+class Consolidated:
     """What was written.
 
     Attributes:
@@ -51,7 +51,7 @@ def gather(
     *,
     optimizer: bool = False,
     progress: Progress | None = None,
-) -> Gathered:
+) -> Consolidated:
     """Write the checkpoint ``which`` to ``out``, whole or not at all.
 
     Args:
@@ -73,7 +73,7 @@ def gather(
     saved = open_checkpoint(folder.store, step)
     groups = [group for group in (WEIGHTS + OPTIMIZER if optimizer else WEIGHTS) if group in saved.names()]
     described = {
-        (group, name): Described(saved.dtype(group, name), shape)
+        (group, name): TensorDescription(saved.dtype(group, name), shape)
         for group in groups
         for name, shape in (saved.shapes(group) or {}).items()
     }
@@ -84,16 +84,16 @@ def gather(
         done = 0
         progress.start("gather", sum(each.bytes for each in named.values()), "bytes")
         for label, members in _portions(saved, described):
-            pieces: dict[str, list[Piece]] = defaultdict(list)
+            pieces: dict[str, list[TensorSlice]] = defaultdict(list)
             for group, name in members:
-                pieces[group].append(Piece.of_tensor(name, tensors[f"{group}/{name}"]))
+                pieces[group].append(TensorSlice.of_tensor(name, tensors[f"{group}/{name}"]))
             last = done + sum(described[each].bytes for each in members)
             saved.fill(pieces, _Heard(progress, done, last, label))
             done = last
             progress.advance(done, reading=label)
         progress.finish()
         size = temporary.stat().st_size
-    return Gathered(step, {name: each.shape for name, each in named.items()}, size)
+    return Consolidated(step, {name: each.shape for name, each in named.items()}, size)
 
 
 class _Heard:
@@ -121,7 +121,7 @@ def check_out(out: Path) -> None:
 
 
 def _portions(
-    saved: Saved, described: Mapping[tuple[str, str], Described]
+    saved: CheckpointReader, described: Mapping[tuple[str, str], TensorDescription]
 ) -> Iterator[tuple[str, list[tuple[str, str]]]]:
     """A label and members (group, name) that are read together, as one file may have rows of many tables."""
     tables = saved.shapes(TABLES) or {}

@@ -10,9 +10,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from ziggurat.checkpoint.format.manifest import WEIGHT, Block, Manifest, TableShape
+from ziggurat.checkpoint.format.manifest import WEIGHT, Manifest, RowBlock, TableShape
 from ziggurat.checkpoint.format.quantise import row_bytes
-from ziggurat.checkpoint.inspect.catalogue import Version1
+from ziggurat.checkpoint.inspect.catalogue import LegacyCheckpoint
 from ziggurat.checkpoint.reader import TABLES
 
 
@@ -52,20 +52,20 @@ class FilePart:
     tables: tuple[str, ...]
 
 
-def tables_in(found: Manifest | Version1) -> list[TablePart]:
+def tables_in(found: Manifest | LegacyCheckpoint) -> list[TablePart]:
     """By table, in the manifest's order."""
-    if isinstance(found, Version1):
+    if isinstance(found, LegacyCheckpoint):
         return [_whole(name, shape) for name, shape in found.tables.items()]
-    blocks: dict[str, list[Block]] = defaultdict(list)
+    blocks: dict[str, list[RowBlock]] = defaultdict(list)
     for file in found.files:
         for block in file.blocks:
             blocks[block.table].append(block)
     return [_part(name, shape, blocks[name]) for name, shape in found.tables.items()]
 
 
-def files_in(found: Manifest | Version1) -> list[FilePart]:
+def files_in(found: Manifest | LegacyCheckpoint) -> list[FilePart]:
     """As they were written."""
-    if isinstance(found, Version1):
+    if isinstance(found, LegacyCheckpoint):
         tables = {name: tuple(found.shapes[Path(name).stem]) for name in found.sizes if Path(name).stem == TABLES}
         return [FilePart(name, size, None, tables.get(name, ())) for name, size in found.sizes.items()]
     return [
@@ -74,7 +74,7 @@ def files_in(found: Manifest | Version1) -> list[FilePart]:
     ]
 
 
-def _part(name: str, shape: TableShape, blocks: Iterable[Block]) -> TablePart:
+def _part(name: str, shape: TableShape, blocks: Iterable[RowBlock]) -> TablePart:
     numbers, size = 0, 0
     bits: dict[str, set[int]] = {tensor: set() for tensor in (WEIGHT, *shape.states)}
     for block in blocks:

@@ -13,9 +13,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from ziggurat.checkpoint.reader import TABLES, Saved
+from ziggurat.checkpoint.reader import TABLES, CheckpointReader
 from ziggurat.core.progress import Progress, Silent
-from ziggurat.parallel.pieces import Piece
+from ziggurat.parallel.pieces import TensorSlice
 
 RANGE_BYTES = 256 * 2**20
 """Of a table's rows that are read at once, of either checkpoint."""
@@ -57,7 +57,9 @@ class Difference:
     relative: float = 0.0
 
 
-def differences(first: Saved, second: Saved, progress: Progress | None = None) -> list[Difference]:
+def differences(
+    first: CheckpointReader, second: CheckpointReader, progress: Progress | None = None
+) -> list[Difference]:
     """Of all weights of two checkpoints, of the same run or of others: tables first.
 
     Raises:
@@ -138,7 +140,9 @@ def _bits(tensor: Tensor) -> Tensor:
     return tensor.contiguous().view({8: torch.int64, 4: torch.int32, 2: torch.int16}[tensor.dtype.itemsize])
 
 
-def _read(first: Saved, second: Saved, shapes: Mapping[Pair, Shape]) -> Iterator[tuple[Pair, Tensor, Tensor]]:
+def _read(
+    first: CheckpointReader, second: CheckpointReader, shapes: Mapping[Pair, Shape]
+) -> Iterator[tuple[Pair, Tensor, Tensor]]:
     """Both checkpoints' numbers: of tables in portions of :data:`RANGE_BYTES`, so that a file which has rows of many
     tables is not read for each of them; of others, all."""
     tables = {name: (shape, first.dtype(TABLES, name)) for (group, name), shape in shapes.items() if group == TABLES}
@@ -170,14 +174,14 @@ def _portions(tables: Mapping[str, tuple[Shape, torch.dtype]]) -> Iterator[list[
         yield portion
 
 
-def _pieces(portion: list[tuple[str, range]], tables: Mapping[str, tuple[Shape, torch.dtype]]) -> list[Piece]:
-    made: list[Piece] = []
+def _pieces(portion: list[tuple[str, range]], tables: Mapping[str, tuple[Shape, torch.dtype]]) -> list[TensorSlice]:
+    made: list[TensorSlice] = []
     for name, rows in portion:
         shape, dtype = tables[name]
         numbers = torch.empty((len(rows), *shape[1:]), dtype=dtype)
-        made.append(Piece(name, numbers, shape, (rows.start, *(0 for _ in shape[1:]))))
+        made.append(TensorSlice(name, numbers, shape, (rows.start, *(0 for _ in shape[1:]))))
     return made
 
 
-def _shapes(saved: Saved) -> dict[Pair, Shape]:
+def _shapes(saved: CheckpointReader) -> dict[Pair, Shape]:
     return {(group, name): shape for group in GROUPS for name, shape in (saved.shapes(group) or {}).items()}

@@ -8,7 +8,7 @@ from typing import Any
 from ziggurat.checkpoint.folder import BEST_FILE, CheckpointFolder
 from ziggurat.checkpoint.format.legacy import FORMAT_VERSION as FIRST_FORMAT
 from ziggurat.checkpoint.format.manifest import FORMAT_VERSION
-from ziggurat.checkpoint.inspect.catalogue import Catalogue, Version1, disk_bytes, read_catalogue
+from ziggurat.checkpoint.inspect.catalogue import Catalogue, LegacyCheckpoint, disk_bytes, read_catalogue
 from ziggurat.checkpoint.inspect.contents import FilePart, TablePart, files_in, tables_in
 from ziggurat.checkpoint.inspect.verification import unfinished
 from ziggurat.checkpoint.reader import folder_of
@@ -17,7 +17,7 @@ from ziggurat.core.progress import Progress
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class CheckpointEntry:
     """A checkpoint in a line. Of one that cannot be read only step, bytes and marks are known.
 
     Attributes:
@@ -65,7 +65,7 @@ class Listing:
     """
 
     folder: str
-    entries: tuple[Entry, ...]
+    entries: tuple[CheckpointEntry, ...]
     bytes: int
     best: dict[str, Any] | None
     best_problem: str | None
@@ -88,8 +88,8 @@ class Inspection:
     """
 
     where: str
-    entry: Entry
-    chain: tuple[Entry, ...]
+    entry: CheckpointEntry
+    chain: tuple[CheckpointEntry, ...]
     tables: tuple[TablePart, ...]
     files: tuple[FilePart, ...]
     versions: dict[str, str]
@@ -129,9 +129,9 @@ def inspect(folder: CheckpointFolder, which: str | int, progress: Progress | Non
         chain=chain,
         tables=tuple(tables_in(found)),
         files=tuple(files_in(found)),
-        versions={} if isinstance(found, Version1) else found.versions,
+        versions={} if isinstance(found, LegacyCheckpoint) else found.versions,
         state=found.state,
-        plan=None if isinstance(found, Version1) else found.plan,
+        plan=None if isinstance(found, LegacyCheckpoint) else found.plan,
     )
 
 
@@ -150,18 +150,18 @@ def _marks(best: dict[str, Any] | None, last: int | None) -> dict[int, tuple[str
     return {step: (mark,) for step, mark in ((best_step, "best"), (last, "last")) if step is not None}
 
 
-def _entry(catalogue: Catalogue, step: int, marks: tuple[str, ...]) -> Entry:
+def _entry(catalogue: Catalogue, step: int, marks: tuple[str, ...]) -> CheckpointEntry:
     found = catalogue.found.get(step)
     if found is None:
         size = disk_bytes(catalogue.folder.store, folder_of(step))
-        return Entry(step, size, marks, catalogue.problems[step])
+        return CheckpointEntry(step, size, marks, catalogue.problems[step])
     rows = sum(part.rows for part in tables_in(found))
-    if isinstance(found, Version1):
-        return Entry(
+    if isinstance(found, LegacyCheckpoint):
+        return CheckpointEntry(
             step, found.bytes, marks, format=FIRST_FORMAT, kind="full", bits=32, rows=rows, restore_bytes=found.bytes
         )
     problem = catalogue.chain_problem(step)
-    return Entry(
+    return CheckpointEntry(
         step=step,
         bytes=found.bytes,
         marks=marks,

@@ -17,7 +17,7 @@ from ziggurat.checkpoint.folder import BEST_FILE, CheckpointFolder
 from ziggurat.checkpoint.format.blocks import checked
 from ziggurat.checkpoint.format.legacy import STATE_FILE
 from ziggurat.checkpoint.format.manifest import MANIFEST_FILE, Manifest
-from ziggurat.checkpoint.inspect.catalogue import Catalogue, Version1, disk_bytes, read_catalogue
+from ziggurat.checkpoint.inspect.catalogue import Catalogue, LegacyCheckpoint, disk_bytes, read_catalogue
 from ziggurat.checkpoint.reader import FOLDER, folder_of
 from ziggurat.checkpoint.store.store import LocalStore, Unreachable
 from ziggurat.core.errors import RunFolderError
@@ -115,7 +115,7 @@ class _Reading:
             found = self._catalogue.found.get(step)
             if found is None:
                 return (self._catalogue.problems[step],)
-            problems = tuple(self._version_1(found) if isinstance(found, Version1) else self._files(found))
+            problems = tuple(self._version_1(found) if isinstance(found, LegacyCheckpoint) else self._files(found))
             if not problems:
                 return ()
             self._catalogue.read(step)  # training may have written it again, or deleted it
@@ -133,7 +133,7 @@ class _Reading:
                 yield error.problem
             self._heard(file.bytes, manifest.step)
 
-    def _version_1(self, found: Version1) -> Iterable[str]:
+    def _version_1(self, found: LegacyCheckpoint) -> Iterable[str]:
         store = self._catalogue.folder.store
         assert isinstance(store, LocalStore)
         for name, digest in found.digests.items():
@@ -190,7 +190,7 @@ def _foreign(folder: CheckpointFolder, catalogue: Catalogue) -> tuple[str, ...]:
     names += [f"{name}/" for name in sorted(store.folders()) if FOLDER.fullmatch(name) is None]
     names += [f"{name}/{file}" for name in _without_manifest(folder) for file in folder.foreign(name)]
     for step, found in sorted(catalogue.found.items()):
-        known = {STATE_FILE, *found.digests} if isinstance(found, Version1) else _known(found)
+        known = {STATE_FILE, *found.digests} if isinstance(found, LegacyCheckpoint) else _known(found)
         names += [f"{folder_of(step)}/{name}" for name in sorted(store.files(folder_of(step))) if name not in known]
     return tuple(names)
 

@@ -12,7 +12,7 @@ from typing import Protocol
 from ziggurat.checkpoint.store.lease import leased
 from ziggurat.checkpoint.store.object_store import ObjectStore
 from ziggurat.checkpoint.store.store import LocalStore, Store
-from ziggurat.checkpoint.store.writer_identity import Owner, Writer
+from ziggurat.checkpoint.store.writer_identity import Owner, WriterIdentity
 from ziggurat.core.errors import RunFolderError
 from ziggurat.core.files import locked_folder
 
@@ -67,7 +67,7 @@ def claimed(
 class _Locked:
     """A folder whose lock this process has."""
 
-    def __init__(self, store: LocalStore, writer: Writer) -> None:
+    def __init__(self, store: LocalStore, writer: WriterIdentity) -> None:
         self._store, self._writer = store, writer
 
     def check(self) -> None:
@@ -94,12 +94,12 @@ def _locked(store: LocalStore, owner: Owner) -> Generator[_Locked]:
         before = _writer(store)
         if before is not None:
             before.check_owner(owner, str(store.root))
-        mine = Writer.here(owner, LEASE_S)
+        mine = WriterIdentity.here(owner, LEASE_S)
         store.write("", WRITER_FILE, mine.to_bytes())
         yield _Locked(store, mine)
 
 
-def _writer(store: LocalStore) -> Writer | None:
+def _writer(store: LocalStore) -> WriterIdentity | None:
     if WRITER_FILE not in store.files():
         return None
-    return Writer.from_bytes(store.read("", WRITER_FILE), store.where("", WRITER_FILE))
+    return WriterIdentity.from_bytes(store.read("", WRITER_FILE), store.where("", WRITER_FILE))

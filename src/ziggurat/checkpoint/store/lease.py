@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Generator
 
 from ziggurat.checkpoint.store.object_store import ObjectStore
-from ziggurat.checkpoint.store.writer_identity import Owner, Writer
+from ziggurat.checkpoint.store.writer_identity import Owner, WriterIdentity
 from ziggurat.core.errors import RunFolderError, ZigguratError
 
 BEATS = 6
@@ -35,7 +35,7 @@ _FILE = re.compile(r"writer-(\d{8,})\.json")
 class Lease:
     """Of this process; see :func:`leased`."""
 
-    def __init__(self, store: ObjectStore, number: int, writer: Writer) -> None:
+    def __init__(self, store: ObjectStore, number: int, writer: WriterIdentity) -> None:
         self._store, self._number, self._writer = store, number, writer
         self._turn, self._ends, self._lost = threading.Lock(), threading.Event(), False
         self._thread = threading.Thread(target=self._beat_on, name="lease", daemon=True)
@@ -108,13 +108,15 @@ def leased(store: ObjectStore, owner: Owner, lease_s: float, note: Callable[[str
         lease.end()
 
 
-def _become_writer(store: ObjectStore, owner: Owner, lease_s: float, note: Callable[[str], None]) -> tuple[int, Writer]:
+def _become_writer(
+    store: ObjectStore, owner: Owner, lease_s: float, note: Callable[[str], None]
+) -> tuple[int, WriterIdentity]:
     for _ in range(TRIES):
         number, found = _highest(store)
         if found is not None:
             found.check_owner(owner, store.url)
             _outwait(store, number, found, note)
-        mine = Writer.here(owner, lease_s)
+        mine = WriterIdentity.here(owner, lease_s)
         if not store.create("", _name(number + 1), mine.to_bytes()):
             continue
         numbers = _numbers(store)
@@ -127,7 +129,7 @@ def _become_writer(store: ObjectStore, owner: Owner, lease_s: float, note: Calla
     raise RunFolderError(f"{store.url}: others become writers here all the time", "see that one training writes here")
 
 
-def _outwait(store: ObjectStore, number: int, found: Writer, note: Callable[[str], None]) -> None:
+def _outwait(store: ObjectStore, number: int, found: WriterIdentity, note: Callable[[str], None]) -> None:
     """Return when this writer has ended, or has not beaten for its lease.
 
     Raises:
@@ -149,7 +151,7 @@ def _outwait(store: ObjectStore, number: int, found: Writer, note: Callable[[str
             return
 
 
-def _has_beaten(store: ObjectStore, number: int, found: Writer | None) -> bool:
+def _has_beaten(store: ObjectStore, number: int, found: WriterIdentity | None) -> bool:
     """Whether a writer that was given up for dead has given a sign since."""
     if found is None or _name(number) not in store.files():
         return False
@@ -157,7 +159,7 @@ def _has_beaten(store: ObjectStore, number: int, found: Writer | None) -> bool:
     return now != found and not now.ended
 
 
-def _highest(store: ObjectStore) -> tuple[int, Writer | None]:
+def _highest(store: ObjectStore) -> tuple[int, WriterIdentity | None]:
     """The writer and its number; 0 and None where there never was one."""
     while numbers := _numbers(store):
         try:
@@ -168,9 +170,9 @@ def _highest(store: ObjectStore) -> tuple[int, Writer | None]:
     return 0, None
 
 
-def _read(store: ObjectStore, number: int) -> Writer:
+def _read(store: ObjectStore, number: int) -> WriterIdentity:
     name = _name(number)
-    return Writer.from_bytes(store.read("", name), store.where("", name))
+    return WriterIdentity.from_bytes(store.read("", name), store.where("", name))
 
 
 def _numbers(store: ObjectStore) -> list[int]:

@@ -28,7 +28,7 @@ class Owner:
 
 
 @dataclass(frozen=True, slots=True)
-class Writer:
+class WriterIdentity:
     """A process that writes checkpoints, or has written them last.
 
     Attributes:
@@ -56,7 +56,7 @@ class Writer:
     ended: bool = False
 
     @classmethod
-    def here(cls, owner: Owner, lease_s: float) -> Writer:
+    def here(cls, owner: Owner, lease_s: float) -> WriterIdentity:
         """This process, from now on."""
         return cls(
             run=owner.name,
@@ -70,7 +70,7 @@ class Writer:
         )
 
     @classmethod
-    def from_bytes(cls, data: bytes, place: str) -> Writer:
+    def from_bytes(cls, data: bytes, place: str) -> WriterIdentity:
         """As :meth:`to_bytes` made them.
 
         Raises:
@@ -93,7 +93,7 @@ class Writer:
         """JSON."""
         return f"{json.dumps(asdict(self), indent=2)}\n".encode()
 
-    def beaten(self, *, ended: bool = False) -> Writer:
+    def beaten(self, *, ended: bool = False) -> WriterIdentity:
         """The same, one beat later."""
         return replace(self, beat=self.beat + 1, ended=ended)
 

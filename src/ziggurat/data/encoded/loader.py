@@ -33,7 +33,7 @@ class Cursor:
 
 
 @dataclass(frozen=True, slots=True)
-class Step:
+class StepRows:
     """One rank's part of a step.
 
     Attributes:
@@ -134,7 +134,7 @@ class Loader:
         source = self._generate(start)
         return _ahead(source, self._prefetch) if self._prefetch else source
 
-    def steps(self, start: Cursor) -> Iterator[Step]:
+    def steps(self, start: Cursor) -> Iterator[StepRows]:
         """The remaining steps of ``start.epoch``, for whoever makes their batches."""
         position, epoch = start.rows, start.epoch
         while position < self.rows:
@@ -143,7 +143,7 @@ class Loader:
                 return
             left_out = self.rows - end < self._world_size and not self._turns
             behind = Cursor(epoch + 1, 0) if end >= self.rows or left_out else Cursor(epoch, end)
-            yield Step(self._mine(position, end), behind, self._largest(end - position))
+            yield StepRows(self._mine(position, end), behind, self._largest(end - position))
             position = end
 
     def _largest(self, size: int) -> int:

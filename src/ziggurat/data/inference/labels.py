@@ -14,7 +14,7 @@ from ziggurat.data.inference.words import LABEL_WORDS, RATING_WORDS, plain, word
 
 
 @dataclass(frozen=True, slots=True)
-class Label:
+class InferredLabel:
     """A target: 0/1 as it is, or by one of two rules."""
 
     profile: ColumnProfile
@@ -23,7 +23,7 @@ class Label:
     equals: str | int | None = None
 
 
-def find_labels(profiles: Sequence[ColumnProfile], wanted: str | None, path: Path) -> list[Label]:
+def find_labels(profiles: Sequence[ColumnProfile], wanted: str | None, path: Path) -> list[InferredLabel]:
     """The labels: ``wanted``, or by name, by the look of a rating, by place.
 
     Raises:
@@ -56,7 +56,7 @@ def find_labels(profiles: Sequence[ColumnProfile], wanted: str | None, path: Pat
     )
 
 
-def _wanted_label(profiles: Sequence[ColumnProfile], wanted: str, path: Path) -> Label:
+def _wanted_label(profiles: Sequence[ColumnProfile], wanted: str, path: Path) -> InferredLabel:
     names = [profile.name for profile in profiles]
     if wanted not in names:
         close = nearest(wanted, names)
@@ -92,18 +92,20 @@ def _two_values(profile: ColumnProfile) -> bool:
     return profile.distinct == 2 and not profile.many
 
 
-def _as_label(profile: ColumnProfile, reason: str) -> Label:
+def _as_label(profile: ColumnProfile, reason: str) -> InferredLabel:
     """The column as it is if 0/1; the larger of few numbers; of two texts the one that says yes, or is rarer."""
     if is_binary(profile):
-        return Label(profile, reason)
+        return InferredLabel(profile, reason)
     if profile.numeric:
-        return Label(profile, f"{reason}; positive from {plain(_threshold(profile))} on", at_least=_threshold(profile))
+        return InferredLabel(
+            profile, f"{reason}; positive from {plain(_threshold(profile))} on", at_least=_threshold(profile)
+        )
     holds = [str(value) for value in profile.common]
     positive = positive_of(holds) if len(holds) == 2 else None
     if positive is not None:
-        return Label(profile, f"{reason}: {_listed(profile)}", equals=positive)
+        return InferredLabel(profile, f"{reason}: {_listed(profile)}", equals=positive)
     rarest = str(profile.common[-1] if profile.distinct == 2 else profile.common[1])
-    return Label(profile, f"{reason}; positive is the rarer of {_listed(profile)}", equals=rarest)
+    return InferredLabel(profile, f"{reason}; positive is the rarer of {_listed(profile)}", equals=rarest)
 
 
 def _threshold(profile: ColumnProfile) -> float:

@@ -16,8 +16,8 @@ import polars as pl
 from ziggurat.core.errors import DataError
 from ziggurat.core.schema import ValueType
 from ziggurat.data.inference.columns import ColumnProfile, profile_frame, split_cells
-from ziggurat.data.inference.labels import Label, find_labels, is_binary
-from ziggurat.data.inference.sample import Sample, read_sample
+from ziggurat.data.inference.labels import InferredLabel, find_labels, is_binary
+from ziggurat.data.inference.sample import LogSample, read_sample
 from ziggurat.data.inference.words import (
     GROUP_WORDS,
     ID_WORDS,
@@ -37,7 +37,7 @@ LARGE_TABLE_ROWS = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Feature:
+class InferredFeature:
     """An input, or a column left out (``kind`` None), and why."""
 
     profile: ColumnProfile
@@ -47,7 +47,7 @@ class Feature:
 
 
 @dataclass(frozen=True, slots=True)
-class Split:
+class InferredSplit:
     """How rows are divided."""
 
     name: Literal["files", "time_within_key", "time", "random"]
@@ -58,11 +58,11 @@ class Split:
 class Inference:
     """What some logs seem to be."""
 
-    sample: Sample
+    sample: LogSample
     files: dict[Part, list[SourceFile]]
-    labels: list[Label]
-    features: list[Feature]
-    split: Split
+    labels: list[InferredLabel]
+    features: list[InferredFeature]
+    split: InferredSplit
     group: ColumnProfile | None = None
     time: ColumnProfile | None = None
     weights: tuple[str, ...] = ()
@@ -106,7 +106,7 @@ def infer(files: Sequence[SourceFile], label: str | None = None) -> Inference:
     )
 
 
-def _no_feature(features: Sequence[Feature], labels: Sequence[Label], file: SourceFile) -> DataError:
+def _no_feature(features: Sequence[InferredFeature], labels: Sequence[InferredLabel], file: SourceFile) -> DataError:
     """Why nothing is left to learn from."""
     named = ", ".join(label.profile.name for label in labels)
     left_out = "; ".join(f"{feature.profile.name!r} is {feature.reason}" for feature in features[:8])
@@ -154,41 +154,43 @@ def is_group(profile: ColumnProfile) -> bool:
     return bool(named & GROUP_WORDS) and not named & {"feature", "age"} and profile.distinct < 0.9 * profile.rows
 
 
-def _feature(profile: ColumnProfile, time: ColumnProfile | None) -> Feature:
+def _feature(profile: ColumnProfile, time: ColumnProfile | None) -> InferredFeature:
     """What a column is as an input."""
     if not profile.name.strip():
-        return Feature(profile, None, "without a name, as an index that was written along")
+        return InferredFeature(profile, None, "without a name, as an index that was written along")
     if (profile.distinct <= 1 and profile.missing < 0.01) or profile.distinct == 0:
-        return Feature(profile, None, "always the same: nothing to learn from")
+        return InferredFeature(profile, None, "always the same: nothing to learn from")
     if profile is time:
-        return Feature(profile, None, "the time of the row: it splits rows; as an input it would not repeat")
+        return InferredFeature(profile, None, "the time of the row: it splits rows; as an input it would not repeat")
     if profile.moment and not (profile.numeric or profile.iso):
         example = str(profile.common[0])
-        return Feature(
+        return InferredFeature(
             profile, None, f"dates such as {example}: written like 2024-05-01 12:30:00 they could split rows"
         )
     if profile.moment:
-        return Feature(profile, None, "dates: turn them into weekday and hour, or into a number, to use them")
+        return InferredFeature(profile, None, "dates: turn them into weekday and hour, or into a number, to use them")
     if profile.decimal_comma:
         example = next((value.strip() for value in profile.common if "," in value), "3,14")
-        return Feature(profile, None, f"numbers with a comma, such as {example}: write them with a decimal point")
+        return InferredFeature(
+            profile, None, f"numbers with a comma, such as {example}: write them with a decimal point"
+        )
     if profile.many:
         sequence = bool(words(profile.name) & SEQUENCE_WORDS)
         spread = f"{profile.distinct:,} different values, up to {profile.longest} a row"
-        return Feature(profile, "sequence" if sequence else "bag", spread)
+        return InferredFeature(profile, "sequence" if sequence else "bag", spread)
     unique = profile.rows >= 100 and profile.distinct > 0.95 * profile.rows * (1 - profile.missing)
     if profile.ascending and unique and profile.type is ValueType.INTEGER:
-        return Feature(profile, None, "rises with every row: a row number")
+        return InferredFeature(profile, None, "rises with every row: a row number")
     if profile.type is ValueType.FLOAT:
-        return Feature(profile, "numeric", "fractions")
+        return InferredFeature(profile, "numeric", "fractions")
     if profile.type is ValueType.TEXT:
         if unique:
-            return Feature(profile, None, "different in nearly every row: nothing that repeats")
-        return Feature(profile, "categorical", _count(profile))
+            return InferredFeature(profile, None, "different in nearly every row: nothing that repeats")
+        return InferredFeature(profile, "categorical", _count(profile))
     number, why = _is_quantity(profile)
     if not number and unique:
-        return Feature(profile, None, "an id that is different in nearly every row")
-    return Feature(profile, "numeric" if number else "categorical", why)
+        return InferredFeature(profile, None, "an id that is different in nearly every row")
+    return InferredFeature(profile, "numeric" if number else "categorical", why)
 
 
 def _is_quantity(profile: ColumnProfile) -> tuple[bool, str]:
@@ -213,7 +215,7 @@ def _is_quantity(profile: ColumnProfile) -> tuple[bool, str]:
     return True, f"whole numbers, {span}"
 
 
-def _shared_tables(features: list[Feature], sample: Sample) -> list[Feature]:
+def _shared_tables(features: list[InferredFeature], sample: LogSample) -> list[InferredFeature]:
     """Give a bag or sequence the table of the categorical column whose values it holds."""
     owners = [
         feature.profile for feature in features if feature.kind == "categorical" and feature.profile.distinct > 20
@@ -223,7 +225,7 @@ def _shared_tables(features: list[Feature], sample: Sample) -> list[Feature]:
     ]
 
 
-def _with_table(feature: Feature, owners: Sequence[ColumnProfile], sample: Sample) -> Feature:
+def _with_table(feature: InferredFeature, owners: Sequence[ColumnProfile], sample: LogSample) -> InferredFeature:
     """The owner knows nine of ten elements, and shares a word of its name (``item_id``, ``last_items``) or more: see
     :func:`_alike`."""
     named = {word.rstrip("s") for word in words(feature.profile.name)}
@@ -256,7 +258,7 @@ def _alike(elements: pl.Series, known: pl.Series, kind: ValueType) -> bool:
     return float(known.is_in(elements.unique().to_list()).mean() or 0.0) > 0.5  # pyright: ignore[reportArgumentType]
 
 
-def _elements(profile: ColumnProfile, sample: Sample) -> pl.Series:
+def _elements(profile: ColumnProfile, sample: LogSample) -> pl.Series:
     """Some of the column's elements, as text."""
     cells = sample.frame[profile.name].drop_nulls().head(5_000)
     lists = cells if profile.delimiter is None else split_cells(cells, profile.delimiter, profile.brackets)
@@ -264,17 +266,21 @@ def _elements(profile: ColumnProfile, sample: Sample) -> pl.Series:
     return elements.filter(elements != "")
 
 
-def _split(parts: dict[Part, list[SourceFile]], time: ColumnProfile | None, group: ColumnProfile | None) -> Split:
+def _split(
+    parts: dict[Part, list[SourceFile]], time: ColumnProfile | None, group: ColumnProfile | None
+) -> InferredSplit:
     if parts["test"] or parts["validation"]:
-        return Split("files", "by the files' names")
+        return InferredSplit("files", "by the files' names")
     if time is not None and group is not None and not group.missing and group.rows / group.distinct >= 10:
-        return Split("time_within_key", "each group's last rows test, those before them validate: no look ahead")
+        return InferredSplit(
+            "time_within_key", "each group's last rows test, those before them validate: no look ahead"
+        )
     if time is not None:
-        return Split("time", "the last rows test, those before them validate: no look ahead")
-    return Split("random", "there is no time to split by")
+        return InferredSplit("time", "the last rows test, those before them validate: no look ahead")
+    return InferredSplit("random", "there is no time to split by")
 
 
-def _renamed_like_criteo(profiles: list[ColumnProfile], sample: Sample) -> list[ColumnProfile]:
+def _renamed_like_criteo(profiles: list[ColumnProfile], sample: LogSample) -> list[ColumnProfile]:
     """Names for the well-known layout of 1 label, 13 integers and 26 hashed categories that comes without a header."""
     if sample.format != "csv" or sample.header or len(profiles) != 40 or not is_binary(profiles[0]):
         return profiles

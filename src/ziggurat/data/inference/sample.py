@@ -39,7 +39,7 @@ SUFFIXES: dict[str, FormatName] = {
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class LogSample:
     """Some rows of a log.
 
     Attributes:
@@ -90,7 +90,7 @@ def detect_format(file: SourceFile) -> FormatName:
     return "csv"
 
 
-def read_sample(files: Sequence[SourceFile], limit_bytes: int = SAMPLE_BYTES) -> Sample:
+def read_sample(files: Sequence[SourceFile], limit_bytes: int = SAMPLE_BYTES) -> LogSample:
     """Sample ``files``, which are of one format.
 
     Raises:
@@ -123,7 +123,7 @@ def read_sample(files: Sequence[SourceFile], limit_bytes: int = SAMPLE_BYTES) ->
     return sample
 
 
-def _rows_of(files: Sequence[SourceFile], sample: Sample, sampled_bytes: int) -> int | None:
+def _rows_of(files: Sequence[SourceFile], sample: LogSample, sampled_bytes: int) -> int | None:
     if sample.whole:
         return sample.frame.height
     if any(file.path.suffix in COMPRESSION for file in files):
@@ -166,7 +166,7 @@ def _alike(files: Sequence[SourceFile]) -> Sequence[SourceFile]:
     return alike(chosen, find_delimiter(head.splitlines()[:200])) if head.strip() else files
 
 
-def _csv(text: bytes, whole: bool, file: SourceFile) -> Sample:
+def _csv(text: bytes, whole: bool, file: SourceFile) -> LogSample:
     lines = text[: 1 << 18].decode("utf-8", "replace").splitlines()[:200]
     delimiter = find_delimiter(lines)
     first_end = text.find(b"\n") + 1
@@ -192,24 +192,24 @@ def _csv(text: bytes, whole: bool, file: SourceFile) -> Sample:
         read_layout(file, RecordRules(delimiter.encode(), newlines), header=True, columns=None, needed=())
         frame.columns = [name.strip() for name in first]
     spaces = sum(line.count(delimiter + " ") for line in lines) > 0.8 * sum(line.count(delimiter) for line in lines)
-    return Sample("csv", frame, None, whole, delimiter, header, spaces and len(first) > 1, newlines)
+    return LogSample("csv", frame, None, whole, delimiter, header, spaces and len(first) > 1, newlines)
 
 
-def _json_lines(text: bytes, whole: bool) -> Sample:
+def _json_lines(text: bytes, whole: bool) -> LogSample:
     try:
         frame = pl.read_ndjson(io.BytesIO(text), infer_schema_length=None, ignore_errors=True)
     except pl.exceptions.PolarsError as error:
         raise DataError(f"cannot be read as JSON lines: {error}", "write one JSON object a line") from error
-    return Sample("jsonl", frame, None, whole)
+    return LogSample("jsonl", frame, None, whole)
 
 
-def _libsvm(text: bytes, whole: bool, files: Sequence[SourceFile]) -> Sample:
+def _libsvm(text: bytes, whole: bool, files: Sequence[SourceFile]) -> LogSample:
     found = read_libsvm(text, str(files[0].path), whole and len(files) == 1)
     whole = whole and found.frame.height < MOST_ROWS
-    return Sample("libsvm", found.frame, None, whole, columns=found.columns, numeric=found.numeric)
+    return LogSample("libsvm", found.frame, None, whole, columns=found.columns, numeric=found.numeric)
 
 
-def _parquet(files: Sequence[SourceFile], limit_bytes: int) -> Sample:
+def _parquet(files: Sequence[SourceFile], limit_bytes: int) -> LogSample:
     groups: list[tuple[Path, int]] = []
     rows = size = 0
     for file in files:
@@ -226,4 +226,4 @@ def _parquet(files: Sequence[SourceFile], limit_bytes: int) -> Sample:
     tables = [pq.ParquetFile(path).read_row_group(group) for path, group in chosen]
     frame = pl.from_arrow(pa.concat_tables(tables, promote_options="permissive"))
     assert isinstance(frame, pl.DataFrame)
-    return Sample("parquet", frame, rows, keep == len(groups))
+    return LogSample("parquet", frame, rows, keep == len(groups))

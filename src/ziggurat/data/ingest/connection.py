@@ -12,7 +12,7 @@ from ziggurat.core.errors import DataError
 from ziggurat.core.schema import Schema
 from ziggurat.data.encoded.stream import Order
 from ziggurat.data.ingest.address import checked_address
-from ziggurat.data.ingest.protocol import DESCRIBE, REFUSED, WARM, Description, Identity, Ticket
+from ziggurat.data.ingest.protocol import DESCRIBE, REFUSED, WARM, BatchTicket, Description, ReaderIdentity
 from ziggurat.data.ingest.wire import from_wire
 
 LOST = (flight.FlightError, pa.ArrowException)
@@ -38,7 +38,7 @@ class Connection:
         seconds: after which an answer that is not complete counts as a failure.
     """
 
-    def __init__(self, address: str, identity: Identity, schema: Schema, seconds: float) -> None:
+    def __init__(self, address: str, identity: ReaderIdentity, schema: Schema, seconds: float) -> None:
         self.address = checked_address(address)
         self.costly = False
         self._identity, self._schema, self._seconds = identity, schema, seconds
@@ -61,7 +61,7 @@ class Connection:
     def warm(self, split: str, order: Order, position: int) -> None:
         """Have the reader make ready the pool at this position of a stream; it does so while it answers others."""
         if self._client is not None:
-            ticket = Ticket(self._identity, split, order, [range(position, position + 1)])
+            ticket = BatchTicket(self._identity, split, order, [range(position, position + 1)])
             list(self._client.do_action(flight.Action(WARM, ticket.to_bytes()), self._options()))
 
     def batches(self, split: str, order: Order, ranges: Sequence[range]) -> Iterator[Batch]:
@@ -74,7 +74,7 @@ class Connection:
         try:
             self.connect()
             assert self._client is not None
-            ticket = Ticket(self._identity, split, order, ranges)
+            ticket = BatchTicket(self._identity, split, order, ranges)
             answer = self._client.do_get(flight.Ticket(ticket.to_bytes()), self._options())
             self._answer = answer
             for wanted in ranges:

@@ -19,7 +19,7 @@ from ziggurat.core.files import atomic_folder
 from ziggurat.core.progress import Progress
 from ziggurat.data.encoded.dataset import Dataset, Split, SplitBlocks, arrow_schema
 from ziggurat.data.ingest.connection import LOST, first_line, open_client, refusal
-from ziggurat.data.ingest.protocol import FILES, BlockTicket, Identity
+from ziggurat.data.ingest.protocol import FILES, BlockTicket, ReaderIdentity
 
 _PAUSE_SECONDS = 0.5
 _KEPT: tuple[Split, ...] = ("validation", "test")
@@ -70,7 +70,7 @@ class _Source:
         self._options = flight.FlightCallOptions(timeout=seconds)
         self._client, there = open_client(address, seconds)
         self._identity = there.identity
-        ours = Identity.here(there.identity.fingerprint)
+        ours = ReaderIdentity.here(there.identity.fingerprint)
         if there.identity != ours:
             raise refusal(address, f"serves {there.identity}, this process is {ours}")
 

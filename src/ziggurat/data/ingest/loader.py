@@ -16,7 +16,7 @@ from ziggurat.core.schema import Schema
 from ziggurat.data.encoded.columns import Rows, concatenate
 from ziggurat.data.encoded.loader import Cursor, Loader
 from ziggurat.data.ingest.connection import Connection
-from ziggurat.data.ingest.protocol import Identity
+from ziggurat.data.ingest.protocol import ReaderIdentity
 from ziggurat.data.ingest.pull import Pull, Segment
 
 SEGMENT_ROWS = 32_768
@@ -59,7 +59,7 @@ class IngestLoader:
         note: Callable[[str], None] = lambda message: None,
     ) -> None:
         self._local, self._split, self._schema = local, split, schema
-        self._identity = Identity.here(fingerprint)
+        self._identity = ReaderIdentity.here(fingerprint)
         self._seconds, self._segment_rows, self._note = seconds, segment_rows, note
         self._readers = list(dict.fromkeys(each.address for each in map(self._connection, readers)))
         self.waited_seconds = 0.0

@@ -29,7 +29,7 @@ REFUSED = b"refused"
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class ReaderIdentity:
     """What must be equal on both sides for a range to mean the same rows in the same order.
 
     Attributes:
@@ -63,20 +63,20 @@ class Description:
         costly: its blocks are made from raw logs, so that no two readers should have to make the same ones.
     """
 
-    identity: Identity
+    identity: ReaderIdentity
     costly: bool
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
         values = json.loads(data)
-        return cls(Identity(**values["identity"]), values["costly"])
+        return cls(ReaderIdentity(**values["identity"]), values["costly"])
 
     def to_bytes(self) -> bytes:
         return json.dumps(asdict(self)).encode()
 
 
 @dataclass(frozen=True, slots=True)
-class Ticket:
+class BatchTicket:
     """Which batches are wanted.
 
     Attributes:
@@ -86,7 +86,7 @@ class Ticket:
         ranges: rows of the stream, a range for each batch.
     """
 
-    identity: Identity
+    identity: ReaderIdentity
     split: str
     order: Order
     ranges: Sequence[range]
@@ -95,7 +95,7 @@ class Ticket:
     def from_bytes(cls, data: bytes) -> Self:
         values = json.loads(data)
         ranges = [range(start, stop) for start, stop in values["ranges"]]
-        return cls(Identity(**values["identity"]), values["split"], Order(**values["order"]), ranges)
+        return cls(ReaderIdentity(**values["identity"]), values["split"], Order(**values["order"]), ranges)
 
     def to_bytes(self) -> bytes:
         values = {
@@ -111,19 +111,19 @@ class Ticket:
 class BlockTicket:
     """One encoded block of a split as a prepared dataset has it, for trainers that keep the rows they evaluate on."""
 
-    identity: Identity
+    identity: ReaderIdentity
     split: str
     block: int
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Self:
         values = json.loads(data)
-        return cls(Identity(**values["identity"]), values["split"], values["block"])
+        return cls(ReaderIdentity(**values["identity"]), values["split"], values["block"])
 
     def to_bytes(self) -> bytes:
         return json.dumps(asdict(self)).encode()
 
 
-def asked(data: bytes) -> Ticket | BlockTicket:
+def asked(data: bytes) -> BatchTicket | BlockTicket:
     """What a reader is asked for."""
-    return BlockTicket.from_bytes(data) if "block" in json.loads(data) else Ticket.from_bytes(data)
+    return BlockTicket.from_bytes(data) if "block" in json.loads(data) else BatchTicket.from_bytes(data)

@@ -24,7 +24,7 @@ from ziggurat.core.errors import ConfigError, ZigguratError
 from ziggurat.core.schema import Schema
 from ziggurat.data.encoded.stream import BlockSource, Order, PoolCache, Stream
 from ziggurat.data.ingest import protocol
-from ziggurat.data.ingest.protocol import REFUSED, Description, Identity, Ticket
+from ziggurat.data.ingest.protocol import REFUSED, BatchTicket, Description, ReaderIdentity
 from ziggurat.data.ingest.wire import to_wire, wire_schema
 
 KEEP_POOLS = 3
@@ -71,7 +71,7 @@ class IngestServer(flight.FlightServerBase):  # pyright: ignore[reportUntypedBas
 
     def __init__(self, served: Served, host: str = "127.0.0.1", port: int = 0, keep_pools: int = KEEP_POOLS) -> None:
         self._served = served
-        self._identity = Identity.here(served.fingerprint)
+        self._identity = ReaderIdentity.here(served.fingerprint)
         self._schema = wire_schema(served.schema)
         self._pools = PoolCache(keep_pools)
         self._streams = functools.lru_cache(_KEEP_STREAMS)(self._make_stream)
@@ -98,7 +98,7 @@ class IngestServer(flight.FlightServerBase):  # pyright: ignore[reportUntypedBas
             case protocol.DESCRIBE:
                 return iter([Description(self._identity, self._served.costly).to_bytes()])
             case protocol.WARM:
-                asked = Ticket.from_bytes(action.body.to_pybytes())
+                asked = BatchTicket.from_bytes(action.body.to_pybytes())
                 stream = self._stream(asked)
                 self._warming.submit(stream.pool, stream.pool_at(asked.ranges[0].start))
                 return iter([])
@@ -109,7 +109,7 @@ class IngestServer(flight.FlightServerBase):  # pyright: ignore[reportUntypedBas
 
     def do_get(self, context: Any, ticket: Any) -> Any:
         asked = protocol.asked(ticket.ticket)
-        if isinstance(asked, Ticket):
+        if isinstance(asked, BatchTicket):
             return flight.GeneratorStream(self._schema, self._batches(self._stream(asked), asked))
         self._check(asked.identity)
         block = self._served.splits[asked.split].read(asked.block)
@@ -123,7 +123,7 @@ class IngestServer(flight.FlightServerBase):  # pyright: ignore[reportUntypedBas
         thread.start()
         thread.join(_END_SECONDS)
 
-    def _check(self, asking: Identity) -> None:
+    def _check(self, asking: ReaderIdentity) -> None:
         if asking != self._identity:
             raise flight.FlightServerError(f"asked for {asking}, this serves {self._identity}", REFUSED)
 
@@ -135,14 +135,14 @@ class IngestServer(flight.FlightServerBase):  # pyright: ignore[reportUntypedBas
                 while part := file.read(_FILE_PART_BYTES):
                     yield name.encode() + b"\0" + part
 
-    def _stream(self, asked: Ticket) -> Stream:
+    def _stream(self, asked: BatchTicket) -> Stream:
         self._check(asked.identity)
         return self._streams(asked.split, asked.order)
 
     def _make_stream(self, split: str, order: Order) -> Stream:
         return Stream(self._served.splits[split], self._served.schema, order, self._pools, split)
 
-    def _batches(self, stream: Stream, asked: Ticket) -> Iterator[pa.RecordBatch]:
+    def _batches(self, stream: Stream, asked: BatchTicket) -> Iterator[pa.RecordBatch]:
         with self._counted():
             for wanted in asked.ranges:
                 if self._ending.is_set():

@@ -27,7 +27,7 @@ class Position:
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class FileRange:
     """Consecutive rows of one file that can be read without what lies before them."""
 
     start: Position

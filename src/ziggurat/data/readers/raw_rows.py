@@ -22,7 +22,7 @@ LINE = "line"
 """The one column of :class:`LineRows`."""
 
 
-class OwnRows(ABC):
+class RawRows(ABC):
     """Rows as they stand in the files, for the blocks of a source that reads the same files.
 
     Attributes:
@@ -44,7 +44,7 @@ class OwnRows(ABC):
         """
 
 
-class BlockRows(OwnRows):
+class BlockRows(RawRows):
     """Only what the block holds, for formats whose rows hold no more.
 
     Args:
@@ -59,7 +59,7 @@ class BlockRows(OwnRows):
         return block.table.take(pa.array(kept)).cast(self.schema), [texts.get(int(line), "") for line in refused]
 
 
-class TextRows(OwnRows):
+class TextRows(RawRows):
     """The records of text files.
 
     Args:

@@ -15,7 +15,7 @@ from ziggurat.core.config import Config
 from ziggurat.core.errors import DataError
 from ziggurat.core.schema import RawSchema
 from ziggurat.data.readers.assemble import Parsed, join
-from ziggurat.data.readers.blocks import Position, RawBlock, Stretch
+from ziggurat.data.readers.blocks import FileRange, Position, RawBlock
 from ziggurat.data.readers.cells.text import CellRules
 from ziggurat.data.readers.source_files import COMPRESSION, SourceFile, fingerprint_files
 from ziggurat.data.readers.text.blocks import TextBlock, cut_blocks, read_between
@@ -56,7 +56,7 @@ class CellsConfig(FilesConfig):
         return CellRules(tuple(self.null_values), self.nan_is_missing)
 
 
-class Source(ABC):
+class RawSource(ABC):
     """Files of raw logs, read as blocks of typed rows.
 
     Attributes:
@@ -91,7 +91,7 @@ class Source(ABC):
         """
 
     @abstractmethod
-    def stretches(self, start: Position = Position()) -> Iterator[Stretch]:  # noqa: B008 (frozen)
+    def stretches(self, start: Position = Position()) -> Iterator[FileRange]:  # noqa: B008 (frozen)
         """The rows from ``start`` on as stretches that :meth:`blocks` reads one by one, each on its own, in any order.
 
         Text that is larger than a stretch is read here, not parsed, for its lines have to be counted; compressed text
@@ -143,7 +143,7 @@ class _Cut:
     end: Position
 
 
-class TextSource(Source):
+class TextSource(RawSource):
     """Text files, each parsed by the parser that ``open_parser`` makes after a look at its head.
 
     Args:
@@ -182,7 +182,7 @@ class TextSource(Source):
         finally:
             pool.shutdown(cancel_futures=True)
 
-    def stretches(self, start: Position = Position()) -> Iterator[Stretch]:  # noqa: B008 (frozen)
+    def stretches(self, start: Position = Position()) -> Iterator[FileRange]:  # noqa: B008 (frozen)
         for index in range(start.file, len(self.files)):
             file, place = self.files[index], start if index == start.file else Position(index)
             following = Position(index + 1)
@@ -191,10 +191,10 @@ class TextSource(Source):
                 for block in cut_blocks(file, offset, STRETCH_BYTES, self._parsers[index].records.last_end):
                     offset, line = offset + len(block.data), line + count_lines(block.data)
                     end = Position(index, offset, line) if offset < file.size_bytes else following
-                    yield Stretch(place, end)
+                    yield FileRange(place, end)
                     place = end
             if place != following:
-                yield Stretch(place, following)
+                yield FileRange(place, following)
 
     def between(self, start: Position, end: Position) -> RawBlock:
         file, parser = self.files[start.file], self._parsers[start.file]

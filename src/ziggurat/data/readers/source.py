@@ -13,7 +13,7 @@ from ziggurat.data.readers.csv.reader import CsvParser, CsvSource
 from ziggurat.data.readers.json_lines.reader import JsonLinesParser, JsonLinesSource
 from ziggurat.data.readers.libsvm.reader import LibsvmParser, LibsvmSource
 from ziggurat.data.readers.parquet.reader import ParquetReader, ParquetSource
-from ziggurat.data.readers.reader import BLOCK_BYTES, THREADS, Source, TextSource
+from ziggurat.data.readers.reader import BLOCK_BYTES, THREADS, RawSource, TextSource
 from ziggurat.data.readers.source_files import resolve_files
 
 SourceConfig = Annotated[
@@ -30,7 +30,7 @@ def open_source(
     *,
     block_bytes: int = BLOCK_BYTES,
     threads: int = THREADS,
-) -> Source:
+) -> RawSource:
     """Find the files of a source and look at the head of each.
 
     Args:

@@ -12,10 +12,14 @@ from ziggurat.core.errors import DataError
 from ziggurat.core.files import atomic_file, write_json
 from ziggurat.features.encoders.encoder import Encoder
 from ziggurat.features.encoders.hashed import HashEncoder
-from ziggurat.features.encoders.identity import Identity
-from ziggurat.features.encoders.vocabulary import Vocabulary
+from ziggurat.features.encoders.identity import IdentityEncoder
+from ziggurat.features.encoders.vocabulary import VocabularyEncoder
 
-_ENCODERS: dict[str, type[Encoder]] = {"vocabulary": Vocabulary, "hash": HashEncoder, "identity": Identity}
+_ENCODERS: dict[str, type[Encoder]] = {
+    "vocabulary": VocabularyEncoder,
+    "hash": HashEncoder,
+    "identity": IdentityEncoder,
+}
 
 
 def save_encoder(folder: Path, table: str, encoder: Encoder) -> None:

@@ -26,7 +26,7 @@ class IdentityConfig(Config):
 
 
 @dataclass(frozen=True, slots=True)
-class Identity:
+class IdentityEncoder:
     """``id = value``."""
 
     rows: int

@@ -35,7 +35,7 @@ class VocabularyConfig(Config):
     """Rows shared by unknown values; 0 gives them the row of missing values."""
 
 
-class Vocabulary:
+class VocabularyEncoder:
     """The known values of a table, in the order of their rows."""
 
     def __init__(self, keys: pa.Array, oov_rows: int) -> None:

@@ -15,8 +15,8 @@ from ziggurat.features.numeric.steps import (
     Fill,
     FillConfig,
     Log,
+    NumericSample,
     Quantile,
-    Sample,
     Standardise,
     Step,
     StepConfig,
@@ -53,7 +53,7 @@ class NumericChain:
     implicit_fill: bool
 
     @classmethod
-    def fit(cls, configs: Sequence[StepConfig], sample: Sample) -> Self:
+    def fit(cls, configs: Sequence[StepConfig], sample: NumericSample) -> Self:
         """Fit each step on the sample as the steps before it leave it."""
         bucketised = bool(configs) and configs[-1].name == "bucketise"
         implicit = not bucketised and not any(config.name == "fill" for config in configs)
@@ -63,7 +63,7 @@ class NumericChain:
             steps.append(step)
             after = step.apply(sample.values)
             unchanged = sample.exact is not None and isinstance(step, Fill) and sample.exact.missing == 0
-            sample = Sample(after, sample.exact if unchanged else None)
+            sample = NumericSample(after, sample.exact if unchanged else None)
         return cls(tuple(steps), implicit)
 
     @property

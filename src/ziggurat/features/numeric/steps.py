@@ -19,7 +19,7 @@ Values = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class NumericSample:
     """What a step is fitted on.
 
     Attributes:
@@ -50,7 +50,7 @@ class Fill:
     value: float
 
     @classmethod
-    def fit(cls, config: FillConfig, sample: Sample) -> Self:
+    def fit(cls, config: FillConfig, sample: NumericSample) -> Self:
         present = sample.present
         if isinstance(config.value, float | int):
             return cls(float(config.value))
@@ -103,7 +103,7 @@ class Clip:
     high: float | None
 
     @classmethod
-    def fit(cls, config: ClipConfig, sample: Sample) -> Self:
+    def fit(cls, config: ClipConfig, sample: NumericSample) -> Self:
         low, high, present = config.low, config.high, sample.present
         if config.low_quantile is not None and len(present):
             low = float(np.quantile(present, config.low_quantile))
@@ -127,7 +127,7 @@ class Log:
     """x -> sign(x) log(1 + \\|x\\|)."""
 
     @classmethod
-    def fit(cls, config: LogConfig, sample: Sample) -> Self:
+    def fit(cls, config: LogConfig, sample: NumericSample) -> Self:
         return cls()
 
     def apply(self, values: Values) -> Values:
@@ -148,7 +148,7 @@ class Standardise:
     std: float
 
     @classmethod
-    def fit(cls, config: StandardiseConfig, sample: Sample) -> Self:
+    def fit(cls, config: StandardiseConfig, sample: NumericSample) -> Self:
         present = sample.present
         if len(present) == 0:
             return cls(0.0, 1.0)
@@ -178,7 +178,7 @@ class Quantile:
     levels: tuple[float, ...]
 
     @classmethod
-    def fit(cls, config: QuantileConfig, sample: Sample) -> Self:
+    def fit(cls, config: QuantileConfig, sample: NumericSample) -> Self:
         present = sample.present
         if len(present) == 0:
             return cls((0.0,), (0.5,))
@@ -220,7 +220,7 @@ class Bucketise:
     boundaries: tuple[float, ...]
 
     @classmethod
-    def fit(cls, config: BucketiseConfig, sample: Sample) -> Self:
+    def fit(cls, config: BucketiseConfig, sample: NumericSample) -> Self:
         if config.boundaries is not None:
             return cls(config.boundaries)
         assert config.bins is not None
@@ -248,7 +248,7 @@ StepConfig = Annotated[
 Step = Fill | Clip | Log | Standardise | Quantile | Bucketise
 
 
-def fit_step(config: StepConfig, sample: Sample) -> Step:
+def fit_step(config: StepConfig, sample: NumericSample) -> Step:
     """The step that ``config`` asks for, fitted on ``sample``."""
     match config:
         case FillConfig():

@@ -16,12 +16,12 @@ import pyarrow as pa
 
 from ziggurat.data.encoded.split import TRAIN
 from ziggurat.data.readers.blocks import BadRow, Position
-from ziggurat.data.readers.source import Source
+from ziggurat.data.readers.source import RawSource
 from ziggurat.features.bracket_check import check_brackets
 from ziggurat.features.checks import check_rows
 from ziggurat.features.columns import Codes, encode_column, numbers
-from ziggurat.features.preparation.journal import Entry
-from ziggurat.features.preparation.parts import Part, narrow
+from ziggurat.features.preparation.journal import JournalEntry
+from ziggurat.features.preparation.parts import StagedPart, narrow
 from ziggurat.features.preparation.splitting import split_columns
 from ziggurat.features.preparation_plan import Preparation
 
@@ -33,15 +33,15 @@ PART_BYTES = 64 * 2**20
 class SplitSource:
     """A source and the split that its rows belong to, where the files decide."""
 
-    source: Source
+    source: RawSource
     split: int = TRAIN
 
 
 @dataclass(slots=True)
-class Gathered:
+class CheckedPart:
     """Good rows of consecutive blocks that will be one part, and where reading goes on behind them."""
 
-    entry: Entry
+    entry: JournalEntry
     tables: list[pa.Table] = field(default_factory=list[pa.Table])
     targets: list[dict[str, npt.NDArray[Any]]] = field(default_factory=list[dict[str, npt.NDArray[Any]]])
     bad: list[BadRow] = field(default_factory=list[BadRow])
@@ -63,10 +63,10 @@ class Encoding:
     ids: dict[str, Future[tuple[pa.Array, Codes]]]
     targets: dict[str, npt.NDArray[Any]]
     bad: list[BadRow]
-    entry: Entry
+    entry: JournalEntry
 
-    def result(self) -> Part:
-        return Part(
+    def result(self) -> StagedPart:
+        return StagedPart(
             {name: future.result() for name, future in self.numbers.items()},
             {name: future.result() for name, future in self.ids.items()},
             self.targets,
@@ -75,17 +75,18 @@ class Encoding:
 
 def gather(
     plan: Preparation, item: SplitSource, number: int, start: Position, end: Position | None = None
-) -> Iterator[Gathered]:
+) -> Iterator[CheckedPart]:
     """The rows of a source from ``start`` to ``end`` in parts; the last one may be small, or empty.
 
     Args:
         number: the source's, for the journal.
-        end: as in :meth:`~ziggurat.data.readers.reader.Source.blocks`. Where it is None, and so the source's end, the
+        end: as in :meth:`~ziggurat.data.readers.reader.RawSource.blocks`. Where it is None, and so the source's end,
+            the
             first
             block is looked at for lists in brackets; whoever cuts a source into stretches has done so.
     """
     source = item.source
-    gathered = Gathered(Entry(0, number, start, 0, 0))
+    gathered = CheckedPart(JournalEntry(0, number, start, 0, 0))
     for number_of_block, block in enumerate(source.blocks(start, end)):
         if end is None and number_of_block == 0:
             check_brackets(block.table, plan.features)
@@ -95,18 +96,18 @@ def gather(
         gathered.targets.append({**checked.targets, **splits})
         gathered.bad.extend(checked.bad)
         done_bytes = bytes_before(source, block.file) + block.source_bytes
-        gathered.entry = Entry(gathered.rows, number, block.end, done_bytes, 0)
+        gathered.entry = JournalEntry(gathered.rows, number, block.end, done_bytes, 0)
         if gathered.full:
             yield gathered
-            gathered = Gathered(Entry(0, number, block.end, done_bytes, 0))
+            gathered = CheckedPart(JournalEntry(0, number, block.end, done_bytes, 0))
     finished = end is None or end.file == len(source.files)
     done_bytes = source.total_bytes if finished else gathered.entry.done_bytes
     reached = gathered.entry.position if end is None else end
-    gathered.entry = Entry(gathered.rows, number, reached, done_bytes, 0, finished)
+    gathered.entry = JournalEntry(gathered.rows, number, reached, done_bytes, 0, finished)
     yield gathered
 
 
-def encode(plan: Preparation, gathered: Gathered, pool: ThreadPoolExecutor) -> Encoding:
+def encode(plan: Preparation, gathered: CheckedPart, pool: ThreadPoolExecutor) -> Encoding:
     """Begin to encode the columns of a part."""
     if not gathered.tables:
         return Encoding({}, {}, {}, gathered.bad, gathered.entry)
@@ -121,7 +122,7 @@ def encode(plan: Preparation, gathered: Gathered, pool: ThreadPoolExecutor) -> E
     )
 
 
-def bytes_before(source: Source, file: str) -> int:
+def bytes_before(source: RawSource, file: str) -> int:
     """Bytes of the source's files before ``file``."""
     paths = [str(path) for path in source.paths]
     return sum(item.size_bytes for item in source.files[: paths.index(file)])

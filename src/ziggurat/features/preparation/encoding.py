@@ -21,7 +21,7 @@ from ziggurat.data.encoded.split import Assignment
 from ziggurat.features.assemble import id_column, numeric_column, target_columns
 from ziggurat.features.config import FeatureConfig, NumericFeature, Targets
 from ziggurat.features.numeric.chain import NumericChain
-from ziggurat.features.preparation.parts import Parts, read_ids
+from ziggurat.features.preparation.parts import StagedParts, read_ids
 from ziggurat.features.preparation.workers import workers
 from ziggurat.features.preparation_plan import Preparation
 
@@ -38,7 +38,7 @@ class StagedRows:
     """Everything that the encoded rows follow from."""
 
     plan: Preparation
-    parts: Parts
+    parts: StagedParts
     assignments: Sequence[Assignment]
     chains: Chains
     id_files: IdFiles
@@ -88,7 +88,7 @@ def joined(futures: list[Future[dict[Split, Columns]]]) -> dict[Split, pa.Record
 
 
 def _encode_feature(
-    feature: FeatureConfig, parts: Parts, part: int, rows_of: RowsOfSplit, chains: Chains, id_files: IdFiles
+    feature: FeatureConfig, parts: StagedParts, part: int, rows_of: RowsOfSplit, chains: Chains, id_files: IdFiles
 ) -> dict[Split, Columns]:
     column = feature.source_column
     if isinstance(feature, NumericFeature):
@@ -100,7 +100,7 @@ def _encode_feature(
     return {split: {feature.name: id_column(feature, codes.take(rows), ids)} for split, rows in rows_of.items()}
 
 
-def _take_targets(targets: Targets, parts: Parts, part: int, rows_of: RowsOfSplit) -> dict[Split, Columns]:
+def _take_targets(targets: Targets, parts: StagedParts, part: int, rows_of: RowsOfSplit) -> dict[Split, Columns]:
     names = [label_column(label.name) for label in targets.labels]
     names += [WEIGHT_COLUMN] * (targets.weight is not None)
     names += [GROUP_COLUMN] * (targets.group is not None)

@@ -17,7 +17,7 @@ from ziggurat.data.encoded.split import Assignment
 from ziggurat.features.numeric.chain import NumericChain
 from ziggurat.features.preparation.cluster import Cluster, seen
 from ziggurat.features.preparation.numeric_fitting import FittedNumbers, fit_numbers, label_rates
-from ziggurat.features.preparation.parts import Parts
+from ziggurat.features.preparation.parts import StagedParts
 from ziggurat.features.preparation.table_fitting import FittedTable, fit_table
 from ziggurat.features.preparation.workers import workers
 from ziggurat.features.preparation_plan import Preparation
@@ -40,7 +40,7 @@ class Fitted:
 
 def fit(
     plan: Preparation,
-    parts: Parts,
+    parts: StagedParts,
     assignments: Sequence[Assignment],
     staging: Path,
     encoders: Path,
@@ -78,7 +78,7 @@ class _Work:
     """What it takes to fit any table or number."""
 
     plan: Preparation
-    parts: Parts
+    parts: StagedParts
     assignments: Sequence[Assignment]
     id_files: Mapping[tuple[str, str], Path]
     encoders: Path

@@ -20,7 +20,7 @@ STAGING_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class JournalEntry:
     """One staged part.
 
     Attributes:
@@ -40,7 +40,7 @@ class Entry:
     finished: bool = False
 
 
-class Journal:
+class StagingJournal:
     """The parts staged so far in ``folder``, which is emptied when it was left by another preparation.
 
     Attributes:
@@ -51,7 +51,7 @@ class Journal:
     def __init__(self, folder: Path, fingerprint: str) -> None:
         self._path = folder / "journal.jsonl"
         self._header = {"version": STAGING_VERSION, "fingerprint": fingerprint, "boot": _boot_id()}
-        self.entries: list[Entry] = []
+        self.entries: list[JournalEntry] = []
         lines = self._whole_lines()
         if lines and json.loads(lines[0]) == self._header:
             self.entries = [_entry(json.loads(line)) for line in lines[1:]]
@@ -62,7 +62,7 @@ class Journal:
         with explained_writes(self._path):
             self._path.write_bytes(b"".join(lines))
 
-    def append(self, entry: Entry) -> None:
+    def append(self, entry: JournalEntry) -> None:
         """Record a part whose files are closed."""
         with explained_writes(self._path), self._path.open("ab") as stream:
             stream.write(json.dumps(asdict(entry)).encode() + b"\n")
@@ -76,9 +76,9 @@ class Journal:
         return lines if not lines or lines[-1].endswith(b"\n") else lines[:-1]
 
 
-def _entry(values: dict[str, Any]) -> Entry:
+def _entry(values: dict[str, Any]) -> JournalEntry:
     position = Position(**values.pop("position"))
-    return Entry(**values, position=position)
+    return JournalEntry(**values, position=position)
 
 
 def _empty(folder: Path) -> None:

@@ -16,13 +16,13 @@ from ziggurat.data.encoded.split import TRAIN, Assignment
 from ziggurat.features.config import NumericFeature, Targets
 from ziggurat.features.numeric.chain import NumericChain
 from ziggurat.features.numeric.moments import Moments, MomentsStream, RowSample, quantiles
-from ziggurat.features.numeric.steps import Sample
-from ziggurat.features.preparation.parts import Parts
+from ziggurat.features.numeric.steps import NumericSample
+from ziggurat.features.preparation.parts import StagedParts
 from ziggurat.features.preparation_plan import Preparation
 
 
 @dataclass(frozen=True, slots=True)
-class NumericColumn:
+class StagedNumbers:
     """What is known of a raw numeric column's training values."""
 
     sample: npt.NDArray[np.float64]
@@ -38,7 +38,9 @@ class FittedNumbers:
     tables: dict[str, TableStatistics]
 
 
-def measure_numbers(plan: Preparation, parts: Parts, assignments: Sequence[Assignment]) -> dict[str, NumericColumn]:
+def measure_numbers(
+    plan: Preparation, parts: StagedParts, assignments: Sequence[Assignment]
+) -> dict[str, StagedNumbers]:
     """Exact moments, and a sample, of every raw numeric column over the training rows."""
     columns = plan.number_columns
     sample = RowSample(len(columns))
@@ -51,12 +53,12 @@ def measure_numbers(plan: Preparation, parts: Parts, assignments: Sequence[Assig
                 moments[name].add(column)
             sample.add(start + training, [values[name] for name in columns])
     return {
-        name: NumericColumn(drawn, moments[name].result())
+        name: StagedNumbers(drawn, moments[name].result())
         for name, drawn in zip(columns, sample.columns(), strict=True)
     }
 
 
-def fit_numbers(plan: Preparation, parts: Parts, assignments: Sequence[Assignment]) -> FittedNumbers:
+def fit_numbers(plan: Preparation, parts: StagedParts, assignments: Sequence[Assignment]) -> FittedNumbers:
     """Fit every numeric feature's chain."""
     columns = measure_numbers(plan, parts, assignments)
     fitted = FittedNumbers({}, {}, {})
@@ -64,7 +66,7 @@ def fit_numbers(plan: Preparation, parts: Parts, assignments: Sequence[Assignmen
         if not isinstance(feature, NumericFeature):
             continue
         column = columns[feature.source_column]
-        chain = NumericChain.fit(feature.transforms, Sample(column.sample, column.moments))
+        chain = NumericChain.fit(feature.transforms, NumericSample(column.sample, column.moments))
         fitted.chains[feature.name] = chain
         fitted.features[feature.name] = _statistics(feature, column)
         if chain.table_rows is not None:
@@ -78,7 +80,7 @@ def fit_numbers(plan: Preparation, parts: Parts, assignments: Sequence[Assignmen
 
 
 def label_rates(
-    targets: Targets, parts: Parts, assignments: Sequence[Assignment], files: Sequence[str]
+    targets: Targets, parts: StagedParts, assignments: Sequence[Assignment], files: Sequence[str]
 ) -> dict[str, dict[str, float]]:
     """Label -> split -> share of ones, NaN for a split without rows. ``files`` are named in the error.
 
@@ -108,7 +110,7 @@ def label_rates(
     }
 
 
-def _statistics(feature: NumericFeature, column: NumericColumn) -> FeatureStatistics:
+def _statistics(feature: NumericFeature, column: StagedNumbers) -> FeatureStatistics:
     moments = column.moments
     rows = moments.count + moments.missing
     return FeatureStatistics(

@@ -26,7 +26,7 @@ KEY_COLUMN = "@key"
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class StagedPart:
     """The content of a part.
 
     Attributes:
@@ -40,7 +40,7 @@ class Part:
     targets: Mapping[str, npt.NDArray[Any]]
 
 
-def write_part(folder: Path, place: int | str, content: Part) -> None:
+def write_part(folder: Path, place: int | str, content: StagedPart) -> None:
     """Write a part under its number, or for now under another name; it counts once the caller has recorded it."""
     columns: dict[str, pa.Array] = {f"number:{name}": pa.array(values) for name, values in content.numbers.items()}
     for name, (values, codes) in content.ids.items():
@@ -49,7 +49,7 @@ def write_part(folder: Path, place: int | str, content: Part) -> None:
     write_columns(part_path(folder, place) if isinstance(place, int) else folder / place, columns)
 
 
-class Parts:
+class StagedParts:
     """The staged parts that hold rows, numbered from 0 in order.
 
     Attributes:

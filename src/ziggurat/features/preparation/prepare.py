@@ -36,7 +36,7 @@ from ziggurat.features.preparation.cluster import Cluster
 from ziggurat.features.preparation.cluster_encoding import encode_files
 from ziggurat.features.preparation.encoding import StagedRows, encode_parts
 from ziggurat.features.preparation.fitted import fit
-from ziggurat.features.preparation.parts import Parts
+from ziggurat.features.preparation.parts import StagedParts
 from ziggurat.features.preparation.splitting import assign
 from ziggurat.features.preparation.staging import stage
 from ziggurat.features.preparation_plan import Preparation
@@ -147,7 +147,7 @@ def _is_prepared(folder: Path, plan: Preparation) -> bool:
     return True
 
 
-def _check_rows(parts: Parts, quarantine: Quarantine) -> None:
+def _check_rows(parts: StagedParts, quarantine: Quarantine) -> None:
     if not len(parts):
         refused = f"; {quarantine.total:,} were refused: {'; '.join(quarantine.summary())}" if quarantine.total else ""
         raise DataError(f"data: no usable rows{refused}", "check data.source and the columns' types")

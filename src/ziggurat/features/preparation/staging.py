@@ -15,13 +15,13 @@ from functools import partial
 from pathlib import Path
 
 from ziggurat.core.progress import Progress
-from ziggurat.data.readers.blocks import BadRow, Position, Stretch
+from ziggurat.data.readers.blocks import BadRow, FileRange, Position
 from ziggurat.data.readers.quarantine import Quarantine
 from ziggurat.features.bracket_check import check_brackets
 from ziggurat.features.preparation.block_batching import Encoding, SplitSource, encode, gather
 from ziggurat.features.preparation.cluster import Cluster, seen
-from ziggurat.features.preparation.journal import Entry, Journal
-from ziggurat.features.preparation.parts import Parts, part_path, write_part
+from ziggurat.features.preparation.journal import JournalEntry, StagingJournal
+from ziggurat.features.preparation.parts import StagedParts, part_path, write_part
 from ziggurat.features.preparation.workers import workers
 from ziggurat.features.preparation_plan import Preparation
 
@@ -33,7 +33,7 @@ def stage(
     quarantine_path: Path,
     progress: Progress,
     cluster: Cluster | None = None,
-) -> tuple[Parts, Quarantine]:
+) -> tuple[StagedParts, Quarantine]:
     """Stage every good row of the sources in ``folder``, going on from the last part that is there.
 
     Returns:
@@ -42,7 +42,7 @@ def stage(
     Raises:
         DataError: a bad row under policy ``fail``; a file that cannot be read; a full disk.
     """
-    journal = Journal(folder, plan.fingerprint)
+    journal = StagingJournal(folder, plan.fingerprint)
     if not journal.resumed:
         quarantine_path.unlink(missing_ok=True)
     total_bytes = sum(item.source.total_bytes for item in sources)
@@ -59,7 +59,7 @@ def stage(
             _stage_there(staging, cluster)
     rows = sum(entry.rows for entry in journal.entries)
     progress.finish(f"{rows:,} rows")
-    return Parts(folder, [entry.rows for entry in journal.entries]), quarantine
+    return StagedParts(folder, [entry.rows for entry in journal.entries]), quarantine
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,26 +69,26 @@ class _Staging:
     plan: Preparation
     sources: Sequence[SplitSource]
     folder: Path
-    journal: Journal
+    journal: StagingJournal
     quarantine: Quarantine
     progress: Progress
 
     def unread(self) -> Iterator[tuple[int, Position]]:
         """The sources that are not finished, and where to go on in them."""
-        last = self.journal.entries[-1] if self.journal.entries else Entry(0, 0, Position(), 0, 0)
+        last = self.journal.entries[-1] if self.journal.entries else JournalEntry(0, 0, Position(), 0, 0)
         if not last.finished:
             yield last.source, last.position
         for number in range(last.source + 1, len(self.sources)):
             yield number, Position()
 
-    def commit(self, entry: Entry, bad: Sequence[BadRow], put: Callable[[int], None]) -> None:
+    def commit(self, entry: JournalEntry, bad: Sequence[BadRow], put: Callable[[int], None]) -> None:
         """Have ``put`` put the part under its number, keep the refused rows, and record both; only that counts."""
         if entry.rows:
             put(len(self.journal.entries))
         self.quarantine.add(bad)
         self.journal.append(replace(entry, refused=self.quarantine.total))
 
-    def report(self, entry: Entry) -> None:
+    def report(self, entry: JournalEntry) -> None:
         """Show that reading has come as far as ``entry``."""
         before = sum(item.source.total_bytes for item in self.sources[: entry.source])
         rows = sum(each.rows for each in self.journal.entries)
@@ -126,7 +126,7 @@ class _Task:
     """A stretch of source ``number``."""
 
     number: int
-    stretch: Stretch
+    stretch: FileRange
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,7 +135,7 @@ class _Staged:
 
     name: str
     bad: list[BadRow]
-    entry: Entry
+    entry: JournalEntry
 
 
 def _stage_there(staging: _Staging, cluster: Cluster) -> None:

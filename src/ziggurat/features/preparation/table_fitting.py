@@ -23,9 +23,9 @@ from ziggurat.features.config import CategoricalFeature, IdFeature
 from ziggurat.features.encoders.encoder import MISSING_ROW, Encoder, Ids, ValueCounts
 from ziggurat.features.encoders.files import save_encoder
 from ziggurat.features.encoders.hashed import HashConfig, HashEncoder
-from ziggurat.features.encoders.identity import Identity, IdentityConfig
-from ziggurat.features.encoders.vocabulary import Vocabulary, VocabularyConfig
-from ziggurat.features.preparation.parts import IdWriter, Parts
+from ziggurat.features.encoders.identity import IdentityConfig, IdentityEncoder
+from ziggurat.features.encoders.vocabulary import VocabularyConfig, VocabularyEncoder
+from ziggurat.features.preparation.parts import IdWriter, StagedParts
 from ziggurat.features.tables import TableEncoding
 
 PartCounts = npt.NDArray[np.int32]
@@ -81,7 +81,7 @@ class _Pooling:
 
 def fit_table(
     encoding: TableEncoding,
-    parts: Parts,
+    parts: StagedParts,
     assignments: Sequence[Assignment],
     id_files: Mapping[str, Path],
     encoders: Path,
@@ -161,14 +161,14 @@ def _encode(encoding: TableEncoding, chunks: Sequence[_Chunk]) -> tuple[Encoder,
             encoder = HashEncoder(rows, seed)
             return encoder, (encoder.transform(chunk.values) for chunk in chunks)
         case IdentityConfig(rows=rows):
-            encoder = Identity(rows)
+            encoder = IdentityEncoder(rows)
             return encoder, (encoder.transform(chunk.values) for chunk in chunks)
         case VocabularyConfig() as config:
             merged, codes = merge_values([chunk.values for chunk in chunks], encoding.type)
             counts = np.zeros(len(merged), np.int64)
             for chunk, chunk_codes in zip(chunks, codes, strict=True):
                 counts[chunk_codes] += chunk.training  # the values of a chunk are distinct
-            vocabulary, ids = Vocabulary.fit_with_ids(config, ValueCounts(merged, counts))
+            vocabulary, ids = VocabularyEncoder.fit_with_ids(config, ValueCounts(merged, counts))
             return vocabulary, (ids[chunk_codes] for chunk_codes in codes)
 
 

@@ -12,7 +12,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from ziggurat.core.config import Config
-from ziggurat.core.errors import Misfit, within
+from ziggurat.core.errors import InvalidSection, within
 from ziggurat.interactions.block import Block
 from ziggurat.interactions.field_blocks.composable import ComposableBlock, build_block
 from ziggurat.interactions.field_blocks.linear_compression import LinearCompression
@@ -36,7 +36,8 @@ class Ensemble(Block):
         dim: D.
 
     Raises:
-        Misfit: a block cannot work with these sizes, or blocks that are to be added emit different numbers of fields.
+        InvalidSection: a block cannot work with these sizes, or blocks that are to be added emit different numbers of
+            fields.
     """
 
     class Config(Config):
@@ -62,7 +63,7 @@ class Ensemble(Block):
         widths = [block.out_features for block in blocks]
         if config.combine != "concat" and len(set(widths)) > 1:
             listed = ", ".join(f"{block.name}: {width}" for block, width in zip(config.blocks, widths, strict=True))
-            raise Misfit(
+            raise InvalidSection(
                 "blocks",
                 f"blocks that are combined by {config.combine} must emit equally many fields, received {listed}",
                 "give them the same `outputs`, or combine: concat",

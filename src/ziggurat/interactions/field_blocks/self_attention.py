@@ -12,7 +12,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from ziggurat.core.config import Config
-from ziggurat.core.errors import Misfit
+from ziggurat.core.errors import InvalidSection
 from ziggurat.interactions.block import Block
 from ziggurat.interactions.field_blocks.linear_compression import LinearCompression
 from ziggurat.interactions.sequences.attention_heads import attend
@@ -54,7 +54,7 @@ class SelfAttention(Block):
     def __init__(self, config: SelfAttention.Config, features: int, dim: int) -> None:
         super().__init__()
         if dim % config.heads:
-            raise Misfit(
+            raise InvalidSection(
                 "heads",
                 f"{config.heads} heads cannot share an embedding dim of {dim}",
                 "give a number of heads that divides embeddings.dim",

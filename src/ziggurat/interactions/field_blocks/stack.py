@@ -13,7 +13,7 @@ from ziggurat.interactions.block import Block
 from ziggurat.interactions.field_blocks.ensemble import Ensemble
 
 
-class Stack(Block):
+class LayerStack(Block):
     """(B, F, D) → (B, F', D): layer after layer, each reading the one before.
 
     Args:

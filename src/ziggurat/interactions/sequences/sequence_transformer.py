@@ -13,7 +13,7 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from ziggurat.core.config import Config
-from ziggurat.core.errors import Misfit
+from ziggurat.core.errors import InvalidSection
 from ziggurat.interactions.sequences.attention_heads import attend
 from ziggurat.interactions.sequences.sequence_encoder import SequenceEncoder
 
@@ -57,7 +57,7 @@ class SequenceTransformer(SequenceEncoder):
     def __init__(self, config: SequenceTransformer.Config, positions: int, dim: int) -> None:
         super().__init__()
         if dim % config.heads:
-            raise Misfit(
+            raise InvalidSection(
                 "heads",
                 f"{config.heads} heads cannot share rows of {dim} floats",
                 "give a number of heads that divides the table's dim",

@@ -31,7 +31,7 @@ Found = dict[str, Tensor | RootError]
 _log = logging.getLogger(__name__)
 
 
-class Stack:
+class BlockBatch:
     """Equal blocks of parameters with the same settings. Second moments, roots and directions are for those that have
     them: where :attr:`is_turned`.
 

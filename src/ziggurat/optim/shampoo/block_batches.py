@@ -1,9 +1,9 @@
 """All blocks of a rank that have the same settings: what is done number by number is one call for all of them.
 
-Blocks of one shape are a :class:`~ziggurat.optim.shampoo.block_batch.Stack`, whose matrices are its own. Gradients,
-means, the graft's second moments and momentum of all stacks lie in one flat tensor each; a stack has views of its part.
-What a step works out lies in memory that is there from the first one on, as do the views of it: of a small model's
-step, making them anew would take longer than working on them.
+Blocks of one shape are a :class:`~ziggurat.optim.shampoo.block_batch.BlockBatch`, whose matrices are its own.
+Gradients, means, the graft's second moments and momentum of all stacks lie in one flat tensor each; a stack has views
+of its part. What a step works out lies in memory that is there from the first one on, as do the views of it: of a small
+model's step, making them anew would take longer than working on them.
 
 Shape legend: F numbers of all blocks with their padding; N blocks of a stack, D1 … Dk their dimensions, P the last one
 padded.
@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from ziggurat.optim.shampoo import grafts
-from ziggurat.optim.shampoo.block_batch import Stack
+from ziggurat.optim.shampoo.block_batch import BlockBatch
 from ziggurat.optim.shampoo.config import ShampooConfig
 from ziggurat.optim.shampoo.products import padded_shape
 
@@ -28,8 +28,8 @@ _LEAST_NORM = 1e-16
 """Added to norms that are divided by."""
 
 
-class Stacks:
-    """Stacks of groups that differ in learning rate and weight decay alone, of one type and on one device.
+class BlockBatches:
+    """All block batches of groups that differ in learning rate and weight decay alone, of one type and on one device.
 
     Args:
         kinds: of each stack: names of the blocks, for messages, their shape, and whether there is more to their steps
@@ -62,7 +62,7 @@ class Stacks:
         self._kept = [(flat, self._views(flat)) for flat in (self._gradients, self._update, *self._held.values())]
         held = {name: self._split(flat) for name, flat in self._held.items()}
         self.stacks = [
-            Stack(
+            BlockBatch(
                 names, shape, turned, config, like, {name: views[number] for name, views in held.items()}, worker
             )
             for number, (names, shape, turned) in enumerate(kinds)

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
+class MatrixBlock:
     """A part of a parameter that is preconditioned by itself.
 
     Attributes:
@@ -45,7 +45,7 @@ def merged(shape: Sequence[int], most: int) -> tuple[int, ...]:
     return tuple(reversed(sizes)) or (1,)
 
 
-def blocks(shape: Sequence[int], most: int) -> list[Block]:
+def blocks(shape: Sequence[int], most: int) -> list[MatrixBlock]:
     """Of a merged shape: none of an empty one.
 
     Args:
@@ -55,7 +55,7 @@ def blocks(shape: Sequence[int], most: int) -> list[Block]:
     if not math.prod(shape):
         return []
     return [
-        Block(tuple(first for first, _ in parts), tuple(size for _, size in parts))
+        MatrixBlock(tuple(first for first, _ in parts), tuple(size for _, size in parts))
         for parts in itertools.product(*(_parts(size, most) for size in shape))
     ]
 

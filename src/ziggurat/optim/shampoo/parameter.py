@@ -13,8 +13,8 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from ziggurat.core.errors import ConfigError
-from ziggurat.optim.shampoo.block_batch import Stack, diverged
-from ziggurat.optim.shampoo.blocks import Block, blocks, merged
+from ziggurat.optim.shampoo.block_batch import BlockBatch, diverged
+from ziggurat.optim.shampoo.blocks import MatrixBlock, blocks, merged
 
 
 @dataclass(slots=True)
@@ -40,9 +40,9 @@ class Parameter:
     is_turned: bool
     size: torch.Size
     shape: tuple[int, ...]
-    blocks: list[Block]
+    blocks: list[MatrixBlock]
     cuts: list[tuple[tuple[int, ...], tuple[int, ...], int]]
-    places: dict[int, tuple[Stack, int]] = field(default_factory=dict[int, tuple[Stack, int]])
+    places: dict[int, tuple[BlockBatch, int]] = field(default_factory=dict[int, tuple[BlockBatch, int]])
     step: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.float32))
 
     @classmethod

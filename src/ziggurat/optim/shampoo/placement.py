@@ -54,7 +54,7 @@ def owners(blocks: Sequence[tuple[Sequence[int], bool]], ranks: int) -> list[int
 
 
 @dataclass(frozen=True)
-class Ranks:
+class RankGroups:
     """Those that share the work.
 
     Attributes:
@@ -79,11 +79,11 @@ class Ranks:
         return self.groups[self.number]
 
     @classmethod
-    def alone(cls) -> Ranks:
+    def alone(cls) -> RankGroups:
         return cls(None, ((0,),), 0, 0)
 
     @classmethod
-    def of(cls, group_size: int | None, within: dist.ProcessGroup | None = None) -> Ranks:
+    def of(cls, group_size: int | None, within: dist.ProcessGroup | None = None) -> RankGroups:
         """All ranks of this training, in groups of ``group_size``; they call it together.
 
         Args:
@@ -232,7 +232,7 @@ class Exchange:
 
     def __init__(
         self,
-        ranks: Ranks,
+        ranks: RankGroups,
         shapes: Sequence[Sequence[tuple[int, ...]]],
         precision: Precision,
         names: Sequence[str],

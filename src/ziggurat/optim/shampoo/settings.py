@@ -22,7 +22,7 @@ def parsed(settings: Mapping[str, Any]) -> ShampooConfig:
     return parse_config(ShampooConfig, {"name": "shampoo", **settings}, "shampoo")
 
 
-class Settings:
+class GroupSettings:
     """Settings of a group: as it was made, which its states are of, and as it has them now.
 
     Args:

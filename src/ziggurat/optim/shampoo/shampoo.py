@@ -29,12 +29,12 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from ziggurat.core.errors import ConfigError
-from ziggurat.optim.shampoo.block_batches import Stacks
+from ziggurat.optim.shampoo.block_batches import BlockBatches
 from ziggurat.optim.shampoo.config import ShampooConfig
 from ziggurat.optim.shampoo.loading import check, check_settings, load
 from ziggurat.optim.shampoo.parameter import Parameter, check_finite, whole_gradients, wholes
-from ziggurat.optim.shampoo.placement import Exchange, Ranks, owners
-from ziggurat.optim.shampoo.settings import MAY_CHANGE, OTHERS, Settings, alike, parsed, plain
+from ziggurat.optim.shampoo.placement import Exchange, RankGroups, owners
+from ziggurat.optim.shampoo.settings import MAY_CHANGE, OTHERS, GroupSettings, alike, parsed, plain
 
 
 class Shampoo(torch.optim.Optimizer):
@@ -75,8 +75,8 @@ class Shampoo(torch.optim.Optimizer):
                         "group 0",
                         "updates of all groups travel together: set it once",
                     )
-        self._settings, self._alike = [Settings(config) for config in self._configs], alike(self._configs)
-        self._ranks = Ranks.of(first.group_size, process_group)
+        self._settings, self._alike = [GroupSettings(config) for config in self._configs], alike(self._configs)
+        self._ranks = RankGroups.of(first.group_size, process_group)
         self._worker = ThreadPoolExecutor(1, "roots") if any(each.late for each in self._configs) else None
         if self._worker is not None:
             weakref.finalize(self, self._worker.shutdown, wait=False)
@@ -100,7 +100,7 @@ class Shampoo(torch.optim.Optimizer):
         told |= {f"the type of {each.name!r}": str(each.tensor.dtype) for each in self._parameters}
         told |= {f"parameter number {number}": repr(each.name) for number, each in enumerate(self._parameters)}
         self._ranks.agree(told)
-        self._stacks = list[tuple[Stacks, list[list[_Item]]]]()
+        self._stacks = list[tuple[BlockBatches, list[list[_Item]]]]()
         self._place()
 
     def _place(self) -> None:
@@ -119,7 +119,7 @@ class Shampoo(torch.optim.Optimizer):
         for (group, *_), kinds in groups.items():
             named = [([each.told(number) for each, number in items], *kind) for kind, items in kinds.items()]
             like = next(iter(kinds.values()))[0][0].like
-            stacks = Stacks(named, self._configs[group], like, self._worker)
+            stacks = BlockBatches(named, self._configs[group], like, self._worker)
             self._stacks.append((stacks, [*kinds.values()]))
             for stack, items in zip(stacks.stacks, kinds.values(), strict=True):
                 for place, (parameter, number) in enumerate(items):
@@ -156,7 +156,7 @@ class Shampoo(torch.optim.Optimizer):
                 held = parameter.places.get(number)
                 group, kind = parameter.group, _kind(parameter, number)
                 if (group, kind) not in states:
-                    alone = Stacks([([""], *kind)], self._configs[group], like.to("meta"))
+                    alone = BlockBatches([([""], *kind)], self._configs[group], like.to("meta"))
                     states[group, kind] = alone.stacks[0].state(0)
                 mine = {} if held is None else held[0].state(held[1])
                 for name, each in states[group, kind].items():

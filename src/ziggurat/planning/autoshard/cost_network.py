@@ -33,7 +33,7 @@ DECAY = 0.1
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class CostSample:
     """A measured set of tables.
 
     Attributes:
@@ -99,7 +99,7 @@ class CostNetwork:
         """Seconds of each set, of features (T, F)."""
         return self.seconds(np.stack([self.embed(features).sum(0) for features in sets]))
 
-    def errors(self, samples: Sequence[Sample]) -> Errors:
+    def errors(self, samples: Sequence[CostSample]) -> Errors:
         """Against measurements."""
         from scipy.stats import spearmanr  # most of a second, and seldom needed
 
@@ -142,7 +142,7 @@ class _Layers(nn.Module):
 
 
 def fit(
-    samples: Sequence[Sample],
+    samples: Sequence[CostSample],
     origin: dict[str, Any],
     *,
     seed: int = 0,
@@ -186,7 +186,7 @@ def fit(
 
 def _train(
     layers: _Layers,
-    samples: Sequence[Sample],
+    samples: Sequence[CostSample],
     mean: Floats,
     std: Floats,
     epochs: int,

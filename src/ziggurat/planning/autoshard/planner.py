@@ -33,8 +33,8 @@ from ziggurat.planning.autoshard.costs import LearnedCosts
 from ziggurat.planning.autoshard.policy import Policy
 from ziggurat.planning.autoshard.refinement import TimeParts, refined
 from ziggurat.planning.autoshard.task import Ints, Task, exchanged, greedy
-from ziggurat.planning.baseline import Baseline, Measure
-from ziggurat.planning.placement import Item, Loads, Split, placed, ways_to_split
+from ziggurat.planning.baseline import BaselinePlanner, Measure
+from ziggurat.planning.placement import Item, Loads, TableSplit, placed, ways_to_split
 from ziggurat.planning.problem import Problem
 from ziggurat.planning.quantities import Bytes
 from ziggurat.planning.rules import REPLICATED, WHOLE, Rules
@@ -116,9 +116,9 @@ class AutoShard:
         """The plans of the rules, and of those hand-made ones that find room."""
         found = [replace(self.rules.plan(problem), notes=("autoshard: the rules' plan",))]
         for by in get_args(Measure):
-            rule = Baseline.Config(by=by)
+            rule = BaselinePlanner.Config(by=by)
             with contextlib.suppress(NoFeasiblePlan):
-                plan = Baseline(rule, self.costs if rule.predicts else None).plan(problem)
+                plan = BaselinePlanner(rule, self.costs if rule.predicts else None).plan(problem)
                 found.append(replace(plan, notes=(f"autoshard: whole tables by {by}",)))
         return found
 
@@ -167,20 +167,20 @@ class AutoShard:
             raise _no_room(items, loads)
         return found.tolist()
 
-    def _starts(self, problem: Problem) -> list[dict[str, Split]]:
+    def _starts(self, problem: Problem) -> list[dict[str, TableSplit]]:
         """The tables split as the rules do it, and whole; some are on every device either way."""
         first, whole = self.rules.first(problem), self.rules.unsplit(problem)
         whole |= {name: split for name, split in first.items() if split == REPLICATED}
         return [first] if first == whole else [first, whole]
 
-    def _split(self, problem: Problem, splits: Mapping[str, Split]) -> dict[str, Split]:
+    def _split(self, problem: Problem, splits: Mapping[str, TableSplit]) -> dict[str, TableSplit]:
         """``splits`` with tables split where that helps, by beam search over greedy placements."""
         start = dict(splits)
         if not self._moves(problem, start):
             return start
         best = beam = [(self._greedy_seconds(problem, start), start)]
         for _ in range(self.config.depth):
-            tried: dict[tuple[tuple[str, Split], ...], tuple[float, dict[str, Split]]] = {}
+            tried: dict[tuple[tuple[str, TableSplit], ...], tuple[float, dict[str, TableSplit]]] = {}
             for _, state in beam:
                 for name, split in self._moves(problem, state):
                     following = {**state, name: split}
@@ -193,7 +193,7 @@ class AutoShard:
             best = beam
         return best[0][1]
 
-    def _moves(self, problem: Problem, state: Mapping[str, Split]) -> list[tuple[str, Split]]:
+    def _moves(self, problem: Problem, state: Mapping[str, TableSplit]) -> list[tuple[str, TableSplit]]:
         """Splits of the costliest and of the largest tables."""
         parts = {table.name: self._parts(problem, table, state[table.name]) for table in problem.tables}
         tables = [table for table in problem.tables if parts[table.name]]
@@ -206,16 +206,16 @@ class AutoShard:
         }
         return [(name, split) for name in chosen for split in parts[name]]
 
-    def _parts(self, problem: Problem, table: TableSpec, split: Split) -> list[Split]:
+    def _parts(self, problem: Problem, table: TableSpec, split: TableSplit) -> list[TableSplit]:
         """The table in twice as many ranges of columns, or, still whole, in any way by rows; none of it where the user
         or the rules have decided."""
         if table.name in problem.wishes or split.sharding not in ("table_wise", "column_wise"):
             return []
         ways = ways_to_split(problem, table, self.config.fused)
         by_rows = [way for way in ways if way.sharding != "column_wise"] if split == WHOLE else []
-        return [way for way in ways if way == Split("column_wise", 2 * split.parts)] + by_rows
+        return [way for way in ways if way == TableSplit("column_wise", 2 * split.parts)] + by_rows
 
-    def _greedy_seconds(self, problem: Problem, splits: Mapping[str, Split]) -> float:
+    def _greedy_seconds(self, problem: Problem, splits: Mapping[str, TableSplit]) -> float:
         """Of the slowest device when every table goes where it costs least; infinite where there is no room."""
 
         def assign(problem: Problem, plan: Plan, items: Sequence[Item], loads: Loads) -> Sequence[int]:
@@ -240,11 +240,11 @@ def _legal(task: Task, candidates: Sequence[Ints], improved: int = 3) -> Ints | 
     return min((exchanged(task, device_N) for device_N in starts), key=task.seconds, default=None)
 
 
-def _split_of(placement: Placement, settled: bool) -> Split:
+def _split_of(placement: Placement, settled: bool) -> TableSplit:
     """How a placed table is split; with its ranks, where they are settled or exchanges move no table split so."""
     parts = len(placement.ranks) if placement.sharding == "column_wise" else 1
     moves = placement.sharding in ("table_wise", "column_wise") and not settled
-    return Split(placement.sharding, parts, None if moves else placement.ranks)
+    return TableSplit(placement.sharding, parts, None if moves else placement.ranks)
 
 
 def _no_room(items: Sequence[Item], loads: Loads) -> NoFeasiblePlan:

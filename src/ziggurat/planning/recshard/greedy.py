@@ -19,7 +19,7 @@ from dataclasses import replace
 from ziggurat.core.errors import NoFeasiblePlan
 from ziggurat.core.plan import Placement, Plan
 from ziggurat.core.tables import TableSpec
-from ziggurat.planning.balance import Room, balanced
+from ziggurat.planning.balance import Capacity, balanced
 from ziggurat.planning.cost import ShardCost, row_bytes
 from ziggurat.planning.plan_estimate import predict
 from ziggurat.planning.problem import Problem
@@ -182,7 +182,7 @@ class Greedy:
                     slow[shard.rank] -= cost.slow_bytes
         return fast, slow
 
-    def _room(self, plan: Plan, fixed: Sequence[TableSpec], floating: Sequence[TableSpec]) -> Room:
+    def _room(self, plan: Plan, fixed: Sequence[TableSpec], floating: Sequence[TableSpec]) -> Capacity:
         """Whole tables to be balanced: each needs its bytes in either memory."""
         fast, slow = self._free(plan)
         worst = min(fast)
@@ -192,7 +192,7 @@ class Greedy:
                 f"device {rank} is {written_bytes(-worst)} of fast memory short for {_names(fixed) or 'its ids'} alone",
                 "split what lies there over more devices, or give them more memory",
             )
-        return Room(
+        return Capacity(
             costs=[self._seconds(table, self.rows[table.name]) for table in floating],
             sizes=[self.problem.whole(table).kept_bytes for table in floating],
             capacities=self._every(fast, slow),
@@ -217,7 +217,7 @@ class Greedy:
         ordered = {table.name: placements[table.name] for table in self.problem.tables}
         return self.filling.plan(Plan(plan.world_size, ordered, plan.local_size))
 
-    def _even(self, plan: Plan, floating: Sequence[TableSpec], room: Room) -> Iterator[tuple[int, ...]]:
+    def _even(self, plan: Plan, floating: Sequence[TableSpec], room: Capacity) -> Iterator[tuple[int, ...]]:
         """The tables balanced so that each device has fast memory for the rows that should be fast, but for some
         slack; where that can be, and all else has room too."""
         whole = Placement("table_wise", (0,))

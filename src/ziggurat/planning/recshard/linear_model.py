@@ -54,7 +54,7 @@ class Option:
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
+class LinearModel:
     """The options of each table, and the memories of each device in bytes."""
 
     tables: Sequence[Sequence[Option]]
@@ -105,7 +105,7 @@ class Solution:
         return max(1 - self.bound / self.seconds, 0.0) if self.seconds else 0.0
 
 
-def solve(model: Model, time_limit_s: float, gap: float = 1e-4) -> Solution | str:
+def solve(model: LinearModel, time_limit_s: float, gap: float = 1e-4) -> Solution | str:
     """The best choice found within the time, or why there is none.
 
     Args:

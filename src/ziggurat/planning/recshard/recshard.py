@@ -20,7 +20,7 @@ from ziggurat.core.tables import TableSpec
 from ziggurat.planning.problem import Problem
 from ziggurat.planning.recshard.filling import Filling
 from ziggurat.planning.recshard.greedy import Greedy, check_room
-from ziggurat.planning.recshard.linear_model import Model, Option, Solution, solve
+from ziggurat.planning.recshard.linear_model import LinearModel, Option, Solution, solve
 from ziggurat.planning.recshard.sharding_options import asked_ways, free_ways
 from ziggurat.planning.rules import device_seconds
 
@@ -133,7 +133,7 @@ class _Setting:
         """Options of the linear model, at most."""
         return sum(len(ways) * (steps + 1 + UNUSED_PARTS) for ways in self.ways.values())
 
-    def model(self, steps: int) -> tuple[list[list[Placement]], Model]:
+    def model(self, steps: int) -> tuple[list[list[Placement]], LinearModel]:
         """The placements of each table, one an option, and the linear model of them."""
         problem = self.problem
         placements = [
@@ -145,7 +145,7 @@ class _Setting:
             for table, options in zip(problem.tables, placements, strict=True)
         ]
         slow = float(problem.topology.slow_memory_bytes)
-        return placements, Model(tables, problem.topology.world_size, max(problem.capacity, 0.0), slow)
+        return placements, LinearModel(tables, problem.topology.world_size, max(problem.capacity, 0.0), slow)
 
     def _with_rows(self, table: TableSpec, way: Placement, steps: int) -> list[Placement]:
         if _replicates(way):

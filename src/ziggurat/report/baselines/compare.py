@@ -22,11 +22,11 @@ from ziggurat.metrics.binary import BinaryMetrics
 from ziggurat.report.baselines.store import BaselineStore
 from ziggurat.report.baselines.train import (
     BASELINES,
-    Baseline,
     BaselineData,
+    BaselineModel,
     BaselineResult,
     BaselineSplit,
-    Jagged,
+    JaggedColumn,
     machine_threads,
 )
 from ziggurat.report.inputs import ComparisonRow
@@ -81,7 +81,7 @@ def _judge(result: BaselineResult, task: str, judged: BaselineSplit) -> Comparis
     return ComparisonRow(task, result.name, False, metrics.compute(), result.seconds, result.description)
 
 
-def _key(baseline: Baseline, dataset: Dataset, judged: Split, task: str, seed: int) -> str:
+def _key(baseline: BaselineModel, dataset: Dataset, judged: Split, task: str, seed: int) -> str:
     """Of all that the baseline's figures depend on."""
     content = [baseline.name, baseline.recipe, dataset.fingerprint, judged, task, seed, MAX_ROWS]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
@@ -115,7 +115,7 @@ def _baseline_split(columns: Columns, schema: Schema, task: str) -> BaselineSpli
         dense_BF=np.stack(dense_FB, axis=1) if dense_FB else np.zeros((columns.rows, 0), np.float32),
         categorical={name: columns.flat(name) for name in schema.categorical},
         bags={
-            name: Jagged(jagged.offsets, jagged.values)
+            name: JaggedColumn(jagged.offsets, jagged.values)
             for name in (*schema.bags, *schema.sequences)
             for jagged in (columns.jagged(name),)
         },

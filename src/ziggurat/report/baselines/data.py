@@ -20,7 +20,7 @@ FloatArray = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Jagged:
+class JaggedColumn:
     """Ids of a bag or sequence: row b holds ``ids_N[offsets[b] : offsets[b + 1]]``; offsets are int64, (B + 1,)."""
 
     offsets: Int64Array
@@ -30,12 +30,12 @@ class Jagged:
     def lengths_B(self) -> Int64Array:  # noqa: N802 (a shape suffix)
         return np.diff(self.offsets)
 
-    def take(self, rows: Int64Array) -> Jagged:
+    def take(self, rows: Int64Array) -> JaggedColumn:
         """These rows only."""
         lengths = self.lengths_B[rows]
         offsets = np.concatenate([[0], np.cumsum(lengths)])
         within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths)
-        return Jagged(offsets, self.ids_N[np.repeat(self.offsets[:-1][rows], lengths) + within])
+        return JaggedColumn(offsets, self.ids_N[np.repeat(self.offsets[:-1][rows], lengths) + within])
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ class BaselineSplit:
 
     dense_BF: npt.NDArray[np.float32]
     categorical: Mapping[str, npt.NDArray[np.integer[Any]]]
-    bags: Mapping[str, Jagged]
+    bags: Mapping[str, JaggedColumn]
     labels_B: npt.NDArray[np.float32]
     weights_B: npt.NDArray[np.float32] | None = None
 

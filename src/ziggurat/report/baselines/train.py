@@ -13,17 +13,17 @@ import sklearn
 from ziggurat.core.progress import Progress
 from ziggurat.report.baselines import lightgbm_trials as baseline_lightgbm
 from ziggurat.report.baselines import logistic_regression as baseline_logistic
-from ziggurat.report.baselines.data import BaselineData, BaselineResult, BaselineSplit, Jagged, subsample_rows
+from ziggurat.report.baselines.data import BaselineData, BaselineResult, BaselineSplit, JaggedColumn, subsample_rows
 from ziggurat.report.baselines.lightgbm_trials import fit_lightgbm
 from ziggurat.report.baselines.logistic_regression import fit_logistic_regression
 
 __all__ = [
     "BASELINES",
-    "Baseline",
     "BaselineData",
+    "BaselineModel",
     "BaselineResult",
     "BaselineSplit",
-    "Jagged",
+    "JaggedColumn",
     "fit_baselines",
     "fit_lightgbm",
     "fit_logistic_regression",
@@ -41,7 +41,7 @@ class Fit(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Baseline:
+class BaselineModel:
     """One of the models that every run is compared with.
 
     Attributes:
@@ -56,7 +56,7 @@ class Baseline:
 
 
 BASELINES = (
-    Baseline(
+    BaselineModel(
         "LightGBM",
         fit_lightgbm,
         {
@@ -68,7 +68,7 @@ BASELINES = (
             "bag_columns": baseline_lightgbm.BAG_COLUMNS,
         },
     ),
-    Baseline(
+    BaselineModel(
         "Logistic regression",
         fit_logistic_regression,
         {

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from ziggurat.report.markup import Html, el, join
-from ziggurat.report.plan.row_chart import Rows
+from ziggurat.report.plan.row_chart import RowScale
 
 LEFT = 62
 THICK = 17
@@ -18,7 +18,7 @@ SMALL = 0.004
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class BarSegment:
     """A stretch of a bar: its name, its length in the axis' unit, its colour's class, and what the pointer is told."""
 
     name: str
@@ -32,7 +32,7 @@ class Bar:
     """A device: its label and what lies on it."""
 
     label: str
-    parts: Sequence[Part]
+    parts: Sequence[BarSegment]
 
     @property
     def total(self) -> float:
@@ -51,11 +51,11 @@ def stacked(
         write: of a tick's value.
         limit: a dashed line; left out where it lies far beyond every bar.
     """
-    axes = Rows(LEFT, len(bars), max((bar.total for bar in bars), default=0.0), limit, write)
+    axes = RowScale(LEFT, len(bars), max((bar.total for bar in bars), default=0.0), limit, write)
     return axes.draw(description, label, "limit", *(_bar(axes, number, bar) for number, bar in enumerate(bars)))
 
 
-def _bar(axes: Rows, number: int, bar: Bar) -> Html:
+def _bar(axes: RowScale, number: int, bar: Bar) -> Html:
     top = axes.top(number)
     marks = [el("text", bar.label, x=LEFT - 6, y=top + THICK / 2, dy="0.35em", text_anchor="end")]
     start = 0.0
@@ -75,7 +75,7 @@ def _bar(axes: Rows, number: int, bar: Bar) -> Html:
     return join(marks)
 
 
-def _gathered(parts: Sequence[Part], high: float) -> list[Part]:
+def _gathered(parts: Sequence[BarSegment], high: float) -> list[BarSegment]:
     """The parts from the longest to the shortest; those too short to be seen as one for each colour."""
     falling = sorted(parts, key=lambda part: -part.value)
     small = [part for part in falling if part.value < SMALL * high]
@@ -86,7 +86,7 @@ def _gathered(parts: Sequence[Part], high: float) -> list[Part]:
             shown += alike
         elif alike:
             name = f"{len(alike)} small"
-            shown.append(Part(name, sum(part.value for part in alike), colour, f"{len(alike)} small shards"))
+            shown.append(BarSegment(name, sum(part.value for part in alike), colour, f"{len(alike)} small shards"))
     return shown
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 from ziggurat.core.files import atomic_file
-from ziggurat.planning import Planned
+from ziggurat.planning import PlanEstimate
 from ziggurat.planning.comparison import Comparison
 from ziggurat.planning.plan_estimate import DeviceLoad, PlacedShard
 from ziggurat.planning.quantities import written_bytes, written_seconds
@@ -14,7 +14,7 @@ from ziggurat.report.charts import legend
 from ziggurat.report.html import page
 from ziggurat.report.markup import Html, el, figure, section, table
 from ziggurat.report.plan import rows as plan_rows
-from ziggurat.report.plan.chart import Bar, Part, stacked
+from ziggurat.report.plan.chart import Bar, BarSegment, stacked
 from ziggurat.report.plan.comparison import planners_section
 
 MOST_BARS = 64
@@ -31,7 +31,7 @@ COLOURS = {
 _LEGEND = {"whole": "first", "by rows": "second", "by columns, grid": "third", "on every device": "fourth"}
 
 
-def write_plan(path: Path, name: str, planned: Planned, comparison: Comparison | None = None) -> None:
+def write_plan(path: Path, name: str, planned: PlanEstimate, comparison: Comparison | None = None) -> None:
     """Draw a plan, and what other planners make of the same tables, into an HTML file, whole or not at all.
 
     Raises:
@@ -41,7 +41,7 @@ def write_plan(path: Path, name: str, planned: Planned, comparison: Comparison |
         temporary.write_text(render_plan(name, planned, comparison), encoding="utf-8")
 
 
-def render_plan(name: str, planned: Planned, comparison: Comparison | None = None) -> str:
+def render_plan(name: str, planned: PlanEstimate, comparison: Comparison | None = None) -> str:
     """The page: the same plan gives the same bytes."""
     notes = [el("p", note, cls="note") for note in planned.notes]
     header = el(
@@ -55,7 +55,7 @@ def render_plan(name: str, planned: Planned, comparison: Comparison | None = Non
     return page(f"{name} – ziggurat plan", header, [*compared, _drawings(planned), *_tables(planned)])
 
 
-def _drawings(planned: Planned) -> Html:
+def _drawings(planned: PlanEstimate) -> Html:
     shown = sorted(planned.devices, key=lambda load: (-load.seconds, load.rank))[:MOST_BARS]
     shown.sort(key=lambda load: load.rank)
     some = f" The {MOST_BARS} slowest of {len(planned.devices)} devices." if len(shown) < len(planned.devices) else ""
@@ -94,7 +94,7 @@ def _drawings(planned: Planned) -> Html:
 
 
 def _slow_memory(
-    planned: Planned, shown: Sequence[DeviceLoad], shards: Mapping[int, Sequence[PlacedShard]], some: str
+    planned: PlanEstimate, shown: Sequence[DeviceLoad], shards: Mapping[int, Sequence[PlacedShard]], some: str
 ) -> Html:
     room = planned.topology.slow_memory_bytes
     drawing = stacked(
@@ -109,15 +109,15 @@ def _slow_memory(
 
 
 def _bar(
-    planned: Planned,
+    planned: PlanEstimate,
     load: DeviceLoad,
     shards: Sequence[PlacedShard],
     measure: Callable[[PlacedShard], float],
-    rest: Sequence[Part] = (),
+    rest: Sequence[BarSegment] = (),
 ) -> Bar:
     host = f"host {load.host}, " if planned.topology.hosts > 1 else "device "
     parts = [
-        Part(
+        BarSegment(
             placed.table,
             measure(placed),
             COLOURS[planned.plan.placements[placed.table].sharding],
@@ -132,11 +132,11 @@ def _kept(placed: PlacedShard) -> float:
     return placed.cost.weight_bytes + placed.cost.state_bytes - placed.cost.slow_bytes
 
 
-def _buffers(load: DeviceLoad) -> list[Part]:
-    return [Part("buffers", load.buffer_bytes, "quiet", f"buffers of a step: {written_bytes(load.buffer_bytes)}")]
+def _buffers(load: DeviceLoad) -> list[BarSegment]:
+    return [BarSegment("buffers", load.buffer_bytes, "quiet", f"buffers of a step: {written_bytes(load.buffer_bytes)}")]
 
 
-def _tip(planned: Planned, placed: PlacedShard) -> str:
+def _tip(planned: PlanEstimate, placed: PlacedShard) -> str:
     shard, cost = placed.shard, placed.cost
     rows = f"rows {shard.rows.first:,} to {shard.rows.first + shard.rows.size - 1:,}" if shard.rows.size else "no rows"
     if shard.fast_rows is not None:
@@ -149,7 +149,7 @@ def _tip(planned: Planned, placed: PlacedShard) -> str:
     )
 
 
-def _tables(planned: Planned) -> list[Html]:
+def _tables(planned: PlanEstimate) -> list[Html]:
     found: list[Html] = []
     for anchor, title, (headers, rows, texts) in (
         ("loads", "Device by device", plan_rows.devices(planned)),

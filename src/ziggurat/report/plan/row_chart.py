@@ -17,7 +17,7 @@ FAR = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Rows:
+class RowScale:
     """Rows from top to bottom.
 
     Attributes:

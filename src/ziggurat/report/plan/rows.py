@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import pairwise
 
-from ziggurat.planning import Planned
+from ziggurat.planning import PlanEstimate
 from ziggurat.planning.comparison import Comparison
 from ziggurat.planning.plan_estimate import DeviceLoad
 from ziggurat.planning.quantities import written_bytes, written_seconds
@@ -15,7 +15,7 @@ Rows = tuple[list[str], list[list[str]], int]
 """Headers, rows of cells, and how many columns from the left are text."""
 
 
-def summary(planned: Planned) -> str:
+def summary(planned: PlanEstimate) -> str:
     """On what, for what."""
     topology = planned.topology
     hosts = f"{topology.hosts} hosts × " if topology.hosts > 1 else ""
@@ -28,7 +28,7 @@ def summary(planned: Planned) -> str:
     )
 
 
-def verdict(planned: Planned) -> str:
+def verdict(planned: PlanEstimate) -> str:
     """How long a step is modelled to take, how even the devices are, and what crosses between them."""
     between, devices = planned.topology.hosts > 1, planned.devices
     traffic = [f"{written_bytes(sum(device.intra_bytes for device in devices))} within hosts"]
@@ -42,7 +42,7 @@ def verdict(planned: Planned) -> str:
     )
 
 
-def devices(planned: Planned) -> Rows:
+def devices(planned: PlanEstimate) -> Rows:
     """Bytes and seconds of each device; of two memories, how its tables and their look-ups share them."""
     several, tiers = planned.topology.hosts > 1, planned.topology.slow_memory_bytes > 0
     headers = ["host, device" if several else "device", "tables", "weights", "optimizer", "buffers", "spare"]
@@ -63,7 +63,7 @@ def devices(planned: Planned) -> Rows:
     return headers, rows, 1
 
 
-def tables(planned: Planned) -> Rows:
+def tables(planned: PlanEstimate) -> Rows:
     """Each table: how it is split and where, the bytes of all its shards, the seconds of its slowest; of two memories,
     how many of its rows are fast and which share of its look-ups reads the others."""
     tiers = planned.topology.slow_memory_bytes > 0

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ziggurat.report.markup import Html, el, join
 from ziggurat.report.plan.chart import fitting
-from ziggurat.report.plan.row_chart import STEP, Rows
+from ziggurat.report.plan.row_chart import STEP, RowScale
 
 LEFT = 96
 
@@ -34,11 +34,11 @@ def strips(
         limit: what the dashed line is, and where; left out where it lies far beyond every dot.
     """
     longest = max((value for row in rows for value, _ in row.dots), default=0.0)
-    axes = Rows(LEFT, len(rows), longest, limit[1], write)
+    axes = RowScale(LEFT, len(rows), longest, limit[1], write)
     return axes.draw(description, label, limit[0], *(_strip(axes, number, row) for number, row in enumerate(rows)))
 
 
-def _strip(axes: Rows, number: int, row: Strip) -> Html:
+def _strip(axes: RowScale, number: int, row: Strip) -> Html:
     y = axes.top(number) + STEP / 2 - 2
     marks = [el("text", fitting(row.label, LEFT - 10), x=LEFT - 6, y=y, dy="0.35em", text_anchor="end")]
     if row.dots:

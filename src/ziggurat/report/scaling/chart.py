@@ -21,7 +21,7 @@ POINTS = 81
 
 
 @dataclass(frozen=True, slots=True)
-class Ladder:
+class SweepSeries:
     """A ladder as it is drawn: what it is called, its runs, its law where there is one, and its colour's class."""
 
     title: str
@@ -30,7 +30,7 @@ class Ladder:
     colour: str
 
 
-def scaling(ladders: Sequence[Ladder]) -> Html:
+def scaling(ladders: Sequence[SweepSeries]) -> Html:
     """Log-loss over forward FLOPs per example, on a logarithmic scale, of one or several ladders."""
     axes = _axes(ladders)
     marks = [mark for ladder in ladders for mark in _law(axes, ladder)]
@@ -43,7 +43,7 @@ def scaling(ladders: Sequence[Ladder]) -> Html:
     return axes.draw(f"Log-loss over forward FLOPs per example: {ends}", *marks)
 
 
-def _axes(ladders: Sequence[Ladder]) -> Axes:
+def _axes(ladders: Sequence[SweepSeries]) -> Axes:
     rungs = [(ladder, rung) for ladder in ladders for rung in ladder.result.finished]
     sizes = [float(rung.size.flops) for _, rung in rungs]
     losses = [loss for ladder, rung in rungs for loss in rung.values(ladder.result.split, "log_loss")]
@@ -53,12 +53,12 @@ def _axes(ladders: Sequence[Ladder]) -> Axes:
     return Axes((min(sizes) / air, max(sizes) * air), padded(losses), "forward FLOPs per example", label, 300, True)
 
 
-def _span(ladder: Ladder) -> list[float]:
+def _span(ladder: SweepSeries) -> list[float]:
     sizes = [float(rung.size.flops) for rung in ladder.result.finished]
     return np.geomspace(min(sizes), max(sizes), POINTS).tolist()
 
 
-def _law(axes: Axes, ladder: Ladder) -> list[Html]:
+def _law(axes: Axes, ladder: SweepSeries) -> list[Html]:
     """The curve, and the band of its resamples as far as it lies within the drawing."""
     if ladder.fit is None:
         return []
@@ -71,7 +71,7 @@ def _law(axes: Axes, ladder: Ladder) -> list[Html]:
     return [band, curve]
 
 
-def _runs(axes: Axes, ladder: Ladder) -> list[Html]:
+def _runs(axes: Axes, ladder: SweepSeries) -> list[Html]:
     """A dot at each rung's mean and a bar from its best seed to its worst."""
     marks: list[Html] = []
     for rung in ladder.result.finished:

@@ -13,7 +13,7 @@ from ziggurat.report import numbers
 from ziggurat.report.charts import legend
 from ziggurat.report.html import page
 from ziggurat.report.markup import Html, el, figure, join, section, table
-from ziggurat.report.scaling.chart import COLOURS, Ladder, scaling
+from ziggurat.report.scaling.chart import COLOURS, SweepSeries, scaling
 from ziggurat.report.scaling.titles import check_comparable, titles
 from ziggurat.training.experiment import as_yaml, differing_keys
 from ziggurat.training.scaling.result import FEWEST_RUNGS, RungResult, ScaleResult
@@ -36,7 +36,7 @@ def write_scale(path: Path, results: Sequence[ScaleResult], folders: Sequence[Pa
     """
     check_comparable(results, folders)
     ladders = [
-        Ladder(title, result, result.fit(), colour)
+        SweepSeries(title, result, result.fit(), colour)
         for title, result, colour in zip(titles(results, folders), results, COLOURS, strict=False)
     ]
     with atomic_file(path) as temporary:
@@ -44,7 +44,7 @@ def write_scale(path: Path, results: Sequence[ScaleResult], folders: Sequence[Pa
     return [ladder.fit for ladder in ladders]
 
 
-def render_scale(ladders: Sequence[Ladder]) -> str:
+def render_scale(ladders: Sequence[SweepSeries]) -> str:
     """The page: the same ladders give the same bytes."""
     title = " and ".join(dict.fromkeys(ladder.result.name for ladder in ladders))
     return page(
@@ -54,7 +54,7 @@ def render_scale(ladders: Sequence[Ladder]) -> str:
     )
 
 
-def _header(title: str, ladders: Sequence[Ladder]) -> Html:
+def _header(title: str, ladders: Sequence[SweepSeries]) -> Html:
     first = ladders[0].result
     sizes = [rung.size.flops for ladder in ladders for rung in ladder.result.finished]
     runs = sum(ladder.result.finished_runs for ladder in ladders)
@@ -71,7 +71,7 @@ def _header(title: str, ladders: Sequence[Ladder]) -> Html:
     )
 
 
-def _said(ladder: Ladder, named: bool) -> list[Html]:
+def _said(ladder: SweepSeries, named: bool) -> list[Html]:
     """What the law amounts to, and what limits it."""
     prefix = f"{ladder.title}: " if named else ""
     caveats = [el("p", prefix, caveat, cls="note") for caveat in ladder.result.caveats]
@@ -83,7 +83,7 @@ def _said(ladder: Ladder, named: bool) -> list[Html]:
     return said + caveats
 
 
-def _drawing(ladders: Sequence[Ladder]) -> Html:
+def _drawing(ladders: Sequence[SweepSeries]) -> Html:
     reading = (
         "Each dot is the mean of a size's seeds, its bar their range; the line is the fitted law, the shade where 95 % "
         "of the resampled laws lie."
@@ -118,7 +118,7 @@ def _formula(law: PowerLaw) -> Html:
     return join(["log-loss = ", numbers.figure(law.floor), " + ", numbers.short(law.scale), " · FLOPs", power])
 
 
-def _law_row(ladder: Ladder) -> list[object]:
+def _law_row(ladder: SweepSeries) -> list[object]:
     fit = ladder.fit
     assert fit is not None
     if fit.flat:
@@ -137,7 +137,7 @@ def _with_interval(write: Writer, value: float, interval: tuple[float, float]) -
     return write(value) if math.isnan(low) else f"{write(value)} [{write(low)}, {write(high)}]"
 
 
-def _rungs(ladder: Ladder, named: bool) -> Html:
+def _rungs(ladder: SweepSeries, named: bool) -> Html:
     headers = [
         "Rung", "Against the first", *map(_in_two_lines, ("FLOPs per example", "Dense parameters", "Table parameters",
         "Training FLOPs")), "Time", "Log-loss", "AUC", "Δ log-loss",
@@ -190,7 +190,7 @@ def _changes(first: RungResult, rung: RungResult) -> str:
     return ", ".join(f"{key.removeprefix('model.')} {new}" for key, _, new in changed) or "–"
 
 
-def _configs(ladders: Sequence[Ladder]) -> Html:
+def _configs(ladders: Sequence[SweepSeries]) -> Html:
     parts = [
         el("details", el("summary", f"{ladder.title}: the first rung"), el("pre", as_yaml(ladder.result.config)))
         for ladder in ladders

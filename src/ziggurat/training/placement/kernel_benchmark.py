@@ -26,7 +26,7 @@ from ziggurat.core.files import write_json
 from ziggurat.core.plan import Span
 from ziggurat.core.progress import Progress, Silent
 from ziggurat.embeddings.kernel_time import OPTIMIZERS, Bags, kernel_seconds, undisturbed
-from ziggurat.planning.autoshard.cost_network import CostNetwork, Sample, fit
+from ziggurat.planning.autoshard.cost_network import CostNetwork, CostSample, fit
 from ziggurat.planning.autoshard.learned import NETWORK
 from ziggurat.planning.autoshard.pool import DIMS, PoolTable, halves, table_pool
 from ziggurat.planning.autoshard.weights import VERSION
@@ -50,7 +50,7 @@ IN_ROWS = 0.3
 
 
 @dataclass(frozen=True)
-class Part:
+class TableRange:
     """A table of the pool, or a range of its rows or columns.
 
     Attributes:
@@ -88,7 +88,7 @@ class Draw:
         optimizer: of all tables.
     """
 
-    parts: tuple[Part, ...]
+    parts: tuple[TableRange, ...]
     examples: int
     optimizer: str
 
@@ -222,9 +222,9 @@ def note(path: Path, line: dict[str, Any]) -> None:
         file.write(json.dumps(line) + "\n")
 
 
-def samples(lines: Sequence[dict[str, Any]]) -> list[Sample]:
+def samples(lines: Sequence[dict[str, Any]]) -> list[CostSample]:
     """What a cost network is fitted to."""
-    return [Sample(np.array(line["features"]), line["seconds"]) for line in lines]
+    return [CostSample(np.array(line["features"]), line["seconds"]) for line in lines]
 
 
 def drawn(number: int, tables: Sequence[PoolTable]) -> Draw:
@@ -239,12 +239,12 @@ def drawn(number: int, tables: Sequence[PoolTable]) -> Draw:
             return found
 
 
-def _part(table: PoolTable, draw: np.random.Generator) -> Part:
+def _part(table: PoolTable, draw: np.random.Generator) -> TableRange:
     columns, parts = int(draw.choice(DIMS)), int(draw.choice(ROW_PARTS))
     if draw.random() >= IN_ROWS or table.rows < parts:
-        return Part(table, Span(0, table.rows), columns)
+        return TableRange(table, Span(0, table.rows), columns)
     size, place = table.rows // parts, int(draw.integers(parts))
-    return Part(table, Span(place * size, size), columns)
+    return TableRange(table, Span(place * size, size), columns)
 
 
 def measured(draw: Draw, device: torch.device, seed: int = 0, repeats: int = 9) -> dict[str, Any]:

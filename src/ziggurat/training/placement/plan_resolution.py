@@ -13,7 +13,7 @@ from pathlib import Path
 import torch
 from safetensors.numpy import load_file, save_file
 
-from ziggurat.core.errors import ConfigError, Misfit
+from ziggurat.core.errors import ConfigError, InvalidSection
 from ziggurat.core.files import atomic_file, write_json
 from ziggurat.core.plan import Plan
 from ziggurat.core.progress import Progress
@@ -23,7 +23,7 @@ from ziggurat.core.tables import TableSpec
 from ziggurat.core.topology import DeviceKind, Topology
 from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.embeddings.layout import Layout
-from ziggurat.embeddings.offload import Beyond
+from ziggurat.embeddings.offload import OffloadFolder
 from ziggurat.parallel.agreement import from_first
 from ziggurat.parallel.world import World
 from ziggurat.planning import plan_tables
@@ -131,7 +131,7 @@ def slots_for(
     return with_slots(plan, tables, usages, examples, needs, float(config.memory))
 
 
-def rows_beyond(experiment: Experiment, plan: Plan, run: Path, *, elsewhere: bool = False) -> Beyond | None:
+def rows_beyond(experiment: Experiment, plan: Plan, run: Path, *, elsewhere: bool = False) -> OffloadFolder | None:
     """Where the rows lie that memory has no room for; None where it has room for all.
 
     Args:
@@ -145,7 +145,7 @@ def rows_beyond(experiment: Experiment, plan: Plan, run: Path, *, elsewhere: boo
     if config is None or all(placement.slots is None for placement in plan.placements.values()):
         return None
     folder = config.folder or run
-    return Beyond(Path(tempfile.gettempdir()) if elsewhere and not os.access(folder, os.W_OK) else folder)
+    return OffloadFolder(Path(tempfile.gettempdir()) if elsewhere and not os.access(folder, os.W_OK) else folder)
 
 
 def row_ranks(plan: Plan, layout: Layout, prepared: Path, folder: Path, *, leave: bool = True) -> dict[str, Ranks]:
@@ -231,6 +231,6 @@ def _lying(path: Path, layout: Layout, topology: Topology) -> Plan | None:
     try:
         plan = Plan.from_json(json.loads(path.read_text(encoding="utf-8")))
         check_plan(plan, layout.tables, topology)
-    except (FileNotFoundError, Misfit):
+    except (FileNotFoundError, InvalidSection):
         return None
     return plan

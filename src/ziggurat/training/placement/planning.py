@@ -12,7 +12,7 @@ from ziggurat.core.errors import ConfigError, NoFeasiblePlan
 from ziggurat.core.progress import Progress
 from ziggurat.core.statistics import DatasetStatistics
 from ziggurat.data.encoded.loader import check_shares
-from ziggurat.planning import Planned
+from ziggurat.planning import PlanEstimate
 from ziggurat.planning.autoshard.planner import AutoShard
 from ziggurat.planning.comparison import Comparison
 from ziggurat.planning.comparison import compare_planners as compare
@@ -37,7 +37,7 @@ def plan(
     memory: int | str | None = None,
     prepared: str | Path | None = None,
     progress: Progress | None = None,
-) -> Planned:
+) -> PlanEstimate:
     """Who would hold which shard of which table, and what that costs; the data is prepared if it is not.
 
     Args:

@@ -25,7 +25,7 @@ from ziggurat.training.placement.kernel_benchmark import (
     PLACEMENTS,
     SAMPLES,
     Draw,
-    Part,
+    TableRange,
     fitted,
     measured,
     note,
@@ -119,7 +119,7 @@ def device_sets(found: Imagined, problem: Problem, plan: Plan) -> list[Draw]:
     examples = problem.batch_size * plan.world_size
     return [
         Draw(
-            tuple(Part(tables[spec.name], shard.rows, shard.columns.size) for spec, shard in parts),
+            tuple(TableRange(tables[spec.name], shard.rows, shard.columns.size) for spec, shard in parts),
             examples,
             found.optimizer,
         )

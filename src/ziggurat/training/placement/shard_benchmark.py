@@ -27,7 +27,7 @@ Ints = npt.NDArray[np.int64]
 STEPS, REPEATS = 2, 7
 
 
-class PartsTimer:
+class ShardBenchmark:
     """See the module; a :data:`~ziggurat.planning.autoshard.refinement.TimeParts`.
 
     Each call takes the memory that the shards take on a device; of a CPU, it is kept for the next call. The ids of
@@ -72,12 +72,12 @@ class PartsTimer:
         return asked(table, shard, *self._drawn[key])
 
 
-def parts_timer(config: PlanningConfig, kind: DeviceKind) -> PartsTimer | None:
+def parts_timer(config: PlanningConfig, kind: DeviceKind) -> ShardBenchmark | None:
     """For a planner that measures its plans; None where there is none, or the devices are not this machine's."""
     planner = config.planner
     if not isinstance(planner, AutoShard.Config) or not planner.refine_s or config.topology.device != "local":
         return None
-    return PartsTimer(torch.device(kind))
+    return ShardBenchmark(torch.device(kind))
 
 
 def unmeasured(config: PlanningConfig) -> PlanningConfig:

@@ -16,7 +16,7 @@ from ziggurat.core.schema import duplicates
 from ziggurat.data.readers.blocks import BadRow, RawBlock
 from ziggurat.data.readers.quarantine import Policy, Quarantine, quarantine_of_output
 from ziggurat.training.malloc_tuning import keep_freed_memory
-from ziggurat.training.prediction.pass_through import Passage, open_passage
+from ziggurat.training.prediction.pass_through import PassThrough, open_passage
 from ziggurat.training.prediction.predictor import Predictor
 from ziggurat.training.prediction.table_output import Output, output_suffix
 from ziggurat.training.run import Run
@@ -91,7 +91,7 @@ def predict_files(
 
 def _score(
     predictor: Predictor,
-    passage: Passage,
+    passage: PassThrough,
     names: Sequence[str],
     output: Output,
     quarantine: Quarantine,

@@ -33,8 +33,8 @@ from ziggurat.data.readers.libsvm.reader import LibsvmSource
 from ziggurat.data.readers.other_format import source_of
 from ziggurat.data.readers.parquet.reader import ParquetSource
 from ziggurat.data.readers.parquet.rows import ParquetRows
-from ziggurat.data.readers.raw_rows import BlockRows, LineRows, OwnRows
-from ziggurat.data.readers.reader import Source
+from ziggurat.data.readers.raw_rows import BlockRows, LineRows, RawRows
+from ziggurat.data.readers.reader import RawSource
 from ziggurat.data.readers.source import open_source
 from ziggurat.data.readers.source_files import SourceFile, resolve_files
 from ziggurat.data.readers.text.records import RecordRules
@@ -45,7 +45,7 @@ _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 
 
 @dataclass(frozen=True, slots=True)
-class Passage:
+class PassThrough:
     """Files on their way to an output.
 
     Attributes:
@@ -58,12 +58,12 @@ class Passage:
 
     files: tuple[SourceFile, ...]
     names: tuple[str, ...]
-    source: Source | None
-    rows: OwnRows
+    source: RawSource | None
+    rows: RawRows
     open: Callable[[Path, Sequence[str]], contextlib.AbstractContextManager[Output]]
 
 
-def open_passage(config: AnySource, files: Sequence[str], needed: RawSchema, suffix: str) -> Passage:
+def open_passage(config: AnySource, files: Sequence[str], needed: RawSchema, suffix: str) -> PassThrough:
     """Look at the heads of ``files`` and choose the way their rows take.
 
     Args:
@@ -87,7 +87,7 @@ def open_passage(config: AnySource, files: Sequence[str], needed: RawSchema, suf
     source = open_source(config, Path(), read, filled) if filled else None
     rows, open_ = _way(config, heads, read, suffix)
     names = dict.fromkeys(name for head in heads for name in head.names)
-    return Passage(found, tuple(names or read.names), source, rows, open_)
+    return PassThrough(found, tuple(names or read.names), source, rows, open_)
 
 
 def _is_understood(head: FileHead, needed: RawSchema) -> bool:
@@ -99,7 +99,7 @@ def _is_understood(head: FileHead, needed: RawSchema) -> bool:
 
 def _way(
     config: AnySource, heads: Sequence[FileHead], needed: RawSchema, suffix: str
-) -> tuple[OwnRows, Callable[[Path, Sequence[str]], contextlib.AbstractContextManager[Output]]]:
+) -> tuple[RawRows, Callable[[Path, Sequence[str]], contextlib.AbstractContextManager[Output]]]:
     files = [head.file for head in heads]
     typed = needed if suffix == ".parquet" else None
     delimiters = {c.name: c.delimiter for c in needed.columns if c.many and not c.brackets}  # lists else: as JSON

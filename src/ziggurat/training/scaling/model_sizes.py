@@ -43,7 +43,7 @@ class Size:
 
 
 @dataclass(frozen=True, slots=True)
-class Rung:
+class SizedExperiment:
     """One size of the ladder; ``number`` counts from 1."""
 
     number: int
@@ -86,16 +86,16 @@ def listed_experiments(experiment: Experiment, path: Path) -> list[Experiment]:
     return experiments
 
 
-def measured_rungs(experiments: list[Experiment], schema: Schema) -> list[Rung]:
+def measured_rungs(experiments: list[Experiment], schema: Schema) -> list[SizedExperiment]:
     """The experiments with their sizes.
 
     Raises:
         ConfigError: a rung costs no more than the one before it, is too large for this machine, or its model cannot
             work on this data.
     """
-    rungs: list[Rung] = []
+    rungs: list[SizedExperiment] = []
     for number, each in enumerate(experiments, 1):
-        rungs.append(Rung(number, each, _size_within_memory(number, each, schema)))
+        rungs.append(SizedExperiment(number, each, _size_within_memory(number, each, schema)))
     for smaller, larger in pairwise(rungs):
         if larger.size.flops <= smaller.size.flops:
             raise ConfigError(

@@ -13,23 +13,23 @@ from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.training.experiment import Experiment
 from ziggurat.training.metrics_log import read_journal
 from ziggurat.training.run import Run, check_config, check_versions, open_run
-from ziggurat.training.scaling.model_sizes import Rung
+from ziggurat.training.scaling.model_sizes import SizedExperiment
 from ziggurat.training.scaling.result import DivergedRun, Judged, RunResult
 
 
-def with_seed(rung: Rung, seed: int) -> Experiment:
+def with_seed(rung: SizedExperiment, seed: int) -> Experiment:
     """The experiment of one run of a rung."""
     training = rung.experiment.training.model_copy(update={"seed": seed})
     return rung.experiment.model_copy(update={"training": training})
 
 
-def run_folder(place: Path, rung: Rung, seed: int) -> Path:
+def run_folder(place: Path, rung: SizedExperiment, seed: int) -> Path:
     """``PLACE/rung-02/seed-1``."""
     return _rung_folder(place, rung.number) / f"seed-{seed}"
 
 
 def finished_runs(
-    place: Path, rungs: Sequence[Rung], dataset: Dataset, asked: Mapping[int, range], progress: Progress
+    place: Path, rungs: Sequence[SizedExperiment], dataset: Dataset, asked: Mapping[int, range], progress: Progress
 ) -> dict[tuple[int, int], Run]:
     """(rung, seed) → every finished run of these rungs in the ladder's folder, also of seeds that are not asked for.
 
@@ -70,7 +70,7 @@ def finished_runs(
     return found
 
 
-def result_of(run: Run, rung: Rung, rows: int, place: Path, split: Judged) -> RunResult | DivergedRun:
+def result_of(run: Run, rung: SizedExperiment, rows: int, place: Path, split: Judged) -> RunResult | DivergedRun:
     """A finished run's figures and what they cost; diverged where its log-loss is undefined.
 
     Args:
@@ -111,7 +111,7 @@ class _Refusal:
     problem: str
 
 
-def _lying(place: Path, rungs: Sequence[Rung]) -> Iterator[tuple[Rung, int, Path]]:
+def _lying(place: Path, rungs: Sequence[SizedExperiment]) -> Iterator[tuple[SizedExperiment, int, Path]]:
     """The run folders that are there, by rung and seed."""
     for rung in rungs:
         folders = _rung_folder(place, rung.number).glob("seed-*/config.yaml")
@@ -137,7 +137,7 @@ def _rung_folder(place: Path, number: int) -> Path:
     return place / f"rung-{number:02d}"
 
 
-def _names(rungs: Sequence[Rung]) -> set[str]:
+def _names(rungs: Sequence[SizedExperiment]) -> set[str]:
     return {_rung_folder(Path(), rung.number).name for rung in rungs}
 
 

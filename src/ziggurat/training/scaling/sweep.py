@@ -21,7 +21,7 @@ from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.training.api import prepare, train
 from ziggurat.training.experiment import Experiment
 from ziggurat.training.run import LADDER_FILE, Run
-from ziggurat.training.scaling.model_sizes import Rung, grown_experiments, listed_experiments, measured_rungs
+from ziggurat.training.scaling.model_sizes import SizedExperiment, grown_experiments, listed_experiments, measured_rungs
 from ziggurat.training.scaling.result import FEWEST_RUNGS, DivergedRun, Judged, RungResult, RunResult, ScaleResult
 from ziggurat.training.scaling.runs import finished_runs, result_of, run_folder, with_seed
 
@@ -94,14 +94,20 @@ def scale(
         raise ConfigError(f"the {split} split has no rows", "choose another --split, or give data.split a share")
     climbed = measured_rungs(experiments, dataset.schema)
     with locked_folder(place, "training a ladder"):
-        return _Climb(place, climbed, seeds, split, dataset, progress).up()
+        return _Sweep(place, climbed, seeds, split, dataset, progress).up()
 
 
-class _Climb:
+class _Sweep:
     """A ladder under way: what is finished of it, and what diverged."""
 
     def __init__(
-        self, place: Path, rungs: Sequence[Rung], seeds: int, split: Judged, dataset: Dataset, progress: Progress
+        self,
+        place: Path,
+        rungs: Sequence[SizedExperiment],
+        seeds: int,
+        split: Judged,
+        dataset: Dataset,
+        progress: Progress,
     ) -> None:
         self.place, self.rungs, self.seeds = place, rungs, seeds
         self.split: Judged = split
@@ -152,7 +158,7 @@ class _Climb:
         fingerprint = self.dataset.fingerprint
         return ScaleResult(first.name, self.split, fingerprint, self.seeds, found, first.model_dump(mode="json"))
 
-    def _step(self, rung: Rung, seed: int) -> signal.Signals | None:
+    def _step(self, rung: SizedExperiment, seed: int) -> signal.Signals | None:
         """Train one run, unless it is there, and keep what came of it; returns what stopped it."""
         if seed in self.runs[rung.number] or seed in self.diverged[rung.number]:
             return None
@@ -174,7 +180,7 @@ class _Climb:
         self.result().save(self.place)
         return stopped
 
-    def _keep(self, rung: Rung, run: Run) -> None:
+    def _keep(self, rung: SizedExperiment, run: Run) -> None:
         rows = self.dataset.split("train").rows
         kept = result_of(run, rung, rows, self.place, self.split)
         if isinstance(kept, DivergedRun):
@@ -187,7 +193,7 @@ class _Climb:
         known = {number: self.runs[number].keys() | self.diverged[number].keys() for number in self.asked}
         return sum(seed not in known[number] for number, seeds in self.asked.items() for seed in seeds)
 
-    def _tell(self, rung: Rung, seed: int) -> None:
+    def _tell(self, rung: SizedExperiment, seed: int) -> None:
         run = self.runs[rung.number].get(seed)
         if run is None:
             self.progress.note(f"rung {rung.number}, seed {seed}: {self.diverged[rung.number][seed].reason}")

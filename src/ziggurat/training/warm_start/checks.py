@@ -15,13 +15,13 @@ from ziggurat.embeddings.layout import Layout
 from ziggurat.features.matching import FittedTables, difference
 from ziggurat.training.config import WarmStart
 from ziggurat.training.experiment import Experiment
-from ziggurat.training.warm_start.source import KEY, Origin, Shapes
+from ziggurat.training.warm_start.source import KEY, Shapes, WarmStartSource
 
 _SHOWN = 12
 """Names that a message lists."""
 
 
-def tables_to_take(origin: Origin, start: WarmStart, layout: Layout) -> list[TableSpec]:
+def tables_to_take(origin: WarmStartSource, start: WarmStart, layout: Layout) -> list[TableSpec]:
     """The tables here that begin with the other run's rows, in the layout's order.
 
     Raises:
@@ -39,7 +39,11 @@ def tables_to_take(origin: Origin, start: WarmStart, layout: Layout) -> list[Tab
 
 
 def check_tables(
-    origin: Origin, start: WarmStart, taken: Sequence[TableSpec], here: FittedTables, live: Mapping[str, TableShape]
+    origin: WarmStartSource,
+    start: WarmStart,
+    taken: Sequence[TableSpec],
+    here: FittedTables,
+    live: Mapping[str, TableShape],
 ) -> None:
     """Nothing, where each table's rows are as wide there as here, and can be told apart by what they stand for.
 
@@ -72,7 +76,9 @@ def check_tables(
         )
 
 
-def check_dense(origin: Origin, experiment: Experiment, layout: Layout, shapes: Shapes, here: FittedTables) -> None:
+def check_dense(
+    origin: WarmStartSource, experiment: Experiment, layout: Layout, shapes: Shapes, here: FittedTables
+) -> None:
     """Nothing, where the dense weights of the other run mean here what they meant there.
 
     Args:
@@ -113,7 +119,7 @@ def check_dense(origin: Origin, experiment: Experiment, layout: Layout, shapes: 
         )
 
 
-def check_optimizer(origin: Origin, experiment: Experiment) -> None:
+def check_optimizer(origin: WarmStartSource, experiment: Experiment) -> None:
     """Nothing, where the dense optimizer is of the same kind there and here.
 
     Raises:
@@ -127,7 +133,7 @@ def check_optimizer(origin: Origin, experiment: Experiment) -> None:
         )
 
 
-def rescaled(origin: Origin, layout: Layout, here: FittedTables) -> list[str]:
+def rescaled(origin: WarmStartSource, layout: Layout, here: FittedTables) -> list[str]:
     """The numbers that were fitted to other figures there, as to another mean."""
     return [name for name in layout.schema.dense if origin.fitted.chains[name] != here.chains[name]]
 

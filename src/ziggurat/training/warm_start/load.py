@@ -25,7 +25,7 @@ from ziggurat.core.tables import TableSpec
 from ziggurat.embeddings.initial import fill_initial_rows
 from ziggurat.features.matching import FittedTables, RowMatch, match_rows
 from ziggurat.parallel.agreement import from_first
-from ziggurat.parallel.pieces import Piece
+from ziggurat.parallel.pieces import TensorSlice
 from ziggurat.parallel.world import World
 from ziggurat.training.config import WarmStart
 from ziggurat.training.experiment import Experiment
@@ -33,8 +33,8 @@ from ziggurat.training.recommender import Recommender
 from ziggurat.training.recommender_state import restore_optimizer, table_shapes
 from ziggurat.training.run import Run
 from ziggurat.training.warm_start.checks import check_dense, check_optimizer, check_tables, rescaled, tables_to_take
-from ziggurat.training.warm_start.rows import Source, take_rows
-from ziggurat.training.warm_start.source import KEY, Origin
+from ziggurat.training.warm_start.rows import RowTransfer, take_rows
+from ziggurat.training.warm_start.source import KEY, WarmStartSource
 
 WARM_START_FILE = "warm_start.json"
 """In the folder of a run that began so: what it took."""
@@ -91,7 +91,7 @@ def check_warm_start(folder: Path, experiment: Experiment) -> None:
             f"{KEY}.run: {start.run} is the run that is to begin, and has no checkpoint yet",
             "name another run, or leave it out",
         )
-    Origin.open(start)
+    WarmStartSource.open(start)
 
 
 def warm_start(run: Run, recommender: Recommender, optimizer: torch.optim.Optimizer, progress: Progress) -> None:
@@ -117,7 +117,7 @@ def warm_start(run: Run, recommender: Recommender, optimizer: torch.optim.Optimi
     layout, here = recommender.lookup.layout, FittedTables(run.folder / "encoders", run.experiment.features)
     states = table_shapes(recommender) if start.optimizer else {}
     step = from_first(lambda: _checked(run.experiment, start, recommender, here, states))
-    origin = Origin.open(start, step)
+    origin = WarmStartSource.open(start, step)
     taken = tables_to_take(origin, start, layout)
     sources = _sources(origin, recommender, taken, run.experiment.training.seed, start.optimizer)
     matches = _take_tables(origin, here, [spec for spec in taken if leads or spec.name in sources], sources)
@@ -147,7 +147,11 @@ def warm_started(run: Run) -> WarmStarted | None:
 
 
 def _begun(
-    origin: Origin, start: WarmStart, recommender: Recommender, here: FittedTables, matches: Mapping[str, RowMatch]
+    origin: WarmStartSource,
+    start: WarmStart,
+    recommender: Recommender,
+    here: FittedTables,
+    matches: Mapping[str, RowMatch],
 ) -> WarmStarted:
     layout = recommender.lookup.layout
     tables = {name: {"rows": match.size, "taken": match.taken} for name, match in matches.items()}
@@ -167,7 +171,7 @@ def _checked(
     states: Mapping[str, TableShape],
 ) -> int:
     """The checkpoint's step, once all of it is known to fit."""
-    origin, layout = Origin.open(start), recommender.lookup.layout
+    origin, layout = WarmStartSource.open(start), recommender.lookup.layout
     check_tables(origin, start, tables_to_take(origin, start, layout), here, states)
     if start.dense:
         shapes = {piece.name: piece.shape for piece in recommender.dense_pieces()}
@@ -178,25 +182,28 @@ def _checked(
 
 
 def _sources(
-    origin: Origin, recommender: Recommender, taken: Sequence[TableSpec], seed: int, states: bool
-) -> dict[str, list[Source]]:
+    origin: WarmStartSource, recommender: Recommender, taken: Sequence[TableSpec], seed: int, states: bool
+) -> dict[str, list[RowTransfer]]:
     """Table -> where everything that this rank holds of its rows comes from, their optimizers' states where asked."""
     specs = {spec.name: spec for spec in taken}
-    found: dict[str, list[Source]] = defaultdict(list)
+    found: dict[str, list[RowTransfer]] = defaultdict(list)
     for piece in recommender.lookup.pieces():
         if piece.name in specs:
             group, name = origin.place("tables", piece.name)
             drawn = partial(_drawn, specs[piece.name], seed, piece)
-            found[piece.name].append(Source(group, name, origin.tables[piece.name].rows, piece, drawn))
+            found[piece.name].append(RowTransfer(group, name, origin.tables[piece.name].rows, piece, drawn))
     for piece in recommender.lookup.state_pieces() if states else ():
         table = piece.name.rpartition("/")[0]
         if table in specs and piece.shape:
-            found[table].append(Source("table_optimizer", piece.name, origin.tables[table].rows, piece))
+            found[table].append(RowTransfer("table_optimizer", piece.name, origin.tables[table].rows, piece))
     return found
 
 
 def _take_tables(
-    origin: Origin, here: FittedTables, taken: Sequence[TableSpec], sources: Mapping[str, Sequence[Source]]
+    origin: WarmStartSource,
+    here: FittedTables,
+    taken: Sequence[TableSpec],
+    sources: Mapping[str, Sequence[RowTransfer]],
 ) -> dict[str, RowMatch]:
     """Take the rows of these tables; several at a time, since a file of the checkpoint has many small ones.
 
@@ -204,7 +211,7 @@ def _take_tables(
         What was matched, by table, without the rows.
     """
     found: dict[str, RowMatch] = {}
-    batch: list[tuple[Sequence[Source], RowMatch]] = []
+    batch: list[tuple[Sequence[RowTransfer], RowMatch]] = []
     for spec in taken:
         match = _matched(origin, here, spec)
         found[spec.name] = replace(match, rows_R=None)
@@ -216,14 +223,14 @@ def _take_tables(
     return found
 
 
-def _drawn(spec: TableSpec, seed: int, piece: Piece, ids_N: Tensor) -> Tensor:
+def _drawn(spec: TableSpec, seed: int, piece: TensorSlice, ids_N: Tensor) -> Tensor:
     """The numbers (N, columns of the piece) that these rows of a table begin with."""
     drawn = torch.empty(len(ids_N), piece.tensor.shape[1])
     fill_initial_rows(drawn, ids_N, spec.name, spec.init_std, seed, piece.first[1], spec.dim)
     return drawn
 
 
-def _matched(origin: Origin, here: FittedTables, spec: TableSpec) -> RowMatch:
+def _matched(origin: WarmStartSource, here: FittedTables, spec: TableSpec) -> RowMatch:
     match, rows = match_rows(spec.name, origin.fitted, here), origin.tables[spec.name].rows
     if match.there != rows:
         raise ConfigError(
@@ -235,7 +242,7 @@ def _matched(origin: Origin, here: FittedTables, spec: TableSpec) -> RowMatch:
     return match
 
 
-def _take_counts(origin: Origin, recommender: Recommender, taken: Sequence[TableSpec]) -> None:
+def _take_counts(origin: WarmStartSource, recommender: Recommender, taken: Sequence[TableSpec]) -> None:
     """The steps that tables' optimizers have made, of those that count them."""
     names, saved = {spec.name for spec in taken}, origin.saved.shapes("table_optimizer") or {}
     states = [piece for piece in recommender.lookup.state_pieces() if not piece.shape]
@@ -250,8 +257,8 @@ def _take_counts(origin: Origin, recommender: Recommender, taken: Sequence[Table
 
 
 @torch.no_grad()
-def _take_dense(origin: Origin, recommender: Recommender, optimizer: torch.optim.Optimizer | None) -> None:
-    pieces: dict[str, list[Piece]] = defaultdict(list)
+def _take_dense(origin: WarmStartSource, recommender: Recommender, optimizer: torch.optim.Optimizer | None) -> None:
+    pieces: dict[str, list[TensorSlice]] = defaultdict(list)
     for piece in recommender.dense_pieces():
         group, name = origin.place("dense", piece.name)
         pieces[group].append(replace(piece, name=name, tensor=piece.tensor.detach()))

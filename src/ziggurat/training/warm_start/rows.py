@@ -2,8 +2,8 @@
 
 A rank reads the rows that it has a place for, and each file of the checkpoint once, straight into its shard: they fill
 the shard's first rows, go from there to their places, the last one first, and the rows that were in the way are drawn
-again. So nothing of a table is there twice. Rows that lie in no tensor (:class:`~ziggurat.parallel.pieces.Sink`) go to
-their places at once.
+again. So nothing of a table is there twice. Rows that lie in no tensor (:class:`~ziggurat.parallel.pieces.RowSink`) go
+to their places at once.
 
 Shape legend: L rows of a shard, U of them that are read, N of them that are drawn again, D columns.
 """
@@ -18,17 +18,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ziggurat.checkpoint.reader import Saved
+from ziggurat.checkpoint.reader import CheckpointReader
 from ziggurat.features.encoders.key_lookup import ABSENT
 from ziggurat.features.matching import RowMatch, Rows
-from ziggurat.parallel.pieces import Piece, Sink
+from ziggurat.parallel.pieces import RowSink, TensorSlice
 
 CHUNK_BYTES = 16 * 2**20
 """Of rows that are moved at once."""
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class RowTransfer:
     """Where what a rank holds of one tensor of a table comes from.
 
     Attributes:
@@ -41,19 +41,19 @@ class Source:
     group: str
     name: str
     rows: int
-    piece: Piece
+    piece: TensorSlice
     drawn: Callable[[Tensor], Tensor] | None = None
 
 
 @torch.no_grad()
-def take_rows(saved: Saved, tables: Sequence[tuple[Sequence[Source], RowMatch]]) -> None:
+def take_rows(saved: CheckpointReader, tables: Sequence[tuple[Sequence[RowTransfer], RowMatch]]) -> None:
     """Put the rows of each table that are matched into all of its sources; the others are left as they are.
 
     Raises:
         RunFolderError: a file is damaged; some rows may have been written by then.
     """
-    pieces: dict[str, list[Piece]] = defaultdict(list)
-    moves: list[tuple[Source, _Places]] = []
+    pieces: dict[str, list[TensorSlice]] = defaultdict(list)
+    moves: list[tuple[RowTransfer, _Places]] = []
     for sources, match in tables:
         places_of: dict[tuple[int, int], _Places] = {}
         for source in sources:
@@ -76,7 +76,7 @@ def take_rows(saved: Saved, tables: Sequence[tuple[Sequence[Source], RowMatch]])
         _draw(source, places)
 
 
-def _beyond(source: Source, match: RowMatch) -> list[Piece]:
+def _beyond(source: RowTransfer, match: RowMatch) -> list[TensorSlice]:
     """The rows there that this shard has places for, as one piece; none where there are none."""
     live, sink = source.piece, source.piece.sink
     assert sink is not None
@@ -91,7 +91,7 @@ def _beyond(source: Source, match: RowMatch) -> list[Piece]:
     tensor = torch.empty((len(read_U), *live.tensor.shape[1:]), dtype=live.tensor.dtype, device="meta")
     shape, start = (source.rows, *live.shape[1:]), (0, *live.first[1:])
     placed = _Placed(sink, found, np.append(begin_U, len(found)))
-    return [Piece(source.name, tensor, shape, start, torch.from_numpy(read_U), placed)]
+    return [TensorSlice(source.name, tensor, shape, start, torch.from_numpy(read_U), placed)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +104,7 @@ class _Placed:
         begin_U: where those of each row there begin among them, and the end of all.
     """
 
-    sink: Sink
+    sink: RowSink
     at_N: Rows
     begin_U: Rows
 
@@ -140,7 +140,7 @@ class _Places:
     ids_N: Rows
 
     @classmethod
-    def of(cls, piece: Piece, match: RowMatch) -> _Places:
+    def of(cls, piece: TensorSlice, match: RowMatch) -> _Places:
         first, size = piece.first[0], piece.tensor.shape[0]
         ids_L = np.arange(first, first + size) if piece.rows is None else piece.rows.numpy().astype(np.int64)
         rows_L = match.of(ids_L)
@@ -153,14 +153,14 @@ class _Places:
         return cls(rows_L[at_U], at_U, again, of_again, lost_N, ids_L[lost_N])
 
 
-def _gapless(source: Source, first: int, count: int) -> Piece:
+def _gapless(source: RowTransfer, first: int, count: int) -> TensorSlice:
     """The first rows of the shard, as ``count`` rows there from ``first`` on."""
     live = source.piece
     shape, start = (source.rows, *live.shape[1:]), (first, *live.first[1:])
     return replace(live, name=source.name, tensor=live.tensor[:count], shape=shape, first=start, rows=None)
 
 
-def _read_into(source: Source, read_U: Rows) -> Piece:
+def _read_into(source: RowTransfer, read_U: Rows) -> TensorSlice:
     """The first U rows of the shard as the rows there that they are filled with."""
     first, count = int(read_U[0]), len(read_U)
     if bool((np.diff(read_U) == 1).all()):
@@ -179,7 +179,7 @@ def _spread(tensor: Tensor, places: _Places) -> None:
         tensor[_index(places.again, tensor)] = tensor[_index(places.of_again, tensor)]
 
 
-def _draw(source: Source, places: _Places) -> None:
+def _draw(source: RowTransfer, places: _Places) -> None:
     """The rows that were in the way, as they were."""
     tensor, most = source.piece.tensor, _chunk(source.piece.tensor)
     order = np.argsort(places.ids_N)

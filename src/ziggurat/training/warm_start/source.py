@@ -7,7 +7,7 @@ from collections.abc import Generator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from ziggurat.checkpoint.reader import Saved
+from ziggurat.checkpoint.reader import CheckpointReader
 from ziggurat.core.errors import ConfigError, DataError, RunFolderError
 from ziggurat.core.tables import TableSpec
 from ziggurat.embeddings.layout import Layout
@@ -21,7 +21,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 
 @dataclass(frozen=True)
-class Origin:
+class WarmStartSource:
     """A checkpoint of another run: the weights that it is used by, their average where it has one.
 
     Attributes:
@@ -32,10 +32,10 @@ class Origin:
 
     run: Run
     step: int
-    saved: Saved
+    saved: CheckpointReader
 
     @classmethod
-    def open(cls, start: WarmStart, step: int | None = None) -> Origin:
+    def open(cls, start: WarmStart, step: int | None = None) -> WarmStartSource:
         """What ``start`` names; of ``step`` where that is known already.
 
         Raises:

@@ -14,9 +14,9 @@ import pyarrow.parquet as pq
 from ziggurat.core.errors import DataError, nearest
 from ziggurat.core.schema import RawSchema, ValueType
 from ziggurat.data.readers.assemble import assemble, join
-from ziggurat.data.readers.blocks import Position, RawBlock, Stretch
+from ziggurat.data.readers.blocks import FileRange, Position, RawBlock
 from ziggurat.data.readers.cells.typed import convert_typed, mismatch
-from ziggurat.data.readers.reader import BLOCK_BYTES, STRETCH_BYTES, CellsConfig, Source
+from ziggurat.data.readers.reader import BLOCK_BYTES, STRETCH_BYTES, CellsConfig, RawSource
 from ziggurat.data.readers.rejection_reasons import TEXT_LIMIT
 from ziggurat.data.readers.source_files import SourceFile, no_permission
 
@@ -32,8 +32,8 @@ class ParquetSource(CellsConfig):
     name: Literal["parquet"] = "parquet"
 
 
-class ParquetReader(Source):
-    """Reads Parquet files; see :class:`Source`.
+class ParquetReader(RawSource):
+    """Reads Parquet files; see :class:`RawSource`.
 
     Args:
         files: what to read.
@@ -67,7 +67,7 @@ class ParquetReader(Source):
             stop = end.offset if end is not None and index == end.file else None
             yield from self._file_blocks(index, skipped, stop)
 
-    def stretches(self, start: Position = Position()) -> Iterator[Stretch]:  # noqa: B008 (frozen)
+    def stretches(self, start: Position = Position()) -> Iterator[FileRange]:  # noqa: B008 (frozen)
         for index in range(start.file, len(self.files)):
             place = start if index == start.file else Position(index)
             with opened(self.files[index]) as parquet:
@@ -80,7 +80,7 @@ class ParquetReader(Source):
                 size_bytes += group.total_byte_size
                 if size_bytes >= STRETCH_BYTES or row == total:
                     end = Position(index, row, row + 1) if row < total else Position(index + 1)
-                    yield Stretch(place, end)
+                    yield FileRange(place, end)
                     place, size_bytes = end, 0
 
     def between(self, start: Position, end: Position) -> RawBlock:

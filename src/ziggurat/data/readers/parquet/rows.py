@@ -12,14 +12,14 @@ from ziggurat.core.schema import duplicates
 from ziggurat.data.readers.blocks import RawBlock
 from ziggurat.data.readers.numbered_rows import Lines, NumberedRows, Stretch
 from ziggurat.data.readers.parquet.reader import explained_reads, opened, row_text
-from ziggurat.data.readers.raw_rows import OwnRows
+from ziggurat.data.readers.raw_rows import RawRows
 from ziggurat.data.readers.reader import BLOCK_BYTES
 from ziggurat.data.readers.source_files import SourceFile
 
 _MOST_ROWS = 2**14
 
 
-class ParquetRows(OwnRows):
+class ParquetRows(RawRows):
     """Every column of every file, in a type that holds each file's own; null in the rows of a file that lacks it.
 
     Args:
