@@ -42,10 +42,10 @@ OFFLINE_SIGNS = (
 
 
 class InstallError(Exception):
-    """Something the user can mend: (what is wrong, how to mend it)."""
+    """Something the user can fix: (what is wrong, how to fix it)."""
 
-    def __init__(self, problem: str, mend: str) -> None:
-        super().__init__(f"{problem}\n  mend: {mend}")
+    def __init__(self, problem: str, hint: str) -> None:
+        super().__init__(f"{problem}\n  hint: {hint}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -240,20 +240,20 @@ def explained(output: Sequence[str], log: Path) -> InstallError:
     errors = [line.strip() for line in output if line.startswith("ERROR")] or [line.strip() for line in output[-5:]]
     problem = "pip failed: " + " / ".join(errors[-4:])
     if any(sign in text for sign in OFFLINE_SIGNS):
-        mend = (
+        hint = (
             "check the network; behind a proxy set HTTPS_PROXY, behind a mirror PIP_INDEX_URL,"
             " or put the wheels into a folder and name it in PIP_FIND_LINKS"
         )
     elif "No space left" in text:
-        mend = "free some space: the CPU flavour needs about 3 GB, CUDA about 10 GB"
+        hint = "free some space: the CPU flavour needs about 3 GB, CUDA about 10 GB"
     elif any(sign in text for sign in ("No matching distribution", "Could not find a version", "conflicting dep")):
-        mend = (
+        hint = (
             "the index lacks a locked version for this Python and platform, or does not answer: take Python 3.11"
             " (make install PYTHON=python3.11), or name an index for torch in TORCH_INDEX"
         )
     else:
-        mend = "read the log below"
-    return InstallError(problem, f"{mend}; full log: {log}")
+        hint = "read the log below"
+    return InstallError(problem, f"{hint}; full log: {log}")
 
 
 if __name__ == "__main__":

@@ -37,7 +37,7 @@ def main() -> int:
         status = subprocess.run(step, check=False).returncode
         if status != 0:
             print(
-                f"peers: the step above failed (status {status}); mend what it says and run this again", file=sys.stderr
+                f"peers: the step above failed (status {status}); fix what it says and run this again", file=sys.stderr
             )
             return status
     check = f"import torch; assert torch.__version__.split('+')[0] == {torch!r}, torch.__version__"

@@ -56,10 +56,10 @@ def _search(board: str, model: str, data: Path, numbers: range) -> None:
     entry = found.entry(model)
     if not entry.search:
         declared = f"bench/quality/boards/{board}.yaml"
-        mend = f"declare the values to draw from in {declared}"
+        hint = f"declare the values to draw from in {declared}"
         raise ConfigError(
             f"board {board}: {model} has no `search`",
-            f"take one that has: {', '.join(found.searchable)}; or {mend}" if found.searchable else mend,
+            f"take one that has: {', '.join(found.searchable)}; or {hint}" if found.searchable else hint,
         )
     if not numbers or numbers.start < 0:
         raise ConfigError(

@@ -206,7 +206,7 @@ def test_docs_draw_the_same_picture_for_the_same_figures(tmp_path: Path) -> None
     assert all(f"<!-- {text} -->" in pages[0] for text in ("ours", "theirs", "2.5   (target ≤ 9 s)"))
 
 
-def test_docs_without_markers_is_an_error_with_its_mend(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_docs_without_markers_is_an_error_with_its_hint(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(repository, "docs") == 2
     docs.page_path(repository).parent.mkdir()
     docs.page_path(repository).write_text("nothing here")

@@ -81,7 +81,7 @@ def test_another_writer_is_refused_and_told_of_the_first(place: str) -> None:
             pass
         for part in (place, f"process {os.getpid()}", f"host {socket.gethostname()}", "runs/one since 20"):
             assert part in caught.value.problem
-        assert "checkpoints.store" in caught.value.mend
+        assert "checkpoints.store" in caught.value.hint
         claim.check()
 
 
@@ -264,7 +264,7 @@ def test_a_store_without_conditional_writes_is_refused(s3: str, proxy: Proxy, ki
         claimed(ObjectStore(s3), RUN),
     ):
         pass
-    assert "use a store that knows them" in caught.value.mend
+    assert "use a store that knows them" in caught.value.hint
 
 
 def test_beats_that_fail_for_a_while_are_made_up_for(s3: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:

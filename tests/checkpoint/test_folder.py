@@ -57,7 +57,7 @@ def test_folders_of_another_program_are_refused_and_stay(tmp_path: Path) -> None
     assert folder.leftovers() == []
     with pytest.raises(RunFolderError, match=r"step-00001000/model\.pt: is no file of a checkpoint of ours") as caught:
         saved(folder, 1)
-    assert "name another place in checkpoints.store" in caught.value.mend
+    assert "name another place in checkpoints.store" in caught.value.hint
     folder.sweep()
     assert (theirs / "model.pt").read_bytes() == b"theirs"
 
@@ -77,13 +77,13 @@ def test_what_somebody_put_into_a_checkpoints_folder_stays(tmp_path: Path) -> No
     assert [path.name for path in (tmp_path / "step-00000002").iterdir()] == ["notes"]
 
 
-def test_a_best_checkpoint_that_was_deleted_names_the_mend(tmp_path: Path) -> None:
+def test_a_best_checkpoint_that_was_deleted_names_the_hint(tmp_path: Path) -> None:
     folder = CheckpointFolder(tmp_path)
     saved(folder, 1, 2, best=1)
     folder.store.delete("step-00000001")
     with pytest.raises(RunFolderError, match=r"no checkpoint of step 1; there are \[2\]") as caught:
         folder.load("best")
-    assert f"delete {tmp_path / 'best.json'}" in caught.value.mend
+    assert f"delete {tmp_path / 'best.json'}" in caught.value.hint
 
 
 def test_where_no_file_says_which_is_the_best_the_newest_manifest_does(tmp_path: Path) -> None:

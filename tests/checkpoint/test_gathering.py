@@ -103,7 +103,7 @@ def test_gathering_replaces_nothing_else(folder: CheckpointFolder, tmp_path: Pat
     with pytest.raises(DataError, match=r"theirs\.safetensors: is there, and was not made by"):
         gather(folder, "last", theirs)
     assert theirs.read_bytes() == before
-    with pytest.raises(DataError, match=r"model\.pt: a safetensors file is written\n  mend: name it so: .*model\.saf"):
+    with pytest.raises(DataError, match=r"model\.pt: a safetensors file is written\n  hint: name it so: .*model\.saf"):
         gather(folder, "last", tmp_path / "model.pt")
     with pytest.raises(DataError, match="is a folder"):
         gather(folder, "last", tmp_path)

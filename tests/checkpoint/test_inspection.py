@@ -181,7 +181,7 @@ def test_another_folder_is_refused_by_name(folder: CheckpointFolder, tmp_path: P
     ladder.mkdir(parents=True)
     (ladder / "config.yaml").touch()
     (tmp_path / "file").touch()
-    for path, problem, mend in (
+    for path, problem, hint in (
         (tmp_path / "runn", "there is no such folder", rf"did you mean {tmp_path / 'run'}\?"),
         (tmp_path / "no" / "thing", "there is no such folder", "name the folder of a run, as in runs/NAME"),
         (tmp_path / "file", "is a file, not a run folder", "name the folder of a run"),
@@ -190,7 +190,7 @@ def test_another_folder_is_refused_by_name(folder: CheckpointFolder, tmp_path: P
         (tmp_path / "ladder", "holds runs, and is none", rf"name one of them, as {ladder}"),
         (other, "no run folder: there is neither config.yaml nor a folder checkpoints in it", "name the folder of a"),
     ):
-        with pytest.raises(RunFolderError, match=rf"^{path}: {problem}\n  mend: {mend}"):
+        with pytest.raises(RunFolderError, match=rf"^{path}: {problem}\n  hint: {hint}"):
             open_folder(path)
 
 
@@ -204,5 +204,5 @@ def test_checkpoints_that_lie_elsewhere(tmp_path: Path) -> None:
     assert open_folder(run).steps() == [1, 2]
     assert open_folder(elsewhere).steps() == [1, 2]
     config.write_text("checkpoints: [")
-    with pytest.raises(RunFolderError, match=rf"^{config}: cannot be read: .*\n  mend: restore it, or name the folder"):
+    with pytest.raises(RunFolderError, match=rf"^{config}: cannot be read: .*\n  hint: restore it, or name the folder"):
         open_folder(run)

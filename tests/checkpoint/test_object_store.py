@@ -145,7 +145,7 @@ def test_a_store_that_stays_ill_is_given_up(
     proxy.on, proxy.always = "GET", "cut"
     with pytest.raises(RunFolderError, match="no connection to the store") as caught:
         store.files("step-1")
-    assert f"AWS_ENDPOINT_URL is {proxy.url}" in caught.value.mend
+    assert f"AWS_ENDPOINT_URL is {proxy.url}" in caught.value.hint
 
 
 @pytest.mark.parametrize("request_number", [1, 3])
@@ -193,7 +193,7 @@ def test_a_bucket_that_is_not_there_is_named(s3: str) -> None:
         with pytest.raises(RunFolderError, match="there is no bucket 'nobody-has-this'") as caught:
             failing()
         assert "s3://nobody-has-this/run" in caught.value.problem
-        assert "AWS_ENDPOINT_URL is http://127.0.0.1" in caught.value.mend
+        assert "AWS_ENDPOINT_URL is http://127.0.0.1" in caught.value.hint
     with pytest.raises(DataError, match="there is no bucket 'nobody-has-this'"):
         store.write("step-1", "a", b"")
 
@@ -205,7 +205,7 @@ def test_an_endpoint_that_does_not_answer_is_named(s3: str, monkeypatch: pytest.
     with pytest.raises(RunFolderError, match=f"{s3}: cannot be listed: ") as caught:
         ObjectStore(s3).folders()
     assert endpoint in caught.value.problem
-    assert f"AWS_ENDPOINT_URL is {endpoint}" in caught.value.mend
+    assert f"AWS_ENDPOINT_URL is {endpoint}" in caught.value.hint
 
 
 def test_missing_credentials_are_named(s3: str, monkeypatch: pytest.MonkeyPatch, forget: Callable[[], None]) -> None:
@@ -213,14 +213,14 @@ def test_missing_credentials_are_named(s3: str, monkeypatch: pytest.MonkeyPatch,
     forget()
     with pytest.raises(RunFolderError, match="no credentials for bucket 'bucket-") as caught:
         ObjectStore(s3).folders()
-    assert "AWS_ACCESS_KEY_ID" in caught.value.mend
+    assert "AWS_ACCESS_KEY_ID" in caught.value.hint
 
 
 def test_refused_credentials_are_named(s3: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     proxy.on, proxy.always = "PUT", "403"
     with pytest.raises(DataError, match=r"the store refuses these credentials \(AccessDenied\): as told") as caught:
         ObjectStore(s3).write("step-1", "a", b"")
-    assert "list, read, write and delete in bucket 'bucket-" in caught.value.mend
+    assert "list, read, write and delete in bucket 'bucket-" in caught.value.hint
     assert proxy.count("PUT") == 1
 
 
@@ -256,7 +256,7 @@ def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setitem(sys.modules, "s3fs", None)
     with pytest.raises(EnvironmentMismatch, match="s3fs") as caught:
         open_store("s3://bucket/run")
-    assert caught.value.mend == 'pip install "ziggurat[s3]"'
+    assert caught.value.hint == 'pip install "ziggurat[s3]"'
 
 
 @pytest.mark.parametrize(

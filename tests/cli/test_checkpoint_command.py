@@ -86,7 +86,7 @@ def test_a_run_without_a_checkpoint(tmp_path: Path) -> None:
         ("diff", "best", "last"),
         ("gather", "--out", tmp_path / "a.safetensors"),
     ):
-        with pytest.raises(RunFolderError, match=r"checkpoints: no checkpoint\n  mend: train first"):
+        with pytest.raises(RunFolderError, match=r"checkpoints: no checkpoint\n  hint: train first"):
             said(arguments[0], tmp_path, *arguments[1:])
     assert said("prune", tmp_path, "--keep", "1") == ["nothing to delete; there is no checkpoint"]
 
@@ -238,11 +238,11 @@ def test_pruning(run: Path) -> None:
 def test_a_wrong_folder_or_step_is_explained(run: Path, command: str) -> None:
     more = {"diff": ["1", "2"], "gather": ["--out", "a.safetensors"], "prune": ["--keep", "1"]}.get(command, [])
     Path("empty").mkdir()
-    with pytest.raises(RunFolderError, match=r"^runs/shpo: there is no such folder\n  mend: did you mean runs/shop\?"):
+    with pytest.raises(RunFolderError, match=r"^runs/shpo: there is no such folder\n  hint: did you mean runs/shop\?"):
         said(command, "runs/shpo", *more)
     with pytest.raises(RunFolderError, match=r"^empty: no run folder: there is neither config\.yaml nor a folder"):
         said(command, "empty", *more)
-    with pytest.raises(RunFolderError, match=r"^runs: holds runs, and is none\n  mend: name one of them, as runs/shop"):
+    with pytest.raises(RunFolderError, match=r"^runs: holds runs, and is none\n  hint: name one of them, as runs/shop"):
         said(command, "runs", *more)
     wrong = {"inspect": ["77"], "verify": ["77"], "diff": ["1", "77"], "gather": ["77", "--out", "a.safetensors"]}
     if command in wrong:
@@ -262,9 +262,9 @@ def test_an_error_takes_two_lines(
     with pytest.raises(SystemExit) as stop:
         main()
     assert stop.value.code == 1
-    problem, mend = capsys.readouterr().err.splitlines()[-2:]
+    problem, hint = capsys.readouterr().err.splitlines()[-2:]
     assert problem.startswith("error: runs/shop/checkpoints/step-00000003/manifest.json: ")
-    assert mend == "mend:  `ziggurat checkpoint list` shows the others"
+    assert hint == "hint:  `ziggurat checkpoint list` shows the others"
 
 
 @pytest.mark.parametrize("command", COMMANDS)

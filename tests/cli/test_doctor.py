@@ -51,7 +51,7 @@ def test_the_tested_triple_has_no_problem() -> None:
 
 
 @pytest.mark.parametrize(
-    ("found", "problem", "mend"),
+    ("found", "problem", "hint"),
     [
         (Installed(None, "1.8.0", {"cpu": "1.8.0"}, None), "torch is not installed", "pip install torch==2.13.0"),
         (Installed("2.14.1", "1.8.0", {"cpu": "1.8.0"}, None), "torch is 2.14.1, but 2.13.0", "torch==2.13.0"),
@@ -67,11 +67,11 @@ def test_the_tested_triple_has_no_problem() -> None:
         ),
     ],
 )
-def test_each_mismatch_is_named_with_its_mend(found: Installed, problem: str, mend: str) -> None:
+def test_each_mismatch_is_named_with_its_hint(found: Installed, problem: str, hint: str) -> None:
     problems = engine_problems(found)
     assert len(problems) == 1
     assert problem in problems[0][0]
-    assert mend in problems[0][1]
+    assert hint in problems[0][1]
 
 
 def test_a_cuda_machine_is_told_a_cuda_torch() -> None:
@@ -113,18 +113,18 @@ def test_a_mismatch_is_reported_and_the_engine_left_alone(path: Path) -> None:
     assert result.exit_code == 1
     needed = "torch is 2.14.1, but 2.13.0 is needed: torch 2.13.0, torchrec 1.8.0 and fbgemm 1.8.0 load together"
     assert needed in result.output
-    assert f"mend: {sys.executable} -m pip install torch==2.13.0" in result.output
+    assert f"hint: {sys.executable} -m pip install torch==2.13.0" in result.output
     assert "polars is 0.1.0, but >=1.30 is needed" in result.output
     assert "pip install 'polars>=1.30'" in result.output
-    assert "not tried, mend the above first" in result.output
+    assert "not tried, fix the above first" in result.output
 
 
-def test_the_check_before_training_names_the_mend(path: Path) -> None:
+def test_the_check_before_training_names_the_hint(path: Path) -> None:
     distribution(path, "torchrec", "1.9.2")
     with pytest.raises(EnvironmentMismatch, match=r"torchrec is 1\.9\.2") as caught:
         check_engine()
-    assert "--no-deps torchrec==1.8.0" in caught.value.mend
-    assert "ziggurat doctor" in caught.value.mend
+    assert "--no-deps torchrec==1.8.0" in caught.value.hint
+    assert "ziggurat doctor" in caught.value.hint
 
 
 def test_a_crash_on_import_becomes_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,7 +138,7 @@ def test_a_crash_on_import_becomes_a_line(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
-    ("found", "driver", "state", "text", "mend"),
+    ("found", "driver", "state", "text", "hint"),
     [
         (
             GOOD,
@@ -158,7 +158,7 @@ def test_accelerators(
     driver: str | None,
     state: str,
     text: str,
-    mend: str,
+    hint: str,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -171,11 +171,11 @@ def test_accelerators(
     (check,) = accelerator_checks(found)
     assert check.state == state
     assert text in check.found
-    assert mend in check.mend
+    assert hint in check.hint
 
 
 @pytest.mark.parametrize(
-    ("cores", "quota", "wanted", "state", "mend"),
+    ("cores", "quota", "wanted", "state", "hint"),
     [
         (8, None, "", "ok", ""),
         (8, None, "8", "ok", ""),
@@ -187,9 +187,9 @@ def test_accelerators(
         (8, None, "many", "ok", ""),
     ],
 )
-def test_threads(cores: int, quota: int | None, wanted: str, state: str, mend: str) -> None:
+def test_threads(cores: int, quota: int | None, wanted: str, state: str, hint: str) -> None:
     check = threads_check(cores, quota, wanted)
-    assert (check.state, check.mend) == (state, mend)
+    assert (check.state, check.hint) == (state, hint)
 
 
 def test_threads_that_were_chosen_are_said_to_be() -> None:

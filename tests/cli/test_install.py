@@ -123,13 +123,13 @@ def test_the_locked_versions_are_installed_and_a_second_run_does_nothing(
     assert install(project, "--dev").returncode == 0
     assert (installed(project)["tqdm"], installed(project)["pytest"]) == ("999.0", "8.0")
     assert install(project).stdout == ""
-    # Without a network the mend is named, and what is installed stays.
+    # Without a network the hint is named, and what is installed stays.
     (project / "requirements/lock.txt").write_text("wheel==1.0\n")
     offline = {"PIP_CONFIG_FILE": "/dev/null", "PIP_NO_INDEX": "", "PIP_FIND_LINKS": "", "PIP_RETRIES": "1"}
     run = install(project, **offline, PIP_INDEX_URL="http://127.0.0.1:9/simple", NO_PROXY="127.0.0.1")
     assert run.returncode == 1
     assert "build tools: failed" in run.stdout
-    assert "mend: check the network" in run.stderr
+    assert "hint: check the network" in run.stderr
     assert "HTTPS_PROXY" in run.stderr
     assert "install.log" in run.stderr
 

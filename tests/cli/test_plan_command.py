@@ -125,7 +125,7 @@ def test_a_planner_by_name_keeps_the_files_settings_of_it(config: Path, tmp_path
     said = json.loads(run(named, "--devices", "2", "--planner", "baseline", "--json"))
     assert said["plan"]["notes"] == ["baseline: whole tables by size"]
     with pytest.raises(
-        ConfigError, match=r"--planner magic: there is no such planner\n  mend: name one of rules, recshard, autoshard"
+        ConfigError, match=r"--planner magic: there is no such planner\n  hint: name one of rules, recshard, autoshard"
     ):
         run(config, "--planner", "magic")
 
@@ -169,7 +169,7 @@ def test_misuse_is_explained(config: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="memory: expected bytes, as in 8GB or 512MiB; received 'lots'"):
         run(config, "--memory", "lots")
     for nothing, received in (("0", "0"), ("0GB", "0"), ("0.1", "0")):
-        with pytest.raises(ConfigError, match=rf"memory: must be greater than 0; received {received}\n  mend: "):
+        with pytest.raises(ConfigError, match=rf"memory: must be greater than 0; received {received}\n  hint: "):
             run(config, "--memory", nothing)
     with pytest.raises(ConfigError, match=r"memory: expected bytes.*; received '-1GB'"):
         run(config, "--memory", "-1GB")
@@ -178,26 +178,26 @@ def test_misuse_is_explained(config: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"planning\.tables\.itm: there is no such table; did you mean 'item'\?"):
         run(config, "--set", "planning.tables={itm: {sharding: row_wise}}")
     with pytest.raises(
-        ConfigError, match=r"planning\.tables\.item\.ranks: there is no rank 7\n  mend: ranks are 0 to 1"
+        ConfigError, match=r"planning\.tables\.item\.ranks: there is no rank 7\n  hint: ranks are 0 to 1"
     ):
         run(config, "--devices", "2", "--set", "planning.tables={item: {sharding: table_wise, ranks: [7]}}")
     with pytest.raises(NoFeasiblePlan, match=r"^20 kB of memory a device is .* short: the least .*\n.*makes room: "):
         run(config, "--devices", "2", "--memory", "20kB")
     with pytest.raises(
-        ConfigError, match=r"--out two\.html: is the drawing's name\n  mend: name the plan: --out two\.json"
+        ConfigError, match=r"--out two\.html: is the drawing's name\n  hint: name the plan: --out two\.json"
     ):
         run(config, "--out", "two.html")
     with pytest.raises(DataError, match="is a folder"):
         run(config, "--out", tmp_path)
     for here in (".", "..", ""):
-        with pytest.raises(DataError, match=r"^\.+: is a folder, not a file\n  mend: name a file in it"):
+        with pytest.raises(DataError, match=r"^\.+: is a folder, not a file\n  hint: name a file in it"):
             run(config, "--out", here)
     for option in ("--hosts", "--devices"):
         assert CliRunner().invoke(app, ["plan", str(config), option, "0"]).exit_code == 2
 
 
 def test_more_devices_than_a_batch_has_rows_are_refused_as_in_training(config: Path) -> None:
-    said = r"training\.batch_size=4: a batch is shared by 8 ranks, some would have no row\n  mend: .*batch_size=8 or"
+    said = r"training\.batch_size=4: a batch is shared by 8 ranks, some would have no row\n  hint: .*batch_size=8 or"
     with pytest.raises(ConfigError, match=said):
         run(config, "--devices", "8", "--set", "training.batch_size=4")
     with pytest.raises(ConfigError, match=said):

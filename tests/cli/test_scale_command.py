@@ -50,7 +50,7 @@ def test_ladders_are_trained_drawn_and_compared(make_experiment: MakeExperiment,
 def test_misuse_is_explained(make_experiment: MakeExperiment, tmp_path: Path) -> None:
     config = tmp_path / "small.yaml"
     config.write_text(to_yaml(make_experiment()))
-    with pytest.raises(ConfigError, match=r"scale takes one config, received one two\n  mend: .* add --compare"):
+    with pytest.raises(ConfigError, match=r"scale takes one config, received one two\n  hint: .* add --compare"):
         run("one", "two")
     with pytest.raises(ConfigError, match="a power law has three constants, and the ladder has 2 rungs"):
         run(config, "--rungs", "2")
@@ -58,7 +58,7 @@ def test_misuse_is_explained(make_experiment: MakeExperiment, tmp_path: Path) ->
         run("--compare", tmp_path)
     with pytest.raises(DataError, match="is a folder"):
         run("--compare", "one", "--out", tmp_path)
-    with pytest.raises(RunFolderError, match=r"small\.yaml: is a file\n  mend: name the folder of a trained ladder"):
+    with pytest.raises(RunFolderError, match=r"small\.yaml: is a file\n  hint: name the folder of a trained ladder"):
         run("--compare", config)
 
 
@@ -74,7 +74,7 @@ def test_a_diverged_size_is_told_and_a_ladder_is_named_once(make_experiment: Mak
     page = Path("one/scale.html").read_text(encoding="utf-8")
     assert "Rung 3, seed 3, diverged and is left out" in page
     with pytest.raises(
-        RunFolderError, match="one: is a ladder, not a run\n  mend: name one of its runs, as one/rung-01"
+        RunFolderError, match="one: is a ladder, not a run\n  hint: name one of its runs, as one/rung-01"
     ):
         CliRunner().invoke(app, ["evaluate", "one"], catch_exceptions=False)
 
@@ -82,5 +82,5 @@ def test_a_diverged_size_is_told_and_a_ladder_is_named_once(make_experiment: Mak
     said = run("--compare", "one", "two", "-o", "both.html").splitlines()
     assert said[0].startswith("small, deepfm → dnn, one: ")
     assert any(line.startswith("small, deepfm → dnn, two: ") for line in said)
-    with pytest.raises(ConfigError, match="one: the same ladder is named 2 times\n  mend: name each once"):
+    with pytest.raises(ConfigError, match="one: the same ladder is named 2 times\n  hint: name each once"):
         run("--compare", "one", "two/../one", "-o", "both.html")

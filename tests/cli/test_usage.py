@@ -51,11 +51,11 @@ def test_a_mistyped_command_is_explained_like_any_error(
     assert (status, out) == (2, "")
     first, second = errors.splitlines()
     assert first.startswith(f"error: {problem}")
-    assert second == f"mend:  `{problem.partition(':')[0]} --help` shows what it takes"
+    assert second == f"hint:  `{problem.partition(':')[0]} --help` shows what it takes"
 
 
 @pytest.mark.parametrize(
-    ("arguments", "problem", "mend"),
+    ("arguments", "problem", "hint"),
     [
         (("--restarts", "2"), "--restarts 2: needs --nproc 2 or more; ", "add --nproc N, or leave --restarts out; "),
         (("--restarts", "2", "--nproc", "1"), "--restarts 2: needs --nproc 2 or more; ", "add --nproc N, "),
@@ -76,13 +76,13 @@ def test_options_of_train_that_would_do_nothing_are_refused(
     monkeypatch: pytest.MonkeyPatch,
     arguments: tuple[str, ...],
     problem: str,
-    mend: str,
+    hint: str,
 ) -> None:
     status, out, errors = ziggurat(capsys, monkeypatch, "train", "exp.yaml", *arguments)
     assert (status, out) == (1, "")
     first, second = errors.splitlines()
     assert first.startswith(f"error: {problem}")
-    assert second.startswith(f"mend:  {mend}")
+    assert second.startswith(f"hint:  {hint}")
 
 
 @pytest.mark.parametrize("arguments", [(), ("datasets",)])
@@ -148,7 +148,7 @@ def test_an_empty_config_names_init(
         path.write_text(text)
         status, _, errors = ziggurat(capsys, monkeypatch, "train", str(path))
         assert status == 1
-        assert errors.startswith(f"error: {path}: {problem}\nmend:  if `ziggurat init … > {path}` made it, init failed")
+        assert errors.startswith(f"error: {path}: {problem}\nhint:  if `ziggurat init … > {path}` made it, init failed")
         assert f"`ziggurat init FILES --out {path}`" in errors
 
 

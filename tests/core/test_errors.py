@@ -37,8 +37,8 @@ def test_quoted_values_are_cut() -> None:
 
 
 def test_an_error_survives_a_process_boundary() -> None:
-    again = pickle.loads(pickle.dumps(ConfigError("bad", "mend it")))
-    assert (type(again), again.problem, again.mend) == (ConfigError, "bad", "mend it")
+    again = pickle.loads(pickle.dumps(ConfigError("bad", "fix it")))
+    assert (type(again), again.problem, again.hint) == (ConfigError, "bad", "fix it")
 
 
 def test_a_misfit_says_where_it_lies_and_survives_a_pickle() -> None:
@@ -46,6 +46,6 @@ def test_a_misfit_says_where_it_lies_and_survives_a_pickle() -> None:
         raise InvalidSection("heads", "3 heads cannot share 8", "give 2")
     error = pickle.loads(pickle.dumps(caught.value))
     assert isinstance(error, ConfigError)
-    assert str(error) == "model.blocks.0.heads: 3 heads cannot share 8\n  mend: give 2"
+    assert str(error) == "model.blocks.0.heads: 3 heads cannot share 8\n  hint: give 2"
     with pytest.raises(InvalidSection, match=r"^model: too few$"), within("model"):
         raise ConfigError("too few")

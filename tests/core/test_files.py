@@ -87,7 +87,7 @@ def test_a_missing_permission_names_what_the_user_named_and_who_may_write(tmp_pa
     assert caught.value.problem == (
         f"{path}: no permission to write: the folder {tmp_path} belongs to {owner} (drwx------), you are {owner}"
     )
-    assert caught.value.mend == f"choose another place for it, or allow it: chmod u+w {tmp_path}"
+    assert caught.value.hint == f"choose another place for it, or allow it: chmod u+w {tmp_path}"
 
 
 def dead_process() -> int:

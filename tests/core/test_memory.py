@@ -26,7 +26,7 @@ try:
     with out_of_memory_told("take less"):
         ask()
 except OutOfMemory as error:
-    print(error.problem, "|", error.mend)
+    print(error.problem, "|", error.hint)
 """
 
 

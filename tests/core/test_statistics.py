@@ -1,4 +1,4 @@
-"""Statistics that cannot be read say which file and what mends it."""
+"""Statistics that cannot be read say which file and what fixes it."""
 
 from __future__ import annotations
 
@@ -25,4 +25,4 @@ def test_missing_and_damaged_files_are_told(tmp_path: Path, name: str, length: i
     with pytest.raises(DataError, match="no statistics" if length is None else "its statistics are damaged") as told:
         DatasetStatistics.load(tmp_path)
     assert str(tmp_path) in told.value.problem
-    assert told.value.mend == "delete the prepared folder and run `ziggurat prepare` again"
+    assert told.value.hint == "delete the prepared folder and run `ziggurat prepare` again"

@@ -166,7 +166,7 @@ def test_other_contents_are_refused_and_nothing_is_kept(index: Path, tmp_path: P
     out = tmp_path / "out"
     with pytest.raises(DataError, match=r"ml-100k.inter has SHA-256 \w+, expected 4edb74") as caught:
         get_dataset(find_dataset("movielens-100k"), out)
-    assert "pip cache purge" in caught.value.mend
+    assert "pip cache purge" in caught.value.hint
     assert list(out.iterdir()) == []
 
 
@@ -189,7 +189,7 @@ def test_a_truncated_archive_is_refused(index: Path, tmp_path: Path) -> None:
 def test_an_index_without_the_archive_is_explained(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"could not fetch recbole==1\.2\.1") as caught:
         get_dataset(find_dataset("movielens-100k"), tmp_path / "out")
-    assert "PIP_FIND_LINKS" in caught.value.mend
+    assert "PIP_FIND_LINKS" in caught.value.hint
     assert list((tmp_path / "out").iterdir()) == []
 
 
@@ -201,13 +201,13 @@ def test_no_network_is_explained(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         monkeypatch.setenv(name, value)
     with pytest.raises(DataError, match="could not fetch") as caught:
         get_dataset(find_dataset("adult"), tmp_path / "out")
-    assert "check the network" in caught.value.mend
+    assert "check the network" in caught.value.hint
 
 
 def test_an_unknown_name_suggests_the_nearest() -> None:
     with pytest.raises(ConfigError, match="did you mean movielens-100k") as caught:
         find_dataset("movielens100k")
-    assert "census-income" in caught.value.mend
+    assert "census-income" in caught.value.hint
 
 
 @pytest.mark.parametrize("entry", CATALOGUE, ids=lambda entry: entry.name)

@@ -226,7 +226,7 @@ def test_numbers_with_a_decimal_comma(cells: list[str], decimal_comma: bool) -> 
     assert profile_column(pl.Series("x", cells), whole=True).decimal_comma is decimal_comma
 
 
-def test_a_decimal_comma_is_left_out_with_its_mend(tmp_path: Path) -> None:
+def test_a_decimal_comma_is_left_out_with_its_hint(tmp_path: Path) -> None:
     write(tmp_path / "a.csv", log(300, "price;shop;label", lambda k, g: f"{g.randrange(30)},{k % 10};{k % 3};{k % 2}"))
     price, shop = look(tmp_path, "a.csv").features
     assert (price.kind, shop.kind) == (None, "categorical")
@@ -361,14 +361,14 @@ def test_the_user_names_the_label(tmp_path: Path) -> None:
     assert look(tmp_path, "a.parquet", label="d").labels[0].equals in ("a", "b")
     with pytest.raises(ConfigError, match="no column 'dwel'") as caught:
         look(tmp_path, "a.parquet", label="dwel")
-    assert "did you mean 'dwell'?" in caught.value.mend
+    assert "did you mean 'dwell'?" in caught.value.hint
 
 
 def test_no_label_is_an_error_that_names_the_columns(tmp_path: Path) -> None:
     pl.DataFrame({"a": ["x", "y", "z"], "b": [1.5, 2.5, 3.5]}).write_parquet(tmp_path / "a.parquet")
     with pytest.raises(ConfigError, match="no column looks like a label") as caught:
         look(tmp_path, "a.parquet")
-    assert "--label COLUMN; columns: a, b" in caught.value.mend
+    assert "--label COLUMN; columns: a, b" in caught.value.hint
 
 
 @pytest.mark.parametrize(
@@ -379,7 +379,7 @@ def test_a_log_without_features_is_refused(header: str, row: str, reason: str, t
     write(tmp_path / "a.csv", log(20, header, lambda k, _: row.format(k % 2)))
     with pytest.raises(DataError, match=rf"a\.csv: no column can be a feature beside {reason}") as caught:
         look(tmp_path, "a.csv")
-    assert "at least one column to learn from" in caught.value.mend
+    assert "at least one column to learn from" in caught.value.hint
 
 
 def test_a_label_that_is_asked_for_needs_two_values(tmp_path: Path) -> None:

@@ -74,7 +74,7 @@ def test_named_fields_may_hold_numbers(tmp_path: Path) -> None:
             "1 0:1:2 0:1:3",
             {"columns": ["price", "item"], "numeric": ["price"]},
             FIELDS,
-            "wrong fields: received field 0 (price) twice — mend the row",
+            "wrong fields: received field 0 (price) twice — correct the row",
         ),
     ],
 )
@@ -90,7 +90,7 @@ def test_a_bad_row_is_refused_and_its_neighbours_kept(
 
 
 def test_what_does_not_fit_the_file_is_explained(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match="index 30 is no column yet\n  mend: add 30 to `numeric`"):
+    with pytest.raises(DataError, match="index 30 is no column yet\n  hint: add 30 to `numeric`"):
         read_rows(tmp_path, "1 1:0.5\n", INDICES, numeric=[1])
     bag = RawSchema((RawColumn("1", INTEGER, many=True),))
     with pytest.raises(DataError, match="holds one number a row, a integer list is declared"):

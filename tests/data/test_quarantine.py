@@ -11,18 +11,18 @@ from reader_kit import as_nobody
 from ziggurat.core.errors import DataError
 from ziggurat.data.readers.blocks import BadRow
 from ziggurat.data.readers.quarantine import Quarantine
-from ziggurat.data.readers.rejection_reasons import kind_of, refusal, split_mend
+from ziggurat.data.readers.rejection_reasons import kind_of, refusal, split_hint
 
 
 def row(line: int, column: str | None = "price", received: str = "'x'") -> BadRow:
-    return BadRow("log.csv", line, column, refusal("not a number", f"received {received}", "mend it"), f"1,x,{line}")
+    return BadRow("log.csv", line, column, refusal("not a number", f"received {received}", "fix it"), f"1,x,{line}")
 
 
-def test_a_reason_holds_its_kind_and_its_mend() -> None:
+def test_a_reason_holds_its_kind_and_its_hint() -> None:
     reason = refusal("not a number", "received 'a: b — c'", "declare it text")
     assert kind_of(reason) == "not a number"
-    assert split_mend(reason) == ("not a number: received 'a: b — c'", "declare it text")
-    assert split_mend("label out of range") == ("label out of range", "")
+    assert split_hint(reason) == ("not a number: received 'a: b — c'", "declare it text")
+    assert split_hint("label out of range") == ("label out of range", "")
 
 
 def test_policy_fail_names_the_first_row(tmp_path: Path) -> None:
@@ -31,7 +31,7 @@ def test_policy_fail_names_the_first_row(tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         quarantine.add([row(7), row(8)])
     assert caught.value.problem == "log.csv, line 7, column 'price': not a number: received 'x'"
-    assert caught.value.mend == "mend it; or set `on_bad_row: quarantine` to set such rows aside and go on"
+    assert caught.value.hint == "fix it; or set `on_bad_row: quarantine` to set such rows aside and go on"
     with pytest.raises(DataError, match=r"^log\.csv, line 9: not a number"):
         quarantine.add([row(9, None)])
     assert not (tmp_path / "bad.jsonl").exists()
@@ -57,7 +57,7 @@ def test_rows_are_written_and_counted(tmp_path: Path) -> None:
         "file": "log.csv",
         "line": 9,
         "column": None,
-        "reason": "not a number: received 'x' — mend it",
+        "reason": "not a number: received 'x' — fix it",
         "text": "1,x,9",
     }
 

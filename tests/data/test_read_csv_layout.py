@@ -14,7 +14,7 @@ COLUMNS = schema(user=INTEGER, price=FLOAT, city=TEXT)
 
 
 @pytest.mark.parametrize(
-    ("text", "config", "problem", "mend"),
+    ("text", "config", "problem", "hint"),
     [
         (
             "user\tcity\tprice\n1\ta\t2\n",
@@ -70,19 +70,19 @@ COLUMNS = schema(user=INTEGER, price=FLOAT, city=TEXT)
         ),
     ],
 )
-def test_heads_that_do_not_fit(tmp_path: Path, text: str, config: dict[str, object], problem: str, mend: str) -> None:
+def test_heads_that_do_not_fit(tmp_path: Path, text: str, config: dict[str, object], problem: str, hint: str) -> None:
     with pytest.raises(DataError) as caught:
         read_csv(tmp_path, text, COLUMNS, **config)
     assert caught.value.problem.startswith(str(tmp_path / "log.csv"))
     assert re.search(problem, caught.value.problem), caught.value.problem
-    assert re.search(mend, caught.value.mend), caught.value.mend
+    assert re.search(hint, caught.value.hint), caught.value.hint
 
 
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ("user,city,price\n1,a,2\n".encode("utf-16"), r"the file is UTF-16\n  mend: convert it: iconv"),
-        (b"user,city,price\r1,a,2\r", r"lines end in carriage returns only\n  mend: .*tr "),
+        ("user,city,price\n1,a,2\n".encode("utf-16"), r"the file is UTF-16\n  hint: convert it: iconv"),
+        (b"user,city,price\r1,a,2\r", r"lines end in carriage returns only\n  hint: .*tr "),
         (b"user,ci\xe9t,price\n1,a,2\n", r"line 1: the header is not UTF-8 .*byte 7"),
     ],
 )

@@ -63,9 +63,9 @@ def test_files_given_stand_in_for_the_sources_own(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "message"),
     [
-        (["c.csv"], r"c\.csv: no such file\n  mend: .* holds: _SUCCESS, a\.csv, b\.csv"),
-        (["mroe/c.tsv"], r"mroe/c\.tsv: no such file\n  mend: did you mean '.*/more'\?"),
-        (["more/zzzzz"], r"zzzzz: no such file\n  mend: .*/more holds: \.hidden\.csv, c\.tsv, d\.csv\.gz"),
+        (["c.csv"], r"c\.csv: no such file\n  hint: .* holds: _SUCCESS, a\.csv, b\.csv"),
+        (["mroe/c.tsv"], r"mroe/c\.tsv: no such file\n  hint: did you mean '.*/more'\?"),
+        (["more/zzzzz"], r"zzzzz: no such file\n  hint: .*/more holds: \.hidden\.csv, c\.tsv, d\.csv\.gz"),
         (["*.parquet"], r"\*\.parquet: no file matches this pattern"),
         (["more/*/*"], r"no file matches this pattern"),
         ([], r"the source names no files"),
@@ -113,7 +113,7 @@ def test_no_permission(tmp_path: Path, locked: str, named: str) -> None:
     try:
         with (
             as_nobody(tmp_path),
-            pytest.raises(DataError, match=r"folder(/log\.csv|/\*\.csv)?: no permission to read\n  mend: .*chmod"),
+            pytest.raises(DataError, match=r"folder(/log\.csv|/\*\.csv)?: no permission to read\n  hint: .*chmod"),
         ):
             opened(tmp_path, named)
     finally:
@@ -140,7 +140,7 @@ def long_log(path: Path) -> None:
 @pytest.mark.parametrize(
     ("harm", "message"),
     [
-        (Path.unlink, r"log\.csv: vanished while it was being read .*\n  mend: put the file back"),
+        (Path.unlink, r"log\.csv: vanished while it was being read .*\n  hint: put the file back"),
         (
             lambda path: path.write_text("user\n1\n"),
             r"log\.csv: changed while it was being read \(48895 bytes before, 7 now\)",
@@ -190,7 +190,7 @@ def test_damaged_compressed_files(tmp_path: Path, codec: str, harm: str) -> None
             rows.extend(block.table.column("user").to_pylist())
 
     with pytest.raises(
-        DataError, match=rf"{path.name}: truncated or corrupt {codec} data .*\n  mend: copy or download"
+        DataError, match=rf"{path.name}: truncated or corrupt {codec} data .*\n  hint: copy or download"
     ):
         read_on()
     assert len(rows) < len(numbers)
@@ -200,7 +200,7 @@ def test_damaged_compressed_files(tmp_path: Path, codec: str, harm: str) -> None
 
 def test_a_text_file_named_as_if_compressed(tmp_path: Path) -> None:
     (tmp_path / "log.csv.gz").write_text("user\n7\n")
-    with pytest.raises(DataError, match=r"log\.csv\.gz: is no gzip data, though its name ends in \.gz\n  mend: rename"):
+    with pytest.raises(DataError, match=r"log\.csv\.gz: is no gzip data, though its name ends in \.gz\n  hint: rename"):
         opened(tmp_path, "log.csv.gz")
 
 
@@ -211,7 +211,7 @@ def test_a_compressed_file_named_as_if_it_were_another(tmp_path: Path, codec: st
     if name.endswith(suffix):
         assert [block.table.num_rows for block in opened(tmp_path, name).blocks()] == [1]
         return
-    with pytest.raises(DataError, match=rf"is {codec} data, which its name does not say\n  mend: .*/log\.csv{suffix}'"):
+    with pytest.raises(DataError, match=rf"is {codec} data, which its name does not say\n  hint: .*/log\.csv{suffix}'"):
         opened(tmp_path, name)
 
 
@@ -226,7 +226,7 @@ def test_files_that_are_no_text_are_called_what_they_are(tmp_path: Path) -> None
     (tmp_path / "xz.csv").write_bytes(lzma.compress(b"user\n7\n"))
     expected = {"parquet": "a Parquet", "arrow": "an Arrow", "zip": "a zip", "bzip2": "bzip2 data", "xz": "xz data"}
     for name, what in expected.items():
-        with pytest.raises(DataError, match=rf"{name}\.csv: is {what}.* it is being read as text\n  mend: "):
+        with pytest.raises(DataError, match=rf"{name}\.csv: is {what}.* it is being read as text\n  hint: "):
             opened(tmp_path, f"{name}.csv")
 
 

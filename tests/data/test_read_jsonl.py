@@ -139,18 +139,18 @@ def test_line_ends_marks_and_empty_lines(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "columns", "message"),
     [
-        ('[{"x": 1},\n{"x": 2}]\n', schema(x=INTEGER), r"holds a JSON array, not JSON lines\n  mend: convert it: jq"),
-        ("a,b\n1,2\n", schema(x=INTEGER), r"none of the first 2 lines is a JSON object .*\n  mend: name the format"),
+        ('[{"x": 1},\n{"x": 2}]\n', schema(x=INTEGER), r"holds a JSON array, not JSON lines\n  hint: convert it: jq"),
+        ("a,b\n1,2\n", schema(x=INTEGER), r"none of the first 2 lines is a JSON object .*\n  hint: name the format"),
         ("\n\n", schema(x=INTEGER), r"none of the first 0 lines is a JSON object \(only empty lines\)"),
         (
             '{"usr": 1}\n',
             schema(user=INTEGER),
-            r"no key 'user' in the first 1 rows, which hold: usr\n  mend: did you mean 'usr'",
+            r"no key 'user' in the first 1 rows, which hold: usr\n  hint: did you mean 'usr'",
         ),
         (
             '{"a": 1}\n',
             schema(zebra=INTEGER),
-            r"no key 'zebra' .*\n  mend: If the key is only rare, list it under `optional`",
+            r"no key 'zebra' .*\n  hint: If the key is only rare, list it under `optional`",
         ),
     ],
 )

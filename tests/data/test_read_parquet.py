@@ -161,22 +161,22 @@ def test_names_with_dots_and_shared_beginnings(tmp_path: Path) -> None:
         (
             pa.table({"usr": [1]}),
             schema(user=INTEGER),
-            r"no column 'user'; the file holds: usr\n  mend: did you mean 'usr'",
+            r"no column 'user'; the file holds: usr\n  hint: did you mean 'usr'",
         ),
         (
             pa.table({"x": [1.5]}),
             schema(x=TEXT),
-            r"column 'x': holds double, text is declared\n  mend: declare `type: integer`",
+            r"column 'x': holds double, text is declared\n  hint: declare `type: integer`",
         ),
         (
             pa.table({"x": [[1]]}),
             schema(x=INTEGER),
-            r"column 'x': holds lists .*\n  mend: declare the feature `kind: bag`",
+            r"column 'x': holds lists .*\n  hint: declare the feature `kind: bag`",
         ),
         (
             pa.table({"x": [{"y": 1}]}),
             schema(x=INTEGER),
-            r"column 'x': holds struct.*\n  mend: write its fields as columns",
+            r"column 'x': holds struct.*\n  hint: write its fields as columns",
         ),
         (pa.table({"x": [[[1]]]}), schema(x=many(INTEGER)), r"column 'x': holds lists"),
         (pa.table({"x": pa.array([], pa.int64())}), schema(x=INTEGER), r"the file holds no rows"),
@@ -196,7 +196,7 @@ def test_damaged_files(tmp_path: Path) -> None:
     for damaged in (whole[:-100], whole[: len(whole) // 2], b"n\n1\n2\n", b"PAR1"):
         path.write_bytes(damaged)
         with pytest.raises(
-            DataError, match=r"log\.parquet: truncated, corrupt or no Parquet file .*\n  mend: copy or write"
+            DataError, match=r"log\.parquet: truncated, corrupt or no Parquet file .*\n  hint: copy or write"
         ):
             open_source(ParquetSource(files=["."]), tmp_path, schema(n=INTEGER))
     path.write_bytes(whole[:100] + bytes(200) + whole[300:])

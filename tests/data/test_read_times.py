@@ -142,7 +142,7 @@ def test_parquet_dates_and_numbers(tmp_path: Path) -> None:
     pq.write_table(pa.table({"when": [date(2024, 5, 1)], "n": [5]}), tmp_path / "log.parquet")
     config = ParquetSource(files=["log.parquet"])
     assert read(open_source(config, tmp_path, WHEN)).rows == [(MOMENTS["2024-05-01"],)]
-    with pytest.raises(DataError, match="holds int64, times are declared\n  mend: set `time_format: number`"):
+    with pytest.raises(DataError, match="holds int64, times are declared\n  hint: set `time_format: number`"):
         open_source(config, tmp_path, schema(n=TIME))
 
 

@@ -42,7 +42,7 @@ def test_what_is_no_number_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, n
         check_world()
     said = f"the environment variable {name} is {value!r}; launchers set it to a whole number, "
     assert caught.value.problem.startswith(said)
-    assert "torchrun" in caught.value.mend
+    assert "torchrun" in caught.value.hint
 
 
 def test_one_process_needs_none_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:

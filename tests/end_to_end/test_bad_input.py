@@ -1,4 +1,4 @@
-"""Each kind of bad input, through the command line: what is wrong, where, the mend; nothing lost or half-written."""
+"""Each kind of bad input, through the command line: what is wrong, where, the hint; nothing lost or half-written."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_a_bad_cell_stops_preparation_and_names_its_place(
     assert run_command("prepare", "exp.yaml") == 1
     errors = capsys.readouterr().err
     assert "log.csv" in errors
-    assert "mend:" in errors
+    assert "hint:" in errors
     for part in named:
         assert part in errors, errors
     assert "Traceback" not in errors
@@ -137,7 +137,7 @@ def test_a_bad_file_is_refused_by_name(folder: Path, capsys: pytest.CaptureFixtu
     write_config(folder)
     assert run_command("train", "exp.yaml") == 1
     errors = capsys.readouterr().err
-    for part in (*FILE_CASES[case], "mend:"):
+    for part in (*FILE_CASES[case], "hint:"):
         assert part in errors, errors
     assert "Traceback" not in errors
     assert not list(folder.glob("prepared/*/manifest.json"))
@@ -213,7 +213,7 @@ def test_a_full_disk_stops_training_and_what_was_saved_stays_good(
     assert run_command("train", "exp.yaml", "--run", str(run)) == 1
     errors = capsys.readouterr().err
     assert "no space left on the device" in errors
-    assert "mend:" in errors
+    assert "hint:" in errors
     ballast.unlink()
     assert run_command("train", "exp.yaml", "--run", str(run)) == 0
 

@@ -178,7 +178,7 @@ def test_a_port_in_use_is_named(serving: Serving) -> None:
     ended = subprocess.run(command, cwd=serving.folder, capture_output=True, text=True, timeout=SECONDS, check=False)
     assert ended.returncode == 1
     assert f"error: 127.0.0.1:{port}: cannot be listened on (Address already in use)" in ended.stderr
-    assert "mend:  choose another --port; 0 takes a free one" in ended.stderr
+    assert "hint:  choose another --port; 0 takes a free one" in ended.stderr
 
 
 def test_ctrl_c_ends_the_readers(serving: Serving) -> None:

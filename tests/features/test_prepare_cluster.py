@@ -149,13 +149,13 @@ class _Blind(Here):
 @pytest.mark.parametrize("lost", ["a.csv", "prepared/.staging"])
 def test_a_host_that_does_not_see_the_files_is_named(tmp_path: Path, lost: str) -> None:
     write_log(tmp_path)
-    with pytest.raises(DataError, match=rf"{lost}: not there for a worker on host .*\n  mend: keep raw files and"):
+    with pytest.raises(DataError, match=rf"{lost}: not there for a worker on host .*\n  hint: keep raw files and"):
         run(log_experiment(tmp_path), tmp_path / "prepared", _Blind(tmp_path / lost))
 
 
-def test_without_ray_the_mend_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_ray_the_hint_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_log(tmp_path)
     parsed = log_experiment(tmp_path)
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(EnvironmentMismatch, match=r"needs Ray, .*\n  mend: pip install 'ziggurat\[ray\]'"):
+    with pytest.raises(EnvironmentMismatch, match=r"needs Ray, .*\n  hint: pip install 'ziggurat\[ray\]'"):
         prepare(parsed.data, parsed.features, tmp_path / "prepared", cluster=RayCluster())

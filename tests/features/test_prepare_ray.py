@@ -155,7 +155,7 @@ def test_a_killed_worker_loses_and_repeats_no_row(logs: Path, tmp_path: Path) ->
 def test_workers_that_die_again_and_again_end_it(logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parsed, folder = log_experiment(logs), tmp_path / "prepared"
     monkeypatch.setattr(ray_cluster, "TRIES", 2)  # each starts a worker anew
-    with pytest.raises(WorkersLost, match=r"workers died 2 times over the same stretch[\s\S]*mend: look for a lack of"):
+    with pytest.raises(WorkersLost, match=r"workers died 2 times over the same stretch[\s\S]*hint: look for a lack of"):
         run(parsed, folder, Deadly(dying_always, 1))
     journal = (folder / ".staging" / "journal.jsonl").read_text().splitlines()
     assert len(journal) > 3  # the first file is staged

@@ -1,4 +1,4 @@
-"""ISO times that split rows, and the mends for text in the place of a label or a time."""
+"""ISO times that split rows, and the hints for text in the place of a label or a time."""
 
 from __future__ import annotations
 
@@ -50,23 +50,23 @@ def test_iso_times_split_rows_by_the_moment_they_name(tmp_path: Path) -> None:
             {"click": ["no", "yes"]},
             {},
             "log.csv, line 2, column 'click': not a number: received 'no'\n"
-            "  mend: set `equals: \"yes\"` on label 'click', whose column holds text",
+            "  hint: set `equals: \"yes\"` on label 'click', whose column holds text",
         ),
-        ({"click": ["No_Click", "Click"]}, {}, "received 'No_Click'\n  mend: set `equals: \"Click\"` on label 'click'"),
-        ({"click": ["Y", "N"]}, {}, "received 'Y'\n  mend: set `equals: \"Y\"` on label 'click'"),
-        ({"click": ["FALSE", "TRUE"]}, {}, "received 'FALSE'\n  mend: set `equals: \"TRUE\"` on label 'click'"),
-        ({"click": ["red", "blue"]}, {}, "received 'red'\n  mend: set `equals: its positive text` on label 'click'"),
+        ({"click": ["No_Click", "Click"]}, {}, "received 'No_Click'\n  hint: set `equals: \"Click\"` on label 'click'"),
+        ({"click": ["Y", "N"]}, {}, "received 'Y'\n  hint: set `equals: \"Y\"` on label 'click'"),
+        ({"click": ["FALSE", "TRUE"]}, {}, "received 'FALSE'\n  hint: set `equals: \"TRUE\"` on label 'click'"),
+        ({"click": ["red", "blue"]}, {}, "received 'red'\n  hint: set `equals: its positive text` on label 'click'"),
         (
             {"click": [0, 1], "at": ["2024-05-01", "2024-05-02"]},
             {"time": "at"},
-            "column 'at': not a number: received '2024-05-01'\n  mend: set `time_format: iso` beside `time`",
+            "column 'at': not a number: received '2024-05-01'\n  hint: set `time_format: iso` beside `time`",
         ),
         (
             {"click": [0, 1], "at": ["2024-05-01", "later"]},
             ISO,
-            "line 3, column 'at': not a time: received 'later'\n  mend: write it like 2024-05-01",
+            "line 3, column 'at': not a time: received 'later'\n  hint: write it like 2024-05-01",
         ),
-        ({"click": [0, 1], "at": [1, 2]}, ISO, "not a time: received '1'\n  mend: .* set `time_format: number`"),
+        ({"click": [0, 1], "at": [1, 2]}, ISO, "not a time: received '1'\n  hint: .* set `time_format: number`"),
     ],
 )
 def test_text_in_the_place_of_numbers_is_explained(

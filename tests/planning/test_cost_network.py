@@ -78,7 +78,7 @@ def test_what_is_saved_is_loaded(network: CostNetwork, tmp_path: Path, monkeypat
         network.save(tmp_path / "network.safetensors")
     with pytest.raises(DataError, match="learned weights of version 2") as refused:
         CostNetwork.load(tmp_path / "network.safetensors")
-    assert "ziggurat doctor --measure" in refused.value.mend
+    assert "ziggurat doctor --measure" in refused.value.hint
     whole = (tmp_path / "network.safetensors").read_bytes()
     for length in (0, 5, len(whole) // 2):
         (tmp_path / "network.safetensors").write_bytes(whole[:length])

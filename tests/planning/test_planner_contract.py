@@ -98,7 +98,7 @@ def _keeps(config: PlanningConfig, case: Case) -> None:
     assert str(again) == str(found)
     if isinstance(found, NoFeasiblePlan):
         assert found.problem
-        assert found.mend
+        assert found.hint
         return
     check_plan(found.plan, tables, where)
     assert [*found.plan.placements] == [each.name for each in tables]
@@ -243,7 +243,7 @@ def test_a_table_larger_than_any_device_is_split(config: PlanningConfig) -> None
     whole = {"large": TablePlacement(sharding="table_wise")}
     with pytest.raises(NoFeasiblePlan, match="table 'large', table_wise") as caught:
         _planned([*LARGE, large], where, config, tables=whole)
-    assert "leave out planning.tables.large" in caught.value.mend
+    assert "leave out planning.tables.large" in caught.value.hint
 
 
 @every_planner
@@ -251,7 +251,7 @@ def test_where_memory_is_short_it_is_said_how_much_would_do(config: PlanningConf
     where = topology(devices=4, memory=10e6, kind="cpu")
     with pytest.raises(NoFeasiblePlan, match=r"10 MB of memory a device is .* short: the least that a plan") as caught:
         _planned(LARGE, where, config)
-    said = re.search(r"([0-9.]+ [kMG]B) of memory a device", caught.value.mend)
+    said = re.search(r"([0-9.]+ [kMG]B) of memory a device", caught.value.hint)
     assert said is not None
     found = _planned(LARGE, replace(where, memory_bytes=parse_bytes(said[1])), config)
     assert all(device.spare_bytes >= 0 for device in found.devices)

@@ -306,8 +306,8 @@ def test_where_both_memories_are_short_it_says_what_would_do() -> None:
         NoFeasiblePlan, match=r"600 kB of memory a device beside 100 kB of slow memory is .* short"
     ) as raised:
         planned(tables, counted, topology(devices=2, memory=6e5, slow_memory=1e5))
-    assert "planning.topology.slow_memory: " in raised.value.mend
-    memory = re.search(r"planning\.topology\.slow_memory: ([0-9.]+) kB", raised.value.mend)
+    assert "planning.topology.slow_memory: " in raised.value.hint
+    memory = re.search(r"planning\.topology\.slow_memory: ([0-9.]+) kB", raised.value.hint)
     assert memory is not None
     planned(tables, counted, topology(devices=2, memory=6e5, slow_memory=1000 * float(memory[1])))
 
@@ -317,7 +317,7 @@ def test_rules_use_fast_memory_alone_and_their_advice_names_the_planner_that_doe
     small = topology(devices=2, memory=6e5, slow_memory=4e6)
     with pytest.raises(NoFeasiblePlan, match="short") as raised:
         plan_tables(tables, counted, small, PlanningConfig(reserve=0), BATCH)
-    assert "planning.planner: {name: recshard}, which uses the slow memory" in raised.value.mend
+    assert "planning.planner: {name: recshard}, which uses the slow memory" in raised.value.hint
     found = plan_tables(tables, counted, replace(small, memory_bytes=10**8), PlanningConfig(reserve=0), BATCH)
     assert all(device.slow_bytes == 0 and device.slow_spare_bytes == 4_000_000 for device in found.devices)
 

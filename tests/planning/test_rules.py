@@ -166,7 +166,7 @@ def test_wishes_are_kept() -> None:
             {"t0": {"sharding": "table_wise", "ranks": [0, 1]}},
             r"tables\.t0\.ranks: table_wise is one rank; received \[0",
         ),
-        ({"t0": {"sharding": "table_wise", "ranks": [4]}}, r"tables\.t0\.ranks: there is no rank 4\n  mend: .* 0 to 3"),
+        ({"t0": {"sharding": "table_wise", "ranks": [4]}}, r"tables\.t0\.ranks: there is no rank 4\n  hint: .* 0 to 3"),
         ({"t0": {"sharding": "row_wise", "ranks": [0, 1]}}, r"tables\.t0\.ranks: row_wise is every rank in order"),
         (
             {"t0": {"sharding": "table_row_wise", "ranks": [1, 2]}},
@@ -198,7 +198,7 @@ def test_what_would_make_room_is_found_and_does() -> None:
         r"for tables, most of it 32\d MB for table 'large', column_wise",
         caught.value.problem,
     )
-    ways = caught.value.mend.removeprefix("any of these makes room: ").split("; ")
+    ways = caught.value.hint.removeprefix("any of these makes room: ").split("; ")
     assert ways[0] == "8 devices with 300 MB each"
     planned(tables, topology(devices=8, memory=300e6))
     memory = parse_bytes(ways[1].removesuffix(" of memory a device"))
@@ -243,7 +243,7 @@ def test_the_least_memory_is_the_same_whatever_there_is(optimizer: str) -> None:
         assert said is not None
         short, needed = map(parse_bytes, said.groups())
         assert short == pytest.approx(needed - memory, rel=0.006)
-        assert f"; {said[2]} of memory a device" in f"; {caught.value.mend.split(': ', 1)[1]}"
+        assert f"; {said[2]} of memory a device" in f"; {caught.value.hint.split(': ', 1)[1]}"
         least.add(needed)
     (needed,) = least
     planned(tables, topology(memory=needed))
@@ -255,7 +255,7 @@ def test_a_wish_in_the_way_is_named() -> None:
     large = table("large", 4_000_000, 16)
     with pytest.raises(NoFeasiblePlan, match=r"leave out planning\.tables\.large") as caught:
         planned([*EVEN, large], topology(devices=4, memory=200e6), tables={"large": {"sharding": "data_parallel"}})
-    assert "devices with" not in caught.value.mend  # more devices hold it no better
+    assert "devices with" not in caught.value.hint  # more devices hold it no better
 
 
 def test_many_tables_that_fit_only_together_in_parts() -> None:

@@ -75,7 +75,7 @@ def test_what_cannot_be_built_is_refused_by_its_key_and_no_file_is_looked_for(
     with pytest.raises(ConfigError) as caught:
         load_experiment(path)
     assert caught.value.problem.startswith(f"{path}: {message}")
-    assert caught.value.mend
+    assert caught.value.hint
     with pytest.raises(ConfigError) as caught:
         api.train(parse_config(Experiment, values))
     assert caught.value.problem.startswith(message)
@@ -127,9 +127,9 @@ TWO_LABELS = [{"name": "click"}, {"name": "buy"}]
     [
         (TWO_LABELS, "by/auc", "training.monitor: 'by/auc' is not measured; did you mean 'buy/auc'?"),
         (TWO_LABELS, "x/auc", "training.monitor: 'x/auc' is not measured; use click/auc, buy/auc, or auc for their "),
-        (TWO_LABELS, "loss", "training.monitor: 'loss' is measured on training batches only\n  mend: use log_loss"),
+        (TWO_LABELS, "loss", "training.monitor: 'loss' is measured on training batches only\n  hint: use log_loss"),
         (TWO_LABELS[:1], "click/auc", "training.monitor: 'click/auc' is not measured; use auc"),
-        (TWO_LABELS, "buy.auc", "unknown metric 'buy.auc'\n  mend: did you mean 'buy/auc'? choose one of auc, "),
+        (TWO_LABELS, "buy.auc", "unknown metric 'buy.auc'\n  hint: did you mean 'buy/auc'? choose one of auc, "),
     ],
 )
 def test_a_monitor_that_is_not_measured_is_refused(

@@ -119,7 +119,7 @@ def test_what_was_measured_is_learned_from_as_a_whole_and_by_one_engine_alone(
     monkeypatch.setattr(torch, "__version__", "9.9.9")  # as if another one were installed
     with pytest.raises(ConfigError, match=r"was measured by .*; here is .* torch 9\.9\.9") as refused:
         measure(tmp_path, CPU, 30, pool=POOL)
-    assert "name another folder, or remove samples.jsonl" in refused.value.mend
+    assert "name another folder, or remove samples.jsonl" in refused.value.hint
     monkeypatch.undo()
     (tmp_path / "measured_on.json").unlink()
     with pytest.raises(ConfigError, match="was measured by an older ziggurat"):

@@ -30,14 +30,14 @@ def test_a_moved_folder_can_be_named(run: Path, tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         api.evaluate(run)
     assert caught.value.problem.startswith(f"{old}: the prepared dataset of {run} is not there")
-    assert "--prepared DIR" in caught.value.mend
-    assert f"`ziggurat prepare {run}/config.yaml --prepared {old}`" in caught.value.mend
+    assert "--prepared DIR" in caught.value.hint
+    assert f"`ziggurat prepare {run}/config.yaml --prepared {old}`" in caught.value.hint
     assert api.evaluate(run, prepared=moved).compute() == before
     page = report_run(run, tmp_path / "page.html", baselines=False, prepared=moved)
     assert f"{before['auc']:.4f}".lstrip("0") in page.read_text()
 
 
-def test_the_command_that_the_mend_names_makes_the_dataset_again(run: Path) -> None:
+def test_the_command_that_the_hint_names_makes_the_dataset_again(run: Path) -> None:
     before = api.evaluate(run).compute()
     old = prepared(run)
     shutil.rmtree(old)

@@ -129,7 +129,7 @@ def test_all_missing_columns_are_named(run: Path, suffix: str) -> None:
     assert str(error.value) == (
         f"{name}: no columns 'item', 'age', 'tags', which the run's features are made of; "
         "there are: user, itme, x, history, click, buy, when, note\n"
-        "  mend: rename 'itme' to 'item'? Or add the missing columns, with empty cells where the values are unknown"
+        "  hint: rename 'itme' to 'item'? Or add the missing columns, with empty cells where the values are unknown"
     )
 
 
@@ -158,12 +158,12 @@ def test_a_run_on_parquet_predicts_csv_and_tsv(parquet_run: Path) -> None:
 
 def test_an_output_that_is_a_folder_is_refused_before_anything_is_read(run: Path) -> None:
     Path("out.csv").mkdir()
-    with pytest.raises(DataError, match=r"out\.csv: is a folder\n  mend: name a file"):
+    with pytest.raises(DataError, match=r"out\.csv: is a folder\n  hint: name a file"):
         api.predict_files(run, ["log.csv"], Path("out.csv"))
     assert api.predict_files(run, ["log.csv"], Path("new/folder/out.csv")).rows == ROWS
 
 
-def test_a_bad_row_in_memory_has_a_mend_that_can_be_followed(run: Path) -> None:
+def test_a_bad_row_in_memory_has_a_hint_that_can_be_followed(run: Path) -> None:
     rows = {"user": ["u"], "item": ["x"], "age": [1.0], "tags": [[1]], "history": [[1]]}
     with pytest.raises(DataError, match=r"column 'item'.*'x'") as error:
         api.predict(run, rows)

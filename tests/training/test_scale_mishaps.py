@@ -38,14 +38,14 @@ def test_a_refused_ladder_stays_as_it_was(make_experiment: MakeExperiment, sizes
     for changed in ({"optimizer__lr": 0.1}, {"training__seed": 9, "optimizer__lr": 0.1}):
         with pytest.raises(RunFolderError, match=r"rung 1, seed 3: .*another config\n  optimizer.lr") as refused:
             scale(make(**changed), "runs/rep", seeds=1, ladder=sizes)
-        assert refused.value.mend == "name another folder with --run, or delete runs/rep"
+        assert refused.value.hint == "name another folder with --run, or delete runs/rep"
     assert Path("runs/rep/scale.json").read_bytes() == before
     assert not Path("runs/rep/rung-01/seed-9").exists()
 
     sizes.write_text(SIZES.replace("[32]", "[32], optimizer.lr: 0.1"))
     with pytest.raises(RunFolderError, match=r"rung 4, seed 3: ") as refused:
         scale(make(), "runs/rep", seeds=1, ladder=sizes)
-    assert refused.value.mend.endswith("or delete runs/rep/rung-04, which is then trained anew")
+    assert refused.value.hint.endswith("or delete runs/rep/rung-04, which is then trained anew")
     assert Path("runs/rep/scale.json").read_bytes() == before
 
     with (Path("log.csv")).open("a") as log:
@@ -103,9 +103,9 @@ def test_a_diverged_rung_is_left_out_and_tried_again(make_experiment: MakeExperi
 
     shutil.rmtree("ladder/rung-03")
     sizes.write_text(SIZES)
-    mended = scale(experiment, "ladder", seeds=2, ladder=sizes).result
-    assert [len(rung.runs) for rung in mended.rungs] == [2, 2, 2, 2]
-    assert not any("diverged" in caveat for caveat in mended.caveats)
+    fixed = scale(experiment, "ladder", seeds=2, ladder=sizes).result
+    assert [len(rung.runs) for rung in fixed.rungs] == [2, 2, 2, 2]
+    assert not any("diverged" in caveat for caveat in fixed.caveats)
 
 
 def test_too_many_diverged_rungs_leave_no_law(make_experiment: MakeExperiment, ladder: Path) -> None:
@@ -137,7 +137,7 @@ def test_sizes_beyond_the_machine_are_refused_with_their_cost(make_experiment: M
     with pytest.raises(ConfigError, match=cost) as refused:
         scale(make_experiment(), "ladder", rungs=rungs)
     number = int(refused.value.problem.split()[1])
-    assert refused.value.mend.startswith(f"ask for fewer rungs: --rungs {number - 1} at most")
+    assert refused.value.hint.startswith(f"ask for fewer rungs: --rungs {number - 1} at most")
     assert not Path("ladder").exists()
 
 
@@ -148,18 +148,18 @@ def test_a_listed_size_beyond_the_machine_is_refused(make_experiment: MakeExperi
     )
     with pytest.raises(ConfigError, match=r"rung 3 (costs|has layers of more weights than 64 bits)") as refused:
         scale(make_experiment(), "ladder", ladder=ladder)
-    assert refused.value.mend.startswith("begin with a smaller model")
+    assert refused.value.hint.startswith("begin with a smaller model")
 
 
 @pytest.mark.parametrize(
     ("asked", "message"),
     [
-        ({"rungs": 0}, "a power law has three constants, and the ladder has 0 rungs\n  mend: give three rungs"),
+        ({"rungs": 0}, "a power law has three constants, and the ladder has 0 rungs\n  hint: give three rungs"),
         ({"rungs": -1}, "the ladder has -1 rungs"),
-        ({"seeds": 0}, "one seed or more, received 0 seeds\n  mend: give --seeds 2"),
-        ({"split": "foo"}, "a law is fitted on test or validation, received split 'foo'\n  mend: choose test or"),
+        ({"seeds": 0}, "one seed or more, received 0 seeds\n  hint: give --seeds 2"),
+        ({"split": "foo"}, "a law is fitted on test or validation, received split 'foo'\n  hint: choose test or"),
         ({"split": "train"}, "received split 'train'"),
-        ({"ladder": "missing.yaml"}, "missing.yaml: no such file\n  mend: name a YAML file with --ladder"),
+        ({"ladder": "missing.yaml"}, "missing.yaml: no such file\n  hint: name a YAML file with --ladder"),
         ({"ladder": "."}, ".: is a folder"),
     ],
 )
@@ -175,6 +175,6 @@ def test_what_cannot_be_asked_is_explained(
 def test_a_ladder_is_no_run(make_experiment: MakeExperiment, ladder: Path) -> None:
     scale(make_experiment(training__max_steps=2), "runs/rep", seeds=1, ladder=ladder)
     with pytest.raises(
-        RunFolderError, match="runs/rep: is a ladder, not a run\n  mend: name one of its runs, as runs/r"
+        RunFolderError, match="runs/rep: is a ladder, not a run\n  hint: name one of its runs, as runs/r"
     ):
         open_run("runs/rep")

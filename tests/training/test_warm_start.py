@@ -285,7 +285,7 @@ def test_what_does_not_fit_is_refused_by_name(
     assert not Path("new/warm_start.json").exists()
 
 
-def test_a_mended_beginning_is_no_other_config(begin: Any, make_experiment: MakeExperiment, origin: Path) -> None:
+def test_a_corrected_beginning_is_no_other_config(begin: Any, make_experiment: MakeExperiment, origin: Path) -> None:
     """Until there is a checkpoint, a run may begin otherwise."""
     with pytest.raises(ConfigError, match="another width"):
         begin(embeddings__tables={"item": {"dim": 12}})

@@ -65,18 +65,18 @@ class CheckpointFolder:
         if BEST_FILE not in self.store.files():
             return self._remembered()
         place = self.store.where("", BEST_FILE)
-        mend = f"delete {place}: then counts what the newest checkpoint knows of it"
+        hint = f"delete {place}: then counts what the newest checkpoint knows of it"
         try:
             values = json.loads(self.store.read("", BEST_FILE).decode())
         except ValueError as error:
-            raise RunFolderError(f"{place}: not valid JSON: {error}", mend) from None
+            raise RunFolderError(f"{place}: not valid JSON: {error}", hint) from None
         if not isinstance(values, dict) or not isinstance(values.get("step"), int):
-            raise RunFolderError(f"{place}: does not say which step is the best", mend)
+            raise RunFolderError(f"{place}: does not say which step is the best", hint)
         digest = values.pop("sha256", None)
         first_format = digest is None and MANIFEST_FILE not in self.store.files(folder_of(values["step"]))
         if digest != _digest(values) and not first_format:
             said = "has no checksum" if digest is None else "its content differs from its checksum"
-            raise RunFolderError(f"{place}: {said}", mend)
+            raise RunFolderError(f"{place}: {said}", hint)
         return values
 
     def _remembered(self) -> dict[str, Any] | None:
@@ -123,11 +123,11 @@ class CheckpointFolder:
         """
         step = self.resolve(which)
         if step not in self.steps():
-            mend = "name one of those steps"
+            hint = "name one of those steps"
             if which == "best":
                 place = self.store.where("", BEST_FILE)
-                mend += f", or delete {place}: then counts what the newest checkpoint knows of it"
-            raise RunFolderError(f"{self.where}: no checkpoint of step {step}; there are {self.steps()}", mend)
+                hint += f", or delete {place}: then counts what the newest checkpoint knows of it"
+            raise RunFolderError(f"{self.where}: no checkpoint of step {step}; there are {self.steps()}", hint)
         return step
 
     def resolve(self, which: str | int) -> int:
@@ -204,7 +204,7 @@ class CheckpointFolder:
             except RunFolderError as error:
                 raise UnknownNeeds(
                     f"{error.problem}; it stays, and as nobody knows which others it needs, nothing is deleted",
-                    error.mend,
+                    error.hint,
                 ) from error
             needs = [] if manifest is None else [need.step for need in manifest.needs]
             needed.update(needs)

@@ -1,4 +1,4 @@
-"""``ziggurat doctor``: does this machine have what ziggurat needs, and if not, which command mends it?"""
+"""``ziggurat doctor``: does this machine have what ziggurat needs, and if not, which command fixes it?"""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def command(
         bool, typer.Option("--tiers", help="Measure what memory and the disk of --folder give to rows of tables.")
     ] = False,
 ) -> None:
-    """Check Python, the engine, libraries, accelerator and machine; name the command that mends each problem.
+    """Check Python, the engine, libraries, accelerator and machine; name the command that fixes each problem.
 
     \b
     Examples:
@@ -62,13 +62,13 @@ def command(
         table.add_row(_MARKS[check.state], check.name, escape(check.found))
     console.print(table)
     for check in checks:
-        if check.mend:
+        if check.hint:
             # Not wrapped: a command must survive being copied.
             console.print(
-                f"\n[bold]{escape(check.name)}[/]: {escape(check.found)}\n  mend: {escape(check.mend)}", soft_wrap=True
+                f"\n[bold]{escape(check.name)}[/]: {escape(check.found)}\n  hint: {escape(check.hint)}", soft_wrap=True
             )
     failed = sum(check.state == "fail" for check in checks)
-    console.print(f"\n{failed} to mend" if failed else "\neverything needed is here")
+    console.print(f"\n{failed} to fix" if failed else "\neverything needed is here")
     if failed:
         raise typer.Exit(1)
 

@@ -43,12 +43,12 @@ print(f"one lookup on {torch.cuda.get_device_name() if cuda else 'the CPU'}, {to
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One line of the table; ``mend`` is a command or an instruction where there is something to do."""
+    """One line of the table; ``hint`` is a command or an instruction where there is something to do."""
 
     name: str
     state: State
     found: str
-    mend: str = ""
+    hint: str = ""
 
 
 def all_checks(folder: Path) -> Iterator[Check]:
@@ -60,7 +60,7 @@ def all_checks(folder: Path) -> Iterator[Check]:
         failed |= check.state == "fail" and check.name not in ("disk", "memory")
         yield check
     if failed:
-        yield Check("lookup", "note", "not tried, mend the above first")
+        yield Check("lookup", "note", "not tried, fix the above first")
     else:
         yield lookup_check()
 
@@ -77,8 +77,8 @@ def python_check() -> Iterator[Check]:
 def engine_checks(found: engine.Installed) -> Iterator[Check]:
     """One line for the triple, or a line for each problem that keeps it from loading."""
     problems = engine.engine_problems(found)
-    for problem, mend in problems:
-        yield Check("engine", "fail", problem, mend)
+    for problem, hint in problems:
+        yield Check("engine", "fail", problem, hint)
     if not problems:
         build = f"CUDA {found.torch_cuda}" if found.torch_cuda else "CPU"
         parts = f"torch {found.torch} ({build} build), torchrec {found.torchrec}"
@@ -171,8 +171,8 @@ def threads_check(cores: int, quota: int | None, wanted: str) -> Check:
     chosen = wanted.isdigit() and int(wanted) > 0
     threads = int(wanted) if chosen else cores
     if threads > usable:
-        mend = f"export OMP_NUM_THREADS={usable}"
-        return Check("threads", "note", f"torch would start {threads} on {usable} usable cores", mend)
+        hint = f"export OMP_NUM_THREADS={usable}"
+        return Check("threads", "note", f"torch would start {threads} on {usable} usable cores", hint)
     return Check("threads", "ok", f"{threads} of {usable} cores, by OMP_NUM_THREADS" if chosen else f"{threads}")
 
 
@@ -186,7 +186,7 @@ def lookup_check(timeout_s: float = 300) -> Check:
     """Import the triple and look one table up, in another process: a crash there is a line here."""
     started = time.monotonic()
     environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
-    mend = "make clean install; if it stays, open an issue with this message"
+    hint = "make clean install; if it stays, open an issue with this message"
     try:
         answer = subprocess.run(
             [sys.executable, "-c", _LOOKUP],
@@ -197,10 +197,10 @@ def lookup_check(timeout_s: float = 300) -> Check:
             check=False,
         )
     except subprocess.TimeoutExpired:
-        return Check("lookup", "fail", f"no answer within {timeout_s:.0f} s", mend)
+        return Check("lookup", "fail", f"no answer within {timeout_s:.0f} s", hint)
     if answer.returncode == 0:
         return Check("lookup", "ok", f"{answer.stdout.strip()}, {time.monotonic() - started:.1f} s with imports")
     last = (answer.stderr.strip().splitlines() or ["no message"])[-1]
     if answer.returncode < 0:
         last = f"crashed with {signal.Signals(-answer.returncode).name}: {last}"
-    return Check("lookup", "fail", last, mend)
+    return Check("lookup", "fail", last, hint)

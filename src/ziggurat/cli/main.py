@@ -101,7 +101,7 @@ def main() -> None:
         sys.exit(2)
     except ZigguratError as error:
         if not _told_launcher(error):
-            _complain(error.problem, error.mend)
+            _complain(error.problem, error.hint)
         _leave(1)
     except Stopped as stopped:
         said = f"stopped by {stopped.number.name}; nothing is half-written; run the command again to go on"
@@ -158,9 +158,9 @@ def _stop(number: int, frame: FrameType | None) -> None:
     raise Stopped(signal.Signals(number))
 
 
-def _complain(problem: str, mend: str) -> None:
+def _complain(problem: str, hint: str) -> None:
     rank = f"rank {os.environ.get('RANK', '?')}" if is_one_of_several() else ""
     where = f"{rank}: " if rank and not problem.startswith((f"{rank} ", f"{rank}:")) else ""
     typer.secho(f"error: {where}{problem}", fg=typer.colors.RED, err=True)
-    if mend:
-        typer.secho(f"mend:  {mend}", fg=typer.colors.YELLOW, err=True)
+    if hint:
+        typer.secho(f"hint:  {hint}", fg=typer.colors.YELLOW, err=True)

@@ -102,8 +102,8 @@ def _explain(kind: type[pydantic.BaseModel], values: Mapping[str, Any], item: Ma
         case "too_short":
             count = item["ctx"]["min_length"]
             needed = "one entry" if count == 1 else f"{count} entries"
-            mend = _how_to_fill(kind, location)
-            return f"{path}: needs at least {needed}; received {shorten(item.get('input'))}; {mend}"
+            hint = _how_to_fill(kind, location)
+            return f"{path}: needs at least {needed}; received {shorten(item.get('input'))}; {hint}"
         case "value_error":
             message = str(item["msg"]).removeprefix("Value error, ")
             return f"{path}: {message}" if path else message
@@ -134,7 +134,7 @@ def _other_class(
 
 
 def _how_to_fill(kind: type[pydantic.BaseModel], location: Location) -> str:
-    """How to mend an empty list: a first entry of the right class, or its default."""
+    """How to fix an empty list: a first entry of the right class, or its default."""
     fields = [found.model_fields.get(str(location[-1])) for found in classes_at(kind, location[:-1])]
     field = next((found for found in fields if found is not None), None)
     if field is None:

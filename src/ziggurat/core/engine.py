@@ -69,7 +69,7 @@ def installed_version(distribution: str) -> str | None:
 
 
 def engine_problems(found: Installed) -> list[tuple[str, str]]:
-    """(problem, command that mends it) for each way in which ``found`` differs from the tested triple."""
+    """(problem, command that fixes it) for each way in which ``found`` differs from the tested triple."""
     problems: list[tuple[str, str]] = []
     flavour = found.flavour
     if len(found.fbgemm) == 2:
@@ -111,7 +111,7 @@ def check_engine() -> None:
     if problems:
         raise EnvironmentMismatch(
             "the engine cannot be loaded: " + "; ".join(problem for problem, _ in problems),
-            " && ".join(mend for _, mend in problems) + "; `ziggurat doctor` checks the result",
+            " && ".join(hint for _, hint in problems) + "; `ziggurat doctor` checks the result",
         )
 
 

@@ -1,4 +1,4 @@
-"""Errors a user can act on: what was received, what is allowed, how to mend it.
+"""Errors a user can act on: what was received, what is allowed, how to fix it.
 
 Everything raised for the user's own input derives from :class:`ZigguratError`; the command line prints it without a
 traceback. A bug of ours stays an ``AssertionError`` and keeps its traceback.
@@ -16,16 +16,16 @@ class ZigguratError(ValueError):
 
     Args:
         problem: what is wrong and what was received, naming file, row, column, feature, id or rank.
-        mend: what the user can do about it, as an imperative sentence.
+        hint: what the user can do about it, as an imperative sentence.
     """
 
-    def __init__(self, problem: str, mend: str = "") -> None:
+    def __init__(self, problem: str, hint: str = "") -> None:
         self.problem = problem
-        self.mend = mend
-        super().__init__(problem if not mend else f"{problem}\n  mend: {mend}")
+        self.hint = hint
+        super().__init__(problem if not hint else f"{problem}\n  hint: {hint}")
 
     def __reduce__(self) -> tuple[type[ZigguratError], tuple[str, ...]]:
-        return type(self), (self.problem, self.mend)
+        return type(self), (self.problem, self.hint)
 
 
 class ConfigError(ZigguratError):
@@ -38,15 +38,15 @@ class InvalidSection(ConfigError):
     Args:
         key: where in the section the fault lies, dotted; empty where it is the whole section's.
         fault: what is wrong.
-        mend: as in :class:`ZigguratError`.
+        hint: as in :class:`ZigguratError`.
     """
 
-    def __init__(self, key: str, fault: str, mend: str = "") -> None:
+    def __init__(self, key: str, fault: str, hint: str = "") -> None:
         self.key, self.fault = key, fault
-        super().__init__(f"{key}: {fault}" if key else fault, mend)
+        super().__init__(f"{key}: {fault}" if key else fault, hint)
 
     def __reduce__(self) -> tuple[type[InvalidSection], tuple[str, ...]]:
-        return type(self), (self.key, self.fault, self.mend)
+        return type(self), (self.key, self.fault, self.hint)
 
 
 @contextlib.contextmanager
@@ -59,9 +59,9 @@ def within(key: str) -> Generator[None]:
     try:
         yield
     except InvalidSection as error:
-        raise InvalidSection(f"{key}.{error.key}" if error.key else key, error.fault, error.mend) from None
+        raise InvalidSection(f"{key}.{error.key}" if error.key else key, error.fault, error.hint) from None
     except ConfigError as error:
-        raise InvalidSection(key, error.problem, error.mend) from None
+        raise InvalidSection(key, error.problem, error.hint) from None
 
 
 class DataError(ZigguratError):

@@ -15,11 +15,11 @@ GIB = 2**30
 
 
 @contextlib.contextmanager
-def out_of_memory_told(mend: str) -> Generator[None]:
+def out_of_memory_told(hint: str) -> Generator[None]:
     """Within, an allocation that fails, of Python, numpy or torch, is one error of ours.
 
     Args:
-        mend: what to do about it.
+        hint: what to do about it.
 
     Raises:
         OutOfMemory: in place of theirs; how much was asked for is told where it is known.
@@ -31,4 +31,4 @@ def out_of_memory_told(mend: str) -> Generator[None]:
         if asked is None and not isinstance(error, MemoryError | torch.OutOfMemoryError):
             raise
         how_much = f": {int(asked[1]) / GIB:,.2f} GiB more were asked for" if asked else f" ({error})"
-        raise OutOfMemory(f"ran out of memory{how_much if str(error) else ''}", mend) from error
+        raise OutOfMemory(f"ran out of memory{how_much if str(error) else ''}", hint) from error

@@ -16,7 +16,7 @@ from ziggurat.core.errors import DataError
 
 @contextlib.contextmanager
 def explained_writes(path: Path) -> Generator[None]:
-    """Turn a full disk or a missing permission while writing ``path`` into an error that names the mend."""
+    """Turn a full disk or a missing permission while writing ``path`` into an error that names the hint."""
     try:
         yield
     except OSError as error:

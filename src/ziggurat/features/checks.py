@@ -22,7 +22,7 @@ from ziggurat.data.readers.rejection_reasons import TEXT_LIMIT, refusal
 from ziggurat.features.columns import numbers, plain
 from ziggurat.features.config import CategoricalFeature, LabelConfig, Targets
 from ziggurat.features.encoders.identity import IdentityConfig
-from ziggurat.features.error_hints import with_mends
+from ziggurat.features.error_hints import with_hints
 from ziggurat.features.tables import TableEncoding
 
 pc: Any = pyarrow.compute  # made at import, so unknown to type checkers
@@ -55,14 +55,14 @@ class CheckedRows:
 class _Refusal:
     """Rows that break one rule.
 
-    ``kind``, ``rule`` and ``mend`` are those of :func:`ziggurat.data.readers.rejection_reasons.refusal`.
+    ``kind``, ``rule`` and ``hint`` are those of :func:`ziggurat.data.readers.rejection_reasons.refusal`.
     """
 
     column: str
     rows: Mask
     kind: str
     rule: str
-    mend: str
+    hint: str
 
 
 def check_rows(block: RawBlock, targets: Targets | None, tables: Mapping[str, TableEncoding]) -> CheckedRows:
@@ -71,7 +71,7 @@ def check_rows(block: RawBlock, targets: Targets | None, tables: Mapping[str, Ta
     Args:
         targets: which columns hold labels, weight, group and time; None for unlabelled rows.
     """
-    block = with_mends(block, targets)
+    block = with_hints(block, targets)
     refusals: list[_Refusal] = []
     columns: dict[str, npt.NDArray[Any]] = {}
     for label in targets.labels if targets else ():
@@ -81,7 +81,7 @@ def check_rows(block: RawBlock, targets: Targets | None, tables: Mapping[str, Ta
         weights = numbers(block.table.column(targets.weight))
         fine = (weights >= 0) & (weights <= np.finfo(np.float32).max)
         refusals.append(
-            _Refusal(targets.weight, ~fine, "not a weight", "a weight is a finite number, 0 or more", "mend the row")
+            _Refusal(targets.weight, ~fine, "not a weight", "a weight is a finite number, 0 or more", "correct the row")
         )
         with np.errstate(over="ignore"):
             columns[WEIGHT_COLUMN] = weights.astype(np.float32)
@@ -114,24 +114,24 @@ def _label(column: pa.ChunkedArray, label: LabelConfig) -> tuple[npt.NDArray[np.
     place, needed = label.source_column, f"label {label.name!r} needs a value"
     if isinstance(label.equals, str):
         positive = pc.equal(plain(column), label.equals).fill_null(False).to_numpy()
-        empty = _Refusal(place, column.is_null().to_numpy(), "label is missing", needed, "mend the row")
+        empty = _Refusal(place, column.is_null().to_numpy(), "label is missing", needed, "correct the row")
         return positive.astype(np.float32), empty
     values = numbers(column)
     if label.at_least is not None or label.equals is not None:
         positive = values >= label.at_least if label.at_least is not None else values == label.equals
-        empty = _Refusal(place, np.isnan(values), "label is missing", needed, "mend the row")
+        empty = _Refusal(place, np.isnan(values), "label is missing", needed, "correct the row")
         return positive.astype(np.float32), empty
     wrong = (values != 0) & (values != 1)
     rule = f"label {label.name!r} must be 0 or 1"
-    mend = "set at_least or equals for the label if its column holds other values"
-    return np.where(wrong, 0, values).astype(np.float32), _Refusal(place, wrong, "label is not 0 or 1", rule, mend)
+    hint = "set at_least or equals for the label if its column holds other values"
+    return np.where(wrong, 0, values).astype(np.float32), _Refusal(place, wrong, "label is not 0 or 1", rule, hint)
 
 
 def _time(column: pa.ChunkedArray, name: str) -> tuple[npt.NDArray[Any], _Refusal]:
     values = plain(column).fill_null(0).to_numpy()
     outside = np.abs(values) >= 2.0**63 if values.dtype == np.float64 else np.zeros(len(values), np.bool_)
     rule = "a time is a number between -2^63 and 2^63"
-    return values, _Refusal(name, column.is_null().to_numpy() | outside, "not a time", rule, "mend the row")
+    return values, _Refusal(name, column.is_null().to_numpy() | outside, "not a time", rule, "correct the row")
 
 
 def _identity(table: pa.Table, tables: Iterable[TableEncoding]) -> Iterator[_Refusal]:
@@ -150,8 +150,8 @@ def _identity(table: pa.Table, tables: Iterable[TableEncoding]) -> Iterator[_Ref
                 outside = np.zeros(len(lists), np.bool_)
                 outside[owners[_outside(lists.flatten(), rows)]] = True
             rule = f"an id of feature {feature.name!r} must lie in [0, {rows}), the rows of table {encoding.name!r}"
-            mend = "raise the encoder's rows, or choose a hash or vocabulary encoder"
-            yield _Refusal(feature.source_column, outside, "id outside its table", rule, mend)
+            hint = "raise the encoder's rows, or choose a hash or vocabulary encoder"
+            yield _Refusal(feature.source_column, outside, "id outside its table", rule, hint)
 
 
 def _outside(values: pa.Array | pa.ChunkedArray, rows: int) -> Mask:
@@ -184,6 +184,6 @@ def _bad_rows(block: RawBlock, rows: npt.NDArray[np.int64], refusals: list[_Refu
             file=block.file,
             line=int(block.lines[row]),
             column=broken.column,
-            reason=refusal(broken.kind, f"received {received[:200]}; {broken.rule}", broken.mend),
+            reason=refusal(broken.kind, f"received {received[:200]}; {broken.rule}", broken.hint),
             text=json.dumps(cells, ensure_ascii=False)[:TEXT_LIMIT],
         )

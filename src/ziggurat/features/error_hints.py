@@ -1,4 +1,4 @@
-"""Better mends for cells of labels and times that a reader refused: it does not know what its columns are for."""
+"""Better hints for cells of labels and times that a reader refused: it does not know what its columns are for."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from dataclasses import replace
 from ziggurat.data.inference.binary_label_words import positive_of
 from ziggurat.data.readers.blocks import BadRow, RawBlock
 from ziggurat.data.readers.cells.text import NOT_NUMBER
-from ziggurat.data.readers.rejection_reasons import kind_of, refusal, split_mend
+from ziggurat.data.readers.rejection_reasons import kind_of, refusal, split_hint
 from ziggurat.features.config import Targets
 
 _RECEIVED = re.compile(r"received '(.*)'$", re.DOTALL)
 
 
-def with_mends(block: RawBlock, targets: Targets | None) -> RawBlock:
+def with_hints(block: RawBlock, targets: Targets | None) -> RawBlock:
     """``block``, where a text in the place of a label or a time is refused with the key to set."""
     if targets is None or not block.bad:
         return block
@@ -24,15 +24,15 @@ def with_mends(block: RawBlock, targets: Targets | None) -> RawBlock:
 def _explained(row: BadRow, targets: Targets) -> BadRow:
     if kind_of(row.reason) != NOT_NUMBER or row.column is None:
         return row
-    problem, _ = split_mend(row.reason)
+    problem, _ = split_hint(row.reason)
     received = problem.partition(": ")[2]
-    mend = _label_mend(row.column, received, targets)
+    hint = _label_hint(row.column, received, targets)
     if row.column == targets.time:
-        mend = "set `time_format: iso` beside `time` if the column holds times like 2024-05-01 12:30:00"
-    return row if mend is None else replace(row, reason=refusal(NOT_NUMBER, received, mend))
+        hint = "set `time_format: iso` beside `time` if the column holds times like 2024-05-01 12:30:00"
+    return row if hint is None else replace(row, reason=refusal(NOT_NUMBER, received, hint))
 
 
-def _label_mend(column: str, received: str, targets: Targets) -> str | None:
+def _label_hint(column: str, received: str, targets: Targets) -> str | None:
     """``equals`` with the positive one of a well-known pair of words, or with a place to put it."""
     name = next((label.name for label in targets.labels if label.source_column == column), None)
     if name is None:

@@ -46,14 +46,14 @@ class Failure:
 
     Attributes:
         rank: which.
-        problem, mend: what it said, or what its exit status says.
+        problem, hint: what it said, or what its exit status says.
         caused: whether that is the cause, not what came of another rank's failure.
         final: whether starting again would fail again.
     """
 
     rank: int
     problem: str
-    mend: str
+    hint: str
     caused: bool
     final: bool
 
@@ -86,7 +86,7 @@ def launch(command: Sequence[str], ranks: int, restarts: int = 0, note: Any = No
             return status
         if failure.final or left == 0:
             who = f"rank {failure.rank} of {ranks}: "
-            raise RankFailed(who + failure.problem.removeprefix(who), failure.mend)
+            raise RankFailed(who + failure.problem.removeprefix(who), failure.hint)
         left -= 1
         if note is not None:
             note(f"rank {failure.rank}: {failure.problem}; starting all ranks again ({left} restarts left)")
@@ -132,7 +132,7 @@ def report_failure(error: BaseException) -> bool:
     known = isinstance(error, ZigguratError)
     values = {
         "problem": error.problem if known else f"{type(error).__name__}: {error}",
-        "mend": error.mend if known else "",
+        "hint": error.hint if known else "",
         "caused": not isinstance(error, LostRank),
         "final": known and not isinstance(error, LostRank),
     }
@@ -220,9 +220,9 @@ def _failure(rank: int, code: int, folder: Path) -> Failure:
     if code >= 0:
         return Failure(rank, f"ended with exit status {code}", "its output above says why", caused=True, final=True)
     name = signal.Signals(-code).name
-    mend = "look at the kernel's log; a smaller batch, more ranks or fewer of them on this host need less memory"
+    hint = "look at the kernel's log; a smaller batch, more ranks or fewer of them on this host need less memory"
     if -code == signal.SIGKILL:
-        return Failure(rank, f"was killed ({name}): most often the machine ran out of memory", mend, True, False)
+        return Failure(rank, f"was killed ({name}): most often the machine ran out of memory", hint, True, False)
     return Failure(rank, f"was ended by {name}", "run the command again to go on", True, False)
 
 

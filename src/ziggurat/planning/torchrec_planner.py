@@ -90,19 +90,19 @@ def _no_room(problem: Problem, ways: Mapping[str, Sequence[TableSplit]]) -> NoFe
         table.name: [[cost.kept_bytes for cost in shard_costs(problem, table, way)] for way in ways[table.name]]
         for table in problem.tables
     }
-    room, mend = problem.capacity, "split tables over more devices, or give the devices more memory"
+    room, hint = problem.capacity, "split tables over more devices, or give the devices more memory"
     largest = {name: min(max(each) for each in sizes) for name, sizes in kept.items()}
     name = max(largest, key=lambda name: largest[name])
     if largest[name] > room:
         return NoFeasiblePlan(
             f"a device is {written_bytes(largest[name] - room)} short: it has {written_bytes(room)} for tables, and "
             f"table {name!r} needs {written_bytes(largest[name])} of it, however it is split",
-            mend,
+            hint,
         )
     total = sum(min(sum(each) for each in sizes) for sizes in kept.values())
     return NoFeasiblePlan(
         f"{len(kept)} tables need {written_bytes(total)} or more, the devices have "
         f"{written_bytes(room * problem.topology.world_size)} for them, and TorchRec's planner found no way to put "
         f"them there; the largest shard is of table {name!r}, with {written_bytes(largest[name])}",
-        mend,
+        hint,
     )

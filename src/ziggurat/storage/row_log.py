@@ -210,13 +210,13 @@ class LogRows(RowStore):
 
     def explained(self, error: TransferError, what: str) -> DataError:
         if error.errno in {errno.ENOSPC, errno.EDQUOT}:
-            mend = f"free some space, then {AGAIN}"
+            hint = f"free some space, then {AGAIN}"
         else:
-            mend = f"look at the disk (dmesg, smartctl), then {AGAIN}"
+            hint = f"look at the disk (dmesg, smartctl), then {AGAIN}"
         return DataError(
             f"{self.folder}: table {self.table!r}: cannot {what} its rows, at byte {error.offset:,} of their file: "
             f"{error.strerror}",
-            mend,
+            hint,
         )
 
     def _short_of(self, records: int) -> bool:

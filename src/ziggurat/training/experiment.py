@@ -158,7 +158,7 @@ def load_experiment(
         key = f"{error.problem.partition(':')[0]}."
         asked = any(key.startswith(f"{shown(Experiment, values, given)}.") for given in overridden)
         source = "--set " if asked else f"{path}: "
-        raise ConfigError(f"{source}{error.problem}", error.mend) from None
+        raise ConfigError(f"{source}{error.problem}", error.hint) from None
     return experiment
 
 
@@ -191,8 +191,8 @@ def _read_yaml(path: Path) -> dict[str, Any]:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         close = nearest(path.name, [item.name for item in path.parent.glob("*.y*ml")]) if path.parent.is_dir() else None
-        mend = f"did you mean {path.parent / close}?" if close else f"write one with `ziggurat init FILES --out {path}`"
-        raise ConfigError(f"{path}: no such config file", mend) from None
+        hint = f"did you mean {path.parent / close}?" if close else f"write one with `ziggurat init FILES --out {path}`"
+        raise ConfigError(f"{path}: no such config file", hint) from None
     except IsADirectoryError:
         raise ConfigError(f"{path}: is a folder, not a config file", "name the YAML file in it") from None
     except (OSError, UnicodeDecodeError) as error:

@@ -179,16 +179,16 @@ class Follower:
         place = self._folder.store.where(folder_of(self.reference.step))
         if not isinstance(saved, BlockCheckpointReader) or saved.manifest.reference != self.reference:
             raise RunFolderError(f"{place}: was written again since it was read", "call advance() first")
-        mend = "make another Follower, and let nobody else write into its tensors"
+        hint = "make another Follower, and let nobody else write into its tensors"
         for name, live_RD in self.tables.items():
             piece = TensorSlice.of_tensor(name, torch.empty(live_RD.shape))
             saved.fill({TABLES: [piece]})
             ids = ids_by_table(differing(name, live_RD, piece.tensor)).get(name)
             if ids is not None:
                 which = f"{len(ids):,} of {len(live_RD):,} rows, row {int(ids[0])} first"
-                raise RunFolderError(f"table {name!r}: {which}, are not what {place} has", mend)
+                raise RunFolderError(f"table {name!r}: {which}, are not what {place} has", hint)
         if not same_bits(self.dense, self._reader.dense_of(saved.manifest)):
-            raise RunFolderError(f"groups {list(self._groups)}: are not what {place} has", mend)
+            raise RunFolderError(f"groups {list(self._groups)}: are not what {place} has", hint)
 
     @torch.no_grad()
     def _apply(self, news: IncrementalUpdate, started: float) -> Update:

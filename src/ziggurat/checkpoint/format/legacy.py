@@ -22,7 +22,7 @@ from ziggurat.core.errors import RunFolderError
 
 FORMAT_VERSION = 1
 STATE_FILE = "state.json"
-_MEND = "move this folder away; older checkpoints stay usable"
+_HINT = "move this folder away; older checkpoints stay usable"
 
 
 def load_state(folder: Path) -> dict[str, Any]:
@@ -44,18 +44,18 @@ def load_groups(folder: Path) -> dict[str, dict[str, Tensor]]:
     groups: dict[str, dict[str, Tensor]] = {}
     for name, checksum in manifest["files"].items():
         path = folder / name
-        mend = (
+        hint = (
             f"restore the file, or do without this checkpoint: delete {folder}, then use another one "
             "(--checkpoint last) or go on from it with `ziggurat train`"
         )
         if not path.exists():
-            raise RunFolderError(f"{path}: missing, but listed in {STATE_FILE}", mend)
+            raise RunFolderError(f"{path}: missing, but listed in {STATE_FILE}", hint)
         if _sha256(path) != checksum:
-            raise RunFolderError(f"{path}: its SHA-256 differs from the one recorded when it was saved", mend)
+            raise RunFolderError(f"{path}: its SHA-256 differs from the one recorded when it was saved", hint)
         try:
             groups[path.stem] = load_file(path)
         except SafetensorError as error:
-            raise RunFolderError(f"{path}: cannot be read: {error}", mend) from error
+            raise RunFolderError(f"{path}: cannot be read: {error}", hint) from error
     return groups
 
 
@@ -64,16 +64,16 @@ def _manifest(folder: Path) -> dict[str, Any]:
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise RunFolderError(f"{path}: not a checkpoint: {error}", _MEND) from error
+        raise RunFolderError(f"{path}: not a checkpoint: {error}", _HINT) from error
     if not isinstance(manifest, dict):
-        raise RunFolderError(f"{path}: not a checkpoint: no JSON object", _MEND)
+        raise RunFolderError(f"{path}: not a checkpoint: no JSON object", _HINT)
     if manifest.get("format_version") != FORMAT_VERSION:
         raise RunFolderError(
             f"{path}: checkpoint format {manifest.get('format_version')!r}, this ziggurat reads {FORMAT_VERSION}",
             "use the ziggurat version in the run's environment.json",
         )
     if not isinstance(manifest.get("state"), dict) or not isinstance(manifest.get("files"), dict):
-        raise RunFolderError(f"{path}: not a checkpoint: it has no state, or no files", _MEND)
+        raise RunFolderError(f"{path}: not a checkpoint: it has no state, or no files", _HINT)
     return manifest
 
 

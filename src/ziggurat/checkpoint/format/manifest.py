@@ -154,23 +154,23 @@ class Manifest(_Part):
             whole = json.loads(data.decode())
             version, digest, values = whole["format_version"], whole.get("sha256"), whole.get("manifest")
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise RunFolderError(f"{place}: no manifest of a checkpoint: {error}", _MEND) from None
+            raise RunFolderError(f"{place}: no manifest of a checkpoint: {error}", _HINT) from None
         if version != FORMAT_VERSION:
             raise NewerFormat(
                 f"{place}: checkpoint format {version!r}, this ziggurat reads 1 and {FORMAT_VERSION}",
                 "use the ziggurat version in the run's environment.json",
             )
         if not isinstance(values, dict) or digest != _digest(values):
-            raise RunFolderError(f"{place}: its content differs from its checksum", _MEND)
+            raise RunFolderError(f"{place}: its content differs from its checksum", _HINT)
         try:
             return cls.model_validate(_infinite(values))
         except pydantic.ValidationError as error:
             first = error.errors(include_url=False)[0]
             where = ".".join(map(str, first["loc"]))
-            raise RunFolderError(f"{place}: {where}: {first['msg']}", _MEND) from None
+            raise RunFolderError(f"{place}: {where}: {first['msg']}", _HINT) from None
 
 
-_MEND = (
+_HINT = (
     "take another checkpoint: `ziggurat checkpoint verify` says which are whole; delete this one's folder to do "
     "without it"
 )

@@ -143,7 +143,7 @@ def read_version_1(store: Store, step: int) -> LegacyCheckpoint:
         RunFolderError: the JSON or a header is damaged, or a file is missing, or there is no such checkpoint.
     """
     if not isinstance(store, LocalStore):  # format 1 was written into folders only: this one was deleted meanwhile
-        raise RunFolderError(f"{store.where(folder_of(step))}: has no manifest", _MEND)
+        raise RunFolderError(f"{store.where(folder_of(step))}: has no manifest", _HINT)
     folder = store.root / folder_of(step)
     try:
         state = load_state(folder)
@@ -154,7 +154,7 @@ def read_version_1(store: Store, step: int) -> LegacyCheckpoint:
         if isinstance(error, RunFolderError):
             raise
         raise RunFolderError(
-            f"{folder / STATE_FILE}: not a checkpoint: {type(error).__name__}: {error}", _MEND
+            f"{folder / STATE_FILE}: not a checkpoint: {type(error).__name__}: {error}", _HINT
         ) from error
     shapes: Shapes = {}
     sizes: dict[str, int] = {}
@@ -165,13 +165,13 @@ def read_version_1(store: Store, step: int) -> LegacyCheckpoint:
             with safe_open(path, "pt") as file:
                 shapes[path.stem] = {key: tuple(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118
         except FileNotFoundError:
-            raise RunFolderError(f"{path}: missing, but listed in {STATE_FILE}", _MEND) from None
+            raise RunFolderError(f"{path}: missing, but listed in {STATE_FILE}", _HINT) from None
         except (OSError, SafetensorError) as error:
-            raise RunFolderError(f"{path}: cannot be read: {error}", _MEND) from error
+            raise RunFolderError(f"{path}: cannot be read: {error}", _HINT) from error
     return LegacyCheckpoint(step, state, sizes, digests, shapes)
 
 
-_MEND = "restore the file, or take another checkpoint: `ziggurat checkpoint verify` says which are whole"
+_HINT = "restore the file, or take another checkpoint: `ziggurat checkpoint verify` says which are whole"
 
 
 def disk_bytes(store: Store, folder: str, name: str | None = None) -> int:

@@ -84,7 +84,7 @@ def _locked(places: Sequence[Path | None], dry_run: bool) -> Generator[None]:
                 try:
                     stack.enter_context(locked_folder(place, "training"))
                 except RunFolderError as error:
-                    raise RunFolderError(error.problem, _MEND) from None
+                    raise RunFolderError(error.problem, _HINT) from None
         yield
 
 
@@ -109,4 +109,4 @@ def _with_lock(folder: CheckpointFolder) -> Path | None:
     return root if root is not None and (root / LOCK_FILE).exists() else None
 
 
-_MEND = "wait for it or stop it; training prunes by itself, to as many as training.keep says"
+_HINT = "wait for it or stop it; training prunes by itself, to as many as training.keep says"

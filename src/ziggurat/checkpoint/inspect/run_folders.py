@@ -71,8 +71,8 @@ def _no_run(path: Path) -> RunFolderError:
         return RunFolderError(f"{path}: is a file, not a run folder", "name the folder of a run")
     if not path.is_dir():
         near = nearest(path.name, _runs_in(path.parent)) if path.parent.is_dir() else None
-        mend = f"did you mean {path.parent / near}?" if near else "name the folder of a run, as in runs/NAME"
-        return RunFolderError(f"{path}: there is no such folder", mend)
+        hint = f"did you mean {path.parent / near}?" if near else "name the folder of a run, as in runs/NAME"
+        return RunFolderError(f"{path}: there is no such folder", hint)
     match = FOLDER.fullmatch(path.resolve().name)
     if match is not None:
         above = path.resolve().parent

@@ -29,7 +29,7 @@ def endpoint() -> str | None:
 
 
 def explained(error: BaseException, url: str) -> tuple[str, str]:
-    """What has happened, and the mend.
+    """What has happened, and the hint.
 
     Args:
         error: of the library, after it has tried often enough.
@@ -50,11 +50,11 @@ def explained(error: BaseException, url: str) -> tuple[str, str]:
     if code in _ELSEWHERE:
         return f"bucket {bucket!r} lies in another region: {said}", "set AWS_DEFAULT_REGION to its region"
     if kinds & _SLOW or code == "RequestTimeout":
-        mend = "see whether the store is overloaded or the network slow, then go on from the last checkpoint"
-        return f"no answer in time, however often it was asked: {said}", mend
+        hint = "see whether the store is overloaded or the network slow, then go on from the last checkpoint"
+        return f"no answer in time, however often it was asked: {said}", hint
     if status >= 500 or code == "SlowDown":
-        mend = "wait until the store is well and go on from the last checkpoint; AWS_MAX_ATTEMPTS says how often to ask"
-        return f"the store answers {status} {code}, however often it is asked: {said}", mend
+        hint = "wait until the store is well and go on from the last checkpoint; AWS_MAX_ATTEMPTS says how often to ask"
+        return f"the store answers {status} {code}, however often it is asked: {said}", hint
     if kinds & _UNREACHABLE:
         return f"no connection to the store, however often it was tried: {said}", reachable
     if "ValueError" in kinds:

@@ -167,8 +167,8 @@ class ObjectStore:
         except (ZigguratError, AssertionError):
             raise
         except Exception as error:
-            what, mend = explained(error, self.url)
-            raise kind(f"{problem}: {what}", mend) from error
+            what, hint = explained(error, self.url)
+            raise kind(f"{problem}: {what}", hint) from error
 
 
 def _opened(url: str) -> tuple[Any, str]:
@@ -179,11 +179,11 @@ def _opened(url: str) -> tuple[Any, str]:
     try:
         files, root = url_to_fs(url, use_listings_cache=False, **(_s3_options() if is_s3 else {}))
     except ImportError as error:
-        mend = 'pip install "ziggurat[s3]"' if is_s3 else "install that package"
-        raise EnvironmentMismatch(f"{url}: needs a package that is not installed: {error}", mend) from error
+        hint = 'pip install "ziggurat[s3]"' if is_s3 else "install that package"
+        raise EnvironmentMismatch(f"{url}: needs a package that is not installed: {error}", hint) from error
     except ValueError as error:
-        what, mend = explained(error, url)
-        raise EnvironmentMismatch(f"{url}: {what}", mend) from error
+        what, hint = explained(error, url)
+        raise EnvironmentMismatch(f"{url}: {what}", hint) from error
     if is_s3:
         files.retries = BODIES
     return files, root.rstrip("/")

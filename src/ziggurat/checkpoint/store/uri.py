@@ -7,7 +7,7 @@ from urllib.parse import unquote, urlsplit
 
 from ziggurat.core.errors import ConfigError, nearest, shorten
 
-MEND = "write a folder with its whole path, as in /data/checkpoints/NAME, or a URL, as in s3://BUCKET/PREFIX"
+HINT = "write a folder with its whole path, as in /data/checkpoints/NAME, or a URL, as in s3://BUCKET/PREFIX"
 S3 = ("s3", "s3a")
 
 
@@ -21,7 +21,7 @@ def checked_place(place: str) -> str:
     folder = local_folder(place)
     if folder is not None:
         if not folder.is_absolute():
-            raise ConfigError(f"{place!r} is relative to the working directory, which differs from run to run; {MEND}")
+            raise ConfigError(f"{place!r} is relative to the working directory, which differs from run to run; {HINT}")
         return place
     parts = urlsplit(place)
     _check_scheme(place, parts.scheme)
@@ -31,14 +31,14 @@ def checked_place(place: str) -> str:
             "give them in the environment, as in AWS_ACCESS_KEY_ID"
         )
     if parts.scheme == "memory":
-        raise ConfigError(f"{place!r} is lost when this process ends; {MEND}")
+        raise ConfigError(f"{place!r} is lost when this process ends; {HINT}")
     if not parts.netloc and not parts.path.strip("/"):
-        raise ConfigError(f"{place!r} names no bucket; {MEND}")
+        raise ConfigError(f"{place!r} names no bucket; {HINT}")
     if parts.scheme in S3 and not parts.netloc:
         raise ConfigError(f"{place!r} names no bucket; write it as {parts.scheme}://BUCKET/PREFIX")
     strange = sorted(set(place) & set("*[?#"))
     if strange:
-        raise ConfigError(f"{place!r} has a {strange[0]}, which means something else to a store's library; {MEND}")
+        raise ConfigError(f"{place!r} has a {strange[0]}, which means something else to a store's library; {HINT}")
     return place
 
 
@@ -49,9 +49,9 @@ def local_folder(place: str) -> Path | None:
         ConfigError: nothing, several URLs in one, or ``file://`` of another host.
     """
     if not place.strip():
-        raise ConfigError(f"{shorten(place)} names no place; {MEND}")
+        raise ConfigError(f"{shorten(place)} names no place; {HINT}")
     if "::" in place:
-        raise ConfigError(f"{place!r} is a chain of URLs; {MEND}")
+        raise ConfigError(f"{place!r} is a chain of URLs; {HINT}")
     if "://" not in place:
         return Path(place).expanduser()
     parts = urlsplit(place)
@@ -68,5 +68,5 @@ def _check_scheme(place: str, scheme: str) -> None:
     known = available_protocols()
     if scheme not in known:
         close = nearest(scheme, known)
-        hint = f"did you mean {close}://?" if close else MEND
+        hint = f"did you mean {close}://?" if close else HINT
         raise ConfigError(f"{place!r}: no store is known by {scheme}://; {hint}")

@@ -148,5 +148,5 @@ def _entry(token: str, where: str) -> Entry:
 def _malformed(where: str, token: str, expected: str) -> DataError:
     return DataError(
         f"{where}: malformed libsvm row: received {token!r}, expected {expected}",
-        "mend the row, or give the file the suffix of the format that it has",
+        "correct the row, or give the file the suffix of the format that it has",
     )

@@ -176,5 +176,5 @@ def _check_address(host: str, port: int) -> None:
             probe.bind(address)
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or str(error)
-        mend = "choose another --port; 0 takes a free one" if port else "choose another --host, such as 127.0.0.1"
-        raise ConfigError(f"{host}:{port}: cannot be listened on ({reason})", mend) from None
+        hint = "choose another --port; 0 takes a free one" if port else "choose another --host, such as 127.0.0.1"
+        raise ConfigError(f"{host}:{port}: cannot be listened on ({reason})", hint) from None

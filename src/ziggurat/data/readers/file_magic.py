@@ -26,7 +26,7 @@ def check_magic(file: SourceFile, head: bytes) -> None:
         head: its first bytes as stored, :data:`HEAD_BYTES` of them where there are as many.
 
     Raises:
-        DataError: naming what it is, and the mend.
+        DataError: naming what it is, and the hint.
     """
     named = COMPRESSION.get(file.path.suffix)
     is_codec = next((codec for magic, codec in _CODECS.items() if head.startswith(magic)), None)
@@ -37,9 +37,9 @@ def check_magic(file: SourceFile, head: bytes) -> None:
             f"{file.path}: is {is_codec} data, which its name does not say",
             f"rename it, so that it is decompressed: mv '{file.path}' '{stem}{suffix}'",
         )
-    for magic, (what, mend) in _BINARY.items():
+    for magic, (what, hint) in _BINARY.items():
         if head.startswith(magic):
-            raise DataError(f"{file.path}: is {what}, it is being read as text", mend)
+            raise DataError(f"{file.path}: is {what}, it is being read as text", hint)
     if named is not None and is_codec is None:
         raise DataError(
             f"{file.path}: is no {named} data, though its name ends in {file.path.suffix}",

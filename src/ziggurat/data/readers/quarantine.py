@@ -16,7 +16,7 @@ from typing import Literal
 from ziggurat.core.errors import DataError
 from ziggurat.core.files import explained_writes
 from ziggurat.data.readers.blocks import BadRow
-from ziggurat.data.readers.rejection_reasons import kind_of, place_of, split_mend
+from ziggurat.data.readers.rejection_reasons import kind_of, place_of, split_hint
 
 _ROW_START = b'{"file": '
 
@@ -40,7 +40,7 @@ class Quarantine:
     Args:
         path: the JSON lines file; None only counts (policy ``quarantine``). It is made with the first refused row.
         policy: ``fail`` raises on the first refused row; ``quarantine`` keeps it and goes on.
-        choice: how the user asks for ``quarantine``, for the mend of that error.
+        choice: how the user asks for ``quarantine``, for the hint of that error.
 
     Raises:
         DataError: the file cannot be read, or is not a quarantine file.
@@ -61,16 +61,16 @@ class Quarantine:
         """Refuse ``rows``.
 
         Raises:
-            DataError: under policy ``fail``, for the first of them, naming file, line, column, reason and mend;
+            DataError: under policy ``fail``, for the first of them, naming file, line, column, reason and hint;
                 under ``quarantine``, when the file cannot be written (full disk, no permission).
         """
         if not rows:
             return
         if self.policy == "fail":
-            problem, mend = split_mend(rows[0].reason)
+            problem, hint = split_hint(rows[0].reason)
             raise DataError(
                 f"{place_of(rows[0])}: {problem}",
-                f"{mend or 'mend the row'}; or {self.choice} to set such rows aside and go on",
+                f"{hint or 'correct the row'}; or {self.choice} to set such rows aside and go on",
             )
         if self.path is not None:
             text = "".join(json.dumps(asdict(row), ensure_ascii=False) + "\n" for row in rows)

@@ -10,13 +10,13 @@ from ziggurat.data.readers.blocks import BadRow
 TEXT_LIMIT = 2_000
 """Characters of a refused row that are kept."""
 
-_MEND = " — "
+_HINT = " — "
 
 
-def refusal(kind: str, received: str, mend: str) -> str:
+def refusal(kind: str, received: str, hint: str) -> str:
     """The reason of a bad row: ``refusal("not a whole number", "received '3.5'", "declare it a float")``."""
     assert ":" not in kind, kind
-    return f"{kind}: {received}{_MEND}{mend}"
+    return f"{kind}: {received}{_HINT}{hint}"
 
 
 def kind_of(reason: str) -> str:
@@ -24,10 +24,10 @@ def kind_of(reason: str) -> str:
     return reason.partition(":")[0]
 
 
-def split_mend(reason: str) -> tuple[str, str]:
-    """A reason as (problem, mend); the mend is empty where the reason holds none."""
-    problem, _, mend = reason.rpartition(_MEND)
-    return (problem, mend) if problem else (reason, "")
+def split_hint(reason: str) -> tuple[str, str]:
+    """A reason as (problem, hint); the hint is empty where the reason holds none."""
+    problem, _, hint = reason.rpartition(_HINT)
+    return (problem, hint) if problem else (reason, "")
 
 
 def as_text(row: bytes) -> str:

@@ -123,11 +123,11 @@ def _missing(path: Path) -> DataError:
     neighbours = sorted(entry.name for entry in parent.iterdir())
     close = nearest(absent, neighbours)
     if close is not None:
-        mend = f"did you mean {str(parent / close)!r}?"
+        hint = f"did you mean {str(parent / close)!r}?"
     else:
         shown = ", ".join(neighbours[:8]) + (", …" if len(neighbours) > 8 else "")
-        mend = f"{parent} holds: {shown or 'nothing'}; name one of these, or another data folder"
-    return DataError(f"{path}: no such file", mend)
+        hint = f"{parent} holds: {shown or 'nothing'}; name one of these, or another data folder"
+    return DataError(f"{path}: no such file", hint)
 
 
 def _look_at(path: Path, folder: Path) -> SourceFile:

@@ -15,7 +15,7 @@ from ziggurat.optim.shampoo.parameter import Parameter
 
 _SHAPING = ("graft", "form", "vectors", "exponents", "max_preconditioner_dim")
 """Settings that a state is of."""
-_MEND = "make the optimizer with the settings that the state was saved with"
+_HINT = "make the optimizer with the settings that the state was saved with"
 
 
 def check_settings(own: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
@@ -23,7 +23,7 @@ def check_settings(own: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
     for key in _SHAPING:
         if key in saved and _shaping(saved[key]) != _shaping(own[key]):
             raise ConfigError(
-                f"shampoo: the state is of other settings: {key}, {saved[key]!r} there, is {own[key]!r} here", _MEND
+                f"shampoo: the state is of other settings: {key}, {saved[key]!r} there, is {own[key]!r} here", _HINT
             )
 
 
@@ -46,7 +46,7 @@ def check(parameter: Parameter, targets: Mapping[str, Tensor], state: Mapping[st
         raise ConfigError(
             f"shampoo: the state of parameter {parameter.name!r} is of other settings: "
             f"{'; '.join(sorted(problems)[:3])}",
-            _MEND,
+            _HINT,
         )
     elsewhere = [key for key, target in targets.items() if _is_elsewhere(target, state[key])]
     if elsewhere:

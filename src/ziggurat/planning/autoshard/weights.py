@@ -29,19 +29,19 @@ def save_weights(path: Path, weights: Weights, origin: Mapping[str, Any]) -> Non
     write_json(path.with_suffix(".json"), origin)
 
 
-def load_weights(path: Path, mend: str) -> tuple[Weights, dict[str, Any]]:
+def load_weights(path: Path, hint: str) -> tuple[Weights, dict[str, Any]]:
     """The weights and the origin that :func:`save_weights` wrote.
 
     Raises:
-        DataError: damaged, or of a version that this ziggurat does not know; ``mend`` says how to make them anew.
+        DataError: damaged, or of a version that this ziggurat does not know; ``hint`` says how to make them anew.
     """
     try:
         with safe_open(path, "np") as file:
             origin: dict[str, Any] = json.loads((file.metadata() or {}).get("origin", "{}"))
             weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, ValueError) as error:
-        raise DataError(f"{path}: learned weights that are damaged: {error}", mend) from None
+        raise DataError(f"{path}: learned weights that are damaged: {error}", hint) from None
     version = origin.pop("version", "2 or older")
     if version != VERSION:
-        raise DataError(f"{path}: learned weights of version {version}; this ziggurat reads {VERSION}", mend)
+        raise DataError(f"{path}: learned weights of version {version}; this ziggurat reads {VERSION}", hint)
     return weights, origin

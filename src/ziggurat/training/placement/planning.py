@@ -74,7 +74,7 @@ def _disk_told(experiment: Experiment) -> Generator[None]:
         raise NoFeasiblePlan(
             f"{error.problem}; that memory is planning.beyond_memory.memory, {written_bytes(beyond.memory)}, and what "
             f"the disk of {folder} has room for beside",
-            f"more room on that disk, or another one (planning.beyond_memory.folder); {error.mend}",
+            f"more room on that disk, or another one (planning.beyond_memory.folder); {error.hint}",
         ) from None
 
 

@@ -24,7 +24,7 @@ from ziggurat.core.plan import Plan
 from ziggurat.data.encoded.columns import Columns
 from ziggurat.data.readers.blocks import BadRow, RawBlock
 from ziggurat.data.readers.file_heads import check_columns
-from ziggurat.data.readers.rejection_reasons import place_of, split_mend
+from ziggurat.data.readers.rejection_reasons import place_of, split_hint
 from ziggurat.data.readers.table_reader import NAME, read_table
 from ziggurat.features.transform import Transform
 from ziggurat.storage.prefetcher import TooManyRows
@@ -105,8 +105,8 @@ class Predictor:
         check_columns(NAME, table.column_names, needed)
         scored = self.score(read_table(table, needed))
         if scored.bad:
-            problem, mend = split_mend(scored.bad[0].reason)
-            raise DataError(f"{place_of(scored.bad[0])}: {problem}", mend or "mend the row, or leave it out")
+            problem, hint = split_hint(scored.bad[0].reason)
+            raise DataError(f"{place_of(scored.bad[0])}: {problem}", hint or "correct the row, or leave it out")
         return scored.probabilities_BT
 
     def score(self, block: RawBlock) -> Scored:

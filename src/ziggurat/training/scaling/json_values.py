@@ -29,8 +29,8 @@ def read_ladder(folder: str | Path) -> dict[str, Any]:
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        mend = "train a ladder into it: `ziggurat scale exp.yaml --run FOLDER`"
-        raise RunFolderError(f"{folder}: no ladder ({LADDER_FILE} is missing)", mend) from None
+        hint = "train a ladder into it: `ziggurat scale exp.yaml --run FOLDER`"
+        raise RunFolderError(f"{folder}: no ladder ({LADDER_FILE} is missing)", hint) from None
     except (OSError, ValueError) as error:
         raise RunFolderError(f"{path}: cannot be read: {error}", _AGAIN) from None
     version = cast("dict[str, Any]", values).pop("format_version", None) if isinstance(values, dict) else None

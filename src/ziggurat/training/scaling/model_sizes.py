@@ -81,7 +81,7 @@ def listed_experiments(experiment: Experiment, path: Path) -> list[Experiment]:
             try:
                 set_by_path(values, key, value)
             except ConfigError as error:
-                raise ConfigError(f"{where}: {error.problem.removeprefix('--set ')}", error.mend) from None
+                raise ConfigError(f"{where}: {error.problem.removeprefix('--set ')}", error.hint) from None
         experiments.append(parse_config(Experiment, values, where))
     return experiments
 
@@ -123,20 +123,20 @@ def size_of(experiment: Experiment, schema: Schema) -> Size:
 def _size_within_memory(number: int, experiment: Experiment, schema: Schema) -> Size:
     """The size of a rung; refused where its weights alone outgrow the machine's memory, or any."""
     smaller = "begin with a smaller model, or list smaller sizes with --ladder FILE"
-    mend = f"ask for fewer rungs: --rungs {number - 1} at most; or {smaller}" if number > 3 else smaller
+    hint = f"ask for fewer rungs: --rungs {number - 1} at most; or {smaller}" if number > 3 else smaller
     try:
         size = size_of(experiment, schema)
     except (RuntimeError, TypeError) as error:
         if "verflow" not in str(error):
             raise
-        raise ConfigError(f"rung {number} has layers of more weights than 64 bits can count", mend) from None
+        raise ConfigError(f"rung {number} has layers of more weights than 64 bits can count", hint) from None
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if WEIGHT_BYTES * size.dense_parameters > memory:
         raise ConfigError(
             f"rung {number} costs {size.flops:.3g} FLOPs per example and {size.dense_parameters:.3g} dense parameters: "
             f"{WEIGHT_BYTES * size.dense_parameters / GIB:,.0f} GiB of weights, and this machine has "
             f"{memory / GIB:,.0f} GiB of memory",
-            mend,
+            hint,
         )
     return size
 

@@ -171,7 +171,7 @@ class _Sweep:
             self.progress.note(f"{at}: {error.problem}; the ladder goes on without it")
             stopped = None
         except ZigguratError as error:
-            raise type(error)(f"{at}: {error.problem}", error.mend) from None
+            raise type(error)(f"{at}: {error.problem}", error.hint) from None
         else:
             stopped = outcome.signal
             if outcome.results is not None:

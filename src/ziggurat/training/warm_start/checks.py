@@ -138,7 +138,7 @@ def rescaled(origin: WarmStartSource, layout: Layout, here: FittedTables) -> lis
     return [name for name in layout.schema.dense if origin.fitted.chains[name] != here.chains[name]]
 
 
-def _refuse(problems: Mapping[str, str | None], what: str, mend: str = "") -> None:
+def _refuse(problems: Mapping[str, str | None], what: str, hint: str = "") -> None:
     """Nothing, where no table has a problem.
 
     Raises:
@@ -147,7 +147,7 @@ def _refuse(problems: Mapping[str, str | None], what: str, mend: str = "") -> No
     found = {name: text for name, text in problems.items() if text is not None}
     if found:
         told = "".join(f"\n  table {name}: {text}" for name, text in found.items())
-        raise ConfigError(f"{KEY}.tables: {what}{told}", mend + _leave_out([n for n in problems if n not in found]))
+        raise ConfigError(f"{KEY}.tables: {what}{told}", hint + _leave_out([n for n in problems if n not in found]))
 
 
 def _leave_out(others: Sequence[str]) -> str:

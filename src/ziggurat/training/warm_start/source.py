@@ -97,8 +97,8 @@ class WarmStartSource:
 
 
 @contextlib.contextmanager
-def _named(key: str, mend: str | None = None) -> Generator[None]:
-    """Have an error say which key led to it, and the mend where that is another.
+def _named(key: str, hint: str | None = None) -> Generator[None]:
+    """Have an error say which key led to it, and the hint where that is another.
 
     Raises:
         ConfigError: in its place.
@@ -106,4 +106,4 @@ def _named(key: str, mend: str | None = None) -> Generator[None]:
     try:
         yield
     except (RunFolderError, DataError) as error:
-        raise ConfigError(f"{key}: {error.problem}", mend or error.mend) from None
+        raise ConfigError(f"{key}: {error.problem}", hint or error.hint) from None

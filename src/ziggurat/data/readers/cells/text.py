@@ -98,8 +98,8 @@ def parse_integer(text: str, rules: CellRules) -> int | None:
         return value - 2**64 if value >= 2**63 else value  # two's complement, as the fast parser reads it
     if not _NUMBER.fullmatch(cell):
         kind = NOT_FINITE if _INFINITY.fullmatch(cell) or _NAN.fullmatch(cell) else NOT_INTEGER
-        mend = "declare the column `type: text`, or add the value to null_values"
-        raise RefusedCell(refusal(kind, f"received {shorten(text)}", _bracket_mend(cell) or mend))
+        hint = "declare the column `type: text`, or add the value to null_values"
+        raise RefusedCell(refusal(kind, f"received {shorten(text)}", _bracket_hint(cell) or hint))
     number = Decimal(cell)
     if number.is_zero():
         return 0
@@ -145,14 +145,14 @@ def parse_time(text: str, rules: CellRules) -> float | None:
 
 def not_a_time(received: object) -> str:
     """The reason for a TIME cell of another form."""
-    mend = "write it like 2024-05-01 or 2024-05-01T12:30:00Z; where times are numbers, set `time_format: number`"
-    return refusal(NOT_TIME, f"received {shorten(received)}", mend)
+    hint = "write it like 2024-05-01 or 2024-05-01T12:30:00Z; where times are numbers, set `time_format: number`"
+    return refusal(NOT_TIME, f"received {shorten(received)}", hint)
 
 
 def not_in_brackets(received: object) -> str:
     """The reason for a cell of a column with ``brackets`` that is no list in brackets."""
-    mend = "write it like [3, 1, 2]; or drop `brackets: true` from the feature"
-    return refusal(NOT_IN_BRACKETS, f"received {shorten(received)}", mend)
+    hint = "write it like [3, 1, 2]; or drop `brackets: true` from the feature"
+    return refusal(NOT_IN_BRACKETS, f"received {shorten(received)}", hint)
 
 
 def in_int64(value: int, received: object) -> int:
@@ -179,10 +179,10 @@ def finite(value: float, received: object) -> float:
 
 def not_finite(received: object) -> str:
     """The reason for a NaN or an infinity."""
-    mend = "leave the cell empty where the value is missing"
+    hint = "leave the cell empty where the value is missing"
     if "nan" in str(received).lower():
-        mend += ", or set `nan_is_missing: true` on the source"
-    return refusal(NOT_FINITE, f"received {shorten(received)}", mend)
+        hint += ", or set `nan_is_missing: true` on the source"
+    return refusal(NOT_FINITE, f"received {shorten(received)}", hint)
 
 
 def regroup(elements: Converted, lengths: npt.NDArray[np.int64], column: RawColumn) -> Converted:
@@ -198,7 +198,7 @@ def regroup(elements: Converted, lengths: npt.NDArray[np.int64], column: RawColu
     return Converted(values, bad)
 
 
-def _bracket_mend(cell: str) -> str | None:
+def _bracket_hint(cell: str) -> str | None:
     """What to set where a list in brackets was cut at its delimiters."""
     if not (cell.startswith("[") or cell.endswith("]")):
         return None

@@ -41,7 +41,7 @@ from ziggurat.data.readers.rejection_reasons import refusal
 
 
 def mismatch(kind: pa.DataType, column: RawColumn) -> tuple[str, str] | None:
-    """Why no value of an Arrow type can be what ``column`` declares, as (problem, mend); None when it can."""
+    """Why no value of an Arrow type can be what ``column`` declares, as (problem, hint); None when it can."""
     if pt.is_dictionary(kind):
         return mismatch(kind.value_type, column)
     if _is_list(kind):

@@ -145,7 +145,7 @@ class _Head:
                 raise DataError(
                     f"{self.path}, line {self.rows.lines[first + widths.index(0)]}: a quote is opened and not closed "
                     f"in the line, and none of the first {len(widths)} rows has the {width} columns that are named",
-                    "set `newlines_in_values: true` where quoted values go over the line's end; else mend the quotes",
+                    "set `newlines_in_values: true` where quoted values go over the line's end; else close them",
                 )
             raise self._wrong_delimiter(first, width) or DataError(
                 f"{self.path}, line {self.rows.lines[first]}: the first {len(widths)} rows have "

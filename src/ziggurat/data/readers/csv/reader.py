@@ -185,7 +185,7 @@ class CsvParser(TextParser):
         return refusal(
             WRONG_WIDTH,
             f"received {width}, {self._layout.width} are expected",
-            f"mend the row; a value that holds {self.records.delimiter.decode()!r} has to be quoted",
+            f"correct the row; a value that holds {self.records.delimiter.decode()!r} has to be quoted",
         )
 
 

@@ -36,8 +36,8 @@ class RecordSplitter:
                 cells.append(quoted.replace(b'""', b'"') + behind)
             else:
                 received = f"received {shorten(as_text(record[match.start() :]))}"
-                mend = "close the quote; if values may hold line ends, set `newlines_in_values: true`"
-                return refusal(OPEN_QUOTE, received, mend)
+                hint = "close the quote; if values may hold line ends, set `newlines_in_values: true`"
+                return refusal(OPEN_QUOTE, received, hint)
             place = match.end()
             if not delimiter:
                 return cells

@@ -115,8 +115,8 @@ def _text(value: str | float, rules: CellRules) -> str | None:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, float):
-        mend = "write the value in quotes, or declare the column a number"
-        raise RefusedCell(refusal(WRONG_JSON, f"received {shorten(value)}, text is declared", mend))
+        hint = "write the value in quotes, or declare the column a number"
+        raise RefusedCell(refusal(WRONG_JSON, f"received {shorten(value)}, text is declared", hint))
     return str(value)
 
 

@@ -231,32 +231,32 @@ def _check_indices(entries: Sequence[tuple[int, str, float]], layout: LibsvmLayo
         index = int(text)
         if index not in layout.numeric:
             if layout.drops_values and value != 1.0:
-                mend = f"add {index} to `numeric` of the source and make it a numeric feature"
+                hint = f"add {index} to `numeric` of the source and make it a numeric feature"
                 received = f"received value {value:g} of index {index}; `ids` alone would drop it"
-                raise RefusedCell(refusal(WRONG_VALUE, received, mend))
+                raise RefusedCell(refusal(WRONG_VALUE, received, hint))
         elif index in seen:
-            raise RefusedCell(refusal(TWICE, f"received index {index} twice; it is under `numeric`", "mend the row"))
+            raise RefusedCell(refusal(TWICE, f"received index {index} twice; it is under `numeric`", "correct the row"))
         seen.add(index)
 
 
 def _check_fields(entries: Sequence[tuple[int, str, float]], layout: LibsvmLayout, columns: Sequence[str]) -> None:
-    mend = "mend the row, or correct `columns` of the source"
+    hint = "correct the row, or correct `columns` of the source"
     if not layout.has_fields and len(entries) != len(columns):
-        raise RefusedCell(refusal(WRONG_FIELDS, f"received {len(entries)} entries for {len(columns)} columns", mend))
+        raise RefusedCell(refusal(WRONG_FIELDS, f"received {len(entries)} entries for {len(columns)} columns", hint))
     seen: set[int] = set()
     for place, (number, index, value) in enumerate(entries):
         field = number if layout.has_fields else place
         if not 0 <= field < len(columns):
-            raise RefusedCell(refusal(WRONG_FIELDS, f"received field {field} for {len(columns)} columns", mend))
+            raise RefusedCell(refusal(WRONG_FIELDS, f"received field {field} for {len(columns)} columns", hint))
         if value != 1.0 and field not in layout.numeric:
             received = f"received value {value:g} of id {index}; {columns[field]!r} holds ids, all of value 1"
-            mend = f"add {columns[field]!r} to `numeric` of the source and make it a numeric feature"
-            raise RefusedCell(refusal(WRONG_FIELDS, received, mend))
+            hint = f"add {columns[field]!r} to `numeric` of the source and make it a numeric feature"
+            raise RefusedCell(refusal(WRONG_FIELDS, received, hint))
         if field in seen and field in layout.single:
-            mend = "mend the row" if field in layout.numeric else "declare its feature `kind: bag`"
-            raise RefusedCell(refusal(WRONG_FIELDS, f"received field {field} ({columns[field]}) twice", mend))
+            hint = "correct the row" if field in layout.numeric else "declare its feature `kind: bag`"
+            raise RefusedCell(refusal(WRONG_FIELDS, f"received field {field} ({columns[field]}) twice", hint))
         seen.add(field)
 
 
 def _malformed(token: str, expected: str) -> RefusedCell:
-    return RefusedCell(refusal(MALFORMED, f"received {shorten(token)}, expected {expected}", "mend the row"))
+    return RefusedCell(refusal(MALFORMED, f"received {shorten(token)}, expected {expected}", "correct the row"))

@@ -173,7 +173,7 @@ def opened(file: SourceFile, dictionaries: Sequence[str] = ()) -> pq.ParquetFile
 
 @contextmanager
 def explained_reads(file: SourceFile) -> Generator[None]:
-    """Turn a failure to read ``file`` into an error that names it and the mend."""
+    """Turn a failure to read ``file`` into an error that names it and the hint."""
     try:
         yield
     except PermissionError as error:

@@ -60,7 +60,7 @@ class RecordRules:
 
     def _quoted_spans(self, data: bytes, buffer: npt.NDArray[np.uint8]) -> _Quoted:
         quotes = np.flatnonzero(buffer == _QUOTE)
-        before = buffer[quotes[::2] - 1]  # wraps around for a quote at offset 0, mended in the next line
+        before = buffer[quotes[::2] - 1]  # wraps around for a quote at offset 0, fixed in the next line
         before[quotes[::2] == 0] = _LF
         if np.isin(
             before, [self.delimiter[0], _LF, _QUOTE]
