@@ -25,7 +25,7 @@ from ziggurat.optim.dense import build_optimizer
 from ziggurat.parallel.world import World
 from ziggurat.training.experiment import Experiment
 from ziggurat.training.recommender import assemble
-from ziggurat.training.step import Stepper, works
+from ziggurat.training.step import Stepper, prefetched_batches
 
 CPU = torch.device("cpu")
 
@@ -107,7 +107,7 @@ class Trained:
         dist.barrier()
         before, started = _sent(), time.perf_counter()
         batches = [(self._batch(), Cursor()) for _ in range(count)]
-        for work, coming in works(batches, self._recommender.lookup, CPU, self._pipelined):
+        for work, coming in prefetched_batches(batches, self._recommender.lookup, CPU, self._pipelined):
             done = self._step(work, next(iter(coming), None))
             loss = done.loss / done.weight
         dist.barrier()

@@ -27,11 +27,11 @@ from ziggurat.embeddings.dirty_rows import TrackedShard
 from ziggurat.embeddings.layout import Layout
 from ziggurat.embeddings.offload import OffloadFolder
 from ziggurat.optim.dense import build_optimizer
-from ziggurat.parallel.pieces import TensorSlice
+from ziggurat.parallel.tensor_slices import TensorSlice
 from ziggurat.training.experiment import Experiment
 from ziggurat.training.recommender import assemble
 from ziggurat.training.recommender_state import dense_state, table_shapes
-from ziggurat.training.step import Stepper, StepWork, works
+from ziggurat.training.step import Stepper, StepWork, prefetched_batches
 
 CPU = torch.device("cpu")
 EXPONENT = 1.05
@@ -96,7 +96,7 @@ class BigTables:
         not take the rest."""
         coming: Sequence[StepWork] = ()
         try:
-            for work, coming in works(batches, self._recommender.lookup, CPU, pipelined=False):
+            for work, coming in prefetched_batches(batches, self._recommender.lookup, CPU, pipelined=False):
                 done = self._step(work, next(iter(coming), None))
                 self.steps += 1
                 yield float(done.loss / done.weight)
@@ -134,14 +134,21 @@ class BigTables:
         assert found is not None
         return found
 
-    def pieces(self) -> dict[str, list[TensorSlice]]:
+    def tensor_slices(self) -> dict[str, list[TensorSlice]]:
         """Rows of tables and their optimizer's states, live, as a restore fills them."""
         lookup = self._recommender.lookup
-        return {"tables": lookup.pieces(), "table_optimizer": [each for each in lookup.state_pieces() if each.shape]}
+        return {
+            "tables": lookup.tensor_slices(),
+            "table_optimizer": [each for each in lookup.state_slices() if each.shape],
+        }
 
     def tensors(self) -> dict[str, Tensor]:
         """The same and the dense part, as another library saves them."""
-        rows = {f"{group}/{piece.name}": piece.tensor for group, some in self.pieces().items() for piece in some}
+        rows = {
+            f"{group}/{tensor_slice.name}": tensor_slice.tensor
+            for group, some in self.tensor_slices().items()
+            for tensor_slice in some
+        }
         return {**rows, **self.dense()}
 
     def changed(self) -> float:

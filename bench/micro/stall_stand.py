@@ -136,7 +136,7 @@ class Stand:
                     interval |= {name: value for name, value in written.figures().items() if name != "stall_s"}
             tensors = self.model.tensors()
             restored = {
-                "restore_s": seconds(lambda: folder.load("last").fill(self.model.pieces())),
+                "restore_s": seconds(lambda: folder.load("last").fill(self.model.tensor_slices())),
                 "peer_restore_s": seconds(lambda: peer.load(tensors)),
             }
             peer.close()

@@ -14,7 +14,7 @@ from ziggurat.checkpoint.folder import CheckpointFolder
 from ziggurat.checkpoint.format.manifest import MANIFEST_FILE
 from ziggurat.checkpoint.reader import folder_of
 from ziggurat.core.errors import RunFolderError
-from ziggurat.parallel.pieces import TensorSlice
+from ziggurat.parallel.tensor_slices import TensorSlice
 
 Harm = Literal["truncated", "flipped", "deleted", "foreign"]
 HARMS: tuple[Harm, ...] = get_args(Harm)
@@ -69,14 +69,16 @@ def damaged(
     """
     content = path.read_bytes()
     where = str(path.relative_to(folder.where))
-    pieces = _pieces(folder, step)
+    tensor_slices = _pieces(folder, step)
     try:
         _do(path, content, harm, other, draw)
-        said = _error(lambda: folder.load(step).fill(pieces))
+        said = _error(lambda: folder.load(step).fill(tensor_slices))
         verified = _error(lambda: folder.load(step).verify())
     finally:
         path.write_bytes(content)
-    clean = all(bool((piece.tensor == UNTOUCHED).all()) for each in pieces.values() for piece in each)
+    clean = all(
+        bool((tensor_slice.tensor == UNTOUCHED).all()) for each in tensor_slices.values() for tensor_slice in each
+    )
     named = all(_names(each, path, harm) for each in (said, verified))
     return Damage(where, harm, named, clean, said)
 

@@ -13,7 +13,7 @@ from torch import Tensor
 from ziggurat.checkpoint.folder import CheckpointFolder
 from ziggurat.checkpoint.writer import Best
 from ziggurat.core.errors import RunFolderError
-from ziggurat.parallel.pieces import TensorSlice
+from ziggurat.parallel.tensor_slices import TensorSlice
 
 
 def saved(folder: CheckpointFolder, *steps: int, best: int | None = None) -> None:
@@ -191,9 +191,9 @@ def test_format_1_is_read(tmp_path: Path) -> None:
     assert folder.load("best").state == {"x": [1, None]}
     expected = {f"{group}/{name}": tensor for group, tensors in groups.items() for name, tensor in tensors.items()}
     assert same_bits(loaded(folder, 7), expected)
-    piece = TensorSlice("t", torch.zeros(2, 3), (6, 3), (4, 0))
-    folder.load(7).fill({"tables": [piece]})
-    assert torch.equal(piece.tensor, groups["tables"]["t"][4:])
+    tensor_slice = TensorSlice("t", torch.zeros(2, 3), (6, 3), (4, 0))
+    folder.load(7).fill({"tables": [tensor_slice]})
+    assert torch.equal(tensor_slice.tensor, groups["tables"]["t"][4:])
     saved(CheckpointFolder(tmp_path, keep=1), 9)  # a run of format 1 goes on in format 2
     assert folder.steps() == [7, 9]
 

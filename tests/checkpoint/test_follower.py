@@ -23,7 +23,7 @@ from ziggurat.checkpoint.reader import folder_of
 from ziggurat.checkpoint.saver import Saver
 from ziggurat.core.tables import TableSpec
 from ziggurat.embeddings.dirty_rows import DirtyRows, TrackedShard
-from ziggurat.parallel.pieces import TensorSlice
+from ziggurat.parallel.tensor_slices import TensorSlice
 from ziggurat.training.process_group import process_group
 
 DELTAS = POLICIES[1:]

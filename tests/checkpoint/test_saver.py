@@ -19,7 +19,7 @@ from ziggurat.checkpoint.format import blocks
 from ziggurat.checkpoint.store.store import LocalStore
 from ziggurat.checkpoint.writer import Best
 from ziggurat.core.errors import DataError, RunFolderError
-from ziggurat.parallel.pieces import TensorSlice
+from ziggurat.parallel.tensor_slices import TensorSlice
 
 POLICIES = ("full", "one_shot", "consecutive", "intermittent")
 DENSE = {"dense/w": torch.arange(6.0).view(2, 3), "random/torch": torch.arange(8, dtype=torch.uint8)}
@@ -248,13 +248,13 @@ def test_every_damaged_file_is_named_and_nothing_is_half_loaded(folder: Checkpoi
         content = path.read_bytes()
         _damage(path, harm)
         named = path.name if harm != "missing" or path.name != "manifest.json" else "step"
-        piece = TensorSlice.of_tensor("item", torch.zeros(300, 7))
+        tensor_slice = TensorSlice.of_tensor("item", torch.zeros(300, 7))
         dense = TensorSlice.of_tensor("w", torch.zeros(2, 3))
         with pytest.raises(RunFolderError, match=named):
-            folder.load(2).fill({"tables": [piece], "dense": [dense]})
+            folder.load(2).fill({"tables": [tensor_slice], "dense": [dense]})
             folder.load(2).verify()
         if path.name == "manifest.json" or _has_rows(folder, path) or path.parent.name.endswith("2"):
-            assert not piece.tensor.any()
+            assert not tensor_slice.tensor.any()
             assert not dense.tensor.any()
         path.write_bytes(content)
         folder.load(2).verify()

@@ -61,15 +61,15 @@ def opened(folder: Path, name: str) -> RawSource:
 def test_stretches_hold_what_one_pass_gives(name: str, tmp_path: Path) -> None:
     source = opened(tmp_path, name)
     whole = read(source)
-    stretches = list(source.stretches())
-    parts = [read(source, each.start, each.end) for each in reversed(stretches)][::-1]
+    file_ranges = list(source.file_ranges())
+    parts = [read(source, each.start, each.end) for each in reversed(file_ranges)][::-1]
     assert [row for part in parts for row in part.rows] == whole.rows
     assert [line for part in parts for line in part.lines] == whole.lines
     assert [bad for part in parts for bad in part.bad] == whole.bad
     assert len(whole.rows) + len(whole.bad) == sum(ROWS)
     assert (len(whole.bad) > 0) == (name != "parquet")
-    assert [len({stretch.start.file for stretch in stretches}), stretches[-1].end] == [3, Position(3)]
-    assert (len(stretches) == 3) == (name == "gzip")  # of the others, the first and last file are cut
+    assert [len({file_range.start.file for file_range in file_ranges}), file_ranges[-1].end] == [3, Position(3)]
+    assert (len(file_ranges) == 3) == (name == "gzip")  # of the others, the first and last file are cut
 
 
 @pytest.mark.parametrize("name", FORMATS)
@@ -77,7 +77,7 @@ def test_stretches_go_on_from_the_end_of_any_block(name: str, tmp_path: Path) ->
     source = opened(tmp_path, name)
     whole = read(source)
     for place in whole.ends[:: max(1, len(whole.ends) // 8)]:
-        rest = [row for each in source.stretches(place) for row in read(source, each.start, each.end).rows]
+        rest = [row for each in source.file_ranges(place) for row in read(source, each.start, each.end).rows]
         assert rest == (read(source, place).rows)
         assert rest == whole.rows[len(whole.rows) - len(rest) :]
-    assert list(source.stretches(Position(3))) == []
+    assert list(source.file_ranges(Position(3))) == []

@@ -19,8 +19,8 @@ from ziggurat.embeddings.lookup import EmbeddingLookup
 from ziggurat.parallel.agreement import Agreement, from_first
 from ziggurat.parallel.config import ParallelConfig
 from ziggurat.parallel.norms import norms_over_ranks
-from ziggurat.parallel.pieces import TensorSlice, fill, gathered
 from ziggurat.parallel.shared_memory import can_share, shared_slots
+from ziggurat.parallel.tensor_slices import TensorSlice, fill, gathered
 from ziggurat.parallel.world import World
 
 CUTS = {1: (0, 11), 2: (0, 4, 11), 3: (0, 4, 5, 11)}
@@ -130,14 +130,14 @@ def gathered_and_filled(rank: int) -> tuple[Any, list[str], bool]:
     return _gathered_and_filled(pieces_of(rank))
 
 
-def _gathered_and_filled(pieces: list[TensorSlice]) -> tuple[Any, list[str], bool]:
-    wholes = gathered(pieces)
-    before = [piece.tensor.clone() for piece in pieces]
-    for piece in pieces:
-        piece.tensor.zero_()
-    fill(pieces, {"table": WHOLE, "both": torch.tensor(7.0), "mine": WHOLE[0]})
-    same = all(torch.equal(piece.tensor, old) for piece, old in zip(pieces, before, strict=True))
-    return wholes, [piece.key for piece in pieces], same
+def _gathered_and_filled(tensor_slices: list[TensorSlice]) -> tuple[Any, list[str], bool]:
+    wholes = gathered(tensor_slices)
+    before = [tensor_slice.tensor.clone() for tensor_slice in tensor_slices]
+    for tensor_slice in tensor_slices:
+        tensor_slice.tensor.zero_()
+    fill(tensor_slices, {"table": WHOLE, "both": torch.tensor(7.0), "mine": WHOLE[0]})
+    same = all(torch.equal(tensor_slice.tensor, old) for tensor_slice, old in zip(tensor_slices, before, strict=True))
+    return wholes, [tensor_slice.key for tensor_slice in tensor_slices], same
 
 
 def test_pieces_are_put_together_and_cut_up_again() -> None:
@@ -189,6 +189,6 @@ def test_an_id_outside_its_table_is_named_by_the_rank_that_has_it(fast_rows: int
 
 def test_a_world_of_one_needs_no_exchange() -> None:
     assert not dist.is_initialized()
-    piece = TensorSlice.of_tensor("all", WHOLE)
-    assert piece.is_whole
-    assert piece.key == "all"
+    tensor_slice = TensorSlice.of_tensor("all", WHOLE)
+    assert tensor_slice.is_whole
+    assert tensor_slice.key == "all"

@@ -33,11 +33,13 @@ def moved(rank: int, plan: Plan) -> dict[str, Tensor]:
     for name, (forward, backward, batch_size) in WAYS.items():
         parallel = ParallelConfig(forward_precision=forward, backward_precision=backward)
         lookup = EmbeddingLookup(layout, plan, CPU, 3, parallel, batch_size)
-        before = torch.cat([piece.tensor.detach().clone().flatten() for piece in lookup.pieces()])
+        before = torch.cat([tensor_slice.tensor.detach().clone().flatten() for tensor_slice in lookup.tensor_slices()])
         lookup.sharded.scale_learning_rates(1 / SMALL)  # pyright: ignore[reportOptionalMemberAccess] - there are tables
         emb_BFD = lookup(part(batch(0), rank, plan.world_size))
         (emb_BFD.sin().sum() * (SMALL * plan.world_size)).backward()
-        found[name] = torch.cat([piece.tensor.detach().flatten() for piece in lookup.pieces()]) - before
+        found[name] = (
+            torch.cat([tensor_slice.tensor.detach().flatten() for tensor_slice in lookup.tensor_slices()]) - before
+        )
     return found
 
 

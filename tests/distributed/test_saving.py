@@ -18,7 +18,7 @@ from ziggurat.checkpoint.writer import Best
 from ziggurat.core.errors import DataError
 from ziggurat.core.tables import TableSpec
 from ziggurat.embeddings.dirty_rows import DirtyRows, TrackedShard
-from ziggurat.parallel.pieces import TensorSlice
+from ziggurat.parallel.tensor_slices import TensorSlice
 
 ROWS, DIM = 300, 5
 SPECS = {name: TableSpec(name, ROWS, DIM, (name,), "sum", {"name": "sgd"}, 0.01) for name in ("halved", "copied")}
@@ -40,8 +40,8 @@ def shard(name: str, rank: int) -> TrackedShard:
     """The rank's rows of a table in halves, or all of a copied one; numbers as their row's id says."""
     first, rows = (rank * 150, 150) if name == "halved" else (0, ROWS)
     weight = torch.arange(first, first + rows).float().unsqueeze(1).repeat(1, DIM)
-    piece = TensorSlice(name, weight, (ROWS, DIM), (first, 0))
-    return TrackedShard(name, SPECS[name], piece, {}, DirtyRows({"": weight}))
+    tensor_slice = TensorSlice(name, weight, (ROWS, DIM), (first, 0))
+    return TrackedShard(name, SPECS[name], tensor_slice, {}, DirtyRows({"": weight}))
 
 
 def save_twice(rank: int, folder: Path, refused: tuple[int, str] | None) -> dict[str, Any]:

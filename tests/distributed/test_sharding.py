@@ -20,7 +20,7 @@ from ziggurat.embeddings.config import EmbeddingsConfig
 from ziggurat.embeddings.layout import lay_out
 from ziggurat.embeddings.lookup import EmbeddingLookup
 from ziggurat.parallel.config import ParallelConfig
-from ziggurat.parallel.pieces import gathered
+from ziggurat.parallel.tensor_slices import gathered
 from ziggurat.training.process_group import process_group
 
 ROWS = {"user": 61, "item": 37, "tags": 10}
@@ -89,9 +89,15 @@ def trained(
         loss = (emb_BFD * emb_BFD.detach().sin() + emb_BFD * target_FD).sum() / BATCH
         (loss * plan.world_size).backward()  # every exchange divides gradients by the ranks
         lookup.exchange()
-    shards = {(piece.name, *piece.first): piece.tensor.clone() for piece in lookup.pieces()}
-    ids = {(piece.name, *piece.first): piece.rows for piece in lookup.pieces() if piece.rows is not None}
-    whole = gathered(lookup.pieces()), gathered(lookup.state_pieces())
+    shards = {
+        (tensor_slice.name, *tensor_slice.first): tensor_slice.tensor.clone() for tensor_slice in lookup.tensor_slices()
+    }
+    ids = {
+        (tensor_slice.name, *tensor_slice.first): tensor_slice.rows
+        for tensor_slice in lookup.tensor_slices()
+        if tensor_slice.rows is not None
+    }
+    whole = gathered(lookup.tensor_slices()), gathered(lookup.state_slices())
     return {"fields": fields, "shards": shards, "ids": ids, "whole": whole, "rank": dist.get_rank()}
 
 

@@ -213,8 +213,8 @@ def test_no_rows_are_replaced_by_none(folder: Path, closing: list[EmbeddingLooku
     lookup = make(folder, RowAdagrad(lr=0.1))
     closing.append(lookup)
     before = rows_of(lookup)
-    for piece in [*lookup.pieces(), *lookup.state_pieces()]:
-        if piece.sink is not None:
-            piece.sink.put(torch.empty(0, dtype=torch.int64), 0, torch.empty(0, 8))
-            piece.sink.settle()
+    for tensor_slice in [*lookup.tensor_slices(), *lookup.state_slices()]:
+        if tensor_slice.sink is not None:
+            tensor_slice.sink.put(torch.empty(0, dtype=torch.int64), 0, torch.empty(0, 8))
+            tensor_slice.sink.settle()
     assert_same(before, rows_of(lookup))

@@ -24,7 +24,7 @@ from ziggurat.embeddings.layout import lay_out
 from ziggurat.embeddings.lookup import EmbeddingLookup
 from ziggurat.embeddings.sharding import inner_name
 from ziggurat.optim.rows import RowAdagrad, RowAdam, RowOptimizerConfig, RowSGD, RowwiseAdagrad
-from ziggurat.parallel.pieces import gathered
+from ziggurat.parallel.tensor_slices import gathered
 
 CPU = torch.device("cpu")
 SCHEMA = Schema(
@@ -286,8 +286,8 @@ def test_ordered_rows_change_nothing_in_one_process() -> None:
         for emb_BFD in (first, second):
             emb_BFD.square().sum().backward()
     for expected, found in (
-        (gathered(lookups[0].pieces()), gathered(lookups[1].pieces())),
-        (gathered(lookups[0].state_pieces()), gathered(lookups[1].state_pieces())),
+        (gathered(lookups[0].tensor_slices()), gathered(lookups[1].tensor_slices())),
+        (gathered(lookups[0].state_slices()), gathered(lookups[1].state_slices())),
     ):
         assert expected is not None
         assert found is not None

@@ -224,9 +224,9 @@ def test_what_the_user_asks_for_is_kept(config: PlanningConfig) -> None:
         "t6": ("column_wise", None),
         "t7": ("table_row_wise", None),
     }
-    wishes = {name: TablePlacement(sharding=sharding, ranks=ranks) for name, (sharding, ranks) in asked.items()}
+    constraints = {name: TablePlacement(sharding=sharding, ranks=ranks) for name, (sharding, ranks) in asked.items()}
     for where in (topology(2, 2, kind="cpu"), topology(2, 2, kind="cpu", memory=40e6)):
-        placements = _planned([*LARGE, table("free", 5000)], where, config, tables=wishes).plan.placements
+        placements = _planned([*LARGE, table("free", 5000)], where, config, tables=constraints).plan.placements
         for name, (sharding, ranks) in asked.items():
             assert placements[name].sharding == sharding
             assert ranks in (None, placements[name].ranks)

@@ -274,7 +274,7 @@ def test_what_has_no_kernel_is_held_fast_by_every_device() -> None:
 
 def test_what_the_user_asks_for_holds_and_only_rows_are_decided() -> None:
     tables, counted = skewed()
-    wishes: dict[str, Any] = {
+    constraints: dict[str, Any] = {
         "t0": {"sharding": "table_wise", "ranks": [1]},
         "t1": {"sharding": "row_wise"},
         "t2": {"sharding": "column_wise"},
@@ -285,9 +285,11 @@ def test_what_the_user_asks_for_holds_and_only_rows_are_decided() -> None:
     }
     where = topology(2, 2, memory=6e5, slow_memory=1e6)
     for limit in (0, 5):
-        found = planned(tables, counted, where, limit, tables=wishes)
+        found = planned(tables, counted, where, limit, tables=constraints)
         placements = found.plan.placements
-        assert {name: placements[name].sharding for name in wishes} == {n: w["sharding"] for n, w in wishes.items()}
+        assert {name: placements[name].sharding for name in constraints} == {
+            n: w["sharding"] for n, w in constraints.items()
+        }
         assert placements["t0"].ranks == (1,)
         assert placements["t3"].ranks == (3, 3)
         assert placements["t4"].fast_rows is None

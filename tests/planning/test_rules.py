@@ -181,9 +181,9 @@ def test_wishes_are_kept() -> None:
         ({"t0": {"sharding": "column_wise", "ranks": []}}, r"ranks: 0 equal parts"),
     ],
 )
-def test_wishes_that_cannot_be_are_refused_by_their_key(wish: dict[str, Any], said: str) -> None:
+def test_wishes_that_cannot_be_are_refused_by_their_key(constraint: dict[str, Any], said: str) -> None:
     with pytest.raises(ConfigError, match=said) as caught:
-        planned([*EVEN, table("narrow", 100, 4)], topology(2, 2), tables=wish)
+        planned([*EVEN, table("narrow", 100, 4)], topology(2, 2), tables=constraint)
     assert caught.value.problem.startswith("planning.tables.")
 
 
@@ -224,7 +224,7 @@ def test_a_batch_that_leaves_no_room_is_named() -> None:
     problem = Problem((table("small", 100),), topology(devices=1, memory=100e3), None, 1000)
     with pytest.raises(NoFeasiblePlan, match=r"every device is 50 kB short before it holds any table: .* take 140 kB"):
         build_planner(PlanningConfig().planner).plan(problem)
-    pinned = replace(problem, wishes={"small": TableConstraint("table_wise", (0,))})
+    pinned = replace(problem, constraints={"small": TableConstraint("table_wise", (0,))})
     with pytest.raises(NoFeasiblePlan, match=r"every device is 50 kB short before it holds any table: .* take 140 kB"):
         build_planner(PlanningConfig().planner).plan(pinned)  # the table on a given rank is no part of it
     with pytest.raises(NoFeasiblePlan, match=r"makes room: .*; training\.batch_size: 500 \(now 1000\)"):

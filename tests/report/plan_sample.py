@@ -21,12 +21,12 @@ def sample_plan(hosts: int = 2, devices: int = 4, memory: float = 6e9, tables: i
         for k in range(tables)
     ]
     specs.append(TableSpec("large", 10_000_000, 32, ("f",), "sum", ADAGRAD, 0.01))
-    wishes = {
+    constraints = {
         "c9": {"sharding": "row_wise"}, "c10": {"sharding": "table_row_wise"}, "c11": {"sharding": "grid"},
         "c12": {"sharding": "column_wise"}, "c13": {"sharding": "data_parallel"},
     }  # fmt: skip
     topology = Topology(hosts, devices, "h100", "cuda", int(memory), 3e12, 4.5e11, 1.25e9, ("something is assumed",))
-    return plan_tables(specs, None, topology, PlanningConfig.model_validate({"tables": wishes}), 4096)
+    return plan_tables(specs, None, topology, PlanningConfig.model_validate({"tables": constraints}), 4096)
 
 
 def tiered_plan() -> PlanEstimate:

@@ -24,8 +24,8 @@ from ziggurat.storage.async_io import (
     Slowed,
     Threads,
     TransferError,
+    file_ranges,
     open_transfers,
-    stretches,
 )
 from ziggurat.storage.native import NativeUnavailable, library
 
@@ -67,17 +67,17 @@ def test_blocks_come_back_as_they_went(way: str, file: int) -> None:
 
 def test_neighbours_are_one_request() -> None:
     blocks = memory(6)
-    begins, lengths, addresses = stretches(offsets(3, 4, 5, 9, 11, 12), blocks)
+    begins, lengths, addresses = file_ranges(offsets(3, 4, 5, 9, 11, 12), blocks)
     assert begins.tolist() == [3 * BLOCK, 9 * BLOCK, 11 * BLOCK]
     assert lengths.tolist() == [3 * BLOCK, BLOCK, 2 * BLOCK]
     assert (addresses - blocks.ctypes.data).tolist() == [0, 3 * BLOCK, 4 * BLOCK]
-    assert [each.tolist() for each in stretches(offsets(), memory(0))] == [[], [], []]
+    assert [each.tolist() for each in file_ranges(offsets(), memory(0))] == [[], [], []]
 
 
 def test_a_long_stretch_is_cut() -> None:
     count = 2 * LONGEST // BLOCK + 7
     blocks = memory(count + 1)
-    begins, lengths, addresses = stretches(offsets(1, *range(10, 10 + count)), blocks)
+    begins, lengths, addresses = file_ranges(offsets(1, *range(10, 10 + count)), blocks)
     assert lengths.tolist() == [BLOCK, LONGEST, LONGEST, 7 * BLOCK]
     assert begins.tolist() == [BLOCK, 10 * BLOCK, 10 * BLOCK + LONGEST, 10 * BLOCK + 2 * LONGEST]
     assert (addresses - blocks.ctypes.data).tolist() == [0, BLOCK, BLOCK + LONGEST, BLOCK + 2 * LONGEST]

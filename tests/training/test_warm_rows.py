@@ -17,7 +17,7 @@ from tests.checkpoint.checkpoint_kit import Table, saver, write_version_1
 from ziggurat.checkpoint.folder import CheckpointFolder
 from ziggurat.checkpoint.reader import CheckpointReader
 from ziggurat.features.matching import RowMatch
-from ziggurat.parallel.pieces import TensorSlice
+from ziggurat.parallel.tensor_slices import TensorSlice
 from ziggurat.training.warm_start import rows as warm_rows
 from ziggurat.training.warm_start.rows import RowTransfer, take_rows
 
@@ -105,8 +105,13 @@ def test_a_shard_is_what_one_row_after_the_other_would_make_it(
         if ordered:
             continue
         live, state = drawn(ids_L, columns), torch.zeros(len(ids_L))
-        pieces = (replace(each.piece, tensor=tensor) for each, tensor in zip(sources, (live, state), strict=True))
-        elsewhere = [replace(each, piece=_elsewhere(piece)) for each, piece in zip(sources, pieces, strict=True)]
+        tensor_slices = (
+            replace(each.tensor_slice, tensor=tensor) for each, tensor in zip(sources, (live, state), strict=True)
+        )
+        elsewhere = [
+            replace(each, tensor_slice=_elsewhere(tensor_slice))
+            for each, tensor_slice in zip(sources, tensor_slices, strict=True)
+        ]
         take_rows(saved, [(elsewhere, match)])
         assert torch.equal(live, expected)
         assert torch.equal(state, sums)
@@ -128,8 +133,8 @@ class _Elsewhere:
     def settle(self) -> None: ...
 
 
-def _elsewhere(piece: TensorSlice) -> TensorSlice:
-    return replace(piece, tensor=piece.tensor.to("meta"), sink=_Elsewhere(piece.tensor))
+def _elsewhere(tensor_slice: TensorSlice) -> TensorSlice:
+    return replace(tensor_slice, tensor=tensor_slice.tensor.to("meta"), sink=_Elsewhere(tensor_slice.tensor))
 
 
 def test_rows_that_keep_their_numbers(there: There) -> None:
@@ -140,13 +145,18 @@ def test_rows_that_keep_their_numbers(there: There) -> None:
         assert torch.equal(live[:2], there.weight_RD[58:])
         assert bool((live[2:] == -1).all())
         live = torch.full((4, DIM), -1.0)
-        piece = _elsewhere(TensorSlice("item", live, (62, DIM), (58, 0)))
-        take_rows(saved, [([replace(source, piece=piece)], RowMatch(62, ROWS, ROWS))])
+        tensor_slice = _elsewhere(TensorSlice("item", live, (62, DIM), (58, 0)))
+        take_rows(saved, [([replace(source, tensor_slice=tensor_slice)], RowMatch(62, ROWS, ROWS))])
         assert torch.equal(live[:2], there.weight_RD[58:])
         assert bool((live[2:] == -1).all())
         beyond = torch.full((2, DIM), -1.0)
         take_rows(
             saved,
-            [([replace(source, piece=TensorSlice("item", beyond, (64, DIM), (62, 0)))], RowMatch(64, ROWS, ROWS))],
+            [
+                (
+                    [replace(source, tensor_slice=TensorSlice("item", beyond, (64, DIM), (62, 0)))],
+                    RowMatch(64, ROWS, ROWS),
+                )
+            ],
         )
         assert bool((beyond == -1).all())

@@ -29,7 +29,7 @@ from ziggurat.checkpoint.format.manifest import (
 )
 from ziggurat.checkpoint.store.store import LocalStore, Store
 from ziggurat.core.errors import RunFolderError
-from ziggurat.parallel.pieces import TensorSlice, fill
+from ziggurat.parallel.tensor_slices import TensorSlice, fill
 
 FOLDER = re.compile(r"step-(\d{8,})")
 TABLES, TABLE_STATES = "tables", "table_optimizer"
@@ -88,9 +88,9 @@ class CheckpointReader(ABC):
     def whole(self, group: str) -> dict[str, Tensor]:
         """A group's tensors, whole, by name; none where there is no such group."""
         shapes = self.shapes(group) or {}
-        pieces = [_whole_piece(name, shape, self.dtype(group, name)) for name, shape in shapes.items()]
-        self.fill({group: pieces})
-        return {piece.name: piece.tensor for piece in pieces}
+        tensor_slices = [_whole_piece(name, shape, self.dtype(group, name)) for name, shape in shapes.items()]
+        self.fill({group: tensor_slices})
+        return {tensor_slice.name: tensor_slice.tensor for tensor_slice in tensor_slices}
 
     @abstractmethod
     def dtype(self, group: str, name: str) -> torch.dtype:
@@ -227,21 +227,21 @@ class BlockCheckpointReader(CheckpointReader):
 
     def fill(self, groups: Mapping[str, Sequence[TensorSlice]], heard: Heard = lambda _: None) -> None:
         targets: dict[str, list[_Target]] = defaultdict(list)
-        for group, pieces in groups.items():
+        for group, tensor_slices in groups.items():
             others = below(self._others, f"{group}/")
-            for piece in pieces:
-                if piece.name not in others and piece.tensor.numel():
-                    table, tensor = _named(group, piece.name)
-                    targets[table].append(_Target(piece, tensor))
+            for tensor_slice in tensor_slices:
+                if tensor_slice.name not in others and tensor_slice.tensor.numel():
+                    table, tensor = _named(group, tensor_slice.name)
+                    targets[table].append(_Target(tensor_slice, tensor))
         for base, rows in self._rows(targets):
             for target in targets[rows.table]:
                 heard(target.take(rows, base))
         for target in chain.from_iterable(targets.values()):
-            if target.piece.sink is not None:
-                target.piece.sink.settle()
-        for group, pieces in groups.items():  # behind the rows, whose files have all been verified by now
+            if target.tensor_slice.sink is not None:
+                target.tensor_slice.sink.settle()
+        for group, tensor_slices in groups.items():  # behind the rows, whose files have all been verified by now
             others = below(self._others, f"{group}/")
-            fill([piece for piece in pieces if piece.name in others], others)
+            fill([tensor_slice for tensor_slice in tensor_slices if tensor_slice.name in others], others)
         for table, each in targets.items():
             for target in each:
                 if target.missing:
@@ -284,18 +284,18 @@ def _met(file: ManifestFile, targets: Mapping[str, Sequence[_Target]]) -> list[R
 class _Target:
     """A piece that rows go into."""
 
-    def __init__(self, piece: TensorSlice, tensor: str) -> None:
-        self.piece, self.tensor = piece, tensor
-        self.missing = piece.tensor.numel()
-        size = piece.tensor.shape
-        self._first, self._end = piece.first[0], piece.first[0] + size[0]
-        self._columns = (piece.first[1], piece.first[1] + size[1]) if len(size) > 1 else None
+    def __init__(self, tensor_slice: TensorSlice, tensor: str) -> None:
+        self.tensor_slice, self.tensor = tensor_slice, tensor
+        self.missing = tensor_slice.tensor.numel()
+        size = tensor_slice.tensor.shape
+        self._first, self._end = tensor_slice.first[0], tensor_slice.first[0] + size[0]
+        self._columns = (tensor_slice.first[1], tensor_slice.first[1] + size[1]) if len(size) > 1 else None
         self._places: Tensor | None = None
         self._seen = torch.zeros(0, dtype=torch.bool)
-        if piece.rows is not None:
+        if tensor_slice.rows is not None:
             kind = torch.int32 if size[0] < 2**31 else torch.int64
-            self._places = torch.full((piece.shape[0],), -1, dtype=kind)
-            self._places[piece.rows.long()] = torch.arange(size[0], dtype=kind)
+            self._places = torch.full((tensor_slice.shape[0],), -1, dtype=kind)
+            self._places[tensor_slice.rows.long()] = torch.arange(size[0], dtype=kind)
 
     def meets(self, block: RowBlock) -> bool:
         """Whether the block may have rows of this piece."""
@@ -329,7 +329,7 @@ class _Target:
             numbers = numbers[:, begin - rows.columns[0] : end - rows.columns[0]]
         if base:
             self._count(places_L, 1 if self._columns is None else end - begin)
-        sink, tensor = self.piece.sink, self.piece.tensor
+        sink, tensor = self.tensor_slice.sink, self.tensor_slice.tensor
         if sink is not None:
             sink.put(places_L, first, numbers)
         elif self._columns is None:
@@ -351,7 +351,7 @@ class _Target:
             self.missing -= len(places_L) * width
             return
         if not len(self._seen):
-            self._seen = torch.zeros(self.piece.tensor.shape[0], dtype=torch.bool)
+            self._seen = torch.zeros(self.tensor_slice.tensor.shape[0], dtype=torch.bool)
         self._seen[places_L] = True
         self.missing = int(self._seen.numel() - self._seen.sum())
 
@@ -385,8 +385,8 @@ class _LegacyCheckpointReader(CheckpointReader):
         heard(sum(tensor.nbytes for group in self._stored.values() for tensor in group.values()))
 
     def fill(self, groups: Mapping[str, Sequence[TensorSlice]], heard: Heard = lambda _: None) -> None:
-        for group, pieces in groups.items():
-            fill(pieces, self._stored[group])
+        for group, tensor_slices in groups.items():
+            fill(tensor_slices, self._stored[group])
 
 
 def table_shapes(saved: CheckpointReader) -> dict[str, TableShape]:

@@ -32,7 +32,7 @@ from ziggurat.embeddings.copy_on_write import (
     changed,
     store,
 )
-from ziggurat.parallel.pieces import RowSink, TensorSlice
+from ziggurat.parallel.tensor_slices import RowSink, TensorSlice
 
 
 class DirtyRows:
@@ -127,16 +127,16 @@ class TrackedShard:
     def of(cls, spec: TableSpec, at: tuple[int, int], marks: DirtyRows) -> TrackedShard:
         """Of the tensors that ``marks`` are of; ``at`` is their first row and column in the table."""
 
-        def piece(name: str, tensor: Tensor) -> TensorSlice:
+        def tensor_slice(name: str, tensor: Tensor) -> TensorSlice:
             return TensorSlice(name, tensor, (spec.rows, spec.dim)[: tensor.ndim], at[: tensor.ndim])
 
         weight, states = marks.tensors[""], {name: tensor for name, tensor in marks.tensors.items() if name}
-        pieces = {name: piece(f"{spec.name}/{name}", state) for name, state in states.items()}
-        return cls(spec.name, spec, piece(spec.name, weight), pieces, marks)
+        tensor_slices = {name: tensor_slice(f"{spec.name}/{name}", state) for name, state in states.items()}
+        return cls(spec.name, spec, tensor_slice(spec.name, weight), tensor_slices, marks)
 
     def into(self, sinks: Mapping[str, RowSink]) -> TrackedShard:
         """With pieces that say what replaces rows."""
-        states = {name: replace(piece, sink=sinks[name]) for name, piece in self.states.items()}
+        states = {name: replace(tensor_slice, sink=sinks[name]) for name, tensor_slice in self.states.items()}
         return replace(self, weight=replace(self.weight, sink=sinks[""]), states=states)
 
     def in_order(self, placed: Callable[[TensorSlice], TensorSlice]) -> TrackedShard:

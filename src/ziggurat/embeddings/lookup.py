@@ -31,7 +31,7 @@ from ziggurat.embeddings.replicated import ReplicatedTable, exchange, is_replica
 from ziggurat.embeddings.row_order import RowOrder
 from ziggurat.embeddings.sharding import Distributed, ShardedTables
 from ziggurat.parallel.config import ParallelConfig
-from ziggurat.parallel.pieces import TensorSlice
+from ziggurat.parallel.tensor_slices import TensorSlice
 
 AHEAD = 4
 """Batches that are started before their turn, where memory has no room for all rows."""
@@ -105,14 +105,30 @@ class EmbeddingLookup(nn.Module):
         self._row_order = RowOrder(fused, plan, row_ranks, device)
         std = {spec.name: spec.init_std for spec in tables}
         dims = {spec.name: spec.dim for spec in tables}
-        for piece in self.pieces():
-            row, column = piece.first
-            if piece.tensor.is_meta:
+        for tensor_slice in self.tensor_slices():
+            row, column = tensor_slice.first
+            if tensor_slice.tensor.is_meta:
                 continue  # beyond memory: a row is made when it is first looked up
-            if piece.rows is None:
-                fill_initial(piece.tensor, piece.name, std[piece.name], seed, row, column, dims[piece.name])
+            if tensor_slice.rows is None:
+                fill_initial(
+                    tensor_slice.tensor,
+                    tensor_slice.name,
+                    std[tensor_slice.name],
+                    seed,
+                    row,
+                    column,
+                    dims[tensor_slice.name],
+                )
             else:
-                fill_initial_rows(piece.tensor, piece.rows, piece.name, std[piece.name], seed, column, dims[piece.name])
+                fill_initial_rows(
+                    tensor_slice.tensor,
+                    tensor_slice.rows,
+                    tensor_slice.name,
+                    std[tensor_slice.name],
+                    seed,
+                    column,
+                    dims[tensor_slice.name],
+                )
 
     def forward(self, batch: Batch) -> Tensor:
         """emb_BFD, the fields of ``layout``.
@@ -207,25 +223,27 @@ class EmbeddingLookup(nn.Module):
 
     def weights(self) -> dict[str, Tensor]:
         """This rank's weights by table, or by the part of a table that it holds, live."""
-        return {piece.key: piece.tensor for piece in self.pieces()}
+        return {tensor_slice.key: tensor_slice.tensor for tensor_slice in self.tensor_slices()}
 
-    def pieces(self) -> list[TensorSlice]:
+    def tensor_slices(self) -> list[TensorSlice]:
         """This rank's weights, named by their tables, live."""
-        pieces = list(map(self._row_order.of_piece, self.sharded.weights())) if self.sharded is not None else []
-        return pieces + [TensorSlice.of_tensor(table.spec.name, table.weight_RD) for table in self._replicated()]
+        tensor_slices = list(map(self._row_order.of_piece, self.sharded.weights())) if self.sharded is not None else []
+        return tensor_slices + [TensorSlice.of_tensor(table.spec.name, table.weight_RD) for table in self._replicated()]
 
     def optimizer_state(self) -> dict[str, Tensor]:
         """This rank's optimizer states by ``table/state``, or by the part of it, live."""
-        return {piece.key: piece.tensor for piece in self.state_pieces()}
+        return {tensor_slice.key: tensor_slice.tensor for tensor_slice in self.state_slices()}
 
-    def state_pieces(self) -> list[TensorSlice]:
+    def state_slices(self) -> list[TensorSlice]:
         """This rank's optimizer states, named ``table/state``, live."""
-        pieces = list(map(self._row_order.of_piece, self.sharded.states())) if self.sharded is not None else []
+        tensor_slices = list(map(self._row_order.of_piece, self.sharded.states())) if self.sharded is not None else []
         for table in self._replicated():
             counted = {"steps": table.steps} if table.spec.optimizer["name"] == "adam" else {}
             states = {**table.state(), **counted}  # of the others as FBGEMM has them, so that a plan may change
-            pieces += [TensorSlice.of_tensor(f"{table.spec.name}/{name}", state) for name, state in states.items()]
-        return pieces
+            tensor_slices += [
+                TensorSlice.of_tensor(f"{table.spec.name}/{name}", state) for name, state in states.items()
+            ]
+        return tensor_slices
 
     def shards(self) -> list[TrackedShard]:
         """This rank's parts of tables, live, with the marks of the rows that have changed."""

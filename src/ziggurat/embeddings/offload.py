@@ -26,7 +26,7 @@ from ziggurat.core.plan import Span
 from ziggurat.core.tables import TableSpec
 from ziggurat.embeddings.copy_on_write import Numbers
 from ziggurat.embeddings.initial import initial_rows
-from ziggurat.parallel.pieces import RowSink
+from ziggurat.parallel.tensor_slices import RowSink
 from ziggurat.storage.async_io import TransferThread, Way, open_transfers
 from ziggurat.storage.prefetcher import Prefetcher, PrefetchTicket, TooManyRows
 from ziggurat.storage.row_cache import RowCache
@@ -309,7 +309,7 @@ class _Replaced:
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """A :class:`~ziggurat.parallel.pieces.RowSink` of one tensor, whose numbers are a row's from ``first`` on."""
+    """The :class:`~ziggurat.parallel.tensor_slices.RowSink` of one tensor: its row values from ``first`` on."""
 
     into: _Replaced
     first: int

@@ -19,7 +19,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from ziggurat.core.plan import Plan
 from ziggurat.core.row_order import Ranks, dealt_places
 from ziggurat.core.tables import TableSpec
-from ziggurat.parallel.pieces import TensorSlice
+from ziggurat.parallel.tensor_slices import TensorSlice
 
 
 class RowOrder:
@@ -60,15 +60,15 @@ class RowOrder:
                 values_L[first:last] = places_R.index_select(0, values_L[first:last])
         return KeyedJaggedTensor(keys=ids.keys(), values=values_L, lengths=ids.lengths(), stride=ids.stride())
 
-    def of_piece(self, piece: TensorSlice) -> TensorSlice:
+    def of_piece(self, tensor_slice: TensorSlice) -> TensorSlice:
         """A piece of such a table, or of a state of one, that knows the ids of its rows."""
-        name = piece.name if piece.name in self._places else piece.name.rpartition("/")[0]
+        name = tensor_slice.name if tensor_slice.name in self._places else tensor_slice.name.rpartition("/")[0]
         if name not in self._places:
-            return piece
-        first, size = piece.first[0], piece.tensor.shape[0]
+            return tensor_slice
+        first, size = tensor_slice.first[0], tensor_slice.tensor.shape[0]
         key = (name, first, size)
         if key not in self._ids:
             ids_R = torch.empty_like(self._places[name])
             ids_R[self._places[name].long()] = torch.arange(len(ids_R), dtype=torch.int32)
             self._ids[key] = ids_R[first : first + size].clone()
-        return replace(piece, rows=self._ids[key])
+        return replace(tensor_slice, rows=self._ids[key])

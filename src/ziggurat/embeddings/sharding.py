@@ -44,8 +44,8 @@ from ziggurat.embeddings.torchrec_terms import (
 )
 from ziggurat.optim.rows import fused_optimizer
 from ziggurat.parallel.config import ParallelConfig
-from ziggurat.parallel.pieces import TensorSlice
 from ziggurat.parallel.shared_memory import SharedSlots, shared_slots
+from ziggurat.parallel.tensor_slices import TensorSlice
 from ziggurat.parallel.world import World
 
 # DistributedModelParallel asks torch.fx whether it is tracing; the answer's deprecation notice is not for our users.

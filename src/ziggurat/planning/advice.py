@@ -92,9 +92,11 @@ def _three_digits(step: int) -> int:
 def _devices(problem: Problem, fits: Fits) -> str | None:
     """The fewest times as many devices, in powers of two. All ranks of the world or of a host are then others."""
     topology, factor = problem.topology, 2
-    wishes = {
-        name: wish if wish.sharding in ("table_wise", "column_wise") else TableConstraint(wish.sharding)
-        for name, wish in problem.wishes.items()
+    constraints = {
+        name: constraint
+        if constraint.sharding in ("table_wise", "column_wise")
+        else TableConstraint(constraint.sharding)
+        for name, constraint in problem.constraints.items()
     }
     while factor <= MOST_TIMES:
         if topology.hosts == 1:
@@ -103,7 +105,7 @@ def _devices(problem: Problem, fits: Fits) -> str | None:
         else:
             more = replace(topology, hosts=topology.hosts * factor)
             said = f"{more.hosts} hosts of {topology.devices} devices"
-        if fits(problem.but(topology=more, wishes=wishes)):
+        if fits(problem.but(topology=more, constraints=constraints)):
             return said
         factor *= 2
     return None
@@ -132,8 +134,12 @@ def _optimizer(problem: Problem, table: TableSpec, fits: Fits) -> str | None:
 
 def _wishes(problem: Problem, fits: Fits) -> Iterator[str]:
     """Leaving out what the user asked of one table."""
-    for name in problem.wishes:
-        if fits(problem.but(wishes={other: wish for other, wish in problem.wishes.items() if other != name})):
+    for name in problem.constraints:
+        if fits(
+            problem.but(
+                constraints={other: constraint for other, constraint in problem.constraints.items() if other != name}
+            )
+        ):
             yield f"leave out planning.tables.{name}"
 
 

@@ -98,7 +98,7 @@ class PlanningConfig(Config):
         """
         check_names("tables", list(self.tables), tables)
 
-    def wishes(self, tables: Sequence[TableSpec], topology: Topology) -> dict[str, TableConstraint]:
+    def constraints(self, tables: Sequence[TableSpec], topology: Topology) -> dict[str, TableConstraint]:
         """The exceptions, checked against the tables and the world that they are for.
 
         Raises:
@@ -106,12 +106,12 @@ class PlanningConfig(Config):
         """
         self.check(tables)
         specs = {table.name: table for table in tables}
-        wishes: dict[str, TableConstraint] = {}
+        constraints: dict[str, TableConstraint] = {}
         for name, asked in self.tables.items():
             with within(f"tables.{name}"):
                 if asked.ranks is not None:
                     check_placement(specs[name], Placement(asked.sharding, asked.ranks), topology)
                 else:
                     check_sharding(specs[name], asked.sharding, topology)
-            wishes[name] = TableConstraint(asked.sharding, asked.ranks)
-        return wishes
+            constraints[name] = TableConstraint(asked.sharding, asked.ranks)
+        return constraints

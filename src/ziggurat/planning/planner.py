@@ -110,9 +110,9 @@ def problem_of(
         ConfigError: ``planning.tables`` asks for what cannot be; the key is named.
     """
     with within("planning"):
-        wishes = config.wishes(tables, topology)
+        constraints = config.constraints(tables, topology)
     leave = config.beyond_memory is not None
-    problem = Problem(tuple(tables), topology, statistics, batch_size, wishes, config.reserve, leave)
+    problem = Problem(tuple(tables), topology, statistics, batch_size, constraints, config.reserve, leave)
     return beside_buffers(problem) if config.beyond_memory and topology.slow_memory_bytes else problem
 
 
@@ -180,10 +180,10 @@ def _slow_ways(problem: Problem, planner: Planner, fits: Callable[[Problem], boo
 def _check(problem: Problem, plan: Plan) -> None:
     """What every planner must keep to; a fault here is ours."""
     check_plan(plan, problem.tables, problem.topology)
-    for name, wish in problem.wishes.items():
+    for name, constraint in problem.constraints.items():
         placement = plan.placements[name]
-        assert placement.sharding == wish.sharding, (name, placement, wish)
-        assert wish.ranks in (None, placement.ranks), (name, placement, wish)
+        assert placement.sharding == constraint.sharding, (name, placement, constraint)
+        assert constraint.ranks in (None, placement.ranks), (name, placement, constraint)
 
 
 def _fits(problem: Problem, planner: Planner) -> bool:

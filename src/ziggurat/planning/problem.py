@@ -34,7 +34,7 @@ class Problem:
         topology: the devices.
         statistics: of the training rows, as preparation counted them; None where nothing is known.
         batch_size: examples per rank and step.
-        wishes: table -> what every plan must do with it; checked already.
+        constraints: table -> what every plan must do with it; checked already.
         reserve: share of a device's memory that tables must leave to everything else.
         rows_leave: whether memory may have room for some rows of a table alone: where nobody asks for it, no table is
             then split by columns or held by every device.
@@ -44,7 +44,7 @@ class Problem:
     topology: Topology
     statistics: DatasetStatistics | None
     batch_size: int
-    wishes: Mapping[str, TableConstraint] = field(default_factory=dict[str, TableConstraint])
+    constraints: Mapping[str, TableConstraint] = field(default_factory=dict[str, TableConstraint])
     reserve: float = 0.1
     rows_leave: bool = False
 
@@ -126,7 +126,7 @@ class Planner(Protocol):
     """
 
     def plan(self, problem: Problem) -> Plan:
-        """A placement for every table that keeps to ``problem.wishes``.
+        """A placement for every table that keeps to ``problem.constraints``.
 
         Raises:
             NoFeasiblePlan: naming the table that found no room, and how many bytes are missing. Users are told of the

@@ -92,7 +92,7 @@ class Rules:
         for table in sorted(problem.tables, key=lambda table: -problem.whole(table).seconds):
             whole = problem.whole(table)
             hot = whole.seconds > total / problem.topology.world_size
-            if table.name in problem.wishes or splits[table.name] != WHOLE or not (hot or whole.kept_bytes > free):
+            if table.name in problem.constraints or splits[table.name] != WHOLE or not (hot or whole.kept_bytes > free):
                 continue
             others = total - whole.seconds
             split = self._best_split(problem, table, others, free)
@@ -103,11 +103,11 @@ class Rules:
 
     def _asked(self, problem: Problem, table: TableSpec) -> TableSplit | None:
         """What the user wants, or the optimizer."""
-        wish = problem.wishes.get(table.name)
-        if wish is None:
+        constraint = problem.constraints.get(table.name)
+        if constraint is None:
             return REPLICATED if must_replicate(table, problem.topology.kind) else None
-        if wish.sharding != "column_wise" or wish.ranks is not None:
-            return TableSplit(wish.sharding, len(wish.ranks or (0,)), wish.ranks)
+        if constraint.sharding != "column_wise" or constraint.ranks is not None:
+            return TableSplit(constraint.sharding, len(constraint.ranks or (0,)), constraint.ranks)
         parts = [TableSplit("column_wise", parts) for parts in column_parts(table, problem.topology)]
         others = sum(problem.whole(other).seconds for other in problem.tables if other is not table)
         return self._best_of(problem, table, parts, others, problem.capacity) or TableSplit("column_wise")
@@ -163,7 +163,7 @@ class Rules:
 
     def _refined(self, problem: Problem, splits: Mapping[str, TableSplit], plan: Plan) -> Plan:
         """Rule 3's second half. It goes on from splits that do not help by themselves: two together may."""
-        splits, tried, best = dict(splits), set(problem.wishes), plan
+        splits, tried, best = dict(splits), set(problem.constraints), plan
         for _ in range(self.config.rounds):
             loads = device_seconds(problem, plan)
             if max(loads) <= (1 + self.config.slack) * sum(loads) / len(loads):

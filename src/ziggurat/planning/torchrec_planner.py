@@ -73,11 +73,11 @@ class TorchRec:
 
     def _ways(self, problem: Problem, table: TableSpec) -> list[TableSplit]:
         """How the table may lie; where the user or its optimizer leaves no choice, so."""
-        wish, topology = problem.wishes.get(table.name), problem.topology
-        if wish is not None and wish.sharding == "column_wise" and wish.ranks is None:
+        constraint, topology = problem.constraints.get(table.name), problem.topology
+        if constraint is not None and constraint.sharding == "column_wise" and constraint.ranks is None:
             return [TableSplit("column_wise", parts) for parts in column_parts(table, topology) or [1]]
-        if wish is not None:
-            return [TableSplit(wish.sharding, len(wish.ranks or (0,)), wish.ranks)]
+        if constraint is not None:
+            return [TableSplit(constraint.sharding, len(constraint.ranks or (0,)), constraint.ranks)]
         if must_replicate(table, topology.kind):
             return [REPLICATED]
         replicated = [REPLICATED] if topology.world_size > 1 and not problem.rows_leave else []

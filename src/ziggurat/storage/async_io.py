@@ -96,7 +96,7 @@ class TransferThread(ABC):
         The future's result says how many requests each job took: blocks that lie one behind the other go together. Its
         TransferError: one of them could not be moved, others may have been; ENODATA: the file has no such block.
         """
-        parts = [stretches(job.at_N, job.memory_NB) for job in jobs]
+        parts = [file_ranges(job.at_N, job.memory_NB) for job in jobs]
         counts = [len(offsets) for offsets, _, _ in parts]
         if not sum(counts):
             done: Future[list[int]] = Future()
@@ -137,7 +137,7 @@ class TransferThread(ABC):
     def _stretches(self, writing: bool, every: FileRanges) -> None: ...
 
 
-def stretches(at_N: Ints, memory_NB: Bytes) -> tuple[Ints, Ints, Ints]:
+def file_ranges(at_N: Ints, memory_NB: Bytes) -> tuple[Ints, Ints, Ints]:
     """Blocks that lie one behind the other in the file as one request: its offset in the file, its length, and its
     address in memory; each (M,)."""
     count, size = memory_NB.shape

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from ziggurat.core.batch import Batch
 from ziggurat.optim.average import WeightAverage
-from ziggurat.parallel.pieces import TensorSlice, fill
+from ziggurat.parallel.tensor_slices import TensorSlice, fill
 from ziggurat.training.recommender import Recommender
 
 NORM_BATCHES = 16
@@ -37,13 +37,19 @@ class AveragedWeights:
         self._recommender, self._batches = recommender, batches
         self._norms = [module for module in recommender.modules() if isinstance(module, nn.BatchNorm1d)]
         trained = {f"dense/{name}" for name in recommender.dense_parameters()}
-        pieces = recommender.pieces()
-        copied = {piece.key for piece in pieces if piece.name.startswith("dense/") and piece.name not in trained}
-        self._average = WeightAverage({piece.key: piece.tensor for piece in pieces}, decay, copied)
+        tensor_slices = recommender.tensor_slices()
+        copied = {
+            tensor_slice.key
+            for tensor_slice in tensor_slices
+            if tensor_slice.name.startswith("dense/") and tensor_slice.name not in trained
+        }
+        self._average = WeightAverage(
+            {tensor_slice.key: tensor_slice.tensor for tensor_slice in tensor_slices}, decay, copied
+        )
         self._measured = False
 
     @property
-    def pieces(self) -> list[TensorSlice]:
+    def tensor_slices(self) -> list[TensorSlice]:
         """What a checkpoint keeps: ``dense/NAME`` and ``tables/NAME``, as they are used."""
         if not self._measured:
             with self.in_use():
@@ -71,8 +77,8 @@ class AveragedWeights:
 
     def _pieces(self) -> list[TensorSlice]:
         averages = self._average.averages
-        live = self._recommender.pieces()
-        return [replace(piece, tensor=averages[piece.key]) for piece in live]
+        live = self._recommender.tensor_slices()
+        return [replace(tensor_slice, tensor=averages[tensor_slice.key]) for tensor_slice in live]
 
     @torch.no_grad()
     def _measure(self) -> None:

@@ -41,7 +41,7 @@ from ziggurat.training.recommender import Recommender
 from ziggurat.training.recommender_state import dense_state, resume, table_shapes
 from ziggurat.training.run import Run
 from ziggurat.training.signals import StopRequest
-from ziggurat.training.step import Stepper, StepWork, works
+from ziggurat.training.step import Stepper, StepWork, prefetched_batches
 from ziggurat.training.train_state import TrainState, monitored
 from ziggurat.training.warm_start.load import warm_start
 
@@ -165,7 +165,7 @@ class Trainer:
 
     def _works(self) -> Generator[tuple[StepWork, Sequence[StepWork]]]:
         pipelined = self.world.size > 1 and self.run.experiment.parallel.pipeline
-        return works(self.loader.epoch(self.at.cursor), self.recommender.lookup, self.device, pipelined)
+        return prefetched_batches(self.loader.epoch(self.at.cursor), self.recommender.lookup, self.device, pipelined)
 
     def _apply_schedule(self) -> None:
         multiplier = self.schedule.multiplier(self.at.step)
@@ -225,7 +225,7 @@ class Trainer:
             self._save()
             return
         size = self.run.experiment.evaluation.batch_size
-        self._rows_stay()
+        self._wait_for_snapshot()
         with self.average.in_use() if self.average is not None else contextlib.nullcontext():
             metrics = evaluate_split(self.recommender, blocks, self.dataset.schema, self.device, size)
         figures = metrics.compute()
@@ -262,12 +262,12 @@ class Trainer:
             "stopped": exact,
         }
         started = time.perf_counter()
-        self._rows_stay()
+        self._wait_for_snapshot()
         dense = dense_state(self.recommender, self.optimizer, self.average)
         self._saver.save(self.at.step, dense, state, best=best, exact=exact, since=started)
         self._saved = (self.at.step, exact or self._saver.exact)
 
-    def _rows_stay(self) -> None:
+    def _wait_for_snapshot(self) -> None:
         """The average takes the place of every row, unmarked: no checkpoint must be copying them then."""
         if self.average is not None:
             self._saver.wait()

@@ -23,7 +23,7 @@ from ziggurat.embeddings.offload import OffloadFolder
 from ziggurat.models.build import build_model, model_dims
 from ziggurat.parallel.dense import checkpointed, spread
 from ziggurat.parallel.norms import norms_over_ranks
-from ziggurat.parallel.pieces import TensorSlice
+from ziggurat.parallel.tensor_slices import TensorSlice
 from ziggurat.parallel.world import World
 from ziggurat.training.experiment import Experiment
 
@@ -90,25 +90,25 @@ class Recommender(nn.Module):
         named.update(self.lookup.fields.named_parameters())
         return named
 
-    def dense_pieces(self) -> list[TensorSlice]:
+    def dense_slices(self) -> list[TensorSlice]:
         """The dense parameters and buffers, live, by name: what a checkpoint keeps of the dense part."""
         named: dict[str, Tensor] = dict(self.dense_parameters())
         named.update({f"model.{name}": buffer for name, buffer in self.model.named_buffers()})
         named.update(self.lookup.fields.named_buffers())
         return [TensorSlice.of_tensor(name, tensor) for name, tensor in named.items()]
 
-    def pieces(self) -> list[TensorSlice]:
+    def tensor_slices(self) -> list[TensorSlice]:
         """Everything that is used to predict, live: ``dense/NAME`` and ``tables/NAME``."""
-        groups = {"dense": self.dense_pieces(), "tables": self.lookup.pieces()}
+        groups = {"dense": self.dense_slices(), "tables": self.lookup.tensor_slices()}
         return [
-            replace(piece, name=f"{group}/{piece.name}", tensor=piece.tensor.detach())
-            for group, pieces in groups.items()
-            for piece in pieces
+            replace(tensor_slice, name=f"{group}/{tensor_slice.name}", tensor=tensor_slice.tensor.detach())
+            for group, tensor_slices in groups.items()
+            for tensor_slice in tensor_slices
         ]
 
     def weights(self) -> dict[str, Tensor]:
         """What of :meth:`pieces` this rank holds, by a name that is unique here."""
-        return {piece.key: piece.tensor for piece in self.pieces()}
+        return {tensor_slice.key: tensor_slice.tensor for tensor_slice in self.tensor_slices()}
 
 
 def assemble(

@@ -14,7 +14,7 @@ from ziggurat.checkpoint.format.manifest import TableShape
 from ziggurat.checkpoint.reader import CheckpointReader
 from ziggurat.core.errors import RunFolderError
 from ziggurat.optim.shampoo.shampoo import Shampoo
-from ziggurat.parallel.pieces import TensorSlice, fill, gathered
+from ziggurat.parallel.tensor_slices import TensorSlice, fill, gathered
 from ziggurat.training.averaged import AveragedWeights
 from ziggurat.training.recommender import Recommender
 
@@ -27,15 +27,15 @@ def dense_state(
 
     All ranks call it together; only the first gets it.
     """
-    counts = [piece for piece in recommender.lookup.state_pieces() if not piece.shape]
+    counts = [tensor_slice for tensor_slice in recommender.lookup.state_slices() if not tensor_slice.shape]
     groups = {
-        "dense": gathered(recommender.dense_pieces()),
+        "dense": gathered(recommender.dense_slices()),
         "table_optimizer": gathered(counts),
         "dense_optimizer": gathered(_flatten(optimizer)),
         "random": _random_state(),
     }
     if average is not None:
-        groups["average"] = gathered(average.pieces)
+        groups["average"] = gathered(average.tensor_slices)
     if dist.get_rank():
         return None
     return {f"{group}/{name}": each for group, tensors in groups.items() for name, each in (tensors or {}).items()}
@@ -45,10 +45,10 @@ def table_shapes(recommender: Recommender) -> dict[str, TableShape]:
     """Of all ranks' tables, by name."""
     specs = {spec.name: spec for spec in recommender.lookup.layout.tables}
     states: list[dict[str, dict[str, int]]] = [{}]
-    for piece in recommender.lookup.state_pieces():
-        if piece.shape:
-            table, _, name = piece.name.rpartition("/")
-            states[0].setdefault(table, {})[name] = piece.shape[1] if len(piece.shape) > 1 else 0
+    for tensor_slice in recommender.lookup.state_slices():
+        if tensor_slice.shape:
+            table, _, name = tensor_slice.name.rpartition("/")
+            states[0].setdefault(table, {})[name] = tensor_slice.shape[1] if len(tensor_slice.shape) > 1 else 0
     if dist.get_world_size() > 1:
         own, states = states[0], [{}] * dist.get_world_size()
         dist.all_gather_object(states, own)
@@ -65,9 +65,9 @@ def restore(recommender: Recommender, saved: CheckpointReader) -> None:
             then.
     """
     if saved.shapes("average") is not None:
-        _fill({"average": recommender.pieces()}, saved)
+        _fill({"average": recommender.tensor_slices()}, saved)
     else:
-        _fill({"dense": recommender.dense_pieces(), "tables": recommender.lookup.pieces()}, saved)
+        _fill({"dense": recommender.dense_slices(), "tables": recommender.lookup.tensor_slices()}, saved)
 
 
 def restore_from(recommender: Recommender, checkpoints: CheckpointFolder, step: int) -> str | None:
@@ -100,9 +100,9 @@ def resume(
     """
     lookup = recommender.lookup
     targets = {
-        "dense": recommender.dense_pieces(),
-        "tables": lookup.pieces(),
-        "table_optimizer": lookup.state_pieces(),
+        "dense": recommender.dense_slices(),
+        "tables": lookup.tensor_slices(),
+        "table_optimizer": lookup.state_slices(),
     }
     _fill(targets, saved)
     if average is not None:
@@ -140,14 +140,14 @@ def _restore_random(states: Mapping[str, Tensor]) -> None:
 
 
 def _fill(targets: Mapping[str, Sequence[TensorSlice]], saved: CheckpointReader) -> None:
-    for group, pieces in targets.items():
-        _check(group, pieces, saved.shapes(group) or {})
+    for group, tensor_slices in targets.items():
+        _check(group, tensor_slices, saved.shapes(group) or {})
     saved.fill(targets)
 
 
-def _check(group: str, pieces: Sequence[TensorSlice], saved: Mapping[str, tuple[int, ...]]) -> None:
+def _check(group: str, tensor_slices: Sequence[TensorSlice], saved: Mapping[str, tuple[int, ...]]) -> None:
     """Tables may have shards on other ranks only, so that names are compared where this rank has all of them."""
-    shapes = {piece.name: piece.shape for piece in pieces}
+    shapes = {tensor_slice.name: tensor_slice.shape for tensor_slice in tensor_slices}
     problems = [f"{name} is missing" for name in shapes.keys() - saved.keys()]
     if dist.get_world_size() == 1:
         problems += [f"{name} is unknown to this model" for name in saved.keys() - shapes.keys()]

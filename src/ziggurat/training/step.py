@@ -50,7 +50,7 @@ class StepResult:
     stopping: bool
 
 
-def works(
+def prefetched_batches(
     batches: Iterable[tuple[Batch, Cursor]], lookup: EmbeddingLookup, device: torch.device, pipelined: bool
 ) -> Generator[tuple[StepWork, Sequence[StepWork]]]:
     """Each batch and those behind it that are begun: their ids are on their way already, one batch's if ``pipelined``,

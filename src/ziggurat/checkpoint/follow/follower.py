@@ -32,7 +32,7 @@ from ziggurat.checkpoint.format.manifest import Reference
 from ziggurat.checkpoint.reader import TABLES, BlockCheckpointReader, folder_of
 from ziggurat.checkpoint.store.store import Store
 from ziggurat.core.errors import RunFolderError
-from ziggurat.parallel.pieces import TensorSlice
+from ziggurat.parallel.tensor_slices import TensorSlice
 
 LONGEST_WAIT = 8
 """After failures in a row :meth:`Follower.updates` waits twice as long each time, up to so many times ``poll_s``."""
@@ -181,9 +181,9 @@ class Follower:
             raise RunFolderError(f"{place}: was written again since it was read", "call advance() first")
         hint = "make another Follower, and let nobody else write into its tensors"
         for name, live_RD in self.tables.items():
-            piece = TensorSlice.of_tensor(name, torch.empty(live_RD.shape))
-            saved.fill({TABLES: [piece]})
-            ids = ids_by_table(differing(name, live_RD, piece.tensor)).get(name)
+            tensor_slice = TensorSlice.of_tensor(name, torch.empty(live_RD.shape))
+            saved.fill({TABLES: [tensor_slice]})
+            ids = ids_by_table(differing(name, live_RD, tensor_slice.tensor)).get(name)
             if ids is not None:
                 which = f"{len(ids):,} of {len(live_RD):,} rows, row {int(ids[0])} first"
                 raise RunFolderError(f"table {name!r}: {which}, are not what {place} has", hint)

@@ -19,7 +19,7 @@ from ziggurat.checkpoint.store.store import LocalStore
 from ziggurat.core.errors import DataError
 from ziggurat.core.files import atomic_file, check_file_target
 from ziggurat.core.progress import Progress, Silent
-from ziggurat.parallel.pieces import TensorSlice
+from ziggurat.parallel.tensor_slices import TensorSlice
 
 SUFFIX = ".safetensors"
 PORTION_BYTES = 128 * 2**20
@@ -84,11 +84,11 @@ def gather(
         done = 0
         progress.start("gather", sum(each.bytes for each in named.values()), "bytes")
         for label, members in _portions(saved, described):
-            pieces: dict[str, list[TensorSlice]] = defaultdict(list)
+            tensor_slices: dict[str, list[TensorSlice]] = defaultdict(list)
             for group, name in members:
-                pieces[group].append(TensorSlice.of_tensor(name, tensors[f"{group}/{name}"]))
+                tensor_slices[group].append(TensorSlice.of_tensor(name, tensors[f"{group}/{name}"]))
             last = done + sum(described[each].bytes for each in members)
-            saved.fill(pieces, _Heard(progress, done, last, label))
+            saved.fill(tensor_slices, _Heard(progress, done, last, label))
             done = last
             progress.advance(done, reading=label)
         progress.finish()

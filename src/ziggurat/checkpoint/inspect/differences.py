@@ -15,7 +15,7 @@ from torch import Tensor
 
 from ziggurat.checkpoint.reader import TABLES, CheckpointReader
 from ziggurat.core.progress import Progress, Silent
-from ziggurat.parallel.pieces import TensorSlice
+from ziggurat.parallel.tensor_slices import TensorSlice
 
 RANGE_BYTES = 256 * 2**20
 """Of a table's rows that are read at once, of either checkpoint."""
@@ -148,8 +148,8 @@ def _read(
     tables = {name: (shape, first.dtype(TABLES, name)) for (group, name), shape in shapes.items() if group == TABLES}
     for portion in _portions(tables):
         read = (_pieces(portion, tables), _pieces(portion, tables))
-        for saved, pieces in zip((first, second), read, strict=True):
-            saved.fill({TABLES: pieces})
+        for saved, tensor_slices in zip((first, second), read, strict=True):
+            saved.fill({TABLES: tensor_slices})
         for a, b in zip(*read, strict=True):
             yield (TABLES, a.name), a.tensor, b.tensor
     for group, name in shapes:

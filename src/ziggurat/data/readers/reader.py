@@ -91,7 +91,7 @@ class RawSource(ABC):
         """
 
     @abstractmethod
-    def stretches(self, start: Position = Position()) -> Iterator[FileRange]:  # noqa: B008 (frozen)
+    def file_ranges(self, start: Position = Position()) -> Iterator[FileRange]:  # noqa: B008 (frozen)
         """The rows from ``start`` on as stretches that :meth:`blocks` reads one by one, each on its own, in any order.
 
         Text that is larger than a stretch is read here, not parsed, for its lines have to be counted; compressed text
@@ -182,7 +182,7 @@ class TextSource(RawSource):
         finally:
             pool.shutdown(cancel_futures=True)
 
-    def stretches(self, start: Position = Position()) -> Iterator[FileRange]:  # noqa: B008 (frozen)
+    def file_ranges(self, start: Position = Position()) -> Iterator[FileRange]:  # noqa: B008 (frozen)
         for index in range(start.file, len(self.files)):
             file, place = self.files[index], start if index == start.file else Position(index)
             following = Position(index + 1)

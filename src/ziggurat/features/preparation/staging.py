@@ -126,7 +126,7 @@ class _Task:
     """A stretch of source ``number``."""
 
     number: int
-    stretch: FileRange
+    file_range: FileRange
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,18 +156,18 @@ def _tasks(staging: _Staging) -> Iterator[_Task]:
         first = next(source.blocks(start), None)
         if first is not None:
             check_brackets(first.table, staging.plan.features)
-        for stretch in source.stretches(start):
-            yield _Task(number, stretch)
+        for file_range in source.file_ranges(start):
+            yield _Task(number, file_range)
 
 
 def _stage_stretch(work: _Work, task: _Task) -> list[_Staged]:
     """On a worker: stage the parts of one stretch. Tried again, it leaves other files, of which none is recorded."""
-    item, stretch = work.sources[task.number], task.stretch
+    item, file_range = work.sources[task.number], task.file_range
     seen(work.folder)
-    seen(item.source.paths[stretch.start.file])
+    seen(item.source.paths[file_range.start.file])
     parts: list[_Staged] = []
     with workers(1, "stage") as pool:
-        for gathered in gather(work.plan, item, task.number, stretch.start, stretch.end):
+        for gathered in gather(work.plan, item, task.number, file_range.start, file_range.end):
             name = f"{uuid.uuid4().hex}.part"
             if gathered.entry.rows:
                 write_part(work.folder, name, encode(work.plan, gathered, pool).result())

@@ -145,7 +145,9 @@ class AutoShard:
             start = np.array([next(ranks[item.table.name]) for item in items], np.int64)
             return exchanged(self.costs.task(problem, there, items, loads), start).tolist() if items else ()
 
-        splits = {name: _split_of(placement, name in problem.wishes) for name, placement in plan.placements.items()}
+        splits = {
+            name: _split_of(placement, name in problem.constraints) for name, placement in plan.placements.items()
+        }
         return replace(placed(problem, splits, assign), notes=plan.notes)
 
     @property
@@ -209,7 +211,7 @@ class AutoShard:
     def _parts(self, problem: Problem, table: TableSpec, split: TableSplit) -> list[TableSplit]:
         """The table in twice as many ranges of columns, or, still whole, in any way by rows; none of it where the user
         or the rules have decided."""
-        if table.name in problem.wishes or split.sharding not in ("table_wise", "column_wise"):
+        if table.name in problem.constraints or split.sharding not in ("table_wise", "column_wise"):
             return []
         ways = ways_to_split(problem, table, self.config.fused)
         by_rows = [way for way in ways if way.sharding != "column_wise"] if split == WHOLE else []

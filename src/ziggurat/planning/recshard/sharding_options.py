@@ -15,14 +15,14 @@ from ziggurat.planning.problem import Problem
 
 def asked_ways(problem: Problem, table: TableSpec) -> list[Placement]:
     """The placements that the user leaves, or the optimizer; none where neither says anything."""
-    wish = problem.wishes.get(table.name)
-    if wish is None:
+    constraint = problem.constraints.get(table.name)
+    if constraint is None:
         if must_replicate(table, problem.topology.kind):
             return _placements(problem, table, "data_parallel")
         return []
-    if wish.ranks is not None:
-        return [Placement(wish.sharding, wish.ranks)]
-    return _placements(problem, table, wish.sharding)
+    if constraint.ranks is not None:
+        return [Placement(constraint.sharding, constraint.ranks)]
+    return _placements(problem, table, constraint.sharding)
 
 
 def free_ways(problem: Problem, table: TableSpec, hot: bool) -> list[Placement]:

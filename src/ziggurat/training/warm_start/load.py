@@ -25,7 +25,7 @@ from ziggurat.core.tables import TableSpec
 from ziggurat.embeddings.initial import fill_initial_rows
 from ziggurat.features.matching import FittedTables, RowMatch, match_rows
 from ziggurat.parallel.agreement import from_first
-from ziggurat.parallel.pieces import TensorSlice
+from ziggurat.parallel.tensor_slices import TensorSlice
 from ziggurat.parallel.world import World
 from ziggurat.training.config import WarmStart
 from ziggurat.training.experiment import Experiment
@@ -156,7 +156,7 @@ def _begun(
     layout = recommender.lookup.layout
     tables = {name: {"rows": match.size, "taken": match.taken} for name, match in matches.items()}
     new = [spec.name for spec in layout.tables if start.tables == "all" and spec.name not in origin.tables]
-    dense = len(recommender.dense_pieces()) if start.dense else None
+    dense = len(recommender.dense_slices()) if start.dense else None
     notes = [f"table {name}: {match.note}" for name, match in matches.items() if match.note is not None]
     scaled = rescaled(origin, layout, here) if start.dense else []
     notes += [f"scaled by other figures there: {', '.join(scaled)}"] if scaled else []
@@ -174,7 +174,7 @@ def _checked(
     origin, layout = WarmStartSource.open(start), recommender.lookup.layout
     check_tables(origin, start, tables_to_take(origin, start, layout), here, states)
     if start.dense:
-        shapes = {piece.name: piece.shape for piece in recommender.dense_pieces()}
+        shapes = {tensor_slice.name: tensor_slice.shape for tensor_slice in recommender.dense_slices()}
         check_dense(origin, experiment, layout, shapes, here)
         if start.optimizer:
             check_optimizer(origin, experiment)
@@ -187,15 +187,19 @@ def _sources(
     """Table -> where everything that this rank holds of its rows comes from, their optimizers' states where asked."""
     specs = {spec.name: spec for spec in taken}
     found: dict[str, list[RowTransfer]] = defaultdict(list)
-    for piece in recommender.lookup.pieces():
-        if piece.name in specs:
-            group, name = origin.place("tables", piece.name)
-            drawn = partial(_drawn, specs[piece.name], seed, piece)
-            found[piece.name].append(RowTransfer(group, name, origin.tables[piece.name].rows, piece, drawn))
-    for piece in recommender.lookup.state_pieces() if states else ():
-        table = piece.name.rpartition("/")[0]
-        if table in specs and piece.shape:
-            found[table].append(RowTransfer("table_optimizer", piece.name, origin.tables[table].rows, piece))
+    for tensor_slice in recommender.lookup.tensor_slices():
+        if tensor_slice.name in specs:
+            group, name = origin.place("tables", tensor_slice.name)
+            drawn = partial(_drawn, specs[tensor_slice.name], seed, tensor_slice)
+            found[tensor_slice.name].append(
+                RowTransfer(group, name, origin.tables[tensor_slice.name].rows, tensor_slice, drawn)
+            )
+    for tensor_slice in recommender.lookup.state_slices() if states else ():
+        table = tensor_slice.name.rpartition("/")[0]
+        if table in specs and tensor_slice.shape:
+            found[table].append(
+                RowTransfer("table_optimizer", tensor_slice.name, origin.tables[table].rows, tensor_slice)
+            )
     return found
 
 
@@ -223,10 +227,10 @@ def _take_tables(
     return found
 
 
-def _drawn(spec: TableSpec, seed: int, piece: TensorSlice, ids_N: Tensor) -> Tensor:
+def _drawn(spec: TableSpec, seed: int, tensor_slice: TensorSlice, ids_N: Tensor) -> Tensor:
     """The numbers (N, columns of the piece) that these rows of a table begin with."""
-    drawn = torch.empty(len(ids_N), piece.tensor.shape[1])
-    fill_initial_rows(drawn, ids_N, spec.name, spec.init_std, seed, piece.first[1], spec.dim)
+    drawn = torch.empty(len(ids_N), tensor_slice.tensor.shape[1])
+    fill_initial_rows(drawn, ids_N, spec.name, spec.init_std, seed, tensor_slice.first[1], spec.dim)
     return drawn
 
 
@@ -245,9 +249,9 @@ def _matched(origin: WarmStartSource, here: FittedTables, spec: TableSpec) -> Ro
 def _take_counts(origin: WarmStartSource, recommender: Recommender, taken: Sequence[TableSpec]) -> None:
     """The steps that tables' optimizers have made, of those that count them."""
     names, saved = {spec.name for spec in taken}, origin.saved.shapes("table_optimizer") or {}
-    states = [piece for piece in recommender.lookup.state_pieces() if not piece.shape]
-    counts = [piece for piece in states if piece.name.rpartition("/")[0] in names]
-    missing = [piece.name for piece in counts if piece.name not in saved]
+    states = [tensor_slice for tensor_slice in recommender.lookup.state_slices() if not tensor_slice.shape]
+    counts = [tensor_slice for tensor_slice in states if tensor_slice.name.rpartition("/")[0] in names]
+    missing = [tensor_slice.name for tensor_slice in counts if tensor_slice.name not in saved]
     if missing:
         raise ConfigError(
             f"{KEY}.optimizer: the checkpoint of step {origin.step} in {origin.run.folder} lacks {', '.join(missing)}",
@@ -258,10 +262,10 @@ def _take_counts(origin: WarmStartSource, recommender: Recommender, taken: Seque
 
 @torch.no_grad()
 def _take_dense(origin: WarmStartSource, recommender: Recommender, optimizer: torch.optim.Optimizer | None) -> None:
-    pieces: dict[str, list[TensorSlice]] = defaultdict(list)
-    for piece in recommender.dense_pieces():
-        group, name = origin.place("dense", piece.name)
-        pieces[group].append(replace(piece, name=name, tensor=piece.tensor.detach()))
-    origin.saved.fill(pieces)
+    tensor_slices: dict[str, list[TensorSlice]] = defaultdict(list)
+    for tensor_slice in recommender.dense_slices():
+        group, name = origin.place("dense", tensor_slice.name)
+        tensor_slices[group].append(replace(tensor_slice, name=name, tensor=tensor_slice.tensor.detach()))
+    origin.saved.fill(tensor_slices)
     if optimizer is not None:
         restore_optimizer(optimizer, origin.saved)

@@ -2,8 +2,8 @@
 
 A rank reads the rows that it has a place for, and each file of the checkpoint once, straight into its shard: they fill
 the shard's first rows, go from there to their places, the last one first, and the rows that were in the way are drawn
-again. So nothing of a table is there twice. Rows that lie in no tensor (:class:`~ziggurat.parallel.pieces.RowSink`) go
-to their places at once.
+again. So nothing of a table is there twice. Rows that lie in no tensor
+(:class:`~ziggurat.parallel.tensor_slices.RowSink`) go to their places at once.
 
 Shape legend: L rows of a shard, U of them that are read, N of them that are drawn again, D columns.
 """
@@ -21,7 +21,7 @@ from torch import Tensor
 from ziggurat.checkpoint.reader import CheckpointReader
 from ziggurat.features.encoders.key_lookup import ABSENT
 from ziggurat.features.matching import RowMatch, Rows
-from ziggurat.parallel.pieces import RowSink, TensorSlice
+from ziggurat.parallel.tensor_slices import RowSink, TensorSlice
 
 CHUNK_BYTES = 16 * 2**20
 """Of rows that are moved at once."""
@@ -34,14 +34,14 @@ class RowTransfer:
     Attributes:
         group, name: of the tensor in the checkpoint.
         rows: that it has there.
-        piece: this rank's part of the tensor here, live.
+        tensor_slice: this rank's part of the tensor here, live.
         drawn: the numbers that rows of these ids (N,) begin with; None: zeros.
     """
 
     group: str
     name: str
     rows: int
-    piece: TensorSlice
+    tensor_slice: TensorSlice
     drawn: Callable[[Tensor], Tensor] | None = None
 
 
@@ -52,33 +52,35 @@ def take_rows(saved: CheckpointReader, tables: Sequence[tuple[Sequence[RowTransf
     Raises:
         RunFolderError: a file is damaged; some rows may have been written by then.
     """
-    pieces: dict[str, list[TensorSlice]] = defaultdict(list)
+    tensor_slices: dict[str, list[TensorSlice]] = defaultdict(list)
     moves: list[tuple[RowTransfer, _Places]] = []
     for sources, match in tables:
         places_of: dict[tuple[int, int], _Places] = {}
         for source in sources:
-            shard = (source.piece.first[0], source.piece.tensor.shape[0])
-            if source.piece.sink is not None and match.rows_R is not None:
-                pieces[source.group] += _beyond(source, match)
+            shard = (source.tensor_slice.first[0], source.tensor_slice.tensor.shape[0])
+            if source.tensor_slice.sink is not None and match.rows_R is not None:
+                tensor_slices[source.group] += _beyond(source, match)
                 continue
-            if match.rows_R is None and source.piece.rows is None:
-                pieces[source.group].append(_gapless(source, shard[0], max(0, min(shard[1], match.taken - shard[0]))))
+            if match.rows_R is None and source.tensor_slice.rows is None:
+                tensor_slices[source.group].append(
+                    _gapless(source, shard[0], max(0, min(shard[1], match.taken - shard[0])))
+                )
                 continue
             if shard not in places_of:
-                places_of[shard] = _Places.of(source.piece, match)
+                places_of[shard] = _Places.of(source.tensor_slice, match)
             places = places_of[shard]
             if len(places.read_U):
-                pieces[source.group].append(_read_into(source, places.read_U))
+                tensor_slices[source.group].append(_read_into(source, places.read_U))
                 moves.append((source, places))
-    saved.fill(pieces)
+    saved.fill(tensor_slices)
     for source, places in moves:
-        _spread(source.piece.tensor, places)
+        _spread(source.tensor_slice.tensor, places)
         _draw(source, places)
 
 
 def _beyond(source: RowTransfer, match: RowMatch) -> list[TensorSlice]:
     """The rows there that this shard has places for, as one piece; none where there are none."""
-    live, sink = source.piece, source.piece.sink
+    live, sink = source.tensor_slice, source.tensor_slice.sink
     assert sink is not None
     assert live.rows is None
     first, size = live.first[0], live.tensor.shape[0]
@@ -140,9 +142,11 @@ class _Places:
     ids_N: Rows
 
     @classmethod
-    def of(cls, piece: TensorSlice, match: RowMatch) -> _Places:
-        first, size = piece.first[0], piece.tensor.shape[0]
-        ids_L = np.arange(first, first + size) if piece.rows is None else piece.rows.numpy().astype(np.int64)
+    def of(cls, tensor_slice: TensorSlice, match: RowMatch) -> _Places:
+        first, size = tensor_slice.first[0], tensor_slice.tensor.shape[0]
+        ids_L = (
+            np.arange(first, first + size) if tensor_slice.rows is None else tensor_slice.rows.numpy().astype(np.int64)
+        )
         rows_L = match.of(ids_L)
         found = np.flatnonzero(rows_L != ABSENT)
         distinct, earliest = np.unique(rows_L[found], return_index=True)
@@ -155,7 +159,7 @@ class _Places:
 
 def _gapless(source: RowTransfer, first: int, count: int) -> TensorSlice:
     """The first rows of the shard, as ``count`` rows there from ``first`` on."""
-    live = source.piece
+    live = source.tensor_slice
     shape, start = (source.rows, *live.shape[1:]), (first, *live.first[1:])
     return replace(live, name=source.name, tensor=live.tensor[:count], shape=shape, first=start, rows=None)
 
@@ -181,7 +185,7 @@ def _spread(tensor: Tensor, places: _Places) -> None:
 
 def _draw(source: RowTransfer, places: _Places) -> None:
     """The rows that were in the way, as they were."""
-    tensor, most = source.piece.tensor, _chunk(source.piece.tensor)
+    tensor, most = source.tensor_slice.tensor, _chunk(source.tensor_slice.tensor)
     order = np.argsort(places.ids_N)
     for begin in range(0, len(order), most):
         some = order[begin : begin + most]

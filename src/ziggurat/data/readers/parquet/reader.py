@@ -67,7 +67,7 @@ class ParquetReader(RawSource):
             stop = end.offset if end is not None and index == end.file else None
             yield from self._file_blocks(index, skipped, stop)
 
-    def stretches(self, start: Position = Position()) -> Iterator[FileRange]:  # noqa: B008 (frozen)
+    def file_ranges(self, start: Position = Position()) -> Iterator[FileRange]:  # noqa: B008 (frozen)
         for index in range(start.file, len(self.files)):
             place = start if index == start.file else Position(index)
             with opened(self.files[index]) as parquet:

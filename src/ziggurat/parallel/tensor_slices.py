@@ -91,29 +91,34 @@ class TensorSlice:
 
 
 @torch.no_grad()
-def fill(pieces: Iterable[TensorSlice], wholes: Mapping[str, Tensor]) -> None:
+def fill(tensor_slices: Iterable[TensorSlice], wholes: Mapping[str, Tensor]) -> None:
     """Copy into each piece what it is of the whole of its name."""
-    for piece in pieces:
-        if piece.sink is not None:
-            piece.sink.put(torch.arange(piece.tensor.shape[0]), 0, piece.of(wholes[piece.name]))
-            piece.sink.settle()
-        elif piece.tensor.numel():
-            piece.tensor.copy_(piece.of(wholes[piece.name]))
+    for tensor_slice in tensor_slices:
+        if tensor_slice.sink is not None:
+            tensor_slice.sink.put(
+                torch.arange(tensor_slice.tensor.shape[0]), 0, tensor_slice.of(wholes[tensor_slice.name])
+            )
+            tensor_slice.sink.settle()
+        elif tensor_slice.tensor.numel():
+            tensor_slice.tensor.copy_(tensor_slice.of(wholes[tensor_slice.name]))
 
 
 @torch.no_grad()
-def gathered(pieces: Sequence[TensorSlice]) -> dict[str, Tensor] | None:
+def gathered(tensor_slices: Sequence[TensorSlice]) -> dict[str, Tensor] | None:
     """The whole tensors on the CPU of rank 0, None on the others; all ranks call it together.
 
     What several ranks hold is sent by the lowest of them. A tensor that lies whole on rank 0 is not copied.
     """
     if dist.get_world_size() == 1:
-        assert all(tuple(piece.tensor.shape) == piece.shape for piece in pieces)
-        return {piece.name: piece.tensor if piece.is_whole else _in_order(piece) for piece in pieces}
+        assert all(tuple(tensor_slice.tensor.shape) == tensor_slice.shape for tensor_slice in tensor_slices)
+        return {
+            tensor_slice.name: tensor_slice.tensor if tensor_slice.is_whole else _in_order(tensor_slice)
+            for tensor_slice in tensor_slices
+        }
     rank = dist.get_rank()
     held: list[list[_Held]] = [[]] * dist.get_world_size()
-    dist.all_gather_object(held, [_Held.of(piece) for piece in pieces])
-    wholes = {piece.name: piece.tensor for piece in pieces if piece.is_whole}
+    dist.all_gather_object(held, [_Held.of(tensor_slice) for tensor_slice in tensor_slices])
+    wholes = {tensor_slice.name: tensor_slice.tensor for tensor_slice in tensor_slices if tensor_slice.is_whole}
     seen: set[tuple[Any, ...]] = set()
     for owner, items in enumerate(held):
         for number, item in enumerate(items):
@@ -121,27 +126,27 @@ def gathered(pieces: Sequence[TensorSlice]) -> dict[str, Tensor] | None:
                 continue
             seen.add(item.place)
             if owner == rank != 0:
-                _send(pieces[number])
-            elif rank == 0 and not (owner == 0 and pieces[number].is_whole):
+                _send(tensor_slices[number])
+            elif rank == 0 and not (owner == 0 and tensor_slices[number].is_whole):
                 if item.name not in wholes:
                     wholes[item.name] = torch.empty(item.shape, dtype=item.dtype)
-                piece = pieces[number] if owner == 0 else _received(item, owner)
-                piece.put(wholes[item.name], piece.tensor.detach())
+                tensor_slice = tensor_slices[number] if owner == 0 else _received(item, owner)
+                tensor_slice.put(wholes[item.name], tensor_slice.tensor.detach())
     return wholes if rank == 0 else None
 
 
-def _in_order(piece: TensorSlice) -> Tensor:
+def _in_order(tensor_slice: TensorSlice) -> Tensor:
     """The whole tensor, of a piece that is all of it in another order."""
-    whole = torch.empty_like(piece.tensor, device="cpu")
-    piece.put(whole, piece.tensor.detach())
+    whole = torch.empty_like(tensor_slice.tensor, device="cpu")
+    tensor_slice.put(whole, tensor_slice.tensor.detach())
     return whole
 
 
-def _send(piece: TensorSlice) -> None:
+def _send(tensor_slice: TensorSlice) -> None:
     """To rank 0, the order of its rows first, where it has one."""
-    if piece.rows is not None:
-        dist.send(piece.rows.contiguous(), 0)
-    dist.send(piece.tensor.detach().cpu().contiguous(), 0)
+    if tensor_slice.rows is not None:
+        dist.send(tensor_slice.rows.contiguous(), 0)
+    dist.send(tensor_slice.tensor.detach().cpu().contiguous(), 0)
 
 
 def _received(item: _Held, owner: int) -> TensorSlice:
@@ -167,9 +172,16 @@ class _Held:
     rows: torch.dtype | None
 
     @classmethod
-    def of(cls, piece: TensorSlice) -> _Held:
-        rows = None if piece.rows is None else piece.rows.dtype
-        return cls(piece.name, piece.shape, piece.first, tuple(piece.tensor.shape), piece.tensor.dtype, rows)
+    def of(cls, tensor_slice: TensorSlice) -> _Held:
+        rows = None if tensor_slice.rows is None else tensor_slice.rows.dtype
+        return cls(
+            tensor_slice.name,
+            tensor_slice.shape,
+            tensor_slice.first,
+            tuple(tensor_slice.tensor.shape),
+            tensor_slice.tensor.dtype,
+            rows,
+        )
 
     @property
     def place(self) -> tuple[Any, ...]:
