@@ -156,6 +156,7 @@ def fingerprint(venv: Path) -> str:
     files = [
         Path(__file__),
         ROOT / "pyproject.toml",
+        ROOT / "src" / "ziggurat" / "_version.py",
         ROOT / "src" / "ziggurat" / "core" / "versions.py",
         *sorted((ROOT / "requirements").glob("*.txt")),
     ]

@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from ziggurat._version import __version__
+
 if TYPE_CHECKING:
     from ziggurat.training.api import Predictor as Predictor
     from ziggurat.training.api import compare_planners as compare_planners
@@ -19,8 +21,6 @@ if TYPE_CHECKING:
     from ziggurat.training.api import prepare as prepare
     from ziggurat.training.api import train as train
     from ziggurat.training.scaling.sweep import scale as scale
-
-__version__ = "0.1.0"
 
 __all__ = [
     "Predictor",

@@ -52,7 +52,7 @@ def fresh_environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def project(tmp_path: Path) -> Path:
     """A copy of the installer beside a small project, and an index that has one version too new of everything."""
     root = tmp_path / "project"
-    for file in ("tools/install.py", "src/ziggurat/core/versions.py"):
+    for file in ("tools/install.py", "src/ziggurat/core/versions.py", "src/ziggurat/_version.py"):
         (root / file).parent.mkdir(parents=True, exist_ok=True)
         shutil.copy(REPOSITORY / file, root / file)
     (root / "requirements").mkdir()
