@@ -12,7 +12,7 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from ziggurat import __version__
+from ziggurat._version import __version__
 from ziggurat.cli import (
     checkpoint,
     datasets,

@@ -24,7 +24,7 @@ import numpy as np
 import torch
 from ruamel.yaml import YAML
 
-import ziggurat
+from ziggurat._version import __version__
 from ziggurat.checkpoint.folder import CheckpointFolder
 from ziggurat.checkpoint.store.object_store import open_store
 from ziggurat.checkpoint.store.writer_identity import Owner
@@ -150,7 +150,7 @@ def open_run(folder: str | Path) -> Run:
     if environment.get("run_version") != RUN_VERSION:
         raise RunFolderError(
             f"{folder}: run format {environment.get('run_version')!r} (ziggurat {environment.get('ziggurat')}), "
-            f"this ziggurat {ziggurat.__version__} reads format {RUN_VERSION}",
+            f"this ziggurat {__version__} reads format {RUN_VERSION}",
             "install the ziggurat version above, or train anew into another folder (--run)",
         )
     values = YAML(typ="safe").load(path.read_text(encoding="utf-8"))
@@ -233,7 +233,7 @@ def environment(seed: int) -> dict[str, Any]:
     engine = installed_engine()
     return {
         "run_version": RUN_VERSION,
-        "ziggurat": ziggurat.__version__,
+        "ziggurat": __version__,
         "torch": engine.torch,
         "torchrec": engine.torchrec,
         "fbgemm": engine.fbgemm,

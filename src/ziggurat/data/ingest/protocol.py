@@ -7,7 +7,6 @@ what was consumed, and what a lost reader still owed is asked of another.
 
 from __future__ import annotations
 
-import importlib
 import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
@@ -15,6 +14,7 @@ from typing import Self
 
 import numpy as np
 
+from ziggurat._version import __version__
 from ziggurat.data.encoded.stream import Order
 
 PROTOCOL = 1
@@ -46,8 +46,7 @@ class ReaderIdentity:
     @classmethod
     def here(cls, fingerprint: str) -> Self:
         """This process, with the dataset of this fingerprint."""
-        ziggurat = importlib.import_module("ziggurat")  # rooms do not import the house, which imports them all
-        return cls(fingerprint, ziggurat.__version__, np.__version__, PROTOCOL)
+        return cls(fingerprint, __version__, np.__version__, PROTOCOL)
 
     def __str__(self) -> str:
         versions = f"ziggurat {self.ziggurat}, numpy {self.numpy}, protocol {self.protocol}"

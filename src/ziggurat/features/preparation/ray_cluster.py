@@ -22,6 +22,7 @@ import numpy as np
 import polars as pl
 import pyarrow as pa
 
+from ziggurat._version import __version__
 from ziggurat.core.errors import EnvironmentMismatch, WorkersLost, ZigguratError
 from ziggurat.features.preparation.cluster import Item, Result, Shared
 
@@ -93,8 +94,7 @@ class _Caller:
 
     @classmethod
     def here(cls) -> Self:
-        ziggurat = importlib.import_module("ziggurat")  # rooms do not import the house, which imports them all
-        versions = {"ziggurat": ziggurat.__version__, "numpy": np.__version__, "pyarrow": pa.__version__}
+        versions = {"ziggurat": __version__, "numpy": np.__version__, "pyarrow": pa.__version__}
         return cls(Path.cwd(), tuple({**versions, "polars": pl.__version__}.items()))
 
 

@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from ziggurat import __version__
+from ziggurat._version import __version__
 from ziggurat.core import versions
 from ziggurat.core.errors import ConfigError, DataError
 from ziggurat.core.files import write_json
