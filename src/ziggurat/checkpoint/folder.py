@@ -12,8 +12,10 @@ from typing import Any
 
 from ziggurat.checkpoint.format.legacy import STATE_FILE
 from ziggurat.checkpoint.format.manifest import MANIFEST_FILE, Manifest
-from ziggurat.checkpoint.reader import FOLDER, CheckpointReader, folder_of, open_checkpoint, read_manifest
+from ziggurat.checkpoint.open_checkpoint import open_checkpoint
+from ziggurat.checkpoint.reader import FOLDER, CheckpointReader, folder_of
 from ziggurat.checkpoint.store.store import LocalStore, Store, Unreachable
+from ziggurat.checkpoint.verified_files import read_manifest
 from ziggurat.core.errors import RunFolderError
 from ziggurat.core.files import put_back, sweep
 

@@ -163,7 +163,7 @@ class Saver:
             dist.broadcast_object_list(attempt, src=0)
         copied = None if dense is None else {name: tensor.detach().cpu().clone() for name, tensor in dense.items()}
         clears = "base" if choice.kind == "full" else "last"
-        pending = [(shard, shard.marks.begin(choice.rows, clears)) for shard in self._shards]
+        pending = [(shard, shard.dirty.begin_snapshot(choice.rows, clears)) for shard in self._shards]
         bits: Bits = 32 if exact else self._bits
         now = time.perf_counter()
         job = WriteJob(
@@ -240,7 +240,7 @@ class Saver:
         sums = torch.zeros(3, dtype=torch.float64)
         for shard in self._shards:
             size = sum(tensor.tensor[:1].nbytes for tensor in (shard.weight, *shard.states.values()))
-            counts = (shard.weight.tensor.shape[0], shard.marks.changed("base"), shard.marks.changed("last"))
+            counts = (shard.weight.tensor.shape[0], shard.dirty.count_changed("base"), shard.dirty.count_changed("last"))
             sums += torch.tensor(counts, dtype=torch.float64) * size
         if self._group is not None:
             dist.all_reduce(sums)

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from ziggurat.checkpoint.format.blocks import DAMAGED, TableRows, rows_in, tensors_in
 from ziggurat.checkpoint.format.manifest import WEIGHT, Manifest
-from ziggurat.checkpoint.reader import folder_of, read_file
+from ziggurat.checkpoint.reader import folder_of
 from ziggurat.checkpoint.store.store import Store
+from ziggurat.checkpoint.verified_files import read_file
 from ziggurat.core.errors import RunFolderError
 
 COMPARED_BYTES = 4 * 2**20

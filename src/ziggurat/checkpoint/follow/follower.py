@@ -19,6 +19,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ziggurat.checkpoint.block_reader import BlockCheckpointReader
 from ziggurat.checkpoint.folder import CheckpointFolder
 from ziggurat.checkpoint.follow.changed_rows import differing, ids_by_table, put, same_bits
 from ziggurat.checkpoint.follow.incremental_update import (
@@ -29,7 +30,7 @@ from ziggurat.checkpoint.follow.incremental_update import (
     Trouble,
 )
 from ziggurat.checkpoint.format.manifest import Reference
-from ziggurat.checkpoint.reader import TABLES, BlockCheckpointReader, folder_of
+from ziggurat.checkpoint.reader import TABLES, folder_of
 from ziggurat.checkpoint.store.store import Store
 from ziggurat.core.errors import RunFolderError
 from ziggurat.parallel.tensor_slices import TensorSlice

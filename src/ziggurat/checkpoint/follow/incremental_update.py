@@ -21,7 +21,8 @@ from ziggurat.checkpoint.folder import CheckpointFolder
 from ziggurat.checkpoint.follow.changed_rows import ChangedRows, check_complete, differing, put, written, written_bytes
 from ziggurat.checkpoint.format.blocks import TableRows
 from ziggurat.checkpoint.format.manifest import WEIGHT, Manifest, Reference
-from ziggurat.checkpoint.reader import folder_of, read_needed, read_others
+from ziggurat.checkpoint.reader import folder_of
+from ziggurat.checkpoint.verified_files import read_needed, read_others
 from ziggurat.core.errors import ConfigError, DataError, RunFolderError
 
 LOOKS = 8

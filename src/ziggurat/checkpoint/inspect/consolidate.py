@@ -14,7 +14,8 @@ from pathlib import Path
 
 from ziggurat.checkpoint.folder import CheckpointFolder
 from ziggurat.checkpoint.format.whole_file import TensorDescription, create, read_metadata
-from ziggurat.checkpoint.reader import TABLE_STATES, TABLES, CheckpointReader, open_checkpoint
+from ziggurat.checkpoint.open_checkpoint import open_checkpoint
+from ziggurat.checkpoint.reader import TABLE_STATES, TABLES, CheckpointReader
 from ziggurat.checkpoint.store.store import LocalStore
 from ziggurat.core.errors import DataError
 from ziggurat.core.files import atomic_file, check_file_target

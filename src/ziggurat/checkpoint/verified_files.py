@@ -1,0 +1,75 @@
+"""The files of a checkpoint of format 2, each verified by what its manifest says."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from torch import Tensor
+
+from ziggurat.checkpoint.format.blocks import DAMAGED, checked, tensors_in
+from ziggurat.checkpoint.format.manifest import MANIFEST_FILE, Manifest, ManifestFile, Reference
+from ziggurat.checkpoint.reader import folder_of
+from ziggurat.checkpoint.store.store import Store
+from ziggurat.core.errors import RunFolderError
+
+
+def read_manifest(store: Store, step: int) -> Manifest:
+    """Of the checkpoint of a step.
+
+    Raises:
+        RunFolderError: not there, damaged, or that of another step.
+    """
+    folder = folder_of(step)
+    place = store.where(folder, MANIFEST_FILE)
+    manifest = Manifest.from_bytes(store.read(folder, MANIFEST_FILE), place)
+    if manifest.step != step:
+        raise RunFolderError(f"{place}: is of step {manifest.step}", "move the folder back to its name")
+    return manifest
+
+
+def read_needed(store: Store, manifest: Manifest, needs: Iterable[Reference]) -> Iterator[Manifest]:
+    """Of checkpoints that the one of ``manifest`` needs, in the order given.
+
+    Raises:
+        RunFolderError: one is not there any more, is damaged, or was written again.
+    """
+    for need in needs:
+        try:
+            found = read_manifest(store, need.step)
+        except RunFolderError as error:
+            raise RunFolderError(
+                f"the checkpoint of step {manifest.step} needs that of step {need.step}: {error.problem}", DAMAGED
+            ) from error
+        if found.id != need.id:
+            raise RunFolderError(
+                f"{store.where(folder_of(need.step))}: was written again since the checkpoint of step "
+                f"{manifest.step}, which needs what was there before",
+                DAMAGED,
+            )
+        yield found
+
+
+def read_file(store: Store, manifest: Manifest, file: ManifestFile) -> bytes:
+    """The content of a checkpoint's file.
+
+    Raises:
+        RunFolderError: it is missing, shorter or longer, or changed.
+    """
+    folder = folder_of(manifest.step)
+    data = store.read(folder, file.name)
+    checked(file, data, store.where(folder, file.name))
+    return data
+
+
+def read_others(store: Store, manifest: Manifest) -> dict[str, Tensor]:
+    """``GROUP/NAME`` -> tensor: all of a checkpoint but rows of tables.
+
+    Raises:
+        RunFolderError: as :func:`read_file`.
+    """
+    found: dict[str, Tensor] = {}
+    for file in manifest.files:
+        if not file.blocks:
+            place = store.where(folder_of(manifest.step), file.name)
+            found |= tensors_in(read_file(store, manifest, file), place)
+    return found
