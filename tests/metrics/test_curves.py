@@ -1,3 +1,5 @@
+"""The curves of the report against scikit-learn."""
+
 from __future__ import annotations
 
 import numpy as np
@@ -10,7 +12,7 @@ from ziggurat.metrics.curves import curves
 from ziggurat.metrics.ranking import roc_curve
 
 
-def fed(logits, labels) -> BinaryMetrics:
+def metrics_of(logits, labels) -> BinaryMetrics:
     metrics = BinaryMetrics()
     metrics.update(logits, labels)
     return metrics
@@ -22,17 +24,17 @@ def sample(rows: int, seed: int = 0):
     return logits, (rng.random(rows) < 1 / (1 + np.exp(-logits))).astype(np.float32)
 
 
-def test_roc_of_few_rows_is_scikit_learns():
+def test_roc_of_few_rows_matches_scikit_learn():
     logits, labels = sample(150)
-    found = roc_curve(fed(logits, labels).histogram)
+    found = roc_curve(metrics_of(logits, labels).histogram)
     false, true, _ = reference_roc(labels, logits, drop_intermediate=False)
     np.testing.assert_allclose(found.false_positive_rate_P, false)
     np.testing.assert_allclose(found.true_positive_rate_P, true)
 
 
-def test_thinned_roc_keeps_ends_and_area():
+def test_thinned_roc_curve_keeps_its_ends_and_area():
     logits, labels = sample(50_000)
-    metrics = fed(logits, labels)
+    metrics = metrics_of(logits, labels)
     found = roc_curve(metrics.histogram, 200)
     x, y = found.false_positive_rate_P, found.true_positive_rate_P
     assert len(x) <= 200
@@ -44,7 +46,7 @@ def test_thinned_roc_keeps_ends_and_area():
 
 def test_prediction_histogram_shows_rare_events():
     logits, labels = sample(20_000)
-    drawn = curves(fed(logits, labels).histogram, 20).predictions
+    drawn = curves(metrics_of(logits, labels).histogram, 20).predictions
     assert drawn.upper < 0.5
     assert 0.001 < np.mean(1 / (1 + np.exp(-logits)) > drawn.upper) <= 0.005
     assert drawn.positive_N.sum() == pytest.approx(1)
@@ -55,7 +57,7 @@ def test_prediction_histogram_shows_rare_events():
 
 
 @pytest.mark.parametrize("labels", [[], [0, 0], [1, 1]])
-def test_a_missing_class_has_no_roc_but_does_not_fail(labels):
-    drawn = curves(fed(np.arange(len(labels)), labels).histogram, 20)
+def test_a_missing_class_gives_an_empty_roc_curve(labels):
+    drawn = curves(metrics_of(np.arange(len(labels)), labels).histogram, 20)
     assert len(drawn.roc.false_positive_rate_P) == 0
     assert drawn.calibration.weight_N.sum() == len(labels)

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from ziggurat.metrics.exact_sum import ExactSum
 
 
-def total(values) -> ExactSum:
+def sum_of(values) -> ExactSum:
     made = ExactSum()
     made.add(np.asarray(values, np.float64))
     return made
@@ -18,8 +18,8 @@ def total(values) -> ExactSum:
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(st.floats(allow_nan=False, allow_infinity=False, allow_subnormal=True), max_size=30))
-def test_equals_the_sum_of_fractions(values):
-    found = total(values)
+def test_sum_equals_that_of_fractions(values):
+    found = sum_of(values)
     exact = sum((Fraction(value) for value in values), Fraction(0))
     assert Fraction(found.units, 1 << 1074) == exact
     try:
@@ -33,13 +33,13 @@ def test_order_and_splits_do_not_matter():
     values = rng.normal(size=1000) * 10.0 ** rng.integers(-200, 200, 1000)
     parts = ExactSum()
     for part in np.array_split(rng.permutation(values), 7):
-        one = total(part)
+        one = sum_of(part)
         parts.merge(one)
-    assert parts == total(values)
+    assert parts == sum_of(values)
     assert parts.value == math.fsum(values)
 
 
-def test_nothing_is_absorbed():
-    assert total([1e300, 1.0, -1e300]).value == 1.0
-    assert total([5e-324] * 3).value == 1.5e-323
-    assert total([]).value == 0.0
+def test_small_values_are_not_absorbed_by_large_ones():
+    assert sum_of([1e300, 1.0, -1e300]).value == 1.0
+    assert sum_of([5e-324] * 3).value == 1.5e-323
+    assert sum_of([]).value == 0.0

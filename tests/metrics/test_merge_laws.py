@@ -1,4 +1,4 @@
-"""One law for everything that streams: the same rows leave the same bits, in any order and on any number of ranks."""
+"""The contract of all streaming metrics: the same rows give the same bits, in any order and on any number of ranks."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ziggurat.metrics.config import MetricsConfig
 from ziggurat.metrics.metric_set import MetricSet
 
 ROWS = 6000
-TIGHT = MetricsConfig(score_keys=1024, gauc_entries=500, slice_ids=3, slice_score_keys=1024)
-ROOMY = MetricsConfig()
+SMALL_BUDGET = MetricsConfig(score_keys=1024, gauc_entries=500, slice_ids=3, slice_score_keys=1024)
+DEFAULT_BUDGET = MetricsConfig()
 
 
 def columns(rows: int = ROWS):
@@ -30,8 +30,8 @@ def columns(rows: int = ROWS):
     }
 
 
-def fed(config: MetricsConfig, data, order, cuts) -> MetricSet:
-    """A metric set fed ``data`` in this row order, in updates that end at these cuts."""
+def metrics_of(config: MetricsConfig, data, order, cuts) -> MetricSet:
+    """Returns a metric set updated with ``data`` in this row order, in batches that end at these cuts."""
     metrics = MetricSet(("like", "share"), config, grouped=True, slices=("country",))
     for part in np.split(order, cuts):
         metrics.update(
@@ -44,11 +44,11 @@ def fed(config: MetricsConfig, data, order, cuts) -> MetricSet:
     return metrics
 
 
-def bits(metrics: MetricSet) -> bytes:
+def state_bytes(metrics: MetricSet) -> bytes:
     return pickle.dumps(metrics.state())
 
 
-@pytest.mark.parametrize("config", [TIGHT, ROOMY], ids=["coarsened and sampled", "exact"])
+@pytest.mark.parametrize("config", [SMALL_BUDGET, DEFAULT_BUDGET], ids=["coarsened and sampled", "exact"])
 @settings(max_examples=8, deadline=None)
 @given(
     seed=st.integers(0, 2**32 - 1),
@@ -56,12 +56,13 @@ def bits(metrics: MetricSet) -> bytes:
     cuts=st.lists(st.integers(0, ROWS), max_size=6).map(sorted),
     merge_seed=st.integers(0, 2**32 - 1),
 )
-def test_same_rows_same_bits(config, seed, ranks, cuts, merge_seed):
+def test_order_of_rows_and_merges_does_not_matter(config, seed, ranks, cuts, merge_seed):
     data = columns()
-    whole = fed(config, data, np.arange(ROWS), [])
+    whole = metrics_of(config, data, np.arange(ROWS), [])
     shuffled = np.random.default_rng(seed).permutation(ROWS)
     shards = [
-        fed(config, data, shard, [c for c in cuts if c < len(shard)]) for shard in np.array_split(shuffled, ranks)
+        metrics_of(config, data, shard, [cut for cut in cuts if cut < len(shard)])
+        for shard in np.array_split(shuffled, ranks)
     ]
     np.random.default_rng(merge_seed).shuffle(shards)
 
@@ -70,36 +71,37 @@ def test_same_rows_same_bits(config, seed, ranks, cuts, merge_seed):
         return left
 
     merged = reduce(joined, shards)
-    assert bits(merged) == bits(whole)
+    assert state_bytes(merged) == state_bytes(whole)
     assert merged.compute() == whole.compute()
     assert merged.slice_figures() == whole.slice_figures()
 
 
-def test_small_updates_through_the_buffer_leave_the_same_bits():
+def test_buffered_small_updates_give_the_same_state():
     data = columns(200_000)
-    one = fed(TIGHT, data, np.arange(200_000), [])
-    many = fed(TIGHT, data, np.arange(200_000)[::-1], np.arange(0, 200_000, 7001))
-    assert bits(one) == bits(many)
+    one = metrics_of(SMALL_BUDGET, data, np.arange(200_000), [])
+    many = metrics_of(SMALL_BUDGET, data, np.arange(200_000)[::-1], np.arange(0, 200_000, 7001))
+    assert state_bytes(one) == state_bytes(many)
 
 
-def test_reading_between_updates_changes_nothing():
+def test_computing_between_updates_does_not_change_the_state():
     data = columns()
-    quiet = fed(TIGHT, data, np.arange(ROWS), [])
-    read = fed(TIGHT, data, np.arange(3000), [])
+    uninterrupted = metrics_of(SMALL_BUDGET, data, np.arange(ROWS), [])
+    read = metrics_of(SMALL_BUDGET, data, np.arange(3000), [])
     read.compute()
     read.curves()
-    read.merge(fed(TIGHT, data, np.arange(3000, ROWS), []))
-    assert bits(read) == bits(quiet)
+    read.merge(metrics_of(SMALL_BUDGET, data, np.arange(3000, ROWS), []))
+    assert state_bytes(read) == state_bytes(uninterrupted)
 
 
 def test_a_group_too_large_for_one_rank_is_dropped_on_all():
     config = MetricsConfig(gauc_entries=100)
     rng = np.random.default_rng(0)
     logits, labels = rng.normal(size=160).astype(np.float32), rng.integers(0, 2, 160)
-    groups = np.repeat([5, 6, 7], [130, 20, 10])  # group 5 alone is over the budget
+    groups = np.repeat([5, 6, 7], [130, 20, 10])  # group 5 alone exceeds the budget
     whole = BinaryMetrics(config, grouped=True)
     whole.update(logits, labels, None, groups)
-    for first in (np.arange(128), np.arange(128, 160)):  # the rank that drops it merges, or is merged
+    # The rank that drops group 5 is merged into the other, or the other into it.
+    for first in (np.arange(128), np.arange(128, 160)):
         second = np.setdiff1d(np.arange(160), first)
         ranks = [BinaryMetrics(config, grouped=True) for _ in range(2)]
         for rank, rows in zip(ranks, (first, second), strict=True):
@@ -109,33 +111,34 @@ def test_a_group_too_large_for_one_rank_is_dropped_on_all():
     assert whole.compute()["gauc_groups"] < 3
 
 
-def test_merging_leaves_the_other_as_it_was():
+def test_merging_does_not_change_the_other_set():
     data = columns()
-    left, right = fed(TIGHT, data, np.arange(3000), []), fed(TIGHT, data, np.arange(3000, ROWS), [])
-    before = bits(right)
+    left = metrics_of(SMALL_BUDGET, data, np.arange(3000), [])
+    right = metrics_of(SMALL_BUDGET, data, np.arange(3000, ROWS), [])
+    before = state_bytes(right)
     left.merge(right)
-    left.merge(fed(TIGHT, data, np.arange(100), []))
-    assert bits(right) == before
+    left.merge(metrics_of(SMALL_BUDGET, data, np.arange(100), []))
+    assert state_bytes(right) == before
 
 
-def test_state_travels():
+def test_state_is_restored_from_its_pickle():
     data = columns()
-    whole = fed(TIGHT, data, np.arange(ROWS), [])
-    travelled = whole.with_state(pickle.loads(bits(whole)))
-    assert bits(travelled) == bits(whole)
-    assert travelled.compute() == whole.compute()
-    more = fed(TIGHT, data, np.arange(500), [])
-    travelled.merge(more)
+    whole = metrics_of(SMALL_BUDGET, data, np.arange(ROWS), [])
+    restored = whole.with_state(pickle.loads(state_bytes(whole)))
+    assert state_bytes(restored) == state_bytes(whole)
+    assert restored.compute() == whole.compute()
+    more = metrics_of(SMALL_BUDGET, data, np.arange(500), [])
+    restored.merge(more)
     whole.merge(more)
-    assert bits(travelled) == bits(whole)
+    assert state_bytes(restored) == state_bytes(whole)
 
 
-def test_empty_is_neutral():
+def test_merging_an_empty_set_changes_nothing():
     data = columns()
-    whole = fed(ROOMY, data, np.arange(ROWS), [])
-    before = bits(whole)
-    whole.merge(fed(ROOMY, data, np.arange(0), []))
-    assert bits(whole) == before
+    whole = metrics_of(DEFAULT_BUDGET, data, np.arange(ROWS), [])
+    before = state_bytes(whole)
+    whole.merge(metrics_of(DEFAULT_BUDGET, data, np.arange(0), []))
+    assert state_bytes(whole) == before
     empty = BinaryMetrics()
     empty.merge(BinaryMetrics())
     assert empty.compute()["rows"] == 0

@@ -17,7 +17,7 @@ LABELS_BT = (RNG.random((2000, 2)) < 1 / (1 + np.exp(-LOGITS_BT))).astype(np.flo
 GENDER_B = RNG.integers(0, 9, 2000)
 
 
-def test_one_task_has_plain_names_and_several_have_prefixes():
+def test_names_have_a_task_prefix_only_with_several_tasks():
     one = MetricSet(["like"])
     one.update(LOGITS_BT[:, :1], LABELS_BT[:, :1])
     two = MetricSet(["like", "share"])
@@ -30,7 +30,7 @@ def test_one_task_has_plain_names_and_several_have_prefixes():
     assert set(one.compute()) <= set(METRICS)
 
 
-def test_slices_are_the_figures_of_their_rows():
+def test_slice_metrics_match_scikit_learn_on_their_rows():
     metrics = MetricSet(["like", "share"], MetricsConfig(slice_ids=5), slices=["gender"])
     for rows in np.array_split(np.arange(2000), 3):
         metrics.update(LOGITS_BT[rows], LABELS_BT[rows], slice_ids={"gender": GENDER_B[rows]})
@@ -39,10 +39,10 @@ def test_slices_are_the_figures_of_their_rows():
         ("share", f"gender={label}") for label in (0, 1, 2, 3, 4, "other")
     ]
     for row in rows:
-        mine = GENDER_B >= 5 if row.id is None else row.id == GENDER_B
+        in_slice = GENDER_B >= 5 if row.id is None else row.id == GENDER_B
         position = metrics.tasks.index(row.task)
-        label, logit = LABELS_BT[mine, position], LOGITS_BT[mine, position]
-        assert row.figures["rows"] == mine.sum()
+        label, logit = LABELS_BT[in_slice, position], LOGITS_BT[in_slice, position]
+        assert row.figures["rows"] == in_slice.sum()
         assert row.figures["auc"] == pytest.approx(roc_auc_score(label, logit), abs=1e-12)
         expected = log_loss(label, 1 / (1 + np.exp(-logit.astype(np.float64))))
         assert row.figures["log_loss"] == pytest.approx(expected, abs=1e-12)
@@ -53,7 +53,7 @@ def test_slices_are_the_figures_of_their_rows():
     assert metrics.compute()["like/rows"] == 2000
 
 
-def test_a_diverged_model_is_undefined_in_its_slice_only():
+def test_a_nan_logit_makes_only_its_own_slice_undefined():
     metrics = MetricSet(["like"], slices=["gender"])
     metrics.update([[0.0], [1.0], [np.nan]], [[0], [1], [1]], slice_ids={"gender": [1, 1, 2]})
     named = metrics.slice_figures()
@@ -63,7 +63,7 @@ def test_a_diverged_model_is_undefined_in_its_slice_only():
     assert metrics.undefined()["auc"] == "1 of 3 logits are infinite or not a number"
 
 
-def test_slice_ids_must_be_integers_of_the_batch():
+def test_slice_ids_must_be_integers():
     metrics = MetricSet(["like"], slices=["gender"])
     with pytest.raises(DataError, match="slice ids are float64"):
         metrics.update([[0.0]], [[0]], slice_ids={"gender": [0.5]})
@@ -72,18 +72,18 @@ def test_slice_ids_must_be_integers_of_the_batch():
 @pytest.mark.parametrize(
     ("name", "higher"), [("auc", True), ("like/gauc", True), ("ne", False), ("like/a=1/ece", False)]
 )
-def test_direction(name, higher):
+def test_higher_is_better(name, higher):
     assert higher_is_better(name) is higher
 
 
-def test_direction_of_what_has_none_is_refused():
+def test_metrics_without_a_direction_are_rejected():
     with pytest.raises(ConfigError, match="did you mean 'log_loss'"):
         higher_is_better("logloss")
-    with pytest.raises(ConfigError, match="not better when higher or lower"):
+    with pytest.raises(ConfigError, match="has no better direction"):
         higher_is_better("like/calibration")
 
 
-def test_every_figure_has_an_entry():
+def test_every_figure_is_listed_in_metrics():
     metrics = MetricSet(["like"], grouped=True)
     metrics.update(LOGITS_BT[:, :1], LABELS_BT[:, :1], groups_B=GENDER_B)
     assert set(metrics.compute()) | {"loss"} == set(METRICS)

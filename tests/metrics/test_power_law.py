@@ -1,4 +1,4 @@
-"""The fitter on points with known constants, on noise without a slope, and on ladders that decide nothing."""
+"""The fit of the power law: points with known constants, noise without a trend, and too few model sizes."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from ziggurat.metrics.size_noise import SizeNoise
 SIZES = np.geomspace(1e5, 3e7, 6)
 
 
-def losses(law: PowerLaw, noise: float, seeds: int, draw: int = 0) -> list[list[float]]:
-    random = np.random.default_rng(draw)
+def noisy_losses(law: PowerLaw, noise: float, seeds: int, random_seed: int = 0) -> list[list[float]]:
+    random = np.random.default_rng(random_seed)
     return [(float(law(size)) + random.normal(0, noise, seeds)).tolist() for size in SIZES]
 
 
 @pytest.mark.parametrize("exponent", [0.05, 0.2, 0.6])
 @pytest.mark.parametrize("floor", [0.0, 0.4])
-def test_exact_points_give_their_constants_back(exponent: float, floor: float) -> None:
+def test_exact_points_recover_the_constants(exponent: float, floor: float) -> None:
     law = PowerLaw(floor, 0.05 * SIZES[0] ** exponent, exponent)
     found = fit_power_law(SIZES, [[float(law(size))] for size in SIZES], resamples=20)
     assert found.law.exponent == pytest.approx(exponent, rel=1e-3)
@@ -33,12 +33,12 @@ def test_exact_points_give_their_constants_back(exponent: float, floor: float) -
 
 
 @pytest.mark.parametrize("exponent", [0.1, 0.3, 0.6])
-def test_the_intervals_hold_the_true_constants(exponent: float) -> None:
-    """95 % intervals from four seeds a rung: eight repetitions miss each constant once at most."""
+def test_intervals_contain_the_true_constants(exponent: float) -> None:
+    """95 % intervals from four seeds per model size: eight repetitions miss each constant at most twice."""
     law = PowerLaw(0.4, 0.05 * SIZES[0] ** exponent, exponent)
     missed = dict.fromkeys(("floor", "scale", "exponent"), 0)
-    for draw in range(8):
-        found = fit_power_law(SIZES, losses(law, 4e-4, 4, draw), resamples=300)
+    for random_seed in range(8):
+        found = fit_power_law(SIZES, noisy_losses(law, 4e-4, 4, random_seed), resamples=300)
         assert found.visible
         for name in missed:
             low, high = found.interval(name)
@@ -50,8 +50,8 @@ def test_the_intervals_hold_the_true_constants(exponent: float) -> None:
 
 
 @pytest.mark.parametrize("seeds", [1, 2, 3])
-def test_noise_without_a_slope_is_no_power_law(seeds: int) -> None:
-    found = [fit_power_law(SIZES, losses(PowerLaw(0.4, 0, 0), 1e-3, seeds, d), resamples=60) for d in range(20)]
+def test_noise_without_a_trend_is_no_power_law(seeds: int) -> None:
+    found = [fit_power_law(SIZES, noisy_losses(PowerLaw(0.4, 0, 0), 1e-3, seeds, d), resamples=60) for d in range(20)]
     assert sum(fit.visible is True for fit in found) <= 1
     assert sum("does not fall by more than its noise" in fit.verdict for fit in found) >= 18
 
@@ -64,24 +64,24 @@ def test_a_rising_loss_is_no_power_law() -> None:
     assert found.visible is False
 
 
-def test_equal_losses_are_flat_and_explain_nothing() -> None:
+def test_equal_losses_give_a_flat_law_without_r2() -> None:
     found = fit_power_law(SIZES, [[0.5, 0.5]] * 6, resamples=20)
     assert found.law == PowerLaw(0.5, 0.0, 0.0)
     assert math.isnan(found.r2_log)
     assert found.visible is False
 
 
-def test_noisy_rungs_count_for_less() -> None:
-    """The last rung is off by far more than the others, and its seeds disagree as much."""
+def test_noisy_model_sizes_have_less_weight() -> None:
+    """The last model size is off by far more than the others, and its seeds differ by as much."""
     law = PowerLaw(0.4, 0.05 * SIZES[0] ** 0.3, 0.3)
-    rungs = [[float(law(size)) + delta for delta in (-1e-5, 0, 1e-5)] for size in SIZES]
-    rungs[-1] = [rungs[-1][1] + delta for delta in (-0.005, 0.005, 0.015)]
-    found = fit_power_law(SIZES, rungs, resamples=20)
-    unweighted = fit_power_law(SIZES, [[float(np.mean(rung))] for rung in rungs], resamples=20)
+    losses = [[float(law(size)) + delta for delta in (-1e-5, 0, 1e-5)] for size in SIZES]
+    losses[-1] = [losses[-1][1] + delta for delta in (-0.005, 0.005, 0.015)]
+    found = fit_power_law(SIZES, losses, resamples=20)
+    unweighted = fit_power_law(SIZES, [[float(np.mean(each))] for each in losses], resamples=20)
     assert abs(found.law.exponent - 0.3) < abs(unweighted.law.exponent - 0.3) / 2
 
 
-def test_few_rungs_of_one_seed_leave_the_noise_unknown() -> None:
+def test_noise_is_unknown_with_few_sizes_and_one_seed_each() -> None:
     found = fit_power_law(SIZES[:3], [[0.5], [0.45], [0.43]])
     assert found.visible is None
     assert found.law(SIZES[:3]) == pytest.approx([0.5, 0.45, 0.43], abs=1e-6)
@@ -89,12 +89,12 @@ def test_few_rungs_of_one_seed_leave_the_noise_unknown() -> None:
     assert "Train several seeds" in found.verdict
 
 
-def test_an_interval_at_the_fits_bounds_measures_nothing() -> None:
-    """A step after the first rung: every exponent that is large enough draws it, and a resample takes the largest."""
+def test_an_interval_that_reaches_the_bounds_leaves_the_exponent_undetermined() -> None:
+    """A step after the first size: every large enough exponent fits it, and some resamples use the largest allowed."""
     once = [[0.6], [0.5003], [0.4998], [0.5002], [0.4999], [0.5001]]
     twice = [[mean - 0.02, mean + 0.02] for mean in (0.6, 0.5, 0.5, 0.5, 0.5, 0.5)]
-    for rungs in (once, twice):
-        found = fit_power_law(SIZES, rungs, resamples=200)
+    for losses in (once, twice):
+        found = fit_power_law(SIZES, losses, resamples=200)
         assert found.trend_p < 0.025
         low, high = found.interval("exponent")
         assert high > LARGEST / 2
@@ -106,55 +106,55 @@ def test_an_interval_at_the_fits_bounds_measures_nothing() -> None:
 
 
 @pytest.mark.parametrize("seeds", [1, 2])
-def test_a_curve_through_three_points_explains_nothing(seeds: int) -> None:
+def test_a_curve_through_three_points_has_no_r2(seeds: int) -> None:
     found = fit_power_law(SIZES[:3], [[0.5] * seeds, [0.45] * seeds, [0.43] * seeds], resamples=20)
     assert math.isnan(found.r2_log)
     assert fit_power_law(SIZES[:4], [[0.5], [0.45], [0.43], [0.42]]).r2_log == pytest.approx(1, abs=0.01)
 
 
-def test_a_flat_fit_is_called_flat() -> None:
+def test_the_verdict_says_that_a_fit_is_flat() -> None:
     found = fit_power_law(SIZES[:3], [[0.64], [0.6411], [0.6422]])
     assert found.flat
-    assert found.verdict.startswith("No fall visible: flat at 0.6411. Each rung was trained once")
+    assert found.verdict.startswith("No fall visible: flat at 0.6411. Each model size was trained once")
     seeds = fit_power_law(SIZES[:3], [[0.6399, 0.6401], [0.641, 0.6412], [0.6421, 0.6423]], resamples=20)
     assert seeds.verdict.endswith("does not fall by more than its noise. Flat at 0.6411.")
 
 
 def test_the_same_seed_gives_the_same_intervals() -> None:
-    rungs = losses(PowerLaw(0.4, 1.0, 0.25), 1e-3, 3)
-    one, two, other = (fit_power_law(SIZES, rungs, resamples=50, seed=seed) for seed in (1, 1, 2))
+    losses = noisy_losses(PowerLaw(0.4, 1.0, 0.25), 1e-3, 3)
+    one, two, other = (fit_power_law(SIZES, losses, resamples=50, seed=seed) for seed in (1, 1, 2))
     assert one == two
     assert other.law == one.law
     assert other.interval("exponent") != one.interval("exponent")
 
 
-def test_the_unit_of_compute_changes_the_scale_alone() -> None:
-    rungs = losses(PowerLaw(0.4, 1.0, 0.25), 1e-4, 3)
-    flop, gflop = (fit_power_law(SIZES / unit, rungs, resamples=20) for unit in (1.0, 1e9))
+def test_the_unit_of_compute_changes_only_the_scale() -> None:
+    losses = noisy_losses(PowerLaw(0.4, 1.0, 0.25), 1e-4, 3)
+    flop, gflop = (fit_power_law(SIZES / unit, losses, resamples=20) for unit in (1.0, 1e9))
     assert gflop.law.exponent == pytest.approx(flop.law.exponent, rel=1e-6)
     assert gflop.law.floor == pytest.approx(flop.law.floor, rel=1e-6)
     assert gflop.law.scale == pytest.approx(flop.law.scale * 1e9**-flop.law.exponent, rel=1e-5)
 
 
 @pytest.mark.parametrize(
-    ("sizes", "values", "message"),
+    ("sizes", "losses", "message"),
     [
-        ([1e5, 1e6], [[0.5], [0.4]], "there are 2 rungs of 2 different sizes"),
-        ([1e5, 1e6, 1e6, 1e6], [[0.5], [0.4], [0.4], [0.3]], "there are 4 rungs of 2 different sizes"),
+        ([1e5, 1e6], [[0.5], [0.4]], "needs as many model sizes; received 2 different sizes"),
+        ([1e5, 1e6, 1e6, 1e6], [[0.5], [0.4], [0.4], [0.3]], "needs as many model sizes; received 2 different sizes"),
         ([0.0, 1e5, 1e6], [[0.5], [0.4], [0.3]], "sizes must be positive and finite"),
         ([1e4, 1e5, 1e6], [[0.5], [math.nan], [0.3]], "losses must be positive and finite"),
     ],
 )
-def test_a_ladder_that_decides_nothing_is_refused(sizes: list[float], values: list[list[float]], message: str) -> None:
+def test_unusable_points_are_rejected(sizes: list[float], losses: list[list[float]], message: str) -> None:
     with pytest.raises(DataError, match=message):
-        fit_power_law(sizes, values)
+        fit_power_law(sizes, losses)
 
 
-def test_errors_of_the_means_by_hand() -> None:
+def test_standard_errors_match_hand_computed_ones() -> None:
     noise = SizeNoise([np.array([1.0, 3.0]), np.array([5.0, 5.0, 5.0])])
-    assert (noise.freedom, noise.deviation) == (3, pytest.approx(math.sqrt(2 / 3)))
+    assert (noise.degrees_of_freedom, noise.deviation) == (3, pytest.approx(math.sqrt(2 / 3)))
     expected = [math.sqrt((2 + 4 * 2 / 3) / (1 + 4) / 2), math.sqrt((0 + 4 * 2 / 3) / (2 + 4) / 3)]
-    assert noise.errors() == pytest.approx(expected)
+    assert noise.standard_errors() == pytest.approx(expected)
     draws = np.stack([noise.draw(np.random.default_rng(k)) for k in range(4000)])
     assert set(np.round(draws[:, 0], 6)) == {-1.414214, 0.0, 1.414214}
     assert draws[:, 0].std() == pytest.approx(1.0, abs=0.05)  # the sample's standard error, √(2/2)

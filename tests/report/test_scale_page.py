@@ -94,7 +94,7 @@ def test_several_ladders_share_a_drawing() -> None:
     ("result", "said"),
     [
         (ladder_result(rungs=2), "2 of the 3 rungs that a law needs are trained."),
-        (ladder_result(rungs=3, seeds=1), "Each rung was trained once and the rungs are few"),
+        (ladder_result(rungs=3, seeds=1), "Each model size was trained once and there are few sizes"),
         (ladder_result(rungs=3), "The largest size is only 9.0 times the smallest"),
     ],
 )

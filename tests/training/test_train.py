@@ -236,7 +236,7 @@ def test_a_diverging_loss_is_explained_and_the_checkpoint_kept(make_experiment: 
 
 
 @pytest.mark.parametrize(
-    ("monitor", "message"), [("acu", "did you mean 'auc'"), ("base_rate", "not better when higher or lower")]
+    ("monitor", "message"), [("acu", "did you mean 'auc'"), ("base_rate", "has no better direction")]
 )
 def test_an_unknown_metric_is_refused_before_training(
     make_experiment: MakeExperiment, monitor: str, message: str

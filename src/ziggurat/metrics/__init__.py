@@ -1,6 +1,7 @@
-"""How good the predictions are: AUC, log-loss, normalised entropy, calibration, GAUC, per task and per slice.
+"""Streaming evaluation metrics: AUC, log-loss, normalised entropy, calibration and GAUC, per task and per slice.
 
-In: logits, labels, weights and group keys as numpy arrays, a batch at a time. Out: named figures and curves. State is
-constant in size and merges exactly: same rows, same bits, whatever the order or the rank. Neighbours: ``training``
-feeds it and stops on it, ``report`` draws its curves. Start at :mod:`~ziggurat.metrics.metric_set`.
+In: logits, labels, weights and group keys as numpy arrays, one batch at a time. Out: named figures and curves. The
+state has constant size and merges exactly: the same rows give the same bits in any order and on any rank. Neighbours:
+``training`` updates the metrics and uses them for early stopping, ``report`` draws the curves. Start at
+:mod:`~ziggurat.metrics.metric_set`.
 """

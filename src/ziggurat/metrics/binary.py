@@ -1,13 +1,13 @@
-"""All figures of one binary task, streamed.
+"""All metrics of one binary task, computed from a stream of batches.
 
-log-loss    = Σ w (max(x, 0) − x y + log(1 + e^−|x|)) / Σ w       from the logit x, so no probability is ever clipped
+log-loss    = Σ w (max(x, 0) − x y + log(1 + e^−|x|)) / Σ w       from the logit x, so no probability is clipped
 NE          = log-loss / H(base rate)                             He et al. 2014, "Practical lessons from predicting
                                                                   clicks on ads at Facebook", eq. 3
 calibration = Σ w σ(x) / Σ w y                                    the same paper, section 3
 
-The state is a function of the multiset of rows seen: the same bits whatever the order of updates and merges. Integer
-histograms carry ranking and calibration bins (``scores``, ``grouped``), exact sums carry loss and predictions
-(``exact_sum``); rows wait in a buffer only to be sorted many at a time.
+The state is a function of the multiset of rows seen: it has the same bits whatever the order of updates and merges.
+Integer histograms hold what ranking and calibration bins need (``scores``, ``grouped``), exact sums hold loss and
+predictions (``exact_sum``). Rows are buffered only so that many are sorted at a time.
 
 Shape legend: B rows.
 """
@@ -34,11 +34,11 @@ _NAN = float("nan")
 
 
 class BinaryMetrics:
-    """Streaming figures of one task.
+    """Streaming metrics of one task.
 
     Args:
-        config: memory budgets and bins.
-        grouped: whether GAUC is wanted; then every update needs ``groups_B``.
+        config: memory budgets and number of calibration bins.
+        grouped: whether to compute GAUC; every update then needs ``groups_B``.
     """
 
     def __init__(self, config: MetricsConfig | None = None, grouped: bool = False) -> None:
@@ -56,7 +56,7 @@ class BinaryMetrics:
 
     @property
     def histogram(self) -> ScoreHistogram:
-        """Scores per class, from which the curves are drawn."""
+        """The histogram of scores per class, from which the curves are drawn."""
         self._flush()
         return self._histogram
 
@@ -67,28 +67,34 @@ class BinaryMetrics:
         weights_B: npt.ArrayLike | None = None,
         groups_B: npt.ArrayLike | None = None,
     ) -> None:
-        """Count a batch: float32 logits (others are rounded to it), labels in {0, 1}, weights ≥ 0, integer group keys.
+        """Counts a batch.
 
         Rows whose logit is infinite or not a number are counted and make every figure undefined.
 
+        Args:
+            logits_B: float32; other types are rounded to it.
+            labels_B: 0 or 1.
+            weights_B: example weights ≥ 0, or None for all ones.
+            groups_B: integer group keys for GAUC.
+
         Raises:
-            DataError: see :func:`~ziggurat.metrics.rows.read_rows`; or group keys are missing.
+            DataError: the input is invalid (see :func:`~ziggurat.metrics.rows.read_rows`), or group keys are missing.
         """
         if self._groups is not None and groups_B is None:
-            raise DataError("metrics: GAUC was asked for but this batch has no group keys", "name a data.group column")
+            raise DataError("metrics: GAUC is enabled, but this batch has no group keys", "set data.group to a column")
         rows, finite_B = read_rows(logits_B, labels_B, weights_B, groups_B if self._groups is not None else None)
         self.add(rows if finite_B.all() else rows.take(finite_B), int((~finite_B).sum()))
 
     def add(self, rows: MetricRows, not_finite_rows: int = 0) -> None:
-        """Count rows that were read before; logits must be finite."""
+        """Counts rows that :func:`~ziggurat.metrics.rows.read_rows` has checked; their logits must be finite."""
         self.rows += len(rows) + not_finite_rows
         self.not_finite_rows += not_finite_rows
         self._buffer.append(rows.ungrouped())
         self._buffered_rows += len(rows)
         if self._groups is not None:
             assert rows.groups_B is not None
-            wanted = self._groups.wanted(rows.groups_B)
-            self._group_buffer.append(rows if wanted.all() else rows.take(wanted))
+            kept_B = self._groups.may_be_kept(rows.groups_B)
+            self._group_buffer.append(rows if kept_B.all() else rows.take(kept_B))
             self._group_buffered_rows += len(self._group_buffer[-1])
         if self._buffered_rows >= max(min(_BUFFER_ROWS, self.config.score_keys), len(self._histogram.keys_K)):
             self._flush_scores()
@@ -96,7 +102,7 @@ class BinaryMetrics:
             self._flush_groups()
 
     def merge(self, other: BinaryMetrics) -> None:
-        """Count what ``other`` counted; it stays as it is."""
+        """Adds the rows that ``other`` has counted; ``other`` is not changed."""
         assert self.config == other.config, (self.config, other.config)
         self._flush()
         other._flush()
@@ -110,7 +116,7 @@ class BinaryMetrics:
             self._groups.merge(other._groups)
 
     def compute(self) -> dict[str, float]:
-        """Every figure by name (``names.METRICS``); nan where undefined, and :meth:`undefined` says why."""
+        """Returns every figure by name (see ``names.METRICS``); nan where :meth:`undefined` gives a reason."""
         histogram = self.histogram
         positives, negatives = (units / WEIGHT_UNITS for units in histogram.totals)
         total = positives + negatives
@@ -138,11 +144,11 @@ class BinaryMetrics:
         return figures
 
     def undefined(self) -> dict[str, str]:
-        """Why each figure that :meth:`compute` gives as nan is undefined."""
+        """Returns, for each figure that :meth:`compute` returns as nan, the reason why it is undefined."""
         return {name: self._reason(name) for name, value in self.compute().items() if math.isnan(value)}
 
     def state(self) -> dict[str, Any]:
-        """Plain integers and numpy arrays, to be pickled to another rank; equal rows give equal state."""
+        """Returns the state as plain integers and numpy arrays, to be pickled; the same rows give the same state."""
         self._flush()
         return {
             "rows": self.rows,
@@ -155,14 +161,14 @@ class BinaryMetrics:
 
     @classmethod
     def from_state(cls, config: MetricsConfig, state: dict[str, Any]) -> BinaryMetrics:
-        """What :meth:`state` gave, on another rank with the same config."""
-        made = cls(config, grouped=state["groups"] is not None)
-        made.rows, made.not_finite_rows = int(state["rows"]), int(state["not_finite_rows"])
-        made._histogram = ScoreHistogram.from_state(config.score_keys, state["scores"])
-        made._loss, made._prediction = ExactSum(state["loss"]), ExactSum(state["prediction"])
+        """Restores metrics from a :meth:`state` of another rank with the same config."""
+        restored = cls(config, grouped=state["groups"] is not None)
+        restored.rows, restored.not_finite_rows = int(state["rows"]), int(state["not_finite_rows"])
+        restored._histogram = ScoreHistogram.from_state(config.score_keys, state["scores"])
+        restored._loss, restored._prediction = ExactSum(state["loss"]), ExactSum(state["prediction"])
         if state["groups"] is not None:
-            made._groups = GroupedScores.from_state(config.gauc_entries, state["groups"])
-        return made
+            restored._groups = GroupedScores.from_state(config.gauc_entries, state["groups"])
+        return restored
 
     def _expected_error(self, cut: Any) -> float:
         return calibration_bins(self._histogram, self.config.calibration_bins, cut).expected_error
@@ -193,7 +199,7 @@ class BinaryMetrics:
         if self._buffered_rows:
             rows = concatenate(self._buffer)
             self._histogram.add(rows)
-            for start in range(0, len(rows), _BUFFER_ROWS):  # in pieces that stay in the processor's cache
+            for start in range(0, len(rows), _BUFFER_ROWS):  # in chunks that fit into the processor's cache
                 loss_B, prediction_B = _loss_and_prediction(rows.take(slice(start, start + _BUFFER_ROWS)))
                 self._loss.add(loss_B)
                 self._prediction.add(prediction_B)
@@ -206,18 +212,18 @@ class BinaryMetrics:
 
 
 def _loss_and_prediction(rows: MetricRows) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
-    """Weighted log-loss and predicted probability of each row, float64."""
+    """Returns the weighted log-loss and the weighted predicted probability of each row, float64."""
     logit_B = rows.logits_B.astype(np.float64)
     decay_B = np.exp(-np.abs(logit_B))
-    wrong_B = np.where(rows.positive_B, -logit_B, logit_B)
+    negative_margin_B = np.where(rows.positive_B, -logit_B, logit_B)
     weight_B = rows.units_B / WEIGHT_UNITS
-    loss_B = (np.maximum(wrong_B, 0.0) + np.log1p(decay_B)) * weight_B
+    loss_B = (np.maximum(negative_margin_B, 0.0) + np.log1p(decay_B)) * weight_B
     prediction_B = np.where(logit_B >= 0, 1.0, decay_B) / (1.0 + decay_B) * weight_B
     return loss_B, prediction_B
 
 
 def _entropy(rate: float) -> float:
-    """Nats of a coin that falls on heads at ``rate``; 0 where it cannot be otherwise or is unknown."""
+    """Returns the entropy, in nats, of a Bernoulli variable with probability ``rate``; 0 if ``rate`` is 0, 1 or nan."""
     if not 0.0 < rate < 1.0:
         return 0.0
     return -(rate * math.log(rate) + (1.0 - rate) * math.log1p(-rate))

@@ -1,12 +1,12 @@
-"""Do predicted probabilities come true? Bins of predictions against observed rates, and their expected error.
+"""Calibration: binned predictions against observed rates, and the expected calibration error (ECE).
 
-Two ways to cut the bins, both from the score histogram (whose mean logit per key stands for its rows: exact while the
-histogram is at level 0):
+There are two kinds of bins. Both are computed from the score histogram, where the mean logit of a key represents all
+of its rows; this is exact while the histogram is at level 0.
 
-- equal width: [0, 1/n), [1/n, 2/n), … on the probability. The usual definition; where click rates are low nearly all
-  rows fall into the first bin and it sees little.
-- equal mass: rows ordered by score, cut into n parts of the same weight. A key is never split: it goes where the middle
-  of its weight lies, so heavy ties leave fewer, fuller bins.
+- Equal width: [0, 1/n), [1/n, 2/n), … on the probability. This is the usual definition. Where click rates are low,
+  nearly all rows fall into the first bin and the error is hardly measured.
+- Equal mass: rows are ordered by score and cut into n parts of the same weight. A key is never split: it falls into the
+  bin that contains the middle of its weight, so heavy ties give fewer, fuller bins.
 
 ECE = Σ_b (w_b / Σ w) · |mean prediction_b − observed rate_b|   (Naeini et al. 2015; Nixon et al. 2019 for equal mass)
 """
@@ -28,7 +28,7 @@ Cut = Literal["width", "mass"]
 
 @dataclass(frozen=True, slots=True)
 class CalibrationBins:
-    """The bins that hold any weight, by rising prediction; all float64, shape (N,)."""
+    """The non-empty bins, ordered by ascending prediction; all arrays are float64 of shape (N,)."""
 
     mean_prediction_N: Float64Array
     observed_rate_N: Float64Array
@@ -36,7 +36,7 @@ class CalibrationBins:
 
     @property
     def expected_error(self) -> float:
-        """ECE; nan without rows."""
+        """The ECE; nan if there are no rows."""
         total = self.weight_N.sum()
         if total == 0:
             return float("nan")
@@ -44,7 +44,7 @@ class CalibrationBins:
 
 
 def calibration_bins(histogram: ScoreHistogram, bins: int, cut: Cut) -> CalibrationBins:
-    """Cut the predictions into ``bins`` and compare each bin's mean prediction with its share of positives."""
+    """Cuts the predictions into ``bins`` bins and returns each bin's mean prediction and share of positives."""
     weight_K = (histogram.positive_K + histogram.negative_K) / WEIGHT_UNITS
     prediction_K = sigmoid(histogram.logits)
     if cut == "width":

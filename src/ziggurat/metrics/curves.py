@@ -1,4 +1,4 @@
-"""What the report draws of one task: ROC, calibration, score histograms, all from the streaming state."""
+"""The curves of one task in the report: ROC, calibration and score histograms, computed from the streaming state."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Float64Array = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class PredictionHistogram:
-    """Weight of each class over predicted probability, N bins of equal width between 0 and ``upper``.
+    """The share of each class over predicted probability, in N bins of equal width between 0 and ``upper``.
 
     Attributes:
-        upper: where the bins end; the few predictions above it are in the last bin.
-        positive_N: share of all positives in each bin, sums to 1 (all 0 without positives).
-        negative_N: likewise for the negatives.
+        upper: upper end of the last bin; the few predictions above it are counted in that bin.
+        positive_N: share of all positives in each bin; the sum is 1 (all 0 without positives).
+        negative_N: the same for the negatives.
     """
 
     upper: float
@@ -31,7 +31,7 @@ class PredictionHistogram:
 
 @dataclass(frozen=True, slots=True)
 class Curves:
-    """Everything drawable of one task on one split; calibration bins are of equal mass."""
+    """The curves of one task on one split; the calibration bins are of equal mass."""
 
     roc: RocCurve
     calibration: CalibrationBins
@@ -39,7 +39,7 @@ class Curves:
 
 
 def curves(histogram: ScoreHistogram, calibration_bin_count: int) -> Curves:
-    """The three curves of a task."""
+    """Returns the three curves of a task."""
     return Curves(
         roc_curve(histogram),
         calibration_bins(histogram, calibration_bin_count, "mass"),
@@ -48,7 +48,10 @@ def curves(histogram: ScoreHistogram, calibration_bin_count: int) -> Curves:
 
 
 def prediction_histogram(histogram: ScoreHistogram, bins: int = 40) -> PredictionHistogram:
-    """Both classes' predictions; the axis ends just above the 99.5 % quantile, so that rare events show too."""
+    """Returns the distribution of predictions of both classes.
+
+    The axis ends just above the 99.5 % quantile, so that rare events are visible as well.
+    """
     probability_K = sigmoid(histogram.logits)
     weight_K = (histogram.positive_K + histogram.negative_K).astype(np.float64)
     total = float(weight_K.sum())

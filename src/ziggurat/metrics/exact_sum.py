@@ -1,9 +1,9 @@
-"""The exact sum of floats: no rounding until it is read, so the order of summation cannot matter.
+"""The exact sum of floats: nothing is rounded until the sum is read, so the order of summation cannot matter.
 
 Every finite float64 is an integer multiple of 2^-1074, so a sum of them is one integer in that unit. Python integers
-have no width, hence no overflow: the loss of a logit of 1e30 and that of a logit of -30 meet in one sum without either
-being lost. (Demmel & Nguyen 2013, "Fast reproducible floating-point summation", reach order-independence with a
-few floats; we pay a little more and are exact as well.)
+have no fixed width and cannot overflow: the loss of a logit of 1e30 and that of a logit of -30 add up in one sum
+without either being lost. (Demmel & Nguyen 2013, "Fast reproducible floating-point summation", reach
+order-independence with a few floats; this costs a little more and is exact as well.)
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class ExactSum:
 
     @property
     def value(self) -> float:
-        """The sum, correctly rounded to float64; infinite beyond its range."""
+        """The sum, correctly rounded to float64; infinite outside the range of float64."""
         try:
             return self.units / (1 << -_SMALLEST_EXPONENT)
         except OverflowError:
@@ -42,7 +42,10 @@ class ExactSum:
 
 
 def _units(values_B: npt.NDArray[np.float64]) -> int:
-    """Sum the 53-bit integer mantissas per exponent, in two halves that a float64 bincount adds exactly."""
+    """Returns the exact sum in units of 2^-1074.
+
+    Sums the 53-bit integer mantissas per exponent, in two halves that a float64 bincount adds exactly.
+    """
     fraction_B, exponent_B = np.frexp(values_B)
     mantissa_B = np.ldexp(fraction_B, 53).astype(np.int64)
     shift_B = exponent_B - 53 - _SMALLEST_EXPONENT

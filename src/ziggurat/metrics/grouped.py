@@ -1,17 +1,18 @@
-"""GAUC: how well rows are ranked within each group (a user, a query), averaged over groups by their impressions.
+"""GAUC: AUC within each group (for example a user or a query), averaged over groups weighted by impressions.
 
-GAUC = Σ_g w_g AUC_g / Σ_g w_g over the groups g that hold both classes; w_g is the weight of the group's rows.
+GAUC = Σ_g w_g AUC_g / Σ_g w_g over the groups g that contain both classes; w_g is the weight of the group's rows.
 (Zhou et al. 2018, "Deep interest network", eq. 5 and its footnote: weighted by impressions.)
 
-A group's rows may lie anywhere in the data, so all must be kept to rank them; constant memory then means keeping all
-rows of *some* groups. We keep groups in the order of a hash of their key, as many as fit into a budget of distinct
-(group, logit) entries: the first group that no longer fits, and all behind it, are dropped for good. The hash knows
-nothing of the group, so what is kept is an unbiased sample; while everything fits it is exact.
+A group's rows may be anywhere in the data, so all of them must be kept to rank them. In constant memory it is therefore
+only possible to keep all rows of *some* groups. Groups are kept in the order of a hash of their key, as many as fit
+into a budget of distinct (group, logit) entries: the first group that no longer fits, and all groups after it, are
+dropped for good. The hash is independent of the rows, so the kept groups are an unbiased sample. While all groups
+fit, the figure is exact.
 
-Why the order of updates and merges cannot matter: entries before a given hash only ever grow in number, so a group is
-dropped at some moment if and only if it does not fit in the end.
+Why the order of updates and merges cannot matter: the number of entries before a given hash only grows, so a group is
+dropped at some point if and only if it does not fit in the end.
 
-Shape legend: B rows, E entries, ascending by (group, key), G groups.
+Shape legend: B rows, E entries in ascending order of (group, key), G groups.
 """
 
 from __future__ import annotations
@@ -33,14 +34,15 @@ _NO_LIMIT = 1 << 64
 
 @dataclass(frozen=True, slots=True)
 class GroupedFigures:
-    """GAUC and what it rests on.
+    """GAUC and the groups that it was computed from.
 
     Attributes:
-        gauc: nan when no kept group holds both classes.
-        groups_kept: groups whose rows were all kept.
-        groups_one_class: kept groups that rank nothing and do not count: all positive or all negative.
-        groups_seen: all groups; exact while everything fits, else estimated from how densely the kept hashes lie
-            (Bar-Yossef et al. 2002, "Counting distinct elements in a data stream": k smallest values).
+        gauc: GAUC over the kept groups; nan if none of them contains both classes.
+        groups_kept: number of groups whose rows were all kept.
+        groups_one_class: number of kept groups that are all positive or all negative; they have no AUC and do not
+            count.
+        groups_seen: number of all groups; exact while everything fits, otherwise estimated from the density of the kept
+            hashes (Bar-Yossef et al. 2002, "Counting distinct elements in a data stream": k smallest values).
     """
 
     gauc: float
@@ -50,10 +52,10 @@ class GroupedFigures:
 
 
 class GroupedScores:
-    """Per-group score histograms under one budget.
+    """Score histograms of groups, which share one memory budget.
 
     Attributes:
-        limit: groups with a hash from here on are dropped.
+        limit: groups whose hash is ``limit`` or larger are dropped.
         groups_E: uint64 hashes of group keys.
         keys_E: uint32 sortable keys of the logits.
         positive_E: int64 weight units of the positive rows.
@@ -68,16 +70,16 @@ class GroupedScores:
         self.positive_E: Int64Array = np.empty(0, np.int64)
         self.negative_E: Int64Array = np.empty(0, np.int64)
 
-    def wanted(self, groups_B: UInt64Array) -> npt.NDArray[np.bool_]:
-        """Which rows can still count; the caller may throw the others away."""
+    def may_be_kept(self, groups_B: UInt64Array) -> npt.NDArray[np.bool_]:
+        """Returns a mask of the rows whose group has not been dropped; the caller may discard the others."""
         if self.limit == _NO_LIMIT:
             return np.ones(len(groups_B), np.bool_)
         return groups_B < np.uint64(self.limit)
 
     def add(self, rows: MetricRows) -> None:
-        """Count these rows. Costs a sort of them and of the E entries, so feed it many at a time."""
+        """Counts these rows. A call sorts them and the E entries, so pass many rows at a time."""
         assert rows.groups_B is not None
-        kept = rows.take(self.wanted(rows.groups_B))
+        kept = rows.take(self.may_be_kept(rows.groups_B))
         assert kept.groups_B is not None
         positive = np.where(kept.positive_B, kept.units_B, np.int64(0))
         self._absorb(kept.groups_B, sortable_keys(kept.logits_B), positive, kept.units_B - positive)
@@ -85,11 +87,11 @@ class GroupedScores:
     def merge(self, other: GroupedScores) -> None:
         assert self.max_entries == other.max_entries, (self.max_entries, other.max_entries)
         self._drop_from(other.limit)
-        mine = self.wanted(other.groups_E)
-        self._absorb(other.groups_E[mine], other.keys_E[mine], other.positive_E[mine], other.negative_E[mine])
+        kept = self.may_be_kept(other.groups_E)
+        self._absorb(other.groups_E[kept], other.keys_E[kept], other.positive_E[kept], other.negative_E[kept])
 
     def compute(self) -> GroupedFigures:
-        """GAUC over what is kept."""
+        """Returns GAUC over the kept groups."""
         ends_G = _run_ends(self.groups_E)
         kept = len(ends_G)
         seen = kept if self.limit == _NO_LIMIT else max(kept + 1, kept * (_NO_LIMIT / max(self.limit, 1)))
@@ -119,15 +121,16 @@ class GroupedScores:
 
     @classmethod
     def from_state(cls, max_entries: int, state: dict[str, Any]) -> GroupedScores:
-        made = cls(max_entries)
-        made.limit = int(state["limit"])
-        made.groups_E, made.keys_E = state["groups"], state["keys"]
-        made.positive_E, made.negative_E = state["positive"], state["negative"]
-        return made
+        restored = cls(max_entries)
+        restored.limit = int(state["limit"])
+        restored.groups_E, restored.keys_E = state["groups"], state["keys"]
+        restored.positive_E, restored.negative_E = state["positive"], state["negative"]
+        return restored
 
     def _absorb(
         self, groups: UInt64Array, keys: npt.NDArray[np.uint32], positive: Int64Array, negative: Int64Array
     ) -> None:
+        """Adds entries to the existing ones, then drops groups until the budget is met."""
         groups = np.concatenate([self.groups_E, groups])
         keys = np.concatenate([self.keys_E, keys])
         order = _order(groups, keys)
@@ -140,6 +143,7 @@ class GroupedScores:
             self._drop_from(int(self.groups_E[self.max_entries]))
 
     def _drop_from(self, limit: int) -> None:
+        """Drops the groups whose hash is ``limit`` or larger."""
         if limit < self.limit:
             self.limit = limit
             end = int(np.searchsorted(self.groups_E, np.uint64(limit)))
@@ -148,7 +152,10 @@ class GroupedScores:
 
 
 def _order(groups: UInt64Array, keys: npt.NDArray[np.uint32]) -> Int64Array:
-    """Positions that sort by group, then key: as ``lexsort``, but two quick sorts of one word each, 4 times faster."""
+    """Returns the positions that sort by group, then key.
+
+    Equivalent to ``lexsort``, but made of two quicksorts of one word each, which is 4 times faster.
+    """
     by_group = np.argsort(groups)
     sorted_groups = groups[by_group]
     rank = np.zeros(len(groups), np.uint64)
@@ -157,7 +164,7 @@ def _order(groups: UInt64Array, keys: npt.NDArray[np.uint32]) -> Int64Array:
 
 
 def _run_ends(*sorted_arrays: npt.NDArray[Any]) -> Int64Array:
-    """Where each combination of values occurs last."""
+    """Returns the position of the last occurrence of each combination of values."""
     last = np.zeros(len(sorted_arrays[0]), np.bool_)
     last[-1:] = True
     for array in sorted_arrays:

@@ -1,4 +1,4 @@
-"""The figures of every task of a model, and of their slices: what evaluation feeds and training stops on.
+"""The metrics of all tasks of a model and of their slices. Evaluation updates them; early stopping watches one.
 
 Names: ``auc`` for a model of one task, ``like/auc`` for several; a slice adds ``gender=2/`` before the last part.
 
@@ -21,12 +21,12 @@ from ziggurat.metrics.sliced import SlicedMetrics, SliceFigures
 
 
 class MetricSet:
-    """Streaming figures of a model.
+    """Streaming metrics of a model.
 
     Args:
         tasks: label names, in the order of the columns of ``logits_BT``.
-        config: memory budgets and bins.
-        grouped: whether GAUC is wanted.
+        config: memory budgets and number of calibration bins.
+        grouped: whether to compute GAUC.
         slices: names of the features to slice by.
     """
 
@@ -55,7 +55,7 @@ class MetricSet:
         groups_B: npt.ArrayLike | None = None,
         slice_ids: Mapping[str, npt.ArrayLike] | None = None,
     ) -> None:
-        """Count a batch.
+        """Counts a batch.
 
         Args:
             logits_BT: float32, (B, T).
@@ -82,7 +82,7 @@ class MetricSet:
                 self._slices[task, name].add(rows, finite_B, ids[name])
 
     def merge(self, other: MetricSet) -> None:
-        """Count what ``other``, of the same tasks and config, counted."""
+        """Adds the rows that ``other`` has counted; it must have the same tasks and config."""
         assert (self.tasks, self.slices) == (other.tasks, other.slices)
         for task, metrics in self._tasks.items():
             metrics.merge(other._tasks[task])
@@ -90,50 +90,50 @@ class MetricSet:
             sliced.merge(other._slices[key])
 
     def compute(self) -> dict[str, float]:
-        """Every figure of every task by its full name."""
+        """Returns every figure of every task by its full name."""
         return {
-            self._full(task, name): value
+            self._full_name(task, name): value
             for task, metrics in self._tasks.items()
             for name, value in metrics.compute().items()
         }
 
     def undefined(self) -> dict[str, str]:
-        """Full name → why that figure is nan."""
+        """Returns the reason why a figure is nan, by the figure's full name."""
         return {
-            self._full(task, name): reason
+            self._full_name(task, name): reason
             for task, metrics in self._tasks.items()
             for name, reason in metrics.undefined().items()
         }
 
     def compute_slices(self) -> list[SliceFigures]:
-        """Figures of every slice that occurred, by task, feature, id."""
+        """Returns the metrics of every slice that occurred, ordered by task, feature and id."""
         return [row for (task, name), sliced in self._slices.items() for row in sliced.compute(task, name)]
 
     def slice_figures(self) -> dict[str, float]:
-        """:meth:`compute_slices` by full name: ``gender=2/auc`` or ``like/gender=2/auc``."""
+        """Returns the figures of :meth:`compute_slices` by full name: ``gender=2/auc`` or ``like/gender=2/auc``."""
         return {
-            self._full(row.task, f"{row.label}/{name}"): value
+            self._full_name(row.task, f"{row.label}/{name}"): value
             for row in self.compute_slices()
             for name, value in row.figures.items()
         }
 
     def curves(self) -> dict[str, Curves]:
-        """Task → its ROC curve, calibration and score histograms."""
+        """Returns the ROC curve, calibration and score histograms of each task."""
         return {task: curves(metrics.histogram, self.config.calibration_bins) for task, metrics in self._tasks.items()}
 
     def state(self) -> dict[str, Any]:
-        """Plain integers and numpy arrays, to be pickled to another rank."""
+        """Returns the state as plain integers and numpy arrays, to be pickled to another rank."""
         return {
             "tasks": {task: metrics.state() for task, metrics in self._tasks.items()},
             "slices": {key: sliced.state() for key, sliced in self._slices.items()},
         }
 
     def with_state(self, state: dict[str, Any]) -> MetricSet:
-        """A set of the same tasks and config as this one that holds ``state`` instead."""
-        made = MetricSet(self.tasks, self.config, self.grouped, self.slices)
-        made._tasks = {task: BinaryMetrics.from_state(self.config, state["tasks"][task]) for task in self.tasks}
-        made._slices = {key: SlicedMetrics.from_state(self.config, state["slices"][key]) for key in self._slices}
-        return made
+        """Returns a set with the same tasks and config that holds ``state``."""
+        restored = MetricSet(self.tasks, self.config, self.grouped, self.slices)
+        restored._tasks = {task: BinaryMetrics.from_state(self.config, state["tasks"][task]) for task in self.tasks}
+        restored._slices = {key: SlicedMetrics.from_state(self.config, state["slices"][key]) for key in self._slices}
+        return restored
 
-    def _full(self, task: str, name: str) -> str:
+    def _full_name(self, task: str, name: str) -> str:
         return name if len(self.tasks) == 1 else f"{task}/{name}"

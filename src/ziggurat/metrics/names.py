@@ -1,4 +1,4 @@
-"""What the figures are called, what each means, and which way is better."""
+"""Names of the metrics: what each means, and whether higher or lower is better."""
 
 from __future__ import annotations
 
@@ -12,12 +12,13 @@ Better = Literal["higher", "lower", "neither"]
 
 @dataclass(frozen=True, slots=True)
 class MetricInfo:
-    """A figure's reading.
+    """How to present and interpret a metric.
 
     Attributes:
-        title: for tables and plots.
-        better: which way is better; ``neither`` where the best value lies between or the figure only describes.
-        meaning: one sentence.
+        title: title in tables and plots.
+        better: the direction of improvement; ``neither`` if the best value lies in between, or if the figure is only
+            descriptive.
+        meaning: an explanation in one sentence.
     """
 
     title: str
@@ -48,15 +49,15 @@ METRICS: dict[str, MetricInfo] = {
 
 
 def base_name(name: str) -> str:
-    """``auc`` for ``auc``, ``like/auc`` and ``like/gender=2/auc``."""
+    """Returns the metric's name without task and slice: ``auc`` for ``auc``, ``like/auc`` and ``like/gender=2/auc``."""
     return name.rsplit("/", 1)[-1]
 
 
 def higher_is_better(name: str) -> bool:
-    """Whether early stopping on ``name`` (with or without a task's prefix) should wait for it to rise.
+    """Returns whether higher values of ``name``, with or without a task's prefix, are better (for early stopping).
 
     Raises:
-        ConfigError: no such figure, or one without a better direction.
+        ConfigError: the metric is unknown, or neither direction is better.
     """
     info = METRICS.get(base_name(name))
     directed = [known for known, entry in METRICS.items() if entry.better != "neither" and known != "loss"]
@@ -68,5 +69,5 @@ def higher_is_better(name: str) -> bool:
         hint = f"did you mean {close!r}? " if close else ""
         raise ConfigError(f"unknown metric {name!r}", f"{hint}choose one of {', '.join(directed)}")
     if info.better == "neither":
-        raise ConfigError(f"metric {name!r} is not better when higher or lower", f"choose one of {', '.join(directed)}")
+        raise ConfigError(f"metric {name!r} has no better direction", f"choose one of {', '.join(directed)}")
     return info.better == "higher"

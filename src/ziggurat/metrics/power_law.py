@@ -1,9 +1,9 @@
-"""The power law between compute and loss, L(x) = a + b·x^(−c): fitted, with intervals, and told from noise.
+"""Fits the power law between compute and loss, L(x) = a + b·x^(−c), with confidence intervals and a test against noise.
 
-Source of the form: Zhang et al., "Wukong", arXiv 2403.02545, whose y = α + β·x^γ of log-loss relative to a
-baseline is the same curve, α and β divided by the baseline's log-loss and γ = −c.
+Source of the form: Zhang et al., "Wukong", arXiv 2403.02545. Their y = α + β·x^γ, of log-loss relative to a baseline,
+is the same curve with γ = −c and with α and β divided by the baseline's log-loss.
 
-Shape legend: N rungs, R resamples.
+Shape legend: N model sizes, R resamples.
 """
 
 from __future__ import annotations
@@ -17,74 +17,75 @@ import numpy.typing as npt
 from scipy import stats
 
 from ziggurat.core.errors import DataError
-from ziggurat.metrics.power_law_curve import LARGEST, SMALLEST, Floats, nearest_law
+from ziggurat.metrics.power_law_curve import LARGEST, SMALLEST, Floats, least_squares_law
 from ziggurat.metrics.power_law_curve import PowerLaw as PowerLaw
 from ziggurat.metrics.size_noise import SizeNoise
 
 CONSTANTS = 3
-"""Of the law: that it comes near to as many points says nothing."""
+"""Number of constants of the law: any three points are fitted well, so a good fit to three says nothing."""
 LEVEL = 0.95
-"""Of every interval."""
+"""Confidence level of every interval."""
 EDGE = 2.0
-"""An exponent within this factor of the bounds that it is sought in is the bound's doing, not the points'."""
-SEVERAL = 4
-"""Rungs beyond as many leave residuals to estimate the noise from where each rung was trained once."""
+"""An exponent within this factor of the fit's bounds is determined by the bounds, not by the points."""
+MAX_SIZES_WITHOUT_RESIDUALS = 4
+"""With more model sizes than this, the noise is estimated from the fit's residuals if each size was trained once."""
 
 
 @dataclass(frozen=True, slots=True)
 class PowerLawFit:
-    """A fitted law and how far to believe it.
+    """A fitted law and how reliable it is.
 
     Attributes:
-        law: the best curve.
-        r2_log: share of the variance of the rungs' log loss that the law explains; nan where there is none, and through
-            no more rungs than the law has constants.
-        trend_p: chance that losses without any trend fall this steeply over log x; nan where the noise is unknown.
-        draws: the law of each resample; empty where the noise is unknown.
+        law: the fitted curve.
+        r2_log: share of the variance of the model sizes' log loss that the law explains; nan if there is no variance,
+            or if there are no more sizes than the law has constants.
+        trend_p: p-value: the chance that losses without a trend fall this steeply over log x; nan if the noise is
+            unknown.
+        resampled: the law fitted to each resample; empty if the noise is unknown.
     """
 
     law: PowerLaw
     r2_log: float
     trend_p: float
-    draws: tuple[PowerLaw, ...] = ()
+    resampled: tuple[PowerLaw, ...] = ()
 
     def interval(self, name: str) -> tuple[float, float]:
-        """The middle 95 % of ``floor``, ``scale`` or ``exponent`` over the resamples; nan without them."""
-        return _middle(np.array([getattr(law, name) for law in self.draws], np.float64))
+        """Returns the central 95 % of ``floor``, ``scale`` or ``exponent`` over the resamples; nan without any."""
+        return _central_interval(np.array([getattr(law, name) for law in self.resampled], np.float64))
 
     def band(self, x: npt.ArrayLike) -> tuple[Floats, Floats]:
-        """Lower and upper edge of the middle 95 % of the resampled curves; nan without them."""
+        """Returns the lower and upper edge of the central 95 % of the resampled curves; nan without any."""
         points = np.asarray(x, np.float64)
-        if not self.draws:
+        if not self.resampled:
             return np.full(points.shape, np.nan), np.full(points.shape, np.nan)
-        curves_RN = np.stack([law(points) for law in self.draws])
+        curves_RN = np.stack([law(points) for law in self.resampled])
         low, high = np.quantile(curves_RN, [(1 - LEVEL) / 2, (1 + LEVEL) / 2], axis=0)
         return low, high
 
     @property
     def flat(self) -> bool:
-        """Whether no falling curve comes nearer to the points than their mean."""
+        """Whether no decreasing curve fits the points better than their mean."""
         return self.law.scale == 0
 
     @property
     def determined(self) -> bool:
-        """Whether the points say what the exponent is: it and its interval keep away from the bounds of the fit."""
-        low, high = self.interval("exponent") if self.draws else (self.law.exponent,) * 2
+        """Whether the points determine the exponent: the exponent and its interval stay away from the fit's bounds."""
+        low, high = self.interval("exponent") if self.resampled else (self.law.exponent,) * 2
         lowest, highest = min(low, self.law.exponent), max(high, self.law.exponent)
         return lowest > SMALLEST * EDGE and highest < LARGEST / EDGE
 
     @property
     def visible(self) -> bool | None:
-        """Whether the loss falls beyond its noise and the exponent is determined; None where the noise is unknown."""
-        if not self.draws:
+        """Whether the loss falls by more than its noise and the exponent is determined; None if noise is unknown."""
+        if not self.resampled:
             return None
         return self.trend_p < (1 - LEVEL) / 2 and self.determined
 
     @property
     def verdict(self) -> str:
-        """One or two sentences for people."""
-        if not self.draws:
-            once = "Each rung was trained once and the rungs are few: the noise is unknown"
+        """The result in one or two sentences, for the report."""
+        if not self.resampled:
+            once = "Each model size was trained once and there are few sizes: the noise is unknown"
             if self.flat:
                 return f"No fall visible: flat at {self.law.floor:.4f}. {once}. Train several seeds."
             return f"{once} and the curve may be chance. Train several seeds."
@@ -105,63 +106,68 @@ class PowerLawFit:
 def fit_power_law(
     x: Sequence[float], losses: Sequence[Sequence[float]], *, resamples: int = 1000, seed: int = 0
 ) -> PowerLawFit:
-    """Fit the law to the mean losses of rungs, each weighed by its noise.
+    """Fits the law to the mean losses of several model sizes, each weighted by its noise.
 
-    Least squares over (a, log b, log c) with a ≥ 0, by scipy, from the best of 121 exponents, for each of which a and b
-    follow linearly. The intervals are a bootstrap: seeds are drawn anew within each rung (their deviations widened by
-    √(n/(n−1)), which a sample's own mean narrows them by); where every rung was trained once, residuals are.
+    The fit is a least-squares fit by scipy over (a, log b, log c) with a ≥ 0. It starts from the best of 121 exponents,
+    for each of which a and b are the solution of a linear problem. The intervals are from a bootstrap that resamples
+    seeds within each model size. Their deviations are widened by √(n/(n−1)), because deviations from a sample's own
+    mean are too small by that factor. If every size was trained once, the fit's residuals take the seeds' place.
 
     Args:
-        x: compute of each rung, above 0, in any unit.
-        losses: one loss a seed, for each rung.
-        resamples: of the bootstrap.
-        seed: of the bootstrap; the same seed, the same intervals.
+        x: compute of each model size, above 0, in any unit.
+        losses: for each model size, one loss per seed.
+        resamples: number of resamples of the bootstrap.
+        seed: random seed of the bootstrap; the same seed gives the same intervals.
 
     Raises:
-        DataError: fewer than three different sizes, or a size or loss that is not positive and finite.
+        DataError: there are fewer than three different sizes, or a size or loss is not positive and finite.
     """
     x_N = np.asarray(x, np.float64)
-    noise = SizeNoise([np.asarray(rung, np.float64) for rung in losses])
+    noise = SizeNoise([np.asarray(losses_of_size, np.float64) for losses_of_size in losses])
     _check(x_N, noise)
-    sigma_N = noise.errors()
-    best = nearest_law(x_N, noise.means, sigma_N)
+    sigma_N = noise.standard_errors()
+    best = least_squares_law(x_N, noise.means, sigma_N)
     residual_N = noise.means - best(x_N)
-    if noise.freedom == 0 and len(x_N) > SEVERAL:
-        freedom = len(x_N) - CONSTANTS
-        noise = noise.with_deviation(math.sqrt(float((residual_N**2).sum()) / freedom), freedom)
-    if noise.freedom == 0:
+    if noise.degrees_of_freedom == 0 and len(x_N) > MAX_SIZES_WITHOUT_RESIDUALS:
+        degrees_of_freedom = len(x_N) - CONSTANTS
+        noise = noise.with_deviation(math.sqrt(float((residual_N**2).sum()) / degrees_of_freedom), degrees_of_freedom)
+    if noise.degrees_of_freedom == 0:
         return PowerLawFit(best, _r2_log(noise.means, best(x_N)), math.nan)
     random = np.random.default_rng(seed)
-    centre_N = best(x_N) if noise.single else noise.means
+    centre_N = best(x_N) if noise.one_seed_each else noise.means
     drawn_RN = np.stack([centre_N + noise.draw(random) for _ in range(resamples)])
-    draws = tuple(nearest_law(x_N, mean_N, sigma_N, 1e-6) for mean_N in drawn_RN)
-    return PowerLawFit(best, _r2_log(noise.means, best(x_N)), _trend_p(x_N, noise), draws)
+    resampled = tuple(least_squares_law(x_N, mean_N, sigma_N, 1e-6) for mean_N in drawn_RN)
+    return PowerLawFit(best, _r2_log(noise.means, best(x_N)), _trend_p(x_N, noise), resampled)
 
 
 def _check(x_N: Floats, noise: SizeNoise) -> None:
     sizes = len(np.unique(x_N))
     if sizes < CONSTANTS:
         raise DataError(
-            f"a power law has three constants, and there are {len(x_N)} rungs of {sizes} different sizes",
+            f"a power law has three constants and needs as many model sizes; received {sizes} different sizes",
             "train three sizes or more: --rungs 5",
         )
     if not (np.isfinite(x_N).all() and (x_N > 0).all()):
-        raise DataError(f"sizes must be positive and finite, received {x_N.tolist()}", "leave out the rung")
+        raise DataError(f"sizes must be positive and finite, received {x_N.tolist()}", "leave out this model size")
     if not (np.isfinite(noise.means).all() and (noise.means > 0).all()):
         raise DataError(
-            f"losses must be positive and finite, received means of {noise.means.tolist()}", "leave out the rung"
+            f"losses must be positive and finite, received means of {noise.means.tolist()}",
+            "leave out this model size",
         )
 
 
 def _trend_p(x_N: Floats, noise: SizeNoise) -> float:
-    """One-sided t test of the slope of loss over log x against the runs' own noise: exact where there is no trend."""
+    """One-sided t-test of the slope of loss over log x against the runs' noise; returns the p-value.
+
+    The test is exact under the hypothesis of no trend.
+    """
     log_N = np.log(x_N)
-    away_N = log_N - np.average(log_N, weights=noise.counts)
-    sums = float((noise.counts * away_N**2).sum())
-    slope = float((noise.counts * away_N) @ noise.means) / sums
+    centred_N = log_N - np.average(log_N, weights=noise.counts)
+    sum_of_squares = float((noise.counts * centred_N**2).sum())
+    slope = float((noise.counts * centred_N) @ noise.means) / sum_of_squares
     if noise.deviation == 0:
         return 0.0 if slope < 0 else 1.0
-    return float(stats.t.cdf(slope / (noise.deviation / math.sqrt(sums)), noise.freedom))
+    return float(stats.t.cdf(slope / (noise.deviation / math.sqrt(sum_of_squares)), noise.degrees_of_freedom))
 
 
 def _r2_log(y_N: Floats, fitted_N: Floats) -> float:
@@ -171,7 +177,7 @@ def _r2_log(y_N: Floats, fitted_N: Floats) -> float:
     return 1 - float(((np.log(y_N) - np.log(fitted_N)) ** 2).sum()) / around
 
 
-def _middle(values_R: Floats) -> tuple[float, float]:
+def _central_interval(values_R: Floats) -> tuple[float, float]:
     if not len(values_R):
         return math.nan, math.nan
     low, high = np.quantile(values_R, [(1 - LEVEL) / 2, (1 + LEVEL) / 2])

@@ -21,7 +21,7 @@ class RocCurve:
 
 
 def auc(histogram: ScoreHistogram) -> float:
-    """P(score of a random positive > score of a random negative), ties counting half; nan when a class is missing.
+    """Returns P(score of a random positive > that of a random negative), ties counting half; nan if a class is missing.
 
     AUC = Σ_k pos_k (Σ_{j<k} neg_j + neg_k / 2) / (Σ pos · Σ neg)   (the Mann-Whitney statistic)
     """
@@ -34,7 +34,10 @@ def auc(histogram: ScoreHistogram) -> float:
 
 
 def roc_curve(histogram: ScoreHistogram, max_points: int = 200) -> RocCurve:
-    """The ROC curve, thinned to points evenly spaced along the sum of both rates; empty when a class is missing."""
+    """Returns the ROC curve; empty if a class is missing.
+
+    It is thinned to at most ``max_points`` points, evenly spaced along the sum of both rates.
+    """
     positives, negatives = histogram.totals
     if positives == 0 or negatives == 0:
         return RocCurve(np.empty(0), np.empty(0))

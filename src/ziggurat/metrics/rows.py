@@ -1,7 +1,7 @@
-"""One update's rows, checked once: what every accumulator in this room is fed.
+"""The checked rows of one update: the input of every accumulator in this package.
 
-Weights become whole multiples of 2^-24, so that sums of them are integers and adding is associative. That is a relative
-rounding of 3e-8 at weight 1; totals may reach 2^37 (1.4e11). An unweighted row counts as weight 1 exactly.
+Weights are rounded to whole multiples of 2^-24, so that sums of them are integers and addition is associative. The
+relative rounding error is 3e-8 at weight 1; totals may reach 2^37 (1.4e11). An unweighted row has weight 1 exactly.
 
 Shape legend: B rows.
 """
@@ -21,7 +21,7 @@ WEIGHT_UNITS = 1 << 24
 """Weight 1, in the units of ``MetricRows.units_B``."""
 
 MAX_TOTAL_UNITS = 1 << 61
-"""Above this an int64 sum of weights might wrap; we refuse instead."""
+"""Above this total an int64 sum of weights might overflow; such weights are rejected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +44,12 @@ class MetricRows:
         return len(self.logits_B)
 
     def take(self, chosen: npt.NDArray[Any] | slice) -> MetricRows:
-        """The rows at these positions, under this mask, or in this range."""
+        """Returns the rows at these positions, under this mask, or in this slice."""
         groups_B = None if self.groups_B is None else self.groups_B[chosen]
         return MetricRows(self.logits_B[chosen], self.positive_B[chosen], self.units_B[chosen], groups_B)
 
     def ungrouped(self) -> MetricRows:
+        """Returns the same rows without their groups."""
         return MetricRows(self.logits_B, self.positive_B, self.units_B, None)
 
 
@@ -58,11 +59,11 @@ def read_rows(
     weights_B: npt.ArrayLike | None = None,
     groups_B: npt.ArrayLike | None = None,
 ) -> tuple[MetricRows, npt.NDArray[np.bool_]]:
-    """The rows of one update and a mask of those whose logit is finite (the others are still in, as they came).
+    """Checks the rows of one update; returns all of them, unchanged, and a mask of those whose logit is finite.
 
     Raises:
-        DataError: shapes differ, a label is neither 0 nor 1, a weight is negative or not a number, group keys are not
-            integers; names the first such row of this update.
+        DataError: shapes differ, a label is neither 0 nor 1, a weight is negative or not a number, or group keys are
+            not integers. The message names the first such row of this update.
     """
     with np.errstate(over="ignore"):
         logits = np.asarray(logits_B).astype(np.float32) + np.float32(0.0)
@@ -70,14 +71,14 @@ def read_rows(
     if logits.ndim != 1 or labels.shape != logits.shape:
         raise DataError(f"metrics: logits of shape {logits.shape} with labels of shape {labels.shape}; need (B,) each")
     positive = labels == 1
-    _refuse(~(positive | (labels == 0)), labels, "label", "0 and 1 are allowed")
+    _reject(~(positive | (labels == 0)), labels, "label", "0 and 1 are allowed")
     units = np.full(len(logits), WEIGHT_UNITS, np.int64) if weights_B is None else _units(weights_B, logits.shape)
     groups = None if groups_B is None else _group_hashes(groups_B, logits.shape)
     return MetricRows(logits, positive, units, groups), np.isfinite(logits)
 
 
 def concatenate(parts: list[MetricRows]) -> MetricRows:
-    """The rows of several updates; all of them have groups, or none."""
+    """Concatenates the rows of several updates; either all of them have groups, or none has."""
     groups = [part.groups_B for part in parts if part.groups_B is not None]
     assert len(groups) in {0, len(parts)}
     return MetricRows(
@@ -93,7 +94,7 @@ def _units(weights_B: npt.ArrayLike, shape: tuple[int, ...]) -> npt.NDArray[np.i
     if weights.shape != shape:
         raise DataError(f"metrics: weights of shape {weights.shape} with logits of shape {shape}; need the same")
     allowed_max = float(MAX_TOTAL_UNITS // WEIGHT_UNITS)
-    _refuse(~((weights >= 0) & (weights <= allowed_max)), weights, "weight", f"0 to {allowed_max:.3g} is allowed")
+    _reject(~((weights >= 0) & (weights <= allowed_max)), weights, "weight", f"0 to {allowed_max:.3g} is allowed")
     return np.rint(weights * WEIGHT_UNITS).astype(np.int64)
 
 
@@ -106,7 +107,7 @@ def _group_hashes(groups_B: npt.ArrayLike, shape: tuple[int, ...]) -> npt.NDArra
     return hash_integers(groups)
 
 
-def _refuse(bad_B: npt.NDArray[np.bool_], values_B: npt.NDArray[Any], what: str, allowed: str) -> None:
+def _reject(bad_B: npt.NDArray[np.bool_], values_B: npt.NDArray[Any], what: str, allowed: str) -> None:
     if bad_B.any():
         row = int(np.argmax(bad_B))
         raise DataError(f"metrics: {what} {values_B[row].item()!r} in row {row} of the update; {allowed}")

@@ -1,16 +1,16 @@
-"""How often each logit occurred, per class: the one histogram from which AUC, ROC and calibration are read.
+"""A histogram of logits per class, from which AUC, the ROC curve and calibration are computed.
 
-A float32's bits, read as an integer with the negative half turned round, sort as the numbers do. That 32-bit integer is
-the key; the histogram is sparse and keeps at most ``max_keys`` of them. When more distinct keys arrive, the lowest bit
-is dropped from all of them ("level" + 1), which joins neighbours, and again until they fit. So figures are exact while
-at most ``max_keys`` distinct logits were seen, and afterwards two logits tie only when they agree in all but their
-lowest ``level`` bits.
+The bits of a float32, read as an integer with the order of the negative half reversed, sort as the numbers do. That
+32-bit integer is the key. The histogram is sparse and keeps at most ``max_keys`` keys. When there are more distinct
+keys, the lowest bit of all keys is dropped (``level`` grows by one), which merges neighbours; this is repeated until
+they fit. Figures are therefore exact while at most ``max_keys`` distinct logits were seen. Afterwards two logits tie
+only if they agree in all but their lowest ``level`` bits.
 
-Why the order of updates and merges cannot matter: counts are integers, and the level is the least at which the keys
-seen fit. Fewer rows never have more distinct keys, so no partial state can have needed a level that the whole does
-not; and dropping bits early or late leaves the same keys.
+Why the order of updates and merges cannot matter: counts are integers, and the level is the smallest one at which all
+keys seen so far fit. Fewer rows never have more distinct keys, so no partial state can have needed a higher level than
+the whole; and the same keys remain whether bits are dropped early or late.
 
-Shape legend: B rows, K distinct keys, ascending.
+Shape legend: B rows, K distinct keys in ascending order.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _SIGN = np.uint32(1 << 31)
 
 
 class ScoreHistogram:
-    """Weight of the positives and of the negatives at each logit.
+    """The weight of the positives and of the negatives at each logit.
 
     Attributes:
-        level: how many low bits of the keys were dropped.
+        level: number of low bits dropped from the keys.
         keys_K: uint32, ascending, already shifted right by ``level``.
         positive_K: int64 weight units of the positive rows.
         negative_K: int64 weight units of the negative rows.
@@ -47,7 +47,7 @@ class ScoreHistogram:
         self.negative_K: Int64Array = np.empty(0, np.int64)
 
     def add(self, rows: MetricRows) -> None:
-        """Count these rows. Costs a sort of them and a pass over the K keys, so feed it many at a time."""
+        """Counts these rows. A call sorts them and passes over the K keys, so pass many rows at a time."""
         zero = np.int64(0)
         self._absorb(
             sortable_keys(rows.logits_B) >> np.uint32(self.level),
@@ -63,7 +63,7 @@ class ScoreHistogram:
 
     @property
     def logits(self) -> Float64Array:
-        """The logit that each key stands for, (K,): itself at level 0, else the middle of those that share the key."""
+        """The logit of each key, (K,): exact at level 0, otherwise the middle of the logits that share the key."""
         low_K = self.keys_K << np.uint32(self.level)
         high_K = low_K | np.uint32((1 << self.level) - 1)
         # Both are finite: 2^10 keys hold the sign, the exponent and a bit more, so no key mixes finite and infinite.
@@ -71,7 +71,7 @@ class ScoreHistogram:
 
     @property
     def totals(self) -> tuple[int, int]:
-        """Weight units of the positives and of the negatives."""
+        """The total weight units of the positives and of the negatives."""
         return int(self.positive_K.sum()), int(self.negative_K.sum())
 
     def state(self) -> dict[str, Any]:
@@ -79,14 +79,14 @@ class ScoreHistogram:
 
     @classmethod
     def from_state(cls, max_keys: int, state: dict[str, Any]) -> ScoreHistogram:
-        made = cls(max_keys)
-        made.level = int(state["level"])
-        made.keys_K, made.positive_K, made.negative_K = state["keys"], state["positive"], state["negative"]
-        return made
+        restored = cls(max_keys)
+        restored.level = int(state["level"])
+        restored.keys_K, restored.positive_K, restored.negative_K = state["keys"], state["positive"], state["negative"]
+        return restored
 
     def _absorb(self, keys: npt.NDArray[np.uint32], positive: Int64Array, negative: Int64Array) -> None:
-        """Join new keys, of this level, to those that are here, and coarsen until they fit."""
-        self._refuse_overflow(positive, negative)
+        """Adds keys of the current level to the existing ones, then coarsens until they fit."""
+        self._reject_overflow(positive, negative)
         keys = np.concatenate([self.keys_K, keys])
         order = np.argsort(keys)
         self.keys_K, self.positive_K, self.negative_K = _sum_runs(
@@ -98,12 +98,13 @@ class ScoreHistogram:
             self._coarsen(self.level + 1)
 
     def _coarsen(self, level: int) -> None:
+        """Raises the level to ``level`` and merges the keys that become equal."""
         if level > self.level:
             shifted_K = self.keys_K >> np.uint32(level - self.level)
             self.keys_K, self.positive_K, self.negative_K = _sum_runs(shifted_K, self.positive_K, self.negative_K)
             self.level = level
 
-    def _refuse_overflow(self, positive: Int64Array, negative: Int64Array) -> None:
+    def _reject_overflow(self, positive: Int64Array, negative: Int64Array) -> None:
         total = sum(self.totals) + float(positive.sum(dtype=np.float64) + negative.sum(dtype=np.float64))
         if total > MAX_TOTAL_UNITS:
             raise DataError(
@@ -113,24 +114,24 @@ class ScoreHistogram:
 
 
 def sortable_keys(logits_B: npt.NDArray[np.float32]) -> npt.NDArray[np.uint32]:
-    """Integers that sort as the finite floats do: flip all bits of the negatives, the sign bit of the others."""
+    """Returns integers that sort as the finite floats do: negatives with all bits flipped, others with the sign bit."""
     bits_B = np.ascontiguousarray(logits_B).view(np.uint32)
     return np.where(bits_B & _SIGN, ~bits_B, bits_B | _SIGN)
 
 
 def from_sortable_keys(keys_K: npt.NDArray[np.uint32]) -> npt.NDArray[np.float32]:
-    """The floats that :func:`sortable_keys` was given."""
+    """Inverts :func:`sortable_keys`."""
     return np.where(keys_K & _SIGN, keys_K ^ _SIGN, ~keys_K).view(np.float32)
 
 
 def _sum_runs(
     keys: npt.NDArray[np.uint32], positive: Int64Array, negative: Int64Array
 ) -> tuple[npt.NDArray[np.uint32], Int64Array, Int64Array]:
-    """Distinct keys of an ascending array, with the sums of their weights."""
+    """Returns the distinct keys of an ascending array, with the sums of their weights."""
     ends = np.flatnonzero(np.concatenate([keys[1:] != keys[:-1], [True] if len(keys) else []]))
     return keys[ends], run_sums(positive, ends), run_sums(negative, ends)
 
 
 def run_sums(values: Int64Array, ends: Int64Array) -> Int64Array:
-    """Sums of consecutive runs, given where each run ends; faster than reduceat where runs are short."""
+    """Sums consecutive runs of values, given the last position of each run; faster than ``reduceat`` for short runs."""
     return np.diff(np.cumsum(values)[ends], prepend=np.int64(0))

@@ -1,6 +1,6 @@
-"""How noisy the mean loss of each rung of a ladder is, from the seeds that each was trained with.
+"""Estimates how noisy the mean loss of each model size is, from the seeds that each size was trained with.
 
-Shape legend: N rungs.
+Shape legend: N model sizes.
 """
 
 from __future__ import annotations
@@ -14,68 +14,73 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 
-PRIOR = 4
-"""How many seeds' worth of trust the spread of all rungs together has in each rung's own."""
+PRIOR_SEEDS = 4
+"""Weight, in seeds, of the pooled variance of all model sizes in the estimated variance of each."""
 
 
 @dataclass(frozen=True)
 class SizeNoise:
-    """The seeds' losses of each rung.
+    """The losses of several seeds of each model size.
 
     Attributes:
-        rungs: one array a rung, of at least one loss.
-        deviation: standard deviation of a single run, pooled over rungs unless given.
-        freedom: degrees of freedom that it was estimated with; 0 where it is unknown.
+        losses: for each model size, an array of one loss per seed; at least one.
+        deviation: standard deviation of a single run; pooled over all model sizes unless given.
+        degrees_of_freedom: those of the estimate of ``deviation``; 0 if it is unknown.
     """
 
-    rungs: Sequence[Floats]
+    losses: Sequence[Floats]
     deviation: float = math.nan
-    freedom: int = 0
+    degrees_of_freedom: int = 0
 
     def __post_init__(self) -> None:
-        assert all(len(rung) for rung in self.rungs), "a rung without a loss"
-        freedom = int((self.counts - 1).sum())
-        if not self.freedom and freedom:
-            squares = sum(float(((rung - rung.mean()) ** 2).sum()) for rung in self.rungs)
-            object.__setattr__(self, "deviation", math.sqrt(squares / freedom))
-            object.__setattr__(self, "freedom", freedom)
+        assert all(len(each) for each in self.losses), "a model size without a loss"
+        degrees_of_freedom = int((self.counts - 1).sum())
+        if not self.degrees_of_freedom and degrees_of_freedom:
+            squares = sum(float(((each - each.mean()) ** 2).sum()) for each in self.losses)
+            object.__setattr__(self, "deviation", math.sqrt(squares / degrees_of_freedom))
+            object.__setattr__(self, "degrees_of_freedom", degrees_of_freedom)
 
     @property
     def means(self) -> Floats:
-        return np.array([rung.mean() for rung in self.rungs])
+        return np.array([each.mean() for each in self.losses])
 
     @property
     def counts(self) -> npt.NDArray[np.int64]:
-        return np.array([len(rung) for rung in self.rungs], np.int64)
+        """The number of seeds of each model size."""
+        return np.array([len(each) for each in self.losses], np.int64)
 
     @property
-    def single(self) -> bool:
-        """Whether every rung was trained once."""
+    def one_seed_each(self) -> bool:
+        """Whether every model size was trained once."""
         return bool((self.counts == 1).all())
 
-    def with_deviation(self, deviation: float, freedom: int) -> SizeNoise:
-        """The same runs with a single run's deviation from elsewhere."""
-        return replace(self, deviation=deviation, freedom=freedom)
+    def with_deviation(self, deviation: float, degrees_of_freedom: int) -> SizeNoise:
+        """Returns the same losses with this standard deviation of a single run instead of the pooled one."""
+        return replace(self, deviation=deviation, degrees_of_freedom=degrees_of_freedom)
 
-    def errors(self) -> Floats:
-        """Standard error of each mean, its rung's spread drawn towards that of all; equal ones where none is known."""
-        if not self.freedom or self.deviation == 0:
+    def standard_errors(self) -> Floats:
+        """Returns the standard error of each mean.
+
+        The variance of a model size is shrunk towards the pooled variance. If no variance is known, all runs count as
+        equally noisy.
+        """
+        if not self.degrees_of_freedom or self.deviation == 0:
             return 1 / np.sqrt(self.counts)
-        own_N = np.array([float(((rung - rung.mean()) ** 2).sum()) for rung in self.rungs])
-        variance_N = (own_N + PRIOR * self.deviation**2) / (self.counts - 1 + PRIOR)
+        own_N = np.array([float(((each - each.mean()) ** 2).sum()) for each in self.losses])
+        variance_N = (own_N + PRIOR_SEEDS * self.deviation**2) / (self.counts - 1 + PRIOR_SEEDS)
         return np.sqrt(variance_N / self.counts)
 
     def draw(self, random: np.random.Generator) -> Floats:
-        """What a repetition with other seeds would add to each mean.
+        """Draws, for each model size, the deviation that a repetition with other seeds would add to its mean.
 
-        The mean of as many deviations as the rung has seeds, drawn from its own with replacement and widened by
-        √(n/(n−1)); a normal draw where the rung was trained once.
+        It is the mean of as many deviations as the model size has seeds, drawn from its own with replacement and
+        widened by √(n/(n−1)). For a model size that was trained once it is drawn from a normal distribution.
         """
-        return np.array([self._drawn(rung, random) for rung in self.rungs])
+        return np.array([self._draw_one(each, random) for each in self.losses])
 
-    def _drawn(self, rung: Floats, random: np.random.Generator) -> float:
-        count = len(rung)
+    def _draw_one(self, losses: Floats, random: np.random.Generator) -> float:
+        count = len(losses)
         if count == 1:
             return float(random.normal(0, self.deviation))
-        picked = random.choice(rung - rung.mean(), count)
-        return float(picked.mean()) * math.sqrt(count / (count - 1))
+        drawn = random.choice(losses - losses.mean(), count)
+        return float(drawn.mean()) * math.sqrt(count / (count - 1))

@@ -1,7 +1,8 @@
-"""The same figures for parts of the data: one slice per id of an encoded feature, a bounded number of them.
+"""Metrics per slice of the data: one slice per id of an encoded feature, up to a maximum number of slices.
 
-Ids 0 … n - 1 get a slice each and all others share one, ``other``. In a vocabulary that is the right choice (row 0 is
-missing, then out-of-vocabulary, then values by falling training count); under a hash encoder it keeps an arbitrary n.
+Ids 0 … n - 1 get a slice each, and all other ids share the slice ``other``. With a vocabulary these are the most
+frequent values (row 0 is the missing value, then come out-of-vocabulary rows, then values by descending training
+count). With a hash encoder the n ids are arbitrary.
 
 Shape legend: B rows.
 """
@@ -22,13 +23,13 @@ from ziggurat.metrics.rows import MetricRows
 
 @dataclass(frozen=True, slots=True)
 class SliceFigures:
-    """One row of a table of slices.
+    """The metrics of one slice.
 
     Attributes:
         task: the label's name.
-        feature: the sliced feature.
+        feature: the feature that the data is sliced by.
         id: the encoded id, or None for ``other``.
-        figures: as :meth:`BinaryMetrics.compute` gives them, without GAUC.
+        figures: the result of :meth:`BinaryMetrics.compute`, without GAUC.
     """
 
     task: str
@@ -42,7 +43,7 @@ class SliceFigures:
 
 
 class SlicedMetrics:
-    """Figures of one task per id of one feature; slices that never occur take no memory."""
+    """The metrics of one task per id of one feature; slices that never occur take no memory."""
 
     def __init__(self, config: MetricsConfig) -> None:
         self.config = config
@@ -50,7 +51,13 @@ class SlicedMetrics:
         self._slices: dict[int, BinaryMetrics] = {}
 
     def add(self, rows: MetricRows, finite_B: npt.NDArray[np.bool_], ids_B: npt.NDArray[Any]) -> None:
-        """Count rows under their ids (integers ≥ 0); ``finite_B`` marks the rows whose logit is finite."""
+        """Counts rows in the slices of their ids.
+
+        Args:
+            rows: the rows of an update.
+            finite_B: whether each row's logit is finite.
+            ids_B: encoded ids, integers ≥ 0.
+        """
         if ids_B.shape != (len(rows),) or not np.issubdtype(ids_B.dtype, np.integer):
             raise DataError(
                 f"metrics: slice ids are {ids_B.dtype} of shape {ids_B.shape}; need integers ({len(rows)},)"
@@ -62,16 +69,16 @@ class SlicedMetrics:
         sorted_B = slice_B[order_B]
         starts = np.flatnonzero(np.diff(sorted_B, prepend=np.uint16(0xFFFF)))
         for start, end in zip(starts, [*starts[1:], len(rows)], strict=True):
-            chosen = order_B[start:end]
-            kept = chosen[finite_B[chosen]]
-            self._slice(int(sorted_B[start])).add(rows.take(kept).ungrouped(), len(chosen) - len(kept))
+            positions = order_B[start:end]
+            finite = positions[finite_B[positions]]
+            self._slice(int(sorted_B[start])).add(rows.take(finite).ungrouped(), len(positions) - len(finite))
 
     def merge(self, other: SlicedMetrics) -> None:
         for slice_id, metrics in other._slices.items():
             self._slice(slice_id).merge(metrics)
 
     def compute(self, task: str, feature: str) -> list[SliceFigures]:
-        """Figures of the slices that occurred, ids ascending, ``other`` last."""
+        """Returns the metrics of the slices that occurred, ids ascending, ``other`` last."""
         other = self.config.slice_ids
         return [
             SliceFigures(task, feature, None if slice_id == other else slice_id, self._slices[slice_id].compute())
@@ -83,9 +90,10 @@ class SlicedMetrics:
 
     @classmethod
     def from_state(cls, config: MetricsConfig, state: dict[int, Any]) -> SlicedMetrics:
-        made = cls(config)
-        made._slices = {key: BinaryMetrics.from_state(made._slice_config, value) for key, value in state.items()}
-        return made
+        restored = cls(config)
+        for slice_id, slice_state in state.items():
+            restored._slices[slice_id] = BinaryMetrics.from_state(restored._slice_config, slice_state)
+        return restored
 
     def _slice(self, slice_id: int) -> BinaryMetrics:
         if slice_id not in self._slices:

@@ -64,7 +64,7 @@ def _law(axes: Axes, ladder: SweepSeries) -> list[Html]:
         return []
     xs = _span(ladder)
     curve = axes.line(xs, ladder.fit.law(xs).tolist(), ladder.colour)
-    if not ladder.fit.draws:
+    if not ladder.fit.resampled:
         return [curve]
     low, high = (np.clip(edge, *axes.y_range).tolist() for edge in ladder.fit.band(xs))
     band = el("polygon", cls=f"area {ladder.colour}", points=axes.points([*xs, *xs[::-1]], [*low, *high[::-1]]))

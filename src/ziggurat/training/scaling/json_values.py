@@ -49,7 +49,7 @@ def described(fit: PowerLawFit) -> dict[str, Any]:
         **constants,
         "r2_log": fit.r2_log,
         "trend_p": fit.trend_p,
-        "resamples": len(fit.draws),
+        "resamples": len(fit.resampled),
         "determined": fit.determined,
         "visible": fit.visible,
         "verdict": fit.verdict,

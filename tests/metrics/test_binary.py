@@ -1,4 +1,4 @@
-"""Every figure of one task against scikit-learn, by hand, and at the edges."""
+"""Metrics of one task: against scikit-learn, against hand-computed values, and in edge cases."""
 
 from __future__ import annotations
 
@@ -68,11 +68,11 @@ def test_matches_scikit_learn_on_any_small_data(data):
     found = figures(logits, labels, weights)
     assert found["auc"] == pytest.approx(roc_auc_score(labels, logits, sample_weight=weights), abs=1e-12)
     expected = log_loss(labels, probabilities(logits), sample_weight=weights)
-    # scikit-learn takes 1 - p of a rounded p: at a logit of 20 that keeps seven digits of e^-20.
+    # scikit-learn computes 1 - p from a rounded p; at a logit of 20 that keeps seven digits of e^-20.
     assert found["log_loss"] == pytest.approx(expected, rel=1e-6, abs=1e-12)
 
 
-def test_hand_computed():
+def test_figures_match_hand_computed_ones():
     # Scores 0 < ln 3 with one tie; pairs (positive, negative): (ln3, 0) wins, (ln3, ln3) ties -> (1 + 1/2) / 2.
     found = figures([0.0, math.log(3), math.log(3)], [0, 0, 1])
     assert found["auc"] == 0.75
@@ -81,7 +81,7 @@ def test_hand_computed():
     assert found["rows"] == 3
 
 
-def test_extreme_logits_lose_nothing():
+def test_extreme_logits_lose_no_precision():
     found = figures([3e38, -3e38, 88.0, -104.0], [1, 0, 1, 0])
     assert found["auc"] == 1.0
     assert found["log_loss"] == pytest.approx((math.exp(-88) + math.exp(-104)) / 4, rel=1e-12)
@@ -90,13 +90,13 @@ def test_extreme_logits_lose_nothing():
     assert wrong["auc"] == 0.0
 
 
-def test_subnormal_logits_and_signed_zero_order_rightly():
+def test_subnormal_logits_and_signed_zeros_are_ordered_correctly():
     tiny = np.float32(1e-45)
     assert figures([-tiny, 0.0, tiny, 1.0], [0, 0, 1, 1])["auc"] == 1.0
     assert figures([-0.0, 0.0], [0, 1])["auc"] == 0.5
 
 
-def test_log_loss_of_the_base_rate_is_ne_one():
+def test_ne_of_the_base_rate_is_one():
     labels = np.arange(1000) % 10 == 0
     found = figures(np.full(1000, math.log(0.1 / 0.9)), labels)
     assert found["ne"] == pytest.approx(1.0, abs=1e-6)
@@ -105,7 +105,7 @@ def test_log_loss_of_the_base_rate_is_ne_one():
     assert found["auc"] == 0.5
 
 
-def test_a_weight_of_n_is_n_rows():
+def test_a_weight_of_n_equals_n_rows():
     logits, labels, _ = sample(1, 300)
     times = np.random.default_rng(2).integers(0, 4, 300)
     repeated = figures(np.repeat(logits, times), np.repeat(labels, times))
@@ -136,7 +136,7 @@ def test_undefined_figures_are_nan_with_a_reason(logits, labels, weights, undefi
     assert found["rows"] == len(logits)
 
 
-def test_one_class_still_has_a_loss():
+def test_log_loss_is_defined_for_one_class():
     assert figures([0.0, 0.0], [0, 0])["log_loss"] == pytest.approx(math.log(2))
 
 
@@ -154,7 +154,7 @@ def test_one_class_still_has_a_loss():
         ([0, 1], None, [0.5, 1.0], "group keys are float64"),
     ],
 )
-def test_bad_input_is_named(labels, weights, groups, message):
+def test_invalid_input_is_named_in_the_error(labels, weights, groups, message):
     metrics = BinaryMetrics(grouped="group" in message)
     with pytest.raises(DataError, match=message):
         metrics.update([0.0, 1.0], labels, weights, groups)
@@ -165,7 +165,7 @@ def test_weights_are_rounded_to_the_nearest_unit():
     assert rows.units_B.tolist() == [1_677_722, 1 << 24, 0]
 
 
-def test_weights_that_would_wrap_are_refused():
+def test_weights_whose_sum_would_overflow_are_rejected():
     metrics = BinaryMetrics()
     metrics.update([0.0, 1.0], [0, 1], [1.3e11, 1.3e11])
     with pytest.raises(DataError, match="example weights sum to more than"):

@@ -13,22 +13,22 @@ from ziggurat.metrics.config import MetricsConfig
 
 def sample(rows: int = 3000, groups: int = 200):
     rng = np.random.default_rng(11)
-    group = rng.integers(0, groups, rows) ** 2 - 1000  # uneven keys, some negative
+    group = rng.integers(0, groups, rows) ** 2 - 1000  # keys at uneven distances, some negative
     logits = np.round(rng.normal(0, 1, rows), 1).astype(np.float32)
     labels = (rng.random(rows) < 0.2).astype(np.float32)
     return logits, labels, rng.integers(1, 4, rows).astype(np.float64), group
 
 
 def reference(logits, labels, weights, groups, kept=None) -> tuple[float, int]:
-    """GAUC by a loop over groups with scikit-learn, and the number of groups of one class."""
+    """GAUC by a loop over groups with scikit-learn, and the number of groups with only one class."""
     weighted, total, one_class = 0.0, 0.0, 0
     for group in np.unique(groups) if kept is None else kept:
-        mine = groups == group
-        if len(set(labels[mine])) < 2:
+        in_group = groups == group
+        if len(set(labels[in_group])) < 2:
             one_class += 1
             continue
-        weight = weights[mine].sum()
-        weighted += weight * roc_auc_score(labels[mine], logits[mine], sample_weight=weights[mine])
+        weight = weights[in_group].sum()
+        weighted += weight * roc_auc_score(labels[in_group], logits[in_group], sample_weight=weights[in_group])
         total += weight
     return weighted / total, one_class
 
@@ -40,7 +40,7 @@ def figures(logits, labels, weights, groups, entries: int = 1 << 20):
 
 
 @pytest.mark.parametrize("weighted", [False, True])
-def test_equals_a_loop_over_groups(weighted):
+def test_gauc_equals_a_loop_over_groups(weighted):
     logits, labels, weights, groups = sample()
     weights = weights if weighted else np.ones_like(weights)
     found = figures(logits, labels, weights if weighted else None, groups)
@@ -50,7 +50,7 @@ def test_equals_a_loop_over_groups(weighted):
     assert found["gauc_groups_one_class"] == one_class > 0
 
 
-def test_over_budget_keeps_whole_groups_in_hash_order():
+def test_a_small_budget_keeps_whole_groups_in_hash_order():
     logits, labels, weights, groups = sample()
     found = figures(logits, labels, weights, groups, entries=700)
     keys = np.unique(groups)
@@ -64,7 +64,7 @@ def test_over_budget_keeps_whole_groups_in_hash_order():
     assert found["gauc_groups_seen"] == pytest.approx(len(keys), rel=0.5)
 
 
-def test_a_sample_of_groups_estimates_well():
+def test_gauc_of_sampled_groups_is_close_to_that_of_all():
     rng = np.random.default_rng(0)
     rows, groups = 200_000, 20_000
     group = rng.integers(0, groups, rows)
@@ -75,16 +75,16 @@ def test_a_sample_of_groups_estimates_well():
     assert sampled["gauc_groups"] < 0.25 * full["gauc_groups"]
     assert sampled["gauc"] == pytest.approx(full["gauc"], abs=0.01)
     assert sampled["gauc_groups_seen"] == pytest.approx(full["gauc_groups"], rel=0.1)
-    assert full["auc"] > full["gauc"] + 0.1  # groups differ in level, which AUC rewards and GAUC must not
+    assert full["auc"] > full["gauc"] + 0.1  # groups differ in mean logit, which raises AUC but not GAUC
 
 
-def test_undefined_gauc_says_why():
+def test_undefined_gauc_has_a_reason():
     metrics = BinaryMetrics(grouped=True)
     metrics.update([0.0, 1.0], [0, 1], None, [1, 2])
     assert math.isnan(metrics.compute()["gauc"])
     assert metrics.undefined() == {"gauc": "no group holds both classes"}
-    tight = BinaryMetrics(MetricsConfig(gauc_entries=1), grouped=True)
-    tight.update([0.0, 1.0], [0, 1], None, [1, 1])
-    assert tight.undefined() == {"gauc": "no group fits into gauc_entries = 1"}
-    assert tight.compute()["gauc_groups_seen"] == 1
+    small = BinaryMetrics(MetricsConfig(gauc_entries=1), grouped=True)
+    small.update([0.0, 1.0], [0, 1], None, [1, 1])
+    assert small.undefined() == {"gauc": "no group fits into gauc_entries = 1"}
+    assert small.compute()["gauc_groups_seen"] == 1
     assert "gauc" not in BinaryMetrics().compute()
