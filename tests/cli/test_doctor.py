@@ -11,11 +11,18 @@ import pytest
 from click.testing import Result
 from typer.testing import CliRunner
 
-from ziggurat.cli.doctor_checks import accelerator_checks, cpu_quota, lookup_check, threads_check
+from ziggurat.cli.doctor_checks import accelerator_checks, cpu_quota, library_checks, lookup_check, threads_check
 from ziggurat.cli.main import app
 from ziggurat.core import versions
 from ziggurat.core.control_group import available_bytes
-from ziggurat.core.engine import Installed, check_engine, engine_problems, installed_engine
+from ziggurat.core.engine import (
+    Installed,
+    check_engine,
+    engine_problems,
+    explain_missing_module,
+    install_commands,
+    installed_engine,
+)
 from ziggurat.core.errors import ConfigError, EnvironmentMismatch
 from ziggurat.training.placement import kernel_benchmark as kernels
 
@@ -72,6 +79,39 @@ def test_each_mismatch_is_named_with_its_hint(found: Installed, problem: str, hi
     assert len(problems) == 1
     assert problem in problems[0][0]
     assert hint in problems[0][1]
+
+
+def test_where_no_part_is_installed_two_commands_bring_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As after `pip install ziggurat`: torch, fbgemm and torchrec's needs first, then torchrec alone."""
+    monkeypatch.setenv("ZIGGURAT_FLAVOUR", "cpu")
+    monkeypatch.delenv("TORCH_INDEX", raising=False)
+    monkeypatch.setattr(sys, "executable", "/a folder/python")
+    nothing = Installed(None, None, {}, None)
+    ((problem, hint),) = engine_problems(nothing)
+    assert problem == "torch, torchrec and fbgemm-gpu-cpu are not installed"
+    needs = "tensordict torchmetrics==1.0.3 tqdm pyre-extensions iopath psutil"
+    assert hint.split(" && ") == [
+        f"'/a folder/python' -m pip install torch==2.13.0 fbgemm-gpu-cpu==1.8.0 {needs}",
+        "'/a folder/python' -m pip install --no-deps torchrec==1.8.0",
+    ]
+    assert [check.state for check in library_checks(nothing)] == ["ok"]
+    monkeypatch.setenv("ZIGGURAT_FLAVOUR", "cuda")
+    assert "torch===2.13.0 fbgemm-gpu==1.8.0" in engine_problems(nothing)[0][1]
+    monkeypatch.setenv("TORCH_INDEX", "https://wheels.example/cu130")
+    assert install_commands("cuda")[0].endswith("pip install --index-url https://wheels.example/cu130 torch==2.13.0")
+
+
+def test_the_needs_of_torchrec_are_those_that_the_installer_reads() -> None:
+    text = (Path(__file__).resolve().parents[2] / "requirements/torchrec-needs.txt").read_text(encoding="utf-8")
+    assert tuple(line for line in text.splitlines() if not line.startswith("#")) == versions.TORCHREC_NEEDS
+
+
+def test_a_failed_import_is_explained_where_the_module_is_known() -> None:
+    explained = explain_missing_module(ModuleNotFoundError("No module named 'iopath'", name="iopath.common"))
+    assert explained is not None
+    assert explained.problem == "iopath is not installed"
+    assert f"{sys.executable} -m pip install iopath" in explained.hint
+    assert explain_missing_module(ModuleNotFoundError("No module named 'theirs'", name="theirs")) is None
 
 
 def test_a_cuda_machine_is_told_a_cuda_torch() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import math
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -55,7 +56,7 @@ def all_checks(folder: Path) -> Iterator[Check]:
     """Every check, cheapest first; the engine is only tried when nothing before says that it would crash."""
     failed = False
     installed = engine.installed_engine()
-    software = (*python_check(), *engine_checks(installed), *library_checks(), *accelerator_checks(installed))
+    software = (*python_check(), *engine_checks(installed), *library_checks(installed), *accelerator_checks(installed))
     for check in (*software, *machine_checks(folder)):
         failed |= check.state == "fail" and check.name not in ("disk", "memory")
         yield check
@@ -85,13 +86,18 @@ def engine_checks(found: engine.Installed) -> Iterator[Check]:
         yield Check("engine", "ok", f"{parts}, {versions.FBGEMM_DISTRIBUTION[found.flavour]} {versions.FBGEMM}")
 
 
-def library_checks() -> Iterator[Check]:
-    """Libraries that are missing, or of a version that ziggurat's own metadata rules out."""
+def library_checks(found: engine.Installed) -> Iterator[Check]:
+    """Libraries that are missing, or of a version that ziggurat's own metadata rules out.
+
+    torchrec's needs are left out where no part of the engine is installed: the engine's own commands bring them.
+    """
     ranges = _declared_ranges()
     wrong = False
-    for distribution in versions.LIBRARIES:
+    needs = {requirement.partition("=")[0] for requirement in versions.TORCHREC_NEEDS} if found.is_empty else set()
+    wanted = [name for name in versions.LIBRARIES if name not in needs]
+    for distribution in wanted:
         installed = engine.installed_version(distribution)
-        specifier = ranges.get(distribution, "")
+        specifier = ranges.get(_normalised(distribution), "")
         if installed is None:
             problem = f"{distribution} is not installed"
         elif not _satisfies(installed, specifier):
@@ -99,9 +105,9 @@ def library_checks() -> Iterator[Check]:
         else:
             continue
         wrong = True
-        yield Check("library", "fail", problem, f"{sys.executable} -m pip install '{distribution}{specifier}'")
+        yield Check("library", "fail", problem, f"{engine.pip_install()} '{distribution}{specifier}'")
     if not wrong:
-        yield Check("libraries", "ok", f"all {len(versions.LIBRARIES)} present")
+        yield Check("libraries", "ok", f"all {len(wanted)} present")
 
 
 def _declared_ranges() -> dict[str, str]:
@@ -114,8 +120,13 @@ def _declared_ranges() -> dict[str, str]:
     for requirement in declared:
         text = requirement.partition(";")[0].strip()
         name = text.rstrip("<>=!~,.0123456789 ")
-        ranges[name.lower()] = text.removeprefix(name).strip()
+        ranges[_normalised(name)] = text.removeprefix(name).strip()
     return ranges
+
+
+def _normalised(distribution: str) -> str:
+    """The form in which two spellings of one distribution are equal (PEP 503): ``ruamel.yaml`` -> ``ruamel-yaml``."""
+    return re.sub(r"[-_.]+", "-", distribution).lower()
 
 
 def _satisfies(version: str, specifier: str) -> bool:
@@ -132,21 +143,34 @@ def accelerator_checks(found: engine.Installed) -> Iterator[Check]:
     if driver is None:
         if found.flavour == "cuda":
             yield Check("accelerator", "fail", "the CUDA flavour is installed, but nvidia-smi finds no NVIDIA driver",
-                        "install the driver, or take the CPU flavour: ZIGGURAT_FLAVOUR=cpu make install")  # fmt: skip
+                        f"install the driver, or take the CPU flavour: {reinstall_command('cpu')}")  # fmt: skip
         else:
             yield Check("accelerator", "note", "none: training runs on the CPU")
         return
     version, devices = driver
     names = f"{len(devices)} × {devices[0]}, driver {version}"
     oldest = OLDEST_DRIVER.get(int((found.torch_cuda or "0").partition(".")[0]), 0)
-    if found.flavour == "cpu":
+    if found.is_empty:
+        yield Check("accelerator", "ok", names)
+    elif found.flavour == "cpu":
         yield Check("accelerator", "note", f"{names}, but the CPU flavour is installed and leaves it idle",
-                    "ZIGGURAT_FLAVOUR=cuda make install")  # fmt: skip
+                    reinstall_command("cuda"))  # fmt: skip
     elif version.partition(".")[0].isdigit() and int(version.partition(".")[0]) < oldest:
         yield Check("accelerator", "fail", f"{names}, too old for CUDA {found.torch_cuda}",
                     f"update the NVIDIA driver to {oldest} or newer")  # fmt: skip
     else:
         yield Check("accelerator", "ok", names)
+
+
+def reinstall_command(flavour: engine.Flavour) -> str:
+    """The command that changes this installation to a flavour: by make in a checkout, else by pip."""
+    if _in_checkout():
+        return f"ZIGGURAT_FLAVOUR={flavour} make install"
+    return " && ".join([engine.uninstall_command(), *engine.install_commands(flavour)])
+
+
+def _in_checkout() -> bool:
+    return (Path(__file__).parents[3] / "tools" / "install.py").is_file()
 
 
 def machine_checks(folder: Path) -> Iterator[Check]:
@@ -186,7 +210,8 @@ def lookup_check(timeout_s: float = 300) -> Check:
     """Import the triple and look one table up, in another process: a crash there is a line here."""
     started = time.monotonic()
     environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
-    hint = "make clean install; if it stays, open an issue with this message"
+    again = "make clean install" if _in_checkout() else reinstall_command(engine.installed_engine().flavour)
+    hint = f"{again}; if the problem stays, open an issue with this message"
     try:
         answer = subprocess.run(
             [sys.executable, "-c", _LOOKUP],

@@ -111,6 +111,15 @@ def main() -> None:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
+    except ModuleNotFoundError as error:
+        from ziggurat.core.engine import explain_missing_module
+
+        explained = explain_missing_module(error)
+        if explained is None:
+            raise
+        if not _told_launcher(explained):
+            _complain(explained.problem, explained.hint)
+        _leave(1)
     except OSError as error:
         if _told_launcher(error):
             _leave(1)

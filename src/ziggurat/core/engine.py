@@ -6,7 +6,9 @@ half. Reading the installed distributions' metadata costs a few milliseconds and
 
 from __future__ import annotations
 
+import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
@@ -36,6 +38,11 @@ class Installed:
     torchrec: str | None
     fbgemm: dict[Flavour, str]
     torch_cuda: str | None
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no part of the engine is installed."""
+        return self.torch is None and self.torchrec is None and not self.fbgemm
 
     @property
     def flavour(self) -> Flavour:
@@ -70,12 +77,16 @@ def installed_version(distribution: str) -> str | None:
 
 def engine_problems(found: Installed) -> list[tuple[str, str]]:
     """(problem, command that fixes it) for each way in which ``found`` differs from the tested triple."""
+    if found.is_empty:
+        suited = suited_flavour()
+        missing = f"torch, torchrec and {versions.FBGEMM_DISTRIBUTION[suited]} are not installed"
+        return [(missing, " && ".join(install_commands(suited)))]
     problems: list[tuple[str, str]] = []
     flavour = found.flavour
     if len(found.fbgemm) == 2:
         both = " and ".join(versions.FBGEMM_DISTRIBUTION.values())
         keep = engine_install_command("cuda" if found.torch_cuda else "cpu", "fbgemm")
-        return [(f"{both} are both installed and overwrite one another's files", f"{_uninstall()} && {keep}")]
+        return [(f"{both} are both installed and overwrite one another's files", f"{uninstall_command()} && {keep}")]
     if found.torch is None:
         problems.append(("torch is not installed", engine_install_command(flavour, "torch")))
     elif _release(found.torch) != versions.TORCH:
@@ -88,7 +99,7 @@ def engine_problems(found: Installed) -> list[tuple[str, str]]:
             problems.append((_differs(name, version, versions.FBGEMM), engine_install_command(each, "fbgemm")))
         elif each == "cuda" and found.torch is not None and found.torch_cuda is None:
             problems.append((f"{name} needs a CUDA build of torch, but torch {found.torch} is a CPU build",
-                             f"{_uninstall()} && {engine_install_command('cpu', 'fbgemm')}"))  # fmt: skip
+                             f"{uninstall_command()} && {engine_install_command('cpu', 'fbgemm')}"))  # fmt: skip
     if found.torchrec is None:
         problems.append(("torchrec is not installed", engine_install_command(flavour, "torchrec")))
     elif _release(found.torchrec) != versions.TORCHREC:
@@ -115,9 +126,59 @@ def check_engine() -> None:
         )
 
 
+def explain_missing_module(error: ModuleNotFoundError) -> EnvironmentMismatch | None:
+    """What a failed import means where a part of the engine, or a library that ziggurat declares, is not installed.
+
+    Returns:
+        The error to show in its place; None where the module is none of these, which is a bug and keeps its traceback.
+    """
+    module = (error.name or "").partition(".")[0]
+    if module in _ENGINE_MODULES:
+        try:
+            check_engine()
+        except EnvironmentMismatch as mismatch:
+            return mismatch
+    if module in _LIBRARY_MODULES:
+        distribution = _LIBRARY_MODULES[module]
+        return EnvironmentMismatch(
+            f"{distribution} is not installed",
+            f"{pip_install()} {distribution}; `ziggurat doctor` names all that is missing",
+        )
+    return None
+
+
+_ENGINE_MODULES = frozenset({"torch", "torchrec", "fbgemm_gpu"})
+_LIBRARY_MODULES: dict[str, str] = {versions.MODULES.get(name, name): name for name in versions.LIBRARIES}
+"""The top-level module that is imported -> the distribution that brings it."""
+
+
+def suited_flavour() -> Flavour:
+    """The flavour to install on this machine: ZIGGURAT_FLAVOUR, else ``cuda`` where nvidia-smi finds a driver."""
+    chosen = os.environ.get("ZIGGURAT_FLAVOUR", "")
+    if chosen in ("cpu", "cuda"):
+        return chosen
+    return "cpu" if nvidia_driver() is None else "cuda"
+
+
+def install_commands(flavour: Flavour) -> list[str]:
+    """The commands that install the whole engine into this Python, in order.
+
+    torchrec comes last and without its dependencies, since it declares the CUDA build of fbgemm whatever the machine
+    has. Where TORCH_INDEX names an index of torch wheels, torch comes from there.
+    """
+    index = os.environ.get("TORCH_INDEX", "")
+    torch, fbgemm = versions.engine_requirements(flavour, bool(index))
+    from_index = [f"{pip_install()} --index-url {shlex.quote(index)} {torch}"] if index else []
+    return [
+        *from_index,
+        f"{pip_install()} {torch} {fbgemm} {' '.join(versions.TORCHREC_NEEDS)}",
+        engine_install_command(flavour, "torchrec"),
+    ]
+
+
 def engine_install_command(flavour: Flavour, part: Literal["torch", "fbgemm", "torchrec"]) -> str:
     """The pip command that installs one part of the tested triple into this Python."""
-    pip = f"{sys.executable} -m pip install"
+    pip = pip_install()
     torch, fbgemm = versions.engine_requirements(flavour)
     match part:
         case "torch":
@@ -164,5 +225,11 @@ def _differs(name: str, found: str, tested: str) -> str:
     return f"{name} is {found}, but {tested} is needed: {triple} load together"
 
 
-def _uninstall() -> str:
-    return f"{sys.executable} -m pip uninstall -y {' '.join(versions.FBGEMM_DISTRIBUTION.values())}"
+def pip_install() -> str:
+    """The command that installs into this very Python, before what is to be installed; safe to paste into a shell."""
+    return f"{shlex.quote(sys.executable)} -m pip install"
+
+
+def uninstall_command() -> str:
+    """The command that removes fbgemm in either flavour from this Python."""
+    return f"{shlex.quote(sys.executable)} -m pip uninstall -y {' '.join(versions.FBGEMM_DISTRIBUTION.values())}"

@@ -19,6 +19,16 @@ FBGEMM = "1.8.0"
 #: flavour -> the distribution that carries fbgemm's kernels for it; both unpack to the package ``fbgemm_gpu``.
 FBGEMM_DISTRIBUTION: dict[str, str] = {"cpu": "fbgemm-gpu-cpu", "cuda": "fbgemm-gpu"}
 
+#: torchrec's own requirements but for fbgemm, whose flavour is chosen; requirements/torchrec-needs.txt has the same.
+TORCHREC_NEEDS: tuple[str, ...] = (
+    "tensordict",
+    "torchmetrics==1.0.3",
+    "tqdm",
+    "pyre-extensions",
+    "iopath",
+    "psutil",
+)
+
 #: The distributions that ziggurat imports besides the engine, torchrec's own needs among them.
 LIBRARIES: tuple[str, ...] = (
     "pydantic",
@@ -42,6 +52,10 @@ LIBRARIES: tuple[str, ...] = (
     "iopath",
     "psutil",
 )
+
+
+#: distribution -> the top-level module it brings, where the two names differ.
+MODULES: dict[str, str] = {"ruamel.yaml": "ruamel", "scikit-learn": "sklearn", "pyre-extensions": "pyre_extensions"}
 
 
 def engine_requirements(flavour: str, torch_index: bool = False) -> list[str]:
