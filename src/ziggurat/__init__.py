@@ -1,6 +1,7 @@
-"""ziggurat: raw interaction logs to a trained, evaluated recommendation model, with one config.
+"""ziggurat: from raw interaction logs to a trained, evaluated recommendation model, with one config.
 
-The names below load on first use, so that ``import ziggurat`` costs nothing.
+The public names below load on first use, so that ``import ziggurat`` costs milliseconds and imports no torch. Each
+command of the command line has its function here; docs/api.md lists them by what they are for.
 """
 
 from __future__ import annotations
@@ -11,34 +12,223 @@ from typing import TYPE_CHECKING, Any
 from ziggurat._version import __version__
 
 if TYPE_CHECKING:
-    from ziggurat.training.api import Predictor as Predictor
-    from ziggurat.training.api import compare_planners as compare_planners
-    from ziggurat.training.api import evaluate as evaluate
-    from ziggurat.training.api import load_experiment as load_experiment
-    from ziggurat.training.api import load_run as load_run
-    from ziggurat.training.api import plan as plan
-    from ziggurat.training.api import predict as predict
-    from ziggurat.training.api import prepare as prepare
-    from ziggurat.training.api import train as train
-    from ziggurat.training.scaling.sweep import scale as scale
+    from ziggurat.checkpoint.folder import CheckpointFolder
+    from ziggurat.checkpoint.follow.follower import Follower
+    from ziggurat.checkpoint.inspect.consolidate import gather as gather_checkpoint
+    from ziggurat.checkpoint.inspect.differences import differences as diff_checkpoints
+    from ziggurat.checkpoint.inspect.inspection import inspect as inspect_checkpoint
+    from ziggurat.checkpoint.inspect.inspection import listing as list_checkpoints
+    from ziggurat.checkpoint.inspect.pruning import prune as prune_checkpoints
+    from ziggurat.checkpoint.inspect.run_folders import open_folder as open_checkpoints
+    from ziggurat.checkpoint.inspect.verification import verify as verify_checkpoints
+    from ziggurat.cli.doctor_checks import all_checks as check_installation
+    from ziggurat.cli.init import draft_config
+    from ziggurat.core.errors import (
+        ConfigError,
+        DataError,
+        DivergedError,
+        EnvironmentMismatch,
+        FeatureError,
+        InvalidSection,
+        LostRank,
+        NoFeasiblePlan,
+        OutOfMemory,
+        ReadersLost,
+        RunFolderError,
+        WorkersLost,
+        ZigguratError,
+    )
+    from ziggurat.core.plan import Plan
+    from ziggurat.data.encoded.dataset import Dataset
+    from ziggurat.data.public.catalogue import CATALOGUE as DATASETS
+    from ziggurat.data.public.catalogue import find_dataset, get_dataset
+    from ziggurat.data.synthetic.config import GeneratorConfig
+    from ziggurat.data.synthetic.generate import generate
+    from ziggurat.data.synthetic.shapes import SHAPES as GENERATOR_SHAPES
+    from ziggurat.metrics.metric_set import MetricSet
+    from ziggurat.optim.shampoo.shampoo import Shampoo
+    from ziggurat.planning.comparison import Comparison
+    from ziggurat.planning.plan_estimate import PlanEstimate
+    from ziggurat.report.gather import report_run
+    from ziggurat.report.plan.page import write_plan
+    from ziggurat.report.scaling.page import write_scale
+    from ziggurat.storage.tier_benchmark import disk_tiers as measure_disk
+    from ziggurat.storage.tier_benchmark import memory_tier as measure_memory
+    from ziggurat.training.api import (
+        Outcome,
+        Predicted,
+        Predictor,
+        compare_planners,
+        evaluate,
+        load_experiment,
+        load_run,
+        plan,
+        predict,
+        predict_files,
+        prepare,
+        train,
+        train_planner,
+    )
+    from ziggurat.training.experiment import Experiment, json_schema, to_yaml
+    from ziggurat.training.ingest import ingest
+    from ziggurat.training.placement.kernel_benchmark import measure as measure_lookups
+    from ziggurat.training.run import Run
+    from ziggurat.training.scaling.result import ScaleResult
+    from ziggurat.training.scaling.sweep import Scaled, scale
 
 __all__ = [
+    "DATASETS",
+    "GENERATOR_SHAPES",
+    "CheckpointFolder",
+    "Comparison",
+    "ConfigError",
+    "DataError",
+    "Dataset",
+    "DivergedError",
+    "EnvironmentMismatch",
+    "Experiment",
+    "FeatureError",
+    "Follower",
+    "GeneratorConfig",
+    "InvalidSection",
+    "LostRank",
+    "MetricSet",
+    "NoFeasiblePlan",
+    "OutOfMemory",
+    "Outcome",
+    "Plan",
+    "PlanEstimate",
+    "Predicted",
     "Predictor",
+    "ReadersLost",
+    "Run",
+    "RunFolderError",
+    "ScaleResult",
+    "Scaled",
+    "Shampoo",
+    "WorkersLost",
+    "ZigguratError",
     "__version__",
+    "check_installation",
     "compare_planners",
+    "diff_checkpoints",
+    "draft_config",
     "evaluate",
+    "find_dataset",
+    "gather_checkpoint",
+    "generate",
+    "get_dataset",
+    "ingest",
+    "inspect_checkpoint",
+    "json_schema",
+    "list_checkpoints",
     "load_experiment",
     "load_run",
+    "measure_disk",
+    "measure_lookups",
+    "measure_memory",
+    "open_checkpoints",
     "plan",
     "predict",
+    "predict_files",
     "prepare",
+    "prune_checkpoints",
+    "report_run",
     "scale",
+    "to_yaml",
     "train",
+    "train_planner",
+    "verify_checkpoints",
+    "write_plan",
+    "write_scale",
 ]
+
+_ERRORS = "ziggurat.core.errors"
+_API = "ziggurat.training.api"
+_INSPECT = "ziggurat.checkpoint.inspect"
+
+_SOURCES: dict[str, str] = {
+    "DATASETS": "ziggurat.data.public.catalogue:CATALOGUE",
+    "GENERATOR_SHAPES": "ziggurat.data.synthetic.shapes:SHAPES",
+    "CheckpointFolder": "ziggurat.checkpoint.folder",
+    "Comparison": "ziggurat.planning.comparison",
+    "ConfigError": _ERRORS,
+    "DataError": _ERRORS,
+    "Dataset": "ziggurat.data.encoded.dataset",
+    "DivergedError": _ERRORS,
+    "EnvironmentMismatch": _ERRORS,
+    "Experiment": "ziggurat.training.experiment",
+    "FeatureError": _ERRORS,
+    "Follower": "ziggurat.checkpoint.follow.follower",
+    "GeneratorConfig": "ziggurat.data.synthetic.config",
+    "InvalidSection": _ERRORS,
+    "LostRank": _ERRORS,
+    "MetricSet": "ziggurat.metrics.metric_set",
+    "NoFeasiblePlan": _ERRORS,
+    "OutOfMemory": _ERRORS,
+    "Outcome": _API,
+    "Plan": "ziggurat.core.plan",
+    "PlanEstimate": "ziggurat.planning.plan_estimate",
+    "Predicted": _API,
+    "Predictor": _API,
+    "ReadersLost": _ERRORS,
+    "Run": "ziggurat.training.run",
+    "RunFolderError": _ERRORS,
+    "ScaleResult": "ziggurat.training.scaling.result",
+    "Scaled": "ziggurat.training.scaling.sweep",
+    "Shampoo": "ziggurat.optim.shampoo.shampoo",
+    "WorkersLost": _ERRORS,
+    "ZigguratError": _ERRORS,
+    "check_installation": "ziggurat.cli.doctor_checks:all_checks",
+    "compare_planners": _API,
+    "diff_checkpoints": f"{_INSPECT}.differences:differences",
+    "draft_config": "ziggurat.cli.init",
+    "evaluate": _API,
+    "find_dataset": "ziggurat.data.public.catalogue",
+    "gather_checkpoint": f"{_INSPECT}.consolidate:gather",
+    "generate": "ziggurat.data.synthetic.generate",
+    "get_dataset": "ziggurat.data.public.catalogue",
+    "ingest": "ziggurat.training.ingest",
+    "inspect_checkpoint": f"{_INSPECT}.inspection:inspect",
+    "json_schema": "ziggurat.training.experiment",
+    "list_checkpoints": f"{_INSPECT}.inspection:listing",
+    "load_experiment": _API,
+    "load_run": _API,
+    "measure_disk": "ziggurat.storage.tier_benchmark:disk_tiers",
+    "measure_lookups": "ziggurat.training.placement.kernel_benchmark:measure",
+    "measure_memory": "ziggurat.storage.tier_benchmark:memory_tier",
+    "open_checkpoints": f"{_INSPECT}.run_folders:open_folder",
+    "plan": _API,
+    "predict": _API,
+    "predict_files": _API,
+    "prepare": _API,
+    "prune_checkpoints": f"{_INSPECT}.pruning:prune",
+    "report_run": "ziggurat.report.gather",
+    "scale": "ziggurat.training.scaling.sweep",
+    "to_yaml": "ziggurat.training.experiment",
+    "train": _API,
+    "train_planner": _API,
+    "verify_checkpoints": f"{_INSPECT}.verification:verify",
+    "write_plan": "ziggurat.report.plan.page",
+    "write_scale": "ziggurat.report.scaling.page",
+}
+"""Public name -> the module that defines it, or ``MODULE:NAME`` where it has another name there."""
 
 
 def __getattr__(name: str) -> Any:
-    if name in __all__:
-        module = "ziggurat.training.scaling.sweep" if name == "scale" else "ziggurat.training.api"
-        return getattr(importlib.import_module(module), name)
-    raise AttributeError(f"module 'ziggurat' has no attribute {name!r}")
+    if name not in _SOURCES:
+        raise AttributeError(f"module 'ziggurat' has no attribute {name!r}")
+    module, _, attribute = _SOURCES[name].partition(":")
+    try:
+        return getattr(importlib.import_module(module), attribute or name)
+    except ModuleNotFoundError as error:
+        from ziggurat.core.engine import explain_missing_module
+
+        explained = explain_missing_module(error)
+        if explained is None:
+            raise
+        raise explained from error
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

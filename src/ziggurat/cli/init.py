@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -27,27 +28,45 @@ def command(
       ziggurat init clicks.csv --out exp.yaml
       ziggurat init 'logs/*.parquet' --label bought --out exp.yaml
     """
-    from ziggurat.cli.init_yaml import render
     from ziggurat.core.errors import ConfigError
     from ziggurat.core.files import atomic_file
-    from ziggurat.data.inference.roles import infer
-    from ziggurat.data.inference.sample import SUFFIXES, is_sidecar
-    from ziggurat.data.readers.source_files import resolve_files
 
     if output is not None and output.exists() and not force:
         raise ConfigError(f"{output} exists", "choose another --out, or --force to replace it")
-    found = resolve_files([str(file) for file in files], Path(), [*SUFFIXES, ".txt", ".tab", ".data"])
-    found = [file for file in found if not is_sidecar(file.path)]
-    folder = Path(os.path.commonpath([file.path.parent for file in found]) or ".")
-    inferred = infer(found, label)
-    name = name or experiment_name(inferred.files["train"][0].path)
-    text = render(inferred, name, folder, str(schema) if schema else None)
+    text = draft_config(files, label, name=name, schema=schema)
     if output is None:
         typer.echo(text, nl=False)
         return
     with atomic_file(output) as temporary:
         temporary.write_text(text, encoding="utf-8")
     typer.echo(f"wrote {output}; next: ziggurat train {output}", err=True)
+
+
+def draft_config(
+    files: Sequence[str | Path], label: str | None = None, *, name: str | None = None, schema: Path | None = None
+) -> str:
+    """The commented YAML of an experiment that trains on these logs as it stands.
+
+    Args:
+        files: files, folders or patterns of one log.
+        label: the label's column; default: guessed from names and values.
+        name: of the experiment; default: from the files.
+        schema: JSON Schema file for editors, which the YAML then refers to.
+
+    Raises:
+        DataError, ConfigError: no such files, a format that is not known, no column that could be the label.
+    """
+    from ziggurat.cli.init_yaml import render
+    from ziggurat.data.inference.roles import infer
+    from ziggurat.data.inference.sample import SUFFIXES, is_sidecar
+    from ziggurat.data.readers.source_files import resolve_files
+
+    found = resolve_files([str(file) for file in files], Path(), [*SUFFIXES, ".txt", ".tab", ".data"])
+    found = [file for file in found if not is_sidecar(file.path)]
+    folder = Path(os.path.commonpath([file.path.parent for file in found]) or ".")
+    inferred = infer(found, label)
+    name = name or experiment_name(inferred.files["train"][0].path)
+    return render(inferred, name, folder, str(schema) if schema else None)
 
 
 def experiment_name(path: Path) -> str:
