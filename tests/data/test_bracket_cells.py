@@ -14,7 +14,7 @@ from reader_kit import read
 from ziggurat.core.schema import RawColumn, RawSchema, ValueType
 from ziggurat.data.inference.columns import profile_column
 from ziggurat.data.readers.cells.brackets import bracket_elements, split_brackets
-from ziggurat.data.readers.cells.text import CellRules, RefusedCell, convert_text
+from ziggurat.data.readers.cells.text import CellRules, RejectedCell, convert_text
 from ziggurat.data.readers.csv.reader import CsvSource
 from ziggurat.data.readers.json_lines.cells import convert_json
 from ziggurat.data.readers.json_lines.reader import JsonLinesSource
@@ -48,11 +48,11 @@ def test_a_cell_by_hand(cell: str, expected: list[str] | None) -> None:
 @example(["[1 2\n 3]", "[10  2]"], " ")
 @example(["['a', 'b']", "", "x"], ",")
 def test_all_at_once_is_one_by_one(cells: list[str], delimiter: str) -> None:
-    values, lengths, odd = split_brackets(pa.array(cells, pa.string()), delimiter)
+    values, lengths, unbracketed = split_brackets(pa.array(cells, pa.string()), delimiter)
     apart = [bracket_elements(cell, delimiter) for cell in cells]
     assert values.to_pylist() == [value for found in apart for value in found or []]
     assert lengths.tolist() == [len(found or []) for found in apart]
-    assert odd.tolist() == [row for row, cell in enumerate(cells) if cell and apart[row] is None]
+    assert unbracketed.tolist() == [row for row, cell in enumerate(cells) if cell and apart[row] is None]
 
 
 def test_values_are_of_the_declared_type_and_other_cells_are_refused() -> None:
@@ -67,7 +67,7 @@ def test_values_are_of_the_declared_type_and_other_cells_are_refused() -> None:
     assert convert_json("[3, 1, 3]", column, rules) == [3, 1, 3]
     assert convert_json("['8', None]", column, rules) == [8]
     assert convert_json([3, 1], column, rules) == [3, 1]
-    with pytest.raises(RefusedCell, match=r"not a list in brackets: received '4, 5' — write it like \[3, 1, 2\]"):
+    with pytest.raises(RejectedCell, match=r"not a list in brackets: received '4, 5' — write it like \[3, 1, 2\]"):
         convert_json("4, 5", column, rules)
 
 

@@ -11,16 +11,18 @@ from reader_kit import as_nobody
 from ziggurat.core.errors import DataError
 from ziggurat.data.readers.blocks import BadRow
 from ziggurat.data.readers.quarantine import Quarantine
-from ziggurat.data.readers.rejection_reasons import kind_of, refusal, split_hint
+from ziggurat.data.readers.rejection_reasons import reason_kind, rejection_reason, split_hint
 
 
 def row(line: int, column: str | None = "price", received: str = "'x'") -> BadRow:
-    return BadRow("log.csv", line, column, refusal("not a number", f"received {received}", "fix it"), f"1,x,{line}")
+    return BadRow(
+        "log.csv", line, column, rejection_reason("not a number", f"received {received}", "fix it"), f"1,x,{line}"
+    )
 
 
 def test_a_reason_holds_its_kind_and_its_hint() -> None:
-    reason = refusal("not a number", "received 'a: b — c'", "declare it text")
-    assert kind_of(reason) == "not a number"
+    reason = rejection_reason("not a number", "received 'a: b — c'", "declare it text")
+    assert reason_kind(reason) == "not a number"
     assert split_hint(reason) == ("not a number: received 'a: b — c'", "declare it text")
     assert split_hint("label out of range") == ("label out of range", "")
 
@@ -93,7 +95,7 @@ def test_an_interrupted_preparation_writes_no_row_twice(tmp_path: Path) -> None:
 
 def test_a_file_shorter_than_what_was_counted_is_an_error(tmp_path: Path) -> None:
     quarantine = Quarantine(tmp_path / "bad.jsonl", "quarantine")
-    with pytest.raises(DataError, match=r"bad\.jsonl: holds 0 refused rows, 3 were counted"):
+    with pytest.raises(DataError, match=r"bad\.jsonl: holds 0 rejected rows, 3 were counted"):
         quarantine.truncate_to(3)
 
 

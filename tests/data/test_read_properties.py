@@ -135,7 +135,7 @@ def check_all_ways(
             parser = JsonLinesParser(source.files[0], config, columns)
         case LibsvmSource():
             parser = LibsvmParser(source.files[0], config, columns)
-    slow = parser.parse_slowly(data[parser.first.offset :], parser.first.line)
+    slow = parser.parse_slowly(data[parser.first_row.offset :], parser.first_row.line)
     assert same_to_the_bit(list(zip(*slow.table.to_pydict().values(), strict=True))) == same_to_the_bit(whole.rows)
     assert slow.lines.tolist() == whole.lines
     assert slow.bad == whole.bad

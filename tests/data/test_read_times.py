@@ -16,7 +16,7 @@ from reader_kit import lines, read, read_csv, required, schema
 from ziggurat.core.errors import DataError
 from ziggurat.core.schema import RawColumn, ValueType
 from ziggurat.data.readers.cells.text import CellRules, convert_text
-from ziggurat.data.readers.cells.times import parse_moment
+from ziggurat.data.readers.cells.times import parse_iso_time
 from ziggurat.data.readers.json_lines.reader import JsonLinesParser, JsonLinesSource
 from ziggurat.data.readers.parquet.reader import ParquetSource
 from ziggurat.data.readers.source import open_source
@@ -52,7 +52,7 @@ NO_MOMENTS = [
 
 @pytest.mark.parametrize("text", MOMENTS)
 def test_a_moment_alone_and_among_others(text: str) -> None:
-    assert parse_moment(text) == MOMENTS[text]
+    assert parse_iso_time(text) == MOMENTS[text]
     for cells in ([text], [text, None], [f" {text} "], [text, "2024-05-01", "2024-05-01T00:00:00Z"]):
         converted = convert_text(pa.array(cells, pa.string()), RawColumn("t", TIME), CellRules())
         assert converted.bad == {}
@@ -62,7 +62,7 @@ def test_a_moment_alone_and_among_others(text: str) -> None:
 
 @pytest.mark.parametrize("text", NO_MOMENTS)
 def test_what_is_no_moment_is_refused_alone_and_among_others(text: str) -> None:
-    assert parse_moment(text) is None
+    assert parse_iso_time(text) is None
     for cells in ([text], ["2024-05-01", text], ["2024-05-01T00:00:00Z", "2024-05-01", text]):
         converted = convert_text(pa.array(cells, pa.string()), RawColumn("t", TIME), CellRules())
         assert list(converted.bad) == [len(cells) - 1]
@@ -80,7 +80,7 @@ def test_moments_are_those_of_the_standard_library(local: datetime, zone: timezo
     moment = local.replace(tzinfo=zone)
     text = moment.isoformat(separator)
     since = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - datetime(1970, 1, 1, tzinfo=UTC)
-    assert parse_moment(text) == float(since // timedelta(microseconds=1)) / 1e6
+    assert parse_iso_time(text) == float(since // timedelta(microseconds=1)) / 1e6
 
 
 @settings(max_examples=300, deadline=None)
@@ -88,7 +88,7 @@ def test_moments_are_those_of_the_standard_library(local: datetime, zone: timezo
 @example(["0000-12-31T23:00:00-02:00"])
 def test_fast_and_slow_agree_on_any_text(cells: list[str]) -> None:
     converted = convert_text(pa.array(cells, pa.string()), RawColumn("t", TIME), CellRules())
-    slow = [parse_moment(cell.strip()) for cell in cells]
+    slow = [parse_iso_time(cell.strip()) for cell in cells]
     assert set(converted.bad) == {row for row, cell in enumerate(cells) if cell.strip() and slow[row] is None}
     assert converted.values.to_pylist() == slow
 

@@ -43,7 +43,7 @@ def test_ends_inside_quotes_do_not_count_where_values_may_hold_them(data: bytes)
     rules = RecordRules(b",", newlines_in_values=True)
     ends, _ = byte_by_byte(data, newlines_in_values=True)
     assert rules.ends(data).tolist() == ends
-    assert rules.last_end(data) == (ends[-1] if ends else 0)
+    assert rules.last_record_end(data) == (ends[-1] if ends else 0)
 
 
 @settings(max_examples=300, deadline=None)
@@ -51,7 +51,7 @@ def test_ends_inside_quotes_do_not_count_where_values_may_hold_them(data: bytes)
 def test_every_line_end_counts_where_values_may_not_hold_them(data: bytes) -> None:
     rules = RecordRules(b",")
     assert rules.ends(data).tolist() == [place + 1 for place in range(len(data)) if data[place] == 10]
-    assert rules.last_end(data) == data.rfind(b"\n") + 1
+    assert rules.last_record_end(data) == data.rfind(b"\n") + 1
 
 
 @settings(max_examples=300, deadline=None)

@@ -33,7 +33,7 @@ ROWS = (150, 1, 90)
 @pytest.fixture(autouse=True)
 def small_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (reader, parquet_reader):
-        monkeypatch.setattr(module, "STRETCH_BYTES", 500)
+        monkeypatch.setattr(module, "FILE_RANGE_BYTES", 500)
 
 
 def opened(folder: Path, name: str) -> RawSource:

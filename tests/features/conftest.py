@@ -15,7 +15,7 @@ from ziggurat.features.preparation import prepare as prepare_module
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stretches of 4 kB and blocks of 1 kB, so that the log is some dozens of them."""
     for module in (reader, parquet_reader):
-        monkeypatch.setattr(module, "STRETCH_BYTES", 4096)
+        monkeypatch.setattr(module, "FILE_RANGE_BYTES", 4096)
     opened = prepare_module.open_source
 
     def in_small_blocks(*arguments: Any, **options: Any) -> Any:

@@ -11,7 +11,7 @@ from feature_kit import block, experiment
 
 from ziggurat.core.hashing import hash_text
 from ziggurat.core.schema import GROUP_COLUMN, TIME_COLUMN, WEIGHT_COLUMN, label_column
-from ziggurat.data.readers.rejection_reasons import kind_of
+from ziggurat.data.readers.rejection_reasons import reason_kind
 from ziggurat.features.checks import NO_GROUP, CheckedRows, check_rows
 from ziggurat.features.raw_schema import columns_for
 from ziggurat.features.tables import resolve_tables
@@ -56,7 +56,7 @@ def test_bad_labels_are_refused_with_line_and_reason(label: dict[str, Any], cell
     assert found.rows.tolist() == [0, 3]
     assert found.table.column("x").to_pylist() == [1.0, 4.0]
     assert len(found.targets[label_column("click")]) == 2
-    assert [(row.file, row.line, row.column, kind_of(row.reason)) for row in found.bad] == [
+    assert [(row.file, row.line, row.column, reason_kind(row.reason)) for row in found.bad] == [
         ("log.csv", 3, "click", kind),
         ("log.csv", 4, "click", kind),
     ]
@@ -68,7 +68,7 @@ def test_weights_must_be_finite_and_not_negative() -> None:
     found = checked(NUMERIC, {"weight": "w"}, x=[0.0] * 5, click=[0.0, 1, 0, 1, 1], w=[0.0, 2.5, -0.1, 1e39, None])
     assert found.rows.tolist() == [0, 1]
     assert found.targets[WEIGHT_COLUMN].tolist() == [0.0, 2.5]
-    assert {kind_of(row.reason) for row in found.bad} == {"not a weight"}
+    assert {reason_kind(row.reason) for row in found.bad} == {"not a weight"}
 
 
 def test_groups_are_integers_or_hashes_and_may_be_missing() -> None:
@@ -83,7 +83,7 @@ def test_times_keep_their_type_until_they_are_written() -> None:
     found = checked(NUMERIC, {"time": "t"}, x=[0.0] * 4, click=[0.0] * 4, t=[1.5, None, 1e19, -3.0])
     assert found.rows.tolist() == [0, 3]
     assert found.targets[TIME_COLUMN].tolist() == [1.5, -3.0]
-    assert {kind_of(row.reason) for row in found.bad} == {"not a time"}
+    assert {reason_kind(row.reason) for row in found.bad} == {"not a time"}
 
 
 def test_identity_ids_outside_their_table_are_refused() -> None:

@@ -18,10 +18,9 @@ import pyarrow.compute
 from ziggurat.core.hashing import hash_array
 from ziggurat.core.schema import GROUP_COLUMN, TIME_COLUMN, WEIGHT_COLUMN, label_column
 from ziggurat.data.readers.blocks import BadRow, RawBlock
-from ziggurat.data.readers.rejection_reasons import TEXT_LIMIT, refusal
+from ziggurat.data.readers.rejection_reasons import TEXT_LIMIT, rejection_reason
 from ziggurat.features.columns import numbers, plain
 from ziggurat.features.config import CategoricalFeature, LabelConfig, Targets
-from ziggurat.features.encoders.identity import IdentityConfig
 from ziggurat.features.error_hints import with_hints
 from ziggurat.features.tables import TableEncoding
 
@@ -55,7 +54,7 @@ class CheckedRows:
 class _Refusal:
     """Rows that break one rule.
 
-    ``kind``, ``rule`` and ``hint`` are those of :func:`ziggurat.data.readers.rejection_reasons.refusal`.
+    ``kind``, ``rule`` and ``hint`` are those of :func:`ziggurat.data.readers.rejection_reasons.rejection_reason`.
     """
 
     column: str
@@ -136,27 +135,28 @@ def _time(column: pa.ChunkedArray, name: str) -> tuple[npt.NDArray[Any], _Refusa
 
 def _identity(table: pa.Table, tables: Iterable[TableEncoding]) -> Iterator[_Refusal]:
     for encoding in tables:
-        if not isinstance(encoding.encoder, IdentityConfig):
+        valid = encoding.encoder.valid_ids
+        if valid is None:
             continue
-        rows = encoding.encoder.rows
         for feature in encoding.features:
             column = table.column(feature.source_column)
             if isinstance(feature, CategoricalFeature):
-                outside = _outside(column, rows)
+                outside = _outside(column, valid)
             else:
                 lists = column.combine_chunks()
                 lengths = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False)
                 owners = np.repeat(np.arange(len(lists)), lengths)
                 outside = np.zeros(len(lists), np.bool_)
-                outside[owners[_outside(lists.flatten(), rows)]] = True
-            rule = f"an id of feature {feature.name!r} must lie in [0, {rows}), the rows of table {encoding.name!r}"
+                outside[owners[_outside(lists.flatten(), valid)]] = True
+            allowed = f"[{valid.start}, {valid.stop}), the rows of table {encoding.name!r}"
+            rule = f"an id of feature {feature.name!r} must lie in {allowed}"
             hint = "raise the encoder's rows, or choose a hash or vocabulary encoder"
             yield _Refusal(feature.source_column, outside, "id outside its table", rule, hint)
 
 
-def _outside(values: pa.Array | pa.ChunkedArray, rows: int) -> Mask:
+def _outside(values: pa.Array | pa.ChunkedArray, valid: range) -> Mask:
     ids = values.cast(pa.int64())
-    fine = pc.and_(pc.greater_equal(ids, 0), pc.less(ids, rows)).fill_null(False)
+    fine = pc.and_(pc.greater_equal(ids, valid.start), pc.less(ids, valid.stop)).fill_null(False)
     return ~np.asarray(fine)
 
 
@@ -184,6 +184,6 @@ def _bad_rows(block: RawBlock, rows: npt.NDArray[np.int64], refusals: list[_Refu
             file=block.file,
             line=int(block.lines[row]),
             column=broken.column,
-            reason=refusal(broken.kind, f"received {received[:200]}; {broken.rule}", broken.hint),
+            reason=rejection_reason(broken.kind, f"received {received[:200]}; {broken.rule}", broken.hint),
             text=json.dumps(cells, ensure_ascii=False)[:TEXT_LIMIT],
         )

@@ -1,8 +1,8 @@
-"""The blocks of a prepared dataset made from raw logs on demand, with fitted encoders: the same bytes, nothing on disk.
+"""Makes the blocks of a prepared dataset from raw logs on demand, with fitted encoders: the same bytes, without files.
 
-Block b of a split is its rows ``[b · block_rows, (b + 1) · block_rows)`` in reading order, as preparation cuts them.
-The pieces that hold them are read again, encoded by the transform, and cut. So a stream of raw blocks is the stream of
-the prepared dataset, bit for bit.
+Block b of a split consists of its rows ``[b · block_rows, (b + 1) · block_rows)`` in reading order, as preparation cuts
+them. The pieces that contain these rows (:mod:`~ziggurat.features.raw_index`) are read, encoded by the transform, and
+cut. A stream of raw blocks is therefore equal to the stream of the prepared dataset, bit for bit.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ class RawDataset:
     """Raw logs as a dataset.
 
     Attributes:
-        fingerprint: that of the prepared dataset of the same configs and files.
-        schema: of the encoded rows.
-        splits: name -> blocks.
-        manifest: as the prepared dataset has it.
+        fingerprint: fingerprint of the prepared dataset of the same configs and files.
+        schema: schema of the encoded rows.
+        splits: the blocks of each split, by its name.
+        manifest: the manifest of that prepared dataset.
     """
 
     fingerprint: str
@@ -44,25 +44,27 @@ class RawDataset:
 
 
 def open_raw(data: DataConfig, features: Sequence[FeatureConfig], encoders: Path, index: Path) -> RawDataset:
-    """The rows of raw files, by an index made by :func:`ziggurat.features.raw_index.index_raw`.
+    """Opens raw files as a dataset.
 
     Args:
+        data: the ``data`` section of the config.
+        features: the features of the config.
         encoders: folder of the fitted transform.
-        index: folder of the index.
+        index: folder of the index that :func:`ziggurat.features.raw_index.index_raw` wrote.
 
     Raises:
-        DataError: files that are gone or changed; a folder without a transform.
+        DataError: raw files are gone or have changed, or a folder contains no transform.
     """
     opened, transform, sources = RawIndex.open(index), Transform.load(encoders), open_sources(data, features)
     plan = Preparation.plan(data, features, [item.source.fingerprint() for item in sources])
     if plan.fingerprint != opened.fingerprint:
         raise DataError(
-            f"{index}: the raw files or the config changed since they were indexed", "start the readers anew"
+            f"{index}: the raw files or the config have changed since they were indexed", "start the readers again"
         )
     pieces = _EncodedPieces(sources, transform, opened)
     splits = {name: RawBlocks(pieces, opened, number, data.block_rows) for number, name in enumerate(SPLITS)}
     files = {name: split_files(blocks.sizes) for name, blocks in splits.items()}
-    details = {"sources": [str(path) for item in sources for path in item.source.paths], "quarantined": opened.refused}
+    details = {"sources": [str(path) for item in sources for path in item.source.paths], "quarantined": opened.rejected}
     content = manifest(opened.fingerprint, transform.schema, data.block_rows, files, details)
     return RawDataset(opened.fingerprint, transform.schema, splits, content)
 
@@ -77,15 +79,15 @@ class RawBlocks:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Rows of each block."""
+        """The number of rows of each block."""
         full, rest = divmod(self.rows, self._block_rows)
         return (*[self._block_rows] * full, *[rest] * bool(rest))
 
     def read(self, block: int) -> pa.RecordBatch:
-        """One block.
+        """Reads one block.
 
         Raises:
-            DataError: a file is gone, changed, or gives other rows than when it was indexed.
+            DataError: a file is gone, or its rows have changed since it was indexed.
         """
         first = block * self._block_rows
         stop = min(first + self._block_rows, self.rows)
@@ -94,15 +96,15 @@ class RawBlocks:
         while first < stop:
             rows = self._pieces.read(piece, self._split)
             end = int(self._ends[piece])
-            within = first - (end - rows.num_rows)
-            parts.append(rows.slice(within, stop - first))
+            first_in_piece = first - (end - rows.num_rows)
+            parts.append(rows.slice(first_in_piece, stop - first))
             first += parts[-1].num_rows
             piece += 1
         return pa.concat_batches(parts)
 
 
 class _EncodedPieces:
-    """Pieces of the raw files, encoded. Thread-safe."""
+    """Reads and encodes pieces of the raw files. Thread-safe."""
 
     def __init__(self, sources: Sequence[SplitSource], transform: Transform, index: RawIndex) -> None:
         self._sources, self._transform, self._index = sources, transform, index
@@ -110,16 +112,16 @@ class _EncodedPieces:
         self._starts = np.concatenate([[0], np.cumsum(index.rows())])
 
     def read(self, piece: int, split: int) -> pa.RecordBatch:
-        """The rows of one split."""
-        source, start, end = self._index.place(piece)
-        block = self._sources[source].source.between(start, end)
+        """Returns the rows of one split in a piece."""
+        source, start, end = self._index.file_range(piece)
+        block = self._sources[source].source.read_block(start, end)
         encoded = self._transform.apply(block).batch
         first, stop = int(self._starts[piece]), int(self._starts[piece + 1])
         if encoded.num_rows != stop - first:
             raise DataError(
-                f"{block.file}: holds {encoded.num_rows} usable rows from line {start.line} on, {stop - first} were "
+                f"{block.file}: contains {encoded.num_rows} usable rows from line {start.line} on, but {stop - first} were "
                 "indexed",
-                "restore the file, or prepare and start the readers anew",
+                "restore the file, or prepare again and start the readers again",
             )
         rows = encoded.select(self._arrow.names).cast(self._arrow)
         return rows.take(pa.array(np.flatnonzero(self._index.splits[first:stop] == split)))

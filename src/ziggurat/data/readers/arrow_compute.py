@@ -1,4 +1,4 @@
-"""pyarrow's compute functions. It defines them at run time, out of a type checker's sight, hence the ``Any``."""
+"""pyarrow's compute functions, typed ``Any``: pyarrow defines them at run time, so type checkers cannot see them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Converted columns as a table of good rows, beside the rows that had to be refused."""
+"""Assembles converted columns into a table of good rows and a list of rejected rows."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from ziggurat.core.schema import RawColumn, RawSchema, ValueType
 from ziggurat.data.readers.arrow_compute import pc
 from ziggurat.data.readers.blocks import BadRow
 from ziggurat.data.readers.cells.text import Converted
-from ziggurat.data.readers.rejection_reasons import refusal
+from ziggurat.data.readers.rejection_reasons import rejection_reason
 
 REQUIRED = "required cell is empty"
 
 
 @dataclass(frozen=True, slots=True)
 class Parsed:
-    """Good rows with their line numbers, and refused rows, of one stretch of a file; see :class:`RawBlock`."""
+    """Good rows with their line numbers, and rejected rows, of one part of a file; see :class:`RawBlock`."""
 
     table: pa.Table
     lines: npt.NDArray[np.int64]
@@ -34,18 +34,18 @@ def assemble(
     file: str,
     text_of: Callable[[int], str],
 ) -> Parsed:
-    """The rows of ``columns`` that are good in every one of them; each other row is refused for its first bad column.
+    """Separates good rows, valid in every column, from rejected ones, each with the reason of its first bad column.
 
     Args:
-        schema: what was declared; ``columns`` are its columns in order.
-        columns: all of one length.
+        schema: the declared columns.
+        columns: the converted columns of ``schema``, in its order, all of the same length.
         lines: the line number of each row.
-        file: path for the refused rows.
-        text_of: the text of a row, called for refused ones only.
+        file: the path to report with rejected rows.
+        text_of: returns the text of a row; called only for rejected rows.
     """
     reasons: dict[int, tuple[str, str]] = {}
     for column, converted in zip(schema.columns, columns, strict=True):
-        for row, reason in (_absent(converted.values, column) | converted.bad).items():
+        for row, reason in (_missing_required(converted.values, column) | converted.bad).items():
             reasons.setdefault(row, (column.name, reason))
     bad = [BadRow(file, int(lines[row]), *reasons[row], text_of(row)) for row in sorted(reasons)]
     table = pa.table([converted.values for converted in columns], names=list(schema.names))
@@ -57,7 +57,7 @@ def assemble(
 
 
 def join(schema: RawSchema, parts: Sequence[Parsed]) -> Parsed:
-    """Consecutive stretches as one; each column one chunk, TEXT and INTEGER as ``dictionary<int32, ...>``."""
+    """Concatenates consecutive parts; each column becomes one chunk, TEXT and INTEGER ``dictionary<int32, ...>``."""
     assert parts
     table = pa.concat_tables([part.table for part in parts]) if len(parts) > 1 else parts[0].table
     columns = [_one_chunk(table.column(column.name), column) for column in schema.columns]
@@ -65,13 +65,13 @@ def join(schema: RawSchema, parts: Sequence[Parsed]) -> Parsed:
     return Parsed(pa.table(columns, names=list(schema.names)), lines, [row for part in parts for row in part.bad])
 
 
-def _absent(values: pa.Array, column: RawColumn) -> dict[int, str]:
+def _missing_required(values: pa.Array, column: RawColumn) -> dict[int, str]:
     if not column.required:
         return {}
     absent = pc.equal(pc.list_value_length(values), 0) if column.many else pc.is_null(values)
     rows = np.flatnonzero(absent.to_numpy(zero_copy_only=False))
     hint = "fill the cell, or remove the row"
-    return {int(row): refusal(REQUIRED, f"a {column.type} is needed here", hint) for row in rows}
+    return {int(row): rejection_reason(REQUIRED, f"a {column.type} is needed here", hint) for row in rows}
 
 
 def _one_chunk(values: pa.ChunkedArray, column: RawColumn) -> pa.Array:

@@ -1,4 +1,4 @@
-"""What every reader yields: a block of typed rows, the rows it had to refuse, and where to go on."""
+"""What every reader yields: a block of typed rows, the rows it rejected, and the position after the block."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ziggurat.core.schema import RawColumn, ValueType
 
 @dataclass(frozen=True, slots=True)
 class Position:
-    """A place in a list of files from which reading can go on.
+    """A position in a list of files from which reading can resume.
 
     Attributes:
         file: index into the source's files.
-        offset: reader-specific: bytes of the (decompressed) text, or rows of a Parquet file.
-        line: number of the next line or row, from 1, for messages.
+        offset: bytes of the (decompressed) text, or rows of a Parquet file.
+        line: number of the next line or row, counted from 1, for messages.
     """
 
     file: int = 0
@@ -28,7 +28,7 @@ class Position:
 
 @dataclass(frozen=True, slots=True)
 class FileRange:
-    """Consecutive rows of one file that can be read without what lies before them."""
+    """Consecutive rows of one file that can be read without reading the rows before them."""
 
     start: Position
     end: Position
@@ -36,14 +36,14 @@ class FileRange:
 
 @dataclass(frozen=True, slots=True)
 class BadRow:
-    """A row that was refused, with enough to find and correct it.
+    """A rejected row, with enough information to find and correct it.
 
     Attributes:
         file: path of the file.
-        line: line number (text formats, the header is line 1) or row number (Parquet), from 1.
-        column: the offending column, or None when the whole row is malformed.
+        line: line number (text formats; a header is line 1) or row number (Parquet), counted from 1.
+        column: the offending column, or None if the row as a whole is malformed.
         reason: what was received and what is allowed.
-        text: the row as read, cut to 2,000 characters.
+        text: the row as read, truncated to 2,000 characters.
     """
 
     file: str
@@ -55,17 +55,17 @@ class BadRow:
 
 @dataclass(frozen=True, slots=True)
 class RawBlock:
-    """Up to some ten thousand consecutive good rows of one file.
+    """Consecutive rows of one file, typically some ten thousand.
 
     Attributes:
-        table: the columns of the raw schema, in its order; see :func:`arrow_type` for their types. INTEGER and TEXT
-            columns may instead be ``dictionary<int32, ...>`` of that type. FLOAT columns hold no NaN and no infinity:
-            missing is null. Columns with ``required`` hold no null.
-        lines: int64 (rows,), the line or row number of each row of ``table``, from 1.
+        table: the good rows. Its columns are those of the raw schema, in its order; :func:`arrow_type` gives their
+            types. INTEGER and TEXT columns may instead be ``dictionary<int32, ...>`` of that type. FLOAT columns hold
+            no NaN and no infinity; missing values are null. Columns with ``required`` hold no null.
+        lines: int64 (rows,), the line or row number of each row of ``table``, counted from 1.
         file: path of the file.
-        bad: the refused rows of this stretch of the file.
-        end: where reading goes on after this block.
-        source_bytes: bytes of the file (as stored) consumed so far in this file, for progress.
+        bad: the rejected rows of this part of the file.
+        end: the position after this block, where reading can resume.
+        source_bytes: bytes of this file (as stored) consumed so far, for progress.
     """
 
     table: pa.Table
@@ -77,6 +77,6 @@ class RawBlock:
 
 
 def arrow_type(column: RawColumn) -> pa.DataType:
-    """int64, float64 (also of TIME) or string; ``list`` of it where the column holds many values."""
+    """Returns int64, float64 (also for TIME) or string; a ``list`` of it if the column holds many values."""
     value = {ValueType.INTEGER: pa.int64(), ValueType.TEXT: pa.string()}.get(column.type, pa.float64())
     return pa.list_(value) if column.many else value

@@ -1,4 +1,4 @@
-"""What a file says of itself before a row is read: its columns, and whether it holds rows at all."""
+"""Reads the head of a file to find its columns, and whether it has any rows."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ziggurat.data.readers.csv.reader import CsvSource
 from ziggurat.data.readers.csv.record_split import RecordSplitter
 from ziggurat.data.readers.json_lines.reader import JsonLinesSource
 from ziggurat.data.readers.libsvm.reader import LibsvmSource
-from ziggurat.data.readers.parquet.reader import ParquetSource, opened
+from ziggurat.data.readers.parquet.reader import ParquetSource, open_parquet
 from ziggurat.data.readers.rejection_reasons import as_text
 from ziggurat.data.readers.source_files import SourceFile
 from ziggurat.data.readers.text.blocks import read_head
@@ -27,12 +27,12 @@ _JSON_BYTES = 2**20
 
 @dataclass(frozen=True, slots=True)
 class FileHead:
-    """What a look at a file tells.
+    """The columns of a file, and whether it has rows.
 
     Attributes:
         file: the file.
-        names: its columns, in its order; of JSON lines, the keys in its first mebibyte; of libsvm, none.
-        has_rows: whether there is a row behind its header.
+        names: the columns in file order; for JSON lines, the keys in the first mebibyte; for libsvm, none.
+        has_rows: whether a row follows the header.
     """
 
     file: SourceFile
@@ -40,11 +40,11 @@ class FileHead:
     has_rows: bool
 
 
-def look(file: SourceFile, config: AnySource) -> FileHead:
-    """The head of ``file``; where it is not laid out as ``config`` says, no names, and the reader will say why.
+def read_file_head(file: SourceFile, config: AnySource) -> FileHead:
+    """Reads the head of ``file``. If its layout differs from ``config``, there are no names; the reader reports why.
 
     Raises:
-        DataError: it cannot be opened, or holds nothing once decompressed.
+        DataError: the file cannot be opened, or is empty once decompressed.
     """
     match config:
         case CsvSource():
@@ -52,23 +52,23 @@ def look(file: SourceFile, config: AnySource) -> FileHead:
         case JsonLinesSource():
             return _json_lines(file)
         case ParquetSource():
-            with opened(file) as parquet:
+            with open_parquet(file) as parquet:
                 return FileHead(file, tuple(parquet.schema_arrow.names), parquet.metadata.num_rows > 0)
         case LibsvmSource():
             return FileHead(file, (), True)
 
 
 def check_columns(path: object, names: Sequence[str], needed: RawSchema, optional: Sequence[str] = ()) -> None:
-    """Refuse rows that lack columns the run's features are made of.
+    """Validates that rows have the columns which the run's features need.
 
     Args:
         path: where the rows come from, for the message.
-        names: the columns there are.
+        names: the existing columns.
         needed: the columns of the features.
-        optional: those that may be absent.
+        optional: needed columns that may be absent.
 
     Raises:
-        DataError: naming all that are missing, all there are, and the nearest of these.
+        DataError: columns are missing; the message lists them, the existing columns and the nearest matches.
     """
     missing = [name for name in needed.names if name not in names and name not in optional]
     if not missing:
@@ -91,7 +91,7 @@ def _listed(names: Iterable[str], limit: int = 30) -> str:
 
 
 def _csv(file: SourceFile, config: CsvSource) -> FileHead:
-    block = read_head(file, _CSV_BYTES, config.records.last_end)
+    block = read_head(file, _CSV_BYTES, config.records.last_record_end)
     data = block.data.removeprefix(codecs.BOM_UTF8)
     records = Records.of(data, 1, config.records)
     has_rows = len(records) > config.header or not block.last
@@ -106,7 +106,7 @@ def _csv(file: SourceFile, config: CsvSource) -> FileHead:
 
 
 def _json_lines(file: SourceFile) -> FileHead:
-    block = read_head(file, _JSON_BYTES, RecordRules().last_end)
+    block = read_head(file, _JSON_BYTES, RecordRules().last_record_end)
     records = Records.of(block.data.removeprefix(codecs.BOM_UTF8), 1, RecordRules())
     keys: dict[str, None] = {}
     for row in range(len(records)):

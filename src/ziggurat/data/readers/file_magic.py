@@ -1,4 +1,4 @@
-"""What a file is by its first bytes, where that is not the text its name or source says."""
+"""Detects by its first bytes that a file is not the text its name or source claims."""
 
 from __future__ import annotations
 
@@ -19,29 +19,29 @@ _BINARY = {
 
 
 def check_magic(file: SourceFile, head: bytes) -> None:
-    """Refuse a file that is about to be read as text and whose first bytes say that it is something else.
+    """Rejects a file that is about to be read as text but whose first bytes show that it is something else.
 
     Args:
-        file: its suffix says whether it is compressed.
-        head: its first bytes as stored, :data:`HEAD_BYTES` of them where there are as many.
+        file: the file; its suffix indicates whether it should be compressed.
+        head: its first :data:`HEAD_BYTES` bytes as stored, fewer if the file is shorter.
 
     Raises:
-        DataError: naming what it is, and the hint.
+        DataError: the file is of another kind; the message says which, with a hint.
     """
-    named = COMPRESSION.get(file.path.suffix)
-    is_codec = next((codec for magic, codec in _CODECS.items() if head.startswith(magic)), None)
-    if is_codec is not None and is_codec != named:
-        suffix = next(suffix for suffix, codec in COMPRESSION.items() if codec == is_codec)
-        stem = file.path.with_suffix("") if named else file.path
+    named_codec = COMPRESSION.get(file.path.suffix)
+    found_codec = next((codec for magic, codec in _CODECS.items() if head.startswith(magic)), None)
+    if found_codec is not None and found_codec != named_codec:
+        suffix = next(suffix for suffix, codec in COMPRESSION.items() if codec == found_codec)
+        stem = file.path.with_suffix("") if named_codec else file.path
         raise DataError(
-            f"{file.path}: is {is_codec} data, which its name does not say",
+            f"{file.path}: is {found_codec} data, which its name does not say",
             f"rename it, so that it is decompressed: mv '{file.path}' '{stem}{suffix}'",
         )
     for magic, (what, hint) in _BINARY.items():
         if head.startswith(magic):
             raise DataError(f"{file.path}: is {what}, it is being read as text", hint)
-    if named is not None and is_codec is None:
+    if named_codec is not None and found_codec is None:
         raise DataError(
-            f"{file.path}: is no {named} data, though its name ends in {file.path.suffix}",
+            f"{file.path}: is no {named_codec} data, though its name ends in {file.path.suffix}",
             f"rename it if it is plain text: mv '{file.path}' '{file.path.with_suffix('')}'; else write it again",
         )

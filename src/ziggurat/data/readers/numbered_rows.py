@@ -1,4 +1,4 @@
-"""Rows of files by their numbers, each file read once from front to back while one stretch of it is held."""
+"""Looks up rows of files by row number, reading each file once from front to back and holding one batch in memory."""
 
 from __future__ import annotations
 
@@ -10,41 +10,41 @@ import pyarrow as pa
 
 from ziggurat.data.readers.source_files import SourceFile
 
-Lines = npt.NDArray[np.int64]
+LineNumbers = npt.NDArray[np.int64]
 
-Stretch = tuple[Lines, pa.RecordBatch]
-"""Consecutive rows of a file, one at least, and the line or row number of each, from 1, ascending."""
+NumberedBatch = tuple[LineNumbers, pa.RecordBatch]
+"""At least one consecutive row of a file: the line or row numbers, ascending and counted from 1, and the rows."""
 
 
 class NumberedRows:
-    """Hands out rows by number.
+    """Looks up rows by number.
 
     Args:
-        files: what to read, in the order in which rows are going to be asked for.
-        read: the stretches of a file, from its first row on.
+        files: the files to read, in the order in which their rows will be requested.
+        read: yields the rows of a file in batches, from its first row on.
     """
 
-    def __init__(self, files: Sequence[SourceFile], read: Callable[[SourceFile], Iterator[Stretch]]) -> None:
+    def __init__(self, files: Sequence[SourceFile], read: Callable[[SourceFile], Iterator[NumberedBatch]]) -> None:
         self._files = {str(file.path): file for file in files}
         self._read = read
         self._path = ""
-        self._stretches: Iterator[Stretch] = iter(())
-        self._current: Stretch | None = None
+        self._batches: Iterator[NumberedBatch] = iter(())
+        self._current: NumberedBatch | None = None
 
-    def take(self, path: str, lines: Lines) -> list[pa.RecordBatch]:
-        """The rows of one file with the numbers ``lines`` (ascending, beyond all that were taken before)."""
+    def take(self, path: str, lines: LineNumbers) -> list[pa.RecordBatch]:
+        """Returns the rows of one file with the numbers ``lines``, which ascend and exceed all numbers taken before."""
         if path != self._path:
-            self._path, self._stretches, self._current = path, self._read(self._files[path]), None
+            self._path, self._batches, self._current = path, self._read(self._files[path]), None
         parts: list[pa.RecordBatch] = []
         while len(lines):
             if self._current is None:
-                self._current = next(self._stretches)
+                self._current = next(self._batches)
             numbers, batch = self._current
-            inside = int(np.searchsorted(lines, numbers[-1], side="right"))
-            if inside:
-                places = np.searchsorted(numbers, lines[:inside])
-                parts.append(batch.take(pa.array(places)))
-                lines = lines[inside:]
+            count = int(np.searchsorted(lines, numbers[-1], side="right"))
+            if count:
+                indices = np.searchsorted(numbers, lines[:count])
+                parts.append(batch.take(pa.array(indices)))
+                lines = lines[count:]
             if len(lines):
                 self._current = None
         return parts

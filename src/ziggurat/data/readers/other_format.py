@@ -1,4 +1,4 @@
-"""Files of another format than the run was trained on: told by their suffix, read by the same declarations."""
+"""Finds the source for files of a format other than the run's training files, by suffix."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from ziggurat.data.readers.source_files import SourceFile, format_suffix
 _PLAIN = {".csv": "csv", ".tsv": "tsv", ".parquet": "parquet", ".pq": "parquet", ".jsonl": "jsonl", ".ndjson": "jsonl"}
 
 _DELIMITED = {".csv", ".tsv"}
-"""Where a run's own files all end in one, the other means the other delimiter."""
+"""If all of the run's own files end in one of these, the other suffix means the other delimiter."""
 
 
-def source_of(files: Sequence[SourceFile], config: AnySource) -> AnySource:
-    """``config`` where the suffixes of ``files`` are its own or tell nothing; else the plain source of their format.
+def config_for_format(files: Sequence[SourceFile], config: AnySource) -> AnySource:
+    """Returns a default source for the format of ``files``; ``config`` itself if their suffixes match or are unknown.
 
-    A declared type makes the same ids of a value in every format, so a run trained on Parquet predicts CSV as well.
-    What means missing is taken over from ``config``.
+    A declared type gives a value the same id in every format, so a run trained on Parquet can predict CSV as well.
+    The rules for missing values are those of ``config``.
 
     Raises:
         DataError: the files are of several formats.
@@ -46,7 +46,7 @@ def source_of(files: Sequence[SourceFile], config: AnySource) -> AnySource:
 
 
 def _format(file: SourceFile, config: AnySource) -> str | None:
-    """The format that a suffix names; None for the config's own."""
+    """Returns the format indicated by the suffix; None for the config's own or an unknown one."""
     suffix = format_suffix(file.path)
     if suffix not in config.SUFFIXES:
         return _PLAIN.get(suffix)

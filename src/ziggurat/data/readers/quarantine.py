@@ -1,4 +1,4 @@
-"""Where refused rows go: to an error that stops the work, or to a file of JSON lines that names each of them."""
+"""Handles rejected rows: either the first one raises an error, or all are recorded in a JSON lines file."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from typing import Literal
 from ziggurat.core.errors import DataError
 from ziggurat.core.files import explained_writes
 from ziggurat.data.readers.blocks import BadRow
-from ziggurat.data.readers.rejection_reasons import kind_of, place_of, split_hint
+from ziggurat.data.readers.rejection_reasons import reason_kind, row_location, split_hint
 
 _ROW_START = b'{"file": '
 
@@ -24,23 +24,24 @@ Policy = Literal["fail", "quarantine"]
 
 
 class Quarantine:
-    """Refused rows, counted by column and kind, and kept in ``path``.
+    """Rejected rows, counted by column and kind, and recorded in ``path``.
 
-    The file holds one JSON object a row: ``file, line, column, reason, text``. A file that is there already is gone on
-    with: its rows are counted, and a last line that an interruption cut short is dropped. A preparation that goes on
-    from a saved position calls :meth:`truncate_to` with the total it saved beside that position, so that rows it meets
-    again are not written twice::
+    The file holds one JSON object per row: ``file, line, column, reason, text``. An existing file is continued: its
+    rows are counted, and a last line truncated by an interruption is dropped. A preparation that resumes from a saved
+    position calls :meth:`truncate_to` with the total that it saved with that position, so that rows it reads again
+    are not recorded twice::
 
         quarantine.sync()
-        saved = (position, quarantine.total)        # written down atomically by the caller
+        saved = (position, quarantine.total)        # saved atomically by the caller
         ...                                         # interrupted here
         quarantine = Quarantine(path, "quarantine")
         quarantine.truncate_to(saved[1])
 
     Args:
-        path: the JSON lines file; None only counts (policy ``quarantine``). It is made with the first refused row.
-        policy: ``fail`` raises on the first refused row; ``quarantine`` keeps it and goes on.
-        choice: how the user asks for ``quarantine``, for the hint of that error.
+        path: the JSON lines file, created with the first rejected row; None counts without recording (policy
+            ``quarantine``).
+        policy: ``fail`` raises on the first rejected row; ``quarantine`` records it and continues.
+        choice: how the user selects ``quarantine``, for the hint of that error.
 
     Raises:
         DataError: the file cannot be read, or is not a quarantine file.
@@ -52,24 +53,24 @@ class Quarantine:
         self.choice = choice
         self.total = 0
         self.counts: Counter[tuple[str | None, str]] = Counter()
-        """(column, kind of refusal) -> rows."""
+        """(column, kind of rejection) -> number of rows."""
         self._stream: FileIO | None = None
         if path is not None and path.exists():
             self._recount(None)
 
     def add(self, rows: Sequence[BadRow]) -> None:
-        """Refuse ``rows``.
+        """Records rejected rows, or raises an error for the first of them, depending on the policy.
 
         Raises:
-            DataError: under policy ``fail``, for the first of them, naming file, line, column, reason and hint;
-                under ``quarantine``, when the file cannot be written (full disk, no permission).
+            DataError: under policy ``fail``, for the first row, with file, line, column, reason and hint; under
+                ``quarantine``, if the file cannot be written (full disk, no permission).
         """
         if not rows:
             return
         if self.policy == "fail":
             problem, hint = split_hint(rows[0].reason)
             raise DataError(
-                f"{place_of(rows[0])}: {problem}",
+                f"{row_location(rows[0])}: {problem}",
                 f"{hint or 'correct the row'}; or {self.choice} to set such rows aside and go on",
             )
         if self.path is not None:
@@ -77,13 +78,13 @@ class Quarantine:
             with explained_writes(self.path):
                 _write_all(self._opened(self.path), text.encode("utf-8", errors="backslashreplace"))
         self.total += len(rows)
-        self.counts.update((row.column, kind_of(row.reason)) for row in rows)
+        self.counts.update((row.column, reason_kind(row.reason)) for row in rows)
 
     def truncate_to(self, count: int) -> None:
-        """Keep the first ``count`` rows of the file and forget the others.
+        """Keeps the first ``count`` rows of the file and removes the others.
 
         Raises:
-            DataError: the file holds fewer rows than that.
+            DataError: the file holds fewer than ``count`` rows.
         """
         self.close()
         self.total, self.counts = 0, Counter()
@@ -91,24 +92,24 @@ class Quarantine:
             self._recount(count)
         if self.total < count:
             raise DataError(
-                f"{self.path}: holds {self.total} refused rows, {count} were counted when the work was interrupted",
+                f"{self.path}: holds {self.total} rejected rows, {count} were counted when the work was interrupted",
                 "prepare anew from the start",
             )
 
     def sync(self) -> None:
-        """Flush the file to the device: the rows counted in ``total`` now outlive a crash."""
+        """Flushes the file to the device, so that the rows counted in ``total`` survive a crash."""
         if self._stream is not None and self.path is not None:
             with explained_writes(self.path):
                 os.fsync(self._stream.fileno())
 
     def close(self) -> None:
-        """Close the file; a later :meth:`add` opens it again."""
+        """Closes the file; a later :meth:`add` reopens it."""
         if self._stream is not None:
             self._stream.close()
             self._stream = None
 
     def summary(self) -> list[str]:
-        """One line per column and kind, the most frequent first: ``price: not a number: 3 rows``."""
+        """Returns one line per column and kind, most frequent first: ``price: not a number: 3 rows``."""
         ordered = sorted(self.counts.items(), key=lambda item: (-item[1], item[0][0] or "", item[0][1]))
         return [
             f"{column or 'whole row'}: {kind}: {count} row{'s' if count > 1 else ''}"
@@ -126,11 +127,11 @@ class Quarantine:
     def _opened(self, path: Path) -> FileIO:
         if self._stream is None:
             path.parent.mkdir(parents=True, exist_ok=True)
-            self._stream = FileIO(path, "ab")  # unbuffered: what was written is in the file
+            self._stream = FileIO(path, "ab")  # unbuffered: written rows are in the file at once
         return self._stream
 
     def _recount(self, limit: int | None) -> None:
-        """Count the first ``limit`` whole rows of the file (all when None) and cut off whatever follows them."""
+        """Counts the first ``limit`` complete rows of the file (None: all) and truncates the file after them."""
         assert self.path is not None
         self.total, self.counts, kept_bytes = 0, Counter(), 0
         with explained_writes(self.path), self.path.open("r+b") as stream:
@@ -139,7 +140,7 @@ class Quarantine:
                     break
                 try:
                     row = json.loads(line)
-                    self.counts[row["column"], kind_of(row["reason"])] += 1
+                    self.counts[row["column"], reason_kind(row["reason"])] += 1
                 except (ValueError, TypeError, KeyError) as error:
                     raise DataError(
                         f"{self.path}, line {self.total + 1}: not a row of a quarantine file",
@@ -151,11 +152,11 @@ class Quarantine:
 
 
 @contextlib.contextmanager
-def quarantine_of_output(path: Path, policy: Policy, choice: str) -> Generator[Quarantine]:
-    """Refused rows of work that leaves an output whole or not at all, and the file at ``path`` likewise.
+def output_quarantine(path: Path, policy: Policy, choice: str) -> Generator[Quarantine]:
+    """A quarantine for work whose output appears only when complete; so does the quarantine file at ``path``.
 
-    On success the file holds the rows refused, or is gone when there were none; on failure one that lay there before
-    stays as it was. ``policy`` and ``choice`` are those of :class:`Quarantine`.
+    On success the file holds the rejected rows, or is removed if there were none. On failure an existing file remains
+    unchanged. ``policy`` and ``choice`` are those of :class:`Quarantine`.
     """
     part = path.with_name(f".{path.name}.{os.getpid()}.part")
     part.unlink(missing_ok=True)
@@ -173,7 +174,7 @@ def quarantine_of_output(path: Path, policy: Policy, choice: str) -> Generator[Q
 
 
 def _write_all(stream: FileIO, data: bytes) -> None:
-    """Write ``data``, in several goes where the device takes less at a time."""
+    """Writes all of ``data``, repeating the call when the device accepts only part of it."""
     rest = memoryview(data)
     while rest:
         rest = rest[stream.write(rest) :]

@@ -1,4 +1,4 @@
-"""What every source offers, and how text sources parse blocks in a few threads while yielding them in order."""
+"""The interface of every raw source, and the text source, which parses blocks in threads and yields them in order."""
 
 from __future__ import annotations
 
@@ -18,38 +18,41 @@ from ziggurat.data.readers.assemble import Parsed, join
 from ziggurat.data.readers.blocks import FileRange, Position, RawBlock
 from ziggurat.data.readers.cells.text import CellRules
 from ziggurat.data.readers.source_files import COMPRESSION, SourceFile, fingerprint_files
-from ziggurat.data.readers.text.blocks import TextBlock, cut_blocks, read_between
+from ziggurat.data.readers.text.blocks import TextBlock, cut_blocks, read_byte_range
 from ziggurat.data.readers.text.records import RecordRules, count_lines
 
 BLOCK_BYTES = 16 * 2**20
-"""Text per block. Larger blocks fall out of the processor's caches (a third slower at 64 MiB) and cost more memory."""
+"""Bytes of text per block.
+
+Larger blocks do not fit the processor's caches (a third slower at 64 MiB) and take more memory.
+"""
 
 THREADS = 2
-"""Blocks parsed at once; pyarrow parses without the interpreter lock."""
+"""Number of blocks parsed concurrently; pyarrow releases the interpreter lock while it parses."""
 
-SMALL_BYTES = 64 * 2**10
-"""A stretch this small is parsed record by record when the vectorised parsers refuse it; larger ones are cut first."""
+SLOW_PARSE_BYTES = 64 * 2**10
+"""Text that the vectorised parser rejects is parsed record by record up to this size; larger text is divided first."""
 
-STRETCH_BYTES = 64 * 2**20
-"""Text, or decoded Parquet, of a stretch; a smaller file is one by itself."""
+FILE_RANGE_BYTES = 64 * 2**20
+"""Bytes of text, or of decoded Parquet, in a file range; a smaller file is a single range."""
 
-_PIECES = 8
+_PARTS = 8
 
 
 class FilesConfig(Config):
-    """What the configs of all sources share."""
+    """Settings shared by the configs of all sources."""
 
     files: list[str]
     """Paths, folders and globs, relative to the data folder. ``.gz`` and ``.zst`` text files are decompressed."""
 
 
 class CellsConfig(FilesConfig):
-    """What the configs of sources with missing values share."""
+    """Settings shared by the configs of sources that can hold missing values."""
 
     null_values: list[str] = pydantic.Field(default=[""])
-    """Text that means missing, beside the empty cell, which always does."""
+    """Cells with one of these texts are missing values. Empty cells are always missing."""
     nan_is_missing: bool = False
-    """Read NaN as a missing value instead of refusing the row."""
+    """Treat NaN as a missing value instead of rejecting the row."""
 
     @property
     def cell_rules(self) -> CellRules:
@@ -60,7 +63,7 @@ class RawSource(ABC):
     """Files of raw logs, read as blocks of typed rows.
 
     Attributes:
-        files: what the config's ``files`` stand for, as they were when the source was opened.
+        files: the files that the config's ``files`` resolve to, as they were when the source was opened.
     """
 
     def __init__(self, files: Sequence[SourceFile]) -> None:
@@ -72,40 +75,42 @@ class RawSource(ABC):
 
     @property
     def total_bytes(self) -> int:
-        """Bytes of all files as stored."""
+        """Total size of all files on disk (compressed files count as compressed)."""
         return sum(file.size_bytes for file in self.files)
 
     def fingerprint(self) -> str:
-        """Changes when a file is added, renamed, resized or modified."""
+        """Returns a fingerprint that changes when a file is added, renamed, resized or modified."""
         return fingerprint_files(self.files)
 
     @abstractmethod
     def blocks(self, start: Position = Position(), end: Position | None = None) -> Iterator[RawBlock]:  # noqa: B008 (frozen)
-        """The rows from ``start`` on, which is a block's ``end`` or the beginning.
+        """Yields the rows from ``start`` to ``end`` as blocks, in order.
 
         Args:
-            end: where to stop, as a stretch says; default: behind the last file.
+            start: the beginning of the first file (default), the ``end`` of a block, or the ``start`` of a file range.
+            end: where to stop: the ``end`` of a file range; default: the end of the last file.
 
         Raises:
-            DataError: a file vanished, changed, is truncated or corrupt, or is not laid out as its source says.
+            DataError: a file vanished, changed, is truncated or corrupt, or its layout differs from the config.
         """
 
     @abstractmethod
     def file_ranges(self, start: Position = Position()) -> Iterator[FileRange]:  # noqa: B008 (frozen)
-        """The rows from ``start`` on as stretches that :meth:`blocks` reads one by one, each on its own, in any order.
+        """Divides the rows from ``start`` on into file ranges that :meth:`blocks` can read independently, in any order.
 
-        Text that is larger than a stretch is read here, not parsed, for its lines have to be counted; compressed text
-        is one stretch a file, and Parquet is cut between row groups.
+        Uncompressed text larger than one range is read here (but not parsed), because its lines must be counted. A
+        compressed text file is one range. Parquet is divided between row groups.
 
         Raises:
             DataError: as :meth:`blocks`.
         """
 
     @abstractmethod
-    def between(self, start: Position, end: Position) -> RawBlock:
-        """One block of :meth:`blocks` read again, from where it began to its ``end``. Thread-safe.
+    def read_block(self, start: Position, end: Position) -> RawBlock:
+        """Reads one block of :meth:`blocks` again, from its start to its ``end``. Thread-safe.
 
-        Reading compressed text begins at the head of its file; reading Parquet, at that of a row group.
+        Compressed text is decompressed from the beginning of the file; Parquet is read from the beginning of a row
+        group.
 
         Raises:
             DataError: as :meth:`blocks`.
@@ -113,28 +118,31 @@ class RawSource(ABC):
 
 
 class TextParser(ABC):
-    """Parses whole records of one text file. Thread-safe: it changes nothing after it was made.
+    """Parses whole records of one text file. Thread-safe: immutable after construction.
 
     Attributes:
-        records: where records end.
-        first: where the file's rows begin: offset and line, behind its header. ``first.file`` is unused.
+        records: the rules that determine where records end.
+        first_row: offset and line of the first row, after any header. ``first_row.file`` is unused.
     """
 
     records: RecordRules
-    first: Position
+    first_row: Position
 
     @abstractmethod
     def parse(self, data: bytes, line: int) -> Parsed | None:
-        """The rows of ``data``, whose first line is ``line``, vectorised; None when a record has to be looked at."""
+        """Parses ``data``, whose first line number is ``line``, vectorised; None if a record is irregular."""
 
     @abstractmethod
     def parse_slowly(self, data: bytes, line: int) -> Parsed:
-        """The same, record by record: the reference, which finds out which records are bad and why."""
+        """Parses ``data`` record by record and determines which records are bad and why.
+
+        The reference for :meth:`parse`.
+        """
 
 
 @dataclass(frozen=True, slots=True)
-class _Cut:
-    """A block of text on its way to a parser."""
+class _PendingBlock:
+    """A block of text that has been read but not parsed."""
 
     file: SourceFile
     parser: TextParser
@@ -144,15 +152,15 @@ class _Cut:
 
 
 class TextSource(RawSource):
-    """Text files, each parsed by the parser that ``open_parser`` makes after a look at its head.
+    """Text files, each parsed by its own parser, which ``open_parser`` creates from the head of the file.
 
     Args:
-        files: what to read.
-        open_parser: raises DataError where a file is not laid out as declared; called for every file at once, so that
-            an error in the last file is not met after an hour of reading.
+        files: the files to read.
+        open_parser: creates the parser of a file; raises DataError if the file's layout differs from the config. It is
+            called for all files up front, so that an error in the last file does not surface after an hour of reading.
         schema: the columns to deliver.
-        block_bytes: text per block.
-        threads: blocks parsed at once.
+        block_bytes: bytes of text per block.
+        threads: number of blocks parsed concurrently.
     """
 
     def __init__(
@@ -173,7 +181,7 @@ class TextSource(RawSource):
         pending: deque[Future[RawBlock]] = deque()
         pool = ThreadPoolExecutor(self._threads, thread_name_prefix="ziggurat-reader")
         try:
-            for future in self._submitted(start, end, pool):
+            for future in self._submit_blocks(start, end, pool):
                 pending.append(future)
                 if len(pending) > self._threads:
                     yield pending.popleft().result()
@@ -184,72 +192,81 @@ class TextSource(RawSource):
 
     def file_ranges(self, start: Position = Position()) -> Iterator[FileRange]:  # noqa: B008 (frozen)
         for index in range(start.file, len(self.files)):
-            file, place = self.files[index], start if index == start.file else Position(index)
-            following = Position(index + 1)
-            if file.path.suffix not in COMPRESSION and file.size_bytes - place.offset > STRETCH_BYTES:
-                offset, line = self._first_of(place)
-                for block in cut_blocks(file, offset, STRETCH_BYTES, self._parsers[index].records.last_end):
+            file, range_start = self.files[index], start if index == start.file else Position(index)
+            next_file = Position(index + 1)
+            if file.path.suffix not in COMPRESSION and file.size_bytes - range_start.offset > FILE_RANGE_BYTES:
+                offset, line = self._first_row_at(range_start)
+                for block in cut_blocks(file, offset, FILE_RANGE_BYTES, self._parsers[index].records.last_record_end):
                     offset, line = offset + len(block.data), line + count_lines(block.data)
-                    end = Position(index, offset, line) if offset < file.size_bytes else following
-                    yield FileRange(place, end)
-                    place = end
-            if place != following:
-                yield FileRange(place, following)
+                    end = Position(index, offset, line) if offset < file.size_bytes else next_file
+                    yield FileRange(range_start, end)
+                    range_start = end
+            if range_start != next_file:
+                yield FileRange(range_start, next_file)
 
-    def between(self, start: Position, end: Position) -> RawBlock:
+    def read_block(self, start: Position, end: Position) -> RawBlock:
         file, parser = self.files[start.file], self._parsers[start.file]
-        offset, line = self._first_of(start)
-        data = read_between(file, offset, end.offset if end.file == start.file else None)
-        return self._block_of(_Cut(file, parser, TextBlock(data, offset, 0, end.file > start.file), line, end))
+        offset, line = self._first_row_at(start)
+        data = read_byte_range(file, offset, end.offset if end.file == start.file else None)
+        return self._parse_block(
+            _PendingBlock(file, parser, TextBlock(data, offset, 0, end.file > start.file), line, end)
+        )
 
-    def _first_of(self, start: Position) -> tuple[int, int]:
-        """Offset and line of the first row at ``start``: behind the header where that is the head of a file."""
-        first = start if start.offset > 0 else self._parsers[start.file].first
-        return first.offset, first.line
+    def _first_row_at(self, start: Position) -> tuple[int, int]:
+        """Returns offset and line of the row at ``start``; at the start of a file, after its header."""
+        row = start if start.offset > 0 else self._parsers[start.file].first_row
+        return row.offset, row.line
 
-    def _submitted(self, start: Position, end: Position | None, pool: ThreadPoolExecutor) -> Iterator[Future[RawBlock]]:
-        """A future per block. An error in cutting becomes the last one, so that the blocks before it are delivered."""
+    def _submit_blocks(
+        self, start: Position, end: Position | None, pool: ThreadPoolExecutor
+    ) -> Iterator[Future[RawBlock]]:
+        """Yields a future per block.
+
+        An error while reading becomes the last future, so that earlier blocks are delivered.
+        """
         try:
-            for cut in self._cuts(start, end):
-                yield pool.submit(self._block_of, cut)
+            for pending in self._pending_blocks(start, end):
+                yield pool.submit(self._parse_block, pending)
         except DataError as error:
             failed: Future[RawBlock] = Future()
             failed.set_exception(error)
             yield failed
 
-    def _cuts(self, start: Position, end: Position | None) -> Iterator[_Cut]:
+    def _pending_blocks(self, start: Position, end: Position | None) -> Iterator[_PendingBlock]:
         files = len(self.files) if end is None else end.file + (end.offset > 0)
         for index in range(start.file, files):
             file, parser = self.files[index], self._parsers[index]
-            offset, line = self._first_of(start if index == start.file else Position(index))
+            offset, line = self._first_row_at(start if index == start.file else Position(index))
             stop = end.offset if end is not None and index == end.file else None
-            for block in cut_blocks(file, offset, self._block_bytes, parser.records.last_end, stop):
+            for block in cut_blocks(file, offset, self._block_bytes, parser.records.last_record_end, stop):
                 next_line = line + count_lines(block.data)
-                whole = block.last and stop is None
-                reached = Position(index + 1) if whole else Position(index, block.offset + len(block.data), next_line)
-                yield _Cut(file, parser, block, line, reached)
+                file_ends = block.last and stop is None
+                block_stop = block.offset + len(block.data)
+                block_end = Position(index + 1) if file_ends else Position(index, block_stop, next_line)
+                yield _PendingBlock(file, parser, block, line, block_end)
                 line = next_line
 
-    def _block_of(self, cut: _Cut) -> RawBlock:
-        parsed = join(self._schema, parse_pieces(cut.parser, cut.block.data, cut.line))
-        return RawBlock(parsed.table, parsed.lines, str(cut.file.path), parsed.bad, cut.end, cut.block.stored_bytes)
+    def _parse_block(self, pending: _PendingBlock) -> RawBlock:
+        file, block = str(pending.file.path), pending.block
+        parsed = join(self._schema, parse_in_parts(pending.parser, block.data, pending.line))
+        return RawBlock(parsed.table, parsed.lines, file, parsed.bad, pending.end, block.stored_bytes)
 
 
-def parse_pieces(parser: TextParser, data: bytes, line: int) -> list[Parsed]:
-    """Parse ``data`` whole if the parser can, else in ever smaller pieces: a bad record slows down few others."""
+def parse_in_parts(parser: TextParser, data: bytes, line: int) -> list[Parsed]:
+    """Parses ``data`` at once if possible, else in ever smaller parts, so that a bad record slows down few others."""
     whole = parser.parse(data, line)
     if whole is not None:
         return [whole]
-    if len(data) <= SMALL_BYTES:
+    if len(data) <= SLOW_PARSE_BYTES:
         return [parser.parse_slowly(data, line)]
     parsed: list[Parsed] = []
-    place, size = 0, max(len(data) // _PIECES, SMALL_BYTES // 2)
-    while place < len(data):
-        piece = data[place : place + size]
-        if place + size < len(data):
-            piece = piece[: parser.records.last_end(piece)] or data[place:]
-        smaller = len(piece) < len(data)
-        parsed.extend(parse_pieces(parser, piece, line) if smaller else [parser.parse_slowly(piece, line)])
-        place += len(piece)
-        line += count_lines(piece)
+    offset, size = 0, max(len(data) // _PARTS, SLOW_PARSE_BYTES // 2)
+    while offset < len(data):
+        part = data[offset : offset + size]
+        if offset + size < len(data):
+            part = part[: parser.records.last_record_end(part)] or data[offset:]
+        smaller = len(part) < len(data)
+        parsed.extend(parse_in_parts(parser, part, line) if smaller else [parser.parse_slowly(part, line)])
+        offset += len(part)
+        line += count_lines(part)
     return parsed

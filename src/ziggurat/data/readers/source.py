@@ -1,4 +1,4 @@
-"""The ``source`` of a config, and how it is opened: the one place that knows every reader."""
+"""The ``source`` section of a config and how to open it. This is the only module that knows every reader."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ziggurat.data.readers.source_files import resolve_files
 SourceConfig = Annotated[
     CsvSource | ParquetSource | JsonLinesSource | LibsvmSource, pydantic.Field(discriminator="name")
 ]
-"""Any source; its ``name`` says which: csv, parquet, jsonl or libsvm."""
+"""Any source; its ``name`` selects the format: csv, parquet, jsonl or libsvm."""
 
 
 def open_source(
@@ -31,18 +31,18 @@ def open_source(
     block_bytes: int = BLOCK_BYTES,
     threads: int = THREADS,
 ) -> RawSource:
-    """Find the files of a source and look at the head of each.
+    """Resolves the files of a source, checks the head of each, and returns their reader.
 
     Args:
-        config: what to read.
-        folder: where relative names of files begin.
+        config: the source.
+        folder: the folder to which relative file names refer.
         schema: the columns to deliver.
-        files: names to use instead of the config's own, as for the validation and test files of a split.
-        block_bytes: about how much text, or decoded Parquet, a block holds; memory is a small multiple of it.
-        threads: blocks of text parsed at once.
+        files: names to use instead of the config's own, such as the validation and test files of a split.
+        block_bytes: approximate bytes of text, or of decoded Parquet, in a block; memory use is a small multiple of it.
+        threads: number of text blocks parsed concurrently.
 
     Raises:
-        DataError: a file that is missing, empty, unreadable, or not laid out as the config and schema say.
+        DataError: a file is missing, empty or unreadable, or its layout does not match the config and the schema.
     """
     found = resolve_files(config.files if files is None else files, folder, config.SUFFIXES)
     match config:

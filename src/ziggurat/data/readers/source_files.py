@@ -1,4 +1,4 @@
-"""Which files a source names: paths, folders and globs, resolved against one folder, in a fixed order."""
+"""Resolves the paths, folders and globs of a source against one folder, in a fixed order."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from ziggurat.core.errors import DataError, nearest
 
 COMPRESSION = {".gz": "gzip", ".zst": "zstd"}
-"""Suffix of a compressed text file -> pyarrow's name of its codec."""
+"""Suffix of a compressed text file -> pyarrow's name for the codec."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,10 +18,10 @@ class SourceFile:
     """A file as it was when the source was opened.
 
     Attributes:
-        path: where it is.
-        name: its path below the source's folder, or the whole path when it lies elsewhere.
-        size_bytes: its size as stored.
-        modified_ns: its time of modification.
+        path: the path of the file.
+        name: its path relative to the source's folder, or its full path if it is elsewhere.
+        size_bytes: its size on disk.
+        modified_ns: its modification time.
     """
 
     path: Path
@@ -30,10 +30,10 @@ class SourceFile:
     modified_ns: int
 
     def check_unchanged(self) -> None:
-        """Refuse to go on with a file that vanished or changed since the source was opened.
+        """Validates that the file still exists and is unchanged since the source was opened.
 
         Raises:
-            DataError: naming the file.
+            DataError: the file vanished or changed.
         """
         try:
             now = self.path.stat()
@@ -50,42 +50,42 @@ class SourceFile:
 
 
 def resolve_files(names: Sequence[str], folder: Path, suffixes: Sequence[str]) -> tuple[SourceFile, ...]:
-    """The files that ``names`` stand for, each once, in the order named.
+    """Resolves ``names`` to files, each listed once, in the order of ``names``.
 
     Args:
-        names: paths, folders (every file below with one of ``suffixes``, sorted, hidden ones skipped) and globs
-            (sorted; ``**`` crosses folders), relative to ``folder``.
-        folder: where relative names begin.
-        suffixes: the format's suffixes, such as ``.csv``; a compression suffix may follow them.
+        names: paths, folders (all files below with one of ``suffixes``, sorted, hidden files skipped) and globs
+            (sorted; ``**`` matches across folders), relative to ``folder``.
+        folder: the folder to which relative names refer.
+        suffixes: the format's suffixes, such as ``.csv``; a compression suffix may follow.
 
     Raises:
-        DataError: a missing file (names the nearest existing one), a folder or glob without a match, an empty file, no
-            permission, or no name at all.
+        DataError: a file is missing (the message names the nearest existing one) or empty, a folder or glob has no
+            match, permission is denied, or ``names`` is empty.
     """
     if not names:
         raise DataError("the source names no files", "list at least one file, folder or glob under `files`")
     try:
-        found = dict.fromkeys(path for name in names for path in _expand(name, folder, suffixes))
-        return tuple(_look_at(path, folder) for path in found)
+        found = dict.fromkeys(path for name in names for path in _resolve(name, folder, suffixes))
+        return tuple(_source_file(path, folder) for path in found)
     except PermissionError as error:
         raise no_permission(Path(str(error.filename))) from error
 
 
 def fingerprint_files(files: Iterable[SourceFile]) -> str:
-    """16 hexadecimal digits that change when a file's name, size or time of modification does."""
+    """Returns 16 hexadecimal digits that change when a file's name, size or modification time changes."""
     text = "\n".join(f"{file.name}\t{file.size_bytes}\t{file.modified_ns}" for file in files)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def no_permission(path: Path) -> DataError:
-    """The error for a file or folder that this user may not read."""
+    """Returns the error for a file or folder that the current user may not read."""
     return DataError(f"{path}: no permission to read", f"make it readable for this user: chmod +r '{path}'")
 
 
-def _expand(name: str, folder: Path, suffixes: Sequence[str]) -> Iterator[Path]:
+def _resolve(name: str, folder: Path, suffixes: Sequence[str]) -> Iterator[Path]:
     path = folder / Path(name).expanduser()
     if path.is_dir():
-        yield from _inside(path, suffixes)
+        yield from _files_below(path, suffixes)
     elif path.exists():
         yield path
     elif any(mark in name for mark in "*?["):
@@ -95,11 +95,11 @@ def _expand(name: str, folder: Path, suffixes: Sequence[str]) -> Iterator[Path]:
             raise DataError(f"{path}: no file matches this pattern", f"correct the pattern, or the folder {folder}")
         yield from matches
     else:
-        raise _missing(path)
+        raise _missing_file_error(path)
 
 
-def _inside(folder: Path, suffixes: Sequence[str]) -> Iterator[Path]:
-    next(folder.iterdir(), None)  # a folder without permission must not look like an empty one
+def _files_below(folder: Path, suffixes: Sequence[str]) -> Iterator[Path]:
+    next(folder.iterdir(), None)  # raises for a folder without read permission, which would otherwise look empty
     matches = [
         path
         for path in sorted(folder.rglob("*"))
@@ -113,11 +113,11 @@ def _inside(folder: Path, suffixes: Sequence[str]) -> Iterator[Path]:
 
 
 def format_suffix(path: Path) -> str:
-    """The suffix that names a file's format, in lower case; that of a compression is passed over."""
+    """Returns the suffix that indicates the file's format, in lower case, ignoring a compression suffix."""
     return (path.with_suffix("") if path.suffix in COMPRESSION else path).suffix.lower()
 
 
-def _missing(path: Path) -> DataError:
+def _missing_file_error(path: Path) -> DataError:
     parent = next(parent for parent in path.parents if parent.is_dir())
     absent = path.relative_to(parent).parts[0]
     neighbours = sorted(entry.name for entry in parent.iterdir())
@@ -130,8 +130,8 @@ def _missing(path: Path) -> DataError:
     return DataError(f"{path}: no such file", hint)
 
 
-def _look_at(path: Path, folder: Path) -> SourceFile:
-    path.open("rb").close()  # permission is asked of the file itself: access lists and mounts decide, not mode bits
+def _source_file(path: Path, folder: Path) -> SourceFile:
+    path.open("rb").close()  # opening the file tests permission: access lists and mounts decide, not mode bits alone
     status = path.stat()
     if status.st_size == 0:
         raise DataError(f"{path}: the file is empty (0 bytes)", "remove it from `files`, or write it anew")

@@ -1,4 +1,4 @@
-"""Rows in memory as a raw block, by the rules that files are read by."""
+"""Converts rows in memory to a raw block, by the same rules as files."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from ziggurat.core.schema import RawSchema
 from ziggurat.data.readers.assemble import assemble, join
 from ziggurat.data.readers.blocks import RawBlock
 from ziggurat.data.readers.cells.text import CellRules
-from ziggurat.data.readers.cells.typed import convert_typed, mismatch
+from ziggurat.data.readers.cells.typed import convert_typed, type_mismatch
 
 NAME = "<rows in memory>"
 
 
 def read_table(table: pa.Table, schema: RawSchema, rules: CellRules | None = None) -> RawBlock:
-    """The columns of ``schema`` from ``table``; rows that hold a cell of another type are in ``bad``.
+    """Returns the columns of ``schema`` from ``table``; rows with a cell of another type are reported in ``bad``.
 
     Raises:
-        DataError: a column is missing, or of a type that cannot be what is declared.
+        DataError: a column is missing, or its type cannot be converted to the declared one.
     """
     rules = rules or CellRules(("",), False)
     columns: list[pa.Array] = []
@@ -30,9 +30,9 @@ def read_table(table: pa.Table, schema: RawSchema, rules: CellRules | None = Non
                 f"{NAME}: no column {column.name!r}; there are: {', '.join(table.column_names[:20])}",
                 f"did you mean {close!r}?" if close else "add the column",
             )
-        wrong = mismatch(table.schema.field(column.name).type, column)
-        if wrong is not None:
-            raise DataError(f"{NAME}, column {column.name!r}: {wrong[0]}", wrong[1])
+        problem = type_mismatch(table.schema.field(column.name).type, column)
+        if problem is not None:
+            raise DataError(f"{NAME}, column {column.name!r}: {problem[0]}", problem[1])
         columns.append(table.column(column.name).combine_chunks())
     lines = np.arange(1, table.num_rows + 1, dtype=np.int64)
     converted = [
@@ -45,7 +45,7 @@ def read_table(table: pa.Table, schema: RawSchema, rules: CellRules | None = Non
 
 
 def _array(values: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """pyarrow keeps the chunks of an empty or dictionary column."""
+    """Returns ``values`` as one array; ``combine_chunks`` leaves empty and dictionary columns chunked."""
     if not isinstance(values, pa.ChunkedArray):
         return values
     return pa.concat_arrays(values.chunks) if values.num_chunks else pa.array([], values.type)

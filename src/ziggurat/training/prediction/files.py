@@ -14,7 +14,7 @@ from ziggurat.core.errors import DataError
 from ziggurat.core.progress import Progress, Silent
 from ziggurat.core.schema import duplicates
 from ziggurat.data.readers.blocks import BadRow, RawBlock
-from ziggurat.data.readers.quarantine import Policy, Quarantine, quarantine_of_output
+from ziggurat.data.readers.quarantine import Policy, Quarantine, output_quarantine
 from ziggurat.training.malloc_tuning import keep_freed_memory
 from ziggurat.training.prediction.pass_through import PassThrough, open_passage
 from ziggurat.training.prediction.predictor import Predictor
@@ -84,7 +84,7 @@ def predict_files(
             )
         policy = on_bad_row or predictor.run.experiment.data.on_bad_row
         choice = "predict with --on-bad-row quarantine"
-        with quarantine_of_output(quarantine_path, policy, choice) as quarantine, passage.open(out, names) as output:
+        with output_quarantine(quarantine_path, policy, choice) as quarantine, passage.open(out, names) as output:
             rows = _score(predictor, passage, names, output, quarantine, progress or Silent())
     return Predicted(rows, quarantine.total, quarantine_path)
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 from ziggurat.core.errors import DataError
 from ziggurat.core.files import atomic_file
 from ziggurat.data.readers.arrow_compute import pc
-from ziggurat.data.readers.csv.rows import joined
+from ziggurat.data.readers.csv.rows import join_text
 
 Parts = list[pa.Array | pa.Scalar]
 
@@ -40,7 +40,7 @@ class LineOutput(ABC):
         if table.num_rows:
             lines = table.column(0).combine_chunks()
             texts = [table.column(name).combine_chunks().cast(pa.string()).cast(pa.binary()) for name in self._names]
-            self._file.write(joined([*self._parts(lines, texts), _text("\n")]))
+            self._file.write(join_text([*self._parts(lines, texts), _text("\n")]))
 
     @abstractmethod
     def _parts(self, lines: pa.Array, probabilities: Sequence[pa.Array]) -> Parts:

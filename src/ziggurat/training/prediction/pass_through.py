@@ -26,11 +26,11 @@ from ziggurat.core.schema import RawColumn, RawSchema, ValueType
 from ziggurat.data.readers.blocks import arrow_type
 from ziggurat.data.readers.csv.reader import CsvSource
 from ziggurat.data.readers.csv.rows import CsvRows
-from ziggurat.data.readers.file_heads import AnySource, FileHead, check_columns, look
+from ziggurat.data.readers.file_heads import AnySource, FileHead, check_columns, read_file_head
 from ziggurat.data.readers.json_lines.reader import JsonLinesParser, JsonLinesSource
 from ziggurat.data.readers.json_lines.rows import JsonRows
 from ziggurat.data.readers.libsvm.reader import LibsvmSource
-from ziggurat.data.readers.other_format import source_of
+from ziggurat.data.readers.other_format import config_for_format
 from ziggurat.data.readers.parquet.reader import ParquetSource
 from ziggurat.data.readers.parquet.rows import ParquetRows
 from ziggurat.data.readers.raw_rows import BlockRows, LineRows, RawRows
@@ -76,8 +76,8 @@ def open_passage(config: AnySource, files: Sequence[str], needed: RawSchema, suf
         DataError: a file that cannot be read as declared, or lacks columns; all of these are named.
     """
     found = resolve_files(files, Path(), config.SUFFIXES)
-    config = source_of(found, config)
-    heads = [look(file, config) for file in found]
+    config = config_for_format(found, config)
+    heads = [read_file_head(file, config) for file in found]
     optional = config.optional if isinstance(config, JsonLinesSource) else ()
     for head in heads:
         if _is_understood(head, needed):

@@ -24,7 +24,7 @@ from ziggurat.core.plan import Plan
 from ziggurat.data.encoded.columns import Columns
 from ziggurat.data.readers.blocks import BadRow, RawBlock
 from ziggurat.data.readers.file_heads import check_columns
-from ziggurat.data.readers.rejection_reasons import place_of, split_hint
+from ziggurat.data.readers.rejection_reasons import row_location, split_hint
 from ziggurat.data.readers.table_reader import NAME, read_table
 from ziggurat.features.transform import Transform
 from ziggurat.storage.prefetcher import TooManyRows
@@ -106,7 +106,7 @@ class Predictor:
         scored = self.score(read_table(table, needed))
         if scored.bad:
             problem, hint = split_hint(scored.bad[0].reason)
-            raise DataError(f"{place_of(scored.bad[0])}: {problem}", hint or "correct the row, or leave it out")
+            raise DataError(f"{row_location(scored.bad[0])}: {problem}", hint or "correct the row, or leave it out")
         return scored.probabilities_BT
 
     def score(self, block: RawBlock) -> Scored:

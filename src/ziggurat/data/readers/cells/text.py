@@ -1,15 +1,15 @@
-"""Text cells as values of their declared type: vectorised where a whole column is well-formed, one by one where not.
+"""Converts text cells to their declared type: vectorised if the whole column is well-formed, one by one if not.
 
-Grammar, the same for every text format and for text columns of Parquet and JSON:
+The grammar is the same for every text format and for text columns of Parquet and JSON:
 
-- A cell that is empty or one of the source's ``null_values`` is missing; in a column of many values, the empty bag.
-- Spaces around numbers are ignored; around text they belong to it.
-- INTEGER: ``-7``, ``+7``, ``007``, ``7.0``, ``1e3``, ``0x1F``; whole and within int64.
-- FLOAT: decimal numbers with optional exponent. Infinities are refused, and NaN, unless ``nan_is_missing``.
+- A cell that is empty or one of the source's ``null_values`` is missing; in a column of many values, it is an empty
+  bag.
+- Spaces around numbers are ignored; spaces around text are part of it.
+- INTEGER: ``-7``, ``+7``, ``007``, ``7.0``, ``1e3``, ``0x1F``; whole numbers within int64.
+- FLOAT: decimal numbers with optional exponent. Infinities are rejected, and so is NaN, unless ``nan_is_missing``.
 - TIME: see :mod:`ziggurat.data.readers.cells.times`.
 - Many values: text split by the column's delimiter, or a list in brackets (see
-  :mod:`ziggurat.data.readers.cells.brackets`);
-  elements that are empty or a null value are dropped.
+  :mod:`ziggurat.data.readers.cells.brackets`). Elements that are empty or a null value are dropped.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from ziggurat.core.schema import RawColumn, ValueType
 from ziggurat.data.readers.arrow_compute import pc
 from ziggurat.data.readers.blocks import arrow_type
 from ziggurat.data.readers.cells.brackets import split_brackets
-from ziggurat.data.readers.cells.times import cast_moments, parse_moment
-from ziggurat.data.readers.rejection_reasons import refusal
+from ziggurat.data.readers.cells.times import cast_iso_times, parse_iso_time
+from ziggurat.data.readers.rejection_reasons import rejection_reason
 
 NOT_INTEGER = "not an integer"
 NOT_NUMBER = "not a number"
@@ -48,11 +48,11 @@ _EXACT_FLOAT = 2.0**53
 
 @dataclass(frozen=True, slots=True)
 class CellRules:
-    """What a source says about all of its cells.
+    """The rules of a source that apply to all its cells.
 
     Attributes:
-        null_values: text that means missing, beside the empty cell.
-        nan_is_missing: a NaN is a missing value, not a bad row.
+        null_values: texts that mean a missing value, in addition to the empty cell.
+        nan_is_missing: NaN is a missing value instead of a reason to reject the row.
     """
 
     null_values: tuple[str, ...] = ()
@@ -60,24 +60,24 @@ class CellRules:
 
     @property
     def missing(self) -> pa.Array:
-        """Every text that means missing, as a string array."""
+        """All texts that mean a missing value, as a string array."""
         return pa.array(sorted({"", *self.null_values}), pa.string())
 
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """A column of declared type, and the reason for each row that could not be converted (its value is void)."""
+    """A column of the declared type, and row -> reason for each row not converted (its value is undefined)."""
 
     values: pa.Array
     bad: dict[int, str] = field(default_factory=dict[int, str])
 
 
-class RefusedCell(ValueError):
-    """A cell that is not of its declared type; the text is the reason of the :class:`BadRow`."""
+class RejectedCell(ValueError):
+    """A cell that is not of its declared type; the message is the reason of the :class:`BadRow`."""
 
 
 def convert_text(cells: pa.Array, column: RawColumn, rules: CellRules) -> Converted:
-    """Convert a ``binary`` or ``string`` array to ``arrow_type(column)``."""
+    """Converts a ``binary`` or ``string`` array to ``arrow_type(column)``."""
     text = _decoded(cells)
     values = text.values
     converted = _split(values, column, rules) if column.many else _convert_scalars(values, column.type, rules)
@@ -85,108 +85,114 @@ def convert_text(cells: pa.Array, column: RawColumn, rules: CellRules) -> Conver
 
 
 def parse_integer(text: str, rules: CellRules) -> int | None:
-    """One INTEGER cell; None when it is missing.
+    """Parses one INTEGER cell; returns None if it is missing.
 
     Raises:
-        RefusedCell: it is not a whole number within int64.
+        RejectedCell: the cell is not a whole number within int64.
     """
     cell = text.strip()
     if _is_missing(cell, rules):
         return None
     if _HEXADECIMAL.fullmatch(cell):
         value = int(cell, 16)
-        return value - 2**64 if value >= 2**63 else value  # two's complement, as the fast parser reads it
+        return value - 2**64 if value >= 2**63 else value  # two's complement, like pyarrow's parser
     if not _NUMBER.fullmatch(cell):
         kind = NOT_FINITE if _INFINITY.fullmatch(cell) or _NAN.fullmatch(cell) else NOT_INTEGER
         hint = "declare the column `type: text`, or add the value to null_values"
-        raise RefusedCell(refusal(kind, f"received {shorten(text)}", _bracket_hint(cell) or hint))
+        raise RejectedCell(rejection_reason(kind, f"received {shorten(text)}", _bracket_hint(cell) or hint))
     number = Decimal(cell)
     if number.is_zero():
         return 0
     if number.adjusted() < 0 or (number.adjusted() < 20 and number != number.to_integral_value()):
-        raise RefusedCell(
-            refusal(NOT_INTEGER, f"received {shorten(text)}", "write whole numbers, or declare the column `type: text`")
+        raise RejectedCell(
+            rejection_reason(
+                NOT_INTEGER, f"received {shorten(text)}", "write whole numbers, or declare the column `type: text`"
+            )
         )
-    return in_int64(int(number) if number.adjusted() < 20 else 2**63, text)
+    return checked_int64(int(number) if number.adjusted() < 20 else 2**63, text)
 
 
 def parse_float(text: str, rules: CellRules) -> float | None:
-    """One FLOAT cell; None when it is missing.
+    """Parses one FLOAT cell; returns None if it is missing.
 
     Raises:
-        RefusedCell: it is not a finite number.
+        RejectedCell: the cell is not a finite number.
     """
     cell = text.strip()
     if _is_missing(cell, rules):
         return None
     if _NUMBER.fullmatch(cell):
-        return finite(float(cell), text)
+        return checked_finite(float(cell), text)
     if _NAN.fullmatch(cell) or _INFINITY.fullmatch(cell):
-        raise RefusedCell(not_finite(text))
-    raise RefusedCell(
-        refusal(NOT_NUMBER, f"received {shorten(text)}", "declare the column as text, or add the value to null_values")
+        raise RejectedCell(not_finite_reason(text))
+    raise RejectedCell(
+        rejection_reason(
+            NOT_NUMBER, f"received {shorten(text)}", "declare the column as text, or add the value to null_values"
+        )
     )
 
 
 def parse_time(text: str, rules: CellRules) -> float | None:
-    """One TIME cell, as seconds since 1970 UTC; None when it is missing.
+    """Parses one TIME cell to seconds since 1970 UTC; returns None if it is missing.
 
     Raises:
-        RefusedCell: it is not a time in ISO 8601.
+        RejectedCell: the cell is not an ISO 8601 time.
     """
     cell = text.strip()
     if _is_missing(cell, rules):
         return None
-    value = parse_moment(cell)
+    value = parse_iso_time(cell)
     if value is None:
-        raise RefusedCell(not_a_time(text))
+        raise RejectedCell(not_a_time_reason(text))
     return value
 
 
-def not_a_time(received: object) -> str:
-    """The reason for a TIME cell of another form."""
+def not_a_time_reason(received: object) -> str:
+    """Returns the reason for rejecting a malformed TIME cell."""
     hint = "write it like 2024-05-01 or 2024-05-01T12:30:00Z; where times are numbers, set `time_format: number`"
-    return refusal(NOT_TIME, f"received {shorten(received)}", hint)
+    return rejection_reason(NOT_TIME, f"received {shorten(received)}", hint)
 
 
-def not_in_brackets(received: object) -> str:
-    """The reason for a cell of a column with ``brackets`` that is no list in brackets."""
+def not_in_brackets_reason(received: object) -> str:
+    """Returns the reason for rejecting a cell that is not a list in brackets, in a column with ``brackets``."""
     hint = "write it like [3, 1, 2]; or drop `brackets: true` from the feature"
-    return refusal(NOT_IN_BRACKETS, f"received {shorten(received)}", hint)
+    return rejection_reason(NOT_IN_BRACKETS, f"received {shorten(received)}", hint)
 
 
-def in_int64(value: int, received: object) -> int:
-    """``value`` where it fits an int64.
+def checked_int64(value: int, received: object) -> int:
+    """Returns ``value`` if it fits an int64.
 
     Raises:
-        RefusedCell: it does not.
+        RejectedCell: it does not fit.
     """
     if not -(2**63) <= value < 2**63:
-        raise RefusedCell(refusal(BEYOND_INT64, f"received {shorten(received)}", "declare the column `type: text`"))
+        raise RejectedCell(
+            rejection_reason(BEYOND_INT64, f"received {shorten(received)}", "declare the column `type: text`")
+        )
     return value
 
 
-def finite(value: float, received: object) -> float:
-    """``value`` where it is a finite number.
+def checked_finite(value: float, received: object) -> float:
+    """Returns ``value`` if it is finite.
 
     Raises:
-        RefusedCell: it is not.
+        RejectedCell: it is NaN or infinite.
     """
     if not np.isfinite(value):
-        raise RefusedCell(not_finite(received))
+        raise RejectedCell(not_finite_reason(received))
     return value
 
 
-def not_finite(received: object) -> str:
-    """The reason for a NaN or an infinity."""
+def not_finite_reason(received: object) -> str:
+    """Returns the reason for rejecting NaN or an infinity."""
     hint = "leave the cell empty where the value is missing"
     if "nan" in str(received).lower():
         hint += ", or set `nan_is_missing: true` on the source"
-    return refusal(NOT_FINITE, f"received {shorten(received)}", hint)
+    return rejection_reason(NOT_FINITE, f"received {shorten(received)}", hint)
 
 
 def regroup(elements: Converted, lengths: npt.NDArray[np.int64], column: RawColumn) -> Converted:
-    """Elements laid end to end, ``lengths[row]`` of them a row, as a list column; missing elements are dropped."""
+    """Groups concatenated elements, ``lengths[row]`` per row, into a list column; missing elements are dropped."""
     bounds = np.concatenate([[0], np.cumsum(lengths)])
     valid = np.concatenate([[0], np.cumsum(elements.values.is_valid().to_numpy(zero_copy_only=False))])
     offsets = pa.array(valid[bounds].astype(np.int32))
@@ -210,7 +216,7 @@ def _is_missing(cell: str, rules: CellRules) -> bool:
 
 
 def _decoded(cells: pa.Array) -> Converted:
-    """``cells`` as valid UTF-8; a cell that is not becomes null."""
+    """Decodes ``cells`` as UTF-8; an invalid cell becomes null."""
     try:
         return Converted(cells.cast(pa.binary()).cast(pa.string()))
     except pa.ArrowInvalid:
@@ -222,17 +228,20 @@ def _decoded(cells: pa.Array) -> Converted:
             texts.append(None if cell is None else cell.decode("utf-8"))
         except UnicodeDecodeError as error:
             texts.append(None)
-            bad[row] = refusal(NOT_UTF8, f"received {shorten(cell)} ({error.reason})", "save the file as UTF-8")
+            bad[row] = rejection_reason(
+                NOT_UTF8, f"received {shorten(cell)} ({error.reason})", "save the file as UTF-8"
+            )
     return Converted(pa.array(texts, pa.string()), bad)
 
 
 def _split(text: pa.Array, column: RawColumn, rules: CellRules) -> Converted:
     whole = pc.if_else(pc.is_in(text, value_set=rules.missing), "", text.fill_null(""))
     if column.brackets:
-        elements, lengths, odd = split_brackets(whole, column.delimiter)
+        elements, lengths, unbracketed = split_brackets(whole, column.delimiter)
         converted = regroup(_convert_scalars(elements, column.type, rules), lengths, column)
         return Converted(
-            converted.values, converted.bad | {int(row): not_in_brackets(text[row].as_py()) for row in odd}
+            converted.values,
+            converted.bad | {int(row): not_in_brackets_reason(text[row].as_py()) for row in unbracketed},
         )
     parts = pc.split_pattern(whole, column.delimiter)
     lengths = pc.list_value_length(parts).to_numpy().astype(np.int64)
@@ -241,21 +250,21 @@ def _split(text: pa.Array, column: RawColumn, rules: CellRules) -> Converted:
 
 def _convert_scalars(text: pa.Array, kind: ValueType, rules: CellRules) -> Converted:
     if kind is ValueType.TEXT:
-        return Converted(_without(text, rules.missing))
-    trimmed = _without(pc.ascii_trim_whitespace(text), rules.missing)
+        return Converted(_nulled(text, rules.missing))
+    trimmed = _nulled(pc.ascii_trim_whitespace(text), rules.missing)
     if kind is ValueType.INTEGER:
         integers = _cast(trimmed, pa.int64()) or _whole_floats(trimmed)
         return Converted(integers) if integers is not None else _one_by_one(text, pa.int64(), parse_integer, rules)
     if kind is ValueType.TIME:
-        moments = cast_moments(trimmed)
-        return Converted(moments) if moments is not None else _one_by_one(text, pa.float64(), parse_time, rules)
+        times = cast_iso_times(trimmed)
+        return Converted(times) if times is not None else _one_by_one(text, pa.float64(), parse_time, rules)
     floats = _cast(trimmed, pa.float64())
     if floats is not None and pc.all(pc.is_finite(floats)).as_py() is not False:
         return Converted(floats)
     return _one_by_one(text, pa.float64(), parse_float, rules)
 
 
-def _without(text: pa.Array, missing: pa.Array) -> pa.Array:
+def _nulled(text: pa.Array, missing: pa.Array) -> pa.Array:
     return pc.if_else(pc.is_in(text, value_set=missing), pa.scalar(None, pa.string()), text)
 
 
@@ -267,7 +276,7 @@ def _cast(text: pa.Array, kind: pa.DataType) -> pa.Array | None:
 
 
 def _whole_floats(text: pa.Array) -> pa.Array | None:
-    """Integers written like ``3.0``, when every cell is one that float64 holds exactly."""
+    """Converts integers written like ``3.0``; returns None unless float64 holds every cell exactly."""
     floats = _cast(text, pa.float64())
     if floats is None or pc.all(pc.less(pc.abs(floats), _EXACT_FLOAT)).as_py() is False:
         return None
@@ -280,19 +289,19 @@ def _whole_floats(text: pa.Array) -> pa.Array | None:
 def _one_by_one(
     text: pa.Array, kind: pa.DataType, parse: Callable[[str, CellRules], int | float | None], rules: CellRules
 ) -> Converted:
-    """Parse each distinct cell in Python: the readable reference of the casts above, which also knows the reasons."""
+    """Parses each distinct cell in Python: the readable reference for the casts above, which also gives reasons."""
     encoded = text.dictionary_encode()
     values: list[int | float | None] = []
-    refused: dict[int, str] = {}
+    rejected: dict[int, str] = {}
     for index, cell in enumerate(encoded.dictionary.to_pylist()):
         try:
             values.append(parse(cell, rules))
-        except RefusedCell as error:
+        except RejectedCell as error:
             values.append(None)
-            refused[index] = str(error)
+            rejected[index] = str(error)
     converted = pa.array(values, kind).take(encoded.indices)
-    if not refused:
+    if not rejected:
         return Converted(converted)
     indices = encoded.indices.fill_null(-1).to_numpy()
-    rows = np.flatnonzero(np.isin(indices, list(refused)))
-    return Converted(converted, {int(row): refused[int(indices[row])] for row in rows})
+    rows = np.flatnonzero(np.isin(indices, list(rejected)))
+    return Converted(converted, {int(row): rejected[int(indices[row])] for row in rows})

@@ -1,17 +1,17 @@
-"""Typed Arrow columns (Parquet, JSON) as values of their declared type: the declared type decides, never the file's.
+"""Converts typed Arrow columns (Parquet, JSON) to their declared type, which takes precedence over the file's type.
 
 =============  ==========================================================================================
-declared       accepts, beside text in the grammar of :mod:`ziggurat.data.readers.cells.text`
+declared       accepts, in addition to text in the grammar of :mod:`ziggurat.data.readers.cells.text`
 =============  ==========================================================================================
 INTEGER        integers, whole floats and decimals, booleans as 0 and 1; timestamps, dates, times and durations as
-               **microseconds** (since 1970 UTC for timestamps and dates; finer parts are cut off)
+               **microseconds** (since 1970 UTC for timestamps and dates; finer parts are truncated)
 FLOAT          all of these, and fractions
-TIME           timestamps and dates, as seconds since 1970 UTC; finer than microseconds is cut off
-TEXT           integers, decimals, booleans (``true``), timestamps and dates (ISO 8601); floats are refused, because
-               how many digits to write would be a guess
+TIME           timestamps and dates, as seconds since 1970 UTC; finer parts than microseconds are truncated
+TEXT           integers, decimals, booleans (``true``), timestamps and dates (ISO 8601); floats are rejected, because
+               the number of digits to write would be a guess
 =============  ==========================================================================================
 
-Lists become many values; a null list is the empty bag, null elements are dropped; a lone value is a bag of one.
+A list becomes a bag of values. A null list is an empty bag, null elements are dropped, a single value is a bag of one.
 """
 
 from __future__ import annotations
@@ -30,27 +30,27 @@ from ziggurat.data.readers.cells.text import (
     NOT_INTEGER,
     CellRules,
     Converted,
-    RefusedCell,
+    RejectedCell,
+    checked_int64,
     convert_text,
-    in_int64,
-    not_finite,
+    not_finite_reason,
     regroup,
 )
 from ziggurat.data.readers.cells.times import seconds
-from ziggurat.data.readers.rejection_reasons import refusal
+from ziggurat.data.readers.rejection_reasons import rejection_reason
 
 
-def mismatch(kind: pa.DataType, column: RawColumn) -> tuple[str, str] | None:
-    """Why no value of an Arrow type can be what ``column`` declares, as (problem, hint); None when it can."""
+def type_mismatch(kind: pa.DataType, column: RawColumn) -> tuple[str, str] | None:
+    """Returns (problem, hint) if the Arrow type ``kind`` cannot be converted to the type of ``column``, else None."""
     if pt.is_dictionary(kind):
-        return mismatch(kind.value_type, column)
+        return type_mismatch(kind.value_type, column)
     if _is_list(kind):
         if not column.many:
             return (
                 f"holds lists ({kind}), one {column.type} a row is declared",
                 "declare the feature `kind: bag` or `sequence`",
             )
-        return mismatch(kind.value_type, RawColumn(column.name, column.type))
+        return type_mismatch(kind.value_type, RawColumn(column.name, column.type))
     if pt.is_nested(kind):
         return f"holds {kind}", "write its fields as columns of their own"
     if pt.is_floating(kind) and column.type is ValueType.TEXT:
@@ -58,8 +58,8 @@ def mismatch(kind: pa.DataType, column: RawColumn) -> tuple[str, str] | None:
             f"holds {kind}, text is declared",
             "declare `type: integer` (whole numbers such as 3.0 are accepted) or a number",
         )
-    moment = pt.is_timestamp(kind) or pt.is_date(kind)
-    if column.type is ValueType.TIME and not (_is_text(kind) or moment or pt.is_null(kind)):
+    is_time = pt.is_timestamp(kind) or pt.is_date(kind)
+    if column.type is ValueType.TIME and not (_is_text(kind) or is_time or pt.is_null(kind)):
         return f"holds {kind}, times are declared", "set `time_format: number`"
     if _is_text(kind) or pt.is_primitive(kind) or pt.is_decimal(kind) or pt.is_null(kind):
         return None
@@ -67,11 +67,11 @@ def mismatch(kind: pa.DataType, column: RawColumn) -> tuple[str, str] | None:
 
 
 def convert_typed(cells: pa.Array, column: RawColumn, rules: CellRules) -> Converted:
-    """Convert an array whose type has no :func:`mismatch` to ``arrow_type(column)``, or a dictionary of it."""
+    """Converts an array whose type has no :func:`type_mismatch` to ``arrow_type(column)``, or a dictionary of it."""
     kind = cells.type
     if pt.is_dictionary(kind):
-        kept = _convert_dictionary(cells, column, rules)
-        return kept if kept is not None else convert_typed(cells.dictionary_decode(), column, rules)
+        converted = _convert_dictionary(cells, column, rules)
+        return converted if converted is not None else convert_typed(cells.dictionary_decode(), column, rules)
     if _is_list(kind):
         lengths = pc.list_value_length(cells).fill_null(0).to_numpy().astype(np.int64)
         element = RawColumn(column.name, column.type)
@@ -93,7 +93,7 @@ def convert_typed(cells: pa.Array, column: RawColumn, rules: CellRules) -> Conve
 
 
 def _convert_dictionary(cells: pa.Array, column: RawColumn, rules: CellRules) -> Converted | None:
-    """A TEXT dictionary whose values all stand as they are, or None when it has to be decoded."""
+    """Converts a TEXT dictionary whose values are all valid and present; returns None if it must be decoded."""
     if column.many or column.type is not ValueType.TEXT or len(cells.dictionary) > len(cells):
         return None
     values = convert_typed(cells.dictionary, column, rules)
@@ -104,7 +104,7 @@ def _convert_dictionary(cells: pa.Array, column: RawColumn, rules: CellRules) ->
 
 
 def _plain_number(cells: pa.Array) -> pa.Array:
-    """Times as int64 microseconds, booleans as int64; other numbers as they are."""
+    """Converts times to int64 microseconds and booleans to int64; returns other numbers unchanged."""
     kind = cells.type
     if pt.is_null(kind) or pt.is_boolean(kind):
         return cells.cast(pa.int64())
@@ -131,14 +131,14 @@ def _to_integers(cells: pa.Array, rules: CellRules) -> Converted:
 
 def _integer_of(value: Any) -> int:
     if value != value or value in {float("inf"), float("-inf")}:
-        raise RefusedCell(not_finite(value))
+        raise RejectedCell(not_finite_reason(value))
     if value != int(value):
-        raise RefusedCell(
-            refusal(
+        raise RejectedCell(
+            rejection_reason(
                 NOT_INTEGER, f"received {shorten(value)}", "write whole numbers, or declare the column `type: text`"
             )
         )
-    return in_int64(int(value), value)
+    return checked_int64(int(value), value)
 
 
 def _finite_floats(floats: pa.Array, rules: CellRules) -> Converted:
@@ -148,7 +148,7 @@ def _finite_floats(floats: pa.Array, rules: CellRules) -> Converted:
     if pc.all(finite).as_py() is not False:
         return Converted(floats)
     rows = np.flatnonzero(pc.invert(finite).fill_null(False).to_numpy(zero_copy_only=False))
-    return Converted(floats, {int(row): not_finite(floats[int(row)].as_py()) for row in rows})
+    return Converted(floats, {int(row): not_finite_reason(floats[int(row)].as_py()) for row in rows})
 
 
 def _one_by_one(cells: pa.Array, kind: pa.DataType, convert: Callable[[Any], int]) -> Converted:
@@ -157,7 +157,7 @@ def _one_by_one(cells: pa.Array, kind: pa.DataType, convert: Callable[[Any], int
     for row, value in enumerate(cells.to_pylist()):
         try:
             values.append(None if value is None else convert(value))
-        except RefusedCell as error:
+        except RejectedCell as error:
             values.append(None)
             bad[row] = str(error)
     return Converted(pa.array(values, kind), bad)

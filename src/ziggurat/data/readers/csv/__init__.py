@@ -1,1 +1,1 @@
-"""CSV and TSV files: the header, the block reader, raw rows, and a reference splitter of records."""
+"""CSV and TSV files: the header, the block reader, complete rows, and the reference for splitting records."""

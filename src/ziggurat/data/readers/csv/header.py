@@ -1,4 +1,4 @@
-"""Where each column of a delimited text file stands, and what is wrong when one is not there."""
+"""Finds the columns of a delimited text file, and diagnoses why a column is missing."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class CsvLayout:
     """The columns of one file.
 
     Attributes:
-        names: of every column of the file.
+        names: the names of all columns of the file.
         needed: the columns to be read.
-        offset: byte of the (decompressed) text where the rows begin.
-        line: the line where they begin.
+        offset: byte offset in the (decompressed) text at which the rows begin.
+        line: line number at which the rows begin.
     """
 
     names: tuple[str, ...]
@@ -37,33 +37,34 @@ class CsvLayout:
 
     @property
     def width(self) -> int:
-        """How many cells a row has."""
+        """Number of cells in a row."""
         return len(self.names)
 
     def index(self, name: str) -> int:
-        """The place of a needed column in a row."""
+        """Returns the index of a needed column in a row."""
         return self.names.index(name)
 
     @property
     def unique_names(self) -> list[str]:
-        """``names``, also where the file repeats that of a column nobody needs."""
+        """``names`` with unique placeholders for columns that are not needed, whose names the file may repeat."""
         return [name if name in self.needed else f"\0{place}" for place, name in enumerate(self.names)]
 
 
 def read_layout(
     file: SourceFile, rules: RecordRules, header: bool, columns: Sequence[str] | None, needed: tuple[str, ...]
 ) -> CsvLayout:
-    """Look at the head of ``file``.
+    """Reads the column layout from the head of ``file``.
 
     Args:
         file: the file.
-        rules: delimiter and line ends, as declared.
-        header: whether the first line that is not empty names the columns.
-        columns: names to use instead; there without a header.
+        rules: the declared delimiter and line ends.
+        header: whether the first non-empty line names the columns.
+        columns: names that replace those of the header; required without a header.
         needed: the columns to find.
 
     Raises:
-        DataError: nothing but a header, text that is not UTF-8 or CSV, a wrong delimiter, a missing or repeated column.
+        DataError: the file holds only a header, is not UTF-8 or not CSV, has another delimiter, or a needed column is
+            missing or repeated.
     """
     head = _Head(file, rules)
     found = head.header() if header else tuple(columns or ())
@@ -72,28 +73,28 @@ def read_layout(
     names = found if columns is None else tuple(columns)
     head.check_columns(names, needed, "header" if columns is None else "`columns` of the source")
     head.check_rows(len(names), first=1 if header else 0)
-    offset, line = head.behind_header() if header else (head.mark_bytes, 1)
+    offset, line = head.after_header() if header else (head.bom_bytes, 1)
     return CsvLayout(names, needed, offset, line)
 
 
 class _Head:
-    """The first records of a file, and the complaints they give rise to."""
+    """The first records of a file, and checks of them that raise errors."""
 
     def __init__(self, file: SourceFile, rules: RecordRules) -> None:
-        block = read_head(file, HEAD_BYTES, rules.last_end)
+        block = read_head(file, HEAD_BYTES, rules.last_record_end)
         self.path = file.path
         self.rules = rules
         self.whole_file = block.last
         if block.data.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
             raise DataError(f"{self.path}: the file is UTF-16", f"convert it: iconv -f utf-16 -t utf-8 '{self.path}'")
-        self.mark_bytes = len(codecs.BOM_UTF8) if block.data.startswith(codecs.BOM_UTF8) else 0
-        self.data = block.data[self.mark_bytes :]
+        self.bom_bytes = len(codecs.BOM_UTF8) if block.data.startswith(codecs.BOM_UTF8) else 0
+        self.data = block.data[self.bom_bytes :]
         self.rows = Records.of(self.data, 1, rules)
         if not len(self.rows):
             raise DataError(f"{self.path}: the file holds no rows, only empty lines", "remove it from `files`")
 
     def header(self) -> tuple[str, ...]:
-        """The names in the first line."""
+        """Returns the names in the first line."""
         first = self.rows[0]
         if b"\r" in first:
             raise DataError(
@@ -109,28 +110,28 @@ class _Head:
         return self._split(0)
 
     def check_renamed(self, found: Sequence[str], columns: Sequence[str]) -> None:
-        """Complain when the header's columns are not as many as their new names."""
+        """Validates that the header has as many columns as ``columns`` names."""
         if len(found) != len(columns):
-            raise self._wrong_delimiter(0, len(columns)) or DataError(
+            raise self._width_delimiter_error(0, len(columns)) or DataError(
                 f"{self.path}: the header names {len(found)} columns, `columns` of the source {len(columns)}",
                 "list every column of the file under `columns`, or remove the key",
             )
 
     def check_columns(self, names: Sequence[str], needed: Sequence[str], place: str) -> None:
-        """Complain about a needed column that is missing or named twice."""
+        """Validates that every needed column exists exactly once."""
         missing = [name for name in needed if name not in names]
         if missing:
-            guess = self._other_delimiter(names, needed, missing) if place == "header" else None
-            raise guess or self._missing(missing, names, needed, place)
-        twice = [name for name in duplicates(names) if name in needed]
-        if twice:
+            guess = self._header_delimiter_error(names, needed, missing) if place == "header" else None
+            raise guess or self._missing_column_error(missing, names, needed, place)
+        repeated = [name for name in duplicates(names) if name in needed]
+        if repeated:
             raise DataError(
-                f"{self.path}: the header names column {twice[0]!r} twice",
+                f"{self.path}: the header names column {repeated[0]!r} twice",
                 "rename one of them, or name the columns yourself under `columns`",
             )
 
     def check_rows(self, width: int, first: int) -> None:
-        """Complain when there are no rows, or when not one of the first has as many cells as there are columns."""
+        """Validates that there are rows, and that at least one of the first has as many cells as there are columns."""
         sample = range(first, min(len(self.rows), first + _SAMPLE_RECORDS))
         if not sample:
             if self.whole_file:
@@ -147,36 +148,40 @@ class _Head:
                     f"in the line, and none of the first {len(widths)} rows has the {width} columns that are named",
                     "set `newlines_in_values: true` where quoted values go over the line's end; else close them",
                 )
-            raise self._wrong_delimiter(first, width) or DataError(
+            raise self._width_delimiter_error(first, width) or DataError(
                 f"{self.path}, line {self.rows.lines[first]}: the first {len(widths)} rows have "
                 f"{low if low == high else f'{low} to {high}'} columns, {width} are named",
                 f"correct the header or `columns`; the delimiter is {self._delimiter!r}",
             )
 
-    def behind_header(self) -> tuple[int, int]:
-        """Offset and line after the header."""
+    def after_header(self) -> tuple[int, int]:
+        """Returns offset and line number after the header."""
         start = int(self.rows.starts[0])
         end = next((int(end) for end in self.rules.ends(self.data) if end > start), len(self.data))
-        return self.mark_bytes + end, int(self.rows.lines[0]) + self.data.count(b"\n", start, end)
+        return self.bom_bytes + end, int(self.rows.lines[0]) + self.data.count(b"\n", start, end)
 
     @property
     def _delimiter(self) -> str:
         return self.rules.delimiter.decode()
 
     def _split(self, row: int, delimiter: str | None = None) -> tuple[str, ...]:
-        """The cells of a record at ``delimiter``; none when a quote is left open."""
+        """Splits a record at ``delimiter``; returns no cells if a quote is left open."""
         cells = RecordSplitter((delimiter or self._delimiter).encode())(self.rows[row])
         return tuple(map(as_text, cells)) if isinstance(cells, list) else ()
 
-    def _other_delimiter(self, names: Sequence[str], needed: Sequence[str], missing: Sequence[str]) -> DataError | None:
-        """The error for a header that makes sense at another delimiter."""
+    def _header_delimiter_error(
+        self, names: Sequence[str], needed: Sequence[str], missing: Sequence[str]
+    ) -> DataError | None:
+        """Returns an error if the header contains the needed columns when split at another delimiter."""
         for other in _DELIMITERS:
             split = self._split(0, other)
             if other != self._delimiter and len(split) > 1 and set(needed) <= set(split):
                 return self._delimiter_error(0, "header", other)
-        return self._wrong_delimiter(0, None) if len(names) == 1 and len(missing) == len(needed) else None
+        return self._width_delimiter_error(0, None) if len(names) == 1 and len(missing) == len(needed) else None
 
-    def _missing(self, missing: Sequence[str], names: Sequence[str], needed: Sequence[str], place: str) -> DataError:
+    def _missing_column_error(
+        self, missing: Sequence[str], names: Sequence[str], needed: Sequence[str], place: str
+    ) -> DataError:
         if place == "header" and len(missing) == len(needed) and any(_is_number(name) for name in names):
             return DataError(
                 f"{self.path}: the first line looks like a row of data; it does not name {', '.join(missing[:8])}",
@@ -189,8 +194,8 @@ class _Head:
             f"did you mean {close!r}?" if close else "correct the column's name",
         )
 
-    def _wrong_delimiter(self, row: int, width: int | None) -> DataError | None:
-        """An error naming the delimiter that splits a row into ``width`` columns (several, when None), if any does."""
+    def _width_delimiter_error(self, row: int, width: int | None) -> DataError | None:
+        """Returns an error if another delimiter splits a row into ``width`` columns (None: into more than one)."""
         for other in _DELIMITERS:
             count = len(self._split(row, other))
             if other != self._delimiter and count > 1 and (width is None or count == width):

@@ -1,10 +1,11 @@
 """CSV and TSV files, compressed or not.
 
-Three ways through a stretch of text, each the fallback of the one before:
+Text is parsed in one of three ways, each the fallback of the previous one:
 
-1. pyarrow parses straight into the declared types (some 300 MB/s a core);
-2. pyarrow splits cells, and :mod:`ziggurat.data.readers.cells.text` converts them and names the bad ones;
-3. records are split one by one in Python: ragged rows, stray quotes and carriage returns, naming each bad row.
+1. pyarrow parses directly into the declared types (about 300 MB/s per core);
+2. pyarrow splits the text into cells, and :mod:`ziggurat.data.readers.cells.text` converts them and reports bad ones;
+3. Python splits records one by one, which handles ragged rows, stray quotes and carriage returns and reports each bad
+   row.
 """
 
 from __future__ import annotations
@@ -25,30 +26,30 @@ from ziggurat.data.readers.cells.text import Converted, convert_text
 from ziggurat.data.readers.csv.header import read_layout
 from ziggurat.data.readers.csv.record_split import RecordSplitter
 from ziggurat.data.readers.reader import CellsConfig, TextParser
-from ziggurat.data.readers.rejection_reasons import as_text, refusal
+from ziggurat.data.readers.rejection_reasons import as_text, rejection_reason
 from ziggurat.data.readers.source_files import SourceFile
 from ziggurat.data.readers.text.records import RecordRules, Records, has_lone_carriage_return
 
 WRONG_WIDTH = "wrong number of columns"
 
 _PARSE_BYTES = 2**20
-"""What pyarrow parses at a time within a block: small enough for the processor's second-level cache."""
+"""Bytes that pyarrow parses at a time within a block: small enough for the processor's second-level cache."""
 
 
 class CsvSource(CellsConfig):
-    """Delimited text: CSV, TSV and their kin."""
+    """Delimited text: CSV, TSV and similar formats."""
 
     SUFFIXES: ClassVar[tuple[str, ...]] = (".csv", ".tsv", ".txt", ".tab", ".data", ".inter", ".user", ".item")
 
     name: Literal["csv"] = "csv"
     delimiter: str = ","
-    """One character between cells; a tab is "\\t"."""
+    """The single character between cells; a tab is "\\t"."""
     header: bool = True
-    """The first line names the columns."""
+    """Whether the first line names the columns."""
     columns: list[str] | None = None
-    """Names of the columns, in the files' order; needed without a header, replaces the names of one otherwise."""
+    """Names of all columns, in file order. Required without a header; with one, these names replace it."""
     newlines_in_values: bool = False
-    """Quoted values may hold line ends. Quotes inside such values must be doubled."""
+    """Whether quoted values may contain line ends. Quotes inside such values must be doubled."""
 
     @pydantic.field_validator("delimiter")
     @classmethod
@@ -61,9 +62,9 @@ class CsvSource(CellsConfig):
     def _named(self) -> CsvSource:
         if not self.header and self.columns is None:
             raise ValueError("without a header the columns need names: list them under `columns`")
-        twice = duplicates(self.columns or [])
-        if twice:
-            raise ValueError(f"columns named twice: {', '.join(twice)}")
+        repeated = duplicates(self.columns or [])
+        if repeated:
+            raise ValueError(f"columns named twice: {', '.join(repeated)}")
         return self
 
     @property
@@ -81,7 +82,7 @@ class CsvParser(TextParser):
     def __init__(self, file: SourceFile, config: CsvSource, schema: RawSchema) -> None:
         layout = read_layout(file, config.records, config.header, config.columns, schema.names)
         self.records = config.records
-        self.first = Position(0, layout.offset, layout.line)
+        self.first_row = Position(0, layout.offset, layout.line)
         self._file = str(file.path)
         self._layout = layout
         self._schema = schema
@@ -90,12 +91,14 @@ class CsvParser(TextParser):
         self._read = pacsv.ReadOptions(column_names=layout.unique_names, use_threads=False, block_size=_PARSE_BYTES)
         self._read_whole = pacsv.ReadOptions(column_names=layout.unique_names, use_threads=False, block_size=2**30)
         self._format = pacsv.ParseOptions(delimiter=config.delimiter, newlines_in_values=config.newlines_in_values)
-        self._typed = self._conversion({c.name: pa.string() if _is_ours(c) else arrow_type(c) for c in schema.columns})
+        self._typed = self._conversion(
+            {c.name: pa.string() if _needs_own_conversion(c) else arrow_type(c) for c in schema.columns}
+        )
         self._raw = self._conversion({column.name: pa.binary() for column in schema.columns})
 
     def parse(self, data: bytes, line: int) -> Parsed | None:
         if has_lone_carriage_return(data) or not self.records.quotes_close(data):
-            return None  # pyarrow would end a record at the former, and take the text behind an open quote for a value
+            return None  # pyarrow would end a record at a lone CR, and treat the text after an open quote as a value
         return self._parse_typed(data, line) or self._parse_cells(data, line)
 
     def parse_slowly(self, data: bytes, line: int) -> Parsed:
@@ -109,7 +112,7 @@ class CsvParser(TextParser):
                 rows.append(row)
                 cells.append(split)
             else:
-                reason = self._wrong_width(len(split)) if isinstance(split, list) else split
+                reason = self._wrong_width_reason(len(split)) if isinstance(split, list) else split
                 bad.append(BadRow(self._file, int(records.lines[row]), None, reason, as_text(records[row])))
         places = [self._layout.index(column.name) for column in self._schema.columns]
         columns = [
@@ -134,8 +137,8 @@ class CsvParser(TextParser):
         return Parsed(pa.table(columns, names=list(self._schema.names)), lines)
 
     def _checked(self, values: pa.ChunkedArray, column: RawColumn) -> pa.ChunkedArray | None:
-        """A column as pyarrow typed it, made whole; None when a cell needs a closer look."""
-        if _is_ours(column):
+        """Completes the conversion of a column that pyarrow parsed; returns None if a cell is irregular."""
+        if _needs_own_conversion(column):
             converted = [convert_text(chunk, column, self._rules) for chunk in values.chunks]
             if (column.many and column.required) or any(part.bad for part in converted):
                 return None
@@ -165,7 +168,7 @@ class CsvParser(TextParser):
             return None
 
     def _lines(self, data: bytes, line: int, rows: int) -> npt.NDArray[np.int64] | None:
-        """The line number of each of ``rows`` parsed rows; None when the parser saw other records than we do."""
+        """Returns the line number of each parsed row; None if pyarrow split the text into other records."""
         ended = data.count(b"\n") + (not data.endswith(b"\n"))
         if ended == rows:
             return np.arange(line, line + rows, dtype=np.int64)
@@ -181,14 +184,14 @@ class CsvParser(TextParser):
             strings_can_be_null=typed,
         )
 
-    def _wrong_width(self, width: int) -> str:
-        return refusal(
+    def _wrong_width_reason(self, width: int) -> str:
+        return rejection_reason(
             WRONG_WIDTH,
             f"received {width}, {self._layout.width} are expected",
             f"correct the row; a value that holds {self.records.delimiter.decode()!r} has to be quoted",
         )
 
 
-def _is_ours(column: RawColumn) -> bool:
-    """Whether pyarrow reads the column's cells as text, for us to convert."""
+def _needs_own_conversion(column: RawColumn) -> bool:
+    """Whether pyarrow reads the column as text, which :func:`convert_text` then converts."""
     return column.many or column.type is ValueType.TIME

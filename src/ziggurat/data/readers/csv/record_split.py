@@ -1,17 +1,17 @@
-"""The cells of one delimited record, in Python: the reference beside pyarrow's splitting."""
+"""Splits one delimited record into cells in Python: the reference implementation for pyarrow's splitting."""
 
 from __future__ import annotations
 
 import re
 
 from ziggurat.core.errors import shorten
-from ziggurat.data.readers.rejection_reasons import as_text, refusal
+from ziggurat.data.readers.rejection_reasons import as_text, rejection_reason
 
 OPEN_QUOTE = "quoted value is not closed"
 
 
 class RecordSplitter:
-    """Cells of one record, as pyarrow splits it: a quote counts at the start of a cell only; a doubled quote is one."""
+    """Splits records as pyarrow does: quotes count only at the start of a cell; a doubled quote means one quote."""
 
     def __init__(self, delimiter: bytes) -> None:
         self._delimiter = delimiter
@@ -21,23 +21,23 @@ class RecordSplitter:
         )
 
     def __call__(self, record: bytes) -> list[bytes] | str:
-        """The cells, or the reason why the record has none."""
+        """Returns the cells, or the reason why the record cannot be split."""
         if b'"' not in record:
             return record.split(self._delimiter)
         cells: list[bytes] = []
-        place = 0
+        offset = 0
         while True:
-            match = self._cell.match(record, place)
+            match = self._cell.match(record, offset)
             assert match is not None, record
-            quoted, closing, behind, plain, delimiter = match.groups()
+            quoted, closing, after_quote, plain, delimiter = match.groups()
             if quoted is None:
                 cells.append(plain)
             elif closing:
-                cells.append(quoted.replace(b'""', b'"') + behind)
+                cells.append(quoted.replace(b'""', b'"') + after_quote)
             else:
                 received = f"received {shorten(as_text(record[match.start() :]))}"
                 hint = "close the quote; if values may hold line ends, set `newlines_in_values: true`"
-                return refusal(OPEN_QUOTE, received, hint)
-            place = match.end()
+                return rejection_reason(OPEN_QUOTE, received, hint)
+            offset = match.end()
             if not delimiter:
                 return cells

@@ -1,4 +1,4 @@
-"""Rows of CSV files cell by cell, each the very text that stands in the file."""
+"""Complete rows of CSV files, with the exact text of each cell."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ziggurat.data.readers.arrow_compute import pc
 from ziggurat.data.readers.blocks import RawBlock, arrow_type
 from ziggurat.data.readers.csv.reader import CsvSource
 from ziggurat.data.readers.csv.record_split import RecordSplitter
-from ziggurat.data.readers.numbered_rows import Lines
+from ziggurat.data.readers.numbered_rows import LineNumbers
 from ziggurat.data.readers.raw_rows import TextRows
 from ziggurat.data.readers.source_files import SourceFile
 from ziggurat.data.readers.text.records import has_lone_carriage_return
@@ -24,14 +24,14 @@ class CsvRows(TextRows):
     """Every column of every file, as text; a column that a file lacks is null in its rows.
 
     Args:
-        files: what to read.
-        config: how they are read.
+        files: the files to read.
+        config: the format of the files.
         names: path -> the columns of that file.
-        typed: columns to give in their declared types instead, as the blocks hold them. Where there are any, the
-            others are null where the source takes their text for a missing value.
+        typed: columns to return in their declared types instead, taken from the blocks. If given, cells of the other
+            columns that the source regards as missing are null.
 
     Raises:
-        DataError: two columns of a file have one name.
+        DataError: two columns of a file have the same name.
     """
 
     def __init__(
@@ -44,20 +44,20 @@ class CsvRows(TextRows):
         super().__init__(files, config.records)
         self._names = {path: tuple(columns) for path, columns in names.items()}
         for path, columns in self._names.items():
-            if twice := duplicates(columns):
-                raise DataError(f"{path}: the header names column {twice[0]!r} twice", "rename one of them")
+            if repeated := duplicates(columns):
+                raise DataError(f"{path}: the header names column {repeated[0]!r} twice", "rename one of them")
         self._config = config
-        self._kinds = {column.name: arrow_type(column) for column in typed.columns} if typed else {}
-        every = dict.fromkeys(name for columns in self._names.values() for name in columns)
-        self.schema = pa.schema([(name, self._kinds.get(name, pa.string())) for name in every])
+        self._typed = {column.name: arrow_type(column) for column in typed.columns} if typed else {}
+        all_names = dict.fromkeys(name for columns in self._names.values() for name in columns)
+        self.schema = pa.schema([(name, self._typed.get(name, pa.string())) for name in all_names])
 
-    def take(self, block: RawBlock, kept: Lines, refused: Lines) -> tuple[pa.Table, list[str]]:
-        records, texts = self.records(block, kept, refused)
+    def take(self, block: RawBlock, kept: LineNumbers, rejected: LineNumbers) -> tuple[pa.Table, list[str]]:
+        records, texts = self.records(block, kept, rejected)
         names = self._names[block.file]
         cells = split_cells(records, len(names), self._config)
         columns: list[pa.Array | pa.ChunkedArray] = []
         for field in self.schema:
-            if field.name in self._kinds:
+            if field.name in self._typed:
                 columns.append(block.table.column(field.name).take(pa.array(kept)).cast(field.type))
             elif field.name in names:
                 columns.append(self._text(cells[names.index(field.name)], field.name, block, kept))
@@ -65,7 +65,7 @@ class CsvRows(TextRows):
                 columns.append(pa.nulls(len(kept), field.type))
         return pa.table(columns, schema=self.schema), texts
 
-    def _text(self, cells: pa.Array, name: str, block: RawBlock, kept: Lines) -> pa.Array:
+    def _text(self, cells: pa.Array, name: str, block: RawBlock, kept: LineNumbers) -> pa.Array:
         try:
             text = cells.cast(pa.string())
         except pa.ArrowInvalid:
@@ -75,15 +75,15 @@ class CsvRows(TextRows):
                 f"{shorten(cells[row].as_py())}",
                 "save the file as UTF-8; from .csv to .csv, and from .tsv to .tsv, such text passes as it is",
             ) from None
-        if not self._kinds:
+        if not self._typed:
             return text
         missing = pc.is_in(text, value_set=self._config.cell_rules.missing)
         return pc.if_else(missing, pa.scalar(None, pa.string()), text)
 
 
 def split_cells(records: pa.Array, width: int, config: CsvSource) -> list[pa.Array]:
-    """The cells of well-formed records, as ``width`` columns of ``binary``."""
-    data = joined([records, pa.scalar(b"\n", pa.binary())])
+    """Splits well-formed records into ``width`` columns of type ``binary``."""
+    data = join_text([records, pa.scalar(b"\n", pa.binary())])
     names = [str(place) for place in range(width)]
     if len(records) and not has_lone_carriage_return(data):
         read = pacsv.ReadOptions(column_names=names, use_threads=False, block_size=2**30)
@@ -102,11 +102,11 @@ def split_cells(records: pa.Array, width: int, config: CsvSource) -> list[pa.Arr
     return [pa.array([row[place] for row in rows], pa.binary()) for place in range(width)]
 
 
-def joined(parts: Sequence[pa.Array | pa.Scalar]) -> bytes:
-    """Arrays of text and single texts between them, joined row by row, all rows one behind the other."""
-    nothing = pa.scalar(b"", pa.binary())
-    whole = pc.binary_join_element_wise(*parts, nothing)
-    chunks = whole.chunks if isinstance(whole, pa.ChunkedArray) else [whole]
+def join_text(parts: Sequence[pa.Array | pa.Scalar]) -> bytes:
+    """Joins arrays and scalars of text row by row, and concatenates all rows."""
+    separator = pa.scalar(b"", pa.binary())
+    joined = pc.binary_join_element_wise(*parts, separator)
+    chunks = joined.chunks if isinstance(joined, pa.ChunkedArray) else [joined]
     return b"".join(_bytes(chunk) for chunk in chunks)
 
 

@@ -1,1 +1,1 @@
-"""JSON lines: the block reader, cells of JSON values, and raw rows."""
+"""JSON lines: the block reader, conversion of JSON values, and complete rows."""

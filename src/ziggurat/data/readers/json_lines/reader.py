@@ -1,7 +1,8 @@
-"""JSON lines: one object a line. A missing key is a missing value; a malformed line is a bad row.
+"""Reads JSON lines: one object per line. A missing key is a missing value; a malformed line is a bad row.
 
-pyarrow parses lines whose values are of the JSON types seen at the file's head;
-:mod:`ziggurat.data.readers.cells.typed` then makes them what the schema declares. Other lines are parsed one by one.
+pyarrow parses lines whose values have the JSON types seen at the head of the file;
+:mod:`ziggurat.data.readers.cells.typed` then converts them to the types of the schema. Other lines are parsed one by
+one.
 """
 
 from __future__ import annotations
@@ -21,11 +22,11 @@ from ziggurat.core.schema import RawColumn, RawSchema, ValueType
 from ziggurat.data.readers.arrow_compute import pc
 from ziggurat.data.readers.assemble import Parsed, assemble
 from ziggurat.data.readers.blocks import BadRow, Position, arrow_type
-from ziggurat.data.readers.cells.text import Converted, RefusedCell
-from ziggurat.data.readers.cells.typed import convert_typed, mismatch
+from ziggurat.data.readers.cells.text import Converted, RejectedCell
+from ziggurat.data.readers.cells.typed import convert_typed, type_mismatch
 from ziggurat.data.readers.json_lines.cells import convert_json
 from ziggurat.data.readers.reader import CellsConfig, TextParser
-from ziggurat.data.readers.rejection_reasons import as_text, refusal
+from ziggurat.data.readers.rejection_reasons import as_text, rejection_reason
 from ziggurat.data.readers.source_files import SourceFile
 from ziggurat.data.readers.text.blocks import read_head
 from ziggurat.data.readers.text.records import RecordRules, Records, has_lone_carriage_return
@@ -40,53 +41,52 @@ Row = dict[str, Any]
 
 
 class JsonLinesSource(CellsConfig):
-    """One JSON object a line."""
+    """One JSON object per line."""
 
     SUFFIXES: ClassVar[tuple[str, ...]] = (".jsonl", ".ndjson", ".json")
 
     name: Literal["jsonl"] = "jsonl"
     optional: list[str] = pydantic.Field(default=[])
-    """Columns whose key may be absent from a file's first mebibyte. Any other absent one is taken for a misspelling."""
+    """Columns whose key may be absent from the first mebibyte of a file. Any other absent key is an error, as it is
+    probably misspelt."""
 
 
 class JsonLinesParser(TextParser):
     """Parses one file of a :class:`JsonLinesSource`; see :class:`TextParser`.
 
     Raises:
-        DataError: the file's head is not JSON lines, or lacks a column of ``schema``.
+        DataError: the head of the file is not JSON lines, or lacks a column of ``schema``.
     """
 
     def __init__(self, file: SourceFile, config: JsonLinesSource, schema: RawSchema) -> None:
         self.records = RecordRules()
-        block = read_head(file, _HEAD_BYTES, self.records.last_end)
-        mark = len(codecs.BOM_UTF8) if block.data.startswith(codecs.BOM_UTF8) else 0
-        self.first = Position(0, mark, 1)
+        block = read_head(file, _HEAD_BYTES, self.records.last_record_end)
+        bom_bytes = len(codecs.BOM_UTF8) if block.data.startswith(codecs.BOM_UTF8) else 0
+        self.first_row = Position(0, bom_bytes, 1)
         self._file = str(file.path)
         self._schema = schema
         self._rules = config.cell_rules
-        head = list(_objects(Records.of(block.data[mark:], 1, self.records)))
-        _check_head(file, head, block.data[mark:], schema, config.optional)
-        self._format = self._seen_types(head)
+        head = list(_objects(Records.of(block.data[bom_bytes:], 1, self.records)))
+        _check_head(file, head, block.data[bom_bytes:], schema, config.optional)
+        self._format = self._parse_options(head)
         rows = [row for row in head if isinstance(row, dict)]
         self._others = _other_columns(rows, schema)
 
     def other_columns(self) -> tuple[RawColumn, ...]:
-        """Keys in the file's head that the schema leaves out and that hold one value a row, of one JSON type."""
+        """Returns the scalar keys of one JSON type in the head of the file that are not in the schema."""
         return self._others
 
     def parse(self, data: bytes, line: int) -> Parsed | None:
         if self._format is None or has_lone_carriage_return(data):
             return None
         records = Records.of(data, line, self.records)
-        heads = np.frombuffer(data, np.uint8)[records.starts]
-        if not (
-            heads == ord("{")
-        ).all():  # other values are no rows, and pyarrow 26 crashes on a block that begins with null
-            return None
+        first_bytes = np.frombuffer(data, np.uint8)[records.starts]
+        if not (first_bytes == ord("{")).all():
+            return None  # other values are not rows, and pyarrow 26 crashes on a block that begins with null
         read = pajson.ReadOptions(use_threads=False, block_size=_PARSE_BYTES)
         try:
             table = pajson.read_json(pa.BufferReader(data), read, self._format)
-        except (pa.ArrowInvalid, UnicodeDecodeError):  # the latter from quoting the text it refuses
+        except (pa.ArrowInvalid, UnicodeDecodeError):  # UnicodeDecodeError: from quoting the text in its message
             return None
         if table.num_rows != len(records):
             return None
@@ -122,37 +122,41 @@ class JsonLinesParser(TextParser):
         for index, row in enumerate(rows):
             try:
                 values.append(convert_json(row.get(column.name), column, self._rules))
-            except RefusedCell as error:
+            except RejectedCell as error:
                 values.append(None)
                 bad[index] = str(error)
         return Converted(pa.array(values, arrow_type(column)), bad)
 
-    def _seen_types(self, head: list[Row | str]) -> pajson.ParseOptions | None:
-        """How pyarrow should parse, judged by the first rows; None when a column's JSON types are mixed."""
+    def _parse_options(self, head: list[Row | str]) -> pajson.ParseOptions | None:
+        """Returns parse options derived from the first rows; None if a column has mixed JSON types."""
         fields: list[tuple[str, pa.DataType]] = []
         for column in self._schema.columns:
             seen = [row[column.name] for row in head if isinstance(row, dict) and row.get(column.name) is not None]
-            kind = _arrow_kind(seen) if seen else pa.string() if column.type is ValueType.TIME else arrow_type(column)
-            if kind is None or mismatch(kind, column):
+            kind = (
+                _arrow_type_of(seen) if seen else pa.string() if column.type is ValueType.TIME else arrow_type(column)
+            )
+            if kind is None or type_mismatch(kind, column):
                 return None
             fields.append((column.name, kind))
         return pajson.ParseOptions(explicit_schema=pa.schema(fields), unexpected_field_behavior="ignore")
 
 
 def _objects(records: Records) -> Iterator[Row | str]:
-    """Each record as an object, or as the reason why it is none."""
+    """Yields each record as an object, or as the reason why it is not one."""
     for row in range(len(records)):
         try:
             value = json.loads(records[row].decode("utf-8", errors="surrogateescape"))
         except (ValueError, RecursionError) as error:
-            yield refusal(
+            yield rejection_reason(
                 MALFORMED, f"received {shorten(as_text(records[row]))} ({error})", "write one JSON object a line"
             )
             continue
         if isinstance(value, dict):
             yield value
         else:
-            yield refusal(MALFORMED, f"received {shorten(value)}, not an object", "write one JSON object a line")
+            yield rejection_reason(
+                MALFORMED, f"received {shorten(value)}, not an object", "write one JSON object a line"
+            )
 
 
 def _check_head(file: SourceFile, head: list[Row | str], data: bytes, schema: RawSchema, optional: list[str]) -> None:
@@ -179,12 +183,12 @@ def _check_head(file: SourceFile, head: list[Row | str], data: bytes, schema: Ra
             )
 
 
-def _arrow_kind(values: list[Any]) -> pa.DataType | None:
-    """The Arrow type of JSON values of one kind; None when they are mixed or objects."""
+def _arrow_type_of(values: list[Any]) -> pa.DataType | None:
+    """Returns the Arrow type of JSON values of one type; None if the types are mixed or the values are objects."""
     kinds = {type(value) for value in values}
     if kinds == {list}:
         elements = [element for value in values for element in value if element is not None]
-        element = _arrow_kind(elements) if elements else None
+        element = _arrow_type_of(elements) if elements else None
         return None if element is None or pa.types.is_nested(element) else pa.list_(element)
     if kinds <= {int, float}:
         return pa.float64() if float in kinds else pa.int64()
@@ -192,14 +196,14 @@ def _arrow_kind(values: list[Any]) -> pa.DataType | None:
 
 
 def _loses_digits(cells: pa.Array) -> bool:
-    """Whether integers too large for a float64 were parsed as floats."""
+    """Whether integers that a float64 cannot hold exactly were parsed as floats."""
     if pa.types.is_list(cells.type):
         cells = cells.flatten()
     return pa.types.is_floating(cells.type) and pc.any(pc.greater_equal(pc.abs(cells), _EXACT_FLOAT)).as_py() is True
 
 
 def _other_columns(head: Sequence[Row], schema: RawSchema) -> tuple[RawColumn, ...]:
-    """The keys that hold one value a row, of one JSON type, in the head of a file, in order of appearance."""
+    """Returns the keys in the head of a file that hold a single value of one JSON type, in order of appearance."""
     declared = {int: ValueType.INTEGER, float: ValueType.FLOAT, str: ValueType.TEXT, bool: ValueType.TEXT}
     columns: list[RawColumn] = []
     for name in dict.fromkeys(key for row in head for key in row if key not in schema.names):

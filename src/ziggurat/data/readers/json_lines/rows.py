@@ -1,7 +1,7 @@
-"""Rows of JSON lines key by key, for outputs with columns: texts as they are, numbers in the digits of the file.
+"""Complete rows of JSON lines as columns, for columnar outputs: text unchanged, numbers with the digits of the file.
 
-Row by row in Python: neither pyarrow nor polars keeps the digits of a number. From JSON lines to JSON lines rows pass
-whole, in :class:`~ziggurat.data.readers.raw_rows.LineRows`.
+Rows are converted one by one in Python, because neither pyarrow nor polars keeps the digits of a number. If the output
+is JSON lines too, whole lines are copied instead, by :class:`~ziggurat.data.readers.raw_rows.LineRows`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pyarrow as pa
 from ziggurat.core.errors import DataError, shorten
 from ziggurat.core.schema import RawColumn, RawSchema, ValueType
 from ziggurat.data.readers.blocks import RawBlock, arrow_type
-from ziggurat.data.readers.numbered_rows import Lines
+from ziggurat.data.readers.numbered_rows import LineNumbers
 from ziggurat.data.readers.raw_rows import TextRows
 from ziggurat.data.readers.source_files import SourceFile
 from ziggurat.data.readers.text.records import RecordRules
@@ -25,22 +25,23 @@ Row = dict[str, Any]
 
 
 class Digits(str):
-    """A JSON number as it is written."""
+    """The text of a JSON number, exactly as in the file."""
 
     __slots__ = ()
 
 
 class JsonRows(TextRows):
-    """The keys at the files' heads as columns of text; of lists and objects, their JSON.
+    """The keys at the heads of the files as columns of text; lists and objects become JSON.
 
     Args:
-        files: what to read.
+        files: the files to read.
         names: path -> the keys at the head of that file.
-        delimiters: key -> what joins the values of its lists.
-        typed: columns to give in their declared types instead, as the blocks hold them.
-        others: keys beside those whose values are all integers, or all numbers, and come out as such.
+        delimiters: key -> the delimiter that joins the values of its lists.
+        typed: columns to return in their declared types instead, taken from the blocks.
+        others: further keys and their types; if ``typed`` is given, those of a numeric type are returned as numbers.
 
-    A later row with another key, or another kind of value where one is declared, raises a DataError that names both.
+    :meth:`take` raises a DataError for a row with an unknown key, or with another type of value where ``others``
+    declares a number.
     """
 
     def __init__(
@@ -55,36 +56,38 @@ class JsonRows(TextRows):
         self._delimiters = delimiters
         self._typed = {column.name: arrow_type(column) for column in typed.columns} if typed else {}
         self._numbers = {c.name: arrow_type(c) for c in others if typed and c.type is not ValueType.TEXT}
-        every = dict.fromkeys([*(name for keys in names.values() for name in keys), *self._typed])
-        kinds = {**self._numbers, **self._typed}
-        self.schema = pa.schema([(name, kinds.get(name, pa.string())) for name in every])
+        all_names = dict.fromkeys([*(name for keys in names.values() for name in keys), *self._typed])
+        types = {**self._numbers, **self._typed}
+        self.schema = pa.schema([(name, types.get(name, pa.string())) for name in all_names])
 
-    def take(self, block: RawBlock, kept: Lines, refused: Lines) -> tuple[pa.Table, list[str]]:
-        records, texts = self.records(block, kept, refused)
-        places = [f"{block.file}, line {line}" for line in block.lines[kept]]
-        rows = [self._row(record, place) for record, place in zip(records.to_pylist(), places, strict=True)]
+    def take(self, block: RawBlock, kept: LineNumbers, rejected: LineNumbers) -> tuple[pa.Table, list[str]]:
+        records, texts = self.records(block, kept, rejected)
+        locations = [f"{block.file}, line {line}" for line in block.lines[kept]]
+        rows = [self._row(record, location) for record, location in zip(records.to_pylist(), locations, strict=True)]
         columns: list[pa.Array | pa.ChunkedArray] = []
         for field in self.schema:
             if field.name in self._typed:
                 columns.append(block.table.column(field.name).take(pa.array(kept)).cast(field.type))
             elif field.name in self._numbers:
-                values = [_number(row.get(field.name), field, place) for row, place in zip(rows, places, strict=True)]
+                values = [
+                    _number(row.get(field.name), field, location) for row, location in zip(rows, locations, strict=True)
+                ]
                 columns.append(pa.array(values, field.type))
             else:
                 columns.append(self._texts(rows, field.name))
         return pa.table(columns, schema=self.schema), texts
 
-    def _row(self, record: bytes, place: str) -> Row:
+    def _row(self, record: bytes, location: str) -> Row:
         try:
             row: Row = json.loads(record, parse_int=Digits, parse_float=Digits, parse_constant=Digits)
         except UnicodeDecodeError:
             raise DataError(
-                f"{place}: not UTF-8", "save the file as UTF-8, or write .jsonl, where rows pass as they are"
+                f"{location}: not UTF-8", "save the file as UTF-8, or write .jsonl, where rows pass as they are"
             ) from None
         for key in row:
             if key not in self.schema.names:
                 raise DataError(
-                    f"{place}: key {key!r} is not in the first rows of the file, so the output has no column for it",
+                    f"{location}: key {key!r} is not in the first rows of the file, so the output has no column for it",
                     "write .jsonl, which keeps every key, or give the file's first row this key",
                 )
         return row
@@ -94,13 +97,13 @@ class JsonRows(TextRows):
         texts = [cell_text(row.get(name), delimiter) for row in rows]
         try:
             return pa.array(texts, pa.string())
-        except UnicodeEncodeError:  # half of a surrogate pair, which JSON can spell and UTF-8 cannot
-            whole = [None if text is None else text.encode("utf-8", "backslashreplace").decode() for text in texts]
-            return pa.array(whole, pa.string())
+        except UnicodeEncodeError:  # a lone surrogate, which JSON can express and UTF-8 cannot
+            escaped = [None if text is None else text.encode("utf-8", "backslashreplace").decode() for text in texts]
+            return pa.array(escaped, pa.string())
 
 
 def cell_text(value: Any, delimiter: str | None) -> str | None:
-    """``value`` as the text of a cell; a list of single values is joined by ``delimiter`` where there is one."""
+    """Returns ``value`` as the text of a cell; a list of scalars is joined by ``delimiter`` if one is given."""
     if value is None or isinstance(value, str):
         return value
     if isinstance(value, list) and delimiter is not None and not any(isinstance(e, list | dict) for e in value):
@@ -109,7 +112,7 @@ def cell_text(value: Any, delimiter: str | None) -> str | None:
 
 
 def json_text(value: Any) -> str:
-    """The JSON of ``value``, with its :class:`Digits` as they were."""
+    """Returns ``value`` as JSON, with the text of :class:`Digits` unchanged."""
     if isinstance(value, Digits):
         return str(value)
     if isinstance(value, dict):
@@ -120,7 +123,7 @@ def json_text(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
 
-def _number(value: Any, field: pa.Field, place: str) -> int | float | None:
+def _number(value: Any, field: pa.Field, location: str) -> int | float | None:
     integer = pa.types.is_integer(field.type)
     try:
         if value is None:
@@ -132,6 +135,6 @@ def _number(value: Any, field: pa.Field, place: str) -> int | float | None:
     except ValueError:
         pass
     raise DataError(
-        f"{place}, key {field.name!r}: received {shorten(str(value))}, the first rows hold {field.type}",
+        f"{location}, key {field.name!r}: received {shorten(str(value))}, the first rows hold {field.type}",
         "write .jsonl or .csv, where it passes as it is",
     )

@@ -1,4 +1,4 @@
-"""The columns of libsvm rows that hold numbers: for each of them one value a row, however sparse the file."""
+"""Dense columns of numbers from sparse libsvm rows: one value per row in each column."""
 
 from __future__ import annotations
 
@@ -12,30 +12,35 @@ Integers = npt.NDArray[np.int64]
 
 
 class NumberColumns:
-    """Values of chosen keys (indices, or numbers of fields) from entries that lie end to end.
+    """The values of selected keys (indices or field numbers), taken from the concatenated entries of all rows.
 
     Args:
-        keys: what to choose.
-        of_entries: the key of each entry.
-        rows_of: the row of each entry.
+        keys: the keys to select.
+        entry_keys: the key of each entry.
+        entry_rows: the row of each entry.
         values: float64, the value of each entry.
-        rows: how many rows there are.
+        rows: the number of rows.
     """
 
     def __init__(
-        self, keys: Sequence[int], of_entries: Integers, rows_of: Integers, values: npt.NDArray[np.float64], rows: int
+        self,
+        keys: Sequence[int],
+        entry_keys: Integers,
+        entry_rows: Integers,
+        values: npt.NDArray[np.float64],
+        rows: int,
     ) -> None:
         self._keys = np.array(sorted(keys), np.int64)
-        chosen = np.flatnonzero(np.isin(of_entries, self._keys))
-        ordered = chosen[np.argsort(of_entries[chosen], kind="stable")]
-        self._starts = np.searchsorted(of_entries[ordered], self._keys, side="left")
-        self._ends = np.searchsorted(of_entries[ordered], self._keys, side="right")
-        self._rows_of = rows_of[ordered]
+        selected = np.flatnonzero(np.isin(entry_keys, self._keys))
+        ordered = selected[np.argsort(entry_keys[selected], kind="stable")]
+        self._starts = np.searchsorted(entry_keys[ordered], self._keys, side="left")
+        self._ends = np.searchsorted(entry_keys[ordered], self._keys, side="right")
+        self._rows_of = entry_rows[ordered]
         self._values = values[ordered]
         self._rows = rows
 
     def column(self, key: int, absent: float | None) -> pa.Array:
-        """float64 (rows,) of one key; ``absent`` in rows without it, where None is null."""
+        """Returns the float64 (rows,) column of one key; rows without it hold ``absent``, or null if that is None."""
         place = int(np.searchsorted(self._keys, key))
         span = slice(int(self._starts[place]), int(self._ends[place]))
         values = np.full(self._rows, 0.0 if absent is None else absent)
@@ -47,8 +52,8 @@ class NumberColumns:
         return pa.array(values, mask=missing)
 
 
-def repeated(keys: Integers, rows_of: Integers) -> bool:
-    """Whether a row holds one of ``keys`` twice."""
-    order = np.lexsort((keys, rows_of))
-    keys, rows_of = keys[order], rows_of[order]
-    return bool(((keys[1:] == keys[:-1]) & (rows_of[1:] == rows_of[:-1])).any())
+def has_repeated_keys(keys: Integers, entry_rows: Integers) -> bool:
+    """Whether any row holds the same key twice."""
+    order = np.lexsort((keys, entry_rows))
+    keys, entry_rows = keys[order], entry_rows[order]
+    return bool(((keys[1:] == keys[:-1]) & (entry_rows[1:] == entry_rows[:-1])).any())

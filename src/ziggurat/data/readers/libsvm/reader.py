@@ -1,17 +1,18 @@
-"""libsvm, libfm and libffm text: ``label index:value …`` or ``label field:index:value …``.
+"""Reads libsvm, libfm and libffm text: ``label index:value …`` or ``label field:index:value …``.
 
-The columns that such a file offers to a schema:
+Such a file provides these columns:
 
-- ``label``: the first token; ``qid``: the number of a ``qid:`` token behind it, where the first row has one.
-- Without ``columns`` in the source: a column of numbers for each index under ``numeric``; all other entries are in
-  ``ids`` and ``values`` (and ``fields``, for libffm), each a list. Where ``ids`` is read without ``values``, all of
-  these must be 1.
-- With ``columns``: one column for each field, holding its ids, all of value 1, or, for those under ``numeric``, its
-  values. In ``index:value`` rows the entries' places name the fields, one each (Frappe's layout); in
-  ``field:index:value`` rows the field numbers do, from 0, and a field may be absent (missing) or, in a column of
-  many values, occur several times.
+- ``label``: the first token. ``qid``: the number of the ``qid:`` token after the label, if the first row has one.
+- Without ``columns`` in the source: a column of numbers for each index listed under ``numeric``. All other entries are
+  in the list columns ``ids`` and ``values`` (and ``fields``, for libffm). If ``ids`` is read without ``values``, all of
+  these values must be 1.
+- With ``columns``: one column per field. It holds the field's ids, whose values must all be 1, or, if it is listed
+  under ``numeric``, the field's values. In ``index:value`` rows the position of an entry determines its field, with one
+  entry per field (Frappe's layout). In ``field:index:value`` rows the field number does, counted from 0; a field may be
+  absent (missing) or, in a column of many values, occur several times.
 
-A number that a row leaves out is 0, as libsvm means it, or missing, as ``absent`` says. Text behind ``#`` is a comment.
+A number that a row omits is 0, as is libsvm's convention, or missing, depending on ``absent``. Text after ``#`` is a
+comment.
 """
 
 from __future__ import annotations
@@ -49,12 +50,13 @@ class LibsvmSource(FilesConfig):
 
     name: Literal["libsvm"] = "libsvm"
     columns: list[str] | None = None
-    """Names of the fields, each then a column of ids. Without: columns ``ids``, ``values`` and (libffm) ``fields``."""
+    """Names of the fields; each becomes a column of ids. Default: columns ``ids``, ``values`` and (libffm)
+    ``fields``."""
     numeric: list[int | str] = pydantic.Field(default=[])
-    """What holds numbers, such as ``3:0.57``, instead of ids: names of ``columns``; without these, indices, each then
-    a column by that name, ``"3"``, and no longer one of ``ids``."""
+    """What holds numbers, such as ``3:0.57``, instead of ids: names from ``columns``, or, without ``columns``, indices.
+    Each such index becomes a column of its own, named for example ``"3"``, and is no longer part of ``ids``."""
     absent: Literal["zero", "missing"] = "zero"
-    """What a column of numbers holds where a row leaves it out; libsvm's convention is zero."""
+    """The value of a column of numbers in rows that omit it; libsvm's convention is zero."""
 
     @property
     def numeric_names(self) -> tuple[str, ...]:
@@ -62,11 +64,11 @@ class LibsvmSource(FilesConfig):
 
     @property
     def block_share(self) -> float:
-        """How much of the usual text a block may hold: sparse text grows where it becomes columns of numbers."""
+        """Fraction of the usual block size to use, because sparse text grows when it becomes columns of numbers."""
         return 1 / (1 + len(self.numeric) / 16)
 
     @pydantic.model_validator(mode="after")
-    def _known_numbers(self) -> LibsvmSource:
+    def _check_numeric(self) -> LibsvmSource:
         for name in self.numeric_names:
             if self.columns is not None and name not in self.columns:
                 close = nearest(name, self.columns)
@@ -74,17 +76,17 @@ class LibsvmSource(FilesConfig):
                 raise ValueError(f"`numeric` names {name!r}, which is not under `columns`{hint}")
             if self.columns is None and re.fullmatch(r"0|[1-9]\d{0,17}", name) is None:
                 raise ValueError(f"`numeric` names {name!r}: without `columns` it lists indices, such as 3")
-        twice = duplicates(self.numeric_names)
-        if twice:
-            raise ValueError(f"`numeric` names twice: {', '.join(twice)}")
+        repeated = duplicates(self.numeric_names)
+        if repeated:
+            raise ValueError(f"`numeric` names twice: {', '.join(repeated)}")
         return self
 
     @pydantic.field_validator("columns")
     @classmethod
-    def _distinct(cls, value: list[str] | None) -> list[str] | None:
-        twice = duplicates(["label", "qid", *(value or [])])
-        if twice:
-            raise ValueError(f"columns named twice: {', '.join(twice)} (label and qid are columns already)")
+    def _check_distinct(cls, value: list[str] | None) -> list[str] | None:
+        repeated = duplicates(["label", "qid", *(value or [])])
+        if repeated:
+            raise ValueError(f"columns named twice: {', '.join(repeated)} (label and qid are columns already)")
         return value
 
 
@@ -92,17 +94,17 @@ class LibsvmParser(TextParser):
     """Parses one file of a :class:`LibsvmSource`; see :class:`TextParser`.
 
     Raises:
-        DataError: the file's head is not of this format, or it does not offer a column of ``schema``.
+        DataError: the head of the file is not of this format, or the file does not provide a column of ``schema``.
     """
 
     def __init__(self, file: SourceFile, config: LibsvmSource, schema: RawSchema) -> None:
         self.records = RecordRules()
-        self.first = Position()
+        self.first_row = Position()
         self._file = str(file.path)
         self._schema = schema
         self._numeric = frozenset(config.numeric_names)
         self._absent = 0.0 if config.absent == "zero" else None
-        self._layout = _layout_of(file, read_head(file, _HEAD_BYTES, self.records.last_end).data, config, schema)
+        self._layout = _layout_of(file, read_head(file, _HEAD_BYTES, self.records.last_record_end).data, config, schema)
 
     def parse(self, data: bytes, line: int) -> Parsed | None:
         if has_lone_carriage_return(data):
@@ -127,7 +129,7 @@ class LibsvmParser(TextParser):
             convert_typed(
                 numbers.column(self._key(column.name), self._absent)
                 if column.name in self._numeric
-                else self._cells(tokens, column),
+                else self._cells_of(tokens, column),
                 column,
                 CellRules(),
             )
@@ -137,22 +139,24 @@ class LibsvmParser(TextParser):
         return assemble(self._schema, columns, records.lines[rows], self._file, text_of)
 
     def _key(self, name: str) -> int:
-        """The index, or the number of the field, that a column of numbers takes its values from."""
+        """Returns the index, or the field number, from which a column of numbers takes its values."""
         return int(name) if self._layout.columns is None else self._layout.columns.index(name)
 
     def _numbers(self, tokens: Tokens) -> NumberColumns:
-        chosen = tokens.numeric
-        rows_of, entries = tokens.rows_of, np.arange(len(chosen))
+        selected = tokens.numeric
+        entry_rows, entries = tokens.entry_rows, np.arange(len(selected))
         if self._layout.columns is None:
-            keys = tokens.ids.filter(pa.array(chosen)).cast(pa.int64()).to_numpy()
+            keys = tokens.ids.filter(pa.array(selected)).cast(pa.int64()).to_numpy()
         else:
             fields = entries % max(1, len(self._layout.columns)) if tokens.fields is None else tokens.fields
-            keys = fields[chosen]
+            keys = fields[selected]
         needed = [self._key(column.name) for column in self._schema.columns if column.name in self._numeric]
-        return NumberColumns(needed, keys, rows_of[chosen], tokens.values.to_numpy()[chosen], len(tokens.lengths))
+        return NumberColumns(
+            needed, keys, entry_rows[selected], tokens.values.to_numpy()[selected], len(tokens.lengths)
+        )
 
-    def _cells(self, tokens: Tokens, column: RawColumn) -> pa.Array:
-        """The cells of a column before they get their declared type."""
+    def _cells_of(self, tokens: Tokens, column: RawColumn) -> pa.Array:
+        """Returns the cells of a column before conversion to the declared type."""
         name, names = column.name, self._layout.columns
         if name == "label":
             return tokens.labels
@@ -162,13 +166,13 @@ class LibsvmParser(TextParser):
         if names is None:
             entries = tokens.ids if name == "ids" else tokens.values if name == "values" else pa.array(tokens.fields)
             listed = ~tokens.numeric
-            counts = np.bincount(tokens.rows_of[listed], minlength=len(tokens.lengths))
+            counts = np.bincount(tokens.entry_rows[listed], minlength=len(tokens.lengths))
             return _lists(entries.filter(pa.array(listed)) if tokens.numeric.any() else entries, counts)
         if tokens.fields is None:
             return tokens.ids.take(pa.array(np.arange(names.index(name), len(tokens.ids), len(names))))
-        chosen = tokens.fields == names.index(name)
-        ids = tokens.ids.filter(pa.array(chosen))
-        counts = np.bincount(tokens.rows_of[chosen], minlength=len(tokens.lengths))
+        selected = tokens.fields == names.index(name)
+        ids = tokens.ids.filter(pa.array(selected))
+        counts = np.bincount(tokens.entry_rows[selected], minlength=len(tokens.lengths))
         if column.many:
             return _lists(ids, counts)
         return ids.take(pa.array(np.cumsum(counts) - 1, mask=counts == 0))
@@ -195,8 +199,8 @@ def _layout_of(file: SourceFile, head: bytes, config: LibsvmSource, schema: RawS
     has_fields = entry.count(":") == 2
     columns = None if config.columns is None else tuple(config.columns)
     lists = _LISTS if has_fields else _LISTS[:2]
-    offered = ("label", *(("qid",) if has_query else ()), *(columns or (*lists, *config.numeric_names)))
-    _check_schema(file, schema, offered, columns is None, config.numeric_names)
+    provided = ("label", *(("qid",) if has_query else ()), *(columns or (*lists, *config.numeric_names)))
+    _check_schema(file, schema, provided, columns is None, config.numeric_names)
     many = {column.name for column in schema.columns if column.many}
     single = frozenset(place for place, name in enumerate(columns or ()) if name not in many)
     drops_values = columns is None and "ids" in schema.names and "values" not in schema.names
@@ -206,7 +210,7 @@ def _layout_of(file: SourceFile, head: bytes, config: LibsvmSource, schema: RawS
 
 
 def _check_schema(
-    file: SourceFile, schema: RawSchema, offered: tuple[str, ...], lists: bool, numeric: tuple[str, ...]
+    file: SourceFile, schema: RawSchema, provided: tuple[str, ...], lists: bool, numeric: tuple[str, ...]
 ) -> None:
     for column in schema.columns:
         if column.name in numeric and column.many:
@@ -214,14 +218,14 @@ def _check_schema(
                 f"{file.path}, column {column.name!r}: holds one number a row, a {column.type} list is declared",
                 "declare its feature `kind: numeric`, or take it from `numeric` of the source",
             )
-        if lists and column.name not in offered and column.name.isdecimal():
+        if lists and column.name not in provided and column.name.isdecimal():
             raise DataError(
                 f"{file.path}: index {column.name} is no column yet", f"add {column.name} to `numeric` of the source"
             )
-        if column.name not in offered:
-            close = nearest(column.name, offered)
+        if column.name not in provided:
+            close = nearest(column.name, provided)
             raise DataError(
-                f"{file.path}: no column {column.name!r}; a file of this layout offers: {', '.join(offered)}",
+                f"{file.path}: no column {column.name!r}; a file of this layout offers: {', '.join(provided)}",
                 f"did you mean {close!r}?" if close else "name the fields under `columns` of the source",
             )
         if lists and column.name in _LISTS and not column.many:

@@ -1,1 +1,1 @@
-"""Parquet files: the block reader, and raw rows with every column of the file."""
+"""Parquet files: the block reader, and complete rows with every column of the file."""

@@ -1,4 +1,4 @@
-"""Parquet files: the declared columns only, in batches bounded by bytes. A position's offset is a number of rows."""
+"""Reads the declared columns of Parquet files in batches of bounded size. The offset of a position counts rows."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ziggurat.core.errors import DataError, nearest
 from ziggurat.core.schema import RawSchema, ValueType
 from ziggurat.data.readers.assemble import assemble, join
 from ziggurat.data.readers.blocks import FileRange, Position, RawBlock
-from ziggurat.data.readers.cells.typed import convert_typed, mismatch
-from ziggurat.data.readers.reader import BLOCK_BYTES, STRETCH_BYTES, CellsConfig, RawSource
+from ziggurat.data.readers.cells.typed import convert_typed, type_mismatch
+from ziggurat.data.readers.reader import BLOCK_BYTES, FILE_RANGE_BYTES, CellsConfig, RawSource
 from ziggurat.data.readers.rejection_reasons import TEXT_LIMIT
 from ziggurat.data.readers.source_files import SourceFile, no_permission
 
@@ -36,13 +36,14 @@ class ParquetReader(RawSource):
     """Reads Parquet files; see :class:`RawSource`.
 
     Args:
-        files: what to read.
-        config: how cells are read.
+        files: the files to read.
+        config: the rules for reading cells.
         schema: the columns to deliver.
-        block_bytes: about how many decoded bytes a block holds.
+        block_bytes: approximate decoded bytes per block.
 
     Raises:
-        DataError: a file is truncated, corrupt or empty, lacks a column, or holds one that cannot be what is declared.
+        DataError: a file is truncated, corrupt or empty, lacks a column, or has one that cannot be converted to its
+            declared type.
     """
 
     def __init__(
@@ -57,8 +58,8 @@ class ParquetReader(RawSource):
         self._rules = config.cell_rules
         self._block_bytes = block_bytes
         for file in files:
-            with opened(file) as parquet:
-                _check(file, parquet, schema)
+            with open_parquet(file) as parquet:
+                _check_columns(file, parquet, schema)
 
     def blocks(self, start: Position = Position(), end: Position | None = None) -> Iterator[RawBlock]:  # noqa: B008 (frozen)
         files = len(self.files) if end is None else end.file + (end.offset > 0)
@@ -69,23 +70,23 @@ class ParquetReader(RawSource):
 
     def file_ranges(self, start: Position = Position()) -> Iterator[FileRange]:  # noqa: B008 (frozen)
         for index in range(start.file, len(self.files)):
-            place = start if index == start.file else Position(index)
-            with opened(self.files[index]) as parquet:
+            range_start = start if index == start.file else Position(index)
+            with open_parquet(self.files[index]) as parquet:
                 groups = [parquet.metadata.row_group(number) for number in range(parquet.metadata.num_row_groups)]
             row, size_bytes, total = 0, 0, sum(group.num_rows for group in groups)
             for group in groups:
                 row += group.num_rows
-                if row <= place.offset or place.file > index:
+                if row <= range_start.offset or range_start.file > index:
                     continue
                 size_bytes += group.total_byte_size
-                if size_bytes >= STRETCH_BYTES or row == total:
+                if size_bytes >= FILE_RANGE_BYTES or row == total:
                     end = Position(index, row, row + 1) if row < total else Position(index + 1)
-                    yield FileRange(place, end)
-                    place, size_bytes = end, 0
+                    yield FileRange(range_start, end)
+                    range_start, size_bytes = end, 0
 
-    def between(self, start: Position, end: Position) -> RawBlock:
+    def read_block(self, start: Position, end: Position) -> RawBlock:
         file = self.files[start.file]
-        with opened(file, self._texts) as parquet:
+        with open_parquet(file, self._dictionary_columns) as parquet:
             stop = end.offset if end.file == start.file else parquet.metadata.num_rows
             parts: list[pa.RecordBatch] = []
             with explained_reads(file):
@@ -98,21 +99,21 @@ class ParquetReader(RawSource):
             return self._block(file, whole, start.offset, end, 0)
 
     @property
-    def _texts(self) -> list[str]:
-        """Columns read as dictionaries."""
+    def _dictionary_columns(self) -> list[str]:
+        """Columns to read as dictionaries."""
         return [c.name for c in self._schema.columns if c.type is ValueType.TEXT and not c.many]
 
     def _file_blocks(self, index: int, skipped: int, end_row: int | None) -> Iterator[RawBlock]:
         file = self.files[index]
-        with opened(file, self._texts) as parquet:
+        with open_parquet(file, self._dictionary_columns) as parquet:
             total = parquet.metadata.num_rows
             batches = _batches(parquet, self._schema.names, self._rows_per_block(parquet), skipped, end_row)
             while True:
                 with explained_reads(file):
-                    following = next(batches, None)
-                if following is None:
+                    next_batch = next(batches, None)
+                if next_batch is None:
                     return
-                batch, offset = following
+                batch, offset = next_batch
                 file.check_unchanged()
                 stop = offset + batch.num_rows
                 end = Position(index + 1) if stop == total else Position(index, stop, stop + 1)
@@ -130,7 +131,7 @@ class ParquetReader(RawSource):
 
     def _rows_per_block(self, parquet: pq.ParquetFile) -> int:
         group = parquet.metadata.row_group(0)
-        chunks = [group.column(place) for place in range(group.num_columns)]
+        chunks = [group.column(index) for index in range(group.num_columns)]
         needed = [chunk for chunk in chunks if chunk.path_in_schema.split(".")[0] in self._schema.names]
         stored = sum(chunk.total_uncompressed_size for chunk in needed) // max(group.num_rows, 1)
         row_bytes = max(stored, _LEAST_CELL_BYTES * len(self._schema.columns), 1)
@@ -140,9 +141,9 @@ class ParquetReader(RawSource):
 def _batches(
     parquet: pq.ParquetFile, names: Sequence[str], rows: int, skipped: int, end_row: int | None = None
 ) -> Iterator[tuple[pa.RecordBatch, int]]:
-    """Batches from row ``skipped`` on, each with its offset; row groups before that row are not read.
+    """Yields batches from row ``skipped`` on, each with its offset in rows; row groups before that row are not read.
 
-    ``end_row`` is where a row group ends, and they with it; default: the file's end.
+    ``end_row`` is the row to stop at, which must be the end of a row group; default: the end of the file.
     """
     group, offset = 0, 0
     while offset + parquet.metadata.row_group(group).num_rows <= skipped:
@@ -154,17 +155,17 @@ def _batches(
         last += 1
     groups = list(range(group, last))
     for batch in parquet.iter_batches(rows, row_groups=groups, columns=list(names)):
-        fresh = batch.slice(max(skipped - offset, 0))
+        unread = batch.slice(max(skipped - offset, 0))
         offset += batch.num_rows
-        if fresh.num_rows:
-            yield fresh, offset - fresh.num_rows
+        if unread.num_rows:
+            yield unread, offset - unread.num_rows
 
 
-def opened(file: SourceFile, dictionaries: Sequence[str] = ()) -> pq.ParquetFile:
-    """``file``, with the columns ``dictionaries`` read as such.
+def open_parquet(file: SourceFile, dictionaries: Sequence[str] = ()) -> pq.ParquetFile:
+    """Opens ``file``; the columns in ``dictionaries`` are read as dictionaries.
 
     Raises:
-        DataError: it changed, may not be read, or is no Parquet file.
+        DataError: the file changed, may not be read, or is not a Parquet file.
     """
     with explained_reads(file):
         file.check_unchanged()
@@ -173,7 +174,7 @@ def opened(file: SourceFile, dictionaries: Sequence[str] = ()) -> pq.ParquetFile
 
 @contextmanager
 def explained_reads(file: SourceFile) -> Generator[None]:
-    """Turn a failure to read ``file`` into an error that names it and the hint."""
+    """Turns a failure to read ``file`` into an error that names the file and gives a hint."""
     try:
         yield
     except PermissionError as error:
@@ -186,38 +187,38 @@ def explained_reads(file: SourceFile) -> Generator[None]:
         ) from error
 
 
-def _check(file: SourceFile, parquet: pq.ParquetFile, schema: RawSchema) -> None:
+def _check_columns(file: SourceFile, parquet: pq.ParquetFile, schema: RawSchema) -> None:
     found = parquet.schema_arrow
     if parquet.metadata.num_rows == 0:
         raise DataError(f"{file.path}: the file holds no rows", "remove it from `files`, or write it anew")
     for column in schema.columns:
-        places = found.get_all_field_indices(column.name)
-        if not places:
+        indices = found.get_all_field_indices(column.name)
+        if not indices:
             close = nearest(column.name, found.names)
             shown = ", ".join(found.names[:20]) + (", …" if len(found.names) > 20 else "")
             raise DataError(
                 f"{file.path}: no column {column.name!r}; the file holds: {shown}",
                 f"did you mean {close!r}?" if close else "correct the column's name",
             )
-        if len(places) > 1:
-            raise DataError(f"{file.path}: holds column {column.name!r} {len(places)} times", "rename all but one")
-        wrong = mismatch(found.field(places[0]).type, column)
-        if wrong is not None:
-            raise DataError(f"{file.path}, column {column.name!r}: {wrong[0]}", wrong[1])
+        if len(indices) > 1:
+            raise DataError(f"{file.path}: holds column {column.name!r} {len(indices)} times", "rename all but one")
+        problem = type_mismatch(found.field(indices[0]).type, column)
+        if problem is not None:
+            raise DataError(f"{file.path}, column {column.name!r}: {problem[0]}", problem[1])
 
 
 def row_text(batch: pa.RecordBatch) -> Callable[[int], str]:
-    """What gives the text of a row for a :class:`BadRow`: its JSON, cut."""
+    """Returns a function that gives the text of a row for a :class:`BadRow`: its JSON, truncated."""
 
     def text_of(row: int) -> str:
-        cells = {name: _plain(batch.column(name).slice(row, 1)) for name in batch.schema.names}
+        cells = {name: _python_value(batch.column(name).slice(row, 1)) for name in batch.schema.names}
         return json.dumps(cells, ensure_ascii=False, default=repr)[:TEXT_LIMIT]
 
     return text_of
 
 
-def _plain(cell: pa.Array) -> Any:
-    """The one value of ``cell``; as bytes where its text is not UTF-8."""
+def _python_value(cell: pa.Array) -> Any:
+    """Returns the single value of ``cell``; as bytes if its text is not UTF-8."""
     try:
         return cell.to_pylist()[0]
     except UnicodeDecodeError:

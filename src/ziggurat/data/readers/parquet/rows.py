@@ -1,4 +1,4 @@
-"""Rows of Parquet files as they stand there, with every column in the file's own type."""
+"""Complete rows of Parquet files, with every column in the file's own type."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pyarrow as pa
 from ziggurat.core.errors import DataError
 from ziggurat.core.schema import duplicates
 from ziggurat.data.readers.blocks import RawBlock
-from ziggurat.data.readers.numbered_rows import Lines, NumberedRows, Stretch
-from ziggurat.data.readers.parquet.reader import explained_reads, opened, row_text
+from ziggurat.data.readers.numbered_rows import LineNumbers, NumberedBatch, NumberedRows
+from ziggurat.data.readers.parquet.reader import explained_reads, open_parquet, row_text
 from ziggurat.data.readers.raw_rows import RawRows
 from ziggurat.data.readers.reader import BLOCK_BYTES
 from ziggurat.data.readers.source_files import SourceFile
@@ -20,43 +20,43 @@ _MOST_ROWS = 2**14
 
 
 class ParquetRows(RawRows):
-    """Every column of every file, in a type that holds each file's own; null in the rows of a file that lacks it.
+    """Every column of every file, in the common type of all files; null in the rows of a file that lacks the column.
 
     Args:
-        files: what to read.
+        files: the files to read.
 
     Raises:
-        DataError: a file that cannot be read or names a column twice, or a column whose types in two files have no
-            common one.
+        DataError: a file cannot be read or names a column twice, or the types of a column in two files have no common
+            type.
     """
 
     def __init__(self, files: Sequence[SourceFile]) -> None:
         self.schema = _common_schema(files)
-        self._numbered = NumberedRows(files, _read)
+        self._numbered = NumberedRows(files, _read_batches)
 
-    def take(self, block: RawBlock, kept: Lines, refused: Lines) -> tuple[pa.Table, list[str]]:
-        lines = np.union1d(block.lines[kept], refused)
+    def take(self, block: RawBlock, kept: LineNumbers, rejected: LineNumbers) -> tuple[pa.Table, list[str]]:
+        lines = np.union1d(block.lines[kept], rejected)
         parts = self._numbered.take(block.file, lines)
         if not parts:
             return self.schema.empty_table(), []
         found = pa.Table.from_batches(parts)
         texts: list[str] = []
-        if len(refused):
-            apart = np.isin(lines, refused)
-            batch = found.filter(pa.array(apart)).combine_chunks().to_batches()[0]
-            texts = list(map(row_text(batch), range(len(refused))))
-            found = found.filter(pa.array(~apart))
-        return self._whole(found), texts
+        if len(rejected):
+            is_rejected = np.isin(lines, rejected)
+            batch = found.filter(pa.array(is_rejected)).combine_chunks().to_batches()[0]
+            texts = list(map(row_text(batch), range(len(rejected))))
+            found = found.filter(pa.array(~is_rejected))
+        return self._with_all_columns(found), texts
 
-    def _whole(self, table: pa.Table) -> pa.Table:
+    def _with_all_columns(self, table: pa.Table) -> pa.Table:
         for name in self.schema.names:
             if name not in table.schema.names:
                 table = table.append_column(name, pa.nulls(table.num_rows))
         return table.select(self.schema.names).cast(self.schema)
 
 
-def _read(file: SourceFile) -> Generator[Stretch]:
-    with opened(file) as parquet:
+def _read_batches(file: SourceFile) -> Generator[NumberedBatch]:
+    with open_parquet(file) as parquet:
         group = parquet.metadata.row_group(0)
         row_bytes = max(group.total_byte_size // max(group.num_rows, 1), 1)
         rows = max(1, min(BLOCK_BYTES // row_bytes, _MOST_ROWS))
@@ -76,20 +76,20 @@ def _read(file: SourceFile) -> Generator[Stretch]:
 def _common_schema(files: Sequence[SourceFile]) -> pa.Schema:
     schemas: list[pa.Schema] = []
     for file in files:
-        with opened(file) as parquet:
+        with open_parquet(file) as parquet:
             schemas.append(parquet.schema_arrow)
-        if twice := duplicates(schemas[-1].names):
-            raise DataError(f"{file.path}: holds column {twice[0]!r} more than once", "rename all but one")
+        if repeated := duplicates(schemas[-1].names):
+            raise DataError(f"{file.path}: holds column {repeated[0]!r} more than once", "rename all but one")
     fields: list[pa.Field] = []
     for name in dict.fromkeys(name for schema in schemas for name in schema.names):
-        alike = [pa.schema([schema.field(name)]) for schema in schemas if name in schema.names]
+        same_name = [pa.schema([schema.field(name)]) for schema in schemas if name in schema.names]
         try:
-            field = pa.unify_schemas(alike, promote_options="permissive").field(0)
+            field = pa.unify_schemas(same_name, promote_options="permissive").field(0)
         except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-            kinds = ", ".join(dict.fromkeys(str(schema.field(0).type) for schema in alike))
+            types = ", ".join(dict.fromkeys(str(schema.field(0).type) for schema in same_name))
             raise DataError(
-                f"column {name!r} is of several types in the files: {kinds}",
+                f"column {name!r} is of several types in the files: {types}",
                 "write it alike in all files, or take the files one by one",
             ) from error
-        fields.append(field if len(alike) == len(schemas) else field.with_nullable(True))
+        fields.append(field if len(same_name) == len(schemas) else field.with_nullable(True))
     return pa.schema(fields, schemas[0].metadata)

@@ -1,1 +1,1 @@
-"""Text files as blocks of whole records, whatever the format of a record."""
+"""Reads text files as blocks of whole records, independent of the record format."""

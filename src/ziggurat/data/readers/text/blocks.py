@@ -1,4 +1,4 @@
-"""Cut a text file, compressed or not, into blocks of whole records, holding one block at a time."""
+"""Cuts a text file, compressed or not, into blocks of whole records, holding one block in memory at a time."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from ziggurat.data.readers.file_magic import HEAD_BYTES, check_magic
 from ziggurat.data.readers.source_files import COMPRESSION, SourceFile, no_permission
 
 LONGEST_RECORD_BYTES = 64 * 2**20
-"""A record longer than this is taken for a sign that the file is not what its source says."""
+"""A record longer than this indicates that the file is not of the declared format."""
 
 _READ_BYTES = 2**24
 
 
 class ByteStream(Protocol):
-    """What a file gives: bytes, as many as asked for save at its end."""
+    """A readable stream; ``read`` returns fewer bytes than requested only at the end."""
 
     def read(self, nbytes: int) -> bytes: ...
 
@@ -31,9 +31,9 @@ class TextBlock:
 
     Attributes:
         data: the (decompressed) text; only a file's last block may lack the last line end.
-        offset: where it begins in the decompressed text.
-        stored_bytes: bytes of the file, as stored, that were read up to here.
-        last: whether the file, or what was asked of it, ends here.
+        offset: start of the block in the decompressed text.
+        stored_bytes: bytes of the file, as stored, read so far.
+        last: whether the file, or the requested range, ends with this block.
     """
 
     data: bytes
@@ -43,35 +43,37 @@ class TextBlock:
 
 
 def cut_blocks(
-    file: SourceFile, offset: int, block_bytes: int, last_end: Callable[[bytes], int], stop: int | None = None
+    file: SourceFile, offset: int, block_bytes: int, last_record_end: Callable[[bytes], int], stop: int | None = None
 ) -> Iterator[TextBlock]:
-    """The text of ``file`` from ``offset`` in blocks of about ``block_bytes``, more only where one record is longer.
+    """Yields the text of ``file`` from ``offset`` in blocks of about ``block_bytes``, larger only for a longer record.
 
     Args:
-        file: its suffix says whether it is compressed.
-        offset: bytes of decompressed text to skip; must be the start of a record. In a compressed file they are read.
-        block_bytes: how much to read at a time.
-        last_end: of some text that begins at a record, the offset after its last whole record; 0 when there is none.
-        stop: where to end instead of at the file's end; must be the start of a record.
+        file: the file; its suffix indicates whether it is compressed.
+        offset: bytes of decompressed text to skip; must be the start of a record. In a compressed file the skipped
+            bytes are read.
+        block_bytes: how many bytes to read at a time.
+        last_record_end: returns, for text that begins at a record, the offset after the last whole record; 0 if there
+            is none.
+        stop: the offset to stop at; must be the start of a record. Default: the end of the file.
 
     Raises:
-        DataError: the file vanished or changed, is truncated, corrupt or no text; a record of more than 64 MiB.
+        DataError: the file vanished, changed, is truncated, corrupt or not text, or a record exceeds 64 MiB.
     """
-    with _opened(file, offset) as (whole, stored):
-        stream = whole if stop is None else _UpTo(whole, stop - offset)
+    with _open_text(file, offset) as (text, stored):
+        stream = text if stop is None else _LimitedStream(text, stop - offset)
         carry = b""
         while True:
             fresh = stream.read(block_bytes)
             last = len(fresh) < block_bytes
             data = carry + fresh if carry else fresh
-            cut = len(data) if last else last_end(data)
+            cut = len(data) if last else last_record_end(data)
             while cut == 0 and not last:
                 more = min(len(data), LONGEST_RECORD_BYTES - len(data))
                 _check_length(file, more, offset)
                 fresh = stream.read(more)
                 last = len(fresh) < more
                 data += fresh
-                cut = len(data) if last else last_end(data)
+                cut = len(data) if last else last_record_end(data)
             file.check_unchanged()
             if data:
                 yield TextBlock(data[:cut], offset, stored(), last)
@@ -81,57 +83,57 @@ def cut_blocks(
             offset += cut
 
 
-def read_head(file: SourceFile, limit_bytes: int, last_end: Callable[[bytes], int]) -> TextBlock:
-    """The first whole records of ``file``, about ``limit_bytes`` of them, for looking at its header and its manner.
+def read_head(file: SourceFile, limit_bytes: int, last_record_end: Callable[[bytes], int]) -> TextBlock:
+    """Reads about ``limit_bytes`` of whole records from the start of ``file``, to inspect its header and its layout.
 
     Raises:
-        DataError: it holds no text.
+        DataError: the file holds no text.
     """
-    for block in cut_blocks(file, 0, limit_bytes, last_end):
+    for block in cut_blocks(file, 0, limit_bytes, last_record_end):
         return block
     raise DataError(f"{file.path}: the file is empty once decompressed", "remove it from `files`, or write it anew")
 
 
-def read_between(file: SourceFile, start: int, end: int | None) -> bytes:
-    """The (decompressed) text of ``file`` from byte ``start`` to byte ``end``, or to its last where that is None.
+def read_byte_range(file: SourceFile, start: int, end: int | None) -> bytes:
+    """Reads the (decompressed) text of ``file`` from byte ``start`` to byte ``end``, or to the end of the file if None.
 
     Raises:
         DataError: the file vanished or changed, is truncated or corrupt.
     """
-    with _opened(file, start) as (stream, _):
+    with _open_text(file, start) as (stream, _):
         parts: list[bytes] = []
-        wanted = 2**62 if end is None else end - start
-        while wanted and (part := stream.read(min(wanted, _READ_BYTES))):
+        remaining = 2**62 if end is None else end - start
+        while remaining and (part := stream.read(min(remaining, _READ_BYTES))):
             parts.append(part)
-            wanted -= len(part)
+            remaining -= len(part)
         file.check_unchanged()
         return b"".join(parts)
 
 
-class _UpTo:
-    """The first ``count`` bytes of a stream."""
+class _LimitedStream:
+    """A stream that ends after the first ``count`` bytes of another."""
 
     def __init__(self, stream: ByteStream, count: int) -> None:
-        self._stream, self._left = stream, count
+        self._stream, self._remaining = stream, count
 
     def read(self, nbytes: int) -> bytes:
-        data = self._stream.read(min(nbytes, self._left))
-        self._left -= len(data)
+        data = self._stream.read(min(nbytes, self._remaining))
+        self._remaining -= len(data)
         return data
 
 
 def _skip(stream: ByteStream, count: int) -> None:
-    """Read and forget ``count`` bytes of ``stream``."""
+    """Reads and discards ``count`` bytes of ``stream``."""
     while count:
-        got = len(stream.read(min(count, 2**20)))
-        if not got:
+        skipped = len(stream.read(min(count, 2**20)))
+        if not skipped:
             return
-        count -= got
+        count -= skipped
 
 
 @contextmanager
-def _opened(file: SourceFile, offset: int) -> Generator[tuple[ByteStream, Callable[[], int]]]:
-    """The decompressed text from ``offset`` on, and how many stored bytes were read; errors name the file."""
+def _open_text(file: SourceFile, offset: int) -> Generator[tuple[ByteStream, Callable[[], int]]]:
+    """Opens the decompressed text at ``offset``, with a function that returns the number of stored bytes read."""
     file.check_unchanged()
     codec = COMPRESSION.get(file.path.suffix)
     try:

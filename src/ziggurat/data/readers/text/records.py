@@ -1,6 +1,7 @@
-"""Where the records of a stretch of text begin and end: at line ends, save those inside quoted values.
+"""Finds where the records of a text begin and end: at line ends, except line ends inside quoted values.
 
-A line ends in LF or CR LF. A quoted value begins with a quote at the start of a field; a doubled quote stands for one.
+A line ends in LF or CR LF. A quoted value begins with a quote at the start of a field; a doubled quote inside it means
+one quote character.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _LF, _CR, _QUOTE = 10, 13, 34
 
 @dataclass(frozen=True)
 class RecordRules:
-    """How a text format separates fields and whether a quoted value may hold line ends.
+    """How a text format separates fields, and whether quoted values may contain line ends.
 
     Attributes:
         delimiter: one byte between fields.
@@ -35,22 +36,22 @@ class RecordRules:
         return re.compile(rb'(?<![^%s\n])"[^"]*+(?:""[^"]*+)*+(?P<close>"?)' % delimiter)
 
     def ends(self, data: bytes) -> Offsets:
-        """Offsets just after each record's line end in ``data``, which begins at a record."""
+        """Returns the offsets just after each record's line end in ``data``, which begins at a record."""
         buffer = np.frombuffer(data, np.uint8)
         newlines = np.flatnonzero(buffer == _LF)
         if self.newlines_in_values and b'"' in data:
             newlines = newlines[~self._quoted_spans(data, buffer).contain(newlines)]
         return newlines + 1
 
-    def last_end(self, data: bytes) -> int:
-        """The last of :meth:`ends`, or 0 when ``data`` holds no whole record."""
+    def last_record_end(self, data: bytes) -> int:
+        """Returns the last of :meth:`ends`, or 0 if ``data`` holds no whole record."""
         if not self.newlines_in_values or b'"' not in data:
             return data.rfind(b"\n") + 1
         ends = self.ends(data)
         return int(ends[-1]) if len(ends) else 0
 
     def quotes_close(self, data: bytes) -> bool:
-        """Whether every quoted value in ``data`` ends before ``data`` does and, where it has to, on its own line."""
+        """Whether every quoted value in ``data`` is closed and, unless ``newlines_in_values``, ends on its own line."""
         if b'"' not in data:
             return True
         quoted = self._quoted_spans(data, np.frombuffer(data, np.uint8))
@@ -60,7 +61,7 @@ class RecordRules:
 
     def _quoted_spans(self, data: bytes, buffer: npt.NDArray[np.uint8]) -> _Quoted:
         quotes = np.flatnonzero(buffer == _QUOTE)
-        before = buffer[quotes[::2] - 1]  # wraps around for a quote at offset 0, fixed in the next line
+        before = buffer[quotes[::2] - 1]  # wraps around for a quote at offset 0; the next line corrects that
         before[quotes[::2] == 0] = _LF
         if np.isin(
             before, [self.delimiter[0], _LF, _QUOTE]
@@ -74,28 +75,28 @@ class RecordRules:
 
 @dataclass(frozen=True, slots=True)
 class _Quoted:
-    """Where quoted values lie; a doubled quote may cut one in two. Nothing but the last may be left open."""
+    """Spans of quoted values. A doubled quote may split a value into two spans. Only the last span may be left open."""
 
     starts: Offsets
     stops: Offsets
     left_open: bool
 
-    def contain(self, places: Offsets) -> npt.NDArray[np.bool_]:
-        """Which of ``places`` lie inside one."""
-        opened = np.searchsorted(self.starts, places, side="right")
-        return places < np.concatenate([[0], self.stops])[opened]
+    def contain(self, offsets: Offsets) -> npt.NDArray[np.bool_]:
+        """Returns which of ``offsets`` are inside a quoted value."""
+        opened = np.searchsorted(self.starts, offsets, side="right")
+        return offsets < np.concatenate([[0], self.stops])[opened]
 
 
 @dataclass(frozen=True, slots=True)
 class Records:
-    """The records of a stretch of text that are not empty lines.
+    """The records of a text, without empty lines.
 
     Attributes:
         data: the text.
         starts: offset of each record.
         stops: offset after each record's last byte, without its line end.
         lines: line number of each record.
-        next_line: line number after the stretch.
+        next_line: line number after the end of the text.
     """
 
     data: bytes
@@ -106,7 +107,7 @@ class Records:
 
     @classmethod
     def of(cls, data: bytes, first_line: int, rules: RecordRules) -> Records:
-        """The records of ``data``, whose first line has the number ``first_line``; the last one may lack a line end."""
+        """Finds the records of ``data``, whose first line is ``first_line``; the last record may lack a line end."""
         ends = rules.ends(data)
         open_end = len(data) > (ends[-1] if len(ends) else 0)
         if open_end:
@@ -130,11 +131,11 @@ class Records:
 
 
 def count_lines(data: bytes) -> int:
-    """Lines in ``data``, a last one without line end included."""
+    """Returns the number of lines in ``data``, including a last one without line end."""
     return data.count(b"\n") + (not data.endswith(b"\n") and bool(data))
 
 
 def has_lone_carriage_return(data: bytes) -> bool:
-    """Whether a CR occurs that does not belong to a line end."""
+    """Whether ``data`` contains a CR that is not part of a line end."""
     found = data.count(b"\r")
     return found > 0 and found != data.count(b"\r\n")
