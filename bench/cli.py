@@ -102,7 +102,7 @@ def _run(benchmark: Benchmark, quick: bool, data: Path | None, root: Path) -> in
 
 
 def _status(benchmarks: Mapping[str, Benchmark], root: Path, as_json: bool) -> int:
-    found = [results.status(root, benchmark) for benchmark in benchmarks.values()]
+    found = results.statuses(root, list(benchmarks.values()))
     if as_json:
         print(json.dumps([asdict(status) for status in found], indent=2))
         return 0
@@ -117,4 +117,6 @@ def _status(benchmarks: Mapping[str, Benchmark], root: Path, as_json: bool) -> i
             shown = ", ".join(status.changed[:_CHANGED_SHOWN])
             more = len(status.changed) - _CHANGED_SHOWN
             print(f"{status.name}: changed since: {shown}" + (f" and {more} more (--json has all)" if more > 0 else ""))
+        if status.reason:
+            print(f"{status.name}: {status.reason}")
     return 0

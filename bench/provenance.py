@@ -1,15 +1,16 @@
-"""Where a result comes from: commit, machine, versions, and a digest of the files it depends on."""
+"""Where a result comes from: commit, machine, versions, and a digest of its sources."""
 
 from __future__ import annotations
 
-import hashlib
 import os
 import platform
 import subprocess
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
+
+from bench.sources import sources_here
 
 PROGRAMS = ("torch", "torchrec", "fbgemm-gpu-cpu", "fbgemm-gpu", "polars", "pyarrow", "numpy", "ziggurat")
 """Distributions whose versions go with every result (those that are installed)."""
@@ -27,22 +28,9 @@ def dirty_files(root: Path, paths: Sequence[str] = ()) -> list[str]:
     return [line[3:] for line in answer.splitlines()]
 
 
-def changed_since(root: Path, old: str, paths: Sequence[str]) -> list[str]:
-    """Files below ``paths`` that differ between commit ``old`` and the working tree; empty when git cannot tell."""
-    return (_git(root, "diff", "--name-only", old, "--", *paths) or "").splitlines()
-
-
-def digest(root: Path, paths: Iterable[str]) -> str:
-    """SHA-256 over names and contents of the files below ``paths``, caches left out.
-
-    Contents rather than commits, so that it survives a rebase and holds for a tree that is dirty.
-    """
-    total = hashlib.sha256()
-    files = {file for path in paths for file in _files(root / path)}
-    for file in sorted(files):
-        total.update(f"{file.relative_to(root).as_posix()}\0".encode())
-        total.update(hashlib.sha256(file.read_bytes()).digest())
-    return total.hexdigest()
+def digest(root: Path, depends_on: Sequence[str]) -> str:
+    """SHA-256 of a benchmark's sources as they are in the working directory (see :mod:`bench.sources`)."""
+    return sources_here(root, depends_on).digest
 
 
 def machine() -> dict[str, Any]:
@@ -67,12 +55,6 @@ def versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     return found
-
-
-def _files(path: Path) -> list[Path]:
-    if path.is_file():
-        return [path]
-    return [file for file in path.rglob("*") if file.is_file() and "__pycache__" not in file.parts]
 
 
 def _cpu_model() -> str:

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from bench import provenance
 from bench.benchmark import Benchmark, Figure, Result, judge
+from bench.sources import Reach, compare, reach_of_commit, sources_here
+from bench.trees import CommitMissing, working_tree
 from ziggurat.core.files import write_json
 
 FORMAT_VERSION = 1
 
-State = Literal["current", "stale", "never run"]
+State = Literal["current", "moved", "stale", "unknown", "never run"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,11 +26,13 @@ class Status:
 
     Attributes:
         name: the benchmark.
-        state: ``current``: the files it depends on are byte for byte those that were measured.
+        state: ``current``: the code is what was measured; ``moved``: files moved or names changed, the code is the
+            same; ``stale``: code or a declared file changed; ``unknown``: it cannot be compared.
         holds: whether the stored figures reach the benchmark's targets of today; None when never run.
         figure, target: the figure that clears its target by least.
         commit, dirty, date: when and on what it was measured.
-        changed: files that differ since, as far as git can tell.
+        changed: the functions, classes and files that make it stale.
+        reason: why the state is unknown.
     """
 
     name: str
@@ -39,6 +44,7 @@ class Status:
     dirty: bool = False
     date: str = ""
     changed: tuple[str, ...] = ()
+    reason: str = ""
 
 
 def result_path(root: Path, name: str) -> Path:
@@ -48,11 +54,12 @@ def result_path(root: Path, name: str) -> Path:
 
 def origin(benchmark: Benchmark, root: Path) -> dict[str, Any]:
     """Where figures come from. Taken before the run: what is edited while it runs makes the result stale."""
+    found = sources_here(root, benchmark.depends_on)
     return {
         "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         "commit": provenance.commit(root),
-        "dirty": bool(provenance.dirty_files(root, benchmark.depends_on)),
-        "sources_sha256": provenance.digest(root, benchmark.depends_on),
+        "dirty": bool(provenance.dirty_files(root, found.paths)),
+        "sources_sha256": found.digest,
         "machine": provenance.machine(),
     }
 
@@ -101,22 +108,52 @@ def load(root: Path, name: str) -> dict[str, Any] | None:
 
 def status(root: Path, benchmark: Benchmark) -> Status:
     """Compare the stored result with the tree and with the targets of today."""
+    return statuses(root, [benchmark])[0]
+
+
+def statuses(root: Path, benchmarks: Sequence[Benchmark]) -> list[Status]:
+    """The status of each benchmark; the tree is read once."""
+    reach = Reach(working_tree(root, [path for benchmark in benchmarks for path in benchmark.depends_on]))
+    return [_status(root, benchmark, reach) for benchmark in benchmarks]
+
+
+def _status(root: Path, benchmark: Benchmark, reach: Reach) -> Status:
     stored = load(root, benchmark.name)
     if stored is None:
         return Status(benchmark.name, "never run")
     figures = tuple(Figure.from_json(entry) for entry in stored["figures"])
     verdict = judge(benchmark.targets, figures)
-    current = stored["sources_sha256"] == provenance.digest(root, benchmark.depends_on)
-    commit = stored["commit"] or ""
-    changed = () if current or not commit else provenance.changed_since(root, commit, benchmark.depends_on)
+    state, changed, reason = _state(root, benchmark, stored, reach)
     return Status(
         name=benchmark.name,
-        state="current" if current else "stale",
+        state=state,
         holds=verdict.holds,
         figure=verdict.figure,
         target=verdict.target,
-        commit=commit,
+        commit=stored["commit"] or "",
         dirty=stored["dirty"],
         date=stored["date"],
-        changed=tuple(changed),
+        changed=changed,
+        reason=reason,
     )
+
+
+def _state(
+    root: Path, benchmark: Benchmark, stored: dict[str, Any], reach: Reach
+) -> tuple[State, tuple[str, ...], str]:
+    """State, what changed, and why the state is unknown."""
+    new = reach.sources(benchmark.depends_on)
+    if stored["sources_sha256"] == new.digest:
+        return "current", (), ""
+    if stored["dirty"] or not stored["commit"]:
+        return "unknown", (), "it was measured with uncommitted changes" if stored["dirty"] else "no commit is stored"
+    try:
+        old = reach_of_commit(root, stored["commit"]).sources(benchmark.depends_on)
+    except CommitMissing as error:
+        return "unknown", (), str(error)
+    except FileNotFoundError as error:
+        return "unknown", (), f"commit {stored['commit'][:12]} has no {error}"
+    difference = compare(old, new)
+    if difference.code:
+        return "stale", difference.code, ""
+    return ("moved" if difference.places else "current"), (), ""

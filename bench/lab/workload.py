@@ -21,7 +21,6 @@ from ziggurat.core.batch import Batch
 from ziggurat.core.plan import Placement, Plan, Sharding
 from ziggurat.core.schema import Schema
 from ziggurat.data.encoded.loader import Cursor
-from ziggurat.optim.dense import build_optimizer
 from ziggurat.parallel.world import World
 from ziggurat.training.experiment import Experiment
 from ziggurat.training.recommender import assemble
@@ -95,7 +94,7 @@ class Trained:
         plan = Plan(world.size, _placements(case, names, world), world.local_size)
         self._recommender = assemble(experiment, layout, plan, CPU)
         self._recommender.train()
-        optimizer = build_optimizer(experiment.optimizer, self._recommender.dense_parameters())
+        optimizer = experiment.optimizer.build(self._recommender.dense_parameters())
         self._step = Stepper(self._recommender, optimizer, 0.0, None)
         self._pipelined = experiment.parallel.pipeline
         self._draw = torch.Generator().manual_seed(world.rank)

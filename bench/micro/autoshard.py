@@ -4,13 +4,12 @@ Each task is 20 to 200 tables of the half of the synthetic pool that is for test
 tight (a tenth more than an even share of all tables) or loose (four times it). Every planner places it; then each
 device's shards are run for real – forward, backward, update – on one thread, with ids drawn from the same tables. What
 others do on the machine's host slows calls by a tenth, for seconds up to a half. So a call's seconds are divided by how
-slow a yardstick is just before and behind it
-(:class:`~ziggurat.embeddings.kernel_time.Yardstick`), and a device's time is the median of rounds in which all devices
-are run by turns, of each the median of some calls. After two rounds only those devices take part that may be the
-slowest of a plan not far above the best.
-The refined plans are AutoShard's after it has measured plans for some seconds itself, with ids of its own. Nothing is
-exchanged: every device's kernels are what is compared. TorchRec's planner, which takes no part in the targets, may let
-every device hold a table; what exchanging its gradient takes is then left out.
+slow a gauge is just before and behind it (:class:`~ziggurat.embeddings.kernel_time.SlowdownGauge`), and a device's time
+is the median of rounds in which all devices are run by turns, of each the median of some calls. After two rounds only
+those devices take part that may be the slowest of a plan not far above the best. The refined plans are AutoShard's
+after it has measured plans for some seconds itself, with ids of its own. Nothing is exchanged: every device's kernels
+are what is compared. TorchRec's planner, which takes no part in the targets, may let every device hold a table; what
+exchanging its gradient takes is then left out.
 
 An even share of a task is the mean of the devices' times under the plan whose mean is least: no plan that does not
 take less altogether has a slowest device below it.
@@ -37,11 +36,11 @@ from bench.noted import Noted
 from bench.provenance import digest
 from ziggurat.core.plan import Plan, Span
 from ziggurat.core.topology import Topology
-from ziggurat.embeddings.kernel_time import Bags, Memory, Yardstick, kernel_seconds
+from ziggurat.embeddings.kernel_time import Bags, SlowdownGauge, TableMemory, kernel_seconds
 from ziggurat.planning.autoshard.learned import learned_costs
-from ziggurat.planning.autoshard.learning import OPTIMIZERS, imagined
+from ziggurat.planning.autoshard.learning import OPTIMIZERS, draw_task
 from ziggurat.planning.autoshard.planner import AutoShard
-from ziggurat.planning.autoshard.pool import PoolTable, halves, statistics, table_pool
+from ziggurat.planning.autoshard.pool import PoolTable, statistics, table_pool, train_test_halves
 from ziggurat.planning.baseline import BaselinePlanner, Measure
 from ziggurat.planning.config import AnyPlanner
 from ziggurat.planning.planner import build_planner, planned_by
@@ -114,7 +113,7 @@ class Stopwatch:
         draw = np.random.default_rng(seed)
         self._optimizer, self._tables = task.optimizer, {table.number: table for table in task.tables}
         self._ids = {table.number: [table.ids(EXAMPLES, draw) for _ in range(STEPS)] for table in task.tables}
-        self._yardstick, self._memory = Yardstick(CPU), Memory()
+        self._gauge, self._memory = SlowdownGauge(CPU), TableMemory()
 
     def seconds(self, parts: Key) -> float:
         """Of a step of these shards on one device."""
@@ -125,7 +124,7 @@ class Stopwatch:
     def _calls(self, parts: Sequence[tuple[int, Span, int, int]]) -> tuple[float, ...]:
         """Seconds of some calls of one kernel."""
         steps = [[self._bags(*part, step) for part in parts] for step in range(STEPS)]
-        return kernel_seconds(steps, self._optimizer, CPU, REPEATS, self._yardstick, self._memory)
+        return kernel_seconds(steps, self._optimizer, CPU, REPEATS, self._gauge, self._memory)
 
     def _bags(self, number: int, rows: Span, columns: int, share: int, step: int) -> Bags:
         ids, lengths = self._ids[number][step]
@@ -136,8 +135,8 @@ class Stopwatch:
 def task(number: int, pool: Sequence[PoolTable], most: int = 200) -> Task:
     """The task of that number."""
     memory = [*ROOM][number % 2]
-    found = imagined(pool, np.random.default_rng([number, 5]), 20, most)
-    found = replace(found, optimizer=OPTIMIZERS[number % 3], room=ROOM[memory])
+    found = draw_task(pool, np.random.default_rng([number, 5]), 20, most)
+    found = replace(found, optimizer=OPTIMIZERS[number % 3], memory_factor=ROOM[memory])
     return Task(found.tables, found.optimizer, found.problem("cpu", EXAMPLES), memory)
 
 
@@ -169,7 +168,7 @@ def measured(found: Task, made: Mapping[str, Plan], seed: int) -> dict[str, list
 
 def _taken(number: int, quick: bool) -> dict[str, list[float]]:
     """:func:`measured` of the plans of all planners."""
-    found = task(number, halves(table_pool())[1], 24 if quick else 200)
+    found = task(number, train_test_halves(table_pool())[1], 24 if quick else 200)
     with one_thread(CPU):
         return measured(found, plans(found, 1.0 if quick else REFINE_S), number)
 
@@ -183,7 +182,7 @@ def _apart(number: int, quick: bool) -> dict[str, list[float]]:
 
 
 def run(context: Context) -> Result:
-    pool = halves(table_pool())[1]
+    pool = train_test_halves(table_pool())[1]
     tasks = QUICK_TASKS if context.quick else TASKS
     noted = Noted(context.cache / f"autoshard{'-quick' * context.quick}.jsonl", digest(ROOT, AUTOSHARD.depends_on))
     sittings = f", {len(noted)} of the tasks in an earlier sitting" if len(noted) else ""
@@ -260,7 +259,7 @@ def _result(
     origin = learned_costs(None).network.origin
     notes = (
         f"{len(ours)} tasks; {EXAMPLES:,} examples a step; the median of {ROUNDS} rounds' medians of {REPEATS} calls "
-        f"by a yardstick, {STEPS} before them not measured; plans {CONTENDS[0]:g} times above the best: one round",
+        f"by a gauge, {STEPS} before them not measured; plans {CONTENDS[0]:g} times above the best: one round",
         f"costs measured on {origin['machine']}, {origin['date']}; {REFINE_S:g} s to refine a plan",
         "a sample is a task; an even share is the least mean of the devices' times under any of the plans",
     )
@@ -293,12 +292,6 @@ AUTOSHARD = Benchmark(
         "refined.lower_where_room": Target(10.0),
         "planning": Target(15.0, "at most"),
     },
-    depends_on=(
-        "src/ziggurat/planning",
-        "src/ziggurat/embeddings/kernel_time.py",
-        "src/ziggurat/training/placement/kernel_benchmark.py",
-        "src/ziggurat/training/placement/shard_benchmark.py",
-        "bench/micro/autoshard.py",
-    ),
+    depends_on=("bench/micro/autoshard.py", "src/ziggurat/planning/autoshard/shipped"),
     run=run,
 )

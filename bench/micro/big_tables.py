@@ -26,7 +26,6 @@ from ziggurat.data.synthetic.sampling import ranks, spread_ids, zipf_ranks
 from ziggurat.embeddings.dirty_rows import TrackedShard
 from ziggurat.embeddings.layout import Layout
 from ziggurat.embeddings.offload import OffloadFolder
-from ziggurat.optim.dense import build_optimizer
 from ziggurat.parallel.tensor_slices import TensorSlice
 from ziggurat.training.experiment import Experiment
 from ziggurat.training.recommender import assemble
@@ -73,7 +72,7 @@ class BigTables:
         plan = plan or Plan.single_device(self._names)
         self._recommender = assemble(experiment, _layout(size), plan, CPU, beyond=beyond)
         self._recommender.train()
-        self._optimizer = build_optimizer(experiment.optimizer, self._recommender.dense_parameters())
+        self._optimizer = experiment.optimizer.build(self._recommender.dense_parameters())
         self._step = Stepper(self._recommender, self._optimizer, 0.0, None)
         self._ids = [torch.from_numpy(drawn(size, number, exponent)) for number in range(size.tables)]
         self._places = np.random.default_rng(0)
@@ -107,7 +106,7 @@ class BigTables:
 
     def moved(self) -> dict[str, float]:
         """Of rows beyond memory, so far."""
-        return self._recommender.lookup.moved()
+        return self._recommender.lookup.transferred()
 
     def close(self) -> None:
         """Delete what lies on disk."""
@@ -153,7 +152,7 @@ class BigTables:
 
     def changed(self) -> float:
         """Share of the rows that have changed since the last checkpoint."""
-        marked = sum(shard.marks.changed("last") for shard in self.shards)
+        marked = sum(shard.dirty.count_changed("last") for shard in self.shards)
         return marked / (self.size.tables * self.size.rows)
 
     def step(self) -> float:

@@ -149,16 +149,7 @@ CHECKPOINT_STALL = Benchmark(
         "slowdown_2_bits": Target(5.0, "at most"),
         "slowdown_all_cores": Target(5.0, "at most"),
     },
-    depends_on=(
-        "src/ziggurat/checkpoint",
-        "src/ziggurat/embeddings",
-        "src/ziggurat/training/step.py",
-        "src/ziggurat/training/recommender_state.py",
-        "src/ziggurat/training/malloc_tuning.py",
-        "src/ziggurat/core/files.py",
-        "bench/measure.py",
-        *(f"bench/micro/{name}.py" for name in ("checkpoint_stall", "stall_stand", "big_tables")),
-    ),
+    depends_on=("bench/micro/checkpoint_stall.py",),
     run=run,
     missing=lambda: None if Path("/proc/self/clear_refs").exists() else "the peak of memory is read from Linux' /proc",
 )

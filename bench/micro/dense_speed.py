@@ -114,14 +114,6 @@ DENSE_SPEED = Benchmark(
     name="dense_speed",
     claim="Wukong and DHEN train at 60 % or more of the machine's matrix product rate for their FLOPs.",
     targets={"wukong_fp32": Target(0.6), "dhen_fp32": Target(0.6)},
-    depends_on=(
-        "src/ziggurat/interactions",
-        "src/ziggurat/models",
-        "src/ziggurat/optim/dense.py",
-        "src/ziggurat/training/malloc_tuning.py",
-        "bench/micro/dense_speed.py",
-        "bench/micro/dense_step.py",
-        "bench/measure.py",
-    ),
+    depends_on=("bench/micro/dense_speed.py",),
     run=run,
 )

@@ -19,11 +19,12 @@ from ziggurat.interactions.field_blocks.pairs_block import PairsBlock
 from ziggurat.interactions.field_blocks.self_attention import SelfAttention
 from ziggurat.interactions.heads.shared_bottom import SharedBottom
 from ziggurat.interactions.mlp import MLP
-from ziggurat.models.build import ModelConfig, build_model
+from ziggurat.models.build import ModelConfig
 from ziggurat.models.dhen import DHEN
 from ziggurat.models.model import Model, ModelDims
 from ziggurat.models.wukong import Wukong
-from ziggurat.optim.dense import Adam, DenseOptimizerConfig, build_optimizer
+from ziggurat.optim.dense import DenseOptimizerConfig
+from ziggurat.optim.torch_optimizers import Adam
 
 Precision = Literal["fp32", "bf16"]
 
@@ -102,9 +103,9 @@ class Step:
         optimizer: DenseOptimizerConfig | None = None,
     ) -> None:
         torch.manual_seed(0)
-        self.model: Model = build_model(case.config, case.dims)
+        self.model: Model = case.config.build(case.dims)
         self._call: Callable[..., Tensor] = torch.compile(self.model) if compiled else self.model
-        self.optimizer = build_optimizer(optimizer or Adam(), dict(self.model.named_parameters()))
+        self.optimizer = (optimizer or Adam()).build(dict(self.model.named_parameters()))
         self._bf16 = precision == "bf16"
         self.emb_BFD = nn.Parameter(torch.randn(rows, case.dims.features, case.dims.dim))
         self._dense_BF = torch.randn(rows, case.dims.dense)

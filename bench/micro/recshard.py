@@ -261,11 +261,6 @@ RECSHARD = Benchmark(
         for ratio in RATIOS
         for name, bound in (("throughput", 6.0), ("balance", 12.0), ("slow_reads", 87.0))
     },
-    depends_on=(
-        "src/ziggurat/planning",
-        "src/ziggurat/core/row_order.py",
-        "src/ziggurat/core/topology.py",
-        "bench/micro/recshard.py",
-    ),
+    depends_on=("bench/micro/recshard.py",),
     run=run,
 )

@@ -9,7 +9,7 @@ from bench.micro.dense_step import Case, Step
 from ziggurat.interactions.mlp import MLP
 from ziggurat.models.dlrm import DLRM
 from ziggurat.models.model import ModelDims
-from ziggurat.optim.dense import AdamW
+from ziggurat.optim.torch_optimizers import AdamW
 from ziggurat.optim.shampoo.config import ShampooConfig
 
 NEVER = 10**9

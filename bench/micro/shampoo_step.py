@@ -79,13 +79,6 @@ SHAMPOO_STEP = Benchmark(
         f"{name}.default.{RECOMMENDED}": Target(1.10, "at most")
         for name in ("wukong_criteo", "dlrm_criteo", "wukong_frappe", "dlrm_frappe")
     },
-    depends_on=(
-        "src/ziggurat/optim",
-        "src/ziggurat/models",
-        "src/ziggurat/interactions",
-        "bench/micro/dense_step.py",
-        "bench/micro/shampoo_step.py",
-        "bench/micro/shampoo_cases.py",
-    ),
+    depends_on=("bench/micro/shampoo_step.py",),
     run=run,
 )

@@ -51,7 +51,6 @@ from bench.quality.checkpoint_settings import (
     Setting,
     compared,
 )
-from bench.quality.trials import SOURCES
 from ziggurat.data.encoded.dataset import Dataset
 
 POLICIES = ("one_shot", "consecutive", "intermittent")
@@ -202,13 +201,6 @@ CHECKPOINT_BYTES = Benchmark(
         "log_loss_off": Target(OFF, "at most"),
         "exact_off": Target(0.0, "at most"),
     },
-    depends_on=(
-        *SOURCES,
-        "src/ziggurat/checkpoint",
-        "src/ziggurat/features",
-        "examples/movielens.yaml",
-        "examples/frappe.yaml",
-        *(f"bench/quality/checkpoint_{part}.py" for part in ("bytes", "data", "runs", "settings")),
-    ),
+    depends_on=("bench/quality/checkpoint_bytes.py", "examples/movielens.yaml", "examples/frappe.yaml"),
     run=run,
 )

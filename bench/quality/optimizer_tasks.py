@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from ziggurat.interactions.mlp import MLP
-from ziggurat.models.build import ModelConfig, build_model
+from ziggurat.models.build import ModelConfig
 from ziggurat.models.dlrm import DLRM
 from ziggurat.models.model import ModelDims
 from ziggurat.models.wukong import Wukong
@@ -113,7 +113,7 @@ class Recommender(Learner):
         self._table = nn.Embedding(ids, DIM)
         nn.init.normal_(self._table.weight, std=0.01)
         dims = ModelDims(dense=counts_NC.shape[1], features=ids_NF.shape[1], dim=DIM)
-        self._model = build_model(config, dims)
+        self._model = config.build(dims)
         self.dense = dict(self._model.named_parameters())
         self.others = torch.optim.Adam(self._table.parameters(), lr=TABLES_LR)
 

@@ -11,7 +11,7 @@ from typing import Any
 from bench.benchmark import Benchmark, Context, Figure, Result, Target
 from bench.quality.board import ROOT, Board, load_board
 from bench.quality.stand_in import stand_in
-from bench.quality.trials import SOURCES, Trial, prepared, run_quickly, run_trials
+from bench.quality.trials import Trial, prepared, run_quickly, run_trials
 from ziggurat.core.errors import DataError
 
 FIGURES = ("auc", "log_loss", "ne")
@@ -60,8 +60,7 @@ def quality(
         claim=claim,
         targets=targets,
         depends_on=(
-            *SOURCES,
-            "src/ziggurat/features",
+            "bench/quality/quality.py",
             path,
             str(load_board(board).experiment.relative_to(ROOT)),
             *made_by,

@@ -24,9 +24,7 @@ from ziggurat.features.preparation.prepare import dataset_fingerprint
 from ziggurat.training import api
 from ziggurat.training.experiment import Experiment
 
-SOURCES = tuple(
-    f"src/ziggurat/{room}" for room in ("core", "data", "interactions", "models", "embeddings", "optim", "training")
-)
+SOURCES = ("bench/quality/trial.py",)
 """What a training's outcome depends on, besides its config and the data."""
 
 

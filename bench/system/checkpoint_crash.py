@@ -241,13 +241,6 @@ CHECKPOINT_CRASH = Benchmark(
     name="checkpoint_crash",
     claim="After SIGKILL at any moment the newest checkpoint restores bit for bit, and a damaged file is always named.",
     targets={name: Target(100.0) for name in ("kills_survived", "damages_named", "nothing_loaded")},
-    depends_on=(
-        *(f"src/ziggurat/{room}" for room in ("checkpoint", "embeddings", "parallel", "training")),
-        "src/ziggurat/core/files.py",
-        *(
-            f"bench/system/{name}.py"
-            for name in ("checkpoint_crash", "checkpoint_damage", "crash_moments", "crash_training")
-        ),
-    ),
+    depends_on=("bench/system/checkpoint_crash.py", "src/ziggurat/cli/train.py"),
     run=run,
 )

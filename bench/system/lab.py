@@ -128,13 +128,7 @@ def _hidden(found: Samples) -> tuple[tuple[float, ...], tuple[float, ...]]:
     return tuple(1e3 * each["input_seconds"] for each in found["in_turn"]), hidden
 
 
-DEPENDS: tuple[Any, ...] = (
-    *(f"src/ziggurat/{room}" for room in ("core", "parallel", "embeddings", "interactions", "models", "optim")),
-    "src/ziggurat/training/step.py",
-    "src/ziggurat/training/recommender.py",
-    "bench/lab",
-    "bench/system/lab.py",
-)
+DEPENDS = ("bench/system/lab.py",)
 
 LAB_COLLECTIVES = Benchmark(
     name="lab_collectives",

@@ -128,13 +128,10 @@ RANK_PARITY = Benchmark(
     claim="Two ranks train MovieLens-100K and a generated log of Criteo's shape to the AUC of one process.",
     targets={f"{name}.off": Target(case.tolerance, "at most") for name, case in CASES.items()},
     depends_on=(
-        *(
-            f"src/ziggurat/{room}"
-            for room in ("core", "data", "features", "interactions", "models", "embeddings", "optim", "parallel")
-        ),
-        *("src/ziggurat/planning", "src/ziggurat/training", "examples/movielens.yaml", "examples/criteo.yaml"),
         "bench/system/parity.py",
-        "bench/system/train_command.py",
+        "src/ziggurat/cli/train.py",
+        "examples/movielens.yaml",
+        "examples/criteo.yaml",
     ),
     run=run,
     layout="board",

@@ -93,7 +93,7 @@ ROW_STORE = Benchmark(
         "update.over_rocksdb": Target(2.0),
         "read.of_device": Target(85.0),
     },
-    depends_on=("src/ziggurat/storage", "bench/system/row_store.py", "bench/system/row_contestants.py"),
+    depends_on=("bench/system/row_store.py", "src/ziggurat/storage/native.c"),
     run=run,
     missing=lambda: unavailable() or without_rocksdb(),
 )

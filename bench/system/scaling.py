@@ -60,13 +60,6 @@ SCALING = Benchmark(
     name="scaling",
     claim="Two processes train nearly twice the rows of one, no slower than TorchRec used directly.",
     targets={"two_vs_one": Target(1.7), "vs_torchrec": Target(1.0)},
-    depends_on=(
-        *(
-            f"src/ziggurat/{room}"
-            for room in ("core", "data", "interactions", "models", "embeddings", "optim", "parallel", "training")
-        ),
-        *(f"bench/system/{name}.py" for name in ("scaling", "ranks", "ours", "torchrec_direct", "handwritten")),
-        *(f"bench/{name}.py" for name in ("workloads", "contestant", "measure")),
-    ),
+    depends_on=("bench/system/scaling.py",),
     run=run,
 )

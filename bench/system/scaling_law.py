@@ -296,16 +296,7 @@ def generated_log(context: Context, rows: int) -> tuple[Path, float]:
     return log, float(truth["labels"]["y"]["bayes_log_loss"])
 
 
-DEPENDS_ON = (
-    *(
-        f"src/ziggurat/{room}"
-        for room in ("core", "data", "features", "interactions", "models", "embeddings", "optim", "training")
-    ),
-    "src/ziggurat/metrics/power_law.py",
-    "src/ziggurat/metrics/power_law_curve.py",
-    "src/ziggurat/metrics/size_noise.py",
-    "bench/system/scaling_law.py",
-)
+DEPENDS_ON = ("bench/system/scaling_law.py", "src/ziggurat/cli/scale.py")
 
 SCALING_LAW = Benchmark(
     name="scaling_law",

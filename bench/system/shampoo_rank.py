@@ -14,15 +14,13 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 
 from bench.micro.shampoo_cases import CASES, WAYS
-from ziggurat.models.build import build_model
-from ziggurat.optim.dense import build_optimizer
 from ziggurat.optim.shampoo.config import ShampooConfig
 from ziggurat.training.process_group import process_group
 
 
 def held(parameters: dict[str, nn.Parameter], config: ShampooConfig) -> int:
     """Bytes of states on this rank behind a step; the count of steps, that every rank has, left out."""
-    optimizer = build_optimizer(config, parameters)
+    optimizer = config.build(parameters)
     for parameter in parameters.values():
         parameter.grad = torch.ones_like(parameter)
     optimizer.step()
@@ -36,7 +34,7 @@ def main(folder: Path) -> None:
     torch.manual_seed(0)
     with process_group(torch.device("cpu")) as world:
         case = CASES[name]
-        parameters = dict(build_model(case.config, case.dims).named_parameters())
+        parameters = dict(case.config.build(case.dims).named_parameters())
         found = {
             "state": held(parameters, ShampooConfig(**WAYS[way][0], precondition_frequency=10**9)),
             "parameters": sum(each.nbytes for each in parameters.values()),

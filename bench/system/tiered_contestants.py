@@ -41,9 +41,9 @@ from ziggurat.core.plan import Plan
 from ziggurat.embeddings import offload as beyond_memory
 from ziggurat.embeddings.lookup import EmbeddingLookup
 from ziggurat.embeddings.offload import OffloadFolder
-from ziggurat.planning.offload import needs_of, with_slots
+from ziggurat.planning.offload import memory_needs, with_slots
 from ziggurat.planning.usage import Usage
-from ziggurat.storage.async_io import DEVICES, Slowed, open_transfers
+from ziggurat.storage.async_io import DEVICES, Throttled, open_transfers
 from ziggurat.storage.row_store import Floats, Initial, Ints, RowStore, StartedTransfer
 from ziggurat.training.process_group import process_group
 
@@ -98,13 +98,13 @@ class Training:
             specs = BigTables.specs(size)
             usages = {spec.name: _usage(size, number, exponent) for number, spec in enumerate(specs)}
             plan, beyond = (
-                with_slots(plan, specs, usages, size.batch_size, needs_of(size.batch_size), memory),
+                with_slots(plan, specs, usages, size.batch_size, memory_needs(size.batch_size), memory),
                 OffloadFolder(folder / kind),
             )
         if kind == "lru":
             beyond_memory.RowCache = LeastRecentlyUsed
         if kind in DEVICES:
-            beyond_memory.open_transfers = lambda way: (Slowed(open_transfers(way)[0], DEVICES[kind]), "")
+            beyond_memory.open_transfers = lambda method: (Throttled(open_transfers(method)[0], DEVICES[kind]), "")
         if kind == "rocksdb":
             slots = min(size.rows, size.batch_size)
             placements = {name: replace(each, slots=slots) for name, each in plan.placements.items()}
@@ -112,7 +112,7 @@ class Training:
             _instead(folder / kind, memory / size.tables - slots * 4 * (size.dim + 1))
         self.model = BigTables(size, exponent, plan, beyond)
         if kind in {"no_look_ahead", "lru", "rocksdb"}:
-            cast("Any", EmbeddingLookup).ahead = property(lambda _: 0)
+            cast("Any", EmbeddingLookup).prefetch_batches = property(lambda _: 0)
         if kind == "paging":
             for number, kernel in enumerate(self._kernels()):
                 _map(kernel, folder / f"paging-{number}")

@@ -2,7 +2,7 @@
 
 What :mod:`bench.system.tiered_training` trains, with memory for an eighth of the tables, on the disk that is there and
 on two that are not: their files lie in memory, and each batch of requests takes as long as the device would take for it
-(:class:`~ziggurat.storage.async_io.Slowed`). So what the disk forbids can be told from what the processor does. What
+(:class:`~ziggurat.storage.async_io.Throttled`). So what the disk forbids can be told from what the processor does. What
 is read and written must be the same on all of them: it depends on ids and memory alone.
 """
 
@@ -103,15 +103,7 @@ TIERED_DEVICES = Benchmark(
             for what in ("reads", "missed")
         },
     },
-    depends_on=(
-        "src/ziggurat/storage",
-        "src/ziggurat/embeddings",
-        "src/ziggurat/training/step.py",
-        "bench/micro/big_tables.py",
-        "bench/system/tiered_devices.py",
-        "bench/system/tiered_training.py",
-        "bench/system/tiered_contestants.py",
-    ),
+    depends_on=("bench/system/tiered_devices.py", "src/ziggurat/storage/native.c"),
     run=run,
     missing=unavailable,
 )

@@ -205,16 +205,7 @@ TIERED_TRAINING = Benchmark(
         **{f"{times}x_{exponent:g}.over_lru": Target(2.0) for times in TIMES for exponent in EXPONENTS},
         **{f"{times}x_{exponent:g}.over_rocksdb": Target(2.0) for times in TIMES for exponent in EXPONENTS},
     },
-    depends_on=(
-        "src/ziggurat/storage",
-        "src/ziggurat/embeddings",
-        "src/ziggurat/training/step.py",
-        "bench/micro/big_tables.py",
-        "bench/system/tiered_training.py",
-        "bench/system/tiered_contestants.py",
-        "bench/system/plain_caches.py",
-        "bench/system/row_contestants.py",
-    ),
+    depends_on=("bench/system/tiered_training.py", "src/ziggurat/storage/native.c"),
     run=run,
     missing=lambda: unavailable() or without_rocksdb(),
 )

@@ -24,13 +24,13 @@ from ziggurat.embeddings.layout import Positions, lay_out
 from ziggurat.embeddings.lookup import EmbeddingLookup
 from ziggurat.embeddings.positions import split_positions
 from ziggurat.interactions.sequences.attention_pooling import AttentionPooling
-from ziggurat.interactions.sequences.sequence_pooling import SequencePooling
+from ziggurat.interactions.sequences.sequence_pooling import SequenceEncoderConfig
 from ziggurat.interactions.sequences.sequence_transformer import SequenceTransformer
 from ziggurat.interactions.sequences.target_attention import TargetAttention
 from ziggurat.optim.rows import RowAdam, RowOptimizerConfig, RowwiseAdagrad
 
 LAST = 3
-ENCODERS: list[SequencePooling] = [
+ENCODERS: list[SequenceEncoderConfig] = [
     AttentionPooling.Config(),
     TargetAttention.Config(target="item"),
     SequenceTransformer.Config(),
@@ -39,7 +39,7 @@ ENCODERS: list[SequencePooling] = [
 
 
 def make_lookup(
-    encoder: SequencePooling, optimizer: RowOptimizerConfig | None = None, seed: int = 0, **tables: Any
+    encoder: SequenceEncoderConfig, optimizer: RowOptimizerConfig | None = None, seed: int = 0, **tables: Any
 ) -> EmbeddingLookup:
     config = EmbeddingsConfig(
         dim=8,
@@ -80,7 +80,7 @@ def reference(weights: dict[str, Tensor], encoder: nn.Module, batch: Batch) -> T
 @pytest.mark.parametrize("encoder", ENCODERS, ids=lambda e: f"{e.name}-{getattr(e, 'target', None)}")
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda o: f"{o.name}-{getattr(o, 'weight_decay', 0)}")
 def test_training_equals_one_update_of_summed_gradients(
-    optimizer: RowOptimizerConfig, encoder: SequencePooling
+    optimizer: RowOptimizerConfig, encoder: SequenceEncoderConfig
 ) -> None:
     lookup = make_lookup(encoder, optimizer)
     ours = lookup.fields.encoders["feature:history"]
@@ -172,8 +172,8 @@ def test_an_id_outside_its_table_is_named_by_its_feature(optimizer: RowOptimizer
 @pytest.mark.parametrize(
     ("target", "tables", "message"),
     [
-        ("itme", {}, r"features\.history\.pooling\.target: 'itme' is no categorical feature; did you mean 'item'\?"),
-        ("tags", {}, r"'tags' is no categorical feature; there are: user, item"),
+        ("itme", {}, r"features\.history\.pooling\.target: 'itme' is not a categorical feature; did you mean 'item'\?"),
+        ("tags", {}, r"'tags' is not a categorical feature; there are: user, item"),
         (
             "user",
             {"user": {"dim": 4}},

@@ -18,7 +18,7 @@ from ziggurat.core.errors import ConfigError
 from ziggurat.interactions.mlp import MLP
 from ziggurat.interactions.sequences.attention_pooling import AttentionPooling
 from ziggurat.interactions.sequences.sequence_encoder import SequenceEncoder
-from ziggurat.interactions.sequences.sequence_pooling import SequencePooling, build_sequence_encoder, target_of
+from ziggurat.interactions.sequences.sequence_pooling import SequenceEncoderConfig
 from ziggurat.interactions.sequences.sequence_transformer import SequenceTransformer
 from ziggurat.interactions.sequences.target_attention import TargetAttention
 
@@ -77,7 +77,7 @@ class EncoderCase:
     """One setting of one encoder, with its FLOPs for 4 positions of 6 dims counted by hand."""
 
     name: str
-    config: SequencePooling
+    config: SequenceEncoderConfig
     reference: Callable[[Any, list[Tensor], Tensor], Tensor]
     flops: int
 
@@ -119,7 +119,7 @@ each_case = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
 def built(case: EncoderCase, seed: int = 3) -> SequenceEncoder:
     torch.manual_seed(seed)
-    return build_sequence_encoder(case.config, POSITIONS, DIM).double()
+    return case.config.build(POSITIONS, DIM).double()
 
 
 def inputs(rows: int = ROWS) -> tuple[Tensor, Tensor, Tensor]:
@@ -248,12 +248,12 @@ def test_only_the_transformer_knows_the_order() -> None:
 
 
 def test_targets_are_told() -> None:
-    assert [target_of(case.config) for case in CASES] == [None, "t", "t", None, "t"]
+    assert [case.config.target_feature for case in CASES] == [None, "t", "t", None, "t"]
 
 
 def test_heads_that_do_not_divide_the_dim_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"4 heads cannot share rows of 6 floats[\s\S]*divides the table's dim"):
-        build_sequence_encoder(SequenceTransformer.Config(heads=4), POSITIONS, DIM)
+        SequenceTransformer.Config(heads=4).build(POSITIONS, DIM)
 
 
 def test_batch_norm_over_positions_is_refused() -> None:

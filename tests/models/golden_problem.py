@@ -13,7 +13,7 @@ from model_cases import CONFIGS, dims_for
 from torch import nn
 from torch.nn import functional as F
 
-from ziggurat.models import ModelConfig, build_model
+from ziggurat.models import ModelConfig
 
 GOLDEN = Path(__file__).with_name("golden_losses.json")
 STEPS = 100
@@ -37,7 +37,7 @@ def losses(config: ModelConfig) -> list[float]:
     tables = nn.ModuleList(nn.Embedding(IDS, dims.dim) for _ in range(dims.features))
     for table in tables:
         nn.init.normal_(table.weight, std=0.1)
-    model = build_model(config, dims).double()
+    model = config.build(dims).double()
     tables.double()
     optimizer = torch.optim.Adam([*tables.parameters(), *model.parameters()], lr=0.002)
     history: list[float] = []

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from ziggurat.interactions.block import Block
-from ziggurat.interactions.field_blocks.composable import ComposableBlock, build_block
+from ziggurat.interactions.field_blocks.composable import ComposableBlock
 from ziggurat.interactions.field_blocks.convolution import Convolution
 from ziggurat.interactions.field_blocks.ensemble import Ensemble
 from ziggurat.interactions.field_blocks.factorization_machine_block import FactorizationMachineBlock
@@ -23,7 +23,7 @@ from ziggurat.interactions.field_blocks.mask_block import MaskedFields
 from ziggurat.interactions.field_blocks.pairs_block import PairsBlock
 from ziggurat.interactions.field_blocks.self_attention import SelfAttention
 from ziggurat.interactions.mlp import MLP
-from ziggurat.models import ModelDims, build_model
+from ziggurat.models import ModelDims
 from ziggurat.models.dhen import DHEN
 
 ROWS, FIELDS, DIM, OUTPUTS = 4, 5, 6, 3
@@ -55,7 +55,7 @@ def rotation() -> Tensor:
 
 def block(name: str) -> Block:
     torch.manual_seed(0)
-    return build_block(BLOCKS[name], FIELDS, DIM).double()
+    return BLOCKS[name].build(FIELDS, DIM).double()
 
 
 def ensemble(blocks: tuple[ComposableBlock, ...], features: int = FIELDS, **settings: Any) -> Ensemble:
@@ -79,7 +79,7 @@ def test_every_module_emits_its_fields_by_dims_the_flat_ones_too(name: str) -> N
 def test_every_module_takes_more_fields_than_came_in(name: str) -> None:
     """A flat output is projected to any number of fields, not cut to what fits."""
     config = BLOCKS[name].model_copy(update={"outputs": 11})
-    assert build_block(config, FIELDS, DIM).double()(draw(ROWS, FIELDS, DIM)).shape == (ROWS, 11, DIM)
+    assert config.build(FIELDS, DIM).double()(draw(ROWS, FIELDS, DIM)).shape == (ROWS, 11, DIM)
 
 
 @pytest.mark.parametrize("name", ["factorization_machine", "dot_product"])
@@ -208,7 +208,7 @@ def test_layers_differ_in_their_weights_and_read_one_another() -> None:
     """One config, stacked: three layers with weights of their own, each of the width that the one before emits."""
     torch.manual_seed(0)
     config = DHEN.Config(layer=Ensemble.Config(blocks=(BLOCKS["linear"], BLOCKS["mlp"])), layers=3)
-    model = build_model(config, ModelDims(0, FIELDS, DIM)).double()
+    model = config.build(ModelDims(0, FIELDS, DIM)).double()
     assert isinstance(model, DHEN)
     named = dict(model.named_parameters())
     weights = [named[f"stack.layers.{i}.blocks.0.mixture.weight"] for i in range(3)]

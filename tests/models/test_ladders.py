@@ -10,7 +10,7 @@ from model_cases import CONFIGS, dims_for, inputs_for
 
 from ziggurat.core.errors import ConfigError
 from ziggurat.interactions.mlp import MLP
-from ziggurat.models.build import ModelConfig, build_model, ladder_of, models_with_ladder
+from ziggurat.models.build import ModelConfig, ladder_of, models_with_ladder
 from ziggurat.models.dcn_v2 import DCNv2
 from ziggurat.models.dlrm import DLRM
 from ziggurat.models.dnn import DNN
@@ -28,12 +28,12 @@ def test_every_rung_costs_more_and_works(config: ModelConfig) -> None:
     assert rungs[0] == config
     assert rungs[:3] == ladder_of(config, 3)
     with torch.device("meta"):
-        models = [build_model(rung, dims) for rung in rungs]
+        models = [rung.build(dims) for rung in rungs]
     assert all(smaller.flops() < larger.flops() for smaller, larger in pairwise(models))
     assert all(smaller.parameter_count() < larger.parameter_count() for smaller, larger in pairwise(models))
     for rung in rungs:
         assert type(rung).model_validate(rung.model_dump()) == rung
-    largest = build_model(rungs[-1], dims)
+    largest = rungs[-1].build(dims)
     assert torch.isfinite(largest(*inputs_for(dims))).all()
 
 

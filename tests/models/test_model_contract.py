@@ -11,7 +11,7 @@ from torch.nn import functional as F
 from torch.utils.flop_counter import FlopCounterMode
 
 from ziggurat.core.errors import ConfigError
-from ziggurat.models import Model, ModelConfig, ModelDims, build_model
+from ziggurat.models import Model, ModelConfig, ModelDims
 from ziggurat.models.logistic_regression import LogisticRegression
 
 ALL = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS.keys())
@@ -19,7 +19,7 @@ ALL = pytest.mark.parametrize("config", CONFIGS.values(), ids=CONFIGS.keys())
 
 def built(config: ModelConfig, dims: ModelDims, seed: int = 0) -> Model:
     torch.manual_seed(seed)
-    return build_model(config, dims)
+    return config.build(dims)
 
 
 @ALL
@@ -88,7 +88,7 @@ def test_without_looked_up_features_works_or_names_a_model_that_does(config: Mod
     }
     if config == CONFIGS["dlrm"] or config == CONFIGS["dhen-concat"]:
         with pytest.raises(ConfigError, match=refusals[config.name]):
-            build_model(config, dims)
+            config.build(dims)
         return
     dense_BF, emb_BFD = inputs_for(dims)
     logits = built(config, dims)(dense_BF, emb_BFD)
@@ -98,7 +98,7 @@ def test_without_looked_up_features_works_or_names_a_model_that_does(config: Mod
 @ALL
 def test_no_features_at_all_are_refused(config: ModelConfig) -> None:
     with pytest.raises(ConfigError, match="no features"):
-        build_model(config, dims_for(config, dense=0, features=0))
+        config.build(dims_for(config, dense=0, features=0))
 
 
 @ALL

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from ziggurat.core.config import Config, parse_config
 from ziggurat.core.errors import ConfigError
 from ziggurat.interactions.mlp import MLP
-from ziggurat.models import ModelConfig, ModelDims, build_model
+from ziggurat.models import ModelConfig, ModelDims
 from ziggurat.models.dcn_v2 import DCNv2
 from ziggurat.models.deepfm import DeepFM
 from ziggurat.models.dlrm import DLRM
@@ -27,7 +27,7 @@ def fill(model: nn.Module, value: float) -> None:
 
 def logit(config: ModelConfig, value: float, dense: Tensor = DENSE, emb: Tensor = EMB) -> float:
     """The logit of one row when every parameter equals ``value``."""
-    model = build_model(config, ModelDims(dense.shape[1], emb.shape[1], emb.shape[2]))
+    model = config.build(ModelDims(dense.shape[1], emb.shape[1], emb.shape[2]))
     fill(model, value)
     return model(dense, emb).item()
 
@@ -38,7 +38,7 @@ def test_logistic_regression_by_hand() -> None:
 
 
 def test_logistic_regression_gives_each_task_its_own_dims() -> None:
-    model = build_model(LogisticRegression.Config(), ModelDims(0, 2, 4, tasks=2))
+    model = LogisticRegression.Config().build(ModelDims(0, 2, 4, tasks=2))
     logits = model(torch.empty(1, 0), EMB)
     assert logits.tolist() == [[1.5 - 0.25, 3.5 + 0.5]]
 
@@ -77,7 +77,7 @@ def test_embedding_dims() -> None:
 
 def test_logistic_regression_refuses_dims_that_tasks_cannot_share() -> None:
     with pytest.raises(ConfigError, match=r"dim 4 cannot be shared out among 3 tasks\n.*use dim 12"):
-        build_model(LogisticRegression.Config(), ModelDims(1, 2, 4, tasks=3))
+        LogisticRegression.Config().build(ModelDims(1, 2, 4, tasks=3))
 
 
 class Experiment(Config):

@@ -10,7 +10,7 @@ from model_cases import CONFIGS, dims_for
 from torch import nn
 from torch.nn import functional as F
 
-from ziggurat.models import ModelConfig, build_model
+from ziggurat.models import ModelConfig
 
 IDS = torch.tensor([[0, 0], [0, 1], [1, 0], [1, 1]])
 LABELS = torch.tensor([[0.0], [1.0], [1.0], [0.0]])
@@ -20,7 +20,7 @@ def final_loss(config: ModelConfig) -> float:
     dims = dims_for(config, dense=0, features=2, dim=4)
     torch.manual_seed(0)
     tables = nn.ModuleList(nn.Embedding(2, dims.dim) for _ in range(2))
-    model = build_model(config, dims)
+    model = config.build(dims)
     optimizer = torch.optim.Adam([*tables.parameters(), *model.parameters()], lr=0.02)
     loss = torch.zeros(())
     for _ in range(300):

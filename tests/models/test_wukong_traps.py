@@ -20,7 +20,7 @@ from ziggurat.interactions.field_blocks.factorization_machine_block import Facto
 from ziggurat.interactions.field_blocks.field_products import FieldProducts
 from ziggurat.interactions.field_blocks.linear_compression import LinearCompression
 from ziggurat.interactions.mlp import MLP
-from ziggurat.models import ModelDims, build_model
+from ziggurat.models import ModelDims
 from ziggurat.models.dhen import DHEN
 from ziggurat.models.wukong import Wukong
 
@@ -39,7 +39,7 @@ def wukong(features: int = FIELDS - 1, dense: int = DENSE, **settings: Any) -> W
         "head": SMALL_HEAD,
     }
     torch.manual_seed(0)
-    model = build_model(Wukong.Config(**(given | settings)), ModelDims(dense, features, DIM)).double()
+    model = Wukong.Config(**(given | settings)).build(ModelDims(dense, features, DIM)).double()
     assert isinstance(model, Wukong)
     return model
 
@@ -267,7 +267,7 @@ def test_the_model_is_a_dhen_of_its_two_blocks() -> None:
         LinearCompression.Config(outputs=LINEAR_OUTPUTS),
     )
     config = DHEN.Config(layer=Ensemble.Config(blocks=blocks), layers=3, head=SMALL_HEAD)
-    dhen = build_model(config, model.dims).double()
+    dhen = config.build(model.dims).double()
     dhen.load_state_dict(model.state_dict())
     dense, emb = draw(ROWS, DENSE), draw(ROWS, FIELDS - 1, DIM).requires_grad_()
     assert torch.equal(model(dense, emb), dhen(dense, emb))

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from ziggurat.optim.dense import SGD, Adagrad, Adam, AdamW, DenseOptimizerConfig
+from ziggurat.optim.dense import DenseOptimizerConfig
 from ziggurat.optim.shampoo.config import ShampooConfig
+from ziggurat.optim.torch_optimizers import SGD, Adagrad, Adam, AdamW
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,8 @@ from torch import nn
 
 from ziggurat.core.config import Config, parse_config
 from ziggurat.core.errors import ConfigError
-from ziggurat.optim.dense import SGD, AdamW, DenseOptimizerConfig, build_optimizer
+from ziggurat.optim.dense import DenseOptimizerConfig
+from ziggurat.optim.torch_optimizers import SGD, AdamW
 
 ALL = pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 
@@ -26,7 +27,7 @@ def test_equals_torchs_own_optimizer(case: DenseCase) -> None:
     """1e-5 relative: fused and plain kernels round the same formula differently, over 30 steps."""
     assert case.torch is not None
     ours, theirs = small_model(), small_model()
-    train(ours, build_optimizer(case.config, parameters(ours)), 0, 30)
+    train(ours, case.config.build(parameters(ours)), 0, 30)
     train(theirs, case.torch(list(theirs.parameters())), 0, 30)
     for mine, reference in zip(ours.parameters(), theirs.parameters(), strict=True):
         torch.testing.assert_close(mine, reference, rtol=1e-5, atol=1e-6)
@@ -35,10 +36,10 @@ def test_equals_torchs_own_optimizer(case: DenseCase) -> None:
 @ALL
 def test_twice_the_steps_equal_save_load_and_go_on(case: DenseCase) -> None:
     whole = small_model()
-    straight = train(whole, build_optimizer(case.config, parameters(whole)), 0, 20)
+    straight = train(whole, case.config.build(parameters(whole)), 0, 20)
 
     first = small_model()
-    optimizer = build_optimizer(case.config, parameters(first))
+    optimizer = case.config.build(parameters(first))
     losses = train(first, optimizer, 0, 10)
     file = io.BytesIO()
     torch.save({"model": first.state_dict(), "optimizer": optimizer.state_dict()}, file)
@@ -46,7 +47,7 @@ def test_twice_the_steps_equal_save_load_and_go_on(case: DenseCase) -> None:
     saved = torch.load(file, weights_only=True)
     second = small_model()
     second.load_state_dict(saved["model"])
-    resumed = build_optimizer(case.config, parameters(second))
+    resumed = case.config.build(parameters(second))
     resumed.load_state_dict(saved["optimizer"])
     losses += train(second, resumed, 10, 20)
 
@@ -58,7 +59,7 @@ def test_twice_the_steps_equal_save_load_and_go_on(case: DenseCase) -> None:
 @ALL
 def test_it_repeats_bit_for_bit(case: DenseCase) -> None:
     runs = [small_model() for _ in range(2)]
-    first, second = (train(model, build_optimizer(case.config, parameters(model)), 0, 10) for model in runs)
+    first, second = (train(model, case.config.build(parameters(model)), 0, 10) for model in runs)
     assert first == second
 
 
@@ -67,7 +68,7 @@ def test_learning_rate_of_zero_moves_nothing(case: DenseCase) -> None:
     """The schedule multiplies ``lr`` in the groups; nothing else may move the weights."""
     model = small_model()
     before = copy.deepcopy(model.state_dict())
-    optimizer = build_optimizer(case.config, parameters(model))
+    optimizer = case.config.build(parameters(model))
     for group in optimizer.param_groups:
         group["lr"] = 0.0
     train(model, optimizer, 0, 3)
@@ -78,7 +79,7 @@ def test_learning_rate_of_zero_moves_nothing(case: DenseCase) -> None:
 def test_weight_decay_is_for_matrices_alone(case: DenseCase) -> None:
     model = small_model()
     decayed = case.config.model_copy(update={"weight_decay": 0.1})
-    groups = build_optimizer(decayed, parameters(model)).param_groups
+    groups = decayed.build(parameters(model)).param_groups
     assert [(group["param_names"], group["weight_decay"]) for group in groups] == [
         (["0.weight", "3.weight"], 0.1),
         (["0.bias", "1.weight", "1.bias", "3.bias"], 0.0),
@@ -89,7 +90,7 @@ def test_decoupled_decay_by_hand() -> None:
     """With no gradient, AdamW shrinks a matrix by 1 − lr·decay and leaves a vector."""
     matrix, vector = nn.Parameter(torch.full((2, 2), 3.0)), nn.Parameter(torch.full((2,), 3.0))
     matrix.grad, vector.grad = torch.zeros(2, 2), torch.zeros(2)
-    build_optimizer(AdamW(lr=0.1, weight_decay=0.5), {"matrix": matrix, "vector": vector}).step()
+    AdamW(lr=0.1, weight_decay=0.5).build({"matrix": matrix, "vector": vector}).step()
     torch.testing.assert_close(matrix.detach(), torch.full((2, 2), 3.0 * 0.95))
     assert vector.tolist() == [3.0, 3.0]
 
@@ -98,24 +99,24 @@ def test_l2_penalty_by_hand() -> None:
     """SGD: w − lr (g + decay·w)."""
     matrix = nn.Parameter(torch.full((1, 1), 3.0))
     matrix.grad = torch.full((1, 1), 2.0)
-    build_optimizer(SGD(lr=0.1, weight_decay=0.5), {"matrix": matrix}).step()
+    SGD(lr=0.1, weight_decay=0.5).build({"matrix": matrix}).step()
     assert matrix.item() == pytest.approx(3.0 - 0.1 * (2.0 + 1.5))
 
 
 def test_frozen_parameters_are_left_out() -> None:
     model = small_model()
     model[0].requires_grad_(False)
-    groups = build_optimizer(SGD(), parameters(model)).param_groups
+    groups = SGD().build(parameters(model)).param_groups
     assert [name for group in groups for name in group["param_names"]] == ["3.weight", "1.weight", "1.bias", "3.bias"]
 
 
 def test_only_vectors_make_one_group() -> None:
-    assert len(build_optimizer(SGD(), {"bias": nn.Parameter(torch.zeros(3))}).param_groups) == 1
+    assert len(SGD().build({"bias": nn.Parameter(torch.zeros(3))}).param_groups) == 1
 
 
 def test_nothing_to_optimize_is_refused() -> None:
     with pytest.raises(ConfigError, match="no trainable parameters"):
-        build_optimizer(SGD(), {})
+        SGD().build({})
 
 
 class Holder(Config):

@@ -13,7 +13,7 @@ import pydantic
 from pydantic_core import CoreSchema
 
 from ziggurat.core.config_numbers import with_real_numbers
-from ziggurat.core.config_places import Location
+from ziggurat.core.config_places import IMPORT_KEY, Location
 from ziggurat.core.config_problems import describe_problems
 from ziggurat.core.errors import ConfigError, shorten
 
@@ -44,7 +44,12 @@ class Config(pydantic.BaseModel):
         filled = dict(cast("Mapping[str, Any]", values))
         for name, field in cls.model_fields.items():
             tag, section = field.discriminator, filled.get(name)
-            if isinstance(tag, str) and isinstance(section, Mapping) and tag not in section:
+            if (
+                isinstance(tag, str)
+                and isinstance(section, Mapping)
+                and tag not in section
+                and IMPORT_KEY not in section
+            ):
                 default = field.get_default(call_default_factory=True, validated_data={})
                 if isinstance(default, Config):
                     filled[name] = {tag: getattr(default, tag), **section}

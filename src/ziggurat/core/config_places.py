@@ -13,6 +13,13 @@ Location = tuple[str | int, ...]
 TAGS = ("name", "kind")
 """The keys that tell the classes of a union apart."""
 
+IMPORT_KEY = "import"
+"""The key that names a class outside the package in place of a tag."""
+
+IMPORTED: dict[str, type[pydantic.BaseModel]] = {}
+"""Import reference -> its config class, of the parts from outside that this process has imported
+(:func:`ziggurat.core.parts.imported_config`)."""
+
 
 def shown(kind: type[pydantic.BaseModel], values: Any, location: Sequence[str | int]) -> str:
     """``features.genres.pooling``: dotted, an item of a list by the name that it alone in the list was given.
@@ -57,9 +64,9 @@ def visible(values: Any, location: Sequence[str | int]) -> list[str | int]:
     return seen
 
 
-def keys_at(kind: type[pydantic.BaseModel], location: Sequence[str | int]) -> list[str]:
+def keys_at(kind: type[pydantic.BaseModel], location: Sequence[str | int], values: Any = None) -> list[str]:
     """The keys that the config class found by walking ``location`` down from ``kind`` accepts."""
-    return sorted({key for candidate in classes_at(kind, location) for key in candidate.model_fields})
+    return sorted({key for candidate in classes_at(kind, location, values) for key in candidate.model_fields})
 
 
 def tags_at(kind: type[pydantic.BaseModel], location: Sequence[str | int], discriminator: str) -> list[str]:
@@ -68,14 +75,29 @@ def tags_at(kind: type[pydantic.BaseModel], location: Sequence[str | int], discr
     return [str(field.default) for field in fields if field is not None]
 
 
-def classes_at(kind: type[pydantic.BaseModel], location: Sequence[str | int]) -> list[type[pydantic.BaseModel]]:
-    """The config classes that may stand at ``location``; below a value of no config class, those around it."""
-    classes = [kind]
+def classes_at(
+    kind: type[pydantic.BaseModel], location: Sequence[str | int], values: Any = None
+) -> list[type[pydantic.BaseModel]]:
+    """The config classes that may stand at ``location``; below a value of no config class, those around it.
+
+    Args:
+        kind: the class of the whole config.
+        location: where to look, with or without union tags.
+        values: the config as given, which says where a class from outside the package was named.
+    """
+    classes, place = [kind], values
     for step in location:
         following = [candidate for candidate in classes if len(classes) > 1 and _has_tag(candidate, step)]
         if not following:
             fields = [candidate.model_fields.get(str(step)) for candidate in classes]
             following = [found for field in fields if field is not None for found in config_classes(field.annotation)]
+        if isinstance(place, Mapping) and step in place:
+            place = cast("Mapping[Any, Any]", place)[step]
+        elif isinstance(place, list) and isinstance(step, int) and step < len(cast("list[Any]", place)):
+            place = cast("list[Any]", place)[step]
+        if isinstance(place, Mapping):
+            named = IMPORTED.get(str(cast("Mapping[Any, Any]", place).get(IMPORT_KEY)))
+            following = [named] if named is not None else following
         classes = following or classes
     return classes
 

@@ -8,7 +8,17 @@ from typing import Any, cast
 
 import pydantic
 
-from ziggurat.core.config_places import TAGS, Location, classes_at, config_classes, keys_at, shown, tags_at, visible
+from ziggurat.core.config_places import (
+    IMPORT_KEY,
+    TAGS,
+    Location,
+    classes_at,
+    config_classes,
+    keys_at,
+    shown,
+    tags_at,
+    visible,
+)
 from ziggurat.core.errors import nearest, shorten
 
 _NO_SECTION = ("dict_type", "model_type", "model_attributes_type")
@@ -82,7 +92,7 @@ def _explain(kind: type[pydantic.BaseModel], values: Mapping[str, Any], item: Ma
     path = shown(kind, values, visible(values, location))
     match item["type"]:
         case "extra_forbidden":
-            allowed = keys_at(kind, location[:-1])
+            allowed = keys_at(kind, location[:-1], values)
             close = nearest(str(location[-1]), allowed)
             hint = f"did you mean {close!r}?" if close else f"allowed: {', '.join(sorted(allowed))}"
             return f"{path}: unknown key; {hint}"
@@ -104,6 +114,8 @@ def _explain(kind: type[pydantic.BaseModel], values: Mapping[str, Any], item: Ma
             needed = "one entry" if count == 1 else f"{count} entries"
             hint = _how_to_fill(kind, location)
             return f"{path}: needs at least {needed}; received {shorten(item.get('input'))}; {hint}"
+        case "part_import":
+            return f"{path}.{IMPORT_KEY}: {item['msg']}"
         case "value_error":
             message = str(item["msg"]).removeprefix("Value error, ")
             return f"{path}: {message}" if path else message

@@ -1,4 +1,4 @@
-"""Rows of tables become the fields that a model sees: sequences encoded, vectors projected, groups put together.
+"""Turns rows of tables into the fields of a model: encodes sequences, projects vectors, combines groups.
 
 Shape legend: B rows of the batch, S positions, W floats of a table's row, K vectors in it, F fields, D their width.
 """
@@ -15,15 +15,14 @@ from ziggurat.embeddings.layout import FieldSource, Layout
 from ziggurat.embeddings.torchrec_terms import inner_name
 from ziggurat.interactions.block import Block
 from ziggurat.interactions.mlp import MLP
-from ziggurat.interactions.sequences.sequence_pooling import build_sequence_encoder, target_of
 
 DIRECT = ""
-"""The name under which rows come that are the fields as they stand."""
+"""The key of rows that already are the fields."""
 
 
 @dataclass(frozen=True, slots=True)
 class FieldCost:
-    """What one learned step on the way from rows to fields costs; FLOPs forward, per example."""
+    """The cost of one learned step from rows to fields; FLOPs are those of the forward pass per example."""
 
     name: str
     parameters: int
@@ -31,7 +30,7 @@ class FieldCost:
 
 
 class Fields(nn.Module):
-    """emb_BFD from the rows of every feature. Its parameters are dense ones, and none where ``layout.direct``."""
+    """Computes emb_BFD from the rows of every feature. Its parameters are dense; none exist if ``layout.direct``."""
 
     def __init__(self, layout: Layout) -> None:
         super().__init__()
@@ -42,43 +41,45 @@ class Fields(nn.Module):
         )
         self.encoders = nn.ModuleDict(
             {
-                _inner(feature): build_sequence_encoder(how.encoder, how.count, self._table_of[feature].dim)
+                _inner(feature): how.encoder.build(how.count, self._table_of[feature].dim)
                 for feature, how in layout.positions.items()
             }
         )
         self.groups = nn.ModuleDict(
             {
-                _inner(part.features[0]): MLP(
-                    sum(self._table_of[f].dim for f in part.features), part.group.mlp, layout.dim
+                _inner(source.features[0]): MLP(
+                    sum(self._table_of[f].dim for f in source.features), source.group.mlp, layout.dim
                 )
-                for part in layout.parts
-                if part.group is not None
+                for source in layout.sources
+                if source.group is not None
             }
         )
 
     def forward(self, rows: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -> Tensor:
-        """All fields, (B, F, D).
+        """Returns all fields, (B, F, D).
 
         Args:
-            rows: feature -> (B, W), or (B, S, W) for a sequence with positions; or ``DIRECT`` alone.
-            masks: sequence with positions -> which of them there are, (B, S).
+            rows: feature -> (B, W), or (B, S, W) for a sequence with positions; or only ``DIRECT`` -> emb_BFD.
+            masks: sequence with positions -> which positions exist, (B, S).
         """
         if DIRECT in rows:
             return rows[DIRECT]
         pooled = {name: self._encode(name, rows, masks) if name in masks else rows[name] for name in rows}
-        return torch.cat([self._fields(part, pooled) for part in self.layout.parts], dim=1)
+        return torch.cat([self._fields(source, pooled) for source in self.layout.sources], dim=1)
 
     def costs(self) -> list[FieldCost]:
-        """What is learned here, part by part."""
+        """Returns the cost of each learned step."""
         costs = [
             _cost(f"{feature}, {how.encoder.name}", self.encoders[_inner(feature)])
             for feature, how in self.layout.positions.items()
         ]
-        for part in self.layout.parts:
-            if part.group is not None:
-                costs.append(_cost(part.fields[0], self.groups[_inner(part.features[0])]))
+        for source in self.layout.sources:
+            if source.group is not None:
+                costs.append(_cost(source.fields[0], self.groups[_inner(source.features[0])]))
         for spec in self.layout.projected:
-            alone = [part for part in self.layout.parts if part.group is None and part.features[0] in spec.features]
+            alone = [
+                source for source in self.layout.sources if source.group is None and source.features[0] in spec.features
+            ]
             parameters = spec.vector_dim * self.layout.dim
             costs.append(
                 FieldCost(f"projection of {spec.name}", parameters, 2 * parameters * spec.vectors * len(alone))
@@ -86,16 +87,16 @@ class Fields(nn.Module):
         return costs
 
     def _encode(self, feature: str, rows: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -> Tensor:
-        target = target_of(self.layout.positions[feature].encoder)
+        target = self.layout.positions[feature].encoder.target_feature
         target_BW = None if target is None else rows[target]
         return self.encoders[_inner(feature)](rows[feature], masks[feature], target_BW)
 
-    def _fields(self, part: FieldSource, pooled: Mapping[str, Tensor]) -> Tensor:
-        """(B, K, D)."""
-        if part.group is not None:
-            row_BW = torch.cat([pooled[feature] for feature in part.features], dim=1)
-            return self.groups[_inner(part.features[0])](row_BW).unsqueeze(1)
-        row_BW, spec = pooled[part.features[0]], self._table_of[part.features[0]]
+    def _fields(self, source: FieldSource, pooled: Mapping[str, Tensor]) -> Tensor:
+        """Returns the fields of one source, (B, K, D)."""
+        if source.group is not None:
+            row_BW = torch.cat([pooled[feature] for feature in source.features], dim=1)
+            return self.groups[_inner(source.features[0])](row_BW).unsqueeze(1)
+        row_BW, spec = pooled[source.features[0]], self._table_of[source.features[0]]
         vectors_ND = row_BW.reshape(-1, spec.vector_dim)
         if spec.vector_dim != self.layout.dim:
             vectors_ND = self.projections[inner_name(spec.name)](vectors_ND)
@@ -103,7 +104,7 @@ class Fields(nn.Module):
 
 
 def _inner(feature: str) -> str:
-    """A feature's name inside torch modules, where a bare one could be a method's."""
+    """Returns a feature's name inside torch modules, prefixed so that it cannot collide with a method's."""
     return f"feature:{feature}"
 
 

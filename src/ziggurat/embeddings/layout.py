@@ -1,7 +1,7 @@
-"""What the model is fed, decided before there are weights: the tables, and the fields that are made of their rows.
+"""The layout of a model's input, determined before weights exist: the tables, and the fields made of their rows.
 
-A *field* is one of the F vectors of D floats that a model sees. Most features are one field each; a table with
-several vectors a row gives its features as many, and a group of features is one together.
+A *field* is one of the F vectors of D floats that a model receives. Most features give one field each. A feature of a
+table with several vectors per row gives as many fields, and a group of features gives one field together.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from ziggurat.core.errors import ConfigError, nearest
 from ziggurat.core.schema import Schema
 from ziggurat.core.tables import Pooling, TableSpec
 from ziggurat.embeddings.config import EmbeddingsConfig, GroupConfig, check_groups, table_specs
-from ziggurat.interactions.sequences.sequence_pooling import SequencePooling, target_of
+from ziggurat.interactions.sequences.sequence_pooling import SequenceEncoderConfig
 
 
 @dataclass(frozen=True, slots=True)
 class Positions:
-    """How a sequence becomes one row whose last ``count`` ids are looked up each by itself."""
+    """Encodes a sequence by looking up its last ``count`` ids individually and passing them through ``encoder``."""
 
-    encoder: SequencePooling
+    encoder: SequenceEncoderConfig
     count: int
 
 
 @dataclass(frozen=True, slots=True)
 class FieldSource:
-    """Features whose rows, side by side, become some of the fields; several features only where they are a group."""
+    """Features whose concatenated rows become one or more fields; several features only if they are a group."""
 
     features: tuple[str, ...]
     fields: tuple[str, ...]
@@ -35,71 +35,72 @@ class FieldSource:
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """From ids to fields.
+    """The tables of a model and how fields are made of their rows.
 
     Attributes:
         schema: the encoded columns.
-        tables: in the order in which the schema's features first name them.
-        positions: the sequences that are not pooled by their table.
-        parts: what the fields are made of, in their order: that of ``schema.sparse``, a group where its first is.
+        tables: the tables, in the order in which the schema's features first name them.
+        positions: the sequences that are encoded by position instead of being pooled by their table.
+        sources: the features behind the fields, in field order: that of ``schema.sparse``, a group at its first
+            feature.
         dim: D.
     """
 
     schema: Schema
     tables: tuple[TableSpec, ...]
     positions: dict[str, Positions]
-    parts: tuple[FieldSource, ...]
+    sources: tuple[FieldSource, ...]
     dim: int
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """A name for each of the F vectors."""
-        return tuple(field for part in self.parts for field in part.fields)
+        """The names of the F fields."""
+        return tuple(field for source in self.sources for field in source.fields)
 
     @property
     def table_of(self) -> dict[str, TableSpec]:
-        """Feature -> its table."""
+        """A map from each feature to its table."""
         return {feature: spec for spec in self.tables for feature in spec.features}
 
     @property
     def projected(self) -> tuple[TableSpec, ...]:
-        """Tables whose vectors a learned matrix brings to D."""
-        alone = {feature for part in self.parts if part.group is None for feature in part.features}
+        """The tables whose vectors a learned matrix projects to D."""
+        alone = {feature for source in self.sources if source.group is None for feature in source.features}
         return tuple(spec for spec in self.tables if spec.vector_dim != self.dim and alone.intersection(spec.features))
 
     @property
     def direct(self) -> bool:
-        """Whether what the tables give is what the model sees."""
-        return not (self.positions or self.projected or any(part.group for part in self.parts))
+        """Whether the pooled rows are the fields, without any learned step between."""
+        return not (self.positions or self.projected or any(source.group for source in self.sources))
 
 
 def lay_out(
     config: EmbeddingsConfig, schema: Schema, pooling: Mapping[str, Pooling | Positions], dim: int | None = None
 ) -> Layout:
-    """The layout that the ``embeddings`` section and the features' poolings ask for.
+    """Returns the layout that the ``embeddings`` section and the features' poolings describe.
 
     Args:
         config: the ``embeddings`` section.
         schema: the encoded dataset's schema.
         pooling: bag or sequence feature -> how its rows become one.
-        dim: width that the model insists on, overriding ``config.dim``.
+        dim: the width that the model requires; overrides ``config.dim``.
 
     Raises:
-        ConfigError: exceptions for a table that does not exist; two poolings for one table; a target or a member of a
-            group that cannot be one.
+        ConfigError: an exception for a table that does not exist; two poolings for one table; an invalid target of a
+            sequence or an invalid member of a group.
     """
     check_groups(config, schema)
     plain: dict[str, Pooling] = {name: how for name, how in pooling.items() if not isinstance(how, Positions)}
     positions = {name: how for name, how in pooling.items() if isinstance(how, Positions)}
     counts = {name: how.count for name, how in positions.items()}
     tables = tuple(table_specs(config, schema, plain, dim, counts))
-    layout = Layout(schema, tables, positions, tuple(_parts(config, schema, tables)), dim or config.dim)
+    layout = Layout(schema, tables, positions, tuple(_sources(config, schema, tables)), dim or config.dim)
     for feature in positions:
         _check_target(layout, feature)
     return layout
 
 
-def _parts(config: EmbeddingsConfig, schema: Schema, tables: tuple[TableSpec, ...]) -> Iterator[FieldSource]:
+def _sources(config: EmbeddingsConfig, schema: Schema, tables: tuple[TableSpec, ...]) -> Iterator[FieldSource]:
     vectors = {feature: spec.vectors for spec in tables for feature in spec.features}
     group_of = {feature: group for group in config.groups for feature in group.features}
     for feature in schema.sparse:
@@ -115,7 +116,7 @@ def _parts(config: EmbeddingsConfig, schema: Schema, tables: tuple[TableSpec, ..
 
 
 def _check_target(layout: Layout, feature: str) -> None:
-    target = target_of(layout.positions[feature].encoder)
+    target = layout.positions[feature].encoder.target_feature
     if target is None:
         return
     key, table_of = f"features.{feature}.pooling.target", layout.table_of
@@ -123,8 +124,8 @@ def _check_target(layout: Layout, feature: str) -> None:
         close = nearest(target, layout.schema.categorical)
         hint = f"did you mean {close!r}?" if close else f"there are: {', '.join(layout.schema.categorical) or 'none'}"
         raise ConfigError(
-            f"{key}: {target!r} is no categorical feature; {hint}",
-            "name the feature with one id a row that the sequence is a history of",
+            f"{key}: {target!r} is not a categorical feature; {hint}",
+            "name the feature (one id per row) that the sequence is a history of",
         )
     own, other = table_of[feature], table_of[target]
     if own.dim != other.dim:

@@ -14,15 +14,12 @@ from ziggurat.core.tables import Pooling
 from ziggurat.data.encoded.dataset import BLOCK_ROWS
 from ziggurat.data.encoded.split import RandomSplit, SplitConfig, TimeSplit, TimeWithinKeySplit
 from ziggurat.data.readers.source import SourceConfig
-from ziggurat.features.encoders.hashed import HashConfig
-from ziggurat.features.encoders.identity import IdentityConfig
-from ziggurat.features.encoders.vocabulary import VocabularyConfig
+from ziggurat.features.encoders.encoders import EncoderConfig
 from ziggurat.features.numeric.steps import StepConfig
 from ziggurat.interactions.sequences.attention_pooling import AttentionPooling
 from ziggurat.interactions.sequences.sequence_transformer import SequenceTransformer
 from ziggurat.interactions.sequences.target_attention import TargetAttention
 
-EncoderConfig = Annotated[VocabularyConfig | HashConfig | IdentityConfig, pydantic.Field(discriminator="name")]
 IdType = Literal["integer", "text"]
 TimeFormat = Literal["number", "iso"]
 

@@ -7,6 +7,7 @@ Shape legend: R rows of a table here, L of them.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -84,6 +85,11 @@ class FittedTables:
             return {"name": "bucketise", "steps": self.chains[table].to_json()["steps"]}
         return read_json(self._folder / f"table.{table}.json")
 
+    def arrays_digest(self, table: str) -> str:
+        """Returns a digest of the arrays that an encoder has saved; empty where there are none."""
+        path = self._folder / f"table.{table}.safetensors"
+        return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else ""
+
     def type(self, table: str) -> ValueType:
         """Of the ids, or of the numbers."""
         return self._tables[table].type if table in self._tables else ValueType.FLOAT
@@ -106,6 +112,9 @@ class FittedTables:
 def difference(table: str, there: FittedTables, here: FittedTables) -> str | None:
     """Why the rows of a table cannot be told apart by what they stand for; None where they can."""
     ours, theirs = here.figures(table), there.figures(table)
+    if "import" in ours or "import" in theirs:  # what an encoder from outside saves, only its own class can compare
+        same = ours == theirs and here.arrays_digest(table) == there.arrays_digest(table)
+        return None if same else "its encoder is from outside the package, and what was fitted differs"
     if ours["name"] != theirs["name"]:
         return f"its encoder is {theirs['name']} there, {ours['name']} here"
     if here.type(table) is not there.type(table):
@@ -120,7 +129,9 @@ def difference(table: str, there: FittedTables, here: FittedTables) -> str | Non
 
 def match_rows(table: str, there: FittedTables, here: FittedTables) -> RowMatch:
     """Rows of a table of both, where :func:`difference` finds none: known values by value, the others by their role."""
-    if here.figures(table)["name"] != "vocabulary":  # hashes and buckets are alike, and identities are numbers
+    if here.figures(table).get("name") != "vocabulary" or "import" in here.figures(
+        table
+    ):  # hashes and buckets are alike, and identities are numbers
         size, other = here.rows(table), there.rows(table)
         return RowMatch(size, other, min(size, other))
     return match_vocabularies(there.vocabulary(table), here.vocabulary(table))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -49,12 +49,13 @@ class Preparation:
         Raises:
             ConfigError: features that contradict each other.
         """
+        tables = resolve_tables(features)
         return cls(
             data=data,
             features=tuple(features),
             schema=raw_schema(data, features),
-            tables=resolve_tables(features),
-            fingerprint=fingerprint(data, features, sources),
+            tables=tables,
+            fingerprint=fingerprint(data, features, sources, tables),
             threads=min(os.cpu_count() or 1, _MOST_THREADS),
         )
 
@@ -77,7 +78,9 @@ class Preparation:
         return list(dict.fromkeys(feature.source_column for feature in self.id_features))
 
 
-def fingerprint(data: DataConfig, features: Sequence[FeatureConfig], sources: Sequence[str]) -> str:
+def fingerprint(
+    data: DataConfig, features: Sequence[FeatureConfig], sources: Sequence[str], tables: Mapping[str, TableEncoding]
+) -> str:
     """SHA-256 over everything that decides what a prepared dataset holds; where its raw files lie does not."""
     content: dict[str, Any] = {
         "versions": [FORMAT_VERSION, HASH_VERSION, VOCABULARY_VERSION, CHAIN_VERSION],
@@ -85,6 +88,9 @@ def fingerprint(data: DataConfig, features: Sequence[FeatureConfig], sources: Se
         "features": [what_is_encoded(feature) for feature in features],
         "sources": list(sources),
     }
+    newer = {table.encoder.title: table.encoder.version for table in tables.values() if table.encoder.version > 1}
+    if newer:  # datasets of first versions were made before encoders had versions of their own
+        content["encoders"] = newer
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 

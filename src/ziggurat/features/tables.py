@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ziggurat.core.errors import ConfigError
+from ziggurat.core.errors import ConfigError, InvalidSection
 from ziggurat.core.schema import ValueType, duplicates
-from ziggurat.features.config import EncoderConfig, FeatureConfig, IdFeature, NumericFeature
+from ziggurat.features.config import FeatureConfig, IdFeature, NumericFeature
+from ziggurat.features.encoders.encoder import EncoderSettings
 from ziggurat.features.encoders.vocabulary import VocabularyConfig
 
 
@@ -22,7 +23,7 @@ class TableEncoding:
     """
 
     name: str
-    encoder: EncoderConfig
+    encoder: EncoderSettings
     type: ValueType
     features: tuple[IdFeature, ...]
 
@@ -73,9 +74,8 @@ def _agree(table: str, features: tuple[IdFeature, ...]) -> TableEncoding:
             )
     encoder = stated[0].encoder if stated else VocabularyConfig()
     assert encoder is not None
-    if encoder.name == "identity" and first.value_type is not ValueType.INTEGER:
-        raise ConfigError(
-            f"feature {first.name!r}: an identity encoder needs type integer, received {first.type}",
-            "set `type: integer`, or choose a vocabulary or hash encoder",
-        )
+    try:
+        encoder.check_type(first.value_type)
+    except InvalidSection as error:
+        raise ConfigError(f"feature {first.name!r}: {error.fault}", error.hint) from None
     return TableEncoding(table, encoder, first.value_type, features)

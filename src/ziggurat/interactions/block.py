@@ -9,6 +9,8 @@ from abc import ABC, abstractmethod
 
 from torch import nn
 
+from ziggurat.core.parts import PartConfig
+
 
 class Block(nn.Module, ABC):
     """A module (B, F, D) → (B, F', D), or, for a *head*, (B, F, D) → (B, n).
@@ -41,3 +43,19 @@ class Block(nn.Module, ABC):
     def flops(self) -> int:
         """Forward FLOPs per example, under the convention of the class."""
         return self.matmul_flops() + self.elementwise_flops()
+
+
+class BlockSettings(PartConfig):
+    """The base config of blocks (B, F, D) → (B, F', D) that can stand side by side in a layer of DHEN."""
+
+    @abstractmethod
+    def build(self, features: int, dim: int) -> Block:
+        """Returns the block, with fresh weights.
+
+        Args:
+            features: F.
+            dim: D.
+
+        Raises:
+            ConfigError: the block cannot work with these sizes.
+        """

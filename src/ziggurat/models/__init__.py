@@ -4,7 +4,7 @@ In: dense features (B, F_dense) and field embeddings (B, F, D). Out: one logit p
 Neighbours: ``interactions`` below, ``training`` above. Models know nothing of tables, files, ranks or losses.
 """
 
-from ziggurat.models.build import ModelConfig, build_model
+from ziggurat.models.build import ModelConfig
 from ziggurat.models.model import Model, ModelDims
 
-__all__ = ["Model", "ModelConfig", "ModelDims", "build_model"]
+__all__ = ["Model", "ModelConfig", "ModelDims"]

@@ -49,6 +49,9 @@ class AutoInt(Model):
         def deeper(self, times: int) -> AutoInt.Config:
             return self.model_copy(update={"layers": times * self.layers})
 
+        def build(self, dims: ModelDims) -> AutoInt:
+            return AutoInt(self, dims)
+
     def __init__(self, config: AutoInt.Config, dims: ModelDims) -> None:
         super().__init__(dims)
         self.numeric = one_by_one(dims)

@@ -45,6 +45,9 @@ class DCNv2(Model):
         def deeper(self, times: int) -> DCNv2.Config:
             return self.model_copy(update={"cross_layers": times * self.cross_layers})
 
+        def build(self, dims: ModelDims) -> DCNv2:
+            return DCNv2(self, dims)
+
     def __init__(self, config: DCNv2.Config, dims: ModelDims) -> None:
         super().__init__(dims)
         self.stacked = config.structure == "stacked"

@@ -39,6 +39,9 @@ class DeepFM(Model):
         def deeper(self, times: int) -> DeepFM.Config:
             return self.model_copy(update={"deep": deeper(self.deep, times)})
 
+        def build(self, dims: ModelDims) -> DeepFM:
+            return DeepFM(self, dims)
+
     def __init__(self, config: DeepFM.Config, dims: ModelDims) -> None:
         super().__init__(dims)
         self.numeric = one_by_one(dims)

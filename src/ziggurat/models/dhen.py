@@ -58,6 +58,9 @@ class DHEN(StackedModel):
         def deeper(self, times: int) -> DHEN.Config:
             return self.model_copy(update={"layers": times * self.layers})
 
+        def build(self, dims: ModelDims) -> DHEN:
+            return DHEN(self, dims)
+
     def __init__(self, config: DHEN.Config, dims: ModelDims) -> None:
         layers = [config.layer] * config.layers
         with within("layer"):

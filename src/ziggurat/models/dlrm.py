@@ -42,6 +42,9 @@ class DLRM(Model):
         def deeper(self, times: int) -> DLRM.Config:
             return self.model_copy(update={"top": deeper(self.top, times)})
 
+        def build(self, dims: ModelDims) -> DLRM:
+            return DLRM(self, dims)
+
     def __init__(self, config: DLRM.Config, dims: ModelDims) -> None:
         super().__init__(dims)
         vectors = dims.features + (1 if dims.dense else 0)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ziggurat.interactions.heads.shared_bottom import SharedBottom
 from ziggurat.models.growth import deeper
-from ziggurat.models.heads import HeadConfig, build_head
+from ziggurat.models.heads import HeadConfig
 from ziggurat.models.model import Model, ModelDims, ModelSettings, lay_flat
 
 
@@ -35,9 +35,12 @@ class DNN(Model):
             grown = deeper(getattr(self.head, part), times)
             return self.model_copy(update={"head": self.head.model_copy(update={part: grown})})
 
+        def build(self, dims: ModelDims) -> DNN:
+            return DNN(self, dims)
+
     def __init__(self, config: DNN.Config, dims: ModelDims) -> None:
         super().__init__(dims)
-        self.head = build_head(config.head, dims.flat, dims.tasks)
+        self.head = config.head.build(dims.flat, dims.tasks)
 
     def logits(self, dense_BF: Tensor, emb_BFD: Tensor) -> Tensor:
         return self.head(lay_flat(dense_BF, emb_BFD))

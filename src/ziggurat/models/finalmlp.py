@@ -48,6 +48,9 @@ class FinalMLP(Model):
         def deeper(self, times: int) -> FinalMLP.Config:
             return self.model_copy(update={"first": deeper(self.first, times), "second": deeper(self.second, times)})
 
+        def build(self, dims: ModelDims) -> FinalMLP:
+            return FinalMLP(self, dims)
+
     def __init__(self, config: FinalMLP.Config, dims: ModelDims) -> None:
         super().__init__(dims)
         self.constants_2C = nn.Parameter(torch.randn(2, dims.dim)) if config.gate == "constant" else None

@@ -25,6 +25,9 @@ class FM(Model):
 
         name: Literal["fm"] = "fm"
 
+        def build(self, dims: ModelDims) -> FM:
+            return FM(self, dims)
+
     def __init__(self, config: FM.Config, dims: ModelDims) -> None:
         del config
         super().__init__(dims)

@@ -42,6 +42,9 @@ class LogisticRegression(Model):
             del requested
             return DIMS_PER_TASK * tasks
 
+        def build(self, dims: ModelDims) -> LogisticRegression:
+            return LogisticRegression(self, dims)
+
     def __init__(self, config: LogisticRegression.Config, dims: ModelDims) -> None:
         del config
         super().__init__(dims)

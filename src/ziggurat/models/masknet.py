@@ -50,6 +50,9 @@ class MaskNet(Model):
         def deeper(self, times: int) -> MaskNet.Config:
             return self.model_copy(update={"blocks": repeated(self.blocks, times)})
 
+        def build(self, dims: ModelDims) -> MaskNet:
+            return MaskNet(self, dims)
+
     def __init__(self, config: MaskNet.Config, dims: ModelDims) -> None:
         super().__init__(dims)
         self.serial = config.structure == "serial"

@@ -13,8 +13,8 @@ from typing import ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from ziggurat.core.config import Config
 from ziggurat.core.errors import ConfigError
+from ziggurat.core.parts import PartConfig
 from ziggurat.interactions.block import Block
 from ziggurat.interactions.numeric_embedding import NumericEmbedding
 from ziggurat.models.growth import wider
@@ -42,13 +42,21 @@ class ModelDims:
         return self.dense + self.features * self.dim
 
 
-class ModelSettings(Config):
+class ModelSettings(PartConfig):
     """The base of every model's config."""
 
     depths: ClassVar[tuple[int, ...]] = (1, 2)
     """Multiples of its layers through which a ladder grows a model, before it grows wider."""
     widening: ClassVar[float] = 2.0
     """How much wider each rung is than the one before, once a ladder's model is as deep as it gets."""
+
+    @abstractmethod
+    def build(self, dims: ModelDims) -> Model:
+        """Returns the model, with fresh weights drawn from torch's global generator.
+
+        Raises:
+            ConfigError: the model cannot work with these sizes; the message names one that can.
+        """
 
     def embedding_dim(self, requested: int, tasks: int = 1) -> int:
         """The embedding dim this model needs, given the one the experiment asks for."""

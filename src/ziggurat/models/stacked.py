@@ -13,7 +13,7 @@ from ziggurat.interactions.dense_embedding import DenseEmbedding
 from ziggurat.interactions.field_blocks.ensemble import Ensemble
 from ziggurat.interactions.field_blocks.stack import LayerStack
 from ziggurat.interactions.mlp import MLP
-from ziggurat.models.heads import HeadConfig, build_head
+from ziggurat.models.heads import HeadConfig
 from ziggurat.models.model import Model, ModelDims, field_vectors
 
 
@@ -40,7 +40,7 @@ class StackedModel(Model):
         self.bottom = DenseEmbedding(dims.dense, dense_vectors, dims.dim, bottom) if dims.dense else None
         fields = dims.features + (dense_vectors if dims.dense else 0)
         self.stack = LayerStack(layers, fields, dims.dim)
-        self.head = build_head(head, self.stack.out_features * dims.dim, dims.tasks)
+        self.head = head.build(self.stack.out_features * dims.dim, dims.tasks)
 
     def logits(self, dense_BF: Tensor, emb_BFD: Tensor) -> Tensor:
         return self.head(self.stack(field_vectors(self.bottom, dense_BF, emb_BFD)).flatten(1))

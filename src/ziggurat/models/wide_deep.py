@@ -34,6 +34,9 @@ class WideDeep(Model):
         def deeper(self, times: int) -> WideDeep.Config:
             return self.model_copy(update={"deep": deeper(self.deep, times)})
 
+        def build(self, dims: ModelDims) -> WideDeep:
+            return WideDeep(self, dims)
+
     def __init__(self, config: WideDeep.Config, dims: ModelDims) -> None:
         super().__init__(dims)
         self.wide = Linear(dims.flat, dims.tasks)

@@ -91,6 +91,9 @@ class Wukong(StackedModel):
                 blocks.append(LinearCompression.Config(outputs=self.linear_outputs))
             return Ensemble.Config(blocks=tuple(blocks), combine="concat", shortcut=self.shortcut)
 
+        def build(self, dims: ModelDims) -> Wukong:
+            return Wukong(self, dims)
+
     def __init__(self, config: Wukong.Config, dims: ModelDims) -> None:
         layers = [config.layer()] * config.layers
         super().__init__(layers, config.bottom, config.dense_vectors, config.head, dims)

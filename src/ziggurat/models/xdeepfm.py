@@ -38,6 +38,9 @@ class XDeepFM(Model):
         def deeper(self, times: int) -> XDeepFM.Config:
             return self.model_copy(update={"cin_layers": repeated(self.cin_layers, times)})
 
+        def build(self, dims: ModelDims) -> XDeepFM:
+            return XDeepFM(self, dims)
+
     def __init__(self, config: XDeepFM.Config, dims: ModelDims) -> None:
         super().__init__(dims)
         self.numeric = one_by_one(dims)

@@ -22,7 +22,7 @@ from ziggurat.features.numeric.steps import Bucketise
 from ziggurat.features.transform import Transform
 from ziggurat.interactions.block import Block
 from ziggurat.metrics.metric_set import MetricSet
-from ziggurat.models.build import build_model, model_dims
+from ziggurat.models.build import model_dims
 from ziggurat.report.baselines.compare import compare
 from ziggurat.report.html import write_report
 from ziggurat.report.inputs import (
@@ -149,7 +149,7 @@ def _our_rows(run: Run, metrics: MetricSet, ranks: int) -> list[ComparisonRow]:
 
 def _model_size(experiment: Experiment, dataset: Dataset) -> ModelSize:
     layout = experiment.layout(dataset.schema)
-    model, fields = build_model(experiment.model, model_dims(layout)), Fields(layout).costs()
+    model, fields = experiment.model.build(model_dims(layout)), Fields(layout).costs()
     parts = [ModelPart(cost.name, cost.parameters, cost.flops) for cost in fields]
     parts += [
         ModelPart(name, sum(p.numel() for p in block.parameters()), block.flops())

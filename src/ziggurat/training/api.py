@@ -28,8 +28,8 @@ from ziggurat.features.preparation.prepare import dataset_fingerprint
 from ziggurat.features.preparation.prepare import prepare as prepare_dataset
 from ziggurat.features.preparation.ray_cluster import RayCluster
 from ziggurat.metrics.metric_set import MetricSet
-from ziggurat.parallel.agreement import from_first
-from ziggurat.parallel.heartbeat import watched
+from ziggurat.parallel.agreement import on_first_rank
+from ziggurat.parallel.heartbeat import report_lost_ranks
 from ziggurat.training.batch_source import dataset_of_readers
 from ziggurat.training.constant_prediction import collapsed_tasks
 from ziggurat.training.evaluate import evaluate_split
@@ -153,7 +153,7 @@ def train(
         trainers: list[Trainer] = []
         claims: list[Claim] = []
         at = lambda: trainers[0].at.step if trainers else 0  # noqa: E731
-        stack.enter_context(watched(at, experiment.parallel.timeout_s))
+        stack.enter_context(report_lost_ranks(at, experiment.parallel.timeout_s))
         if not world.leads:
             progress = Silent()
 
@@ -170,7 +170,7 @@ def train(
             attach_dataset(run, dataset)
             return dataset.folder
 
-        dataset = Dataset(from_first(open_folder))
+        dataset = Dataset(on_first_rank(open_folder))
         run = Run(folder, experiment)
         keep_freed_memory()
         layout = experiment.layout(dataset.schema)
@@ -186,10 +186,10 @@ def train(
             progress.note(f"{run.folder}: going on at step {trainer.at.step:,} of {trainer.total_steps:,}")
         started = time.perf_counter()
         stop = None if trainer.finished else trainer.train(stop_after)
-        from_first(lambda: None)  # until the first rank has written its last checkpoint
+        on_first_rank(lambda: None)  # until the first rank has written its last checkpoint
         if not trainer.finished:
             return Outcome(run, trainer.at.step, None, stop.signal if stop else None)
-        results = from_first(lambda: run.results)
+        results = on_first_rank(lambda: run.results)
         if stop is not None or results is None:
             results = _finish(run, trainer, time.perf_counter() - started, progress)
         return Outcome(run, trainer.at.step, results, stop.signal if stop else None)
@@ -229,7 +229,7 @@ def evaluate(
         beside = rows_beyond(opened.experiment, plan, opened.folder, elsewhere=True)
         recommender = assemble(opened.experiment, layout, plan, device, ranks, beside)
         stack.callback(recommender.lookup.close)
-        step = from_first(lambda: opened.checkpoints.find(checkpoint))
+        step = on_first_rank(lambda: opened.checkpoints.find(checkpoint))
         told = restore_from(recommender, opened.checkpoints, step)
         if progress is not None and world.leads and told is not None:
             progress.note(told)
@@ -246,7 +246,7 @@ def evaluate(
 
 def _finish(run: Run, trainer: Trainer, seconds: float, progress: Progress) -> dict[str, Any]:
     """Put the best checkpoint's weights in place, evaluate it on validation and test, and write results.json."""
-    best = from_first(lambda: run.checkpoints.resolve("best"))
+    best = on_first_rank(lambda: run.checkpoints.resolve("best"))
     told = restore_from(trainer.recommender, run.checkpoints, best)
     if told is not None:
         progress.note(told)
@@ -267,5 +267,5 @@ def _finish(run: Run, trainer: Trainer, seconds: float, progress: Progress) -> d
         split: {k: v if math.isfinite(v) else None for k, v in values.items()} for split, values in figures.items()
     }
     results = {"steps": trainer.at.step, "best_step": best, "seconds": round(seconds, 3), "figures": stored}
-    from_first(lambda: write_json(run.folder / "results.json", results))
+    on_first_rank(lambda: write_json(run.folder / "results.json", results))
     return {**results, "figures": figures}

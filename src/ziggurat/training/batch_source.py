@@ -11,7 +11,7 @@ from ziggurat.data.encoded.loader import Loader
 from ziggurat.data.ingest.fetch import fetch_dataset
 from ziggurat.data.ingest.loader import IngestLoader
 from ziggurat.features.preparation.prepare import ENCODERS
-from ziggurat.features.transform import encoded_otherwise
+from ziggurat.features.transform import first_difference
 from ziggurat.training.config import TrainingConfig
 from ziggurat.training.experiment import Experiment
 
@@ -48,7 +48,7 @@ def dataset_of_readers(experiment: Experiment, folder: Path, progress: Progress)
     config = experiment.training
     here = (folder / "manifest.json").is_file()
     dataset = Dataset(folder) if here else fetch_dataset(config.readers, folder, config.reader_timeout, progress)
-    different = encoded_otherwise(dataset.folder / ENCODERS, experiment.features, experiment.data.targets)
+    different = first_difference(dataset.folder / ENCODERS, experiment.features, experiment.data.targets)
     if different:
         raise ConfigError(
             f"{different}: the readers' dataset {dataset.fingerprint[:12]} was encoded by another config",

@@ -32,10 +32,10 @@ from ziggurat.features.config import (
     NumericFeature,
     SequenceFeature,
 )
-from ziggurat.interactions.sequences.sequence_pooling import build_sequence_encoder
-from ziggurat.models.build import ModelConfig, build_model, model_dims
+from ziggurat.models.build import ModelConfig, model_dims
 from ziggurat.models.deepfm import DeepFM
-from ziggurat.optim.dense import Adam, DenseOptimizerConfig
+from ziggurat.optim.dense import DenseOptimizerConfig
+from ziggurat.optim.torch_optimizers import Adam
 from ziggurat.parallel.config import ParallelConfig
 from ziggurat.planning.config import PlanningConfig
 from ziggurat.training.config import EvaluationConfig, TrainingConfig
@@ -93,9 +93,9 @@ class Experiment(Config):
         with torch.device("meta"):  # shapes alone: nothing is drawn
             for feature, how in layout.positions.items():
                 with within(f"features.{feature}.pooling"):
-                    build_sequence_encoder(how.encoder, how.count, layout.table_of[feature].dim)
+                    how.encoder.build(how.count, layout.table_of[feature].dim)
             with within("model"):
-                build_model(self.model, model_dims(layout))
+                self.model.build(model_dims(layout))
 
     def _check_monitor(self) -> None:
         labels, monitor = [label.name for label in self.data.labels], self.training.monitor

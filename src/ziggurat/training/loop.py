@@ -27,9 +27,8 @@ from ziggurat.core.progress import Progress
 from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.data.encoded.loader import Cursor, Loader
 from ziggurat.metrics.names import higher_is_better
-from ziggurat.optim.dense import build_optimizer
 from ziggurat.optim.schedule import Warmup, build_schedule
-from ziggurat.parallel.agreement import from_first
+from ziggurat.parallel.agreement import on_first_rank
 from ziggurat.parallel.shared_memory import shared_slots
 from ziggurat.parallel.world import World
 from ziggurat.training.averaged import NORM_BATCHES, AveragedWeights
@@ -85,8 +84,8 @@ class Trainer:
         )
         self.loader = fed(local, dataset, config, progress)
         self.total_steps = min(config.epochs * self.loader.steps_per_epoch, config.max_steps or 2**62)
-        self.optimizer = build_optimizer(run.experiment.optimizer, recommender.dense_parameters())
-        last = from_first(run.checkpoints.last)
+        self.optimizer = run.experiment.optimizer.build(recommender.dense_parameters())
+        last = on_first_rank(run.checkpoints.last)
         if last is None:
             warm_start(run, recommender, self.optimizer, progress)
         slots = shared_slots(run.experiment.parallel, self.world, device)
@@ -211,7 +210,7 @@ class Trainer:
 
     def _tell_moved(self, journal: MetricsLog | NoMetricsLog) -> None:
         """Of rows beyond memory, what was moved for this rank a step since it was told last."""
-        moved, (before, step) = self.recommender.lookup.moved(), self._moved
+        moved, (before, step) = self.recommender.lookup.transferred(), self._moved
         self._moved = (moved, self.at.step)
         if moved and self.at.step > step:
             a_step = {name: (value - before.get(name, 0.0)) / (self.at.step - step) for name, value in moved.items()}
@@ -276,9 +275,9 @@ class Trainer:
         for written in self._saver.written:
             journal.write("checkpoint", written.step, self._epoch(), written.figures())
         self._saver.written.clear()
-        for trouble in self._saver.troubles:
-            self.progress.note(trouble)
-        self._saver.troubles.clear()
+        for message in self._saver.cleanup_errors:
+            self.progress.note(message)
+        self._saver.cleanup_errors.clear()
 
     def _restore(self, saved: CheckpointReader) -> None:
         resume(self.recommender, saved, self.optimizer, self.average)

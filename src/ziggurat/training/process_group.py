@@ -14,8 +14,8 @@ import torch
 import torch.distributed as dist
 
 from ziggurat.core.errors import EnvironmentMismatch
-from ziggurat.parallel.environment import number_of
-from ziggurat.parallel.rendezvous import meet
+from ziggurat.parallel.environment import environment_integer
+from ziggurat.parallel.rendezvous import join_process_group
 from ziggurat.parallel.world import World
 
 
@@ -34,7 +34,7 @@ def pick_device(wanted: Literal["auto", "cpu", "cuda"]) -> torch.device:
     if not available or wanted == "cpu":
         return torch.device("cpu")
     if "LOCAL_RANK" in os.environ:
-        torch.cuda.set_device(number_of("LOCAL_RANK"))
+        torch.cuda.set_device(environment_integer("LOCAL_RANK"))
     return torch.device("cuda", torch.cuda.current_device())
 
 
@@ -57,10 +57,10 @@ def process_group(device: torch.device, timeout_s: float = 300.0) -> Generator[W
         return
     backend = "cpu:gloo,cuda:nccl" if device.type == "cuda" else "gloo"
     timeout = timedelta(seconds=timeout_s)
-    size = number_of("WORLD_SIZE", 1)
+    size = environment_integer("WORLD_SIZE", 1)
     with contextlib.ExitStack() as stack:
         if size > 1:
-            meet(backend, size, timeout)
+            join_process_group(backend, size, timeout)
         else:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="ziggurat-"))
             store = dist.FileStore(str(Path(folder) / "store"), 1)

@@ -20,9 +20,9 @@ from ziggurat.embeddings.fields import Fields
 from ziggurat.embeddings.layout import Layout
 from ziggurat.embeddings.lookup import EmbeddingLookup, StartedLookup
 from ziggurat.embeddings.offload import OffloadFolder
-from ziggurat.models.build import build_model, model_dims
-from ziggurat.parallel.dense import checkpointed, spread
-from ziggurat.parallel.norms import norms_over_ranks
+from ziggurat.models.build import model_dims
+from ziggurat.parallel.dense import checkpoint_activations, parallelise
+from ziggurat.parallel.norms import synchronise_batch_norms
 from ziggurat.parallel.tensor_slices import TensorSlice
 from ziggurat.parallel.world import World
 from ziggurat.training.experiment import Experiment
@@ -81,8 +81,8 @@ class Recommender(nn.Module):
         """
         rows = self.lookup.finish(started or self.lookup.start(batch))
         if following is not None:
-            self.lookup.sent(following)
-        return self.dense(batch.dense_BF, rows.of, rows.masks)
+            self.lookup.send_ids(following)
+        return self.dense(batch.dense_BF, rows.by_feature, rows.masks)
 
     def dense_parameters(self) -> dict[str, nn.Parameter]:
         """Everything that is trained by the dense optimizer, by name."""
@@ -137,12 +137,12 @@ def assemble(
     torch.manual_seed(seed)
     lookup = EmbeddingLookup(layout, plan, device, seed, experiment.parallel, training.batch_size, row_ranks, beyond)
     try:
-        model = norms_over_ranks(build_model(experiment.model, model_dims(layout)).to(device))
+        model = synchronise_batch_norms(experiment.model.build(model_dims(layout)).to(device))
         if training.activation_checkpointing:
-            checkpointed(model)
+            checkpoint_activations(model)
         dropout = experiment.embeddings.dropout
         part = DensePart(lookup.fields, model, training.precision == "bf16", training.compile, dropout)
-        called = spread(part, experiment.parallel, world, device) if world.size > 1 else part
+        called = parallelise(part, experiment.parallel, world, device) if world.size > 1 else part
     except BaseException:
         lookup.close()
         raise

@@ -14,7 +14,7 @@ from ziggurat.checkpoint.format.manifest import TableShape
 from ziggurat.checkpoint.reader import CheckpointReader
 from ziggurat.core.errors import RunFolderError
 from ziggurat.optim.shampoo.shampoo import Shampoo
-from ziggurat.parallel.tensor_slices import TensorSlice, fill, gathered
+from ziggurat.parallel.tensor_slices import TensorSlice, fill, gather
 from ziggurat.training.averaged import AveragedWeights
 from ziggurat.training.recommender import Recommender
 
@@ -29,13 +29,13 @@ def dense_state(
     """
     counts = [tensor_slice for tensor_slice in recommender.lookup.state_slices() if not tensor_slice.shape]
     groups = {
-        "dense": gathered(recommender.dense_slices()),
-        "table_optimizer": gathered(counts),
-        "dense_optimizer": gathered(_flatten(optimizer)),
+        "dense": gather(recommender.dense_slices()),
+        "table_optimizer": gather(counts),
+        "dense_optimizer": gather(_flatten(optimizer)),
         "random": _random_state(),
     }
     if average is not None:
-        groups["average"] = gathered(average.tensor_slices)
+        groups["average"] = gather(average.tensor_slices)
     if dist.get_rank():
         return None
     return {f"{group}/{name}": each for group, tensors in groups.items() for name, each in (tensors or {}).items()}

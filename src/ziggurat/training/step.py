@@ -18,8 +18,8 @@ from torch import Tensor
 from ziggurat.core.batch import Batch
 from ziggurat.data.encoded.loader import Cursor
 from ziggurat.embeddings.lookup import EmbeddingLookup, StartedLookup
-from ziggurat.parallel.agreement import Agreement
-from ziggurat.parallel.dense import synchronised
+from ziggurat.parallel.agreement import StepAgreement
+from ziggurat.parallel.dense import gradient_sync
 from ziggurat.parallel.shared_memory import SharedSlots
 from ziggurat.parallel.world import World
 from ziggurat.training.loss import weighted_loss
@@ -59,7 +59,7 @@ def prefetched_batches(
     Who stops early lets these arrive (:meth:`EmbeddingLookup.drop <ziggurat.embeddings.lookup.EmbeddingLookup.drop>`),
     unless a step has failed: then the other ranks may not answer any more.
     """
-    ahead = max(lookup.ahead, int(pipelined))
+    ahead = max(lookup.prefetch_batches, int(pipelined))
     line: deque[StepWork] = deque()
     for batch, cursor in batches:
         moved = batch.to(device)
@@ -105,7 +105,7 @@ class Stepper:
             stopping: whether this rank wants training to stop.
             due: false lets the dense gradients wait for those of the next batch.
         """
-        with synchronised(self._recommender.dense, due):
+        with gradient_sync(self._recommender.dense, due):
             done = self._backward(work, following, stopping)
         self._waiting += 1
         if due:
@@ -116,10 +116,10 @@ class Stepper:
         batch, lookup = work.batch, self._recommender.lookup
         alone = self._ranks == 1 or batch.weights_B is None
         own = float(batch.size) if alone or batch.weights_B is None else float(batch.weights_B.sum())
-        agreement = Agreement(batch.size, own, stopping, self._slots)
+        agreement = StepAgreement(batch.size, own, stopping, self._slots)
         logits_BT, emb_BFD = self._recommender(batch, work.started, None if following is None else following.started)
         loss, weight = weighted_loss(logits_BT, batch)
-        agreed = agreement.step()
+        agreed = agreement.result()
         # Gradients are averaged over the ranks, so each rank's share of the loss counts as often as there are ranks.
         objective = loss / weight if self._ranks == 1 else loss * (self._ranks / agreed.weight)
         if self._l2:

@@ -6,12 +6,16 @@ table stands for "missing"; :meth:`Encoder.transform` itself never sees a missin
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from dataclasses import dataclass
-from typing import Any, Protocol, Self
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+
+from ziggurat.core.parts import PartConfig
+from ziggurat.core.schema import ValueType
 
 MISSING_ROW = 0
 
@@ -69,3 +73,48 @@ class Encoder(Protocol):
             DataError: a version that this ziggurat does not know.
         """
         ...
+
+
+class EncoderSettings(PartConfig):
+    """The base config of encoders: it fits them, and it knows which class reads their saved state.
+
+    Attributes:
+        version: of the ids that a fitted encoder gives and of the state that it saves. Raise it when either changes: it
+            is part of a prepared dataset's fingerprint, so that data of an older version is prepared again.
+        counts_values: whether :meth:`fit` needs the counts of the training values. Without them the distinct values
+            of a table never have to be in memory together.
+    """
+
+    version: ClassVar[int] = 1
+    counts_values: ClassVar[bool] = True
+
+    @property
+    def valid_ids(self) -> range | None:
+        """The integers that may occur as raw values; rows with any other value are rejected. None: all values may."""
+        return None
+
+    def check_type(self, value_type: ValueType) -> None:
+        """Accepts the type of raw ids that a feature declares.
+
+        Raises:
+            InvalidSection: the encoder cannot encode ids of this type.
+        """
+        del value_type
+
+    @abstractmethod
+    def fit(self, counts: ValueCounts | None) -> Encoder:
+        """Returns the encoder fitted on the training rows.
+
+        Args:
+            counts: how often each value occurs; None where :attr:`counts_values` is False.
+        """
+
+    def fit_with_ids(self, counts: ValueCounts) -> tuple[Encoder, Ids]:
+        """Returns the fitted encoder with the ids (n,) of ``counts.values``."""
+        encoder = self.fit(counts)
+        return encoder, encoder.transform(counts.values)
+
+    @classmethod
+    @abstractmethod
+    def encoder_class(cls) -> type[Encoder]:
+        """Returns the class whose ``from_state`` reads what the fitted encoder saved."""

@@ -3,26 +3,36 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy.typing as npt
 import pyarrow as pa
 import pydantic
 
-from ziggurat.core.config import Config
 from ziggurat.core.hashing import HASH_VERSION, hash_array, to_buckets
-from ziggurat.features.encoders.encoder import Ids, State
+from ziggurat.features.encoders.encoder import EncoderSettings, Ids, State, ValueCounts
 from ziggurat.features.versions import check_version
 
 
-class HashConfig(Config):
+class HashConfig(EncoderSettings):
     """Rows chosen by a hash of the value: no fitting, a fixed size, collisions."""
+
+    version: ClassVar[int] = HASH_VERSION
+    counts_values: ClassVar[bool] = False
 
     name: Literal["hash"] = "hash"
     rows: int = pydantic.Field(ge=2)
     """Rows of the table; row 0 is kept for missing values."""
     seed: int = 0
     """Another seed, other collisions."""
+
+    def fit(self, counts: ValueCounts | None) -> HashEncoder:
+        del counts
+        return HashEncoder(self.rows, self.seed)
+
+    @classmethod
+    def encoder_class(cls) -> type[HashEncoder]:
+        return HashEncoder
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,26 +3,50 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pydantic
 
-from ziggurat.core.config import Config
-from ziggurat.features.encoders.encoder import Ids, State
+from ziggurat.core.errors import InvalidSection
+from ziggurat.core.schema import ValueType
+from ziggurat.features.encoders.encoder import EncoderSettings, Ids, State, ValueCounts
 from ziggurat.features.versions import check_version
 
 IDENTITY_VERSION = 1
 
 
-class IdentityConfig(Config):
+class IdentityConfig(EncoderSettings):
     """Integer values in [0, rows) taken as row numbers; no row is kept for missing values, so none may be missing."""
+
+    version: ClassVar[int] = IDENTITY_VERSION
+    counts_values: ClassVar[bool] = False
 
     name: Literal["identity"] = "identity"
     rows: int = pydantic.Field(ge=1)
     """Rows of the table; a value outside [0, rows) makes its row a bad row."""
+
+    @property
+    def valid_ids(self) -> range:
+        return range(self.rows)
+
+    def check_type(self, value_type: ValueType) -> None:
+        if value_type is not ValueType.INTEGER:
+            raise InvalidSection(
+                "encoder",
+                f"an identity encoder needs type integer, received {value_type}",
+                "set `type: integer`, or choose a vocabulary or hash encoder",
+            )
+
+    def fit(self, counts: ValueCounts | None) -> IdentityEncoder:
+        del counts
+        return IdentityEncoder(self.rows)
+
+    @classmethod
+    def encoder_class(cls) -> type[IdentityEncoder]:
+        return IdentityEncoder
 
 
 @dataclass(frozen=True, slots=True)

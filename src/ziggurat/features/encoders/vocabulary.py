@@ -6,7 +6,7 @@ frequent in training first, ties by value (integers by size, text by its UTF-8 b
 
 from __future__ import annotations
 
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -14,17 +14,18 @@ import polars as pl
 import pyarrow as pa
 import pydantic
 
-from ziggurat.core.config import Config
 from ziggurat.core.hashing import hash_array, to_buckets
-from ziggurat.features.encoders.encoder import MISSING_ROW, Ids, State, ValueCounts
+from ziggurat.features.encoders.encoder import MISSING_ROW, EncoderSettings, Ids, State, ValueCounts
 from ziggurat.features.encoders.key_lookup import IntegerIndex, TextIndex, blob_to_text, text_to_blob
 from ziggurat.features.versions import check_version
 
 VOCABULARY_VERSION = 1
 
 
-class VocabularyConfig(Config):
+class VocabularyConfig(EncoderSettings):
     """A row for every value seen often enough in training."""
+
+    version: ClassVar[int] = VOCABULARY_VERSION
 
     name: Literal["vocabulary"] = "vocabulary"
     min_count: int = pydantic.Field(default=1, ge=1)
@@ -33,6 +34,17 @@ class VocabularyConfig(Config):
     """At most this many known values, the most frequent; null: all."""
     oov_rows: int = pydantic.Field(default=1, ge=0)
     """Rows shared by unknown values; 0 gives them the row of missing values."""
+
+    def fit(self, counts: ValueCounts | None) -> VocabularyEncoder:
+        assert counts is not None
+        return VocabularyEncoder.fit(self, counts)
+
+    def fit_with_ids(self, counts: ValueCounts) -> tuple[VocabularyEncoder, Ids]:
+        return VocabularyEncoder.fit_with_ids(self, counts)
+
+    @classmethod
+    def encoder_class(cls) -> type[VocabularyEncoder]:
+        return VocabularyEncoder
 
 
 class VocabularyEncoder:

@@ -22,9 +22,6 @@ from ziggurat.features.columns import Codes
 from ziggurat.features.config import CategoricalFeature, IdFeature
 from ziggurat.features.encoders.encoder import MISSING_ROW, Encoder, Ids, ValueCounts
 from ziggurat.features.encoders.files import save_encoder
-from ziggurat.features.encoders.hashed import HashConfig, HashEncoder
-from ziggurat.features.encoders.identity import IdentityConfig, IdentityEncoder
-from ziggurat.features.encoders.vocabulary import VocabularyConfig, VocabularyEncoder
 from ziggurat.features.preparation.parts import IdWriter, StagedParts
 from ziggurat.features.tables import TableEncoding
 
@@ -106,7 +103,7 @@ def fit_table(
             chunks.append(_Chunk(feature, values, training[:-1], held_out[:-1]))
             _pool(poolings[feature.name], feature, codes, assignment == TRAIN, len(values))
     encoder, ids = _encode(encoding, chunks)
-    save_encoder(encoders, encoding.name, encoder)
+    save_encoder(encoders, encoding.name, encoder, encoding.encoder.reference)
     accesses = np.zeros(encoder.rows, np.int64)
     if missing_lookups:  # an identity table has no row for missing values, and no missing values
         accesses[MISSING_ROW] += missing_lookups
@@ -156,20 +153,16 @@ def _pool(
 
 def _encode(encoding: TableEncoding, chunks: Sequence[_Chunk]) -> tuple[Encoder, Iterator[Ids]]:
     """The fitted encoder, and the ids of each chunk's values, made one chunk at a time."""
-    match encoding.encoder:
-        case HashConfig(rows=rows, seed=seed):
-            encoder = HashEncoder(rows, seed)
-            return encoder, (encoder.transform(chunk.values) for chunk in chunks)
-        case IdentityConfig(rows=rows):
-            encoder = IdentityEncoder(rows)
-            return encoder, (encoder.transform(chunk.values) for chunk in chunks)
-        case VocabularyConfig() as config:
-            merged, codes = merge_values([chunk.values for chunk in chunks], encoding.type)
-            counts = np.zeros(len(merged), np.int64)
-            for chunk, chunk_codes in zip(chunks, codes, strict=True):
-                counts[chunk_codes] += chunk.training  # the values of a chunk are distinct
-            vocabulary, ids = VocabularyEncoder.fit_with_ids(config, ValueCounts(merged, counts))
-            return vocabulary, (ids[chunk_codes] for chunk_codes in codes)
+    config = encoding.encoder
+    if not config.counts_values:
+        encoder = config.fit(None)
+        return encoder, (encoder.transform(chunk.values) for chunk in chunks)
+    merged, codes = merge_values([chunk.values for chunk in chunks], encoding.type)
+    counts = np.zeros(len(merged), np.int64)
+    for chunk, chunk_codes in zip(chunks, codes, strict=True):
+        counts[chunk_codes] += chunk.training  # the values of a chunk are distinct
+    fitted, ids = config.fit_with_ids(ValueCounts(merged, counts))
+    return fitted, (ids[chunk_codes] for chunk_codes in codes)
 
 
 def merge_values(arrays: Sequence[pa.Array], value_type: ValueType) -> tuple[pa.Array, list[npt.NDArray[np.int32]]]:

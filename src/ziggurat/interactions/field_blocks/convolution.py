@@ -10,8 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field, field_validator
 from torch import Tensor, nn
 
-from ziggurat.core.config import Config
-from ziggurat.interactions.block import Block
+from ziggurat.interactions.block import Block, BlockSettings
 
 
 class Convolution(Block):
@@ -28,7 +27,7 @@ class Convolution(Block):
         dim: D.
     """
 
-    class Config(Config):
+    class Config(BlockSettings):
         """A convolution along the embedding dim."""
 
         name: Literal["convolution"] = "convolution"
@@ -45,6 +44,9 @@ class Convolution(Block):
             if taps % 2 == 0:
                 raise ValueError(f"taps must be odd so that a dim stands in the middle of them, received {taps}")
             return taps
+
+        def build(self, features: int, dim: int) -> Convolution:
+            return Convolution(self, features, dim)
 
     def __init__(self, config: Convolution.Config, features: int, dim: int) -> None:
         super().__init__()

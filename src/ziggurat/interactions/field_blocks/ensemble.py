@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from ziggurat.core.config import Config
 from ziggurat.core.errors import InvalidSection, within
 from ziggurat.interactions.block import Block
-from ziggurat.interactions.field_blocks.composable import ComposableBlock, build_block
+from ziggurat.interactions.field_blocks.composable import ComposableBlock
 from ziggurat.interactions.field_blocks.linear_compression import LinearCompression
 
 
@@ -59,10 +59,10 @@ class Ensemble(Block):
         blocks: list[Block] = []
         for number, block in enumerate(config.blocks):
             with within(f"blocks.{number}"):
-                blocks.append(build_block(block, features, dim))
+                blocks.append(block.build(features, dim))
         widths = [block.out_features for block in blocks]
         if config.combine != "concat" and len(set(widths)) > 1:
-            listed = ", ".join(f"{block.name}: {width}" for block, width in zip(config.blocks, widths, strict=True))
+            listed = ", ".join(f"{block.title}: {width}" for block, width in zip(config.blocks, widths, strict=True))
             raise InvalidSection(
                 "blocks",
                 f"blocks that are combined by {config.combine} must emit equally many fields, received {listed}",

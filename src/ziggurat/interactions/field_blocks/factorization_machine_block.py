@@ -10,8 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from ziggurat.core.config import Config
-from ziggurat.interactions.block import Block
+from ziggurat.interactions.block import Block, BlockSettings
 from ziggurat.interactions.field_blocks.field_products import FieldProducts
 from ziggurat.interactions.mlp import MLP
 
@@ -28,7 +27,7 @@ class FactorizationMachineBlock(Block):
         dim: D.
     """
 
-    class Config(Config):
+    class Config(BlockSettings):
         """Products of fields, weighed by an MLP."""
 
         name: Literal["factorization_machine"] = "factorization_machine"
@@ -50,6 +49,9 @@ class FactorizationMachineBlock(Block):
             if self.attention is not None and self.rank is None:
                 raise ValueError("attention makes the low-rank form's mixtures: give a rank, or leave attention out")
             return self
+
+        def build(self, features: int, dim: int) -> FactorizationMachineBlock:
+            return FactorizationMachineBlock(self, features, dim)
 
     def __init__(self, config: FactorizationMachineBlock.Config, features: int, dim: int) -> None:
         super().__init__()

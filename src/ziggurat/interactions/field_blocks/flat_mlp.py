@@ -10,8 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 from torch import Tensor
 
-from ziggurat.core.config import Config
-from ziggurat.interactions.block import Block
+from ziggurat.interactions.block import Block, BlockSettings
 from ziggurat.interactions.mlp import MLP
 
 
@@ -24,7 +23,7 @@ class FlatMLP(Block):
         dim: D.
     """
 
-    class Config(Config):
+    class Config(BlockSettings):
         """An MLP over the row laid flat."""
 
         name: Literal["mlp"] = "mlp"
@@ -34,6 +33,9 @@ class FlatMLP(Block):
 
         mlp: MLP.Config = MLP.Config(hidden=(256,))
         """Hidden layers."""
+
+        def build(self, features: int, dim: int) -> FlatMLP:
+            return FlatMLP(self, features, dim)
 
     def __init__(self, config: FlatMLP.Config, features: int, dim: int) -> None:
         super().__init__()

@@ -11,8 +11,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from ziggurat.core.config import Config
-from ziggurat.interactions.block import Block
+from ziggurat.interactions.block import Block, BlockSettings
 from ziggurat.interactions.field_blocks.linear_compression import mix_fields
 from ziggurat.interactions.gram import gram
 
@@ -30,13 +29,16 @@ class GramCross(Block):
         dim: D.
     """
 
-    class Config(Config):
+    class Config(BlockSettings):
         """Second moments of the dims over the fields, mixed."""
 
         name: Literal["cross"] = "cross"
 
         outputs: Annotated[int, Field(ge=1)] = 8
         """Fields that the block emits."""
+
+        def build(self, features: int, dim: int) -> GramCross:
+            return GramCross(self, features, dim)
 
     def __init__(self, config: GramCross.Config, features: int, dim: int) -> None:
         super().__init__()

@@ -11,8 +11,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from ziggurat.core.config import Config
-from ziggurat.interactions.block import Block
+from ziggurat.interactions.block import Block, BlockSettings
 
 
 class LinearCompression(Block):
@@ -27,13 +26,16 @@ class LinearCompression(Block):
         outputs: F'.
     """
 
-    class Config(Config):
+    class Config(BlockSettings):
         """Linear mixtures of the fields."""
 
         name: Literal["linear"] = "linear"
 
         outputs: Annotated[int, Field(ge=1)] = 8
         """Fields that the block emits."""
+
+        def build(self, features: int, dim: int) -> LinearCompression:
+            return LinearCompression(features, dim, self.outputs)
 
     def __init__(self, features: int, dim: int, outputs: int) -> None:
         super().__init__()

@@ -10,8 +10,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 from torch import Tensor, nn
 
-from ziggurat.core.config import Config
-from ziggurat.interactions.block import Block
+from ziggurat.interactions.block import Block, BlockSettings
 
 
 class MaskBlock(Block):
@@ -59,7 +58,7 @@ class MaskedFields(Block):
         dim: D.
     """
 
-    class Config(Config):
+    class Config(BlockSettings):
         """A masked layer over the row."""
 
         name: Literal["mask"] = "mask"
@@ -69,6 +68,9 @@ class MaskedFields(Block):
 
         aggregation: Annotated[float, Field(gt=0)] = 2.0
         """Width of the mask's hidden layer, in multiples of the numbers of a row."""
+
+        def build(self, features: int, dim: int) -> MaskedFields:
+            return MaskedFields(self, features, dim)
 
     def __init__(self, config: MaskedFields.Config, features: int, dim: int) -> None:
         super().__init__()

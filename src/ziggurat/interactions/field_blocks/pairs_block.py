@@ -10,9 +10,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 from torch import Tensor
 
-from ziggurat.core.config import Config
 from ziggurat.core.errors import ConfigError
-from ziggurat.interactions.block import Block
+from ziggurat.interactions.block import Block, BlockSettings
 from ziggurat.interactions.dot_product import DotProduct
 from ziggurat.interactions.mlp import MLP
 
@@ -31,7 +30,7 @@ class PairsBlock(Block):
         ConfigError: there is one field, so that there is no pair.
     """
 
-    class Config(Config):
+    class Config(BlockSettings):
         """Dot products of all pairs of fields, weighed by an MLP."""
 
         name: Literal["dot_product"] = "dot_product"
@@ -41,6 +40,9 @@ class PairsBlock(Block):
 
         mlp: MLP.Config = MLP.Config(hidden=(256,))
         """Hidden layers between the products and the fields that come out."""
+
+        def build(self, features: int, dim: int) -> PairsBlock:
+            return PairsBlock(self, features, dim)
 
     def __init__(self, config: PairsBlock.Config, features: int, dim: int) -> None:
         super().__init__()

@@ -11,9 +11,8 @@ from typing import Annotated, Literal
 from pydantic import Field
 from torch import Tensor, nn
 
-from ziggurat.core.config import Config
 from ziggurat.core.errors import InvalidSection
-from ziggurat.interactions.block import Block
+from ziggurat.interactions.block import Block, BlockSettings
 from ziggurat.interactions.field_blocks.linear_compression import LinearCompression
 from ziggurat.interactions.sequences.attention_heads import attend
 
@@ -37,7 +36,7 @@ class SelfAttention(Block):
         ConfigError: it is not.
     """
 
-    class Config(Config):
+    class Config(BlockSettings):
         """A transformer encoder layer over the fields."""
 
         name: Literal["self_attention"] = "self_attention"
@@ -50,6 +49,9 @@ class SelfAttention(Block):
 
         feed_forward: Annotated[int, Field(ge=0)] = 64
         """Width of the hidden layer behind the attention; 0 leaves that part out."""
+
+        def build(self, features: int, dim: int) -> SelfAttention:
+            return SelfAttention(self, features, dim)
 
     def __init__(self, config: SelfAttention.Config, features: int, dim: int) -> None:
         super().__init__()

@@ -10,9 +10,9 @@ from typing import Annotated, Literal
 from pydantic import Field
 from torch import Tensor, nn
 
-from ziggurat.core.config import Config
 from ziggurat.interactions.block import Block
 from ziggurat.interactions.heads.experts import ExpertGate, Experts, Towers
+from ziggurat.interactions.heads.head import HeadSettings
 from ziggurat.interactions.mlp import MLP
 
 
@@ -30,7 +30,7 @@ class MMoE(Block):
         tasks: T.
     """
 
-    class Config(Config):
+    class Config(HeadSettings):
         """Experts shared by all tasks, a gate and a tower for each task."""
 
         name: Literal["mmoe"] = "mmoe"
@@ -43,6 +43,9 @@ class MMoE(Block):
 
         tower: MLP.Config = MLP.Config(hidden=(32,))
         """Hidden layers of each task; a linear layer to its logit follows."""
+
+        def build(self, inputs: int, tasks: int) -> MMoE:
+            return MMoE(self, inputs, tasks)
 
     def __init__(self, config: MMoE.Config, inputs: int, tasks: int) -> None:
         super().__init__()

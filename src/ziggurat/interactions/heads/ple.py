@@ -11,9 +11,9 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from ziggurat.core.config import Config
 from ziggurat.interactions.block import Block
 from ziggurat.interactions.heads.experts import ExpertGate, Experts, Towers
+from ziggurat.interactions.heads.head import HeadSettings
 from ziggurat.interactions.mlp import MLP
 
 
@@ -31,7 +31,7 @@ class PLE(Block):
         tasks: T.
     """
 
-    class Config(Config):
+    class Config(HeadSettings):
         """Progressive layered extraction."""
 
         name: Literal["ple"] = "ple"
@@ -50,6 +50,9 @@ class PLE(Block):
 
         tower: MLP.Config = MLP.Config(hidden=(32,))
         """Hidden layers of each task; a linear layer to its logit follows."""
+
+        def build(self, inputs: int, tasks: int) -> PLE:
+            return PLE(self, inputs, tasks)
 
     def __init__(self, config: PLE.Config, inputs: int, tasks: int) -> None:
         super().__init__()

@@ -9,9 +9,9 @@ from typing import Literal
 
 from torch import Tensor
 
-from ziggurat.core.config import Config
 from ziggurat.interactions.block import Block
 from ziggurat.interactions.heads.experts import Towers
+from ziggurat.interactions.heads.head import HeadSettings
 from ziggurat.interactions.mlp import MLP
 
 
@@ -26,7 +26,7 @@ class SharedBottom(Block):
         tasks: T.
     """
 
-    class Config(Config):
+    class Config(HeadSettings):
         """One MLP for all tasks, a tower for each."""
 
         name: Literal["shared_bottom"] = "shared_bottom"
@@ -36,6 +36,9 @@ class SharedBottom(Block):
 
         tower: MLP.Config = MLP.Config(hidden=())
         """Hidden layers of each task; a linear layer to its logit follows."""
+
+        def build(self, inputs: int, tasks: int) -> SharedBottom:
+            return SharedBottom(self, inputs, tasks)
 
     def __init__(self, config: SharedBottom.Config, inputs: int, tasks: int) -> None:
         super().__init__()

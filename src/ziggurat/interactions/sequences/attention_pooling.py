@@ -11,8 +11,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from ziggurat.core.config import Config
-from ziggurat.interactions.sequences.sequence_encoder import SequenceEncoder, masked_softmax
+from ziggurat.interactions.sequences.sequence_encoder import SequenceEncoder, SequenceEncoderSettings, masked_softmax
 
 
 class AttentionPooling(SequenceEncoder):
@@ -26,13 +25,16 @@ class AttentionPooling(SequenceEncoder):
         dim: D.
     """
 
-    class Config(Config):
+    class Config(SequenceEncoderSettings):
         """Additive attention with a learned query."""
 
         name: Literal["attention"] = "attention"
 
         hidden: Annotated[int, Field(ge=1)] = 32
         """Width H of the layer from which a position's score is made."""
+
+        def build(self, positions: int, dim: int) -> AttentionPooling:
+            return AttentionPooling(self, positions, dim)
 
     def __init__(self, config: AttentionPooling.Config, positions: int, dim: int) -> None:
         super().__init__()

@@ -10,6 +10,7 @@ from abc import abstractmethod
 import torch
 from torch import Tensor
 
+from ziggurat.core.parts import PartConfig
 from ziggurat.interactions.block import Block
 
 
@@ -24,6 +25,27 @@ class SequenceEncoder(Block):
     @abstractmethod
     def forward(self, positions_BSD: Tensor, mask_BS: Tensor, target_BD: Tensor | None = None) -> Tensor:
         """One vector a row, (B, D)."""
+
+
+class SequenceEncoderSettings(PartConfig):
+    """The base config of sequence encoders."""
+
+    @property
+    def target_feature(self) -> str | None:
+        """The feature whose vector the encoder reads beside the sequence, if any."""
+        return None
+
+    @abstractmethod
+    def build(self, positions: int, dim: int) -> SequenceEncoder:
+        """Returns the encoder, with fresh weights.
+
+        Args:
+            positions: S.
+            dim: D.
+
+        Raises:
+            ConfigError: the encoder cannot work with these sizes.
+        """
 
 
 def masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:

@@ -12,10 +12,9 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from ziggurat.core.config import Config
 from ziggurat.core.errors import InvalidSection
 from ziggurat.interactions.sequences.attention_heads import attend
-from ziggurat.interactions.sequences.sequence_encoder import SequenceEncoder
+from ziggurat.interactions.sequences.sequence_encoder import SequenceEncoder, SequenceEncoderSettings
 
 
 class SequenceTransformer(SequenceEncoder):
@@ -37,7 +36,7 @@ class SequenceTransformer(SequenceEncoder):
         ConfigError: it is not.
     """
 
-    class Config(Config):
+    class Config(SequenceEncoderSettings):
         """A transformer encoder over the positions."""
 
         name: Literal["transformer"] = "transformer"
@@ -53,6 +52,13 @@ class SequenceTransformer(SequenceEncoder):
 
         feed_forward: Annotated[int, Field(ge=1)] = 64
         """Width of the hidden layer behind each attention."""
+
+        @property
+        def target_feature(self) -> str | None:
+            return self.target
+
+        def build(self, positions: int, dim: int) -> SequenceTransformer:
+            return SequenceTransformer(self, positions, dim)
 
     def __init__(self, config: SequenceTransformer.Config, positions: int, dim: int) -> None:
         super().__init__()

@@ -11,9 +11,8 @@ import torch
 from pydantic import AfterValidator
 from torch import Tensor
 
-from ziggurat.core.config import Config
 from ziggurat.interactions.mlp import MLP
-from ziggurat.interactions.sequences.sequence_encoder import SequenceEncoder, masked_softmax
+from ziggurat.interactions.sequences.sequence_encoder import SequenceEncoder, SequenceEncoderSettings, masked_softmax
 
 
 def _no_batch_norm(mlp: MLP.Config) -> MLP.Config:
@@ -36,7 +35,7 @@ class TargetAttention(SequenceEncoder):
         dim: D.
     """
 
-    class Config(Config):
+    class Config(SequenceEncoderSettings):
         """DIN's attention to the target."""
 
         name: Literal["target_attention"] = "target_attention"
@@ -49,6 +48,13 @@ class TargetAttention(SequenceEncoder):
 
         normalise: bool = False
         """Whether the weights pass through a softmax over the positions; the paper leaves it out."""
+
+        @property
+        def target_feature(self) -> str | None:
+            return self.target
+
+        def build(self, positions: int, dim: int) -> TargetAttention:
+            return TargetAttention(self, positions, dim)
 
     def __init__(self, config: TargetAttention.Config, positions: int, dim: int) -> None:
         super().__init__()

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from ziggurat.core.errors import DivergedError
 from ziggurat.optim.shampoo import roots
-from ziggurat.optim.shampoo.config import WARM, ShampooConfig
+from ziggurat.optim.shampoo.arguments import WARM, ShampooArguments
 from ziggurat.optim.shampoo.products import Products, inner, padded, padded_shape
 from ziggurat.optim.shampoo.roots import RootError
 
@@ -50,7 +50,7 @@ class BlockBatch:
         names: Sequence[str],
         shape: tuple[int, ...],
         turned: bool,
-        config: ShampooConfig,
+        config: ShampooArguments,
         like: Tensor,
         plain: Mapping[str, Tensor],
         worker: ThreadPoolExecutor | None = None,
@@ -87,7 +87,7 @@ class BlockBatch:
         """Whether there is more to these blocks' steps than the graft's."""
         return bool(self._exponents)
 
-    def _begun(self, config: ShampooConfig) -> dict[str, Tensor]:
+    def _begun(self, config: ShampooArguments) -> dict[str, Tensor]:
         """Name of a state -> of all blocks, as before the first step."""
         held: dict[str, Tensor] = {}
         if config.form == "eigenbasis" and self._exponents:
@@ -123,7 +123,7 @@ class BlockBatch:
                     held = self._square(name, number) if isinstance(found, RootError) else found
                     self._square(f"next_{name}", number).copy_(held)
 
-    def resumed(self, number: int, step: int, config: ShampooConfig) -> None:
+    def resumed(self, number: int, step: int, config: ShampooArguments) -> None:
         """A block's state was replaced by that of step ``step``."""
         self._coming.pop(number, None)
         self._root = None
@@ -158,12 +158,12 @@ class BlockBatch:
             if not stack[place].isfinite().all():
                 raise diverged(self._names[number], what)
 
-    def _every(self, config: ShampooConfig) -> int:
+    def _every(self, config: ShampooArguments) -> int:
         """Steps from one gradient that second moments take in to the next. Of one dimension there is one direction in
         each; few of them would be taken for all that there are."""
         return config.statistics if min(self._inner) > 1 else 1
 
-    def gather(self, numbers: Sequence[int], gradients: Tensor, step: int, config: ShampooConfig) -> None:
+    def gather(self, numbers: Sequence[int], gradients: Tensor, step: int, config: ShampooArguments) -> None:
         """Second moments of rows and columns of some blocks take in their gradients, where that is due.
 
         Args:
@@ -183,7 +183,7 @@ class BlockBatch:
                 rows = self._products.unfolded(gradients, dimension)
                 factor[..., :size].baddbmm_(rows, rows.mT, beta=kept, alpha=taken)
 
-    def turn(self, numbers: Sequence[int], step: int, config: ShampooConfig) -> None:
+    def turn(self, numbers: Sequence[int], step: int, config: ShampooArguments) -> None:
         """Take new roots of some blocks where that is due, and use those that have come.
 
         Raises:
@@ -204,7 +204,7 @@ class BlockBatch:
             else:
                 self._put(number, self._found(factors, number, config))
 
-    def _factors(self, number: int, step: int, config: ShampooConfig) -> dict[int, Tensor]:
+    def _factors(self, number: int, step: int, config: ShampooArguments) -> dict[int, Tensor]:
         """Dimension -> second moments of a block as they are now, without the zeros they began with."""
         beta2 = config.betas[1]
         correction = 1 - beta2 ** (step - step % self._every(config)) if beta2 < 1 else 1.0
@@ -214,7 +214,7 @@ class BlockBatch:
             self.check(found[dimension][None], [number], f"matrix of second moments of dimension {dimension}")
         return found
 
-    def _later(self, factors: Mapping[int, Tensor], number: int, config: ShampooConfig) -> Future[Found]:
+    def _later(self, factors: Mapping[int, Tensor], number: int, config: ShampooArguments) -> Future[Found]:
         """:meth:`_found` in the worker, with as many threads as here: the last bits depend on them."""
         assert self._worker is not None
         threads = torch.get_num_threads()
@@ -226,7 +226,7 @@ class BlockBatch:
 
         return self._worker.submit(found)
 
-    def _found(self, factors: Mapping[int, Tensor], number: int, config: ShampooConfig) -> Found:
+    def _found(self, factors: Mapping[int, Tensor], number: int, config: ShampooArguments) -> Found:
         """New roots and eigenvectors of a block; in a thread of its own where they may be late."""
         found: Found = {}
         for dimension, factor_DD in factors.items():
@@ -243,7 +243,7 @@ class BlockBatch:
                 found[basis if root not in self._held else root] = error
         return found
 
-    def _eigen(self, factor_DD: Tensor, number: int, basis: str, config: ShampooConfig) -> tuple[Tensor, Tensor]:
+    def _eigen(self, factor_DD: Tensor, number: int, basis: str, config: ShampooArguments) -> tuple[Tensor, Tensor]:
         before_DD = self._square(basis, number)
         identity_DD = torch.eye(len(before_DD), dtype=before_DD.dtype, device=before_DD.device)
         if config.root == "eigh":
@@ -279,7 +279,7 @@ class BlockBatch:
                 )
             _log.warning("%s; the last one is kept (%d of %d times)", what, failures, MOST_FAILURES)
 
-    def observe(self, numbers: Sequence[int], gradients: Tensor, step: int, config: ShampooConfig) -> None:
+    def observe(self, numbers: Sequence[int], gradients: Tensor, step: int, config: ShampooArguments) -> None:
         """Second moments in the eigenbasis take in gradients, where that is due: when those of rows and columns do, so
         that most steps turn the mean alone, and each at first.
 
@@ -300,7 +300,9 @@ class BlockBatch:
             moment = self._products.unpadded(held["moment"])
             moment.mul_(kept).addcmul_(there, there, value=taken)
 
-    def direction(self, numbers: Sequence[int], mean: Tensor, share: float, step: int, config: ShampooConfig) -> Tensor:
+    def direction(
+        self, numbers: Sequence[int], mean: Tensor, share: float, step: int, config: ShampooArguments
+    ) -> Tensor:
         """Where some blocks are to go, as far as may be; (len(numbers), D1, …, Dk), until the next call.
 
         Args:
@@ -319,7 +321,7 @@ class BlockBatch:
         return self._products.unpadded(found)
 
     def _in_basis(
-        self, held: Mapping[str, Tensor], mean: Tensor, share: float, step: int, config: ShampooConfig
+        self, held: Mapping[str, Tensor], mean: Tensor, share: float, step: int, config: ShampooArguments
     ) -> Tensor:
         """Adam, in the basis of the eigenvectors (Vyas et al. 2024, algorithm 3). No number is above 1, as in Adam none
         is for long, whose second moments have seen each gradient that the mean has."""
@@ -352,7 +354,7 @@ class BlockBatch:
         return stack
 
 
-def _weights(config: ShampooConfig, steps: int) -> tuple[float, float]:
+def _weights(config: ShampooArguments, steps: int) -> tuple[float, float]:
     """What second moments keep of themselves, and take of a gradient that counts for so many steps."""
     kept = config.betas[1] ** steps
     return kept, 1 - kept if kept < 1 else float(steps)

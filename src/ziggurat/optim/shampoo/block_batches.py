@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from ziggurat.optim.shampoo import grafts
+from ziggurat.optim.shampoo.arguments import ShampooArguments
 from ziggurat.optim.shampoo.block_batch import BlockBatch
-from ziggurat.optim.shampoo.config import ShampooConfig
 from ziggurat.optim.shampoo.products import padded_shape
 
 _LEAST_NORM = 1e-16
@@ -46,7 +46,7 @@ class BlockBatches:
     def __init__(
         self,
         kinds: Sequence[tuple[Sequence[str], tuple[int, ...], bool]],
-        config: ShampooConfig,
+        config: ShampooArguments,
         like: Tensor,
         worker: ThreadPoolExecutor | None = None,
     ) -> None:
@@ -88,7 +88,7 @@ class BlockBatches:
         self,
         chosen: Sequence[Sequence[int]],
         step: int,
-        config: ShampooConfig,
+        config: ShampooArguments,
         decay_F: Tensor | None = None,
     ) -> list[list[Tensor]]:
         """One step of blocks whose gradients are in :attr:`gradients`.
@@ -126,7 +126,7 @@ class BlockBatches:
         gradients: Tensor,
         chosen: Sequence[Sequence[int]],
         step: int,
-        config: ShampooConfig,
+        config: ShampooArguments,
         decay: Tensor | None,
     ) -> Tensor:
         if decay is not None and config.decay == "coupled":
@@ -157,7 +157,12 @@ class BlockBatches:
         return update
 
     def _direct(
-        self, means: Sequence[Tensor], share: float, chosen: Sequence[Sequence[int]], step: int, config: ShampooConfig
+        self,
+        means: Sequence[Tensor],
+        share: float,
+        chosen: Sequence[Sequence[int]],
+        step: int,
+        config: ShampooArguments,
     ) -> None:
         """Give the graft's steps, which the updates are so far, Shampoo's direction, of blocks that have one."""
         found = {
@@ -212,7 +217,9 @@ class BlockBatches:
                 stack.check(part[list(numbers)], numbers, what)
 
 
-def _put_adam(into: Tensor, held: Mapping[str, Tensor], gradients: Tensor, step: int, config: ShampooConfig) -> Tensor:
+def _put_adam(
+    into: Tensor, held: Mapping[str, Tensor], gradients: Tensor, step: int, config: ShampooArguments
+) -> Tensor:
     """Adam's step, by torch's kernel, which reads all there is once.
 
     Returns:
@@ -227,7 +234,9 @@ def _put_adam(into: Tensor, held: Mapping[str, Tensor], gradients: Tensor, step:
     return held["mean"]
 
 
-def _put_mean(into: Tensor, held: Mapping[str, Tensor], gradients: Tensor, step: int, config: ShampooConfig) -> Tensor:
+def _put_mean(
+    into: Tensor, held: Mapping[str, Tensor], gradients: Tensor, step: int, config: ShampooArguments
+) -> Tensor:
     """The gradient's moving mean, without the zeros it began with."""
     if "mean" not in held:
         return into.copy_(gradients)
@@ -241,7 +250,7 @@ def _put_mean(into: Tensor, held: Mapping[str, Tensor], gradients: Tensor, step:
 
 
 def _put_grafted(
-    into: Tensor, held: Mapping[str, Tensor], gradients: Tensor, mean: Tensor, step: int, config: ShampooConfig
+    into: Tensor, held: Mapping[str, Tensor], gradients: Tensor, mean: Tensor, step: int, config: ShampooArguments
 ) -> None:
     """The other optimizer's step."""
     if "graft" not in held:

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from ziggurat.core.errors import ConfigError
-from ziggurat.optim.shampoo.config import ShampooConfig
+from ziggurat.optim.shampoo.arguments import ShampooArguments
 from ziggurat.optim.shampoo.parameter import Parameter
 
 _SHAPING = ("graft", "form", "vectors", "exponents", "max_preconditioner_dim")
@@ -63,7 +63,9 @@ def _is_elsewhere(target: Tensor, value: Any) -> bool:
     return isinstance(value, DTensor) and bool(here.numel()) and not value.to_local().numel()
 
 
-def load(parameter: Parameter, targets: Mapping[str, Tensor], state: Mapping[str, Any], config: ShampooConfig) -> None:
+def load(
+    parameter: Parameter, targets: Mapping[str, Tensor], state: Mapping[str, Any], config: ShampooArguments
+) -> None:
     """Copy a state, of which tensors may be whole ones, into the parameter's own."""
     if not parameter.blocks:
         return

@@ -20,7 +20,7 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.tensor import DTensor, Replicate
 
 from ziggurat.core.errors import ConfigError, LostRank
-from ziggurat.optim.shampoo.config import Precision
+from ziggurat.optim.shampoo.arguments import Precision
 
 _SENT: dict[Precision, torch.dtype] = {"fp16": torch.float16, "bf16": torch.bfloat16}
 _LARGEST = 120

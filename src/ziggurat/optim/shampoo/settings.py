@@ -9,7 +9,7 @@ from typing import Any
 
 from ziggurat.core.config import parse_config
 from ziggurat.core.errors import ConfigError
-from ziggurat.optim.shampoo.config import ShampooConfig
+from ziggurat.optim.shampoo.arguments import ShampooArguments
 
 MAY_CHANGE = ("lr", "betas", "beta3", "epsilon", "weight_decay", "momentum", "nesterov", "decay")
 """Settings that are read from a group at each step."""
@@ -17,9 +17,9 @@ OTHERS = ("params", "param_names", "highest_lr", "initial_lr", "name")
 """Of a group, what is no setting."""
 
 
-def parsed(settings: Mapping[str, Any]) -> ShampooConfig:
+def parsed(settings: Mapping[str, Any]) -> ShampooArguments:
     """Raises a ConfigError where one is none."""
-    return parse_config(ShampooConfig, {"name": "shampoo", **settings}, "shampoo")
+    return parse_config(ShampooArguments, {"name": "shampoo", **settings}, "shampoo")
 
 
 class GroupSettings:
@@ -32,12 +32,12 @@ class GroupSettings:
         made: that, as a group has it.
     """
 
-    def __init__(self, config: ShampooConfig) -> None:
+    def __init__(self, config: ShampooArguments) -> None:
         self._config, self.made = config, plain(config)
         self._read = itemgetter(*(key for key in self.made if key != "lr"))
         self._values = self._read(self.made)
 
-    def now(self, group: Mapping[str, Any]) -> ShampooConfig:
+    def now(self, group: Mapping[str, Any]) -> ShampooArguments:
         """As ``group`` has them, but for the learning rate; the same object while they are as they were made.
 
         Raises:
@@ -65,12 +65,12 @@ class GroupSettings:
         return config
 
 
-def alike(configs: Sequence[ShampooConfig]) -> list[int]:
+def alike(configs: Sequence[ShampooArguments]) -> list[int]:
     """Of each, the number of the first that is the same but for learning rate and weight decay."""
     others = [each.model_copy(update={"lr": 0.0, "weight_decay": 0.0}) for each in configs]
     return [others.index(each) for each in others]
 
 
-def plain(config: ShampooConfig) -> dict[str, Any]:
+def plain(config: ShampooArguments) -> dict[str, Any]:
     """Settings as a group has them: numbers, text, lists and dictionaries."""
     return config.model_dump(exclude={"name"})

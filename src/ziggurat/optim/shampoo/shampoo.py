@@ -29,8 +29,8 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor
 
 from ziggurat.core.errors import ConfigError
+from ziggurat.optim.shampoo.arguments import ShampooArguments
 from ziggurat.optim.shampoo.block_batches import BlockBatches
-from ziggurat.optim.shampoo.config import ShampooConfig
 from ziggurat.optim.shampoo.loading import check, check_settings, load
 from ziggurat.optim.shampoo.parameter import Parameter, check_finite, whole_gradients, wholes
 from ziggurat.optim.shampoo.placement import Exchange, RankGroups, owners
@@ -51,7 +51,7 @@ class Shampoo(torch.optim.Optimizer):
     Args:
         params: parameters, or (name, parameter), or groups of them. Groups may have settings of their own.
         process_group: ranks that train these parameters; default: all.
-        **settings: of :class:`ShampooConfig <ziggurat.optim.shampoo.config.ShampooConfig>`.
+        **settings: of :class:`ShampooArguments <ziggurat.optim.shampoo.arguments.ShampooArguments>`.
 
     Raises:
         ConfigError: a setting that is none, or parameters that are not floating-point numbers.
@@ -279,7 +279,7 @@ class Shampoo(torch.optim.Optimizer):
         ]
 
     @staticmethod
-    def _decay(config: ShampooConfig, group: dict[str, Any], lr: float) -> float:
+    def _decay(config: ShampooArguments, group: dict[str, Any], lr: float) -> float:
         """Of weights, what is added to gradient or update."""
         highest = group["highest_lr"] = max(group["highest_lr"], lr)
         match config.decay:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from ziggurat.core.schema import Schema
 from ziggurat.data.encoded.dataset import Dataset, SplitBlocks
-from ziggurat.planning.offload import Need, needs_of
+from ziggurat.planning.offload import Need, memory_needs
 from ziggurat.training.experiment import Experiment
 
 
@@ -28,15 +28,17 @@ def batch_needs(experiment: Experiment, dataset: Dataset, ranks: int) -> list[Ne
     train = experiment.training.batch_size
     longest = most_ids(dataset.split("train"), dataset.schema, train)
     needs = [
-        *needs_of(train),
+        *memory_needs(train),
         Need(train, "a training batch with the longest bags and sequences", "training.batch_size", longest),
     ]
     for name in ("validation", "test"):
         split = dataset.split(name)
         examples = min(experiment.evaluation.batch_size * ranks, split.rows)
         if examples:
-            told = f"a batch of {examples:,} {name} examples"
-            needs.append(Need(examples, told, "evaluation.batch_size", most_ids(split, dataset.schema, examples)))
+            description = f"a batch of {examples:,} {name} examples"
+            needs.append(
+                Need(examples, description, "evaluation.batch_size", most_ids(split, dataset.schema, examples))
+            )
     return needs
 
 

@@ -25,10 +25,10 @@ from ziggurat.core.errors import ConfigError, DataError
 from ziggurat.core.files import write_json
 from ziggurat.core.plan import Span
 from ziggurat.core.progress import Progress, Silent
-from ziggurat.embeddings.kernel_time import OPTIMIZERS, Bags, kernel_seconds, undisturbed
+from ziggurat.embeddings.kernel_time import OPTIMIZERS, Bags, kernel_seconds, lower_quartile
 from ziggurat.planning.autoshard.cost_network import CostNetwork, CostSample, fit
 from ziggurat.planning.autoshard.learned import NETWORK
-from ziggurat.planning.autoshard.pool import DIMS, PoolTable, halves, table_pool
+from ziggurat.planning.autoshard.pool import DIMS, PoolTable, table_pool, train_test_halves
 from ziggurat.planning.autoshard.weights import VERSION
 from ziggurat.planning.cost import FLOAT, state_bytes
 from ziggurat.training.malloc_tuning import keep_freed_memory
@@ -103,7 +103,7 @@ class Draw:
     @property
     def features(self) -> list[list[float]]:
         """What the network sees of each table."""
-        described = (p.table.described(p.columns, self.examples, self.optimizer, p.rows) for p in self.parts)
+        described = (p.table.feature_vector(p.columns, self.examples, self.optimizer, p.rows) for p in self.parts)
         return [each.round(6).tolist() for each in described]
 
     def steps(self, number: int, draw: np.random.Generator) -> list[list[Bags]]:
@@ -131,7 +131,7 @@ def measure(
     Raises:
         ConfigError: the folder has measurements of another machine, or of another engine.
     """
-    progress, tables = progress or Silent(), halves(table_pool())[0] if pool is None else tuple(pool)
+    progress, tables = progress or Silent(), train_test_halves(table_pool())[0] if pool is None else tuple(pool)
     begun(folder, device)
     path = folder / SAMPLES
     done = len(noted(path))
@@ -189,7 +189,7 @@ def fitted(folder: Path, device: torch.device, progress: Progress) -> CostNetwor
     progress.start("fit", EPOCHS, "epochs")
     there = begun(folder, device)
     about = {key: there[key] for key in ("machine", "kind", "date", "versions")} | {"sets": len(lines)}
-    network = fit(samples(lines), about, epochs=EPOCHS, step=progress.advance)
+    network = fit(samples(lines), about, epochs=EPOCHS, on_epoch=progress.advance)
     progress.finish()
     network.save(path)
     return network
@@ -250,7 +250,7 @@ def _part(table: PoolTable, draw: np.random.Generator) -> TableRange:
 def measured(draw: Draw, device: torch.device, seed: int = 0, repeats: int = 9) -> dict[str, Any]:
     """Features of a set, and what a call takes that nothing disturbs."""
     steps = draw.steps(2, np.random.default_rng(seed))
-    seconds = undisturbed(kernel_seconds(steps, draw.optimizer, device, repeats))
+    seconds = lower_quartile(kernel_seconds(steps, draw.optimizer, device, repeats))
     return {"features": draw.features, "seconds": seconds}
 
 

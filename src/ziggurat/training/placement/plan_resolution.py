@@ -24,15 +24,15 @@ from ziggurat.core.topology import DeviceKind, Topology
 from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.embeddings.layout import Layout
 from ziggurat.embeddings.offload import OffloadFolder
-from ziggurat.parallel.agreement import from_first
+from ziggurat.parallel.agreement import on_first_rank
 from ziggurat.parallel.world import World
 from ziggurat.planning import plan_tables
 from ziggurat.planning.config import PlanningConfig
 from ziggurat.planning.constraints import check_plan
-from ziggurat.planning.offload import Need, moved_bytes, with_slots, without_slots
+from ziggurat.planning.offload import Need, row_traffic_bytes, with_slots, without_slots
 from ziggurat.planning.recshard import RecShard
 from ziggurat.planning.usage import Usage
-from ziggurat.storage.row_log import LOG_TIMES
+from ziggurat.storage.row_log import LOG_BYTES_PER_ROW_BYTE
 from ziggurat.storage.tier_benchmark import disk_tiers
 from ziggurat.training.experiment import Experiment
 from ziggurat.training.placement.batch_needs import batch_needs
@@ -94,7 +94,7 @@ def place(
             write_json(folder / PLAN_FILE, plan.to_json())
         return plan
 
-    return from_first(made)
+    return on_first_rank(made)
 
 
 def slots_for(
@@ -170,7 +170,7 @@ def row_ranks(plan: Plan, layout: Layout, prepared: Path, folder: Path, *, leave
                 save_file(_counted_ranks(rows, prepared), temporary)
 
     if leave:
-        from_first(left_there)
+        on_first_rank(left_there)
     return _read_ranks(path, rows) or _counted_ranks(rows, prepared)
 
 
@@ -212,7 +212,7 @@ def with_disk(config: PlanningConfig, topology: Topology, run: Path, tables: Seq
         return topology
     folder = (beyond.folder or run).absolute()
     there = next(place for place in (folder, *folder.parents) if place.is_dir())
-    free = int(shutil.disk_usage(there).free / LOG_TIMES) // topology.devices
+    free = int(shutil.disk_usage(there).free / LOG_BYTES_PER_ROW_BYTE) // topology.devices
     memory, named = int(beyond.memory), f"{topology.device} and its disk"
     if not isinstance(config.planner, RecShard.Config):
         return replace(topology, device=named, memory_bytes=memory + free)
@@ -221,7 +221,9 @@ def with_disk(config: PlanningConfig, topology: Topology, run: Path, tables: Seq
             "planning: both topology.slow_memory and beyond_memory are given, and rows lie in two places at most",
             "leave out one of them",
         )
-    rate = beyond.bandwidth or moved_bytes(tables) * disk_tiers(there, MEASURE_S, most=MEASURED_BYTES)[0].reads
+    rate = (
+        beyond.bandwidth or row_traffic_bytes(tables) * disk_tiers(there, MEASURE_S, max_bytes=MEASURED_BYTES)[0].reads
+    )
     slow = min(rate / topology.devices, topology.lookup_bandwidth)
     return replace(topology, device=named, memory_bytes=memory, slow_memory_bytes=free, slow_bandwidth=slow)
 

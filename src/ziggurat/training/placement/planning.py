@@ -19,7 +19,7 @@ from ziggurat.planning.comparison import compare_planners as compare
 from ziggurat.planning.config import AnyPlanner
 from ziggurat.planning.planner import build_planner, plan_problem, problem_of
 from ziggurat.planning.problem import Problem
-from ziggurat.planning.quantities import parse_bytes, written_bytes
+from ziggurat.planning.quantities import format_bytes, parse_bytes
 from ziggurat.training.experiment import Experiment
 from ziggurat.training.placement import policy_training as placement_policy
 from ziggurat.training.placement.cost_cache import kernel_folder, measured_folder, with_measured
@@ -72,7 +72,7 @@ def _disk_told(experiment: Experiment) -> Generator[None]:
             raise
         folder = beyond.folder or Path("runs") / experiment.name
         raise NoFeasiblePlan(
-            f"{error.problem}; that memory is planning.beyond_memory.memory, {written_bytes(beyond.memory)}, and what "
+            f"{error.problem}; that memory is planning.beyond_memory.memory, {format_bytes(beyond.memory)}, and what "
             f"the disk of {folder} has room for beside",
             f"more room on that disk, or another one (planning.beyond_memory.folder); {error.hint}",
         ) from None

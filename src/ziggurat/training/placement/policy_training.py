@@ -14,10 +14,17 @@ from ziggurat.core.progress import Progress, Silent
 from ziggurat.planning.autoshard.cost_network import CostNetwork
 from ziggurat.planning.autoshard.costs import LearnedCosts
 from ziggurat.planning.autoshard.learned import NETWORK, POLICY
-from ziggurat.planning.autoshard.learning import EPISODES, TASKS, Imagined, dream, imagined, over_greedy
+from ziggurat.planning.autoshard.learning import (
+    EPISODES,
+    TASKS,
+    SyntheticTask,
+    draw_task,
+    ratio_to_greedy,
+    train_on_synthetic_tasks,
+)
 from ziggurat.planning.autoshard.planner import AutoShard
 from ziggurat.planning.autoshard.policy import Learner, Policy
-from ziggurat.planning.autoshard.pool import PoolTable, halves, table_pool
+from ziggurat.planning.autoshard.pool import PoolTable, table_pool, train_test_halves
 from ziggurat.planning.autoshard.refinement import device_parts
 from ziggurat.planning.problem import Problem
 from ziggurat.training.placement import kernel_benchmark as kernels
@@ -49,7 +56,7 @@ def train_policy(
 ) -> Policy:
     """The policy in ``folder`` after so many rounds; those that were done earlier are not repeated.
 
-    A round places some imagined tasks by the policy and measures what every device would then look up, fits the cost
+    A round places some synthetic tasks by the policy and measures what every device would then look up, fits the cost
     network again to all that was ever measured, and trains the policy in imagination, judged by that network
     (DreamShard, arXiv 2210.02023, algorithm 1). An interrupted round is begun again, but for what it has measured; the
     optimizer's moments start anew with it.
@@ -63,7 +70,7 @@ def train_policy(
         progress: where to show it.
         pool: tables to make tasks of; default: the half of the pool that is for learning.
     """
-    progress, tables = progress or Silent(), halves(table_pool())[0] if pool is None else tuple(pool)
+    progress, tables = progress or Silent(), train_test_halves(table_pool())[0] if pool is None else tuple(pool)
     there = len(noted(folder / SAMPLES)) if (folder / NETWORK).is_file() else 0
     network = kernels.measure(folder, device, there or kernels.SETS, progress, tables)
     policy = Policy.load(folder / POLICY) if (folder / POLICY).is_file() else Policy.untrained()
@@ -77,11 +84,11 @@ def train_policy(
         learner, rewards = Learner(policy, number), list[float]()
         progress.start("imagine", UPDATES, "updates")
         for update in range(UPDATES):
-            rewards.append(dream(learner, network, tables, draw))
+            rewards.append(train_on_synthetic_tasks(learner, network, tables, draw))
             progress.advance(update + 1)
         progress.finish()
         policy = learner.policy
-        policy.origin = _origin(network, number + 1, over_greedy(policy, network, tables))
+        policy.origin = _origin(network, number + 1, ratio_to_greedy(policy, network, tables))
         policy.save(folder / POLICY)
         progress.advance(number + 1, reward=f"{rewards[-1]:.3f}", over_greedy=f"{policy.origin['over_greedy']:.3f}")
     progress.finish()
@@ -101,7 +108,7 @@ def _measure_plans(
     kind = "cuda" if device.type == "cuda" else "cpu"
     sets: list[Draw] = []
     for _ in range(MEASURED):
-        found = imagined(tables, draw)
+        found = draw_task(tables, draw)
         problem = found.problem(kind)
         sets += [
             each for each in device_sets(found, problem, planner.plan(problem)) if each.bytes <= kernels.MOST_BYTES
@@ -113,7 +120,7 @@ def _measure_plans(
             progress.advance(number + (place + 1) / len(sets) / 2)
 
 
-def device_sets(found: Imagined, problem: Problem, plan: Plan) -> list[Draw]:
+def device_sets(found: SyntheticTask, problem: Problem, plan: Plan) -> list[Draw]:
     """What each device that has any table looks up; none is on every device."""
     tables = {spec.name: table for table, spec in zip(found.tables, problem.tables, strict=True)}
     examples = problem.batch_size * plan.world_size

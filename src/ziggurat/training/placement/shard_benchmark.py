@@ -14,7 +14,7 @@ from ziggurat.core.errors import ConfigError
 from ziggurat.core.plan import Shard
 from ziggurat.core.tables import TableSpec
 from ziggurat.core.topology import DeviceKind
-from ziggurat.embeddings.kernel_time import OPTIMIZERS, Bags, Eviction, Memory, Yardstick, kernel_seconds
+from ziggurat.embeddings.kernel_time import OPTIMIZERS, Bags, CacheEviction, SlowdownGauge, TableMemory, kernel_seconds
 from ziggurat.planning.autoshard.planner import AutoShard
 from ziggurat.planning.autoshard.refinement import Parts
 from ziggurat.planning.config import PlanningConfig
@@ -39,14 +39,14 @@ class ShardBenchmark:
 
     def __init__(self, device: torch.device) -> None:
         self._device = device
-        self._between: Eviction | None = None
-        self._memory = Memory()
+        self._between: CacheEviction | None = None
+        self._memory = TableMemory()
         self._problem: Problem | None = None
         self._drawn: dict[tuple[str, int], tuple[Ints, Ints]] = {}
 
     def __call__(self, problem: Problem, parts: Parts) -> float:
         """Seconds of a step, forward, backward and update: the median of some, of a CPU by a
-        :class:`~ziggurat.embeddings.kernel_time.Yardstick`.
+        :class:`~ziggurat.embeddings.kernel_time.SlowdownGauge`.
 
         Raises:
             ConfigError: a table has an optimizer that FBGEMM's kernels do not have.
@@ -54,7 +54,9 @@ class ShardBenchmark:
         optimizer = lambda part: _optimizer(part[0])  # noqa: E731
         with one_thread(self._device):
             if self._between is None:
-                self._between = Yardstick(self._device) if self._device.type == "cpu" else Eviction(self._device)
+                self._between = (
+                    SlowdownGauge(self._device) if self._device.type == "cpu" else CacheEviction(self._device)
+                )
             kernels = groupby(sorted(parts, key=optimizer), optimizer)
             return sum(self._kernel(problem, [*members], name) for name, members in kernels)
 

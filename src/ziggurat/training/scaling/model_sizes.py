@@ -17,7 +17,7 @@ from ziggurat.core.config import parse_config, set_by_path
 from ziggurat.core.errors import ConfigError, shorten
 from ziggurat.core.schema import Schema
 from ziggurat.embeddings.fields import Fields
-from ziggurat.models.build import build_model, ladder_of, model_dims
+from ziggurat.models.build import ladder_of, model_dims
 from ziggurat.training.experiment import Experiment
 
 MOST = 128
@@ -114,7 +114,7 @@ def size_of(experiment: Experiment, schema: Schema) -> Size:
     """
     layout = experiment.layout(schema)
     with torch.device("meta"):
-        model, fields = build_model(experiment.model, model_dims(layout)), Fields(layout).costs()
+        model, fields = experiment.model.build(model_dims(layout)), Fields(layout).costs()
     flops, parameters = (sum(getattr(cost, name) for cost in fields) for name in ("flops", "parameters"))
     tables = sum(table.rows * table.dim for table in layout.tables)
     return Size(model.flops() + flops, model.parameter_count() + parameters, tables)

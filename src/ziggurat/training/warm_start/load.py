@@ -24,7 +24,7 @@ from ziggurat.core.progress import Progress
 from ziggurat.core.tables import TableSpec
 from ziggurat.embeddings.initial import fill_initial_rows
 from ziggurat.features.matching import FittedTables, RowMatch, match_rows
-from ziggurat.parallel.agreement import from_first
+from ziggurat.parallel.agreement import on_first_rank
 from ziggurat.parallel.tensor_slices import TensorSlice
 from ziggurat.parallel.world import World
 from ziggurat.training.config import WarmStart
@@ -116,7 +116,7 @@ def warm_start(run: Run, recommender: Recommender, optimizer: torch.optim.Optimi
         return
     layout, here = recommender.lookup.layout, FittedTables(run.folder / "encoders", run.experiment.features)
     states = table_shapes(recommender) if start.optimizer else {}
-    step = from_first(lambda: _checked(run.experiment, start, recommender, here, states))
+    step = on_first_rank(lambda: _checked(run.experiment, start, recommender, here, states))
     origin = WarmStartSource.open(start, step)
     taken = tables_to_take(origin, start, layout)
     sources = _sources(origin, recommender, taken, run.experiment.training.seed, start.optimizer)

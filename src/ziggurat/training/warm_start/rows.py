@@ -110,16 +110,16 @@ class _Placed:
     at_N: Rows
     begin_U: Rows
 
-    def put(self, rows_L: Tensor, first_column: int, numbers: Tensor) -> None:
+    def put(self, rows_L: Tensor, first_column: int, values: Tensor) -> None:
         places_L = rows_L.numpy()
         times_L = self.begin_U[places_L + 1] - self.begin_U[places_L]
         which = np.repeat(np.arange(len(places_L)), times_L)
         within = np.arange(len(which)) - np.repeat(np.cumsum(times_L) - times_L, times_L)
         at = self.at_N[self.begin_U[places_L[which]] + within]
-        self.sink.put(torch.from_numpy(at), first_column, numbers[torch.from_numpy(which)])
+        self.sink.put(torch.from_numpy(at), first_column, values[torch.from_numpy(which)])
 
-    def settle(self) -> None:
-        self.sink.settle()
+    def flush(self) -> None:
+        self.sink.flush()
 
 
 @dataclass(frozen=True, slots=True)

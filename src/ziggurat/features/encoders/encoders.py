@@ -1,0 +1,19 @@
+"""The list of encoders, by the name of their configs."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import Field
+
+from ziggurat.core.parts import Importable
+from ziggurat.features.encoders.encoder import EncoderSettings
+from ziggurat.features.encoders.hashed import HashConfig
+from ziggurat.features.encoders.identity import IdentityConfig
+from ziggurat.features.encoders.vocabulary import VocabularyConfig
+
+EncoderConfig = Annotated[
+    Annotated[VocabularyConfig | HashConfig | IdentityConfig, Field(discriminator="name")],
+    Importable(EncoderSettings, "encoder"),
+]
+"""The config of any encoder, told apart by ``name``, or by ``import`` for one from outside the package."""
