@@ -39,7 +39,7 @@ def make(folder: Path | None, optimizer: RowOptimizerConfig, slots: dict[str, in
         return EmbeddingLookup(layout, plan, CPU, 0)
     for name, count in slots.items():
         plan = plan.placed(name, "table_wise", (0,), slots=count)
-    return EmbeddingLookup(layout, plan, CPU, 0, beyond=OffloadFolder(folder))
+    return EmbeddingLookup(layout, plan, CPU, 0, offload=OffloadFolder(folder))
 
 
 @pytest.fixture
@@ -49,7 +49,7 @@ def folder(tmp_path: Path) -> Path:
 
 def step(lookup: EmbeddingLookup, batch: Batch, started: StartedLookup, number: int) -> Tensor:
     rows = lookup.finish(started)
-    emb_BFD = lookup.fields(rows.of, rows.masks)
+    emb_BFD = lookup.fields(rows.by_feature, rows.masks)
     (emb_BFD * torch.linspace(-1, 1 + number, emb_BFD.numel()).view(emb_BFD.shape)).sum().backward()
     lookup.exchange()
     return emb_BFD.detach()
@@ -74,7 +74,7 @@ def rows_of(lookup: EmbeddingLookup) -> dict[str, Tensor]:
     """``table/tensor`` -> all its rows, as a checkpoint would have them."""
     found: dict[str, Tensor] = {}
     for shard in lookup.shards():
-        pending = shard.marks.begin("all", "last")
+        pending = shard.dirty.begin_snapshot("all", "last")
         for name, tensor in taken(pending).items():
             found[f"{shard.table}/{name}"] = tensor
     return found
@@ -111,7 +111,7 @@ def test_it_trains_to_the_bit_as_in_memory(
 ) -> None:
     inside, beyond = make(None, optimizer), make(folder, optimizer)
     closing.append(beyond)
-    assert (inside.ahead, beyond.ahead) == (0, 4)
+    assert (inside.prefetch_batches, beyond.prefetch_batches) == (0, 4)
     for multiplier, first in ((1.0, 0), (0.3, 12)):
         for lookup in (inside, beyond):
             lookup.scale_learning_rates(multiplier)
@@ -120,8 +120,8 @@ def test_it_trains_to_the_bit_as_in_memory(
             assert torch.equal(left, right), number
     assert_same(rows_of(inside), rows_of(beyond))
     assert beyond.sharded is not None
-    assert beyond.sharded.beyond is not None
-    assert all(cache.hits.evicted > 0 for cache in beyond.sharded.beyond.caches)
+    assert beyond.sharded.offloaded is not None
+    assert all(cache.counts.evicted > 0 for cache in beyond.sharded.offloaded.caches)
 
 
 def test_a_snapshot_is_what_rows_were_when_it_began(folder: Path, closing: list[EmbeddingLookup]) -> None:
@@ -132,7 +132,7 @@ def test_a_snapshot_is_what_rows_were_when_it_began(folder: Path, closing: list[
         train(lookup, 6, depth)
         rows_of(lookup)  # counts anew from here on
         train(lookup, 4, depth, 6)
-        every.append([(shard.table, shard.marks.begin("last", "last")) for shard in lookup.shards()])
+        every.append([(shard.table, shard.dirty.begin_snapshot("last", "last")) for shard in lookup.shards()])
     for lookup, depth, pendings in ((inside, 0, every[0]), (beyond, 3, every[1])):
         firsts = {table: pending.take(3) for table, pending in pendings}
         assert all(part is not None for part in firsts.values())
@@ -171,11 +171,11 @@ def test_an_id_outside_its_table_is_named(bad: int, folder: Path, closing: list[
 def test_slots_that_are_too_few_for_a_batch_are_told(folder: Path, closing: list[EmbeddingLookup]) -> None:
     lookup = make(folder, RowSGD(), {"user": 3})
     closing.append(lookup)
-    with pytest.raises(ConfigError, match=r"table 'user': a batch looks up \d of its rows, and memory has room for 3"):
+    with pytest.raises(ConfigError, match=r"table 'user': a batch looks up \d of its rows, but memory has slots for 3"):
         lookup(make_batch(0))
     assert lookup.sharded is not None
-    assert lookup.sharded.beyond is not None
-    assert not lookup.sharded.beyond.ahead.between(lambda: None)  # it is there for smaller ones
+    assert lookup.sharded.offloaded is not None
+    assert not lookup.sharded.offloaded.prefetcher.run_between(lambda: None)  # it is there for smaller ones
 
 
 def _open_in(folder: Path) -> int:
@@ -216,5 +216,5 @@ def test_no_rows_are_replaced_by_none(folder: Path, closing: list[EmbeddingLooku
     for tensor_slice in [*lookup.tensor_slices(), *lookup.state_slices()]:
         if tensor_slice.sink is not None:
             tensor_slice.sink.put(torch.empty(0, dtype=torch.int64), 0, torch.empty(0, 8))
-            tensor_slice.sink.settle()
+            tensor_slice.sink.flush()
     assert_same(before, rows_of(lookup))

@@ -1,4 +1,4 @@
-"""Stores to try, and rows as they begin."""
+"""Row stores and transfer threads for the tests of this folder."""
 
 from __future__ import annotations
 
@@ -11,43 +11,46 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from ziggurat.storage.async_io import BlockDevice, FileRanges, Ring, Slowed, Threads, TransferError, TransferThread
+from ziggurat.storage.async_io import BlockDevice, FileRanges, Ring, Threads, Throttled, TransferError, TransferThread
 from ziggurat.storage.native import NativeUnavailable
 from ziggurat.storage.row_log import LogRows
 from ziggurat.storage.row_store import Floats, Ints, MemoryRows, RowStore
 
-WAYS = ("io_uring", "threads")
+METHODS = ("io_uring", "threads")
 KINDS = ("memory", "log", "slow log")
 SLOW = BlockDevice(read_s=1e-3, write_s=1e-3, reads=1e9, writes=1e9, read_bandwidth=1e12, write_bandwidth=1e12)
-"""A batch is planned faster than this brings the rows of the one before."""
+"""A device that is slower than the planning of batches."""
 
 
-class Failing(Threads):
-    """Threads on a disk that fails at one time, and from then on writes nothing.
+class FailingThreads(Threads):
+    """Threads on a disk that fails at some transfer, and that writes nothing from then on.
 
     Args:
-        at: number of the failing request for blocks, from 0.
-        code: what the system says then.
+        at: number of the failing transfer, from 0.
+        code: the errno that it fails with.
+
+    Attributes:
+        failed: what failed: "read" or "write"; empty before the failure.
     """
 
     def __init__(self, at: int, code: int) -> None:
         super().__init__(2)
-        self._at, self._code, self._asked = at, code, 0
+        self._at, self._code, self._count = at, code, 0
         self.failed = ""
 
-    def _stretches(self, writing: bool, every: FileRanges) -> None:
+    def _transfer(self, writing: bool, ranges: FileRanges) -> None:
         time.sleep(1e-3)
-        number, self._asked = self._asked, self._asked + 1
+        number, self._count = self._count, self._count + 1
         if number == self._at:
             self.failed = "write" if writing else "read"
-            raise TransferError(self._code, int(every.files_M[0]), int(every.offsets_M[0]))
+            raise TransferError(self._code, int(ranges.files_M[0]), int(ranges.offsets_M[0]))
         if not (writing and self.failed):
-            super()._stretches(writing, every)
+            super()._transfer(writing, ranges)
 
 
-def transfers(way: str) -> TransferThread:
-    """That way; skips the test where the machine has no io_uring."""
-    if way == "threads":
+def make_transfers(method: str) -> TransferThread:
+    """Returns a transfer thread; skips the test if the machine has no io_uring."""
+    if method == "threads":
         return Threads(3)
     try:
         return Ring(8)
@@ -56,32 +59,35 @@ def transfers(way: str) -> TransferThread:
 
 
 def initial(width: int) -> Callable[[Ints], Floats]:
-    """Rows that say whose they are."""
+    """Makes rows whose numbers encode the id and the column."""
     return lambda ids_U: (ids_U[:, None] * 100 + np.arange(width)).astype(np.float32)
 
 
-def store(kind: str, folder: Path, rows: int, width: int, way: str = "threads", *, direct: bool = True) -> RowStore:
+def make_store(
+    kind: str, folder: Path, rows: int, width: int, method: str = "threads", *, direct: bool = True
+) -> RowStore:
     if kind == "memory":
         return MemoryRows(rows, width, initial(width))
-    moved = Slowed(transfers(way), SLOW) if kind == "slow log" else transfers(way)
-    return LogRows(folder, "item", rows, width, initial(width), moved, direct=direct)
+    transfers = Throttled(make_transfers(method), SLOW) if kind == "slow log" else make_transfers(method)
+    return LogRows(folder, "item", rows, width, initial(width), transfers, direct=direct)
 
 
-def overwrite(stored: RowStore, data: bytes, at: int) -> None:
-    """As somebody else would, in the file without a name."""
-    assert isinstance(stored, LogRows)
-    descriptor = os.open(name_of(stored), os.O_RDWR)
-    os.pwrite(descriptor, data, at)
+def overwrite(store: RowStore, data: bytes, offset: int) -> None:
+    """Overwrites bytes of a store's anonymous file, as another program might."""
+    assert isinstance(store, LogRows)
+    descriptor = os.open(file_path(store), os.O_RDWR)
+    os.pwrite(descriptor, data, offset)
     os.fsync(descriptor)
     os.close(descriptor)
 
 
-def name_of(stored: LogRows) -> str:
-    """By which this process can open the file again."""
-    return f"/proc/self/fd/{stored._file}"  # pyright: ignore[reportPrivateUsage] - nobody else needs it
+def file_path(store: LogRows) -> str:
+    """Returns a path by which this process can open the store's anonymous file again."""
+    return f"/proc/self/fd/{store._file}"  # pyright: ignore[reportPrivateUsage] - only these tests need it
 
 
-def distinct(draw: np.random.Generator, rows: int, most: int) -> Ints:
-    """Some ascending ids."""
-    found: npt.NDArray[np.int64] = np.sort(draw.choice(rows, int(draw.integers(min(rows, most) + 1)), replace=False))
-    return found
+def random_ids(random: np.random.Generator, rows: int, max_count: int) -> Ints:
+    """Returns up to ``max_count`` distinct ids in ascending order."""
+    count = int(random.integers(min(rows, max_count) + 1))
+    ids: npt.NDArray[np.int64] = np.sort(random.choice(rows, count, replace=False))
+    return ids

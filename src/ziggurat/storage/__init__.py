@@ -1,4 +1,5 @@
-"""Rows of tables beyond memory: stores over DRAM and block devices, and a cache in front that knows what comes next.
+"""Out-of-core table rows: row stores in DRAM and on block devices, and a cache that prefetches what batches need.
 
-Nothing here knows of torch, of features or of models: a row is so many float32 numbers at an id.
+In: row ids. Out: rows of float32 numbers. Nothing here depends on torch, features or models. Neighbours:
+``embeddings`` keeps the rows of offloaded tables here, ``planning`` decides which tables those are.
 """

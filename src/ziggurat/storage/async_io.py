@@ -1,6 +1,6 @@
-"""Ways to move many blocks between files and memory at a time.
+"""Asynchronous transfer of many blocks between files and memory, with io_uring or with threads.
 
-Shape legend: N blocks, B bytes of a block, M requests: stretches of neighbouring blocks.
+Shape legend: N blocks, B bytes of a block, M requests, each for a file range of adjacent blocks.
 """
 
 from __future__ import annotations
@@ -23,51 +23,52 @@ from ziggurat.storage.native import NativeUnavailable, library
 
 Ints = npt.NDArray[np.int64]
 
-DEPTH = 256
-"""Requests that a ring has on their way."""
+QUEUE_DEPTH = 256
+"""Requests that an io_uring has in flight."""
 THREADS = 16
-"""That read or write, where there is no ring."""
-LONGEST = 2**18
-"""Bytes of a stretch: longer ones are cut, so that their parts go side by side."""
+"""Threads that read or write where io_uring is not available."""
+MAX_REQUEST_BYTES = 2**18
+"""Bytes of a request; longer file ranges are split, so that their parts are transferred concurrently."""
 
 
 class TransferError(OSError):
-    """A block that could not be read or written.
+    """A block cannot be read or written.
 
     Attributes:
-        file: the descriptor.
-        offset: of a stretch of the file that it is in.
+        file: the file's descriptor.
+        offset: where the failed file range, which contains the block, begins.
     """
 
     def __init__(self, code: int, file: int, offset: int) -> None:
-        super().__init__(code, "the file ends before it" if code == errno.ENODATA else os.strerror(code))
+        super().__init__(code, "the file ends before the block" if code == errno.ENODATA else os.strerror(code))
         self.file, self.offset = file, offset
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IOJob:
-    """Blocks of a file.
+    """Blocks of a file to read or write.
 
     Attributes:
-        file: a descriptor; where it was opened with O_DIRECT, offsets, sizes and memory are aligned as it wants.
-        at_N: bytes from the file's beginning; blocks that lie one behind the other there, in memory too, go together.
-        memory_NB: contiguous; where they go, or come from.
+        file: a descriptor. If it was opened with O_DIRECT, offsets, sizes and memory must be aligned as it requires.
+        offsets_N: offset of each block in the file, bytes. Blocks that are adjacent in the file and in memory are
+            transferred by one request.
+        memory_NB: contiguous memory to read into or write from.
     """
 
     file: int
-    at_N: Ints
+    offsets_N: Ints
     memory_NB: Bytes
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FileRanges:
-    """What is to be moved, as requests.
+    """File ranges to transfer; one request each.
 
     Attributes:
         files_M: descriptors, int32.
-        offsets_M: in them, bytes.
-        lengths_M: bytes.
-        addresses_M: in this process's memory.
+        offsets_M: offsets in the files, bytes.
+        lengths_M: lengths, bytes.
+        addresses_M: addresses in this process's memory.
     """
 
     files_M: npt.NDArray[np.int32]
@@ -77,26 +78,27 @@ class FileRanges:
 
 
 class TransferThread(ABC):
-    """Moves blocks in a thread of its own, those of one call after those of the calls before. For one thread at a time.
+    """Transfers blocks in a background thread, call by call. Calls must come from one thread at a time.
 
     Attributes:
-        rooms: memory for blocks.
-        worked_s: seconds that the device was at work so far.
+        buffers: reusable memory for blocks.
+        busy_s: seconds that transfers have taken so far.
     """
 
     name: str
 
     def __init__(self) -> None:
-        self.rooms, self.worked_s = BufferPool(), 0.0
-        self._mover = ThreadPoolExecutor(1, thread_name_prefix="blocks")
+        self.buffers, self.busy_s = BufferPool(), 0.0
+        self._executor = ThreadPoolExecutor(1, thread_name_prefix="blocks")
 
     def begin(self, jobs: Sequence[IOJob], *, writing: bool) -> Future[list[int]]:
-        """Have blocks of some files moved, all side by side, once those of the calls before have been.
+        """Starts to transfer blocks, all concurrently, after those of earlier calls.
 
-        The future's result says how many requests each job took: blocks that lie one behind the other go together. Its
-        TransferError: one of them could not be moved, others may have been; ENODATA: the file has no such block.
+        Returns:
+            A future of the number of requests of each job; adjacent blocks share a request. It raises a TransferError
+            if a block cannot be transferred (others may have been); ENODATA means that the file has no such block.
         """
-        parts = [file_ranges(job.at_N, job.memory_NB) for job in jobs]
+        parts = [file_ranges(job.offsets_N, job.memory_NB) for job in jobs]
         counts = [len(offsets) for offsets, _, _ in parts]
         if not sum(counts):
             done: Future[list[int]] = Future()
@@ -104,78 +106,82 @@ class TransferThread(ABC):
             return done
         files = np.repeat(np.array([job.file for job in jobs], np.int32), counts)
         offsets, lengths, addresses = (np.concatenate([part[number] for part in parts]) for number in range(3))
-        every = FileRanges(files, offsets, lengths, addresses)
-        return self._mover.submit(self._moved, every, jobs, counts, writing=writing)
+        ranges = FileRanges(files, offsets, lengths, addresses)
+        return self._executor.submit(self._run, ranges, jobs, counts, writing=writing)
 
     def read(self, jobs: Sequence[IOJob]) -> list[int]:
-        """Blocks of some files into memory, by :meth:`begin`, and wait for them.
+        """Reads blocks and waits for them; returns the number of requests of each job.
 
         Raises:
-            TransferError: as the future's.
+            TransferError: see :meth:`begin`.
         """
         return self.begin(jobs, writing=False).result()
 
     def write(self, jobs: Sequence[IOJob]) -> list[int]:
-        """As :meth:`read`, the other way."""
+        """Writes blocks; otherwise like :meth:`read`."""
         return self.begin(jobs, writing=True).result()
 
     def close(self) -> None:
-        """Give back what it holds, once what was begun is done."""
-        self._mover.shutdown()
+        """Waits for transfers in flight, then releases all resources."""
+        self._executor.shutdown()
 
-    def _moved(self, every: FileRanges, memory: Sequence[IOJob], counts: list[int], *, writing: bool) -> list[int]:
-        """The counts, once all is moved; ``memory``: what the addresses are of, which stays as long."""
+    def _run(self, ranges: FileRanges, jobs: Sequence[IOJob], counts: list[int], *, writing: bool) -> list[int]:
+        """Transfers all ranges, then returns ``counts``; ``jobs`` keep the memory alive that the addresses refer to."""
         started = time.perf_counter()
         try:
-            self._stretches(writing, every)
+            self._transfer(writing, ranges)
         finally:
-            self.worked_s += time.perf_counter() - started
-            del memory
+            self.busy_s += time.perf_counter() - started
+            del jobs
         return counts
 
     @abstractmethod
-    def _stretches(self, writing: bool, every: FileRanges) -> None: ...
+    def _transfer(self, writing: bool, ranges: FileRanges) -> None:
+        """Transfers all ranges and waits for them."""
 
 
-def file_ranges(at_N: Ints, memory_NB: Bytes) -> tuple[Ints, Ints, Ints]:
-    """Blocks that lie one behind the other in the file as one request: its offset in the file, its length, and its
-    address in memory; each (M,)."""
+def file_ranges(offsets_N: Ints, memory_NB: Bytes) -> tuple[Ints, Ints, Ints]:
+    """Merges adjacent blocks into file ranges.
+
+    Returns:
+        Offset in the file, length and address in memory of each range, (M,) each.
+    """
     count, size = memory_NB.shape
-    assert len(at_N) == count, (at_N.shape, memory_NB.shape)
+    assert len(offsets_N) == count, (offsets_N.shape, memory_NB.shape)
     assert memory_NB.flags.c_contiguous
-    most = max(1, LONGEST // size)
-    follows = np.zeros(count, np.bool_)
-    follows[1:] = at_N[1:] == at_N[:-1] + size
-    begins = np.flatnonzero(~follows)
-    runs = np.diff(np.append(begins, count))
-    if len(runs) and runs.max() > most:
-        parts = -(-runs // most)
-        inner = np.arange(parts.sum()) - np.repeat(np.cumsum(parts) - parts, parts)
-        begins = np.repeat(begins, parts) + inner * most
-        runs = np.minimum(most, np.repeat(runs, parts) - inner * most)
-    addresses = memory_NB.ctypes.data + begins.astype(np.int64) * size
-    return at_N[begins].astype(np.int64), runs.astype(np.int64) * size, addresses
+    max_blocks = max(1, MAX_REQUEST_BYTES // size)
+    adjacent = np.zeros(count, np.bool_)
+    adjacent[1:] = offsets_N[1:] == offsets_N[:-1] + size
+    starts = np.flatnonzero(~adjacent)
+    runs = np.diff(np.append(starts, count))
+    if len(runs) and runs.max() > max_blocks:
+        parts = -(-runs // max_blocks)
+        part_in_run = np.arange(parts.sum()) - np.repeat(np.cumsum(parts) - parts, parts)
+        starts = np.repeat(starts, parts) + part_in_run * max_blocks
+        runs = np.minimum(max_blocks, np.repeat(runs, parts) - part_in_run * max_blocks)
+    addresses = memory_NB.ctypes.data + starts.astype(np.int64) * size
+    return offsets_N[starts].astype(np.int64), runs.astype(np.int64) * size, addresses
 
 
 class Ring(TransferThread):
-    """Linux's io_uring: one system call for many requests, which the kernel has on their way together.
+    """Transfers with Linux's io_uring: one system call submits many requests, which the kernel processes concurrently.
 
     Args:
-        depth: requests on their way at a time.
+        depth: requests in flight at a time.
 
     Raises:
-        NativeUnavailable: no compiled part, or the kernel gives no ring.
+        NativeUnavailable: the native library is not available, or the kernel provides no io_uring.
     """
 
     name = "io_uring"
 
-    def __init__(self, depth: int = DEPTH) -> None:
+    def __init__(self, depth: int = QUEUE_DEPTH) -> None:
         super().__init__()
         self._library = library()
         problem = ctypes.c_int()
         self._ring: int | None = self._library.zr_open(depth, ctypes.byref(problem))
         if not self._ring:
-            raise NativeUnavailable(f"the kernel gives no io_uring: {os.strerror(problem.value)}")
+            raise NativeUnavailable(f"the kernel provides no io_uring: {os.strerror(problem.value)}")
 
     def close(self) -> None:
         super().close()
@@ -183,23 +189,23 @@ class Ring(TransferThread):
         if ring:
             self._library.zr_close(ring)
 
-    def _stretches(self, writing: bool, every: FileRanges) -> None:
+    def _transfer(self, writing: bool, ranges: FileRanges) -> None:
         assert self._ring, "closed"
         failed = ctypes.c_int64()
-        arrays = (every.files_M, every.offsets_M, every.lengths_M, every.addresses_M)
+        arrays = (ranges.files_M, ranges.offsets_M, ranges.lengths_M, ranges.addresses_M)
         pointers = (each.ctypes.data for each in arrays)
         problem: int = self._library.zr_transfer(
-            self._ring, int(writing), len(every.files_M), *pointers, ctypes.byref(failed)
+            self._ring, int(writing), len(ranges.files_M), *pointers, ctypes.byref(failed)
         )
         if problem:
-            raise TransferError(problem, int(every.files_M[failed.value]), int(every.offsets_M[failed.value]))
+            raise TransferError(problem, int(ranges.files_M[failed.value]), int(ranges.offsets_M[failed.value]))
 
 
 class Threads(TransferThread):
-    """Some threads that read or write one stretch after the other.
+    """Transfers with several threads, each of which reads or writes one file range after the other.
 
     Args:
-        threads: how many.
+        threads: number of threads.
     """
 
     name = "threads"
@@ -213,50 +219,51 @@ class Threads(TransferThread):
         super().close()
         self._pool.shutdown()
 
-    def _stretches(self, writing: bool, every: FileRanges) -> None:
-        move = _written if writing else _read
-        arrays = (every.files_M, every.addresses_M, every.lengths_M, every.offsets_M)
+    def _transfer(self, writing: bool, ranges: FileRanges) -> None:
+        transfer = _write if writing else _read
+        arrays = (ranges.files_M, ranges.addresses_M, ranges.lengths_M, ranges.offsets_M)
         requests = list(zip(*(each.tolist() for each in arrays), strict=True))
 
-        def some(first: int) -> None:
+        def transfer_share(first: int) -> None:
             for file, address, length, offset in requests[first :: self._threads]:
                 memory = (ctypes.c_char * length).from_address(address)
-                move(file, memoryview(memory).cast("B"), offset)
+                transfer(file, memoryview(memory).cast("B"), offset)
 
-        begun = [self._pool.submit(some, first) for first in range(min(self._threads, len(requests)))]
-        wait(begun)  # also where one has failed: the memory is nobody's then
-        for done in begun:
+        shares = [self._pool.submit(transfer_share, first) for first in range(min(self._threads, len(requests)))]
+        wait(shares)  # even if one has failed: no thread may use the memory afterwards
+        for done in shares:
             done.result()
 
 
 def _read(file: int, into: memoryview, offset: int) -> None:
-    _whole(lambda rest, at: os.preadv(file, [rest], at), file, into, offset)
+    _transfer_all(lambda rest, at: os.preadv(file, [rest], at), file, into, offset)
 
 
-def _written(file: int, data: memoryview, offset: int) -> None:
-    _whole(lambda rest, at: os.pwritev(file, [rest], at), file, data, offset)
+def _write(file: int, data: memoryview, offset: int) -> None:
+    _transfer_all(lambda rest, at: os.pwritev(file, [rest], at), file, data, offset)
 
 
-def _whole(move: Callable[[memoryview, int], int], file: int, memory: memoryview, offset: int) -> None:
+def _transfer_all(transfer: Callable[[memoryview, int], int], file: int, memory: memoryview, offset: int) -> None:
+    """Repeats ``transfer`` until all of ``memory`` is transferred: a system call may transfer less."""
     done = 0
     while done < len(memory):
         try:
-            moved = move(memory[done:], offset + done)
+            count = transfer(memory[done:], offset + done)
         except OSError as error:
             raise TransferError(error.errno or errno.EIO, file, offset) from error
-        if not moved:
+        if not count:
             raise TransferError(errno.ENODATA, file, offset)
-        done += moved
+        done += count
 
 
 @dataclass(frozen=True, slots=True)
 class BlockDevice:
-    """What a data sheet says of a block device.
+    """The performance of a block device according to its data sheet.
 
     Attributes:
-        read_s, write_s: seconds that one request takes by itself.
-        reads, writes: requests a second at most.
-        read_bandwidth, write_bandwidth: bytes a second at most.
+        read_s, write_s: latency of a single request, seconds.
+        reads, writes: maximum requests per second.
+        read_bandwidth, write_bandwidth: maximum bytes per second.
     """
 
     read_s: float
@@ -271,21 +278,20 @@ DEVICES: dict[str, BlockDevice] = {
     "nand": BlockDevice(77e-6, 18e-6, 637e3, 81.5e3, 3.2e9, 2.0e9),
     "3dxp": BlockDevice(10e-6, 10e-6, 550e3, 500e3, 2.4e9, 2.0e9),
 }
-"""By their makers' data sheets: Intel SSD DC P4510 of 2 TB (TLC NAND) and Intel Optane SSD DC P4800X (3D XPoint),
-random transfers of 4 KiB."""
+"""Devices by their manufacturers' data sheets: Intel SSD DC P4510 of 2 TB (TLC NAND) and Intel Optane SSD DC P4800X
+(3D XPoint); random transfers of 4 KiB."""
 
 
-class Slowed(TransferThread):
-    """Another way, on a device that is slower than the real one: each batch takes at least what the slower device
-    would.
+class Throttled(TransferThread):
+    """Emulates a device that is slower than the real one: each call takes at least as long as on the slower device.
 
     Args:
-        inner: what really moves blocks.
-        device: the slower one.
-        depth: requests that it has on their way at a time.
+        inner: performs the transfers.
+        device: the slower device.
+        depth: requests that the slower device has in flight at a time.
     """
 
-    def __init__(self, inner: TransferThread, device: BlockDevice, depth: int = DEPTH) -> None:
+    def __init__(self, inner: TransferThread, device: BlockDevice, depth: int = QUEUE_DEPTH) -> None:
         super().__init__()
         self._inner, self._device, self._depth = inner, device, depth
         self.name = f"{inner.name}, slowed"
@@ -295,7 +301,7 @@ class Slowed(TransferThread):
         self._inner.close()
 
     def seconds(self, requests: int, size: int, *, writing: bool) -> float:
-        """That so many requests of so many bytes together take at least."""
+        """Returns the minimum duration of ``requests`` requests for ``size`` bytes in total."""
         device = self._device
         each = (device.write_s, device.writes, device.write_bandwidth) if writing else (
             device.read_s, device.reads, device.read_bandwidth
@@ -303,27 +309,33 @@ class Slowed(TransferThread):
         latency, rate, bandwidth = each
         return max(latency * -(-requests // self._depth), requests / rate, size / bandwidth)
 
-    def _stretches(self, writing: bool, every: FileRanges) -> None:
-        end = time.perf_counter() + self.seconds(len(every.files_M), int(every.lengths_M.sum()), writing=writing)
-        self._inner._stretches(writing, every)
+    def _transfer(self, writing: bool, ranges: FileRanges) -> None:
+        end = time.perf_counter() + self.seconds(len(ranges.files_M), int(ranges.lengths_M.sum()), writing=writing)
+        self._inner._transfer(writing, ranges)
         while (rest := end - time.perf_counter()) > 0:
             time.sleep(rest)
 
 
-Way = Literal["auto", "io_uring", "threads"]
+TransferMethod = Literal["auto", "io_uring", "threads"]
 
 
-def open_transfers(way: Way = "auto") -> tuple[TransferThread, str]:
-    """The best way that this machine has, and why it is not io_uring, if it is not; ``io_uring``: no other.
+def open_transfers(method: TransferMethod = "auto") -> tuple[TransferThread, str]:
+    """Opens a transfer thread.
+
+    Args:
+        method: ``auto`` uses io_uring if it is available and threads otherwise.
+
+    Returns:
+        The transfer thread, and the reason why it does not use io_uring; empty if it does.
 
     Raises:
-        NativeUnavailable: io_uring was asked for, and is not there.
+        NativeUnavailable: ``method`` is ``io_uring``, which is not available.
     """
-    if way == "threads":
-        return Threads(), "threads were asked for"
+    if method == "threads":
+        return Threads(), "threads were requested"
     try:
         return Ring(), ""
     except NativeUnavailable as error:
-        if way == "io_uring":
+        if method == "io_uring":
             raise
         return Threads(), str(error)

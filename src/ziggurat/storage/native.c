@@ -1,7 +1,7 @@
-/* Many transfers between files and memory at a time, by Linux's io_uring; no library but libc is needed.
+/* Concurrent transfers between files and memory with Linux's io_uring; needs no library but libc.
  *
- * A ring is used by one thread at a time. zr_transfer returns when all of its requests have ended, so that no memory is
- * in use by the kernel afterwards, also where one of them has failed.
+ * A ring may be used by one thread at a time. zr_transfer returns when all of its requests have ended, even if one of
+ * them has failed, so that the kernel does not use the memory afterwards.
  */
 #include <errno.h>
 #include <linux/io_uring.h>
@@ -40,7 +40,7 @@ void zr_close(struct ring *ring) {
     free(ring);
 }
 
-/* A ring of up to `depth` requests at a time; NULL and *problem, an errno, where the kernel gives none. */
+/* Returns a ring for up to `depth` requests at a time, or NULL with an errno in *problem if the kernel refuses. */
 struct ring *zr_open(unsigned depth, int *problem) {
     struct io_uring_params params;
     struct ring *ring = calloc(1, sizeof *ring);
@@ -50,7 +50,7 @@ struct ring *zr_open(unsigned depth, int *problem) {
     }
     memset(&params, 0, sizeof params);
     ring->fd = (int)syscall(__NR_io_uring_setup, depth, &params);
-    /* Linux 5.6, which has this feature, brought reads and writes without vectors. */
+    /* Linux 5.6, which introduced this feature, also introduced non-vectored reads and writes. */
     unsigned needed = IORING_FEAT_SINGLE_MMAP | IORING_FEAT_RW_CUR_POS;
     if (ring->fd < 0 || (params.features & needed) != needed) {
         *problem = ring->fd < 0 ? errno : ENOSYS;
@@ -83,20 +83,21 @@ struct ring *zr_open(unsigned depth, int *problem) {
     return ring;
 }
 
-/* Moves `count` stretches: lengths[i] bytes from offsets[i] of files[i] to addresses[i], or the other way.
+/* Transfers `count` file ranges: reads lengths[i] bytes at offsets[i] of files[i] to addresses[i], or writes them.
  *
- * Returns 0, or an errno with the stretch in *failed; ENODATA: the file ended before it. What is short is gone on with.
+ * Returns 0, or an errno with the range's index in *failed; ENODATA: the file ends before the end of the range. Short
+ * reads and writes are continued.
  */
 int zr_transfer(struct ring *ring, int writing, int64_t count, const int32_t *files, const int64_t *offsets,
                 const int64_t *lengths, const int64_t *addresses, int64_t *failed) {
     int64_t next = 0;
-    unsigned flying = 0, repeated = 0, unsent = 0;
-    int problem = 0, deaf = 0;
+    unsigned in_flight = 0, repeated = 0, unsent = 0;
+    int problem = 0, ring_failed = 0;
     int64_t *done = calloc((size_t)count + 1, sizeof *done);
     if (done == NULL) return ENOMEM;
     while (1) {
         unsigned tail = atomic_load_explicit(ring->sq_tail, memory_order_relaxed);
-        while (!problem && flying < ring->depth && (repeated > 0 || next < count)) {
+        while (!problem && in_flight < ring->depth && (repeated > 0 || next < count)) {
             int64_t i = repeated > 0 ? ring->again[--repeated] : next++;
             struct io_uring_sqe *sqe = &ring->sqes[tail & ring->sq_mask];
             memset(sqe, 0, sizeof *sqe);
@@ -107,23 +108,23 @@ int zr_transfer(struct ring *ring, int writing, int64_t count, const int32_t *fi
             sqe->len = (unsigned)(lengths[i] - done[i]);
             sqe->user_data = (uint64_t)i;
             ring->sq_array[tail & ring->sq_mask] = tail & ring->sq_mask;
-            tail++, flying++, unsent++;
+            tail++, in_flight++, unsent++;
         }
         atomic_store_explicit(ring->sq_tail, tail, memory_order_release);
-        if (flying == 0) break;
-        /* With more to send, a quarter of the ring is waited for; at the end, all of it. */
-        unsigned wait = (!problem && next < count && flying > ring->depth / 4) ? ring->depth / 4 : flying;
-        int sent = deaf ? (usleep(1000), 0) : enter(ring->fd, unsent, wait > 0 ? wait : 1);
+        if (in_flight == 0) break;
+        /* Waits for a quarter of the ring while there is more to submit, and for all of it at the end. */
+        unsigned wait = (!problem && next < count && in_flight > ring->depth / 4) ? ring->depth / 4 : in_flight;
+        int sent = ring_failed ? (usleep(1000), 0) : enter(ring->fd, unsent, wait > 0 ? wait : 1);
         if (sent < 0) {
             if (errno == EINTR || errno == EAGAIN || errno == EBUSY) sent = 0;
             else {
-                /* Nothing was taken: what is not sent never flies. For what does, the kernel is looked at. */
-                deaf = 1;
+                /* Nothing was submitted: withdraw the unsent requests, then poll for those that are in flight. */
+                ring_failed = 1;
                 if (!problem) problem = errno, *failed = next > 0 ? next - 1 : 0;
                 atomic_store_explicit(ring->sq_tail, tail - unsent, memory_order_release);
-                flying -= unsent;
+                in_flight -= unsent;
                 unsent = 0;
-                if (flying == 0) break;
+                if (in_flight == 0) break;
                 sent = 0;
             }
         }
@@ -133,7 +134,7 @@ int zr_transfer(struct ring *ring, int writing, int64_t count, const int32_t *fi
         for (; head != end; head++) {
             struct io_uring_cqe *cqe = &ring->cqes[head & ring->cq_mask];
             int64_t i = (int64_t)cqe->user_data;
-            flying--;
+            in_flight--;
             if (cqe->res > 0 && done[i] + cqe->res < lengths[i]) {
                 done[i] += cqe->res;
                 ring->again[repeated++] = i;

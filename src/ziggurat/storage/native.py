@@ -1,7 +1,8 @@
-"""The compiled part of this room: ``native.c``, made by this machine's C compiler when it is first asked for.
+"""Compiles and loads ``native.c``, with this machine's C compiler, at its first use.
 
-It lies in the user's cache, by the digest of its source, so that a checkout, a wheel and several ranks share one. A
-machine without a compiler, or without io_uring, does without, and is told so.
+The library is stored in the user's cache directory under a digest of its source and of the compiler command, so that
+checkouts, wheels and ranks share it. On a machine without a compiler or without io_uring, threads are used instead and
+the user is told why.
 """
 
 from __future__ import annotations
@@ -25,61 +26,61 @@ TIMEOUT_S = 60.0
 
 
 class NativeUnavailable(Exception):
-    """Why there is no compiled part."""
+    """The native library cannot be used; the message gives the reason."""
 
 
 @cache
 def library() -> ctypes.CDLL:
-    """The compiled part.
+    """Returns the loaded native library, compiling it if necessary.
 
     Raises:
-        NativeUnavailable: says why; asked for again, it tries again.
+        NativeUnavailable: the library cannot be compiled or loaded. The next call tries again.
     """
     try:
-        loaded = ctypes.CDLL(str(_built()))
-    except OSError:  # damaged, or of another system that shares this cache
+        loaded = ctypes.CDLL(str(_compile()))
+    except OSError:  # the file is damaged, or was compiled on another system that shares this cache
         try:
-            loaded = ctypes.CDLL(str(_built(anew=True)))
+            loaded = ctypes.CDLL(str(_compile(force=True)))
         except OSError as error:
-            raise NativeUnavailable(f"native.c, compiled, cannot be loaded: {error}") from error
-    number, place = ctypes.c_int64, ctypes.c_void_p
-    loaded.zr_open.restype, loaded.zr_open.argtypes = place, (ctypes.c_uint, ctypes.POINTER(ctypes.c_int))
-    loaded.zr_close.restype, loaded.zr_close.argtypes = None, (place,)
+            raise NativeUnavailable(f"the compiled native.c cannot be loaded: {error}") from error
+    int64, pointer = ctypes.c_int64, ctypes.c_void_p
+    loaded.zr_open.restype, loaded.zr_open.argtypes = pointer, (ctypes.c_uint, ctypes.POINTER(ctypes.c_int))
+    loaded.zr_close.restype, loaded.zr_close.argtypes = None, (pointer,)
     loaded.zr_transfer.restype = ctypes.c_int
-    loaded.zr_transfer.argtypes = (place, ctypes.c_int, number, place, place, place, place, place)
+    loaded.zr_transfer.argtypes = (pointer, ctypes.c_int, int64, pointer, pointer, pointer, pointer, pointer)
     return loaded
 
 
-def _built(*, anew: bool = False) -> Path:
-    """The compiled file, made unless it is there, or in any case."""
+def _compile(*, force: bool = False) -> Path:
+    """Returns the path of the compiled library; compiles it if it does not exist or if ``force`` is set."""
     compiler = _compiler()
     source = SOURCE.read_bytes()
-    about = " ".join((*compiler, *FLAGS, platform.system(), platform.machine()))
-    cached = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ziggurat" / "native"
-    target = cached / f"{hashlib.sha256(source + about.encode()).hexdigest()[:24]}.so"
-    if target.is_file() and not anew:
+    build = " ".join((*compiler, *FLAGS, platform.system(), platform.machine()))
+    cache_folder = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "ziggurat" / "native"
+    target = cache_folder / f"{hashlib.sha256(source + build.encode()).hexdigest()[:24]}.so"
+    if target.is_file() and not force:
         return target
     with contextlib.ExitStack() as stack:
         try:
-            cached.mkdir(parents=True, exist_ok=True)
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=".making-", dir=cached))
+            cache_folder.mkdir(parents=True, exist_ok=True)
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=".making-", dir=cache_folder))
         except OSError as error:
-            raise NativeUnavailable(f"{cached}: cannot be written: {error.strerror}") from error
-        made = Path(folder) / target.name
-        command = [*compiler, *FLAGS, "-o", str(made), str(SOURCE)]
+            raise NativeUnavailable(f"{cache_folder}: cannot be written: {error.strerror}") from error
+        compiled = Path(folder) / target.name
+        command = [*compiler, *FLAGS, "-o", str(compiled), str(SOURCE)]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
         except (OSError, subprocess.TimeoutExpired) as error:
             raise NativeUnavailable(f"{shlex.join(compiler)} cannot be run: {error}") from error
         if done.returncode:
-            said = (done.stderr.strip().splitlines() or ["nothing said"])[0]
-            raise NativeUnavailable(f"{shlex.join(compiler)} does not compile native.c: {said}")
-        made.replace(target)  # whole or not there, whoever else makes it
+            message = (done.stderr.strip().splitlines() or ["no message"])[0]
+            raise NativeUnavailable(f"{shlex.join(compiler)} does not compile native.c: {message}")
+        compiled.replace(target)  # atomic: safe if several processes compile it at the same time
     return target
 
 
 def _compiler() -> list[str]:
-    """The one that ``CC`` names, else the first that is there of Python's own and those of common names."""
+    """Returns the compiler in ``CC``, or else the first installed one of Python's own and cc, gcc and clang."""
     named = shlex.split(os.environ.get("CC", ""))
     if named:
         return named

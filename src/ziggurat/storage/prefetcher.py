@@ -1,24 +1,25 @@
-"""Rows are in their cache before the training step that needs them.
+"""Prefetches rows into their caches before the training step that needs them.
 
-A training's input is known before its turn comes, so what it will look up need not be guessed (Kwon et al. 2022,
-"ScratchPipe", arXiv 2205.04702). Each batch passes five stages: *plan* (which rows are missing, which leave),
-*collect* (what leaves, from the cache), *exchange* (write and read the store), *insert*, and *train*. Several batches
-are on their way at a time: while one is trained, rows of another are exchanged by the disk's thread, and a third is
-planned, and collected, by a thread of this module, which inserts what has come.
+The input of a training run is known before it is used, so the rows that a step will look up need not be predicted (Kwon
+et al. 2022, "ScratchPipe", arXiv 2205.04702). Each batch passes five stages: *plan* (which rows are missing, which are
+evicted), *collect* (copy evicted rows out of the cache), *exchange* (write to and read from the store), *insert* (copy
+the rows that were read into the cache), and *train*. Several batches are in flight at a time: while one is trained, the
+disk's thread exchanges the rows of another, and a third is planned and collected by a thread of this module, which also
+inserts rows.
 
-Hazards, and what is done about them:
+Hazards, and how they are avoided:
 
-- A row that leaves while a batch on its way needs it: each slot knows the last batch that it was planned for, and stays
-  until that batch was trained; the same as hold bits of the batches behind.
-- A row that leaves, is updated no more, and is read again before it was written: the disk does one exchange after the
+- A row is evicted while a batch in flight needs it: each slot records the last batch that it was planned for, and is
+  not reused before that batch has been trained. This is equivalent to the paper's hold bits.
+- A row is evicted after its last update and read again before it was written: the disk executes one exchange after the
   other, and writes before it reads.
-- A row that leaves its slot before it has arrived there, as its batch was given up: batches whose exchange has not
-  ended count as not over.
-- A row that leaves although the next batches need it: costs two transfers and is no error. Batches that have been
-  announced are looked at before room is made, so that it happens only where there is no other room.
+- A row is evicted from its slot before it has arrived there, because its batch was dropped: a batch counts as
+  unfinished until its exchange has ended.
+- A row is evicted although one of the next batches needs it: this costs two transfers but is no error. Announced
+  batches are considered before slots are chosen, so it happens only if there are no other slots.
 
-Deviation: two exchanges are begun at most, and do not overlap; they share one device, which has many requests on their
-way within each.
+Deviation from the paper: at most two exchanges are started at a time, and they do not overlap. They share one device,
+which has many requests in flight within each.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ziggurat.core.errors import ConfigError
-from ziggurat.storage.row_cache import CacheFull, Move, RowCache, begin_exchange
+from ziggurat.storage.row_cache import CacheFull, CachePlan, RowCache, begin_exchange
 from ziggurat.storage.row_store import Ints, PendingTransfer
 
 Slots = npt.NDArray[np.int32]
@@ -42,26 +43,27 @@ T = TypeVar("T")
 
 
 class TooManyRows(ConfigError):
-    """Of one batch, for memory."""
+    """A batch looks up more rows than a cache has slots."""
 
 
-EXCHANGES = 2
-"""That are begun at a time: the disk does one, and the next is there when it has ended."""
+MAX_EXCHANGES = 2
+"""Exchanges that are started at a time: the disk executes one, and the next is ready when it has ended."""
 
 
 @dataclass(slots=True, eq=False)
 class PrefetchTicket:
-    """A batch on its way.
+    """A batch in flight.
 
     Attributes:
-        number: counted from 1.
-        ids: what it looks up in each cache.
+        number: the batch's number, counted from 1.
+        ids: the ids that it looks up in each cache.
         updates: whether its rows will be updated.
-        slots: where they lie, of the caches whose rows are there.
-        planned: caches that know what they need for it.
-        told: whether the caches know that it comes, so that what they have of its rows stays, if it can.
-        over: whether its rows may leave.
-        refused: why it cannot come.
+        slots: the slots of its rows, for the caches in which they are available.
+        ready: set when the rows are available in all caches, or will never be.
+        planned: number of caches for which the batch is planned: the first ones.
+        expected: whether the caches have been told to keep its rows.
+        finished: whether its rows may be evicted.
+        error: why its rows cannot be made available.
     """
 
     number: int
@@ -70,90 +72,97 @@ class PrefetchTicket:
     slots: list[Slots] = field(default_factory=list[Slots])
     ready: threading.Event = field(default_factory=threading.Event)
     planned: int = 0
-    told: bool = False
-    over: bool = False
-    refused: TooManyRows | None = None
+    expected: bool = False
+    finished: bool = False
+    error: TooManyRows | None = None
 
 
 class Prefetcher:
-    """Brings rows for announced batches, in order. Announcing, asking and telling is for one thread.
+    """Prefetches the rows of announced batches, in order.
+
+    :meth:`announce`, :meth:`slots` and :meth:`done` must be called from one thread.
 
     Args:
-        caches: of the tables that batches look up.
+        caches: the caches of the tables that batches look up.
 
     Attributes:
-        waited_s: seconds that training waited for rows so far.
+        waited_s: seconds that :meth:`slots` has waited for rows so far.
     """
 
     def __init__(self, caches: Sequence[RowCache]) -> None:
         self.caches = list(caches)
         self.waited_s = 0.0
         self._state = threading.Condition()
-        self._coming: deque[PrefetchTicket] = deque()  # announced, not all planned
-        self._exchanging: deque[tuple[PrefetchTicket, PendingTransfer[list[Slots]]]] = (
-            deque()
-        )  # begun; those of _coming last
-        self._under_way: deque[PrefetchTicket] = deque()  # announced, not over yet; those of _coming last
-        self._over: list[PrefetchTicket] = []  # over; their caches do not know yet
+        self._to_plan: deque[PrefetchTicket] = deque()  # announced, not planned for all caches yet
+        self._exchanges: deque[tuple[PrefetchTicket, PendingTransfer[list[Slots]]]] = deque()  # started, not ended
+        self._unfinished: deque[PrefetchTicket] = deque()  # announced, not finished; includes those of _to_plan
+        self._finished: list[PrefetchTicket] = []  # finished, but their caches have not been told yet
         self._jobs: deque[tuple[Callable[[], Any], _Outcome]] = deque()
         self._number = 0
         self._failure: BaseException | None = None
         self._closed = False
-        self._thread = threading.Thread(target=self._run, name="look-ahead", daemon=True)
+        self._thread = threading.Thread(target=self._run, name="prefetcher", daemon=True)
         self._thread.start()
 
     def announce(self, ids: Sequence[Ints], *, updates: bool) -> PrefetchTicket:
-        """A batch is coming, behind all announced before; its rows are brought from now on.
+        """Announces the next batch; its rows are prefetched from now on.
 
         Args:
-            ids: what it looks up in each cache, (L,), within the store's rows.
+            ids: the ids that it looks up in each cache, (L,), within the store's rows.
             updates: whether its rows will be updated.
         """
         assert len(ids) == len(self.caches)
         with self._state:
             self._number += 1
             ticket = PrefetchTicket(self._number, ids, updates)
-            self._under_way.append(ticket)
+            self._unfinished.append(ticket)
             if self._closed:
                 ticket.ready.set()
             else:
-                self._coming.append(ticket)
+                self._to_plan.append(ticket)
             self._state.notify_all()
         return ticket
 
     def slots(self, ticket: PrefetchTicket) -> list[Slots]:
-        """Where the rows of a batch lie, (L,) of each cache, once they do.
+        """Waits for the rows of a batch; returns their slots, (L,) of each cache.
 
         Raises:
-            TooManyRows: a cache is too small for the batch, which is to be given up; others may come.
-            DataError: what the store says.
+            TooManyRows: a cache is too small for the batch, which must be dropped. Other batches may follow.
+            DataError: a store failed.
         """
         started = time.perf_counter()
         ticket.ready.wait()
         self.waited_s += time.perf_counter() - started
-        for failure in (ticket.refused, self._failure):
+        for failure in (ticket.error, self._failure):
             if failure is not None:
                 raise failure
         assert len(ticket.slots) == len(self.caches), "closed"
         return ticket.slots
 
     def done(self, ticket: PrefetchTicket, *, dropped: bool = False) -> None:
-        """The batch's lookups and updates are over, or will not be: its rows may leave."""
+        """Marks a batch as finished, so that its rows may be evicted.
+
+        Args:
+            ticket: the batch's ticket. A batch that is already finished stays as it is.
+            dropped: whether the batch was dropped without updating its rows.
+        """
         with self._state:
-            if ticket.over:
+            if ticket.finished:
                 return
-            ticket.over = True
+            ticket.finished = True
             ticket.updates = ticket.updates and not dropped
-            self._over.append(ticket)
-            while self._under_way and self._under_way[0].over:
-                self._under_way.popleft()
+            self._finished.append(ticket)
+            while self._unfinished and self._unfinished[0].finished:
+                self._unfinished.popleft()
             self._state.notify_all()
 
-    def between(self, work: Callable[[], T]) -> T:
-        """What ``work`` returns or raises, done by the thread while no row comes or leaves; any thread may ask.
+    def run_between(self, work: Callable[[], T]) -> T:
+        """Runs ``work`` in the prefetching thread while no exchange is in progress; returns or raises what it does.
+
+        Any thread may call this.
 
         Raises:
-            RuntimeError: it was closed.
+            RuntimeError: the prefetcher is closed.
         """
         outcome = _Outcome()
         with self._state:
@@ -169,7 +178,7 @@ class Prefetcher:
         raise RuntimeError("closed")
 
     def close(self) -> None:
-        """Bring no more; stores stay as they are."""
+        """Stops prefetching; caches and stores are not changed."""
         with self._state:
             self._closed = True
             self._state.notify_all()
@@ -177,119 +186,125 @@ class Prefetcher:
 
     def _run(self) -> None:
         try:
-            while self._one():
+            while self._step():
                 pass
-        except BaseException as error:  # noqa: BLE001 - told to whoever asks
+        except BaseException as error:  # noqa: BLE001 - raised to every later caller
             self._failure = error
         finally:
             with self._state:
-                for ticket in [*(ticket for ticket, _ in self._exchanging), *self._coming]:
+                for ticket in [*(ticket for ticket, _ in self._exchanges), *self._to_plan]:
                     ticket.ready.set()
                 for _, outcome in self._jobs:
                     outcome.fail(self._failure or RuntimeError("closed"))
                 self._jobs.clear()
                 self._closed = True
 
-    def _one(self) -> bool:
-        """One job, or the beginning or end of an exchange; False: closed."""
+    def _step(self) -> bool:
+        """Runs one job, or starts or ends one exchange; returns False when the prefetcher is closed."""
         with self._state:
-            self._state.wait_for(lambda: self._jobs or self._coming or self._closed or self._exchanging)
+            self._state.wait_for(lambda: self._jobs or self._to_plan or self._closed or self._exchanges)
             job = self._jobs.popleft() if self._jobs else None
-            coming, closed = list(self._coming), self._closed
+            to_plan, closed = list(self._to_plan), self._closed
         if job is not None:
-            self._settle()
-            self._told()
+            self._end_exchanges()
+            self._mark_updates()
             work, outcome = job
-            outcome.of(work)
+            outcome.run(work)
         elif closed:
             return False
-        elif coming and len(self._exchanging) < EXCHANGES:
-            self._begin(coming)
+        elif to_plan and len(self._exchanges) < MAX_EXCHANGES:
+            self._begin_batch(to_plan)
         else:
-            self._arrive()
+            self._end_exchange()
         return True
 
-    def _begin(self, coming: Sequence[PrefetchTicket]) -> None:
-        """Plan the first of these batches, and begin to bring what is missing for it."""
-        exchanging = [ticket.number for ticket, _ in self._exchanging]
-        oldest = min([self._told(), *exchanging])
-        for ticket in [each for each in coming[1:] if not each.told and not each.over]:
-            ticket.told = True
+    def _begin_batch(self, to_plan: Sequence[PrefetchTicket]) -> None:
+        """Plans the first of these batches and starts its exchange."""
+        exchanging = [ticket.number for ticket, _ in self._exchanges]
+        oldest = min([self._mark_updates(), *exchanging])
+        for ticket in [each for each in to_plan[1:] if not each.expected and not each.finished]:
+            ticket.expected = True
             for cache, ids_L in zip(self.caches, ticket.ids, strict=True):
                 cache.expect(ids_L, ticket.number)
-        ticket = coming[0]
+        ticket = to_plan[0]
         try:
-            crowded = self._exchange(ticket, oldest)
+            cache_full = self._begin_exchange(ticket, oldest)
         except BaseException:
-            self._settle()  # what failed before this, and may be why, is told instead
+            self._end_exchanges()  # raises an earlier failure instead, which may be the cause
             raise
-        if crowded is not None:
-            self._settle()
-            if exchanging or self._waited(ticket):  # what others held may be free now, and it is tried once more
+        if cache_full is not None:
+            self._end_exchanges()
+            if exchanging or self._wait_for_slots(ticket):  # slots may be free now: the next step tries again
                 return
-            ticket.refused = _too_many(ticket, self.caches[ticket.planned], crowded.missing)
+            ticket.error = _too_many_rows(ticket, self.caches[ticket.planned], cache_full.missing)
             ticket.ready.set()
         with self._state:
-            self._coming.popleft()
+            self._to_plan.popleft()
 
-    def _exchange(self, ticket: PrefetchTicket, oldest: int) -> CacheFull | None:
-        """Begin to bring the rows of a batch that are not there, of one cache after the other up to the first that is
-        too crowded."""
-        if ticket.over:
+    def _begin_exchange(self, ticket: PrefetchTicket, oldest: int) -> CacheFull | None:
+        """Plans a batch cache by cache, up to the first cache without enough slots, and starts the exchange.
+
+        Returns:
+            The error of the cache without enough slots, or None.
+        """
+        if ticket.finished:
             ticket.ready.set()
             return None
-        moves: list[tuple[RowCache, Move]] = []
-        crowded: CacheFull | None = None
+        plans: list[tuple[RowCache, CachePlan]] = []
+        cache_full: CacheFull | None = None
         for cache, ids_L in list(zip(self.caches, ticket.ids, strict=True))[ticket.planned :]:
             try:
-                moves.append((cache, cache.plan(ids_L, ticket.number, oldest)))
+                plans.append((cache, cache.plan(ids_L, ticket.number, oldest)))
             except CacheFull as error:
-                crowded = error
+                cache_full = error
                 break
-        if moves or crowded is None:
-            self._exchanging.append((ticket, begin_exchange(moves)))
-        ticket.planned += len(moves)
-        return crowded
+        if plans or cache_full is None:
+            self._exchanges.append((ticket, begin_exchange(plans)))
+        ticket.planned += len(plans)
+        return cache_full
 
-    def _arrive(self) -> None:
-        """Wait for the exchange that was begun first."""
-        ticket, exchange = self._exchanging[0]
+    def _end_exchange(self) -> None:
+        """Waits for the exchange that was started first."""
+        ticket, exchange = self._exchanges[0]
         ticket.slots += exchange.wait()
-        self._exchanging.popleft()
+        self._exchanges.popleft()
         if len(ticket.slots) == len(self.caches):
             ticket.ready.set()
 
-    def _settle(self) -> None:
-        """Wait for all exchanges that were begun."""
-        while self._exchanging:
-            self._arrive()
+    def _end_exchanges(self) -> None:
+        """Waits for all exchanges that were started."""
+        while self._exchanges:
+            self._end_exchange()
 
-    def _told(self) -> int:
-        """Tells the caches which rows have changed by what is over; number of the first batch that is not."""
+    def _mark_updates(self) -> int:
+        """Marks the rows that finished batches have updated; returns the number of the first unfinished batch."""
         with self._state:
-            over, self._over = self._over, []
-            oldest = self._under_way[0].number if self._under_way else self._number + 1
-        for ticket in over:
+            finished, self._finished = self._finished, []
+            oldest = self._unfinished[0].number if self._unfinished else self._number + 1
+        for ticket in finished:
             if ticket.updates and len(ticket.slots) == len(self.caches):
                 for cache, slots_L in zip(self.caches, ticket.slots, strict=True):
-                    cache.changed(slots_L)
+                    cache.mark_dirty(slots_L)
         return oldest
 
-    def _waited(self, ticket: PrefetchTicket) -> bool:
-        """Until another batch is over, whose rows may leave then, or something else is to be done; False: there is no
-        other."""
+    def _wait_for_slots(self, ticket: PrefetchTicket) -> bool:
+        """Waits until another batch is finished, so that its rows may be evicted, or until there is other work.
+
+        Returns:
+            False, without waiting, if there is no other unfinished batch.
+        """
         with self._state:
-            if not self._over and self._under_way and self._under_way[0] is ticket:
+            if not self._finished and self._unfinished and self._unfinished[0] is ticket:
                 return False
-            self._state.wait_for(lambda: self._jobs or self._closed or self._over)
+            self._state.wait_for(lambda: self._jobs or self._closed or self._finished)
             return True
 
 
-def _too_many(ticket: PrefetchTicket, cache: RowCache, missing: int) -> TooManyRows:
+def _too_many_rows(ticket: PrefetchTicket, cache: RowCache, missing: int) -> TooManyRows:
     needed = len(np.unique(ticket.ids[ticket.planned]))
     key = "training.batch_size" if ticket.updates else "evaluation.batch_size"
     return TooManyRows(
-        f"table {cache.name!r}: a batch looks up {needed:,} of its rows, and memory has room for {cache.slots:,}, "
+        f"table {cache.name!r}: a batch looks up {needed:,} of its rows, but memory has slots for {cache.slots:,}, "
         f"{missing:,} too few",
         f"raise planning.beyond_memory.memory, by {4 * missing * cache.store.width:,} bytes for this table alone, or "
         f"use a smaller {key}",
@@ -297,17 +312,17 @@ def _too_many(ticket: PrefetchTicket, cache: RowCache, missing: int) -> TooManyR
 
 
 class _Outcome:
-    """What a job comes to."""
+    """The result of a job, for the thread that waits for it."""
 
     def __init__(self) -> None:
         self._event = threading.Event()
         self._value: Any = None
         self._error: BaseException | None = None
 
-    def of(self, work: Callable[[], Any]) -> None:
+    def run(self, work: Callable[[], Any]) -> None:
         try:
             self._value = work()
-        except BaseException as error:  # noqa: BLE001 - raised where it was asked for
+        except BaseException as error:  # noqa: BLE001 - raised by wait()
             self._error = error
         self._event.set()
 

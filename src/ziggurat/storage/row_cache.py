@@ -1,12 +1,18 @@
-"""Rows of a store in the slots of a cache, and which of them make room for others.
+"""A cache of a store's rows in memory slots, and its eviction policy.
 
-The cache's memory is somebody else's: a training's kernels read and update it in place. What is here decides which row
-lies in which slot. A row that any batch on its way needs stays; among the others, those leave that were used least.
-Uses are counted of all rows, here or not, and halved from time to time, so that what was used long ago counts less
-(TinyLFU, Einziger et al. 2017); and of some slots that a hand passes those are taken whose rows have fewest, which is
-nearly as good as of all. Ids of Zipf's law with exponents 1.05 and 1.2, 4,096 a batch, slots for 23 % of the rows: 379
-and 145 rows of a batch are missing; 450 and 163 with a clock that counts up to 3 uses of a slot (GCLOCK); 360 and 126
-if the rows that are used most were known.
+The caller owns the cache's memory: the training kernels read and update it in place. The cache decides which row is in
+which slot. A row that a batch in flight needs is never evicted. Among the others, the least frequently used rows are
+evicted. Uses are counted for all rows, cached or not, and halved from time to time, so that old uses count less
+(TinyLFU, Einziger et al. 2017). Only some slots, which a clock hand passes, are compared at a time; this is nearly as
+good as comparing all of them.
+
+Missing rows per batch, for batches of 4,096 ids that follow Zipf's law and slots for 23 % of the rows:
+
+| Policy | exponent 1.05 | exponent 1.2 |
+|---|---|---|
+| this cache | 379 | 145 |
+| a clock that counts up to 3 uses per slot (GCLOCK) | 450 | 163 |
+| keeping the rows that are in fact used most | 360 | 126 |
 
 Shape legend: R rows, C slots, L ids of a batch, U distinct rows, W float32 numbers of a row.
 """
@@ -19,21 +25,22 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from ziggurat.storage.row_store import Floats, Ints, PendingTransfer, RowStore, begin_reading, begin_writing
+from ziggurat.storage.row_store import Floats, Ints, PendingTransfer, RowStore, begin_reads, begin_writes
 
-PASSED = 16
-"""Slots that the hand passes for each that is wanted."""
-HALVED = 64
-"""Times as many ids as there are slots, after which uses count half."""
-MOST_USES = 255
-NOWHERE = -1
+CANDIDATES_PER_SLOT = 16
+"""Slots that the clock hand passes for each slot that is needed."""
+IDS_PER_SLOT_BEFORE_DECAY = 64
+"""Use counts are halved after this many ids per slot."""
+MAX_USES = 255
+NONE = -1
+"""Marks a row without a slot, and a slot without a row."""
 
 
 class CacheFull(Exception):
-    """More rows are needed at a time than there are slots for.
+    """The batches in flight need more rows than the cache has slots.
 
     Attributes:
-        missing: slots that are lacking.
+        missing: number of slots that are missing.
     """
 
     def __init__(self, missing: int) -> None:
@@ -42,246 +49,261 @@ class CacheFull(Exception):
 
 
 @dataclass(slots=True)
-class Hits:
-    """How often what was asked for was there.
+class CacheCounts:
+    """Counts of lookups, hits, misses and evictions.
 
     Attributes:
-        ids: asked for.
-        here: those whose rows were in their slots.
-        missed: distinct rows, batch by batch, that had to be brought.
-        evicted: rows that made room for others.
+        lookups: ids looked up.
+        hits: looked-up ids whose rows were cached.
+        missed: rows that had to be read, distinct within each batch.
+        evicted: rows evicted.
     """
 
-    ids: int = 0
-    here: int = 0
+    lookups: int = 0
+    hits: int = 0
     missed: int = 0
     evicted: int = 0
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Move:
-    """What a batch needs of a cache.
+class CachePlan:
+    """The transfers that make all rows of a batch available in a cache.
 
     Attributes:
-        slots_L: of all that it looks up.
-        missing_U: distinct rows that are not there.
-        room_U: slots for them.
-        leaving_U: ascending, rows that were there, have changed, and have to be written.
-        left_U: slots of those, as long as nothing has arrived.
+        slots_L: slot of each id that the batch looks up.
+        missing_U: distinct rows to read from the store.
+        missing_slots_U: the slots that they will be read into.
+        evicted_U: evicted rows that have changed and must be written to the store, ascending.
+        evicted_slots_U: slots of the evicted rows, valid until the missing rows arrive.
     """
 
     slots_L: npt.NDArray[np.int32]
     missing_U: Ints
-    room_U: npt.NDArray[np.int64]
-    leaving_U: Ints
-    left_U: npt.NDArray[np.int64]
+    missing_slots_U: npt.NDArray[np.int64]
+    evicted_U: Ints
+    evicted_slots_U: npt.NDArray[np.int64]
 
 
 class RowCache:
-    """Slots for rows of one store. For one thread, but for :meth:`copied` and :meth:`ids` of rows that stay.
+    """Caches rows of one store in slots.
+
+    Not thread-safe, except for :meth:`copy_cached` and :meth:`ids` of rows that are not evicted meanwhile.
 
     Args:
-        store: of all rows.
-        tensors: the slots' memory, side by side W numbers: each (C,) or (C, some), float32, C-contiguous.
-        name: of the table, for messages.
+        store: holds all rows.
+        tensors: the memory of the slots, float32, C-contiguous, each (C,) or (C, columns); W columns in total.
+        name: name of the table, for messages.
 
     Attributes:
-        hits: so far.
+        counts: counts of lookups, hits, misses and evictions so far.
     """
 
     def __init__(self, store: RowStore, tensors: Sequence[Floats], name: str = "") -> None:
         self.store, self.name = store, name
         self._tensors = [tensor.reshape(len(tensor), -1) for tensor in tensors]
-        assert all(np.shares_memory(mine, given) for mine, given in zip(self._tensors, tensors, strict=True))
+        assert all(np.shares_memory(view, tensor) for view, tensor in zip(self._tensors, tensors, strict=True))
         assert sum(tensor.shape[1] for tensor in self._tensors) == store.width
         self.slots = len(self._tensors[0])
         assert store.rows < 2**31, store.rows
         assert self.slots, "no slot"
-        self._slot_of_R = np.full(store.rows, NOWHERE, np.int32)
-        self._id_of_C = np.full(self.slots, NOWHERE, np.int64)
-        self._held_C = np.zeros(self.slots, np.int32)
-        """Number of the last batch that this row was brought for, or found."""
+        self._slot_of_R = np.full(store.rows, NONE, np.int32)
+        self._id_of_C = np.full(self.slots, NONE, np.int64)
+        self._last_planned_C = np.zeros(self.slots, np.int32)
+        """Number of the last planned batch that needs the row in this slot."""
         self._expected_C = np.zeros(self.slots, np.int32)
-        """Number of the last coming batch that needs it, as far as is known."""
+        """Number of the last announced batch that is known to need the row in this slot."""
         self._uses_R = np.zeros(store.rows, np.uint8)
-        self._counted = 0
+        self._ids_since_decay = 0
         self._dirty_C = np.zeros(self.slots, np.bool_)
-        self._unused = 0
+        self._filled = 0
+        """Number of slots that have been used so far: the first ones."""
         self._hand = 0
-        self.hits = Hits()
+        self.counts = CacheCounts()
 
     def expect(self, ids_L: Ints, batch: int) -> None:
-        """A coming batch needs these rows: of those that are here, none should leave before."""
+        """Announces that a coming batch needs these rows, so that cached ones are kept until then if possible."""
         slots = self._slot_of_R[ids_L]
         slots = slots[slots >= 0]
         self._expected_C[slots] = np.maximum(self._expected_C[slots], batch)
 
-    def bring(self, ids_L: Ints, batch: int, oldest: int) -> npt.NDArray[np.int32]:
-        """:meth:`plan`, and what comes of it at once: the slots (L,) of the rows."""
+    def fetch(self, ids_L: Ints, batch: int, oldest: int) -> npt.NDArray[np.int32]:
+        """Executes :meth:`plan` at once; returns the slots (L,) of the rows."""
         return begin_exchange([(self, self.plan(ids_L, batch, oldest))]).wait()[0]
 
-    def plan(self, ids_L: Ints, batch: int, oldest: int) -> Move:
-        """What has to be done so that all of these rows are there; until no batch on its way needs them, they stay.
+    def plan(self, ids_L: Ints, batch: int, oldest: int) -> CachePlan:
+        """Plans the transfers that make these rows available; they are then kept until no batch in flight needs them.
 
-        What has been planned counts as done: it is to be begun before the next plan is, and not one that needs a slot
-        in which a row has not arrived.
+        The cache treats a plan as executed. So its transfers must be started before the next plan is made, and a plan
+        must not reuse a slot whose row has not arrived yet.
 
         Args:
-            ids_L: some of them repeatedly.
-            batch: its number, above those before.
-            oldest: of the batches on their way the first; what those before needed may leave, and has arrived.
+            ids_L: ids that the batch looks up; they may repeat.
+            batch: the batch's number; numbers ascend.
+            oldest: number of the first batch in flight. Rows that only earlier batches needed may be evicted; they must
+                have arrived.
 
         Raises:
-            CacheFull: the batches on their way need more rows than there are slots; no row has come or left.
+            CacheFull: the batches in flight need more rows than there are slots. The cache has not changed.
         """
         slots_L = self._slot_of_R[ids_L]
-        here_L = slots_L >= 0
-        missing_U = np.unique(ids_L[~here_L])
-        slots = slots_L[here_L]
-        held = self._held_C[slots]
-        self._held_C[slots] = batch
+        cached_L = slots_L >= 0
+        missing_U = np.unique(ids_L[~cached_L])
+        slots = slots_L[cached_L]
+        planned_before = self._last_planned_C[slots]
+        self._last_planned_C[slots] = batch
         try:
-            room_U = self._room_for(len(missing_U), batch, oldest)
+            missing_slots_U = self._take_slots(len(missing_U), batch, oldest)
         except CacheFull:
-            self._held_C[slots] = held
+            self._last_planned_C[slots] = planned_before
             raise
-        self._count(ids_L)
-        self.hits.ids += len(ids_L)
-        self.hits.here += len(slots)
-        self.hits.missed += len(missing_U)
-        left_U = room_U[self._dirty_C[room_U]]
-        left_U = left_U[np.argsort(self._id_of_C[left_U])]
-        leaving_U = self._id_of_C[left_U]
-        self._replace(room_U, missing_U, batch)
-        return Move(self._slot_of_R[ids_L], missing_U, room_U, leaving_U, left_U)
+        self._count_uses(ids_L)
+        self.counts.lookups += len(ids_L)
+        self.counts.hits += len(slots)
+        self.counts.missed += len(missing_U)
+        evicted_slots_U = missing_slots_U[self._dirty_C[missing_slots_U]]
+        evicted_slots_U = evicted_slots_U[np.argsort(self._id_of_C[evicted_slots_U])]
+        evicted_U = self._id_of_C[evicted_slots_U]
+        self._replace(missing_slots_U, missing_U, batch)
+        return CachePlan(self._slot_of_R[ids_L], missing_U, missing_slots_U, evicted_U, evicted_slots_U)
 
-    def _replace(self, room_U: npt.NDArray[np.int64], ids_U: Ints, batch: int) -> None:
-        """These slots are these rows' from now on."""
-        before = self._id_of_C[room_U]
-        before = before[before >= 0]
-        self._slot_of_R[before] = NOWHERE
-        self.hits.evicted += len(before)
-        self._slot_of_R[ids_U] = room_U
-        self._id_of_C[room_U] = ids_U
-        self._dirty_C[room_U] = False
-        self._held_C[room_U], self._expected_C[room_U] = batch, 0
+    def _replace(self, slots_U: npt.NDArray[np.int64], ids_U: Ints, batch: int) -> None:
+        """Assigns these slots to these rows."""
+        evicted = self._id_of_C[slots_U]
+        evicted = evicted[evicted >= 0]
+        self._slot_of_R[evicted] = NONE
+        self.counts.evicted += len(evicted)
+        self._slot_of_R[ids_U] = slots_U
+        self._id_of_C[slots_U] = ids_U
+        self._dirty_C[slots_U] = False
+        self._last_planned_C[slots_U], self._expected_C[slots_U] = batch, 0
 
-    def changed(self, slots_L: npt.NDArray[np.integer]) -> None:
-        """The rows in these slots were updated: what the store has of them matters no more."""
+    def mark_dirty(self, slots_L: npt.NDArray[np.integer]) -> None:
+        """Marks the rows in these slots as updated, and discards the store's copies."""
         slots = np.unique(slots_L[~self._dirty_C[slots_L]])
         self._dirty_C[slots] = True
         self.store.forget(self._id_of_C[slots])
 
     def ids(self, slots_L: npt.NDArray[np.integer]) -> Ints:
-        """The rows in these slots, which stay there meanwhile."""
+        """Returns the ids of the rows in these slots, which must not be evicted meanwhile."""
         return self._id_of_C[slots_L]
 
-    def here(self, ids_L: Ints) -> npt.NDArray[np.bool_]:
-        """Which of these rows are in the cache."""
+    def cached(self, ids_L: Ints) -> npt.NDArray[np.bool_]:
+        """Returns which of these rows are in the cache."""
         return self._slot_of_R[ids_L] >= 0
 
-    def copied(self, ids_U: Ints) -> Floats:
-        """Rows (U, W) that are in the cache and stay there meanwhile."""
+    def copy_cached(self, ids_U: Ints) -> Floats:
+        """Returns a copy (U, W) of rows that are in the cache and must not be evicted meanwhile."""
         slots_U = self._slot_of_R[ids_U]
         assert (slots_U >= 0).all(), "not in the cache"
-        return self.gathered(slots_U)
+        return self.gather(slots_U)
 
-    def rows(self, ids_U: Ints) -> Floats:
-        """Rows (U, W) as they are, wherever they lie, which they go on to do.
+    def read(self, ids_U: Ints) -> Floats:
+        """Returns the current rows (U, W), from the cache or the store, without caching them.
 
         Args:
             ids_U: ascending, distinct.
         """
         slots_U = self._slot_of_R[ids_U]
-        here_U = slots_U >= 0
-        found = np.empty((len(ids_U), self.store.width), np.float32)
-        found[here_U] = self.gathered(slots_U[here_U])
-        if not here_U.all():
-            found[~here_U] = self.store.read(ids_U[~here_U])
-        return found
+        cached_U = slots_U >= 0
+        rows_UW = np.empty((len(ids_U), self.store.width), np.float32)
+        rows_UW[cached_U] = self.gather(slots_U[cached_U])
+        if not cached_U.all():
+            rows_UW[~cached_U] = self.store.read(ids_U[~cached_U])
+        return rows_UW
 
-    def put(self, ids_U: Ints, rows_UW: Floats) -> None:
-        """Replace rows, wherever they lie; between batches, for a restore.
+    def write(self, ids_U: Ints, rows_UW: Floats) -> None:
+        """Replaces rows in the cache or the store. For restoring a checkpoint; call it between batches only.
 
         Args:
             ids_U: ascending, distinct.
-            rows_UW: what they become.
+            rows_UW: the new rows.
         """
         slots_U = self._slot_of_R[ids_U]
-        here_U = slots_U >= 0
-        self.scatter(slots_U[here_U], rows_UW[here_U])
-        self.changed(slots_U[here_U])
-        self.store.write(ids_U[~here_U], rows_UW[~here_U])
+        cached_U = slots_U >= 0
+        self.scatter(slots_U[cached_U], rows_UW[cached_U])
+        self.mark_dirty(slots_U[cached_U])
+        self.store.write(ids_U[~cached_U], rows_UW[~cached_U])
 
     def touched(self, ids_U: Ints) -> npt.NDArray[np.bool_]:
-        """Which of these rows are, or may be, no longer as they began."""
+        """Returns which of these rows have, or may have, changed since they were initialised."""
         slots_U = self._slot_of_R[ids_U]
-        found = self.store.written(ids_U)
-        here_U = slots_U >= 0
-        found[here_U] |= self._dirty_C[slots_U[here_U]]
-        return found
+        touched_U = self.store.written(ids_U)
+        cached_U = slots_U >= 0
+        touched_U[cached_U] |= self._dirty_C[slots_U[cached_U]]
+        return touched_U
 
-    def _room_for(self, count: int, batch: int, oldest: int) -> npt.NDArray[np.int64]:
-        """So many slots: unused ones, then those of rows that no known batch needs; last, those that a batch behind
-        this one will need, and would have to be brought again for it."""
-        unused = np.arange(self._unused, min(self._unused + count, self.slots))
-        found = [unused, self._taken(count - len(unused), batch, oldest)]
-        lacking = count - sum(map(len, found))
-        if lacking:
-            later = (self._held_C < oldest) & (self._expected_C > batch)
-            found.append(np.flatnonzero(later[: self._unused])[:lacking])
-            lacking -= len(found[-1])
-        if lacking:
-            raise CacheFull(lacking)
-        self._unused += len(unused)
-        return np.concatenate(found)
+    def _take_slots(self, count: int, batch: int, oldest: int) -> npt.NDArray[np.int64]:
+        """Takes ``count`` slots.
 
-    def _taken(self, wanted: int, batch: int, oldest: int) -> npt.NDArray[np.int64]:
-        """Up to so many slots whose rows no known batch needs: of each stretch that the hand passes, those of the rows
-        that were used least. It goes round once at most."""
-        found = [np.zeros(0, np.int64)]
-        passed, used = 0, self._unused
-        while wanted > 0 and passed < used:
-            stretch = (self._hand + np.arange(min(PASSED * wanted, used - passed))) % used
-            idle = stretch[(self._held_C[stretch] < oldest) & (self._expected_C[stretch] <= batch)]
-            if len(idle) > wanted:
-                idle = idle[np.argpartition(self._uses_R[self._id_of_C[idle]], wanted - 1)[:wanted]]
-            found.append(idle)
-            wanted -= len(idle)
-            passed += len(stretch)
-            self._hand = (self._hand + len(stretch)) % used
-        return np.concatenate(found)
+        Prefers empty slots, then slots of rows that no announced batch needs. Slots of rows that a batch after this one
+        needs, and that must be read again for it, are the last resort.
 
-    def _count(self, ids_L: Ints) -> None:
-        """A use of each of these rows, however often the batch has it."""
-        self._uses_R[ids_L] = np.minimum(self._uses_R[ids_L], MOST_USES - 1) + 1
-        self._counted += len(ids_L)
-        if self._counted > HALVED * self.slots:
+        Raises:
+            CacheFull: there are fewer slots that may be taken.
+        """
+        empty = np.arange(self._filled, min(self._filled + count, self.slots))
+        taken = [empty, self._evict(count - len(empty), batch, oldest)]
+        missing = count - sum(map(len, taken))
+        if missing:
+            needed_later = (self._last_planned_C < oldest) & (self._expected_C > batch)
+            taken.append(np.flatnonzero(needed_later[: self._filled])[:missing])
+            missing -= len(taken[-1])
+        if missing:
+            raise CacheFull(missing)
+        self._filled += len(empty)
+        return np.concatenate(taken)
+
+    def _evict(self, count: int, batch: int, oldest: int) -> npt.NDArray[np.int64]:
+        """Chooses up to ``count`` slots whose rows no announced batch needs.
+
+        The clock hand goes round at most once. Among the slots that it passes at a time, those with the least used rows
+        are chosen.
+        """
+        chosen = [np.zeros(0, np.int64)]
+        passed, filled = 0, self._filled
+        while count > 0 and passed < filled:
+            candidates = (self._hand + np.arange(min(CANDIDATES_PER_SLOT * count, filled - passed))) % filled
+            idle = candidates[(self._last_planned_C[candidates] < oldest) & (self._expected_C[candidates] <= batch)]
+            if len(idle) > count:
+                idle = idle[np.argpartition(self._uses_R[self._id_of_C[idle]], count - 1)[:count]]
+            chosen.append(idle)
+            count -= len(idle)
+            passed += len(candidates)
+            self._hand = (self._hand + len(candidates)) % filled
+        return np.concatenate(chosen)
+
+    def _count_uses(self, ids_L: Ints) -> None:
+        """Counts one use of each distinct row of a batch."""
+        self._uses_R[ids_L] = np.minimum(self._uses_R[ids_L], MAX_USES - 1) + 1
+        self._ids_since_decay += len(ids_L)
+        if self._ids_since_decay > IDS_PER_SLOT_BEFORE_DECAY * self.slots:
             self._uses_R >>= 1
-            self._counted = 0
+            self._ids_since_decay = 0
 
-    def gathered(self, slots_U: npt.NDArray[np.integer]) -> Floats:
-        """A copy (U, W) of what lies in these slots."""
+    def gather(self, slots_U: npt.NDArray[np.integer]) -> Floats:
+        """Returns a copy (U, W) of the rows in these slots."""
         return np.concatenate([tensor[slots_U] for tensor in self._tensors], axis=1)
 
     def scatter(self, slots_U: npt.NDArray[np.integer], rows_UW: Floats) -> None:
-        """Have these numbers lie in these slots."""
+        """Writes rows into these slots."""
         column = 0
         for tensor in self._tensors:
             tensor[slots_U] = rows_UW[:, column : column + tensor.shape[1]]
             column += tensor.shape[1]
 
 
-def begin_exchange(moves: Sequence[tuple[RowCache, Move]]) -> PendingTransfer[list[npt.NDArray[np.int32]]]:
-    """Begin to write what leaves, and behind it to read what is missing, side by side for all caches. What comes of it
-    are the slots (L,) of each move's rows, where they are then."""
-    writing = begin_writing([(cache.store, move.leaving_U, cache.gathered(move.left_U)) for cache, move in moves])
-    reading = begin_reading([(cache.store, move.missing_U) for cache, move in moves])
+def begin_exchange(plans: Sequence[tuple[RowCache, CachePlan]]) -> PendingTransfer[list[npt.NDArray[np.int32]]]:
+    """Starts to execute plans, concurrently for all caches: writes evicted rows, then reads missing rows.
 
-    def end() -> list[npt.NDArray[np.int32]]:
-        writing.wait()
-        for (cache, move), rows_UW in zip(moves, reading.wait(), strict=True):
-            cache.scatter(move.room_U, rows_UW)
-        return [move.slots_L for _, move in moves]
+    The result is the slots (L,) of each plan, in which the rows are available then.
+    """
+    writes = begin_writes([(cache.store, plan.evicted_U, cache.gather(plan.evicted_slots_U)) for cache, plan in plans])
+    reads = begin_reads([(cache.store, plan.missing_U) for cache, plan in plans])
 
-    return PendingTransfer(end)
+    def finish() -> list[npt.NDArray[np.int32]]:
+        writes.wait()
+        for (cache, plan), rows_UW in zip(plans, reads.wait(), strict=True):
+            cache.scatter(plan.missing_slots_U, rows_UW)
+        return [plan.slots_L for _, plan in plans]
+
+    return PendingTransfer(finish)

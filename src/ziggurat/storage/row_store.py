@@ -1,10 +1,10 @@
-"""Rows of a table's shard by id, wherever they lie.
+"""The contract of row stores: rows of a table's shard by id, in memory or on a device.
 
-Stores of one training share a device, so they read together, and write together: what each of them wants is asked for
-side by side. What was begun need not be waited for: the device does one thing after the other, so a read that is begun
-behind a write finds what that writes.
+The stores of a training run share a device, so their reads and writes are started together and run concurrently. A
+transfer that was started need not be waited for: the device executes transfers in order, so a read that is started
+after a write returns what that write has written.
 
-Shape legend: U distinct rows, W float32 numbers of a row: its weights and behind them its optimizer's states.
+Shape legend: U distinct rows, W float32 numbers of a row: its weights, followed by its optimizer state.
 """
 
 from __future__ import annotations
@@ -24,25 +24,26 @@ from ziggurat.storage.async_io import IOJob, TransferError, TransferThread
 Ints = npt.NDArray[np.int64]
 Floats = npt.NDArray[np.float32]
 Initial = Callable[[Ints], Floats]
-"""Rows as they begin, (U,) -> (U, W): a function of the id alone, so that a row that nobody wrote is the same again."""
+"""Makes initial rows, (U,) -> (U, W). It depends on the id alone, so that a row that was never written reads the same
+each time."""
 T = TypeVar("T")
-_Turn = list[tuple[int, slice]]
-"""Of which asking, by number, which rows."""
+_Chunk = list[tuple[int, slice]]
+"""Rows that are transferred together: the number of a request, and which of its rows."""
 
-TOGETHER = 32 * 2**20
-"""Bytes of memory, at most, through which stores move rows at a time, whatever they are asked for."""
+MAX_CHUNK_BYTES = 32 * 2**20
+"""Bytes of memory that transfers use for rows at a time, however many rows are requested."""
 
 
 @dataclass(slots=True)
 class Traffic:
-    """What moved between a store and memory.
+    """Counts of transfers between a store and memory.
 
     Attributes:
         reads, writes: requests to the device.
-        read_bytes, written_bytes: of them.
-        rows_read, rows_written: that were asked for; those that nobody had written are made, not read.
-        rows_made: those.
-        rows_moved: that the store read and wrote for its own sake.
+        read_bytes, written_bytes: bytes of those requests.
+        rows_read, rows_written: rows that callers read and wrote, including ``rows_initialised``.
+        rows_initialised: rows that callers read and that had never been written, so that they were made instead.
+        rows_relocated: rows that the store itself read and wrote again to free space.
     """
 
     reads: int = 0
@@ -51,17 +52,17 @@ class Traffic:
     written_bytes: int = 0
     rows_read: int = 0
     rows_written: int = 0
-    rows_made: int = 0
-    rows_moved: int = 0
+    rows_initialised: int = 0
+    rows_relocated: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class StartedTransfer(Generic[T]):
-    """A read or write of a store: what the device has to do for it, and what is left behind that.
+    """A read or write of a store that is split into device jobs and the work after them.
 
     Attributes:
-        jobs: of :attr:`RowStore.transfers`.
-        finish: to be called when they are done, in the order in which they were begun.
+        finish: returns the result; to be called when all jobs are done, in the order in which transfers were started.
+        jobs: jobs to submit to :attr:`RowStore.transfers`.
     """
 
     finish: Callable[[], T]
@@ -69,18 +70,19 @@ class StartedTransfer(Generic[T]):
 
 
 class RowStore(ABC):
-    """So many rows; each that was never written is as ``initial`` makes it. For one thread at a time.
+    """Stores a fixed number of rows; a row that was never written reads as ``initial`` makes it. Not thread-safe.
 
     Args:
-        rows, width, initial: see above.
-        transfers: what moves its jobs, if there are any.
+        rows: number of rows.
+        width: W.
+        initial: makes rows that were never written.
+        transfers: executes the store's jobs; None for a store without jobs.
 
     Attributes:
-        rows: how many.
-        width: W.
-        traffic: so far.
-        read_bytes, write_bytes: of memory that a row takes at most while it is read, or written.
-        broken: whether a write failed, so that nobody knows which rows are there.
+        rows, width, initial, transfers: see the arguments.
+        traffic: counts of transfers so far.
+        read_bytes, write_bytes: bytes of memory that a row takes at most while it is read or written.
+        broken: whether a write has failed; the contents of the store are then unknown.
     """
 
     def __init__(self, rows: int, width: int, initial: Initial, transfers: TransferThread | None = None) -> None:
@@ -89,44 +91,47 @@ class RowStore(ABC):
         self.traffic, self.broken = Traffic(), False
 
     def read(self, ids_U: Ints) -> Floats:
-        """Rows (U, W), the caller's to keep.
+        """Reads rows into a new array (U, W).
 
         Args:
             ids_U: ascending, distinct, in [0, rows).
         """
-        return begin_reading([(self, ids_U)]).wait()[0]
+        return begin_reads([(self, ids_U)]).wait()[0]
 
     def write(self, ids_U: Ints, rows_UW: Floats) -> None:
-        """Replace rows; ``ids_U`` as in :meth:`read`."""
-        begin_writing([(self, ids_U, rows_UW)]).wait()
+        """Replaces rows; ``ids_U`` as in :meth:`read`."""
+        begin_writes([(self, ids_U, rows_UW)]).wait()
 
     @abstractmethod
     def written(self, ids_U: Ints) -> npt.NDArray[np.bool_]:
-        """Which of these rows were written, and not forgotten."""
+        """Returns which of these rows were written and not discarded by :meth:`forget` since."""
 
     @abstractmethod
     def forget(self, ids_U: Ints) -> None:
-        """These rows will be written before they are read again: what they are matters no more."""
+        """Discards the stored values of these rows, which will be written before they are read again."""
 
     @abstractmethod
     def close(self) -> None:
-        """Give back what it holds; what was written need not be there again."""
+        """Releases all resources; written rows may be lost."""
 
-    def explained(self, error: TransferError, what: str) -> DataError:
-        """What the device said when it was to ``what`` for this store; of those that give it no jobs, nobody asks."""
+    def transfer_problem(self, error: TransferError, what: str) -> DataError:
+        """Returns the error to raise if the device failed to ``what`` ("read" or "write") rows of this store.
+
+        Only stores with jobs need to implement this.
+        """
         raise NotImplementedError
 
     @abstractmethod
     def begin_read(self, ids_U: Ints) -> StartedTransfer[Floats]:
-        """Of rows that were written, at least one."""
+        """Starts to read rows, at least one, all of which have been written."""
 
     @abstractmethod
     def begin_write(self, ids_U: Ints, rows_UW: Floats) -> StartedTransfer[None]:
-        """Of at least one row; what is begun behind it finds them written."""
+        """Starts to write rows, at least one; transfers that are started later see them as written."""
 
 
 class MemoryRows(RowStore):
-    """Rows in memory."""
+    """A row store in memory."""
 
     def __init__(self, rows: int, width: int, initial: Initial) -> None:
         super().__init__(rows, width, initial)
@@ -154,63 +159,68 @@ class MemoryRows(RowStore):
 
 
 class PendingTransfer(Generic[T]):
-    """A read or write of some stores that was begun."""
+    """A read or write of several stores that was started."""
 
-    def __init__(self, end: Callable[[], T]) -> None:
-        self._end = end
+    def __init__(self, finish: Callable[[], T]) -> None:
+        self._finish = finish
 
     def wait(self) -> T:
-        """What comes of it; to be asked once, of what was begun first first.
+        """Waits for the transfer and returns its result. Call it once, in the order in which transfers were started.
 
         Raises:
-            DataError: the device could not; the store says what that means.
+            DataError: the device failed.
         """
-        return self._end()
+        return self._finish()
 
 
-def begin_reading(asked: Sequence[tuple[RowStore, Ints]]) -> PendingTransfer[list[Floats]]:
-    """Rows (U, W) of some stores, as :meth:`RowStore.read`; those that take too much memory together are read in turns,
-    all but the last at once."""
-    _check([store for store, _ in asked])
-    found = [np.empty((len(ids_U), store.width), np.float32) for store, ids_U in asked]
-    there = [store.written(ids_U) for store, ids_U in asked]
-    places = [np.flatnonzero(each) for each in there]
+def begin_reads(requests: Sequence[tuple[RowStore, Ints]]) -> PendingTransfer[list[Floats]]:
+    """Starts to read rows of several stores, as :meth:`RowStore.read`; the result is an array (U, W) per request.
 
-    def begun(turn: _Turn) -> Callable[[], None]:
-        moved = _moved(
-            "read", [(asked[n][0], asked[n][0].begin_read(asked[n][1][places[n][part]])) for n, part in turn]
+    Rows that together would take too much memory are read in chunks; only the last chunk is still pending on return.
+    """
+    _check([store for store, _ in requests])
+    results = [np.empty((len(ids_U), store.width), np.float32) for store, ids_U in requests]
+    written = [store.written(ids_U) for store, ids_U in requests]
+    positions = [np.flatnonzero(each) for each in written]
+
+    def begin(chunk: _Chunk) -> Callable[[], None]:
+        finish_jobs = _begin_jobs(
+            "read",
+            [(requests[n][0], requests[n][0].begin_read(requests[n][1][positions[n][part]])) for n, part in chunk],
         )
 
-        def end() -> None:
-            for (number, part), rows_UW in zip(turn, moved(), strict=True):
-                found[number][places[number][part]] = rows_UW
+        def finish() -> None:
+            for (number, part), rows_UW in zip(chunk, finish_jobs(), strict=True):
+                results[number][positions[number][part]] = rows_UW
 
-        return end
+        return finish
 
-    last = _one_behind_the_other(
-        begun, _turns([(s, len(each), s.read_bytes) for (s, _), each in zip(asked, places, strict=True)])
+    finish_last = _run_in_order(
+        begin, _chunks([(s, len(each), s.read_bytes) for (s, _), each in zip(requests, positions, strict=True)])
     )
-    for (store, ids_U), there_U, rows_UW in zip(asked, there, found, strict=True):
-        if not there_U.all():
-            rows_UW[~there_U] = store.initial(ids_U[~there_U])
+    for (store, ids_U), written_U, rows_UW in zip(requests, written, results, strict=True):
+        if not written_U.all():
+            rows_UW[~written_U] = store.initial(ids_U[~written_U])
         store.traffic.rows_read += len(ids_U)
-        store.traffic.rows_made += int((~there_U).sum())
+        store.traffic.rows_initialised += int((~written_U).sum())
 
-    def end() -> list[Floats]:
-        last()
-        return found
+    def finish() -> list[Floats]:
+        finish_last()
+        return results
 
-    return PendingTransfer(end)
+    return PendingTransfer(finish)
 
 
-def begin_writing(asked: Sequence[tuple[RowStore, Ints, Floats]]) -> PendingTransfer[None]:
-    """Replace rows of some stores, as :meth:`RowStore.write`, in turns as :func:`begin_reading`; where that fails,
-    their rows are not to be had again. The arrays are the caller's again at once, and what is begun behind it finds
-    these rows written."""
-    stores = [store for store, _, _ in asked]
+def begin_writes(requests: Sequence[tuple[RowStore, Ints, Floats]]) -> PendingTransfer[None]:
+    """Starts to replace rows of several stores, as :meth:`RowStore.write`, in chunks as :func:`begin_reads`.
+
+    The caller may reuse the arrays at once, and transfers that are started later see these rows as written. If a write
+    fails, its stores are marked as broken.
+    """
+    stores = [store for store, _, _ in requests]
     _check(stores)
 
-    def failing(work: Callable[[], T]) -> T:
+    def break_stores_on_failure(work: Callable[[], T]) -> T:
         try:
             return work()
         except BaseException:
@@ -218,88 +228,86 @@ def begin_writing(asked: Sequence[tuple[RowStore, Ints, Floats]]) -> PendingTran
                 store.broken = True
             raise
 
-    def begun(turn: _Turn) -> Callable[[], object]:
-        begun = [(stores[n], stores[n].begin_write(asked[n][1][part], asked[n][2][part])) for n, part in turn]
-        return _moved("write", begun)
+    def begin(chunk: _Chunk) -> Callable[[], object]:
+        started = [(stores[n], stores[n].begin_write(requests[n][1][part], requests[n][2][part])) for n, part in chunk]
+        return _begin_jobs("write", started)
 
-    turns = _turns([(store, len(ids_U), store.write_bytes) for store, ids_U, _ in asked])
-    last = failing(lambda: _one_behind_the_other(begun, turns))
-    for store, ids_U, _ in asked:
+    chunks = _chunks([(store, len(ids_U), store.write_bytes) for store, ids_U, _ in requests])
+    finish_last = break_stores_on_failure(lambda: _run_in_order(begin, chunks))
+    for store, ids_U, _ in requests:
         store.traffic.rows_written += len(ids_U)
 
-    def end() -> None:
-        failing(last)
+    def finish() -> None:
+        break_stores_on_failure(finish_last)
 
-    return PendingTransfer(end)
+    return PendingTransfer(finish)
 
 
 def _check(stores: Sequence[RowStore]) -> None:
     if any(store.broken for store in stores):
-        raise RuntimeError("a write of these rows failed before")
+        raise RuntimeError("these rows cannot be used: an earlier write of them failed")
 
 
-def _turns(asked: Sequence[tuple[RowStore, int, int]]) -> Iterator[_Turn]:
-    """Which rows of which asking, by number, go together: no more than memory should be taken for, and of each store
-    some at a time.
+def _chunks(requests: Sequence[tuple[RowStore, int, int]]) -> Iterator[_Chunk]:
+    """Splits requests into chunks that fit into ``MAX_CHUNK_BYTES`` and contain each store at most once.
 
     Args:
-        asked: store, rows, and bytes of memory that each takes at most.
+        requests: store, number of rows, and bytes of memory that a row takes at most.
     """
-    turn: list[tuple[int, slice]] = []
-    room, stores = TOGETHER, set[int]()
-    for number, (store, count, size) in enumerate(asked):
+    chunk: list[tuple[int, slice]] = []
+    free_bytes, stores = MAX_CHUNK_BYTES, set[int]()
+    for number, (store, count, row_bytes) in enumerate(requests):
         first = 0
         while first < count:
-            if room <= 0 or id(store) in stores:
-                yield turn
-                turn, room, stores = [], TOGETHER, set()
-            some = min(count - first, max(1, room // size))
-            turn.append((number, slice(first, first + some)))
-            first += some
-            room -= size * some
+            if free_bytes <= 0 or id(store) in stores:
+                yield chunk
+                chunk, free_bytes, stores = [], MAX_CHUNK_BYTES, set()
+            rows = min(count - first, max(1, free_bytes // row_bytes))
+            chunk.append((number, slice(first, first + rows)))
+            first += rows
+            free_bytes -= row_bytes * rows
             stores.add(id(store))
-    if turn:
-        yield turn
+    if chunk:
+        yield chunk
 
 
-def _one_behind_the_other(
-    begun: Callable[[_Turn], Callable[[], object]], turns: Iterator[_Turn]
-) -> Callable[[], object]:
-    """Begin one turn after the other, each when the one before has ended; returns what waits for the last."""
-    end: Callable[[], object] = lambda: None  # noqa: E731
-    for turn in turns:
-        end()
-        end = begun(turn)
-    return end
+def _run_in_order(begin: Callable[[_Chunk], Callable[[], object]], chunks: Iterator[_Chunk]) -> Callable[[], object]:
+    """Starts each chunk when the one before has finished; returns a function that waits for the last one."""
+    finish: Callable[[], object] = lambda: None  # noqa: E731
+    for chunk in chunks:
+        finish()
+        finish = begin(chunk)
+    return finish
 
 
-def _moved(what: str, begun: Sequence[tuple[RowStore, StartedTransfer[T]]]) -> Callable[[], list[T]]:
-    """Begin all jobs; returns what waits for them, counts them, and finishes.
+def _begin_jobs(what: str, started: Sequence[tuple[RowStore, StartedTransfer[T]]]) -> Callable[[], list[T]]:
+    """Submits the jobs of all transfers.
 
-    Raises:
-        DataError: by what is returned: the device could not; the store says what that means.
+    Returns:
+        A function that waits for the jobs, counts their traffic and returns the transfers' results. It raises a
+        DataError if the device failed.
     """
-    asking = [(store, job) for store, each in begun for job in each.jobs]
-    moving: list[tuple[list[tuple[RowStore, IOJob]], Future[list[int]]]] = []
-    for transfers in {id(store.transfers): store.transfers for store, _ in asking}.values():
+    jobs = [(store, job) for store, each in started for job in each.jobs]
+    submitted: list[tuple[list[tuple[RowStore, IOJob]], Future[list[int]]]] = []
+    for transfers in {id(store.transfers): store.transfers for store, _ in jobs}.values():
         assert transfers is not None
-        mine = [(store, job) for store, job in asking if store.transfers is transfers]
-        moving.append((mine, transfers.begin([job for _, job in mine], writing=what == "write")))
+        own_jobs = [(store, job) for store, job in jobs if store.transfers is transfers]
+        submitted.append((own_jobs, transfers.begin([job for _, job in own_jobs], writing=what == "write")))
 
-    def end() -> list[T]:
-        for mine, counts in moving:
+    def finish() -> list[T]:
+        for own_jobs, counts in submitted:
             try:
-                _count(what, mine, counts.result())
+                _count(what, own_jobs, counts.result())
             except TransferError as error:
-                store = next(store for store, job in mine if job.file == error.file)
-                raise store.explained(error, what) from error
-        return [each.finish() for _, each in begun]
+                store = next(store for store, job in own_jobs if job.file == error.file)
+                raise store.transfer_problem(error, what) from error
+        return [each.finish() for _, each in started]
 
-    return end
+    return finish
 
 
-def _count(what: str, moved: Sequence[tuple[RowStore, IOJob]], counts: Sequence[int]) -> None:
-    for (store, job), count in zip(moved, counts, strict=True):
+def _count(what: str, jobs: Sequence[tuple[RowStore, IOJob]], counts: Sequence[int]) -> None:
+    for (store, job), count in zip(jobs, counts, strict=True):
         if what == "read":
             store.traffic.reads += count
             store.traffic.read_bytes += job.memory_NB.nbytes

@@ -1,9 +1,9 @@
-"""What memory and a disk of this machine give to rows here and there, measured in some seconds.
+"""Measures, in a few seconds, how fast memory and a disk of this machine read and write rows.
 
-Training beyond memory reads rows wherever they lie and writes them one behind the other. So that is what is measured:
-of memory, rows gathered from a table that no cache holds; of a disk, blocks read at random with many requests on their
-way, one request by itself, and a stretch written. What a read takes of the processor is told, because on few cores that
-is what binds.
+Training with offloaded tables reads rows at random and writes them sequentially, so the benchmark measures the same. In
+memory it gathers rows from a table that is larger than the processor's caches. On a disk it reads random blocks with
+many requests in flight, then one request at a time, and writes sequentially. It also measures the processor time of a
+read, because that is the bottleneck on machines with few cores.
 """
 
 from __future__ import annotations
@@ -16,38 +16,40 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 
 from ziggurat.core.control_group import available_bytes
 from ziggurat.core.errors import DataError
 from ziggurat.core.files import explained_writes
 from ziggurat.core.progress import Progress, Silent
-from ziggurat.storage.anonymous_files import allocate, free_bytes, unnamed_file
+from ziggurat.storage.anonymous_files import allocate, anonymous_file, free_bytes
 from ziggurat.storage.async_io import IOJob, TransferError, open_transfers
 
 ROW_BYTES = 256
-"""Of the rows that are gathered from memory: 64 numbers."""
-TABLE, GATHERED = 2**28, 2**14
-FILE, LEAST_FILE = 2**29, 2**25
-"""Bytes of the file that is measured on: half a gibibyte, and not less than 32 MiB."""
-BLOCKS = (512, 1024, 4096)
-BATCH = 4096
-"""Reads that are asked for together."""
-STRETCH = 2**22
+"""Bytes of a row that is gathered from memory: 64 numbers."""
+TABLE_BYTES, GATHERED_ROWS = 2**28, 2**14
+MAX_FILE_BYTES, MIN_FILE_BYTES = 2**29, 2**25
+"""Bytes of the file on disk: at most half a gibibyte, at least 32 MiB."""
+BLOCK_BYTES = (512, 1024, 4096)
+BATCH_READS = 4096
+"""Reads that are requested together."""
+WRITE_BYTES = 2**22
+"""Bytes of a sequential write."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tier:
-    """A place for rows.
+    """The measured performance of memory or of a disk.
 
     Attributes:
-        name: memory, or the disk of a folder and how it is read.
+        name: "memory", or the disk of a folder.
         block: bytes that are read for a row.
-        reads: a second, many on their way.
-        read_s: one by itself; nan where it was not measured.
-        processor_s: that one read takes.
-        written: bytes a second, one behind the other.
-        free: bytes that there are for somebody else.
-        note: what the user should know of how it was read.
+        reads: reads per second with many in flight.
+        read_s: seconds of a single read by itself; nan if it was not measured.
+        processor_s: processor seconds per read.
+        written: bytes per second of sequential writes.
+        free: free bytes.
+        note: how the disk was read, where the user should know that.
     """
 
     name: str
@@ -61,56 +63,58 @@ class Tier:
 
 
 def memory_tier(seconds: float = 1.0) -> Tier:
-    """Of one thread."""
-    table = np.ones((TABLE // ROW_BYTES, ROW_BYTES // 4), np.float32)  # zeros would have no pages of their own yet
-    draw, into = np.random.default_rng(0), np.empty((GATHERED, ROW_BYTES // 4), np.float32)
-    ids = [draw.integers(0, len(table), GATHERED) for _ in range(8)]
+    """Measures the memory of this machine with one thread, for about ``seconds`` per figure."""
+    table = np.ones((TABLE_BYTES // ROW_BYTES, ROW_BYTES // 4), np.float32)  # zeros would share one physical page
+    random, into = np.random.default_rng(0), np.empty((GATHERED_ROWS, ROW_BYTES // 4), np.float32)
+    ids = [random.integers(0, len(table), GATHERED_ROWS) for _ in range(8)]
     gather = lambda turn: table.take(ids[turn % len(ids)], axis=0, out=into, mode="clip")  # noqa: E731
-    rate, processor_s = _rate(gather, GATHERED, seconds)
+    rate, processor_s = _rate(gather, GATHERED_ROWS, seconds)
     written, _ = _rate(lambda turn: table.fill(turn), table.nbytes, seconds / 2)
     return Tier("memory", ROW_BYTES, rate, float("nan"), processor_s, written, available_bytes())
 
 
-def disk_tiers(folder: Path, seconds: float = 1.0, progress: Progress | None = None, most: int = FILE) -> list[Tier]:
-    """Of the disk that ``folder`` lies on, for blocks of some sizes.
+def disk_tiers(
+    folder: Path, seconds: float = 1.0, progress: Progress | None = None, max_bytes: int = MAX_FILE_BYTES
+) -> list[Tier]:
+    """Measures the disk of a folder, once for each block size.
 
     Args:
-        folder: a file lies there meanwhile, without a name.
-        seconds: for each figure.
-        progress: where to show it.
-        most: bytes of that file; a quarter of what is free where that is less.
+        folder: the benchmark uses an anonymous file here, which is gone afterwards.
+        seconds: approximate duration of the measurement of each figure.
+        progress: where to report progress.
+        max_bytes: size of that file, limited to a quarter of the free space.
 
     Raises:
-        DataError: there is no room, no permission, or the device gives an error.
+        DataError: there is too little space or no permission, or the device reports an error.
     """
     progress = progress or Silent()
     free = free_bytes(folder)
-    size = min(most, free // 4 // STRETCH * STRETCH)
-    if size < LEAST_FILE:
+    size = min(max_bytes, free // 4 // WRITE_BYTES * WRITE_BYTES)
+    if size < MIN_FILE_BYTES:
         raise DataError(
-            f"{folder}: {free:,} bytes are free, too few to measure with",
-            f"free {4 * LEAST_FILE:,} bytes, or name a folder on another disk",
+            f"{folder}: {free:,} bytes are free, too few to measure the disk",
+            f"free {4 * MIN_FILE_BYTES:,} bytes, or name a folder on another disk",
         )
     with explained_writes(folder):
-        file, direct, sector = unnamed_file(folder, direct=True)
+        file, direct, sector = anonymous_file(folder, direct=True)
     transfers, why = open_transfers()
     try:
         with explained_writes(folder):
             allocate(file, size)
-        stretch = np.frombuffer(mmap.mmap(-1, STRETCH), np.uint8).reshape(-1, 4096)
-        stretch[:] = 1
-        blocks = [block for block in BLOCKS if block >= sector]
+        data = np.frombuffer(mmap.mmap(-1, WRITE_BYTES), np.uint8).reshape(-1, 4096)
+        data[:] = 1
+        blocks = [block for block in BLOCK_BYTES if block >= sector]
         progress.start("measure the disk", len(blocks) + 1, "figures")
-        turns = size // STRETCH
+        turns = size // WRITE_BYTES
 
         def fill(turn: int) -> None:
-            transfers.write([IOJob(file, turn % turns * STRETCH + np.arange(len(stretch)) * 4096, stretch)])
+            transfers.write([IOJob(file, turn % turns * WRITE_BYTES + np.arange(len(data)) * 4096, data)])
 
-        for turn in range(turns):  # what was never written is not read from the device
+        for turn in range(turns):  # a block that was never written is not read from the device
             fill(turn)
-        written, _ = _rate(fill, STRETCH, seconds)
+        written, _ = _rate(fill, WRITE_BYTES, seconds)
         progress.advance(1)
-        notes = [f"by threads: {why}"] * bool(why) + ["through the page cache, as if it were memory"] * (not direct)
+        notes = [f"by threads: {why}"] * bool(why) + ["through the page cache, so partly from memory"] * (not direct)
         found: list[Tier] = []
         for block in blocks:
             figures = _reads(transfers.read, file, size, block, seconds)
@@ -119,8 +123,8 @@ def disk_tiers(folder: Path, seconds: float = 1.0, progress: Progress | None = N
         progress.finish()
         return found
     except TransferError as error:
-        problem = f"{folder}: the disk gives an error: {error.strerror}"
-        raise DataError(problem, "look at it (dmesg, smartctl)") from error
+        problem = f"{folder}: the disk reports an error: {error.strerror}"
+        raise DataError(problem, "check the disk (dmesg, smartctl)") from error
     finally:
         os.close(file)
         transfers.close()
@@ -129,18 +133,31 @@ def disk_tiers(folder: Path, seconds: float = 1.0, progress: Progress | None = N
 def _reads(
     read: Callable[[Sequence[IOJob]], object], file: int, size: int, block: int, seconds: float
 ) -> tuple[float, float, float]:
-    """A second, seconds of one by itself, seconds of the processor."""
-    draw, memory = np.random.default_rng(0), np.frombuffer(mmap.mmap(-1, BATCH * block), np.uint8).reshape(-1, block)
-    some = lambda: np.sort(draw.choice(size // block // 2, BATCH, replace=False)) * 2 * block  # noqa: E731 - no neighbours
-    places = [some() for _ in range(8)]
-    rate, processor_s = _rate(lambda turn: read([IOJob(file, places[turn % len(places)], memory)]), BATCH, seconds)
-    alone, _ = _rate(lambda turn: read([IOJob(file, places[0][turn % BATCH, None], memory[:1])]), 1, seconds / 4)
-    return rate, 1 / alone, processor_s
+    """Returns reads per second, seconds of a single read by itself, and processor seconds per read."""
+    random, memory = (
+        np.random.default_rng(0),
+        np.frombuffer(mmap.mmap(-1, BATCH_READS * block), np.uint8).reshape(-1, block),
+    )
+
+    def random_offsets() -> npt.NDArray[np.int64]:  # every second block at most, so that no two reads are merged
+        return np.sort(random.choice(size // block // 2, BATCH_READS, replace=False)) * 2 * block
+
+    offsets = [random_offsets() for _ in range(8)]
+    rate, processor_s = _rate(
+        lambda turn: read([IOJob(file, offsets[turn % len(offsets)], memory)]), BATCH_READS, seconds
+    )
+    single_rate, _ = _rate(
+        lambda turn: read([IOJob(file, offsets[0][turn % BATCH_READS, None], memory[:1])]), 1, seconds / 4
+    )
+    return rate, 1 / single_rate, processor_s
 
 
 def _rate(work: Callable[[int], object], count: int, seconds: float) -> tuple[float, float]:
-    """How much a second, where a call does ``count``, after one that is not measured; and seconds of the processor for
-    one."""
+    """Repeats ``work``, of which a call does ``count`` units, after one unmeasured call.
+
+    Returns:
+        Units per second, and processor seconds per unit.
+    """
     work(0)
     started, processor, turn = time.perf_counter(), time.process_time(), 0
     while time.perf_counter() - started < seconds:
