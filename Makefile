@@ -8,7 +8,7 @@ RUN := runs/movielens
 PYTEST_WORKERS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help install dev demo test lint format typecheck imports unit coverage smoke lock clean
+.PHONY: help install dev hooks demo test lint format typecheck imports unit coverage smoke wheel lock clean
 
 help: ## list the targets
 	@awk 'BEGIN {FS = ":.*## "} /^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -18,6 +18,9 @@ install: ## create .venv with ziggurat and what it needs (CPU or CUDA, by what t
 
 dev: ## the same, with the tools that `make test` runs
 	@$(PYTHON) tools/install.py --dev --venv $(VENV)
+
+hooks: dev ## run the gates of lint and types before each commit, and imports and tests before each push
+	$(BIN)/pre-commit install --install-hooks --hook-type pre-commit --hook-type pre-push
 
 demo: install ## fetch MovieLens-100K, train, evaluate and write the report
 	$(BIN)/ziggurat datasets get movielens-100k --out $(DATASETS)/movielens-100k
@@ -51,6 +54,14 @@ coverage: dev ## the tests, and the lines that none of them reaches
 smoke: dev ## every benchmark once, quickly, two at a time; nothing is judged or stored
 	@$(BIN)/python -m bench list | sed -n 's/^\([a-z_]*\): .*/\1/p' | xargs -n 1 -P 2 sh -c \
 	  'said=$$($(BIN)/python -m bench run "$$0" --quick 2>&1); status=$$?; printf "%s\n" "$$said"; exit $$status'
+
+wheel: dev ## build dist/*.whl and install it from the package index into a fresh environment: one to five minutes
+	rm -rf dist build/wheel
+	$(BIN)/python -m pip wheel . --no-deps --no-build-isolation --quiet --wheel-dir dist
+	$(BIN)/python -m venv build/wheel
+	build/wheel/bin/python -m pip install --disable-pip-version-check --quiet dist/*.whl
+	cd build && wheel/bin/ziggurat --version && wheel/bin/ziggurat generate shop.csv --rows 1000
+	cd build && wheel/bin/ziggurat doctor; test $$? -eq 1  # it names the engine, which is not installed yet
 
 lock: ## write requirements/lock.txt anew from what is installed in .venv
 	@{ sed -n '/^#/p' requirements/lock.txt; $(BIN)/python -m pip freeze --all --exclude-editable \
