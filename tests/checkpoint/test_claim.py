@@ -135,7 +135,7 @@ def test_a_file_system_without_locks_is_noticed(tmp_path: Path) -> None:
         theirs = json.loads(store.read("", "writer.json")) | {"token": "of another", "pid": 7, "host": "far"}
         store.write("", "writer.json", json.dumps(theirs).encode())
         with pytest.raises(
-            RunFolderError, match="not the writer of these checkpoints any more, but process 7 on host far"
+            RunFolderError, match="no longer the writer of these checkpoints; now the writer is process 7 on host far"
         ):
             claim.check()
 
@@ -171,7 +171,7 @@ def test_a_writer_that_slept_is_stopped(s3: str) -> None:
             child.send_signal(signal.SIGCONT)
             child.stdin.write("\n")
             child.stdin.flush()
-            assert "not the writer of these checkpoints any more" in child.stdout.readline()
+            assert "no longer the writer of these checkpoints" in child.stdout.readline()
             child.wait(120)
             claim.check()
             assert store.files() == ["writer-00000002.json"]  # it has left nothing
@@ -204,7 +204,7 @@ def test_a_sign_in_the_last_moment_counts(s3: str) -> None:
     class Late(ObjectStore):
         def create(self, folder: str, name: str, data: bytes) -> bool:
             slept.check()  # after the last look of the one who wants to succeed it
-            slept.begin()
+            slept.start()
             return super().create(folder, name, data)
 
     with pytest.raises(RunFolderError, match="another process writes checkpoints here"), claimed(Late(s3), RUN):

@@ -55,7 +55,7 @@ def test_folders_of_another_program_are_refused_and_stay(tmp_path: Path) -> None
     (theirs / "model.pt").write_bytes(b"theirs")
     folder = CheckpointFolder(tmp_path)
     assert folder.leftovers() == []
-    with pytest.raises(RunFolderError, match=r"step-00001000/model\.pt: is no file of a checkpoint of ours") as caught:
+    with pytest.raises(RunFolderError, match=r"step-00001000/model\.pt: is not a file of a ziggurat checkpoint") as caught:
         saved(folder, 1)
     assert "name another place in checkpoints.store" in caught.value.hint
     folder.sweep()
@@ -96,7 +96,7 @@ def test_where_no_file_says_which_is_the_best_the_newest_manifest_does(tmp_path:
     (tmp_path / "best.json").unlink()
     assert folder.resolve("best") == 2
     assert folder.best() == {"step": 2, "metric": "", "value": 0.9}
-    assert folder.spare() == []
+    assert folder.removable() == []
     (tmp_path / "step-00000004" / "manifest.json").write_text("{")
     assert folder.resolve("best") == 2  # by its own manifest
     folder.store.delete("step-00000004")
@@ -112,9 +112,9 @@ def test_what_is_not_whole_is_not_counted_among_those_that_are_kept(tmp_path: Pa
     for step, harm in ((3, b""), (5, None)):
         path = next((tmp_path / f"step-{step:08d}").glob("rank-*"))
         path.unlink() if harm is None else path.write_bytes(harm)
-    assert folder.spare(1) == [1, 2, 3]  # 5 lacks a file
-    assert folder.spare(2) == [1]  # and 3 has one of another size
-    assert folder.spare(3) == []
+    assert folder.removable(1) == [1, 2, 3]  # 5 lacks a file
+    assert folder.removable(2) == [1]  # and 3 has one of another size
+    assert folder.removable(3) == []
     with saver(folder, Table(rows=20), policy="consecutive") as saving:
         for step in (6, 7, 8):
             saving.save(step, {}, {})
@@ -143,7 +143,7 @@ def test_a_damaged_best_is_told(tmp_path: Path, harm: str, told: str) -> None:
 
 def test_a_file_that_is_called_as_our_folders_are_is_refused(tmp_path: Path) -> None:
     (tmp_path / "step-00001000").write_bytes(b"theirs")
-    with pytest.raises(RunFolderError, match=r"step-00001000: is a file, called as our folders are"):
+    with pytest.raises(RunFolderError, match=r"step-00001000: is a file with the name of a checkpoint's folder"):
         saved(CheckpointFolder(tmp_path), 1)
 
 

@@ -12,7 +12,7 @@ from ziggurat.checkpoint.policy import FULL, Chain
 def begun(policy: Policy) -> Chain:
     """Behind a full checkpoint of step 10."""
     chain = Chain(CheckpointsConfig(policy=policy))
-    chain.written(FULL, Reference(step=10, id="a"), 1.0)
+    chain.add(FULL, Reference(step=10, id="a"), 1.0)
     return chain
 
 

@@ -78,7 +78,7 @@ def test_a_delta_has_the_changed_rows_alone(folder: CheckpointFolder) -> None:
     with saver(folder, table) as saving:
         saving.save(1, {}, {})
         table.change(10)
-        changed = table.marks.changed("last")
+        changed = table.dirty.count_changed("last")
         saving.save(2, {}, {})
         saving.finish()
         assert [each.rows for each in saving.written] == [1000, changed]
@@ -389,7 +389,7 @@ def test_what_cannot_be_deleted_stays_and_is_told(folder: CheckpointFolder) -> N
         for step in (1, 2):
             saving.save(step, {}, {})
         saving.finish()
-        assert saving.troubles == ["checkpoint of step 2: older ones stay: step-00000001: no permission"]
+        assert saving.cleanup_errors == ["checkpoint of step 2: older ones stay: step-00000001: no permission"]
     assert folder.steps() == [1, 2]
 
 

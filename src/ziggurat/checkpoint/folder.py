@@ -1,4 +1,4 @@
-"""The checkpoints of a run: ``step-00000100/`` each, the newest to resume from, the best to use."""
+"""The checkpoints of a run, one folder ``step-00000100/`` each: the last to resume from, the best to use."""
 
 from __future__ import annotations
 
@@ -20,19 +20,21 @@ from ziggurat.core.errors import RunFolderError
 from ziggurat.core.files import put_back, sweep
 
 BEST_FILE = "best.json"
-_OURS = re.compile(
+_CHECKPOINT_FILE = re.compile(
     r"rank-\d{5}-\d{5}\.[0-9a-f]{8}\.safetensors|(dense|tables|average|dense_optimizer|table_states)\.safetensors"
     rf"|{re.escape(MANIFEST_FILE)}|{re.escape(STATE_FILE)}|\..+\.part"
 )
-"""Files in the folder of a step that a writer of either format makes."""
+"""Names of the files that a writer of either format makes in the folder of a step."""
 
 
 class CheckpointFolder:
-    """Checkpoints by step. The best one and the newest ``keep`` stay, and what these need; the others are deleted.
+    """The checkpoints of a run, by step.
+
+    :meth:`prune` keeps the best one, the newest ``keep``, and the checkpoints that these need; it deletes the others.
 
     Args:
-        store: where they lie, or the folder.
-        keep: how many of the newest :meth:`prune` keeps.
+        store: the store of the checkpoints, or their local folder.
+        keep: how many of the newest checkpoints :meth:`prune` keeps.
     """
 
     def __init__(self, store: Store | Path, keep: int = 2) -> None:
@@ -41,33 +43,35 @@ class CheckpointFolder:
 
     @property
     def where(self) -> str:
+        """The path or URL, for messages."""
         return self.store.where("").rstrip("/")
 
     def steps(self) -> list[int]:
-        """Steps of the finished checkpoints, ascending."""
+        """Returns the steps of the finished checkpoints, ascending."""
         if isinstance(self.store, LocalStore):
-            put_back(self.store.root)  # what a writer of format 1 moved aside before it died
+            put_back(self.store.root)  # folders that a writer of format 1 had moved aside before it died
         found = [(match, name) for name in self.store.folders() if (match := FOLDER.fullmatch(name))]
         return sorted(
             int(match[1]) for match, name in found if {MANIFEST_FILE, STATE_FILE} & set(self.store.files(name))
         )
 
     def last(self) -> int | None:
-        """The newest checkpoint's step, or None."""
+        """Returns the newest checkpoint's step, or None."""
         steps = self.steps()
         return steps[-1] if steps else None
 
     def best(self) -> dict[str, Any] | None:
-        """``{"step", "metric", "value"}`` of the best checkpoint; where no file says so, what the newest manifest knows
-        of it; None where nothing was evaluated.
+        """Returns ``{"step", "metric", "value"}`` of the best checkpoint; None if nothing was evaluated.
+
+        Without a file ``best.json`` the newest readable manifest decides.
 
         Raises:
-            RunFolderError: the file that says so is damaged.
+            RunFolderError: ``best.json`` is damaged.
         """
         if BEST_FILE not in self.store.files():
-            return self._remembered()
+            return self._best_from_manifests()
         place = self.store.where("", BEST_FILE)
-        hint = f"delete {place}: then counts what the newest checkpoint knows of it"
+        hint = f"delete {place}: the best checkpoint is then taken from the newest manifest"
         try:
             values = json.loads(self.store.read("", BEST_FILE).decode())
         except ValueError as error:
@@ -75,68 +79,70 @@ class CheckpointFolder:
         if not isinstance(values, dict) or not isinstance(values.get("step"), int):
             raise RunFolderError(f"{place}: does not say which step is the best", hint)
         digest = values.pop("sha256", None)
-        first_format = digest is None and MANIFEST_FILE not in self.store.files(folder_of(values["step"]))
-        if digest != _digest(values) and not first_format:
-            said = "has no checksum" if digest is None else "its content differs from its checksum"
-            raise RunFolderError(f"{place}: {said}", hint)
+        is_legacy = digest is None and MANIFEST_FILE not in self.store.files(folder_of(values["step"]))
+        if digest != _digest(values) and not is_legacy:
+            fault = "has no checksum" if digest is None else "its content differs from its checksum"
+            raise RunFolderError(f"{place}: {fault}", hint)
         return values
 
-    def _remembered(self) -> dict[str, Any] | None:
-        """The best checkpoint by the newest manifest that can be read, if it is there still."""
+    def _best_from_manifests(self) -> dict[str, Any] | None:
+        """Returns the best checkpoint according to the newest readable manifest; None if it no longer exists."""
         steps = self.steps()
         for step in reversed(steps):
             try:
                 manifest = self.manifest(step)
             except Unreachable:
                 raise
-            except RunFolderError:  # the one before knows nearly as much
+            except RunFolderError:  # the manifest before it is nearly as recent
                 continue
-            at: dict[str, Any] = {} if manifest is None else manifest.state.get("progression", {})
-            if at.get("best_step") not in steps:
+            progression: dict[str, Any] = {} if manifest is None else manifest.state.get("progression", {})
+            if progression.get("best_step") not in steps:
                 return None
             metric = ((manifest and manifest.config) or {}).get("training", {}).get("monitor", "")
-            return {"step": at["best_step"], "metric": metric, "value": at["best"]}
+            return {"step": progression["best_step"], "metric": metric, "value": progression["best"]}
         return None
 
     def mark_best(self, step: int, metric: str, value: float) -> None:
-        """Record the checkpoint of ``step`` as the best so far."""
+        """Records the checkpoint of ``step`` as the best so far."""
         assert step in self.steps(), step
         values = {"step": step, "metric": metric, "value": value}
         text = json.dumps({**values, "sha256": _digest(values)}, indent=2)
         self.store.write("", BEST_FILE, f"{text}\n".encode())
 
     def forget_best(self) -> None:
-        """Let count what the newest checkpoint knows of the best, or itself."""
+        """Deletes ``best.json``. The newest manifest then decides which checkpoint is the best."""
         self.store.delete("", BEST_FILE)
 
     def load(self, which: str | int) -> CheckpointReader:
-        """The checkpoint called ``best``, ``last``, or of a step.
+        """Returns a reader of a checkpoint: ``best``, ``last``, or a step.
 
         Raises:
-            RunFolderError: there is none, or it is damaged.
+            RunFolderError: there is no such checkpoint, or it is damaged.
         """
         return open_checkpoint(self.store, self.find(which))
 
     def find(self, which: str | int) -> int:
-        """The step of the checkpoint called ``best``, ``last``, or of a step, which is there.
+        """Returns the step of an existing checkpoint: ``best``, ``last``, or a step.
 
         Raises:
-            RunFolderError: there is none.
+            RunFolderError: there is no such checkpoint.
         """
         step = self.resolve(which)
         if step not in self.steps():
             hint = "name one of those steps"
             if which == "best":
                 place = self.store.where("", BEST_FILE)
-                hint += f", or delete {place}: then counts what the newest checkpoint knows of it"
+                hint += f", or delete {place}: the best checkpoint is then taken from the newest manifest"
             raise RunFolderError(f"{self.where}: no checkpoint of step {step}; there are {self.steps()}", hint)
         return step
 
     def resolve(self, which: str | int) -> int:
-        """The step that ``best``, ``last`` or a number stands for; ``best`` is the last one where none was evaluated.
+        """Returns the step that ``best``, ``last`` or a number means, whether or not its checkpoint exists.
+
+        ``best`` means the last checkpoint if none was evaluated.
 
         Raises:
-            RunFolderError: no checkpoint yet, or a word that is none of those.
+            RunFolderError: there is no checkpoint yet, or ``which`` is another word.
         """
         last = self.last()
         if last is None:
@@ -154,39 +160,42 @@ class CheckpointFolder:
             ) from None
 
     def manifest(self, step: int) -> Manifest | None:
-        """Of a checkpoint; None of one of format 1.
+        """Returns a checkpoint's manifest; None if it is of format 1.
 
         Raises:
-            RunFolderError: it is damaged.
+            RunFolderError: the manifest is damaged.
         """
         return read_manifest(self.store, step) if MANIFEST_FILE in self.store.files(folder_of(step)) else None
 
     def prune(self, keep: int | None = None) -> list[int]:
-        """Delete what :meth:`spare` names; nothing where that cannot be told.
+        """Deletes the checkpoints that :meth:`removable` returns; none if those cannot be determined.
 
         Returns:
             The steps that were deleted.
         """
         try:
-            gone = self.spare(keep)
-        except UnknownNeeds:  # nobody loses the rest for it
+            deleted = self.removable(keep)
+        except UnknownDependencies:  # keep all rather than delete one that may be needed
             return []
-        self.discard(gone)
-        return gone
+        self.discard(deleted)
+        return deleted
 
     def discard(self, steps: Sequence[int]) -> None:
-        """Delete the checkpoints of these steps, ascending: what is needed goes behind what needs it."""
+        """Deletes the checkpoints of these steps, given in ascending order.
+
+        It deletes backwards, so that a checkpoint goes before those that it needs.
+        """
         for step in reversed(steps):
             self._delete(folder_of(step))
 
-    def spare(self, keep: int | None = None) -> list[int]:
-        """Steps that are neither the best, nor among the newest ``keep``, nor needed by one of these.
+    def removable(self, keep: int | None = None) -> list[int]:
+        """Returns the steps that are neither the best, nor among the newest ``keep``, nor needed by one of these.
 
-        What lacks a file, or has one of another size, is not counted, nor what needs such a one; it stays if it is
-        newer.
+        A checkpoint with a file that is missing or of another size, and one that needs such a checkpoint, stay if they
+        are recent, but do not count as one of the ``keep``.
 
         Raises:
-            UnknownNeeds: one of those that stay is damaged, and what it needs is not known.
+            UnknownDependencies: the manifest of a checkpoint to keep is damaged, so that its needs are unknown.
             RunFolderError: ``best.json`` is damaged.
         """
         steps = self.steps()
@@ -204,8 +213,8 @@ class CheckpointFolder:
             try:
                 manifest = manifest_of(step)
             except RunFolderError as error:
-                raise UnknownNeeds(
-                    f"{error.problem}; it stays, and as nobody knows which others it needs, nothing is deleted",
+                raise UnknownDependencies(
+                    f"{error.problem}; which other checkpoints it needs is unknown, so that nothing is deleted",
                     error.hint,
                 ) from error
             needs = [] if manifest is None else [need.step for need in manifest.needs]
@@ -214,7 +223,7 @@ class CheckpointFolder:
         return [step for step in steps if step not in kept | needed]
 
     def _complete(self, step: int, manifest_of: Callable[[int], Manifest | None]) -> bool:
-        """Whether a checkpoint's own files are there, of the size that they should have."""
+        """Returns whether all of a checkpoint's own files exist with their recorded sizes."""
         try:
             manifest = manifest_of(step)
         except Unreachable:
@@ -225,15 +234,19 @@ class CheckpointFolder:
         return manifest is None or all(sizes.get(file.name) == file.bytes for file in manifest.files)
 
     def sweep(self) -> None:
-        """Delete what a writer that died left behind; to be called by the one who writes here alone."""
+        """Deletes what a writer that died left behind. Only the process that holds the claim may call it."""
         for folder, name in self.leftovers():
             self.store.delete(folder, name) if name else self._delete(folder)
         if isinstance(self.store, LocalStore):
             sweep(self.store.root)
 
     def leftovers(self) -> list[tuple[str, str | None]]:
-        """Folders of steps that have no manifest and only files of ours, and (folder, file) where a manifest does not
-        know a file of ours."""
+        """Returns the remains of unfinished writes.
+
+        Returns:
+            (folder, None) for a step's folder without a manifest that has only files of checkpoints, and (folder, file)
+            for a checkpoint's file that its manifest does not list.
+        """
         steps = set(self.steps())
         found: list[tuple[str, str | None]] = []
         for name in sorted(self.store.folders()):
@@ -241,52 +254,52 @@ class CheckpointFolder:
             if match is None:
                 continue
             if int(match[1]) not in steps:
-                found += [] if self.foreign(name) else [(name, None)]
+                found += [] if self.foreign_files(name) else [(name, None)]
             else:
-                found += [(name, file) for file in self._unknown(int(match[1]))]
+                found += [(name, file) for file in self._unlisted(int(match[1]))]
         return found
 
-    def check_place(self) -> None:
-        """See that no other program keeps folders here that are called as ours are.
+    def check_no_foreign_files(self) -> None:
+        """Checks that no other program uses the names of checkpoint folders here.
 
         Raises:
-            RunFolderError: one does; it is named.
+            RunFolderError: one does; the message names its file.
         """
         steps = {folder_of(step) for step in self.steps()}
         for name in sorted(self.store.folders()):
-            if FOLDER.fullmatch(name) and name not in steps and (foreign := self.foreign(name)):
+            if FOLDER.fullmatch(name) and name not in steps and (foreign := self.foreign_files(name)):
                 raise RunFolderError(
-                    f"{self.store.where(name, foreign[0])}: is no file of a checkpoint of ours, in a folder that is "
-                    "called as ours are",
+                    f"{self.store.where(name, foreign[0])}: is not a file of a ziggurat checkpoint, but its folder has "
+                    "the name of one",
                     "name another place in checkpoints.store, or move that folder away",
                 )
         for name in sorted(self.store.files()):
             if isinstance(self.store, LocalStore) and FOLDER.fullmatch(name):
                 raise RunFolderError(
-                    f"{self.store.where('', name)}: is a file, called as our folders are", "move it away"
+                    f"{self.store.where('', name)}: is a file with the name of a checkpoint's folder", "move it away"
                 )
 
-    def foreign(self, folder: str) -> list[str]:
-        """Files in a folder of a step that no writer of ours makes."""
-        return sorted(name for name in self.store.files(folder) if not _OURS.fullmatch(name))
+    def foreign_files(self, folder: str) -> list[str]:
+        """Returns the files in a step's folder whose names no checkpoint writer makes."""
+        return sorted(name for name in self.store.files(folder) if not _CHECKPOINT_FILE.fullmatch(name))
 
     def _delete(self, folder: str) -> None:
-        """What of a folder is ours: all of it, or what leaves the rest there."""
+        """Deletes a step's folder. If it has foreign files, deletes only the checkpoint's own, manifests first."""
         names = self.store.files(folder)
-        ours = [name for name in names if _OURS.fullmatch(name)]
-        if len(ours) == len(names):
+        own = [name for name in names if _CHECKPOINT_FILE.fullmatch(name)]
+        if len(own) == len(names):
             self.store.delete(folder)
             return
-        for name in sorted(ours, key=lambda name: name not in {MANIFEST_FILE, STATE_FILE}):
+        for name in sorted(own, key=lambda name: name not in {MANIFEST_FILE, STATE_FILE}):
             self.store.delete(folder, name)
 
     def sweep_step(self, step: int) -> None:
-        """Delete files that a checkpoint's manifest does not know: of a write of the same step that it replaced."""
-        for name in self._unknown(step):
+        """Deletes a checkpoint's files that its manifest does not list: of an earlier write of the same step."""
+        for name in self._unlisted(step):
             self.store.delete(folder_of(step), name)
 
-    def _unknown(self, step: int) -> list[str]:
-        """Files of ours in a checkpoint's folder that its manifest does not know; none where it cannot be read."""
+    def _unlisted(self, step: int) -> list[str]:
+        """Returns a checkpoint's files that its manifest does not list; none if the manifest cannot be read."""
         try:
             manifest = self.manifest(step)
         except RunFolderError:
@@ -294,11 +307,13 @@ class CheckpointFolder:
         if manifest is None:
             return []
         known = {MANIFEST_FILE, *(file.name for file in manifest.files)}
-        return sorted(name for name in self.store.files(folder_of(step)) if name not in known and _OURS.fullmatch(name))
+        return sorted(
+            name for name in self.store.files(folder_of(step)) if name not in known and _CHECKPOINT_FILE.fullmatch(name)
+        )
 
 
-class UnknownNeeds(RunFolderError):
-    """A checkpoint that is to stay is damaged, so that nobody knows which others it needs."""
+class UnknownDependencies(RunFolderError):
+    """The manifest of a checkpoint to keep is damaged, so that the checkpoints it needs are unknown."""
 
 
 def _digest(values: dict[str, Any]) -> str:

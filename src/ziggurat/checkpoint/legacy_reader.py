@@ -1,4 +1,4 @@
-"""Reads a checkpoint of format 1."""
+"""Reads checkpoints of format 1: whole tensors, one file per group."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import torch
 from torch import Tensor
 
 from ziggurat.checkpoint.format.legacy import load_groups, load_state
-from ziggurat.checkpoint.reader import CheckpointReader, Heard
+from ziggurat.checkpoint.reader import CheckpointReader, OnProgress
 from ziggurat.checkpoint.store.store import LocalStore
 from ziggurat.parallel.tensor_slices import TensorSlice, fill
 
 
 class LegacyCheckpointReader(CheckpointReader):
-    """A checkpoint of format 1: whole tensors, a file a group."""
+    """Reads a checkpoint of format 1."""
 
     def __init__(self, store: LocalStore, folder: str) -> None:
         self._path = store.root / folder
@@ -39,9 +39,9 @@ class LegacyCheckpointReader(CheckpointReader):
     def dtype(self, group: str, name: str) -> torch.dtype:
         return self._stored[group][name].dtype
 
-    def verify(self, heard: Heard = lambda _: None) -> None:
-        heard(sum(tensor.nbytes for group in self._stored.values() for tensor in group.values()))
+    def verify(self, on_progress: OnProgress = lambda _: None) -> None:
+        on_progress(sum(tensor.nbytes for group in self._stored.values() for tensor in group.values()))
 
-    def fill(self, groups: Mapping[str, Sequence[TensorSlice]], heard: Heard = lambda _: None) -> None:
+    def fill(self, groups: Mapping[str, Sequence[TensorSlice]], on_progress: OnProgress = lambda _: None) -> None:
         for group, tensor_slices in groups.items():
             fill(tensor_slices, self._stored[group])

@@ -11,10 +11,10 @@ from ziggurat.checkpoint.store.store import LocalStore, Store
 
 
 def open_checkpoint(store: Store, step: int) -> CheckpointReader:
-    """The checkpoint of a step.
+    """Returns a reader of the checkpoint of a step.
 
     Raises:
-        RunFolderError: it is not there, or damaged, or needs one that is not there any more.
+        RunFolderError: the checkpoint is missing or damaged, or needs one that no longer exists.
     """
     folder = folder_of(step)
     if isinstance(store, LocalStore) and MANIFEST_FILE not in store.files(folder) and STATE_FILE in store.files(folder):

@@ -1,7 +1,7 @@
-"""Which rows the next checkpoint writes.
+"""Decides which rows the next checkpoint writes.
 
-Source: Eisenman et al. 2022, "Check-N-Run", NSDI, section 4. Deviations: a delta that would be nearly as large as a
-full checkpoint is none, whatever the policy; chains of consecutive deltas have an end.
+Source: Eisenman et al. 2022, "Check-N-Run", NSDI, section 4. Deviations: whatever the policy, a full checkpoint is
+written instead of a delta of nearly its size; chains of consecutive deltas are bounded.
 """
 
 from __future__ import annotations
@@ -12,31 +12,32 @@ from typing import Literal
 from ziggurat.checkpoint.config import CheckpointsConfig, Policy
 from ziggurat.checkpoint.format.manifest import Kind, Reference
 
-Since = Literal["all", "base", "last"]
+RowSelection = Literal["all", "base", "last"]
+"""All rows, those that changed since the last full checkpoint, or those that changed since the last checkpoint."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What a checkpoint is to be.
+    """The policy's decision about one checkpoint.
 
     Attributes:
         kind: full or a delta.
-        rows: which it writes: all, or those changed since the full or the last one.
-        needs: the checkpoints that it builds on.
+        rows: the rows to write.
+        needs: the checkpoints on which it builds, the full one first.
     """
 
     kind: Kind
-    rows: Since
+    rows: RowSelection
     needs: tuple[Reference, ...]
 
 
 FULL = Choice("full", "all", ())
 NEARLY_ALL = 0.9
-"""Share of all rows' bytes from which on a delta is written as a full checkpoint, which a restore reads alone."""
+"""From this share of all rows' bytes on, a full checkpoint is written instead: a restore reads it alone."""
 
 
 class Chain:
-    """The full checkpoint and its deltas so far; a new one begins with a full checkpoint.
+    """The current full checkpoint and its deltas so far. A new chain begins with a full checkpoint.
 
     Args:
         config: the policy.
@@ -44,17 +45,18 @@ class Chain:
 
     def __init__(self, config: CheckpointsConfig) -> None:
         self._policy: Policy = config.policy
-        self._most = config.consecutive_deltas
+        self._max_deltas = config.consecutive_deltas
         self._members: list[Reference] = []
         self._sizes: list[float] = []
 
     def next(self, step: int, since_base: float, since_last: float) -> Choice:
-        """The next checkpoint's kind.
+        """Returns what the next checkpoint writes.
 
         Args:
-            step: its; a step that is saved once more is saved in full, as its first checkpoint is replaced.
-            since_base: bytes of rows that changed since the full checkpoint, over those of all rows.
-            since_last: the same since the last checkpoint.
+            step: step of the checkpoint. If a step is saved again it is saved in full, as its first checkpoint is
+                replaced.
+            since_base: share of the rows, by bytes, that changed since the full checkpoint.
+            since_last: share of the rows, by bytes, that changed since the last checkpoint.
         """
         if not self._members or self._policy == "full" or step <= self._members[-1].step:
             return FULL
@@ -65,25 +67,35 @@ class Chain:
             case "one_shot":
                 return Choice("delta", "base", (self._members[0],))
             case "consecutive":
-                full = len(self._sizes) >= self._most
+                full = len(self._sizes) >= self._max_deltas
                 return FULL if full else Choice("delta", "last", tuple(self._members))
             case _:
                 return FULL if self._full_is_cheaper() else Choice("delta", "base", (self._members[0],))
 
-    def written(self, choice: Choice, made: Reference, size: float) -> None:
-        """That a checkpoint is there; ``size``: of its rows over all rows."""
+    def add(self, choice: Choice, checkpoint: Reference, size: float) -> None:
+        """Records a checkpoint that was written.
+
+        Args:
+            choice: what :meth:`next` returned for it.
+            checkpoint: its step and id.
+            size: bytes of its rows over those of all rows.
+        """
         if choice.kind == "full":
-            self._members, self._sizes = [made], []
+            self._members, self._sizes = [checkpoint], []
         else:
-            self._members.append(made)
+            self._members.append(checkpoint)
             self._sizes.append(size)
 
-    def broken(self) -> None:
-        """That a checkpoint could not be written: the next one is full."""
+    def reset(self) -> None:
+        """Starts a new chain after a checkpoint could not be written: the next one is full."""
         self._members, self._sizes = [], []
 
     def _full_is_cheaper(self) -> bool:
-        """F_c ≤ I_c: writing anew what i intervals have cost is no dearer than i + 1 deltas of the last one's size."""
+        """Returns whether F_c ≤ I_c.
+
+        F_c: the bytes of this chain's full checkpoint and i deltas, which a new chain is predicted to cost. I_c: the
+        bytes of i + 1 more deltas of the last one's size.
+        """
         if not self._sizes:
             return False
         full = 1 + sum(self._sizes)

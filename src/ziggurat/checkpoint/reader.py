@@ -1,4 +1,4 @@
-"""A checkpoint that is read: by any number of ranks, under any plan, each reading the rows that it holds."""
+"""The contract of a checkpoint reader: any number of ranks, under any plan, each read the rows that they hold."""
 
 from __future__ import annotations
 
@@ -16,77 +16,85 @@ from ziggurat.parallel.tensor_slices import TensorSlice
 
 FOLDER = re.compile(r"step-(\d{8,})")
 TABLES, TABLE_STATES = "tables", "table_optimizer"
-Heard = Callable[[int], None]
-"""Told how many bytes of a checkpoint were read or verified."""
+OnProgress = Callable[[int], None]
+"""A callback that receives the number of bytes read or verified since its last call."""
 
 
 def folder_of(step: int) -> str:
-    """Name of a checkpoint's folder."""
+    """Returns the name of a checkpoint's folder."""
     return f"step-{step:08d}"
 
 
 class CheckpointReader(ABC):
-    """A checkpoint: everything in it by group and name, as whole tensors or as pieces of them."""
+    """Reads one checkpoint. Its tensors are addressed by group and name, and read whole or in slices."""
 
     state: dict[str, Any]
 
     @cached_property
     def groups(self) -> Mapping[str, Mapping[str, Tensor]]:
-        """Every group's tensors, whole, by name; read when they are asked for."""
+        """Group -> name -> whole tensor. A group is read when it is first accessed."""
         return _Groups(self)
 
     @property
     @abstractmethod
     def bits(self) -> int:
-        """Of its rows' numbers; 32: as they were in training."""
+        """The least number of bits of a value in a table's rows. 32 means that they are exact."""
 
     @abstractmethod
     def shapes(self, group: str) -> Mapping[str, tuple[int, ...]] | None:
-        """Of a group's tensors, by name; None where there is no such group."""
+        """Returns name -> shape of a group's whole tensors; None if there is no such group."""
 
     @abstractmethod
-    def verify(self, heard: Heard = lambda _: None) -> None:
-        """Read every file that a restore needs.
+    def verify(self, on_progress: OnProgress = lambda _: None) -> None:
+        """Reads every file that a restore needs and checks it against the manifest.
 
         Raises:
-            RunFolderError: names one that is missing, shorter or longer, or changed.
+            RunFolderError: a file is missing, changed, or of another size; the message names it.
         """
 
     @abstractmethod
-    def fill(self, groups: Mapping[str, Sequence[TensorSlice]], heard: Heard = lambda _: None) -> None:
-        """Copy into each piece of a group what it is of the whole of its name; ``heard`` is told how many bytes of rows
-        more were copied, those of deltas too.
+    def fill(self, groups: Mapping[str, Sequence[TensorSlice]], on_progress: OnProgress = lambda _: None) -> None:
+        """Fills slices of tensors from the checkpoint.
+
+        Args:
+            groups: group -> slices to fill, each with its part of the whole tensor of its name.
+            on_progress: receives the number of bytes of rows copied. A row that deltas replace counts each time.
 
         Raises:
-            RunFolderError: as :meth:`verify`, and no piece was changed. Or a table lacks rows, or a file that was whole
-                a moment ago cannot be read again, and some pieces were.
+            RunFolderError: as :meth:`verify`; then no slice was changed. Or a table lacks rows, or a file that was
+                intact a moment ago cannot be read again; then some slices were changed.
         """
 
     @abstractmethod
     def names(self) -> tuple[str, ...]:
-        """Of the groups."""
+        """Returns the names of the groups."""
 
     def whole(self, group: str) -> dict[str, Tensor]:
-        """A group's tensors, whole, by name; none where there is no such group."""
+        """Returns name -> whole tensor of a group; empty if there is no such group."""
         shapes = self.shapes(group) or {}
-        tensor_slices = [_whole_piece(name, shape, self.dtype(group, name)) for name, shape in shapes.items()]
+        tensor_slices = [_empty_whole(name, shape, self.dtype(group, name)) for name, shape in shapes.items()]
         self.fill({group: tensor_slices})
         return {tensor_slice.name: tensor_slice.tensor for tensor_slice in tensor_slices}
 
     @abstractmethod
     def dtype(self, group: str, name: str) -> torch.dtype:
-        """Of a tensor."""
+        """Returns the dtype of a tensor."""
 
 
-def table_shapes(saved: CheckpointReader) -> dict[str, TableShape]:
-    """Of a checkpoint of either version."""
-    return shapes_of_tables(saved.shapes(TABLES) or {}, saved.shapes(TABLE_STATES) or {})
+def table_shapes(checkpoint: CheckpointReader) -> dict[str, TableShape]:
+    """Returns table name -> shape, for a checkpoint of either format."""
+    return shapes_of_tables(checkpoint.shapes(TABLES) or {}, checkpoint.shapes(TABLE_STATES) or {})
 
 
 def shapes_of_tables(
     shapes: Mapping[str, tuple[int, ...]], states: Mapping[str, tuple[int, ...]]
 ) -> dict[str, TableShape]:
-    """Of the whole tensors of their rows, by table, and of their states, as ``TABLE/STATE``."""
+    """Returns table name -> shape.
+
+    Args:
+        shapes: table name -> shape of its whole weights.
+        states: ``TABLE/STATE`` -> shape of a whole optimizer state.
+    """
     found = {name: TableShape(rows=shape[0], dim=shape[1], states={}) for name, shape in shapes.items()}
     for name, shape in states.items():
         table, _, state = name.rpartition("/")
@@ -96,22 +104,22 @@ def shapes_of_tables(
 
 
 class _Groups(Mapping[str, Mapping[str, Tensor]]):
-    def __init__(self, saved: CheckpointReader) -> None:
-        self._saved, self._read = saved, dict[str, dict[str, Tensor]]()
+    def __init__(self, checkpoint: CheckpointReader) -> None:
+        self._checkpoint, self._read = checkpoint, dict[str, dict[str, Tensor]]()
 
     def __getitem__(self, group: str) -> dict[str, Tensor]:
-        if group not in self._saved.names():
+        if group not in self._checkpoint.names():
             raise KeyError(group)
         if group not in self._read:
-            self._read[group] = self._saved.whole(group)
+            self._read[group] = self._checkpoint.whole(group)
         return self._read[group]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._saved.names())
+        return iter(self._checkpoint.names())
 
     def __len__(self) -> int:
-        return len(self._saved.names())
+        return len(self._checkpoint.names())
 
 
-def _whole_piece(name: str, shape: tuple[int, ...], dtype: torch.dtype) -> TensorSlice:
+def _empty_whole(name: str, shape: tuple[int, ...], dtype: torch.dtype) -> TensorSlice:
     return TensorSlice.of_tensor(name, torch.empty(shape, dtype=dtype))

@@ -1,12 +1,12 @@
-"""Writes checkpoints while training goes on.
+"""Saves checkpoints in the background while training continues.
 
-Training stands still while the dense part is copied and the rows to be written are noted; the rows themselves are
-copied by a thread, or by training just before it changes them (:mod:`ziggurat.embeddings.dirty_rows`). The thread
-quantises and writes them (:mod:`ziggurat.checkpoint.writer`). Once all ranks have written theirs, the first writes the
-manifest, and there is a checkpoint; until then there is none, and the one before is as it was.
+Training stalls while the dense part is copied and the rows to write are selected. The rows themselves are copied by a
+thread, or by training just before it changes them (:mod:`ziggurat.embeddings.dirty_rows`). The thread quantises and
+writes them (:mod:`ziggurat.checkpoint.writer`). Once all ranks have written their files, the first rank writes the
+manifest. Only then does the checkpoint exist; until then the previous one is unchanged.
 
-Source: Eisenman et al. 2022, "Check-N-Run", NSDI. Deviation: where the paper copies all rows in the stall, training
-copies those that it is about to change, and the thread the others.
+Source: Eisenman et al. 2022, "Check-N-Run", NSDI. Deviation: the paper copies all rows in the stall. Here training
+copies only the rows that it is about to change, and the thread copies the others.
 """
 
 from __future__ import annotations
@@ -33,25 +33,29 @@ from ziggurat.checkpoint.writer import Best, CheckpointWriter, WriteJob, Written
 from ziggurat.embeddings.dirty_rows import TrackedShard
 
 GRACE_S = 30.0
-"""That a rank whose training has failed waits for the others' files: they may be gone."""
-PATIENCE_S = 3600.0
-"""That ranks wait for each other's files at least."""
+"""How long a rank whose training has failed waits for the checkpoint in progress: the other ranks may be gone."""
+MINIMUM_TIMEOUT_S = 3600.0
+"""The least time that ranks wait for each other's files."""
 
 
 class Saver:
-    """Saves checkpoints of the tables given, one at a time; used by all ranks alike, in a ``with`` block.
+    """Saves checkpoints, one at a time. All ranks use it in the same way, in a ``with`` block.
 
     Args:
-        folder: that only this training writes into.
+        folder: where to write; no other training may write there.
         config: policy and quantisation.
-        shards: of this rank.
-        tables: of all ranks, by name.
-        versions: of libraries, for the manifest.
-        plan: as ``plan.json`` has it, for the manifest.
-        values: of the whole config, for the manifest.
-        restores: how often training has gone on from a checkpoint.
-        timeout_s: how long a rank waits for the others' files, an hour at least: a slow store is no lost rank.
-        check: called by the first rank just before it writes a manifest, which is not written if this raises.
+        shards: the shards of tables that this rank holds.
+        tables: name -> shape of every table, of all ranks.
+        versions: versions of libraries, for the manifest.
+        plan: the content of ``plan.json``, for the manifest.
+        values: the values of the whole config, for the manifest.
+        restores: how often this training was resumed from a checkpoint.
+        timeout_s: how long a rank waits for the others' files, but at least an hour: a slow store does not mean that
+            a rank is lost.
+        check: called by the first rank just before it writes a manifest; if it raises, the manifest is not written.
+
+    Attributes:
+        written: what each finished checkpoint has cost, in order.
     """
 
     def __init__(
@@ -73,12 +77,12 @@ class Saver:
         self._chain = Chain(config)
         self._group: dist.ProcessGroup | None = None
         if self._ranks > 1:
-            patience = timedelta(seconds=max(timeout_s, PATIENCE_S))
-            self._group = cast("dist.ProcessGroup", dist.new_group(timeout=patience, backend="gloo"))
+            timeout = timedelta(seconds=max(timeout_s, MINIMUM_TIMEOUT_S))
+            self._group = cast("dist.ProcessGroup", dist.new_group(timeout=timeout, backend="gloo"))
         self._writer = CheckpointWriter(
             folder, config, tables, versions=versions, plan=plan, values=values, group=self._group, check=check
         )
-        self._shards = self._own(shards)
+        self._shards = self._shards_to_write(shards)
         self._writing: Future[WrittenCheckpoint] | None = None
         self._thread: threading.Thread | None = None
         self._job: WriteJob | None = None
@@ -86,17 +90,17 @@ class Saver:
         self._waited_s = 0.0
         if self._rank == 0:
             check()
-            folder.check_place()
+            folder.check_no_foreign_files()
             folder.sweep()
 
     @property
-    def troubles(self) -> list[str]:
-        """What went wrong behind checkpoints that are there."""
-        return self._writer.troubles
+    def cleanup_errors(self) -> list[str]:
+        """Messages of errors while old checkpoints were deleted, after a checkpoint had been written."""
+        return self._writer.cleanup_errors
 
     @property
     def exact(self) -> bool:
-        """Whether all its checkpoints have rows as they are."""
+        """Whether all checkpoints store rows unquantised."""
         return self._bits == 32
 
     @property
@@ -110,23 +114,23 @@ class Saver:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Finish what is being written, also where training has failed; give it up where it was told to end at once."""
+        """Finishes the checkpoint in progress, also after training has failed; abandons it after an interrupt."""
         if kind is None:
             try:
                 self.finish()
             finally:
-                self._give_up()
+                self._abandon()
                 if self._group is not None:
                     dist.destroy_process_group(self._group)
             return
         if not issubclass(kind, Exception):
-            self._give_up()
-        # Where an exchange broke the others are gone, and who says so should not do it half a minute late.
-        gone = self._ranks > 1 and issubclass(kind, RuntimeError)
-        if self._writing is not None and not gone:
-            with contextlib.suppress(Exception):  # what ended training is what is told
+            self._abandon()
+        # A RuntimeError from a collective means that the other ranks are gone: report it now, not after GRACE_S.
+        others_gone = self._ranks > 1 and issubclass(kind, RuntimeError)
+        if self._writing is not None and not others_gone:
+            with contextlib.suppress(Exception):  # the error that ended training is the one to report
                 self._writing.result(GRACE_S if self._ranks > 1 else None)
-        self._give_up()
+        self._abandon()
 
     def save(
         self,
@@ -138,24 +142,24 @@ class Saver:
         exact: bool = False,
         since: float | None = None,
     ) -> None:
-        """Begin the checkpoint of ``step``; all ranks call it between two steps.
+        """Starts to save the checkpoint of ``step``. All ranks call it between two steps.
 
         Args:
             step: optimizer steps done.
-            dense: ``GROUP/NAME`` -> tensor, all but rows of tables; on the first rank. Copied here.
-            state: JSON.
-            best: where no checkpoint was better.
-            exact: rows as they are, whatever the config says; that is a full checkpoint where it says otherwise.
-            since: when training began to stand still for it, by :func:`time.perf_counter`; default: now.
+            dense: ``GROUP/NAME`` -> tensor, everything except rows of tables; on the first rank only. Copied here.
+            state: the training's state, as JSON.
+            best: the monitored metric, if this checkpoint is better than all before.
+            exact: stores rows unquantised, whatever the config says. If the config quantises, it is a full checkpoint.
+            since: when training stalled for it, by :func:`time.perf_counter`; default: now.
 
         Raises:
-            ZigguratError: the checkpoint before could not be written: a full disk, a rank that failed.
+            ZigguratError: the previous checkpoint could not be written, as when the disk is full or a rank failed.
         """
         started, waiting = time.perf_counter() if since is None else since, time.perf_counter()
         self.finish()
         self._waited_s += time.perf_counter() - waiting
         waited_s, self._waited_s = self._waited_s, 0.0
-        since_base, since_last = self._changed()
+        since_base, since_last = self._changed_shares()
         choice = FULL if exact and self._bits != 32 else self._chain.next(step, since_base, since_last)
         size = {"all": 1.0, "base": since_base, "last": since_last}[choice.rows]
         attempt: list[str] = [secrets.token_hex(4)]
@@ -170,19 +174,19 @@ class Saver:
             step, choice, bits, attempt[0], pending, copied, dict(state), best, size, waited_s, now - started, now
         )
         self._job = job
-        self._writing = self._begun(job)
+        self._writing = self._start(job)
 
     def wait(self) -> None:
-        """As :meth:`finish`, for the checkpoint that is saved next, whose stall it counts to."""
+        """Does what :meth:`finish` does, and counts the time as part of the next checkpoint's stall."""
         started = time.perf_counter()
         self.finish()
         self._waited_s += time.perf_counter() - started
 
     def finish(self) -> None:
-        """Wait until the checkpoint that is being written is there.
+        """Waits until the checkpoint in progress is complete.
 
         Raises:
-            ZigguratError: it could not be written, here or on another rank.
+            ZigguratError: it could not be written, on this or on another rank.
         """
         writing, job, self._writing, self._job = self._writing, self._job, None, None
         if writing is None or job is None:
@@ -190,15 +194,18 @@ class Saver:
         try:
             written = writing.result()
         except BaseException as error:
-            job.given_up = not isinstance(error, Exception)  # an interrupt: the thread may be writing still
-            self._chain.broken()
+            job.abandoned = not isinstance(error, Exception)  # an interrupt: the thread may still be writing
+            self._chain.reset()
             job.drop()
             raise
-        self._chain.written(job.choice, Reference(step=job.step, id=job.attempt), job.size)
+        self._chain.add(job.choice, Reference(step=job.step, id=job.attempt), job.size)
         self.written.append(written)
 
-    def _begun(self, job: WriteJob) -> Future[WrittenCheckpoint]:
-        """What a thread of its own comes to, which does not keep the process alive where ranks are lost."""
+    def _start(self, job: WriteJob) -> Future[WrittenCheckpoint]:
+        """Starts a thread that writes the checkpoint, and returns the future of its result.
+
+        It is a daemon thread, so that it does not keep the process alive after other ranks are lost.
+        """
         future: Future[WrittenCheckpoint] = Future()
         ready = threading.Event()
 
@@ -207,46 +214,54 @@ class Saver:
             ready.set()
             try:
                 future.set_result(self._writer.write(job))
-            except BaseException as error:  # noqa: BLE001 - it is the future's, and raised where that is asked
+            except BaseException as error:  # noqa: BLE001 - the future raises it in the main thread
                 future.set_exception(error)
 
         threads = torch.get_num_threads()
         self._thread = threading.Thread(target=write, name="checkpoint", daemon=True)
         self._thread.start()
         ready.wait()
-        torch.set_num_threads(threads)  # the thread has set its own, and torch gives the last to threads made later
+        torch.set_num_threads(threads)  # torch passes the last setting, here the thread's, on to threads made later
         return future
 
-    def _give_up(self) -> None:
-        """Have the thread end, and wait for it unless others may keep it: Python cannot shut down beside it."""
+    def _abandon(self) -> None:
+        """Makes the thread end. A single rank also waits for it, as Python cannot shut down while it runs.
+
+        With several ranks the thread may wait for the others, so it is left to end with the process.
+        """
         if self._job is not None:
-            self._job.given_up = True
+            self._job.abandoned = True
             self._job.drop()
         if self._thread is not None and self._ranks == 1:
             self._thread.join()
 
-    def _own(self, shards: Sequence[TrackedShard]) -> list[TrackedShard]:
-        """Those that this rank writes: what several hold is written by the lowest of them."""
-        places = [_place(shard) for shard in shards]
-        held: list[list[tuple[Any, ...]]] = [places]
+    def _shards_to_write(self, shards: Sequence[TrackedShard]) -> list[TrackedShard]:
+        """Returns the shards that this rank writes: of a shard that several ranks hold, the lowest writes it."""
+        own = [_shard_key(shard) for shard in shards]
+        held: list[list[tuple[Any, ...]]] = [own]
         if self._group is not None:
             held = [[]] * self._ranks
-            dist.all_gather_object(held, places, group=self._group)
-        others = {place for each in held[: self._rank] for place in each}
-        return [shard for shard, place in zip(shards, places, strict=True) if place not in others]
+            dist.all_gather_object(held, own, group=self._group)
+        written_by_lower_ranks = {key for keys in held[: self._rank] for key in keys}
+        return [shard for shard, key in zip(shards, own, strict=True) if key not in written_by_lower_ranks]
 
-    def _changed(self) -> tuple[float, float]:
-        """Bytes of rows that changed since the full and since the last checkpoint, over those of all rows."""
+    def _changed_shares(self) -> tuple[float, float]:
+        """Returns the shares of all rows, by bytes, that changed since the full and since the last checkpoint."""
         sums = torch.zeros(3, dtype=torch.float64)
         for shard in self._shards:
             size = sum(tensor.tensor[:1].nbytes for tensor in (shard.weight, *shard.states.values()))
-            counts = (shard.weight.tensor.shape[0], shard.dirty.count_changed("base"), shard.dirty.count_changed("last"))
+            counts = (
+                shard.weight.tensor.shape[0],
+                shard.dirty.count_changed("base"),
+                shard.dirty.count_changed("last"),
+            )
             sums += torch.tensor(counts, dtype=torch.float64) * size
         if self._group is not None:
             dist.all_reduce(sums)
-        every, since_base, since_last = sums.tolist()
-        return (since_base / every, since_last / every) if every else (0.0, 0.0)
+        total, since_base, since_last = sums.tolist()
+        return (since_base / total, since_last / total) if total else (0.0, 0.0)
 
 
-def _place(shard: TrackedShard) -> tuple[Any, ...]:
+def _shard_key(shard: TrackedShard) -> tuple[Any, ...]:
+    """Identifies a shard's part of its table, on any rank."""
     return (shard.table, shard.weight.first, tuple(shard.weight.tensor.shape))

@@ -1,4 +1,4 @@
-"""The files of a checkpoint of format 2, each verified by what its manifest says."""
+"""Reads manifests and files of checkpoints of format 2, and verifies each file against its manifest."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 
 from torch import Tensor
 
-from ziggurat.checkpoint.format.blocks import DAMAGED, checked, tensors_in
+from ziggurat.checkpoint.format.blocks import DAMAGED, check_file, tensors_in
 from ziggurat.checkpoint.format.manifest import MANIFEST_FILE, Manifest, ManifestFile, Reference
 from ziggurat.checkpoint.reader import folder_of
 from ziggurat.checkpoint.store.store import Store
@@ -14,10 +14,10 @@ from ziggurat.core.errors import RunFolderError
 
 
 def read_manifest(store: Store, step: int) -> Manifest:
-    """Of the checkpoint of a step.
+    """Reads the manifest of the checkpoint of a step.
 
     Raises:
-        RunFolderError: not there, damaged, or that of another step.
+        RunFolderError: it is missing or damaged, or names another step.
     """
     folder = folder_of(step)
     place = store.where(folder, MANIFEST_FILE)
@@ -28,10 +28,15 @@ def read_manifest(store: Store, step: int) -> Manifest:
 
 
 def read_needed(store: Store, manifest: Manifest, needs: Iterable[Reference]) -> Iterator[Manifest]:
-    """Of checkpoints that the one of ``manifest`` needs, in the order given.
+    """Reads the manifests of checkpoints on which another one builds, in the order given.
+
+    Args:
+        store: the checkpoints.
+        manifest: of the checkpoint that needs the others.
+        needs: the checkpoints to read.
 
     Raises:
-        RunFolderError: one is not there any more, is damaged, or was written again.
+        RunFolderError: one no longer exists, is damaged, or was overwritten by another checkpoint of the same step.
     """
     for need in needs:
         try:
@@ -50,19 +55,19 @@ def read_needed(store: Store, manifest: Manifest, needs: Iterable[Reference]) ->
 
 
 def read_file(store: Store, manifest: Manifest, file: ManifestFile) -> bytes:
-    """The content of a checkpoint's file.
+    """Returns the content of a checkpoint's file, verified.
 
     Raises:
-        RunFolderError: it is missing, shorter or longer, or changed.
+        RunFolderError: the file is missing, changed, or of another size.
     """
     folder = folder_of(manifest.step)
     data = store.read(folder, file.name)
-    checked(file, data, store.where(folder, file.name))
+    check_file(file, data, store.where(folder, file.name))
     return data
 
 
 def read_others(store: Store, manifest: Manifest) -> dict[str, Tensor]:
-    """``GROUP/NAME`` -> tensor: all of a checkpoint but rows of tables.
+    """Reads all tensors of a checkpoint except rows of tables: ``GROUP/NAME`` -> tensor.
 
     Raises:
         RunFolderError: as :func:`read_file`.

@@ -1,6 +1,6 @@
-"""Writes one checkpoint: each rank its files, then the first rank the manifest.
+"""Writes one checkpoint: each rank writes its files, then the first rank writes the manifest.
 
-All of it is done in the thread that the saver (:mod:`ziggurat.checkpoint.saver`) begins, while training goes on.
+All of it runs in the thread that :mod:`ziggurat.checkpoint.saver` starts, while training continues.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from ziggurat.core.errors import LostRank, RunFolderError, ZigguratError
 from ziggurat.embeddings.dirty_rows import PendingSnapshot, TrackedShard
 
 CHUNK_BYTES = 4 * 2**20
-"""Of rows that the thread copies at once."""
+"""Size of the rows that the thread copies at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Best:
-    """The monitored metric of a checkpoint that is better than all before."""
+    """The monitored metric of a checkpoint that is better than all earlier ones."""
 
     metric: str
     value: float
@@ -40,14 +40,14 @@ class WrittenCheckpoint:
     """What a checkpoint has cost.
 
     Attributes:
-        step: its.
+        step: optimizer steps done.
         kind: full or a delta.
-        bits: of its rows.
-        bytes: of all ranks' files.
-        rows: written, of all ranks' shards.
-        stall_s: that training of this rank stood still: until the last checkpoint was written, and for the copy.
-        waited_s: of these, until the last one was written.
-        write_s: from the start of the thread's work to the manifest.
+        bits: bits per value of its rows.
+        bytes: size of all ranks' files.
+        rows: rows written by all ranks.
+        stall_s: seconds that training on this rank stalled: for the previous checkpoint to finish, and for the copy.
+        waited_s: the part of ``stall_s`` spent waiting for the previous checkpoint.
+        write_s: seconds from the start of the thread to the manifest.
     """
 
     step: int
@@ -60,29 +60,29 @@ class WrittenCheckpoint:
     write_s: float
 
     def figures(self) -> dict[str, float]:
-        """For the journal."""
+        """Returns the figures for the metrics log."""
         names = ("bits", "bytes", "rows", "stall_s", "waited_s", "write_s")
         return {"full": float(self.kind == "full"), **{name: float(getattr(self, name)) for name in names}}
 
 
 @dataclass(slots=True)
 class WriteJob:
-    """One checkpoint on its way.
+    """A checkpoint in progress.
 
     Attributes:
         step: optimizer steps done.
-        choice: full or which delta.
-        bits: of its rows.
-        attempt: sets its files apart from those of one that was given up.
-        pending: of each shard, the rows to be written.
-        dense: ``GROUP/NAME`` -> tensor, all but rows of tables; on the first rank, until they are written.
-        state: JSON.
-        best: where no checkpoint was better.
-        size: bytes of the rows to be written, over those of all rows.
-        waited_s: that training stood still until the last one was written.
-        stall_s: that training stood still, these among them.
-        started: when the thread was, by :func:`time.perf_counter`.
-        given_up: nobody waits for it; what is written is no checkpoint.
+        choice: the policy's decision: full or a delta.
+        bits: bits per value of its rows.
+        attempt: random id that distinguishes its files from those of an abandoned write of the same step.
+        pending: each shard and the snapshot of its rows to write.
+        dense: ``GROUP/NAME`` -> tensor, everything except rows of tables; on the first rank, until they are written.
+        state: the training's state, as JSON.
+        best: the monitored metric, if this checkpoint is better than all earlier ones.
+        size: bytes of the rows to write over those of all rows.
+        waited_s: seconds that training waited for the previous checkpoint.
+        stall_s: seconds that training stalled, ``waited_s`` included.
+        started: when the thread started, by :func:`time.perf_counter`.
+        abandoned: nobody waits for it any more, and it must not become a checkpoint.
     """
 
     step: int
@@ -97,17 +97,17 @@ class WriteJob:
     waited_s: float
     stall_s: float
     started: float
-    given_up: bool = False
+    abandoned: bool = False
 
     def drop(self) -> None:
-        """Nobody wants its rows any more."""
+        """Drops the snapshots of its rows."""
         for _, pending in self.pending:
             pending.drop()
 
 
 @dataclass(slots=True)
-class _Part:
-    """What a rank tells the others of its part of a checkpoint."""
+class _RankReport:
+    """What a rank has written of a checkpoint, sent to all other ranks."""
 
     files: list[ManifestFile]
     rows: int
@@ -115,21 +115,24 @@ class _Part:
 
 
 class Cancelled(Exception):
-    """Training ends for another reason, and nobody waits for this checkpoint."""
+    """The checkpoint was abandoned because training ends for another reason."""
 
 
 class CheckpointWriter:
-    """Writes checkpoints of one training; of all ranks alike, one at a time.
+    """Writes the checkpoints of one training, one at a time. All ranks use it in the same way.
 
     Args:
-        folder: that only this training writes into.
+        folder: where to write; no other training may write there.
         config: policy and quantiser.
-        tables: of all ranks, by name.
-        versions: of libraries, for the manifest.
-        plan: as ``plan.json`` has it, for the manifest.
-        values: of the whole config, for the manifest.
-        group: of all ranks, used by this alone while it writes; None where there is one.
-        check: called by the first rank just before it writes a manifest, which is not written if this raises.
+        tables: name -> shape of every table, of all ranks.
+        versions: versions of libraries, for the manifest.
+        plan: the content of ``plan.json``, for the manifest.
+        values: the values of the whole config, for the manifest.
+        group: process group of all ranks, which nothing else uses while a checkpoint is written; None for one rank.
+        check: called by the first rank just before it writes a manifest; if it raises, the manifest is not written.
+
+    Attributes:
+        cleanup_errors: messages of errors while old checkpoints were deleted.
     """
 
     def __init__(
@@ -148,37 +151,37 @@ class CheckpointWriter:
         self._tables, self._versions, self._plan, self._values = dict(tables), dict(versions), plan, values
         self._group, self._check = group, check
         self._rank, self._ranks = dist.get_rank(), dist.get_world_size()
-        self.troubles: list[str] = []
+        self.cleanup_errors: list[str] = []
 
     def write(self, job: WriteJob) -> WrittenCheckpoint:
-        """All of it, and what it has cost.
+        """Writes a checkpoint and returns what it has cost.
 
         Raises:
-            ZigguratError: it cannot be written, or another rank could not.
-            Cancelled: it was given up.
+            ZigguratError: it could not be written, on this or on another rank.
+            Cancelled: it was abandoned.
         """
-        own = _Part([], 0)
-        told = [own]
+        own = _RankReport([], 0)
+        reports = [own]
         try:
             own.files, own.rows = self._write_own(job)
         except BaseException as error:
-            own.failure = _said(error)
+            own.failure = _message(error)
             raise
-        finally:  # whatever happened here, the others hear of it
+        finally:  # whatever happened here, the other ranks receive the report
             if self._group is not None:
-                told = [own] * self._ranks
-                dist.all_gather_object(told, own, group=self._group)
-        for rank, part in enumerate(told):
-            if part.failure is not None:
-                raise _lost(self._rank, rank, f"could not write its part of a checkpoint: {part.failure}")
-        every = [file for part in told for file in part.files]
-        self._commit(job, every)
-        size, rows = sum(file.bytes for file in every), sum(part.rows for part in told)
+                reports = [own] * self._ranks
+                dist.all_gather_object(reports, own, group=self._group)
+        for rank, report in enumerate(reports):
+            if report.failure is not None:
+                raise _lost_rank(self._rank, rank, f"could not write its part of a checkpoint: {report.failure}")
+        files = [file for report in reports for file in report.files]
+        self._commit(job, files)
+        size, rows = sum(file.bytes for file in files), sum(report.rows for report in reports)
         write_s = time.perf_counter() - job.started
         return WrittenCheckpoint(job.step, job.choice.kind, job.bits, size, rows, job.stall_s, job.waited_s, write_s)
 
     def _write_own(self, job: WriteJob) -> tuple[list[ManifestFile], int]:
-        """This rank's files, and how many rows they have."""
+        """Writes this rank's files; returns their manifest entries and the number of their rows."""
         folder = folder_of(job.step)
         writer = FileWriter(
             lambda name, data: self._folder.store.write(folder, name, data),
@@ -193,31 +196,32 @@ class CheckpointWriter:
         count = 0
         for shard, pending in job.pending:
             before, tensors = count, (shard.weight, *shard.states.values())
-            most = max(1, CHUNK_BYTES // max(1, sum(piece.tensor[:1].nbytes for piece in tensors)))
-            while (taken := pending.take(most)) is not None:
+            chunk_rows = max(1, CHUNK_BYTES // max(1, sum(tensor.tensor[:1].nbytes for tensor in tensors)))
+            while (taken := pending.take(chunk_rows)) is not None:
                 writer.add(_rows(shard, *taken))
                 count += len(taken[0])
-            if job.given_up or count - before != pending.rows:  # dropped: what is there is no checkpoint
+            if job.abandoned or count - before != pending.rows:  # a dropped snapshot returns fewer rows
                 raise Cancelled
         writer.flush()
         return writer.files, count
 
     def _commit(self, job: WriteJob, files: Sequence[ManifestFile]) -> None:
-        """The manifest, by the first rank; the others wait for it."""
+        """Has the first rank write the manifest; the others wait for it."""
         failure: list[str | None] = [None]
         try:
             if self._rank == 0:
-                self._commit_first(job, files)
+                self._write_manifest(job, files)
         except BaseException as error:
-            failure[0] = _said(error)
+            failure[0] = _message(error)
             raise
         finally:
             if self._group is not None:
                 dist.broadcast_object_list(failure, src=0, group=self._group)
         if failure[0] is not None:
-            raise _lost(self._rank, 0, f"could not write a checkpoint's manifest: {failure[0]}")
+            raise _lost_rank(self._rank, 0, f"could not write a checkpoint's manifest: {failure[0]}")
 
-    def _commit_first(self, job: WriteJob, files: Sequence[ManifestFile]) -> None:
+    def _write_manifest(self, job: WriteJob, files: Sequence[ManifestFile]) -> None:
+        """Writes the manifest and ``best.json``, then deletes the checkpoints that are no longer needed."""
         manifest = Manifest(
             id=job.attempt,
             kind=job.choice.kind,
@@ -240,11 +244,11 @@ class CheckpointWriter:
             raise RunFolderError(
                 f"{self._folder.store.where(folder)}: {len(missing)} of {len(files)} files that were written are gone, "
                 f"{min(missing)} first",
-                "see that all ranks write into one folder, which all hosts have mounted, and who else deletes there: "
-                "`ziggurat checkpoint prune`, another training, or a rule of the store",
+                "check that all ranks write into one folder, which all hosts have mounted, and what else deletes "
+                "there: `ziggurat checkpoint prune`, another training, or a rule of the store",
             )
         self._check()
-        if job.given_up:
+        if job.abandoned:
             raise Cancelled
         self._folder.store.write(folder, MANIFEST_FILE, manifest.to_bytes())
         if job.best is not None:
@@ -252,9 +256,9 @@ class CheckpointWriter:
         try:
             self._check()
             self._folder.sweep_step(job.step)
-            self._folder.discard(self._folder.spare())
-        except (ZigguratError, OSError) as error:  # the checkpoint is there; the next one tries again
-            self.troubles.append(f"checkpoint of step {job.step}: older ones stay: {_said(error)}")
+            self._folder.discard(self._folder.removable())
+        except (ZigguratError, OSError) as error:  # the checkpoint itself is complete; the next one cleans up again
+            self.cleanup_errors.append(f"checkpoint of step {job.step}: older ones stay: {_message(error)}")
 
 
 def _rows(shard: TrackedShard, local_U: Tensor, tensors: Mapping[str, Tensor]) -> TableRows:
@@ -263,9 +267,9 @@ def _rows(shard: TrackedShard, local_U: Tensor, tensors: Mapping[str, Tensor]) -
     return TableRows(shard.table, ids_U, (shard.weight.first[1], shard.weight.tensor.shape[1]), named)
 
 
-def _said(problem: BaseException) -> str:
-    return problem.problem if isinstance(problem, ZigguratError) else f"{type(problem).__name__}: {problem}"
+def _message(error: BaseException) -> str:
+    return error.problem if isinstance(error, ZigguratError) else f"{type(error).__name__}: {error}"
 
 
-def _lost(rank: int, other: int, what: str) -> LostRank:
+def _lost_rank(rank: int, other: int, what: str) -> LostRank:
     return LostRank(f"rank {rank}: rank {other} {what}", f"look at what rank {other} says")

@@ -1,7 +1,7 @@
-"""Rows of tables to the bytes of safetensors files, and back.
+"""Encodes rows of tables as the bytes of safetensors files, and decodes them.
 
-A checkpoint's rows are cut into files of some 32 MB, each made in memory, so that its checksum is that of what was
-meant to be written, a restore reads only files that have rows it needs, and neither holds more than one at a time.
+A checkpoint's rows are split into files of some 32 MB. Each file is made in memory, so that its checksum is that of the
+data meant to be written. A restore reads only files that have rows it needs. Neither holds more than one at a time.
 
 Shape legend: U rows of a block, D columns.
 """
@@ -22,17 +22,17 @@ from ziggurat.checkpoint.format.quantise import Method, dequantise, finite, quan
 from ziggurat.core.errors import RunFolderError
 
 FILE_BYTES = 32 * 2**20
-"""A file is closed once it has as much."""
+"""A file is written once its tensors have this size."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableRows:
-    """Some rows of a table, and of its optimizer's states.
+    """Some rows of a table and of its optimizer states.
 
     Attributes:
-        table: its name.
-        ids_U: int64, in the table.
-        columns: the first column, and how many; those of wide states are the same.
+        table: name of the table.
+        ids_U: the rows' ids in the table, int64.
+        columns: the first column and the number of columns; the same for states with a value per column.
         tensors: ``weight`` (U, D), and each state (U,) or (U, D).
     """
 
@@ -43,14 +43,18 @@ class TableRows:
 
 
 class FileWriter:
-    """Collects rows and writes files.
+    """Collects rows and writes them to files.
 
     Args:
-        write: a name and a content into a checkpoint's folder.
-        name: of the n-th file.
-        rank: this one.
-        bits, method: of weights. States of optimizers are as they were: steps are divided by the roots of some, where
-            the lowest number of a range stands for many that are smaller by far, or becomes one below zero.
+        write: writes a file, given its name and content, into the checkpoint's folder.
+        name: returns the name of the n-th file.
+        rank: this rank.
+        bits, method: quantisation of weights. Optimizer states are never quantised: updates are divided by the square
+            roots of some, and quantising would replace many much smaller values by the lowest code's value, or make
+            them negative.
+
+    Attributes:
+        files: manifest entries of the files written.
     """
 
     def __init__(
@@ -65,14 +69,14 @@ class FileWriter:
         self._size = 0
 
     def add(self, rows: TableRows) -> None:
-        """Take rows, which must not change any more before :meth:`flush`."""
+        """Adds rows, whose tensors must not change before :meth:`flush`."""
         count, number = len(rows.ids_U), len(self._blocks)
         if not count:
             return
         low, high = int(rows.ids_U.min()), int(rows.ids_U.max())
         bits: dict[str, Bits] = {}
         for name, tensor in rows.tensors.items():
-            bits[name], parts = self._encoded(name, tensor)
+            bits[name], parts = self._encode(name, tensor)
             self._put({f"{number}.{name}.{part}": each for part, each in parts.items()})
         gapless = high - low + 1 == count and bool((rows.ids_U[1:] > rows.ids_U[:-1]).all())
         if not gapless:
@@ -93,19 +97,20 @@ class FileWriter:
             self.flush()
 
     def put(self, tensors: Mapping[str, Tensor]) -> None:
-        """A file of these tensors alone, beside those of rows."""
+        """Writes a file of these tensors alone, without rows."""
         self.flush()
         self._put(tensors)
         self._close()
 
     def flush(self) -> None:
-        """Write what was collected, if anything."""
+        """Writes the rows collected so far, if any."""
         if self._blocks:
             self._close()
 
-    def _encoded(self, name: str, tensor: Tensor) -> tuple[Bits, dict[str, Tensor]]:
+    def _encode(self, name: str, tensor: Tensor) -> tuple[Bits, dict[str, Tensor]]:
+        """Returns the bits used and the encoded tensors by suffix."""
         bits: Bits = self._bits if name == WEIGHT else 32
-        if bits == 32 or not bool(finite(tensor).all()):  # what is no number has no place in a range
+        if bits == 32 or not bool(finite(tensor).all()):  # NaN and infinities cannot be quantised
             return 32, {"rows": tensor}
         return bits, quantise(tensor, bits, self._method)
 
@@ -123,23 +128,23 @@ class FileWriter:
         self._tensors, self._blocks, self._size = {}, [], 0
 
 
-def checked(file: ManifestFile, data: bytes, place: str) -> None:
-    """Whether a file's content is what was written.
+def check_file(file: ManifestFile, data: bytes, place: str) -> None:
+    """Checks that a file's content is what was written.
 
     Raises:
-        RunFolderError: it is shorter or longer, or differs; ``place`` is named.
+        RunFolderError: it has another size or checksum; the message names ``place``.
     """
     if len(data) != file.bytes:
-        wrong = f"{len(data):,} bytes, and {file.bytes:,} were written"
+        problem = f"{len(data):,} bytes, and {file.bytes:,} were written"
     elif hashlib.sha256(data).hexdigest() != file.sha256:
-        wrong = "its SHA-256 differs from the one recorded when it was written"
+        problem = "its SHA-256 differs from the one recorded when it was written"
     else:
         return
-    raise RunFolderError(f"{place}: {wrong}; it has {holds(file)}", DAMAGED)
+    raise RunFolderError(f"{place}: {problem}; it has {contents_in_words(file)}", DAMAGED)
 
 
-def holds(file: ManifestFile) -> str:
-    """What a file of a checkpoint has, in words."""
+def contents_in_words(file: ManifestFile) -> str:
+    """Returns a phrase that names the content of a checkpoint's file, such as "rows of table 'user'"."""
     tables = list(dict.fromkeys(block.table for block in file.blocks))
     named = ", ".join(map(repr, tables[:4])) + (f" and {len(tables) - 4} more" if len(tables) > 4 else "")
     return f"rows of table{'s' * (len(tables) > 1)} {named}" if tables else "all but rows of tables"
@@ -152,10 +157,10 @@ DAMAGED = (
 
 
 def tensors_in(data: bytes, place: str) -> dict[str, Tensor]:
-    """The tensors of a safetensors file.
+    """Returns the tensors of a safetensors file.
 
     Raises:
-        RunFolderError: it is none.
+        RunFolderError: ``data`` is not a safetensors file; the message names ``place``.
     """
     try:
         return load(data)
@@ -164,7 +169,13 @@ def tensors_in(data: bytes, place: str) -> dict[str, Tensor]:
 
 
 def rows_in(block: RowBlock, tensors: Mapping[str, Tensor], wanted: set[str]) -> TableRows:
-    """A block's rows, and those of ``wanted`` tensors that it has."""
+    """Decodes the rows of a block.
+
+    Args:
+        block: the manifest's entry of the block.
+        tensors: all tensors of its file.
+        wanted: names of the tensors to decode, if the block has them: ``weight`` and optimizer states.
+    """
     number = block.number
     if block.first is None:
         ids_U = tensors[f"{number}.ids"].long()
@@ -173,11 +184,11 @@ def rows_in(block: RowBlock, tensors: Mapping[str, Tensor], wanted: set[str]) ->
     decoded: dict[str, Tensor] = {}
     for name, bits in block.bits.items():
         if name in wanted:
-            parts = below(tensors, f"{number}.{name}.")
+            parts = with_prefix(tensors, f"{number}.{name}.")
             decoded[name] = parts["rows"] if bits == 32 else dequantise(parts, bits, block.columns[1])
     return TableRows(block.table, ids_U, block.columns, decoded)
 
 
-def below(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """Those whose names begin so, without that."""
+def with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """Returns the tensors whose names start with ``prefix``, with it removed from their names."""
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}

@@ -1,6 +1,6 @@
-"""Checkpoints of format 1, which are read and no longer written: whole tensors, a JSON state, and checksums of both.
+"""Checkpoints of format 1, which are read but no longer written: whole tensors and a JSON state with their checksums.
 
-A folder::
+The folder of a checkpoint::
 
     state.json                 {"format_version", "files": {name: sha256}, "state": {...}}
     dense.safetensors          one file per group of tensors, as named by the caller
@@ -26,19 +26,19 @@ _HINT = "move this folder away; older checkpoints stay usable"
 
 
 def load_state(folder: Path) -> dict[str, Any]:
-    """The JSON state of a checkpoint, without reading its tensors.
+    """Returns the JSON state of a checkpoint, without reading its tensors.
 
     Raises:
-        RunFolderError: missing, unreadable, or of another format version.
+        RunFolderError: the state is missing, unreadable, or of another format version.
     """
     return _manifest(folder)["state"]
 
 
 def load_groups(folder: Path) -> dict[str, dict[str, Tensor]]:
-    """Group -> name -> tensor of a checkpoint whose files are what their checksums say.
+    """Returns group -> name -> tensor of a checkpoint, after verifying the checksums of its files.
 
     Raises:
-        RunFolderError: names the file that is missing, truncated or changed.
+        RunFolderError: a file is missing, truncated or changed; the message names it.
     """
     manifest = _manifest(folder)
     groups: dict[str, dict[str, Tensor]] = {}

@@ -1,7 +1,7 @@
-"""The manifest of a checkpoint: what its files hold, and how to tell that they are still what was written.
+"""The manifest of a checkpoint: the content of its files, and checksums to verify them.
 
-It is written last and makes the folder a checkpoint; a process that dies before leaves none. ``docs/checkpoints.md``
-describes it byte by byte.
+It is written last, and turns the folder into a checkpoint: a process that dies before leaves no checkpoint.
+``docs/checkpoints.md`` describes it byte by byte.
 """
 
 from __future__ import annotations
@@ -21,35 +21,35 @@ MANIFEST_FILE = "manifest.json"
 
 Kind = Literal["full", "delta"]
 WEIGHT = "weight"
-"""Name of a table's rows among a block's tensors; the others are optimizer states."""
+"""Name of a table's weights among a block's tensors; the others are optimizer states."""
 
 
 class NewerFormat(RunFolderError):
-    """A manifest of a format that this version does not know."""
+    """The manifest is of a format that this version does not know."""
 
 
-class _Part(pydantic.BaseModel):
+class _Entry(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
 
-class Reference(_Part):
-    """A checkpoint that another one needs."""
+class Reference(_Entry):
+    """Identifies one write of a checkpoint."""
 
     step: int
     id: str
 
 
-class RowBlock(_Part):
-    """Some rows of a table, as tensors ``NUMBER.NAME`` of a file.
+class RowBlock(_Entry):
+    """Some rows of a table, stored as tensors ``NUMBER.NAME`` of a file.
 
     Attributes:
-        number: of the block in its file.
-        table: its name.
-        rows: how many.
-        first: the first row, where they lie without gaps; None: the file has their ids (``NUMBER.ids``).
+        number: number of the block in its file.
+        table: name of the table.
+        rows: number of rows.
+        first: id of the first row if the ids are consecutive; None: the file has the ids (``NUMBER.ids``).
         low, high: the least and the greatest id.
-        columns: the first column, and how many.
-        bits: of each tensor, ``weight`` and the optimizer's states: 32 is as it was.
+        columns: the first column and the number of columns.
+        bits: bits per value of each tensor, ``weight`` and the optimizer states; 32 means not quantised.
     """
 
     number: int
@@ -62,15 +62,15 @@ class RowBlock(_Part):
     bits: dict[str, Bits]
 
 
-class ManifestFile(_Part):
+class ManifestFile(_Entry):
     """A safetensors file of a checkpoint.
 
     Attributes:
-        name: within the checkpoint's folder.
-        bytes: its size.
-        sha256: of its content.
-        rank: who wrote it.
-        blocks: rows in it; a file without any holds everything else, as ``GROUP/NAME``.
+        name: name in the checkpoint's folder.
+        bytes: size of the file.
+        sha256: SHA-256 of its content.
+        rank: the rank that wrote it.
+        blocks: the rows in it. A file without blocks holds all other tensors, as ``GROUP/NAME``.
     """
 
     name: str
@@ -80,37 +80,37 @@ class ManifestFile(_Part):
     blocks: tuple[RowBlock, ...] = ()
 
 
-class TableShape(_Part):
-    """What a checkpoint has of a table: its rows, their width, and the width of each state (0: one number a row)."""
+class TableShape(_Entry):
+    """The shape of a table: its rows, their width, and the width of each optimizer state (0: one number per row)."""
 
     rows: int
     dim: int
     states: dict[str, int]
 
     def shape(self, name: str) -> tuple[int, ...]:
-        """Of the whole tensor: ``weight``, or a state."""
+        """Returns the shape of the whole tensor ``weight``, or of a state."""
         width = self.dim if name == WEIGHT else self.states[name]
         return (self.rows, width) if width else (self.rows,)
 
 
-class Manifest(_Part):
+class Manifest(_Entry):
     """A checkpoint without its tensors.
 
     Attributes:
-        id: of this very write; another write of the same step has another.
+        id: random id of this write; another write of the same step has another id.
         kind: ``full``, or ``delta``: rows that differ from those of ``needs``.
         step: optimizer steps done.
-        needs: of a delta, the checkpoints to read before it: the full one first, then deltas in order.
-        policy: that chose the kind.
-        bits: asked for; a block says its own.
-        world_size: ranks that wrote it.
-        tables: by name.
-        files: of this checkpoint alone.
-        state: progression, schedule and what else training keeps, as JSON.
-        made: when, ISO 8601 in UTC.
-        versions: of the libraries that wrote it.
-        plan: where the tables' shards lay, as ``plan.json`` has it.
-        config: what was trained, as ``config.yaml`` has it.
+        needs: the checkpoints to read before a delta: the full one first, then deltas in order.
+        policy: the policy that chose the kind.
+        bits: bits per value requested for rows; a block may use more.
+        world_size: number of ranks that wrote it.
+        tables: name -> shape of every table.
+        files: the files of this checkpoint alone.
+        state: progression, schedule and other state of the training, as JSON.
+        made: when it was written, ISO 8601 in UTC.
+        versions: versions of the libraries that wrote it.
+        plan: the placement of the tables' shards, as in ``plan.json``.
+        config: the training's config, as in ``config.yaml``.
     """
 
     id: str
@@ -134,27 +134,27 @@ class Manifest(_Part):
 
     @property
     def bytes(self) -> int:
-        """Of its files, without those of ``needs``."""
+        """Size of its own files, without those of ``needs``."""
         return sum(file.bytes for file in self.files)
 
     def to_bytes(self) -> bytes:
-        """The file's content: UTF-8 JSON, with a checksum of all that is in ``manifest``."""
-        values = _finite(self.model_dump())
+        """Returns the file's content: UTF-8 JSON with a checksum of its value ``manifest``."""
+        values = _to_json_floats(self.model_dump())
         whole = {"format_version": FORMAT_VERSION, "sha256": _digest(values), "manifest": values}
         return (json.dumps(whole, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
     @classmethod
     def from_bytes(cls, data: bytes, place: str) -> Manifest:
-        """What :meth:`to_bytes` made.
+        """Parses the content that :meth:`to_bytes` made.
 
         Raises:
-            RunFolderError: damaged, of another version, or something else; ``place`` is named.
+            RunFolderError: it is damaged, of another version, or not a manifest; the message names ``place``.
         """
         try:
             whole = json.loads(data.decode())
             version, digest, values = whole["format_version"], whole.get("sha256"), whole.get("manifest")
         except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise RunFolderError(f"{place}: no manifest of a checkpoint: {error}", _HINT) from None
+            raise RunFolderError(f"{place}: not a manifest of a checkpoint: {error}", _HINT) from None
         if version != FORMAT_VERSION:
             raise NewerFormat(
                 f"{place}: checkpoint format {version!r}, this ziggurat reads 1 and {FORMAT_VERSION}",
@@ -163,7 +163,7 @@ class Manifest(_Part):
         if not isinstance(values, dict) or digest != _digest(values):
             raise RunFolderError(f"{place}: its content differs from its checksum", _HINT)
         try:
-            return cls.model_validate(_infinite(values))
+            return cls.model_validate(_from_json_floats(values))
         except pydantic.ValidationError as error:
             first = error.errors(include_url=False)[0]
             where = ".".join(map(str, first["loc"]))
@@ -181,20 +181,21 @@ def _digest(values: Any) -> str:
     return hashlib.sha256(text.encode()).hexdigest()
 
 
-def _finite(value: Any) -> Any:
-    """JSON has no nan and no infinity: ``{"float": "inf"}`` stands for one."""
+def _to_json_floats(value: Any) -> Any:
+    """Replaces NaN and infinities, which JSON lacks, by objects such as ``{"float": "inf"}``, at any depth."""
     if isinstance(value, float) and not math.isfinite(value):
         return {"float": str(value)}
     if isinstance(value, dict):
-        return {str(key): _finite(each) for key, each in value.items()}
+        return {str(key): _to_json_floats(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_finite(each) for each in value]
+        return [_to_json_floats(each) for each in value]
     return value
 
 
-def _infinite(value: Any) -> Any:
+def _from_json_floats(value: Any) -> Any:
+    """Reverses :func:`_to_json_floats`."""
     if isinstance(value, dict):
         if value.keys() == {"float"} and isinstance(value["float"], str):
             return float(value["float"])
-        return {key: _infinite(each) for key, each in value.items()}
-    return [_infinite(each) for each in value] if isinstance(value, list) else value
+        return {key: _from_json_floats(each) for key, each in value.items()}
+    return [_from_json_floats(each) for each in value] if isinstance(value, list) else value

@@ -1,7 +1,8 @@
-"""A safetensors file whose tensors are filled in place, so that it may be larger than memory.
+"""Creates a safetensors file whose tensors are filled in place, so that it may be larger than memory.
 
-``safetensors.save_file`` wants all tensors at once. Here the header comes first, from names, types and shapes alone;
-the file is then as long as it will be, and its tensors are views of it, which the system writes out as they fill.
+``safetensors.save_file`` needs all tensors at once. Here the header is written first, from names, dtypes and shapes
+alone, and the file gets its final length. Its tensors are views of the memory-mapped file, which the operating system
+writes out as they fill.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ NAMES = {
     torch.uint8: "U8",
     torch.bool: "BOOL",
 }
-"""Types as the format calls them."""
+"""Dtype -> its name in the safetensors format."""
 
 
 @dataclass(frozen=True, slots=True)
 class TensorDescription:
-    """A tensor without its numbers."""
+    """Dtype and shape of a tensor."""
 
     dtype: torch.dtype
     shape: tuple[int, ...]
@@ -46,17 +47,17 @@ class TensorDescription:
 
 
 def create(path: Path, tensors: Mapping[str, TensorDescription], metadata: Mapping[str, str]) -> dict[str, Tensor]:
-    """Make the file; what is written into the tensors returned is written into it, and is there once it is synced.
+    """Creates the file and returns its tensors, which are views of it. Their content is durable once it is synced.
 
     Args:
-        path: a new file.
-        tensors: by name.
-        metadata: kept in the header.
+        path: path of the new file.
+        tensors: name -> dtype and shape.
+        metadata: stored in the header.
 
     Raises:
-        OSError: the disk has no room for all of it.
+        OSError: the disk has too little free space for the file.
     """
-    # Wide types first, as the library does it: every tensor then begins at a multiple of its numbers' size.
+    # Wide dtypes first, as in the library, so that every tensor begins at a multiple of its element size.
     order = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))
     entries: dict[str, object] = {"__metadata__": dict(metadata)}
     offsets: dict[str, int] = {}
@@ -71,25 +72,25 @@ def create(path: Path, tensors: Mapping[str, TensorDescription], metadata: Mappi
     with path.open("w+b") as file:
         file.write(struct.pack("<Q", len(header)) + header)
         file.flush()
-        os.posix_fallocate(file.fileno(), 0, begin + end)  # a full disk is told here, not by a signal later on
+        os.posix_fallocate(file.fileno(), 0, begin + end)  # a full disk raises here, instead of a signal later
         view = mmap.mmap(file.fileno(), begin + end)
     return {name: _view(view, begin + offsets[name], tensors[name]) for name in order}
 
 
 def read_metadata(path: Path) -> dict[str, str] | None:
-    """What :func:`create` was given to keep; None where the file is no safetensors file."""
+    """Returns the metadata in the header; None if the file is not a safetensors file."""
     try:
         with path.open("rb") as file:
             size = struct.unpack("<Q", file.read(8))[0]
-            if size > min(path.stat().st_size, 10**8):  # the most that the format allows
+            if size > min(path.stat().st_size, 10**8):  # the format allows no longer header
                 return None
             return dict(json.loads(file.read(size)).get("__metadata__", {}))
     except (struct.error, ValueError, AttributeError, TypeError):
         return None
 
 
-def _view(memory: mmap.mmap, begin: int, described: TensorDescription) -> Tensor:
-    count = math.prod(described.shape)
+def _view(memory: mmap.mmap, begin: int, description: TensorDescription) -> Tensor:
+    count = math.prod(description.shape)
     if not count:
-        return torch.empty(described.shape, dtype=described.dtype)
-    return torch.frombuffer(memory, dtype=described.dtype, count=count, offset=begin).view(described.shape)
+        return torch.empty(description.shape, dtype=description.dtype)
+    return torch.frombuffer(memory, dtype=description.dtype, count=count, offset=begin).view(description.shape)

@@ -58,7 +58,7 @@ def prune(path: Path, keep: int, *, dry_run: bool = False, progress: Progress | 
     folder = open_folder(path)
     claim = _claimed(folder.store, path, dry_run, progress)
     with _locked([run_folder(path), _with_lock(folder)], dry_run), claim:
-        spare = folder.spare(keep)
+        spare = folder.removable(keep)
         leftovers = folder.leftovers()
         kept = tuple(step for step in folder.steps() if step not in spare)
         size = sum(disk_bytes(folder.store, folder_of(step)) for step in spare)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from ziggurat.checkpoint.folder import BEST_FILE, CheckpointFolder
-from ziggurat.checkpoint.format.blocks import checked
+from ziggurat.checkpoint.format.blocks import check_file
 from ziggurat.checkpoint.format.legacy import STATE_FILE
 from ziggurat.checkpoint.format.manifest import MANIFEST_FILE, Manifest
 from ziggurat.checkpoint.inspect.catalogue import Catalogue, LegacyCheckpoint, disk_bytes, read_catalogue
@@ -94,7 +94,7 @@ def verify(
 
 def unfinished(folder: CheckpointFolder) -> tuple[str, ...]:
     """Names of the folders of steps that have no manifest, and no file of another program."""
-    return tuple(name for name in _without_manifest(folder) if not folder.foreign(name))
+    return tuple(name for name in _without_manifest(folder) if not folder.foreign_files(name))
 
 
 def _without_manifest(folder: CheckpointFolder) -> list[str]:
@@ -126,7 +126,7 @@ class _Reading:
         store, folder = self._catalogue.folder.store, folder_of(manifest.step)
         for file in manifest.files:
             try:
-                checked(file, store.read(folder, file.name), store.where(folder, file.name))
+                check_file(file, store.read(folder, file.name), store.where(folder, file.name))
             except Unreachable:
                 raise
             except RunFolderError as error:
@@ -188,7 +188,7 @@ def _foreign(folder: CheckpointFolder, catalogue: Catalogue) -> tuple[str, ...]:
     store = folder.store
     names = [name for name in sorted(store.files()) if _OURS.fullmatch(name) is None]
     names += [f"{name}/" for name in sorted(store.folders()) if FOLDER.fullmatch(name) is None]
-    names += [f"{name}/{file}" for name in _without_manifest(folder) for file in folder.foreign(name)]
+    names += [f"{name}/{file}" for name in _without_manifest(folder) for file in folder.foreign_files(name)]
     for step, found in sorted(catalogue.found.items()):
         known = {STATE_FILE, *found.digests} if isinstance(found, LegacyCheckpoint) else _known(found)
         names += [f"{folder_of(step)}/{name}" for name in sorted(store.files(folder_of(step))) if name not in known]

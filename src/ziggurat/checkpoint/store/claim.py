@@ -1,6 +1,6 @@
-"""Who may write checkpoints in a place: one process at a time, and one run for good.
+"""The exclusive right to write checkpoints into a store: one process at a time, and only ever one run.
 
-In: the store and the run. Out: a claim that is asked before each manifest whether it still holds.
+In: the store and the run. Out: a claim, which the writer checks before each manifest.
 """
 
 from __future__ import annotations
@@ -17,21 +17,22 @@ from ziggurat.core.errors import RunFolderError
 from ziggurat.core.files import locked_folder
 
 LEASE_S = 300.0
-"""For so long a writer in an object store may give no sign until another succeeds it: longer than all tries of a
-request take together, so that the last words of one who is succeeded do not come behind the other's."""
+"""How long a writer in an object store may give no sign before another one may succeed it. It is longer than all
+attempts of one request take together, so that the last write of a writer that was succeeded does not arrive after its
+successor's."""
 WRITER_FILE = "writer.json"
-"""In a folder; object stores have it by numbers (:mod:`~ziggurat.checkpoint.store.lease`)."""
+"""Names the writer in a folder; in object stores the file is numbered (:mod:`~ziggurat.checkpoint.store.lease`)."""
 
 
 class Claim(Protocol):
-    """The right to write."""
+    """The right to write checkpoints into a store."""
 
     def check(self) -> None:
-        """Make sure of it.
+        """Checks that this process still holds it.
 
         Raises:
-            RunFolderError: another process has it now.
-            DataError: an object store that cannot be written.
+            RunFolderError: another process holds it now.
+            DataError: the object store cannot be written.
         """
         ...
 
@@ -40,23 +41,23 @@ class Claim(Protocol):
 def claimed(
     store: Store, owner: Owner, *, lease_s: float = LEASE_S, note: Callable[[str], None] = lambda _: None
 ) -> Generator[Claim]:
-    """Be the one who writes checkpoints there; the first rank alone asks for it, for all.
+    """Holds the claim to a store. Only the first rank acquires it, for all ranks.
 
-    Of a folder it is a lock, which ends with the process, however it ends. Of an object store it is a lease: after a
-    writer that was killed the next one starts once its lease is over; at once, on the same machine.
+    In a folder the claim is a lock, which ends with the process, however it ends. In an object store it is a lease:
+    after a writer was killed, the next one starts when the lease has expired, or at once on the same machine.
 
     Args:
-        store: where the checkpoints lie.
-        owner: the run that they are of.
-        lease_s: in an object store.
-        note: told why it takes long.
+        store: the store of the checkpoints.
+        owner: the run that the checkpoints belong to.
+        lease_s: duration of the lease in an object store.
+        note: receives a message that explains why acquiring takes long.
 
     Raises:
-        RunFolderError: another process writes there, or what is there is another run's.
-        DataError: it cannot be written, or is an object store without conditional writes.
+        RunFolderError: another process writes there, or the checkpoints there belong to another run.
+        DataError: the store cannot be written, or is an object store without conditional writes.
     """
     if isinstance(store, LocalStore):
-        with _locked(store, owner) as claim:
+        with _lock_folder(store, owner) as claim:
             yield claim
         return
     assert isinstance(store, ObjectStore), type(store)
@@ -64,42 +65,43 @@ def claimed(
         yield lease
 
 
-class _Locked:
-    """A folder whose lock this process has."""
+class _FolderClaim:
+    """The claim to a folder whose lock this process holds."""
 
     def __init__(self, store: LocalStore, writer: WriterIdentity) -> None:
         self._store, self._writer = store, writer
 
     def check(self) -> None:
-        """A file system that does not tell other hosts of locks still tells them of files."""
-        now = _writer(self._store)
-        if now is None or now.token != self._writer.token:
-            other = now or "none that says so"
+        """Checks the writer file: a file system that does not share locks between hosts still shares files."""
+        current = _writer(self._store)
+        if current is None or current.token != self._writer.token:
             raise RunFolderError(
-                f"{self._store.root}: this process is not the writer of these checkpoints any more, but {other}",
-                "see that one training writes here, and start it again",
+                f"{self._store.root}: this process is no longer the writer of these checkpoints; now the writer is "
+                f"{current or 'not recorded'}",
+                "make sure that only one training writes here, and start it again",
             )
 
 
 @contextlib.contextmanager
-def _locked(store: LocalStore, owner: Owner) -> Generator[_Locked]:
+def _lock_folder(store: LocalStore, owner: Owner) -> Generator[_FolderClaim]:
     with contextlib.ExitStack() as stack:
         try:
             stack.enter_context(locked_folder(store.root, "writing checkpoints"))
         except RunFolderError:
             raise RunFolderError(
-                f"{store.root}: another process writes checkpoints here: {_writer(store) or 'it has not said which'}",
+                f"{store.root}: another process writes checkpoints here: {_writer(store) or 'it is not recorded'}",
                 "wait for it, end it, or name another place in checkpoints.store",
             ) from None
-        before = _writer(store)
-        if before is not None:
-            before.check_owner(owner, str(store.root))
-        mine = WriterIdentity.here(owner, LEASE_S)
-        store.write("", WRITER_FILE, mine.to_bytes())
-        yield _Locked(store, mine)
+        previous = _writer(store)
+        if previous is not None:
+            previous.check_owner(owner, str(store.root))
+        this = WriterIdentity.of_this_process(owner, LEASE_S)
+        store.write("", WRITER_FILE, this.to_bytes())
+        yield _FolderClaim(store, this)
 
 
 def _writer(store: LocalStore) -> WriterIdentity | None:
+    """Returns the writer that the folder's writer file names; None if there is no such file."""
     if WRITER_FILE not in store.files():
         return None
     return WriterIdentity.from_bytes(store.read("", WRITER_FILE), store.where("", WRITER_FILE))

@@ -1,13 +1,15 @@
-"""One writer at a time in an object store, which has no locks that end with a process.
+"""A lease that admits one writer at a time into an object store, which has no locks that end with a process.
 
-Who writes makes an object that must not be there yet, ``writer-00000001.json``, and beats: writes it anew every few
-seconds. Who finds it and sees no beat for as long as its lease makes ``writer-00000002.json``. The writer is who has
-the highest number, and of those who try to make the same one the store lets one through. Clocks are not compared.
+A writer creates an object ``writer-00000001.json``, which must not exist yet, and sends heartbeats: it rewrites the
+object every few seconds. A process that finds it and sees no heartbeat for the duration of the lease creates
+``writer-00000002.json``. The process with the highest number is the writer. If several try to create the same number,
+the store admits one. Clocks are not compared.
 
-Before a manifest the writer beats, and then looks for a higher number; its successor makes that, and then looks for a
-beat, for which it withdraws. So either one sees the other, and one that slept while it was succeeded stops there. What
-remains is one that sleeps for a whole lease between its look and the arrival of the manifest, its next request. What it
-then leaves is whole in itself, but may replace its successor's checkpoint of the same step.
+Before a manifest the writer sends a heartbeat, and then looks for a higher number. Its successor creates the higher
+number, and then looks for a heartbeat, in which case it withdraws. So at least one of the two sees the other, and a
+writer that slept while it was succeeded stops there. One case remains: a writer that sleeps for a whole lease between
+that look and the arrival of the manifest, its next request. The checkpoint that it then writes is complete in itself,
+but may replace its successor's checkpoint of the same step.
 """
 
 from __future__ import annotations
@@ -22,26 +24,26 @@ from ziggurat.checkpoint.store.object_store import ObjectStore
 from ziggurat.checkpoint.store.writer_identity import Owner, WriterIdentity
 from ziggurat.core.errors import RunFolderError, ZigguratError
 
-BEATS = 6
-"""In a lease, so that some may fail."""
-LOOKS = 15
-"""In a lease, by one who waits for its end."""
-TRIES = 10
-"""To become the writer, where others try at the same time."""
+BEATS_PER_LEASE = 6
+"""Heartbeats for the duration of a lease; several, so that some may fail."""
+POLLS_PER_LEASE = 15
+"""How often a process that waits for the end of a lease looks for a heartbeat."""
+ATTEMPTS = 10
+"""How often a process tries to become the writer while others try at the same time."""
 
 _FILE = re.compile(r"writer-(\d{8,})\.json")
 
 
 class Lease:
-    """Of this process; see :func:`leased`."""
+    """The lease of this process; see :func:`leased`."""
 
     def __init__(self, store: ObjectStore, number: int, writer: WriterIdentity) -> None:
         self._store, self._number, self._writer = store, number, writer
-        self._turn, self._ends, self._lost = threading.Lock(), threading.Event(), False
-        self._thread = threading.Thread(target=self._beat_on, name="lease", daemon=True)
+        self._write_lock, self._stop, self._lost = threading.Lock(), threading.Event(), False
+        self._thread = threading.Thread(target=self._beat_until_stopped, name="lease", daemon=True)
 
     def check(self) -> None:
-        """Begin the lease anew; whoever watches it then waits for all of it.
+        """Renews the lease, and checks that this process still is the writer.
 
         Raises:
             RunFolderError: another process has become the writer.
@@ -52,56 +54,56 @@ class Lease:
         if number <= self._number:
             return
         self._lost = True
-        self._ends.set()
+        self._stop.set()
         raise RunFolderError(
-            f"{self._store.url}: this process is not the writer of these checkpoints any more: it gave no sign for "
+            f"{self._store.url}: this process is no longer the writer of these checkpoints: it gave no sign for "
             f"{self._writer.lease_s:g} s, and was succeeded by {other}",
             "let the other one go on, or end it and start this training again",
         )
 
-    def begin(self) -> None:
-        """Beat from now on."""
+    def start(self) -> None:
+        """Starts the thread that sends heartbeats."""
         self._thread.start()
 
     def end(self) -> None:
-        """Let go, so that the next writer need not wait."""
-        self._ends.set()
+        """Releases the lease, so that the next writer need not wait."""
+        self._stop.set()
         self._thread.join()
-        # Where the store is not reached, the lease ends by itself.
+        # If the store cannot be reached, the lease expires by itself.
         with contextlib.suppress(ZigguratError):
             if self._lost:
                 self._store.delete("", _name(self._number))
             else:
                 self._beat(ended=True)
 
-    def _beat_on(self) -> None:
-        while not self._ends.wait(self._writer.lease_s / BEATS):
-            # One that fails is made up for by the next; `check` says what has become of it.
+    def _beat_until_stopped(self) -> None:
+        while not self._stop.wait(self._writer.lease_s / BEATS_PER_LEASE):
+            # The next heartbeat makes up for one that fails; `check` reports a store that cannot be written.
             with contextlib.suppress(ZigguratError):
                 self._beat()
 
     def _beat(self, *, ended: bool = False) -> None:
-        with self._turn:
-            self._writer = self._writer.beaten(ended=ended)
+        with self._write_lock:
+            self._writer = self._writer.next_beat(ended=ended)
             self._store.write("", _name(self._number), self._writer.to_bytes())
 
 
 @contextlib.contextmanager
 def leased(store: ObjectStore, owner: Owner, lease_s: float, note: Callable[[str], None]) -> Generator[Lease]:
-    """Be the writer, once another one's lease has ended where there is one that does not beat.
+    """Holds the lease on a store. Waits until another writer's lease has expired if that one sends no heartbeats.
 
     Args:
-        store: where the checkpoints lie.
-        owner: whose they are.
-        lease_s: of this writer.
-        note: told why it takes long.
+        store: the store of the checkpoints.
+        owner: the run that the checkpoints belong to.
+        lease_s: duration of the lease.
+        note: receives a message that explains why acquiring takes long.
 
     Raises:
         RunFolderError: another process is the writer, or another run the owner.
-        DataError: the store cannot be written, or knows no conditional writes.
+        DataError: the store cannot be written, or does not support conditional writes.
     """
     lease = Lease(store, *_become_writer(store, owner, lease_s, note))
-    lease.begin()
+    lease.start()
     try:
         yield lease
     finally:
@@ -111,61 +113,64 @@ def leased(store: ObjectStore, owner: Owner, lease_s: float, note: Callable[[str
 def _become_writer(
     store: ObjectStore, owner: Owner, lease_s: float, note: Callable[[str], None]
 ) -> tuple[int, WriterIdentity]:
-    for _ in range(TRIES):
+    for _ in range(ATTEMPTS):
         number, found = _highest(store)
         if found is not None:
             found.check_owner(owner, store.url)
-            _outwait(store, number, found, note)
-        mine = WriterIdentity.here(owner, lease_s)
-        if not store.create("", _name(number + 1), mine.to_bytes()):
+            _wait_for_end(store, number, found, note)
+        this = WriterIdentity.of_this_process(owner, lease_s)
+        if not store.create("", _name(number + 1), this.to_bytes()):
             continue
         numbers = _numbers(store)
         if max(numbers, default=0) == number + 1 and not _has_beaten(store, number, found):
             for old in numbers:
                 if old <= number:
                     store.delete("", _name(old))
-            return number + 1, mine
+            return number + 1, this
         store.delete("", _name(number + 1))
-    raise RunFolderError(f"{store.url}: others become writers here all the time", "see that one training writes here")
+    raise RunFolderError(
+        f"{store.url}: in {ATTEMPTS} attempts to become the writer, another process always was faster",
+        "make sure that only one training writes here",
+    )
 
 
-def _outwait(store: ObjectStore, number: int, found: WriterIdentity, note: Callable[[str], None]) -> None:
-    """Return when this writer has ended, or has not beaten for its lease.
+def _wait_for_end(store: ObjectStore, number: int, found: WriterIdentity, note: Callable[[str], None]) -> None:
+    """Returns when a writer has ended, or has sent no heartbeat for the duration of its lease.
 
     Raises:
-        RunFolderError: it lives.
+        RunFolderError: the writer sent a heartbeat.
     """
     if found.ended or found.is_dead():
         return
     note(f"{store.url}: {found}; waiting up to {found.lease_s:g} s for a sign of it")
-    until = time.monotonic() + found.lease_s
-    while time.monotonic() < until:
-        time.sleep(found.lease_s / LOOKS)
-        at, now = _highest(store)
-        if now is not None and (at, now) != (number, found) and not now.ended:
+    deadline = time.monotonic() + found.lease_s
+    while time.monotonic() < deadline:
+        time.sleep(found.lease_s / POLLS_PER_LEASE)
+        current_number, current = _highest(store)
+        if current is not None and (current_number, current) != (number, found) and not current.ended:
             raise RunFolderError(
-                f"{store.url}: another process writes checkpoints here: {now}",
+                f"{store.url}: another process writes checkpoints here: {current}",
                 "wait for it, end it, or name another place in checkpoints.store",
             )
-        if now is None or now.ended:
+        if current is None or current.ended:
             return
 
 
 def _has_beaten(store: ObjectStore, number: int, found: WriterIdentity | None) -> bool:
-    """Whether a writer that was given up for dead has given a sign since."""
+    """Returns whether a writer that was taken for dead has sent a heartbeat since it was read as ``found``."""
     if found is None or _name(number) not in store.files():
         return False
-    now = _read(store, number)
-    return now != found and not now.ended
+    current = _read(store, number)
+    return current != found and not current.ended
 
 
 def _highest(store: ObjectStore) -> tuple[int, WriterIdentity | None]:
-    """The writer and its number; 0 and None where there never was one."""
+    """Returns the writer's number and identity; 0 and None if there never was a writer."""
     while numbers := _numbers(store):
         try:
             return max(numbers), _read(store, max(numbers))
         except RunFolderError:
-            if max(numbers) in _numbers(store):  # else a successor has just taken it away
+            if max(numbers) in _numbers(store):  # otherwise a successor has just deleted it
                 raise
     return 0, None
 

@@ -1,8 +1,8 @@
-"""Checkpoints in an object store, through fsspec: ``s3://BUCKET/PREFIX`` and what else fsspec knows.
+"""Checkpoints in an object store, through fsspec: ``s3://BUCKET/PREFIX`` and other URLs that fsspec supports.
 
-An object is written whole, by one request, or not at all, and is seen by all who ask from then on: that is what a store
-of checkpoints needs. Listings are asked for anew each time. Requests that fail for a while (5xx, lost connections,
-timeouts) are repeated by the library, with growing pauses, a bounded number of times.
+An object is written by one request, completely or not at all, and is visible to all readers from then on: that is what
+a store of checkpoints needs. Listings are never cached. The client library repeats requests that fail temporarily (5xx,
+lost connections, timeouts), with growing pauses, a bounded number of times.
 """
 
 from __future__ import annotations
@@ -25,20 +25,20 @@ from ziggurat.checkpoint.store.store import LocalStore, Store, Unreachable
 from ziggurat.checkpoint.store.uri import S3, local_folder
 from ziggurat.core.errors import DataError, EnvironmentMismatch, RunFolderError, ZigguratError
 
-TRIES = 5
-"""Of a request, where AWS_MAX_ATTEMPTS says nothing else."""
-BODIES = 2
-"""Of an answer that breaks off."""
-CONNECT_S, ANSWER_S = 10, 30
+REQUEST_ATTEMPTS = 5
+"""How often a request is tried, unless AWS_MAX_ATTEMPTS is set."""
+BODY_ATTEMPTS = 2
+"""How often a response's body is read if the connection breaks off."""
+CONNECT_TIMEOUT_S, READ_TIMEOUT_S = 10, 30
 MANIFESTS = ("manifest.json", "state.json")
 
 
 def open_store(place: str | Path) -> Store:
-    """The store at a path or a URL.
+    """Returns the store at a path or a URL.
 
     Raises:
-        ConfigError: it is neither.
-        EnvironmentMismatch: a package that it needs is not installed.
+        ConfigError: ``place`` is neither.
+        EnvironmentMismatch: a package that the store needs is not installed.
     """
     folder = place if isinstance(place, Path) else local_folder(place)
     return ObjectStore(str(place)) if folder is None else LocalStore(folder)
@@ -48,11 +48,11 @@ class ObjectStore:
     """Objects ``URL/FOLDER/NAME``; see :class:`~ziggurat.checkpoint.store.store.Store`.
 
     Args:
-        url: the root. Endpoint and credentials come from the environment, as the store's library takes them.
+        url: the root. The store's client library takes endpoint and credentials from the environment.
 
     Raises:
-        ConfigError: no such kind of URL.
-        EnvironmentMismatch: a package that it needs is not installed.
+        ConfigError: no store is known for this kind of URL.
+        EnvironmentMismatch: a package that the store needs is not installed.
     """
 
     def __init__(self, url: str) -> None:
@@ -70,7 +70,7 @@ class ObjectStore:
 
     def read(self, folder: str, name: str) -> bytes:
         place = self.where(folder, name)
-        with self._told(f"{place}: cannot be read", Unreachable):
+        with self._explained(f"{place}: cannot be read", Unreachable):
             try:
                 return self._files.cat_file(self._path(folder, name))
             except FileNotFoundError as error:
@@ -79,7 +79,7 @@ class ObjectStore:
         raise RunFolderError(f"{place}: missing", "see `ziggurat checkpoint verify`")
 
     def write(self, folder: str, name: str, data: bytes) -> None:
-        with self._told(f"{self.where(folder, name)}: cannot be written", DataError):
+        with self._explained(f"{self.where(folder, name)}: cannot be written", DataError):
             self._files.pipe_file(self._path(folder, name), data)
 
     def sizes(self, folder: str) -> dict[str, int]:
@@ -91,36 +91,37 @@ class ObjectStore:
             return
         assert folder
         names = self.files(folder)
-        # Its manifests go first: a folder that is half deleted is no checkpoint.
+        # The manifests go first, so that a half-deleted folder is not taken for a checkpoint.
         self._remove(folder, [each for each in MANIFESTS if each in names])
         self._remove(folder, [each for each in names if each not in MANIFESTS])
-        left = self.files(folder)
-        if left:
+        remaining = self.files(folder)
+        if remaining:
             raise DataError(
-                f"{self.where(folder)}: {len(left)} of {len(names)} objects could not be deleted, {left[0]} first",
+                f"{self.where(folder)}: {len(remaining)} of {len(names)} objects could not be deleted, {remaining[0]} "
+                "first",
                 "allow these credentials to delete objects, or delete them by hand",
             )
 
     def create(self, folder: str, name: str, data: bytes) -> bool:
-        """A file, unless there is one of that name: of all who create it at once, one does.
+        """Creates a file unless it exists. If several processes create it at once, exactly one succeeds.
 
         Returns:
-            Whether it has this content now.
+            Whether the file has this content now.
 
         Raises:
-            DataError: as :meth:`write`; or the store promises no such thing.
+            DataError: as :meth:`write`; or the store does not support conditional writes.
         """
         path, place = self._path(folder, name), self.where(folder, name)
-        if not _knows_creation(self._files):
-            raise _no_conditions(place)
-        with self._told(f"{place}: cannot be written", DataError):
+        if not _supports_creation(self._files):
+            raise _no_conditional_writes(place)
+        with self._explained(f"{place}: cannot be written", DataError):
             if not self._create(path, place, data):
-                # A request that is repeated because its answer got lost finds what it has itself made.
+                # If the response to a first attempt got lost, the repeated request finds the object of the first.
                 with contextlib.suppress(FileNotFoundError):
                     return self._files.cat_file(path) == data
                 return False
-            if self._create(path, place, data):  # a store that does not look at the condition writes it again
-                raise _no_conditions(place)
+            if self._create(path, place, data):  # a store that ignores the condition writes it again
+                raise _no_conditional_writes(place)
         return True
 
     def _create(self, path: str, place: str, data: bytes) -> bool:
@@ -130,26 +131,26 @@ class ObjectStore:
             if is_refused_creation(error):
                 return False
             if is_unknown_request(error):
-                raise _no_conditions(place) from error
+                raise _no_conditional_writes(place) from error
             raise
         return True
 
     def _listed(self, folder: str) -> list[dict[str, Any]]:
         path = self._path(folder)
-        with self._told(f"{self.where(folder)}: cannot be listed", Unreachable):
+        with self._explained(f"{self.where(folder)}: cannot be listed", Unreachable):
             try:
                 found = self._files.ls(path, detail=True)
             except FileNotFoundError as error:
                 if is_missing_bucket(error):
                     raise
                 return []
-        # Some tools leave an empty object in a folder's own name.
+        # Some tools leave an empty object under a folder's own name.
         return [entry for entry in found if entry["name"].strip("/") != path.strip("/")]
 
     def _remove(self, folder: str, names: list[str]) -> None:
         if not names:
             return
-        with self._told(f"{self.where(folder, names[0])}: cannot be deleted", DataError):
+        with self._explained(f"{self.where(folder, names[0])}: cannot be deleted", DataError):
             paths = [self._path(folder, name) for name in names]
             try:
                 self._files.rm_file(paths[0]) if len(paths) == 1 else self._files.rm(paths)
@@ -161,7 +162,8 @@ class ObjectStore:
         return "/".join(part for part in (self._root, *parts) if part)
 
     @contextlib.contextmanager
-    def _told(self, problem: str, kind: type[ZigguratError]) -> Generator[None]:
+    def _explained(self, problem: str, kind: type[ZigguratError]) -> Generator[None]:
+        """Turns the client library's errors into errors of type ``kind`` with an explanation and a hint."""
         try:
             yield
         except (ZigguratError, AssertionError):
@@ -172,8 +174,8 @@ class ObjectStore:
 
 
 def _opened(url: str) -> tuple[Any, str]:
-    """The file system, and the path of its root."""
-    from fsspec.core import url_to_fs  # where a URL is named, and nowhere else
+    """Returns the fsspec file system of a URL, and the path of the root in it."""
+    from fsspec.core import url_to_fs  # imported here, as only runs with a URL need it
 
     is_s3 = url.partition("://")[0] in S3
     try:
@@ -185,36 +187,39 @@ def _opened(url: str) -> tuple[Any, str]:
         what, hint = explained(error, url)
         raise EnvironmentMismatch(f"{url}: {what}", hint) from error
     if is_s3:
-        files.retries = BODIES
+        files.retries = BODY_ATTEMPTS
     return files, root.rstrip("/")
 
 
 def _s3_options() -> dict[str, Any]:
     retries: dict[str, Any] = {}
     if "AWS_MAX_ATTEMPTS" not in os.environ:
-        retries["total_max_attempts"] = TRIES
+        retries["total_max_attempts"] = REQUEST_ATTEMPTS
     if "AWS_RETRY_MODE" not in os.environ:
         retries["mode"] = "standard"
     return {
         "endpoint_url": endpoint(),
-        "max_concurrency": 1,  # a file is one request, as a checkpoint has many of them
-        "config_kwargs": {"connect_timeout": CONNECT_S, "read_timeout": ANSWER_S, "retries": retries},
+        "max_concurrency": 1,  # one request per file: a checkpoint has many files already
+        "config_kwargs": {"connect_timeout": CONNECT_TIMEOUT_S, "read_timeout": READ_TIMEOUT_S, "retries": retries},
     }
 
 
-def _knows_creation(files: Any) -> bool:
-    """Whether its library has a creation of its own; fsspec's looks whether there is a file, and then writes."""
+def _supports_creation(files: Any) -> bool:
+    """Returns whether the file system implements atomic creation itself.
+
+    fsspec's default first checks whether the file exists and then writes it, which is not atomic.
+    """
     from fsspec import AbstractFileSystem
 
     own = getattr(type(files), "_pipe_file", None) or type(files).pipe_file
     return own is not AbstractFileSystem.pipe_file and "mode" in inspect.signature(own).parameters
 
 
-def _no_conditions(place: str) -> DataError:
+def _no_conditional_writes(place: str) -> DataError:
     return DataError(
-        f"{place}: this store, or its library, knows no conditional writes (If-None-Match), so that nothing would keep "
-        "two trainings from writing here at once",
-        "use a store that knows them, as Amazon S3 and MinIO do, or a folder",
+        f"{place}: this store, or its library, does not support conditional writes (If-None-Match), so that nothing "
+        "would keep two trainings from writing here at once",
+        "use a store that supports them, as Amazon S3 and MinIO do, or a folder",
     )
 
 

@@ -1,4 +1,4 @@
-"""Where checkpoints lie: folders by name, files in them, each whole or not there."""
+"""Stores of checkpoints: named folders with files, each of which is either complete or absent."""
 
 from __future__ import annotations
 
@@ -13,51 +13,52 @@ from ziggurat.core.write_errors import explained_writes
 
 
 class Unreachable(RunFolderError):
-    """A store that gives no answer, or refuses one: what lies there may be whole."""
+    """The store gives no answer or denies access. What it holds may be intact."""
 
 
 class Store(Protocol):
     """Folders of files below one root."""
 
     def where(self, folder: str, name: str = "") -> str:
-        """As it is told to people."""
+        """Returns the path or URL of a folder or file, for messages."""
         ...
 
     def folders(self) -> list[str]:
-        """Names of the folders below the root, and of nothing else; none where the root is not there yet."""
+        """Returns the names of the folders directly below the root; none if the root does not exist yet."""
         ...
 
     def files(self, folder: str = "") -> list[str]:
-        """Names of the files in a folder, ``""`` for the root; none where there is no such folder."""
+        """Returns the names of the files in a folder (``""``: the root); none if there is no such folder."""
         ...
 
     def read(self, folder: str, name: str) -> bytes:
-        """A file's content.
+        """Returns a file's content.
 
         Raises:
-            RunFolderError: it is not there, or cannot be read; :class:`Unreachable` where that says nothing of it.
+            RunFolderError: the file does not exist or cannot be read.
+            Unreachable: the store gives no answer, so that it is unknown whether the file exists.
         """
         ...
 
     def write(self, folder: str, name: str, data: bytes) -> None:
-        """A file of that content, durable on return, replacing one of that name at once.
+        """Writes a file, durable on return. A file of the same name is replaced atomically.
 
         Raises:
-            DataError: a full disk, or no permission; a file of that name is as it was.
+            DataError: the disk is full or permission is missing. An existing file of that name is unchanged.
         """
         ...
 
     def sizes(self, folder: str) -> dict[str, int]:
-        """Name -> bytes of the files in a folder."""
+        """Returns name -> bytes of the files in a folder."""
         ...
 
     def delete(self, folder: str, name: str | None = None) -> None:
-        """A file, or the whole folder; what is not there is none either."""
+        """Deletes a file, or the whole folder without ``name``, if it exists."""
         ...
 
 
 class LocalStore:
-    """A folder of this machine's file system, or of one that all hosts mount."""
+    """A folder of the local file system, or of a file system that all hosts mount."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
@@ -79,7 +80,7 @@ class LocalStore:
             raise RunFolderError(f"{path}: missing", "see `ziggurat checkpoint verify`") from None
         except OSError as error:
             raise RunFolderError(
-                f"{path}: cannot be read: {error.strerror}", "see to the disk, or copy the run elsewhere"
+                f"{path}: cannot be read: {error.strerror}", "check the disk, or copy the run elsewhere"
             ) from error
 
     def write(self, folder: str, name: str, data: bytes) -> None:
@@ -88,7 +89,8 @@ class LocalStore:
             if not path.parent.is_dir():
                 path.parent.mkdir(parents=True, exist_ok=True)
                 sync(path.parent.parent)
-            # Files of rows are many, and their names are new: nobody who died can have left one half-written.
+            # `atomic_file` would also sweep remains of dead processes. Files of rows are many and have unique names,
+            # so that no dead process can have left one half-written under the same name.
             temporary = path.with_name(f".{name}.{os.getpid()}.part")
             try:
                 with temporary.open("wb") as file:
@@ -115,12 +117,12 @@ class LocalStore:
         assert folder
         path = self.root / folder
         if path.is_dir():
-            # Its manifests go first: a folder that is half deleted is no checkpoint.
+            # The manifests go first, so that a half-deleted folder is not taken for a checkpoint.
             for manifest in (*path.glob("manifest.json"), *path.glob("state.json")):
                 manifest.unlink(missing_ok=True)
             for name in self.files(folder):
                 (path / name).unlink(missing_ok=True)
-            with contextlib.suppress(OSError):  # somebody has put a folder there
+            with contextlib.suppress(OSError):  # somebody has put a folder into it
                 path.rmdir()
 
     def _listed(self, folder: str) -> list[Path]:

@@ -1,4 +1,4 @@
-"""How a user writes where checkpoints lie: the path of a folder, or the URL of an object store."""
+"""Validates where checkpoints are stored: the absolute path of a folder, or the URL of an object store."""
 
 from __future__ import annotations
 
@@ -11,12 +11,15 @@ HINT = "write a folder with its whole path, as in /data/checkpoints/NAME, or a U
 S3 = ("s3", "s3a")
 
 
-def checked_place(place: str) -> str:
-    """A place that a config may name: it is read from any working directory, by any process, and shown to anyone.
+def checked_store_uri(place: str) -> str:
+    """Returns ``place`` if a config may name it.
+
+    A config is read by any process, in any working directory, and can be read by anyone. So the place must be absolute,
+    outlive the process, and contain no credentials.
 
     Raises:
-        ConfigError: a relative path, a URL that fsspec does not know or that lacks its bucket, one with credentials in
-            it, or the memory of a process.
+        ConfigError: ``place`` is a relative path, a URL of a kind that fsspec does not know, a URL without a bucket or
+            with credentials, or the memory of a process.
     """
     folder = local_folder(place)
     if folder is not None:
@@ -27,7 +30,7 @@ def checked_place(place: str) -> str:
     _check_scheme(place, parts.scheme)
     if "@" in parts.netloc:
         raise ConfigError(
-            f"a URL with credentials in it (…@{parts.netloc.rpartition('@')[2]}) would lie open in the run folder; "
+            f"a URL with credentials in it (…@{parts.netloc.rpartition('@')[2]}) would be readable in the run folder; "
             "give them in the environment, as in AWS_ACCESS_KEY_ID"
         )
     if parts.scheme == "memory":
@@ -43,10 +46,10 @@ def checked_place(place: str) -> str:
 
 
 def local_folder(place: str) -> Path | None:
-    """The folder that a path or a ``file://`` URL names; None of another URL.
+    """Returns the folder that a path or a ``file://`` URL names; None for another URL.
 
     Raises:
-        ConfigError: nothing, several URLs in one, or ``file://`` of another host.
+        ConfigError: ``place`` is empty, a chain of URLs, or a ``file://`` URL of another host.
     """
     if not place.strip():
         raise ConfigError(f"{shorten(place)} names no place; {HINT}")
@@ -63,7 +66,7 @@ def local_folder(place: str) -> Path | None:
 
 
 def _check_scheme(place: str, scheme: str) -> None:
-    from fsspec import available_protocols  # where a URL is named, and nowhere else
+    from fsspec import available_protocols  # imported here, as only runs with a URL need it
 
     known = available_protocols()
     if scheme not in known:

@@ -1,4 +1,4 @@
-"""What the one who writes checkpoints says of itself, beside them: of which run, where, since when."""
+"""The identity that a checkpoint writer stores with the checkpoints: its run, host, process and start time."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from ziggurat.core.errors import RunFolderError
 
 @dataclass(frozen=True, slots=True)
 class Owner:
-    """The run that checkpoints are of.
+    """The run that checkpoints belong to.
 
     Attributes:
-        name: for people.
-        id: of this run and no other, wherever it is moved.
+        name: shown in messages.
+        id: unique to the run, also after its folder was moved.
     """
 
     name: str
@@ -29,19 +29,19 @@ class Owner:
 
 @dataclass(frozen=True, slots=True)
 class WriterIdentity:
-    """A process that writes checkpoints, or has written them last.
+    """The process that writes checkpoints, or was the last to write them.
 
     Attributes:
         run: name of its run.
         run_id: id of its run.
-        host: where it runs.
-        pid: its process there.
-        machine: this start of the machine, and which processes can be seen; empty where that is not known.
-        since: ISO 8601, UTC.
-        token: of this writer and no other.
-        lease_s: after so long without another beat it is taken for dead.
-        beat: counts up while it lives.
-        ended: whether it has said that it ends.
+        host: name of its host.
+        pid: its process id on that host.
+        machine: identifies the machine's boot and the process namespace; empty if unknown.
+        since: when it became the writer, ISO 8601, UTC.
+        token: unique to this writer.
+        lease_s: seconds without a heartbeat after which it is taken for dead.
+        beat: number of heartbeats so far.
+        ended: whether it has ended in order.
     """
 
     run: str
@@ -56,8 +56,8 @@ class WriterIdentity:
     ended: bool = False
 
     @classmethod
-    def here(cls, owner: Owner, lease_s: float) -> WriterIdentity:
-        """This process, from now on."""
+    def of_this_process(cls, owner: Owner, lease_s: float) -> WriterIdentity:
+        """Returns a new identity of this process."""
         return cls(
             run=owner.name,
             run_id=owner.id,
@@ -71,17 +71,17 @@ class WriterIdentity:
 
     @classmethod
     def from_bytes(cls, data: bytes, place: str) -> WriterIdentity:
-        """As :meth:`to_bytes` made them.
+        """Parses the content that :meth:`to_bytes` made; ``place`` is where it was read, for messages.
 
         Raises:
-            RunFolderError: they are something else.
+            RunFolderError: it is something else.
         """
         try:
             values = cast("dict[str, Any]", json.loads(data.decode()))
             made = cls(**{field.name: values[field.name] for field in fields(cls)})
             numbers: tuple[Any, ...] = (made.beat, made.pid)
             if not all(isinstance(number, int) for number in numbers) or not 0 < float(made.lease_s) < 86_400:
-                raise ValueError("a number is none, or out of its range")
+                raise ValueError("beat and pid must be whole numbers, and lease_s between 0 and 86400")
         except (ValueError, KeyError, TypeError) as error:
             raise RunFolderError(
                 f"{place}: does not say who writes here: {type(error).__name__}: {error}",
@@ -90,18 +90,18 @@ class WriterIdentity:
         return made
 
     def to_bytes(self) -> bytes:
-        """JSON."""
+        """Returns the identity as JSON."""
         return f"{json.dumps(asdict(self), indent=2)}\n".encode()
 
-    def beaten(self, *, ended: bool = False) -> WriterIdentity:
-        """The same, one beat later."""
+    def next_beat(self, *, ended: bool = False) -> WriterIdentity:
+        """Returns the same identity with the next heartbeat."""
         return replace(self, beat=self.beat + 1, ended=ended)
 
     def check_owner(self, owner: Owner, place: str) -> None:
-        """Refuse a place that is another run's.
+        """Checks that the writer belongs to the run ``owner``; ``place`` is named in the message.
 
         Raises:
-            RunFolderError: it is.
+            RunFolderError: it belongs to another run.
         """
         if self.run_id != owner.id:
             raise RunFolderError(
@@ -111,7 +111,7 @@ class WriterIdentity:
             )
 
     def is_dead(self) -> bool:
-        """Whether it ran on this machine and does so no longer; False where it cannot be known from here."""
+        """Returns whether it ran on this machine and no longer does; False if that cannot be known from here."""
         if not self.machine or self.machine != _machine():
             return False
         try:
@@ -127,7 +127,7 @@ class WriterIdentity:
 
 
 def _machine() -> str:
-    """Changes with each start of the machine, and with what numbers of processes mean (containers)."""
+    """Returns an id that differs between boots of the machine and between process namespaces (containers)."""
     try:
         start = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
         return f"{start} {Path('/proc/self/ns/pid').readlink()}"
