@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from ziggurat.core.errors import EnvironmentMismatch
-from ziggurat.parallel.environment import check_world, is_one_of_several, number_of
+from ziggurat.parallel.environment import check_world, environment_integer, has_other_ranks
 from ziggurat.training.process_group import process_group
 
 VARIABLES = ("WORLD_SIZE", "RANK", "LOCAL_WORLD_SIZE", "LOCAL_RANK")
@@ -24,13 +24,13 @@ def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_whole_numbers_are_read_and_missing_ones_have_their_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert number_of("WORLD_SIZE", 1) == 1
-    assert not is_one_of_several()
+    assert environment_integer("WORLD_SIZE", 1) == 1
+    assert not has_other_ranks()
     monkeypatch.setenv("WORLD_SIZE", "12")
-    assert number_of("WORLD_SIZE", 1) == 12
-    assert is_one_of_several()
+    assert environment_integer("WORLD_SIZE", 1) == 12
+    assert has_other_ranks()
     with pytest.raises(EnvironmentMismatch, match=r"variable RANK is not set; .* which of them this one is, from 0"):
-        number_of("RANK")
+        environment_integer("RANK")
 
 
 @pytest.mark.parametrize("value", ["x", "", "-1", "2.0", " 2", "²"])

@@ -167,7 +167,7 @@ def test_a_port_that_another_program_has_is_named(folder: Path) -> None:
         status, _, err = ended(by_hand(folder, "port", port, 0, 2))
     assert status == 1
     assert f"rank 0 of 2: the ranks did not meet at 127.0.0.1:{port}" in err
-    assert "is the port free" in err
+    assert "check that the port is free" in err
 
 
 def test_half_a_description_of_the_world_is_refused(folder: Path) -> None:

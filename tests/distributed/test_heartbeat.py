@@ -12,7 +12,7 @@ import torch.distributed as dist
 
 from tests.distributed.ranks import run_ranks
 from ziggurat.core.errors import LostRank
-from ziggurat.parallel.heartbeat import LISTEN_S, watched
+from ziggurat.parallel.heartbeat import LISTEN_S, report_lost_ranks
 
 TIMEOUT_S = 4.0
 STEPS = (70, 40, 71)
@@ -23,7 +23,7 @@ def missed(rank: int, folder: Path, work: Callable[[], None]) -> str:
     group = dist.new_group(timeout=timedelta(seconds=TIMEOUT_S), backend="gloo")
     said = "nothing"
     try:
-        with watched(lambda: STEPS[rank], TIMEOUT_S):
+        with report_lost_ranks(lambda: STEPS[rank], TIMEOUT_S):
             if rank == 1:
                 work()
             else:

@@ -85,7 +85,7 @@ def followed(rank: int, plan: Plan, optimizer: str) -> dict[str, Any]:
         step(lookup, number, rank, plan.world_size)
         with torch.no_grad():
             lookup(part(batch(number + 50), rank, plan.world_size))
-        begun = {place(shard): (shard, shard.marks.begin("last", "last")) for shard in shards}
+        begun = {place(shard): (shard, shard.dirty.begin_snapshot("last", "last")) for shard in shards}
         marked.append({at: ids_in(shard, everything(each, 4)[0]) for at, (shard, each) in begun.items()})
         changed.append({at: differ(shard, before[at]) for at, (shard, _) in begun.items()})
     return {"marked": marked, "changed": changed, "equal": copied(lookup, rank, plan)}
@@ -94,7 +94,7 @@ def followed(rank: int, plan: Plan, optimizer: str) -> dict[str, Any]:
 def copied(lookup: EmbeddingLookup, rank: int, plan: Plan) -> bool:
     """Whether full snapshots that a thread takes beside some steps are the shards as they were."""
     shards = lookup.shards()
-    then, pending = [whole(shard) for shard in shards], [shard.marks.begin("all", "base") for shard in shards]
+    then, pending = [whole(shard) for shard in shards], [shard.dirty.begin_snapshot("all", "base") for shard in shards]
     taken: list[tuple[Tensor, dict[str, Tensor]]] = []
     copier = threading.Thread(target=lambda: taken.extend(everything(each, 3) for each in pending))
     step(lookup, STEPS, rank, plan.world_size)

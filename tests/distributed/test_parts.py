@@ -16,11 +16,11 @@ from ziggurat.core.errors import FeatureError, LostRank
 from ziggurat.embeddings.config import EmbeddingsConfig
 from ziggurat.embeddings.layout import lay_out
 from ziggurat.embeddings.lookup import EmbeddingLookup
-from ziggurat.parallel.agreement import Agreement, from_first
+from ziggurat.parallel.agreement import StepAgreement, on_first_rank
 from ziggurat.parallel.config import ParallelConfig
-from ziggurat.parallel.norms import norms_over_ranks
+from ziggurat.parallel.norms import synchronise_batch_norms
 from ziggurat.parallel.shared_memory import can_share, shared_slots
-from ziggurat.parallel.tensor_slices import TensorSlice, fill, gathered
+from ziggurat.parallel.tensor_slices import TensorSlice, fill, gather
 from ziggurat.parallel.world import World
 
 CUTS = {1: (0, 11), 2: (0, 4, 11), 3: (0, 4, 5, 11)}
@@ -33,7 +33,7 @@ def normed(rank: int, world_size: int) -> dict[str, Tensor]:
     norm = nn.BatchNorm1d(5)
     nn.init.uniform_(norm.weight)
     model: nn.Module = nn.Sequential(norm)
-    model = norms_over_ranks(model) if world_size > 1 else model
+    model = synchronise_batch_norms(model) if world_size > 1 else model
     mine = slice(*CUTS[world_size][rank : rank + 2])
     outputs: list[Tensor] = []
     grads: list[Tensor] = []
@@ -65,7 +65,7 @@ def test_norms_are_those_of_the_whole_batch(world_size: int) -> None:
 def agreed(rank: int, through_memory: bool) -> list[tuple[float, float, bool]]:
     slots = shared_slots(ParallelConfig(shared_memory=through_memory), World.current(), CPU)
     assert (slots is not None) == (through_memory and can_share(World.current(), CPU))
-    steps = [Agreement(3 + rank, 0.5 * (rank + 1), rank == 1 and number == 1, slots).step() for number in range(2)]
+    steps = [StepAgreement(3 + rank, 0.5 * (rank + 1), rank == 1 and number == 1, slots).step() for number in range(2)]
     return [(step.rows, step.weight, step.stopping) for step in steps]
 
 
@@ -82,7 +82,7 @@ def told(rank: int, fails: bool) -> Any:
         return Path("made")
 
     try:
-        return from_first(work)
+        return on_first_rank(work)
     except (LostRank, FileNotFoundError) as error:
         return f"{type(error).__name__}: {error}"
 
@@ -131,7 +131,7 @@ def gathered_and_filled(rank: int) -> tuple[Any, list[str], bool]:
 
 
 def _gathered_and_filled(tensor_slices: list[TensorSlice]) -> tuple[Any, list[str], bool]:
-    wholes = gathered(tensor_slices)
+    wholes = gather(tensor_slices)
     before = [tensor_slice.tensor.clone() for tensor_slice in tensor_slices]
     for tensor_slice in tensor_slices:
         tensor_slice.tensor.zero_()

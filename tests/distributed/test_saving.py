@@ -54,7 +54,7 @@ def save_twice(rank: int, folder: Path, refused: tuple[int, str] | None) -> dict
             for each in shards:
                 if step == 2:
                     rows = torch.tensor([3, 7])
-                    each.marks.touch(rows)
+                    each.dirty.touch(rows)
                     each.weight.tensor[rows] += 1000
                     if refused is not None and rank == refused[0]:
                         store.word = refused[1]

@@ -20,7 +20,7 @@ from ziggurat.embeddings.config import EmbeddingsConfig
 from ziggurat.embeddings.layout import lay_out
 from ziggurat.embeddings.lookup import EmbeddingLookup
 from ziggurat.parallel.config import ParallelConfig
-from ziggurat.parallel.tensor_slices import gathered
+from ziggurat.parallel.tensor_slices import gather
 from ziggurat.training.process_group import process_group
 
 ROWS = {"user": 61, "item": 37, "tags": 10}
@@ -97,7 +97,7 @@ def trained(
         for tensor_slice in lookup.tensor_slices()
         if tensor_slice.rows is not None
     }
-    whole = gathered(lookup.tensor_slices()), gathered(lookup.state_slices())
+    whole = gather(lookup.tensor_slices()), gather(lookup.state_slices())
     return {"fields": fields, "shards": shards, "ids": ids, "whole": whole, "rank": dist.get_rank()}
 
 

@@ -57,8 +57,8 @@ def copies(tensors: dict[str, Tensor]) -> dict[str, Tensor]:
     return {name: tensor.clone() for name, tensor in tensors.items()}
 
 
-def update(marks: DirtyRows, tensors: dict[str, Tensor], ids: Tensor) -> None:
-    marks.touch(ids)
+def update(dirty: DirtyRows, tensors: dict[str, Tensor], ids: Tensor) -> None:
+    dirty.touch(ids)
     for tensor in tensors.values():
         tensor[ids] += 0.5
 
@@ -79,13 +79,13 @@ def check(taken: list[tuple[Tensor, dict[str, Tensor]]], rows: list[int], then: 
         assert torch.equal(numbers, tensor[ids]), name
 
 
-def marked(marks: DirtyRows, since: str = "last") -> list[int]:
+def marked(dirty: DirtyRows, since: str = "last") -> list[int]:
     """The rows that count as changed; changes nothing."""
-    pending = marks.begin(since, "base")  # pyright: ignore[reportArgumentType]
+    pending = dirty.begin_snapshot(since, "base")  # pyright: ignore[reportArgumentType]
     rows = [row for ids, _ in everything(pending, 10) for row in ids.tolist()]
     assert pending.rows == len(rows)
-    marks.undo(pending)
-    assert marks.changed(since) == len(rows)  # pyright: ignore[reportArgumentType]
+    dirty.abort_snapshot(pending)
+    assert dirty.count_changed(since) == len(rows)  # pyright: ignore[reportArgumentType]
     return rows
 
 
@@ -106,12 +106,12 @@ class Model:
     def rows(self) -> int:
         return len(self.tensors[""])
 
-    def begin(self, marks: DirtyRows, rows: Any, clears: Any) -> None:
+    def begin(self, dirty: DirtyRows, rows: Any, clears: Any) -> None:
         self.wanted = sorted({"all": set(range(self.rows)), "last": self.last, "base": self.base}[rows])
         self.then, self.taken = copies(self.tensors), []
         self.cleared = (self.last, self.base if clears == "base" else set())
         self.last, self.base = set(), set() if clears == "base" else self.base
-        self.pending = marks.begin(rows, clears)
+        self.pending = dirty.begin_snapshot(rows, clears)
         assert self.pending.rows == len(self.wanted)
 
     def take(self, most: int) -> None:
@@ -123,9 +123,9 @@ class Model:
         check(self.taken, self.wanted, self.then)
         self.pending = None
 
-    def undo(self, marks: DirtyRows) -> None:
+    def undo(self, dirty: DirtyRows) -> None:
         assert self.pending is not None
-        marks.undo(self.pending)
+        dirty.abort_snapshot(self.pending)
         assert self.pending.take(5) is None
         self.last, self.base = self.last | self.cleared[0], self.base | self.cleared[1]
         self.pending = None
@@ -148,37 +148,37 @@ STEPS = st.one_of(
 @settings(max_examples=400, deadline=None)
 def test_any_trace_of_updates_and_snapshots(rows: int, trace: list[tuple[Any, ...]]) -> None:
     tensors = tensors_of(rows)
-    marks, model = DirtyRows(tensors), Model(tensors)
+    dirty, model = DirtyRows(tensors), Model(tensors)
     for step, *arguments in trace:
         match step:
             case "update":
                 ids = [row for row in arguments[0] if row < rows]
-                update(marks, tensors, torch.tensor(ids, dtype=torch.int64))
+                update(dirty, tensors, torch.tensor(ids, dtype=torch.int64))
                 model.last |= {*ids}
                 model.base |= {*ids}
             case "update_all":
-                marks.touch_all()
+                dirty.touch_all()
                 for tensor in tensors.values():
                     tensor += 0.5
                 model.last, model.base = set(range(rows)), set(range(rows))
             case "mark":
                 ids = [row for row in arguments[0] if row < rows]
-                marks.mark(torch.tensor(ids, dtype=torch.int64), arguments[1])
+                dirty.mark(torch.tensor(ids, dtype=torch.int64), arguments[1])
                 model.base |= {*ids}
                 model.last |= {*ids} if arguments[1] == "last" else set()
             case "begin" if model.pending is None:
-                model.begin(marks, *arguments)
+                model.begin(dirty, *arguments)
             case "take" if model.pending is not None:
                 model.take(*arguments)
             case "undo" if model.pending is not None:
-                model.undo(marks)
+                model.undo(dirty)
             case _:
                 pass
-        assert (marks.changed("last"), marks.changed("base")) == (len(model.last), len(model.base))
+        assert (dirty.count_changed("last"), dirty.count_changed("base")) == (len(model.last), len(model.base))
     while model.pending is not None:
         model.take(3)
-    assert marked(marks) == sorted(model.last)
-    assert marked(marks, "base") == sorted(model.base)
+    assert marked(dirty) == sorted(model.last)
+    assert marked(dirty, "base") == sorted(model.base)
 
 
 @pytest.mark.parametrize("share", [0.001, 0.3, 1.0])
@@ -187,16 +187,16 @@ def test_many_updates_before_and_between_takes(share: float, most: int) -> None:
     """More rows than are searched together, and more updates than are kept apart."""
     draw = torch.Generator().manual_seed(0)
     tensors = tensors_of(50_000)
-    marks = DirtyRows(tensors)
+    dirty = DirtyRows(tensors)
     rows = torch.rand(50_000, generator=draw) < share
-    marks.mark(rows.nonzero().squeeze(1), "last")
-    pending, then = marks.begin("last", "last"), copies(tensors)
+    dirty.mark(rows.nonzero().squeeze(1), "last")
+    pending, then = dirty.begin_snapshot("last", "last"), copies(tensors)
     for _ in range(150):
-        update(marks, tensors, torch.randint(0, 50_000, (300,), generator=draw))
+        update(dirty, tensors, torch.randint(0, 50_000, (300,), generator=draw))
     taken: list[tuple[Tensor, dict[str, Tensor]]] = []
     for each in everything(pending, most):
         taken.append(each)
-        update(marks, tensors, torch.randint(0, 50_000, (300,), generator=draw))
+        update(dirty, tensors, torch.randint(0, 50_000, (300,), generator=draw))
     check(taken, rows.nonzero().squeeze(1).tolist(), then)
 
 
@@ -214,29 +214,29 @@ def _short_turns() -> Generator[None]:
 def test_a_thread_takes_while_rows_are_updated(rows: Any, most: int) -> None:
     draw = torch.Generator().manual_seed(0)
     tensors = tensors_of(20_000)
-    marks = DirtyRows(tensors)
+    dirty = DirtyRows(tensors)
     for turn in range(4):
-        update(marks, tensors, torch.randint(0, 20_000, (15_000,), generator=draw))
-        wanted = list(range(20_000)) if rows == "all" else marked(marks)
-        pending, then = marks.begin(rows, "last"), copies(tensors)
+        update(dirty, tensors, torch.randint(0, 20_000, (15_000,), generator=draw))
+        wanted = list(range(20_000)) if rows == "all" else marked(dirty)
+        pending, then = dirty.begin_snapshot(rows, "last"), copies(tensors)
         taken: list[tuple[Tensor, dict[str, Tensor]]] = []
         copier = threading.Thread(target=lambda into=taken, of=pending: into.extend(everything(of, most)))
         copier.start()
         updates = 0
         while copier.is_alive() or not updates:
-            update(marks, tensors, torch.randint(0, 20_000, (500,), generator=draw))
+            update(dirty, tensors, torch.randint(0, 20_000, (500,), generator=draw))
             updates += 1
         copier.join()
         check(taken, wanted, then)
-        assert turn < 3 or marks.changed("base") > 15_000
+        assert turn < 3 or dirty.count_changed("base") > 15_000
 
 
 def test_the_columns_of_a_wider_tensor_are_copied_as_they_lie() -> None:
     """FBGEMM's tensors are views of one storage; nothing of their neighbours gets into a copy."""
     storage = torch.arange(60.0)
-    marks = DirtyRows({"": storage[10:40].view(10, 3), "sum": storage[40:50]})
-    pending = marks.begin("all", "base")
-    marks.touch(torch.tensor([3]))
+    dirty = DirtyRows({"": storage[10:40].view(10, 3), "sum": storage[40:50]})
+    pending = dirty.begin_snapshot("all", "base")
+    dirty.touch(torch.tensor([3]))
     storage[19:22] = -1
     taken = pending.take(100)
     assert taken is not None
@@ -247,32 +247,32 @@ def test_the_columns_of_a_wider_tensor_are_copied_as_they_lie() -> None:
 
 
 def test_one_snapshot_at_a_time() -> None:
-    marks = DirtyRows(tensors_of(5))
-    first = marks.begin("all", "base")
+    dirty = DirtyRows(tensors_of(5))
+    first = dirty.begin_snapshot("all", "base")
     with pytest.raises(AssertionError, match="a snapshot is pending"):
-        marks.begin("last", "last")
+        dirty.begin_snapshot("last", "last")
     assert first.take(5) is not None
     with pytest.raises(AssertionError, match="a snapshot is pending"):
-        marks.begin("last", "last")
+        dirty.begin_snapshot("last", "last")
     assert first.take(5) is None
-    second = marks.begin("all", "base")
+    second = dirty.begin_snapshot("all", "base")
     second.drop()
     assert second.take(5) is None
-    marks.begin("all", "base")
+    dirty.begin_snapshot("all", "base")
 
 
 def test_a_snapshot_can_be_undone_behind_the_next_one() -> None:
     tensors = tensors_of(9)
-    marks = DirtyRows(tensors)
-    update(marks, tensors, torch.tensor([1, 2]))
-    lost = marks.begin("all", "base")
+    dirty = DirtyRows(tensors)
+    update(dirty, tensors, torch.tensor([1, 2]))
+    lost = dirty.begin_snapshot("all", "base")
     assert lost.take(9) is not None
     lost.drop()
-    update(marks, tensors, torch.tensor([4]))
-    marks.begin("base", "last").drop()
-    assert (marked(marks), marked(marks, "base")) == ([], [4])
-    marks.undo(lost)
-    assert (marked(marks), marked(marks, "base")) == ([1, 2], [1, 2, 4])
+    update(dirty, tensors, torch.tensor([4]))
+    dirty.begin_snapshot("base", "last").drop()
+    assert (marked(dirty), marked(dirty, "base")) == ([], [4])
+    dirty.abort_snapshot(lost)
+    assert (marked(dirty), marked(dirty, "base")) == ([1, 2], [1, 2, 4])
 
 
 def test_tensors_of_unequal_rows_are_refused() -> None:
@@ -330,14 +330,14 @@ def ids_of(batch: Batch) -> dict[str, list[int]]:
 def test_marks_are_the_rows_whose_bits_differ(optimizer: RowOptimizerConfig, pooling: dict[str, Any]) -> None:
     lookup = make_lookup(optimizer, pooling)
     assert {shard.table for shard in lookup.shards()} == {"user", "item", "tags"}
-    assert all(shard.marks.changed("base") == 0 for shard in lookup.shards())
+    assert all(shard.dirty.count_changed("base") == 0 for shard in lookup.shards())
     every: dict[str, set[int]] = {table: set() for table in SCHEMA.rows}
     for step in range(4):
         before = all_copies(lookup)
         train(lookup, make_batch(step), step)
         for shard in lookup.shards():
-            rows = marked(shard.marks)
-            shard.marks.begin("last", "last").drop()
+            rows = marked(shard.dirty)
+            shard.dirty.begin_snapshot("last", "last").drop()
             differ = differing(shard, before[shard.table])
             if isinstance(optimizer, RowAdam) and optimizer.rows == "all":
                 assert rows == list(range(shard.spec.rows))
@@ -346,7 +346,7 @@ def test_marks_are_the_rows_whose_bits_differ(optimizer: RowOptimizerConfig, poo
                 assert 0 < len(rows) < shard.spec.rows
                 assert rows == differ
             every[shard.table] |= {*rows}
-            assert marked(shard.marks, "base") == sorted(every[shard.table])
+            assert marked(shard.dirty, "base") == sorted(every[shard.table])
 
 
 @pytest.mark.parametrize("optimizer", EVERY, ids=named)
@@ -357,7 +357,7 @@ def test_what_is_looked_up_with_a_gradient_of_zero_may_be_marked(optimizer: RowO
     weights_B = torch.tensor([1.0, 0.0, 0.0, 0.0, 2.0, 0.0, 0.0, 0.0])
     (lookup(batch) * weights_B[:, None, None]).sum().backward()
     for shard in lookup.shards():
-        rows = marked(shard.marks)
+        rows = marked(shard.dirty)
         assert {*differing(shard, before[shard.table])} <= {*rows}
         assert {*ids_of(batch)[shard.table]} <= {*rows}
 
@@ -372,7 +372,7 @@ def test_what_updates_nothing_marks_nothing(optimizer: RowOptimizerConfig) -> No
     lookup.train()
     lookup(make_batch(2))  # no backward pass follows
     lookup.drop(lookup.start(make_batch(3)))
-    assert [shard.marks.changed("base") for shard in lookup.shards()] == [0, 0, 0]
+    assert [shard.dirty.count_changed("base") for shard in lookup.shards()] == [0, 0, 0]
 
 
 @pytest.mark.parametrize("optimizer", [RowSGD(lr=0.3), RowwiseAdagrad(lr=0.1), RowAdam(lr=0.1)], ids=named)
@@ -381,29 +381,29 @@ def test_a_batch_on_its_way_is_marked_when_its_turn_comes(optimizer: RowOptimize
     lookup, batch, following = make_lookup(optimizer), make_batch(0), make_batch(1)
     started = lookup.start(batch)
     ahead = lookup.start(following)
-    lookup.sent(ahead)
+    lookup.send_ids(ahead)
     rows = lookup.finish(started)
     for shard in lookup.shards():
-        assert shard.marks.begin("last", "last").take(99) is None
-    lookup.fields(rows.of, rows.masks).sum().backward()
+        assert shard.dirty.begin_snapshot("last", "last").take(99) is None
+    lookup.fields(rows.by_feature, rows.masks).sum().backward()
     for shard in lookup.shards():
-        assert marked(shard.marks) == ids_of(batch)[shard.table]
-        shard.marks.begin("last", "last").drop()
+        assert marked(shard.dirty) == ids_of(batch)[shard.table]
+        shard.dirty.begin_snapshot("last", "last").drop()
     rows = lookup.finish(ahead)
     before = all_copies(lookup)
-    snapshots = [shard.marks.begin("all", "base") for shard in lookup.shards()]
-    lookup.fields(rows.of, rows.masks).sum().backward()
+    snapshots = [shard.dirty.begin_snapshot("all", "base") for shard in lookup.shards()]
+    lookup.fields(rows.by_feature, rows.masks).sum().backward()
     for shard, snapshot in zip(lookup.shards(), snapshots, strict=True):
         check([*everything(snapshot, 4)], [*range(shard.spec.rows)], before[shard.table])
-        assert marked(shard.marks) == ids_of(following)[shard.table]
+        assert marked(shard.dirty) == ids_of(following)[shard.table]
 
 
 @pytest.mark.parametrize("optimizer", EVERY, ids=named)
 def test_a_thread_copies_tables_while_they_are_trained(optimizer: RowOptimizerConfig) -> None:
     lookup = make_lookup(optimizer)
     train(lookup, make_batch(0))
-    then, wanted = all_copies(lookup), {shard.table: marked(shard.marks) for shard in lookup.shards()}
-    pending = [(shard, shard.marks.begin("last", "last")) for shard in lookup.shards()]
+    then, wanted = all_copies(lookup), {shard.table: marked(shard.dirty) for shard in lookup.shards()}
+    pending = [(shard, shard.dirty.begin_snapshot("last", "last")) for shard in lookup.shards()]
     train(lookup, make_batch(0), 1)
     taken: dict[str, list[tuple[Tensor, dict[str, Tensor]]]] = {}
 
@@ -438,7 +438,7 @@ def test_shards_are_what_is_trained(optimizer: RowOptimizerConfig, states: dict[
     for shard in shards:
         initial = torch.empty(shard.spec.rows, 8)
         fill_initial(initial, shard.table, 1.0, 0)
-        assert torch.equal(shard.marks.tensors[""], initial)
+        assert torch.equal(shard.dirty.tensors[""], initial)
         assert {name: state.tensor.ndim for name, state in shard.states.items()} == states
         assert {state.name for state in shard.states.values()} == {f"{shard.table}/{name}" for name in states}
     for step in range(3):
@@ -466,7 +466,7 @@ def test_rows_that_lie_in_another_order_have_their_ids() -> None:
     lookup, batch = make_lookup(RowwiseAdagrad(), plan=plan, ranks=ranks), make_batch(0)
     train(lookup, batch)
     for shard in lookup.shards():
-        rows = marked(shard.marks)
+        rows = marked(shard.dirty)
         assert (shard.weight.rows is not None) == (shard.table != "user")
         assert all((state.rows is None) == (shard.weight.rows is None) for state in shard.states.values())
         ids = rows if shard.weight.rows is None else shard.weight.rows[rows].tolist()
@@ -481,4 +481,4 @@ def test_a_refused_batch_marks_nothing(optimizer: RowOptimizerConfig, bad: int) 
     batch.bags.values()[8 + 3] = bad
     with pytest.raises(FeatureError, match=f"feature 'item': id {bad} "):
         lookup(batch)
-    assert [shard.marks.changed("base") for shard in lookup.shards()] == [0, 0, 0]
+    assert [shard.dirty.count_changed("base") for shard in lookup.shards()] == [0, 0, 0]

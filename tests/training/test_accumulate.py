@@ -13,10 +13,9 @@ from tests.training.test_train import assert_same_bits, tensors
 from ziggurat.core.errors import ConfigError
 from ziggurat.interactions.heads.shared_bottom import SharedBottom
 from ziggurat.interactions.mlp import MLP
-from ziggurat.models.build import build_model
 from ziggurat.models.dhen import DHEN
 from ziggurat.models.model import ModelDims
-from ziggurat.parallel.dense import checkpointed
+from ziggurat.parallel.dense import checkpoint_activations
 from ziggurat.training import api
 
 STILL = {"name": "sgd", "lr": 1e-30}  # tables are updated at every batch, so they must not learn to be comparable
@@ -69,9 +68,9 @@ def test_a_stacks_blocks_keep_their_inputs_alone(norm: str, saves: bool) -> None
         block = DHEN.Config().layer.blocks[0].model_copy(update={"mlp": MLP.Config(hidden=(64,), norm=norm)})
         layer = DHEN.Config().layer.model_copy(update={"blocks": (block,)})
         config = DHEN.Config(layers=3, layer=layer, head=SharedBottom.Config(bottom=MLP.Config(hidden=(8,))))
-        model = build_model(config, ModelDims(0, 6, 8))
+        model = config.build(ModelDims(0, 6, 8))
         if again:
-            checkpointed(model)
+            checkpoint_activations(model)
         found: dict[int, int] = {}
 
         def keep(tensor: Tensor) -> Tensor:

@@ -12,7 +12,7 @@ import torch
 from ziggurat.core.errors import ConfigError, DataError
 from ziggurat.core.plan import Shard, Span
 from ziggurat.core.progress import Silent
-from ziggurat.embeddings.kernel_time import Bags, Memory, kernel_seconds
+from ziggurat.embeddings.kernel_time import Bags, TableMemory, kernel_seconds
 from ziggurat.planning.autoshard.cost_network import CostNetwork
 from ziggurat.planning.autoshard.features import shard_features
 from ziggurat.planning.autoshard.pool import statistics, table_pool
@@ -40,7 +40,7 @@ def test_every_call_is_timed(optimizer: str) -> None:
 
 
 def test_tables_of_one_kernel_after_the_other_lie_in_the_same_memory_as_zeros() -> None:
-    memory = Memory()
+    memory = TableMemory()
     first, second = memory.zeros([2000, 10])
     assert (len(first), len(second)) == (2000, 10)
     start = first.data_ptr()

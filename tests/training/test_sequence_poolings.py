@@ -155,7 +155,7 @@ def test_a_sequence_encoder_prepares_nothing_anew(make_experiment: MakeExperimen
     [
         (
             {"features__history__pooling": {"name": "target_attention", "target": "itme"}},
-            r"exp\.yaml: features\.history\.pooling\.target: 'itme' is no categorical feature; did you mean 'item'",
+            r"exp\.yaml: features\.history\.pooling\.target: 'itme' is not a categorical feature; did you mean 'item'",
         ),
         (
             {**CHANGES["narrow"], "features__history__pooling": {"name": "target_attention", "target": "user"}},

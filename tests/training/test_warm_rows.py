@@ -123,14 +123,14 @@ class _Elsewhere:
     def __init__(self, tensor: Tensor) -> None:
         self._tensor = tensor
 
-    def put(self, rows_L: Tensor, first_column: int, numbers: Tensor) -> None:
+    def put(self, rows_L: Tensor, first_column: int, values: Tensor) -> None:
         assert len(rows_L.unique()) == len(rows_L)
         if self._tensor.ndim == 1:
-            self._tensor[rows_L] = numbers
+            self._tensor[rows_L] = values
         else:
-            self._tensor[rows_L, first_column : first_column + numbers.shape[1]] = numbers
+            self._tensor[rows_L, first_column : first_column + values.shape[1]] = values
 
-    def settle(self) -> None: ...
+    def flush(self) -> None: ...
 
 
 def _elsewhere(tensor_slice: TensorSlice) -> TensorSlice:

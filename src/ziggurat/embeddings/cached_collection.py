@@ -1,9 +1,9 @@
-"""TorchRec's collection, some of whose tables have slots for a part of their rows only.
+"""TorchRec's collection with some tables whose kernels have slots for only a part of their rows.
 
-TorchRec makes kernels as large as shards are. Here a kernel is told of a smaller shard, while everything that sends ids
-to the ranks that hold their rows goes on by the whole table; which row lies in which slot is
-:mod:`~ziggurat.embeddings.offload`'s business. The sharded tensors that TorchRec makes for its own checkpoints
-would not be whole, and are left out: ziggurat's checkpoints do without.
+TorchRec makes each kernel as large as its shard. Here kernels are built from the description of a smaller shard, while
+everything that sends ids to the ranks still uses the whole table's rows. :mod:`~ziggurat.embeddings.offload` decides
+which row is in which slot. The sharded tensors that TorchRec makes for its own checkpoints would be incomplete, so they
+are left out; ziggurat's checkpoints do not need them.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from ziggurat.embeddings.torchrec_terms import table_name
 
 
 class CachedSharder(EmbeddingBagCollectionSharder):
-    """Makes :class:`CachedCollection`.
+    """Creates a :class:`CachedCollection`.
 
     Args:
-        slots: table -> how many of its rows each shard has room for; the others have it for all.
-        settings: of TorchRec's own sharder.
+        slots: table -> the slots of each of its shards; other tables hold all rows.
+        settings: the arguments of TorchRec's own sharder.
     """
 
     def __init__(self, slots: Mapping[str, int], **settings: Any) -> None:
@@ -54,7 +54,7 @@ class CachedSharder(EmbeddingBagCollectionSharder):
 
 
 class CachedCollection(ShardedEmbeddingBagCollection):
-    """See the module."""
+    """A sharded collection whose kernels are sized by slots; see the module."""
 
     def __init__(self, slots: Mapping[str, int], *arguments: Any, **settings: Any) -> None:
         self._slots = slots
@@ -62,7 +62,7 @@ class CachedCollection(ShardedEmbeddingBagCollection):
 
     def _create_lookups(self) -> None:
         for sharding in self._embedding_shardings:
-            here: list[Any] = sharding._grouped_embedding_configs_per_rank[dist.get_rank()]  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue] - before kernels are made of them
+            here: list[Any] = sharding._grouped_embedding_configs_per_rank[dist.get_rank()]  # pyright: ignore[reportPrivateUsage, reportAttributeAccessIssue] - changed before TorchRec makes kernels of it
             for group in here:
                 for table in group.embedding_tables:
                     slots = self._slots.get(table_name(table.name))
@@ -71,11 +71,12 @@ class CachedCollection(ShardedEmbeddingBagCollection):
         super()._create_lookups()
 
     def _initialize_torch_state(self, skip_registering: bool = False) -> None:
-        """Nothing: see the module."""
+        """Registers no sharded tensors; see the module."""
 
 
 def _shrink(table: Any, slots: int) -> None:
-    """Have TorchRec's description of a shard on this rank be that of its slots; split by rows, or not at all."""
+    """Makes TorchRec's description of a shard on this rank that of its slots; the table is split by rows or not at
+    all."""
     number = table.global_metadata.shards_metadata.index(table.local_metadata)
     whole = copy.deepcopy(table.global_metadata)
     for place, shard in enumerate(whole.shards_metadata):

@@ -1,9 +1,9 @@
-"""Row-wise Adagrad of tables that are split by columns: one accumulator a row, whoever holds which columns of it.
+"""Row-wise Adagrad for tables split by columns: one accumulator per row, shared by the ranks that hold its columns.
 
-FBGEMM's kernel takes the mean of the squared gradient over the columns that it sees, so a table split by columns would
-have as many accumulators a row as there are shards, and train otherwise than the same table whole. Here the ranks that
-hold columns of the same rows add up their squares (4 bytes a row of the batch, behind the backward pass) and all scale
-their columns by the same accumulator. The price is torch's lookup in place of FBGEMM's.
+FBGEMM's kernel averages the squared gradient over the columns that it sees. A table split by columns would have one
+accumulator per row and shard, and would train differently from the same table unsplit. Here the ranks that hold columns
+of the same rows sum their squares (4 bytes per row of the batch, after the backward pass) and scale their columns by
+the same accumulator. The cost is torch's lookup instead of FBGEMM's.
 
 Shape legend: L ids, U distinct ids, D columns of the shard, F features, B rows of the global batch.
 """
@@ -24,7 +24,7 @@ from ziggurat.embeddings.row_table import RowTable, summed_by_row
 
 
 class ColumnShard(RowTable):
-    """Some columns of some rows of a table; ``group`` holds the ranks with the other columns of these rows."""
+    """Some columns of some rows of a table; ``group`` contains the ranks that hold the other columns of these rows."""
 
     def __init__(
         self, spec: TableSpec, rows: Span, weight_RD: Tensor, pooling: Pooling, group: dist.ProcessGroup | None
@@ -34,17 +34,17 @@ class ColumnShard(RowTable):
         self._pending: tuple[Tensor, Tensor] | None = None
 
     def update(self, ids_L: Tensor, grad_LD: Tensor) -> None:
-        """Keep them until :func:`exchange`."""
+        """Keeps ids and gradients until :func:`exchange`."""
         self._pending = (ids_L, grad_LD)
 
-    def take(self) -> tuple[Tensor, Tensor] | None:
-        """The distinct rows and the sums of their gradients; None where the batch had none of these rows."""
+    def take_gradients(self) -> tuple[Tensor, Tensor] | None:
+        """Removes and returns the distinct rows and the sums of their gradients; None if the batch touched no row."""
         pending, self._pending = self._pending, None
         return None if pending is None or not len(pending[0]) else summed_by_row(*pending)
 
     def scaled_step(self, rows_U: Tensor, grad_UD: Tensor, square_U: Tensor) -> None:
-        """s += square, w −= lr·G / (√s + eps) on these rows."""
-        self.marks.touch(rows_U)
+        """Applies s += square, w −= lr·G / (√s + eps) to these rows."""
+        self.dirty.touch(rows_U)
         total_R = self.state()["sum"]
         total_R[rows_U] += square_U
         scale_U = self.lr / (total_R[rows_U].sqrt() + self.spec.optimizer["eps"])
@@ -53,11 +53,11 @@ class ColumnShard(RowTable):
 
 @torch.no_grad()
 def exchange(shards: Sequence[ColumnShard]) -> None:
-    """Behind the backward pass: the step of shards on this rank that hold columns of the same rows.
+    """Applies the optimizer step to this rank's shards of the same rows; to be called after the backward pass.
 
-    Every rank that has columns of these rows has looked up the same ids, so all of them see the same U.
+    Every rank that has columns of these rows has looked up the same ids, so U is the same on all of them.
     """
-    taken = [shard.take() for shard in shards]
+    taken = [shard.take_gradients() for shard in shards]
     if taken[0] is None:
         return
     rows_U = taken[0][0]
@@ -72,24 +72,24 @@ def exchange(shards: Sequence[ColumnShard]) -> None:
 
 
 class ColumnKernel(nn.Module):
-    """Stands in TorchRec's lookup where FBGEMM's kernel was: the same arguments, the same output."""
+    """Replaces FBGEMM's kernel in TorchRec's lookup, with the same arguments and the same output."""
 
     def __init__(self, shards: Sequence[ColumnShard], features: Sequence[int]) -> None:
         super().__init__()
         self.shards = nn.ModuleList(shards)
         self._features = tuple(features)
 
-    def marks(self) -> list[DirtyRows]:
-        """Which rows of each shard have changed."""
-        return [cast("ColumnShard", shard).marks for shard in self.shards]
+    def dirty_rows(self) -> list[DirtyRows]:
+        """Returns the dirty rows of each shard."""
+        return [cast("ColumnShard", shard).dirty for shard in self.shards]
 
     def forward(self, indices: Tensor, offsets: Tensor, per_sample_weights: Tensor | None = None) -> Tensor:
-        """(B, columns of all features side by side).
+        """Returns the pooled columns of all features, concatenated: (B, sum of columns).
 
         Args:
-            indices: ids of all features, one feature's after the other's.
-            offsets: (F·B + 1,), where each bag begins.
-            per_sample_weights: not supported, as they are used nowhere here.
+            indices: the ids of all features, grouped by feature.
+            offsets: (F·B + 1,), where each bag starts.
+            per_sample_weights: must be None; ziggurat does not use them.
         """
         assert per_sample_weights is None
         total = sum(self._features)

@@ -1,4 +1,5 @@
-"""The ``embeddings`` section: one default for all tables, exceptions by table, groups, and the tables that follow."""
+"""The ``embeddings`` section: defaults for all tables, exceptions by table, groups, and the ``TableSpec``s they
+imply."""
 
 from __future__ import annotations
 
@@ -15,19 +16,19 @@ from ziggurat.interactions.mlp import MLP
 from ziggurat.optim.rows import RowOptimizerConfig, RowwiseAdagrad
 
 DIM_MULTIPLE = 4
-"""FBGEMM's kernels move rows in units of four floats."""
+"""FBGEMM's kernels read and write rows in units of four floats."""
 
 Dim = Annotated[int, pydantic.Field(ge=DIM_MULTIPLE, multiple_of=DIM_MULTIPLE)]
 
 
 class TableConfig(Config):
-    """What one table does differently from the defaults; a key left out keeps the default."""
+    """Settings of one table that differ from the defaults; a key left out keeps the default."""
 
     dim: Dim | None = None
     """Floats per vector. A table whose dim differs from ``embeddings.dim`` is projected to it by a learned matrix."""
     vectors: int = pydantic.Field(default=1, ge=1)
-    """Vectors per row: each feature of the table reaches the model as this many fields. For what matters most (Wukong,
-    arXiv 2403.02545, section 3.1)."""
+    """Vectors per row: each feature of the table reaches the model as this many fields. Use more than one for the most
+    important features (Wukong, arXiv 2403.02545, section 3.1)."""
     optimizer: RowOptimizerConfig | None = pydantic.Field(default=None, discriminator="name")
     """The optimizer of this table's rows."""
     init_std: float | None = pydantic.Field(default=None, ge=0)
@@ -35,43 +36,44 @@ class TableConfig(Config):
 
 
 class GroupConfig(Config):
-    """Minor features that reach the model as one field: their rows side by side, brought to ``embeddings.dim`` floats.
+    """Minor features that reach the model as one field: their rows are concatenated and mapped to ``embeddings.dim``
+    floats.
 
     Source: Zhang et al., "Wukong", arXiv 2403.02545, section 3.1.
     """
 
     features: tuple[str, ...] = pydantic.Field(min_length=1)
-    """Categorical, bag or sequence features, each in one group at most."""
+    """Categorical, bag or sequence features; each may be in at most one group."""
     dim: Dim = DIM_MULTIPLE
-    """Floats per vector of a table that only features of this group look up, unless the table has a dim of its own."""
+    """Floats per vector of tables that only features of this group look up; a table's own ``dim`` takes precedence."""
     mlp: MLP.Config = MLP.Config(hidden=())
-    """Hidden layers between the rows and the field; none: a linear map."""
+    """Hidden layers between the rows and the field; without any, the map is linear."""
 
 
 class EmbeddingsConfig(Config):
-    """Size, start and optimizer of the embedding tables."""
+    """Size, initialisation and optimizer of the embedding tables."""
 
     dim: Dim = 16
     """Floats per vector, and the width D of every field that reaches the model."""
     optimizer: RowOptimizerConfig = pydantic.Field(default_factory=RowwiseAdagrad, discriminator="name")
-    """Applied to each touched row inside backward."""
+    """The optimizer applied to each touched row inside backward."""
     init_std: float = pydantic.Field(default=0.01, ge=0)
     """Standard deviation of the normal initial weights."""
     l2: float = pydantic.Field(default=0.0, ge=0)
     """Adds l2/2 * (squared norm of the vectors that reach the model, per row of the batch) to the loss."""
     dropout: float = pydantic.Field(default=0.0, ge=0, lt=1)
-    """Share of those vectors' numbers that is zeroed while training."""
+    """Share of the elements of those vectors that is zeroed during training."""
     tables: dict[str, TableConfig] = pydantic.Field(default_factory=dict[str, TableConfig])
     """Exceptions by table name."""
     groups: tuple[GroupConfig, ...] = ()
-    """Minor features, put together."""
+    """Groups of minor features that share one field each."""
 
 
 def check_groups(config: EmbeddingsConfig, schema: Schema) -> None:
-    """Nothing, where every group is made of features that are looked up, each named once.
+    """Validates that every group consists of sparse features, each named once.
 
     Raises:
-        ConfigError: naming the group and the feature.
+        ConfigError: a group names a feature that has no table, does not exist or is already grouped.
     """
     seen: dict[str, str] = {}
     for number, group in enumerate(config.groups):
@@ -98,14 +100,14 @@ def table_specs(
     dim: int | None = None,
     positions: Mapping[str, int] | None = None,
 ) -> list[TableSpec]:
-    """The tables of a model, in the order in which the schema's features first name them.
+    """Returns the tables of a model, in the order in which the schema's features first name them.
 
     Args:
         config: the ``embeddings`` section.
         schema: the encoded dataset's schema.
         pooling: bag or sequence feature -> how its rows are pooled.
-        dim: width that the model insists on, overriding ``config.dim``.
-        positions: sequence -> how many of its last ids are looked up each by itself, instead of a pooling.
+        dim: the width that the model requires; overrides ``config.dim``.
+        positions: sequence -> how many of its last ids are looked up individually instead of being pooled.
 
     Raises:
         ConfigError: an exception for a table that does not exist; two poolings for one table.
@@ -139,7 +141,7 @@ def table_specs(
 
 
 def _pooling(table: str, features: tuple[str, ...], pooling: Mapping[str, Pooling]) -> Pooling:
-    """A single id is its own mean and sum, so only bags and sequences have a say."""
+    """Returns the pooling of a table; only bags and sequences matter, as a single id is its own mean and sum."""
     found: dict[Pooling, str] = {pooling[feature]: feature for feature in features if feature in pooling}
     if len(found) > 1:
         pairs = ", ".join(f"{feature}: {kind}" for kind, feature in found.items())
@@ -151,5 +153,5 @@ def _pooling(table: str, features: tuple[str, ...], pooling: Mapping[str, Poolin
 
 
 def _group_dim(config: EmbeddingsConfig, features: tuple[str, ...]) -> int | None:
-    """What a group says of a table with these features; None where one of them is not in it."""
+    """Returns the dim of the group that contains all of these features; None if there is no such group."""
     return next((group.dim for group in config.groups if {*features} <= {*group.features}), None)

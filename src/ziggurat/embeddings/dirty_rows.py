@@ -1,9 +1,9 @@
-"""Which rows of a table's shards have changed since a checkpoint.
+"""Tracks the dirty rows of table shards: those that have changed since a checkpoint.
 
-A checkpoint of a large table need not write more than these (Eisenman et al. 2022, "Check-N-Run", section 4.1; it has
-one bit a row where we have a byte, which takes one store). Rows are marked just before they are updated, not where they
-are looked up: evaluation marks nothing, and a snapshot may begin while ids are on their way, or between a lookup and
-its backward pass, and no row is lost. A row whose gradient comes to zero may be marked as well.
+A delta checkpoint of a large table writes only these (Eisenman et al. 2022, "Check-N-Run", section 4.1; it uses one bit
+per row, here it is a byte, which takes a single store). Rows are marked just before they are updated, not when they are
+looked up. So evaluation marks nothing, and no row is lost if a snapshot begins while ids are in flight, or between a
+lookup and its backward pass. A row whose gradient is zero may be marked, too.
 
 Shape legend: R rows of a shard, L ids, F features, B rows of the global batch.
 """
@@ -24,9 +24,9 @@ from ziggurat.core.tables import TableSpec
 from ziggurat.embeddings.copy_on_write import (
     BASE,
     LAST,
-    Chosen,
     InMemoryRows,
     PendingSnapshot,
+    RowSelection,
     RowSource,
     Since,
     changed,
@@ -36,18 +36,18 @@ from ziggurat.parallel.tensor_slices import RowSink, TensorSlice
 
 
 class DirtyRows:
-    """Which rows of a shard have changed, one byte a row; and the rows as they were when a snapshot of them began.
+    """The dirty rows of a shard, one byte per row, and snapshots of the rows as of the moment a snapshot began.
 
-    Everything here is called between two updates, by whoever makes them or while he waits. The snapshot's
-    :meth:`~ziggurat.embeddings.copy_on_write.PendingSnapshot.take` alone may run beside.
+    Not thread-safe: call all methods between two updates, from the thread that makes the updates or while it waits.
+    Only :meth:`~ziggurat.embeddings.copy_on_write.PendingSnapshot.take` of a snapshot may run concurrently.
 
     Args:
-        tensors: "" -> the weights, name -> a state of the optimizer; live, all of as many rows. Where the rows lie
-            elsewhere, as they would be, on the meta device.
-        source: where they lie; default: in ``tensors``.
+        tensors: "" -> the weights, name -> an optimizer state; live, all with the same number of rows. If ``source``
+            holds the rows, tensors of their shapes on the meta device.
+        source: what holds the rows; by default ``tensors``.
 
     Attributes:
-        tensors: the same.
+        tensors: the same tensors, detached.
     """
 
     def __init__(self, tensors: Mapping[str, Tensor], source: RowSource | None = None) -> None:
@@ -57,103 +57,103 @@ class DirtyRows:
         self._pending: PendingSnapshot | None = None
 
     def touch(self, ids_L: Tensor) -> None:
-        """These rows, some of them repeatedly, are about to be updated."""
+        """Marks rows that are about to be updated; ids may repeat."""
         pending = self._unfinished()
         if pending is not None:
             pending.keep(ids_L)
         store(self._marks_R, ids_L, LAST | BASE)
 
     def touch_all(self) -> None:
-        """All rows are about to be updated."""
+        """Marks all rows, as all are about to be updated."""
         pending = self._unfinished()
         if pending is not None:
             pending.keep_all()
         self._marks_R.fill_(LAST | BASE)
 
-    def changed(self, since: Since) -> int:
-        """How many rows have changed."""
+    def count_changed(self, since: Since) -> int:
+        """Returns the number of rows that have changed."""
         return int(torch.count_nonzero(changed(self._marks_R, since)))
 
     def mark(self, rows: Tensor, since: Since) -> None:
-        """These rows are not what they are in the last checkpoint, or in the last full one; for a restore.
+        """Marks rows that differ from the last checkpoint, or from the last full one; used after a restore.
 
-        What is not as in the last checkpoint is taken not to be as in the last full one either.
+        A row that differs from the last checkpoint is taken to differ from the last full one, too.
         """
         self._marks_R[rows.to(self._marks_R.device, torch.int64)] |= LAST | BASE if since == "last" else BASE
 
-    def begin(self, rows: Chosen, clears: Since) -> PendingSnapshot:
-        """Begin a snapshot, one at a time.
+    def begin_snapshot(self, rows: RowSelection, clears: Since) -> PendingSnapshot:
+        """Begins a snapshot; only one may be pending at a time.
 
         Args:
-            rows: that have changed since the last checkpoint, or since the last full one, or all.
-            clears: ``last``: changes since the last checkpoint count anew from here on; ``base``: those since the last
-                full one too.
+            rows: the rows to copy: those changed since the last checkpoint, since the last full one, or all.
+            clears: the marks to clear: ``last``, those since the last checkpoint; ``base``, also those since the last
+                full one.
         """
         assert self._unfinished() is None, "a snapshot is pending: take all of its rows, or drop it"
         self._pending = PendingSnapshot(self._source, self._marks_R, rows)
         self._marks_R.bitwise_and_(BASE if clears == "last" else 0)
         return self._pending
 
-    def undo(self, pending: PendingSnapshot) -> None:
-        """The snapshot came to nothing: what counted as changed before does so again, and what has changed since."""
+    def abort_snapshot(self, pending: PendingSnapshot) -> None:
+        """Abandons a snapshot: rows that were dirty when it began are dirty again, besides those changed since."""
         pending.drop()
-        self._marks_R |= pending.before_R
+        self._marks_R |= pending.marks_before_R
 
     def _unfinished(self) -> PendingSnapshot | None:
-        if self._pending is not None and self._pending.over:
+        if self._pending is not None and self._pending.finished:
             self._pending = None
         return self._pending
 
 
 @dataclass(frozen=True, slots=True)
 class TrackedShard:
-    """What a rank holds of a table, live.
+    """A rank's shard of a table and its dirty rows; the tensors are live.
 
     Attributes:
-        table: its name.
+        table: the table's name.
         spec: the whole table.
-        weight: the rows here; where they lie in another order, it has their ids.
-        states: name, without the table -> state of the optimizer with numbers for each row.
-        marks: which of these rows have changed.
+        weight: the rows of this shard; with their ids if they are stored in another order.
+        states: name (without the table) -> optimizer state with values for each row.
+        dirty: which of these rows have changed.
     """
 
     table: str
     spec: TableSpec
     weight: TensorSlice
     states: dict[str, TensorSlice]
-    marks: DirtyRows
+    dirty: DirtyRows
 
     @classmethod
-    def of(cls, spec: TableSpec, at: tuple[int, int], marks: DirtyRows) -> TrackedShard:
-        """Of the tensors that ``marks`` are of; ``at`` is their first row and column in the table."""
+    def of(cls, spec: TableSpec, at: tuple[int, int], dirty: DirtyRows) -> TrackedShard:
+        """Returns a shard of the tensors that ``dirty`` tracks; ``at`` is their first row and column in the table."""
 
         def tensor_slice(name: str, tensor: Tensor) -> TensorSlice:
             return TensorSlice(name, tensor, (spec.rows, spec.dim)[: tensor.ndim], at[: tensor.ndim])
 
-        weight, states = marks.tensors[""], {name: tensor for name, tensor in marks.tensors.items() if name}
+        weight, states = dirty.tensors[""], {name: tensor for name, tensor in dirty.tensors.items() if name}
         tensor_slices = {name: tensor_slice(f"{spec.name}/{name}", state) for name, state in states.items()}
-        return cls(spec.name, spec, tensor_slice(spec.name, weight), tensor_slices, marks)
+        return cls(spec.name, spec, tensor_slice(spec.name, weight), tensor_slices, dirty)
 
-    def into(self, sinks: Mapping[str, RowSink]) -> TrackedShard:
-        """With pieces that say what replaces rows."""
+    def with_sinks(self, sinks: Mapping[str, RowSink]) -> TrackedShard:
+        """Returns the shard with sinks, which replace rows on a restore, attached to its tensor slices."""
         states = {name: replace(tensor_slice, sink=sinks[name]) for name, tensor_slice in self.states.items()}
         return replace(self, weight=replace(self.weight, sink=sinks[""]), states=states)
 
-    def in_order(self, placed: Callable[[TensorSlice], TensorSlice]) -> TrackedShard:
-        """With pieces that know the ids of their rows."""
-        states = {name: placed(state) for name, state in self.states.items()}
-        return replace(self, weight=placed(self.weight), states=states)
+    def with_row_ids(self, attach: Callable[[TensorSlice], TensorSlice]) -> TrackedShard:
+        """Returns the shard with ``attach``, which attaches the ids of rows, applied to its tensor slices."""
+        states = {name: attach(state) for name, state in self.states.items()}
+        return replace(self, weight=attach(self.weight), states=states)
 
 
 @dataclass(frozen=True, slots=True)
-class Elsewhere:
-    """Rows of which a kernel holds some in slots.
+class OffloadedShard:
+    """A shard of which a kernel holds some rows in slots.
 
     Attributes:
-        shapes: as :class:`DirtyRows`' tensors, on the meta device.
-        source: where the rows lie.
+        shapes: the tensors of all rows, on the meta device, as :class:`DirtyRows` takes them.
+        source: what holds the rows.
         ids: slots -> the rows in them.
-        sinks: by tensor, what replaces rows.
+        sinks: tensor name -> the sink that replaces rows of it.
     """
 
     shapes: Mapping[str, Tensor]
@@ -163,36 +163,39 @@ class Elsewhere:
 
 
 def tensors_of(kernel: BatchedFusedEmbeddingBag) -> list[dict[str, Tensor]]:
-    """Of each table in one of FBGEMM's kernels: "" -> its weights, name -> a state of the optimizer; live."""
+    """Returns for each table in an FBGEMM kernel: "" -> its weights, name -> an optimizer state; live, not copies."""
     weights: list[Tensor] = kernel.emb_module.split_embedding_weights()
     states: list[dict[str, Tensor]] = kernel.emb_module.get_optimizer_state() or [{} for _ in weights]
     return [{"": weight, **each} for weight, each in zip(weights, states, strict=True)]
 
 
-def marked(
-    kernel: BatchedFusedEmbeddingBag, elsewhere: Mapping[int, Elsewhere] = MappingProxyType({})
+def track_kernel(
+    kernel: BatchedFusedEmbeddingBag, offloaded: Mapping[int, OffloadedShard] = MappingProxyType({})
 ) -> list[DirtyRows]:
-    """Marks of the tables in one of FBGEMM's kernels; from now on it marks what it updates.
+    """Tracks the dirty rows of the tables in an FBGEMM kernel.
 
-    That is when the backward pass comes to the rows that it gave, and before it goes on into the kernel.
+    A hook marks rows when the backward pass reaches the kernel's output, before the kernel's own backward updates them.
 
     Args:
-        kernel: of some tables.
-        elsewhere: number of a table in it -> its rows, where the kernel holds slots.
+        kernel: the kernel of some tables.
+        offloaded: index of a table in the kernel -> its shard, for tables of which the kernel holds slots.
+
+    Returns:
+        The dirty rows of each table in the kernel.
     """
-    marks = [
-        DirtyRows(elsewhere[number].shapes, elsewhere[number].source) if number in elsewhere else DirtyRows(tensors)
+    dirty = [
+        DirtyRows(offloaded[number].shapes, offloaded[number].source) if number in offloaded else DirtyRows(tensors)
         for number, tensors in enumerate(tensors_of(kernel))
     ]
     features = list(accumulate((table.num_features() for table in kernel.config.embedding_tables), initial=0))
 
     def touch(ids_L: Tensor, offsets: Tensor) -> None:
-        """``offsets`` (F·B + 1,): where each bag begins, one feature's after the other's."""
+        """Marks the looked-up rows; ``offsets`` (F·B + 1,) say where each bag starts, grouped by feature."""
         bags = (len(offsets) - 1) // features[-1]
         bounds: list[int] = offsets[[first * bags for first in features]].tolist()
-        for number, (each, (begin, end)) in enumerate(zip(marks, pairwise(bounds), strict=True)):
+        for number, (each, (begin, end)) in enumerate(zip(dirty, pairwise(bounds), strict=True)):
             rows_L = ids_L[begin:end]
-            each.touch(elsewhere[number].ids(rows_L) if number in elsewhere else rows_L)
+            each.touch(offloaded[number].ids(rows_L) if number in offloaded else rows_L)
 
     def looked_up(module: Any, args: Any, arguments: dict[str, Tensor], output: Tensor) -> None:
         ids_L, offsets = arguments["indices"], arguments["offsets"]
@@ -200,4 +203,4 @@ def marked(
             output.register_hook(lambda _: touch(ids_L, offsets))
 
     kernel.emb_module.register_forward_hook(looked_up, with_kwargs=True)
-    return marks
+    return dirty

@@ -1,7 +1,7 @@
-"""Ranks of one host exchange pooled rows, and their gradients, through memory that they share.
+"""Exchange of pooled rows and their gradients between the ranks of one host, through shared memory.
 
-The same numbers as TorchRec's all-to-all, bit for bit, by another way (`parallel/shared_memory.py`); and the features
-of all ranks come together in the order that is asked for, with no copy of their own for that.
+The results equal those of TorchRec's all-to-all bit for bit (`parallel/shared_memory.py` is the transport). The
+features of all ranks are written in the requested order, which takes no extra copy.
 
 Shape legend: G rows of the global batch, B of this rank's part, N ranks, D_r columns that rank r looks up.
 """
@@ -17,17 +17,17 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torchrec.distributed.types import Awaitable, NoWait
 
-from ziggurat.parallel.shared_memory import SharedSlots, floats
+from ziggurat.parallel.shared_memory import SharedSlots, as_floats
 
 
 class HostExchange(nn.Module):
-    """Stands where TorchRec's all-to-all of pooled rows was: from all rows of our tables to our rows of all tables.
+    """Replaces TorchRec's all-to-all of pooled rows: all rows of this rank's tables -> this rank's rows of all tables.
 
     Args:
-        widths: of the features that each rank looks up, in its order.
-        order: the place of each of these features, counted over all ranks, in the output; default: as they come.
-        slots: two, of all ranks.
-        callbacks: what TorchRec does with the output.
+        widths: for each rank, the widths of the features that it looks up, in its order.
+        order: the output position of each of these features, counted over all ranks; by default their own order.
+        slots: the shared memory of all ranks, with two slots each.
+        callbacks: TorchRec's callbacks on the output.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class HostExchange(nn.Module):
         self._slots = slots
 
     def forward(self, local_GD: Tensor, context: Any = None) -> Awaitable[Tensor]:
-        """(G, D_rank) -> (B, sum of D_r)."""
+        """Exchanges (G, D_rank) -> (B, sum of D_r)."""
         sizes = list(getattr(context, "batch_size_per_rank", None) or [])
         if not sizes:
             sizes = [len(local_GD) // self._slots.ranks] * self._slots.ranks
@@ -54,39 +54,41 @@ class HostExchange(nn.Module):
         return NoWait(output)
 
     def rows(self, local_GD: Tensor, sizes: Sequence[int]) -> Tensor:
-        """Our rows of the batch, with the columns of all ranks."""
+        """Returns this rank's rows of the batch, with the columns of all ranks."""
         slots, own = self._slots, self._slots.rank
-        turn, parts = slots.begin(), local_GD.split(list(sizes))
-        mine = floats(slots.written(turn, local_GD.nbytes)).view_as(local_GD).split(list(sizes))
+        turn, parts = slots.begin_turn(), local_GD.split(list(sizes))
+        mine = as_floats(slots.write_buffer(turn, local_GD.nbytes)).view_as(local_GD).split(list(sizes))
         for rank, part in enumerate(parts):
             if rank != own:
                 mine[rank].copy_(part)
-        slots.arrive(turn)
-        slots.meet(turn)
+        slots.publish(turn)
+        slots.wait(turn)
         output_BD = local_GD.new_empty(sizes[own], sum(self._columns))
         for rank, (runs, width) in enumerate(zip(self._runs, self._columns, strict=True)):
-            theirs = floats(slots.read(turn, rank, 4 * sum(sizes) * width)).view(sum(sizes), width)
+            theirs = as_floats(slots.read(turn, rank, 4 * sum(sizes) * width)).view(sum(sizes), width)
             source = parts[own] if rank == own else theirs.split(list(sizes))[own]
             for at, to, columns in runs:
                 output_BD[:, to : to + columns].copy_(source[:, at : at + columns])
         return output_BD
 
     def gradients(self, grad_BD: Tensor, sizes: Sequence[int]) -> Tensor:
-        """The gradients of all rows of our tables, meant over the ranks as TorchRec does it."""
+        """Returns the gradients of all rows for this rank's tables, averaged over the ranks as TorchRec does."""
         slots, own = self._slots, self._slots.rank
-        turn, widths = slots.begin(), self._columns
-        mine = floats(slots.written(turn, 4 * sizes[own] * sum(widths))).split([sizes[own] * each for each in widths])
+        turn, widths = slots.begin_turn(), self._columns
+        mine = as_floats(slots.write_buffer(turn, 4 * sizes[own] * sum(widths))).split(
+            [sizes[own] * each for each in widths]
+        )
         output_GD = grad_BD.new_empty(sum(sizes), widths[own])
         blocks = output_GD.split(list(sizes))
         for rank, runs in enumerate(self._runs):
             to_rank = blocks[own] if rank == own else mine[rank].view(sizes[own], widths[rank])
             for at, to, columns in runs:
                 torch.div(grad_BD[:, to : to + columns], slots.ranks, out=to_rank[:, at : at + columns])
-        slots.arrive(turn)
-        slots.meet(turn)
+        slots.publish(turn)
+        slots.wait(turn)
         for rank, block in enumerate(blocks):
             if rank != own:
-                theirs = floats(slots.read(turn, rank, 4 * sizes[rank] * sum(widths[: own + 1])))
+                theirs = as_floats(slots.read(turn, rank, 4 * sizes[rank] * sum(widths[: own + 1])))
                 block.copy_(theirs[sizes[rank] * sum(widths[:own]) :].view_as(block))
         return output_GD
 
@@ -103,11 +105,14 @@ class _Exchange(Function):
 
 
 def _runs(widths: Sequence[Sequence[int]], order: Sequence[int] | None) -> list[list[tuple[int, int, int]]]:
-    """For each rank: (first column of its own, first column of the output, how many), of neighbours in both together.
+    """Returns the column ranges to copy for each rank, with features merged that are adjacent in source and output.
 
     Args:
-        widths: of the features of each rank.
-        order: the place in the output of each feature, counted over all ranks.
+        widths: for each rank, the widths of its features.
+        order: the output position of each feature, counted over all ranks.
+
+    Returns:
+        For each rank: (first column at the rank, first column of the output, number of columns).
     """
     flat = list(itertools.chain.from_iterable(widths))
     places = list(range(len(flat))) if order is None else list(order)
@@ -120,7 +125,7 @@ def _runs(widths: Sequence[Sequence[int]], order: Sequence[int] | None) -> list[
 
 
 def _joined(features: Iterator[tuple[int, int]]) -> Iterator[tuple[int, int, int]]:
-    """(first column of the output, width) of features side by side -> runs of them that stay side by side."""
+    """Merges adjacent features, given as (first column of the output, width), that stay adjacent in the output."""
     at = 0
     run: tuple[int, int, int] | None = None
     for to, width in features:

@@ -1,9 +1,10 @@
-"""Ranks of one host tell each other the ids of their batches through memory that they share.
+"""Exchange of ids between the ranks of one host through shared memory.
 
-What TorchRec's KJTAllToAll does in three exchanges, the sizes of messages first: here a rank writes its ids, and who
-holds their tables reads them. Those of the next batch are written before this one is computed, so that nobody waits.
+TorchRec's KJTAllToAll needs three exchanges, of message sizes first. Here each rank writes its ids, and the ranks that
+hold the tables read them. The ids of the next batch are written before the current one is computed, so that no rank
+waits.
 
-Shape legend: K keys, B rows of each rank's batch (all have equally many), N ranks.
+Shape legend: K keys, B rows of each rank's batch (the same for all ranks), N ranks.
 """
 
 from __future__ import annotations
@@ -20,15 +21,15 @@ from ziggurat.parallel.shared_memory import LINE, SharedSlots
 
 
 class HostInput(nn.Module):
-    """Stands where TorchRec's input distribution of whole tables, or of columns, was.
+    """Replaces TorchRec's input distribution of table-wise or column-wise shards.
 
-    The ids of a batch may wait while other batches come and go, as those of the next training batch do while a split is
-    evaluated. Their slot comes round again in four turns, so they are read before the second turn behind theirs begins:
-    a rank that begins a turn has read all turns but the last, and so, four turns later, has every rank that was met.
+    The ids of a batch may wait while other batches are exchanged, for example those of the next training batch during
+    an evaluation. Their slot is reused after four turns, so they are read before the second turn after theirs starts: a
+    rank that starts a turn has read all turns but the last. Four turns later, so has every rank that was waited for.
 
     Args:
-        splits: how many of the keys, which come rank by rank, each rank looks up.
-        slots: of all ranks, four each.
+        splits: the number of keys that each rank looks up; keys are grouped by rank.
+        slots: the shared memory of all ranks, with four slots each.
     """
 
     def __init__(self, splits: Sequence[int], slots: SharedSlots) -> None:
@@ -36,67 +37,68 @@ class HostInput(nn.Module):
         self._slots = slots
         before = list(accumulate(splits, initial=0))
         self._mine = slice(before[self._slots.rank], before[self._slots.rank + 1])
-        self._begun: list[_Coming] = []
+        self._pending: list[_PendingIds] = []
 
     def forward(self, ids: KeyedJaggedTensor) -> Awaitable[Awaitable[KeyedJaggedTensor]]:
-        """Write the ids of this rank's batch; does not wait for those of others."""
+        """Writes the ids of this rank's batch; does not wait for those of other ranks."""
         assert ids.weights_or_none() is None
         keys, size, values = ids.keys(), ids.stride(), ids.values().long()
         counts_K = ids.length_per_key()
-        turn, head = self._slots.begin(), _Head(len(keys), size)
-        for coming in self._begun:
-            if coming.turn < turn - 1:
-                coming.read()
-        shared = self._slots.written(turn, head.values_at + values.nbytes)
+        turn, header = self._slots.begin_turn(), _Header(len(keys), size)
+        for pending in self._pending:
+            if pending.turn < turn - 1:
+                pending.read()
+        shared = self._slots.write_buffer(turn, header.values_at + values.nbytes)
         _tensor(shared, 0, torch.int64, len(counts_K)).copy_(torch.tensor(counts_K, dtype=torch.int64))
-        _tensor(shared, head.lengths_at, torch.int32, len(keys) * size).copy_(ids.lengths())
-        _tensor(shared, head.values_at, torch.int64, len(values)).copy_(values)
-        self._slots.arrive(turn)
-        self._begun = [coming for coming in self._begun if not coming.is_read]
-        self._begun.append(_Coming(self, turn, keys, head))
-        return NoWait(self._begun[-1])
+        _tensor(shared, header.lengths_at, torch.int32, len(keys) * size).copy_(ids.lengths())
+        _tensor(shared, header.values_at, torch.int64, len(values)).copy_(values)
+        self._slots.publish(turn)
+        self._pending = [pending for pending in self._pending if not pending.is_read]
+        self._pending.append(_PendingIds(self, turn, keys, header))
+        return NoWait(self._pending[-1])
 
-    def of_all(self, turn: int, keys: Sequence[str], head: _Head) -> KeyedJaggedTensor:
-        """The ids of all ranks for this rank's tables: of each key, one rank's rows after the other's."""
+    def gather(self, turn: int, keys: Sequence[str], header: _Header) -> KeyedJaggedTensor:
+        """Returns the ids of all ranks for this rank's tables; for each key, the ranks' rows are concatenated in
+        order."""
         slots, mine = self._slots, self._mine
-        slots.meet(turn)
+        slots.wait(turn)
         lengths: list[Tensor] = []
         values: list[tuple[Tensor, ...]] = []
         for rank in range(slots.ranks):
-            shared = slots.read(turn, rank, head.values_at)
-            counts_K = _tensor(shared, 0, torch.int64, head.keys).tolist()
+            shared = slots.read(turn, rank, header.values_at)
+            counts_K = _tensor(shared, 0, torch.int64, header.keys).tolist()
             lengths.append(
-                _tensor(shared, head.lengths_at, torch.int32, head.keys * head.size).view(head.keys, -1)[mine]
+                _tensor(shared, header.lengths_at, torch.int32, header.keys * header.size).view(header.keys, -1)[mine]
             )
             first, stop = sum(counts_K[: mine.start]), sum(counts_K[: mine.stop])
-            shared = slots.read(turn, rank, head.values_at + 8 * stop)
-            values.append(_tensor(shared, head.values_at, torch.int64, stop)[first:].split(counts_K[mine]))
+            shared = slots.read(turn, rank, header.values_at + 8 * stop)
+            values.append(_tensor(shared, header.values_at, torch.int64, stop)[first:].split(counts_K[mine]))
         parts = [part for of_key in zip(*values, strict=True) for part in of_key]
         return KeyedJaggedTensor(
             keys=list(keys[mine]),
             values=torch.cat(parts) if parts else torch.zeros(0, dtype=torch.int64),
             lengths=torch.cat(lengths, dim=1).view(-1),
-            stride=slots.ranks * head.size,
+            stride=slots.ranks * header.size,
             length_per_key=[sum(map(len, of_key)) for of_key in zip(*values, strict=True)],
         )
 
 
-class _Head:
-    """Where in a rank's memory what begins: ids of each key (K,) int64; of each bag (K·B,) int32; the ids, int64."""
+class _Header:
+    """The layout of a rank's memory: ids per key (K,) int64 at 0, ids per bag (K·B,) int32, then the ids, int64."""
 
     def __init__(self, keys: int, size: int) -> None:
         self.keys, self.size = keys, size
-        self.lengths_at = _lines(8 * keys)
-        self.values_at = self.lengths_at + _lines(4 * keys * size)
+        self.lengths_at = _whole_lines(8 * keys)
+        self.values_at = self.lengths_at + _whole_lines(4 * keys * size)
 
 
-class _Coming(Awaitable[KeyedJaggedTensor]):
-    """The ids of all ranks in one turn; read when they are waited for, or before their slots come round again."""
+class _PendingIds(Awaitable[KeyedJaggedTensor]):
+    """The ids of all ranks in one turn; read when they are waited for, or before their slots are reused."""
 
-    def __init__(self, exchange: HostInput, turn: int, keys: Sequence[str], head: _Head) -> None:
+    def __init__(self, exchange: HostInput, turn: int, keys: Sequence[str], header: _Header) -> None:
         super().__init__()
         self.turn = turn
-        self._exchange, self._keys, self._head = exchange, keys, head
+        self._exchange, self._keys, self._head = exchange, keys, header
         self._ids: KeyedJaggedTensor | None = None
 
     @property
@@ -104,17 +106,17 @@ class _Coming(Awaitable[KeyedJaggedTensor]):
         return self._ids is not None
 
     def read(self) -> KeyedJaggedTensor:
-        """Waits for the ranks."""
+        """Waits for all ranks and returns the ids."""
         if self._ids is None:
-            self._ids = self._exchange.of_all(self.turn, self._keys, self._head)
+            self._ids = self._exchange.gather(self.turn, self._keys, self._head)
         return self._ids
 
     def _wait_impl(self) -> KeyedJaggedTensor:
         return self.read()
 
 
-def _lines(size: int) -> int:
-    """Bytes up to the next whole cache line."""
+def _whole_lines(size: int) -> int:
+    """Rounds a number of bytes up to whole cache lines."""
     return -(-size // LINE) * LINE
 
 

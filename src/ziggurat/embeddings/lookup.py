@@ -1,4 +1,4 @@
-"""The embedding lookup: ids to rows, whatever the plan and the optimizers.
+"""The embedding lookup: ids to rows, for any plan and any row optimizers.
 
 Shape legend: B rows of the batch, F fields, D embedding width, W floats of a table's row, L ids, N bags, S positions.
 """
@@ -29,53 +29,60 @@ from ziggurat.embeddings.offload import OffloadFolder
 from ziggurat.embeddings.positions import split_positions
 from ziggurat.embeddings.replicated import ReplicatedTable, exchange, is_replicated
 from ziggurat.embeddings.row_order import RowOrder
-from ziggurat.embeddings.sharding import Distributed, ShardedTables
+from ziggurat.embeddings.sharding import InFlightIds, ShardedTables
 from ziggurat.parallel.config import ParallelConfig
 from ziggurat.parallel.tensor_slices import TensorSlice
 
-AHEAD = 4
-"""Batches that are started before their turn, where memory has no room for all rows."""
+PREFETCH_BATCHES = 4
+"""Batches whose lookup is started ahead of their step if some tables are offloaded."""
 
 
 @dataclass(frozen=True, slots=True)
 class StartedLookup:
-    """A lookup whose ids are on their way."""
+    """A lookup whose ids are being sent.
+
+    Attributes:
+        ids: all ids of the batch; None if it has no sparse features.
+        masks: sequence with positions -> which positions exist, (B, S).
+        size: B.
+        in_flight: the ids of the sharded tables on their way to other ranks; None without such tables.
+    """
 
     ids: KeyedJaggedTensor | None
     masks: dict[str, Tensor]
     size: int
-    begun: Distributed | None
+    in_flight: InFlightIds | None
 
 
 @dataclass(frozen=True, slots=True)
 class LookedUpRows:
-    """What :class:`~ziggurat.embeddings.fields.Fields` makes fields of.
+    """The rows of a batch, from which :class:`~ziggurat.embeddings.fields.Fields` makes the fields.
 
     Attributes:
-        of: feature -> (B, W), or (B, S, W) for a sequence with positions; or ``DIRECT`` -> emb_BFD alone.
-        masks: sequence with positions -> which of them there are, (B, S).
+        by_feature: feature -> (B, W), or (B, S, W) for a sequence with positions; or only ``DIRECT`` -> emb_BFD.
+        masks: sequence with positions -> which positions exist, (B, S).
     """
 
-    of: dict[str, Tensor]
+    by_feature: dict[str, Tensor]
     masks: dict[str, Tensor]
 
 
 class EmbeddingLookup(nn.Module):
-    """The rows of a batch; they are updated by their own optimizers when the backward pass has come to them.
+    """Looks up the rows of a batch. The rows' own optimizers update them during the backward pass.
 
-    Tables live in TorchRec's DistributedModelParallel, placed by ``plan``. Those that the plan replicates, and those
-    whose Adam FBGEMM has no kernel for (on the CPU, or on all rows), are :class:`ReplicatedTable`. Where the plan
-    orders rows by how often they are used, ids become places here, and nobody outside sees these.
+    Tables live in TorchRec's DistributedModelParallel, placed by ``plan``. Tables that the plan replicates, and those
+    whose Adam has no FBGEMM kernel (on the CPU, or with ``rows: all``), are :class:`ReplicatedTable`. If the plan
+    orders rows by frequency, ids are mapped to positions here; nothing outside this class sees positions.
 
     Args:
-        layout: the tables, and what becomes of their rows.
-        plan: where the shards live.
-        device: of the tables.
-        seed: of the tables' initial weights; those of the fields come from torch's global generator.
-        parallel: in which precision rows and their gradients travel between ranks.
-        batch_size: rows that the loss is a mean over.
-        row_ranks: of the tables whose rows the plan orders, the rank of each row by falling frequency.
-        beyond: where the rows lie of tables that the plan gives slots.
+        layout: the tables, and the fields that are made of their rows.
+        plan: which ranks hold which shards.
+        device: the device of the tables.
+        seed: the seed of the tables' initial weights; those of the fields come from torch's global generator.
+        parallel: the precision in which rows and their gradients are sent between ranks.
+        batch_size: the number of rows that the loss is averaged over.
+        row_ranks: table -> the rank of each row by falling frequency, for the tables whose rows the plan orders.
+        offload: the folder for the rows of tables to which the plan gives slots.
     """
 
     def __init__(
@@ -87,16 +94,17 @@ class EmbeddingLookup(nn.Module):
         parallel: ParallelConfig = ParallelConfig(),  # noqa: B008 - frozen
         batch_size: int = 1,
         row_ranks: Mapping[str, Ranks] = MappingProxyType({}),
-        beyond: OffloadFolder | None = None,
+        offload: OffloadFolder | None = None,
     ) -> None:
         super().__init__()
         self.layout, tables = layout, layout.tables
         self._device = device
         replicated = [spec for spec in tables if is_replicated(spec, device, plan.placements[spec.name].sharding)]
         fused = [spec for spec in tables if spec not in replicated]
-        # TorchRec draws weights of its own, as many as a rank has: fields and model would start otherwise on each.
+        # TorchRec draws random weights for the shards of this rank; without the fork, the weights of fields and model
+        # would differ between ranks.
         with torch.random.fork_rng([device] if device.type == "cuda" else []):
-            self.sharded = ShardedTables(fused, plan, device, parallel, batch_size, beyond, seed) if fused else None
+            self.sharded = ShardedTables(fused, plan, device, parallel, batch_size, offload, seed) if fused else None
         self.replicated = nn.ModuleList([ReplicatedTable(spec) for spec in replicated]).to(device)
         self.fields = Fields(layout).to(device)
         self._table_of = layout.table_of
@@ -108,7 +116,7 @@ class EmbeddingLookup(nn.Module):
         for tensor_slice in self.tensor_slices():
             row, column = tensor_slice.first
             if tensor_slice.tensor.is_meta:
-                continue  # beyond memory: a row is made when it is first looked up
+                continue  # offloaded: a row is initialised when it is first looked up
             if tensor_slice.rows is None:
                 fill_initial(
                     tensor_slice.tensor,
@@ -131,43 +139,43 @@ class EmbeddingLookup(nn.Module):
                 )
 
     def forward(self, batch: Batch) -> Tensor:
-        """emb_BFD, the fields of ``layout``.
+        """Returns emb_BFD, the fields of ``layout``.
 
         Raises:
-            FeatureError: an id outside its table, naming feature, id, the table's rows and the rank.
+            FeatureError: an id is outside its table; the message names the feature, the id, the table's rows and the
+                rank.
         """
         rows = self.finish(self.start(batch))
-        return self.fields(rows.of, rows.masks)
+        return self.fields(rows.by_feature, rows.masks)
 
     def start(self, batch: Batch) -> StartedLookup:
-        """Begin to send the batch's ids to the ranks that hold their rows; does not wait for them.
+        """Starts to send the batch's ids to the ranks that hold their rows. Does not wait, unless tables are offloaded.
 
-        May be called while another batch is between its forward and its backward pass: rows are read in
-        :meth:`finish` alone.
+        May be called while another batch is between its forward and its backward pass: only :meth:`finish` reads rows.
 
         Raises:
-            FeatureError: as :meth:`forward`; on several ranks already here, so that it names the rank whose id it is.
+            FeatureError: as in :meth:`forward`. With several ranks it is raised here, to name the rank that got the id.
         """
         ids, masks = self._ids(batch)
-        if ids is not None and (dist.get_world_size() > 1 or self._row_order or self.ahead):
+        if ids is not None and (dist.get_world_size() > 1 or self._row_order or self.prefetch_batches):
             self._check_range(ids)
         if self.sharded is None or ids is None:
             return StartedLookup(ids, masks, batch.size, None)
         try:
             return StartedLookup(
-                ids, masks, batch.size, self.sharded.start(_with_empty_rows(self._row_order.placed(ids), batch))
+                ids, masks, batch.size, self.sharded.start(_with_empty_rows(self._row_order.to_positions(ids), batch))
             )
-        except ValueError:  # TorchRec looks at the first batch it is given
+        except ValueError:  # TorchRec validates the first batch
             self._check_range(ids)
             raise
 
-    def sent(self, started: StartedLookup) -> None:
-        """Wait until the ranks know how many ids will come, and begin to send these."""
-        if self.sharded is not None and started.begun is not None:
-            self.sharded.sent(started.begun)
+    def send_ids(self, started: StartedLookup) -> None:
+        """Waits until the ranks know how many ids they will receive, then starts to send the ids."""
+        if self.sharded is not None and started.in_flight is not None:
+            self.sharded.send_ids(started.in_flight)
 
     def finish(self, started: StartedLookup) -> LookedUpRows:
-        """Wait for the ids of others, look them up, and exchange the rows."""
+        """Waits for the ids of other ranks, looks them up and exchanges the rows."""
         if started.ids is None:
             return LookedUpRows({DIRECT: torch.zeros(started.size, 0, self.layout.dim, device=self._device)}, {})
         try:
@@ -177,40 +185,46 @@ class EmbeddingLookup(nn.Module):
             raise
 
     def drop(self, started: StartedLookup) -> None:
-        """Let a lookup that will not be finished arrive, so that nothing is on its way any more."""
-        if self.sharded is not None and started.begun is not None:
-            self.sharded.drop(started.begun)
+        """Completes the exchange of a lookup that will not be finished, so that nothing remains in flight."""
+        if self.sharded is not None and started.in_flight is not None:
+            self.sharded.drop(started.in_flight)
 
     def close(self) -> None:
-        """Give back what is not memory."""
+        """Releases files and threads of offloaded tables."""
         if self.sharded is not None:
             self.sharded.close()
 
     @property
     def note(self) -> str:
-        """What the user should know of how rows are read from a disk; empty where there is nothing."""
-        return self.sharded.beyond.note if self.sharded is not None and self.sharded.beyond is not None else ""
+        """A remark for the user on how rows are read from disk; empty if there is none."""
+        return self.sharded.offloaded.note if self.sharded is not None and self.sharded.offloaded is not None else ""
 
-    def moved(self) -> dict[str, float]:
-        """Of rows beyond memory, what was moved so far for this rank
-        (:meth:`BeyondMemory.moved <ziggurat.embeddings.offload.OffloadedTables.moved>`); else nothing."""
-        return self.sharded.beyond.moved() if self.sharded is not None and self.sharded.beyond is not None else {}
+    def transferred(self) -> dict[str, float]:
+        """Returns this rank's transfer statistics of offloaded tables so far; empty if there are none.
+
+        See :meth:`OffloadedTables.transferred <ziggurat.embeddings.offload.OffloadedTables.transferred>` for the keys.
+        """
+        return (
+            self.sharded.offloaded.transferred()
+            if self.sharded is not None and self.sharded.offloaded is not None
+            else {}
+        )
 
     @property
-    def ahead(self) -> int:
-        """How many batches should be started before their turn, so that their rows are there."""
-        return AHEAD if self.sharded is not None and self.sharded.beyond is not None else 0
+    def prefetch_batches(self) -> int:
+        """How many batches should be started ahead of their step, so that their rows are in memory in time."""
+        return PREFETCH_BATCHES if self.sharded is not None and self.sharded.offloaded is not None else 0
 
     def exchange(self) -> None:
-        """Behind each backward pass: where there are several ranks, what they have to tell each other of rows that
-        more than one of them holds."""
+        """Completes the row updates after each backward pass: ranks that hold the same rows exchange their
+        gradients."""
         if dist.get_world_size() > 1:
             exchange(list(self._replicated()))
         if self.sharded is not None:
             self.sharded.exchange()
 
     def scale_learning_rates(self, multiplier: float) -> None:
-        """Set every table's learning rate to ``multiplier`` times its configured one."""
+        """Sets every table's learning rate to ``multiplier`` times its configured one."""
         if self.sharded is not None:
             self.sharded.scale_learning_rates(multiplier)
         for table in self._replicated():
@@ -222,37 +236,41 @@ class EmbeddingLookup(nn.Module):
         return len(self.layout.fields)
 
     def weights(self) -> dict[str, Tensor]:
-        """This rank's weights by table, or by the part of a table that it holds, live."""
+        """Returns this rank's weights by table, or by table slice if it holds a part of one; live, not copies."""
         return {tensor_slice.key: tensor_slice.tensor for tensor_slice in self.tensor_slices()}
 
     def tensor_slices(self) -> list[TensorSlice]:
-        """This rank's weights, named by their tables, live."""
-        tensor_slices = list(map(self._row_order.of_piece, self.sharded.weights())) if self.sharded is not None else []
+        """Returns this rank's weights, named by their tables; live, not copies."""
+        tensor_slices = (
+            list(map(self._row_order.with_row_ids, self.sharded.weights())) if self.sharded is not None else []
+        )
         return tensor_slices + [TensorSlice.of_tensor(table.spec.name, table.weight_RD) for table in self._replicated()]
 
     def optimizer_state(self) -> dict[str, Tensor]:
-        """This rank's optimizer states by ``table/state``, or by the part of it, live."""
+        """Returns this rank's optimizer states by ``table/state``, or by slice of it; live, not copies."""
         return {tensor_slice.key: tensor_slice.tensor for tensor_slice in self.state_slices()}
 
     def state_slices(self) -> list[TensorSlice]:
-        """This rank's optimizer states, named ``table/state``, live."""
-        tensor_slices = list(map(self._row_order.of_piece, self.sharded.states())) if self.sharded is not None else []
+        """Returns this rank's optimizer states, named ``table/state``; live, not copies."""
+        tensor_slices = (
+            list(map(self._row_order.with_row_ids, self.sharded.states())) if self.sharded is not None else []
+        )
         for table in self._replicated():
             counted = {"steps": table.steps} if table.spec.optimizer["name"] == "adam" else {}
-            states = {**table.state(), **counted}  # of the others as FBGEMM has them, so that a plan may change
+            states = {**table.state(), **counted}  # else the same states as FBGEMM: plans may change
             tensor_slices += [
                 TensorSlice.of_tensor(f"{table.spec.name}/{name}", state) for name, state in states.items()
             ]
         return tensor_slices
 
     def shards(self) -> list[TrackedShard]:
-        """This rank's parts of tables, live, with the marks of the rows that have changed."""
+        """Returns this rank's shards with their dirty rows; live, not copies."""
         sharded = self.sharded.shards() if self.sharded is not None else []
-        whole = [TrackedShard.of(table.spec, (0, 0), table.marks) for table in self._replicated()]
-        return [shard.in_order(self._row_order.of_piece) for shard in sharded] + whole
+        whole = [TrackedShard.of(table.spec, (0, 0), table.dirty) for table in self._replicated()]
+        return [shard.with_row_ids(self._row_order.with_row_ids) for shard in sharded] + whole
 
     def _ids(self, batch: Batch) -> tuple[KeyedJaggedTensor | None, dict[str, Tensor]]:
-        """All ids under the keys that tables look up, and mask_BS of each sequence that has positions."""
+        """Returns all ids under the keys that tables look up, and mask_BS of each sequence with positions."""
         sequences, masks = batch.sequences, dict[str, Tensor]()
         if sequences is not None and self.layout.positions:
             sequences, masks = split_positions(sequences, self._table_of)
@@ -262,8 +280,8 @@ class EmbeddingLookup(nn.Module):
     def _look_up(self, started: StartedLookup, ids: KeyedJaggedTensor) -> LookedUpRows:
         rows: dict[str, Tensor] = {}
         if self.sharded is not None:
-            assert started.begun is not None
-            keyed = _first_rows(self.sharded.finish(started.begun), started.size)
+            assert started.in_flight is not None
+            keyed = _first_rows(self.sharded.finish(started.in_flight), started.size)
             if not self.replicated and self.layout.direct:
                 return LookedUpRows({DIRECT: self._direct(keyed, started.size)}, {})
             rows.update(self._sharded_rows(keyed))
@@ -272,7 +290,7 @@ class EmbeddingLookup(nn.Module):
         return LookedUpRows(rows, started.masks)
 
     def _direct(self, keyed: KeyedTensor, size: int) -> Tensor:
-        """The tables' output as it is, but for the order of the features."""
+        """Returns the tables' output as emb_BFD, in the order of the schema's features."""
         emb_BFD = keyed.values().view(size, -1, self.layout.dim)
         keys, wanted = tuple(keyed.keys()), self.layout.schema.sparse
         if keys == wanted:
@@ -285,7 +303,7 @@ class EmbeddingLookup(nn.Module):
         return self._orders[keys](emb_BFD)
 
     def _sharded_rows(self, keyed: KeyedTensor) -> dict[str, Tensor]:
-        """Feature -> (B, W), or (B, S, W): a feature's positions lie side by side, as its table lists them."""
+        """Returns feature -> (B, W), or (B, S, W): a feature's positions are adjacent, in its table's key order."""
         runs = [(feature, len(list(run))) for feature, run in groupby(keyed.keys(), self._feature_of.__getitem__)]
         blocks = keyed.values().split([count * self._table_of[feature].dim for feature, count in runs], dim=1)
         return {
@@ -317,7 +335,7 @@ class EmbeddingLookup(nn.Module):
 
 
 def _with_empty_rows(ids: KeyedJaggedTensor, batch: Batch) -> KeyedJaggedTensor:
-    """As many rows as the largest batch of the step has: gloo gathers gradients only from ranks of equal batches."""
+    """Pads the batch to the largest one of the step: gloo gathers gradients only from ranks with equal batch sizes."""
     missing = (batch.largest or batch.size) - batch.size
     if missing <= 0:
         return ids
@@ -326,13 +344,17 @@ def _with_empty_rows(ids: KeyedJaggedTensor, batch: Batch) -> KeyedJaggedTensor:
 
 
 def _first_rows(keyed: KeyedTensor, size: int) -> KeyedTensor:
-    """Without the empty rows."""
+    """Removes the rows that :func:`_with_empty_rows` added."""
     values = keyed.values()
     return keyed if len(values) == size else KeyedTensor(keyed.keys(), keyed.length_per_key(), values[:size])
 
 
 def _replicated_rows(table: ReplicatedTable, ids: KeyedJaggedTensor, size: int) -> dict[str, Tensor]:
-    """The table's features looked up together, so that a row they share is updated once; shaped as the others are."""
+    """Looks up the table's features together, so that a row they share is updated once.
+
+    Returns:
+        Feature -> (B, W), or (B, S, W) for a sequence with positions.
+    """
     jagged, spec = ids.to_dict(), table.spec
     parts = [jagged[key] for key in spec.keys]
     row_NW = table(torch.cat([part.values() for part in parts]), torch.cat([part.lengths() for part in parts]))

@@ -1,10 +1,10 @@
-"""The last positions of a sequence as keys of their own, each with one id a row or none.
+"""Splits the last positions of a sequence into keys of their own, each with at most one id per row.
 
-A table cannot be in two of TorchRec's collections at once, and a history usually shares the table of the item it is a
-history of. Looked up as so many features of one id, its positions go through the same kernels, optimizers and plans as
-everything else, and a row that item and history touch is updated once, with the sum of its gradients.
+A table cannot be in two TorchRec collections at once, and a history usually shares the table of its item. So each
+position is looked up as a feature of one id, with the same kernels, optimizers and plans as all features. A row that
+both item and history touch is updated once, with the sum of its gradients.
 
-Shape legend: B rows, S positions, L ids that are there, N = S·B bags.
+Shape legend: B rows, S positions, L existing ids, N = S·B bags.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from ziggurat.core.tables import TableSpec
 def split_positions(
     sequences: KeyedJaggedTensor, tables: Mapping[str, TableSpec]
 ) -> tuple[KeyedJaggedTensor, dict[str, Tensor]]:
-    """The ids under the keys that tables look up, and mask_BS of each sequence that has positions.
+    """Returns the ids under the keys that tables look up, and mask_BS of each sequence with positions.
 
     Args:
-        sequences: ids by sequence.
-        tables: sequence -> its table, which says the positions.
+        sequences: the ids of each sequence.
+        tables: sequence -> its table, which defines the number of positions.
     """
     keys: list[str] = []
     values: list[Tensor] = []
@@ -45,7 +45,7 @@ def split_positions(
 
 
 def _last_ids(sequence: JaggedTensor, count: int) -> tuple[Tensor, Tensor]:
-    """The last ids, all rows' most recent ones first, and which rows have which: values_L, mask_BS."""
+    """Returns the last ids grouped by position, most recent first (values_L), and which positions exist (mask_BS)."""
     lengths_B = sequence.lengths()
     back_S1 = torch.arange(count, device=lengths_B.device).unsqueeze(1)
     mask_SB = back_S1 < lengths_B

@@ -1,11 +1,10 @@
-"""Tables that every rank holds whole: replicated by the plan, or of an optimizer that FBGEMM has no kernel for.
+"""Tables that every rank holds whole: replicated by the plan, or with an optimizer that has no FBGEMM kernel.
 
-Several ranks exchange the gradients of whole tables behind the backward pass (one all-reduce for all of them), make the
-same step and so stay equal; that suits small tables.
+With several ranks the gradients of whole tables are exchanged after the backward pass, in one all-reduce. All ranks
+then take the same step and so stay equal. That suits small tables.
 
-- ``rows: touched``: the states of a row that is not in the batch stay as they are, as in FBGEMM's kernels.
-- ``rows: all`` (Adam): what ``torch.optim.Adam`` does with the dense gradient of the table, ``l2`` as its
-  ``weight_decay``.
+- ``rows: touched``: the states of rows that are not in the batch do not change, as in FBGEMM's kernels.
+- ``rows: all`` (Adam): as ``torch.optim.Adam`` on the dense gradient of the table, with ``l2`` as ``weight_decay``.
 
 Shape legend: L ids, U distinct ids, R rows, D dim.
 """
@@ -32,7 +31,7 @@ class ReplicatedTable(RowTable):
 
     @torch.no_grad()
     def update(self, ids_L: Tensor, grad_LD: Tensor) -> None:
-        """One step, at once where there is one rank."""
+        """Takes the step at once on a single rank; on several, keeps ids and gradients until :func:`exchange`."""
         if _world_size() > 1:
             self._pending = (ids_L, grad_LD)
         elif self._all_rows:
@@ -41,25 +40,24 @@ class ReplicatedTable(RowTable):
             self.step(*summed_by_row(ids_L, grad_LD))
 
     @property
-    def floats(self) -> int:
-        """How many it has to tell the other ranks behind a backward pass."""
+    def exchanged_floats(self) -> int:
+        """The number of floats that this table contributes to the all-reduce."""
         return self.spec.rows * (self.spec.dim + 1)
 
     @torch.no_grad()
-    def tell(self, into: Tensor) -> None:
-        """Add what this rank's batch came to: the gradient of every row, then which rows were touched."""
+    def add_gradients(self, buffer: Tensor) -> None:
+        """Adds this rank's part to the buffer: the gradient of every row, then which rows were touched."""
         if self._pending is None:
             return
         ids_L, grad_LD = self._pending
         self._pending = None
-        grad_RD, touched_R = self._parts(into)
+        grad_RD, touched_R = self._parts(buffer)
         grad_RD.index_add_(0, ids_L, grad_LD)
         touched_R[ids_L] = 1
 
     @torch.no_grad()
-    def hear(self, summed: Tensor) -> None:
-        """The step of all ranks, from the sum of what they told. Gradients are meant over the ranks, as those of the
-        other tables are."""
+    def apply_gradients(self, summed: Tensor) -> None:
+        """Takes the step from the buffers summed over the ranks; gradients are averaged, as for all other tables."""
         grad_RD, touched_R = self._parts(summed)
         grad_RD.div_(_world_size())
         if self._all_rows:
@@ -84,26 +82,27 @@ class ReplicatedTable(RowTable):
 
 
 def exchange(tables: Sequence[ReplicatedTable]) -> None:
-    """Behind the backward pass of several ranks: sum the gradients of these tables over them, and make the step."""
+    """Sums the gradients of these tables over several ranks and takes the step; to be called after the backward
+    pass."""
     if not tables:
         return
-    floats = torch.zeros(sum(table.floats for table in tables), device=tables[0].weight_RD.device)
-    parts = floats.split([table.floats for table in tables])
+    floats = torch.zeros(sum(table.exchanged_floats for table in tables), device=tables[0].weight_RD.device)
+    parts = floats.split([table.exchanged_floats for table in tables])
     for table, part in zip(tables, parts, strict=True):
-        table.tell(part)
+        table.add_gradients(part)
     dist.all_reduce(floats)
     for table, part in zip(tables, parts, strict=True):
-        table.hear(part)
+        table.apply_gradients(part)
 
 
 def must_replicate(spec: TableSpec, device_type: str) -> bool:
-    """Whether every rank has to hold the table whole, because FBGEMM cannot do what its optimizer says."""
+    """Returns whether every rank must hold the whole table because FBGEMM has no kernel for its optimizer."""
     optimizer = spec.optimizer
     return optimizer["name"] == "adam" and (device_type == "cpu" or optimizer["rows"] == "all")
 
 
 def is_replicated(spec: TableSpec, device: torch.device, sharding: Sharding) -> bool:
-    """Whether a table is a :class:`ReplicatedTable`: the plan says so, or there is no other way."""
+    """Returns whether a table is a :class:`ReplicatedTable`, by the plan or because it must be."""
     return must_replicate(spec, device.type) or sharding == "data_parallel"
 
 

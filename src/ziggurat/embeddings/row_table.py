@@ -1,6 +1,6 @@
-"""Rows that are looked up and updated by torch itself, where FBGEMM's kernels cannot do what is asked.
+"""Tables that are looked up and updated by torch itself, for what FBGEMM's kernels do not support.
 
-As with those kernels, rows are updated because the backward pass ran, each once, by the sum of its gradients.
+As with FBGEMM's kernels, the backward pass updates the rows: each row once, with the sum of its gradients.
 
 Shape legend: N bags over all features of a table, L ids in them, U distinct ids, R rows, D dim.
 """
@@ -21,12 +21,12 @@ from ziggurat.optim.row_rules import row_rule, step_rows
 
 
 class RowTable(nn.Module, ABC):
-    """A table, or a part of one, with its optimizer's states. Both are buffers: no optimizer outside sees them.
+    """A table, or a shard of one, with its optimizer's states. Both are buffers, so no other optimizer updates them.
 
     Args:
         spec: the whole table.
-        weight_RD: this part's rows and columns; updated in place.
-        pooling: of a bag's rows here, where it is not the table's own: parts of a mean are summed.
+        weight_RD: the rows and columns of this shard; updated in place.
+        pooling: how a bag's rows are pooled here if not by the table's own pooling: shards of a mean are summed.
     """
 
     weight_RD: Tensor
@@ -47,41 +47,41 @@ class RowTable(nn.Module, ABC):
         self._anchor = torch.zeros((), requires_grad=True)
 
     def forward(self, ids_L: Tensor, lengths_N: Tensor) -> Tensor:
-        """Pooled rows (N, D) of the bags whose ids lie end to end."""
+        """Returns the pooled rows (N, D) of bags whose ids are concatenated in ``ids_L``."""
         offsets_N = lengths_N.long().cumsum(0) - lengths_N
         return _Lookup.apply(self._anchor, self, ids_L, offsets_N, lengths_N)
 
     def state(self) -> dict[str, Tensor]:
-        """Name -> state of the optimizer, live, without the count of its steps."""
+        """Returns name -> optimizer state without the step count; live, not copies."""
         return {name: getattr(self, name) for name in self._states}
 
     @cached_property
-    def marks(self) -> DirtyRows:
-        """Which rows have changed. Made when it is first asked for: until then the table may move to its device."""
+    def dirty(self) -> DirtyRows:
+        """The rows that have changed. Created on first use, so that the table can be moved to its device before."""
         return DirtyRows({"": self.weight_RD, **self.state()})
 
     @abstractmethod
     def update(self, ids_L: Tensor, grad_LD: Tensor) -> None:
-        """Take the gradients of the looked-up rows; called while the backward pass runs."""
+        """Receives the gradients of the looked-up rows; called during the backward pass."""
 
     def step(self, rows_U: Tensor | None, grad_UD: Tensor) -> None:
-        """The optimizer's next step on some rows, or on all where ``rows_U`` is None."""
+        """Applies the optimizer's next step to some rows, or to all rows if ``rows_U`` is None."""
         if rows_U is None:
-            self.marks.touch_all()
+            self.dirty.touch_all()
         else:
-            self.marks.touch(rows_U)
+            self.dirty.touch(rows_U)
         self.steps += 1
         step_rows(self._rule, self.weight_RD, self.state(), rows_U, grad_UD, self.lr, int(self.steps))
 
 
 def summed_by_row(ids_L: Tensor, grad_LD: Tensor) -> tuple[Tensor, Tensor]:
-    """The distinct ids, ascending (U,), and the sum of the gradients of each (U, D)."""
+    """Returns the distinct ids, ascending (U,), and the sum of each one's gradients (U, D)."""
     rows_U, inverse_L = torch.unique(ids_L, return_inverse=True)
     return rows_U, grad_LD.new_zeros(len(rows_U), grad_LD.shape[1]).index_add_(0, inverse_L, grad_LD)
 
 
 class _Lookup(torch.autograd.Function):
-    """embedding_bag whose backward hands the gradients to the table; the anchor makes autograd call it."""
+    """An embedding_bag whose backward passes the gradients to the table; the anchor makes autograd call backward."""
 
     @staticmethod
     def forward(  # pyright: ignore[reportIncompatibleMethodOverride] - autograd's own signature is *args

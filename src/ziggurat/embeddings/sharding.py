@@ -30,16 +30,16 @@ from ziggurat.core.plan import SPLIT_BY_ROWS, Placement, Plan, Span
 from ziggurat.core.tables import TableSpec
 from ziggurat.embeddings.cached_collection import CachedSharder
 from ziggurat.embeddings.column_shards import ColumnKernel, ColumnShard, exchange
-from ziggurat.embeddings.dirty_rows import Elsewhere, TrackedShard, marked, tensors_of
+from ziggurat.embeddings.dirty_rows import OffloadedShard, TrackedShard, tensors_of, track_kernel
 from ziggurat.embeddings.host_exchange import HostExchange
 from ziggurat.embeddings.host_input import HostInput
-from ziggurat.embeddings.offload import CachedTable, Line, OffloadedTables, OffloadFolder
+from ziggurat.embeddings.offload import AnnouncedBatch, CachedTable, OffloadedTables, OffloadFolder
 from ziggurat.embeddings.torchrec_terms import (
     codecs,
     collection_config,
-    first_of,
     inner_name,
     parameter_sharding,
+    shard_offset,
     table_name,
 )
 from ziggurat.optim.rows import fused_optimizer
@@ -48,43 +48,44 @@ from ziggurat.parallel.shared_memory import SharedSlots, shared_slots
 from ziggurat.parallel.tensor_slices import TensorSlice
 from ziggurat.parallel.world import World
 
-# DistributedModelParallel asks torch.fx whether it is tracing; the answer's deprecation notice is not for our users.
+# DistributedModelParallel asks torch.fx whether it is tracing, which logs a deprecation notice that users cannot act
+# on.
 logging.getLogger("torch.fx._symbolic_trace").setLevel(logging.ERROR)
-# Nor is it our users who call torch's exchanges by their old names.
+# TorchRec calls torch's collectives by deprecated names; users cannot act on these warnings either.
 warnings.filterwarnings("ignore", r"`torch\.distributed\.\w+` is deprecated", FutureWarning, r"torch\.distributed")
 
 
 @dataclass(slots=True)
-class Distributed:
-    """Ids on their way to the ranks that hold their rows.
+class InFlightIds:
+    """Ids that are being sent to the ranks that hold their rows.
 
     Attributes:
-        context: TorchRec's.
-        ids: what to wait for, then what came.
-        lengths: key -> ids in each bag of ours (B,), of the keys whose mean is taken here.
-        line: the ids on their way to become slots, where memory has no room for all rows; they have come then.
+        context: TorchRec's context of this exchange.
+        ids: TorchRec's awaitable; once it was waited for, the ids that this rank received.
+        lengths: key -> ids in each bag of this rank's batch (B,), for the keys whose mean is taken here.
+        announced: the batch as announced to the prefetcher, if some tables are offloaded; its ids have arrived by then.
     """
 
     context: Any
     ids: Any
     lengths: dict[str, Tensor]
-    line: Line | None = None
+    announced: AnnouncedBatch | None = None
 
 
 class ShardedTables(nn.Module):
-    """Tables looked up together, their shards where the plan says.
+    """Tables that are looked up together, sharded as the plan says.
 
-    Needs an initialised process group, also for a world of one. Weights are left uninitialised, but for those of tables
-    of which the plan says how many slots memory has: their rows begin as the seed says.
+    Requires an initialised process group, even for a world of one. Weights are left uninitialised, except those of
+    tables to which the plan gives slots (offloaded tables): their rows are initialised from ``seed``.
 
     Args:
-        tables: they.
-        plan: where their shards live.
-        device: of this rank.
-        parallel: in which precision rows travel.
-        batch_size: rows that the loss is a mean over.
-        beyond: where rows lie that memory has no room for.
-        seed: of their initial weights.
+        tables: the embedding tables to shard.
+        plan: which ranks hold which shards.
+        device: the device of this rank.
+        parallel: the precision in which rows are sent between ranks.
+        batch_size: the number of rows that the loss is averaged over.
+        offload: the folder for rows that do not fit in memory; required if the plan gives slots to a table.
+        seed: the seed of the initial weights of offloaded tables.
     """
 
     def __init__(
@@ -94,22 +95,26 @@ class ShardedTables(nn.Module):
         device: torch.device,
         parallel: ParallelConfig,
         batch_size: int,
-        beyond: OffloadFolder | None = None,
+        offload: OffloadFolder | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__()
         world_size = dist.get_world_size()
         assert plan.world_size == world_size, (plan.world_size, world_size)
-        os.environ["LOCAL_WORLD_SIZE"] = str(plan.local_size)  # where TorchRec looks which ranks share a host
+        os.environ["LOCAL_WORLD_SIZE"] = str(plan.local_size)  # TorchRec reads here which ranks share a host
         self._specs = {spec.name: spec for spec in tables}
-        parts = {spec.name for spec in tables if plan.placements[spec.name].sharding in SPLIT_BY_ROWS}
-        # TorchRec 1.8 confuses keys when it takes means of some tables that are split by rows; we take them.
-        self._mean_keys = [key for spec in tables if spec.name in parts and spec.pooling == "mean" for key in spec.keys]
-        configs = [collection_config(spec, "sum" if spec.name in parts else spec.pooling) for spec in tables]
+        row_sharded = {spec.name for spec in tables if plan.placements[spec.name].sharding in SPLIT_BY_ROWS}
+        # TorchRec 1.8 confuses keys when it averages some tables that are split by rows; so the mean is taken here.
+        self._mean_keys = [
+            key for spec in tables if spec.name in row_sharded and spec.pooling == "mean" for key in spec.keys
+        ]
+        configs = [collection_config(spec, "sum" if spec.name in row_sharded else spec.pooling) for spec in tables]
         collection = EmbeddingBagCollection(tables=configs, device=torch.device("meta"))
         for spec in tables:
             kind, settings = fused_optimizer(spec.optimizer, device.type, spec.name)
-            if _needs_joint_rows(spec, plan.placements[spec.name]):  # the kernel is replaced: one without a state
+            if _needs_shared_accumulator(
+                spec, plan.placements[spec.name]
+            ):  # replaced by ColumnKernel, so it needs no state
                 kind, settings = fused_optimizer({"name": "sgd"}, device.type, spec.name)
             apply_optimizer_in_backward(kind, [collection.embedding_bags[inner_name(spec.name)].weight], settings)
         slots = {name: each.slots for name, each in plan.placements.items() if name in self._specs and each.slots}
@@ -130,97 +135,99 @@ class ShardedTables(nn.Module):
             sharders=[cast("Any", sharder)],
         )
         self._joint = self._join_columns(plan)
-        self.beyond: OffloadedTables | None = None
-        self._elsewhere: dict[str, Elsewhere] = {}
+        self.offloaded: OffloadedTables | None = None
+        self._offloaded_shards: dict[str, OffloadedShard] = {}
         if slots:
-            assert beyond is not None, f"{list(slots)}: nothing says where their rows lie"
-            self._reach_beyond(plan, slots, beyond, seed)
+            assert offload is not None, f"{list(slots)}: no folder for their rows was given"
+            self._create_offloaded(plan, slots, offload, seed)
         self._input_slots: dict[int, SharedSlots] = {}
         try:
-            self._shards = list(self._held(plan))
+            self._shards = list(self._tracked_shards(plan))
             if not parallel.reduced:
-                self._share_memory(parallel, device)
+                self._replace_output_exchange(parallel, device)
             self._base_lr = [float(group["lr"]) for group in self._groups()]
         except BaseException:
-            if self.beyond is not None:
-                self.beyond.close()
+            if self.offloaded is not None:
+                self.offloaded.close()
             raise
 
     def forward(self, ids: KeyedJaggedTensor) -> KeyedTensor:
-        """Pooled rows for every key of these tables; ``ids`` may carry further keys."""
+        """Returns the pooled rows for every key of these tables; ``ids`` may contain further keys."""
         return self.finish(self.start(ids))
 
-    def start(self, ids: KeyedJaggedTensor) -> Distributed:
-        """Begin to send ids to the ranks that hold their rows; does not wait for them."""
+    def start(self, ids: KeyedJaggedTensor) -> InFlightIds:
+        """Starts to send ids to the ranks that hold their rows. Does not wait, unless some tables are offloaded."""
         sharded = self._sharded
         context = sharded.create_context()
         lengths = {key: ids[key].lengths() for key in self._mean_keys}
-        begun = Distributed(context, sharded.input_dist(context, ids), lengths)
+        in_flight = InFlightIds(context, sharded.input_dist(context, ids), lengths)
         if self._input_slots:
-            self._share_input()
-        if self.beyond is not None:
-            self.arrive(begun)
-            begun.line = self.beyond.announce(list(begun.ids), updates=torch.is_grad_enabled())
-        return begun
+            self._replace_input_exchange()
+        if self.offloaded is not None:
+            self.wait_for_ids(in_flight)
+            in_flight.announced = self.offloaded.announce(list(in_flight.ids), updates=torch.is_grad_enabled())
+        return in_flight
 
-    def sent(self, begun: Distributed) -> None:
-        """Wait until the ranks know how many ids will come, and begin to send these."""
-        if begun.line is None:
-            begun.ids = begun.ids.wait()
+    def send_ids(self, in_flight: InFlightIds) -> None:
+        """Waits until the ranks know how many ids they will receive, then starts to send the ids."""
+        if in_flight.announced is None:
+            in_flight.ids = in_flight.ids.wait()
 
-    def finish(self, begun: Distributed) -> KeyedTensor:
-        """Wait for the ids of others, look them up, and exchange the pooled rows."""
-        self.arrive(begun)
-        if begun.line is not None and self.beyond is not None:
-            begun.ids = KJTList(self.beyond.placed(begun.line))
-        keyed: KeyedTensor = self._sharded.compute_and_output_dist(begun.context, begun.ids).wait()
-        if begun.line is not None and self.beyond is not None and not begun.line.updates:
-            self.beyond.over()
-        return _meant(keyed, begun.lengths) if begun.lengths else keyed
+    def finish(self, in_flight: InFlightIds) -> KeyedTensor:
+        """Waits for the ids of other ranks, looks them up and exchanges the pooled rows."""
+        self.wait_for_ids(in_flight)
+        if in_flight.announced is not None and self.offloaded is not None:
+            in_flight.ids = KJTList(self.offloaded.slot_ids(in_flight.announced))
+        keyed: KeyedTensor = self._sharded.compute_and_output_dist(in_flight.context, in_flight.ids).wait()
+        if in_flight.announced is not None and self.offloaded is not None and not in_flight.announced.updates:
+            self.offloaded.release()
+        return _divide_by_lengths(keyed, in_flight.lengths) if in_flight.lengths else keyed
 
-    def arrive(self, begun: Distributed) -> None:
-        """Wait for the ids of others."""
-        while hasattr(begun.ids, "wait"):
-            begun.ids = begun.ids.wait()
+    def wait_for_ids(self, in_flight: InFlightIds) -> None:
+        """Waits for the ids of other ranks."""
+        while hasattr(in_flight.ids, "wait"):
+            in_flight.ids = in_flight.ids.wait()
 
-    def drop(self, begun: Distributed) -> None:
-        """Let ids arrive that will not be looked up."""
-        self.arrive(begun)
-        if begun.line is not None and self.beyond is not None:
-            self.beyond.drop(begun.line)
+    def drop(self, in_flight: InFlightIds) -> None:
+        """Completes the exchange of ids that will not be looked up."""
+        self.wait_for_ids(in_flight)
+        if in_flight.announced is not None and self.offloaded is not None:
+            self.offloaded.drop(in_flight.announced)
 
     def close(self) -> None:
-        """Delete what lies on disk."""
-        if self.beyond is not None:
-            self.beyond.close()
+        """Deletes the rows of offloaded tables on disk."""
+        if self.offloaded is not None:
+            self.offloaded.close()
 
     def exchange(self) -> None:
-        """Behind each backward pass: the step of rows whose columns are on several ranks; and rows beyond memory may
-        leave their slots."""
+        """Completes the row updates; to be called after each backward pass.
+
+        Rows whose columns are on several ranks take their optimizer step, and the slots of offloaded rows are released.
+        """
         for shards in self._joint.values():
             exchange(shards)
-        if self.beyond is not None:
-            self.beyond.over()
+        if self.offloaded is not None:
+            self.offloaded.release()
 
     def weights(self) -> Iterator[TensorSlice]:
-        """The shards on this rank."""
+        """Yields the weights of the shards on this rank."""
         for shard in self._shards:
             yield shard.weight
 
     def states(self) -> Iterator[TensorSlice]:
-        """The optimizer's states of those shards, named ``table/state``."""
+        """Yields the optimizer states of those shards, named ``table/state``."""
         for shard in self._shards:
             yield from shard.states.values()
 
     def shards(self) -> list[TrackedShard]:
-        """The shards on this rank, with their states and which rows have changed; writing in place changes them."""
+        """Returns the shards on this rank with their states and dirty rows; the tensors are live, not copies."""
         return list(self._shards)
 
     def scale_learning_rates(self, multiplier: float) -> None:
-        """Set every table's learning rate to ``multiplier`` times its configured one."""
+        """Sets every table's learning rate to ``multiplier`` times its configured one."""
         for group, base in zip(self._groups(), self._base_lr, strict=True):
             group["lr"] = base * multiplier
-        self._parallel.fused_optimizer.step()  # pushes the rates into the kernels; the rows update inside backward
+        self._parallel.fused_optimizer.step()  # passes the rates to the kernels; rows are updated inside backward
         for shards in self._joint.values():
             for shard in shards:
                 shard.lr = float(shard.spec.optimizer["lr"]) * multiplier
@@ -233,7 +240,7 @@ class ShardedTables(nn.Module):
         return cast("list[dict[str, Any]]", list(self._parallel.fused_optimizer.param_groups))
 
     def _numbered_kernels(self) -> Iterator[tuple[int, BatchedFusedEmbeddingBag]]:
-        """With the number of TorchRec's way of sharding that each is of."""
+        """Yields the kernels, each with the index of the TorchRec sharding (one per sharding type) that it serves."""
         for number, lookup in enumerate(self._sharded._lookups):  # pyright: ignore[reportPrivateUsage] - a plain list, no submodules
             for module in lookup.modules():
                 if isinstance(module, BatchedFusedEmbeddingBag):
@@ -243,20 +250,24 @@ class ShardedTables(nn.Module):
         for _, kernel in self._numbered_kernels():
             yield kernel
 
-    def _held(self, plan: Plan) -> Iterator[TrackedShard]:
+    def _tracked_shards(self, plan: Plan) -> Iterator[TrackedShard]:
         for kernel in self._kernels():
             inner, tables = kernel.emb_module, kernel.config.embedding_tables
             names = [table_name(table.name) for table in tables]
-            elsewhere = {number: self._elsewhere[name] for number, name in enumerate(names) if name in self._elsewhere}
-            marks = inner.marks() if isinstance(inner, ColumnKernel) else marked(kernel, elsewhere)
-            for name, table, each in zip(names, tables, marks, strict=True):
+            offloaded = {
+                number: self._offloaded_shards[name]
+                for number, name in enumerate(names)
+                if name in self._offloaded_shards
+            }
+            dirty = inner.dirty_rows() if isinstance(inner, ColumnKernel) else track_kernel(kernel, offloaded)
+            for name, table, each in zip(names, tables, dirty, strict=True):
                 spec = self._specs[name]
-                first = (_own_rows(plan, spec).first, 0) if name in self._elsewhere else first_of(table)
+                first = (_own_rows(plan, spec).first, 0) if name in self._offloaded_shards else shard_offset(table)
                 shard = TrackedShard.of(spec, first, each)
-                yield shard.into(self._elsewhere[name].sinks) if name in self._elsewhere else shard
+                yield shard.with_sinks(self._offloaded_shards[name].sinks) if name in self._offloaded_shards else shard
 
-    def _reach_beyond(self, plan: Plan, slots: Mapping[str, int], beyond: OffloadFolder, seed: int) -> None:
-        """Have the kernels' slots filled from disk, where they have any."""
+    def _create_offloaded(self, plan: Plan, slots: Mapping[str, int], offload: OffloadFolder, seed: int) -> None:
+        """Creates the offloaded tables, which fill the kernels' slots from disk."""
         found: list[CachedTable] = []
         for number, kernel in self._numbered_kernels():
             names = [table_name(each.name) for each in kernel.config.embedding_tables]
@@ -264,71 +275,79 @@ class ShardedTables(nn.Module):
                 if name in slots:
                     spec = self._specs[name]
                     found.append(CachedTable(spec, _own_rows(plan, spec), tensors, number))
-        self.beyond = OffloadedTables(found, beyond, seed)
-        self._elsewhere = {
-            shard.spec.name: Elsewhere(shard.shapes(), rows, rows.ids, rows.sinks())
-            for shard, rows in zip(found, self.beyond.rows(), strict=True)
+        self.offloaded = OffloadedTables(found, offload, seed)
+        self._offloaded_shards = {
+            shard.spec.name: OffloadedShard(shard.shapes(), rows, rows.ids, rows.sinks())
+            for shard, rows in zip(found, self.offloaded.rows(), strict=True)
         }
 
     def _join_columns(self, plan: Plan) -> dict[tuple[str, Span], list[ColumnShard]]:
-        """Put :class:`ColumnKernel` where a row's columns must step together; (table, rows) -> its shards here.
+        """Replaces kernels by :class:`ColumnKernel` where ranks that hold columns of a row must share its accumulator.
 
-        In the order of the plan's tables, which is that of every rank's exchange.
+        Returns:
+            (table, rows) -> its shards here, in the order of the plan's tables, so that all ranks exchange in one
+            order.
         """
         groups = _column_groups(plan, list(self._specs.values()))
         found: dict[tuple[str, Span], list[ColumnShard]] = defaultdict(list)
         for kernel in self._kernels():
             tables = kernel.config.embedding_tables
             specs = [self._specs[table_name(table.name)] for table in tables]
-            if not any(_needs_joint_rows(spec, plan.placements[spec.name]) for spec in specs):
+            if not any(_needs_shared_accumulator(spec, plan.placements[spec.name]) for spec in specs):
                 continue
-            mean = kernel._pooling is PoolingMode.MEAN  # pyright: ignore[reportPrivateUsage] - of parts of rows: SUM
+            mean = kernel._pooling is PoolingMode.MEAN  # pyright: ignore[reportPrivateUsage] - SUM for tables split by rows
             shards: list[ColumnShard] = []
             for spec, table, weight in zip(specs, tables, kernel.split_embedding_weights(), strict=True):
-                assert _needs_joint_rows(spec, plan.placements[spec.name]), spec.name
-                rows = Span(first_of(table)[0], weight.shape[0])
+                assert _needs_shared_accumulator(spec, plan.placements[spec.name]), spec.name
+                rows = Span(shard_offset(table)[0], weight.shape[0])
                 shard = ColumnShard(spec, rows, weight.detach(), "mean" if mean else "sum", groups[spec.name, rows])
                 found[spec.name, rows].append(shard)
                 shards.append(shard)
             kernel._emb_module = cast("Any", ColumnKernel(shards, [table.num_features() for table in tables]))  # pyright: ignore[reportPrivateUsage]
         return {key: found[key] for key in groups if key in found}
 
-    def _share_input(self) -> None:
-        """Put :class:`HostInput` where TorchRec sends ids through gloo; it makes its way with the first batch."""
+    def _replace_input_exchange(self) -> None:
+        """Replaces TorchRec's gloo exchange of ids by :class:`HostInput`; TorchRec creates its own on the first
+        batch."""
         dists = self._sharded._input_dists  # pyright: ignore[reportPrivateUsage]
         for number, slots in self._input_slots.items():
-            there = dists[number]
-            assert isinstance(there, TwSparseFeaturesDist)
-            dists[number] = HostInput(there._dist._splits, slots)  # pyright: ignore[reportPrivateUsage]
+            replaced = dists[number]
+            assert isinstance(replaced, TwSparseFeaturesDist)
+            dists[number] = HostInput(replaced._dist._splits, slots)  # pyright: ignore[reportPrivateUsage]
         self._input_slots = {}
 
-    def _share_memory(self, parallel: ParallelConfig, device: torch.device) -> None:
-        """Put :class:`HostExchange` where TorchRec sends pooled rows of whole tables, or of columns, through gloo."""
+    def _replace_output_exchange(self, parallel: ParallelConfig, device: torch.device) -> None:
+        """Replaces TorchRec's gloo exchange of pooled rows by :class:`HostExchange`, for table- and column-wise
+        shards."""
         sharded = self._sharded
         dists = sharded._output_dists  # pyright: ignore[reportPrivateUsage]
-        for number, there in enumerate(dists):
-            if not isinstance(there, TwPooledEmbeddingDist):
+        for number, replaced in enumerate(dists):
+            if not isinstance(replaced, TwPooledEmbeddingDist):
                 continue
             rows, ids = (shared_slots(parallel, World.current(), device, slots) for slots in (2, 4))
             if rows is None or ids is None:
                 return
-            widths, callbacks = there._emb_dim_per_rank_per_feature, there._callbacks or []  # pyright: ignore[reportPrivateUsage]
-            order = self._ordered(sharded) if len(dists) == 1 and not callbacks else None
+            widths, callbacks = replaced._emb_dim_per_rank_per_feature, replaced._callbacks or []  # pyright: ignore[reportPrivateUsage]
+            order = self._reorder_output(sharded) if len(dists) == 1 and not callbacks else None
             dists[number] = HostExchange(widths, order, rows, callbacks)
             self._input_slots[number] = ids
 
-    def _ordered(self, sharded: ShardedEmbeddingBagCollection) -> list[int]:
-        """Have the output in the order of our tables' keys; the place there of each key as it comes from the ranks."""
+    def _reorder_output(self, sharded: ShardedEmbeddingBagCollection) -> list[int]:
+        """Reorders TorchRec's output to the order of our tables' keys.
+
+        Returns:
+            For each key in the order in which the ranks send them, its position in the output.
+        """
         names, dims = sharded._embedding_names, sharded._embedding_dims  # pyright: ignore[reportPrivateUsage]
         dim_of = {key: spec.dim for spec in self._specs.values() for key in spec.keys}
-        place = {key: at for at, key in enumerate(dim_of)}
-        order = [place[name] for name in names]
+        position = {key: index for index, key in enumerate(dim_of)}
+        order = [position[name] for name in names]
         names[:], dims[:] = dim_of.keys(), dim_of.values()
         return order
 
 
-def _meant(keyed: KeyedTensor, lengths: dict[str, Tensor]) -> KeyedTensor:
-    """The sums of some keys divided by how many rows were summed; an empty bag stays zero."""
+def _divide_by_lengths(keyed: KeyedTensor, lengths: dict[str, Tensor]) -> KeyedTensor:
+    """Divides the sums of the keys in ``lengths`` by the number of rows summed; an empty bag stays zero."""
     keys, widths = keyed.keys(), keyed.length_per_key()
     ones_B = torch.ones_like(next(iter(lengths.values())))
     counts_BK = torch.stack([lengths[key].clamp(min=1) if key in lengths else ones_B for key in keys], dim=1)
@@ -337,27 +356,28 @@ def _meant(keyed: KeyedTensor, lengths: dict[str, Tensor]) -> KeyedTensor:
 
 
 def _own_rows(plan: Plan, spec: TableSpec) -> Span:
-    """Of a table that is not split by columns, the rows on this rank."""
+    """Returns the rows on this rank of a table that is not split by columns."""
     return next(shard.rows for shard in plan.shards(spec) if shard.rank == dist.get_rank())
 
 
-def _needs_joint_rows(spec: TableSpec, placement: Placement) -> bool:
+def _needs_shared_accumulator(spec: TableSpec, placement: Placement) -> bool:
     return placement.sharding in {"column_wise", "grid"} and spec.optimizer["name"] == "rowwise_adagrad"
 
 
 def _column_groups(plan: Plan, specs: Sequence[TableSpec]) -> dict[tuple[str, Span], dist.ProcessGroup | None]:
-    """(table, rows) -> the group of the ranks that hold columns of these rows, None where one holds them all."""
+    """Returns (table, rows) -> the process group of the ranks that hold columns of these rows; None if one holds
+    all."""
     groups: dict[tuple[str, Span], dist.ProcessGroup | None] = {}
     made: dict[tuple[int, ...], dist.ProcessGroup | None] = {}
     for spec in specs:
-        if not _needs_joint_rows(spec, plan.placements[spec.name]):
+        if not _needs_shared_accumulator(spec, plan.placements[spec.name]):
             continue
         holders: dict[Span, set[int]] = defaultdict(set)
         for shard in plan.shards(spec):
             holders[shard.rows].add(shard.rank)
         for rows, ranks in holders.items():
             key = tuple(sorted(ranks))
-            if key not in made:  # on every rank, as torch demands
+            if key not in made:  # torch requires every rank to create every group
                 made[key] = cast("dist.ProcessGroup", dist.new_group(list(key))) if len(key) > 1 else None
             groups[spec.name, rows] = made[key]
     return groups

@@ -1,4 +1,4 @@
-"""Our tables and placements in TorchRec's terms."""
+"""Converts ziggurat's tables, placements and precisions to TorchRec's types."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ziggurat.core.plan import Plan
 from ziggurat.core.tables import Pooling, TableSpec
 from ziggurat.parallel.config import ParallelConfig, Precision
 
-_TYPES = {
+_SHARDING_TYPES = {
     "table_wise": ShardingType.TABLE_WISE,
     "row_wise": ShardingType.ROW_WISE,
     "column_wise": ShardingType.COLUMN_WISE,
@@ -28,7 +28,7 @@ _TYPES = {
 
 
 def parameter_sharding(plan: Plan, spec: TableSpec, device: torch.device) -> ParameterSharding:
-    """What TorchRec calls a table's placement. Not from its own generators: those refuse narrow columns."""
+    """Converts a table's placement. TorchRec's own generators are not used, as they reject narrow columns."""
     shards = plan.shards(spec)
     metadata = [
         ShardMetadata(
@@ -39,7 +39,7 @@ def parameter_sharding(plan: Plan, spec: TableSpec, device: torch.device) -> Par
         for shard in shards
     ]
     return ParameterSharding(
-        sharding_type=_TYPES[plan.placements[spec.name].sharding].value,
+        sharding_type=_SHARDING_TYPES[plan.placements[spec.name].sharding].value,
         compute_kernel=EmbeddingComputeKernel.FUSED.value,
         ranks=[shard.rank for shard in shards],
         sharding_spec=EnumerableShardingSpec(metadata),
@@ -47,23 +47,24 @@ def parameter_sharding(plan: Plan, spec: TableSpec, device: torch.device) -> Par
 
 
 def inner_name(table: str) -> str:
-    """A table's name inside torch modules, where a bare one could be a method's, such as ``type`` or ``items``."""
+    """Returns a table's name inside torch modules, prefixed so that it cannot collide with a method such as
+    ``items``."""
     return f"table:{table}"
 
 
 def table_name(inner: str) -> str:
-    """The table that :func:`inner_name` named."""
+    """Returns the table's name, the inverse of :func:`inner_name`."""
     return inner.removeprefix(inner_name(""))
 
 
-def first_of(table: Any) -> tuple[int, int]:
-    """First row and column of a shard, from TorchRec's own description of it."""
+def shard_offset(table: Any) -> tuple[int, int]:
+    """Returns the first row and column of a shard, from TorchRec's description of it."""
     row, column = table.local_metadata.shard_offsets
     return row, column
 
 
 def collection_config(spec: TableSpec, pooling: Pooling) -> EmbeddingBagConfig:
-    """A table as TorchRec describes one."""
+    """Converts a table to TorchRec's config."""
     return EmbeddingBagConfig(
         name=inner_name(spec.name),
         embedding_dim=spec.dim,
@@ -73,29 +74,33 @@ def collection_config(spec: TableSpec, pooling: Pooling) -> EmbeddingBagConfig:
     )
 
 
-_TRAVELS: dict[Precision, CommType] = {"fp32": CommType.FP32, "fp16": CommType.FP16, "bf16": CommType.BF16}
+_COMM_TYPES: dict[Precision, CommType] = {"fp32": CommType.FP32, "fp16": CommType.FP16, "bf16": CommType.BF16}
 
 
 def codecs(parallel: ParallelConfig, batch_size: int) -> Any:
-    """How rows and their gradients are written for the way between ranks; None: as they are.
+    """Returns the registry of codecs that reduce the precision of rows and gradients between ranks; None for FP32.
 
-    The loss is a mean over the batch, so the larger that is, the smaller are gradients, and FP16 knows none below 6e-8:
-    they are sent times the batch size, or the power of two below it, which rounds nothing.
+    The loss is a mean over the batch, so gradients shrink as the batch grows, and FP16 cannot represent magnitudes
+    below 6e-8. Therefore FP16 gradients are multiplied by the largest power of two that does not exceed the batch size;
+    a power of two causes no rounding.
     """
     if not parallel.reduced:
         return None
     forward, backward = parallel.forward_precision, parallel.backward_precision
     registry = get_qcomm_codecs_registry(
-        QCommsConfig(forward_precision=_TRAVELS[forward], backward_precision=_TRAVELS[backward])
+        QCommsConfig(forward_precision=_COMM_TYPES[forward], backward_precision=_COMM_TYPES[backward])
     )
     for each in (registry or {}).values():
         if backward == "fp16":
-            each.backward = cast("Any", _Scaled(2.0 ** (batch_size.bit_length() - 1)))
+            each.backward = cast("Any", _ScaledFP16(2.0 ** (batch_size.bit_length() - 1)))
     return registry
 
 
-class _Scaled(QuantizedCommCodec):
-    """FP16 of numbers times ``factor``. FBGEMM 1.8 has a loss scale, but divides by it while numbers are FP16 still."""
+class _ScaledFP16(QuantizedCommCodec):
+    """Encodes ``factor`` times the tensor as FP16.
+
+    FBGEMM 1.8 has a loss scale of its own, but divides by it while the tensor is still FP16.
+    """
 
     def __init__(self, factor: float) -> None:
         super().__init__(SparseType.FP16, is_fwd=False)

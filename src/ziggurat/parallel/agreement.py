@@ -1,4 +1,4 @@
-"""What the ranks tell each other every step: how many rows they have, of what weight, and whether one wants to stop."""
+"""What ranks exchange every step: their rows, the rows' total weight, and whether a rank wants to stop."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class StepReport:
-    """A step of all ranks together.
+    """The totals of one step over all ranks.
 
     Attributes:
-        rows: in its global batch.
-        weight: sum of their weights.
+        rows: rows of the global batch.
+        weight: the sum of their weights.
         stopping: whether any rank wants training to stop.
     """
 
@@ -32,33 +32,33 @@ class StepReport:
     stopping: bool
 
 
-class Agreement:
-    """A sum over the ranks that is on its way while they compute; on the CPU, so that no device waits for it.
+class StepAgreement:
+    """An asynchronous sum over the ranks that overlaps with computation; on the CPU, so that no device waits for it.
 
     Args:
-        rows: of this rank's part of the batch.
-        weight: their sum of weights.
+        rows: rows of this rank's part of the batch.
+        weight: the sum of their weights.
         stopping: whether this rank wants to stop.
-        slots: of ranks that share memory; None: over the process group.
+        slots: the shared memory of the ranks; None to use the process group.
     """
 
     def __init__(self, rows: int, weight: float, stopping: bool, slots: SharedSlots | None = None) -> None:
         own = torch.tensor([float(rows), weight, float(stopping)], dtype=torch.float64)
         self._sums, self._slots, self._turn, self._work = own, slots, 0, None
         if slots is not None:
-            self._turn = slots.begin()
-            torch.frombuffer(slots.written(self._turn, own.nbytes), dtype=own.dtype).copy_(own)
-            slots.arrive(self._turn)
+            self._turn = slots.begin_turn()
+            torch.frombuffer(slots.write_buffer(self._turn, own.nbytes), dtype=own.dtype).copy_(own)
+            slots.publish(self._turn)
         elif dist.get_world_size() > 1:
             self._work = dist.all_reduce(self._sums, async_op=True)
 
-    def step(self) -> StepReport:
-        """The sums; waits for the slowest rank."""
+    def result(self) -> StepReport:
+        """Waits for the slowest rank and returns the sums."""
         if self._slots is not None:
             slots, sums = self._slots, self._sums
-            slots.meet(self._turn)
-            told = [slots.read(self._turn, rank, sums.nbytes) for rank in range(slots.ranks)]
-            self._sums = torch.stack([torch.frombuffer(each, dtype=sums.dtype) for each in told]).sum(0)
+            slots.wait(self._turn)
+            reports = [slots.read(self._turn, rank, sums.nbytes) for rank in range(slots.ranks)]
+            self._sums = torch.stack([torch.frombuffer(each, dtype=sums.dtype) for each in reports]).sum(0)
         elif self._work is not None:
             self._work.wait()
         rows, weight, stopping = self._sums.tolist()
@@ -66,10 +66,10 @@ class Agreement:
 
 
 @contextlib.contextmanager
-def _patient_group() -> Generator[dist.ProcessGroup]:
-    """Of all ranks; waits as long as preparing data may take.
+def _long_timeout_group() -> Generator[dist.ProcessGroup]:
+    """A gloo group of all ranks whose timeout is long enough for the preparation of data.
 
-    Ended when it is left: a thread of gloo that lets go of a tensor while Python shuts down takes the process with it.
+    It is destroyed on exit: a gloo thread that releases a tensor while Python shuts down would crash the process.
     """
     group = cast("dist.ProcessGroup", dist.new_group(timeout=timedelta(days=30), backend="gloo"))
     try:
@@ -78,24 +78,24 @@ def _patient_group() -> Generator[dist.ProcessGroup]:
         dist.destroy_process_group(group)
 
 
-def from_first(work: Callable[[], T]) -> T:
-    """What ``work`` returns on the first rank, where alone it is called; the others wait for it, however long.
+def on_first_rank(work: Callable[[], T]) -> T:
+    """Calls ``work`` on the first rank only and returns its result on all ranks, which wait for it without a timeout.
 
     Raises:
-        LostRank: on the other ranks, where it failed on the first, which raises its own error.
+        LostRank: on the other ranks, if ``work`` failed on the first one, which raises its own error.
     """
     if dist.get_world_size() == 1:
         return work()
-    told: list[Any] = [None, None]
-    with _patient_group() as group:
+    outcome: list[Any] = [None, None]
+    with _long_timeout_group() as group:
         try:
             if dist.get_rank() == 0:
-                told[1] = work()
+                outcome[1] = work()
         except BaseException as error:
-            told[0] = f"{type(error).__name__}: {error}"
+            outcome[0] = f"{type(error).__name__}: {error}"
             raise
         finally:
-            dist.broadcast_object_list(told, src=0, group=group)
-    if told[0] is not None:
-        raise LostRank(f"rank {dist.get_rank()}: rank 0 failed with {told[0]}", "look at what it says")
-    return told[1]
+            dist.broadcast_object_list(outcome, src=0, group=group)
+    if outcome[0] is not None:
+        raise LostRank(f"rank {dist.get_rank()}: rank 0 failed with {outcome[0]}", "see the error of rank 0")
+    return outcome[1]

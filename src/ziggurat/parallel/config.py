@@ -1,4 +1,4 @@
-"""The ``parallel`` section of an experiment: what several ranks do otherwise than one."""
+"""The ``parallel`` section of an experiment: how several ranks train together."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ Precision = Literal["fp32", "fp16", "bf16"]
 
 class DDP(Config):
     """Every rank holds the dense part; gradients are averaged in buckets while the backward pass runs. Ranks that share
-    memory average them at once behind it.
+    memory average all of them at once after it.
 
     Source: Li et al. 2020, "PyTorch Distributed", VLDB; torch's own implementation.
     """
@@ -21,18 +21,18 @@ class DDP(Config):
     name: Literal["ddp"] = "ddp"
 
     bucket_mb: float = pydantic.Field(default=25.0, gt=0)
-    """Gradients are exchanged in buckets of this many MiB. Smaller ones start earlier, larger ones cost fewer
+    """Gradients are exchanged in buckets of this many MiB. Smaller ones start earlier, larger ones need fewer
     messages; a parameter is never split."""
 
     hook: Literal["none", "fp16", "bf16", "powersgd"] = "none"
-    """What is sent of a gradient: all of it, half the bytes, or a low-rank approximation (Vogels et al. 2019)."""
+    """Compression of gradients: none, half the bytes, or a low-rank approximation (Vogels et al. 2019)."""
 
     powersgd_rank: int = pydantic.Field(default=2, ge=1)
-    """Rank of the approximation."""
+    """Rank of the PowerSGD approximation."""
 
 
 class FSDP(Config):
-    """Parameters, gradients and optimizer states lie in even parts on all ranks; parameters are gathered for use.
+    """Parameters, gradients and optimizer states are sharded evenly over all ranks; parameters are gathered for use.
 
     Source: Zhao et al. 2023, "PyTorch FSDP", VLDB; torch's ``fully_shard``.
     """
@@ -40,17 +40,17 @@ class FSDP(Config):
     name: Literal["fsdp"] = "fsdp"
 
     reshard_after_forward: bool = True
-    """Let go of gathered parameters between forward and backward; false saves a gathering and costs memory."""
+    """Free gathered parameters between forward and backward; false saves an all-gather and costs memory."""
 
     parameters: Precision = "fp32"
-    """Precision in which parameters are gathered and used; the optimizer keeps fp32."""
+    """Precision in which parameters are gathered and used; the optimizer keeps them in fp32."""
 
     reduce: Precision = "fp32"
     """Precision in which gradients are summed over ranks."""
 
 
 class HSDP(Config):
-    """As ``fsdp`` inside each host, replicated across hosts: only summed gradients cross the slow links.
+    """``fsdp`` within each host, replicated across hosts: only summed gradients cross the slow links.
 
     Source: Zhang et al. 2022, "DHEN", section 4 (hybrid sharded data parallel); torch's ``fully_shard`` on a 2-D mesh.
     """
@@ -58,7 +58,7 @@ class HSDP(Config):
     name: Literal["hsdp"] = "hsdp"
 
     shard_size: int | None = pydantic.Field(default=None, ge=1)
-    """Ranks that share one copy; default: those of a host."""
+    """Ranks that share one copy of the parameters; default: the ranks of a host."""
 
     reshard_after_forward: bool = True
     """As in ``fsdp``."""
@@ -71,34 +71,34 @@ class HSDP(Config):
 
 
 DenseParallelConfig = Annotated[DDP | FSDP | HSDP, pydantic.Field(discriminator="name")]
-"""How the dense part is spread, told apart by ``name``."""
+"""How the dense part is parallelised, discriminated by ``name``."""
 
 
 class ParallelConfig(Config):
-    """What several ranks do otherwise than one; without a part where there is one. ``batch_size`` is theirs together,
+    """How several ranks train together; without effect on a single rank. ``batch_size`` is that of all ranks together,
     so the same config trains the same model on any number of ranks."""
 
     dense: DenseParallelConfig = DDP()
-    """How the dense part is spread over the ranks."""
+    """Parallelism of the dense part."""
 
     pipeline: bool = True
     """Send the ids of the next batch to the ranks that hold their rows while this one is computed."""
 
     forward_precision: Precision = "fp32"
-    """Of embedding rows on their way to the ranks that asked for them."""
+    """Precision in which embedding rows are sent to the ranks that look them up."""
 
     backward_precision: Precision = "fp32"
-    """Of their gradients on the way back. ``fp16`` sends them times the batch size, so that those of large batches do
-    not vanish."""
+    """Precision in which their gradients are sent back. ``fp16`` gradients are scaled by about the batch size, so that
+    those of large batches do not underflow."""
 
     shared_memory: bool = True
-    """Let CPU ranks that are all on one host exchange through memory that they share instead of sockets (Linux on x86,
-    at full precision): ids and rows of tables that are whole or split by columns, and gradients of ``ddp``."""
+    """Let CPU ranks that are all on one host communicate through shared memory instead of sockets (Linux on x86, at
+    full precision). This covers ids and rows of table-wise and column-wise tables, and gradients of ``ddp``."""
 
     timeout_s: float = pydantic.Field(default=300.0, gt=0)
-    """Seconds that a rank waits for the others in one exchange before it gives up and says so."""
+    """Seconds that a rank waits for the others in one exchange before it fails."""
 
     @property
     def reduced(self) -> bool:
-        """Whether rows or their gradients travel in less than full precision."""
+        """Whether rows or their gradients are sent in less than full precision."""
         return (self.forward_precision, self.backward_precision) != ("fp32", "fp32")

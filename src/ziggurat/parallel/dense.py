@@ -1,4 +1,4 @@
-"""The dense part spread over the ranks: torch's DDP, FSDP and hybrid FSDP, set up for recommenders."""
+"""Data parallelism of the dense part: torch's DDP, FSDP and hybrid FSDP, configured for recommenders."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ from ziggurat.parallel.world import World
 DTYPES: dict[Precision, torch.dtype] = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
 
 
-def spread(module: nn.Module, config: ParallelConfig, world: World, device: torch.device) -> nn.Module:
-    """What to call instead of ``module``, so that its gradients are the mean over the ranks.
+def parallelise(module: nn.Module, config: ParallelConfig, world: World, device: torch.device) -> nn.Module:
+    """Returns the module to call instead of ``module``, so that gradients are averaged over the ranks.
 
     Args:
-        module: equal on all ranks; under ``fsdp`` and ``hsdp`` its parameters become parts (DTensor) in place.
-        config: how.
-        world: of more than one rank.
-        device: of ``module``.
+        module: equal on all ranks; ``fsdp`` and ``hsdp`` replace its parameters by shards (DTensor) in place.
+        config: the kind of parallelism.
+        world: more than one rank.
+        device: the device of ``module``.
 
     Raises:
-        ConfigError: a shard size that does not divide the world.
+        ConfigError: the shard size does not divide the number of ranks.
     """
     if not any(parameter.requires_grad for parameter in module.parameters()):
         return module
@@ -53,19 +53,21 @@ def spread(module: nn.Module, config: ParallelConfig, world: World, device: torc
             if world.size % size:
                 raise ConfigError(
                     f"parallel.dense.shard_size: {size} does not divide the {world.size} ranks",
-                    "choose a divisor, or leave it out: the ranks of a host",
+                    "choose a divisor, or leave it out to use the ranks of a host",
                 )
             mesh = init_device_mesh(device.type, (world.size // size, size), mesh_dim_names=("replicate", "shard"))
             return _sharded(module, dense, mesh)
 
 
 @contextlib.contextmanager
-def synchronised(module: nn.Module, now: bool) -> Generator[None]:
-    """Gradients of a backward pass in here are averaged over the ranks ``now``, or wait for the next that is so.
+def gradient_sync(module: nn.Module, now: bool) -> Generator[None]:
+    """Context for a backward pass: averages its gradients over the ranks if ``now``, else only accumulates them.
+
+    Accumulated gradients are averaged with those of the next pass that synchronises.
 
     Args:
-        module: of :func:`spread`, or one that was not spread.
-        now: whether to.
+        module: the result of :func:`parallelise`, or a module of a single rank.
+        now: whether to synchronise.
     """
     if isinstance(module, FSDPModule):
         module.set_requires_gradient_sync(now)
@@ -79,31 +81,33 @@ def synchronised(module: nn.Module, now: bool) -> Generator[None]:
             module.average()
 
 
-def checkpointed(module: nn.Module) -> None:
-    """Make the blocks of a stacked model keep their inputs alone, and compute the rest again in the backward pass.
+def checkpoint_activations(module: nn.Module) -> None:
+    """Applies activation checkpointing to the blocks of a stacked model: only their inputs are kept for backward.
 
-    A batch norm that saw each batch twice would count it twice: blocks with one are left as they are.
+    Blocks with a batch norm are not changed, as recomputation would update its running statistics twice.
 
     Args:
-        module: before it is spread.
+        module: the model, before :func:`parallelise`.
     """
     for unit in _units(module):
         normed = any(isinstance(each, nn.BatchNorm1d) for each in unit.modules())
-        if not normed and any(True for _ in unit.children()):  # one layer alone keeps little beside its input
+        if not normed and any(True for _ in unit.children()):  # a single layer saves little besides its input
             unit.forward = functools.partial(checkpoint, unit.forward, use_reentrant=False)
 
 
 def _replicated(module: nn.Module, config: DDP, device: torch.device) -> nn.Module:
-    group = cast("dist.ProcessGroup", dist.new_group())  # of its own: backward also sends the tables' gradients
+    group = cast(
+        "dist.ProcessGroup", dist.new_group()
+    )  # a separate group: backward also exchanges the tables' gradients
     wrapped = DistributedDataParallel(
         module,
         device_ids=[device.index] if device.type == "cuda" else None,
         process_group=group,
         bucket_cap_mb=config.bucket_mb,
-        forward_sync_buffers=False,  # batch norms agree by themselves
+        forward_sync_buffers=False,  # GlobalBatchNorm keeps the buffers equal
         gradient_as_bucket_view=True,
     )
-    # torch refuses hooks whose annotations are strings, as ours are: lambdas have none.
+    # torch rejects hooks whose annotations are strings, as in this module; lambdas have no annotations.
     match config.hook:
         case "none":
             pass
@@ -120,7 +124,7 @@ def _replicated(module: nn.Module, config: DDP, device: torch.device) -> nn.Modu
 
 
 def _bf16_hook(group: dist.ProcessGroup, bucket: dist.GradBucket) -> torch.futures.Future[Tensor]:
-    """The mean over the ranks of gradients sent as bfloat16; torch's own hook refuses gloo."""
+    """Averages gradients over the ranks in bfloat16; torch's own hook rejects gloo."""
     small = bucket.buffer().div(group.size()).to(torch.bfloat16)
     work = dist.all_reduce(small, group=group, async_op=True)
     assert work is not None
@@ -141,7 +145,7 @@ def _sharded(module: nn.Module, config: FSDP | HSDP, mesh: Any) -> nn.Module:
 
 
 def _units(module: nn.Module) -> list[nn.Module]:
-    """The blocks that are gathered, or computed again, one after the other: what the outermost lists hold."""
+    """Returns the blocks to gather or recompute one at a time: the elements of the outermost module lists."""
     if isinstance(module, nn.ModuleList | nn.Sequential):
         return [each for each in module if any(True for _ in each.parameters())]
     return [unit for child in module.children() for unit in _units(child)]

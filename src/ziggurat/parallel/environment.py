@@ -1,4 +1,4 @@
-"""What a launcher says of the ranks in environment variables: torchrun, ours, or a scheduler by hand."""
+"""Reads the environment variables in which a launcher (torchrun, ours or a scheduler) describes the ranks."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ _NEEDED = ("RANK", "LOCAL_WORLD_SIZE")
 _START = "start ranks with `ziggurat train --nproc N` or torchrun; for one process unset WORLD_SIZE"
 
 
-def number_of(name: str, default: int | None = None) -> int:
-    """The whole number that the environment variable holds.
+def environment_integer(name: str, default: int | None = None) -> int:
+    """Returns the integer in an environment variable.
 
     Args:
-        name: one that launchers set.
-        default: where it is not set.
+        name: a variable that launchers set.
+        default: the value if it is not set.
 
     Raises:
-        EnvironmentMismatch: it holds something else, or is not set and has no default.
+        EnvironmentMismatch: it is not an integer, or is not set and has no default.
     """
     found = os.environ.get(name)
     if found is None and default is not None:
@@ -42,23 +42,23 @@ def number_of(name: str, default: int | None = None) -> int:
 
 
 def check_world() -> None:
-    """Nothing, where the variables hold what launchers set. For one process only its WORLD_SIZE counts.
+    """Validates the variables that launchers set. For a single process only WORLD_SIZE matters.
 
     Raises:
-        EnvironmentMismatch: one does not, or is not there; it is named. Or this rank is beyond the last.
+        EnvironmentMismatch: a variable is missing or invalid (the message names it), or RANK is not below WORLD_SIZE.
     """
-    size = number_of("WORLD_SIZE", 1)
+    size = environment_integer("WORLD_SIZE", 1)
     if size <= 1:
         return
     for name in ("RANK", "LOCAL_WORLD_SIZE", "LOCAL_RANK"):
-        number_of(name, 0)
+        environment_integer(name, 0)
     if missing := [name for name in _NEEDED if name not in os.environ]:
         raise EnvironmentMismatch(f"WORLD_SIZE={size}, but {' and '.join(missing)} not set", _START)
-    if (rank := number_of("RANK")) >= size:
+    if (rank := environment_integer("RANK")) >= size:
         raise EnvironmentMismatch(f"RANK={rank} and WORLD_SIZE={size}: ranks count from 0 to {size - 1}", _START)
 
 
-def is_one_of_several() -> bool:
-    """Whether a launcher says that there are other ranks; no, where nobody can tell."""
+def has_other_ranks() -> bool:
+    """Returns whether a launcher started several ranks; False if WORLD_SIZE is not set or invalid."""
     size = os.environ.get("WORLD_SIZE", "1")
     return size.isascii() and size.isdigit() and int(size) > 1

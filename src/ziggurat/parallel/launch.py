@@ -1,6 +1,6 @@
-"""Starts the ranks of one host, and says of which of them what went wrong.
+"""Starts the ranks of one host, and reports which of them failed and why.
 
-torchrun does so across hosts. On one, this asks for no port, lets ranks take their time to save after Ctrl-C, and
+torchrun does so across hosts. On a single host, this launcher needs no port, gives ranks time to save after Ctrl-C, and
 prints the cause of a failure once instead of a traceback for each rank.
 """
 
@@ -22,20 +22,20 @@ from types import FrameType
 from typing import Any
 
 from ziggurat.core.errors import EnvironmentMismatch, LostRank, ZigguratError
-from ziggurat.parallel.environment import is_one_of_several
+from ziggurat.parallel.environment import has_other_ranks
 
 STORE_VARIABLE = "ZIGGURAT_STORE"
-"""Names the file at which ranks of one host meet."""
+"""The environment variable with the path of the file store through which the ranks of one host find each other."""
 
 ERROR_VARIABLE = "ZIGGURAT_ERROR_FILE"
-"""Names the file into which a rank writes why it failed."""
+"""The environment variable with the path of the file into which a rank writes why it failed."""
 
 LAUNCHER_VARIABLE = "ZIGGURAT_LAUNCHER"
-"""Names the descriptor of a pipe whose other end the launcher holds for as long as it lives."""
+"""The environment variable with the descriptor of a pipe whose other end stays open as long as the launcher lives."""
 
 GRACE_S = 5.0
-"""Seconds that ranks get to end by themselves once one has failed, which others may wait for, or once they were told to
-stop twice."""
+"""Seconds that ranks get to end by themselves after one has failed (others may wait for it), or after a second signal
+to stop."""
 
 _STOPS = (signal.SIGINT, signal.SIGTERM)
 
@@ -45,10 +45,11 @@ class Failure:
     """Why a rank ended.
 
     Attributes:
-        rank: which.
-        problem, hint: what it said, or what its exit status says.
-        caused: whether that is the cause, not what came of another rank's failure.
-        final: whether starting again would fail again.
+        rank: the rank.
+        problem: the rank's own error, or a description of its exit status.
+        hint: what the user can do.
+        caused: whether this is the cause, not a consequence of another rank's failure.
+        final: whether a restart would fail again.
     """
 
     rank: int
@@ -59,41 +60,41 @@ class Failure:
 
 
 class RankFailed(ZigguratError):
-    """A rank failed; the message is its own."""
+    """A rank failed; the message is that rank's own."""
 
 
 def launch(command: Sequence[str], ranks: int, restarts: int = 0, note: Any = None) -> int:
-    """Run ``command`` once a rank, until all have ended.
+    """Runs ``command`` as several ranks until all have ended.
 
     Args:
-        command: what each rank executes.
-        ranks: how many.
-        restarts: how often all of them are started again after a crash of one, to go on from the last checkpoint; an
-            error that would come again is not tried again.
-        note: called with a line for the user when that happens.
+        command: the command that each rank executes.
+        ranks: the number of ranks.
+        restarts: how often all ranks are restarted from the last checkpoint after one has crashed; there is no restart
+            after an error that would occur again.
+        note: called with a line for the user at each restart.
 
     Returns:
         The first rank's exit status.
 
     Raises:
-        RankFailed: the first cause, naming the rank.
+        RankFailed: a rank failed; the message names it and the cause.
     """
-    left = restarts
+    restarts_left = restarts
     while True:
         with tempfile.TemporaryDirectory(prefix="ziggurat-") as folder:
             status, failure = _run(command, ranks, Path(folder))
         if failure is None:
             return status
-        if failure.final or left == 0:
-            who = f"rank {failure.rank} of {ranks}: "
-            raise RankFailed(who + failure.problem.removeprefix(who), failure.hint)
-        left -= 1
+        if failure.final or restarts_left == 0:
+            prefix = f"rank {failure.rank} of {ranks}: "
+            raise RankFailed(prefix + failure.problem.removeprefix(prefix), failure.hint)
+        restarts_left -= 1
         if note is not None:
-            note(f"rank {failure.rank}: {failure.problem}; starting all ranks again ({left} restarts left)")
+            note(f"rank {failure.rank}: {failure.problem}; starting all ranks again ({restarts_left} restarts left)")
 
 
-def follow_launcher() -> None:
-    """From a rank: stop as after SIGTERM, saving what is done, should the launcher end without a word."""
+def stop_with_launcher() -> None:
+    """Called in a rank: stops it as by SIGTERM, so that it saves, if the launcher dies."""
     pipe = os.environ.pop(LAUNCHER_VARIABLE, None)
     if pipe is None:
         return
@@ -106,35 +107,35 @@ def follow_launcher() -> None:
 
 
 def check_ranks(wanted: int | None) -> None:
-    """That ``--nproc`` does not contradict what has started this process, if anything has.
+    """Validates that ``--nproc`` agrees with the launcher that started this process, if any.
 
     Raises:
-        EnvironmentMismatch: it does.
+        EnvironmentMismatch: the launcher started another number of ranks on this host.
     """
     started = os.environ.get("LOCAL_WORLD_SIZE")
-    if wanted is not None and is_one_of_several() and started is not None and int(started) != wanted:
+    if wanted is not None and has_other_ranks() and started is not None and int(started) != wanted:
         raise EnvironmentMismatch(
             f"--nproc {wanted}, but {started} ranks were started on this host",
-            "leave --nproc out where torchrun starts the ranks",
+            "leave --nproc out if torchrun starts the ranks",
         )
 
 
 def leads() -> bool:
-    """Whether this process is alone, or the first rank: the one that speaks."""
-    return not is_one_of_several() or os.environ.get("RANK") == "0"
+    """Returns whether this process is the only or the first rank, the one that prints."""
+    return not has_other_ranks() or os.environ.get("RANK") == "0"
 
 
 def report_failure(error: BaseException) -> bool:
-    """From a rank: leave the error for the launcher to print. False where no launcher of ours waits for it."""
+    """Called in a rank: writes the error for our launcher to print. Returns False if no such launcher started it."""
     path = os.environ.get(ERROR_VARIABLE)
     if path is None:
         return False
-    known = isinstance(error, ZigguratError)
+    is_ours = isinstance(error, ZigguratError)
     values = {
-        "problem": error.problem if known else f"{type(error).__name__}: {error}",
-        "hint": error.hint if known else "",
+        "problem": error.problem if is_ours else f"{type(error).__name__}: {error}",
+        "hint": error.hint if is_ours else "",
         "caused": not isinstance(error, LostRank),
-        "final": known and not isinstance(error, LostRank),
+        "final": is_ours and not isinstance(error, LostRank),
     }
     Path(path).write_text(json.dumps(values), encoding="utf-8")
     return True
@@ -142,52 +143,53 @@ def report_failure(error: BaseException) -> bool:
 
 def _run(command: Sequence[str], ranks: int, folder: Path) -> tuple[int, Failure | None]:
     processes: list[subprocess.Popen[bytes]] = []
-    asked: list[int] = []
+    signals: list[int] = []
 
     def relay(number: int, frame: FrameType | None) -> None:
-        asked.append(number)
+        signals.append(number)
         for process in processes:
             process.send_signal(number)
 
     before = {number: signal.signal(number, relay) for number in _STOPS}
-    theirs, ours = os.pipe()
+    read_end, write_end = os.pipe()
     try:
         for rank in range(ranks):
-            environment = {**os.environ, **_environment(rank, ranks, folder), LAUNCHER_VARIABLE: str(theirs)}
-            # In a session of its own a rank gets Ctrl-C from us alone, once.
+            environment = {**os.environ, **_environment(rank, ranks, folder), LAUNCHER_VARIABLE: str(read_end)}
+            # In its own session a rank receives Ctrl-C only once, relayed by this process.
             processes.append(
-                subprocess.Popen(list(command), env=environment, start_new_session=True, pass_fds=[theirs])
+                subprocess.Popen(list(command), env=environment, start_new_session=True, pass_fds=[read_end])
             )
-        _wait(processes, asked)
+        _wait(processes, signals)
     finally:
-        stuck = [rank for rank, process in enumerate(processes) if process.poll() is None]
-        for rank in stuck:
+        unfinished = [rank for rank, process in enumerate(processes) if process.poll() is None]
+        for rank in unfinished:
             processes[rank].kill()
             processes[rank].wait()
         for number, handler in before.items():
             signal.signal(number, handler)
-        os.close(theirs)
-        os.close(ours)
+        os.close(read_end)
+        os.close(write_end)
     codes = [process.returncode for process in processes]
-    failure = _cause(
-        {rank: code for rank, code in enumerate(codes) if not _stopped(code, asked) and rank not in stuck}, folder
+    failure = _root_cause(
+        {rank: code for rank, code in enumerate(codes) if not _stopped(code, signals) and rank not in unfinished},
+        folder,
     )
-    if len(asked) > 1 or failure is None or (asked and not failure.caused):
-        return (128 + asked[0] if asked and any(codes) else max(codes)), None
+    if len(signals) > 1 or failure is None or (signals and not failure.caused):
+        return (128 + signals[0] if signals and any(codes) else max(codes)), None
     return codes[0], failure
 
 
-def _stopped(code: int, asked: Sequence[int]) -> bool:
-    """Whether a rank that ended so had come to its end, or was asked to stop: by us, or by somebody else."""
-    return code in {0, *(128 + number for number in _STOPS), *(-number for number in asked)}
+def _stopped(code: int, signals: Sequence[int]) -> bool:
+    """Returns whether an exit code means that the rank finished or was stopped by a signal, relayed by us or not."""
+    return code in {0, *(128 + number for number in _STOPS), *(-number for number in signals)}
 
 
-def _wait(processes: Sequence[subprocess.Popen[bytes]], asked: Sequence[int]) -> None:
-    """Until all have ended, or some time after one has failed."""
+def _wait(processes: Sequence[subprocess.Popen[bytes]], signals: Sequence[int]) -> None:
+    """Waits until all ranks have ended, or until the grace period after a failure or a second signal is over."""
     deadline = None
     while None in (codes := [process.poll() for process in processes]):
-        failed = any(code is not None and not _stopped(code, asked) for code in codes)
-        if (failed or len(asked) > 1) and deadline is None:
+        failed = any(code is not None and not _stopped(code, signals) for code in codes)
+        if (failed or len(signals) > 1) and deadline is None:
             deadline = time.monotonic() + GRACE_S
         if deadline is not None and time.monotonic() > deadline:
             return
@@ -207,8 +209,8 @@ def _environment(rank: int, ranks: int, folder: Path) -> Mapping[str, str]:
     }
 
 
-def _cause(codes: Mapping[int, int], folder: Path) -> Failure | None:
-    """The failure that the others come from: one that a rank owned up to, or a signal that it did not survive."""
+def _root_cause(codes: Mapping[int, int], folder: Path) -> Failure | None:
+    """Returns the failure that caused the others: an error that a rank reported, or a signal that killed it."""
     failures = [_failure(rank, code, folder) for rank, code in codes.items()]
     return next((each for each in failures if each.caused), failures[0] if failures else None)
 
@@ -218,7 +220,7 @@ def _failure(rank: int, code: int, folder: Path) -> Failure:
     with contextlib.suppress(OSError, ValueError):
         return Failure(rank, **json.loads(path.read_text(encoding="utf-8")))
     if code >= 0:
-        return Failure(rank, f"ended with exit status {code}", "its output above says why", caused=True, final=True)
+        return Failure(rank, f"ended with exit status {code}", "see its output above", caused=True, final=True)
     name = signal.Signals(-code).name
     hint = "look at the kernel's log; a smaller batch, more ranks or fewer of them on this host need less memory"
     if -code == signal.SIGKILL:
@@ -227,5 +229,5 @@ def _failure(rank: int, code: int, folder: Path) -> Failure:
 
 
 def command_of(arguments: Sequence[str]) -> list[str]:
-    """This very ``ziggurat`` with other arguments."""
+    """Returns the command line that runs this ``ziggurat`` with other arguments."""
     return [sys.executable, "-m", "ziggurat", *arguments]

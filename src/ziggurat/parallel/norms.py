@@ -1,6 +1,6 @@
-"""Batch norms whose mean and variance are those of the global batch, as in a single process.
+"""Batch norms over the global batch, so that they equal those of a single process.
 
-torch's SyncBatchNorm needs CUDA; this one needs a differentiable sum over ranks only.
+torch's SyncBatchNorm needs CUDA; this one needs only a differentiable sum over the ranks.
 
 Shape legend: B rows of this rank, C channels.
 """
@@ -14,10 +14,11 @@ from torch.distributed.nn.functional import all_reduce
 
 
 class GlobalBatchNorm(nn.BatchNorm1d):
-    """BatchNorm1d over the rows of all ranks; parameters and buffers as there, so that checkpoints do not differ.
+    """BatchNorm1d over the rows of all ranks, with the same parameters and buffers, so that checkpoints do not differ.
 
-    mean = Σ x / n and var = Σ (x − mean)² / n over the n rows of all ranks: two small sums a call. The running
-    variance takes n / (n − 1), as torch's does. One row alone has no variance: the running statistics stand in.
+    mean = Σ x / n and var = Σ (x − mean)² / n over the n rows of all ranks: two small all-reduces per call. The running
+    variance is corrected by n / (n − 1), as in torch. A single row has no variance; then the running statistics are
+    used.
     """
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - torch's own name
@@ -50,8 +51,8 @@ class GlobalBatchNorm(nn.BatchNorm1d):
         self.running_var.lerp_(var_C, share)
 
 
-def norms_over_ranks(module: nn.Module) -> nn.Module:
-    """``module`` with every BatchNorm1d taken over the ranks, where there are several; in place."""
+def synchronise_batch_norms(module: nn.Module) -> nn.Module:
+    """Replaces every BatchNorm1d of ``module`` by a :class:`GlobalBatchNorm` if there are several ranks; in place."""
     if dist.get_world_size() == 1:
         return module
     for parent in list(module.modules()):

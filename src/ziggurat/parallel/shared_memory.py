@@ -1,8 +1,8 @@
-"""Memory that the ranks of one host share.
+"""Shared memory of the ranks of one host.
 
-Over gloo even these reach each other through the host's loopback network: into a send buffer, into the kernel, out of
-it, into a receive buffer, and through three threads that must be woken. Here a rank writes once where the others read,
-and counts up; the others look at the count until it is there.
+With gloo even these ranks communicate through the loopback network: data is copied into a send buffer, into the kernel,
+out of it and into a receive buffer, and three threads must be woken. Here a rank writes data once where the others read
+it, and increments a counter, which the others poll.
 """
 
 from __future__ import annotations
@@ -26,70 +26,71 @@ from ziggurat.parallel.config import ParallelConfig
 from ziggurat.parallel.world import World
 
 LINE = 64
-"""Bytes of a cache line: what is written begins at whole ones."""
+"""Bytes of a cache line, to which data is aligned."""
 
 SPIN_S, NAP_S, SHORT_S = 2e-4, 5e-5, 2e-2
-"""How a rank waits: it looks all the time for so long, then rests so long between looks; behind the third it rests a
-millisecond and sees whether the others live."""
+"""How a rank waits, in seconds: it polls without pause for SPIN_S, then sleeps NAP_S between polls; after SHORT_S it
+sleeps a millisecond between polls and checks whether the other ranks are alive."""
 
 
 def can_share(world: World, device: torch.device) -> bool:
-    """Whether all ranks are on one host whose memory they compute in.
+    """Returns whether all ranks are CPU ranks of one host that supports the shared memory used here.
 
-    Linux has the files for it, and x86 shows what was written in the order in which it was.
+    It needs Linux for memfd_create, and x86, where other cores see writes in the order in which they were made.
     """
     together = world.size > 1 and world.hosts == 1 and device.type == "cpu"
     return together and hasattr(os, "memfd_create") and platform.machine() == "x86_64"
 
 
 def shared_slots(config: ParallelConfig, world: World, device: torch.device, slots: int = 2) -> SharedSlots | None:
-    """So many slots of all ranks; None where they cannot or shall not share memory."""
+    """Returns shared memory with ``slots`` slots per rank; None if ranks cannot share memory or the config forbids
+    it."""
     if not (config.shared_memory and can_share(world, device)):
         return None
     return SharedSlots(config.timeout_s, slots)
 
 
-class _File:
-    """An anonymous file of this rank or another, mapped as far as it was needed yet; only its rank makes it longer."""
+class _AnonymousFile:
+    """An anonymous file of some rank, mapped as far as it was needed so far; only its own rank extends it."""
 
     def __init__(self, descriptor: int) -> None:
         self.descriptor = descriptor
         self._mapped: mmap.mmap | None = None
         weakref.finalize(self, os.close, descriptor)
 
-    def bytes(self, size: int, *, grow: bool = False) -> memoryview:
-        """The first ``size`` bytes."""
+    def view(self, size: int, *, grow: bool = False) -> memoryview:
+        """Returns the first ``size`` bytes."""
         if not size:
-            return memoryview(b"")  # nothing cannot be mapped
+            return memoryview(b"")  # an empty file cannot be mapped
         if self._mapped is None or len(self._mapped) < size:
             if grow:
                 os.truncate(self.descriptor, size)
-            self._mapped = mmap.mmap(self.descriptor, size)  # views of the old one keep it for as long as they live
+            self._mapped = mmap.mmap(self.descriptor, size)  # the old mapping process_fds as long as its views
         return memoryview(self._mapped)[:size]
 
 
 @dataclass(frozen=True, slots=True)
-class _Rank:
-    """What a rank shares: a line that proves whose it is and one that holds its count, and its slots."""
+class _RankMemory:
+    """The memory that a rank shares: its turn counter and its slots. A token before the counter proves whose it is."""
 
-    count: memoryview
-    slots: tuple[_File, ...]
+    turn: memoryview
+    slots: tuple[_AnonymousFile, ...]
 
 
 class SharedSlots:
-    """Memory of every rank of the world that all of them can read.
+    """Memory of every rank that all other ranks can read.
 
-    Made by all ranks together; freed by the system with the last of them, however they end. Ranks take *turns*: in
-    each, a rank writes into a slot and arrives, meets the others, and reads what they wrote. Slots come round again, so
-    before a rank begins a turn all must have read what lay in its slot.
+    All ranks create it together; the system frees it when the last of them ends, in whatever way. Ranks communicate in
+    *turns*: in each turn, a rank writes into a slot and publishes it, waits for the others, and reads what they wrote.
+    Slots are reused, so before a rank begins a turn, all ranks must have read the earlier contents of its slot.
 
-    - Two slots are enough where every turn is met before the next begins: who begins has met the others in the turn in
-      between, and they came there when they had read.
-    - Four are, where a turn may begin before the one before it is met.
+    - Two slots suffice if ranks wait for each turn before they begin the next: a rank that begins a turn has waited for
+      the others in the turn between, which they published only after reading the earlier one.
+    - Four slots suffice if a turn may begin before the one before it was waited for.
 
     Args:
         timeout_s: how long a rank waits for the others.
-        slots: of each rank.
+        slots: the number of slots of each rank.
 
     Raises:
         EnvironmentMismatch: the ranks cannot open each other's memory.
@@ -97,48 +98,48 @@ class SharedSlots:
 
     def __init__(self, timeout_s: float, slots: int = 2) -> None:
         self.rank, self.ranks = dist.get_rank(), dist.get_world_size()
-        self._timeout_s, self._turn, self._of_slots = timeout_s, 0, slots
-        self._lives: dict[int, int] = {}
-        self._files: list[_Rank] = []
-        weakref.finalize(self, _close, self._lives)
-        token, own = secrets.token_bytes(LINE), [_File(os.memfd_create("ziggurat")) for _ in range(slots + 1)]
-        own[0].bytes(2 * LINE, grow=True)[:LINE] = token
-        told: list[tuple[int, list[int], bytes]] = [(0, [], b"")] * self.ranks
-        dist.all_gather_object(told, (os.getpid(), [each.descriptor for each in own], token))
+        self._timeout_s, self._turn, self._slot_count = timeout_s, 0, slots
+        self._process_fds: dict[int, int] = {}
+        self._files: list[_RankMemory] = []
+        weakref.finalize(self, _close_all, self._process_fds)
+        token, own = secrets.token_bytes(LINE), [_AnonymousFile(os.memfd_create("ziggurat")) for _ in range(slots + 1)]
+        own[0].view(2 * LINE, grow=True)[:LINE] = token
+        announced: list[tuple[int, list[int], bytes]] = [(0, [], b"")] * self.ranks
+        dist.all_gather_object(announced, (os.getpid(), [each.descriptor for each in own], token))
         problems: list[str] = [""] * self.ranks
-        dist.all_gather_object(problems, self._open(told))  # all have opened it, or all give up
-        self._own = own
+        dist.all_gather_object(problems, self._open(announced))  # so that either all ranks share memory or all fail
+        self._own_files = own
         if any(problems):
             raise EnvironmentMismatch(
                 f"ranks of this host cannot share memory: {next(filter(None, problems))}",
-                "set parallel.shared_memory to false (rows then travel through sockets), or start the ranks as one "
-                "user and in one container",
+                "set parallel.shared_memory to false (rows are then sent through sockets), or start all ranks as the "
+                "same user and in the same container",
             )
 
-    def begin(self) -> int:
-        """The next turn."""
+    def begin_turn(self) -> int:
+        """Begins the next turn and returns its number."""
         self._turn += 1
         return self._turn
 
-    def written(self, turn: int, size: int) -> memoryview:
-        """``size`` bytes to write into, whatever lay there."""
-        return self._own[1 + turn % self._of_slots].bytes(size, grow=True)
+    def write_buffer(self, turn: int, size: int) -> memoryview:
+        """Returns ``size`` bytes of this rank's slot to write into; their contents are arbitrary."""
+        return self._own_files[1 + turn % self._slot_count].view(size, grow=True)
 
-    def arrive(self, turn: int) -> None:
-        """This rank has written what it had to in that turn."""
-        self._files[self.rank].count[0] = turn
+    def publish(self, turn: int) -> None:
+        """Announces that this rank has written its data of that turn."""
+        self._files[self.rank].turn[0] = turn
 
     def read(self, turn: int, rank: int, size: int) -> memoryview:
-        """The first ``size`` bytes that a rank wrote; behind :meth:`meet`."""
-        return self._files[rank].slots[turn % self._of_slots].bytes(size)
+        """Returns the first ``size`` bytes that a rank wrote; to be called after :meth:`wait`."""
+        return self._files[rank].slots[turn % self._slot_count].view(size)
 
-    def meet(self, turn: int) -> None:
-        """Wait until all ranks have arrived in that turn.
+    def wait(self, turn: int) -> None:
+        """Waits until all ranks have published that turn.
 
         Raises:
-            torch.distributed.DistNetworkError: one has ended, or has not come in time.
+            torch.distributed.DistNetworkError: a rank has ended, or has not published in time.
         """
-        missing = [rank for rank in self._lives if self._files[rank].count[0] < turn]
+        missing = [rank for rank in self._process_fds if self._files[rank].turn[0] < turn]
         started = time.monotonic()
         while missing:
             waited = time.monotonic() - started
@@ -147,41 +148,45 @@ class SharedSlots:
             elif waited < SHORT_S:
                 time.sleep(NAP_S)
             else:
-                self._rest(missing, turn, waited)
-            missing = [rank for rank in missing if self._files[rank].count[0] < turn]
+                self._sleep_and_check(missing, turn, waited)
+            missing = [rank for rank in missing if self._files[rank].turn[0] < turn]
 
-    def _rest(self, missing: Sequence[int], turn: int, waited: float) -> None:
+    def _sleep_and_check(self, missing: Sequence[int], turn: int, waited: float) -> None:
         poll = select.poll()
-        for life in self._lives.values():
-            poll.register(life, select.POLLIN)
-        ended = {life for life, _ in poll.poll(1)}
-        gone = [rank for rank in missing if self._lives[rank] in ended and self._files[rank].count[0] < turn]
-        if gone:
-            raise dist.DistNetworkError(f"connection closed by peer: rank {gone[0]} has ended")
+        for process_fd in self._process_fds.values():
+            poll.register(process_fd, select.POLLIN)
+        ended_fds = {process_fd for process_fd, _ in poll.poll(1)}
+        ended_ranks = [
+            rank for rank in missing if self._process_fds[rank] in ended_fds and self._files[rank].turn[0] < turn
+        ]
+        if ended_ranks:
+            raise dist.DistNetworkError(f"connection closed by peer: rank {ended_ranks[0]} has ended")
         if waited > self._timeout_s:
             raise dist.DistNetworkError(f"timed out after {self._timeout_s:g} s of waiting for rank {missing[0]}")
 
-    def _open(self, told: Sequence[tuple[int, list[int], bytes]]) -> str:
-        """Open the memory of all; what kept us from it."""
-        for rank, (process, descriptors, token) in enumerate(told):
+    def _open(self, announced: Sequence[tuple[int, list[int], bytes]]) -> str:
+        """Opens the memory of all ranks; returns the problem that prevented it, or an empty string."""
+        for rank, (process, descriptors, token) in enumerate(announced):
             folder = f"/proc/{process}/fd"
             try:
-                first, *slots = [_File(os.open(f"{folder}/{descriptor}", os.O_RDWR)) for descriptor in descriptors]
+                first, *slots = [
+                    _AnonymousFile(os.open(f"{folder}/{descriptor}", os.O_RDWR)) for descriptor in descriptors
+                ]
                 if os.pread(first.descriptor, LINE, 0) != token:
                     return f"rank {self.rank} finds another process under the number of rank {rank} ({folder})"
                 if rank != self.rank:
-                    self._lives[rank] = os.pidfd_open(process)
+                    self._process_fds[rank] = os.pidfd_open(process)
             except OSError as error:
                 return f"rank {self.rank} cannot open that of rank {rank} ({error.strerror}: {folder})"
-            self._files.append(_Rank(first.bytes(2 * LINE)[LINE:].cast("q"), tuple(slots)))
+            self._files.append(_RankMemory(first.view(2 * LINE)[LINE:].cast("q"), tuple(slots)))
         return ""
 
 
-def floats(shared: memoryview) -> Tensor:
-    """Shared bytes as float32."""
+def as_floats(shared: memoryview) -> Tensor:
+    """Returns shared bytes as a float32 tensor."""
     return torch.frombuffer(shared, dtype=torch.float32) if len(shared) else torch.zeros(0)
 
 
-def _close(lives: dict[int, int]) -> None:
-    for life in lives.values():
-        os.close(life)
+def _close_all(process_fds: dict[int, int]) -> None:
+    for process_fd in process_fds.values():
+        os.close(process_fd)

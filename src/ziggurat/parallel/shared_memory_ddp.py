@@ -1,4 +1,4 @@
-"""Data parallelism over the ranks of one host, through memory that they share."""
+"""Data parallelism over the ranks of one host, through shared memory."""
 
 from __future__ import annotations
 
@@ -7,19 +7,18 @@ from typing import Any
 import torch
 from torch import nn
 
-from ziggurat.parallel.shared_memory import SharedSlots, floats
+from ziggurat.parallel.shared_memory import SharedSlots, as_floats
 
 
 class SharedMemoryDDP(nn.Module):
-    """A module that each of the ranks of one host has, and the means of its gradients over them.
+    """Averages the gradients of a replicated module over the ranks of one host; replaces DistributedDataParallel.
 
-    What DistributedDataParallel is elsewhere. There is nothing to send while the backward pass still runs, so gradients
-    are written, summed and divided behind it, all at once. Sums run from the first rank to the last: every rank has the
-    same bits.
+    Nothing is gained by overlapping with the backward pass, so all gradients are written, summed and divided after it,
+    at once. Sums run from the first rank to the last, so every rank computes the same bits.
 
     Args:
-        module: equal on all ranks; parameters float32. Those without a gradient are so on all ranks.
-        slots: two, of all ranks.
+        module: equal on all ranks, with float32 parameters; a parameter without a gradient has none on any rank.
+        slots: the shared memory of all ranks, with two slots each.
     """
 
     def __init__(self, module: nn.Module, slots: SharedSlots) -> None:
@@ -31,16 +30,16 @@ class SharedMemoryDDP(nn.Module):
 
     @torch.no_grad()
     def average(self) -> None:
-        """Behind the backward pass: gradients become their means over the ranks."""
+        """Replaces gradients by their means over the ranks; to be called after the backward pass."""
         slots = self._slots
         grads = [each.grad for each in self.module.parameters() if each.grad is not None]
         sizes = [grad.numel() for grad in grads]
-        turn, size = slots.begin(), 4 * sum(sizes)
-        for part, grad in zip(floats(slots.written(turn, size)).split(sizes), grads, strict=True):
+        turn, size = slots.begin_turn(), 4 * sum(sizes)
+        for part, grad in zip(as_floats(slots.write_buffer(turn, size)).split(sizes), grads, strict=True):
             part.copy_(grad.view(-1))
-        slots.arrive(turn)
-        slots.meet(turn)
-        told = [floats(slots.read(turn, rank, size)) for rank in range(slots.ranks)]
+        slots.publish(turn)
+        slots.wait(turn)
+        told = [as_floats(slots.read(turn, rank, size)) for rank in range(slots.ranks)]
         mean = told[0] + told[1]
         for each in told[2:]:
             mean += each

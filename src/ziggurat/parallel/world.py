@@ -1,4 +1,4 @@
-"""Who we are among the ranks."""
+"""This process's rank and the size of the world."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from dataclasses import dataclass
 import torch.distributed as dist
 
 from ziggurat.core.errors import EnvironmentMismatch
-from ziggurat.parallel.environment import number_of
+from ziggurat.parallel.environment import environment_integer
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """The ranks that train together; they count up host by host.
+    """The ranks that train together, numbered host by host.
 
     Attributes:
-        rank: ours.
-        size: of the world.
-        local_size: ranks on each host.
+        rank: the rank of this process.
+        size: the number of all ranks.
+        local_size: the number of ranks on each host.
     """
 
     rank: int
@@ -26,7 +26,7 @@ class World:
 
     @property
     def leads(self) -> bool:
-        """Whether we are the rank that writes and shows."""
+        """Whether this is the rank that writes files and prints."""
         return self.rank == 0
 
     @property
@@ -39,18 +39,18 @@ class World:
 
     @classmethod
     def current(cls) -> World:
-        """As the launcher (torchrun) and the process group say.
+        """Returns the world as described by the launcher (ours or torchrun) and the process group.
 
         Raises:
-            EnvironmentMismatch: hosts with different numbers of ranks.
+            EnvironmentMismatch: hosts have different numbers of ranks.
         """
         if not dist.is_initialized() or dist.get_world_size() == 1:
             return cls.alone()
         rank, size = dist.get_rank(), dist.get_world_size()
-        local_size = number_of("LOCAL_WORLD_SIZE", size)
+        local_size = environment_integer("LOCAL_WORLD_SIZE", size)
         if local_size < 1 or size % local_size:
             raise EnvironmentMismatch(
-                f"{size} ranks, {local_size} of them on the host of rank {rank}: hosts must have equally many",
-                "start as many ranks on each host (torchrun --nproc-per-node)",
+                f"{size} ranks, {local_size} of them on the host of rank {rank}: all hosts need the same number",
+                "start the same number of ranks on each host (torchrun --nproc-per-node)",
             )
         return cls(rank, size, local_size)

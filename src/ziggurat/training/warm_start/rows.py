@@ -63,7 +63,7 @@ def take_rows(saved: CheckpointReader, tables: Sequence[tuple[Sequence[RowTransf
                 continue
             if match.rows_R is None and source.tensor_slice.rows is None:
                 tensor_slices[source.group].append(
-                    _gapless(source, shard[0], max(0, min(shard[1], match.taken - shard[0])))
+                    _gapless(source, shard[0], max(0, min(shard[1], match.matched - shard[0])))
                 )
                 continue
             if shard not in places_of:

@@ -24,7 +24,7 @@ from ziggurat.core.plan import Plan
 from ziggurat.embeddings.host_exchange import HostExchange
 from ziggurat.embeddings.host_input import HostInput
 from ziggurat.parallel.config import DDP, ParallelConfig
-from ziggurat.parallel.dense import spread, synchronised
+from ziggurat.parallel.dense import gradient_sync, parallelise
 from ziggurat.parallel.shared_memory import SharedSlots, can_share
 from ziggurat.parallel.world import World
 
@@ -69,18 +69,18 @@ def test_rows_and_gradients_are_those_that_sockets_bring(
 
 
 def waiting(rank: int) -> list[list[Tensor]]:
-    """Ids of both ranks' first batch for this rank's table, read behind so many other batches."""
+    """Ids of both ranks' first batch for this rank's table, read later so many other batches."""
     found: list[list[Tensor]] = []
     for others in (0, 1, 2, 3, 4, 9):
         exchange = HostInput([1, 1], SharedSlots(60, 4))
 
-        def begin(batch: int, exchange: HostInput = exchange) -> Any:
+        def send(batch: int, exchange: HostInput = exchange) -> Any:
             ids = torch.tensor([batch, batch + 10]) + 100 * rank
             return exchange(KeyedJaggedTensor(keys=["a", "b"], values=ids, lengths=torch.ones(2).int())).wait()
 
-        first = begin(0)
-        behind = [begin(batch).wait().values() for batch in range(1, others + 1)]
-        found.append([first.wait().values(), *behind])
+        first = send(0)
+        later = [send(batch).wait().values() for batch in range(1, others + 1)]
+        found.append([first.wait().values(), *later])
     return found
 
 
@@ -128,11 +128,11 @@ def gradients(rank: int, world_size: int) -> dict[str, list[Tensor]]:
     ):
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(7, 40), nn.ReLU(), nn.Linear(40, 30), nn.ReLU(), nn.Linear(30, 1))
-        called = spread(model, parallel, World(rank, world_size, world_size), CPU)
+        called = parallelise(model, parallel, World(rank, world_size, world_size), CPU)
         found[name] = []
         for step in range(4):
             torch.manual_seed(100 * step + rank)
-            with synchronised(called, now=True):
+            with gradient_sync(called, now=True):
                 called(torch.randn(9, 7)).square().mean().backward()
             found[name] += [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
             model.zero_grad()
@@ -171,7 +171,7 @@ def refused(rank: int) -> list[str]:
             except EnvironmentMismatch as error:
                 found.append(str(error))
     slots = SharedSlots(60)
-    slots.written(slots.begin(), 1000)[999] = 7
+    slots.write_buffer(slots.begin_turn(), 1000)[999] = 7
     assert held() >= 3 + 2 * 3 + 1  # its own files, all ranks' opened, the other's life
     del slots
     gc.collect()
@@ -189,13 +189,13 @@ def test_ranks_that_cannot_open_each_others_memory_say_so_on_every_rank() -> Non
 def missed(rank: int, killed: bool) -> str:
     """What rank 0 is told when rank 1 ends, or lives and does not come."""
     slots = SharedSlots(60 if killed else 1.0)
-    turn = slots.begin()
+    turn = slots.begin_turn()
     if rank == 1:
         if not killed:
             time.sleep(3)
         return ""
     try:
-        slots.meet(turn)
+        slots.wait(turn)
     except dist.DistNetworkError as error:
         return str(error)
     return "met"
