@@ -42,8 +42,8 @@ from ziggurat.planning.autoshard.learning import OPTIMIZERS, draw_task
 from ziggurat.planning.autoshard.planner import AutoShard
 from ziggurat.planning.autoshard.pool import PoolTable, statistics, table_pool, train_test_halves
 from ziggurat.planning.baseline import BaselinePlanner, Measure
-from ziggurat.planning.config import AnyPlanner
-from ziggurat.planning.planner import build_planner, planned_by
+from ziggurat.planning.config import PlannerConfig
+from ziggurat.planning.planner import planned_by
 from ziggurat.planning.problem import Problem
 from ziggurat.planning.rules import Rules
 from ziggurat.planning.torchrec_planner import TorchRec
@@ -61,7 +61,7 @@ CONTENDS = 1.2, 1.1
 CLOSE = 1.05
 """Times: a device so far below its plan's slowest takes part in two rounds only."""
 
-RULES: dict[str, AnyPlanner] = {
+RULES: dict[str, PlannerConfig] = {
     **{measure: BaselinePlanner.Config(by=measure) for measure in get_args(Measure)},
     "rules": Rules.Config(replicate_up_to=1),
 }
@@ -143,8 +143,8 @@ def task(number: int, pool: Sequence[PoolTable], most: int = 200) -> Task:
 def plans(found: Task, refine_s: float) -> dict[str, Plan]:
     """Of every planner, autoshard's first."""
     refined = OURS.model_copy(update={"refine_s": refine_s})
-    planners: Mapping[str, AnyPlanner] = {"autoshard": OURS, "refined": refined, "torchrec": PEER, **RULES}
-    built = {name: build_planner(config, ShardBenchmark(CPU)) for name, config in planners.items()}
+    planners: Mapping[str, PlannerConfig] = {"autoshard": OURS, "refined": refined, "torchrec": PEER, **RULES}
+    built = {name: config.build(ShardBenchmark(CPU)) for name, config in planners.items()}
     return {name: planned_by(found.problem, planner).plan for name, planner in built.items()}
 
 
@@ -278,7 +278,7 @@ def _planning_seconds(pool: Sequence[PoolTable], count: int) -> float:
     topology = Topology(1, 8, "one thread", "cpu", 10**12, 1e10, 1e15, 1e15)
     problem = Problem(specs, topology, statistics(tables), EXAMPLES // 8, reserve=0)
     started = time.perf_counter()
-    build_planner(OURS).plan(problem)
+    OURS.build().plan(problem)
     return time.perf_counter() - started
 
 

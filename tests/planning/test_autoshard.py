@@ -22,8 +22,8 @@ from ziggurat.planning.autoshard.costs import LearnedCosts, exchange_seconds
 from ziggurat.planning.autoshard.features import FEATURES
 from ziggurat.planning.autoshard.learned import learned_costs, learned_policy
 from ziggurat.planning.autoshard.policy import Learner, Policy
-from ziggurat.planning.autoshard.pool import halves, statistics, table_pool
-from ziggurat.planning.autoshard.task import Task, exchanged, greedy
+from ziggurat.planning.autoshard.pool import statistics, table_pool, train_test_halves
+from ziggurat.planning.autoshard.task import Task, greedy, improved_by_swaps
 from ziggurat.planning.baseline import Measure
 from ziggurat.planning.config import PlanningConfig
 from ziggurat.planning.placement import Loads, items_of
@@ -80,7 +80,7 @@ def test_placements_keep_to_memory_and_exchanges_never_make_them_worse(seed: int
     legal = [each for each in [greedy(found), greedy(found, found.bytes_N), *played] if not found.overflow(each)]
     assert legal
     for device_N in legal:
-        better = exchanged(found, device_N)
+        better = improved_by_swaps(found, device_N)
         assert not found.overflow(better)
         assert found.seconds(better) <= found.seconds(device_N)
         assert sorted(np.unique(better)) == list(range(4))
@@ -93,7 +93,7 @@ def test_exchanges_find_the_even_split() -> None:
         found.network, np.repeat(seconds[:, None], EMBEDDING, 1), found.bytes_N, found.exchange_N, found.free_D,
         found.sums_DE, found.exchange_D,
     )  # fmt: skip
-    assert even.seconds(exchanged(even, np.zeros(4, int))) == pytest.approx(1 + 7)
+    assert even.seconds(improved_by_swaps(even, np.zeros(4, int))) == pytest.approx(1 + 7)
 
 
 def test_episodes_are_rewarded_for_the_slowest_device_and_for_room() -> None:
@@ -180,7 +180,7 @@ def pool_problem(
     seed: int, tables: int, devices: int, optimizer: str, room: float = 4.0
 ) -> tuple[list[TableSpec], Topology, DatasetStatistics]:
     """Tables of the pool that are not learned from, on devices that exchange nothing worth mentioning."""
-    draw, pool = np.random.default_rng(seed), halves(table_pool())[1]
+    draw, pool = np.random.default_rng(seed), train_test_halves(table_pool())[1]
     chosen = [pool[place] for place in draw.choice(len(pool), tables, replace=False)]
     need = sum(each.weight_bytes * (2 if optimizer == "adagrad" else 1.1) for each in chosen)
     where = Topology(1, devices, "test", "cpu", int(room * need / devices + 2e8), 1e10, 1e15, 1e15)
@@ -259,7 +259,7 @@ def test_one_table_that_outweighs_all_others_is_split(dim: int, optimizer: str) 
 
 def test_what_the_rules_split_may_stay_whole() -> None:
     """By bytes one table is too much for a device, by measured costs it is not."""
-    draw, pool = np.random.default_rng([2, 5]), halves(table_pool())[1]
+    draw, pool = np.random.default_rng([2, 5]), train_test_halves(table_pool())[1]
     draw.uniform()
     chosen = [pool[place] for place in sorted(draw.choice(len(pool), 21, replace=False))]
     where = Topology(1, 2, "test", "cpu", 10**12, 1e10, 1e15, 1e15)

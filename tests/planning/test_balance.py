@@ -12,22 +12,24 @@ from hypothesis import strategies as st
 
 from ziggurat.core.errors import NoFeasiblePlan
 from ziggurat.planning.balance import (
-    Capacity,
+    BalanceProblem,
     balanced,
-    exchanged,
-    in_runs,
+    improved_by_swaps,
     largest_differencing,
     longest_first,
     lower_bound,
+    prefer_contiguous,
 )
 
 
-def room(costs: list[float], bins: int, sizes: list[float] | None = None, capacity: float = float("inf")) -> Capacity:
+def room(
+    costs: list[float], bins: int, sizes: list[float] | None = None, capacity: float = float("inf")
+) -> BalanceProblem:
     sizes = sizes if sizes is not None else [0.0] * len(costs)
-    return Capacity(costs, sizes, [capacity] * bins, [f"t{i}" for i in range(len(costs))])
+    return BalanceProblem(costs, sizes, [capacity] * bins, [f"t{i}" for i in range(len(costs))])
 
 
-def optimum(within: Capacity) -> float | None:
+def optimum(within: BalanceProblem) -> float | None:
     """The lowest maximum over every assignment that fits."""
     found = [
         balance.highest
@@ -121,7 +123,7 @@ def test_by_size_where_by_cost_leaves_one_over() -> None:
 
 
 def test_what_fits_nowhere_is_named_with_its_bytes() -> None:
-    within = Capacity([1.0, 2.0], [5.0, 50.0], [10.0, 20.0], ["small", "huge"])
+    within = BalanceProblem([1.0, 2.0], [5.0, 50.0], [10.0, 20.0], ["small", "huge"])
     with pytest.raises(NoFeasiblePlan, match=r"huge needs 50 bytes .* all items need 55 bytes, the 2 devices have 30"):
         balanced(within)
 
@@ -131,12 +133,12 @@ def test_exchanges_never_worsen_nor_break_a_capacity() -> None:
     for _ in range(40):
         n, bins = draw.randint(3, 30), draw.randint(2, 6)
         costs, sizes = [draw.expovariate(1) for _ in range(n)], [draw.random() for _ in range(n)]
-        within = Capacity(costs, sizes, [sum(sizes) / bins * 1.5 + 1] * bins, [str(i) for i in range(n)])
+        within = BalanceProblem(costs, sizes, [sum(sizes) / bins * 1.5 + 1] * bins, [str(i) for i in range(n)])
         start = longest_first(within)
-        after = exchanged(within, start)
+        after = improved_by_swaps(within, start)
         assert after.highest <= start.highest
         assert within.fits(after)
-        again = exchanged(within, after)
+        again = improved_by_swaps(within, after)
         assert again == after
 
 
@@ -147,7 +149,7 @@ def test_nothing_to_place() -> None:
 
 def test_what_lies_there_before_counts() -> None:
     """Bins of 6, 0 and 3 already; 4, 4, 3, 1: the first stays as it is, the others come to 8 and 7."""
-    within = Capacity([4, 4, 3, 1], [0.0] * 4, [1.0] * 3, list("abcd"), [6, 0, 3])
+    within = BalanceProblem([4, 4, 3, 1], [0.0] * 4, [1.0] * 3, list("abcd"), [6, 0, 3])
     assert longest_first(within).loads == (7, 7, 7)  # 4 → 1, 4 → 2 (3 < 4), 3 → 1, 1 → 0
     found = largest_differencing(within)
     assert found is not None
@@ -163,7 +165,7 @@ def test_what_lies_there_before_counts() -> None:
 )
 def test_loads_before_are_kept_bin_by_bin(costs: list[int], before: list[int]) -> None:
     n, free = len(costs), [float("inf")] * len(before)
-    within = Capacity(costs, [0.0] * n, free, [""] * n, before)
+    within = BalanceProblem(costs, [0.0] * n, free, [""] * n, before)
     best = optimum(within)
     assert best is not None
     for found in (longest_first(within), largest_differencing(within), balanced(within)):
@@ -176,14 +178,14 @@ def test_loads_before_are_kept_bin_by_bin(costs: list[int], before: list[int]) -
 
 def test_neighbours_stay_together_where_it_costs_nothing() -> None:
     alike = room([10.0, 10.01, 9.99, 10.0, 10.0, 10.0], 3)
-    assert in_runs(alike, balanced(alike)).bins == (0, 0, 1, 1, 2, 2)
+    assert prefer_contiguous(alike, balanced(alike)).bins == (0, 0, 1, 1, 2, 2)
     mixed = room([7, 1, 7, 3, 6], 2)  # 15 in runs, 13 otherwise
-    assert in_runs(mixed, balanced(mixed)) == balanced(mixed)
+    assert prefer_contiguous(mixed, balanced(mixed)) == balanced(mixed)
 
 
 def test_runs_mind_what_lies_there_and_what_fits() -> None:
-    ahead = Capacity([1.0] * 4, [1] * 4, [4, 4], list("abcd"), before=[2.0, 0.0])
-    assert in_runs(ahead, balanced(ahead)).bins == (0, 1, 1, 1)
-    tight = Capacity([1.0] * 4, [3, 3, 1, 1], [4, 4], list("abcd"))
+    ahead = BalanceProblem([1.0] * 4, [1] * 4, [4, 4], list("abcd"), before=[2.0, 0.0])
+    assert prefer_contiguous(ahead, balanced(ahead)).bins == (0, 1, 1, 1)
+    tight = BalanceProblem([1.0] * 4, [3, 3, 1, 1], [4, 4], list("abcd"))
     found = balanced(tight)
-    assert in_runs(tight, found) == found
+    assert prefer_contiguous(tight, found) == found

@@ -20,7 +20,7 @@ from ziggurat.planning.offload import (
     WINDOW,
     BeyondMemoryConfig,
     Need,
-    needs_of,
+    memory_needs,
     with_slots,
     without_slots,
 )
@@ -68,7 +68,7 @@ def test_memory_is_filled_and_never_overfilled(rows: list[int], skew: float, sha
     whole = sum(table.rows * row_bytes(table) for table in tables)
     plan = Plan.single_device(table.name for table in tables)
     try:
-        found = with_slots(plan, tables, usages, EXAMPLES, needs_of(EXAMPLES), share * whole)
+        found = with_slots(plan, tables, usages, EXAMPLES, memory_needs(EXAMPLES), share * whole)
     except NoFeasiblePlan:
         assert share < 0.8
         return
@@ -87,11 +87,11 @@ def test_memory_is_filled_and_never_overfilled(rows: list[int], skew: float, sha
 def test_rows_that_are_looked_up_more_a_byte_have_room_first() -> None:
     hot, cold = spec("hot", 1000), spec("cold", 1000)
     usages = {"hot": usage(hot, 1.0, ids_per_row=20.0), "cold": usage(cold, 1.0, ids_per_row=1.0)}
-    found = with_slots(Plan.single_device(["hot", "cold"]), [hot, cold], usages, 1, needs_of(1), 110_000)
+    found = with_slots(Plan.single_device(["hot", "cold"]), [hot, cold], usages, 1, memory_needs(1), 110_000)
     assert found.placements["hot"].slots is None  # all of them
     assert found.placements["cold"].slots is not None
-    assert found.notes[-1].startswith("beyond memory: some ")
-    said = r"beyond memory: of table 'cold', \d{3} of 1,000 rows have room, [78]\d % of its look-ups"
+    assert found.notes[-1].startswith("beyond memory: the rank with the most misses")
+    said = r"beyond memory: of table 'cold', \d{3} of 1,000 rows fit, [78]\d % of its look-ups"
     assert re.fullmatch(said, found.notes[0])
 
 
@@ -99,7 +99,9 @@ def test_how_many_rows_will_be_missing_is_told() -> None:
     """Against draws of steps' ids, where the rows that are looked up most have the slots."""
     table = spec("t", 5000)
     used = usage(table, 1.0)
-    found = with_slots(Plan.single_device(["t"]), [table], {"t": used}, 8 * EXAMPLES, needs_of(8 * EXAMPLES), 120_000)
+    found = with_slots(
+        Plan.single_device(["t"]), [table], {"t": used}, 8 * EXAMPLES, memory_needs(8 * EXAMPLES), 120_000
+    )
     slots = found.placements["t"].slots
     assert slots is not None
     assert used.accesses is not None
@@ -115,7 +117,7 @@ def test_how_many_rows_will_be_missing_is_told() -> None:
 def test_what_nothing_is_known_of_shares_by_what_it_needs() -> None:
     tables = [spec("a", 1000), spec("b", 3000)]
     usages = {table.name: Usage.of(table, None) for table in tables}
-    found = with_slots(Plan.single_device(["a", "b"]), tables, usages, EXAMPLES, needs_of(EXAMPLES), 200_000)
+    found = with_slots(Plan.single_device(["a", "b"]), tables, usages, EXAMPLES, memory_needs(EXAMPLES), 200_000)
     assert found.placements["a"].slots is None
     assert found.placements["b"].slots is not None
 
@@ -123,12 +125,12 @@ def test_what_nothing_is_known_of_shares_by_what_it_needs() -> None:
 def test_an_evaluations_batch_has_room() -> None:
     table = spec("t", 5000)
     plan = Plan.single_device(["t"])
-    found = with_slots(plan, [table], {"t": usage(table)}, EXAMPLES, needs_of(EXAMPLES, 1000), 130_000)
+    found = with_slots(plan, [table], {"t": usage(table)}, EXAMPLES, memory_needs(EXAMPLES, 1000), 130_000)
     assert (found.placements["t"].slots or 0) > usage(table).distinct(1000, Span(0, 5000))
     with pytest.raises(
         NoFeasiblePlan, match=r"(?s)an evaluation batch of 4,000 .* give at least .* evaluation\.batch_size"
     ):
-        with_slots(plan, [table], {"t": usage(table)}, EXAMPLES, needs_of(EXAMPLES, 4000), 130_000)
+        with_slots(plan, [table], {"t": usage(table)}, EXAMPLES, memory_needs(EXAMPLES, 4000), 130_000)
 
 
 def test_the_longest_bags_of_a_batch_have_room() -> None:
@@ -136,8 +138,8 @@ def test_the_longest_bags_of_a_batch_have_room() -> None:
     table, plan = spec("t", 5000), Plan.single_device(["t"])
     need = Need(EXAMPLES, "a training batch with the longest bags", "training.batch_size", {"t": 4000})
     with pytest.raises(NoFeasiblePlan, match=r"(?s)with the longest bags, .* give at least .* training\.batch_size"):
-        with_slots(plan, [table], {"t": usage(table)}, EXAMPLES, [*needs_of(EXAMPLES), need], 130_000)
-    found = with_slots(plan, [table], {"t": usage(table)}, EXAMPLES, [*needs_of(EXAMPLES), need], 330_000)
+        with_slots(plan, [table], {"t": usage(table)}, EXAMPLES, [*memory_needs(EXAMPLES), need], 130_000)
+    found = with_slots(plan, [table], {"t": usage(table)}, EXAMPLES, [*memory_needs(EXAMPLES), need], 330_000)
     assert (found.placements["t"].slots or 0) > usage(table).distinct(4000, Span(0, 5000))
 
 
@@ -145,9 +147,9 @@ def test_ranks_share_the_slots_of_a_table_that_is_split_by_rows() -> None:
     split, whole = spec("split", 4001), spec("whole", 1000)
     plan = Plan(2, {}, 2).placed("split", "row_wise", (0, 1)).placed("whole", "table_wise", (1,))
     usages = {"split": usage(split), "whole": usage(whole)}
-    found = with_slots(plan, [split, whole], usages, EXAMPLES, needs_of(EXAMPLES), 150_000)
+    found = with_slots(plan, [split, whole], usages, EXAMPLES, memory_needs(EXAMPLES), 150_000)
     assert max(taken(found, [split, whole], rank) for rank in (0, 1)) <= 150_000
-    assert "rows of each shard have room" in found.notes[0]
+    assert "rows of each shard fit" in found.notes[0]
 
 
 @pytest.mark.parametrize(
@@ -163,7 +165,7 @@ def test_a_table_that_needs_slots_and_cannot_have_any_is_named(sharding: str, op
     plan = Plan.single_device(["t", "u"]).placed("t", sharding, (0,))  # pyright: ignore[reportArgumentType] - of the three
     usages = {"t": usage(table), "u": usage(other)}
     with pytest.raises(ConfigError, match=rf"table 't', with .* there, {said}: all of its rows need memory"):
-        with_slots(plan, [table, other], usages, 1, needs_of(1), 100_000)
+        with_slots(plan, [table, other], usages, 1, memory_needs(1), 100_000)
 
 
 def test_recshard_places_tables_by_what_the_disk_has_to_bring() -> None:
@@ -184,7 +186,7 @@ def test_recshard_places_tables_by_what_the_disk_has_to_bring() -> None:
     assert first.slow_lookups == pytest.approx(second.slow_lookups, rel=0.05)
     assert 0.9 * memory < first.fast_bytes < 1.2 * memory
     usages = {table.name: Usage.of(table, counted) for table in tables}
-    slotted = with_slots(planned.plan, tables, usages, 2 * EXAMPLES, needs_of(2 * EXAMPLES), memory)
+    slotted = with_slots(planned.plan, tables, usages, 2 * EXAMPLES, memory_needs(2 * EXAMPLES), memory)
     assert max(taken(slotted, tables, rank) for rank in (0, 1)) <= memory
     assert all(each.fast_rows is None for each in slotted.placements.values())
 

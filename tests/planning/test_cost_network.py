@@ -20,7 +20,7 @@ def planted(number: int) -> CostSample:
     draw = np.random.default_rng(number)
     tables = table_pool(tables=60)
     chosen = [tables[place] for place in draw.integers(0, len(tables), int(2 ** draw.uniform(0, 5)))]
-    rows = [table.described(table.dim, 1024, "sgd") for table in chosen]
+    rows = [table.feature_vector(table.dim, 1024, "sgd") for table in chosen]
     alone = sum(table.ids_per_row * table.dim for table in chosen)
     return CostSample(np.stack(rows), 2e-4 + 1e-6 * alone * 0.9 ** np.log2(len(chosen)))
 
@@ -82,7 +82,7 @@ def test_what_is_saved_is_loaded(network: CostNetwork, tmp_path: Path, monkeypat
     whole = (tmp_path / "network.safetensors").read_bytes()
     for length in (0, 5, len(whole) // 2):
         (tmp_path / "network.safetensors").write_bytes(whole[:length])
-        with pytest.raises(DataError, match=r"network\.safetensors: learned weights that are damaged"):
+        with pytest.raises(DataError, match=r"network\.safetensors: damaged file of learned weights"):
             CostNetwork.load(tmp_path / "network.safetensors")
     (tmp_path / "network.safetensors").write_bytes(whole)
     save_file(load_file(tmp_path / "network.safetensors"), tmp_path / "network.safetensors")

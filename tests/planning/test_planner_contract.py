@@ -115,7 +115,7 @@ def test_every_number_of_a_table_is_on_one_device_or_on_all(config: PlanningConf
     found = plan_tables(tables, counted, replace(where, memory_bytes=10**12), config, 20)
     for spec in tables:
         copies = where.world_size if found.plan.placements[spec.name].sharding == "data_parallel" else 1
-        shards = found.of(spec.name)
+        shards = found.shards_of(spec.name)
         assert sum(each.cost.weight_bytes for each in shards) == copies * spec.weight_bytes
         assert all(each.shard.columns.size % 4 == 0 for each in shards)
     for device in found.devices:
@@ -208,7 +208,9 @@ def test_tables_that_nobody_looks_up(config: PlanningConfig) -> None:
 @every_planner
 def test_missing_statistics_are_said(config: PlanningConfig) -> None:
     found = _planned(LARGE, topology(kind="cpu"), config)
-    assert "no statistics: one id for each feature, every row used alike" in found.notes
+    assert (
+        "no statistics: assumes one id for each feature, and that all rows are looked up equally often" in found.notes
+    )
     assert set(found.ids_per_row.values()) == {1}
 
 
@@ -238,7 +240,7 @@ def test_a_table_larger_than_any_device_is_split(config: PlanningConfig) -> None
     large = table("large", 4_000_000, 16, "rowwise_adagrad")  # 272 MB
     where = topology(devices=4, memory=200e6, kind="cpu")
     found = _planned([*LARGE, large], where, config)
-    assert len({each.shard.rank for each in found.of("large")}) > 1
+    assert len({each.shard.rank for each in found.shards_of("large")}) > 1
     assert all(device.spare_bytes >= 0 for device in found.devices)
     whole = {"large": TablePlacement(sharding="table_wise")}
     with pytest.raises(NoFeasiblePlan, match="table 'large', table_wise") as caught:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from ziggurat.planning.autoshard import pool
-from ziggurat.planning.autoshard.pool import PoolTable, halves, statistics, table_pool
+from ziggurat.planning.autoshard.pool import PoolTable, statistics, table_pool, train_test_halves
 
 
 def histogram(tables: tuple[PoolTable, ...], weighted: bool) -> np.ndarray:
@@ -38,7 +38,7 @@ def test_the_seed_decides_and_tables_differ() -> None:
 
 
 def test_each_table_is_to_learn_from_or_to_test_on() -> None:
-    learned, tested = halves(table_pool())
+    learned, tested = train_test_halves(table_pool())
     assert len(learned) == len(tested) == 428
     assert {table.number for table in learned} | {table.number for table in tested} == set(range(856))
 

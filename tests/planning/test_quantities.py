@@ -9,10 +9,10 @@ from ziggurat.core.errors import ConfigError
 from ziggurat.planning.quantities import (
     Bandwidth,
     Bytes,
+    format_bytes,
+    format_seconds,
     parse_bandwidth,
     parse_bytes,
-    written_bytes,
-    written_seconds,
 )
 
 
@@ -57,14 +57,14 @@ def test_a_small_b_may_be_bits_or_bytes() -> None:
 
 
 def test_sizes_and_times_are_written_in_three_digits() -> None:
-    assert [written_bytes(value) for value in (0, 999, 1000, 12_340_000_000, 8e12, 999_600, 2e15)] == [
+    assert [format_bytes(value) for value in (0, 999, 1000, 12_340_000_000, 8e12, 999_600, 2e15)] == [
         "0 B", "999 B", "1 kB", "12.3 GB", "8 TB", "1 MB", "2,000 TB",
     ]  # fmt: skip
-    assert [written_seconds(value) for value in (0.0, 3.2e-6, 0.00123, 0.0456, 1.5)] == [
+    assert [format_seconds(value) for value in (0.0, 3.2e-6, 0.00123, 0.0456, 1.5)] == [
         "0 µs", "3.2 µs", "1.23 ms", "45.6 ms", "1.5 s",
     ]  # fmt: skip
 
 
 def test_what_is_written_can_be_read() -> None:
     for value in (1, 999, 25_000, 3 * 10**9, 7 * 10**12):
-        assert parse_bytes(written_bytes(value)) == value
+        assert parse_bytes(format_bytes(value)) == value

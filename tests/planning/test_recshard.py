@@ -21,7 +21,7 @@ from ziggurat.core.topology import Topology
 from ziggurat.planning import PlanEstimate, plan_tables
 from ziggurat.planning.config import PlanningConfig
 from ziggurat.planning.problem import Problem
-from ziggurat.planning.recshard.filling import Demand, load, water_filled
+from ziggurat.planning.recshard.filling import Demand, load, water_filling
 from ziggurat.planning.recshard.linear_model import LinearModel, Option, Solution, solve
 
 BATCH = 100
@@ -111,7 +111,7 @@ def test_the_linear_models_optimum_is_that_of_enumeration(model: LinearModel) ->
     best = min((seconds for choice in every if (seconds := model.seconds(choice)) is not None), default=None)
     found = solve(model, 60, gap=1e-9)
     if best is None:
-        assert found == "has none"
+        assert found == "has no solution"
         return
     assert isinstance(found, Solution)
     assert found.proved
@@ -123,7 +123,7 @@ def test_the_linear_models_optimum_is_that_of_enumeration(model: LinearModel) ->
 def test_options_of_real_tables_hold_to_their_memories() -> None:
     model = LinearModel([[Option((0,), (60.0,), (0.0,), (90.0,), (3.0,))]], 1, 50.0, 100.0)
     assert model.seconds([0]) is None
-    assert solve(model, 10) == "has none"
+    assert solve(model, 10) == "has no solution"
     assert replace(model, fast=70.0).seconds([0]) == 3.0
     assert replace(model, fast=70.0, slow=10.0).seconds([0]) is None  # together
 
@@ -138,7 +138,7 @@ def demands(where: Topology = TIGHT) -> tuple[Problem, list[Demand]]:
 def test_water_filling_is_as_good_as_choosing_row_by_row(room: float) -> None:
     """Against a list of all rows by what a byte of them saves."""
     _, found = demands()
-    rows = water_filled(found, room)
+    rows = water_filling(found, room)
     singles = sorted(
         (saving for each in found for saving in np.repeat(each.savings, each.sizes.astype(int))),
         reverse=True,
@@ -153,7 +153,7 @@ def test_what_a_filled_device_takes_is_what_the_cost_model_says() -> None:
     problem, found = demands()
     each, buffers = found[0], sum(each.buffer_bytes for each in found)
     for room in (0.0, 10_000.0, 100_000.0, 1e9):
-        rows = water_filled(found, room)
+        rows = water_filling(found, room)
         seconds, price = load(found, buffers + room)
         exact = 0.0
         for spec, fast in zip(problem.tables, rows, strict=True):
@@ -269,7 +269,7 @@ def test_what_has_no_kernel_is_held_fast_by_every_device() -> None:
     counted = replace(counted, tables={**counted.tables, **statistics(TRAINED, {"own": zipf(2000, 1)}).tables})
     found = planned([*tables, own], counted, replace(TIGHT, kind="cpu", memory_bytes=1_500_000))
     assert found.plan.placements["own"] == Placement("data_parallel", (0, 1))
-    assert all(each.cost.slow_bytes == 0 for each in found.of("own"))
+    assert all(each.cost.slow_bytes == 0 for each in found.shards_of("own"))
 
 
 def test_what_the_user_asks_for_holds_and_only_rows_are_decided() -> None:

@@ -18,7 +18,7 @@ from ziggurat.planning.autoshard.costs import LearnedCosts
 from ziggurat.planning.autoshard.learned import learned_costs, learned_policy
 from ziggurat.planning.autoshard.planner import AutoShard
 from ziggurat.planning.autoshard.pool import statistics, table_pool
-from ziggurat.planning.autoshard.refinement import Parts, TimeParts, device_parts, refined, table_factors
+from ziggurat.planning.autoshard.refinement import Parts, TimeParts, device_parts, refine_plan, table_factors
 from ziggurat.planning.baseline import BaselinePlanner, Measure
 from ziggurat.planning.comparison import compare_planners
 from ziggurat.planning.planner import planned_by
@@ -133,7 +133,7 @@ def test_a_plan_that_was_disturbed_is_not_given_up_for_that() -> None:
     given, clock = problem(), Disturbed({})
     first = planner(0, None).plan(given)
     rule = BaselinePlanner(BaselinePlanner.Config(by="lpt"), COSTS).plan(given)
-    plan = refined(given, lambda costs, near: near or first, [rule], COSTS, clock, 600)
+    plan = refine_plan(given, lambda costs, near: near or first, [rule], COSTS, clock, 600)
     assert plan.placements == first.placements
 
 
@@ -141,7 +141,7 @@ def test_what_took_unusually_long_is_run_again_though_its_plan_is_given_up() -> 
     given, clock = problem(), Clock({})
     first, rule = planner(0, None).plan(given), BaselinePlanner(BaselinePlanner.Config(by="lpt"), COSTS).plan(given)
     late = lambda given, parts: clock(given, parts) * (1.5 if len(clock.calls) == 4 else 1.0)  # noqa: E731
-    plan = refined(given, lambda costs, near: near or first, [rule], COSTS, late, 600)
+    plan = refine_plan(given, lambda costs, near: near or first, [rule], COSTS, late, 600)
     assert plan.placements == first.placements
     assert Counter(clock.calls)[clock.calls[3]] == 2
 
@@ -149,7 +149,7 @@ def test_what_took_unusually_long_is_run_again_though_its_plan_is_given_up() -> 
 def test_where_costs_are_right_it_is_done_when_nothing_new_comes() -> None:
     given, clock = problem(), Clock({})
     first = planner(0, None).plan(given)
-    plan = refined(given, lambda costs, near: near or planner(0, None, costs).plan(given), [], COSTS, clock, 600)
+    plan = refine_plan(given, lambda costs, near: near or planner(0, None, costs).plan(given), [], COSTS, clock, 600)
     assert plan.placements == first.placements
     assert len(clock.calls) == 3
 
@@ -160,7 +160,7 @@ def test_a_plan_is_given_up_at_the_first_device_that_is_too_slow() -> None:
     crowded = planner(0, None).plan(given).placed(first.name, "table_wise", (1,))
     for table in rest:
         crowded = crowded.placed(table.name, "table_wise", (0,))
-    refined(given, lambda costs, near: near or planner(0, None, costs).plan(given), [crowded], COSTS, clock, 600)
+    refine_plan(given, lambda costs, near: near or planner(0, None, costs).plan(given), [crowded], COSTS, clock, 600)
     assert sum(len(call) == len(rest) for call in clock.calls) == 1
     assert not any(len(call) == 1 for call in clock.calls)
 

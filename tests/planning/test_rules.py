@@ -15,7 +15,6 @@ from ziggurat.core.tables import TableSpec
 from ziggurat.core.topology import Topology
 from ziggurat.planning import PlanEstimate, plan_tables
 from ziggurat.planning.config import PlanningConfig
-from ziggurat.planning.planner import build_planner
 from ziggurat.planning.problem import Problem, TableConstraint
 from ziggurat.planning.quantities import parse_bytes
 
@@ -64,7 +63,9 @@ def test_what_no_device_holds_is_split_by_rows() -> None:
     found = planned([*EVEN, large], topology(devices=4, memory=200e6))
     assert found.plan.placements["large"] == Placement("row_wise", (0, 1, 2, 3))
     assert all(device.spare_bytes >= 0 for device in found.devices)
-    assert found.notes == ("no statistics: one id for each feature, every row used alike",)
+    assert found.notes == (
+        "no statistics: assumes one id for each feature, and that all rows are looked up equally often",
+    )
 
 
 def test_columns_where_rows_would_be_dear() -> None:
@@ -156,7 +157,7 @@ def test_wishes_are_kept() -> None:
 
 
 @pytest.mark.parametrize(
-    ("wish", "said"),
+    ("constraint", "message"),
     [
         (
             {"t9": {"sharding": "row_wise"}},
@@ -164,10 +165,10 @@ def test_wishes_are_kept() -> None:
         ),
         (
             {"t0": {"sharding": "table_wise", "ranks": [0, 1]}},
-            r"tables\.t0\.ranks: table_wise is one rank; received \[0",
+            r"tables\.t0\.ranks: table_wise takes one rank; received \[0",
         ),
         ({"t0": {"sharding": "table_wise", "ranks": [4]}}, r"tables\.t0\.ranks: there is no rank 4\n  hint: .* 0 to 3"),
-        ({"t0": {"sharding": "row_wise", "ranks": [0, 1]}}, r"tables\.t0\.ranks: row_wise is every rank in order"),
+        ({"t0": {"sharding": "row_wise", "ranks": [0, 1]}}, r"tables\.t0\.ranks: row_wise takes every rank in order"),
         (
             {"t0": {"sharding": "table_row_wise", "ranks": [1, 2]}},
             r"ranks: .* one host; received \[1, 2\]\n .* \[0, 1\]",
@@ -181,8 +182,8 @@ def test_wishes_are_kept() -> None:
         ({"t0": {"sharding": "column_wise", "ranks": []}}, r"ranks: 0 equal parts"),
     ],
 )
-def test_wishes_that_cannot_be_are_refused_by_their_key(constraint: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError, match=said) as caught:
+def test_impossible_constraints_are_refused_naming_their_key(constraint: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as caught:
         planned([*EVEN, table("narrow", 100, 4)], topology(2, 2), tables=constraint)
     assert caught.value.problem.startswith("planning.tables.")
 
@@ -223,10 +224,10 @@ def test_a_batch_that_leaves_no_room_is_named() -> None:
     )
     problem = Problem((table("small", 100),), topology(devices=1, memory=100e3), None, 1000)
     with pytest.raises(NoFeasiblePlan, match=r"every device is 50 kB short before it holds any table: .* take 140 kB"):
-        build_planner(PlanningConfig().planner).plan(problem)
+        PlanningConfig(.build().planner).plan(problem)
     pinned = replace(problem, constraints={"small": TableConstraint("table_wise", (0,))})
     with pytest.raises(NoFeasiblePlan, match=r"every device is 50 kB short before it holds any table: .* take 140 kB"):
-        build_planner(PlanningConfig().planner).plan(pinned)  # the table on a given rank is no part of it
+        PlanningConfig(.build().planner).plan(pinned)  # the table on a given rank is no part of it
     with pytest.raises(NoFeasiblePlan, match=r"makes room: .*; training\.batch_size: 500 \(now 1000\)"):
         planned([table("small", 100)], topology(devices=1, memory=250e3))
 

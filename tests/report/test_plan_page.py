@@ -9,7 +9,7 @@ import pytest
 from plan_sample import NAMES, sample_plan, tiered_plan
 from report_sample import HOSTILE
 
-from ziggurat.planning.quantities import written_bytes, written_seconds
+from ziggurat.planning.quantities import format_bytes, format_seconds
 from ziggurat.report.plan.chart import LEFT, Bar, BarSegment, fitting, stacked
 from ziggurat.report.plan.page import render_plan
 from ziggurat.report.plan.rows import devices, percent, tables, verdict, written_ranks
@@ -29,8 +29,8 @@ def test_shows_every_table_and_device() -> None:
     assert "25 tables on 2 hosts × 4 devices (h100), 6 GB each, 4,096 examples a step and device" in text
     assert "something is assumed" in [visible(note) for note in root.iter("p") if note.get("class") == "note"]
     for device in planned.devices:
-        assert written_bytes(device.spare_bytes) in text
-        assert written_seconds(device.seconds) in text
+        assert format_bytes(device.spare_bytes) in text
+        assert format_seconds(device.seconds) in text
     shown = [[visible(cell) for cell in row] for row in root.iter("tr")]
     for row in tables(planned)[1][1:]:  # the first is hostile, below
         assert row in shown
@@ -58,8 +58,8 @@ def test_both_memories_are_drawn_and_told() -> None:
     headers, rows, _ = devices(planned)
     for device, row in zip(planned.devices, rows, strict=True):
         told = dict(zip(headers, row, strict=True))
-        assert told["in fast"] == written_bytes(device.fast_bytes)
-        assert told["in slow"] == written_bytes(device.slow_bytes)
+        assert told["in fast"] == format_bytes(device.fast_bytes)
+        assert told["in slow"] == format_bytes(device.slow_bytes)
         assert told["slow reads"] == percent(device.slow_lookups / device.lookups)
         assert device.fast_bytes + device.buffer_bytes + device.spare_bytes == 850_000
     headers, rows, _ = tables(planned)

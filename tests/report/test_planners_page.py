@@ -9,7 +9,7 @@ import pytest
 from plan_sample import sample_plan
 
 from ziggurat.planning.comparison import Compared, Comparison
-from ziggurat.planning.quantities import written_bytes, written_seconds
+from ziggurat.planning.quantities import format_bytes, format_seconds
 from ziggurat.report.plan.page import render_plan
 from ziggurat.report.plan.rows import in_use
 from ziggurat.report.plan.strip_chart import LEFT, Strip, strips
@@ -46,12 +46,12 @@ def test_every_planner_and_device_is_drawn_and_told() -> None:
     assert told[-1] == "lower bound: 2 ms"
     assert len(list(time.iter("circle"))) == len(list(memory.iter("circle"))) == 6
     bytes_told = [visible(title) for title in memory.iter("title")]
-    assert bytes_told[0] == f"rules, device 0: {written_bytes(in_use(found.planned.devices[0]))}"
+    assert bytes_told[0] == f"rules, device 0: {format_bytes(in_use(found.planned.devices[0]))}"
     rows = [[visible(cell) for cell in row] for row in root.iter("tr")]
     assert ["autoshard", "no room", *["–"] * 5, "500 ms"] in rows
     (rules,) = (row for row in rows if row[:2] == ["rules", "4 ms"])
     assert rules[2:4] == ["100.0 %", "1.333"]
-    assert rules[-1] == written_seconds(0.01)
+    assert rules[-1] == format_seconds(0.01)
 
 
 def test_a_share_that_is_no_bound_is_not_called_one() -> None:

@@ -113,13 +113,13 @@ def gather_command(
     from ziggurat.checkpoint.inspect.consolidate import check_out, gather
     from ziggurat.checkpoint.inspect.run_folders import open_folder
     from ziggurat.cli.progress import console_progress
-    from ziggurat.planning.quantities import written_bytes
+    from ziggurat.planning.quantities import format_bytes
 
     check_out(out)
     folder = open_folder(run)
     with console_progress() as progress:
         made = gather(folder, which, out, optimizer=optimizer, progress=progress)
-    typer.echo(f"{out}: step {made.step:,}, {len(made.tensors):,} tensors, {written_bytes(made.bytes)}")
+    typer.echo(f"{out}: step {made.step:,}, {len(made.tensors):,} tensors, {format_bytes(made.bytes)}")
 
 
 @app.command("diff", short_help="How far two checkpoints are apart.")

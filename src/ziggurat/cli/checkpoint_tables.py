@@ -14,7 +14,7 @@ from ziggurat.checkpoint.inspect.differences import Difference
 from ziggurat.checkpoint.inspect.inspection import CheckpointEntry, Inspection, Listing
 from ziggurat.checkpoint.inspect.pruning import Pruned
 from ziggurat.checkpoint.inspect.verification import Verification
-from ziggurat.planning.quantities import written_bytes
+from ziggurat.planning.quantities import format_bytes
 from ziggurat.report import numbers
 from ziggurat.report.plan.rows import written_ranks
 
@@ -27,7 +27,7 @@ _STATES = {"unusable": "cannot be restored", "deleted": "deleted meanwhile", "ne
 def listed(found: Listing) -> None:
     """A line for each checkpoint."""
     console = _console()
-    _say(console, f"{found.folder}: {_several(len(found.entries), 'checkpoint')}, {written_bytes(found.bytes)}")
+    _say(console, f"{found.folder}: {_several(len(found.entries), 'checkpoint')}, {format_bytes(found.bytes)}")
     headers = ["step", "kind", "needs", "policy", "made (UTC)", "", "bits", "ranks", "rows", "written", "to restore"]
     if found.entries:
         console.print()
@@ -61,7 +61,7 @@ def inspected(found: Inspection) -> None:
         _say(console, str(note))
     console.print()
     files = [
-        [file.name, _few(file.tables) or "everything else", _or_dash(file.rank), written_bytes(file.bytes)]
+        [file.name, _few(file.tables) or "everything else", _or_dash(file.rank), format_bytes(file.bytes)]
         for file in found.files
     ]
     console.print(_table(["file", "rows of", "rank", "bytes"], files, texts=range(2)))
@@ -71,7 +71,7 @@ def verified(found: Verification) -> None:
     """A verdict for each checkpoint, and every broken file by name."""
     console = _console()
     rows = [
-        [str(each.step), _STATES.get(each.state, each.state), str(each.files), written_bytes(each.bytes)]
+        [str(each.step), _STATES.get(each.state, each.state), str(each.files), format_bytes(each.bytes)]
         for each in found.verdicts
     ]
     console.print(_table(["step", "state", "files", "bytes"], rows, texts=range(1, 2)))
@@ -120,7 +120,7 @@ def pruned(found: Pruned, dry_run: bool) -> None:
         _say(console, f"{verb} step {step}")
     for name in found.leftovers:
         _say(console, f"{verb} {name}{' (unfinished)' if name.endswith('/') else ', which no manifest knows'}")
-    _say(console, f"{written_bytes(found.bytes)} {'would be freed' if dry_run else 'freed'}; {_stay(found)}")
+    _say(console, f"{format_bytes(found.bytes)} {'would be freed' if dry_run else 'freed'}; {_stay(found)}")
 
 
 def _stay(found: Pruned) -> str:
@@ -137,10 +137,10 @@ def _entry_row(entry: CheckpointEntry) -> list[str]:
             "",
             ", ".join(entry.marks),
             *["–"] * 3,
-            written_bytes(entry.bytes),
+            format_bytes(entry.bytes),
             "–",
         ]
-    restore = "–" if entry.restore_bytes is None else written_bytes(entry.restore_bytes)
+    restore = "–" if entry.restore_bytes is None else format_bytes(entry.restore_bytes)
     return [
         str(entry.step),
         entry.kind,
@@ -151,7 +151,7 @@ def _entry_row(entry: CheckpointEntry) -> list[str]:
         _or_dash(entry.bits),
         _or_dash(entry.ranks),
         numbers.count(entry.rows),
-        written_bytes(entry.bytes),
+        format_bytes(entry.bytes),
         restore,
     ]
 
@@ -159,7 +159,7 @@ def _entry_row(entry: CheckpointEntry) -> list[str]:
 def _table_row(part: TablePart, placement: dict[str, Any] | None, planned: bool) -> list[str]:
     bits = ", ".join(f"{name} {'/'.join(map(str, each))}" for name, each in part.bits.items() if each)
     where = [str(placement["sharding"]), written_ranks(placement["ranks"])] if placement else ["", ""]
-    sizes = [numbers.count(part.shape.rows), str(part.shape.dim), numbers.count(part.rows), written_bytes(part.bytes)]
+    sizes = [numbers.count(part.shape.rows), str(part.shape.dim), numbers.count(part.rows), format_bytes(part.bytes)]
     return [part.name, bits, *(where if planned else []), *sizes]
 
 
@@ -196,12 +196,12 @@ def _progression(found: Inspection) -> str:
 
 
 def _chain(found: Inspection) -> str:
-    size = f"{written_bytes(found.entry.bytes)} here"
+    size = f"{format_bytes(found.entry.bytes)} here"
     if not found.entry.needs:
         return f"{size}, which is all that a restore reads"
-    members = [f"step {each.step} ({each.kind}, {written_bytes(each.bytes)})" for each in found.chain[:-1]]
+    members = [f"step {each.step} ({each.kind}, {format_bytes(each.bytes)})" for each in found.chain[:-1]]
     restore = (
-        "" if found.entry.restore_bytes is None else f"; a restore reads {written_bytes(found.entry.restore_bytes)}"
+        "" if found.entry.restore_bytes is None else f"; a restore reads {format_bytes(found.entry.restore_bytes)}"
     )
     return f"{size}{restore}, first {_few(members)}" if members else f"{size}{restore}"
 

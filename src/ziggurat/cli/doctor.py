@@ -100,7 +100,7 @@ def _tiers(folder: Path) -> None:
     from rich.table import Table
 
     from ziggurat.cli.progress import console_progress
-    from ziggurat.planning.quantities import written_bytes
+    from ziggurat.planning.quantities import format_bytes
     from ziggurat.storage.tier_benchmark import disk_tiers, memory_tier
 
     with console_progress() as progress:
@@ -112,7 +112,7 @@ def _tiers(folder: Path) -> None:
     for tier in found:
         table.add_row(
             tier.name,
-            written_bytes(tier.free),
+            format_bytes(tier.free),
             f"{tier.block:,} B",
             f"{tier.reads:,.0f}",
             "" if math.isnan(tier.read_s) else f"{1e6 * tier.read_s:,.0f} us",

@@ -1,9 +1,9 @@
-"""Who holds which shard of which table: cost models, balancing, planners.
+"""Decides which device holds which shard of which table: cost models, balancing, planners.
 
-In: tables, a topology, statistics. Out: a ``core`` Plan with its predicted bytes and seconds, or why there is none.
-Pure functions, no process group; of files, only what :mod:`~ziggurat.planning.autoshard` has learned. ``training``
-measures topologies, ``embeddings`` applies what comes out.
-Start at :mod:`~ziggurat.planning.planner`; a new planner keeps to :class:`~ziggurat.planning.problem.Planner`.
+In: tables, a topology, statistics. Out: a ``core`` Plan with its predicted bytes and seconds, or the reason why there
+is none. These are pure functions without a process group; the only files read are the learned weights of
+:mod:`~ziggurat.planning.autoshard`. ``training`` measures topologies, ``embeddings`` applies the plan.
+Start at :mod:`~ziggurat.planning.planner`; a new planner implements :class:`~ziggurat.planning.problem.Planner`.
 """
 
 from ziggurat.planning.plan_estimate import PlanEstimate

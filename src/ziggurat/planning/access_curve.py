@@ -1,7 +1,8 @@
-"""How a table is used whose rows lie by falling frequency: its inverse CDF, and what any stretch of places gets.
+"""How a table is looked up whose rows are ordered by falling frequency: its inverse CDF, and the look-ups of any range.
 
-Rows that are used alike lie side by side, in *runs*. Within a run everything grows by the row, so cumulated figures at
-the ends of runs, and straight lines between them, say all of it exactly: a table of 10^8 rows is some thousand runs.
+Rows that are looked up equally often are neighbours and form a *run*. Within a run every cumulated figure grows
+linearly with the rows, so the figures at the ends of runs, interpolated linearly, are exact. A table of 10^8 rows has
+about a thousand runs.
 """
 
 from __future__ import annotations
@@ -13,21 +14,21 @@ import numpy.typing as npt
 
 from ziggurat.core.plan import Span
 from ziggurat.core.row_order import placed_accesses
-from ziggurat.planning.usage import Usage, touched
+from ziggurat.planning.usage import Usage, touch_probability
 
 Floats = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
 class AccessCurve:
-    """As :class:`~ziggurat.planning.usage.Usage`, of rows by the places where :mod:`~ziggurat.core.row_order` puts
-    them.
+    """The same as :class:`~ziggurat.planning.usage.Usage`, for rows in the order that :mod:`~ziggurat.core.row_order`
+    puts them in.
 
     Attributes:
         ids_per_row: ids looked up for one example.
-        rows: of the table.
-        sizes: rows of each run, in the order of their places, float64 (N,).
-        shares: of all look-ups, those of one row of each run, (N,).
+        rows: number of rows of the table.
+        sizes: rows of each run, in order, float64 (N,).
+        shares: share of all look-ups that one row of each run gets, (N,).
     """
 
     ids_per_row: float
@@ -40,28 +41,33 @@ class AccessCurve:
 
     @classmethod
     def of(cls, usage: Usage, parts: int = 1) -> AccessCurve:
-        """The curve of a table cut into ``parts`` ranges of rows; where nothing is known, all rows are one run."""
+        """Returns the curve of a table cut into ``parts`` ranges of rows; without statistics, all rows are one run."""
         if usage.accesses is None:
             return cls(usage.ids_per_row, usage.rows, np.array([float(usage.rows)]), np.array([1 / usage.rows]))
         return cls.of_places(usage.ids_per_row, placed_accesses(usage.accesses, parts))
 
     @classmethod
     def of_places(cls, ids_per_row: float, accesses: npt.NDArray[np.int64]) -> AccessCurve:
-        """The curve of rows in any order: the look-ups of the row at each place, (rows,), not all of them 0."""
+        """Returns the curve of rows in any order.
+
+        Args:
+            ids_per_row: ids looked up for one example.
+            accesses: look-ups of the row at each place, (rows,); not all of them 0.
+        """
         firsts = np.flatnonzero(np.diff(accesses, prepend=-1))
         sizes = np.diff(firsts, append=len(accesses)).astype(np.float64)
         return cls(ids_per_row, len(accesses), sizes, accesses[firsts] / int(accesses.sum()))
 
     def share(self, rows: Span) -> float:
-        """Of all look-ups, those that fall within ``rows``."""
+        """Returns the share of all look-ups that fall within ``rows``."""
         return self._within(rows, None)
 
     def distinct(self, ids: float, rows: Span) -> float:
-        """Expected number of different rows within ``rows`` that ``ids`` look-ups of the whole table touch."""
+        """Returns the expected number of distinct rows within ``rows`` among ``ids`` look-ups of the whole table."""
         return self._within(rows, ids)
 
     def least_rows(self, share: float) -> int:
-        """The inverse CDF: the fewest rows that get this share of all look-ups. Of a table in one range."""
+        """Returns the fewest rows that get this share of all look-ups: the inverse CDF of a table in one range."""
         ends, served = self._sums(None)
         at = int(np.searchsorted(served, share * served[-1] * (1 - 1e-12)))
         if at == 0:
@@ -77,10 +83,12 @@ class AccessCurve:
         return float(last - first)
 
     def _sums(self, ids: float | None) -> tuple[Floats, Floats]:
-        """The ends of the runs, and up to each the share of look-ups or, of ``ids`` of them, the rows touched; from 0
-        on."""
+        """Returns the ends of the runs and a cumulated figure up to each, both starting at 0.
+
+        The figure is the share of look-ups where ``ids`` is None, else the expected distinct rows of ``ids`` look-ups.
+        """
         if ids not in self._cumulated:
-            each = self.shares if ids is None else touched(self.shares, ids)
+            each = self.shares if ids is None else touch_probability(self.shares, ids)
             cumulated = (np.cumsum(values) for values in (self.sizes, self.sizes * each))
             ends, sums = (np.concatenate([[0.0], values]) for values in cumulated)
             self._cumulated[ids] = ends, sums

@@ -1,4 +1,5 @@
-"""What would make room, found by planning again: devices, memory, columns, a leaner optimizer, a smaller batch."""
+"""Finds changes that would make a plan feasible, by planning again: more devices or memory, fewer columns, an optimizer
+with less state, a smaller batch."""
 
 from __future__ import annotations
 
@@ -9,49 +10,55 @@ from dataclasses import replace
 from ziggurat.core.tables import TableSpec
 from ziggurat.planning.constraints import COLUMN_MULTIPLE
 from ziggurat.planning.problem import Problem, TableConstraint
-from ziggurat.planning.quantities import written_bytes
+from ziggurat.planning.quantities import format_bytes
 
-MOST_TIMES = 32
-"""As many devices as there are, at most."""
+MAX_DEVICE_FACTOR = 32
+"""The largest factor by which the number of devices is multiplied."""
 
 _STEPS = 900 * 16 + 16
-"""Numbers of :func:`_three_digits` up to an exbibyte."""
+"""Number of steps of :func:`_three_digits` up to an exbibyte."""
 
 _STRIDE = 300
-"""Of them at once while looking for enough: from any number to 1.4 to 4 times it."""
+"""Steps taken at once while searching upwards: 300 steps multiply a number by 1.4 to 4."""
 
 Fits = Callable[[Problem], bool]
+"""Returns whether a plan can be made for a problem."""
 
 
 def advice(problem: Problem, memory: int | None, fits: Fits, others: Iterable[str] = ()) -> str:
-    """The changes that would each suffice by itself, as one sentence.
+    """Returns one sentence that lists changes, each of which makes a plan feasible by itself.
 
     Args:
-        problem: of which no plan could be made.
-        memory: of each device, with which one can; None where there is none.
-        fits: whether one can be made of another problem.
-        others: changes that suffice as well, found by the caller.
+        problem: the problem for which no plan could be made.
+        memory: bytes of memory a device that would suffice; None if no amount does.
+        fits: returns whether a plan can be made for a changed problem.
+        others: further sufficient changes, found by the caller.
     """
-    more = f"{written_bytes(memory)} of memory a device" if memory is not None else None
-    ways = [way for way in (_devices(problem, fits), more, *others) if way]
+    more = f"{format_bytes(memory)} of memory a device" if memory is not None else None
+    changes = [change for change in (_devices(problem, fits), more, *others) if change]
     table = max(problem.tables, key=lambda table: problem.whole(table).kept_bytes, default=None)
     if table is not None:
-        ways += [way for way in (_dim(problem, table, fits), _optimizer(problem, table, fits)) if way]
-    ways += list(_wishes(problem, fits))
+        changes += [change for change in (_dim(problem, table, fits), _optimizer(problem, table, fits)) if change]
+    changes += list(_without_constraint(problem, fits))
     half = max(problem.batch_size // 2, 1)
     if fits(problem.but(batch_size=half)):
-        ways.append(f"training.batch_size: {half} (now {problem.batch_size})")
-    return "any of these makes room: " + "; ".join(ways) if ways else "give fewer rows or columns to the largest tables"
+        changes.append(f"training.batch_size: {half} (now {problem.batch_size})")
+    if not changes:
+        return "give fewer rows or columns to the largest tables"
+    return "any of these makes room: " + "; ".join(changes)
 
 
 def least_memory(problem: Problem, fits: Fits) -> int | None:
-    """The least bytes a device of which a plan can be made, among the numbers of three digits and noughts; whatever
-    memory the devices have now, it is the same one. None where an exbibyte would not do."""
+    """Returns the least bytes of memory a device for which a plan can be made, or None if an exbibyte does not suffice.
+
+    Only numbers of three digits followed by zeros are tried, so the result does not depend on the memory that the
+    devices have now.
+    """
     return _least(problem.topology.memory_bytes, lambda memory: fits(with_memory(problem, memory)))
 
 
 def least_slow_memory(problem: Problem, fits: Fits) -> int | None:
-    """As :func:`least_memory`, of slow memory, for planners that use it."""
+    """Returns the same as :func:`least_memory` for slow memory, for planners that use it."""
     topology = problem.topology
     bandwidth = topology.slow_bandwidth or topology.lookup_bandwidth
 
@@ -62,7 +69,7 @@ def least_slow_memory(problem: Problem, fits: Fits) -> int | None:
 
 
 def _least(now: int, suffices: Callable[[int], bool]) -> int | None:
-    """The least number of three digits and noughts that suffices, looked for around ``now``."""
+    """Returns the least number of three digits followed by zeros that suffices; the search starts at ``now``."""
 
     def enough(step: int) -> bool:
         return suffices(_three_digits(step))
@@ -80,17 +87,20 @@ def _least(now: int, suffices: Callable[[int], bool]) -> int | None:
 
 
 def with_memory(problem: Problem, memory_bytes: int) -> Problem:
-    """The problem on devices of so much memory."""
+    """Returns the problem with this much memory on each device."""
     return problem.but(topology=replace(problem.topology, memory_bytes=memory_bytes))
 
 
 def _three_digits(step: int) -> int:
-    """100, 101, …, 999, 1000, 1010, …, 9990, 10000, 10100, …"""
+    """Returns the step-th number of the sequence 100, 101, …, 999, 1000, 1010, …, 9990, 10000, 10100, …"""
     return (100 + step % 900) * 10 ** (step // 900)
 
 
 def _devices(problem: Problem, fits: Fits) -> str | None:
-    """The fewest times as many devices, in powers of two. All ranks of the world or of a host are then others."""
+    """Returns the smallest power of two times as many devices that suffices.
+
+    Constraints that name all ranks of the world or of a host lose their ranks, since these are then different ones.
+    """
     topology, factor = problem.topology, 2
     constraints = {
         name: constraint
@@ -98,21 +108,21 @@ def _devices(problem: Problem, fits: Fits) -> str | None:
         else TableConstraint(constraint.sharding)
         for name, constraint in problem.constraints.items()
     }
-    while factor <= MOST_TIMES:
+    while factor <= MAX_DEVICE_FACTOR:
         if topology.hosts == 1:
             more = replace(topology, devices=topology.devices * factor)
-            said = f"{more.devices} devices with {written_bytes(topology.memory_bytes)} each"
+            change = f"{more.devices} devices with {format_bytes(topology.memory_bytes)} each"
         else:
             more = replace(topology, hosts=topology.hosts * factor)
-            said = f"{more.hosts} hosts of {topology.devices} devices"
+            change = f"{more.hosts} hosts of {topology.devices} devices"
         if fits(problem.but(topology=more, constraints=constraints)):
-            return said
+            return change
         factor *= 2
     return None
 
 
 def _dim(problem: Problem, table: TableSpec, fits: Fits) -> str | None:
-    """The largest half, quarter, … of the largest table's columns."""
+    """Returns the largest half, quarter, … of the table's columns that suffices."""
     unit, dim = COLUMN_MULTIPLE * table.vectors, table.dim // 2
     while dim >= unit:
         dim -= dim % unit
@@ -123,7 +133,7 @@ def _dim(problem: Problem, table: TableSpec, fits: Fits) -> str | None:
 
 
 def _optimizer(problem: Problem, table: TableSpec, fits: Fits) -> str | None:
-    """Row-wise Adagrad for the largest table, where its optimizer keeps more."""
+    """Returns the change to row-wise Adagrad for the table, if its optimizer keeps more state and that suffices."""
     if table.optimizer["name"] not in ("adam", "adagrad"):
         return None
     leaner = replace(table, optimizer={"name": "rowwise_adagrad", "lr": 0.05, "eps": 1e-8, "weight_decay": 0.0})
@@ -132,8 +142,8 @@ def _optimizer(problem: Problem, table: TableSpec, fits: Fits) -> str | None:
     return None
 
 
-def _wishes(problem: Problem, fits: Fits) -> Iterator[str]:
-    """Leaving out what the user asked of one table."""
+def _without_constraint(problem: Problem, fits: Fits) -> Iterator[str]:
+    """Yields each constraint of the user whose removal suffices."""
     for name in problem.constraints:
         if fits(
             problem.but(
@@ -144,5 +154,5 @@ def _wishes(problem: Problem, fits: Fits) -> Iterator[str]:
 
 
 def _with(problem: Problem, table: TableSpec) -> Problem:
-    """The problem with this table in place of the one of its name."""
+    """Returns the problem with this table in place of the one with the same name."""
     return problem.but(tables=tuple(table if other.name == table.name else other for other in problem.tables))

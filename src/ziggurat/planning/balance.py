@@ -1,8 +1,8 @@
-"""Items of known cost over bins of limited room, so that the fullest bin is as empty as can be.
+"""Distributes items of known cost and size over bins of limited capacity, minimising the load of the fullest bin.
 
 Three methods that a planner may chain: greedy longest-processing-time (Graham 1969), largest differencing (Karmarkar
-and Karp 1982, for k bins), and exchanges that improve what either found. Costs and sizes are in any units; n items, k
-bins.
+and Karp 1982, for k bins), and a local search that moves and swaps items to improve the result of either. Costs and
+sizes are in any units; n items, k bins.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from ziggurat.core.errors import NoFeasiblePlan
 
 Floats = npt.NDArray[np.float64]
 
-_AS_GOOD = 1.005
+_CONTIGUITY_TOLERANCE = 1.005
+"""How many times the fullest bin's load may be of the best found, for a balance whose neighbours share bins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +28,8 @@ class Balance:
     """A bin for every item.
 
     Attributes:
-        bins: of each item, n numbers in [0, k).
-        loads: sum of the costs in each bin and of what was there before, k.
+        bins: the bin of each item, n numbers in [0, k).
+        loads: each bin's initial load plus the costs of its items, k.
         used: sum of the sizes in each bin, k.
     """
 
@@ -38,20 +39,20 @@ class Balance:
 
     @property
     def highest(self) -> float:
-        """The load of the fullest bin, which every other waits for."""
+        """The load of the fullest bin, which all others wait for."""
         return max(self.loads)
 
 
 @dataclass(frozen=True, slots=True)
-class Capacity:
-    """What is to be put where.
+class BalanceProblem:
+    """Items to be distributed over bins.
 
     Attributes:
-        costs: of each item, n, not negative.
-        sizes: of each item, n: what it takes of a bin's capacity.
-        capacities: of each bin, k.
-        names: of each item, for messages.
-        before: cost that lies in each bin already, k; none where empty. Capacities are what is left beside it.
+        costs: the cost of each item, n, not negative.
+        sizes: how much of a bin's capacity each item takes, n.
+        capacities: the capacity left in each bin, k.
+        names: the name of each item, for messages, n.
+        before: the initial load of each bin, k; empty for none. ``capacities`` already exclude it.
     """
 
     costs: Sequence[float]
@@ -62,11 +63,11 @@ class Capacity:
 
     @property
     def start(self) -> list[float]:
-        """The loads of the bins without any item."""
+        """The initial loads of the bins, before any item is added."""
         return list(self.before) or [0.0] * len(self.capacities)
 
     def balance(self, bins: Sequence[int]) -> Balance:
-        """The loads that these bins amount to; summed in the items' order."""
+        """Returns the balance with each item in the given bin; loads are summed in the items' order."""
         loads, used = self.start, [0.0] * len(self.capacities)
         for item, place in enumerate(bins):
             loads[place] += self.costs[item]
@@ -74,76 +75,83 @@ class Capacity:
         return Balance(tuple(bins), tuple(loads), tuple(used))
 
     def fits(self, balance: Balance) -> bool:
-        """Whether no bin holds more than its capacity."""
-        return all(used <= room for used, room in zip(balance.used, self.capacities, strict=True))
+        """Returns whether no bin holds more than its capacity."""
+        return all(used <= capacity for used, capacity in zip(balance.used, self.capacities, strict=True))
 
 
 def lower_bound(costs: Sequence[float], bins: int) -> float:
-    """No assignment has a fullest bin below this: the mean load, the largest item, and the k-th and (k+1)-th largest
-    together, since two of k + 1 items share a bin."""
+    """Returns a lower bound for the load of the fullest bin under any assignment.
+
+    It is the largest of the mean load, the costliest item, and the k-th and (k+1)-th costliest items together, since
+    two of the k + 1 costliest items share a bin.
+    """
     falling = sorted(costs, reverse=True)
     pair = falling[bins - 1] + falling[bins] if len(falling) > bins else 0.0
     return max(sum(costs) / bins, falling[0], pair) if falling else 0.0
 
 
-def longest_first(room: Capacity) -> Balance:
-    """Greedy: the costliest item first, each into the least loaded bin that has room for it.
+def longest_first(problem: BalanceProblem) -> Balance:
+    """Assigns greedily: the costliest item first, each to the least loaded bin with enough capacity left.
 
-    Where that leaves an item without a bin, items go by falling size instead, which packs better.
+    If an item then fits into no bin, the items are assigned by falling size instead, which packs better.
 
     Raises:
-        NoFeasiblePlan: an item fits nowhere; it is named.
+        NoFeasiblePlan: an item fits into no bin; the message names it.
     """
-    for order in (room.costs, room.sizes):
-        falling = sorted(range(len(room.costs)), key=lambda item: (-order[item], item))
-        bins, stuck = _greedy(room, falling)
+    for order in (problem.costs, problem.sizes):
+        falling = sorted(range(len(problem.costs)), key=lambda item: (-order[item], item))
+        bins, stuck = _greedy(problem, falling)
         if stuck is None:
-            return room.balance(bins)
+            return problem.balance(bins)
     assert stuck is not None
-    raise no_room(room, stuck)
+    raise no_capacity_error(problem, stuck)
 
 
-def largest_differencing(room: Capacity) -> Balance | None:
-    """The k-way largest differencing method; None where its result breaks a capacity, which it does not look at.
+def largest_differencing(problem: BalanceProblem) -> Balance | None:
+    """Assigns by the k-way largest differencing method.
 
-    A partial solution is k bins; two whose loads spread most are merged, the fullest of one with the emptiest of the
-    other, until one is left. What lies in the bins before is a partial solution too, the one that says which is which.
+    A partial solution is k bins. The two partial solutions whose loads differ most are merged, the fullest bin of one
+    with the emptiest of the other, until one is left. The initial loads are a partial solution too, the one that
+    identifies the bins.
+
+    Returns:
+        The balance, or None if it exceeds a capacity: the method ignores capacities.
     """
-    k, tie = len(room.capacities), count()
+    k, tie = len(problem.capacities), count()
     heap: list[tuple[float, int, list[tuple[float, tuple[int, ...]]]]] = []
-    for item, cost in enumerate(room.costs):
+    for item, cost in enumerate(problem.costs):
         solution: list[tuple[float, tuple[int, ...]]] = [(cost, (item,)), *[(0.0, ())] * (k - 1)]
         heap.append((-cost if k > 1 else 0.0, next(tie), solution))
-    if room.before:
-        there = sorted(((load, (~place,)) for place, load in enumerate(room.before)), key=lambda each: -each[0])
-        heap.append((there[-1][0] - there[0][0], next(tie), there))
+    if problem.before:
+        initial = sorted(((load, (~place,)) for place, load in enumerate(problem.before)), key=lambda each: -each[0])
+        heap.append((initial[-1][0] - initial[0][0], next(tie), initial))
     heapq.heapify(heap)
     while len(heap) > 1:
         first, second = heapq.heappop(heap)[2], heapq.heappop(heap)[2]
         merged = [(a + b, left + right) for (a, left), (b, right) in zip(first, reversed(second), strict=True)]
         merged.sort(key=lambda each: -each[0])
         heapq.heappush(heap, (merged[-1][0] - merged[0][0], next(tie), merged))
-    bins = [0] * len(room.costs)
+    bins = [0] * len(problem.costs)
     for position, (_, items) in enumerate(heap[0][2] if heap else []):
         place = next((~item for item in items if item < 0), position)
         for item in items:
             if item >= 0:
                 bins[item] = place
-    found = room.balance(bins)
-    return found if room.fits(found) else None
+    found = problem.balance(bins)
+    return found if problem.fits(found) else None
 
 
-def exchanged(room: Capacity, balance: Balance, rounds: int = 10_000) -> Balance:
-    """``balance`` after moving single items out of the fullest bin and swapping pairs with it, as long as that helps.
+def improved_by_swaps(problem: BalanceProblem, balance: Balance, rounds: int = 10_000) -> Balance:
+    """Improves ``balance`` by moving single items out of the fullest bin, or swapping pairs with it, while that helps.
 
-    Each round takes the exchange that leaves the lowest maximum of the two bins that it touches; all rounds keep to the
-    capacities if ``balance`` does.
+    Each round takes the move or swap that leaves the lowest maximum of the two bins that it changes. If ``balance``
+    keeps to the capacities, so does the result.
     """
-    costs, sizes = np.asarray(room.costs, np.float64), np.asarray(room.sizes, np.float64)
-    free = np.asarray(room.capacities, np.float64) - np.asarray(balance.used)
+    costs, sizes = np.asarray(problem.costs, np.float64), np.asarray(problem.sizes, np.float64)
+    free = np.asarray(problem.capacities, np.float64) - np.asarray(balance.used)
     bins, loads = np.array(balance.bins, np.int64), np.array(balance.loads)
     for _ in range(rounds):
-        step = _best_exchange(costs, sizes, free, bins, loads)
+        step = _best_swap(costs, sizes, free, bins, loads)
         if step is None:
             break
         item, other, full, place = step
@@ -152,38 +160,38 @@ def exchanged(room: Capacity, balance: Balance, rounds: int = 10_000) -> Balance
                 bins[moved] = target
                 loads[source], loads[target] = loads[source] - costs[moved], loads[target] + costs[moved]
                 free[source], free[target] = free[source] + sizes[moved], free[target] - sizes[moved]
-    return room.balance(bins.tolist())
+    return problem.balance(bins.tolist())
 
 
-def balanced(room: Capacity) -> Balance:
-    """The best of greedy and largest differencing, improved by exchanges.
+def balanced(problem: BalanceProblem) -> Balance:
+    """Returns the better of greedy and largest differencing, each improved by moves and swaps.
 
     Raises:
         NoFeasiblePlan: as :func:`longest_first`.
     """
-    greedy, differencing = longest_first(room), largest_differencing(room)
-    found = [exchanged(room, start) for start in (greedy, differencing) if start is not None]
+    greedy, differencing = longest_first(problem), largest_differencing(problem)
+    found = [improved_by_swaps(problem, start) for start in (greedy, differencing) if start is not None]
     return min(found, key=lambda balance: balance.highest)
 
 
-def _greedy(room: Capacity, order: Sequence[int]) -> tuple[list[int], int | None]:
-    """A bin for each item, and the first item that found none."""
-    bins, loads, used = [0] * len(order), room.start, [0.0] * len(room.capacities)
+def _greedy(problem: BalanceProblem, order: Sequence[int]) -> tuple[list[int], int | None]:
+    """Returns a bin for each item, and the first item that fits into none (None if all fit)."""
+    bins, loads, used = [0] * len(order), problem.start, [0.0] * len(problem.capacities)
     for item in order:
-        fitting = [k for k, most in enumerate(room.capacities) if used[k] + room.sizes[item] <= most]
+        fitting = [k for k, most in enumerate(problem.capacities) if used[k] + problem.sizes[item] <= most]
         if not fitting:
             return bins, item
         place = min(fitting, key=lambda k: (loads[k], used[k], k))
         bins[item] = place
-        loads[place] += room.costs[item]
-        used[place] += room.sizes[item]
+        loads[place] += problem.costs[item]
+        used[place] += problem.sizes[item]
     return bins, None
 
 
-def _best_exchange(
+def _best_swap(
     costs: Floats, sizes: Floats, free: Floats, bins: npt.NDArray[np.int64], loads: Floats
 ) -> tuple[int, int | None, int, int] | None:
-    """(item of the fullest bin, item that comes back for it or None, fullest bin, other bin); None where none helps."""
+    """Returns (item of the fullest bin, item swapped for it or None, fullest bin, other bin); None if nothing helps."""
     full = int(loads.argmax())
     inside, outside = np.flatnonzero(bins == full), np.flatnonzero(bins != full)
     best, step, slack = loads[full], None, 1e-12 * max(loads[full], 1.0)
@@ -205,29 +213,34 @@ def _best_exchange(
     return step
 
 
-def no_room(room: Capacity, item: int) -> NoFeasiblePlan:
-    """Says that ``item`` fits nowhere."""
-    total, there = sum(room.sizes), sum(room.capacities)
+def no_capacity_error(problem: BalanceProblem, item: int) -> NoFeasiblePlan:
+    """Returns the error for an ``item`` that fits into no bin."""
+    total, available = sum(problem.sizes), sum(problem.capacities)
     return NoFeasiblePlan(
-        f"{room.names[item]} needs {room.sizes[item]:,.0f} bytes and no device has them left; all items need "
-        f"{total:,.0f} bytes, the {len(room.capacities)} devices have {there:,.0f}",
+        f"{problem.names[item]} needs {problem.sizes[item]:,.0f} bytes and no device has them left; all items need "
+        f"{total:,.0f} bytes, the {len(problem.capacities)} devices have {available:,.0f}",
         "split the table by rows or columns, or give more devices, more memory or a smaller dim",
     )
 
 
-def in_runs(room: Capacity, found: Balance) -> Balance:
-    """Neighbouring items in the same bin, where that is as good as ``found`` but for half a percent; else ``found``.
+def prefer_contiguous(problem: BalanceProblem, found: Balance) -> Balance:
+    """Returns a balance with neighbouring items in the same bin if it is at most half a percent worse, else ``found``.
 
-    What neighbouring tables of one device give lies side by side already when it is put in the order of the features.
+    The vectors of neighbouring tables on one device are then already adjacent when they are put in the order of the
+    features.
     """
-    level = (sum(room.start) + sum(room.costs)) / len(room.capacities)
+    level = (sum(problem.start) + sum(problem.costs)) / len(problem.capacities)
     bins: list[int] = []
-    place, load = 0, room.start[0]
-    for cost in room.costs:
-        while load + cost / 2 > level and place + 1 < len(room.capacities):
+    place, load = 0, problem.start[0]
+    for cost in problem.costs:
+        while load + cost / 2 > level and place + 1 < len(problem.capacities):
             place += 1
-            load = room.start[place]
+            load = problem.start[place]
         load += cost
         bins.append(place)
-    runs = room.balance(bins)
-    return runs if room.fits(runs) and runs.highest <= found.highest * _AS_GOOD else found
+    contiguous = problem.balance(bins)
+    return (
+        contiguous
+        if problem.fits(contiguous) and contiguous.highest <= found.highest * _CONTIGUITY_TOLERANCE
+        else found
+    )

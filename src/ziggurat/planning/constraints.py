@@ -1,4 +1,4 @@
-"""Which placements there can be: what the kernels and the exchanges between ranks ask of a table's shards."""
+"""Which placements are possible: the demands of the kernels and of the collectives on a table's shards."""
 
 from __future__ import annotations
 
@@ -10,29 +10,32 @@ from ziggurat.core.tables import TableSpec
 from ziggurat.core.topology import DeviceKind, Topology
 
 COLUMN_MULTIPLE = 4
-"""FBGEMM's kernels move rows in units of four floats: a shard's columns are a multiple of it."""
+"""FBGEMM's kernels move rows in units of four floats, so the number of a shard's columns is a multiple of four."""
 
 
 def must_replicate(table: TableSpec, kind: DeviceKind) -> bool:
-    """Whether no fused kernel has the table's optimizer, so that every rank must hold it whole."""
+    """Returns whether no fused kernel has the table's optimizer, so that every rank must hold the whole table."""
     optimizer = table.optimizer
     return optimizer["name"] == "adam" and (kind == "cpu" or optimizer.get("rows") == "all")
 
 
 def stays_fused(table: TableSpec, sharding: Sharding) -> bool:
-    """Whether FBGEMM's kernels look the table up. Row-wise Adagrad adds up the squares of a whole row, which they
-    cannot where it is cut by columns: torch does it then, more slowly."""
+    """Returns whether FBGEMM's kernels look the table up under this sharding.
+
+    Row-wise Adagrad sums the squared gradients of a whole row. The kernels cannot do that for a table that is split by
+    columns; torch then looks it up, more slowly.
+    """
     return not (sharding in ("column_wise", "grid") and table.optimizer["name"] == "rowwise_adagrad")
 
 
 def fixed_ranks(sharding: Sharding, topology: Topology) -> tuple[int, ...] | None:
-    """The ranks, where the sharding leaves no choice."""
+    """Returns the ranks that the sharding prescribes, or None if they can be chosen."""
     whole_world = sharding in ("row_wise", "data_parallel", "grid")
     return tuple(range(topology.world_size)) if whole_world else None
 
 
 def row_parts(sharding: Sharding, topology: Topology) -> int:
-    """Into how many ranges the rows of a table are cut."""
+    """Returns the number of ranges that the sharding cuts a table's rows into."""
     match sharding:
         case "row_wise":
             return topology.world_size
@@ -43,14 +46,14 @@ def row_parts(sharding: Sharding, topology: Topology) -> int:
 
 
 def column_parts(table: TableSpec, topology: Topology) -> list[int]:
-    """Into how many equal ranges the table's columns can be cut, at most one for each rank; from 2 on."""
+    """Returns the numbers of equal column ranges, 2 or more, that the table can be cut into; at most one a rank."""
     units, rest = divmod(table.dim, COLUMN_MULTIPLE)
     most = 0 if rest else min(units, topology.world_size)
     return [parts for parts in range(2, most + 1) if units % parts == 0]
 
 
 def check_sharding(table: TableSpec, sharding: Sharding, topology: Topology) -> None:
-    """Nothing, where ``table`` can be split so, on ranks yet to be chosen.
+    """Validates that ``table`` supports this sharding, on ranks yet to be chosen; returns None or raises.
 
     Raises:
         InvalidSection: at ``sharding``.
@@ -59,7 +62,7 @@ def check_sharding(table: TableSpec, sharding: Sharding, topology: Topology) -> 
         rows = " with rows: all" if table.optimizer.get("rows") == "all" else f" on {topology.kind}"
         raise InvalidSection(
             "sharding",
-            f"{sharding!r}, but no kernel has adam{rows}: every rank holds such a table whole",
+            f"{sharding!r}, but no kernel has adam{rows}: every rank must hold the whole table",
             f"use data_parallel, or another optimizer in embeddings.tables.{table.name}",
         )
     match sharding:
@@ -81,7 +84,7 @@ def check_sharding(table: TableSpec, sharding: Sharding, topology: Topology) -> 
 
 
 def check_placement(table: TableSpec, placement: Placement, topology: Topology) -> None:
-    """Nothing, where ``table`` can be placed so.
+    """Validates that ``table`` can be placed this way; returns None or raises.
 
     Raises:
         InvalidSection: at ``sharding``, ``ranks`` or ``fast_rows``.
@@ -96,26 +99,26 @@ def check_placement(table: TableSpec, placement: Placement, topology: Topology) 
     match sharding:
         case "table_wise" if len(ranks) != 1:
             raise InvalidSection(
-                "ranks", f"table_wise is one rank; received {list(ranks)}", "name one, or leave ranks out"
+                "ranks", f"table_wise takes one rank; received {list(ranks)}", "name one, or leave ranks out"
             )
         case "table_row_wise" if not _one_host(ranks, topology):
             hosts = " or ".join(str(list(topology.ranks_of(host))) for host in range(min(topology.hosts, 3)))
             raise InvalidSection(
                 "ranks",
-                f"table_row_wise is all ranks of one host; received {list(ranks)}",
+                f"table_row_wise takes all ranks of one host; received {list(ranks)}",
                 f"name {hosts}{', …' if topology.hosts > 3 else ''}, or leave ranks out",
             )
         case "column_wise" if not ranks or table.dim % (COLUMN_MULTIPLE * len(ranks)):
             allowed = ", ".join(map(str, [1, *column_parts(table, topology)]))
             raise InvalidSection(
                 "ranks",
-                f"{len(ranks)} equal parts of {table.dim} columns are no multiples of {COLUMN_MULTIPLE}",
+                f"{len(ranks)} equal parts of {table.dim} columns are not multiples of {COLUMN_MULTIPLE}",
                 f"name as many ranks as one of {allowed}, or leave ranks out",
             )
         case _ if wanted is not None and ranks != wanted:
             raise InvalidSection(
                 "ranks",
-                f"{sharding} is every rank in order; received {list(ranks)}",
+                f"{sharding} takes every rank in order; received {list(ranks)}",
                 f"leave ranks out ({world} ranks)",
             )
         case _:
@@ -123,10 +126,10 @@ def check_placement(table: TableSpec, placement: Placement, topology: Topology) 
 
 
 def check_plan(plan: Plan, tables: Sequence[TableSpec], topology: Topology) -> None:
-    """Nothing, where ``plan`` places every table, and each as it can be.
+    """Validates that ``plan`` is for this topology and gives every table a possible placement; returns None or raises.
 
     Raises:
-        InvalidSection: at ``placements.TABLE``, or of another world.
+        InvalidSection: at ``placements.TABLE``, or the plan is for another number of ranks.
     """
     if (plan.world_size, plan.local_size) != (topology.world_size, topology.devices):
         raise InvalidSection(
@@ -144,10 +147,10 @@ def check_plan(plan: Plan, tables: Sequence[TableSpec], topology: Topology) -> N
 
 
 def check_names(key: str, names: Sequence[str] | dict[str, Placement], tables: Sequence[TableSpec]) -> None:
-    """Nothing, where there is a table of each name.
+    """Validates that there is a table of each name; returns None or raises.
 
     Raises:
-        InvalidSection: at ``key.NAME``, with the nearest that there is.
+        InvalidSection: at ``key.NAME``, suggesting the most similar name of a table.
     """
     known = [table.name for table in tables]
     for name in names:
@@ -162,13 +165,13 @@ def _check_fast_rows(table: TableSpec, placement: Placement, topology: Topology)
     if fast_rows is None:
         return
     if placement.sharding == "data_parallel":
-        raise InvalidSection("fast_rows", "a table that every rank holds lies in fast memory", "leave fast_rows out")
+        raise InvalidSection("fast_rows", "a replicated table is always in fast memory", "leave fast_rows out")
     if not 0 <= fast_rows <= table.rows:
-        raise InvalidSection("fast_rows", f"{fast_rows:,} of {table.rows:,} rows", "make the plan anew")
+        raise InvalidSection("fast_rows", f"{fast_rows:,}, but the table has {table.rows:,} rows", "make the plan anew")
     if fast_rows < table.rows and not topology.slow_memory_bytes:
         raise InvalidSection(
             "fast_rows",
-            f"{table.rows - fast_rows:,} rows are in slow memory, and the devices have none",
+            f"{table.rows - fast_rows:,} rows are in slow memory, but the devices have no slow memory",
             "declare planning.topology.slow_memory, or make the plan anew",
         )
 

@@ -1,4 +1,4 @@
-"""A plan with what the cost model says of it: bytes and seconds of every shard and device."""
+"""A plan with its prediction by the cost model: bytes and seconds of every shard and device."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ziggurat.planning.problem import Problem
 
 @dataclass(frozen=True, slots=True)
 class PlacedShard:
-    """A shard of a table, on its device, with its cost."""
+    """A shard of a table on its device, with its cost."""
 
     table: str
     shard: Shard
@@ -24,15 +24,17 @@ class PlacedShard:
 
 @dataclass(frozen=True, slots=True)
 class DeviceLoad:
-    """What is predicted for one device; bytes, and for a step seconds.
+    """The prediction for one device: bytes, and the seconds of a step.
 
     Attributes:
+        weight_bytes, state_bytes: bytes of weights and optimizer states, in fast and slow memory together.
         buffer_bytes: ids, vectors and gradients of a step, for its shards and for its own examples.
-        spare_bytes: of its fast memory, what is left beside the reserve and what of these is there.
-        slow_bytes: of weights and states, those in slow memory.
-        slow_spare_bytes: of its slow memory, what is left.
-        lookups, slow_lookups: ids that reach it in a step; of these, those of rows in slow memory.
-        intra_bytes, inter_bytes: to and from other devices of its host, and of other hosts.
+        spare_bytes: fast memory left after the reserve, the buffers, and the weights and states in fast memory.
+        slow_bytes: bytes of weights and states in slow memory.
+        slow_spare_bytes: slow memory left.
+        lookups, slow_lookups: ids that reach the device in a step, and the part of them whose rows are in slow memory.
+        intra_bytes, inter_bytes: bytes exchanged in a step with devices of the same host, and of other hosts.
+        seconds: modelled seconds of a step.
     """
 
     rank: int
@@ -51,7 +53,7 @@ class DeviceLoad:
 
     @property
     def fast_bytes(self) -> int:
-        """Of weights and states, those in fast memory."""
+        """Bytes of weights and states in fast memory."""
         return self.weight_bytes + self.state_bytes - self.slow_bytes
 
 
@@ -60,15 +62,15 @@ class PlanEstimate:
     """A plan and its prediction.
 
     Attributes:
-        plan: who holds what.
-        topology: the devices that it is for.
-        batch_size: examples per rank and step that the figures are for.
+        plan: the placement of every table.
+        topology: the devices that the plan is for.
+        batch_size: examples per rank and step that the figures assume.
         reserve: share of each device's memory kept for everything but tables.
-        tables: of the model.
+        tables: the model's tables.
         ids_per_row: table -> ids looked up for an example, over all its features.
-        shards: of every table, in the order of the plan and of its shards.
-        devices: by rank.
-        notes: what the reader should know: assumed figures, splits that cost more than predicted.
+        shards: the shards of every table, in the order of the plan and of its shards.
+        devices: the load of each device, by rank.
+        notes: remarks for the user: assumed figures, splits that cost more than predicted.
     """
 
     plan: Plan
@@ -83,23 +85,23 @@ class PlanEstimate:
 
     @property
     def step_seconds(self) -> float:
-        """Modelled seconds of the slowest device, which every other waits for."""
+        """Modelled seconds of a step on the slowest device, which all others wait for."""
         return max(device.seconds for device in self.devices)
 
     @property
     def imbalance(self) -> float:
-        """Seconds of the slowest device over the mean; 1 where all are alike."""
+        """Seconds of the slowest device divided by the mean; 1 if all devices take equally long."""
         mean = sum(device.seconds for device in self.devices) / len(self.devices)
         return self.step_seconds / mean if mean else 1.0
 
     @property
     def slow_share(self) -> float:
-        """Of all look-ups, those of rows in slow memory."""
+        """Share of all look-ups that are of rows in slow memory."""
         total = sum(device.lookups for device in self.devices)
         return sum(device.slow_lookups for device in self.devices) / total if total else 0.0
 
-    def of(self, table: str) -> tuple[PlacedShard, ...]:
-        """The shards of one table."""
+    def shards_of(self, table: str) -> tuple[PlacedShard, ...]:
+        """Returns the shards of one table."""
         return tuple(placed for placed in self.shards if placed.table == table)
 
     def to_json(self) -> dict[str, Any]:
@@ -128,7 +130,7 @@ class PlanEstimate:
 
 
 def predict(problem: Problem, plan: Plan) -> PlanEstimate:
-    """What the cost model says of a plan, whoever made it."""
+    """Returns the cost model's prediction for any plan of the problem's tables."""
     shards = tuple(
         PlacedShard(table.name, shard, cost) for table in problem.tables for shard, cost in problem.costs(table, plan)
     )
@@ -169,7 +171,7 @@ def _device(problem: Problem, rank: int, shards: tuple[PlacedShard, ...]) -> Dev
 def _notes(problem: Problem, plan: Plan) -> list[str]:
     notes = [*plan.notes, *problem.topology.assumed]
     if problem.statistics is None:
-        notes.append("no statistics: one id for each feature, every row used alike")
+        notes.append("no statistics: assumes one id for each feature, and that all rows are looked up equally often")
     notes += [
         f"table {table.name!r}: {sharding} of row-wise Adagrad is looked up by torch instead of FBGEMM's kernel, which "
         "takes longer than predicted"

@@ -10,42 +10,42 @@ import pydantic
 
 _DECIMAL = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
 _BINARY = {f"{prefix}i": 1024**power for power, prefix in enumerate("kmgt", start=1)}
-_WRITTEN = re.compile(r"\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*([kmgt]?i?)(b|byte|bytes|bit|bits)?(/s|ps)?\s*", re.I)
+_PATTERN = re.compile(r"\s*([0-9]*\.?[0-9]+(?:e[+-]?[0-9]+)?)\s*([kmgt]?i?)(b|byte|bytes|bit|bits)?(/s|ps)?\s*", re.I)
 
 
-def parse_bytes(written: Any) -> Any:
-    """``"8GB"`` -> 8,000,000,000 and ``"8GiB"`` -> 8,589,934,592; what is no text is handed on.
+def parse_bytes(value: Any) -> Any:
+    """Parses ``"8GB"`` into 8,000,000,000 and ``"8GiB"`` into 8,589,934,592; returns anything but text unchanged.
 
     Raises:
-        ValueError: text that is no number of bytes.
+        ValueError: the text is not a number of bytes.
     """
-    if not isinstance(written, str):
-        return written
-    amount, bits, rate = _parse(written)
+    if not isinstance(value, str):
+        return value
+    amount, bits, rate = _parse(value)
     if amount is None or bits or rate:
-        raise ValueError(f"expected bytes, as in 8GB or 512MiB; received {written!r}")
+        raise ValueError(f"expected bytes, as in 8GB or 512MiB; received {value!r}")
     return round(amount)
 
 
-def parse_bandwidth(written: Any) -> Any:
-    """``"25Gbit/s"`` -> 3.125e9 bytes a second; what is no text is handed on.
+def parse_bandwidth(value: Any) -> Any:
+    """Parses ``"25Gbit/s"`` into 3.125e9 bytes a second; returns anything but text unchanged.
 
     Raises:
-        ValueError: text that is no number of bytes or bits a second.
+        ValueError: the text is not a number of bytes or bits a second.
     """
-    if not isinstance(written, str):
-        return written
-    amount, bits, rate = _parse(written)
+    if not isinstance(value, str):
+        return value
+    amount, bits, rate = _parse(value)
     if amount is None or not (rate or bits):
-        raise ValueError(f"expected a bandwidth, as in 900GB/s or 25Gbit/s; received {written!r}")
-    if re.search(r"b(/s|ps)?\s*$", written):  # a small b: bits to some, bytes to others
-        raise ValueError(f"{written!r} may be bits or bytes; write Gbit/s or GB/s, or so")
+        raise ValueError(f"expected a bandwidth, as in 900GB/s or 25Gbit/s; received {value!r}")
+    if re.search(r"b(/s|ps)?\s*$", value):  # a small b: bits to some readers, bytes to others
+        raise ValueError(f"{value!r} may be bits or bytes; write Gbit/s or GB/s, for example")
     return amount / 8 if bits else amount
 
 
-def _parse(written: str) -> tuple[float | None, bool, bool]:
-    """The amount, None where there is no finite one; whether it counts bits; whether it is said to be by the second."""
-    match = _WRITTEN.fullmatch(written)
+def _parse(value: str) -> tuple[float | None, bool, bool]:
+    """Returns the amount (None if the text has no finite one), whether it counts bits, whether it is per second."""
+    match = _PATTERN.fullmatch(value)
     if match is None:
         return None, False, False
     number, prefix, unit, rate = match.groups(default="")
@@ -53,8 +53,8 @@ def _parse(written: str) -> tuple[float | None, bool, bool]:
     return (amount if math.isfinite(amount) else None), unit.lower().startswith("bit"), bool(rate)
 
 
-def written_bytes(value: float) -> str:
-    """``12.3 GB``: in the decimal unit that leaves one to three digits before the point."""
+def format_bytes(value: float) -> str:
+    """Formats bytes as in ``12.3 GB``, in the decimal unit that leaves one to three digits before the point."""
     for unit in ("B", "kB", "MB", "GB"):
         if abs(value) < 999.5:
             return f"{value:.0f} {unit}" if unit == "B" else f"{value:.3g} {unit}"
@@ -62,8 +62,8 @@ def written_bytes(value: float) -> str:
     return f"{value:,.3g} TB" if value < 999.5 else f"{value:,.0f} TB"
 
 
-def written_seconds(value: float) -> str:
-    """``1.23 ms``: in the unit that leaves one to three digits before the point."""
+def format_seconds(value: float) -> str:
+    """Formats seconds as in ``1.23 ms``, in the unit that leaves one to three digits before the point."""
     for unit, factor in (("µs", 1e6), ("ms", 1e3)):
         if abs(value) * factor < 999.5:
             return f"{value * factor:.3g} {unit}"

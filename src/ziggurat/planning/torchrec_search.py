@@ -1,4 +1,4 @@
-"""A problem in TorchRec's terms, and what TorchRec's planner makes of it. Imports the engine."""
+"""Translates a problem into TorchRec's terms and runs TorchRec's planner. This module imports torchrec."""
 
 from __future__ import annotations
 
@@ -42,10 +42,10 @@ from torchrec.modules.embedding_modules import EmbeddingBagCollection
 
 from ziggurat.core.plan import Sharding
 from ziggurat.core.topology import Topology
-from ziggurat.planning.placement import TableSplit, given_ranks, stand_in_shards
+from ziggurat.planning.placement import TableSplit, predetermined_ranks, representative_shards
 from ziggurat.planning.problem import Problem
 
-# What the planner has to say at other levels is of no use to whoever runs `ziggurat plan`.
+# The planner's messages at lower levels are of no use to users of `ziggurat plan`.
 logging.getLogger("torchrec.distributed.planner").setLevel(logging.ERROR)
 
 _TYPES: dict[Sharding, ShardingType] = {
@@ -60,61 +60,62 @@ _TYPES: dict[Sharding, ShardingType] = {
 _SHARDINGS: dict[str, Sharding] = {kind.value: sharding for sharding, kind in _TYPES.items()}
 
 MILLISECOND = 1e-3
-"""TorchRec's bandwidths are bytes a millisecond, and its times milliseconds."""
+"""In seconds: TorchRec's bandwidths are bytes a millisecond, and its times milliseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """What TorchRec chose.
+    """TorchRec's choice.
 
     Attributes:
-        splits: table -> one of its ways, with ranks.
-        seconds: that TorchRec expects the slowest device to take.
+        splits: table -> the chosen split, with ranks.
+        seconds: seconds of a step on the slowest device, as predicted by TorchRec.
     """
 
     splits: dict[str, TableSplit]
     seconds: float
 
 
-def search(problem: Problem, ways: Mapping[str, Sequence[TableSplit]], proposals: int) -> Found | None:
-    """TorchRec's choice of a way and of ranks for every table; None where no proposal of its has room.
+def search(problem: Problem, options: Mapping[str, Sequence[TableSplit]], proposals: int) -> Found | None:
+    """Returns TorchRec's choice of a split and of ranks for every table; None if none of its proposals fits.
 
     Args:
-        problem: with at least one table, and with room for the buffers of a step.
-        ways: table -> how it may lie.
-        proposals: the most combinations of ways that are all tried.
+        problem: the problem, with at least one table; the devices can hold the buffers of a step.
+        options: table -> its possible splits.
+        proposals: if there are at most this many combinations of splits, all are tried.
     """
     topology, chosen = torchrec_topology(problem.topology, int(problem.capacity)), list[ShardingOption]()
 
-    def choose(options: list[ShardingOption]) -> list[ShardingOption]:
-        chosen.extend(options)
-        return options
+    def record(best: list[ShardingOption]) -> list[ShardingOption]:
+        chosen.extend(best)
+        return best
 
-    space = SearchSpace(problem, ways, topology)
+    space = SearchSpace(problem, options, topology)
     planner = EmbeddingShardingPlanner(
         topology=topology,
         batch_size=problem.batch_size,
         enumerator=space,
-        storage_reservation=FixedPercentageStorageReservation(0.0),  # the topology has only what tables may take
+        storage_reservation=FixedPercentageStorageReservation(0.0),  # the topology's memory excludes it already
         proposer=[GridSearchProposer(proposals), GreedyProposer(), GreedyProposer(use_depth=False), UniformProposer()],
         partitioner=_Partitioner(space.given),
         stats=[],
-        callbacks=[choose],
+        callbacks=[record],
     )
     try:
-        with _quiet():
+        with _silenced():
             planner.plan(space.collection, [_sharder()])
     except PlannerError:
         return None
-    splits = {space.tables[option.name].name: _answer(option) for option in chosen}
+    splits = {space.tables[option.name].name: _split_of(option) for option in chosen}
     return Found(splits, NoopPerfModel(topology).rate(chosen) * MILLISECOND)
 
 
 def torchrec_topology(topology: Topology, capacity: int) -> TorchRecTopology:
-    """Our devices, each with ``capacity`` bytes for tables, as TorchRec describes them.
+    """Returns TorchRec's description of the devices, each with ``capacity`` bytes for tables.
 
-    TorchRec takes each device to have a bandwidth of its own to other hosts, and all-reduces to go at that of a host's
-    devices together, even where there is but one host; there, the devices' bandwidth to each other stands in for it.
+    TorchRec assumes that each device has its own bandwidth to other hosts, and that all-reduces run at the sum of the
+    bandwidths of a host's devices, even on a single host. On a single host, the devices' bandwidth to each other is
+    given instead.
     """
     per_device = topology.inter_bandwidth if topology.hosts > 1 else topology.intra_bandwidth
     lookups = topology.lookup_bandwidth * MILLISECOND
@@ -136,21 +137,23 @@ def torchrec_topology(topology: Topology, capacity: int) -> TorchRecTopology:
 
 
 class SearchSpace(Enumerator):
-    """The search space: every way of every table, always in the same order.
+    """The search space: every possible split of every table, always in the same order.
 
-    TorchRec's own enumerator goes through sets of words, whose order differs from one process to the next, and knows
-    one number of columns for each table, and no splits by rows on a CPU.
+    TorchRec's own enumerator iterates over sets of strings, whose order differs between processes. It also knows only
+    one number of column ranges for each table, and no splits by rows on a CPU.
 
     Attributes:
-        collection: the tables, without memory.
-        tables: name in TorchRec's terms -> table.
-        given: (name there, TorchRec's sharding type) -> ranks, where it must not choose them.
+        collection: the tables, on the meta device.
+        tables: name given to TorchRec -> table.
+        given: (name given to TorchRec, TorchRec's sharding type) -> ranks, if TorchRec must not choose them.
     """
 
-    def __init__(self, problem: Problem, ways: Mapping[str, Sequence[TableSplit]], topology: TorchRecTopology) -> None:
-        self._problem, self._ways = problem, ways
+    def __init__(
+        self, problem: Problem, options: Mapping[str, Sequence[TableSplit]], topology: TorchRecTopology
+    ) -> None:
+        self._problem, self._options = problem, options
         self._estimator = EmbeddingPerfEstimatorFactory.create(DEFAULT_PERF_ESTIMATOR, topology=topology)
-        # Numbers: a table's own name may be that of a method of torch's modules.
+        # Numbers as names, because a table's own name may be that of a method of torch's modules.
         self.tables = {str(number): table for number, table in enumerate(problem.tables)}
         self.collection = EmbeddingBagCollection(
             tables=[
@@ -162,14 +165,16 @@ class SearchSpace(Enumerator):
             device=torch.device("meta"),
         )
         self.given = {
-            (name, _TYPES[way.sharding].value): ranks
+            (name, _TYPES[split.sharding].value): ranks
             for name, table in self.tables.items()
-            for way in ways[table.name]
-            if (ranks := given_ranks(problem, way)) is not None
+            for split in options[table.name]
+            if (ranks := predetermined_ranks(problem, split)) is not None
         }
 
     def enumerate(self, module: nn.Module, sharders: list[ModuleSharder[nn.Module]]) -> list[ShardingOption]:
-        options = [self._option(name, way) for name, table in self.tables.items() for way in self._ways[table.name]]
+        options = [
+            self._option(name, split) for name, table in self.tables.items() for split in self._options[table.name]
+        ]
         self.populate_estimates(options)
         return options
 
@@ -177,10 +182,10 @@ class SearchSpace(Enumerator):
         name = sharder_name(EmbeddingBagCollection)
         self._estimator.estimate(sharding_options, build_sharder_data_map({name: _sharder()}))
 
-    def _option(self, name: str, way: TableSplit) -> ShardingOption:
-        """One way of a table, the bytes of its shards as ziggurat counts them."""
-        problem, table, kind = self._problem, self.tables[name], _TYPES[way.sharding].value
-        kernel = EmbeddingComputeKernel.DENSE if way.sharding == "data_parallel" else EmbeddingComputeKernel.FUSED
+    def _option(self, name: str, split: TableSplit) -> ShardingOption:
+        """Returns TorchRec's description of a split of a table, with ziggurat's figures for the bytes of its shards."""
+        problem, table, kind = self._problem, self.tables[name], _TYPES[split.sharding].value
+        kernel = EmbeddingComputeKernel.DENSE if split.sharding == "data_parallel" else EmbeddingComputeKernel.FUSED
         return ShardingOption(
             name=name,
             tensor=cast("torch.Tensor", self.collection.embedding_bags[name].weight),
@@ -196,17 +201,17 @@ class SearchSpace(Enumerator):
                     offset=[shard.rows.first, shard.columns.first],
                     storage=self._storage(cost.kept_bytes),
                 )
-                for shard, cost in stand_in_shards(problem, table, way)
+                for shard, cost in representative_shards(problem, table, split)
             ],
         )
 
     def _storage(self, size: int) -> Storage:
-        """Of the memory that TorchRec looks for on such devices."""
+        """Returns the size as the kind of memory that TorchRec checks on such devices."""
         return Storage(hbm=size, ddr=0) if self._problem.topology.kind == "cuda" else Storage(hbm=0, ddr=size)
 
 
 class _Partitioner(GreedyPerfPartitioner):
-    """TorchRec's greedy placement, behind the tables whose ranks are given."""
+    """TorchRec's greedy placement, run after the tables with given ranks have been placed."""
 
     def __init__(self, given: Mapping[tuple[str, str], tuple[int, ...]]) -> None:
         super().__init__()
@@ -225,7 +230,7 @@ class _Partitioner(GreedyPerfPartitioner):
                 assert shard.storage is not None
                 assert shard.perf is not None
                 if not shard.storage.fits_in(device.storage):
-                    raise PlannerError(f"no room on rank {rank}", PlannerErrorType.PARTITION)
+                    raise PlannerError(f"not enough memory on rank {rank}", PlannerErrorType.PARTITION)
                 shard.rank = rank
                 device.storage -= shard.storage
                 device.perf += shard.perf
@@ -233,7 +238,7 @@ class _Partitioner(GreedyPerfPartitioner):
         return proposal
 
 
-def _answer(option: ShardingOption) -> TableSplit:
+def _split_of(option: ShardingOption) -> TableSplit:
     return TableSplit(
         _SHARDINGS[option.sharding_type], len(option.shards), tuple(cast("int", shard.rank) for shard in option.shards)
     )
@@ -244,18 +249,20 @@ def _sharder() -> ModuleSharder[nn.Module]:
 
 
 @contextlib.contextmanager
-def _quiet() -> Generator[None]:
-    """Nothing is said of tables that every device holds. TorchRec warns of each through the root logger itself, which
-    puts a handler there if there is none."""
-    root, nobody = logging.getLogger(), logging.NullHandler()
+def _silenced() -> Generator[None]:
+    """Suppresses TorchRec's warnings about replicated tables.
 
-    def others(record: logging.LogRecord) -> bool:
+    TorchRec logs them through the root logger, which would also install a handler there if there is none.
+    """
+    root, null_handler = logging.getLogger(), logging.NullHandler()
+
+    def is_not_planners(record: logging.LogRecord) -> bool:
         return record.pathname != planners.__file__
 
-    root.addHandler(nobody)
-    root.addFilter(others)
+    root.addHandler(null_handler)
+    root.addFilter(is_not_planners)
     try:
         yield
     finally:
-        root.removeFilter(others)
-        root.removeHandler(nobody)
+        root.removeFilter(is_not_planners)
+        root.removeHandler(null_handler)

@@ -1,4 +1,4 @@
-"""How a table is used, as preparation counted it: ids per example, where in the table they fall, how many differ."""
+"""How a table is looked up, as counted by preparation: ids per example, their distribution over rows, distinct rows."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ class Usage:
     """The look-ups of one table.
 
     Attributes:
-        ids_per_row: ids looked up for one example, over all features of the table: its mean pooling factor.
-        accesses: how often training looks up each row of the table, int64 (rows,); None where nothing is known, and all
-            rows are taken to be used alike.
-        rows: of the table.
+        ids_per_row: ids looked up for one example, summed over all features of the table: its mean pooling factor.
+        accesses: how often training looks up each row of the table, int64 (rows,); None without statistics, and then
+            all rows are assumed to be looked up equally often.
+        rows: number of rows of the table.
     """
 
     ids_per_row: float
@@ -35,7 +35,7 @@ class Usage:
 
     @classmethod
     def of(cls, table: TableSpec, statistics: DatasetStatistics | None) -> Usage:
-        """What the statistics say of ``table``; without them, one id for each key that it is looked up by."""
+        """Returns the usage of ``table`` from the statistics; without them, one id for each of the table's keys."""
         if statistics is None or table.name not in statistics.tables or not statistics.rows.get("train"):
             return cls(float(len(table.keys)), None, table.rows)
         accesses = statistics.tables[table.name].accesses
@@ -44,7 +44,7 @@ class Usage:
         return cls(total / statistics.rows["train"], accesses if total else None, table.rows)
 
     def share(self, rows: Span) -> float:
-        """Of all look-ups, those that fall within ``rows``."""
+        """Returns the share of all look-ups that fall within ``rows``."""
         if self.accesses is None:
             return rows.size / self.rows
         if rows not in self._shares:
@@ -52,15 +52,19 @@ class Usage:
         return self._shares[rows]
 
     def distinct(self, ids: float, rows: Span) -> float:
-        """Expected number of different rows within ``rows`` that ``ids`` look-ups of the whole table touch.
+        """Returns the expected number of distinct rows within ``rows`` that ``ids`` look-ups of the whole table touch.
 
-        Σ_r 1 − (1 − p_r)^ids, with p_r the row's share of all look-ups.
+        It is Σ_r 1 − (1 − p_r)^ids, with p_r the row's share of all look-ups.
         """
         shares, times = self.counts(rows)
-        return float(times @ touched(shares, ids))
+        return float(times @ touch_probability(shares, ids))
 
     def counts(self, rows: Span) -> tuple[Floats, Floats]:
-        """Of the rows within ``rows``: so large a share of the table's look-ups, so many rows; (n,) each."""
+        """Groups the rows within ``rows`` by how often they are looked up.
+
+        Returns:
+            For each group, one row's share of the table's look-ups, and the number of rows; (n,) each.
+        """
         if self.accesses is None:
             return np.array([1 / self.rows]), np.array([float(rows.size)])
         if rows not in self._counts:
@@ -69,9 +73,12 @@ class Usage:
         return self._counts[rows]
 
 
-def touched(shares: npt.NDArray[np.float64], ids: float) -> npt.NDArray[np.float64]:
-    """The probability that a row of each share is among so many ids; exact also for tiny shares."""
+def touch_probability(shares: npt.NDArray[np.float64], ids: float) -> npt.NDArray[np.float64]:
+    """Returns for each share of the look-ups the probability that such a row is among ``ids`` look-ups.
+
+    It is 1 − (1 − share)^ids, computed so that it stays exact for tiny shares.
+    """
     if ids == 0:
         return np.zeros(len(shares))
-    with np.errstate(divide="ignore"):  # of a row that takes all
+    with np.errstate(divide="ignore"):  # log(0), for a row that gets all look-ups
         return -np.expm1(ids * np.log1p(-shares))

@@ -1,5 +1,5 @@
-"""A planner whose costs are measured and whose placements are learned.
+"""A planner with measured costs and a learned placement policy.
 
-``pool`` draws realistic tables, ``features`` describe a shard, ``cost_network`` predicts what a set of shards takes,
-``policy`` and ``task`` place them, ``planner`` makes a plan of it. Measuring is ``training``'s business.
+``pool`` draws realistic tables, ``features`` describe a shard, ``cost_network`` predicts the time of a set of shards,
+``policy`` and ``task`` place them, and ``planner`` turns that into a plan. Measurements are made in ``training``.
 """

@@ -1,12 +1,14 @@
-"""How long the fused kernel takes for a set of tables, learned from measurements.
+"""Predicts how long the fused kernel takes for a set of tables; learned from measurements.
 
 The time of a set is not the sum of its tables' times: they share a call, its fixed costs and the caches. So a network
-embeds each table, sums the embeddings and reads the time off the sum (AutoShard, arXiv 2208.06399, section 3.2), which
-serves any number of tables in any order. Ours differs in three ways. A table's embedding is positive and in proportion
-to the memory that its look-ups move, so that what is learned is how fast, and a table ten times as busy as any that was
-measured comes out at some ten times the time. The time is a weighted sum of them times a learned correction, so that
-sets larger than any that was measured come out nearly additive. And what is fitted is the logarithm of the time, since
-sets of one table and of a hundred shall both be right to the same percentage.
+embeds each table, sums the embeddings and predicts the time from the sum (AutoShard, arXiv 2208.06399, section 3.2).
+This works for any number of tables in any order. Ours differs in three ways:
+
+- A table's embedding is positive and proportional to the memory that its look-ups move. The network then only learns
+  the speed, and a table ten times as busy as any measured one is predicted to take about ten times as long.
+- The time is a weighted sum of the embeddings times a learned correction, so that predictions for sets larger than any
+  measured one are nearly additive.
+- The logarithm of the time is fitted, so that sets of one table and of a hundred have the same relative error.
 
 Shape legend: T tables, F features, E embedding width, S sets.
 """
@@ -37,8 +39,8 @@ class CostSample:
     """A measured set of tables.
 
     Attributes:
-        features: of each table, (T, F).
-        seconds: that the kernel took, forward and backward.
+        features: features of each table, (T, F).
+        seconds: seconds that the kernel took, forward and backward.
     """
 
     features: Floats
@@ -47,13 +49,13 @@ class CostSample:
 
 @dataclass(frozen=True, slots=True)
 class Errors:
-    """How far predictions of sets that were not learned from are off.
+    """Errors of predictions for sets outside the training data.
 
     Attributes:
-        samples: how many sets.
-        median: of the relative errors, |predicted − measured| / measured.
-        ninth: the relative error that nine of ten stay below.
-        rank_correlation: Spearman's, of predicted and measured.
+        samples: number of sets.
+        median: median of the relative errors, |predicted − measured| / measured.
+        ninth: 90th percentile of the relative errors.
+        rank_correlation: Spearman's rank correlation of predicted and measured times.
     """
 
     samples: int
@@ -63,45 +65,45 @@ class Errors:
 
 
 class CostNetwork:
-    """Predicts seconds; in numpy, since planners ask for few sets at a time and often.
+    """Predicts seconds. It uses numpy, since planners often predict only a few sets at a time.
 
     Args:
-        weights: of the layers, as :func:`fit` leaves them.
-        origin: what it was measured on and how good it is, for people and for the choice among several.
+        weights: the weights of the layers, as made by :func:`fit`.
+        origin: what the costs were measured on and how accurate they are, for users and to choose among networks.
     """
 
     def __init__(self, weights: Weights, origin: dict[str, Any]) -> None:
-        self._of = {name: weight.astype(np.float64) for name, weight in weights.items()}
+        self._weights = {name: weight.astype(np.float64) for name, weight in weights.items()}
         self.origin = origin
 
     def embed(self, features_TF: Floats) -> Floats:
-        """(T, F) -> (T, E): what sums up over the tables of a set."""
-        of = self._of
-        standard_TF = (np.clip(features_TF, of["least"], of["greatest"]) - of["mean"]) / of["std"]
-        hidden_TH = np.maximum(standard_TF @ of["table.0.weight"].T + of["table.0.bias"], 0)
-        rates_TE = _softplus(hidden_TH @ of["table.2.weight"].T + of["table.2.bias"])
+        """(T, F) -> (T, E): the tables' embeddings, which are summed over the tables of a set."""
+        weights = self._weights
+        standard_TF = (np.clip(features_TF, weights["least"], weights["greatest"]) - weights["mean"]) / weights["std"]
+        hidden_TH = np.maximum(standard_TF @ weights["table.0.weight"].T + weights["table.0.bias"], 0)
+        rates_TE = _softplus(hidden_TH @ weights["table.2.weight"].T + weights["table.2.bias"])
         return rates_TE * work(features_TF)[:, None]
 
     def seconds(self, sums_SE: Floats) -> Floats:
-        """(S, E), sums of embeddings -> (S,); 0 for a set without tables."""
-        of = self._of
-        seen_SE = np.minimum(np.log1p(sums_SE), of["most"])  # the correction of larger sets is that of the largest
-        hidden = np.maximum(seen_SE @ of["head.0.weight"].T + of["head.0.bias"], 0)
-        correction_S = (hidden @ of["head.2.weight"].T + of["head.2.bias"])[..., 0]
-        found_S = of["unit"] * np.exp(correction_S) * (of["fixed"] + self.additive(sums_SE))
+        """(S, E), summed embeddings of each set -> (S,), its seconds; 0 for a set without tables."""
+        weights = self._weights
+        seen_SE = np.minimum(np.log1p(sums_SE), weights["most"])  # larger sets: correction of the largest
+        hidden = np.maximum(seen_SE @ weights["head.0.weight"].T + weights["head.0.bias"], 0)
+        correction_S = (hidden @ weights["head.2.weight"].T + weights["head.2.bias"])[..., 0]
+        found_S = weights["unit"] * np.exp(correction_S) * (weights["fixed"] + self.additive(sums_SE))
         return np.where(sums_SE.any(-1), found_S, 0.0)
 
     def additive(self, embedded_SE: Floats) -> Floats:
-        """(S, E) -> (S,): what embeddings contribute to seconds, in some unit, before the correction for the set."""
-        return embedded_SE @ _softplus(self._of["scale"])
+        """(S, E) -> (S,): the embeddings' contribution to the seconds, up to a unit, before the set's correction."""
+        return embedded_SE @ _softplus(self._weights["scale"])
 
     def predict(self, sets: Sequence[Floats]) -> Floats:
-        """Seconds of each set, of features (T, F)."""
+        """Returns the seconds of each set, given the features (T, F) of its tables."""
         return self.seconds(np.stack([self.embed(features).sum(0) for features in sets]))
 
     def errors(self, samples: Sequence[CostSample]) -> Errors:
-        """Against measurements."""
-        from scipy.stats import spearmanr  # most of a second, and seldom needed
+        """Returns the errors of the predictions for measured samples."""
+        from scipy.stats import spearmanr  # takes most of a second to import and is seldom needed
 
         predicted, measured = self.predict([s.features for s in samples]), np.array([s.seconds for s in samples])
         off = np.abs(predicted / measured - 1)
@@ -109,15 +111,15 @@ class CostNetwork:
         return Errors(len(samples), float(np.median(off)), float(np.quantile(off, 0.9)), correlation)
 
     def save(self, path: Path) -> None:
-        """Write ``path`` and, beside it, its origin."""
-        save_weights(path, {name: weight.astype(np.float32) for name, weight in self._of.items()}, self.origin)
+        """Writes the weights to ``path``, and the origin also to a ``.json`` file of the same name."""
+        save_weights(path, {name: weight.astype(np.float32) for name, weight in self._weights.items()}, self.origin)
 
     @classmethod
     def load(cls, path: Path) -> CostNetwork:
-        """What :meth:`save` wrote.
+        """Loads a network saved by :meth:`save`.
 
         Raises:
-            DataError: of a version that this ziggurat does not know.
+            DataError: the file is damaged, or of a version that this ziggurat does not know.
         """
         return cls(*load_weights(path, "measure anew: `ziggurat doctor --measure --out FOLDER`"))
 
@@ -134,7 +136,7 @@ class _Layers(nn.Module):
         self.unit = unit
 
     def forward(self, standard_TF: Tensor, work_T: Tensor, set_of_T: Tensor, sets: int) -> Tensor:
-        """Log of the seconds of each set over the unit, (S,)."""
+        """Returns the log of the seconds of each set in units of ``unit``, (S,)."""
         embedded_TE = nn.functional.softplus(self.table(standard_TF)) * work_T[:, None]
         sums_SE = torch.zeros(sets, EMBEDDING).index_add(0, set_of_T, embedded_TE)
         additive_S = self.fixed_log.exp() + sums_SE @ nn.functional.softplus(self.scale)
@@ -149,38 +151,38 @@ def fit(
     epochs: int = 300,
     batch: int = 64,
     lr: float = 2e-3,
-    step: Callable[[int], None] = lambda done: None,
+    on_epoch: Callable[[int], None] = lambda done: None,
 ) -> CostNetwork:
-    """A network fitted to measured sets; a tenth is held out, and the errors on it are put into ``origin``.
+    """Fits a network to measured sets. A tenth is held out, and the errors on it are added to ``origin``.
 
     Args:
-        samples: some hundreds at least.
-        origin: what was measured where.
-        seed: of weights, batches and what is held out.
-        epochs, batch, lr: of AdamW, its rate falling to nothing along a cosine.
-        step: is told each epoch that is done.
+        samples: the measured sets, at least some hundreds.
+        origin: what was measured, and on which machine.
+        seed: seed for the initial weights, the batches and the choice of held-out samples.
+        epochs, batch, lr: epochs, sets a batch and initial learning rate of AdamW; the rate falls to 0 along a cosine.
+        on_epoch: called after each epoch with the number of epochs done.
     """
     order = np.random.default_rng(seed).permutation(len(samples))
     held = [samples[i] for i in order[: len(samples) // 10]]
-    learned = [samples[i] for i in order[len(samples) // 10 :]]
-    rows = np.concatenate([sample.features for sample in learned])
+    trained_on = [samples[i] for i in order[len(samples) // 10 :]]
+    rows = np.concatenate([sample.features for sample in trained_on])
     mean, std = rows.mean(0), np.maximum(rows.std(0), 1e-3)
-    unit = float(np.median([sample.seconds for sample in learned]))
+    unit = float(np.median([sample.seconds for sample in trained_on]))
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         layers = _Layers(unit)
-        _train(layers, learned, mean, std, epochs, batch, lr, step)
+        _train(layers, trained_on, mean, std, epochs, batch, lr, on_epoch)
     state = {name: tensor.detach().numpy() for name, tensor in layers.state_dict().items()}
     fixed = np.exp(state.pop("fixed_log"))
     weights = {**state, "fixed": fixed, "unit": np.array(unit), "mean": mean, "std": std}
-    weights |= {"least": rows.min(0), "greatest": rows.max(0)}  # of other tables only the work goes on beyond
+    weights |= {"least": rows.min(0), "greatest": rows.max(0)}  # features beyond these are clipped, only `work` is not
     weights["most"] = np.full(EMBEDDING, np.inf)
     found = CostNetwork({name: np.asarray(each, np.float32) for name, each in weights.items()}, origin)
-    sums = np.stack([found.embed(sample.features).sum(0) for sample in learned])
+    sums = np.stack([found.embed(sample.features).sum(0) for sample in trained_on])
     weights["most"] = np.log1p(sums.max(0))
     found = CostNetwork({name: np.asarray(each, np.float32) for name, each in weights.items()}, origin)
     if held:
-        found.origin = {**origin, "samples": len(learned), "held_out": asdict(found.errors(held))}
+        found.origin = {**origin, "samples": len(trained_on), "held_out": asdict(found.errors(held))}
     return found
 
 
@@ -192,7 +194,7 @@ def _train(
     epochs: int,
     batch: int,
     lr: float,
-    step: Callable[[int], None],
+    on_epoch: Callable[[int], None],
 ) -> None:
     inputs = [torch.from_numpy((sample.features - mean) / std).float() for sample in samples]
     works = [torch.from_numpy(work(sample.features)).float() for sample in samples]
@@ -211,14 +213,14 @@ def _train(
             loss.backward()
             optimizer.step()
             schedule.step()
-        step(epoch + 1)
+        on_epoch(epoch + 1)
 
 
 def work(features_TF: Floats) -> Floats:
-    """(T, F) -> (T,): floats that look-ups of each table move in a step, in millions; ids as two floats.
+    """(T, F) -> (T,): millions of floats that the look-ups of each table move in a step; an id counts as two floats.
 
-    A row read for each id, for each row that is touched its weights read and written and its state, a vector written
-    for each bag.
+    For each id a row is read. For each touched row the weights are read and written, and the state counts once. For
+    each bag a vector is written.
     """
     columns, _, ids, bags, touched, state = 2.0 ** features_TF[:, :6].T - 1
     return (ids * (2 + columns) + touched * (2 * columns + state) + bags * (2 + columns)) / 1e6

@@ -1,4 +1,4 @@
-"""What devices cost by the cost network: kernels as they were measured, exchanges by the cost model."""
+"""Costs of devices: kernels by the cost network, which is fitted to measurements, and exchanges by the cost model."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class LearnedCosts:
     """See the module.
 
     Args:
-        network: predicts what a device's kernels take.
-        factors: table -> how many times as long as the network says it takes; of those not named, 1.
+        network: predicts the seconds of a device's kernels.
+        factors: table -> factor by which the network's prediction for it is multiplied; 1 for tables not named.
     """
 
     def __init__(self, network: CostNetwork, factors: Mapping[str, float] | None = None) -> None:
@@ -33,22 +33,22 @@ class LearnedCosts:
 
     @property
     def source(self) -> str:
-        """Whose costs these are, and how good."""
+        """The machine that the costs were measured on, and their accuracy."""
         origin = self.network.origin
         off = f" ({100 * origin['held_out']['median']:.0f} % off where held out)" if "held_out" in origin else ""
         return f"kernels as measured on {origin['machine']}, {origin['date']}{off}"
 
     def corrected(self, factors: Mapping[str, float]) -> LearnedCosts:
-        """The network's costs with these factors, in place of those that there are."""
+        """Returns the network's costs with these factors instead of the present ones."""
         found = LearnedCosts(self.network, factors)
         found._problem, found._embedded = self._problem, self._embedded
         return found
 
     def check_kind(self, kind: DeviceKind) -> None:
-        """Nothing, where the costs are of such devices.
+        """Validates that the costs were measured on this kind of device; returns None or raises.
 
         Raises:
-            ConfigError: they are of others.
+            ConfigError: they were measured on another kind.
         """
         origin = self.network.origin
         if origin["kind"] != kind:
@@ -59,34 +59,44 @@ class LearnedCosts:
             )
 
     def device_seconds(self, problem: Problem, plan: Plan) -> list[float]:
-        """Predicted seconds of a step on each device under any plan."""
+        """Returns the predicted seconds of a step on each device under any plan."""
         sums_DE, exchange_D = self._sums(problem, plan)
         return (self.network.seconds(sums_DE) + exchange_D).tolist()
 
     def table_seconds(self, problem: Problem, table: TableSpec) -> float:
-        """Of the kernels, were the table whole and alone on a device."""
+        """Returns the kernels' seconds for a whole table alone on a device."""
         return float(self.network.seconds(self._embed(problem, table, _whole(table), "table_wise")))
 
-    def seconds_together(self, problem: Problem) -> float:
-        """Of the kernels, were all tables whole and on one device; there is at least one."""
+    def seconds_on_one_device(self, problem: Problem) -> float:
+        """Returns the kernels' seconds if one device held all tables, whole; there must be at least one table."""
         embedded = [self._embed(problem, table, _whole(table), "table_wise") for table in problem.tables]
         return float(self.network.seconds(np.sum(embedded, axis=0)))
 
     def parts_seconds(self, problem: Problem, parts: Sequence[tuple[TableSpec, Shard]]) -> tuple[float, Floats]:
-        """(of the kernels of a device that holds these shards, each shard's share in that); none is on every device."""
+        """Returns the kernels' seconds of a device that holds these shards, and each shard's share of them.
+
+        The shards must not be of replicated tables.
+        """
         embedded_NE = np.stack([self._embed(problem, table, shard, "table_wise") for table, shard in parts])
         shares_N = self.network.additive(embedded_NE)
         return float(self.network.seconds(embedded_NE.sum(0))), shares_N / shares_N.sum()
 
     def item_seconds(self, problem: Problem, items: Sequence[Item]) -> list[float]:
-        """Of each item on a device of its own, exchanges included."""
+        """Returns the seconds of each item alone on a device, exchanges included."""
         if not items:
             return []
         kernels = self.network.seconds(self._embed_all(problem, items))
         return [float(k) + exchange_seconds(problem, item.cost) for k, item in zip(kernels, items, strict=True)]
 
     def task(self, problem: Problem, plan: Plan, items: Sequence[Item], loads: Loads) -> Task:
-        """The items, to be put on devices beside what ``plan`` has placed; ``loads`` is what that amounts to."""
+        """Returns the problem of assigning the items to devices.
+
+        Args:
+            problem: the tables and devices.
+            plan: the tables placed already.
+            items: the items to assign.
+            loads: the devices' loads under ``plan``.
+        """
         sums_DE, exchange_D = self._sums(problem, plan)
         return Task(
             self.network,
@@ -102,7 +112,7 @@ class LearnedCosts:
         return np.stack([self._embed(problem, item.table, item.shard, item.split.sharding) for item in items])
 
     def _sums(self, problem: Problem, plan: Plan) -> tuple[Floats, Floats]:
-        """Embeddings and exchange seconds of what a plan, which may be of some tables only, puts on each device."""
+        """Returns each device's summed embeddings and exchange seconds under a plan, which may omit tables."""
         world = problem.topology.world_size
         sums_DE, exchange_D = np.zeros((world, EMBEDDING)), np.zeros(world)
         for table in problem.tables:
@@ -127,7 +137,8 @@ class LearnedCosts:
 
 
 def exchange_seconds(problem: Problem, cost: ShardCost) -> float:
-    """Seconds of a shard's cost that are not the kernel's: a replicated table's gradient as a whole is among them."""
+    """Returns the seconds of a shard's cost outside the kernel, including those for a replicated table's whole
+    gradient."""
     return cost.seconds - (cost.memory_traffic - cost.gradient_traffic) / problem.topology.lookup_bandwidth
 
 

@@ -1,9 +1,9 @@
-"""What the cost network sees of a shard: its shape, how much it is looked up, and how often the same rows are.
+"""The cost network's features of a shard: its shape, its look-ups, and how often the same rows are looked up.
 
 AutoShard (arXiv 2208.06399) describes a table by dim, rows, mean pooling, bytes and 17 shares of rows by their reuse in
-a batch. Those numbers say what a step costs at one batch size. Ours go by the step, so that any batch size and any part
-of a table can be described: ids and bags of a step in place of the pooling factor, all on a log scale, and the
-optimizer's floats a row. Bytes are rows times columns, which a sum of logs has already.
+a batch. Those features are specific to one batch size. Ours are per step, so that any batch size and any part of a
+table can be described: ids and bags of a step instead of the pooling factor, all on a log scale, and the optimizer's
+floats a row. Bytes are left out: they are rows times columns, a sum of logarithms that are already there.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ziggurat.planning.usage import Usage
 Floats = npt.NDArray[np.float64]
 
 REUSE_BINS = 17
-"""Reuse once, twice, up to 4, up to 8, …, up to 32,768 times, and above."""
+"""Bins by how often a row is looked up: once, twice, up to 4, up to 8, …, up to 32,768 times, and above."""
 NAMES = ("columns", "rows", "ids", "bags", "touched", "state", *(f"reuse_{k}" for k in range(REUSE_BINS)))
 FEATURES = len(NAMES)
 
@@ -27,11 +27,11 @@ FEATURES = len(NAMES)
 def shard_features(
     table: TableSpec, shard: Shard, sharding: Sharding, usage: Usage, batch_size: int, world_size: int
 ) -> Floats:
-    """Features (FEATURES,) of one shard.
+    """Returns the features of one shard, (FEATURES,).
 
     Args:
-        table, shard, sharding: what lies there.
-        usage: of the table.
+        table, shard, sharding: the table, its shard and its sharding.
+        usage: usage of the table.
         batch_size: examples per rank and step.
         world_size: ranks, all of whose examples reach a shard that is not replicated.
     """
@@ -49,16 +49,16 @@ def shard_features(
 
 
 def features(*, columns: int, rows: int, bags: float, means: Floats, times: Floats, state: float) -> Floats:
-    """Features (FEATURES,) of a table or a part of one.
+    """Returns the features of a table or a part of one, (FEATURES,).
 
     Args:
-        columns, rows: of it.
-        bags: that a step looks up.
-        means: expected look-ups in a step of a row, (n,); of Poisson distributions.
-        times: so many rows are looked up so often, (n,).
+        columns, rows: columns and rows of the part.
+        bags: bags looked up in a step.
+        means: expected look-ups of a row in a step, the means of Poisson distributions, (n,).
+        times: number of rows with each of these means, (n,).
         state: floats of optimizer state a row.
     """
-    from scipy.stats import poisson  # most of a second, and seldom needed
+    from scipy.stats import poisson  # takes most of a second to import and is seldom needed
 
     reached = -np.expm1(-means)  # at least once
     touched = float(times @ reached)

@@ -1,4 +1,4 @@
-"""The cost network and the policy that a planner has: those of a folder, or those that come with ziggurat."""
+"""Loads a planner's cost network and policy, from a folder or from those shipped with ziggurat."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ NETWORK, POLICY = "network.safetensors", "policy.safetensors"
 
 
 def learned_costs(folder: Path | None) -> LearnedCosts:
-    """By the cost network in ``folder``; None: the one that comes with ziggurat.
+    """Returns the costs by the cost network in ``folder``, or by the one shipped with ziggurat if it is None.
 
     Raises:
-        ConfigError: no cost network lies there.
+        ConfigError: the folder has no cost network.
     """
     path = (folder or SHIPPED) / NETWORK
     if not path.is_file():
@@ -29,6 +29,6 @@ def learned_costs(folder: Path | None) -> LearnedCosts:
 
 
 def learned_policy(folder: Path | None) -> Policy:
-    """The policy in ``folder``; where there is none, the one that comes with ziggurat."""
+    """Returns the policy in ``folder``, or the one shipped with ziggurat if there is none."""
     path = (folder or SHIPPED) / POLICY
     return Policy.load(path if path.is_file() else SHIPPED / POLICY)

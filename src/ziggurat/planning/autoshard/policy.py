@@ -1,14 +1,15 @@
-"""A policy that puts tables on devices one after the other, and learns from what comes of it.
+"""A learned policy that places tables on devices one after the other.
 
-Tables come in the order of their predicted cost, the costliest first. For each, every device is scored by a small
-network from the table's embedding, the sum of those that lie there and what the device would cost and hold; one that
-has no room is out. One network scores any number of devices and tables, so a policy trained on small tasks serves
-others (AutoShard, arXiv 2208.06399, section 3.3; DreamShard, 2210.02023, section 3.2).
+Tables are placed in the order of their predicted cost, the costliest first. For each table, a small network scores
+every device from the table's embedding, the sum of the embeddings that the device holds, and the cost and memory of the
+device with the table. Devices without enough memory are excluded. One network scores any number of devices and tables,
+so a policy trained on small tasks can be used on larger ones (AutoShard, arXiv 2208.06399, section 3.3; DreamShard,
+2210.02023, section 3.2).
 
-It is trained by REINFORCE: several episodes of a task, their rewards less their mean over their spread, an entropy
-bonus. The reward is the predicted time of the slowest device over that of an even share, negative, less what
-overflows memory. Ours starts as a soft form of "where it costs least", a learned factor of what the device would cost,
-so that no episode is wasted on placements that any rule beats.
+It is trained by REINFORCE: several episodes of a task, rewards normalised by their mean and standard deviation, and an
+entropy bonus. The reward is minus the predicted time of the slowest device divided by an even share of the time, minus
+a penalty for exceeding memory. Our policy starts as a soft form of "the device that costs least" (a learned factor
+times the device's cost with the table), so no episode is wasted on placements that any rule beats.
 
 Shape legend: P episodes at once, N items, D devices, E embedding width, Q inputs of the scoring network.
 """
@@ -34,18 +35,18 @@ INPUTS = SCALARS + 2 * EMBEDDING
 HIDDEN = 64
 ENTROPY, LR = 1e-3, 5e-4
 GREED = 20.0
-"""Logit by which a device is worse for each even share that it would cost more, at the start."""
+"""Initial weight of a device's cost in its logit; the cost is in units of an even share."""
 
 
 @dataclass(frozen=True, slots=True)
 class Episodes:
-    """Placements of one task.
+    """Several placements of one task.
 
     Attributes:
         device_PN: the device of each item.
-        reward_P: of each episode.
-        inputs: what was seen at every step, (N, P, D, Q); allowed devices (N, P, D); choices (N, P); where it is to be
-            learned from.
+        reward_P: the reward of each episode.
+        inputs: the scoring network's inputs at every step (N, P, D, Q), the allowed devices (N, P, D) and the choices
+            (N, P); None unless the episodes are for training.
     """
 
     device_PN: Ints
@@ -57,8 +58,8 @@ class Policy:
     """Scores devices for a table.
 
     Args:
-        weights: of the scoring network.
-        origin: how it was trained.
+        weights: the weights of the scoring network.
+        origin: how the policy was trained.
     """
 
     def __init__(self, weights: Weights, origin: dict[str, Any]) -> None:
@@ -66,50 +67,56 @@ class Policy:
 
     @classmethod
     def untrained(cls, seed: int = 0) -> Policy:
-        """Where training starts."""
+        """Returns the policy that training starts from."""
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
             return cls(_arrays(_Scorer()), {})
 
     def save(self, path: Path) -> None:
-        """Write ``path`` and, beside it, its origin."""
+        """Writes the weights to ``path``, and the origin also to a ``.json`` file of the same name."""
         save_weights(path, self.weights, self.origin)
 
     @classmethod
     def load(cls, path: Path) -> Policy:
-        """What :meth:`save` wrote.
+        """Loads a policy saved by :meth:`save`.
 
         Raises:
-            DataError: of a version that this ziggurat does not know.
+            DataError: the file is damaged, or of a version that this ziggurat does not know.
         """
         return cls(*load_weights(path, "leave it out for the policy that comes with ziggurat"))
 
     def place(self, task: Task, episodes: int, draw: np.random.Generator | None, *, learning: bool = False) -> Episodes:
-        """So many placements; drawn by the policy's probabilities, or, without ``draw``, each the likeliest.
+        """Returns ``episodes`` placements of the task.
 
-        ``learning`` keeps what they were decided by, some hundred bytes for each table and device of each.
+        Args:
+            task: the assignment problem.
+            episodes: number of placements.
+            draw: generator by which devices are drawn with the policy's probabilities; None takes the likeliest each
+                time.
+            learning: keeps the network's inputs for training, some hundred bytes for each table and device of an
+                episode.
         """
         order = np.argsort(-task.single_N, kind="stable")
-        run = _Run(task, episodes, order)
-        of = self.weights
+        rollout = _Rollout(task, episodes, order)
+        weights = self.weights
         seen: list[npt.NDArray[np.float32]] = []
         allowed: list[npt.NDArray[np.bool_]] = []
         for item in order:
-            inputs_PDQ, legal_PD = run.look(int(item))
-            hidden = np.maximum(inputs_PDQ @ of["mlp.0.weight"].T + of["mlp.0.bias"], 0)
-            logits_PD = (hidden @ of["mlp.2.weight"].T)[..., 0] - of["greed"] * inputs_PDQ[..., 0]
+            inputs_PDQ, legal_PD = rollout.observe(int(item))
+            hidden = np.maximum(inputs_PDQ @ weights["mlp.0.weight"].T + weights["mlp.0.bias"], 0)
+            logits_PD = (hidden @ weights["mlp.2.weight"].T)[..., 0] - weights["greed"] * inputs_PDQ[..., 0]
             logits_PD = np.where(legal_PD, logits_PD, -np.inf)
             if draw is not None:
                 logits_PD = logits_PD + draw.gumbel(size=logits_PD.shape)
-            run.put(int(item), logits_PD.argmax(1))
+            rollout.assign(int(item), logits_PD.argmax(1))
             if learning:
                 seen.append(inputs_PDQ)
                 allowed.append(legal_PD)
-        inputs = (np.stack(seen), np.stack(allowed), run.device_PN[:, order].T) if learning else None
-        return Episodes(run.device_PN, run.rewards(), inputs)
+        inputs = (np.stack(seen), np.stack(allowed), rollout.device_PN[:, order].T) if learning else None
+        return Episodes(rollout.device_PN, rollout.rewards(), inputs)
 
 
-class _Run:
+class _Rollout:
     """Episodes in progress."""
 
     def __init__(self, task: Task, episodes: int, order: Ints) -> None:
@@ -122,17 +129,20 @@ class _Run:
         self.single_N = task.single_N
         self.even = max((self.single_N.sum() + self.loads_PD[0].sum()) / task.devices, 1e-12)
         self.left, self.bytes_left = self.single_N.sum(), task.bytes_N.sum()
-        self.total, self.room = self.left, max(task.free_D.sum(), 1.0)
+        self.total, self.total_free = self.left, max(task.free_D.sum(), 1.0)
 
-    def look(self, item: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
-        """What the policy sees of each device, and where there is room; everywhere, where there is nowhere."""
+    def observe(self, item: int) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.bool_]]:
+        """Returns the network's inputs for each device, and which devices are allowed.
+
+        Allowed are the devices with enough memory for the item; if there are none, those with most free memory.
+        """
         task = self.task
         after_PDE = self.sums_PDE + task.embedded_NE[item]
         self.after_PD = task.network.seconds(after_PDE) + self.exchange_PD + task.exchange_N[item]
-        room_PD = self.free_PD - task.bytes_N[item]
-        legal_PD = room_PD >= 0
+        left_PD = self.free_PD - task.bytes_N[item]
+        legal_PD = left_PD >= 0
         stuck_P = ~legal_PD.any(1)
-        legal_PD[stuck_P] = room_PD[stuck_P] == room_PD[stuck_P].max(1, keepdims=True)
+        legal_PD[stuck_P] = left_PD[stuck_P] == left_PD[stuck_P].max(1, keepdims=True)
         ones_PD = np.ones_like(self.loads_PD)
         free = np.maximum(task.free_D, 1.0)
         scalars = [
@@ -143,13 +153,13 @@ class _Run:
             self.free_PD / free,
             task.bytes_N[item] / free * ones_PD,
             self.left / max(self.total, 1e-12) * ones_PD,
-            self.bytes_left / self.room * ones_PD,
+            self.bytes_left / self.total_free * ones_PD,
         ]
         embedded_PDE = np.broadcast_to(np.log1p(task.embedded_NE[item]), self.sums_PDE.shape)
         inputs_PDQ = np.concatenate([np.stack(scalars, -1), embedded_PDE, np.log1p(self.sums_PDE)], -1)
         return inputs_PDQ.astype(np.float32), legal_PD
 
-    def put(self, item: int, device_P: Ints) -> None:
+    def assign(self, item: int, device_P: Ints) -> None:
         rows = np.arange(len(device_P))
         self.sums_PDE[rows, device_P] += self.task.embedded_NE[item]
         self.exchange_PD[rows, device_P] += self.task.exchange_N[item]
@@ -160,7 +170,7 @@ class _Run:
         self.bytes_left -= self.task.bytes_N[item]
 
     def rewards(self) -> Floats:
-        overflow_P = np.maximum(-self.free_PD, 0).sum(1) / self.room
+        overflow_P = np.maximum(-self.free_PD, 0).sum(1) / self.total_free
         return -self.loads_PD.max(1) / self.even - 10 * overflow_P
 
 
@@ -180,8 +190,8 @@ class Learner:
     """Trains a policy, task after task.
 
     Args:
-        policy: to go on from.
-        seed: of the episodes.
+        policy: the policy to start from.
+        seed: seed for the episodes.
     """
 
     def __init__(self, policy: Policy, seed: int = 0) -> None:
@@ -194,8 +204,10 @@ class Learner:
     def policy(self) -> Policy:
         return Policy(_arrays(self._scorer), {})
 
-    def learn(self, tasks: Sequence[Task], episodes: int, step: Callable[[float], None] = lambda reward: None) -> None:
-        """One update from ``episodes`` of each task; ``step`` is told each mean reward."""
+    def learn(
+        self, tasks: Sequence[Task], episodes: int, on_task: Callable[[float], None] = lambda reward: None
+    ) -> None:
+        """Updates the policy once from ``episodes`` of each task; ``on_task`` is called with each mean reward."""
         for task in tasks:
             played = self.policy.place(task, episodes, self._draw, learning=True)
             reward_P = torch.from_numpy(played.reward_P).float()
@@ -210,7 +222,7 @@ class Learner:
             self._optimizer.zero_grad()
             loss.backward()
             self._optimizer.step()
-            step(float(reward_P.mean()))
+            on_task(float(reward_P.mean()))
 
 
 def _arrays(module: nn.Module) -> Weights:

@@ -1,12 +1,13 @@
-"""Plans that are measured while they are made.
+"""Refines plans by measuring them.
 
-A cost network is off by some per cent for tables that it never saw, and a search finds where it promises too much. So
-devices of plans, those of hand-made rules among them, are run for real; each table gets a factor that explains what was
-measured; and with the corrected costs the planner plans again, anew and by exchanges in the best plan so far, until
-time is over or nothing new comes of it. Of all plans the one is kept whose slowest device took least. DreamShard (arXiv
-2210.02023, algorithm 1) measures between plans too, to train its network; factors of the tables at hand are ours.
+A cost network is off by some per cent for tables that it never saw, and a search tends to find plans whose time it
+underestimates. So the devices of plans, including those of hand-made rules, are run for real, and each table gets a
+factor that explains the measurements. With the corrected costs the planner plans again, both from scratch and by moves
+and swaps in the best plan so far, until the time is over or nothing new is found. The plan whose slowest device took
+least is kept. DreamShard (arXiv 2210.02023, algorithm 1) also measures between plans, to train its network; factors for
+the tables at hand are our own.
 
-Shape legend: S sets that were measured, T tables.
+Shape legend: S measured sets, T tables.
 """
 
 from __future__ import annotations
@@ -24,25 +25,22 @@ from ziggurat.core.progress import Progress, Silent
 from ziggurat.core.tables import TableSpec
 from ziggurat.planning.autoshard.costs import LearnedCosts
 from ziggurat.planning.autoshard.task import Floats
+from ziggurat.planning.contract import Parts, TimeParts
 from ziggurat.planning.problem import Problem
 
 TABLE_ERROR, SET_ERROR = 0.1, 0.02
-"""Standard deviations, of logarithms, that are expected: of tables' factors, and of what is measured around them."""
-DOUBTFUL = 1.02
-"""Times what it should take, in proportion to others: what is above is run again."""
+"""Expected standard deviations of logarithms: of the tables' factors, and of the measurements around them."""
+OUTLIER_RATIO = 1.02
+"""A measurement whose ratio to the prediction exceeds the median ratio by this factor is repeated."""
 RUNS = 3
-"""Of each device of a plan that seems better, and of the best one's."""
+"""Runs of each device of a plan that seems better, and of the best plan's devices."""
 PASSES = 3
+"""Iterations of the regression for the tables' factors."""
 IDLE = 4
-"""So many turns that lead to nothing new end the measuring: each kind of turn is among them."""
-
-Parts = tuple[tuple[TableSpec, Shard], ...]
-"""What one device holds."""
-TimeParts = Callable[[Problem, Parts], float]
-"""Seconds that a device's kernels really take for a step, forward and backward."""
+"""Consecutive turns without a new measurement that end the refinement; each kind of turn is among them."""
 
 
-def refined(
+def refine_plan(
     problem: Problem,
     plan_by: Callable[[LearnedCosts, Plan | None], Plan],
     others: Sequence[Plan],
@@ -51,38 +49,39 @@ def refined(
     seconds: float,
     progress: Progress | None = None,
 ) -> Plan:
-    """The best, as measured, of some plans and of those that costs lead to as they are corrected.
+    """Returns the best plan, by measurement, of the given plans and of those that the planner makes as costs improve.
 
-    Tables that every device holds, and exchanges, take what costs say. A plan is given up at the first device that
-    takes as long as the slowest one of the best plan so far. One that seems better is measured again, and so is the
-    best: of many plans the luckiest would win. By turns a device that took unusually long is, too.
+    Replicated tables and exchanges are not measured; their times are predicted. A plan is abandoned at the first device
+    that takes as long as the slowest device of the best plan so far. A plan that seems better is measured again, and so
+    is the best plan, since otherwise the luckiest of many plans would win. In its turn, a device that took unusually
+    long is also measured again.
 
     Args:
         problem: tables and devices.
-        plan_by: the planner; with a plan, that one after exchanges.
-        others: plans that are measured too, by turns with the planner's, the one that seems best next; factors are
-            learned from them as well.
-        costs: to begin with.
-        time_parts: runs a device's shards.
-        seconds: after so many no other plan is begun; the planner's first is always measured.
-        progress: where to show how many devices were measured, and the best plan's slowest.
+        plan_by: the planner for given costs; with a plan, it returns that plan improved by moves and swaps.
+        others: further plans to measure, alternating with the planner's, the most promising first; factors are learned
+            from them as well.
+        costs: the initial costs.
+        time_parts: measures a device's shards.
+        seconds: time after which no further plan is started; the planner's first plan is always measured.
+        progress: shows the number of measured devices and the slowest device of the best plan.
     """
-    progress, devices = progress or Silent(), _Devices(problem, time_parts)
+    progress, devices = progress or Silent(), _MeasuredDevices(problem, time_parts)
     progress.start("refine the plan", None, "devices measured")
     end = time.monotonic() + seconds
     best = first = plan_by(costs, None)
     least = devices.slowest(best, costs)
-    waiting, turns, idle = [*others], cycle(("other", "near", "anew", "again")), 0
+    waiting, turns, idle = [*others], cycle(("other plan", "improve best", "plan anew", "rerun")), 0
     while time.monotonic() < end and (waiting or idle < IDLE):
         turn, known = next(turns), len(devices.sets)
-        if turn == "again":
-            devices.doubt(costs)
+        if turn == "rerun":
+            devices.rerun_outlier(costs)
         corrected = costs.corrected(table_factors(problem, costs, devices.sets))
-        if turn == "other" and waiting:
+        if turn == "other plan" and waiting:
             waiting.sort(key=lambda plan: -max(corrected.device_seconds(problem, plan)))
             plan = waiting.pop()
         else:
-            plan = plan_by(corrected, None if turn == "anew" else best)
+            plan = plan_by(corrected, None if turn == "plan anew" else best)
         least = devices.slowest(best, corrected)
         if plan.placements != best.placements and devices.slowest(plan, corrected, enough=least) < least:
             corrected = costs.corrected(table_factors(problem, costs, devices.sets))
@@ -100,7 +99,7 @@ def refined(
 
 
 def device_parts(problem: Problem, plan: Plan) -> list[Parts]:
-    """What each device holds of the tables that not all of them hold; empty ranges of rows left out."""
+    """Returns each device's shards, without replicated tables and without empty ranges of rows."""
     found: list[list[tuple[TableSpec, Shard]]] = [[] for _ in range(plan.world_size)]
     for table in problem.tables:
         if plan.placements[table.name].sharding != "data_parallel":
@@ -110,68 +109,76 @@ def device_parts(problem: Problem, plan: Plan) -> list[Parts]:
     return [tuple(parts) for parts in found]
 
 
-def table_factors(problem: Problem, costs: LearnedCosts, taken: Sequence[tuple[Parts, float]]) -> dict[str, float]:
-    """Table -> how many times as long as predicted it seems to take; what nothing was measured of is left out.
+def table_factors(problem: Problem, costs: LearnedCosts, measured: Sequence[tuple[Parts, float]]) -> dict[str, float]:
+    """Estimates for each measured table how many times as long as predicted it takes.
 
-    Logarithms of factors are taken to be normal around 0, and a set's predicted seconds to follow its tables' factors
-    by their shares in them: the likeliest factors are those of a ridge regression, taken anew with the shares that they
-    lead to.
+    The logarithms of the factors are assumed to be normal around 0, and a set's seconds to depend on its tables'
+    factors in proportion to their shares. The likeliest factors are then those of a ridge regression, which is repeated
+    with the shares that the factors lead to.
+
+    Args:
+        problem: tables and devices.
+        costs: the uncorrected costs.
+        measured: sets of shards with their measured seconds.
     """
-    names = sorted({table.name for parts, _ in taken for table, _ in parts})
+    names = sorted({table.name for parts, _ in measured for table, _ in parts})
     place = {name: column for column, name in enumerate(names)}
     log_T: Floats = np.zeros(len(names))
     for _ in range(PASSES):
         corrected = costs.corrected(dict(zip(names, np.exp(log_T).tolist(), strict=True)))
-        shares_ST, off_S = np.zeros((len(taken), len(names))), np.zeros(len(taken))
-        for row, (parts, seconds) in enumerate(taken):
+        shares_ST, off_S = np.zeros((len(measured), len(names))), np.zeros(len(measured))
+        for row, (parts, seconds) in enumerate(measured):
             predicted, shares = corrected.parts_seconds(problem, parts)
             off_S[row] = np.log(seconds / predicted)
             np.add.at(shares_ST[row], [place[table.name] for table, _ in parts], shares)
         off_S += shares_ST @ log_T
-        spread_SS = TABLE_ERROR**2 * shares_ST @ shares_ST.T + SET_ERROR**2 * np.eye(len(taken))
+        spread_SS = TABLE_ERROR**2 * shares_ST @ shares_ST.T + SET_ERROR**2 * np.eye(len(measured))
         log_T = TABLE_ERROR**2 * shares_ST.T @ np.linalg.solve(spread_SS, off_S)
     return dict(zip(names, np.exp(log_T).tolist(), strict=True))
 
 
-class _Devices:
-    """What devices of plans took; shards that lie together in two plans are run once for both.
+class _MeasuredDevices:
+    """The measured seconds of plans' devices. Two devices with the same shards are measured only once.
 
     Args:
         problem: tables and devices.
-        time_parts: runs a device's shards.
+        time_parts: measures a device's shards.
     """
 
     def __init__(self, problem: Problem, time_parts: TimeParts) -> None:
         self._problem, self._time_parts = problem, time_parts
-        self._taken: dict[frozenset[tuple[str, Span, Span]], tuple[Parts, list[float]]] = {}
+        self._measured: dict[frozenset[tuple[str, Span, Span]], tuple[Parts, list[float]]] = {}
 
     @property
     def sets(self) -> list[tuple[Parts, float]]:
-        """All that were run, and their seconds: of several runs the median."""
-        return [(parts, float(np.median(seconds))) for parts, seconds in self._taken.values()]
+        """All measured sets of shards with their seconds, the median of several runs."""
+        return [(parts, float(np.median(seconds))) for parts, seconds in self._measured.values()]
 
-    def doubt(self, costs: LearnedCosts) -> None:
-        """Runs once more what took longest for what costs say, of all that ran once: other work may have been there."""
+    def rerun_outlier(self, costs: LearnedCosts) -> None:
+        """Measures again the set that took longest relative to its prediction, of those measured once.
+
+        It is only repeated if it is an outlier: other work on the machine may have slowed it down.
+        """
         over = {
-            key: took[0] / costs.parts_seconds(self._problem, parts)[0] for key, (parts, took) in self._taken.items()
+            key: took[0] / costs.parts_seconds(self._problem, parts)[0] for key, (parts, took) in self._measured.items()
         }
-        once = [key for key, (_, took) in self._taken.items() if len(took) == 1]
+        once = [key for key, (_, took) in self._measured.items() if len(took) == 1]
         worst = max(once, key=over.__getitem__, default=None)
-        if worst and over[worst] > DOUBTFUL * float(np.median([*over.values()])):
-            parts, took = self._taken[worst]
+        if worst and over[worst] > OUTLIER_RATIO * float(np.median([*over.values()])):
+            parts, took = self._measured[worst]
             took.append(self._time_parts(self._problem, parts))
 
     def slowest(self, plan: Plan, costs: LearnedCosts, *, enough: float = math.inf, runs: int = 1) -> float:
-        """Seconds of the slowest device, its kernels as measured, what else it does as predicted.
+        """Returns the seconds of the plan's slowest device: its kernels as measured, everything else as predicted.
 
-        Of many sets the one that ran fastest did so by luck as well. So what costs say, which were corrected by all
-        that was measured, counts as much as one run.
+        Among many sets, the fastest measurement is partly luck. The prediction, which is corrected by all measurements,
+        therefore counts as much as one run.
 
         Args:
-            plan: whose devices.
-            costs: those are run first that should be slowest by them.
-            enough: the first that takes so long is taken for the slowest.
-            runs: of each device at least, earlier ones counted.
+            plan: the plan.
+            costs: corrected costs; devices that they predict to be slowest are measured first.
+            enough: measuring stops at the first device that takes this long.
+            runs: least number of runs of each device, including earlier ones.
         """
         predicted, parts = costs.device_seconds(self._problem, plan), device_parts(self._problem, plan)
         slowest = 0.0
@@ -182,11 +189,11 @@ class _Devices:
                 break
         return slowest
 
-    def _seconds(self, parts: Parts, said: float, runs: int) -> float:
+    def _seconds(self, parts: Parts, predicted: float, runs: int) -> float:
         if not parts:
             return 0.0
         key = frozenset((table.name, shard.rows, shard.columns) for table, shard in parts)
-        _, seconds = self._taken.setdefault(key, (parts, []))
+        _, seconds = self._measured.setdefault(key, (parts, []))
         while len(seconds) < runs:
             seconds.append(self._time_parts(self._problem, parts))
-        return math.exp((len(seconds) * math.log(float(np.median(seconds))) + math.log(said)) / (len(seconds) + 1))
+        return math.exp((len(seconds) * math.log(float(np.median(seconds))) + math.log(predicted)) / (len(seconds) + 1))

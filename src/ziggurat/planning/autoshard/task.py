@@ -1,6 +1,6 @@
-"""Items to be put on devices where what a device costs depends on all that lies there.
+"""The assignment of items to devices, where a device's cost depends on the set of items that it holds.
 
-Shape legend: N items, D devices, E embedding width, A assignments.
+Shape legend: N items, D devices, E embedding width, A candidate moves and swaps.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ Ints = npt.NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Task:
-    """A placement to be found.
+    """An assignment problem.
 
     Attributes:
-        network: predicts what a device's kernel takes.
-        embedded_NE: the items' embeddings by it.
-        bytes_N: that each item takes of a device's memory.
-        exchange_N: seconds that each item's exchange with other devices takes its device.
-        free_D: bytes that each device has for them.
-        sums_DE, exchange_D: embeddings and exchange seconds of what lies on each device already.
+        network: predicts the seconds of a device's kernel.
+        embedded_NE: the items' embeddings by the network.
+        bytes_N: bytes that each item takes of a device's memory.
+        exchange_N: seconds that a device spends on exchanging each item's data with other devices.
+        free_D: bytes that each device has for the items.
+        sums_DE, exchange_D: summed embeddings, and exchange seconds, of what each device holds already.
     """
 
     network: CostNetwork
@@ -47,39 +47,41 @@ class Task:
 
     @property
     def single_N(self) -> Floats:  # noqa: N802 - a shape suffix
-        """Seconds of each item on a device of its own."""
+        """Seconds of each item alone on a device."""
         return self.network.seconds(self.embedded_NE) + self.exchange_N
 
     def loads(self, device_N: Ints) -> Floats:
-        """Seconds of each device, (D,)."""
+        """Returns the seconds of each device, (D,)."""
         sums_DE, exchange_D = self.sums_DE.copy(), self.exchange_D.copy()
         np.add.at(sums_DE, device_N, self.embedded_NE)
         np.add.at(exchange_D, device_N, self.exchange_N)
         return self.network.seconds(sums_DE) + exchange_D
 
     def seconds(self, device_N: Ints) -> float:
-        """Of the slowest device."""
+        """Returns the seconds of the slowest device."""
         return float(self.loads(device_N).max())
 
     def overflow(self, device_N: Ints) -> float:
-        """Bytes that devices lack, all together."""
+        """Returns the bytes by which devices exceed their memory, summed over devices."""
         used_D = np.bincount(device_N, self.bytes_N, self.devices)
         return float(np.maximum(used_D - self.free_D, 0).sum())
 
 
 def greedy(task: Task, order_N: Floats | None = None) -> Ints:
-    """The costliest item first, each where the device costs least then, if it has room; longest processing time.
+    """Assigns items greedily: the costliest first, each to the device that then takes least among those with room.
+
+    This is the longest-processing-time rule. If no device has room, the one with most free bytes is taken.
 
     Args:
-        task: the items.
-        order_N: what they are ordered by, falling, in place of their cost; by size they pack better.
+        task: the assignment problem.
+        order_N: key by which items are ordered, falling, instead of their cost; ordered by size they pack better.
     """
     sums_DE, exchange_D, free_D = task.sums_DE.copy(), task.exchange_D.copy(), task.free_D.copy()
     device_N = np.zeros(task.items, np.int64)
     for item in np.argsort(-(task.single_N if order_N is None else order_N), kind="stable"):
         after_D = task.network.seconds(sums_DE + task.embedded_NE[item]) + exchange_D
-        room_D = free_D - task.bytes_N[item]
-        legal_D = room_D >= 0 if (room_D >= 0).any() else room_D == room_D.max()
+        left_D = free_D - task.bytes_N[item]
+        legal_D = left_D >= 0 if (left_D >= 0).any() else left_D == left_D.max()
         device = int(np.where(legal_D, after_D, np.inf).argmin())
         sums_DE[device] += task.embedded_NE[item]
         exchange_D[device] += task.exchange_N[item]
@@ -88,22 +90,22 @@ def greedy(task: Task, order_N: Floats | None = None) -> Ints:
     return device_N
 
 
-def exchanged(task: Task, device_N: Ints, rounds: int = 1000) -> Ints:
-    """The assignment after moving items out of the slowest device, and swapping them with others', while that helps.
+def improved_by_swaps(task: Task, device_N: Ints, rounds: int = 1000) -> Ints:
+    """Improves the assignment by moving items off the slowest device, or swapping them with others, while that helps.
 
-    Each round takes the exchange that leaves the lowest maximum of the two devices it touches. Nobody comes to lack
-    memory who did not.
+    Each round takes the move or swap that leaves the lowest maximum of the two devices that it changes. No device
+    exceeds its memory that did not before.
     """
     device_N = device_N.copy()
     for _ in range(rounds):
-        better = _best_exchange(task, device_N)
+        better = _best_swap(task, device_N)
         if better is None:
             break
         device_N = better
     return device_N
 
 
-def _best_exchange(task: Task, device_N: Ints) -> Ints | None:
+def _best_swap(task: Task, device_N: Ints) -> Ints | None:
     sums_DE, exchange_D = task.sums_DE.copy(), task.exchange_D.copy()
     np.add.at(sums_DE, device_N, task.embedded_NE)
     np.add.at(exchange_D, device_N, task.exchange_N)
@@ -111,7 +113,7 @@ def _best_exchange(task: Task, device_N: Ints) -> Ints | None:
     free_D = task.free_D - np.bincount(device_N, task.bytes_N, task.devices)
     full = int(loads_D.argmax())
     inside, outside = np.flatnonzero(device_N == full), np.flatnonzero(device_N != full)
-    # Candidates: an item of the fullest device goes to another, alone (-1) or against an item that comes back.
+    # Candidates: an item of the slowest device goes to another device, alone (-1) or in return for one of its items.
     others = np.array([device for device in range(task.devices) if device != full], np.int64)
     moved = np.concatenate([np.repeat(inside, len(others)), np.repeat(inside, len(outside))])
     back = np.concatenate([np.full(len(inside) * len(others), -1), np.tile(outside, len(inside))])

@@ -1,4 +1,4 @@
-"""What was learned, on disk: weights, and in the same file where they are from."""
+"""Files of learned weights, with their origin in the same file."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from ziggurat.core.errors import DataError
 from ziggurat.core.files import atomic_file, write_json
 
 VERSION = 3
-"""Of what lies in the files, and of the features that networks were fitted to."""
+"""Version of the files, and of the features that the networks were fitted to."""
 
 Weights = dict[str, npt.NDArray[np.float32]]
 
 
 def save_weights(path: Path, weights: Weights, origin: Mapping[str, Any]) -> None:
-    """Write ``path`` and, beside it for people, ``origin`` as ``.json``."""
+    """Writes weights and origin to ``path``, and for users the origin also to a ``.json`` file of the same name."""
     origin = {"version": VERSION, **origin}
     with atomic_file(path) as temporary:
         save_file(weights, temporary, metadata={"origin": json.dumps(origin)})
@@ -30,17 +30,17 @@ def save_weights(path: Path, weights: Weights, origin: Mapping[str, Any]) -> Non
 
 
 def load_weights(path: Path, hint: str) -> tuple[Weights, dict[str, Any]]:
-    """The weights and the origin that :func:`save_weights` wrote.
+    """Loads the weights and the origin saved by :func:`save_weights`.
 
     Raises:
-        DataError: damaged, or of a version that this ziggurat does not know; ``hint`` says how to make them anew.
+        DataError: the file is damaged, or of a version that this ziggurat does not know; ``hint`` says what to do.
     """
     try:
         with safe_open(path, "np") as file:
             origin: dict[str, Any] = json.loads((file.metadata() or {}).get("origin", "{}"))
             weights = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
     except (SafetensorError, ValueError) as error:
-        raise DataError(f"{path}: learned weights that are damaged: {error}", hint) from None
+        raise DataError(f"{path}: damaged file of learned weights: {error}", hint) from None
     version = origin.pop("version", "2 or older")
     if version != VERSION:
         raise DataError(f"{path}: learned weights of version {version}; this ziggurat reads {VERSION}", hint)

@@ -1,4 +1,4 @@
-"""The best choice of one option for each table, by mixed-integer linear programming.
+"""Chooses the best option for each table by mixed-integer linear programming.
 
 With z_o = 1 where option o is taken, and T the time of the slowest device:
 
@@ -9,12 +9,14 @@ With z_o = 1 where option o is taken, and T the time of the slowest device:
     Σ_o z_o · all bytes of o on m  ≤ FAST + SLOW    for each device m
     Σ_o z_o · seconds of o on m    ≤ T              for each device m
 
-An option says both where a table lies and how many of its rows are fast, so that nothing is a product of two choices
-(Sethi et al., RecShard, arXiv 2201.10095, section 4, has such products, linearised). Of a whole table, rows beyond
-those that the option has fast may lie in either memory – in fast it only gains, and what has room there is worked out
-later – so they count in the third constraint alone. Solved with HiGHS, to whose tolerance a millionth of each memory
-is left. Its presolve is left out: in version 1.14 it calls choices optimal that are not (HiGHS issues 3043, 3073 and
-3094: integers beside one continuous variable), and models of 13,056 options came no further with it.
+An option fixes both the devices of a table and the number of its fast rows, so the model contains no products of two
+choices (Sethi et al., RecShard, arXiv 2201.10095, section 4, has such products, linearised). The remaining rows of a
+whole table may be in either memory: fast memory only improves the plan, and :mod:`.filling` later decides which of them
+fit. They therefore count in the third constraint only.
+
+The model is solved with HiGHS. A millionth of each memory is left free for its tolerance. HiGHS's presolve is disabled:
+in version 1.14 it reports choices as optimal that are not (HiGHS issues 3043, 3073 and 3094: integers combined with one
+continuous variable), and it did not help with models of 13,056 options.
 """
 
 from __future__ import annotations
@@ -27,29 +29,29 @@ from typing import Any, cast
 import numpy as np
 
 TOLERANCE = 1e-6
-"""Share of each memory that is left free: HiGHS may exceed a constraint of 1 by that."""
+"""Share of each memory that is left free: HiGHS may exceed a constraint of 1 by this much."""
 
 INFEASIBLE = 2
-"""Status of :func:`scipy.optimize.milp`."""
+"""The status of :func:`scipy.optimize.milp` for an infeasible model."""
 
-_NEEDS = ("fast", "slow", "every")
+_NEEDS = ("fast", "slow", "total")
 
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A way to place a table, and what it takes of devices; all tuples are of the same length.
+    """A possible placement of a table and its cost on each device; all tuples have the same length.
 
     Attributes:
-        devices: that hold some of it.
-        fast, slow: bytes that each of them then needs of its fast, and of its slow memory.
-        every: bytes that each of them needs of its memories together.
-        seconds: of a step that each of them then needs.
+        devices: the devices that hold part of the table.
+        fast, slow: bytes that it needs of each device's fast memory, and of its slow memory.
+        total: bytes that it needs of each device's two memories together.
+        seconds: seconds that it adds to a step of each device.
     """
 
     devices: tuple[int, ...]
     fast: tuple[float, ...]
     slow: tuple[float, ...]
-    every: tuple[float, ...]
+    total: tuple[float, ...]
     seconds: tuple[float, ...]
 
 
@@ -64,34 +66,39 @@ class LinearModel:
 
     @property
     def size(self) -> int:
-        """Options in all."""
+        """Number of options of all tables."""
         return sum(map(len, self.tables))
 
     def seconds(self, choice: Sequence[int], spare: float = TOLERANCE) -> float | None:
-        """Of the slowest device, where each table takes that option; None where that leaves less of a memory free."""
+        """Returns the seconds of the slowest device for a choice of options.
+
+        Args:
+            choice: the number of the option of each table.
+            spare: share of each memory that must stay free; if less does, the result is None.
+        """
         loads = np.zeros((len(_NEEDS) + 1, self.devices))
         for options, number in zip(self.tables, choice, strict=True):
             option = options[number]
             for row, name in enumerate((*_NEEDS, "seconds")):
                 np.add.at(loads[row], list(option.devices), getattr(option, name))
-        room = np.array([self.room(name, spare) for name in _NEEDS])
-        return float(loads[-1].max()) if (loads[:-1] <= room[:, None]).all() else None
+        capacities = np.array([self.capacity(name, spare) for name in _NEEDS])
+        return float(loads[-1].max()) if (loads[:-1] <= capacities[:, None]).all() else None
 
-    def room(self, need: str, spare: float = TOLERANCE) -> float:
-        """Bytes of each device that options may take of that kind."""
-        rooms = {"fast": self.fast, "slow": self.slow, "every": self.fast + self.slow}
-        return rooms[need] * (1 - spare)
+    def capacity(self, need: str, spare: float = TOLERANCE) -> float:
+        """Returns the bytes of the given kind ("fast", "slow" or "total") that options may take on each device."""
+        capacities = {"fast": self.fast, "slow": self.slow, "total": self.fast + self.slow}
+        return capacities[need] * (1 - spare)
 
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """What was found, and how good it is.
+    """The solver's choice and its quality.
 
     Attributes:
-        choice: of each table, the number of its option.
-        seconds: of the slowest device.
-        bound: no choice is below these seconds.
-        proved: whether the choice is the best, up to the gap that was asked for.
+        choice: the number of each table's option.
+        seconds: seconds of the slowest device.
+        bound: lower bound on the seconds of any choice.
+        proved: whether the choice is proved to be the best, up to the requested gap.
     """
 
     choice: tuple[int, ...]
@@ -101,19 +108,19 @@ class Solution:
 
     @property
     def gap(self) -> float:
-        """The share of the seconds that is not yet known to be needed."""
+        """The relative gap between the seconds and their lower bound."""
         return max(1 - self.bound / self.seconds, 0.0) if self.seconds else 0.0
 
 
 def solve(model: LinearModel, time_limit_s: float, gap: float = 1e-4) -> Solution | str:
-    """The best choice found within the time, or why there is none.
+    """Returns the best choice found within the time limit, or the reason why there is none.
 
     Args:
-        model: at least one table, at least one option each.
-        time_limit_s: for the search.
-        gap: at which a choice counts as the best.
+        model: the linear model, with at least one table, and at least one option for each.
+        time_limit_s: seconds that the search may take.
+        gap: the relative gap at which a choice counts as the best.
     """
-    from scipy.optimize import Bounds, LinearConstraint, milp  # as slow to import as much else, and seldom needed
+    from scipy.optimize import Bounds, LinearConstraint, milp  # slow to import and seldom needed
     from scipy.sparse import coo_array
 
     table_O = np.repeat(np.arange(len(model.tables)), [len(options) for options in model.tables])
@@ -136,7 +143,10 @@ def solve(model: LinearModel, time_limit_s: float, gap: float = 1e-4) -> Solutio
     constraints = [
         LinearConstraint(one_each, 1, 1),
         LinearConstraint(rows("seconds", unit) - longest, ub=0),
-        *(LinearConstraint(rows(name, model.room(name) or 1.0), ub=float(model.room(name) > 0)) for name in _NEEDS),
+        *(
+            LinearConstraint(rows(name, model.capacity(name) or 1.0), ub=float(model.capacity(name) > 0))
+            for name in _NEEDS
+        ),
     ]
     objective = np.zeros(shape[1])
     objective[-1] = 1
@@ -151,10 +161,10 @@ def solve(model: LinearModel, time_limit_s: float, gap: float = 1e-4) -> Solutio
         ),
     )
     if found.x is None:
-        return "has none" if found.status == INFEASIBLE else f"found none within {time_limit_s:g} s"
+        return "has no solution" if found.status == INFEASIBLE else f"found no solution within {time_limit_s:g} s"
     firsts = np.concatenate([[0], np.cumsum([len(each) for each in model.tables])])
     taken = [int(found.x[first:last].argmax()) for first, last in pairwise(firsts.tolist())]
     seconds = model.seconds(taken, spare=0)
     if seconds is None:
-        return "found one that takes more than a memory"
+        return "found a solution that exceeds a memory"
     return Solution(tuple(taken), seconds, float(found.mip_dual_bound) * unit, found.status == 0)

@@ -1,8 +1,9 @@
-"""Where a table may lie at all, before it is decided which of its rows are fast: sharding and ranks.
+"""Lists the possible placements of a table (sharding and ranks), before its fast rows are chosen.
 
-A table lies whole, on any device; one that no device can hold, or that is hotter than a device's even share of the
-work, may be split by rows, over all devices or those of a host. What the user asks for, and what has no kernel that
-could be split, leaves less choice; where columns are asked for without ranks, they go to neighbouring ones.
+A table can be whole on any device. A table that no device can hold, or that costs more than a device's even share of
+the work, can also be split by rows over all devices or over those of a host. The user's constraints, and optimizers
+without a fused kernel, leave fewer placements. If the user asks for a column-wise split without ranks, neighbouring
+ranks are used.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from ziggurat.planning.constraints import column_parts, fixed_ranks, must_replic
 from ziggurat.planning.problem import Problem
 
 
-def asked_ways(problem: Problem, table: TableSpec) -> list[Placement]:
-    """The placements that the user leaves, or the optimizer; none where neither says anything."""
+def required_placements(problem: Problem, table: TableSpec) -> list[Placement]:
+    """Returns the placements that the user's constraint or the optimizer allows; empty if neither constrains any."""
     constraint = problem.constraints.get(table.name)
     if constraint is None:
         if must_replicate(table, problem.topology.kind):
@@ -25,8 +26,14 @@ def asked_ways(problem: Problem, table: TableSpec) -> list[Placement]:
     return _placements(problem, table, constraint.sharding)
 
 
-def free_ways(problem: Problem, table: TableSpec, hot: bool) -> list[Placement]:
-    """The placements of a table of which nothing is asked."""
+def allowed_placements(problem: Problem, table: TableSpec, hot: bool) -> list[Placement]:
+    """Returns the possible placements of an unconstrained table.
+
+    Args:
+        problem: the problem.
+        table: the table.
+        hot: whether it costs more than a device's even share of the work.
+    """
     topology, cost = problem.topology, problem.whole(table)
     whole = _placements(problem, table, "table_wise")
     if topology.world_size == 1 or table.rows < topology.world_size:
@@ -34,8 +41,8 @@ def free_ways(problem: Problem, table: TableSpec, hot: bool) -> list[Placement]:
     split = _placements(problem, table, "row_wise")
     if topology.hosts > 1 and topology.devices > 1:
         split += _placements(problem, table, "table_row_wise")
-    room = problem.capacity + topology.slow_memory_bytes
-    if cost.kept_bytes > room or cost.buffer_bytes > problem.capacity:
+    capacity = problem.capacity + topology.slow_memory_bytes
+    if cost.kept_bytes > capacity or cost.buffer_bytes > problem.capacity:
         return split
     return [*whole, *split] if hot else whole
 

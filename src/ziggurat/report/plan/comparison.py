@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from ziggurat.planning.comparison import Compared, Comparison
 from ziggurat.planning.plan_estimate import DeviceLoad
-from ziggurat.planning.quantities import written_bytes, written_seconds
+from ziggurat.planning.quantities import format_bytes, format_seconds
 from ziggurat.report.markup import Html, el, figure, section, table
 from ziggurat.report.plan import rows as plan_rows
 from ziggurat.report.plan.strip_chart import Strip, strips
@@ -20,17 +20,17 @@ def planners_section(comparison: Comparison) -> Html:
     planned = comparison.planned
     room = planned.topology.memory_bytes * (1 - planned.reserve)
     seconds = strips(
-        f"Seconds of a step on each device by planner; an even share is {written_seconds(comparison.even_share)}",
-        [_strip(comparison, entry, entry.seconds, written_seconds) for entry in comparison.entries],
+        f"Seconds of a step on each device by planner; an even share is {format_seconds(comparison.even_share)}",
+        [_strip(comparison, entry, entry.seconds, format_seconds) for entry in comparison.entries],
         "time of a step",
-        _written_or_nought(written_seconds),
+        _written_or_nought(format_seconds),
         ("lower bound" if comparison.proven else "even share", comparison.even_share),
     )
     memory = strips(
-        f"Bytes on each device by planner, {written_bytes(room)} at most",
-        [_strip(comparison, entry, _bytes(entry), written_bytes) for entry in comparison.entries],
+        f"Bytes on each device by planner, {format_bytes(room)} at most",
+        [_strip(comparison, entry, _bytes(entry), format_bytes) for entry in comparison.entries],
         "weights, optimizer, buffers of a step",
-        written_bytes,
+        format_bytes,
         ("memory less the reserve", room),
     )
     refused = [el("p", f"{each.name}: {each.refused}", cls="note") for each in comparison.entries if not each.planned]

@@ -9,7 +9,7 @@ from ziggurat.core.files import atomic_file
 from ziggurat.planning import PlanEstimate
 from ziggurat.planning.comparison import Comparison
 from ziggurat.planning.plan_estimate import DeviceLoad, PlacedShard
-from ziggurat.planning.quantities import written_bytes, written_seconds
+from ziggurat.planning.quantities import format_bytes, format_seconds
 from ziggurat.report.charts import legend
 from ziggurat.report.html import page
 from ziggurat.report.markup import Html, el, figure, section, table
@@ -65,17 +65,17 @@ def _drawings(planned: PlanEstimate) -> Html:
     room, slow_room = planned.topology.memory_bytes * (1 - planned.reserve), planned.topology.slow_memory_bytes
     fast = ", in its fast memory" if slow_room else ""
     memory = stacked(
-        f"Bytes on each device{fast}, {written_bytes(room)} at most",
+        f"Bytes on each device{fast}, {format_bytes(room)} at most",
         [_bar(planned, load, shards.get(load.rank, []), _kept, _buffers(load)) for load in shown],
         "weights, optimizer, buffers of a step",
-        written_bytes,
+        format_bytes,
         room,
     )
     time = stacked(
-        f"Modelled seconds of a step on each device, {written_seconds(planned.step_seconds)} at most",
+        f"Modelled seconds of a step on each device, {format_seconds(planned.step_seconds)} at most",
         [_bar(planned, load, shards.get(load.rank, []), lambda placed: placed.cost.seconds) for load in shown],
         "modelled time of a step",
-        lambda seconds: "0" if seconds == 0 else written_seconds(seconds),
+        lambda seconds: "0" if seconds == 0 else format_seconds(seconds),
     )
     full = f"The dashed line, where it is near, is the memory less {100 * planned.reserve:.0f} % kept in reserve."
     even = "The longest bar is what all others wait for: the more even, the better."
@@ -98,10 +98,10 @@ def _slow_memory(
 ) -> Html:
     room = planned.topology.slow_memory_bytes
     drawing = stacked(
-        f"Bytes in the slow memory of each device, {written_bytes(room)} at most",
+        f"Bytes in the slow memory of each device, {format_bytes(room)} at most",
         [_bar(planned, load, shards.get(load.rank, []), lambda placed: placed.cost.slow_bytes) for load in shown],
         "weights, optimizer",
-        written_bytes,
+        format_bytes,
         room,
     )
     reads = plan_rows.percent(planned.slow_share)
@@ -133,7 +133,7 @@ def _kept(placed: PlacedShard) -> float:
 
 
 def _buffers(load: DeviceLoad) -> list[BarSegment]:
-    return [BarSegment("buffers", load.buffer_bytes, "quiet", f"buffers of a step: {written_bytes(load.buffer_bytes)}")]
+    return [BarSegment("buffers", load.buffer_bytes, "quiet", f"buffers of a step: {format_bytes(load.buffer_bytes)}")]
 
 
 def _tip(planned: PlanEstimate, placed: PlacedShard) -> str:
@@ -144,8 +144,8 @@ def _tip(planned: PlanEstimate, placed: PlacedShard) -> str:
     columns = f"columns {shard.columns.first} to {shard.columns.first + shard.columns.size - 1}"
     return (
         f"{placed.table}, {planned.plan.placements[placed.table].sharding}: {rows}, {columns}; "
-        f"{written_bytes(cost.weight_bytes)} of weights, {written_bytes(cost.state_bytes)} of optimizer, "
-        f"{written_seconds(cost.seconds)} a step"
+        f"{format_bytes(cost.weight_bytes)} of weights, {format_bytes(cost.state_bytes)} of optimizer, "
+        f"{format_seconds(cost.seconds)} a step"
     )
 
 

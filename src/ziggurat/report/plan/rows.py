@@ -8,7 +8,7 @@ from itertools import pairwise
 from ziggurat.planning import PlanEstimate
 from ziggurat.planning.comparison import Comparison
 from ziggurat.planning.plan_estimate import DeviceLoad
-from ziggurat.planning.quantities import written_bytes, written_seconds
+from ziggurat.planning.quantities import format_bytes, format_seconds
 from ziggurat.report import numbers
 
 Rows = tuple[list[str], list[list[str]], int]
@@ -19,11 +19,11 @@ def summary(planned: PlanEstimate) -> str:
     """On what, for what."""
     topology = planned.topology
     hosts = f"{topology.hosts} hosts × " if topology.hosts > 1 else ""
-    slow = f" and {written_bytes(topology.slow_memory_bytes)} of slow memory" if topology.slow_memory_bytes else ""
+    slow = f" and {format_bytes(topology.slow_memory_bytes)} of slow memory" if topology.slow_memory_bytes else ""
     plural = "s" if topology.devices > 1 or topology.hosts > 1 else ""
     return (
         f"{len(planned.tables)} tables on {hosts}{topology.devices} device{plural} ({topology.device}), "
-        f"{written_bytes(topology.memory_bytes)} each{slow}, "
+        f"{format_bytes(topology.memory_bytes)} each{slow}, "
         f"{numbers.count(planned.batch_size)} examples a step and device"
     )
 
@@ -31,13 +31,13 @@ def summary(planned: PlanEstimate) -> str:
 def verdict(planned: PlanEstimate) -> str:
     """How long a step is modelled to take, how even the devices are, and what crosses between them."""
     between, devices = planned.topology.hosts > 1, planned.devices
-    traffic = [f"{written_bytes(sum(device.intra_bytes for device in devices))} within hosts"]
-    traffic += [f"{written_bytes(sum(device.inter_bytes for device in devices))} between them"] if between else []
+    traffic = [f"{format_bytes(sum(device.intra_bytes for device in devices))} within hosts"]
+    traffic += [f"{format_bytes(sum(device.inter_bytes for device in devices))} between them"] if between else []
     slow = ""
     if planned.topology.slow_memory_bytes:
         slow = f" {percent(planned.slow_share)} of the look-ups read slow memory."
     return (
-        f"By the model the slowest device needs {written_seconds(planned.step_seconds)} for its tables, "
+        f"By the model the slowest device needs {format_seconds(planned.step_seconds)} for its tables, "
         f"{planned.imbalance:.3g}× the mean; {' and '.join(traffic)} move a step.{slow}"
     )
 
@@ -54,11 +54,11 @@ def devices(planned: PlanEstimate) -> Rows:
         traffic = [load.intra_bytes, load.inter_bytes] if several else [load.intra_bytes]
         sizes = [load.weight_bytes, load.state_bytes, load.buffer_bytes, load.spare_bytes]
         device = f"{load.host}, {load.rank}" if several else str(load.rank)
-        row = [device, str(len(tables)), *map(written_bytes, sizes)]
+        row = [device, str(len(tables)), *map(format_bytes, sizes)]
         if tiers:
-            row += [written_bytes(load.fast_bytes), written_bytes(load.slow_bytes)]
+            row += [format_bytes(load.fast_bytes), format_bytes(load.slow_bytes)]
             row.append(percent(load.slow_lookups / load.lookups if load.lookups else 0.0))
-        rows.append([*row, *map(written_bytes, traffic), written_seconds(load.seconds)])
+        rows.append([*row, *map(format_bytes, traffic), format_seconds(load.seconds)])
     headers.append("time")
     return headers, rows, 1
 
@@ -71,7 +71,7 @@ def tables(planned: PlanEstimate) -> Rows:
     headers += ["fast rows", "slow reads", "time"] if tiers else ["time"]
     rows: list[list[str]] = []
     for table in planned.tables:
-        placement, shards = planned.plan.placements[table.name], planned.of(table.name)
+        placement, shards = planned.plan.placements[table.name], planned.shards_of(table.name)
         weights, states = (sum(getattr(each.cost, key) for each in shards) for key in ("weight_bytes", "state_bytes"))
         fast = table.rows if placement.fast_rows is None else placement.fast_rows
         slow, every = (sum(getattr(each.cost, key) for each in shards) for key in ("slow_lookups", "lookups"))
@@ -83,10 +83,10 @@ def tables(planned: PlanEstimate) -> Rows:
                 numbers.count(table.rows),
                 str(table.dim),
                 numbers.short(planned.ids_per_row[table.name]),
-                written_bytes(weights),
-                written_bytes(states),
+                format_bytes(weights),
+                format_bytes(states),
                 *([numbers.count(fast), percent(slow / every if every else 0.0)] if tiers else []),
-                written_seconds(max(each.cost.seconds for each in shards)),
+                format_seconds(max(each.cost.seconds for each in shards)),
             ]
         )
     return headers, rows, 3
@@ -99,7 +99,7 @@ def planners(comparison: Comparison) -> Rows:
     rows: list[list[str]] = []
     for entry in comparison.entries:
         if entry.planned is None:
-            rows.append([entry.name, "no room", *["–"] * 5, written_seconds(entry.planning_s)])
+            rows.append([entry.name, "no room", *["–"] * 5, format_seconds(entry.planning_s)])
             continue
         placements = entry.planned.plan.placements.values()
         replicated = sum(each.sharding == "data_parallel" for each in placements)
@@ -108,13 +108,13 @@ def planners(comparison: Comparison) -> Rows:
         rows.append(
             [
                 entry.name,
-                written_seconds(entry.slowest),
+                format_seconds(entry.slowest),
                 f"{100 * over:.1f} %",
                 f"{entry.imbalance:.3f}",
                 str(split),
                 str(replicated),
-                written_bytes(max(map(in_use, entry.planned.devices))),
-                written_seconds(entry.planning_s),
+                format_bytes(max(map(in_use, entry.planned.devices))),
+                format_seconds(entry.planning_s),
             ]
         )
     return headers, rows, 1
@@ -122,7 +122,7 @@ def planners(comparison: Comparison) -> Rows:
 
 def judged(comparison: Comparison) -> str:
     """By whose costs planners are compared, and what the bound is."""
-    share = written_seconds(comparison.even_share)
+    share = format_seconds(comparison.even_share)
     if comparison.proven:
         return f"Planners compared by {comparison.judge}; no plan's slowest device is below {share}, the lower bound."
     return (

@@ -11,17 +11,15 @@ import torch
 
 from ziggurat.core.topology import DeviceKind
 from ziggurat.planning.autoshard.learned import NETWORK
-from ziggurat.planning.autoshard.planner import AutoShard
-from ziggurat.planning.baseline import BaselinePlanner
 from ziggurat.planning.config import PlanningConfig
 
 
 def with_measured(config: PlanningConfig, kind: DeviceKind) -> PlanningConfig:
     """The config, whose planner has the costs of this machine where they were measured and the plan is for it."""
     planner, folder = config.planner, measured_folder(config, kind)
-    if not isinstance(planner, AutoShard.Config | BaselinePlanner.Config) or planner.learned or folder is None:
+    if planner.learned_folder or folder is None:
         return config
-    return config.model_copy(update={"planner": planner.model_copy(update={"learned": folder})})
+    return config.model_copy(update={"planner": planner.with_learned(folder)})
 
 
 def measured_folder(config: PlanningConfig, kind: DeviceKind) -> Path | None:

@@ -30,7 +30,6 @@ from ziggurat.planning import plan_tables
 from ziggurat.planning.config import PlanningConfig
 from ziggurat.planning.constraints import check_plan
 from ziggurat.planning.offload import Need, row_traffic_bytes, with_slots, without_slots
-from ziggurat.planning.recshard import RecShard
 from ziggurat.planning.usage import Usage
 from ziggurat.storage.row_log import LOG_BYTES_PER_ROW_BYTE
 from ziggurat.storage.tier_benchmark import disk_tiers
@@ -214,7 +213,7 @@ def with_disk(config: PlanningConfig, topology: Topology, run: Path, tables: Seq
     there = next(place for place in (folder, *folder.parents) if place.is_dir())
     free = int(shutil.disk_usage(there).free / LOG_BYTES_PER_ROW_BYTE) // topology.devices
     memory, named = int(beyond.memory), f"{topology.device} and its disk"
-    if not isinstance(config.planner, RecShard.Config):
+    if not config.planner.uses_slow_memory:
         return replace(topology, device=named, memory_bytes=memory + free)
     if topology.slow_memory_bytes:
         raise ConfigError(

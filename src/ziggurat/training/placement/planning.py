@@ -11,13 +11,12 @@ from ziggurat.core.engine import check_engine
 from ziggurat.core.errors import ConfigError, NoFeasiblePlan
 from ziggurat.core.progress import Progress
 from ziggurat.core.statistics import DatasetStatistics
-from ziggurat.data.encoded.loader import check_shares
+from ziggurat.data.encoded.loader import check_batch_size
 from ziggurat.planning import PlanEstimate
-from ziggurat.planning.autoshard.planner import AutoShard
 from ziggurat.planning.comparison import Comparison
 from ziggurat.planning.comparison import compare_planners as compare
-from ziggurat.planning.config import AnyPlanner
-from ziggurat.planning.planner import build_planner, plan_problem, problem_of
+from ziggurat.planning.contract import PlannerSettings
+from ziggurat.planning.planner import plan_problem, problem_of
 from ziggurat.planning.problem import Problem
 from ziggurat.planning.quantities import format_bytes, parse_bytes
 from ziggurat.training.experiment import Experiment
@@ -55,7 +54,7 @@ def plan(
     problem, planner, folder = _problem(experiment, hosts, devices, memory, prepared, progress)
     timer = parts_timer(experiment.planning, problem.topology.kind)
     with _disk_told(experiment):
-        planned = plan_problem(problem, build_planner(planner, timer, progress))
+        planned = plan_problem(problem, planner.build(timer, progress))
     plan = slots_for(experiment, problem.tables, planned.plan, problem.topology.kind, folder)
     told = tuple(note for note in plan.notes if note not in planned.plan.notes)
     return replace(planned, plan=plan, notes=(*planned.notes, *told))
@@ -111,17 +110,17 @@ def train_planner(experiment: Experiment, progress: Progress | None = None) -> P
     """
     check_engine()
     planner = experiment.planning.planner
-    if not isinstance(planner, AutoShard.Config):
+    if not planner.can_be_trained:
         raise ConfigError(
-            f"planning.planner: {planner.name} has nothing to train", "use planning.planner: {name: autoshard}"
+            f"planning.planner: {planner.title} has nothing to train", "use planning.planner: {name: autoshard}"
         )
-    if experiment.planning.topology.device != "local" and planner.learned is None:
+    if experiment.planning.topology.device != "local" and planner.learned_folder is None:
         raise ConfigError(
             f"planning.topology.device: {experiment.planning.topology.device}, and only this machine can be measured",
             "leave device out, or name a folder for what is measured here: planning.planner.learned",
         )
     device = pick_device(experiment.training.device)
-    folder = planner.learned or kernel_folder(device)
+    folder = planner.learned_folder or kernel_folder(device)
     placement_policy.train_policy(folder, device, placement_policy.ROUNDS, progress)
     return folder
 
@@ -133,7 +132,7 @@ def _problem(
     memory: int | str | None,
     prepared: str | Path | None,
     progress: Progress | None,
-) -> tuple[Problem, AnyPlanner, Path]:
+) -> tuple[Problem, PlannerSettings, Path]:
     """What is to be planned, by which planner, and where its dataset lies."""
     from ziggurat.training.api import prepare
 
@@ -147,7 +146,7 @@ def _problem(
     local = asked.device == "local"  # of other devices, this machine need have none
     kind = "cuda" if local and pick_device(experiment.training.device).type == "cuda" else "cpu"
     topology = resolve_topology(asked, kind, hosts=hosts, devices=devices, memory_bytes=memory_bytes)
-    check_shares(experiment.training.batch_size, topology.world_size)
+    check_batch_size(experiment.training.batch_size, topology.world_size)
     dataset = prepare(experiment, prepared, progress)
     tables, statistics = experiment.layout(dataset.schema).tables, DatasetStatistics.load(dataset.folder)
     topology = with_disk(experiment.planning, topology, Path("runs") / experiment.name, tables)

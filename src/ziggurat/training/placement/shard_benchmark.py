@@ -15,9 +15,8 @@ from ziggurat.core.plan import Shard
 from ziggurat.core.tables import TableSpec
 from ziggurat.core.topology import DeviceKind
 from ziggurat.embeddings.kernel_time import OPTIMIZERS, Bags, CacheEviction, SlowdownGauge, TableMemory, kernel_seconds
-from ziggurat.planning.autoshard.planner import AutoShard
-from ziggurat.planning.autoshard.refinement import Parts
 from ziggurat.planning.config import PlanningConfig
+from ziggurat.planning.contract import Parts
 from ziggurat.planning.problem import Problem
 from ziggurat.planning.usage import Usage
 from ziggurat.training.placement.kernel_benchmark import one_thread, within
@@ -28,7 +27,7 @@ STEPS, REPEATS = 2, 7
 
 
 class ShardBenchmark:
-    """See the module; a :data:`~ziggurat.planning.autoshard.refinement.TimeParts`.
+    """See the module; a :data:`~ziggurat.planning.contract.TimeParts`.
 
     Each call takes the memory that the shards take on a device; of a CPU, it is kept for the next call. The ids of
     :data:`STEPS` steps of all devices are kept, too, for the next shards of their tables.
@@ -77,16 +76,14 @@ class ShardBenchmark:
 def parts_timer(config: PlanningConfig, kind: DeviceKind) -> ShardBenchmark | None:
     """For a planner that measures its plans; None where there is none, or the devices are not this machine's."""
     planner = config.planner
-    if not isinstance(planner, AutoShard.Config) or not planner.refine_s or config.topology.device != "local":
+    if not planner.measures_plans or config.topology.device != "local":
         return None
     return ShardBenchmark(torch.device(kind))
 
 
 def unmeasured(config: PlanningConfig) -> PlanningConfig:
     """The config, whose planner measures no plans."""
-    if not isinstance(config.planner, AutoShard.Config):
-        return config
-    return config.model_copy(update={"planner": config.planner.model_copy(update={"refine_s": 0.0})})
+    return config.model_copy(update={"planner": config.planner.without_measuring()})
 
 
 def _optimizer(table: TableSpec) -> str:
