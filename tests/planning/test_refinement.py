@@ -85,7 +85,7 @@ def test_the_plan_takes_no_longer_than_the_first_one_or_any_rules() -> None:
     assert took(best) < took(Rules(Rules.Config(replicate_up_to=1)).plan(given))
     for by in get_args(Measure):
         rule = BaselinePlanner.Config(by=by)
-        assert took(best) < took(BaselinePlanner(rule, COSTS if rule.predicts else None).plan(given)), by
+        assert took(best) < took(BaselinePlanner(rule, COSTS if rule.needs_learned_costs else None).plan(given)), by
     assert took(best) < 0.98 * took(first)  # which balanced what tables do not take
     assert "were measured: the slowest took" in best.notes[-1]
 
@@ -118,7 +118,7 @@ def test_tables_on_every_device_count_against_plans_that_have_them(bandwidth: fl
     assert took(best) <= took(rules)
     for by in get_args(Measure):
         rule = BaselinePlanner.Config(by=by)
-        assert took(best) <= took(BaselinePlanner(rule, COSTS if rule.predicts else None).plan(given)), by
+        assert took(best) <= took(BaselinePlanner(rule, COSTS if rule.needs_learned_costs else None).plan(given)), by
 
 
 class Disturbed(Clock):

@@ -21,11 +21,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ziggurat.core.errors import DataError
-from ziggurat.metrics.calibration import calibration_bins
 from ziggurat.metrics.config import MetricsConfig
 from ziggurat.metrics.exact_sum import ExactSum
 from ziggurat.metrics.grouped import GroupedScores
-from ziggurat.metrics.ranking import auc
+from ziggurat.metrics.metric import Summary
+from ziggurat.metrics.names import METRICS
 from ziggurat.metrics.rows import WEIGHT_UNITS, MetricRows, concatenate, read_rows
 from ziggurat.metrics.scores import ScoreHistogram
 
@@ -117,31 +117,28 @@ class BinaryMetrics:
 
     def compute(self) -> dict[str, float]:
         """Returns every figure by name (see ``names.METRICS``); nan where :meth:`undefined` gives a reason."""
-        histogram = self.histogram
-        positives, negatives = (units / WEIGHT_UNITS for units in histogram.totals)
-        total = positives + negatives
-        usable = total > 0 and self.not_finite_rows == 0
-        base_rate = positives / total if usable else _NAN
-        log_loss = self._loss.value / total if usable else _NAN
-        entropy = _entropy(base_rate)
-        figures = {
-            "auc": auc(histogram) if usable else _NAN,
-            "log_loss": log_loss,
-            "ne": log_loss / entropy if usable and entropy > 0 else _NAN,
-            "calibration": self._prediction.value / positives if usable and positives > 0 else _NAN,
-            "ece": self._expected_error("width") if usable else _NAN,
-            "ece_mass": self._expected_error("mass") if usable else _NAN,
-            "base_rate": base_rate,
-            "mean_prediction": self._prediction.value / total if usable else _NAN,
-            "rows": float(self.rows),
+        summary = self.summary()
+        usable = summary.total > 0 and self.not_finite_rows == 0
+        return {
+            name: metric.compute(summary) if usable or metric.counts else _NAN
+            for name, metric in METRICS.items()
+            if metric.compute is not None and (summary.groups is not None or not metric.grouped)
         }
-        if self._groups is not None:
-            grouped = self._groups.compute()
-            figures["gauc"] = grouped.gauc if usable else _NAN
-            figures["gauc_groups"] = float(grouped.groups_kept)
-            figures["gauc_groups_one_class"] = float(grouped.groups_one_class)
-            figures["gauc_groups_seen"] = grouped.groups_seen
-        return figures
+
+    def summary(self) -> Summary:
+        """Returns what the rows amount to so far."""
+        positives, negatives = (units / WEIGHT_UNITS for units in self.histogram.totals)
+        self._flush()
+        return Summary(
+            config=self.config,
+            rows=self.rows,
+            positives=positives,
+            negatives=negatives,
+            loss=self._loss.value,
+            prediction=self._prediction.value,
+            histogram=self._histogram,
+            groups=None if self._groups is None else self._groups.compute(),
+        )
 
     def undefined(self) -> dict[str, str]:
         """Returns, for each figure that :meth:`compute` returns as nan, the reason why it is undefined."""
@@ -169,9 +166,6 @@ class BinaryMetrics:
         if state["groups"] is not None:
             restored._groups = GroupedScores.from_state(config.gauc_entries, state["groups"])
         return restored
-
-    def _expected_error(self, cut: Any) -> float:
-        return calibration_bins(self._histogram, self.config.calibration_bins, cut).expected_error
 
     def _reason(self, name: str) -> str:
         positives, negatives = self._histogram.totals
@@ -220,10 +214,3 @@ def _loss_and_prediction(rows: MetricRows) -> tuple[npt.NDArray[np.float64], npt
     loss_B = (np.maximum(negative_margin_B, 0.0) + np.log1p(decay_B)) * weight_B
     prediction_B = np.where(logit_B >= 0, 1.0, decay_B) / (1.0 + decay_B) * weight_B
     return loss_B, prediction_B
-
-
-def _entropy(rate: float) -> float:
-    """Returns the entropy, in nats, of a Bernoulli variable with probability ``rate``; 0 if ``rate`` is 0, 1 or nan."""
-    if not 0.0 < rate < 1.0:
-        return 0.0
-    return -(rate * math.log(rate) + (1.0 - rate) * math.log1p(-rate))

@@ -1,51 +1,34 @@
-"""Names of the metrics: what each means, and whether higher or lower is better."""
+"""The list of metrics, by name, and whether higher or lower is better."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Literal
-
 from ziggurat.core.errors import ConfigError, nearest
+from ziggurat.metrics.figures.calibration import CALIBRATION, EXPECTED_ERROR, EXPECTED_ERROR_BY_MASS
+from ziggurat.metrics.figures.description import BASE_RATE, MEAN_PREDICTION, ROWS
+from ziggurat.metrics.figures.likelihood import LOG_LOSS, LOSS, NORMALISED_ENTROPY
+from ziggurat.metrics.figures.ranking import AUC, GAUC, GROUPS_KEPT, GROUPS_OF_ONE_CLASS, GROUPS_SEEN
+from ziggurat.metrics.metric import Metric
 
-Better = Literal["higher", "lower", "neither"]
-
-
-@dataclass(frozen=True, slots=True)
-class MetricInfo:
-    """How to present and interpret a metric.
-
-    Attributes:
-        title: title in tables and plots.
-        better: the direction of improvement; ``neither`` if the best value lies in between, or if the figure is only
-            descriptive.
-        meaning: an explanation in one sentence.
-    """
-
-    title: str
-    better: Better
-    meaning: str
-
-
-METRICS: dict[str, MetricInfo] = {
-    "auc": MetricInfo(
-        "AUC", "higher", "Chance that a random positive is scored above a random negative; 0.5 is guessing."
-    ),
-    "gauc": MetricInfo("GAUC", "higher", "AUC within each group, averaged over groups by their impressions."),
-    "log_loss": MetricInfo("Log-loss", "lower", "Mean negative log-likelihood of the labels, in nats."),
-    "loss": MetricInfo("Loss", "lower", "The objective that training minimises."),
-    "ne": MetricInfo(
-        "NE", "lower", "Log-loss over that of always predicting the base rate; 1 means nothing was learnt."
-    ),
-    "ece": MetricInfo("ECE", "lower", "Mean gap between predicted and observed rate over bins of equal width."),
-    "ece_mass": MetricInfo("ECE, equal mass", "lower", "The same over bins that hold equally many rows."),
-    "calibration": MetricInfo("Calibration", "neither", "Sum of predictions over sum of labels; best at 1."),
-    "base_rate": MetricInfo("Base rate", "neither", "Share of positives."),
-    "mean_prediction": MetricInfo("Mean prediction", "neither", "Mean predicted probability."),
-    "rows": MetricInfo("Rows", "neither", "Rows evaluated."),
-    "gauc_groups": MetricInfo("Groups kept", "neither", "Groups that GAUC looked at."),
-    "gauc_groups_one_class": MetricInfo("Groups of one class", "neither", "Kept groups that GAUC cannot rank."),
-    "gauc_groups_seen": MetricInfo("Groups seen", "neither", "All groups; estimated once not all are kept."),
+METRICS: dict[str, Metric] = {
+    metric.name: metric
+    for metric in (
+        AUC,
+        GAUC,
+        LOG_LOSS,
+        LOSS,
+        NORMALISED_ENTROPY,
+        EXPECTED_ERROR,
+        EXPECTED_ERROR_BY_MASS,
+        CALIBRATION,
+        BASE_RATE,
+        MEAN_PREDICTION,
+        ROWS,
+        GROUPS_KEPT,
+        GROUPS_OF_ONE_CLASS,
+        GROUPS_SEEN,
+    )
 }
+"""Every metric, in the order of tables."""
 
 
 def base_name(name: str) -> str:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ziggurat.core.plan import Span
-from ziggurat.core.row_order import placed_accesses
+from ziggurat.core.row_order import accesses_by_position
 from ziggurat.planning.usage import Usage, touch_probability
 
 Floats = npt.NDArray[np.float64]
@@ -44,7 +44,7 @@ class AccessCurve:
         """Returns the curve of a table cut into ``parts`` ranges of rows; without statistics, all rows are one run."""
         if usage.accesses is None:
             return cls(usage.ids_per_row, usage.rows, np.array([float(usage.rows)]), np.array([1 / usage.rows]))
-        return cls.of_places(usage.ids_per_row, placed_accesses(usage.accesses, parts))
+        return cls.of_places(usage.ids_per_row, accesses_by_position(usage.accesses, parts))
 
     @classmethod
     def of_places(cls, ids_per_row: float, accesses: npt.NDArray[np.int64]) -> AccessCurve:

@@ -13,22 +13,24 @@ from collections.abc import Sequence
 from dataclasses import replace
 from math import log10
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self, get_args
 
 import numpy as np
 
-from ziggurat.core.config import Config as BaseConfig
 from ziggurat.core.plan import Plan
+from ziggurat.core.progress import Progress
 from ziggurat.planning.autoshard.costs import LearnedCosts
-from ziggurat.planning.balance import Capacity, largest_differencing, longest_first, no_room
-from ziggurat.planning.placement import Item, Loads, placed
+from ziggurat.planning.autoshard.learned import learned_costs
+from ziggurat.planning.balance import BalanceProblem, largest_differencing, longest_first, no_capacity_error
+from ziggurat.planning.contract import Planner, PlannerSettings, TimeParts
+from ziggurat.planning.placement import Item, Loads, place_tables
 from ziggurat.planning.problem import Problem
 from ziggurat.planning.rules import Rules
 
 Measure = Literal["random", "size", "dim", "lookup", "size_lookup", "lpt", "ldm"]
 
 
-class BaselinePlanner:
+class BaselinePlanner(Planner):
     """See the module.
 
     Args:
@@ -36,7 +38,7 @@ class BaselinePlanner:
         costs: predicts what a table costs alone; None where the measure needs no such thing.
     """
 
-    class Config(BaseConfig):
+    class Config(PlannerSettings):
         """A rule to compare planners with: whole tables sorted by one measure, none replicated or split for speed."""
 
         name: Literal["baseline"] = "baseline"
@@ -50,12 +52,30 @@ class BaselinePlanner:
         """Of random."""
 
         @property
-        def predicts(self) -> bool:
-            """Whether it needs a cost network."""
+        def needs_learned_costs(self) -> bool:
             return self.by in ("lpt", "ldm")
 
+        @property
+        def learned_folder(self) -> Path | None:
+            return self.learned
+
+        def with_learned(self, folder: Path | None) -> Self:
+            return self.model_copy(update={"learned": folder})
+
+        @property
+        def label(self) -> str:
+            return f"by {self.by}"
+
+        @classmethod
+        def variants(cls) -> tuple[PlannerSettings, ...]:
+            return tuple(cls(by=measure) for measure in get_args(Measure))
+
+        def build(self, time_parts: TimeParts | None = None, progress: Progress | None = None) -> BaselinePlanner:
+            del time_parts, progress
+            return BaselinePlanner(self, learned_costs(self.learned) if self.needs_learned_costs else None)
+
     def __init__(self, config: Config, costs: LearnedCosts | None) -> None:
-        assert (costs is not None) == config.predicts
+        assert (costs is not None) == config.needs_learned_costs
         self.config, self.costs = config, costs
         self.rules = Rules(Rules.Config())
 
@@ -69,11 +89,13 @@ class BaselinePlanner:
         if self.costs is not None:
             self.costs.check_kind(problem.topology.kind)
         whole = self.rules.unsplit(problem)
-        found = self.rules.with_relief(problem, whole, lambda splits: placed(problem, splits, self._assign))
+        found = self.rules.place_within_memory(
+            problem, whole, lambda splits: place_tables(problem, splits, self._assign)
+        )
         return replace(found, notes=(f"baseline: whole tables by {self.config.by}",))
 
     def _assign(self, problem: Problem, plan: Plan, items: Sequence[Item], loads: Loads) -> Sequence[int]:
-        room = Capacity(
+        room = BalanceProblem(
             costs=self._measures(problem, items),
             sizes=[item.cost.kept_bytes for item in items],
             capacities=loads.free,
@@ -106,7 +128,7 @@ class BaselinePlanner:
                 return item.cost.weight_bytes
 
 
-def _at_random(room: Capacity, seed: int) -> list[int]:
+def _at_random(room: BalanceProblem, seed: int) -> list[int]:
     """A device for each item, any that has room for it; by falling size where a random order finds none.
 
     Raises:
@@ -125,4 +147,4 @@ def _at_random(room: Capacity, seed: int) -> list[int]:
             free[bins[item]] -= room.sizes[item]
         else:
             return bins
-    raise no_room(room, stuck)
+    raise no_capacity_error(room, stuck)

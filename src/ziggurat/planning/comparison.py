@@ -5,24 +5,21 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from ziggurat.core.errors import NoFeasiblePlan
+from ziggurat.core.parts import built_in
 from ziggurat.core.progress import Progress, Silent
 from ziggurat.core.topology import Topology
 from ziggurat.planning.autoshard.costs import LearnedCosts, exchange_seconds
 from ziggurat.planning.autoshard.learned import learned_costs
-from ziggurat.planning.autoshard.planner import AutoShard
-from ziggurat.planning.autoshard.refinement import TimeParts
-from ziggurat.planning.baseline import BaselinePlanner, Measure
-from ziggurat.planning.config import AnyPlanner
-from ziggurat.planning.placement import shard_costs, ways_to_split
+from ziggurat.planning.config import PlannerConfig
+from ziggurat.planning.contract import PlannerSettings, TimeParts
+from ziggurat.planning.placement import shard_costs, split_options
 from ziggurat.planning.plan_estimate import PlanEstimate
-from ziggurat.planning.planner import build_planner, plan_problem, planned_by
+from ziggurat.planning.planner import plan_problem, planned_by
 from ziggurat.planning.problem import Problem
-from ziggurat.planning.recshard import RecShard
 from ziggurat.planning.rules import REPLICATED, WHOLE, Rules
-from ziggurat.planning.torchrec_planner import TorchRec
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +96,7 @@ class Comparison:
 
 def compare_planners(
     problem: Problem,
-    configured: AnyPlanner,
+    configured: PlannerSettings,
     progress: Progress | None = None,
     time_parts: TimeParts | None = None,
     measured: Path | None = None,
@@ -121,13 +118,13 @@ def compare_planners(
         NoFeasiblePlan: it finds no room; the message says what would have.
     """
     progress = progress or Silent()
-    learned = getattr(configured, "learned", None) or measured
+    learned = configured.learned_folder or measured
     costs = _costs(learned, problem.topology)
     planners = _planners(configured, learned, problem.topology, costs)
     progress.start("plan", len(planners), "planners")
     entries: list[Compared] = []
     for number, (name, config) in enumerate(planners.items()):
-        planner, started = build_planner(config, time_parts, progress), time.perf_counter()
+        planner, started = config.build(time_parts, progress), time.perf_counter()
         try:
             planned = planned_by(problem, planner) if number else plan_problem(problem, planner)
         except NoFeasiblePlan as error:
@@ -149,21 +146,16 @@ def _costs(learned: Path | None, topology: Topology) -> LearnedCosts | None:
 
 
 def _planners(
-    configured: AnyPlanner, learned: Path | None, topology: Topology, costs: LearnedCosts | None
-) -> dict[str, AnyPlanner]:
-    """The configured one, then every other that can plan for such devices."""
-    others: list[AnyPlanner] = [Rules.Config(), TorchRec.Config()]
-    if topology.slow_memory_bytes:
-        others.append(RecShard.Config())
-    if costs is not None:
-        others.append(AutoShard.Config(learned=learned))
-    baselines = [BaselinePlanner.Config(by=measure, learned=learned) for measure in get_args(Measure)]
-    others += [baseline for baseline in baselines if costs is not None or not baseline.predicts]
-    return {_name(planner): planner for planner in [configured, *others, configured]}
-
-
-def _name(planner: AnyPlanner) -> str:
-    return f"by {planner.by}" if isinstance(planner, BaselinePlanner.Config) else planner.name
+    configured: PlannerSettings, learned: Path | None, topology: Topology, costs: LearnedCosts | None
+) -> dict[str, PlannerSettings]:
+    """Returns the configured planner, then every other that can plan for such devices."""
+    variants = [each for kind in built_in(PlannerConfig, PlannerSettings) for each in kind.variants()]
+    able = [
+        each.with_learned(learned)
+        for each in variants
+        if (topology.slow_memory_bytes or not each.uses_slow_memory) and (costs or not each.needs_learned_costs)
+    ]
+    return {each.label: each for each in (configured, *able, configured)}
 
 
 def _seconds(problem: Problem, planned: PlanEstimate, costs: LearnedCosts | None) -> tuple[float, ...]:
@@ -178,10 +170,10 @@ def _even_share(problem: Problem, costs: LearnedCosts | None) -> float:
     if not problem.tables:
         return 0.0
     asked = Rules(Rules.Config()).unsplit(problem)
-    least = 0.0 if costs is None else costs.seconds_together(problem)
+    least = 0.0 if costs is None else costs.seconds_on_one_device(problem)
     for table in problem.tables:
         split = asked[table.name]
-        ways = [split] if split != WHOLE else [WHOLE, REPLICATED, *ways_to_split(problem, table, fused=False)]
+        ways = [split] if split != WHOLE else [WHOLE, REPLICATED, *split_options(problem, table, fused=False)]
         each = [shard_costs(problem, table, way) for way in ways]
         measure = (lambda cost: cost.seconds) if costs is None else (lambda cost: exchange_seconds(problem, cost))
         least += min(sum(map(measure, shards)) for shards in each)

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal, Self, get_args
+from typing import Annotated, Literal, Self
 
 import pydantic
 
 from ziggurat.core.config import Config
 from ziggurat.core.errors import within
+from ziggurat.core.parts import Importable, built_in_names
 from ziggurat.core.plan import Placement, Sharding
 from ziggurat.core.tables import TableSpec
 from ziggurat.core.topology import Topology
 from ziggurat.planning.autoshard.planner import AutoShard
 from ziggurat.planning.baseline import BaselinePlanner
 from ziggurat.planning.constraints import check_names, check_placement, check_sharding
+from ziggurat.planning.contract import PlannerSettings
 from ziggurat.planning.offload import BeyondMemoryConfig
 from ziggurat.planning.problem import TableConstraint
 from ziggurat.planning.quantities import Bandwidth, Bytes
@@ -60,10 +62,16 @@ class TopologyConfig(Config):
         return self
 
 
-SomePlanner = Rules.Config | RecShard.Config | AutoShard.Config | TorchRec.Config | BaselinePlanner.Config
-AnyPlanner = Annotated[SomePlanner, pydantic.Field(discriminator="name")]
-PLANNERS: tuple[str, ...] = tuple(planner.model_fields["name"].default for planner in get_args(SomePlanner))
-"""Their names."""
+PlannerConfig = Annotated[
+    Annotated[
+        Rules.Config | RecShard.Config | AutoShard.Config | TorchRec.Config | BaselinePlanner.Config,
+        pydantic.Field(discriminator="name"),
+    ],
+    Importable(PlannerSettings, "planner"),
+]
+"""The config of any planner, told apart by ``name``, or by ``import`` for one from outside the package."""
+PLANNERS = built_in_names(PlannerConfig)
+"""The planners' names."""
 
 
 class TablePlacement(Config):
@@ -81,7 +89,7 @@ class PlanningConfig(Config):
 
     topology: TopologyConfig = TopologyConfig()
     """The devices."""
-    planner: AnyPlanner = Rules.Config()
+    planner: PlannerConfig = Rules.Config()
     """What decides."""
     beyond_memory: BeyondMemoryConfig | None = None
     """Let tables be larger than memory; default: all rows are there. Counts for one process, too."""

@@ -1,54 +1,24 @@
-"""From tables and devices to a checked plan with its prediction; from ``planning.planner`` to a planner."""
+"""From tables and devices to a checked plan with its prediction."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
 from ziggurat.core.errors import ConfigError, NoFeasiblePlan, within
+from ziggurat.core.parts import built_in
 from ziggurat.core.plan import Plan
 from ziggurat.core.progress import Progress
 from ziggurat.core.statistics import DatasetStatistics
 from ziggurat.core.tables import TableSpec
 from ziggurat.core.topology import Topology
 from ziggurat.planning.advice import advice, least_memory, least_slow_memory, with_memory
-from ziggurat.planning.autoshard.learned import learned_costs, learned_policy
-from ziggurat.planning.autoshard.planner import AutoShard
-from ziggurat.planning.autoshard.refinement import TimeParts
-from ziggurat.planning.baseline import BaselinePlanner
-from ziggurat.planning.config import AnyPlanner, PlanningConfig
+from ziggurat.planning.config import PlannerConfig, PlanningConfig
 from ziggurat.planning.constraints import check_plan
-from ziggurat.planning.offload import beside_buffers
+from ziggurat.planning.contract import Planner, PlannerSettings, TimeParts
+from ziggurat.planning.offload import with_memory_for_rows_only
 from ziggurat.planning.plan_estimate import PlanEstimate, predict
-from ziggurat.planning.problem import Planner, Problem
-from ziggurat.planning.quantities import written_bytes
-from ziggurat.planning.recshard import FirstAnswer, RecShard
-from ziggurat.planning.rules import Rules
-from ziggurat.planning.torchrec_planner import TorchRec
-
-
-def build_planner(config: AnyPlanner, time_parts: TimeParts | None = None, progress: Progress | None = None) -> Planner:
-    """The planner that ``planning.planner`` names.
-
-    Args:
-        config: of it.
-        time_parts: for one that measures its plans; None where the devices cannot be measured here.
-        progress: where that one shows it.
-
-    Raises:
-        ConfigError: what it has learned is not where the config says.
-    """
-    match config:
-        case Rules.Config():
-            return Rules(config)
-        case RecShard.Config():
-            return RecShard(config)
-        case AutoShard.Config():
-            costs, policy = learned_costs(config.learned), learned_policy(config.learned)
-            return AutoShard(config, costs, policy, time_parts, progress)
-        case TorchRec.Config():
-            return TorchRec(config)
-        case BaselinePlanner.Config():
-            return BaselinePlanner(config, learned_costs(config.learned) if config.predicts else None)
+from ziggurat.planning.problem import Problem
+from ziggurat.planning.quantities import format_bytes
 
 
 def plan_tables(
@@ -71,13 +41,13 @@ def plan_tables(
         topology: hosts and devices, a rank each.
         config: the ``planning`` section.
         batch_size: examples per rank and step.
-        time_parts, progress: as of :func:`build_planner`.
+        time_parts, progress: as of :meth:`~ziggurat.planning.contract.PlannerSettings.build`.
 
     Raises:
         ConfigError: ``planning.tables`` asks for what cannot be; the key is named.
         NoFeasiblePlan: the devices have no room; the message says what would have.
     """
-    planner = build_planner(config.planner, time_parts, progress)
+    planner = config.planner.build(time_parts, progress)
     return plan_problem(problem_of(tables, statistics, topology, config, batch_size), planner)
 
 
@@ -90,7 +60,7 @@ def plan_problem(problem: Problem, planner: Planner) -> PlanEstimate:
     try:
         return planned_by(problem, planner)
     except NoFeasiblePlan as error:
-        quick = planner.first_answer if isinstance(planner, RecShard | AutoShard | TorchRec) else planner
+        quick = planner.first_answer
         fits = lambda other: _fits(other, quick)  # noqa: E731
         memory = least_memory(problem, fits)
         fault = error.problem if memory is None else _lacking(problem, quick, memory)
@@ -113,7 +83,7 @@ def problem_of(
         constraints = config.constraints(tables, topology)
     leave = config.beyond_memory is not None
     problem = Problem(tuple(tables), topology, statistics, batch_size, constraints, config.reserve, leave)
-    return beside_buffers(problem) if config.beyond_memory and topology.slow_memory_bytes else problem
+    return with_memory_for_rows_only(problem) if config.beyond_memory and topology.slow_memory_bytes else problem
 
 
 def planned_by(problem: Problem, planner: Planner) -> PlanEstimate:
@@ -133,10 +103,10 @@ def planned_by(problem: Problem, planner: Planner) -> PlanEstimate:
             default=None,
         )
         most = f"; most of it is table {largest.table!r}" if largest else ""
-        raise NoFeasiblePlan(f"device {least.rank} lacks {written_bytes(-least.spare_bytes)}{most}")
+        raise NoFeasiblePlan(f"device {least.rank} lacks {format_bytes(-least.spare_bytes)}{most}")
     for device in planned.devices:
         if device.slow_spare_bytes < 0:
-            raise NoFeasiblePlan(f"device {device.rank} lacks {written_bytes(-device.slow_spare_bytes)} of slow memory")
+            raise NoFeasiblePlan(f"device {device.rank} lacks {format_bytes(-device.slow_spare_bytes)} of slow memory")
     return planned
 
 
@@ -149,32 +119,39 @@ def _lacking(problem: Problem, planner: Planner, memory: int) -> str:
     fullest = min(planned.devices, key=lambda device: device.spare_bytes)
     here = [placed for placed in planned.shards if placed.shard.rank == fullest.rank]
     has = problem.topology.memory_bytes
-    parts = [f"{written_bytes(problem.client_bytes)} for the ids and vectors of its {problem.batch_size:,} examples"]
+    parts = [f"{format_bytes(problem.client_bytes)} for the ids and vectors of its {problem.batch_size:,} examples"]
     if problem.reserve:
-        parts.insert(0, f"{written_bytes(problem.reserve * memory)} of reserve (planning.reserve)")
+        parts.insert(0, f"{format_bytes(problem.reserve * memory)} of reserve (planning.reserve)")
     most = ""
     if here:
         largest = max(here, key=lambda placed: placed.cost.kept_bytes)
-        parts.append(f"{written_bytes(sum(placed.cost.kept_bytes for placed in here))} for tables")
+        parts.append(f"{format_bytes(sum(placed.cost.kept_bytes for placed in here))} for tables")
         sharding = planned.plan.placements[largest.table].sharding
-        most = f", most of it {written_bytes(largest.cost.kept_bytes)} for table {largest.table!r}, {sharding}"
+        most = f", most of it {format_bytes(largest.cost.kept_bytes)} for table {largest.table!r}, {sharding}"
     slow = problem.topology.slow_memory_bytes
-    beside = f" beside {written_bytes(slow)} of slow memory" if slow and isinstance(planner, FirstAnswer) else ""
+    beside = f" beside {format_bytes(slow)} of slow memory" if slow and planner.uses_slow_memory else ""
     return (
-        f"{written_bytes(has)} of memory a device{beside} is {written_bytes(memory - has)} short: the least that a "
-        f"plan was found for is {written_bytes(memory)}; device {fullest.rank} then has {', '.join(parts)}{most}"
+        f"{format_bytes(has)} of memory a device{beside} is {format_bytes(memory - has)} short: the least that a "
+        f"plan was found for is {format_bytes(memory)}; device {fullest.rank} then has {', '.join(parts)}{most}"
     )
 
 
 def _slow_ways(problem: Problem, planner: Planner, fits: Callable[[Problem], bool]) -> list[str]:
     """What slow memory could do: more of it, or a planner that uses what there is."""
-    if not isinstance(planner, RecShard):
-        there = problem.topology.slow_memory_bytes > 0
-        uses = there and _fits(problem, RecShard(RecShard.Config()).first_answer)
-        return ["planning.planner: {name: recshard}, which uses the slow memory"] if uses else []
+    if not planner.uses_slow_memory:
+        if not problem.topology.slow_memory_bytes:
+            return []
+        others = [
+            each
+            for kind in built_in(PlannerConfig, PlannerSettings)
+            for each in kind.variants()
+            if each.uses_slow_memory
+        ]
+        fitting = [other.title for other in others if _fits(problem, other.build().first_answer)]
+        return [f"planning.planner: {{name: {name}}}, which uses the slow memory" for name in fitting]
     memory = least_slow_memory(problem, fits)
-    now = written_bytes(problem.topology.slow_memory_bytes) if problem.topology.slow_memory_bytes else "none"
-    return [] if memory is None else [f"planning.topology.slow_memory: {written_bytes(memory)} (now {now})"]
+    now = format_bytes(problem.topology.slow_memory_bytes) if problem.topology.slow_memory_bytes else "none"
+    return [] if memory is None else [f"planning.topology.slow_memory: {format_bytes(memory)} (now {now})"]
 
 
 def _check(problem: Problem, plan: Plan) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, Protocol
+from typing import Any
 
 from ziggurat.core.plan import Placement, Plan, Shard, Sharding, Span
 from ziggurat.core.statistics import DatasetStatistics
@@ -36,7 +36,7 @@ class Problem:
         batch_size: examples per rank and step.
         constraints: table -> what every plan must do with it; checked already.
         reserve: share of a device's memory that tables must leave to everything else.
-        rows_leave: whether memory may have room for some rows of a table alone: where nobody asks for it, no table is
+        offloads_rows: whether memory may have room for some rows of a table alone: where nobody asks for it, no table is
             then split by columns or held by every device.
     """
 
@@ -46,7 +46,7 @@ class Problem:
     batch_size: int
     constraints: Mapping[str, TableConstraint] = field(default_factory=dict[str, TableConstraint])
     reserve: float = 0.1
-    rows_leave: bool = False
+    offloads_rows: bool = False
 
     @cached_property
     def usages(self) -> dict[str, Usage]:
@@ -114,22 +114,3 @@ class Problem:
     @cached_property
     def _costs(self) -> dict[tuple[Any, ...], ShardCost]:
         return {}
-
-
-class Planner(Protocol):
-    """Places tables. A pure function – the same problem, the same plan, on every rank and machine – but for one that
-    measures, and one that a time limit may stop.
-
-    Costs and capacity may be taken from the problem (:meth:`Problem.cost`, :attr:`Problem.capacity`), or from a model
-    of the planner's own. What comes out is checked, and its memory judged, by
-    :func:`~ziggurat.planning.planner.plan_tables`.
-    """
-
-    def plan(self, problem: Problem) -> Plan:
-        """A placement for every table that keeps to ``problem.constraints``.
-
-        Raises:
-            NoFeasiblePlan: naming the table that found no room, and how many bytes are missing. Users are told of the
-                least memory that a plan is found for instead, where there is one.
-        """
-        ...

@@ -18,12 +18,13 @@ from typing import Literal
 
 import pydantic
 
-from ziggurat.core.config import Config as BaseConfig
 from ziggurat.core.errors import NoFeasiblePlan
 from ziggurat.core.plan import Plan
+from ziggurat.core.progress import Progress
 from ziggurat.core.tables import TableSpec
 from ziggurat.planning.constraints import column_parts, must_replicate
-from ziggurat.planning.placement import TableSplit, placed, shard_costs, ways_to_split
+from ziggurat.planning.contract import Planner, PlannerSettings, TimeParts
+from ziggurat.planning.placement import TableSplit, place_tables, shard_costs, split_options
 from ziggurat.planning.problem import Problem
 from ziggurat.planning.quantities import Bytes
 
@@ -34,10 +35,10 @@ Place = Callable[[dict[str, TableSplit]], Plan]
 """A plan of tables that are split so."""
 
 
-class Rules:
+class Rules(Planner):
     """See the module."""
 
-    class Config(BaseConfig):
+    class Config(PlannerSettings):
         """A planner by rules: small tables on every device, large and hot ones split, the others balanced."""
 
         name: Literal["rules"] = "rules"
@@ -52,16 +53,20 @@ class Rules:
         slack: float = pydantic.Field(default=0.03, ge=0)
         """A fullest device this share above the mean is well enough balanced."""
 
+        def build(self, time_parts: TimeParts | None = None, progress: Progress | None = None) -> Rules:
+            del time_parts, progress
+            return Rules(self)
+
     def __init__(self, config: Config) -> None:
         self.config = config
 
     def plan(self, problem: Problem) -> Plan:
         """See :class:`~ziggurat.planning.problem.Planner`."""
         splits = self.first(problem)
-        plan = self.with_relief(problem, splits, lambda splits: placed(problem, splits))
-        return self._refined(problem, splits, plan)
+        plan = self.place_within_memory(problem, splits, lambda splits: place_tables(problem, splits))
+        return self._split_hot_tables(problem, splits, plan)
 
-    def with_relief(self, problem: Problem, splits: dict[str, TableSplit], place: Place) -> Plan:
+    def place_within_memory(self, problem: Problem, splits: dict[str, TableSplit], place: Place) -> Plan:
         """What ``place`` makes of ``splits``, which take less of every device's memory each time it finds no room.
 
         Raises:
@@ -72,17 +77,20 @@ class Rules:
             try:
                 return place(splits)
             except NoFeasiblePlan:
-                if not self._relieved(problem, splits, more):
+                if not self._reduce_memory(problem, splits, more):
                     raise
                 more *= 2
 
     def unsplit(self, problem: Problem) -> dict[str, TableSplit]:
         """Every table whole, but for what the user or the optimizer asks."""
-        return {table.name: self._asked(problem, table) or WHOLE for table in problem.tables}
+        return {table.name: self._required_split(problem, table) or WHOLE for table in problem.tables}
 
     def first(self, problem: Problem) -> dict[str, TableSplit]:
         """How each table is split, by rules 1 and 2."""
-        splits = {table.name: self._asked(problem, table) or self._small(problem, table) for table in problem.tables}
+        splits = {
+            table.name: self._required_split(problem, table) or self._replicate_if_cheaper(problem, table)
+            for table in problem.tables
+        }
         free = problem.capacity - sum(
             shard_costs(problem, table, REPLICATED)[0].kept_bytes
             for table in problem.tables
@@ -101,7 +109,7 @@ class Rules:
                 total = others + sum(cost.seconds for cost in shard_costs(problem, table, split))
         return splits
 
-    def _asked(self, problem: Problem, table: TableSpec) -> TableSplit | None:
+    def _required_split(self, problem: Problem, table: TableSpec) -> TableSplit | None:
         """What the user wants, or the optimizer."""
         constraint = problem.constraints.get(table.name)
         if constraint is None:
@@ -112,29 +120,29 @@ class Rules:
         others = sum(problem.whole(other).seconds for other in problem.tables if other is not table)
         return self._best_of(problem, table, parts, others, problem.capacity) or TableSplit("column_wise")
 
-    def _small(self, problem: Problem, table: TableSpec) -> TableSplit:
+    def _replicate_if_cheaper(self, problem: Problem, table: TableSpec) -> TableSplit:
         world = problem.topology.world_size
-        if not self._may_copy(problem, table):
+        if not self._may_replicate(problem, table):
             return WHOLE
         exchange = max(cost.seconds for cost in shard_costs(problem, table, REPLICATED))
         return REPLICATED if exchange <= problem.whole(table).seconds / world else WHOLE
 
-    def _may_copy(self, problem: Problem, table: TableSpec) -> bool:
-        several = problem.topology.world_size > 1 and not problem.rows_leave
+    def _may_replicate(self, problem: Problem, table: TableSpec) -> bool:
+        several = problem.topology.world_size > 1 and not problem.offloads_rows
         return several and table.weight_bytes <= self.config.replicate_up_to
 
-    def _ways(self, problem: Problem, table: TableSpec) -> list[TableSplit]:
+    def _split_options(self, problem: Problem, table: TableSpec) -> list[TableSplit]:
         """Every way in which the table can be split over several devices."""
-        return ways_to_split(problem, table, self.config.fused)
+        return split_options(problem, table, self.config.fused)
 
     def _best_split(self, problem: Problem, table: TableSpec, others: float, free: float) -> TableSplit | None:
         """The best way to split the table, or to replicate it; where none has room, the split that needs least."""
-        ways = self._ways(problem, table)
-        replicated = [REPLICATED] if self._may_copy(problem, table) else []
+        ways = self._split_options(problem, table)
+        replicated = [REPLICATED] if self._may_replicate(problem, table) else []
         best = self._best_of(problem, table, [WHOLE, *replicated, *ways], others, free)
         if best is not None:
             return best
-        return min(ways, key=lambda way: _largest(problem, table, way), default=None)
+        return min(ways, key=lambda way: _largest_shard_bytes(problem, table, way), default=None)
 
     def _best_of(
         self, problem: Problem, table: TableSpec, ways: list[TableSplit], others: float, free: float
@@ -145,23 +153,23 @@ class Rules:
             seconds = [cost.seconds for cost in shard_costs(problem, table, way)]
             return max(*seconds, (others + sum(seconds)) / problem.topology.world_size)
 
-        fitting = [way for way in ways if _largest(problem, table, way) <= free]
+        fitting = [way for way in ways if _largest_shard_bytes(problem, table, way) <= free]
         return min(fitting, key=merit, default=None)
 
-    def _relieved(self, problem: Problem, splits: dict[str, TableSplit], most: int) -> bool:
+    def _reduce_memory(self, problem: Problem, splits: dict[str, TableSplit], most: int) -> bool:
         """Whether something more can be done for memory, with ``most`` more tables at once; ``splits`` has it then."""
-        movable = [table for table in problem.tables if self._asked(problem, table) is None]
+        movable = [table for table in problem.tables if self._required_split(problem, table) is None]
         replicas = [table for table in movable if splits[table.name] == REPLICATED]
         if replicas:
             splits.update({table.name: WHOLE for table in replicas})
             return True
         rows = TableSplit("row_wise")
-        left = [table for table in movable if splits[table.name] != rows and self._ways(problem, table)]
+        left = [table for table in movable if splits[table.name] != rows and self._split_options(problem, table)]
         left.sort(key=lambda table: -problem.whole(table).kept_bytes)
         splits.update({table.name: rows for table in left[:most]})
         return bool(left)
 
-    def _refined(self, problem: Problem, splits: Mapping[str, TableSplit], plan: Plan) -> Plan:
+    def _split_hot_tables(self, problem: Problem, splits: Mapping[str, TableSplit], plan: Plan) -> Plan:
         """Rule 3's second half. It goes on from splits that do not help by themselves: two together may."""
         splits, tried, best = dict(splits), set(problem.constraints), plan
         for _ in range(self.config.rounds):
@@ -180,8 +188,8 @@ class Rules:
             tried.add(table.name)
             found = [
                 (max(device_seconds(problem, other)), other, way)
-                for way in self._ways(problem, table)
-                if (other := _if_placed(problem, {**splits, table.name: way})) is not None
+                for way in self._split_options(problem, table)
+                if (other := _plan_or_none(problem, {**splits, table.name: way})) is not None
             ]
             if not found:
                 continue
@@ -200,12 +208,12 @@ def device_seconds(problem: Problem, plan: Plan) -> list[float]:
     return seconds
 
 
-def _if_placed(problem: Problem, splits: Mapping[str, TableSplit]) -> Plan | None:
+def _plan_or_none(problem: Problem, splits: Mapping[str, TableSplit]) -> Plan | None:
     try:
-        return placed(problem, splits)
+        return place_tables(problem, splits)
     except NoFeasiblePlan:
         return None
 
 
-def _largest(problem: Problem, table: TableSpec, way: TableSplit) -> int:
+def _largest_shard_bytes(problem: Problem, table: TableSpec, way: TableSplit) -> int:
     return max(cost.kept_bytes for cost in shard_costs(problem, table, way))

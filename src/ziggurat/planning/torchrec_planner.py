@@ -19,21 +19,22 @@ from typing import Literal
 
 import pydantic
 
-from ziggurat.core.config import Config as BaseConfig
 from ziggurat.core.errors import NoFeasiblePlan
 from ziggurat.core.plan import Plan
+from ziggurat.core.progress import Progress
 from ziggurat.core.tables import TableSpec
 from ziggurat.planning.constraints import column_parts, must_replicate
-from ziggurat.planning.placement import Loads, TableSplit, shard_costs, ways_to_split
+from ziggurat.planning.contract import Planner, PlannerSettings, TimeParts
+from ziggurat.planning.placement import Loads, TableSplit, shard_costs, split_options
 from ziggurat.planning.problem import Problem
-from ziggurat.planning.quantities import written_bytes, written_seconds
+from ziggurat.planning.quantities import format_bytes, format_seconds
 from ziggurat.planning.rules import REPLICATED, WHOLE
 
 
-class TorchRec:
+class TorchRec(Planner):
     """See the module."""
 
-    class Config(BaseConfig):
+    class Config(PlannerSettings):
         """TorchRec's EmbeddingShardingPlanner, with its own model of how long a step takes."""
 
         name: Literal["torchrec"] = "torchrec"
@@ -43,6 +44,10 @@ class TorchRec:
         proposals: int = pydantic.Field(default=10_000, ge=0)
         """Every combination of the tables' ways is tried where there are so many at most; where there are more, some
         dozens that are chosen greedily."""
+
+        def build(self, time_parts: TimeParts | None = None, progress: Progress | None = None) -> TorchRec:
+            del time_parts, progress
+            return TorchRec(self)
 
     def __init__(self, config: Config) -> None:
         self.config = config
@@ -56,14 +61,14 @@ class TorchRec:
         # Imported here: configs and other planners must not wait for the engine.
         from ziggurat.planning.torchrec_search import search
 
-        ways = {table.name: self._ways(problem, table) for table in problem.tables}
+        ways = {table.name: self._split_options(problem, table) for table in problem.tables}
         found = search(problem, ways, self.config.proposals)
         if found is None:
-            raise _no_room(problem, ways)
+            raise _no_capacity_error(problem, ways)
         for name, split in found.splits.items():
             assert split.ranks is not None
             plan = plan.placed(name, split.sharding, split.ranks)
-        seconds = written_seconds(found.seconds)
+        seconds = format_seconds(found.seconds)
         return replace(plan, notes=(f"torchrec: by TorchRec's own model, the slowest device takes {seconds}",))
 
     @property
@@ -71,7 +76,7 @@ class TorchRec:
         """Says sooner whether there is room: what it finds room for without trying every combination."""
         return TorchRec(self.config.model_copy(update={"proposals": 0}))
 
-    def _ways(self, problem: Problem, table: TableSpec) -> list[TableSplit]:
+    def _split_options(self, problem: Problem, table: TableSpec) -> list[TableSplit]:
         """How the table may lie; where the user or its optimizer leaves no choice, so."""
         constraint, topology = problem.constraints.get(table.name), problem.topology
         if constraint is not None and constraint.sharding == "column_wise" and constraint.ranks is None:
@@ -80,11 +85,11 @@ class TorchRec:
             return [TableSplit(constraint.sharding, len(constraint.ranks or (0,)), constraint.ranks)]
         if must_replicate(table, topology.kind):
             return [REPLICATED]
-        replicated = [REPLICATED] if topology.world_size > 1 and not problem.rows_leave else []
-        return [WHOLE, *replicated, *ways_to_split(problem, table, self.config.fused)]
+        replicated = [REPLICATED] if topology.world_size > 1 and not problem.offloads_rows else []
+        return [WHOLE, *replicated, *split_options(problem, table, self.config.fused)]
 
 
-def _no_room(problem: Problem, ways: Mapping[str, Sequence[TableSplit]]) -> NoFeasiblePlan:
+def _no_capacity_error(problem: Problem, ways: Mapping[str, Sequence[TableSplit]]) -> NoFeasiblePlan:
     """Of the table that lacks most by itself; where each by itself has room, of all of them together."""
     kept = {
         table.name: [[cost.kept_bytes for cost in shard_costs(problem, table, way)] for way in ways[table.name]]
@@ -95,14 +100,14 @@ def _no_room(problem: Problem, ways: Mapping[str, Sequence[TableSplit]]) -> NoFe
     name = max(largest, key=lambda name: largest[name])
     if largest[name] > room:
         return NoFeasiblePlan(
-            f"a device is {written_bytes(largest[name] - room)} short: it has {written_bytes(room)} for tables, and "
-            f"table {name!r} needs {written_bytes(largest[name])} of it, however it is split",
+            f"a device is {format_bytes(largest[name] - room)} short: it has {format_bytes(room)} for tables, and "
+            f"table {name!r} needs {format_bytes(largest[name])} of it, however it is split",
             hint,
         )
     total = sum(min(sum(each) for each in sizes) for sizes in kept.values())
     return NoFeasiblePlan(
-        f"{len(kept)} tables need {written_bytes(total)} or more, the devices have "
-        f"{written_bytes(room * problem.topology.world_size)} for them, and TorchRec's planner found no way to put "
-        f"them there; the largest shard is of table {name!r}, with {written_bytes(largest[name])}",
+        f"{len(kept)} tables need {format_bytes(total)} or more, the devices have "
+        f"{format_bytes(room * problem.topology.world_size)} for them, and TorchRec's planner found no way to put "
+        f"them there; the largest shard is of table {name!r}, with {format_bytes(largest[name])}",
         hint,
     )

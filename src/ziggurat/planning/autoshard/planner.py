@@ -2,7 +2,7 @@
 
 1. Rules decide which tables every device holds (:mod:`~ziggurat.planning.rules`).
 2. From the tables that the rules split, and again from whole ones, a beam search splits the costliest and the largest
-   tables, as long as that makes the slowest device faster. NeuroShard (arXiv 2305.01868, section 4.2) halves columns;
+   tables, as long as that makes the slowest device faster. NeuroShard (arXiv 2305.01868, section 4.2) train_test_halves columns;
    ours also splits by rows, which every optimizer's kernel can.
 3. A trained policy puts what is left on devices; of some drawn placements the best is improved by exchanges.
 4. If asked to, the plan is measured, costs are corrected, and it plans again
@@ -19,22 +19,23 @@ import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, get_args
+from typing import ClassVar, Literal, Self, get_args
 
 import numpy as np
 import pydantic
 
-from ziggurat.core.config import Config as BaseConfig
 from ziggurat.core.errors import ConfigError, NoFeasiblePlan
 from ziggurat.core.plan import Placement, Plan
 from ziggurat.core.progress import Progress, Silent
 from ziggurat.core.tables import TableSpec
 from ziggurat.planning.autoshard.costs import LearnedCosts
+from ziggurat.planning.autoshard.learned import learned_costs, learned_policy
 from ziggurat.planning.autoshard.policy import Policy
-from ziggurat.planning.autoshard.refinement import TimeParts, refined
-from ziggurat.planning.autoshard.task import Ints, Task, exchanged, greedy
+from ziggurat.planning.autoshard.refinement import refine_plan
+from ziggurat.planning.autoshard.task import Ints, Task, greedy, improved_by_swaps
 from ziggurat.planning.baseline import BaselinePlanner, Measure
-from ziggurat.planning.placement import Item, Loads, TableSplit, placed, ways_to_split
+from ziggurat.planning.contract import Planner, PlannerSettings, TimeParts
+from ziggurat.planning.placement import Item, Loads, TableSplit, place_tables, split_options
 from ziggurat.planning.problem import Problem
 from ziggurat.planning.quantities import Bytes
 from ziggurat.planning.rules import REPLICATED, WHOLE, Rules
@@ -45,7 +46,7 @@ ENOUGH = 0.998
 """A split that leaves the slowest device above this share of its time is none worth having."""
 
 
-class AutoShard:
+class AutoShard(Planner):
     """See the module.
 
     Args:
@@ -56,8 +57,10 @@ class AutoShard:
         progress: where that is shown.
     """
 
-    class Config(BaseConfig):
+    class Config(PlannerSettings):
         """A planner that has learned what sets of tables cost, and where to put them."""
+
+        can_be_trained: ClassVar[bool] = True
 
         name: Literal["autoshard"] = "autoshard"
 
@@ -77,6 +80,28 @@ class AutoShard:
         refine_s: float = pydantic.Field(default=0, ge=0)
         """Seconds to measure plans on this machine, and to plan again with costs that this corrects; 0: none. A plan
         that is begun by then is measured to its end. The same problem need not give the same plan."""
+
+        @property
+        def needs_learned_costs(self) -> bool:
+            return True
+
+        @property
+        def learned_folder(self) -> Path | None:
+            return self.learned
+
+        def with_learned(self, folder: Path | None) -> Self:
+            return self.model_copy(update={"learned": folder})
+
+        @property
+        def measures_plans(self) -> bool:
+            return self.refine_s > 0
+
+        def without_measuring(self) -> Self:
+            return self.model_copy(update={"refine_s": 0.0})
+
+        def build(self, time_parts: TimeParts | None = None, progress: Progress | None = None) -> AutoShard:
+            costs, policy = learned_costs(self.learned), learned_policy(self.learned)
+            return AutoShard(self, costs, policy, time_parts, progress)
 
     def __init__(
         self,
@@ -110,7 +135,7 @@ class AutoShard:
             return planner._near(problem, near) if near else planner._plan(problem)
 
         others, seconds = self._others(problem), self.config.refine_s
-        return refined(problem, plan_by, others, self.costs, self.time_parts, seconds, self.progress)
+        return refine_plan(problem, plan_by, others, self.costs, self.time_parts, seconds, self.progress)
 
     def _others(self, problem: Problem) -> list[Plan]:
         """The plans of the rules, and of those hand-made ones that find room."""
@@ -118,17 +143,17 @@ class AutoShard:
         for by in get_args(Measure):
             rule = BaselinePlanner.Config(by=by)
             with contextlib.suppress(NoFeasiblePlan):
-                plan = BaselinePlanner(rule, self.costs if rule.predicts else None).plan(problem)
+                plan = BaselinePlanner(rule, self.costs if rule.needs_learned_costs else None).plan(problem)
                 found.append(replace(plan, notes=(f"autoshard: whole tables by {by}",)))
         return found
 
     def _plan(self, problem: Problem) -> Plan:
         """By the costs as they are."""
         found = self._others(problem)
-        place = lambda splits: placed(problem, self._split(problem, splits), self._assign)  # noqa: E731
+        place = lambda splits: place_tables(problem, self._split(problem, splits), self._assign)  # noqa: E731
         for start in self._starts(problem):
             with contextlib.suppress(NoFeasiblePlan):
-                plan = self.rules.with_relief(problem, start, place)
+                plan = self.rules.place_within_memory(problem, start, place)
                 found.append(replace(plan, notes=("autoshard: a plan of its own",)))
         slowest = lambda plan: max(self.costs.device_seconds(problem, plan))  # noqa: E731
         best = min(found, key=slowest)
@@ -143,12 +168,12 @@ class AutoShard:
         def assign(problem: Problem, there: Plan, items: Sequence[Item], loads: Loads) -> Sequence[int]:
             ranks = {item.table.name: iter(plan.placements[item.table.name].ranks) for item in items}
             start = np.array([next(ranks[item.table.name]) for item in items], np.int64)
-            return exchanged(self.costs.task(problem, there, items, loads), start).tolist() if items else ()
+            return improved_by_swaps(self.costs.task(problem, there, items, loads), start).tolist() if items else ()
 
         splits = {
             name: _split_of(placement, name in problem.constraints) for name, placement in plan.placements.items()
         }
-        return replace(placed(problem, splits, assign), notes=plan.notes)
+        return replace(place_tables(problem, splits, assign), notes=plan.notes)
 
     @property
     def first_answer(self) -> Rules:
@@ -166,7 +191,7 @@ class AutoShard:
             candidates += list(self.policy.place(task, self.config.rollouts, draw).device_PN)
         found = _legal(task, candidates)
         if found is None:
-            raise _no_room(items, loads)
+            raise _no_capacity_error(items, loads)
         return found.tolist()
 
     def _starts(self, problem: Problem) -> list[dict[str, TableSplit]]:
@@ -213,7 +238,7 @@ class AutoShard:
         or the rules have decided."""
         if table.name in problem.constraints or split.sharding not in ("table_wise", "column_wise"):
             return []
-        ways = ways_to_split(problem, table, self.config.fused)
+        ways = split_options(problem, table, self.config.fused)
         by_rows = [way for way in ways if way.sharding != "column_wise"] if split == WHOLE else []
         return [way for way in ways if way == TableSplit("column_wise", 2 * split.parts)] + by_rows
 
@@ -226,11 +251,11 @@ class AutoShard:
             task = self.costs.task(problem, plan, items, loads)
             found = greedy(task)
             if task.overflow(found):
-                raise _no_room(items, loads)
+                raise _no_capacity_error(items, loads)
             return found.tolist()
 
         try:
-            return max(self.costs.device_seconds(problem, placed(problem, splits, assign)))
+            return max(self.costs.device_seconds(problem, place_tables(problem, splits, assign)))
         except NoFeasiblePlan:
             return float("inf")
 
@@ -239,7 +264,7 @@ def _legal(task: Task, candidates: Sequence[Ints], improved: int = 3) -> Ints | 
     """The best of those that have room, after exchanges in the first and in the few that are best without."""
     legal = [device_N for device_N in candidates if not task.overflow(device_N)]
     starts = legal[:1] + sorted(legal[1:], key=task.seconds)[:improved]
-    return min((exchanged(task, device_N) for device_N in starts), key=task.seconds, default=None)
+    return min((improved_by_swaps(task, device_N) for device_N in starts), key=task.seconds, default=None)
 
 
 def _split_of(placement: Placement, settled: bool) -> TableSplit:
@@ -249,7 +274,7 @@ def _split_of(placement: Placement, settled: bool) -> TableSplit:
     return TableSplit(placement.sharding, parts, None if moves else placement.ranks)
 
 
-def _no_room(items: Sequence[Item], loads: Loads) -> NoFeasiblePlan:
+def _no_capacity_error(items: Sequence[Item], loads: Loads) -> NoFeasiblePlan:
     total, there = sum(item.cost.kept_bytes for item in items), sum(loads.free)
     largest = max(items, key=lambda item: item.cost.kept_bytes)
     return NoFeasiblePlan(

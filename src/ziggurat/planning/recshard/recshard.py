@@ -9,36 +9,39 @@ to the row.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Literal
+from typing import ClassVar, Literal
 
 import pydantic
 
-from ziggurat.core.config import Config as BaseConfig
 from ziggurat.core.errors import NoFeasiblePlan
 from ziggurat.core.plan import Placement, Plan
+from ziggurat.core.progress import Progress
 from ziggurat.core.tables import TableSpec
+from ziggurat.planning.contract import Planner, PlannerSettings, TimeParts
 from ziggurat.planning.problem import Problem
 from ziggurat.planning.recshard.filling import Filling
-from ziggurat.planning.recshard.greedy import Greedy, check_room
+from ziggurat.planning.recshard.greedy import Greedy, check_capacity
 from ziggurat.planning.recshard.linear_model import LinearModel, Option, Solution, solve
-from ziggurat.planning.recshard.sharding_options import asked_ways, free_ways
+from ziggurat.planning.recshard.sharding_options import allowed_placements, required_placements
 from ziggurat.planning.rules import device_seconds
 
 GAP = 1e-3
 """At which the linear model's solution counts as its best: its steps, and the cost model, are no finer."""
 
-MOST_OPTIONS = 100_000
+MAX_OPTIONS = 100_000
 """Options of a linear model; of more, building it takes longer than anybody waits."""
 
 UNUSED_PARTS = 4
 """In how many parts the rows that are never used become fast, of a table that is split."""
 
 
-class RecShard:
+class RecShard(Planner):
     """See the module."""
 
-    class Config(BaseConfig):
+    class Config(PlannerSettings):
         """Hot rows in fast memory, cold ones in slow, tables on devices so that the slowest step is the fastest."""
+
+        uses_slow_memory: ClassVar[bool] = True
 
         name: Literal["recshard"] = "recshard"
 
@@ -49,6 +52,12 @@ class RecShard:
         """Seconds that the linear model is solved for at most; 0 leaves it out. A plan found at the limit depends on
         how fast the machine is."""
 
+        def build(self, time_parts: TimeParts | None = None, progress: Progress | None = None) -> RecShard:
+            del time_parts, progress
+            return RecShard(self)
+
+    uses_slow_memory: ClassVar[bool] = True
+
     def __init__(self, config: Config) -> None:
         self.config = config
 
@@ -56,7 +65,7 @@ class RecShard:
         """See :class:`~ziggurat.planning.problem.Planner`."""
         if not problem.tables:
             return Plan(problem.topology.world_size, {}, problem.topology.devices)
-        setting = _Setting(problem)
+        setting = _PlanningContext(problem)
         greedy: Plan | NoFeasiblePlan
         try:
             greedy = setting.greedy.plan()
@@ -75,7 +84,7 @@ class RecShard:
         """Says sooner whether there is room."""
         return FirstAnswer()
 
-    def _solved(self, setting: _Setting) -> tuple[Plan | None, str]:
+    def _solved(self, setting: _PlanningContext) -> tuple[Plan | None, str]:
         """The linear model's plan, filled to the row, and what became of the model."""
         limit = self.config.time_limit_s
         if not limit:
@@ -83,42 +92,44 @@ class RecShard:
         if setting.problem.topology.world_size == 1:
             return None, "no linear model: on one device, what is hottest is fast"
         count = setting.count(self.config.steps)
-        if count > MOST_OPTIONS:
-            return None, f"no linear model: {count:,} options are more than {MOST_OPTIONS:,}; give fewer steps"
+        if count > MAX_OPTIONS:
+            return None, f"no linear model: {count:,} options are more than {MAX_OPTIONS:,}; give fewer steps"
         placements, model = setting.model(self.config.steps)
         solution = solve(model, limit, GAP)
         if isinstance(solution, str):
             return None, f"the linear model of {count:,} options {solution}"
         chosen = [options[number] for options, number in zip(placements, solution.choice, strict=True)]
         names = [table.name for table in setting.problem.tables]
-        return setting.greedy.from_there(dict(zip(names, chosen, strict=True))), _said(solution, count, limit)
+        return setting.greedy.improved_from(dict(zip(names, chosen, strict=True))), _describe(solution, count, limit)
 
 
-class FirstAnswer:
+class FirstAnswer(Planner):
     """RecShard's greedy method before it exchanges anything."""
+
+    uses_slow_memory: ClassVar[bool] = True
 
     def plan(self, problem: Problem) -> Plan:
         """See :class:`~ziggurat.planning.problem.Planner`."""
         if not problem.tables:
             return Plan(problem.topology.world_size, {}, problem.topology.devices)
-        return _Setting(problem).greedy.plan(improved=False)
+        return _PlanningContext(problem).greedy.plan(improve=False)
 
 
-class _Setting:
+class _PlanningContext:
     """A problem with what both methods need to know of it."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem, self.filling = problem, Filling(problem)
-        asked = {table.name: asked_ways(problem, table) for table in problem.tables}
+        asked = {table.name: required_placements(problem, table) for table in problem.tables}
         copies = {name: len(ways[0].ranks) for name, ways in asked.items() if ways and _replicates(ways[0])}
-        self.rows = self.filling.over_all(copies)
+        self.rows = self.filling.pooled_fast_rows(copies)
         seconds = {table.name: self._seconds(table) for table in problem.tables if not asked[table.name]}
         even = sum(seconds.values()) / problem.topology.world_size
-        self.ways = {
-            table.name: asked[table.name] or free_ways(problem, table, seconds[table.name] > even)
+        self.candidates = {
+            table.name: asked[table.name] or allowed_placements(problem, table, seconds[table.name] > even)
             for table in problem.tables
         }
-        self.greedy = Greedy(problem, self.filling, self.ways, self.rows)
+        self.greedy = Greedy(problem, self.filling, self.candidates, self.rows)
 
     @property
     def notes(self) -> list[str]:
@@ -131,13 +142,13 @@ class _Setting:
 
     def count(self, steps: int) -> int:
         """Options of the linear model, at most."""
-        return sum(len(ways) * (steps + 1 + UNUSED_PARTS) for ways in self.ways.values())
+        return sum(len(ways) * (steps + 1 + UNUSED_PARTS) for ways in self.candidates.values())
 
     def model(self, steps: int) -> tuple[list[list[Placement]], LinearModel]:
         """The placements of each table, one an option, and the linear model of them."""
         problem = self.problem
         placements = [
-            [each for way in self.ways[table.name] for each in self._with_rows(table, way, steps)]
+            [each for way in self.candidates[table.name] for each in self._with_rows(table, way, steps)]
             for table in problem.tables
         ]
         tables = [
@@ -172,7 +183,7 @@ class _Setting:
             devices=tuple(shard.rank for shard, _ in costs),
             fast=tuple(float(cost.kept_bytes) for _, cost in costs),
             slow=tuple(float(cost.slow_bytes) if split else 0.0 for _, cost in costs),
-            every=tuple(float(cost.kept_bytes + cost.slow_bytes) for _, cost in costs),
+            total=tuple(float(cost.kept_bytes + cost.slow_bytes) for _, cost in costs),
             seconds=tuple(cost.seconds for _, cost in costs),
         )
 
@@ -185,7 +196,7 @@ def _replicates(way: Placement) -> bool:
     return way.sharding == "data_parallel"
 
 
-def _said(solution: Solution, count: int, limit: float) -> str:
+def _describe(solution: Solution, count: int, limit: float) -> str:
     if solution.proved:
         return f"the linear model of {count:,} options was solved, its gap {solution.gap:.2%}"
     return f"the linear model of {count:,} options was stopped after {limit:g} s with a gap of {solution.gap:.2%}"
@@ -193,7 +204,7 @@ def _said(solution: Solution, count: int, limit: float) -> str:
 
 def _better(problem: Problem, solved: Plan | None, greedy: Plan | None) -> Plan | None:
     """The plan with room whose slowest device is faster, then the one with the lower sum; solved where alike."""
-    found = [plan for plan in (solved, greedy) if plan is not None and _has_room(problem, plan)]
+    found = [plan for plan in (solved, greedy) if plan is not None and _fits(problem, plan)]
 
     def merit(plan: Plan) -> tuple[float, float]:
         loads = device_seconds(problem, plan)
@@ -202,9 +213,9 @@ def _better(problem: Problem, solved: Plan | None, greedy: Plan | None) -> Plan 
     return min(found, key=merit, default=None)
 
 
-def _has_room(problem: Problem, plan: Plan) -> bool:
+def _fits(problem: Problem, plan: Plan) -> bool:
     try:
-        check_room(problem, plan)
+        check_capacity(problem, plan)
     except NoFeasiblePlan:
         return False
     return True

@@ -17,7 +17,7 @@ from ziggurat.core.errors import ConfigError, InvalidSection
 from ziggurat.core.files import atomic_file, write_json
 from ziggurat.core.plan import Plan
 from ziggurat.core.progress import Progress
-from ziggurat.core.row_order import Ranks, frequency_ranks
+from ziggurat.core.row_order import FrequencyRanks, frequency_ranks
 from ziggurat.core.statistics import DatasetStatistics
 from ziggurat.core.tables import TableSpec
 from ziggurat.core.topology import DeviceKind, Topology
@@ -147,7 +147,9 @@ def rows_beyond(experiment: Experiment, plan: Plan, run: Path, *, elsewhere: boo
     return OffloadFolder(Path(tempfile.gettempdir()) if elsewhere and not os.access(folder, os.W_OK) else folder)
 
 
-def row_ranks(plan: Plan, layout: Layout, prepared: Path, folder: Path, *, leave: bool = True) -> dict[str, Ranks]:
+def row_ranks(
+    plan: Plan, layout: Layout, prepared: Path, folder: Path, *, leave: bool = True
+) -> dict[str, FrequencyRanks]:
     """Of each table whose rows ``plan`` orders, the rank of each row by falling frequency in the training rows: those
     that lie in the run's folder, else new ones. All ranks call it together.
 
@@ -173,13 +175,13 @@ def row_ranks(plan: Plan, layout: Layout, prepared: Path, folder: Path, *, leave
     return _read_ranks(path, rows) or _counted_ranks(rows, prepared)
 
 
-def _counted_ranks(rows: Mapping[str, int], prepared: Path) -> dict[str, Ranks]:
+def _counted_ranks(rows: Mapping[str, int], prepared: Path) -> dict[str, FrequencyRanks]:
     tables = DatasetStatistics.load(prepared).tables
     counted = {name: tables[name].accesses if name in tables else None for name in rows}
     return {name: frequency_ranks(accesses, rows[name]) for name, accesses in counted.items()}
 
 
-def _read_ranks(path: Path, rows: Mapping[str, int]) -> dict[str, Ranks] | None:
+def _read_ranks(path: Path, rows: Mapping[str, int]) -> dict[str, FrequencyRanks] | None:
     """What :func:`row_ranks` left, if it is of these tables."""
     if not path.is_file():
         return None
