@@ -51,6 +51,6 @@ def step(name: str, way: str, kind: str, rows: int) -> Step:
     config = ShampooConfig(start=every, precondition_frequency=frequency, statistics_frequency=every, **WAYS[way][0])
     made = Step(CASES[name], "fp32", False, rows, config)
     made()
-    for _ in range(config.leads):
+    for _ in range(config.first_direction_step):
         made.optimizer.step()
     return made

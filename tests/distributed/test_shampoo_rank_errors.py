@@ -136,7 +136,7 @@ def test_ranks_that_differ_are_told_before_the_first_step() -> None:
         assert told.startswith("shampoo: parameter number 0 is '0.weight' on rank 0 and")
     first, second = run_ranks(2, differing, "member")
     assert first == ""
-    assert second.startswith("shampoo: rank 1 is not of the process_group")
+    assert second.startswith("shampoo: rank 1 is not in the process_group")
 
 
 def flattened(rank: int) -> str:

@@ -1,4 +1,4 @@
-"""The dense optimizers under contract, where a new one joins by adding a case; and small trainings for their tests."""
+"""The cases of the dense optimizers' contract tests (add one for a new optimizer), and helpers for small trainings."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ class DenseCase:
 
     Attributes:
         name: the test's id.
-        config: without weight decay.
-        torch: makes torch's own optimizer of the same setting, unfused; None where there is none.
+        config: the settings, without weight decay.
+        torch: makes torch's own unfused optimizer with the same settings; None if torch has none.
     """
 
     name: str
@@ -47,13 +47,13 @@ CASES = [
 
 
 def small_model() -> nn.Module:
-    """Matrices, biases and a norm's scale, the same every time."""
+    """Returns a model with matrices, biases and a norm's scale; always the same weights."""
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(5, 8), nn.LayerNorm(8), nn.ReLU(), nn.Linear(8, 1))
 
 
 def train(model: nn.Module, optimizer: torch.optim.Optimizer, first: int, last: int) -> list[float]:
-    """Steps ``first`` to ``last`` − 1 on batches that depend on the step alone; the losses before each."""
+    """Trains steps ``first`` to ``last`` − 1 on batches that depend only on the step; returns the loss before each."""
     losses: list[float] = []
     for step in range(first, last):
         generator = torch.Generator().manual_seed(step)
@@ -68,18 +68,18 @@ def train(model: nn.Module, optimizer: torch.optim.Optimizer, first: int, last: 
 
 
 def gradients(shape: tuple[int, ...], steps: int) -> list[Tensor]:
-    """One for each step, in fp64, the same every time."""
+    """Returns a gradient for each step, in fp64; always the same ones."""
     generator = torch.Generator().manual_seed(1)
     return [torch.randn(shape, generator=generator, dtype=torch.float64) for _ in range(steps)]
 
 
 def parameter(shape: tuple[int, ...], dtype: torch.dtype = torch.float64) -> nn.Parameter:
-    """The same every time."""
+    """Returns a parameter with random weights; always the same ones."""
     return nn.Parameter(torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64).to(dtype))
 
 
-def taken(weights: nn.Parameter, optimizer: torch.optim.Optimizer, steps: list[Tensor]) -> Tensor:
-    """The weights after a step for each of these gradients."""
+def weights_after(weights: nn.Parameter, optimizer: torch.optim.Optimizer, steps: list[Tensor]) -> Tensor:
+    """Takes a step with each of the gradients and returns the weights."""
     for gradient in steps:
         weights.grad = gradient.to(weights.dtype)
         optimizer.step()

@@ -1,4 +1,4 @@
-"""Row optimizers as their formulas say, on a dense table in float64: sum a row's gradients, then update it once."""
+"""A reference for row optimizers on a dense table in float64: sums a row's gradients, then updates the row once."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ class ReferenceTable:
 
     Attributes:
         weight_RD: float64 weights.
-        config: the optimizer; no weight decay.
-        mean: bags are pooled by mean, else by sum.
-        lr_multiplier: what the schedule says.
-        state_RD: sums of squared gradients; all of a row's entries are equal under row-wise Adagrad.
+        config: the optimizer's settings, without weight decay.
+        mean: whether bags are pooled by mean, else by sum.
+        lr_multiplier: the schedule's multiplier.
+        state_RD: sums of squared gradients; under row-wise Adagrad all entries of a row are equal.
     """
 
     weight_RD: Tensor
@@ -32,12 +32,12 @@ class ReferenceTable:
         self.state_RD = torch.zeros_like(self.weight_RD)
 
     def pooled(self, bags: list[list[int]]) -> Tensor:
-        """(B, D), empty bags as zeros."""
+        """Returns the pooled vectors (B, D); those of empty bags are zero."""
         rows = [self.weight_RD[bag].sum(0) / (max(len(bag), 1) if self.mean else 1) for bag in bags]
         return torch.stack(rows)
 
     def update(self, bags: list[list[int]], grad_BD: Tensor) -> None:
-        """One step, given the gradient of the loss in the pooled vectors."""
+        """Takes a step, given the gradient of the loss with respect to the pooled vectors."""
         summed_RD = torch.zeros_like(self.weight_RD)
         touched: set[int] = set()
         for bag, grad_D in zip(bags, grad_BD, strict=True):

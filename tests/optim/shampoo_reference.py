@@ -1,4 +1,4 @@
-"""One block of Shampoo from the formulas, in numpy and fp64, for tests."""
+"""A reference implementation of one block of Shampoo in numpy and fp64, written from the formulas."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ Floats = npt.NDArray[np.float64]
 
 
 class Reference:
-    """A block by itself.
+    """One block of weights.
 
     Args:
-        weights: where it begins.
-        settings: as Shampoo's, with those that are not given as in :data:`DEFAULTS`.
+        weights: the initial weights.
+        settings: Shampoo's settings; those not given are taken from :data:`DEFAULTS`.
     """
 
     DEFAULTS: ClassVar[dict[str, Any]] = {
@@ -24,12 +24,12 @@ class Reference:
         "nesterov": False, "weight_decay": 0.0, "decay": "decoupled", "graft": ("adam", 0.999, 1e-8), "form": "roots",
     }  # fmt: skip
 
-    WARM: ClassVar[int] = 10
+    MOMENT_WARMUP_STEPS: ClassVar[int] = 10
 
     def __init__(self, weights: Floats, **settings: Any) -> None:
         self.weights = weights.copy()
         self.settings = {**self.DEFAULTS, **settings}
-        self.step_number = self.seen = 0
+        self.step_number = self.counted_gradients = 0
         self.factors = [np.zeros((size, size)) for size in weights.shape]
         self.matrices = [np.eye(size) for size in weights.shape]
         self.mean, self.second = np.zeros_like(weights), np.zeros_like(weights)
@@ -41,21 +41,21 @@ class Reference:
         t, (beta1, beta2) = self.step_number, at["betas"]
         if at["decay"] == "coupled":
             gradient = gradient + at["weight_decay"] * self.weights
-        every = self._every()
+        every = self._statistics_interval()
         kept, taken = beta2**every, 1 - beta2**every if beta2 < 1 else every
         for k in range(gradient.ndim if t % every == 0 else 0):
             others = [axis for axis in range(gradient.ndim) if axis != k]
             product = np.tensordot(gradient, gradient, axes=(others, others))
             self.factors[k] = kept * self.factors[k] + taken * product
         if t == at["start"] or (t > at["start"] and t % at["precondition_frequency"] == 0):
-            self._turn()
+            self._update_matrices()
         self.mean = beta1 * self.mean + (1 - beta1) * gradient
         mean = self.mean / (1 - beta1**t)
         grafted = self._grafted(gradient, mean)
         update = grafted
         if t >= at["start"] and at["form"] == "eigenbasis":
-            self._observe(gradient)
-        if t >= at["start"] + (self.WARM if at["form"] == "eigenbasis" else 0):
+            self._update_moments(gradient)
+        if t >= at["start"] + (self.MOMENT_WARMUP_STEPS if at["form"] == "eigenbasis" else 0):
             update = self._preconditioned(mean)
             if at["graft"][0] != "none":
                 update = update * np.linalg.norm(grafted) / np.linalg.norm(update)
@@ -66,11 +66,11 @@ class Reference:
             update = update + at["momentum"] * self.buffer if at["nesterov"] else self.buffer
         self.weights = self.weights - at["lr"] * update
 
-    def _every(self) -> int:
+    def _statistics_interval(self) -> int:
         return self.settings["statistics_frequency"] if self.weights.ndim > 1 else 1
 
-    def _turn(self) -> None:
-        beta2, every = self.settings["betas"][1], self._every()
+    def _update_matrices(self) -> None:
+        beta2, every = self.settings["betas"][1], self._statistics_interval()
         for k, factor in enumerate(self.factors):
             corrected = factor / (1 - beta2 ** (self.step_number // every * every)) if beta2 < 1 else factor
             values, vectors = np.linalg.eigh(corrected)
@@ -85,21 +85,21 @@ class Reference:
             tensor = np.moveaxis(np.tensordot(matrix, tensor, axes=(1, k)), 0, k)
         return tensor
 
-    def _observe(self, gradient: Floats) -> None:
-        """Second moments in the eigenbasis; ``seen`` is how many gradients they stand for."""
-        beta2, every = self.settings["betas"][1], self._every()
-        if self.step_number < self.settings["start"] + self.WARM:
+    def _update_moments(self, gradient: Floats) -> None:
+        """Updates the second moments in the eigenbasis; ``counted_gradients`` is the number of gradients they count."""
+        beta2, every = self.settings["betas"][1], self._statistics_interval()
+        if self.step_number < self.settings["start"] + self.MOMENT_WARMUP_STEPS:
             every = 1
         if self.step_number % every == 0:
             kept, taken = beta2**every, 1 - beta2**every if beta2 < 1 else every
             self.rotated = kept * self.rotated + taken * self._along(gradient, [each.T for each in self.matrices]) ** 2
-            self.seen += every
+            self.counted_gradients += every
 
     def _preconditioned(self, mean: Floats) -> Floats:
         if self.settings["form"] == "roots":
             return self._along(mean, self.matrices)
         beta2, there = self.settings["betas"][1], [matrix.T for matrix in self.matrices]
-        corrected = self.rotated / (1 - beta2**self.seen) if beta2 < 1 else self.rotated
+        corrected = self.rotated / (1 - beta2**self.counted_gradients) if beta2 < 1 else self.rotated
         scaled = self._along(mean, there) / (np.sqrt(corrected) + self.settings["epsilon"])
         return self._along(scaled.clip(-1, 1), self.matrices)
 

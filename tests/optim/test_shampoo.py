@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from dense_cases import gradients, parameter, taken
+from dense_cases import gradients, parameter, weights_after
 from shampoo_reference import Reference
 from torch import Tensor, nn
 
 from ziggurat.optim.shampoo.shampoo import Shampoo
 
-NEVER = 10**9
+NEVER_START = 10**9
 SHAPES = [(7,), (5, 3), (16, 16), (4, 3, 5)]
 
 
@@ -37,9 +37,9 @@ SHAPES = [(7,), (5, 3), (16, 16), (4, 3, 5)]
     ],
     ids=lambda settings: "-".join(settings) or "plain",
 )
-def test_one_block_is_what_the_formulas_say(shape: tuple[int, ...], settings: dict[str, Any]) -> None:
-    """fp64, fifty steps; dimensions are too large to be merged. The eigenbasis begins when every second moment is of
-    full rank: in the space of a multiple eigenvalue any basis would do."""
+def test_one_block_equals_the_reference(shape: tuple[int, ...], settings: dict[str, Any]) -> None:
+    """In fp64, over fifty steps; dimensions are too large to be merged. The eigenbasis starts when every second moment
+    has full rank, because a multiple eigenvalue has no unique eigenvectors."""
     weights, steps = parameter(shape), gradients(shape, 50)
     reference = Reference(weights.detach().numpy(), **settings)
     for gradient in steps:
@@ -48,7 +48,7 @@ def test_one_block_is_what_the_formulas_say(shape: tuple[int, ...], settings: di
     kind, *rest = ours["graft"]
     names = {"adam": ("beta2", "eps"), "rmsprop": ("beta2", "eps"), "adagrad": ("eps",)}.get(kind, ())
     ours["graft"] = {"name": kind, **dict(zip(names, rest, strict=True))}
-    found = taken(weights, Shampoo([weights], vectors=True, max_preconditioner_dim=max(shape), **ours), steps)
+    found = weights_after(weights, Shampoo([weights], vectors=True, max_preconditioner_dim=max(shape), **ours), steps)
     np.testing.assert_allclose(found.numpy(), reference.weights, rtol=1e-7, atol=1e-9)
 
 
@@ -72,15 +72,15 @@ def test_one_block_is_what_the_formulas_say(shape: tuple[int, ...], settings: di
     ],
     ids=["sgd", "sgd-nesterov", "sgd-decay", "adagrad", "rmsprop", "adam", "adam-decay", "adamw"],
 )
-def test_a_graft_alone_is_that_optimizer(settings: dict[str, Any], other: Any) -> None:
-    """fp64, forty steps; blocks of 4 × 4 and less."""
+def test_the_graft_alone_equals_torchs_optimizer(settings: dict[str, Any], other: Any) -> None:
+    """In fp64, over forty steps; blocks are at most 4 × 4."""
     ours, theirs, steps = parameter((9, 6)), parameter((9, 6)), gradients((9, 6), 40)
-    found = taken(ours, Shampoo([ours], lr=0.1, start=NEVER, max_preconditioner_dim=4, **settings), steps)
-    torch.testing.assert_close(found, taken(theirs, other([theirs]), steps), rtol=1e-10, atol=1e-12)
+    found = weights_after(ours, Shampoo([ours], lr=0.1, start=NEVER_START, max_preconditioner_dim=4, **settings), steps)
+    torch.testing.assert_close(found, weights_after(theirs, other([theirs]), steps), rtol=1e-10, atol=1e-12)
 
 
 def test_decays_by_hand() -> None:
-    """No gradient, lr .1 of at most .2, weight decay .5."""
+    """The gradient is zero, lr is 0.1 and was at most 0.2, weight decay is 0.5."""
     shrunk = {"decoupled": 1 - 0.1 * 0.5, "corrected": 1 - 0.1 * 0.5 * 0.5, "independent": 1 - 0.5 * 0.5}
     for decay, expected in shrunk.items():
         weights = nn.Parameter(torch.full((2, 2), 3.0))
@@ -91,12 +91,12 @@ def test_decays_by_hand() -> None:
         torch.testing.assert_close(weights.detach(), torch.full((2, 2), 3.0 * expected))
 
 
-def test_blocks_are_parameters_of_their_own() -> None:
-    """A matrix that is cut in four takes the steps that its quarters would take alone."""
+def test_blocks_step_like_separate_parameters() -> None:
+    """A matrix that is cut into four blocks takes the steps that its quarters take as separate parameters."""
     whole, steps = parameter((8, 6), torch.float32), gradients((8, 6), 7)
     parts = [nn.Parameter(part.clone()) for half in whole.detach().chunk(2, 0) for part in half.chunk(2, 1)]
     settings: dict[str, Any] = {"precondition_frequency": 3, "start": 2, "lr": 0.1}
-    taken(whole, Shampoo([whole], max_preconditioner_dim=4, **settings), steps)
+    weights_after(whole, Shampoo([whole], max_preconditioner_dim=4, **settings), steps)
     optimizer = Shampoo(parts, max_preconditioner_dim=4, **settings)
     for gradient in steps:
         for part, own in zip(parts, [each for half in gradient.chunk(2, 0) for each in half.chunk(2, 1)], strict=True):
@@ -107,8 +107,8 @@ def test_blocks_are_parameters_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("root", ["eigh", "newton", "qr"])
-def test_methods_agree(root: str) -> None:
-    """Power iteration lags behind."""
+def test_root_methods_agree(root: str) -> None:
+    """Power iteration lags behind the others, so its tolerance is larger."""
     found = {}
     for method in ("eigh", root):
         weights = parameter((6, 4))
@@ -119,15 +119,17 @@ def test_methods_agree(root: str) -> None:
             "root": method,
             "form": "roots",
         }
-        found[method] = taken(weights, Shampoo([weights], max_preconditioner_dim=6, **settings), gradients((6, 4), 60))
+        found[method] = weights_after(
+            weights, Shampoo([weights], max_preconditioner_dim=6, **settings), gradients((6, 4), 60)
+        )
     moved = torch.linalg.norm(found["eigh"] - parameter((6, 4)))
     assert torch.linalg.norm(found["eigh"] - found[root]) < (0.1 if root == "qr" else 1e-6) * moved
 
 
-@pytest.mark.parametrize("most", [16, 1024], ids=["as a matrix", "as a vector"])
+@pytest.mark.parametrize("max_dim", [16, 1024], ids=["as a matrix", "as a vector"])
 @pytest.mark.parametrize("form", ["roots", "eigenbasis"])
-def test_it_trains_a_network_faster_than_its_graft(form: str, most: int) -> None:
-    """Ill-conditioned least squares; steps until the loss has fallen to a thousandth, at the same learning rate."""
+def test_it_trains_a_network_faster_than_its_graft(form: str, max_dim: int) -> None:
+    """On ill-conditioned least squares, at the same learning rate, by the steps until the loss is a thousandth."""
 
     def steps_of(start: int) -> int:
         torch.manual_seed(0)
@@ -135,7 +137,7 @@ def test_it_trains_a_network_faster_than_its_graft(form: str, most: int) -> None
         target_BT = inputs_BF @ (torch.randn(20, 8) * torch.logspace(0, 2, 20)[:, None])
         weights = nn.Parameter(torch.zeros(20, 8))
         optimizer = Shampoo(
-            [weights], lr=0.3, start=start, precondition_frequency=5, max_preconditioner_dim=most, form=form
+            [weights], lr=0.3, start=start, precondition_frequency=5, max_preconditioner_dim=max_dim, form=form
         )
         first = (target_BT**2).mean().item()
         for step in range(2000):
@@ -147,7 +149,7 @@ def test_it_trains_a_network_faster_than_its_graft(form: str, most: int) -> None
             optimizer.step()
         return 2000
 
-    assert steps_of(5) < 0.8 * steps_of(NEVER)
+    assert steps_of(5) < 0.8 * steps_of(NEVER_START)
 
 
 def test_exponents_of_zero_leave_a_dimension_alone() -> None:
@@ -165,7 +167,7 @@ def test_a_gradient_that_is_missing_leaves_its_parameter_alone() -> None:
         both[1].grad = gradient.clone() if number % 3 else None
         optimizer.step()
     only = [gradient for number, gradient in enumerate(steps) if number % 3]
-    expected = taken(alone, Shampoo([alone], lr=0.1, precondition_frequency=2), only)
+    expected = weights_after(alone, Shampoo([alone], lr=0.1, precondition_frequency=2), only)
     assert torch.equal(both[1].detach(), expected)
     assert not torch.equal(both[0].detach(), expected)
 
@@ -173,20 +175,20 @@ def test_a_gradient_that_is_missing_leaves_its_parameter_alone() -> None:
 def test_zero_gradients_move_nothing() -> None:
     weights = parameter((6, 4))
     before = weights.detach().clone()
-    taken(weights, Shampoo([weights], precondition_frequency=1), [torch.zeros(6, 4)] * 5)
+    weights_after(weights, Shampoo([weights], precondition_frequency=1), [torch.zeros(6, 4)] * 5)
     assert torch.equal(weights.detach(), before)
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (1, 1, 1)], ids=str)
-def test_single_numbers_take_the_graft(shape: tuple[int, ...]) -> None:
+def test_single_numbers_take_the_grafts_step(shape: tuple[int, ...]) -> None:
     ours, theirs, steps = parameter(shape), parameter(shape), gradients(shape, 5)
-    found = taken(ours, Shampoo([ours], lr=0.1, precondition_frequency=1), steps)
-    torch.testing.assert_close(found, taken(theirs, torch.optim.Adam([theirs], lr=0.1), steps))
+    found = weights_after(ours, Shampoo([ours], lr=0.1, precondition_frequency=1), steps)
+    torch.testing.assert_close(found, weights_after(theirs, torch.optim.Adam([theirs], lr=0.1), steps))
 
 
 @pytest.mark.parametrize("form", ["roots", "eigenbasis"])
-def test_vectors_take_the_graft_alone_unless_asked_for(form: str) -> None:
-    """A matrix that is small enough to be one dimension is none of them."""
+def test_vectors_are_preconditioned_only_if_requested(form: str) -> None:
+    """A matrix small enough to be merged into one dimension does not count as a vector."""
     matrix, bias = (nn.Parameter(torch.ones(shape)) for shape in ((6, 4), (24,)))
     optimizer = Shampoo([matrix, bias], form=form, start=1, precondition_frequency=1)
     plain = nn.Parameter(torch.ones(24))
@@ -212,7 +214,7 @@ def test_empty_parameters_are_left_alone() -> None:
 
 
 def test_parameters_and_gradients_in_any_layout() -> None:
-    """Transposed, and channels last."""
+    """Layouts: transposed, and channels last."""
     for shape, layout in (
         ((6, 4), lambda t: t.T.contiguous().T),
         ((4, 3, 5, 2), lambda t: t.to(memory_format=torch.channels_last)),
@@ -221,20 +223,22 @@ def test_parameters_and_gradients_in_any_layout() -> None:
         other.data = layout(other.data)
         assert not other.is_contiguous()
         settings: dict[str, Any] = {"lr": 0.1, "precondition_frequency": 2, "max_preconditioner_dim": 6}
-        expected = taken(plain, Shampoo([plain], **settings), steps)
-        assert torch.equal(taken(other, Shampoo([other], **settings), [layout(step) for step in steps]), expected)
+        expected = weights_after(plain, Shampoo([plain], **settings), steps)
+        assert torch.equal(
+            weights_after(other, Shampoo([other], **settings), [layout(step) for step in steps]), expected
+        )
 
 
 def test_half_precision_has_states_in_fp32() -> None:
     weights = parameter((6, 4), torch.bfloat16)
     optimizer = Shampoo([weights], lr=0.1, precondition_frequency=2)
-    taken(weights, optimizer, gradients((6, 4), 5))
+    weights_after(weights, optimizer, gradients((6, 4), 5))
     assert weights.dtype == torch.bfloat16
     assert {each.dtype for each in optimizer.state[weights].values()} == {torch.float32}
 
 
-def test_corrected_decay_knows_the_highest_learning_rate_so_far() -> None:
-    """As where a schedule begins above the rate that the optimizer was made with."""
+def test_corrected_decay_uses_the_highest_learning_rate_so_far() -> None:
+    """A schedule may start above the learning rate that the optimizer was made with."""
     weights = nn.Parameter(torch.full((2, 2), 3.0))
     optimizer = Shampoo([weights], lr=0.001, weight_decay=0.5, decay="corrected")
     for lr, shrunk in ((0.1, 1 - 0.1 * 0.5), (0.05, 1 - 0.05 * 0.5 * 0.5)):
@@ -245,7 +249,7 @@ def test_corrected_decay_knows_the_highest_learning_rate_so_far() -> None:
         torch.testing.assert_close(weights.detach(), before * shrunk)
 
 
-def test_groups_have_settings_of_their_own() -> None:
+def test_groups_have_their_own_settings() -> None:
     matrix, vector = parameter((6, 4)), parameter((6,))
     optimizer = Shampoo([{"params": [matrix]}, {"params": [vector], "graft": "sgd", "lr": 0.5}], lr=0.1)
     assert [group["lr"] for group in optimizer.param_groups] == [0.1, 0.5]
@@ -254,16 +258,16 @@ def test_groups_have_settings_of_their_own() -> None:
 
 
 @pytest.mark.parametrize("decay", ["decoupled", "coupled"])
-def test_groups_together_take_the_steps_of_optimizers_of_their_own(decay: str) -> None:
-    """Groups that differ in weight decay and learning rate alone are worked on together, until one is changed."""
+def test_groups_step_like_separate_optimizers(decay: str) -> None:
+    """Groups that differ only in weight decay and learning rate are processed together, until one is changed."""
     settings: dict[str, Any] = {"precondition_frequency": 3, "max_preconditioner_dim": 4, "decay": decay}
     own = ({"lr": 0.1, "weight_decay": 0.2}, {"lr": 0.03, "weight_decay": 0.0}, {"lr": 0.1, "weight_decay": 0.05})
     shapes = [(6, 4), (4, 5), (5,)]
 
-    def made() -> list[nn.Parameter]:
+    def make() -> list[nn.Parameter]:
         return [parameter(shape) for shape in shapes]
 
-    ours, alone = made(), made()
+    ours, alone = make(), make()
     together = Shampoo([{"params": [each], **group} for each, group in zip(ours, own, strict=True)], **settings)
     others = [Shampoo([each], **settings, **group) for each, group in zip(alone, own, strict=True)]
     for step in range(24):
@@ -291,23 +295,23 @@ def test_a_closure_is_evaluated_with_gradients() -> None:
     assert weights.grad is not None
 
 
-def test_other_memory_of_the_same_shape_is_trained() -> None:
-    """Parameters that are put elsewhere between steps, into a buffer that others share."""
+def test_parameters_may_move_to_other_memory() -> None:
+    """Between steps, the parameter is moved into a buffer that also holds other data."""
     ours, plain, steps = parameter((6, 4)), parameter((6, 4)), gradients((6, 4), 8)
     settings: dict[str, Any] = {"lr": 0.1, "precondition_frequency": 2, "max_preconditioner_dim": 4}
     optimizer = Shampoo([ours], **settings)
-    taken(ours, optimizer, steps[:4])
+    weights_after(ours, optimizer, steps[:4])
     buffer = torch.ones(40, dtype=torch.float64)
     buffer[7:31] = ours.detach().flatten()
     ours.data = buffer[7:31].view(6, 4)
-    found = taken(ours, optimizer, steps[4:])
-    assert torch.equal(found, taken(plain, Shampoo([plain], **settings), steps))
+    found = weights_after(ours, optimizer, steps[4:])
+    assert torch.equal(found, weights_after(plain, Shampoo([plain], **settings), steps))
     assert torch.equal(torch.cat([buffer[:7], buffer[31:]]), torch.ones(16, dtype=torch.float64))
 
 
-def test_no_direction_is_longer_than_that_of_a_gradient_that_never_changes() -> None:
-    """Without a graft, whose norm would hide it: in a layer few of whose directions see much, with second moments of a
-    gradient in ten."""
+def test_directions_are_bounded_by_that_of_a_constant_gradient() -> None:
+    """Without a graft, whose norm would hide the bound. Few directions of the layer get large gradients, and second
+    moments count one gradient in ten."""
     generator, weights = torch.Generator().manual_seed(0), parameter((12, 12), torch.float32)
     optimizer = Shampoo([weights], lr=1.0, graft="none", betas=(0.0, 0.99), start=1, precondition_frequency=10)
     for step in range(60):
@@ -318,18 +322,18 @@ def test_no_direction_is_longer_than_that_of_a_gradient_that_never_changes() -> 
             assert torch.linalg.norm(weights.detach() - before) <= 12.0 * (1 + 1e-5)
 
 
-def test_beta3_may_begin_on_the_way() -> None:
+def test_beta3_may_be_set_later() -> None:
     first, second, steps = parameter((6, 4)), parameter((6, 4)), gradients((6, 4), 6)
     changed, always = Shampoo([first], lr=0.1), Shampoo([second], lr=0.1, beta3=0.3)
     changed.param_groups[0]["beta3"] = 0.3
-    torch.testing.assert_close(taken(first, changed, steps), taken(second, always, steps))
+    torch.testing.assert_close(weights_after(first, changed, steps), weights_after(second, always, steps))
 
 
-def test_betas_may_change_where_beta3_has_a_mean_kept() -> None:
+def test_betas_may_change_if_beta3_keeps_a_mean() -> None:
     first, second, steps = parameter((6, 4)), parameter((6, 4)), gradients((6, 4), 6)
     changed, always = Shampoo([first], betas=(0.0, 0.99), beta3=0.3), Shampoo([second], betas=(0.9, 0.99), beta3=0.3)
     changed.param_groups[0]["betas"] = (0.9, 0.99)
-    torch.testing.assert_close(taken(first, changed, steps), taken(second, always, steps))
+    torch.testing.assert_close(weights_after(first, changed, steps), weights_after(second, always, steps))
 
 
 def test_groups_may_have_names() -> None:
@@ -337,7 +341,7 @@ def test_groups_may_have_names() -> None:
     assert optimizer.state_dict()["param_groups"][0]["name"] == "head"
 
 
-def test_steps_are_counted_whatever_the_default_type() -> None:
+def test_steps_are_counted_exactly_under_any_default_dtype() -> None:
     try:
         torch.set_default_dtype(torch.bfloat16)
         weights = parameter((3, 3), torch.float32)
@@ -350,8 +354,8 @@ def test_steps_are_counted_whatever_the_default_type() -> None:
     assert int(optimizer.state[weights]["step"]) == 300
 
 
-def test_what_autocast_does_to_others_is_not_done_here() -> None:
-    """Its bf16 would be a thousandth off."""
+def test_autocast_has_no_effect() -> None:
+    """Products in autocast's bf16 would be off by a thousandth."""
 
     def trained(is_cast: bool) -> list[Tensor]:
         weights = [parameter(shape, torch.float32) for shape in ((8, 6, 3, 3), (16, 12))]
@@ -366,27 +370,27 @@ def test_what_autocast_does_to_others_is_not_done_here() -> None:
     assert all(torch.equal(cast, plain) for cast, plain in zip(trained(True), trained(False), strict=True))
 
 
-def test_states_that_are_edited_in_place_are_what_is_gone_on_with() -> None:
-    """Whatever is kept of them from step to step."""
+def test_states_edited_in_place_take_effect() -> None:
+    """Values cached from step to step must not hide the edits."""
     first, second, steps = parameter((6, 4)), parameter((6, 4)), gradients((6, 4), 40)
     edited, loaded = (Shampoo([each], lr=0.1, max_preconditioner_dim=6) for each in (first, second))
     for weights, optimizer in ((first, edited), (second, loaded)):
-        taken(weights, optimizer, steps[:34])
+        weights_after(weights, optimizer, steps[:34])
         optimizer.state[weights]["0/moment"].mul_(1e4).add_(1)
     loaded.load_state_dict(copy.deepcopy(loaded.state_dict()))
-    assert torch.equal(taken(first, edited, steps[34:36]), taken(second, loaded, steps[34:36]))
+    assert torch.equal(weights_after(first, edited, steps[34:36]), weights_after(second, loaded, steps[34:36]))
 
 
 @pytest.mark.parametrize("shape", [(1, 300), (300, 1)])
 def test_a_matrix_of_one_row_or_column_is_a_vector(shape: tuple[int, int]) -> None:
     ours, theirs = parameter(shape), parameter(shape)
     steps = gradients(shape, 40)
-    found = taken(ours, Shampoo([ours], lr=0.1), steps)
-    torch.testing.assert_close(found, taken(theirs, torch.optim.Adam([theirs], lr=0.1), steps))
+    found = weights_after(ours, Shampoo([ours], lr=0.1), steps)
+    torch.testing.assert_close(found, weights_after(theirs, torch.optim.Adam([theirs], lr=0.1), steps))
 
 
 def test_a_long_vector_is_one_block() -> None:
-    """It takes the graft's steps; cut, there would be a call for each part."""
+    """It takes the graft's steps; if it were cut, there would be a call for each part."""
     weights = parameter((100_000,), torch.float32)
     optimizer = Shampoo([weights])
     assert {key for key in optimizer.state[weights] if key.startswith("1/")} == set()

@@ -1,4 +1,4 @@
-"""Products of blocks: the same to the bit wherever a block lies, beside whatever others."""
+"""Batched products of blocks: correct, and bit-identical for a block in any stack at any position."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ DEEP_SHAPES = [(3, 4, 5), (8, 3, 9), (16, 16, 9), (7, 11, 2, 3), (33, 10, 3)]
 
 
 def products(blocks: Tensor, matrices: list[Tensor], numbers: list[int]) -> Tensor:
-    """What comes of some of the blocks, multiplied along each dimension and back."""
+    """Multiplies the chosen blocks along each dimension by their transposed matrices, then by the matrices."""
     shape = tuple(blocks.shape[1:])
     stack = padded(len(numbers), shape, blocks)
     stack[..., : shape[-1]] = blocks[numbers]
-    made = Products(len(numbers), shape, blocks)
-    lying: list[Tensor] = []
+    batched = Products(len(numbers), shape, blocks)
+    padded_matrices: list[Tensor] = []
     for every, size in zip(matrices, shape, strict=True):
-        lying.append(padded(len(numbers), (size, size), blocks))
-        lying[-1][..., :size] = every[numbers]
+        padded_matrices.append(padded(len(numbers), (size, size), blocks))
+        padded_matrices[-1][..., :size] = every[numbers]
     for transposed in (True, False):
-        for dimension, each in enumerate(lying):
-            stack = made.along(stack, each, dimension, transposed)
-    return made.unpadded(stack).clone()
+        for dimension, each in enumerate(padded_matrices):
+            stack = batched.along(stack, each, dimension, transposed)
+    return batched.unpadded(stack).clone()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
-def test_a_block_comes_to_the_same_beside_whatever_others(dtype: torch.dtype) -> None:
+def test_a_block_gets_the_same_bits_in_any_stack(dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(0)
     differing: list[tuple[int, ...]] = []
     for shape in [*SMALL_SHAPES, *LARGE_SHAPES, *DEEP_SHAPES]:
@@ -49,7 +49,7 @@ def test_a_block_comes_to_the_same_beside_whatever_others(dtype: torch.dtype) ->
 
 
 @pytest.mark.parametrize("shape", [(6, 5), (128, 45), *DEEP_SHAPES], ids=str)
-def test_products_are_those_along_each_dimension(shape: tuple[int, ...]) -> None:
+def test_products_equal_those_along_each_dimension(shape: tuple[int, ...]) -> None:
     generator = torch.Generator().manual_seed(0)
     blocks = torch.randn(2, *shape, generator=generator, dtype=torch.float64)
     matrices = [torch.randn(2, size, size, generator=generator, dtype=torch.float64) for size in shape]

@@ -1,4 +1,4 @@
-"""Inverse roots against closed forms, by every method."""
+"""Inverse roots by every method, compared with closed forms."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ import torch
 from torch import Tensor
 
 from ziggurat.optim.shampoo import roots
-from ziggurat.optim.shampoo.roots import RootError, eigenvectors, inverse_root, turned
+from ziggurat.optim.shampoo.roots import RootError, eigenvectors, inverse_root, power_iteration
 
 D = 24
 
 
-def known(condition: float, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor]:
-    """A matrix whose eigenvalues spread evenly in their logarithms from 1 down; the values and vectors."""
+def matrix_with_condition(condition: float, dtype: torch.dtype = torch.float64) -> tuple[Tensor, Tensor, Tensor]:
+    """Returns a matrix of the given condition, its eigenvalues (from 1 down, log-spaced) and its eigenvectors."""
     generator = torch.Generator().manual_seed(3)
     vectors_DD = torch.linalg.qr(torch.randn(D, D, generator=generator, dtype=torch.float64)).Q
     values_D = torch.logspace(0, -torch.log10(torch.tensor(condition)).item(), D, dtype=torch.float64)
@@ -27,8 +27,8 @@ def error(found_DD: Tensor, expected_DD: Tensor) -> float:
 @pytest.mark.parametrize("exponent", [0.25, 0.5, 1 / 6, 1.0])
 @pytest.mark.parametrize("condition", [1.0, 1e2, 1e4, 1e6, 1e8, 1e10])
 def test_roots_by_eigenvalues(condition: float, exponent: float) -> None:
-    """Eigenvalues come out 1e-16 of the largest off, so that the smallest is off by 1e-16 times the condition."""
-    matrix_DD, values_D, vectors_DD = known(condition)
+    """Eigenvalues have errors of 1e-16 of the largest, so the smallest has a relative error of 1e-16 × condition."""
+    matrix_DD, values_D, vectors_DD = matrix_with_condition(condition)
     epsilon = 1e-14
     expected_DD = (vectors_DD * (values_D + epsilon).pow(-exponent)) @ vectors_DD.T
     assert error(inverse_root(matrix_DD, exponent, epsilon), expected_DD) < 1e-13 + 2e-15 * condition
@@ -37,8 +37,8 @@ def test_roots_by_eigenvalues(condition: float, exponent: float) -> None:
 @pytest.mark.parametrize("exponent", [0.25, 0.5])
 @pytest.mark.parametrize("condition", [1.0, 1e2, 1e4, 1e6, 1e8, 1e10])
 def test_roots_by_newton(condition: float, exponent: float) -> None:
-    """Errors grow with the condition: what the iteration rounds away is relative to the largest eigenvalue."""
-    matrix_DD, values_D, vectors_DD = known(condition)
+    """Errors grow with the condition, because the iteration's rounding is relative to the largest eigenvalue."""
+    matrix_DD, values_D, vectors_DD = matrix_with_condition(condition)
     epsilon = 1e-12
     expected_DD = (vectors_DD * (values_D + epsilon).pow(-exponent)) @ vectors_DD.T
     assert error(inverse_root(matrix_DD, exponent, epsilon, "newton"), expected_DD) < 1e-9 + 1e-12 * condition
@@ -46,51 +46,51 @@ def test_roots_by_newton(condition: float, exponent: float) -> None:
 
 @pytest.mark.parametrize("method", ["eigh", "newton"])
 @pytest.mark.parametrize("condition", [1.0, 1e2, 1e4])
-def test_fp32(condition: float, method: roots.Method) -> None:
-    matrix_DD, values_D, vectors_DD = known(condition, torch.float32)
+def test_roots_in_fp32(condition: float, method: roots.Method) -> None:
+    matrix_DD, values_D, vectors_DD = matrix_with_condition(condition, torch.float32)
     expected_DD = (vectors_DD * (values_D + 1e-8).pow(-0.25)) @ vectors_DD.T
     assert error(inverse_root(matrix_DD, 0.25, 1e-8, method), expected_DD) < 1e-5 + 1e-7 * condition
 
 
-def test_power_iteration_follows_a_matrix_that_turns_slowly() -> None:
-    matrix_DD, values_D, vectors_DD = known(1e3)
-    slight_DD = torch.randn(D, D, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    slight_DD = torch.matrix_exp(1e-3 * (slight_DD - slight_DD.T))
-    turned_DD = slight_DD @ matrix_DD @ slight_DD.T
+def test_power_iteration_tracks_a_slowly_rotating_matrix() -> None:
+    matrix_DD, values_D, vectors_DD = matrix_with_condition(1e3)
+    rotation_DD = torch.randn(D, D, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    rotation_DD = torch.matrix_exp(1e-3 * (rotation_DD - rotation_DD.T))
+    rotated_DD = rotation_DD @ matrix_DD @ rotation_DD.T
     held_DD = vectors_DD
     for _ in range(200):
-        found_D, held_DD = turned(turned_DD, held_DD)
+        found_D, held_DD = power_iteration(rotated_DD, held_DD)
     assert torch.linalg.norm(held_DD.T @ held_DD - torch.eye(D)) < 1e-12
     torch.testing.assert_close(found_D.sort().values, values_D.sort().values, rtol=1e-6, atol=0)
-    expected_DD = slight_DD @ (vectors_DD * values_D.pow(-0.25)) @ vectors_DD.T @ slight_DD.T
-    assert error(roots.root_of(found_D, held_DD, 0.25, 1e-14), expected_DD) < 1e-2
+    expected_DD = rotation_DD @ (vectors_DD * values_D.pow(-0.25)) @ vectors_DD.T @ rotation_DD.T
+    assert error(roots.root_from_eigenvectors(found_D, held_DD, 0.25, 1e-14), expected_DD) < 1e-2
 
 
-def test_rounding_below_zero_is_moved_up() -> None:
-    """λmin of A + εI below ε: all eigenvalues are moved until it is ε."""
+def test_negative_eigenvalues_are_raised() -> None:
+    """If the smallest eigenvalue of A + εI is below ε, all eigenvalues are raised so that it is ε."""
     matrix_DD = torch.diag(torch.tensor([-1e-6, 0.5, 1.0], dtype=torch.float64))
     found_DD = inverse_root(matrix_DD, 0.5, 1e-8)
     expected_D = (torch.tensor([0.0, 0.5 + 1e-6, 1.0 + 1e-6], dtype=torch.float64) + 1e-8).pow(-0.5)
     torch.testing.assert_close(found_DD.diagonal(), expected_D)
 
 
-def test_zeros_have_the_root_of_epsilon() -> None:
+def test_the_root_of_zero_is_that_of_epsilon() -> None:
     torch.testing.assert_close(inverse_root(torch.zeros(3, 3), 0.25, 1e-8), 100 * torch.eye(3))
 
 
 @pytest.mark.parametrize("method", ["eigh", "newton"])
-def test_what_is_not_finite_is_refused(method: roots.Method) -> None:
+def test_a_non_finite_matrix_is_refused(method: roots.Method) -> None:
     with pytest.raises(RootError):
         inverse_root(torch.full((3, 3), torch.nan), 0.25, 1e-8, method)
 
 
-def test_newton_needs_whole_roots() -> None:
+def test_newton_needs_exponents_of_whole_roots() -> None:
     with pytest.raises(RootError, match=r"0\.3 is not one over a whole number"):
         inverse_root(torch.eye(3), 0.3, 1e-8, "newton")
 
 
-def test_fp32_that_fails_is_tried_in_fp64(monkeypatch: pytest.MonkeyPatch) -> None:
-    """LAPACK has no failing matrix that is finite, so the first call is made to fail."""
+def test_fp64_is_tried_if_fp32_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No finite matrix is known to make LAPACK fail, so the first call is patched to fail."""
     seen: list[torch.dtype] = []
     real = torch.linalg.eigh
 
@@ -108,8 +108,8 @@ def test_fp32_that_fails_is_tried_in_fp64(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
-def test_roots_of_matrices_that_are_not_of_full_rank(scale: float) -> None:
-    """fp32, whose least eigenvalues come out below zero: what is not there has the root of epsilon."""
+def test_roots_of_singular_matrices(scale: float) -> None:
+    """In fp32 the zero eigenvalues come out slightly negative; their root must be that of epsilon."""
     generator = torch.Generator().manual_seed(0)
     columns_DR = torch.linalg.qr(torch.randn(D, 2, generator=generator, dtype=torch.float64)).Q
     matrix_DD = (scale * columns_DR @ columns_DR.T).float()
@@ -122,25 +122,25 @@ def test_roots_of_matrices_that_are_not_of_full_rank(scale: float) -> None:
 
 
 @pytest.mark.parametrize("exponent", [0.25, 0.5, 1 / 6])
-def test_roots_by_finite_differences(exponent: float) -> None:
-    """How the root moves with the matrix is Daleckii and Krein's formula: differences of the function over those of
-    eigenvalues, in their basis."""
-    matrix_DD, values_D, vectors_DD = known(1e3)
-    toward_DD = torch.randn(D, D, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
-    toward_DD, little = toward_DD + toward_DD.T, 1e-8
-    forward, back = (inverse_root(matrix_DD + sign * little * toward_DD, exponent, 1e-14) for sign in (1, -1))
+def test_derivative_of_the_root_by_finite_differences(exponent: float) -> None:
+    """The derivative of the root with respect to the matrix is Daleckii and Krein's formula: in the eigenbasis,
+    differences of the function's values divided by differences of the eigenvalues."""
+    matrix_DD, values_D, vectors_DD = matrix_with_condition(1e3)
+    direction_DD = torch.randn(D, D, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    direction_DD, small = direction_DD + direction_DD.T, 1e-8
+    forward, back = (inverse_root(matrix_DD + sign * small * direction_DD, exponent, 1e-14) for sign in (1, -1))
     powers_D = values_D**-exponent
-    apart_DD = values_D[:, None] - values_D
+    gaps_DD = values_D[:, None] - values_D
     slopes_DD = torch.where(
-        apart_DD == 0, -exponent * values_D ** (-exponent - 1), (powers_D[:, None] - powers_D) / apart_DD
+        gaps_DD == 0, -exponent * values_D ** (-exponent - 1), (powers_D[:, None] - powers_D) / gaps_DD
     )
-    expected_DD = vectors_DD @ (slopes_DD * (vectors_DD.T @ toward_DD @ vectors_DD)) @ vectors_DD.T
-    assert error((forward - back) / (2 * little), expected_DD) < 1e-5
+    expected_DD = vectors_DD @ (slopes_DD * (vectors_DD.T @ direction_DD @ vectors_DD)) @ vectors_DD.T
+    assert error((forward - back) / (2 * small), expected_DD) < 1e-5
 
 
 @pytest.mark.parametrize("size", [4, 6, 8])
-def test_newton_finds_roots_of_matrices_with_much_in_common(size: int) -> None:
-    """Of rows that share a part, the largest difference from the identity grows before it falls."""
+def test_newton_converges_for_matrices_with_correlated_rows(size: int) -> None:
+    """For rows with a common part, the largest difference from the identity grows before it falls."""
     generator = torch.Generator().manual_seed(0)
     common_DR = torch.randn(1, 2 * size, generator=generator, dtype=torch.float64)
     for _ in range(20):

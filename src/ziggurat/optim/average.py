@@ -1,9 +1,10 @@
-"""The exponential moving average of the weights: a run is judged and used by it, while training goes on from the last.
+"""The exponential moving average of the weights: used for evaluation and prediction, while training continues from the
+last weights.
 
-a_t = Σ_s d^(t−s) w_s / Σ_s d^(t−s) over the steps s = 1 … t, that is a ← a + (1 − d)/(1 − d^t) (w − a): the initial
-weights have no part in it.
+a_t = Σ_s d^(t−s) w_s / Σ_s d^(t−s) over the steps s = 1 … t, that is a ← a + (1 − d)/(1 − d^t) (w − a). The initial
+weights do not contribute.
 
-Source: Polyak & Juditsky 1992 for averaging; the correction for a short past is Adam's (Kingma & Ba 2015, section 3).
+Sources: Polyak & Juditsky 1992 for averaging; Kingma & Ba 2015, section 3, for the bias correction (Adam's).
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ from torch import Tensor
 
 
 class WeightAverage:
-    """Averages of live tensors, one each.
+    """Keeps a moving average of each of some live tensors.
 
     Args:
-        live: by name; they start as their own averages.
-        decay: in (0, 1); about 1 / (1 − decay) steps are remembered.
-        copied: names of tensors that are not averaged but kept as they are last, integers among them.
+        live: name -> tensor; the averages start as copies of these.
+        decay: in (0, 1); the average covers about 1 / (1 − decay) steps.
+        copied: names of tensors that are copied instead of averaged, such as integers.
     """
 
     def __init__(self, live: Mapping[str, Tensor], decay: float, copied: Collection[str] = ()) -> None:
@@ -33,7 +34,7 @@ class WeightAverage:
 
     @torch.no_grad()
     def update(self, step: int) -> None:
-        """Take in the weights after step ``step``, counted from 1."""
+        """Updates the averages with the weights after step ``step``, counted from 1."""
         share = (1 - self.decay) / (1 - self.decay**step)
         averages, live = ([tensors[name] for name in self._averaged] for tensors in (self.averages, self._live))
         if averages:
@@ -43,7 +44,7 @@ class WeightAverage:
 
     @contextlib.contextmanager
     def in_use(self) -> Generator[None]:
-        """The averages stand in the live tensors' place for the duration."""
+        """Puts the averages into the live tensors within the context."""
         self._swap()
         try:
             yield
@@ -53,6 +54,6 @@ class WeightAverage:
     @torch.no_grad()
     def _swap(self) -> None:
         for name, live in self._live.items():
-            kept = live.clone()
+            saved = live.clone()
             live.copy_(self.averages[name])
-            self.averages[name].copy_(kept)
+            self.averages[name].copy_(saved)

@@ -15,4 +15,4 @@ DenseOptimizerConfig = Annotated[
     Annotated[Adam | AdamW | SGD | Adagrad | ShampooConfig, Field(discriminator="name")],
     Importable(DenseOptimizerSettings, "optimizer"),
 ]
-"""The config of any dense optimizer, told apart by ``name``, or by ``import`` for one from outside the package."""
+"""The config of any dense optimizer, discriminated by ``name``, or by ``import`` for one from outside the package."""

@@ -33,12 +33,12 @@ class DenseOptimizerSettings(PartConfig):
     def build(self, parameters: Mapping[str, nn.Parameter]) -> torch.optim.Optimizer:
         """Returns the optimizer, with two groups, matrices first.
 
-        Weight decay is for parameters of two or more dimensions. Biases, the scales of norms and other vectors (one
-        dimension or none) go without, because shrinking them restrains nothing that overfits. A group that would be
-        empty is left out. Groups carry their parameters' names.
+        Weight decay applies to parameters of two or more dimensions. Biases, the scales of norms and other vectors (one
+        dimension or none) do not decay, because shrinking them does not reduce overfitting. A group that would be empty
+        is left out. Groups carry their parameters' names.
 
         Args:
-            parameters: by name; their order is that of the optimizer's state.
+            parameters: name -> parameter; their order is that of the optimizer's state.
 
         Raises:
             ConfigError: there is nothing to optimize.

@@ -1,4 +1,4 @@
-"""Numbers that optimizers' settings are."""
+"""Types of the numeric settings of optimizers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one step does to some rows of a table, as tensors: the formulas of ``rows`` where no fused kernel is used.
+"""The update rules of ``rows`` on plain tensors, for tables without a fused kernel.
 
 Shape legend: U rows, D dim.
 """
@@ -13,14 +13,14 @@ from torch import Tensor
 
 
 class RowRule(Protocol):
-    """An optimizer of rows; it keeps no state itself."""
+    """An update rule for rows; the caller keeps its states."""
 
     def states(self, rows: int, dim: int) -> dict[str, tuple[int, ...]]:
-        """Name -> shape of each state of a table, zero at first."""
+        """Returns name -> shape of each state of a table; states start at zero."""
         ...
 
     def step(self, weight_UD: Tensor, states: Mapping[str, Tensor], grad_UD: Tensor, lr: float, number: int) -> None:
-        """Update rows and their states in place; ``number`` counts the table's steps from 1."""
+        """Updates rows and their states in place; ``number`` counts the table's steps from 1."""
         ...
 
 
@@ -35,7 +35,7 @@ class SGDRule:
 
 
 class AdagradRule:
-    """s += G², w −= lr·G / (√s + eps); with ``rowwise`` s is one number a row, of the mean of G² over the dims."""
+    """s += G², w −= lr·G / (√s + eps); with ``rowwise``, s is one number a row, a sum of means of G² over the dims."""
 
     def __init__(self, eps: float, rowwise: bool) -> None:
         self._eps, self._rowwise = eps, rowwise
@@ -73,7 +73,7 @@ class AdamRule:
 
 
 def row_rule(optimizer: Mapping[str, Any]) -> RowRule:
-    """The rule of a :class:`~ziggurat.core.tables.TableSpec`'s optimizer."""
+    """Returns the rule of a :class:`~ziggurat.core.tables.TableSpec`'s optimizer."""
     match optimizer["name"]:
         case "sgd":
             return SGDRule()
@@ -95,7 +95,7 @@ def step_rows(
     lr: float,
     number: int,
 ) -> None:
-    """One step on the rows named, or on all where ``rows_U`` is None."""
+    """Takes one step on the rows ``rows_U``, or on all rows if it is None."""
     if rows_U is None:
         rule.step(weight_RD, states, grad_UD, lr, number)
         return

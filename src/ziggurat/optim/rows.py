@@ -1,19 +1,19 @@
-"""Optimizers of embedding tables, fused into backward: each touched row is updated once, by the sum of its gradients.
+"""Optimizers of embedding tables, fused into backward: each touched row is updated once, with the sum of its gradients.
 
-What FBGEMM 1.8.0 can do, found by running it (CPU) and reading it (CUDA):
+FBGEMM 1.8.0's support, found by running it (CPU) and by reading its code (CUDA):
 
 ================ ============================== ===================================================================
 optimizer        kernels                        weight decay
 ================ ============================== ===================================================================
-rowwise_adagrad  CPU, CUDA                      CUDA only: the CPU's fp32 kernel ignores it, unless features share
-                                                the table, when another kernel honours it
+rowwise_adagrad  CPU, CUDA                      CUDA only: the CPU's fp32 kernel ignores it; another kernel, used if
+                                                features share the table, honours it
 adagrad          CPU, CUDA                      no
 sgd              CPU, CUDA                      no
 adam             CUDA (on CPU: ``embeddings``)  decoupled
 ================ ============================== ===================================================================
 
-What would be ignored is refused. Rows that no id of a batch touches stay as they are, weight decay included; only Adam
-with ``rows: all``, which ``embeddings`` carries out itself, updates them too.
+Settings that would be ignored are refused. Rows that no id of a batch touches are not changed, not even by weight
+decay. The exception is Adam with ``rows: all``, which ``embeddings`` implements itself: it updates all rows.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 class RowwiseAdagrad(Config):
-    """Adagrad with one sum per row: s += mean_d(G²), w −= lr·G / (√s + eps). Four bytes of state a row."""
+    """Adagrad with one sum per row: s += mean_d(G²), w −= lr·G / (√s + eps). State: four bytes a row."""
 
     name: Literal["rowwise_adagrad"] = "rowwise_adagrad"
 
@@ -43,11 +43,12 @@ class RowwiseAdagrad(Config):
     """Added to the root of the sum."""
 
     weight_decay: Decay = 0.0
-    """Added to a touched row's gradient, times the row. CUDA only; ``embeddings.l2`` penalises rows everywhere."""
+    """L2 penalty's factor: it times the row is added to a touched row's gradient. CUDA only; use ``embeddings.l2`` to
+    penalise rows on every device."""
 
 
 class RowAdagrad(Config):
-    """Adagrad: s += G², w −= lr·G / (√s + eps), number by number. As much state as weights."""
+    """Adagrad: s += G², w −= lr·G / (√s + eps), elementwise. State: as large as the weights."""
 
     name: Literal["adagrad"] = "adagrad"
 
@@ -59,7 +60,7 @@ class RowAdagrad(Config):
 
 
 class RowAdam(Config):
-    """Adam; the bias correction counts the table's steps. Twice as much state as weights."""
+    """Adam; the bias correction counts the table's steps. State: twice as large as the weights."""
 
     name: Literal["adam"] = "adam"
 
@@ -73,14 +74,15 @@ class RowAdam(Config):
     """Added to the root of the second moment."""
 
     weight_decay: Decay = 0.0
-    """Share, times the learning rate, by which an updated row shrinks a step (decoupled)."""
+    """Decoupled weight decay: an updated row shrinks by lr·weight_decay a step."""
 
     rows: Literal["touched", "all"] = "touched"
-    """Which rows a step updates: those in the batch, or the whole table as with a dense gradient, where the moments of
-    the other rows decay and go on moving them. ``all`` costs time for every row and suits small tables."""
+    """Which rows a step updates: those in the batch, or all rows as with a dense gradient. With ``all``, the moments of
+    the other rows decay and keep moving them; it costs time for every row and suits small tables."""
 
     l2: Decay = 0.0
-    """Added to every row's gradient, times the row; needs ``rows: all``. The boards' embedding regulariser."""
+    """L2 penalty's factor: it times the row is added to every row's gradient. Needs ``rows: all``. It is the embedding
+    regulariser of public CTR benchmarks."""
 
     @model_validator(mode="after")
     def _l2_of_all_rows(self) -> Self:
@@ -90,7 +92,7 @@ class RowAdam(Config):
 
 
 class RowSGD(Config):
-    """Stochastic gradient descent: w −= lr·G. No state."""
+    """Stochastic gradient descent: w −= lr·G. State: none."""
 
     name: Literal["sgd"] = "sgd"
 
@@ -99,31 +101,32 @@ class RowSGD(Config):
 
 
 RowOptimizerConfig = Annotated[RowwiseAdagrad | RowAdagrad | RowAdam | RowSGD, Field(discriminator="name")]
-"""The config of any row optimizer, told apart by ``name``."""
+"""The config of any row optimizer, discriminated by ``name``."""
 
 _PARSER: TypeAdapter[RowOptimizerConfig] = TypeAdapter(RowOptimizerConfig)
 
 
 def parse_row_optimizer(settings: Mapping[str, Any]) -> RowOptimizerConfig:
-    """The config that was written down as ``TableSpec.optimizer``; keys left out take their defaults."""
+    """Parses a ``TableSpec.optimizer``; missing keys take their defaults."""
     return _PARSER.validate_python(dict(settings))
 
 
 def fused_optimizer(
     settings: Mapping[str, Any], device: str = "cpu", table: str = ""
 ) -> tuple[type[Optimizer], dict[str, Any]]:
-    """What ``torch.distributed.optim._apply_optimizer_in_backward`` needs so that TorchRec fuses the optimizer.
+    """Returns arguments for ``torch.distributed.optim._apply_optimizer_in_backward`` that make TorchRec fuse the
+    optimizer.
 
     Args:
         settings: the row optimizer's config, as in ``TableSpec.optimizer``.
         device: type of the device that holds the table.
-        table: its name, for the message.
+        table: name of the table, for messages.
 
     Returns:
-        The class by which TorchRec knows the optimizer, and its settings under FBGEMM's names.
+        The class by which TorchRec identifies the optimizer, and its settings under FBGEMM's names.
 
     Raises:
-        EnvironmentMismatch: FBGEMM cannot do this on the device, or would ignore a setting there.
+        EnvironmentMismatch: FBGEMM does not have the optimizer on the device, or would ignore a setting there.
     """
     # Imported here: experiment configs must load without the engine.
     import torchrec.optim as classes
@@ -149,14 +152,14 @@ def fused_optimizer(
 
 
 def _check_cpu(config: RowOptimizerConfig, table: str) -> None:
-    which = f"table {table!r}: " if table else ""
+    prefix = f"table {table!r}: " if table else ""
     if isinstance(config, RowAdam):
         raise EnvironmentMismatch(
-            f"{which}FBGEMM has no Adam on the CPU that is fused into backward",
+            f"{prefix}FBGEMM has no Adam on the CPU that is fused into backward",
             "use rowwise_adagrad, adagrad or sgd in embeddings.optimizer, or train on CUDA",
         )
     if isinstance(config, RowwiseAdagrad) and config.weight_decay:
         raise EnvironmentMismatch(
-            f"{which}FBGEMM's row-wise Adagrad ignores weight_decay ({config.weight_decay}) on the CPU",
+            f"{prefix}FBGEMM's row-wise Adagrad ignores weight_decay ({config.weight_decay}) on the CPU",
             "set embeddings.l2 instead, which penalises the looked-up rows on every device, or train on CUDA",
         )

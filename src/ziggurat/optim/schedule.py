@@ -1,6 +1,6 @@
-"""How learning rates change over a run: one multiplier for the dense optimizer and the tables alike.
+"""Learning-rate schedules: one multiplier for the dense optimizer and the tables' optimizers.
 
-A schedule is a pure function of the step, and for the plateau of the values it was shown; it knows no optimizer.
+A schedule is a pure function of the step (the plateau schedule also of the observed metric); it knows no optimizer.
 """
 
 from __future__ import annotations
@@ -22,21 +22,21 @@ class Schedule(ABC):
 
     @abstractmethod
     def multiplier(self, step: int) -> float:
-        """What the configured learning rates are multiplied by in step ``step``, counted from 0."""
+        """Returns the factor for the configured learning rates in step ``step``, counted from 0."""
 
     def observe(self, value: float) -> None:
-        """Be shown the monitored validation metric, turned so that lower is better."""
+        """Takes note of the monitored validation metric, with its sign chosen so that lower is better."""
         del value
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint must keep, as JSON."""
+        """Returns the state that a checkpoint must keep, as JSON."""
         return {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Go on from what :meth:`state_dict` gave.
+        """Restores a state returned by :meth:`state_dict`.
 
         Raises:
-            RunFolderError: the state is another schedule's.
+            RunFolderError: the state is of another kind of schedule.
         """
         if state.keys() != self.state_dict().keys():
             raise RunFolderError(
@@ -47,7 +47,7 @@ class Schedule(ABC):
 
 
 class Constant(Schedule):
-    """1, always."""
+    """The multiplier is always 1."""
 
     class Config(Config):
         """Learning rates stay as configured."""
@@ -60,7 +60,7 @@ class Constant(Schedule):
 
 
 class WarmupConfig(Config):
-    """The rise at the start and the value at the end, of schedules that know how long the run is."""
+    """Warm-up and final value of the schedules that know the length of the run."""
 
     warmup_steps: Annotated[int, Field(ge=0)] | None = None
     """Steps over which the multiplier rises to 1; give this or warmup_share."""
@@ -79,11 +79,11 @@ class WarmupConfig(Config):
 
 
 class Warmup(Schedule):
-    """A straight rise, then a decay from 1 to ``final_share`` along a shape.
+    """A linear rise, then a decay from 1 to ``final_share`` along a shape.
 
-    Step s < w of the w warm-up steps: (s + 1) / w, so that no step is wasted at 0. Afterwards, with progress
-    p = (s − w) / (total − w) in [0, 1): final + (1 − final)·shape(p). Steps from ``total_steps`` on stay at final.
-    A warm-up longer than the run is the rise alone.
+    In step s < w of the w warm-up steps the multiplier is (s + 1) / w, so that no step is wasted at 0. Afterwards it is
+    final + (1 − final)·shape(p), with progress p = (s − w) / (total − w) in [0, 1). From step ``total_steps`` on it is
+    final. If the warm-up is longer than the run, the run only has the rise.
     """
 
     def __init__(self, config: WarmupConfig, total_steps: int) -> None:
@@ -103,14 +103,14 @@ class Warmup(Schedule):
 
     @abstractmethod
     def shape(self, progress: float) -> float:
-        """1 at progress 0, 0 at progress 1."""
+        """Returns the shape of the decay: 1 at progress 0, 0 at progress 1."""
 
 
 class WarmupCosine(Warmup):
-    """Decay along half a cosine: (1 + cos πp) / 2 (Loshchilov and Hutter 2017, without restarts)."""
+    """Decays along half a cosine: (1 + cos πp) / 2 (Loshchilov and Hutter 2017, without restarts)."""
 
     class Config(WarmupConfig):
-        """Rise, then half a cosine."""
+        """Linear warm-up, then decay along half a cosine."""
 
         name: Literal["warmup_cosine"] = "warmup_cosine"
 
@@ -119,10 +119,10 @@ class WarmupCosine(Warmup):
 
 
 class WarmupLinear(Warmup):
-    """Decay along a straight line: 1 − p."""
+    """Decays along a straight line: 1 − p."""
 
     class Config(WarmupConfig):
-        """Rise, then a straight line down."""
+        """Linear warm-up, then linear decay."""
 
         name: Literal["warmup_linear"] = "warmup_linear"
 
@@ -131,10 +131,10 @@ class WarmupLinear(Warmup):
 
 
 class Plateau(Schedule):
-    """Multiply by ``factor`` whenever ``patience`` evaluations in a row brought no improvement.
+    """Multiplies by ``factor`` whenever ``patience`` evaluations in a row brought no improvement.
 
-    An evaluation improves when its value is below the best so far by more than ``min_delta``; NaN never does. After a
-    cut the count starts anew.
+    An evaluation is an improvement if its value is below the best so far by more than ``min_delta``; NaN never is.
+    After a cut the count starts again.
     """
 
     class Config(Config):
@@ -143,10 +143,10 @@ class Plateau(Schedule):
         name: Literal["plateau"] = "plateau"
 
         factor: Annotated[float, Field(gt=0, lt=1)] = 0.5
-        """What a cut multiplies the learning rates by."""
+        """Factor by which a cut multiplies the learning rates."""
 
         patience: Annotated[int, Field(ge=1)] = 1
-        """Evaluations without improvement that bring a cut."""
+        """Number of consecutive evaluations without improvement that causes a cut."""
 
         min_delta: Annotated[float, Field(ge=0)] = 0.0
         """An improvement must be larger than this to count."""
@@ -187,7 +187,7 @@ ScheduleConfig = Annotated[
 
 
 def build_schedule(config: ScheduleConfig, total_steps: int) -> Schedule:
-    """The schedule that ``config`` describes, for a run of ``total_steps`` steps."""
+    """Builds the schedule that ``config`` describes, for a run of ``total_steps`` steps."""
     match config:
         case Constant.Config():
             return Constant()

@@ -16,18 +16,19 @@ Steps = Annotated[int, Field(ge=1)]
 Exponent = Annotated[float, Field(ge=0, le=1)]
 
 
-STATISTICS = 10
-"""Steps from one gradient that second moments of rows and columns take in to the next, where roots come less often."""
-FIRST = 20
-"""The step of the first roots, where later ones are no closer: what is learned first decides much."""
-WARM = 10
-"""Steps behind the first eigenvectors in which second moments there take in each gradient, and the graft steps alone:
-where these are of a few gradients, some are next to nothing, and directions divided by them all there is to a step."""
+MAX_STATISTICS_INTERVAL = 10
+"""The default of ``statistics_frequency``, unless roots are computed more often."""
+LATEST_FIRST_ROOT_STEP = 20
+"""The default step of the first roots, unless roots are computed more often: the first steps matter much."""
+MOMENT_WARMUP_STEPS = 10
+"""Steps after the first eigenvectors in which the second moments in the eigenbasis are updated with every gradient, and
+steps are the graft's alone. Second moments of only a few gradients are partly near zero; directions divided by these
+would dominate the step."""
 
 
 class ShampooArguments(Config):
-    """Shampoo: each block takes its step in the directions that its rows, and its columns, move in together, found from
-    their second moments; its size is that of another optimizer's step."""
+    """Shampoo: preconditions the gradient of each block of a matrix by second moments of its rows and columns, and
+    takes the size of its step from another optimizer (the graft)."""
 
     name: Literal["shampoo"] = "shampoo"
 
@@ -35,113 +36,116 @@ class ShampooArguments(Config):
     """Learning rate; the schedule multiplies it."""
 
     betas: tuple[Beta, Annotated[float, Field(ge=0, le=1)]] = (0.9, 0.99)
-    """Decay of the gradient's moving mean and of the second moments of rows and columns; 1 sums these up, as Adagrad
-    does."""
+    """Decay of the gradient's moving mean, and of the second moments of rows and columns; with 1 the latter are sums,
+    as in Adagrad."""
 
     beta3: Beta | None = None
-    """The share of the moving mean in what is stepped along, beside the new gradient; default: as the first of
+    """Weight of the moving mean in the preconditioned gradient; the rest is the new gradient's. Default: the first of
     ``betas``."""
 
     graft: Annotated[GraftConfig, BeforeValidator(lambda each: {"name": each} if isinstance(each, str) else each)] = (
         AdamGraft()
     )
-    """Whose step sizes are taken; a name alone, or with settings."""
+    """The optimizer whose step sizes are used: a name, or a name with settings."""
 
     epsilon: Rate = 1e-10
-    """Added to the roots of the second moments in the eigenbasis, or to the second moments of rows and columns before
-    their roots are taken."""
+    """In form eigenbasis, added to the roots of the second moments there; in form roots, added to the second moments
+    of rows and columns before their roots are computed."""
 
     precondition_frequency: Steps = 50
-    """Steps from one time that roots are taken to the next."""
+    """Steps between two computations of roots (or eigenvectors)."""
 
     start: Steps | None = None
-    """The step of the first roots, from which on there is more than the graft; in the eigenbasis from ten steps later
-    on. Default: 20, or ``precondition_frequency`` where that is less."""
+    """The step of the first roots. Before it, steps are the graft's alone; in form eigenbasis, for ten further steps.
+    Default: 20, or ``precondition_frequency`` if that is less."""
 
     statistics_frequency: Steps | None = None
-    """Steps from one time that second moments of rows and columns, and those in the eigenbasis, take in a gradient to
-    the next; each such gradient counts for all of these steps. Blocks of one dimension, of which a gradient says less,
-    take in each. Default: 10, or as many as there are from roots to roots, or to the first ones."""
+    """Steps between two gradients that update the second moments of rows and columns, and those in the eigenbasis. Such
+    a gradient counts for all of these steps. Blocks of one dimension, of which a gradient says less, use every one.
+    Default: 10, or the steps between roots or until the first ones if these are fewer."""
 
     late: Annotated[int, Field(ge=0)] = 0
-    """Roots are used so many steps after the second moments that they are of, and taken by a thread in between."""
+    """Number of steps after which new roots are first used; a thread computes them meanwhile. 0: at once."""
 
     max_preconditioner_dim: Annotated[int, Field(ge=2)] = 128
-    """Neighbouring dimensions are one where they are no larger together; larger ones are cut."""
+    """Largest dimension of a block. Neighbouring dimensions are merged up to this size; larger ones are cut."""
 
     vectors: bool = False
-    """Whether biases, norms and other vectors, and matrices of one row or column, have second moments of their own, or
-    take the graft's steps alone."""
+    """Whether biases, norms and other vectors, and matrices of one row or column, are preconditioned; if not, they take
+    the graft's steps."""
 
     exponents: dict[Steps, list[Exponent]] = Field(default_factory=dict[Steps, list[Exponent]])
-    """Of the inverse roots: number of a block's dimensions -> one for each; 0 leaves the dimension as it is. Default:
-    1/(2·dimensions)."""
+    """Exponents of the inverse roots: number of a block's dimensions -> one for each dimension; 0 leaves a dimension
+    unpreconditioned. In form eigenbasis only zero or non-zero matters. Default: 1/(2·dimensions)."""
 
     form: Literal["eigenbasis", "roots"] = "eigenbasis"
-    """What is done with the second moments: an Adam in the basis of their eigenvectors (SOAP), or a product with their
-    inverse roots."""
+    """How the second moments are used: Adam in the basis of their eigenvectors (SOAP), or a product with their inverse
+    roots."""
 
     root: Method = "eigh"
-    """How roots or eigenvectors are found: eigendecomposition, the coupled Newton iteration, or a step of power
-    iteration from those before."""
+    """How roots or eigenvectors are computed: by eigendecomposition, by the coupled Newton iteration, or by a step of
+    power iteration from the previous ones."""
 
     momentum: Beta = 0.0
-    """Share of the last step that is repeated."""
+    """Share of the last step that is repeated; 0 for no momentum."""
 
     nesterov: bool = False
-    """Look ahead by the momentum."""
+    """Whether the momentum is Nesterov's."""
 
     weight_decay: Decay = 0.0
-    """How much weights shrink; in an experiment not those of biases, norms and other vectors."""
+    """Strength of the weight decay; in an experiment not applied to biases, norms and other vectors."""
 
     decay: Literal["decoupled", "coupled", "corrected", "independent"] = "decoupled"
-    """Weights shrink by lr·weight_decay a step, or it is added to the gradient (``coupled``), or they shrink by that
-    times lr over its highest (``corrected``), or by weight_decay·lr over its highest (``independent``)."""
+    """``decoupled``: weights shrink by lr·weight_decay a step. ``coupled``: weight_decay times the weights is added to
+    the gradient. ``corrected``: weights shrink by lr·weight_decay·(lr / highest lr so far). ``independent``: they
+    shrink by weight_decay·(lr / highest lr so far)."""
 
     communicate: Precision = "fp32"
-    """Precision in which updates go from the rank that made them to the others."""
+    """Precision in which updates are sent from the rank that computes them to the others."""
 
     group_size: Steps | None = None
-    """Ranks among which the work is divided; each such group does all of it. Default: all ranks."""
+    """Number of ranks that share the work; each group of ranks does all of it. Default: all ranks."""
 
     @property
-    def begins(self) -> int:
-        """The first step at which roots are taken."""
-        return min(FIRST, self.precondition_frequency) if self.start is None else self.start
+    def first_root_step(self) -> int:
+        """The first step at which roots are computed."""
+        return min(LATEST_FIRST_ROOT_STEP, self.precondition_frequency) if self.start is None else self.start
 
     @property
-    def leads(self) -> int:
-        """The first step in Shampoo's direction."""
-        return self.begins + (WARM if self.form == "eigenbasis" else 0)
+    def first_direction_step(self) -> int:
+        """The first step that is taken in Shampoo's direction."""
+        return self.first_root_step + (MOMENT_WARMUP_STEPS if self.form == "eigenbasis" else 0)
 
     @property
     def has_mean(self) -> bool:
-        """Whether states have the gradient's moving mean."""
+        """Whether the state includes the gradient's moving mean."""
         return self.betas[0] > 0 or self.beta3 is not None
 
     @property
-    def statistics(self) -> int:
-        """Steps from one gradient that second moments of rows and columns take in to the next."""
-        return self.statistics_frequency or min(STATISTICS, self.precondition_frequency, self.begins)
+    def statistics_interval(self) -> int:
+        """Steps between two gradients that update the second moments of rows and columns."""
+        return self.statistics_frequency or min(
+            MAX_STATISTICS_INTERVAL, self.precondition_frequency, self.first_root_step
+        )
 
     @model_validator(mode="after")
     def _agrees(self) -> Self:
-        if self.statistics > self.begins:
+        if self.statistics_interval > self.first_root_step:
             raise ValueError(
-                f"statistics_frequency: {self.statistics_frequency} steps are more than the {self.begins} until the "
-                "first roots"
+                f"statistics_frequency: {self.statistics_frequency} steps are more than the {self.first_root_step} "
+                "until the first roots"
             )
         if self.late >= self.precondition_frequency:
             raise ValueError(
                 f"late: {self.late} steps are not fewer than the precondition_frequency, {self.precondition_frequency}"
             )
         if self.nesterov and not self.momentum:
-            raise ValueError("nesterov: there is no momentum to look ahead by")
+            raise ValueError("nesterov: needs momentum above 0")
         whole = all(
             not each or abs(1 / each - round(1 / each)) < 1e-9 for some in self.exponents.values() for each in some
         )
         if self.root == "newton" and not whole:
-            raise ValueError("root: newton finds roots of whole numbers, and exponents has others; use eigh or qr")
+            raise ValueError("root: newton needs exponents that are one over a whole number; use eigh or qr")
         for order, exponents in self.exponents.items():
             if len(exponents) != order:
                 raise ValueError(f"exponents: {order} dimensions need {order} numbers, not {len(exponents)}")
@@ -152,6 +156,6 @@ class ShampooArguments(Config):
         return self
 
     def exponent(self, order: int, dimension: int) -> float:
-        """Of the inverse root for one of a block's dimensions."""
+        """Returns the exponent of the inverse root for one of a block's ``order`` dimensions."""
         given = self.exponents.get(order)
         return 1 / (2 * order) if given is None else given[dimension]

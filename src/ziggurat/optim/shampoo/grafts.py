@@ -1,6 +1,7 @@
-"""Whose step sizes Shampoo takes: another optimizer's, block by block, in a direction of its own.
+"""Grafting: each block steps in Shampoo's direction, with the step size of another optimizer, the graft.
 
-Anil et al. 2020, section 5.2. A graft alone, before Shampoo starts, is that optimizer: ``torch.optim``'s to rounding.
+Anil et al. 2020, section 5.2. Before Shampoo starts, a step is the graft's alone, which equals ``torch.optim``'s
+optimizer of that name up to rounding.
 """
 
 from __future__ import annotations
@@ -14,19 +15,19 @@ from ziggurat.optim.numbers import Beta, Rate
 
 
 class NoGraft(Config):
-    """Shampoo's own step sizes."""
+    """Keeps Shampoo's own step sizes."""
 
     name: Literal["none"] = "none"
 
 
 class SGDGraft(Config):
-    """The gradient's norm."""
+    """The step size is the norm of the gradient."""
 
     name: Literal["sgd"] = "sgd"
 
 
 class AdagradGraft(Config):
-    """Of G/(√ΣG² + eps)."""
+    """The step size is the norm of G/(√ΣG² + eps)."""
 
     name: Literal["adagrad"] = "adagrad"
 
@@ -35,7 +36,7 @@ class AdagradGraft(Config):
 
 
 class RMSpropGraft(Config):
-    """Of G/(√v + eps), v the moving mean of G²."""
+    """The step size is the norm of G/(√v + eps), with v the moving mean of G²."""
 
     name: Literal["rmsprop"] = "rmsprop"
 
@@ -47,7 +48,7 @@ class RMSpropGraft(Config):
 
 
 class AdamGraft(Config):
-    """Of G/(√v̂ + eps), v̂ the moving mean of G² without the zeros it began with."""
+    """The step size is the norm of G/(√v̂ + eps), with v̂ the bias-corrected moving mean of G²."""
 
     name: Literal["adam"] = "adam"
 
@@ -59,16 +60,16 @@ class AdamGraft(Config):
 
 
 GraftConfig = Annotated[NoGraft | SGDGraft | AdagradGraft | RMSpropGraft | AdamGraft, Field(discriminator="name")]
-"""Any of them, told apart by ``name``."""
+"""The config of any graft, discriminated by ``name``."""
 
 
 def has_moment(graft: GraftConfig) -> bool:
-    """Whether it keeps a second moment of each number."""
+    """Returns whether the graft keeps an elementwise second moment."""
     return not isinstance(graft, NoGraft | SGDGraft)
 
 
 def weights(graft: GraftConfig) -> tuple[float, float]:
-    """What the second moment keeps of itself, and takes of G²."""
+    """Returns the factors of the old second moment and of G² in an update of the second moment."""
     match graft:
         case AdamGraft() | RMSpropGraft():
             return graft.beta2, 1 - graft.beta2
@@ -77,10 +78,10 @@ def weights(graft: GraftConfig) -> tuple[float, float]:
 
 
 def correction(graft: GraftConfig, step: int) -> float:
-    """By what the second moment is to be divided at step ``step``, from 1."""
+    """Returns the bias correction by which the second moment is divided at step ``step``, counted from 1."""
     return 1 - graft.beta2**step if isinstance(graft, AdamGraft) else 1.0
 
 
 def eps(graft: GraftConfig) -> float:
-    """Added to the root of the second moment."""
+    """Returns the constant added to the root of the second moment."""
     return graft.eps if isinstance(graft, AdagradGraft | RMSpropGraft | AdamGraft) else 0.0

@@ -1,4 +1,4 @@
-"""Saved states of Shampoo: whether one fits, and taking it."""
+"""Checks and restores saved states of Shampoo."""
 
 from __future__ import annotations
 
@@ -14,12 +14,16 @@ from ziggurat.optim.shampoo.arguments import ShampooArguments
 from ziggurat.optim.shampoo.parameter import Parameter
 
 _SHAPING = ("graft", "form", "vectors", "exponents", "max_preconditioner_dim")
-"""Settings that a state is of."""
+"""Settings that determine the shape or meaning of a state."""
 _HINT = "make the optimizer with the settings that the state was saved with"
 
 
 def check_settings(own: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
-    """Raises a ConfigError where a group was saved with settings that its states are not of."""
+    """Validates that a group was saved with settings that fit its states.
+
+    Raises:
+        ConfigError: a setting that shapes the states differs.
+    """
     for key in _SHAPING:
         if key in saved and _shaping(saved[key]) != _shaping(own[key]):
             raise ConfigError(
@@ -28,12 +32,16 @@ def check_settings(own: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
 
 
 def _shaping(value: Any) -> Any:
-    """What of a setting a state is of: a graft's numbers are not."""
+    """Returns the part of a setting that shapes a state: of a graft only its name, not its numbers."""
     return value.get("name", value) if isinstance(value, Mapping) else value
 
 
 def check(parameter: Parameter, targets: Mapping[str, Tensor], state: Mapping[str, Any]) -> None:
-    """Raises a ConfigError where a state is not like ``targets``, the parameter's own."""
+    """Validates that a saved state has the keys and shapes of ``targets``, the parameter's own state.
+
+    Raises:
+        ConfigError: it has others, or a tensor was held by another rank only.
+    """
     problems = [f"{key} is missing" for key in targets.keys() - state.keys()]
     problems += [f"{key} is unknown" for key in state.keys() - targets.keys()]
     shapes = {key: tuple(torch.as_tensor(value).shape) for key, value in state.items() if key in targets}
@@ -52,13 +60,12 @@ def check(parameter: Parameter, targets: Mapping[str, Tensor], state: Mapping[st
     if elsewhere:
         raise ConfigError(
             f"shampoo: the state of parameter {parameter.name!r} has no {elsewhere[0]}, which another rank held",
-            "save and load states of ranks by ziggurat's checkpoints or torch.distributed.checkpoint, all of them "
-            "together",
+            "save and load the states of all ranks together, by ziggurat's checkpoints or torch.distributed.checkpoint",
         )
 
 
 def _is_elsewhere(target: Tensor, value: Any) -> bool:
-    """Whether ``target`` is here and of ``value``, which is to be copied into it, there is nothing."""
+    """Returns whether this rank holds ``target`` but no part of ``value``, which should be copied into it."""
     here = target.to_local() if isinstance(target, DTensor) else target
     return isinstance(value, DTensor) and bool(here.numel()) and not value.to_local().numel()
 
@@ -66,7 +73,7 @@ def _is_elsewhere(target: Tensor, value: Any) -> bool:
 def load(
     parameter: Parameter, targets: Mapping[str, Tensor], state: Mapping[str, Any], config: ShampooArguments
 ) -> None:
-    """Copy a state, of which tensors may be whole ones, into the parameter's own."""
+    """Copies a saved state, whose tensors may be DTensors or plain ones, into the parameter's own state."""
     if not parameter.blocks:
         return
     parameter.step.copy_(torch.as_tensor(state["step"]))
@@ -79,5 +86,5 @@ def load(
         value = value.to_local() if isinstance(value, DTensor) else torch.as_tensor(value)
         if target is not value:
             target.copy_(value)
-    for stack, place in parameter.places.values():
-        stack.resumed(place, int(parameter.step), config)
+    for batch, place in parameter.locations.values():
+        batch.resume(place, int(parameter.step), config)

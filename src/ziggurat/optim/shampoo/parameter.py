@@ -1,4 +1,4 @@
-"""A parameter that Shampoo trains: its blocks, its gradient of all ranks together, and how it takes a step."""
+"""A parameter that Shampoo trains: its blocks, its gradient gathered from all ranks, and its update."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 
 from ziggurat.core.errors import ConfigError
-from ziggurat.optim.shampoo.block_batch import BlockBatch, diverged
+from ziggurat.optim.shampoo.block_batch import BlockBatch, divergence_error
 from ziggurat.optim.shampoo.blocks import MatrixBlock, blocks, merged
 
 
@@ -22,68 +22,69 @@ class Parameter:
     """A parameter and its blocks.
 
     Attributes:
-        name: for messages.
-        tensor: itself.
+        name: its name, for messages.
+        tensor: the parameter itself.
         group: number of its group.
-        is_turned: whether there is more to its steps than the graft's.
+        is_preconditioned: whether it is preconditioned; else its steps are the graft's alone.
         size: its shape.
-        shape: with dimensions merged.
-        blocks: of that.
-        cuts: of each block its shape, and where it lies in a contiguous whole: strides, and its first number.
-        places: number of a block of this rank -> its stack, and its place there.
-        step: steps taken, a state.
+        shape: its shape with dimensions merged.
+        blocks: the blocks of the merged shape.
+        cuts: for each block its shape, strides and offset in the contiguous whole tensor.
+        locations: number of a block of this rank -> its batch, and its place there.
+        step: number of steps taken, a state.
     """
 
     name: str
     tensor: Tensor
     group: int
-    is_turned: bool
+    is_preconditioned: bool
     size: torch.Size
     shape: tuple[int, ...]
     blocks: list[MatrixBlock]
     cuts: list[tuple[tuple[int, ...], tuple[int, ...], int]]
-    places: dict[int, tuple[BlockBatch, int]] = field(default_factory=dict[int, tuple[BlockBatch, int]])
+    locations: dict[int, tuple[BlockBatch, int]] = field(default_factory=dict[int, tuple[BlockBatch, int]])
     step: Tensor = field(default_factory=lambda: torch.zeros((), dtype=torch.float32))
 
     @classmethod
-    def of(cls, name: str, tensor: Tensor, group: int, most: int, is_turned: bool) -> Parameter:
-        """Of a tensor whose blocks are of up to ``most`` numbers in each dimension; one that takes the graft's steps
-        alone is one block.
+    def of(cls, name: str, tensor: Tensor, group: int, max_dim: int, is_preconditioned: bool) -> Parameter:
+        """Returns the parameter for a tensor, cut into blocks of up to ``max_dim`` in each dimension.
+
+        A tensor that is not preconditioned is one block.
 
         Raises:
-            ConfigError: its numbers are not floating-point ones of 16 bits or more, or those of several parameters that
-                FSDP1 flattened.
+            ConfigError: the tensor's dtype is not floating-point with 16 bits or more, or FSDP1 has flattened several
+                parameters into it.
         """
         if not tensor.is_floating_point() or tensor.dtype.itemsize < 2:
             raise ConfigError(
-                f"shampoo: parameter {name!r} is {tensor.dtype}; what is optimized are floating-point numbers of 16 "
-                "bits or more"
+                f"shampoo: parameter {name!r} is {tensor.dtype}; only floating-point numbers of 16 bits or more can be "
+                "optimized"
             )
         if getattr(tensor, "_is_flat_param", False):
             raise ConfigError(
-                f"shampoo: parameter {name!r} is several that FullyShardedDataParallel made one, and another part of "
-                "them on each rank",
+                f"shampoo: parameter {name!r} was flattened by FullyShardedDataParallel from several parameters, of "
+                "which each rank has another part",
                 "use torch.distributed.fsdp.fully_shard",
             )
-        most = most if is_turned else max(most, tensor.numel())
-        shape = merged(tensor.shape, most)
+        max_dim = max_dim if is_preconditioned else max(max_dim, tensor.numel())
+        shape = merged(tensor.shape, max_dim)
         strides = tuple(math.prod(shape[number + 1 :]) for number in range(len(shape)))
-        found = blocks(shape, most)
+        found = blocks(shape, max_dim)
         cuts = [(each.shape, strides, sum(map(operator.mul, each.first, strides))) for each in found]
-        return cls(name, tensor, group, is_turned, tensor.shape, shape, found, cuts)
+        return cls(name, tensor, group, is_preconditioned, tensor.shape, shape, found, cuts)
 
     @property
     def dtype(self) -> torch.dtype:
-        """Of its state: at least fp32."""
+        """The dtype of its state: at least fp32."""
         return torch.float32 if self.tensor.dtype.itemsize < 4 else self.tensor.dtype
 
     @property
     def like(self) -> Tensor:
-        """Of the type and on the device of its state."""
+        """An empty tensor with the dtype and device of its state."""
         return torch.empty(0, dtype=self.dtype, device=self.tensor.device)
 
-    def told(self, number: int) -> str:
-        """A block, for messages."""
+    def block_name(self, number: int) -> str:
+        """Returns the name of a block, for messages."""
         if len(self.blocks) == 1:
             return f"parameter {self.name!r}"
         block = self.blocks[number]
@@ -91,12 +92,16 @@ class Parameter:
         return f"parameter {self.name!r}, block [{ranges}]"
 
     @property
-    def is_one(self) -> bool:
-        """Whether it is one block, of its own shape."""
+    def is_single_block(self) -> bool:
+        """Whether it is a single block with the parameter's shape."""
         return len(self.blocks) == 1 and self.blocks[0].shape == self.size
 
     def check(self, whole: Tensor) -> None:
-        """Raises a ConfigError where a tensor has another shape than this had when the optimizer was made."""
+        """Validates that a tensor has the shape that the parameter had when the optimizer was made.
+
+        Raises:
+            ConfigError: it has another shape.
+        """
         if whole.shape != self.size:
             raise ConfigError(
                 f"shampoo: parameter {self.name!r} is {tuple(whole.shape)} now and was {tuple(self.size)} when the "
@@ -105,20 +110,20 @@ class Parameter:
             )
 
     def views(self, whole: Tensor) -> list[Tensor]:
-        """Of a tensor of the parameter's shape, each block.
+        """Returns each block of a tensor that has the parameter's shape.
 
         Raises:
-            ConfigError: it has another.
+            ConfigError: it has another shape.
         """
         self.check(whole)
         whole = whole.contiguous()
-        if self.is_one:
+        if self.is_single_block:
             return [whole]
         begin = whole.storage_offset()
         return [whole.as_strided(shape, strides, begin + first) for shape, strides, first in self.cuts]
 
     def gradient(self) -> Tensor:
-        """Of this rank, which there is.
+        """Returns this rank's gradient, which must exist.
 
         Raises:
             ConfigError: it is sparse.
@@ -132,12 +137,12 @@ class Parameter:
         return gradient
 
     @property
-    def is_viewed(self) -> bool:
-        """Whether :meth:`views` of it are views: it lies whole on this rank, and in the order of its dimensions."""
+    def has_views(self) -> bool:
+        """Whether :meth:`views` returns views of the parameter: this rank holds all of it, and it is contiguous."""
         return not isinstance(self.tensor, DTensor) and self.tensor.is_contiguous()
 
     def subtract(self, updates: Sequence[tuple[int, Tensor]], lr: float) -> None:
-        """Take a step by (number, update) of all blocks, wherever and however it lies."""
+        """Subtracts lr times the updates, given as (number of block, update) for all blocks, for any memory layout."""
         tensor, whole = self.tensor, self.like.new_zeros(self.tensor.shape)
         views = self.views(whole)
         for number, update in updates:
@@ -152,23 +157,29 @@ class Parameter:
             tensor.add_(whole, alpha=-lr)
 
 
-def wholes(parameters: Sequence[Parameter]) -> list[list[Tensor]]:
-    """Blocks of parameters, of all ranks together, which call it together where these are spread over them."""
-    return _viewed(parameters, [each.tensor for each in parameters])
+def full_blocks(parameters: Sequence[Parameter]) -> list[list[Tensor]]:
+    """Returns the blocks of each parameter, gathered from all ranks.
+
+    If the parameters are sharded over ranks, all of these must call it together.
+    """
+    return _full_views(parameters, [each.tensor for each in parameters])
 
 
-def whole_gradients(parameters: Sequence[Parameter]) -> list[list[Tensor]]:
-    """As :func:`wholes`, of their gradients, which there are.
+def full_gradient_blocks(parameters: Sequence[Parameter]) -> list[list[Tensor]]:
+    """Returns the same as :func:`full_blocks` for the parameters' gradients, which must exist.
 
     Raises:
         ConfigError: one of them is sparse.
     """
-    return _viewed(parameters, [each.gradient() for each in parameters])
+    return _full_views(parameters, [each.gradient() for each in parameters])
 
 
 def check_finite(parameters: Sequence[Parameter], gradients: Sequence[Sequence[Tensor]]) -> None:
-    """Raises a DivergedError that names the first of the parameters' blocks whose gradient, or its square, is not
-    finite."""
+    """Validates that the gradients of the parameters, and their squares, are finite.
+
+    Raises:
+        DivergedError: naming the first block for which they are not.
+    """
     blocks = [block for each in gradients for block in each]
     if not blocks:
         return
@@ -179,11 +190,11 @@ def check_finite(parameters: Sequence[Parameter], gradients: Sequence[Sequence[T
     for parameter, each in zip(parameters, gradients, strict=True):
         for number, block in enumerate(each):
             if not block.isfinite().all():
-                raise diverged(parameter.told(number), "gradient")
+                raise divergence_error(parameter.block_name(number), "gradient")
             if not block.to(parameter.dtype).square().isfinite().all():
-                raise diverged(parameter.told(number), "squared gradient")
+                raise divergence_error(parameter.block_name(number), "squared gradient")
 
 
-def _viewed(parameters: Sequence[Parameter], tensors: Sequence[Tensor]) -> list[list[Tensor]]:
+def _full_views(parameters: Sequence[Parameter], tensors: Sequence[Tensor]) -> list[list[Tensor]]:
     every = [each.full_tensor() if isinstance(each, DTensor) else each for each in tensors]
     return [parameter.views(whole) for parameter, whole in zip(parameters, every, strict=True)]

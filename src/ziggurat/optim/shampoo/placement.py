@@ -1,7 +1,7 @@
-"""Which rank works on which block, and how updates get from there to the others.
+"""Assigns blocks to ranks, and exchanges the blocks' updates between ranks.
 
-One exchange a step carries all of it: of each rank, which parameters have gradients, what failed if something did, and
-the updates of its blocks. So an error on one rank ends all of them, with its words, and none waits for an answer.
+One exchange a step carries, for each rank, which parameters have gradients, its error if there was one, and the updates
+of its blocks. An error on one rank therefore ends all ranks, with its message, and no rank waits forever.
 """
 
 from __future__ import annotations
@@ -22,27 +22,28 @@ from torch.distributed.tensor import DTensor, Replicate
 from ziggurat.core.errors import ConfigError, LostRank
 from ziggurat.optim.shampoo.arguments import Precision
 
-_SENT: dict[Precision, torch.dtype] = {"fp16": torch.float16, "bf16": torch.bfloat16}
+_WIRE_TYPES: dict[Precision, torch.dtype] = {"fp16": torch.float16, "bf16": torch.bfloat16}
 _LARGEST = 120
-"""Exponent of the largest scale: a subnormal update's own would be infinite."""
+"""Largest exponent of a scale, since that of a subnormal update would be infinite."""
 _ALIGNED = 64
-_MESSAGE = 1024
-"""Bytes for a rank's words."""
+"""Alignment of the message's sections in bytes."""
+_MESSAGE_BYTES = 1024
+"""Bytes reserved for a rank's error message."""
 
 
 def owners(blocks: Sequence[tuple[Sequence[int], bool]], ranks: int) -> list[int]:
-    """The rank of each block: the costliest first, to the one that has least to do; ties go to the lower rank.
+    """Assigns each block to a rank: the costliest first, to the least loaded rank; ties go to the lower rank.
 
-    Cost is what roots and products take: the cubes of the dimensions, and the block times each of them; of a block
-    that has no roots its numbers.
+    The cost of a block is that of its roots and products: the cubes of its dimensions, and the block's size times each
+    dimension. The cost of a block without roots is its size.
 
     Args:
-        blocks: shape, and whether it has roots.
-        ranks: that there are.
+        blocks: for each block its shape, and whether it has roots.
+        ranks: number of ranks.
     """
     costs = [
-        sum(size**3 + 4 * math.prod(shape) * size for size in shape) if turned else 4 * math.prod(shape)
-        for shape, turned in blocks
+        sum(size**3 + 4 * math.prod(shape) * size for size in shape) if is_preconditioned else 4 * math.prod(shape)
+        for shape, is_preconditioned in blocks
     ]
     loads = [(0, rank) for rank in range(ranks)]
     found = [0] * len(blocks)
@@ -55,13 +56,13 @@ def owners(blocks: Sequence[tuple[Sequence[int], bool]], ranks: int) -> list[int
 
 @dataclass(frozen=True)
 class RankGroups:
-    """Those that share the work.
+    """Groups of ranks. The ranks of a group share the work; every group does all of it.
 
     Attributes:
-        group: whose members exchange updates; None: this process alone.
-        groups: that there are, each one's ranks; all do the same work.
-        number: of this rank's group among them.
-        place: of this rank in its group.
+        group: the process group whose ranks exchange updates; None for a single process.
+        groups: the ranks of each group.
+        number: index of this rank's group in ``groups``.
+        place: index of this rank in its group.
     """
 
     group: dist.ProcessGroup | None
@@ -75,7 +76,7 @@ class RankGroups:
 
     @property
     def members(self) -> tuple[int, ...]:
-        """Ranks of the group."""
+        """The ranks of this rank's group."""
         return self.groups[self.number]
 
     @classmethod
@@ -84,11 +85,11 @@ class RankGroups:
 
     @classmethod
     def of(cls, group_size: int | None, within: dist.ProcessGroup | None = None) -> RankGroups:
-        """All ranks of this training, in groups of ``group_size``; they call it together.
+        """Divides the ranks that train into groups of ``group_size``; all of them call it together.
 
         Args:
-            group_size: None: all of them.
-            within: those that train; None: all that there are.
+            group_size: ranks in a group; None for all ranks.
+            within: process group of the ranks that train; None for all ranks.
 
         Raises:
             ConfigError: the size does not divide the ranks.
@@ -97,8 +98,8 @@ class RankGroups:
             return cls.alone()
         if dist.get_rank(within) < 0:
             raise ConfigError(
-                f"shampoo: rank {dist.get_rank()} is not of the process_group",
-                "make the optimizer on its members alone",
+                f"shampoo: rank {dist.get_rank()} is not in the process_group",
+                "make the optimizer only on the group's ranks",
             )
         if dist.get_world_size(within) == 1 or group_size == 1:
             return cls.alone()
@@ -107,25 +108,25 @@ class RankGroups:
         if len(every) % size:
             raise ConfigError(
                 f"shampoo: group_size: {size} does not divide the {len(every)} ranks",
-                "choose a divisor, or leave it out: all",
+                "choose a divisor, or leave group_size out to use all ranks",
             )
         groups = tuple(tuple(every[first : first + size]) for first in range(0, len(every), size))
         own = dist.new_group(list(groups[rank // size]), use_local_synchronization=True)
         return cls(cast("dist.ProcessGroup", own), groups, rank // size, rank % size)
 
-    def agree(self, told: Mapping[str, str]) -> None:
-        """Refuse to begin where ranks differ in what shapes their work; all of them call it.
+    def check_settings_agree(self, described: Mapping[str, str]) -> None:
+        """Validates that all ranks have the same parameters and settings; all of them call it.
 
         Args:
-            told: what -> as this rank has it.
+            described: description of a setting or property -> its value on this rank.
 
         Raises:
-            LostRank: naming the first that differs, with two ranks.
+            LostRank: naming the first one that differs, with its values on two ranks.
         """
         if self.size == 1:
             return
-        every: list[Mapping[str, str]] = [told] * self.size
-        dist.all_gather_object(every, dict(told), group=self.group)
+        every: list[Mapping[str, str]] = [described] * self.size
+        dist.all_gather_object(every, dict(described), group=self.group)
         for place, other in enumerate(every):
             for name in sorted({*other, *every[0]}):
                 first, second = every[0].get(name, "nothing"), other.get(name, "nothing")
@@ -138,24 +139,25 @@ class RankGroups:
                     )
 
     def mesh(self, owner: int, device: torch.device) -> DeviceMesh:
-        """Of the ranks, one in each group, that hold what ``owner`` holds."""
+        """Returns the mesh of the ranks, one of each group, that hold the same blocks as ``owner``."""
         return DeviceMesh(device.type, [each[owner] for each in self.groups], _init_backend=False)
 
     def spread(self, mesh: DeviceMesh, shape: Sequence[int], like: Tensor, held: Tensor | None) -> DTensor:
-        """A state on the ranks of a mesh.
+        """Returns a state as a DTensor on the ranks of a mesh.
 
         Args:
-            mesh: of :meth:`mesh`.
-            shape: of the state.
-            like: of the state's type, on its device.
-            held: the state, where this rank is one of them.
+            mesh: a mesh from :meth:`mesh`.
+            shape: shape of the state.
+            like: a tensor with the state's dtype and device.
+            held: the state, if this rank holds it; else None.
         """
-        # A memory of its own, as it seems: torch copies and saves no DTensor whose part begins within another's.
+        # Through DLPack the view looks like a separate allocation: torch cannot copy or save a DTensor whose local part
+        # starts inside another tensor's storage.
         local = like.new_empty(0) if held is None else torch.from_dlpack(held)
         stride = torch.empty(tuple(shape), device="meta").stride()
         return DTensor.from_local(local, mesh, [Replicate()], run_check=False, shape=torch.Size(shape), stride=stride)
 
-    def same(
+    def check_same_step(
         self,
         has_gradient: Sequence[bool],
         rates: Sequence[float],
@@ -163,27 +165,35 @@ class RankGroups:
         names: Sequence[str],
         device: torch.device,
     ) -> None:
-        """Before they exchange anything else, refuse to go on where a rank has an error, or where ranks differ in
-        learning rates (of each group), or in which parameters have gradients; all of them call it.
+        """Validates, before any other exchange of the step, that all ranks can take the same step.
+
+        No rank may have an error, and all must have the same learning rate for each group and gradients for the same
+        parameters. All ranks call it.
 
         Raises:
-            LostRank: naming another rank and its error, or the first such group or parameter and the ranks; not on a
-                rank that has an error of its own.
+            LostRank: naming another rank and its error, or the first group or parameter that differs and the ranks. It
+                is not raised on a rank with an error of its own.
         """
-        own = torch.frombuffer(bytearray(_head(error, has_gradient, rates)), dtype=torch.uint8).to(device)
+        own = torch.frombuffer(bytearray(_header(error, has_gradient, rates)), dtype=torch.uint8).to(device)
         every = own.new_zeros((self.size, len(own)))
         dist.all_gather_single(every.view(-1), own, group=self.group)
         if error is None:
             self.check(every, names, len(rates))
 
     def check(self, heads: Tensor, names: Sequence[str], groups: int) -> None:
-        """As :meth:`same`, of what every rank said, and more behind it: uint8 of (ranks, …)."""
+        """Validates the same as :meth:`check_same_step`, given the headers of all ranks.
+
+        Args:
+            heads: the messages of all ranks, uint8 (ranks, …); what follows the header is ignored.
+            names: names of the parameters.
+            groups: number of parameter groups.
+        """
         heads = heads.cpu()
         for place, head in enumerate(heads):
             if head[0]:
-                text = bytes(head[1:_MESSAGE].tolist()).rstrip(b"\0").decode(errors="replace")
+                text = bytes(head[1:_MESSAGE_BYTES].tolist()).rstrip(b"\0").decode(errors="replace")
                 raise LostRank(f"shampoo, rank {self.members[place]}: {text}")
-        begin = _MESSAGE + len(names)
+        begin = _MESSAGE_BYTES + len(names)
         every_RG = heads[:, begin : begin + 8 * groups].contiguous().view(torch.float64)
         for place, group in (every_RG != every_RG[0]).nonzero().tolist()[:1]:
             raise LostRank(
@@ -191,7 +201,7 @@ class RankGroups:
                 f"{self.members[0]} and {float(every_RG[place, group])} on rank {self.members[place]}",
                 "have all ranks follow one schedule",
             )
-        every_RN = heads[:, _MESSAGE:begin]
+        every_RN = heads[:, _MESSAGE_BYTES:begin]
         differing = (every_RN != every_RN[0]).any(0).nonzero()
         if not len(differing):
             return
@@ -205,29 +215,29 @@ class RankGroups:
         )
 
 
-def _head(error: str | None, has_gradient: Sequence[bool], rates: Sequence[float]) -> bytes:
-    """What a rank says first: whether it failed, why, which parameters have gradients, and each group's learning
-    rate."""
-    text = (error or "").encode()[: _MESSAGE - 1]
+def _header(error: str | None, has_gradient: Sequence[bool], rates: Sequence[float]) -> bytes:
+    """Returns the header of a rank's message: whether and why it failed, which parameters have gradients, and the
+    learning rate of each group."""
+    text = (error or "").encode()[: _MESSAGE_BYTES - 1]
     return (
         bytes([error is not None])
         + text
-        + bytes(_MESSAGE - 1 - len(text))
+        + bytes(_MESSAGE_BYTES - 1 - len(text))
         + bytes(has_gradient)
         + struct.pack(f"{len(rates)}d", *rates)
     )
 
 
 class Exchange:
-    """Updates of all blocks, from their owners to all ranks of a group.
+    """Sends the updates of all blocks from their owners to all ranks of a group.
 
     Args:
-        ranks: of the group.
-        shapes: of each rank, its blocks', as they are handed over.
-        precision: in which they travel. fp16 has a scale for each block, a power of two.
-        names: of the parameters.
-        groups: that these are in.
-        like: of the updates' type, on their device.
+        ranks: the ranks of the group.
+        shapes: for each rank the shapes of its blocks, in the order of its updates.
+        precision: precision in which updates are sent. fp16 has a scale for each block, a power of two.
+        names: names of the parameters.
+        groups: number of parameter groups.
+        like: a tensor with the updates' dtype and device.
     """
 
     def __init__(
@@ -240,32 +250,32 @@ class Exchange:
         like: Tensor,
     ) -> None:
         self._ranks, self._shapes, self._names, self._groups = ranks, shapes, names, groups
-        self._sent = _SENT.get(precision, like.dtype)
+        self._sent = _WIRE_TYPES.get(precision, like.dtype)
         self._scaled = precision == "fp16"
-        mask = _up(len(names) + 8 * groups)
-        scales = _up(4 * max(len(each) for each in shapes)) if self._scaled else 0
-        self._scales, self._data = _MESSAGE + mask, _MESSAGE + mask + scales
+        mask = _rounded_up(len(names) + 8 * groups)
+        scales = _rounded_up(4 * max(len(each) for each in shapes)) if self._scaled else 0
+        self._scales, self._data = _MESSAGE_BYTES + mask, _MESSAGE_BYTES + mask + scales
         numbers = max(sum(math.prod(shape) for shape in each) for each in shapes)
-        length = self._data + _up(numbers * self._sent.itemsize)
+        length = self._data + _rounded_up(numbers * self._sent.itemsize)
         self._own = torch.zeros(length, dtype=torch.uint8, device=like.device)
         self._all = torch.zeros((ranks.size, length), dtype=torch.uint8, device=like.device)
 
     def __call__(
         self, updates: Sequence[Tensor], has_gradient: Sequence[bool], rates: Sequence[float], error: str | None
     ) -> list[list[Tensor]]:
-        """Of each rank, the updates of its blocks.
+        """Exchanges updates and returns for each rank the updates of its blocks.
 
         Args:
-            updates: of this rank's blocks, in the order of ``shapes``; not looked at where there was an error.
-            has_gradient: of each parameter.
+            updates: updates of this rank's blocks, in the order of ``shapes``; ignored if there is an error.
+            has_gradient: whether each parameter has a gradient.
             rates: the learning rate of each group.
-            error: why there are none, for the others.
+            error: this rank's error, which the other ranks then report; None for none.
 
         Raises:
             LostRank: another rank had an error, or ranks differ in learning rates or in which parameters have
                 gradients.
         """
-        self._write(updates, _head(error, has_gradient, rates), error is not None)
+        self._write(updates, _header(error, has_gradient, rates), error is not None)
         dist.all_gather_single(self._all.view(-1), self._own, group=self._ranks.group)
         if error is None:
             self._ranks.check(self._all[:, : self._scales], self._names, self._groups)
@@ -303,5 +313,5 @@ def _listed(ranks: Sequence[int]) -> str:
     return ", ".join(map(str, ranks))
 
 
-def _up(size: int) -> int:
+def _rounded_up(size: int) -> int:
     return -(-size // _ALIGNED) * _ALIGNED

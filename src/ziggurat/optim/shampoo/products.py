@@ -1,10 +1,10 @@
-"""Equal blocks in one tensor, and their products with matrices of their own.
+"""Stacks of equal blocks in one tensor, and batched products of each block with its own matrices.
 
-Rows are padded by 1 to 16 zeros, so that every block begins where memory is aligned and none fills its place: MKL's
-products of matrices that begin elsewhere, or that are alone and contiguous, differ in the last bits from the same ones
-in a stack, and a block is to come to the same numbers whoever owns it, beside whatever others. What is multiplied lies
-so; what comes of it is contiguous, which MKL is a third faster with, where each block begins where memory is aligned
-so, too, unless its rows are single numbers.
+Rows are padded by 1 to 16 zeros, so that every block starts at an aligned address and is never contiguous. Otherwise
+the last bits would differ: MKL's product of a matrix that starts at another address, or that is alone and contiguous,
+differs from the product of the same matrix in a stack. With the padding, a block gets the same numbers whichever rank
+owns it and whichever blocks share its stack. Operands are padded. Outputs are contiguous, which makes MKL a third
+faster, if each block then still starts at an aligned address and its rows are longer than one number.
 
 Shape legend: N blocks, D1 … Dk their dimensions, P the last one padded; a block of one dimension has a first one of 1.
 """
@@ -20,34 +20,34 @@ import torch
 from torch import Tensor
 
 ALIGNED = 16
-"""Numbers to which rows are padded; 64 bytes in fp32."""
+"""Rows are padded to a multiple of this; 64 bytes in fp32."""
 
 
 def padded_shape(count: int, shape: Sequence[int]) -> tuple[int, ...]:
-    """(N, D1, …, P) of so many blocks."""
-    *rows, last = inner(shape)
+    """Returns the padded shape (N, D1, …, P) of a stack of ``count`` blocks."""
+    *rows, last = at_least_2d(shape)
     return (count, *rows, (last // ALIGNED + 1) * ALIGNED)
 
 
 def padded(count: int, shape: Sequence[int], like: Tensor) -> Tensor:
-    """Zeros of such a shape, of the type and on the device of ``like``."""
+    """Returns zeros of the padded shape, with the dtype and device of ``like``."""
     return like.new_zeros(padded_shape(count, shape))
 
 
-def inner(shape: Sequence[int]) -> tuple[int, ...]:
-    """Of at least two dimensions."""
+def at_least_2d(shape: Sequence[int]) -> tuple[int, ...]:
+    """Returns the shape, with a leading dimension of 1 if it has only one dimension."""
     return tuple(shape) if len(shape) > 1 else (1, *shape)
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
-    """A product of a stack and matrices, as views: of small blocks, making them would take as long as it.
+class _ProductViews:
+    """The views for a product of a stack and matrices, kept because making them takes as long as a small product.
 
     Attributes:
-        stack, matrices: which.
-        found: where it comes to lie.
-        left, right: what is multiplied.
-        into: what of ``found`` the product is; None: rows are to be moved before and after.
+        stack, matrices: the tensors that the views are of.
+        found: the tensor that holds the result.
+        left, right: the operands.
+        into: the part of ``found`` that the product is written to; None if dimensions must be moved before and after.
     """
 
     stack: Tensor
@@ -59,41 +59,41 @@ class _Plan:
 
 
 class Products:
-    """What products of a stack's blocks with matrices need, and the memory that they are put into.
+    """Products of a stack's blocks with matrices, with cached views and output buffers.
 
     Args:
-        count: of the blocks.
-        shape: of each.
-        like: a tensor of their type and on their device.
+        count: number of blocks.
+        shape: shape of each block.
+        like: a tensor with the dtype and device of the blocks.
     """
 
     def __init__(self, count: int, shape: Sequence[int], like: Tensor) -> None:
-        self._count, self._inner, self._like = count, inner(shape), like
-        self._plans = dict[tuple[int, bool, bool], _Plan]()
+        self._count, self._inner, self._like = count, at_least_2d(shape), like
+        self._product_views = dict[tuple[int, bool, bool], _ProductViews]()
 
     @cached_property
-    def _rooms(self) -> tuple[Tensor, Tensor]:
-        return self.room(self._count), self.room(self._count)
+    def _outputs(self) -> tuple[Tensor, Tensor]:
+        return self.output(self._count), self.output(self._count)
 
     def unpadded(self, stack: Tensor) -> Tensor:
-        """(N, D1, …, Dk), a view."""
+        """Returns a view of the stack without padding, (N, D1, …, Dk)."""
         return stack[..., : self._inner[-1]]
 
-    def room(self, count: int) -> Tensor:
-        """For what comes of products of so many blocks, (N, D1, …, Dk or P)."""
+    def output(self, count: int) -> Tensor:
+        """Returns a new output buffer for products of ``count`` blocks, (N, D1, …, Dk or P)."""
         size = math.prod(self._inner)
         if size % ALIGNED or self._inner[-1] == 1:
             return padded(count, self._inner, self._like)
         return self._like.new_zeros(count, *self._inner)
 
-    def _other_room(self, stack: Tensor) -> Tensor:
-        """For as many blocks, which do not lie there."""
-        first, second = self._rooms
+    def _free_output(self, stack: Tensor) -> Tensor:
+        """Returns an output buffer for as many blocks that is not ``stack`` itself."""
+        first, second = self._outputs
         found = second if stack is first else first
-        return found if found.shape[0] == stack.shape[0] else self.room(stack.shape[0])
+        return found if found.shape[0] == stack.shape[0] else self.output(stack.shape[0])
 
     def unfolded(self, stack: Tensor, dimension: int) -> Tensor:
-        """(N, D, the others): rows of a dimension."""
+        """Returns the stack unfolded along a dimension: (N, D, product of the other dimensions)."""
         count, last = stack.shape[0], self._inner[-1]
         if dimension == len(self._inner) - 1:
             return stack.view(count, -1, stack.shape[-1])[..., :last].mT
@@ -105,13 +105,17 @@ class Products:
         return found[..., : rows.shape[-1]]
 
     def along(self, stack: Tensor, matrices: Tensor, dimension: int, transposed: bool = False) -> Tensor:
-        """Each block with a dimension multiplied from the left by a matrix of its own, for the next call."""
-        key = (dimension, transposed, stack is self._rooms[0])
-        plan = self._plans.get(key)
+        """Multiplies each block, along a dimension, from the left by its own matrix.
+
+        Returns:
+            An output buffer. It may be the input of the next call; later calls overwrite it.
+        """
+        key = (dimension, transposed, stack is self._outputs[0])
+        plan = self._product_views.get(key)
         if plan is None or plan.stack is not stack or plan.matrices is not matrices:
-            plan = self._plan(stack, matrices, dimension, transposed)
-            if len(stack) == self._count:  # of some blocks there are copies, another time others
-                self._plans[key] = plan
+            plan = self._make_views(stack, matrices, dimension, transposed)
+            if len(stack) == self._count:  # a subset of blocks is a copy that does not come again
+                self._product_views[key] = plan
         if plan.into is not None:
             torch.bmm(plan.left, plan.right, out=plan.into)
         else:
@@ -123,14 +127,14 @@ class Products:
             self.unpadded(plan.found).copy_(moved)
         return plan.found
 
-    def _plan(self, stack: Tensor, matrices: Tensor, dimension: int, transposed: bool) -> _Plan:
+    def _make_views(self, stack: Tensor, matrices: Tensor, dimension: int, transposed: bool) -> _ProductViews:
         count, last, size = stack.shape[0], self._inner[-1], self._inner[dimension]
         matrix = matrices[..., :size]
         left = matrix.mT if transposed else matrix
-        found = self._other_room(stack)
+        found = self._free_output(stack)
         if dimension == len(self._inner) - 1:
             rows, into = (each.view(count, -1, each.shape[-1])[..., :last] for each in (stack, found))
-            return _Plan(stack, matrices, found, rows, left.mT, into)
+            return _ProductViews(stack, matrices, found, rows, left.mT, into)
         if len(self._inner) == 2:
-            return _Plan(stack, matrices, found, left, self.unfolded(stack, dimension), self.unpadded(found))
-        return _Plan(stack, matrices, found, left, stack, None)
+            return _ProductViews(stack, matrices, found, left, self.unfolded(stack, dimension), self.unpadded(found))
+        return _ProductViews(stack, matrices, found, left, stack, None)

@@ -1,18 +1,19 @@
-"""Shampoo as a torch optimizer, of one process or shared by ranks.
+"""Shampoo as a torch optimizer, for one process or distributed over ranks.
 
 A step of a block of weights W with gradient G, in the order of Shi et al. 2023, algorithm 2:
 
 1. ``coupled`` decay: G += wd·W
-2. L_k ← β2·L_k + (1 − β2)·G_k·G_kᵀ for each dimension k, G_k being G unfolded along it (β2 = 1: a sum); of
-   several dimensions every s = ``statistics_frequency`` steps, with β2ˢ in place of β2
-3. every ``precondition_frequency`` steps: E_k, the eigenvectors of L_k / (1 − β2ᵗ); in the form of roots
-   X_k = (L_k / (1 − β2ᵗ) + εI)^(−1/2d), of d dimensions
-4. Ḡ: the moving mean of G by β1, corrected
-5. P = Ḡ turned by all E_kᵀ, divided by the root of second moments there, which take in G when L_k does, and turned
-   back; with roots Ḡ times all X_k. Scaled to the norm of the graft's step, block by block; before ``start``, and in
-   the ten steps behind it in which second moments there begin, that step itself
-6. other decays: P += wd·W
-7. momentum; W ← W − lr·P
+2. L_k ← β2·L_k + (1 − β2)·G_k·G_kᵀ for each dimension k, with G_k the gradient unfolded along k (β2 = 1: a sum). Blocks
+   of several dimensions do this every s = ``statistics_frequency`` steps, with β2ˢ instead of β2.
+3. Every ``precondition_frequency`` steps: E_k, the eigenvectors of L_k / (1 − β2ᵗ). In form roots:
+   X_k = (L_k / (1 − β2ᵗ) + εI)^(−1/2d), for d dimensions.
+4. Ḡ: the bias-corrected moving mean of G by β1
+5. P = Ḡ rotated by all E_kᵀ, divided by the root of the second moments in that basis (updated with G in the same steps
+   as L_k), and rotated back. In form roots: Ḡ times all X_k. P is scaled to the norm of the graft's step, block by
+   block. Before ``start``, and in the ten steps after it in which the second moments in the eigenbasis warm up, P is
+   the graft's step itself.
+6. Other decays: P += wd·W
+7. Momentum; W ← W − lr·P
 """
 
 from __future__ import annotations
@@ -32,50 +33,58 @@ from ziggurat.core.errors import ConfigError
 from ziggurat.optim.shampoo.arguments import ShampooArguments
 from ziggurat.optim.shampoo.block_batches import BlockBatches
 from ziggurat.optim.shampoo.loading import check, check_settings, load
-from ziggurat.optim.shampoo.parameter import Parameter, check_finite, whole_gradients, wholes
+from ziggurat.optim.shampoo.parameter import Parameter, check_finite, full_blocks, full_gradient_blocks
 from ziggurat.optim.shampoo.placement import Exchange, RankGroups, owners
-from ziggurat.optim.shampoo.settings import MAY_CHANGE, OTHERS, GroupSettings, alike, parsed, plain
+from ziggurat.optim.shampoo.settings import (
+    MUTABLE_SETTINGS,
+    NON_SETTINGS,
+    GroupSettings,
+    as_group,
+    first_alike,
+    parse_settings,
+)
 
 
 class Shampoo(torch.optim.Optimizer):
     """Distributed Shampoo.
 
-    Gradients must be equal on all ranks, as under DDP, or parts of one tensor (DTensor: ``fully_shard``, on one mesh or
-    two): these are gathered, so that blocks, and the training, are the same however many ranks there are. Each rank
-    holds the state of its own blocks only, as DTensors on the ranks that hold it, and all ranks get all updates in one
+    Gradients must be equal on all ranks, as under DDP, or shards of one tensor (DTensor: ``fully_shard``, on one mesh
+    or two). Shards are gathered, so that blocks, and the training, do not depend on the number of ranks. Each rank
+    holds only the state of its own blocks, as DTensors on the ranks that hold it, and all ranks get all updates in one
     exchange a step.
 
-    On the CPU, with as many threads, a training on any number of ranks equals one on a single rank bit for bit, given
-    the same gradients, unless updates are communicated in fewer bits.
+    On the CPU, with the same number of threads and the same gradients, training on any number of ranks equals training
+    on a single rank bit for bit, unless updates are communicated in lower precision.
 
     Args:
-        params: parameters, or (name, parameter), or groups of them. Groups may have settings of their own.
-        process_group: ranks that train these parameters; default: all.
-        **settings: of :class:`ShampooArguments <ziggurat.optim.shampoo.arguments.ShampooArguments>`.
+        params: parameters, or (name, parameter) pairs, or groups of them. Groups may have their own settings.
+        process_group: the ranks that train these parameters; default: all ranks.
+        **settings: the settings of :class:`ShampooArguments <ziggurat.optim.shampoo.arguments.ShampooArguments>`.
 
     Raises:
-        ConfigError: a setting that is none, or parameters that are not floating-point numbers.
+        ConfigError: an unknown or invalid setting, or parameters that are not floating-point numbers.
         LostRank: ranks differ in parameters or settings.
     """
 
     def __init__(self, params: Any, process_group: dist.ProcessGroup | None = None, **settings: Any) -> None:
-        defaults = plain(parsed(settings))
+        defaults = as_group(parse_settings(settings))
         super().__init__(params, defaults)
         self._within = process_group
         self._configs = [
-            parsed({key: each for key, each in group.items() if key not in OTHERS}) for group in self.param_groups
+            parse_settings({key: each for key, each in group.items() if key not in NON_SETTINGS})
+            for group in self.param_groups
         ]
         first = self._configs[0]
         for number, (config, group) in enumerate(zip(self._configs, self.param_groups, strict=True)):
-            group.update(plain(config), highest_lr=group.get("highest_lr", config.lr))
+            group.update(as_group(config), highest_lr=group.get("highest_lr", config.lr))
             for key in ("communicate", "group_size"):
                 if getattr(config, key) != getattr(first, key):
                     raise ConfigError(
                         f"shampoo: {key} is {getattr(config, key)!r} in group {number} and {getattr(first, key)!r} in "
                         "group 0",
-                        "updates of all groups travel together: set it once",
+                        "give all groups the same value: their updates are sent together",
                     )
-        self._settings, self._alike = [GroupSettings(config) for config in self._configs], alike(self._configs)
+        self._settings, self._alike = [GroupSettings(config) for config in self._configs], first_alike(self._configs)
         self._ranks = RankGroups.of(first.group_size, process_group)
         self._worker = ThreadPoolExecutor(1, "roots") if any(each.late for each in self._configs) else None
         if self._worker is not None:
@@ -89,24 +98,24 @@ class Shampoo(torch.optim.Optimizer):
                 sum(size > 1 for size in parameter.shape) > 1 or self._configs[number].vectors,
             )
             for number, group in enumerate(self.param_groups)
-            for name, parameter in _named(group, number)
+            for name, parameter in _named_parameters(group, number)
         ]
         self._devices = {each.tensor.device.type for each in self._parameters}
         self._steps = torch.zeros(len(self._parameters), dtype=torch.float32)
         for place, each in enumerate(self._parameters):
             each.step = self._steps[place]
-        told = {f"the settings of group {number}": str(each) for number, each in enumerate(self._configs)}
-        told |= {f"the shape of {each.name!r}": str(tuple(each.size)) for each in self._parameters}
-        told |= {f"the type of {each.name!r}": str(each.tensor.dtype) for each in self._parameters}
-        told |= {f"parameter number {number}": repr(each.name) for number, each in enumerate(self._parameters)}
-        self._ranks.agree(told)
-        self._stacks = list[tuple[BlockBatches, list[list[_Item]]]]()
+        description = {f"the settings of group {number}": str(each) for number, each in enumerate(self._configs)}
+        description |= {f"the shape of {each.name!r}": str(tuple(each.size)) for each in self._parameters}
+        description |= {f"the type of {each.name!r}": str(each.tensor.dtype) for each in self._parameters}
+        description |= {f"parameter number {number}": repr(each.name) for number, each in enumerate(self._parameters)}
+        self._ranks.check_settings_agree(description)
+        self._batches = list[tuple[BlockBatches, list[list[_Item]]]]()
         self._place()
 
     def _place(self) -> None:
-        """Give each block an owner, and those of this rank a state."""
+        """Assigns each block to a rank, and creates the state of this rank's blocks."""
         every = [(each, number) for each in self._parameters for number in range(len(each.blocks))]
-        owned = owners([_kind(*item) for item in every], self._ranks.size)
+        owned = owners([_block_kind(*item) for item in every], self._ranks.size)
         self._order = [
             [item for item, owner in zip(every, owned, strict=True) if owner == place]
             for place in range(self._ranks.size)
@@ -115,18 +124,18 @@ class Shampoo(torch.optim.Optimizer):
         for item in self._order[self._ranks.place]:
             parameter, number = item
             kinds = groups.setdefault((self._alike[parameter.group], parameter.dtype, parameter.like.device), {})
-            kinds.setdefault(_kind(parameter, number), []).append(item)
+            kinds.setdefault(_block_kind(parameter, number), []).append(item)
         for (group, *_), kinds in groups.items():
-            named = [([each.told(number) for each, number in items], *kind) for kind, items in kinds.items()]
+            named = [([each.block_name(number) for each, number in items], *kind) for kind, items in kinds.items()]
             like = next(iter(kinds.values()))[0][0].like
-            stacks = BlockBatches(named, self._configs[group], like, self._worker)
-            self._stacks.append((stacks, [*kinds.values()]))
-            for stack, items in zip(stacks.stacks, kinds.values(), strict=True):
+            batches = BlockBatches(named, self._configs[group], like, self._worker)
+            self._batches.append((batches, [*kinds.values()]))
+            for batch, items in zip(batches.batches, kinds.values(), strict=True):
                 for place, (parameter, number) in enumerate(items):
-                    parameter.places[number] = (stack, place)
-        where = [stack for stacks, _ in self._stacks for stack in stacks.stacks]
-        own = [parameter.places[number] for parameter, number in self._order[self._ranks.place]]
-        self._own = [(where.index(stack), place) for stack, place in own]
+                    parameter.locations[number] = (batch, place)
+        where = [batch for batches, _ in self._batches for batch in batches.batches]
+        own = [parameter.locations[number] for parameter, number in self._order[self._ranks.place]]
+        self._own = [(where.index(batch), place) for batch, place in own]
         self._exchange = None
         if self._ranks.size > 1:
             shapes = [[parameter.blocks[number].shape for parameter, number in items] for items in self._order]
@@ -136,10 +145,10 @@ class Shampoo(torch.optim.Optimizer):
             self._exchange = Exchange(
                 self._ranks, shapes, precision, [each.name for each in self._parameters], len(self._configs), widest
             )
-        self._show()
+        self._publish_state()
 
-    def _show(self) -> None:
-        """Have ``state`` tell all there is, of other ranks' blocks what it would be."""
+    def _publish_state(self) -> None:
+        """Fills ``state`` with the state of all blocks; other ranks' blocks are DTensors without a local part."""
         meshes = dict[tuple[int, torch.device], Any]()
         states = dict[tuple[Any, ...], dict[str, Tensor]]()
         for owner, items in enumerate(self._order):
@@ -147,43 +156,43 @@ class Shampoo(torch.optim.Optimizer):
                 state = self.state[parameter.tensor]
                 state["step"] = parameter.step
                 if self._ranks.size == 1:
-                    stack, place = parameter.places[number]
-                    state.update({f"{number}/{name}": each for name, each in stack.state(place).items()})
+                    batch, place = parameter.locations[number]
+                    state.update({f"{number}/{name}": each for name, each in batch.state(place).items()})
                     continue
                 like = parameter.like
                 if (owner, like.device) not in meshes:
                     meshes[owner, like.device] = self._ranks.mesh(owner, like.device)
-                held = parameter.places.get(number)
-                group, kind = parameter.group, _kind(parameter, number)
+                held = parameter.locations.get(number)
+                group, kind = parameter.group, _block_kind(parameter, number)
                 if (group, kind) not in states:
                     alone = BlockBatches([([""], *kind)], self._configs[group], like.to("meta"))
-                    states[group, kind] = alone.stacks[0].state(0)
-                mine = {} if held is None else held[0].state(held[1])
+                    states[group, kind] = alone.batches[0].state(0)
+                local = {} if held is None else held[0].state(held[1])
                 for name, each in states[group, kind].items():
                     state[f"{number}/{name}"] = self._ranks.spread(
-                        meshes[owner, like.device], each.shape, like, mine.get(name)
+                        meshes[owner, like.device], each.shape, like, local.get(name)
                     )
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
-        """Only while it is made: owners and stacks are chosen then.
+        """Adds a group; possible only in the constructor, where blocks are assigned to ranks and batches.
 
         Raises:
-            ConfigError: later.
+            ConfigError: the optimizer is made already.
         """
-        if hasattr(self, "_stacks"):
+        if hasattr(self, "_batches"):
             raise ConfigError(
                 "shampoo: a group of parameters was added to an optimizer that is made already",
-                "hand all groups over when it is made",
+                "pass all groups to the constructor",
             )
         super().add_param_group(param_group)
 
     @torch.no_grad()
     def step(self, closure: Callable[[], Any] | None = None) -> Any:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """One step of all parameters that have gradients; all ranks call it.
+        """Takes a step of all parameters that have gradients; all ranks call it.
 
         Raises:
-            DivergedError: a gradient or a step is not finite, or a root fails for the fourth time running.
-            ConfigError: a gradient is sparse, or a setting was changed to what it cannot be.
+            DivergedError: a gradient or a step is not finite, or a root fails for the fourth time in a row.
+            ConfigError: a gradient is sparse, or a setting was changed that must not change, or to an invalid value.
             LostRank: any of these happened on another rank, or its closure failed, or ranks differ in learning rates or
                 in which parameters have gradients.
         """
@@ -193,42 +202,42 @@ class Shampoo(torch.optim.Optimizer):
             if closure is not None:
                 with torch.enable_grad():
                     loss = closure()
-            configs = [each.now(group) for each, group in zip(self._settings, self.param_groups, strict=True)]
+            configs = [each.current(group) for each, group in zip(self._settings, self.param_groups, strict=True)]
             if any(one is not other for one, other in zip(configs, self._configs, strict=True)):
-                self._configs, self._alike = configs, alike(configs)
+                self._configs, self._alike = configs, first_alike(configs)
             rates = [float(group["lr"]) for group in self.param_groups]
             for each in self._parameters:
                 each.check(each.tensor)
-        except Exception as problem:  # the others are told of any, and it is raised below
+        except Exception as problem:  # the others are description of any, and it is raised below
             if self._exchange is None:
                 raise
             error = problem
         has = [each.tensor.grad is not None for each in self._parameters]
         if self._exchange is not None and any(isinstance(each.tensor, DTensor) for each in self._parameters):
             names, device = [each.name for each in self._parameters], self._parameters[0].tensor.device
-            self._ranks.same(has, rates, None if error is None else _told(error), names, device)
+            self._ranks.check_same_step(has, rates, None if error is None else _error_text(error), names, device)
             if error is not None:
                 raise error
         try:
             if error is None:
                 decays = [self._decay(*each) for each in zip(self._configs, self.param_groups, rates, strict=True)]
-                with self._in_full():
+                with self._without_autocast():
                     updates = self._own_updates(decays)
-        except Exception as problem:  # the others are told of any, and it is raised below
+        except Exception as problem:  # the others are description of any, and it is raised below
             if self._exchange is None:
                 raise
             error = problem
         every = [updates]
         if self._exchange is not None:
-            every = self._exchange(updates, has, rates, None if error is None else _told(error))
+            every = self._exchange(updates, has, rates, None if error is None else _error_text(error))
         if error is not None:
             raise error
         self._apply(every)
         self._steps.add_(1 if all(has) else torch.tensor(has, dtype=torch.float32))
         return loss
 
-    def _in_full(self) -> contextlib.AbstractContextManager[Any]:
-        """Products in the type of what is multiplied, whatever autocast has others in."""
+    def _without_autocast(self) -> contextlib.AbstractContextManager[Any]:
+        """Disables autocast within the context, so that products are in the dtype of their operands."""
         within = contextlib.ExitStack()
         for kind in self._devices:
             if torch.is_autocast_enabled(kind):
@@ -236,51 +245,61 @@ class Shampoo(torch.optim.Optimizer):
         return within
 
     def _own_updates(self, decays: Sequence[float]) -> list[Tensor]:
-        """Of this rank's blocks, in their order; those without gradients are zeros."""
+        """Returns the updates of this rank's blocks, in their order; blocks without gradients have zero updates."""
         trained = [each for each in self._parameters if each.tensor.grad is not None]
         taken = zip(self._parameters, self._steps.tolist(), strict=True)
-        kinds = {
+        step_kind_of = {
             id(each): (int(before) + 1, self._alike[each.group])
             for each, before in taken
             if each.tensor.grad is not None
         }
-        gradients = {id(each): views for each, views in zip(trained, whole_gradients(trained), strict=True)}
+        gradients = {id(each): views for each, views in zip(trained, full_gradient_blocks(trained), strict=True)}
         decaying = [each for each in trained if decays[each.group]]
-        weights = {id(each): views for each, views in zip(decaying, wholes(decaying), strict=True)}
-        if self._exchange is not None:  # others' blocks, too: no rank is to go on where one cannot
+        weights = {id(each): views for each, views in zip(decaying, full_blocks(decaying), strict=True)}
+        if self._exchange is not None:  # other ranks' blocks as well: no rank may continue if one cannot
             check_finite(trained, [gradients[id(each)] for each in trained])
-        for stacks, every in self._stacks:
-            _fill(stacks.gradients, every, gradients)
+        for batches, items_by_batch in self._batches:
+            _fill(batches.gradients, items_by_batch, gradients)
             if self._exchange is None:
-                stacks.check([[n for n, (each, _) in enumerate(items) if id(each) in kinds] for items in every])
+                batches.check(
+                    [[n for n, (each, _) in enumerate(items) if id(each) in step_kind_of] for items in items_by_batch]
+                )
         found = list[list[Tensor | None]]()
-        for stacks, every in self._stacks:  # behind all checks, so that no state has changed where one fails
-            decay_F, factors = None, [decays[each.group] for items in every for each, _ in items]
+        for (
+            batches,
+            items_by_batch,
+        ) in self._batches:  # after all checks, so that a failed check leaves every state unchanged
+            decay_F, factors = None, [decays[each.group] for items in items_by_batch for each, _ in items]
             if any(factors):
-                decay_F = stacks.zeros()
-                blocks = stacks.blocks(decay_F)
-                _fill(blocks, every, weights)
+                decay_F = batches.zeros()
+                blocks = batches.blocks(decay_F)
+                _fill(blocks, items_by_batch, weights)
                 torch._foreach_mul_([each for some in blocks for each in some], factors)  # pyright: ignore[reportPrivateUsage]
-            those = {kinds[id(each)] for items in every for each, _ in items if id(each) in kinds}
-            own: list[list[Tensor | None]] = [[None] * len(items) for items in every]
-            for kind in sorted(those):
+            step_kinds = {
+                step_kind_of[id(each)] for items in items_by_batch for each, _ in items if id(each) in step_kind_of
+            }
+            own: list[list[Tensor | None]] = [[None] * len(items) for items in items_by_batch]
+            for kind in sorted(step_kinds):
                 step, group = kind
-                chosen = [[n for n, (each, _) in enumerate(items) if kinds.get(id(each)) == kind] for items in every]
-                updates = stacks.advance(chosen, step, self._configs[group], decay_F)
-                for mine, places, blocks in zip(own, chosen, updates, strict=True):
+                chosen = [
+                    [n for n, (each, _) in enumerate(items) if step_kind_of.get(id(each)) == kind]
+                    for items in items_by_batch
+                ]
+                updates = batches.advance(chosen, step, self._configs[group], decay_F)
+                for own_updates, places, blocks in zip(own, chosen, updates, strict=True):
                     for n in places:
-                        mine[n] = blocks[n]
+                        own_updates[n] = blocks[n]
             found += own
         return [
             parameter.like.new_zeros(parameter.blocks[number].shape)
-            if (update := found[stack][place]) is None
+            if (update := found[batch][place]) is None
             else update
-            for (parameter, number), (stack, place) in zip(self._order[self._ranks.place], self._own, strict=True)
+            for (parameter, number), (batch, place) in zip(self._order[self._ranks.place], self._own, strict=True)
         ]
 
     @staticmethod
     def _decay(config: ShampooArguments, group: dict[str, Any], lr: float) -> float:
-        """Of weights, what is added to gradient or update."""
+        """Returns the factor of the weights in the decay term that is added to the gradient or update."""
         highest = group["highest_lr"] = max(group["highest_lr"], lr)
         match config.decay:
             case "corrected":
@@ -291,7 +310,7 @@ class Shampoo(torch.optim.Optimizer):
                 return config.weight_decay
 
     def _apply(self, updates: Sequence[Sequence[Tensor]]) -> None:
-        """Subtract from each parameter its blocks' updates, times the learning rate."""
+        """Subtracts the learning rate times its blocks' updates from each parameter."""
         found: dict[int, list[tuple[int, Tensor]]] = {}
         for items, received in zip(self._order, updates, strict=True):
             for (parameter, number), update in zip(items, received, strict=True):
@@ -300,38 +319,40 @@ class Shampoo(torch.optim.Optimizer):
         for parameter in self._parameters:
             if parameter.tensor.grad is None or not parameter.blocks:
                 continue
-            if not parameter.is_viewed:
+            if not parameter.has_views:
                 parameter.subtract(found[id(parameter)], self.param_groups[parameter.group]["lr"])
                 continue
             views = parameter.views(parameter.tensor)
             targets, sources = together.setdefault(parameter.group, ([], []))
             dtype = parameter.dtype
             for number, update in found[id(parameter)]:
-                targets.append(views[number])  # updates travel in the widest type of all, or in fewer bits
+                targets.append(
+                    views[number]
+                )  # updates are sent in the widest dtype of all parameters, or a lower precision
                 sources.append(update if update.dtype == dtype else update.to(dtype))
         for group, (targets, sources) in together.items():
             torch._foreach_add_(targets, sources, alpha=-self.param_groups[group]["lr"])  # pyright: ignore[reportPrivateUsage]
 
     def state_dict(self) -> dict[str, Any]:
-        """Settings and state, live; roots that a thread is taking are waited for."""
-        for stacks, _ in self._stacks:
-            for stack in stacks.stacks:
-                stack.settle()
+        """Returns settings and live state, after waiting for roots that a thread is computing."""
+        for batches, _ in self._batches:
+            for batch in batches.batches:
+                batch.wait_for_roots()
         return super().state_dict()
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Copy a state into this one, of this number of ranks or any other.
+        """Copies a saved state, of any number of ranks, into this optimizer.
 
         Args:
-            state_dict: of :meth:`state_dict`; tensors may be whole ones.
+            state_dict: a state from :meth:`state_dict`; its tensors may be plain ones instead of DTensors.
 
         Raises:
-            ConfigError: it is of other parameters or settings.
+            ConfigError: the state is of other parameters or settings.
         """
         for hook in self._optimizer_load_state_dict_pre_hooks.values():
             state_dict = hook(self, dict(state_dict)) or state_dict
         if not {"state", "param_groups"} <= state_dict.keys():
-            raise ConfigError("shampoo: the state is none of an optimizer: it has no 'state' and 'param_groups'")
+            raise ConfigError("shampoo: not the state of an optimizer: it lacks 'state' or 'param_groups'")
         groups = cast("list[dict[str, Any]]", state_dict["param_groups"])
         if [len(each["params"]) for each in groups] != [len(each["params"]) for each in self.param_groups]:
             raise ConfigError("shampoo: the state is of other groups of parameters")
@@ -347,7 +368,7 @@ class Shampoo(torch.optim.Optimizer):
         for parameter, state in pairs:
             load(parameter, self._targets(parameter), state, self._configs[parameter.group])
         for own, saved in zip(self.param_groups, groups, strict=True):
-            fixed = {*self.defaults, "params", "param_names"} - {*MAY_CHANGE}
+            fixed = {*self.defaults, "params", "param_names"} - {*MUTABLE_SETTINGS}
             own.update({key: value for key, value in saved.items() if key not in fixed})
         for hook in self._optimizer_load_state_dict_post_hooks.values():
             hook(self)
@@ -356,11 +377,14 @@ class Shampoo(torch.optim.Optimizer):
         return self.state[parameter.tensor] if parameter.blocks else {}
 
     def __getstate__(self) -> dict[str, Any]:
-        """For copies and pickles: parameters, settings, and a state to load."""
+        """Returns what copies and pickles need: parameters, settings, and a state to load."""
         if self._within is not None:
-            raise ConfigError("shampoo: a process_group cannot be copied", "make another, and load this one's state")
+            raise ConfigError(
+                "shampoo: an optimizer with a process_group cannot be copied",
+                "make another optimizer, and load this one's state",
+            )
         return {
-            "defaults": self.defaults, "made": [each.made for each in self._settings], "groups": self.param_groups,
+            "defaults": self.defaults, "made": [each.initial for each in self._settings], "groups": self.param_groups,
             "state_dict": self.state_dict(),
         }  # fmt: skip
 
@@ -377,27 +401,27 @@ _Item = tuple[Parameter, int]
 """A parameter and the number of one of its blocks."""
 
 
-def _kind(parameter: Parameter, number: int) -> tuple[tuple[int, ...], bool]:
-    """Shape of a block, and whether there is more to its steps than the graft's."""
-    return parameter.blocks[number].shape, parameter.is_turned
+def _block_kind(parameter: Parameter, number: int) -> tuple[tuple[int, ...], bool]:
+    """Returns the shape of a block, and whether it is preconditioned."""
+    return parameter.blocks[number].shape, parameter.is_preconditioned
 
 
-def _told(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     return f"{type(error).__name__}: {error}"
 
 
-def _named(group: Mapping[str, Any], number: int) -> Iterable[tuple[str, Tensor]]:
+def _named_parameters(group: Mapping[str, Any], number: int) -> Iterable[tuple[str, Tensor]]:
     names = group.get("param_names") or [f"{number}.{place}" for place in range(len(group["params"]))]
     return zip(names, group["params"], strict=True)
 
 
 def _fill(
-    into: Sequence[Sequence[Tensor]], every: Sequence[Sequence[_Item]], views: Mapping[int, list[Tensor]]
+    into: Sequence[Sequence[Tensor]], items_by_batch: Sequence[Sequence[_Item]], views: Mapping[int, list[Tensor]]
 ) -> None:
-    """Copy blocks of parameters, as far as there are views of them, into those of stacks."""
+    """Copies the blocks of the parameters that are in ``views`` into the targets of the batches."""
     pairs = [
         (target, views[id(parameter)][number])
-        for targets, items in zip(into, every, strict=True)
+        for targets, items in zip(into, items_by_batch, strict=True)
         for target, (parameter, number) in zip(targets, items, strict=True)
         if id(parameter) in views
     ]

@@ -1,4 +1,4 @@
-"""What Shampoo saves, in one process: gone on with, copied, refused."""
+"""Saved states of Shampoo in one process: resuming, copying, and states that are refused."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from dense_cases import gradients, parameter, small_model, taken, train
+from dense_cases import gradients, parameter, small_model, train, weights_after
 from torch import Tensor, nn
 
 from ziggurat.core.errors import ConfigError
@@ -18,32 +18,32 @@ from ziggurat.optim.shampoo.shampoo import Shampoo
 
 @pytest.mark.parametrize("late", [0, 2])
 @pytest.mark.parametrize("settings", [{}, {"root": "qr"}, {"form": "roots"}, {"statistics_frequency": 3}], ids=str)
-def test_saved_and_gone_on_with_at_any_step(settings: dict[str, Any], late: int) -> None:
-    """Also between the step at which roots are taken and the one at which they are used."""
+def test_resuming_at_any_step_equals_training_through(settings: dict[str, Any], late: int) -> None:
+    """This includes steps between the computation of late roots and their first use."""
 
-    def made(model: nn.Module) -> Shampoo:
+    def make(model: nn.Module) -> Shampoo:
         return Shampoo(model.named_parameters(), lr=0.05, precondition_frequency=4, late=late, **settings)
 
     whole = small_model()
-    straight = train(whole, made(whole), 0, 16)
+    straight = train(whole, make(whole), 0, 16)
     for stop in range(3, 14):
         first = small_model()
-        optimizer = made(first)
+        optimizer = make(first)
         losses = train(first, optimizer, 0, stop)
         file = io.BytesIO()
         torch.save({"model": first.state_dict(), "optimizer": optimizer.state_dict()}, file)
-        train(first, optimizer, stop, stop + 3)  # what goes on there is not what was saved
+        train(first, optimizer, stop, stop + 3)  # must not affect the saved state
         file.seek(0)
         saved = torch.load(file, weights_only=True)
         second = small_model()
         second.load_state_dict(saved["model"])
-        resumed = made(second)
+        resumed = make(second)
         resumed.load_state_dict(saved["optimizer"])
         assert losses + train(second, resumed, stop, 16) == straight, stop
 
 
-def test_an_earlier_state_is_gone_back_to() -> None:
-    """What is kept from step to step is that of the state."""
+def test_loading_an_earlier_state_repeats_its_steps() -> None:
+    """Values cached from step to step must follow the loaded state."""
     model = small_model()
     optimizer = Shampoo(model.named_parameters(), lr=0.05, precondition_frequency=4)
     train(model, optimizer, 0, 17)
@@ -59,17 +59,20 @@ def test_an_earlier_state_is_gone_back_to() -> None:
     [
         ({}, [20, 50, 100]),
         ({"precondition_frequency": 4}, [4, 8, 12]),
-        ({"precondition_frequency": 4, "late": 2}, [4, 10, 14]),  # the first at once, those of 8 and 12 two later
+        (
+            {"precondition_frequency": 4, "late": 2},
+            [4, 10, 14],
+        ),  # the first roots at once, those of steps 8 and 12 two steps later
         ({"precondition_frequency": 4, "start": 6}, [6, 8, 12]),
     ],
     ids=str,
 )
-def test_when_roots_change(settings: dict[str, Any], expected: list[int]) -> None:
+def test_roots_change_at_the_configured_steps(settings: dict[str, Any], expected: list[int]) -> None:
     weights = parameter((6, 4))
     optimizer = Shampoo([weights], lr=0.0001, max_preconditioner_dim=6, form="roots", **settings)
     changes, before = list[int](), optimizer.state[weights]["0/root_0"].clone()
     for step, gradient in enumerate(gradients((6, 4), expected[-1]), 1):
-        taken(weights, optimizer, [gradient])
+        weights_after(weights, optimizer, [gradient])
         now = optimizer.state[weights]["0/root_0"].clone()
         if not torch.equal(now, before):
             changes.append(step)
@@ -79,24 +82,24 @@ def test_when_roots_change(settings: dict[str, Any], expected: list[int]) -> Non
 
 def test_a_state_of_other_settings_is_refused() -> None:
     saved = Shampoo([parameter((6, 4))]).state_dict()
-    for settings, words in (
+    for settings, message in (
         ({"graft": "sgd"}, r"graft, \{.*'adam'.*\} there, is \{'name': 'sgd'\} here"),
         ({"graft": "rmsprop"}, "graft, "),
         ({"max_preconditioner_dim": 4}, "max_preconditioner_dim, 128 there, is 4 here"),
         ({"form": "roots"}, "form, 'eigenbasis' there, is 'roots' here"),
     ):
-        with pytest.raises(ConfigError, match=words):
+        with pytest.raises(ConfigError, match=message):
             Shampoo([parameter((6, 4))], **settings).load_state_dict(saved)
     other = Shampoo([parameter((6, 4)), parameter((5, 5))])
     before = copy.deepcopy(other.state_dict()["state"])
     with pytest.raises(ConfigError, match=r"'0\.1' is of other settings: 0/basis_1 is"):
         other.load_state_dict(Shampoo([parameter((6, 4)), parameter((7, 7))]).state_dict())
-    assert str(before) == str(other.state_dict()["state"])  # nothing of it was taken
+    assert str(before) == str(other.state_dict()["state"])  # nothing was loaded
     with pytest.raises(ConfigError, match="of other groups of parameters"):
         Shampoo([parameter((6, 4)), parameter((2,))]).load_state_dict(saved)
 
 
-def test_a_state_brings_its_learning_rate_and_leaves_how_often_roots_are_taken() -> None:
+def test_a_state_restores_the_learning_rate_but_not_the_root_frequency() -> None:
     saved = Shampoo([parameter((6, 4))], lr=0.5, precondition_frequency=2, graft={"name": "adam", "beta2": 0.9})
     ours = Shampoo([parameter((6, 4))], lr=0.1, precondition_frequency=7)
     ours.load_state_dict(saved.state_dict())
@@ -105,7 +108,7 @@ def test_a_state_brings_its_learning_rate_and_leaves_how_often_roots_are_taken()
 
 
 @pytest.mark.parametrize("way", ["copied", "pickled"])
-def test_a_copy_goes_on_by_itself(way: str) -> None:
+def test_a_copy_trains_independently(way: str) -> None:
     weights, steps = [parameter((6, 4)), parameter((5,))], [gradients((6, 4), 8), gradients((5,), 8)]
     optimizer = Shampoo([{"params": [("w", weights[0])]}, {"params": [("b", weights[1])], "lr": 0.5}], lr=0.1)
 
@@ -126,16 +129,16 @@ def test_a_copy_goes_on_by_itself(way: str) -> None:
     assert other.param_groups[0]["param_names"] == ["w"]
 
 
-def test_hooks_of_loading_are_called() -> None:
+def test_load_state_dict_calls_its_hooks() -> None:
     optimizer, called = Shampoo([parameter((2, 2))]), list[str]()
     optimizer.register_load_state_dict_pre_hook(lambda *_: called.append("before"))
-    optimizer.register_load_state_dict_post_hook(lambda *_: called.append("behind"))
+    optimizer.register_load_state_dict_post_hook(lambda *_: called.append("after"))
     optimizer.load_state_dict(optimizer.state_dict())
-    assert called == ["before", "behind"]
+    assert called == ["before", "after"]
 
 
-def test_late_roots_take_as_many_threads_as_others() -> None:
-    """Whose last bits depend on it; a thread begins with as many as there are cores."""
+def test_late_roots_use_as_many_threads_as_the_caller() -> None:
+    """The last bits depend on the number of threads, and a new thread starts with one for each core."""
     before, steps = torch.get_num_threads(), gradients((70, 70), 12)
     try:
         torch.set_num_threads(1)
@@ -143,34 +146,34 @@ def test_late_roots_take_as_many_threads_as_others() -> None:
         for stop in (0, 7):
             weights = parameter((70, 70), torch.float32)
             optimizer = Shampoo([weights], precondition_frequency=4, late=2)
-            taken(weights, optimizer, steps[:stop])
+            weights_after(weights, optimizer, steps[:stop])
             resumed = Shampoo([weights], precondition_frequency=4, late=2)
             resumed.load_state_dict(optimizer.state_dict())
-            found.append(taken(weights, resumed, steps[stop:]).clone())
+            found.append(weights_after(weights, resumed, steps[stop:]).clone())
         assert torch.equal(*found)
     finally:
         torch.set_num_threads(before)
 
 
-def test_a_copy_of_what_was_changed_goes_on() -> None:
-    """Of a learning rate that is 0 now, and a momentum that ended."""
+def test_a_copy_keeps_changed_settings() -> None:
+    """Here the learning rate is set to 0, and momentum is switched off."""
     weights, steps = parameter((6, 4)), gradients((6, 4), 6)
     optimizer = Shampoo([weights], lr=0.1, momentum=0.9)
-    taken(weights, optimizer, steps[:3])
+    weights_after(weights, optimizer, steps[:3])
     optimizer.param_groups[0].update(lr=0.0, momentum=0.0)
     copied, other = copy.deepcopy((weights, optimizer))
     for some, by in ((weights, optimizer), (copied, other)):
         by.param_groups[0]["lr"] = 0.05
-        taken(some, by, steps[3:])
+        weights_after(some, by, steps[3:])
     assert torch.equal(weights, copied)
 
 
-def test_what_is_no_state_is_refused() -> None:
-    with pytest.raises(ConfigError, match="none of an optimizer"):
+def test_a_dictionary_that_is_not_a_state_is_refused() -> None:
+    with pytest.raises(ConfigError, match="not the state of an optimizer"):
         Shampoo([parameter((2, 2))]).load_state_dict({})
 
 
-def test_steps_that_are_plain_numbers_are_taken() -> None:
+def test_step_counts_may_be_plain_numbers() -> None:
     saved = Shampoo([parameter((2, 2))]).state_dict()
     ours = Shampoo([parameter((2, 2))])
     ours.load_state_dict({**saved, "state": {0: {**saved["state"][0], "step": 7}}})

@@ -1,4 +1,4 @@
-"""What every dense optimizer must do; members are listed in ``dense_cases.py``."""
+"""The contract of dense optimizers, tested for every case in ``dense_cases.py``."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def parameters(model: nn.Module) -> dict[str, nn.Parameter]:
 
 @pytest.mark.parametrize("case", [case for case in CASES if case.torch is not None], ids=lambda case: case.name)
 def test_equals_torchs_own_optimizer(case: DenseCase) -> None:
-    """1e-5 relative: fused and plain kernels round the same formula differently, over 30 steps."""
+    """The tolerance of 1e-5 covers the different rounding of fused and plain kernels over 30 steps."""
     assert case.torch is not None
     ours, theirs = small_model(), small_model()
     train(ours, case.config.build(parameters(ours)), 0, 30)
@@ -34,7 +34,7 @@ def test_equals_torchs_own_optimizer(case: DenseCase) -> None:
 
 
 @ALL
-def test_twice_the_steps_equal_save_load_and_go_on(case: DenseCase) -> None:
+def test_resuming_halfway_equals_training_through(case: DenseCase) -> None:
     whole = small_model()
     straight = train(whole, case.config.build(parameters(whole)), 0, 20)
 
@@ -64,8 +64,8 @@ def test_it_repeats_bit_for_bit(case: DenseCase) -> None:
 
 
 @ALL
-def test_learning_rate_of_zero_moves_nothing(case: DenseCase) -> None:
-    """The schedule multiplies ``lr`` in the groups; nothing else may move the weights."""
+def test_a_learning_rate_of_zero_changes_nothing(case: DenseCase) -> None:
+    """The schedule multiplies ``lr`` in the groups; nothing else may change the weights."""
     model = small_model()
     before = copy.deepcopy(model.state_dict())
     optimizer = case.config.build(parameters(model))
@@ -87,7 +87,7 @@ def test_weight_decay_is_for_matrices_alone(case: DenseCase) -> None:
 
 
 def test_decoupled_decay_by_hand() -> None:
-    """With no gradient, AdamW shrinks a matrix by 1 − lr·decay and leaves a vector."""
+    """With a zero gradient, AdamW multiplies a matrix by 1 − lr·decay and does not change a vector."""
     matrix, vector = nn.Parameter(torch.full((2, 2), 3.0)), nn.Parameter(torch.full((2,), 3.0))
     matrix.grad, vector.grad = torch.zeros(2, 2), torch.zeros(2)
     AdamW(lr=0.1, weight_decay=0.5).build({"matrix": matrix, "vector": vector}).step()
@@ -124,7 +124,7 @@ class Holder(Config):
 
 
 @pytest.mark.parametrize(
-    ("values", "words"),
+    ("values", "message"),
     [
         ({"name": "adamm"}, "did you mean 'adam"),
         ({"name": "adam", "momentum": 0.9}, "optimizer.momentum: unknown key"),
@@ -133,6 +133,6 @@ class Holder(Config):
         ({"name": "adamw", "weight_decay": -0.1}, "optimizer.weight_decay"),
     ],
 )
-def test_a_bad_config_is_explained(values: dict[str, object], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
+def test_a_bad_config_is_explained(values: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         parse_config(Holder, {"optimizer": values})

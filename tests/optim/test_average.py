@@ -1,4 +1,4 @@
-"""The weights' moving average: its formula, torch's own for the constant decay, and the swap."""
+"""The weights' moving average: its formula, equality with torch's for constant decay, and swapping it in."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def drifting(steps: int) -> list[Tensor]:
     return [torch.randn(3, 2, generator=generator) for _ in range(steps)]
 
 
-def test_it_is_the_mean_of_all_steps_weighted_by_their_age() -> None:
+def test_it_is_the_mean_of_all_steps_weighted_by_age() -> None:
     live = {"w": torch.full((3, 2), 9.0)}
     average = WeightAverage(live, decay=0.8)
     past = drifting(30)
@@ -41,7 +41,7 @@ def test_a_constant_decay_equals_torchs_own_average() -> None:
     torch.testing.assert_close(average.averages["w"], expected.detach())
 
 
-def test_the_average_stands_in_only_for_the_duration() -> None:
+def test_averages_are_swapped_in_only_within_the_context() -> None:
     live = {"w": torch.zeros(2), "count": torch.tensor(0)}
     average = WeightAverage(live, decay=0.75, copied={"count"})
     live["w"].fill_(4.0)

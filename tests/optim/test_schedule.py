@@ -1,4 +1,4 @@
-"""Multipliers by hand, laws by hypothesis, and resuming."""
+"""Learning-rate schedules: multipliers computed by hand, properties checked by hypothesis, and resuming."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_cosine_by_hand() -> None:
 
 
 @pytest.mark.parametrize("kind", WARMUPS)
-def test_a_share_of_the_run_warms_up_like_its_steps(kind: type[WarmupCosine.Config]) -> None:
+def test_warmup_share_equals_the_same_number_of_steps(kind: type[WarmupCosine.Config]) -> None:
     by_share = build_schedule(kind(warmup_share=0.1), 200)
     by_steps = build_schedule(kind(warmup_steps=20), 200)
     assert multipliers(by_share, 210) == multipliers(by_steps, 210)
@@ -82,7 +82,7 @@ def test_plateau_counts_only_improvements_beyond_min_delta() -> None:
     assert schedule.multiplier(0) == 0.5
 
 
-def test_plateau_that_only_ever_sees_nan_still_cuts() -> None:
+def test_plateau_cuts_if_it_only_sees_nan() -> None:
     schedule = build_schedule(Plateau.Config(factor=0.5, patience=1), 100)
     schedule.observe(math.nan)
     assert schedule.multiplier(0) == 0.5
@@ -98,7 +98,7 @@ def test_plateau_keeps_its_minimum() -> None:
 @pytest.mark.parametrize(
     "config", [Constant.Config(), WarmupCosine.Config(), WarmupLinear.Config(), Plateau.Config(patience=2)]
 )
-def test_a_resumed_schedule_goes_on_as_if_never_stopped(config: ScheduleConfig) -> None:
+def test_a_resumed_schedule_equals_an_uninterrupted_one(config: ScheduleConfig) -> None:
     values = [0.5, 0.6, 0.7, 0.4, 0.45, 0.5, 0.5, 0.3]
     straight, stopped = build_schedule(config, 8), build_schedule(config, 8)
     for value in values[:3]:
@@ -124,7 +124,7 @@ class Holder(Config):
 
 
 @pytest.mark.parametrize(
-    ("values", "words"),
+    ("values", "message"),
     [
         ({"name": "warmup_cosin"}, "did you mean 'warmup_cosine'"),
         ({"name": "warmup_cosine", "warmup": 5}, "unknown key"),
@@ -134,6 +134,6 @@ class Holder(Config):
         ({"name": "plateau", "patience": 0}, "schedule.patience"),
     ],
 )
-def test_a_bad_config_is_explained(values: dict[str, object], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
+def test_a_bad_config_is_explained(values: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         parse_config(Holder, {"schedule": values})

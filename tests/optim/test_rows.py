@@ -1,4 +1,4 @@
-"""The optimizers that TorchRec fuses into backward equal their formulas, on the CPU at a world size of one."""
+"""Row optimizers that TorchRec fuses into backward, compared with their formulas on the CPU with one rank."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ BOTH_POOLINGS = pytest.mark.parametrize("mean", [False, True], ids=["sum", "mean
 EACH_CPU_OPTIMIZER = pytest.mark.parametrize("config", CPU, ids=lambda c: f"{c.name}-{getattr(c, 'eps', '')}")
 ROWS, BATCH = 12, 8
 UNTOUCHED = range(ROWS - 3, ROWS)
-"""No bag below ever holds these rows."""
+"""Rows that no bag of these tests contains."""
 
 Bags = list[list[int]]
 
@@ -68,7 +68,7 @@ def _world_of_one(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @dataclass
 class Table:
-    """What a test asks of one table."""
+    """The settings of one table in a test."""
 
     config: RowOptimizerConfig
     features: int = 1
@@ -77,7 +77,7 @@ class Table:
 
 
 def shard(collection: EmbeddingBagCollection) -> DistributedModelParallel:
-    """Every table whole on rank 0 of a world of one."""
+    """Wraps the tables so that each is whole on rank 0, the only rank."""
     sharder: Any = EmbeddingBagCollectionSharder()
     plan = construct_module_sharding_plan(
         collection,
@@ -97,7 +97,7 @@ def shard(collection: EmbeddingBagCollection) -> DistributedModelParallel:
 
 
 class Fused:
-    """Tables under DistributedModelParallel, with start weights that depend on the table's number alone."""
+    """Tables under DistributedModelParallel; their initial weights depend only on the table's number."""
 
     def __init__(self, tables: list[Table]) -> None:
         names = [f"t{number}" for number in range(len(tables))]
@@ -126,7 +126,7 @@ class Fused:
         return self.parallel.state_dict()[f"embedding_bags.t{number}.weight"].local_shards()[0].tensor
 
     def step(self, bags: dict[str, Bags], grads: dict[str, Tensor]) -> dict[str, Tensor]:
-        """Forward and backward; the pooled vectors before the update."""
+        """Runs forward and backward, which updates the rows; returns the pooled vectors before the update."""
         pooled = self.parallel(kjt(bags)).to_dict()
         torch.stack([(pooled[name] * grad).sum() for name, grad in grads.items()]).sum().backward()
         return {name: vectors.detach() for name, vectors in pooled.items()}
@@ -150,13 +150,13 @@ def kjt(bags: dict[str, Bags]) -> KeyedJaggedTensor:
 
 
 def random_bags(generator: torch.Generator) -> Bags:
-    """Bags of 0 to 4 rows, with repeats within and across bags."""
+    """Draws bags of 0 to 4 rows, with repeated rows within and across bags."""
     sizes = torch.randint(0, 5, (BATCH,), generator=generator).tolist()
     return [torch.randint(0, ROWS - len(UNTOUCHED), (size,), generator=generator).tolist() for size in sizes]
 
 
 def run(tables: list[Table], steps: int, multipliers: list[float] | None = None) -> tuple[Fused, list[ReferenceTable]]:
-    """Train fused and reference tables on the same bags and gradients, checking every forward pass."""
+    """Trains fused and reference tables on the same bags and gradients, comparing every forward pass."""
     fused = Fused(tables)
     references = [
         ReferenceTable(start_weights(number, table.dim).double(), table.config, table.mean)
@@ -184,7 +184,7 @@ def run(tables: list[Table], steps: int, multipliers: list[float] | None = None)
 
 
 def check(fused: Fused, references: list[ReferenceTable]) -> None:
-    """Float32 kernels against float64 formulas over a few steps: 1e-4 for sums that nearly cancel."""
+    """Compares float32 kernels with float64 formulas; the tolerance of 1e-4 is for sums that nearly cancel."""
     for number, reference in enumerate(references):
         torch.testing.assert_close(fused.weight(number).double(), reference.weight_RD, rtol=1e-4, atol=1e-4)
 
@@ -203,8 +203,8 @@ def test_a_row_that_two_features_share_is_updated_once(config: RowOptimizerConfi
 
 @pytest.mark.parametrize("dim", [4, 12, 64, 132])
 @pytest.mark.parametrize("features", [1, 2])
-def test_every_width_of_row_is_updated_whole(dim: int, features: int) -> None:
-    """FBGEMM compiles a kernel per width."""
+def test_rows_of_every_width_are_updated_completely(dim: int, features: int) -> None:
+    """FBGEMM compiles a separate kernel for each width."""
     check(*run([Table(config, features=features, dim=dim) for config in (CPU[0], CPU[2], CPU[4])], steps=2))
 
 
@@ -238,8 +238,8 @@ def test_each_table_has_its_own_optimizer_dim_and_pooling() -> None:
     check(*run(tables, steps=5))
 
 
-def test_four_dims_read_by_their_mean_are_a_free_weight_under_adagrad() -> None:
-    """Logistic regression's claim: the mean of a row moves as a scalar weight does under Adagrad with 4·eps."""
+def test_the_mean_of_four_dims_moves_like_a_scalar_under_adagrad() -> None:
+    """Logistic regression relies on this: the mean of a row moves like a scalar weight under Adagrad with 4·eps."""
     config = RowwiseAdagrad(lr=0.1, eps=1e-3)
     fused = Fused([Table(config, dim=4)])
     weight, total = start_weights(0, 4)[2].mean().item(), 0.0
@@ -257,14 +257,14 @@ def test_adam_on_the_cpu_is_refused() -> None:
         fused_optimizer(RowAdam().model_dump(), "cpu", "user")
 
 
-def test_weight_decay_that_the_cpu_would_ignore_is_refused() -> None:
+def test_weight_decay_ignored_on_the_cpu_is_refused() -> None:
     settings = RowwiseAdagrad(weight_decay=0.01).model_dump()
     with pytest.raises(EnvironmentMismatch, match=r"ignores weight_decay \(0.01\) on the CPU\n.*embeddings.l2"):
         fused_optimizer(settings, "cpu", "user")
 
 
 def test_fbgemm_still_ignores_row_wise_weight_decay_on_the_cpu() -> None:
-    """Why it is refused. When this fails, FBGEMM has learnt it, and the refusal can go."""
+    """The reason for the refusal. If this test fails, FBGEMM supports it, and the refusal can be removed."""
     kind, settings = fused_optimizer(RowwiseAdagrad(weight_decay=0.5).model_dump(), "cuda")
     assert kind is classes.RowWiseAdagrad
     weights: list[Tensor] = []
@@ -289,7 +289,7 @@ def _one_step(collection: EmbeddingBagCollection) -> Tensor:
 def test_settings_reach_cuda_kernels_under_fbgemms_names() -> None:
     adam = RowAdam(lr=0.1, betas=(0.8, 0.9), eps=1e-6, weight_decay=0.01)
     assert fused_optimizer(adam.model_dump(), "cuda") == (
-        classes.RowAdam,
+        classes.Adam,
         {"lr": 0.1, "beta1": 0.8, "beta2": 0.9, "eps": 1e-6, "weight_decay": 0.01},
     )
     adagrad = RowwiseAdagrad(lr=0.1, eps=1e-6, weight_decay=0.01)
@@ -310,7 +310,7 @@ class Holder(Config):
 
 
 @pytest.mark.parametrize(
-    ("values", "words"),
+    ("values", "message"),
     [
         ({"name": "row_wise_adagrad"}, "did you mean 'rowwise_adagrad'"),
         ({"name": "sgd", "eps": 1e-8}, "optimizer.eps: unknown key; allowed: lr, name"),
@@ -320,13 +320,13 @@ class Holder(Config):
         ({"name": "adam", "rows": "some"}, "optimizer.rows"),
     ],
 )
-def test_a_bad_config_is_explained(values: dict[str, object], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
+def test_a_bad_config_is_explained(values: dict[str, object], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         parse_config(Holder, {"optimizer": values})
 
 
 def test_configs_load_without_the_engine() -> None:
-    """``ziggurat schema`` and ``init`` must not pay for importing TorchRec."""
+    """``ziggurat schema`` and ``init`` must not spend time on importing TorchRec."""
     code = "import sys, ziggurat.optim.rows; print('torchrec' in sys.modules, 'torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False", "False"]

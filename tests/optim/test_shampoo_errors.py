@@ -1,4 +1,4 @@
-"""What Shampoo refuses, and what it names."""
+"""Shampoo's errors: what it refuses, and what the messages name."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 import torch
-from dense_cases import gradients, parameter, taken
+from dense_cases import gradients, parameter, weights_after
 from torch import Tensor, nn
 
 from ziggurat.core.errors import ConfigError, DivergedError
@@ -27,10 +27,10 @@ def test_a_bad_gradient_in_one_group_changes_nothing_in_another() -> None:
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
-def test_a_gradient_that_is_no_number_is_named_and_changes_nothing(bad: float) -> None:
+def test_a_non_finite_gradient_is_named_and_changes_nothing(bad: float) -> None:
     weights = parameter((6, 4))
     optimizer = Shampoo([("tower.0.weight", weights)], max_preconditioner_dim=4)
-    taken(weights, optimizer, gradients((6, 4), 3))
+    weights_after(weights, optimizer, gradients((6, 4), 3))
     before = copy.deepcopy(optimizer.state_dict())
     held = weights.detach().clone()
     assert weights.grad is not None
@@ -45,7 +45,7 @@ def test_a_gradient_that_is_no_number_is_named_and_changes_nothing(bad: float) -
 
 
 @pytest.mark.parametrize("large", [3e19, 1e25])
-def test_gradients_whose_squares_overflow_are_named_where_they_cancel(large: float) -> None:
+def test_overflowing_squares_are_found_even_if_the_sum_cancels(large: float) -> None:
     weights = parameter((4,), torch.float32)
     optimizer = Shampoo([("w", weights)])
     weights.grad = torch.tensor([large, -large, 1.0, 1.0])
@@ -61,13 +61,13 @@ def test_factors_that_overflow_are_named() -> None:
         optimizer.step()
 
 
-def test_a_root_that_fails_keeps_the_last_three_times(
+def test_a_failing_root_keeps_the_last_one_three_times(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     weights = parameter((6, 4))
     optimizer = Shampoo([("w", weights)], precondition_frequency=1, max_preconditioner_dim=6, form="roots")
     steps = gradients((6, 4), 8)
-    taken(weights, optimizer, steps[:2])
+    weights_after(weights, optimizer, steps[:2])
     held = optimizer.state[weights]["0/root_0"].clone()
 
     def failing(*_: Any) -> Tensor:
@@ -75,21 +75,21 @@ def test_a_root_that_fails_keeps_the_last_three_times(
 
     with monkeypatch.context() as patched:
         patched.setattr("ziggurat.optim.shampoo.roots.inverse_root", failing)
-        taken(weights, optimizer, steps[2:5])
+        weights_after(weights, optimizer, steps[2:5])
         assert torch.equal(optimizer.state[weights]["0/root_0"], held)
         assert (
             "parameter 'w', dimension 0: eigenvalues do not converge; the last one is kept (3 of 3 times)"
             in caplog.text
         )
         with pytest.raises(
-            DivergedError, match=r"'w', dimension 0: eigenvalues do not converge; for the 4th time running"
+            DivergedError, match=r"'w', dimension 0: eigenvalues do not converge; for the 4th time in a row"
         ):
-            taken(weights, optimizer, steps[5:6])
-    taken(weights, optimizer, steps[6:])
+            weights_after(weights, optimizer, steps[5:6])
+    weights_after(weights, optimizer, steps[6:])
     assert not torch.equal(optimizer.state[weights]["0/root_0"], held)
 
 
-def test_a_late_root_that_fails_is_counted_whenever_states_are_saved(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_failures_of_late_roots_are_counted_independently_of_saves(monkeypatch: pytest.MonkeyPatch) -> None:
     def failing(*_: Any) -> Tensor:
         raise RootError("eigenvalues do not converge")
 
@@ -98,10 +98,10 @@ def test_a_late_root_that_fails_is_counted_whenever_states_are_saved(monkeypatch
     for is_saved in (False, True):
         weights = parameter((6, 4))
         optimizer = Shampoo([weights], precondition_frequency=2, late=1, max_preconditioner_dim=6, form="roots")
-        with pytest.raises(DivergedError, match="for the 4th time running"):
+        with pytest.raises(DivergedError, match="for the 4th time in a row"):
             for step, gradient in enumerate(gradients((6, 4), 20)):
                 ends.append(step)
-                taken(weights, optimizer, [gradient])
+                weights_after(weights, optimizer, [gradient])
                 if is_saved:
                     optimizer.state_dict()
     assert ends == [*range(len(ends) // 2)] * 2
@@ -115,7 +115,7 @@ def test_a_sparse_gradient_is_refused() -> None:
 
 
 @pytest.mark.parametrize(
-    ("settings", "words"),
+    ("settings", "message"),
     [
         ({"lr": 0}, r"lr"),
         ({"betas": (0.9, 1.1)}, r"betas\.1"),
@@ -125,20 +125,20 @@ def test_a_sparse_gradient_is_refused() -> None:
         ({"statistics_frequency": 21}, r"21 steps are more than the 20 until the first roots"),
         ({"late": 50}, r"late: 50 steps are not fewer than the precondition_frequency, 50"),
         ({"exponents": {2: [0.5]}}, r"2 dimensions need 2 numbers, not 1"),
-        ({"nesterov": True}, r"there is no momentum"),
+        ({"nesterov": True}, r"needs momentum"),
         ({"lr": math.inf}, r"lr"),
-        ({"root": "newton", "exponents": {2: [0.4, 0.4]}}, r"newton finds roots of whole numbers"),
+        ({"root": "newton", "exponents": {2: [0.4, 0.4]}}, r"newton needs exponents that are one over a whole number"),
         ({"form": "eigenbasis", "root": "newton"}, r"newton finds no eigenvectors"),
         ({"presondition_frequency": 3}, r"did you mean 'precondition_frequency'"),
     ],
     ids=str,
 )
-def test_bad_settings_are_explained(settings: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
+def test_bad_settings_are_explained(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         Shampoo([parameter((2, 2))], **settings)
 
 
-def test_whole_numbers_are_refused() -> None:
+def test_integer_parameters_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"parameter '0\.0' is torch\.int64"):
         Shampoo([torch.zeros(3, dtype=torch.int64)])
 
@@ -146,37 +146,37 @@ def test_whole_numbers_are_refused() -> None:
 @pytest.mark.parametrize(
     ("key", "value"), [("precondition_frequency", 9), ("momentum", 0.9), ("graft", {"name": "sgd"}), ("vectors", True)]
 )
-def test_what_cannot_change_later_is_refused(key: str, value: Any) -> None:
+def test_changing_a_fixed_setting_is_refused(key: str, value: Any) -> None:
     weights = parameter((6, 4))
     optimizer = Shampoo([weights])
-    taken(weights, optimizer, gradients((6, 4), 1))
+    weights_after(weights, optimizer, gradients((6, 4), 1))
     optimizer.param_groups[0][key] = value
-    with pytest.raises(ConfigError, match=rf"{key} was changed to .*, and states are of"):
-        taken(weights, optimizer, gradients((6, 4), 1))
+    with pytest.raises(ConfigError, match=rf"{key} was changed to .*, but the states are of"):
+        weights_after(weights, optimizer, gradients((6, 4), 1))
 
 
 @pytest.mark.parametrize(
-    ("group", "words"),
+    ("group", "message"),
     [
         ({"weight_decai": 0.1}, "did you mean 'weight_decay'"),
         ({"communicate": "bf16"}, "communicate is 'bf16' in group 1 and 'fp32' in group 0"),
     ],
 )
-def test_bad_groups_are_explained(group: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
+def test_bad_groups_are_explained(group: dict[str, Any], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
         Shampoo([{"params": [parameter((2, 2))]}, {"params": [parameter((3, 3))], **group}])
 
 
-def test_a_group_that_comes_late_is_refused() -> None:
+def test_adding_a_group_later_is_refused() -> None:
     with pytest.raises(ConfigError, match="made already"):
         Shampoo([parameter((2, 2))]).add_param_group({"params": [parameter((2, 2))]})
 
 
-def test_a_gradient_whose_square_is_no_number_is_named_and_changes_nothing() -> None:
-    """Second moments would be infinite from then on, and their weights stand still."""
+def test_a_gradient_with_overflowing_square_is_named_and_changes_nothing() -> None:
+    """Otherwise second moments would be infinite from then on, and the weights would not change any more."""
     weights = parameter((6, 4), torch.float32)
     optimizer = Shampoo([("w", weights)])
-    taken(weights, optimizer, [each.float() for each in gradients((6, 4), 34)])
+    weights_after(weights, optimizer, [each.float() for each in gradients((6, 4), 34)])
     before, states = weights.detach().clone(), str(optimizer.state_dict()["state"])
     weights.grad = torch.full((6, 4), 1e36)
     with pytest.raises(DivergedError, match="parameter 'w': its squared gradient has numbers that are not finite"):
@@ -185,11 +185,11 @@ def test_a_gradient_whose_square_is_no_number_is_named_and_changes_nothing() -> 
     assert str(optimizer.state_dict()["state"]) == states
 
 
-def test_a_step_that_is_no_number_is_named_and_not_taken() -> None:
-    """Of a gradient whose numbers have squares, but no norm."""
+def test_a_non_finite_step_is_named_and_not_taken() -> None:
+    """The gradient's squares are finite, but its norm overflows."""
     weights = parameter((60, 60), torch.float32)
     optimizer = Shampoo([("w", weights)], graft="sgd", start=1, betas=(0.0, 0.99))
-    taken(weights, optimizer, [each.float() for each in gradients((60, 60), 12)])
+    weights_after(weights, optimizer, [each.float() for each in gradients((60, 60), 12)])
     before = weights.detach().clone()
     weights.grad = torch.full((60, 60), 1e18)
     with pytest.raises(DivergedError, match="parameter 'w': its step has numbers that are not finite"):
@@ -198,7 +198,7 @@ def test_a_step_that_is_no_number_is_named_and_not_taken() -> None:
 
 
 @pytest.mark.parametrize("shape", [(3, 4), (6, 2), (4, 6)], ids=str)
-def test_a_parameter_of_another_shape_is_named_and_nothing_is_written(shape: tuple[int, ...]) -> None:
+def test_a_changed_shape_is_named_and_nothing_is_written(shape: tuple[int, ...]) -> None:
     weights = parameter((6, 4), torch.float32)
     optimizer = Shampoo([("w", weights)], lr=1.0)
     size = shape[0] * shape[1]
@@ -210,7 +210,7 @@ def test_a_parameter_of_another_shape_is_named_and_nothing_is_written(shape: tup
     assert torch.equal(buffer, torch.zeros(100))
 
 
-def test_where_a_parameter_has_another_shape_the_others_stay_as_they_are() -> None:
+def test_a_changed_shape_leaves_other_parameters_unchanged() -> None:
     first = nn.Parameter(torch.randn(4, 3, 2, 2).to(memory_format=torch.channels_last))
     second = parameter((8, 9), torch.float32)
     optimizer = Shampoo([("a", first), ("b", second)])
@@ -223,16 +223,16 @@ def test_where_a_parameter_has_another_shape_the_others_stay_as_they_are() -> No
     assert str(optimizer.state_dict()["state"]) == states
 
 
-def test_a_mean_that_there_is_no_state_for_is_refused() -> None:
+def test_a_mean_without_state_is_refused() -> None:
     weights = parameter((6, 4))
     optimizer = Shampoo([weights], betas=(0.0, 0.99), graft="sgd")
     optimizer.param_groups[0]["beta3"] = 0.9
-    with pytest.raises(ConfigError, match=r"beta3 was changed to 0\.9, and states are of None"):
-        taken(weights, optimizer, gradients((6, 4), 1))
+    with pytest.raises(ConfigError, match=r"beta3 was changed to 0\.9, but the states are of None"):
+        weights_after(weights, optimizer, gradients((6, 4), 1))
 
 
 @pytest.mark.parametrize(
-    ("key", "value", "words"),
+    ("key", "value", "message"),
     [
         ("lr", -1.0, r"lr was changed to -1\.0"),
         ("lr", math.nan, "lr was changed to nan"),
@@ -240,14 +240,14 @@ def test_a_mean_that_there_is_no_state_for_is_refused() -> None:
         ("decay", "coupledd", "decay"),
     ],
 )
-def test_bad_values_that_come_later_are_explained(key: str, value: Any, words: str) -> None:
+def test_invalid_later_changes_are_explained(key: str, value: Any, message: str) -> None:
     weights = parameter((6, 4))
     optimizer = Shampoo([weights])
     optimizer.param_groups[0][key] = value
-    with pytest.raises(ConfigError, match=words):
-        taken(weights, optimizer, gradients((6, 4), 1))
+    with pytest.raises(ConfigError, match=message):
+        weights_after(weights, optimizer, gradients((6, 4), 1))
 
 
-def test_numbers_of_eight_bits_are_refused() -> None:
+def test_8_bit_parameters_are_refused() -> None:
     with pytest.raises(ConfigError, match=r"parameter '0\.0' is torch\.float8_e5m2"):
         Shampoo([torch.zeros(3).to(torch.float8_e5m2)])
