@@ -127,7 +127,7 @@ FILE_CASES = {
     "wrong delimiter": ["log.csv", "wrong delimiter", "';'"],
     "missing column": ["log.csv", "'item'", "did you mean 'itme'"],
     "not UTF-8": ["log.csv", "line ", "UTF-8"],
-    "one class only": ["log.csv", "'click'", "one class only"],
+    "one class only": ["log.csv", "'click'", "only one class"],
 }
 
 

@@ -1,4 +1,4 @@
-"""A log with everything that preparation must keep, and clusters to prepare it over."""
+"""A log with every kind of column and with bad rows, and a cluster to prepare it on."""
 
 from __future__ import annotations
 
@@ -25,30 +25,33 @@ FEATURES: list[dict[str, Any]] = [
     {"name": "item", "kind": "categorical", "type": "integer", "encoder": {"name": "hash", "rows": 50}},
 ]
 FILES = {"a": 900, "b": 40, "c": 500}
-"""File -> rows; a twentieth of them are bad: a word for a price, a label of 7."""
+"""Rows of each file; a twentieth of them are bad: a word in place of a price, or a label of 7."""
 
 
 def columns_of(name: str, seed: int = 0) -> dict[str, list[Any]]:
-    rows, draw = FILES[name], np.random.default_rng([seed, ord(name)])
-    ids = lambda most: ["|".join(str(i) for i in draw.zipf(1.5, draw.integers(0, most)) % 99) for _ in range(rows)]  # noqa: E731
+    rows, random = FILES[name], np.random.default_rng([seed, ord(name)])
+
+    def id_lists(length: int) -> list[str]:
+        return ["|".join(str(i) for i in random.zipf(1.5, random.integers(0, length)) % 99) for _ in range(rows)]
+
     columns: dict[str, list[Any]] = {
-        "user": draw.integers(0, 60, rows).tolist(),
-        "city": [None if draw.random() < 0.1 else f"city {c}" for c in draw.geometric(0.05, rows)],
-        "age": [None if draw.random() < 0.2 else int(a) for a in draw.integers(1, 80, rows)],
-        "price": [f"{p:.3f}" for p in draw.lognormal(size=rows)],
-        "tags": ids(5),
-        "history": ids(4),
-        "item": draw.integers(0, 99, rows).tolist(),
-        "click": draw.choice([0, 1, 7], rows, p=[0.7, 0.27, 0.03]).tolist(),
-        "t": draw.integers(0, 300, rows).tolist(),
+        "user": random.integers(0, 60, rows).tolist(),
+        "city": [None if random.random() < 0.1 else f"city {c}" for c in random.geometric(0.05, rows)],
+        "age": [None if random.random() < 0.2 else int(a) for a in random.integers(1, 80, rows)],
+        "price": [f"{p:.3f}" for p in random.lognormal(size=rows)],
+        "tags": id_lists(5),
+        "history": id_lists(4),
+        "item": random.integers(0, 99, rows).tolist(),
+        "click": random.choice([0, 1, 7], rows, p=[0.7, 0.27, 0.03]).tolist(),
+        "t": random.integers(0, 300, rows).tolist(),
     }
-    for row in draw.choice(rows, rows // 50, replace=False):
+    for row in random.choice(rows, rows // 50, replace=False):
         columns["price"][row] = "free"
     return columns
 
 
 def write_log(folder: Path, kind: str = "csv") -> None:
-    """The files of the log as ``csv``, ``gz`` or ``parquet`` (without the words, which its types rule out)."""
+    """Writes the log as ``csv``, ``gz`` or ``parquet`` (without words in place of prices, which its types exclude)."""
     for name in FILES:
         columns = columns_of(name)
         if kind == "parquet":
@@ -63,7 +66,7 @@ def write_log(folder: Path, kind: str = "csv") -> None:
 
 
 def log_experiment(folder: Path, kind: str = "csv", **data: Any) -> Experiment:
-    """The log's configs; blocks of 16 rows make files of 512."""
+    """Returns the configs of the log; blocks of 16 rows make files of 512 rows."""
     suffix = {"csv": ".csv", "gz": ".csv.gz", "parquet": ".parquet"}[kind]
     settings: dict[str, Any] = {
         "folder": str(folder),
@@ -81,26 +84,28 @@ def contents(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
 
 
-class Here:
-    """A cluster without workers: works on a few items at a time, the last first, all of them sent through pickle.
+class LocalCluster:
+    """A cluster without workers: it processes a few items at a time, in reverse order, and pickles everything.
 
     Attributes:
-        items: how many were worked on.
+        items: number of items processed.
     """
 
     def __init__(self) -> None:
         self.items = 0
 
-    def __enter__(self) -> Here:
+    def __enter__(self) -> LocalCluster:
         return self
 
     def __exit__(self, *_: object) -> None: ...
 
     def run(self, work: Callable[[Any, Any], Any], shared: Any, items: Iterable[Any]) -> Iterator[Any]:
-        sent, rest = pickle.dumps((work, shared)), iter(items)
-        while some := list(itertools.islice(rest, 3)):
-            self.items += len(some)
-            yield from [self.work(*pickle.loads(sent), pickle.loads(pickle.dumps(item))) for item in some[::-1]][::-1]
+        pickled, rest = pickle.dumps((work, shared)), iter(items)
+        while batch := list(itertools.islice(rest, 3)):
+            self.items += len(batch)
+            yield from [self.work(*pickle.loads(pickled), pickle.loads(pickle.dumps(item))) for item in batch[::-1]][
+                ::-1
+            ]
 
     def work(self, work: Callable[[Any, Any], Any], shared: Any, item: Any) -> Any:
         return pickle.loads(pickle.dumps(work(shared, item)))

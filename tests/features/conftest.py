@@ -1,4 +1,4 @@
-"""What tests of several files of this folder share."""
+"""Fixtures of several test modules of this folder."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from ziggurat.features.preparation import prepare as prepare_module
 
 
 @pytest.fixture
-def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Stretches of 4 kB and blocks of 1 kB, so that the log is some dozens of them."""
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Makes file ranges of 4 kB and blocks of 1 kB, so that the log consists of dozens of them."""
     for module in (reader, parquet_reader):
         monkeypatch.setattr(module, "FILE_RANGE_BYTES", 4096)
-    opened = prepare_module.open_source
+    open_source = prepare_module.open_source
 
-    def in_small_blocks(*arguments: Any, **options: Any) -> Any:
-        return opened(*arguments, **{**options, "block_bytes": 1024})
+    def open_with_small_blocks(*arguments: Any, **options: Any) -> Any:
+        return open_source(*arguments, **{**options, "block_bytes": 1024})
 
-    monkeypatch.setattr(prepare_module, "open_source", in_small_blocks)
+    monkeypatch.setattr(prepare_module, "open_source", open_with_small_blocks)

@@ -20,19 +20,19 @@ class Experiment(Config):
 
 
 def experiment(features: list[dict[str, Any]], **data: Any) -> Experiment:
-    """Configs as an experiment's YAML would give them; reads ``*.csv`` and has a 0/1 label ``click`` by default."""
+    """Parses configs as from an experiment's YAML; by default it reads ``*.csv`` and has a 0/1 label ``click``."""
     settings = {"source": {"name": "csv", "files": ["*.csv"]}, "labels": [{"name": "click"}], **data}
     return parse_config(Experiment, {"data": settings, "features": features})
 
 
 def block(schema: RawSchema, first_line: int = 2, **columns: list[Any]) -> RawBlock:
-    """A raw block of a file ``log.csv`` whose rows stand on consecutive lines."""
+    """Returns a raw block of a file ``log.csv`` whose rows are on consecutive lines."""
     table = pa.table({name: pa.array(columns[name], arrow_type(schema[name])) for name in schema.names})
     return RawBlock(table, np.arange(first_line, first_line + table.num_rows), "log.csv")
 
 
 def write_csv(path: Path, columns: dict[str, list[Any]]) -> None:
-    """A CSV file; None is an empty cell."""
+    """Writes a CSV file; None becomes an empty cell."""
     lines = [",".join(columns)]
     for row in zip(*columns.values(), strict=True):
         lines.append(",".join("" if cell is None else str(cell) for cell in row))

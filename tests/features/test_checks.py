@@ -1,4 +1,4 @@
-"""Rows refused because of their labels, weights, times or identity ids."""
+"""Rows rejected because of their labels, weights, times or identity ids."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_labels_by_each_rule(label: dict[str, Any], cells: list[Any], expected: 
         ({"name": "click", "equals": "a"}, ["a", None, None, "b"], "label is missing"),
     ],
 )
-def test_bad_labels_are_refused_with_line_and_reason(label: dict[str, Any], cells: list[Any], kind: str) -> None:
+def test_bad_labels_are_rejected_with_line_and_reason(label: dict[str, Any], cells: list[Any], kind: str) -> None:
     found = checked(NUMERIC, {"labels": [label]}, x=[1.0, 2.0, None, 4.0], click=cells)
     assert found.rows.tolist() == [0, 3]
     assert found.table.column("x").to_pylist() == [1.0, 4.0]
@@ -71,7 +71,7 @@ def test_weights_must_be_finite_and_not_negative() -> None:
     assert {reason_kind(row.reason) for row in found.bad} == {"not a weight"}
 
 
-def test_groups_are_integers_or_hashes_and_may_be_missing() -> None:
+def test_group_keys_are_integers_or_hashes_and_may_be_missing() -> None:
     text = checked(NUMERIC, {"group": "g"}, x=[0.0] * 3, click=[0.0, 1, 0], g=["u1", None, "u2"])
     expected = hash_text(text.table.column("g").drop_null().combine_chunks()).view(np.int64)
     assert text.targets[GROUP_COLUMN].tolist() == [expected[0], NO_GROUP, expected[1]]
@@ -86,7 +86,7 @@ def test_times_keep_their_type_until_they_are_written() -> None:
     assert {reason_kind(row.reason) for row in found.bad} == {"not a time"}
 
 
-def test_identity_ids_outside_their_table_are_refused() -> None:
+def test_identity_ids_outside_their_table_are_rejected() -> None:
     encoder = {"name": "identity", "rows": 3}
     features = [
         {"name": "item", "kind": "categorical", "type": "integer", "encoder": encoder},
@@ -102,18 +102,18 @@ def test_identity_ids_outside_their_table_are_refused() -> None:
     assert found.rows.tolist() == [0, 1]
     assert [(row.line, row.column) for row in found.bad] == [(4, "item"), (5, "item"), (6, "seen"), (7, "seen")]
     assert found.bad[0].reason == (
-        "id outside its table: received 3; an id of feature 'item' must lie in [0, 3), the rows of table 'item'"
+        "id outside its table: received 3; an id of feature 'item' must be in [0, 3), the rows of table 'item'"
         " — raise the encoder's rows, or choose a hash or vocabulary encoder"
     )
     assert "received [2, -1]" in found.bad[2].reason
 
 
-def test_a_row_with_several_faults_is_refused_once() -> None:
+def test_a_row_that_breaks_several_rules_is_rejected_once() -> None:
     found = checked(NUMERIC, {"weight": "w"}, x=[0.0], click=[7.0], w=[-1.0])
     assert [row.column for row in found.bad] == ["click"]
 
 
-def test_unlabelled_rows_need_no_targets() -> None:
+def test_unlabelled_rows_need_no_target_columns() -> None:
     found = checked(NUMERIC, {"weight": "w", "group": "g", "time": "t"}, labelled=False, x=[1.0, None])
     assert found.targets == {}
     assert found.rows.tolist() == [0, 1]

@@ -1,4 +1,4 @@
-"""What every encoder promises: bounds, determinism, saved state, unknown and extreme values."""
+"""The contract of all encoders: bounds, determinism, saved state, unknown and extreme values."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def member(request: pytest.FixtureRequest) -> tuple[Encoder, pa.Array]:
     return encoder, values
 
 
-def test_ids_lie_within_the_table(member: tuple[Encoder, pa.Array]) -> None:
+def test_ids_are_within_the_table(member: tuple[Encoder, pa.Array]) -> None:
     encoder, values = member
     ids = encoder.transform(values)
     assert ids.dtype == np.int64
@@ -64,7 +64,7 @@ def test_ids_lie_within_the_table(member: tuple[Encoder, pa.Array]) -> None:
     assert ids.max() < encoder.rows
 
 
-def test_an_id_depends_on_the_value_alone(member: tuple[Encoder, pa.Array]) -> None:
+def test_an_id_depends_only_on_the_value(member: tuple[Encoder, pa.Array]) -> None:
     encoder, values = member
     ids = encoder.transform(values)
     order = np.random.default_rng(1).permutation(len(values))
@@ -74,7 +74,7 @@ def test_an_id_depends_on_the_value_alone(member: tuple[Encoder, pa.Array]) -> N
     assert len(encoder.transform(values.slice(0, 0))) == 0
 
 
-def test_state_survives_saving(member: tuple[Encoder, pa.Array], tmp_path: Path) -> None:
+def test_state_is_saved_and_loaded(member: tuple[Encoder, pa.Array], tmp_path: Path) -> None:
     encoder, values = member
     save_encoder(tmp_path, "t", encoder)
     loaded = load_encoder(tmp_path, "t")
@@ -87,15 +87,15 @@ def test_state_survives_saving(member: tuple[Encoder, pa.Array], tmp_path: Path)
         assert (again / file.name).read_bytes() == file.read_bytes()
 
 
-def test_another_version_is_refused(member: tuple[Encoder, pa.Array], tmp_path: Path) -> None:
+def test_another_version_is_rejected(member: tuple[Encoder, pa.Array], tmp_path: Path) -> None:
     save_encoder(tmp_path, "t", member[0])
     figures, _ = member[0].to_state()
     write_json(tmp_path / "table.t.json", {**figures, "version": 99})
-    with pytest.raises(DataError, match="version 99, this ziggurat reads version 1"):
+    with pytest.raises(DataError, match="version 99, but this ziggurat reads version 1"):
         load_encoder(tmp_path, "t")
 
 
-def test_a_missing_encoder_is_named(tmp_path: Path) -> None:
+def test_a_missing_encoder_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"table\.user\.json: not found"):
         load_encoder(tmp_path, "user")
 
@@ -110,7 +110,7 @@ def test_vocabulary_orders_by_count_then_value(kind: str) -> None:
     assert fitted.transform(UNSEEN[kind]).tolist() == [1, 1, 1]
 
 
-def test_values_that_training_never_held_are_unknown() -> None:
+def test_values_that_training_rows_lack_are_unknown() -> None:
     assert vocabulary("integer").transform(pa.array([0])).tolist() == [1]  # counted 0 times
 
 
@@ -153,7 +153,7 @@ def test_vocabulary_does_not_depend_on_the_order_of_its_counts(
         np.testing.assert_array_equal(ids, fitted.transform(values))
 
 
-def test_hash_golden() -> None:
+def test_hash_ids_match_golden_values() -> None:
     encoder = HashEncoder(rows=1000, seed=0)
     assert encoder.transform(pa.array(["68fd1e64", "a", ""])).tolist() == HASH_GOLDEN_TEXT
     assert encoder.transform(pa.array([0, 1, -1])).tolist() == HASH_GOLDEN_INTEGER

@@ -1,4 +1,4 @@
-"""Configs of data and features, the raw columns they ask for, and how contradictions are explained."""
+"""Configs of data and features, the raw columns that they need, and errors for contradictions."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ MOVIELENS = [
 ]
 
 
-def test_the_raw_columns_of_a_whole_experiment() -> None:
+def test_raw_columns_of_an_experiment() -> None:
     parsed = experiment(
         MOVIELENS,
         split={"name": "time_within_key", "key": "user_id", "validation": 0.1, "test": 0.1},
@@ -63,7 +63,7 @@ def test_the_raw_columns_of_a_whole_experiment() -> None:
     assert not unlabelled["user_id"].required
 
 
-def test_tables_share_the_encoder_that_one_of_them_states() -> None:
+def test_features_share_the_encoder_that_one_of_them_sets() -> None:
     tables = resolve_tables(experiment(MOVIELENS).features)
     assert list(tables) == ["user_id", "genres", "item_id"]
     assert tables["item_id"].encoder == tables["item_id"].features[1].encoder
@@ -71,7 +71,7 @@ def test_tables_share_the_encoder_that_one_of_them_states() -> None:
     assert tables["genres"].encoder == VocabularyConfig()
 
 
-def test_numbers_follow_the_type_that_another_use_pins() -> None:
+def test_numbers_are_read_in_the_type_that_another_use_needs() -> None:
     features = [{"name": "age", "kind": "numeric"}, {"name": "age_id", "kind": "categorical", "column": "age"}]
     pinned = experiment([features[0], {**features[1], "type": "integer"}], time="age").features
     assert columns_for(pinned, None)["age"].type is ValueType.INTEGER
@@ -86,7 +86,7 @@ def test_numbers_follow_the_type_that_another_use_pins() -> None:
         ([{"name": "a", "kind": "numeric"}] * 2, "the name 'a' is used twice"),
         (
             [{"name": "a", "kind": "bag", "column": "x"}, {"name": "b", "kind": "categorical", "column": "x"}],
-            "feature 'a' reads many values from a cell, feature 'b' reads one",
+            "feature 'a' reads several values from a cell, feature 'b' reads one",
         ),
         (
             [
@@ -111,7 +111,7 @@ def test_numbers_follow_the_type_that_another_use_pins() -> None:
                 {"name": "a", "kind": "categorical", "table": "t", "encoder": {"name": "hash", "rows": 5}},
                 {"name": "b", "kind": "categorical", "table": "t", "encoder": {"name": "hash", "rows": 6}},
             ],
-            "'a' and 'b' share table 't' but state different encoders",
+            "'a' and 'b' share table 't' but set different encoders",
         ),
         (
             [
@@ -126,7 +126,7 @@ def test_numbers_follow_the_type_that_another_use_pins() -> None:
         ),
     ],
 )
-def test_contradictions_are_explained(features: list[dict[str, Any]], message: str) -> None:
+def test_contradictions_are_rejected(features: list[dict[str, Any]], message: str) -> None:
     parsed = experiment(features)
     with pytest.raises(ConfigError, match=message.replace("|", r"\|")):
         raw_schema(parsed.data, parsed.features)
@@ -144,13 +144,13 @@ def test_contradictions_are_explained(features: list[dict[str, Any]], message: s
         ({"split": {"name": "tme"}}, "did you mean 'time'"),
     ],
 )
-def test_bad_data_sections_are_explained(change: dict[str, Any], message: str) -> None:
+def test_bad_data_sections_are_rejected(change: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         experiment([{"name": "a", "kind": "numeric"}], **change)
 
 
 @pytest.mark.parametrize("name", ["a.b", "@a", "a/b", "", " a", "label:x"])
-def test_names_that_files_and_modules_cannot_carry_are_refused(name: str) -> None:
+def test_names_that_are_invalid_for_files_and_modules_are_rejected(name: str) -> None:
     with pytest.raises(ConfigError, match=r"features\.0\.name"):
         experiment([{"name": name, "kind": "numeric"}])
 
@@ -162,7 +162,7 @@ def test_bucketise_must_come_last() -> None:
         )
 
 
-def test_label_rules_decide_the_type_of_their_column() -> None:
+def test_label_rules_determine_the_type_of_their_column() -> None:
     parsed = experiment(
         [{"name": "a", "kind": "numeric"}],
         labels=[
@@ -179,7 +179,7 @@ def test_label_rules_decide_the_type_of_their_column() -> None:
     ]
 
 
-def test_identity_config_is_found_by_its_name() -> None:
+def test_an_identity_config_is_chosen_by_its_name() -> None:
     parsed = experiment(
         [{"name": "a", "kind": "categorical", "type": "integer", "encoder": {"name": "identity", "rows": 5}}]
     )

@@ -1,4 +1,4 @@
-"""Rows of two fits of the same table stand for the same value, or for the same role, and for nothing else."""
+"""Matched rows of two fits of a table represent the same value or the same role."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def numbers(values: list[int], oov_rows: int = 1) -> VocabularyEncoder:
     return VocabularyEncoder(pa.array(values, pa.int64()), oov_rows)
 
 
-def test_values_keep_their_rows_and_roles_by_hand() -> None:
+def test_rows_match_by_value_and_role() -> None:
     there = numbers([30, 10, 20])  # missing, unknown, 30, 10, 20
     here = numbers([10, 40, 30])  # missing, unknown, 10, 40, 30
     match = match_vocabularies(there, here)
     assert match.rows_R is not None
     assert match.rows_R.tolist() == [0, 1, 3, -1, 2]
-    assert (match.size, match.there, match.taken, match.note) == (5, 5, 4, None)
+    assert (match.size, match.size_there, match.matched, match.note) == (5, 5, 4, None)
     assert match.of(np.array([4, 3, 0])).tolist() == [2, -1, 0]
 
 
@@ -49,21 +49,21 @@ def test_values_keep_their_rows_and_roles_by_hand() -> None:
         (2, 1, [-1]), (2, 3, [-1, -1, -1]),
     ],
 )  # fmt: skip
-def test_rows_of_unknown_values(there: int, here: int, rows: list[int]) -> None:
+def test_rows_of_unknown_values_match(there: int, here: int, rows: list[int]) -> None:
     match = match_vocabularies(numbers([5, 6], there), numbers([6, 5], here))
     assert match.rows_R is not None
     assert match.rows_R.tolist() == [0, *rows, 1 + there + 1, 1 + there]
-    assert match.taken == int((match.rows_R >= 0).sum())
-    text = f"rows of unknown values begin anew: {there} there, {here} here"
+    assert match.matched == int((match.rows_R >= 0).sum())
+    text = f"rows of unknown values start from scratch: {there} there, {here} here"
     assert match.note == (text if -1 in rows else None)
 
 
 @settings(deadline=None)
 @given(LISTS, LISTS, st.integers(0, 4), st.integers(0, 4), st.lists(st.integers(-60, 60), max_size=30))
-def test_any_value_meets_what_it_met_there(
+def test_every_value_looks_up_the_row_that_it_looked_up_there(
     theirs: list[int], ours: list[int], oov_there: int, oov_here: int, values: list[int]
 ) -> None:
-    """Whatever looks up a row here that is taken looked up just that row there, unless it is known to one alone."""
+    """A value that looks up a matched row here looked up that row there, unless only one vocabulary knows the value."""
     there, here = numbers(theirs, oov_there), numbers(ours, oov_here)
     match = match_vocabularies(there, here)
     found = match.of(here.transform(pa.array(values, pa.int64())))
@@ -76,14 +76,14 @@ def test_any_value_meets_what_it_met_there(
 
 @settings(deadline=None)
 @given(TEXT_LISTS, TEXT_LISTS)
-def test_text_is_matched_as_a_dictionary_would(theirs: list[str], ours: list[str]) -> None:
+def test_text_is_matched_by_value(theirs: list[str], ours: list[str]) -> None:
     match = match_vocabularies(
         VocabularyEncoder(pa.array(theirs, pa.string()), 1), VocabularyEncoder(pa.array(ours, pa.string()), 1)
     )
     rows = match.of(np.arange(match.size))
     place = {text: 2 + number for number, text in enumerate(theirs)}
     assert rows.tolist() == [0, 1, *(place.get(text, -1) for text in ours)]
-    assert match.taken == int((rows >= 0).sum())
+    assert match.matched == int((rows >= 0).sum())
 
 
 def fitted(folder: Path, features: list[dict[str, Any]], parts: dict[str, Encoder | NumericChain]) -> FittedTables:
@@ -135,13 +135,13 @@ def chain(*edges: float, low: float | None = None) -> NumericChain:
         (IdentityEncoder(5), IdentityEncoder(9), None),
     ],
 )
-def test_what_cannot_be_told_apart_is_said(
+def test_differences_between_encoders_are_described(
     tmp_path: Path, there: Encoder | NumericChain, here: Encoder | NumericChain, problem: str | None
 ) -> None:
     assert difference("x", one(tmp_path / "there", there), one(tmp_path / "here", here)) == problem
 
 
-def test_integers_and_texts_are_other_ids(tmp_path: Path) -> None:
+def test_integers_and_texts_are_different_ids(tmp_path: Path) -> None:
     there = one(tmp_path / "there", VocabularyEncoder(pa.array(["1"]), 1), "text")
     found = difference("x", there, one(tmp_path / "here", numbers([1])))
     assert found == "its ids are of type text there, integer here"
@@ -150,25 +150,27 @@ def test_integers_and_texts_are_other_ids(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("there", "here", "taken"),
+    ("there", "here", "matched"),
     [(HashEncoder(7, 3), HashEncoder(7, 3), 7), (IdentityEncoder(5), IdentityEncoder(9), 5), (IdentityEncoder(9),
     IdentityEncoder(5), 5),
      (chain(1.0, 2.0), chain(1.0, 2.0), 4)],
 )  # fmt: skip
-def test_rows_that_are_numbers_keep_them(tmp_path: Path, there: Any, here: Any, taken: int) -> None:
+def test_equal_hashes_identities_and_buckets_match_by_row_number(
+    tmp_path: Path, there: Any, here: Any, matched: int
+) -> None:
     match = match_rows("x", one(tmp_path / "there", there), one(tmp_path / "here", here))
-    assert (match.taken, match.rows_R) == (taken, None)
-    assert match.of(np.array([0, taken - 1])).tolist() == [0, taken - 1]
-    assert match.of(np.array([taken])).tolist() == [-1]
+    assert (match.matched, match.rows_R) == (matched, None)
+    assert match.of(np.array([0, matched - 1])).tolist() == [0, matched - 1]
+    assert match.of(np.array([matched])).tolist() == [-1]
 
 
-def test_vocabularies_are_read_from_their_folders(tmp_path: Path) -> None:
+def test_vocabularies_are_loaded_from_their_folders(tmp_path: Path) -> None:
     there, here = one(tmp_path / "there", numbers([3, 4], 2)), one(tmp_path / "here", numbers([4, 3], 2))
     assert match_rows("x", there, here).of(np.arange(5)).tolist() == [0, 1, 2, 4, 3]
     assert match_rows("x", there, there).rows_R is None
 
 
-def test_a_damaged_folder_is_named(tmp_path: Path) -> None:
+def test_a_missing_file_is_named_in_the_error(tmp_path: Path) -> None:
     there = one(tmp_path / "there", numbers([3]))
     (tmp_path / "there/table.x.json").unlink()
     with pytest.raises(DataError, match=r"there/table\.x\.json: not found"):

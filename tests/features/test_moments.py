@@ -16,11 +16,11 @@ VALUE = st.floats(-1e6, 1e6) | st.just(float("nan")) | st.just(0.0)
 
 @settings(max_examples=80, deadline=None)
 @given(st.lists(st.lists(VALUE, max_size=12), max_size=6))
-def test_merged_moments_equal_those_of_the_whole(pieces: list[list[float]]) -> None:
+def test_merged_moments_equal_those_of_the_whole(parts: list[list[float]]) -> None:
     merged = Moments()
-    for piece in pieces:
-        merged = merged.merge(Moments.of(np.array(piece, np.float64)))
-    whole = np.array([value for piece in pieces for value in piece], np.float64)
+    for part in parts:
+        merged = merged.merge(Moments.of(np.array(part, np.float64)))
+    whole = np.array([value for part in parts for value in part], np.float64)
     present = whole[~np.isnan(whole)]
     assert (merged.count, merged.missing) == (len(present), len(whole) - len(present))
     assert merged.zeros == np.count_nonzero(present == 0)
@@ -36,26 +36,26 @@ def test_merged_moments_equal_those_of_the_whole(pieces: list[list[float]]) -> N
 def test_moments_are_stable_far_from_zero() -> None:
     values = 1e9 + np.random.default_rng(0).normal(size=10_000)
     merged = Moments()
-    for piece in np.array_split(values, 7):
-        merged = merged.merge(Moments.of(piece))
+    for part in np.array_split(values, 7):
+        merged = merged.merge(Moments.of(part))
     assert merged.std == pytest.approx(values.std(), rel=1e-6)
 
 
-def test_a_stream_does_not_depend_on_how_it_is_cut() -> None:
+def test_streamed_moments_do_not_depend_on_the_blocks() -> None:
     values = np.random.default_rng(0).normal(size=200_000)
     values[::7] = np.nan
     results: list[Moments] = []
     for cuts in (1, 3, 50):
         stream = MomentsStream()
-        for piece in np.array_split(values, cuts):
-            stream.add(piece)
+        for part in np.array_split(values, cuts):
+            stream.add(part)
         results.append(stream.result())
     assert results[0] == results[1] == results[2]
     assert results[0].mean == pytest.approx(np.nanmean(values), abs=1e-12)
     assert MomentsStream().result().count == 0
 
 
-def test_a_small_sample_is_everything_in_order() -> None:
+def test_a_small_sample_contains_all_rows_in_order() -> None:
     sample = RowSample(2, size=10)
     sample.add(np.array([4, 5]), [np.array([4.0, 5.0]), np.array([40.0, 50.0])])
     sample.add(np.array([0, 9]), [np.array([0.0, 9.0]), np.array([0.0, 90.0])])
@@ -64,7 +64,7 @@ def test_a_small_sample_is_everything_in_order() -> None:
     assert second.tolist() == [0, 40, 50, 90]
 
 
-def drawn(blocks: list[np.ndarray], size: int) -> np.ndarray:
+def sampled(blocks: list[np.ndarray], size: int) -> np.ndarray:
     sample = RowSample(1, size)
     for rows in blocks:
         sample.add(rows, [rows.astype(np.float64)])
@@ -73,15 +73,15 @@ def drawn(blocks: list[np.ndarray], size: int) -> np.ndarray:
 
 def test_the_sample_does_not_depend_on_the_blocks() -> None:
     rows = np.arange(10_000)
-    whole = drawn([rows], 500)
+    whole = sampled([rows], 500)
     assert len(whole) == 500
-    np.testing.assert_array_equal(drawn(np.array_split(rows, 37), 500), whole)
-    np.testing.assert_array_equal(drawn([rows[5000:], rows[:5000]], 500), whole)
+    np.testing.assert_array_equal(sampled(np.array_split(rows, 37), 500), whole)
+    np.testing.assert_array_equal(sampled([rows[5000:], rows[:5000]], 500), whole)
     assert np.all(np.diff(whole) > 0)
 
 
 def test_the_sample_is_uniform() -> None:
-    whole = drawn([np.arange(100_000)], 10_000)
+    whole = sampled([np.arange(100_000)], 10_000)
     counts, _ = np.histogram(whole, bins=10, range=(0, 100_000))
     assert np.abs(counts - 1000).max() < 5 * math.sqrt(1000)
 

@@ -1,4 +1,4 @@
-"""Numeric steps against values worked out by hand, and chains as a whole."""
+"""Numeric steps against hand-computed values, and whole chains."""
 
 from __future__ import annotations
 
@@ -67,12 +67,12 @@ def test_clip_by_numbers_and_quantiles() -> None:
     assert Clip.fit(ClipConfig(low=3), sample(1, 2)).apply(np.array([1.0, 1e300])).tolist() == [3.0, 1e300]
 
 
-def test_log_is_odd() -> None:
+def test_log_is_an_odd_function() -> None:
     values = Log().apply(np.array([0.0, np.e - 1, -(np.e - 1), 1e300]))
     np.testing.assert_allclose(values, [0, 1, -1, math.log(1e300)], rtol=1e-12)
 
 
-def test_standardise_equals_scikit_learn_and_survives_constants() -> None:
+def test_standardise_equals_scikit_learn_and_handles_constants() -> None:
     values = np.random.default_rng(0).gamma(2.0, 3.0, 1000)
     fitted = Standardise.fit(StandardiseConfig(), NumericSample(values))
     expected = StandardScaler().fit_transform(values[:, None])[:, 0]
@@ -81,11 +81,11 @@ def test_standardise_equals_scikit_learn_and_survives_constants() -> None:
     np.testing.assert_allclose(constant.apply(np.array([0.1, 1.1])), [0.0, 1.0], atol=1e-15)
 
 
-def test_quantile_is_uniform_and_ties_take_the_middle() -> None:
+def test_quantile_is_uniform_and_maps_ties_to_the_middle() -> None:
     fitted = Quantile.fit(QuantileConfig(bins=4), sample(0, 10, 20, 30, 40))
     assert fitted.apply(np.array([-1.0, 0, 5, 10, 35, 40, 99])).tolist() == [0, 0, 0.125, 0.25, 0.875, 1, 1]
     tied = Quantile.fit(QuantileConfig(bins=4), sample(0, 0, 0, 0, 1))
-    assert tied.apply(np.array([0.0, 1.0])).tolist() == [0.375, 1.0]  # 0 holds the levels 0 to 0.75
+    assert tied.apply(np.array([0.0, 1.0])).tolist() == [0.375, 1.0]  # the value 0 has the levels 0 to 0.75
     values = np.random.default_rng(1).lognormal(0, 2, 20_000)
     uniform = Quantile.fit(QuantileConfig(bins=200), NumericSample(values)).apply(values)
     np.testing.assert_allclose(np.quantile(uniform, [0.1, 0.5, 0.9]), [0.1, 0.5, 0.9], atol=0.003)
@@ -97,7 +97,7 @@ def test_bucketise_by_boundaries() -> None:
     assert fitted.apply(np.array([NAN, 17.9, 18.0, 64.0, 65.0, 1e9])).tolist() == [0, 1, 2, 2, 3, 3]
 
 
-def test_bucketise_by_mass_drops_empty_buckets() -> None:
+def test_bucketise_into_equal_masses_drops_empty_buckets() -> None:
     fitted = Bucketise.fit(BucketiseConfig(bins=4), NumericSample(np.arange(1.0, 101.0)))
     ids = fitted.apply(np.arange(1.0, 101.0)).astype(int)
     assert np.bincount(ids).tolist() == [0, 25, 25, 25, 25]
@@ -112,8 +112,8 @@ def test_bucketise_by_mass_drops_empty_buckets() -> None:
     [
         ({"name": "clip"}, "give at least one of low, high"),
         ({"name": "clip", "low": 1, "low_quantile": 0.1}, "give low or low_quantile, not both"),
-        ({"name": "clip", "low": 2, "high": 1}, "low 2 lies above high 1"),
-        ({"name": "bucketise"}, "give bins or boundaries"),
+        ({"name": "clip", "low": 2, "high": 1}, "low 2 is above high 1"),
+        ({"name": "bucketise"}, "give either bins or boundaries"),
         ({"name": "bucketise", "boundaries": [1, 1]}, "boundaries must ascend"),
         ({"name": "bucketise", "boundaries": []}, "at least one"),
         ({"name": "fill", "value": "mode"}, "'mean', 'median' or 'min'"),
@@ -121,12 +121,12 @@ def test_bucketise_by_mass_drops_empty_buckets() -> None:
         ({"name": "standardize"}, "did you mean 'standardise'"),
     ],
 )
-def test_bad_steps_are_explained(step: dict[str, object], message: str) -> None:
+def test_bad_steps_are_rejected(step: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         steps(step)
 
 
-def test_a_chain_fits_each_step_on_what_the_one_before_leaves() -> None:
+def test_each_step_is_fitted_on_the_output_of_the_previous_one() -> None:
     chain = NumericChain.fit(
         steps({"name": "clip", "high": 100}, {"name": "log"}, {"name": "standardise"}), sample(0, 1, 10, 1e6, NAN)
     )
@@ -140,7 +140,7 @@ def test_a_chain_fits_each_step_on_what_the_one_before_leaves() -> None:
     np.testing.assert_allclose(actual, expected, rtol=1e-6)
 
 
-def test_no_chain_lets_missing_or_infinite_values_through() -> None:
+def test_the_output_of_a_chain_is_finite() -> None:
     for configs in (steps(), steps({"name": "standardise"}), steps({"name": "quantile", "bins": 3})):
         for training in (sample(1e308, -1e308, 3, exact=True), sample(NAN, NAN, exact=True), sample(2.0, exact=True)):
             with np.errstate(over="ignore"):
@@ -160,18 +160,18 @@ def test_a_chain_that_fills_or_bucketises_has_no_implicit_fill() -> None:
 
 def test_exact_moments_are_used_until_a_step_changes_the_values() -> None:
     exact = Moments(count=100, missing=0, mean=7.0, squares=400.0, min=-3.0, max=20.0)
-    drawn = NumericSample(np.array([5.0, 9.0]), exact)
-    chain = NumericChain.fit(steps({"name": "fill"}, {"name": "standardise"}), drawn)
+    sampled = NumericSample(np.array([5.0, 9.0]), exact)
+    chain = NumericChain.fit(steps({"name": "fill"}, {"name": "standardise"}), sampled)
     assert chain.steps[1] == Standardise(7.0, 2.0)
-    after_log = NumericChain.fit(steps({"name": "fill"}, {"name": "log"}, {"name": "standardise"}), drawn)
+    after_log = NumericChain.fit(steps({"name": "fill"}, {"name": "log"}, {"name": "standardise"}), sampled)
     assert after_log.steps[2] == Standardise(float(np.log1p([5.0, 9.0]).mean()), float(np.log1p([5.0, 9.0]).std()))
 
 
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.floats(-1e6, 1e6) | st.just(NAN), min_size=1, max_size=50), st.permutations(range(4)))
-def test_chains_survive_json_exactly(values: list[float], order: list[int]) -> None:
-    menu = ({"name": "clip", "low_quantile": 0.1, "high": 500}, {"name": "log"}, {"name": "standardise"})
-    chosen = [(*menu, {"name": "quantile", "bins": 7})[i] for i in order]
+def test_chains_round_trip_through_json_exactly(values: list[float], order: list[int]) -> None:
+    available = ({"name": "clip", "low_quantile": 0.1, "high": 500}, {"name": "log"}, {"name": "standardise"})
+    chosen = [(*available, {"name": "quantile", "bins": 7})[i] for i in order]
     for configs in (steps(*chosen), steps(*chosen, {"name": "bucketise", "bins": 5})):
         chain = NumericChain.fit(configs, sample(*values, exact=True))
         loaded = NumericChain.from_json(json.loads(json.dumps(chain.to_json(), allow_nan=False)))
@@ -180,7 +180,7 @@ def test_chains_survive_json_exactly(values: list[float], order: list[int]) -> N
         np.testing.assert_array_equal(loaded.apply(probe), chain.apply(probe))
 
 
-def test_a_chain_of_another_version_is_refused() -> None:
+def test_a_chain_of_another_version_is_rejected() -> None:
     values = NumericChain.fit((), sample(1)).to_json()
     with pytest.raises(DataError, match="version 7"):
         NumericChain.from_json({**values, "version": 7})

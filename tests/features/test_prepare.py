@@ -32,19 +32,19 @@ FEATURES: list[dict[str, Any]] = [
 
 
 def log(rows: int, seed: int = 0) -> dict[str, list[Any]]:
-    """A log with every kind of column, missing cells among them."""
-    draw = np.random.default_rng(seed)
-    maybe = lambda cells, share: [None if draw.random() < share else cell for cell in cells]  # noqa: E731
+    """Returns a log with every kind of column and with missing cells."""
+    random = np.random.default_rng(seed)
+    maybe = lambda cells, share: [None if random.random() < share else cell for cell in cells]  # noqa: E731
     return {
-        "user": draw.integers(-5, 30, rows).tolist(),
-        "city": maybe([f"city {int(c)}" for c in draw.geometric(0.1, rows)], 0.1),
-        "age": maybe(draw.integers(1, 80, rows).tolist(), 0.2),
-        "tags": maybe(["|".join(draw.choice(list("abcdefg"), draw.integers(1, 6))) for _ in range(rows)], 0.3),
-        "history": ["|".join(str(i) for i in draw.integers(0, 99, draw.integers(0, 5))) for _ in range(rows)],
-        "item": draw.integers(0, 99, rows).tolist(),
-        "click": (draw.random(rows) < 0.3).astype(int).tolist(),
-        "w": draw.integers(1, 4, rows).tolist(),
-        "t": draw.permutation(rows).tolist(),
+        "user": random.integers(-5, 30, rows).tolist(),
+        "city": maybe([f"city {int(c)}" for c in random.geometric(0.1, rows)], 0.1),
+        "age": maybe(random.integers(1, 80, rows).tolist(), 0.2),
+        "tags": maybe(["|".join(random.choice(list("abcdefg"), random.integers(1, 6))) for _ in range(rows)], 0.3),
+        "history": ["|".join(str(i) for i in random.integers(0, 99, random.integers(0, 5))) for _ in range(rows)],
+        "item": random.integers(0, 99, rows).tolist(),
+        "click": (random.random(rows) < 0.3).astype(int).tolist(),
+        "w": random.integers(1, 4, rows).tolist(),
+        "t": random.permutation(rows).tolist(),
     }
 
 
@@ -83,7 +83,7 @@ def test_the_dataset_equals_the_transform_of_the_raw_rows(prepared: tuple[Experi
     encoded = pa.Table.from_batches([transform.apply(block).batch for block in source.blocks()])
     for split in SPLITS:
         rows = rows_of(folder, split)
-        times = rows.column(TIME_COLUMN).to_numpy()  # unique, so they name the rows
+        times = rows.column(TIME_COLUMN).to_numpy()  # times are unique, so they identify the rows
         order = np.argsort(encoded.column(TIME_COLUMN).to_numpy())
         expected = encoded.take(pa.array(order[times])).select(rows.column_names)
         assert rows.cast(expected.schema).equals(expected)
@@ -92,7 +92,7 @@ def test_the_dataset_equals_the_transform_of_the_raw_rows(prepared: tuple[Experi
     np.testing.assert_allclose(np.array(sizes) / 2000, [0.7, 0.2, 0.1], atol=0.03)
 
 
-def test_row_order_and_targets_are_kept(prepared: tuple[Experiment, Path]) -> None:
+def test_rows_keep_their_order_and_targets(prepared: tuple[Experiment, Path]) -> None:
     _, folder = prepared
     raw = log(2000)
     place = {t: row for row, t in enumerate(raw["t"])}
@@ -136,7 +136,7 @@ def test_statistics_equal_a_count_of_the_training_rows(prepared: tuple[Experimen
     assert 0 < city.unknown_share < 0.5
 
 
-def test_numeric_statistics_are_those_of_the_raw_training_values(prepared: tuple[Experiment, Path]) -> None:
+def test_numeric_statistics_equal_those_of_the_raw_training_values(prepared: tuple[Experiment, Path]) -> None:
     _, folder = prepared
     raw, train = log(2000), rows_of(folder, "train")
     place = {t: row for row, t in enumerate(raw["t"])}
@@ -162,7 +162,7 @@ def test_statistics_survive_saving(prepared: tuple[Experiment, Path], tmp_path: 
         assert (tmp_path / name).read_bytes() == (prepared[1] / name).read_bytes()
 
 
-def test_run_twice_it_does_nothing(prepared: tuple[Experiment, Path]) -> None:
+def test_a_second_run_does_nothing(prepared: tuple[Experiment, Path]) -> None:
     parsed, folder = prepared
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
     assert prepare(parsed.data, parsed.features, folder) == folder
@@ -179,7 +179,7 @@ def test_run_twice_it_does_nothing(prepared: tuple[Experiment, Path]) -> None:
     ]
 
 
-def test_the_raw_files_may_move(prepared: tuple[Experiment, Path], tmp_path: Path) -> None:
+def test_the_raw_files_may_be_moved(prepared: tuple[Experiment, Path], tmp_path: Path) -> None:
     parsed, folder = prepared
     raw = parsed.data.folder / "log.csv"
     moved = tmp_path / "log.csv"
@@ -195,7 +195,7 @@ def test_a_folder_of_another_config_is_not_overwritten(prepared: tuple[Experimen
         prepare(parsed.data, parsed.features[1:], folder)
 
 
-def test_another_start_gives_the_same_bytes(prepared: tuple[Experiment, Path], tmp_path: Path) -> None:
+def test_a_repeated_preparation_gives_the_same_bytes(prepared: tuple[Experiment, Path], tmp_path: Path) -> None:
     parsed, folder = prepared
     again = run(tmp_path, parsed)
     assert contents(again) == contents(folder)
@@ -227,7 +227,7 @@ def test_files_decide_the_split(tmp_path: Path) -> None:
     assert 50 < validation < 100
 
 
-def test_a_file_in_two_splits_is_refused(tmp_path: Path) -> None:
+def test_a_file_in_two_splits_is_rejected(tmp_path: Path) -> None:
     write_csv(tmp_path / "log.csv", log(10))
     parsed = experiment(FEATURES, folder=str(tmp_path), split={"name": "files", "test": ["log.csv"]})
     with pytest.raises(ConfigError, match=r"log\.csv is listed for train and for test"):
@@ -249,7 +249,7 @@ def test_splits_by_time(tmp_path: Path) -> None:
     by_time = experiment(FEATURES, folder=str(tmp_path), split={"name": "time"}, time="t", group="user")
     folder = run(tmp_path, by_time, "by_time")
     times = [rows_of(folder, name).column(TIME_COLUMN).to_pylist() for name in SPLITS]
-    assert [sorted(of_split) for of_split in times] == [
+    assert [sorted(split_times) for split_times in times] == [
         list(range(400)),
         list(range(400, 450)),
         list(range(450, 500)),
@@ -268,11 +268,11 @@ def test_splits_by_time(tmp_path: Path) -> None:
         assert max(last[1]) < min(last[2])
 
 
-def test_bad_rows_are_quarantined_at_every_stage_and_leave_no_trace(tmp_path: Path) -> None:
+def test_quarantined_rows_do_not_affect_the_dataset(tmp_path: Path) -> None:
     columns = log(300)
     columns["item"] = [item % 40 for item in columns["item"]]
     good = {name: list(cells) for name, cells in columns.items()}
-    columns["age"][10] = "old"  # the reader refuses it
+    columns["age"][10] = "old"  # the reader rejects it
     columns["click"][20] = 3  # a label outside its range
     columns["item"][30] = 999  # an id outside its table
     columns["w"][40] = -1
@@ -292,8 +292,8 @@ def test_bad_rows_are_quarantined_at_every_stage_and_leave_no_trace(tmp_path: Pa
         "prepared_bad",
     )
     clean = run(tmp_path, experiment(features, folder=str(tmp_path / "good"), **settings), "prepared_good")
-    refused = [json.loads(line) for line in (bad / QUARANTINE).read_text().splitlines()]
-    assert [(row["line"], row["column"]) for row in refused] == [(12, "age"), (22, "click"), (32, "item"), (42, "w")]
+    rejected = [json.loads(line) for line in (bad / QUARANTINE).read_text().splitlines()]
+    assert [(row["line"], row["column"]) for row in rejected] == [(12, "age"), (22, "click"), (32, "item"), (42, "w")]
     assert Dataset(bad).manifest["quarantined"]["rows"] == 4
     bytes_bad, bytes_good = contents(bad), contents(clean)
     for name in bytes_good:
@@ -304,10 +304,10 @@ def test_bad_rows_are_quarantined_at_every_stage_and_leave_no_trace(tmp_path: Pa
 @pytest.mark.parametrize(
     ("columns", "settings", "message"),
     [
-        ({"click": [1, 1, 1], "x": [1, 2, 3]}, {}, "label 'click': one class only.*0 zeros, 3 ones"),
-        ({"click": [0, 0, 0], "x": [1, 2, 3]}, {}, "label 'click': one class only.*3 zeros, 0 ones"),
+        ({"click": [1, 1, 1], "x": [1, 2, 3]}, {}, "label 'click': only one class.*0 zeros, 3 ones"),
+        ({"click": [0, 0, 0], "x": [1, 2, 3]}, {}, "label 'click': only one class.*3 zeros, 0 ones"),
         ({"click": [], "x": []}, {}, "empty|no rows|no usable rows"),
-        ({"click": [5, 5], "x": [1, 2]}, {"on_bad_row": "quarantine"}, "no usable rows; 2 were refused"),
+        ({"click": [5, 5], "x": [1, 2]}, {"on_bad_row": "quarantine"}, "no usable rows; 2 were rejected"),
         (
             {"click": [0, 1] * 10, "x": [7] * 20},
             {"split": {"name": "time"}, "time": "x"},
@@ -315,7 +315,7 @@ def test_bad_rows_are_quarantined_at_every_stage_and_leave_no_trace(tmp_path: Pa
         ),
     ],
 )
-def test_data_that_cannot_train_is_refused(
+def test_data_that_cannot_be_trained_on_is_rejected(
     tmp_path: Path, columns: dict[str, list[Any]], settings: dict[str, Any], message: str
 ) -> None:
     write_csv(tmp_path / "log.csv", columns)
@@ -341,7 +341,7 @@ def test_columns_without_a_single_value_are_prepared(tmp_path: Path) -> None:
     assert Dataset(folder).schema.rows == {"c": 2, "b": 2}
 
 
-def test_a_filled_feature_is_told(tmp_path: Path) -> None:
+def test_an_implicit_fill_is_reported(tmp_path: Path) -> None:
     class Notes:
         def __init__(self) -> None:
             self.notes: list[str] = []
@@ -363,6 +363,6 @@ def test_a_filled_feature_is_told(tmp_path: Path) -> None:
     progress = Notes()
     prepare(parsed.data, parsed.features, tmp_path / "out", progress)
     assert progress.notes == [
-        "missing numbers are filled with the training median: z 50.0%, x 25.0%; add a fill step to choose"
+        "missing numbers are filled with the training median: z 50.0%, x 25.0%; add a fill step to change that"
     ]
     assert progress.stages == ["read", "fit", "encode"]

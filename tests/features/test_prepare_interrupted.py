@@ -1,4 +1,4 @@
-"""Preparation interrupted: killed at any moment, it goes on and leaves the same bytes."""
+"""An interrupted preparation resumes and gives the same bytes, whenever it is interrupted."""
 
 from __future__ import annotations
 
@@ -20,9 +20,8 @@ from feature_kit import Experiment, experiment, write_csv
 from ziggurat.core.errors import RunFolderError
 from ziggurat.data.encoded.dataset import SPLITS, Dataset
 from ziggurat.data.readers.quarantine import Quarantine
-from ziggurat.features.preparation import block_batching as gathering
+from ziggurat.features.preparation import block_batching, staging
 from ziggurat.features.preparation import prepare as prepare_module
-from ziggurat.features.preparation import staging
 from ziggurat.features.preparation.journal import StagingJournal
 from ziggurat.features.preparation.prepare import prepare
 
@@ -32,25 +31,26 @@ FEATURES: list[dict[str, Any]] = [
     {"name": "x", "kind": "numeric", "transforms": [{"name": "quantile", "bins": 10}]},
 ]
 
-# Small blocks and parts, so that a file of a megabyte is staged in dozens of them, each slowly enough to be hit.
+# Small blocks and parts, so that a file of one megabyte gives dozens of parts, which are written slowly enough to be
+# interrupted.
 SCRIPT = """
 import json, signal, sys, time
 from pathlib import Path
 from feature_kit import Experiment
 from ziggurat.core.config import parse_config
-from ziggurat.features.preparation import block_batching as gathering
+from ziggurat.features.preparation import block_batching
 from ziggurat.features.preparation import prepare as module
 from ziggurat.features.preparation import staging
 
-signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell has its background jobs ignore
-gathering.PART_ROWS = 1000
-opened = module.open_source
-module.open_source = lambda *args, **options: opened(*args, **{**options, "block_bytes": 8192})
-written = staging.write_part
-def slow(*args):
-    written(*args)
+signal.signal(signal.SIGINT, signal.default_int_handler)  # shells make background jobs ignore it
+block_batching.PART_ROWS = 1000
+open_source = module.open_source
+module.open_source = lambda *args, **options: open_source(*args, **{**options, "block_bytes": 8192})
+write_part = staging.write_part
+def write_slowly(*args):
+    write_part(*args)
     time.sleep(0.02)
-staging.write_part = slow
+staging.write_part = write_slowly
 settings = json.loads(sys.argv[1])
 parsed = parse_config(Experiment, settings)
 module.prepare(parsed.data, parsed.features, Path(sys.argv[2]))
@@ -74,7 +74,7 @@ def settings_for(folder: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two files of 15,000 rows, of which some hundreds are bad."""
+    """Writes two files of 15,000 rows, of which a few hundred are bad."""
     folder = tmp_path_factory.mktemp("raw")
     draw = np.random.default_rng(0)
     rows = 15_000
@@ -93,16 +93,16 @@ def raw(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def whole(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
-    folder = tmp_path_factory.mktemp("whole") / "prepared"
+def uninterrupted(raw: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    folder = tmp_path_factory.mktemp("uninterrupted") / "prepared"
     process = start(raw, folder)
     assert process.wait() == 0
     return contents(folder)
 
 
 def start(raw: Path, folder: Path) -> subprocess.Popen[bytes]:
-    places = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(places)}
+    python_path = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(python_path)}
     command = [sys.executable, "-c", SCRIPT, json.dumps(settings_for(raw)), str(folder)]
     return subprocess.Popen(command, env=environment, stderr=subprocess.DEVNULL)
 
@@ -117,15 +117,15 @@ def staged_parts(folder: Path) -> int:
 
 
 @pytest.mark.parametrize("kill", [signal.SIGKILL, signal.SIGINT])
-def test_killed_again_and_again_it_ends_in_the_same_bytes(
-    raw: Path, whole: dict[str, bytes], tmp_path: Path, kill: signal.Signals
+def test_a_repeatedly_killed_preparation_gives_the_same_bytes(
+    raw: Path, uninterrupted: dict[str, bytes], tmp_path: Path, kill: signal.Signals
 ) -> None:
     folder = tmp_path / "prepared"
     progress: list[int] = []
-    for wanted in (1, 7, 8):  # kill it when so many more of about 28 parts are staged
+    for more_parts in (1, 7, 8):  # kill it when this many more of about 28 parts are staged
         process = start(raw, folder)
         before = staged_parts(folder)
-        while process.poll() is None and staged_parts(folder) < before + wanted:
+        while process.poll() is None and staged_parts(folder) < before + more_parts:
             time.sleep(0.002)
         process.send_signal(kill)
         assert process.wait() != 0
@@ -133,15 +133,15 @@ def test_killed_again_and_again_it_ends_in_the_same_bytes(
     assert progress == sorted(progress)
     assert progress[0] >= 1
     assert start(raw, folder).wait() == 0
-    assert contents(folder) == whole
+    assert contents(folder) == uninterrupted
 
 
-def test_nothing_is_read_again_after_all_parts_are_staged(
-    raw: Path, whole: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_files_are_not_read_again_once_all_parts_are_staged(
+    raw: Path, uninterrupted: dict[str, bytes], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "prepared"
     process = start(raw, folder)
-    while process.poll() is None and not (folder / "train").exists():  # the last pass has begun
+    while process.poll() is None and not (folder / "train").exists():  # the last pass has started
         time.sleep(0.002)
     process.send_signal(signal.SIGKILL)
     process.wait()
@@ -149,15 +149,15 @@ def test_nothing_is_read_again_after_all_parts_are_staged(
         monkeypatch.setattr(staging, "write_part", None)  # a part staged again would raise
         parsed = Experiment.model_validate(settings_for(raw))
         prepare(parsed.data, parsed.features, folder)
-    assert contents(folder) == whole
+    assert contents(folder) == uninterrupted
 
 
-class _PowerCutError(BaseException):
-    """Stops preparation where it strikes, as a signal would."""
+class _InterruptedError(BaseException):
+    """Interrupts preparation, as a signal would."""
 
 
 @pytest.mark.parametrize("moment", ["before the part", "after the part", "after the quarantine"])
-def test_stopped_between_any_two_steps_of_any_part(
+def test_interruption_between_any_two_steps_of_any_part(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, moment: str
 ) -> None:
     draw = np.random.default_rng(1)
@@ -171,45 +171,45 @@ def test_stopped_between_any_two_steps_of_any_part(
         split={"name": "files", "validation": ["valid.csv"], "test": ["test.csv"]},
         on_bad_row="quarantine",
     )
-    monkeypatch.setattr(gathering, "PART_ROWS", 20)
-    opened = prepare_module.open_source
+    monkeypatch.setattr(block_batching, "PART_ROWS", 20)
+    open_source = prepare_module.open_source
 
-    def in_small_blocks(*arguments: Any, **options: Any) -> Any:
-        return opened(*arguments, **{**options, "block_bytes": 64})
+    def open_with_small_blocks(*arguments: Any, **options: Any) -> Any:
+        return open_source(*arguments, **{**options, "block_bytes": 64})
 
-    monkeypatch.setattr(prepare_module, "open_source", in_small_blocks)
+    monkeypatch.setattr(prepare_module, "open_source", open_with_small_blocks)
     expected = contents(prepare(parsed.data, parsed.features, tmp_path / "whole"))
-    strike_at = countdown = 0
+    interrupt_at = countdown = 0
 
-    def striking(step: Callable[..., Any], when: str) -> Callable[..., Any]:
+    def interrupting(step: Callable[..., Any], when: str) -> Callable[..., Any]:
         def run(*args: Any) -> Any:
             nonlocal countdown
             if when == moment:
                 countdown -= 1
                 if countdown < 0:
-                    raise _PowerCutError
+                    raise _InterruptedError
             return step(*args)
 
         return run
 
     with monkeypatch.context() as patched:
-        patched.setattr(staging, "write_part", striking(staging.write_part, "before the part"))
-        patched.setattr(Quarantine, "add", striking(Quarantine.add, "after the part"))
-        patched.setattr(StagingJournal, "append", striking(StagingJournal.append, "after the quarantine"))
+        patched.setattr(staging, "write_part", interrupting(staging.write_part, "before the part"))
+        patched.setattr(Quarantine, "add", interrupting(Quarantine.add, "after the part"))
+        patched.setattr(StagingJournal, "append", interrupting(StagingJournal.append, "after the quarantine"))
         while True:
-            folder = tmp_path / f"prepared {strike_at}"
-            countdown = strike_at
+            folder = tmp_path / f"prepared {interrupt_at}"
+            countdown = interrupt_at
             try:
                 prepare(parsed.data, parsed.features, folder)
                 break
-            except _PowerCutError:
+            except _InterruptedError:
                 countdown = 10**6
             assert contents(prepare(parsed.data, parsed.features, folder)) == expected
-            strike_at += 1
-    assert strike_at >= 8
+            interrupt_at += 1
+    assert interrupt_at >= 8
 
 
-def test_a_torn_line_of_the_journal_is_dropped(raw: Path, whole: dict[str, bytes], tmp_path: Path) -> None:
+def test_an_incomplete_journal_line_is_dropped(raw: Path, uninterrupted: dict[str, bytes], tmp_path: Path) -> None:
     folder = tmp_path / "prepared"
     process = start(raw, folder)
     while process.poll() is None and staged_parts(folder) < 5:
@@ -221,10 +221,10 @@ def test_a_torn_line_of_the_journal_is_dropped(raw: Path, whole: dict[str, bytes
     with (folder / "quarantine.jsonl").open("ab") as stream:
         stream.write(b'{"file": "a.csv", "li')
     assert start(raw, folder).wait() == 0
-    assert contents(folder) == whole
+    assert contents(folder) == uninterrupted
 
 
-def test_staging_of_other_files_is_not_trusted(tmp_path: Path) -> None:
+def test_staged_parts_of_another_preparation_are_discarded(tmp_path: Path) -> None:
     write_csv(tmp_path / "log.csv", {"x": list(range(100)), "click": [0, 1] * 50})
     parsed = experiment([{"name": "x", "kind": "numeric"}], folder=str(tmp_path))
     folder = tmp_path / "prepared"
@@ -236,7 +236,7 @@ def test_staging_of_other_files_is_not_trusted(tmp_path: Path) -> None:
     assert sum(Dataset(folder).split(split).rows for split in SPLITS) == 100
 
 
-def test_a_folder_that_another_process_prepares_is_left_alone(tmp_path: Path) -> None:
+def test_a_folder_that_another_process_prepares_is_rejected(tmp_path: Path) -> None:
     write_csv(tmp_path / "log.csv", {"x": list(range(100)), "click": [0, 1] * 50})
     parsed = experiment([{"name": "x", "kind": "numeric"}], folder=str(tmp_path))
     staging_folder = tmp_path / "prepared" / ".staging"

@@ -1,4 +1,4 @@
-"""Preparation over a real Ray cluster of two workers: the bytes of the single process, workers killed or not."""
+"""Preparation on a real Ray cluster of two workers gives the bytes of a single process, even if workers are killed."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from ziggurat.features.preparation.prepare import prepare
 from ziggurat.features.preparation.ray_cluster import RayCluster, start_local
 
 ray = pytest.importorskip("ray", reason="needs Ray: pip install 'ziggurat[ray]'")
-pytestmark = pytest.mark.usefixtures("small_pieces", "two_workers")
+pytestmark = pytest.mark.usefixtures("small_blocks", "two_workers")
 
 
 @pytest.fixture(scope="module")
 def two_workers() -> Iterator[None]:
-    """A cluster on loopback; its folder is no ``tmp_path``, for sockets lie in it, whose paths must be short."""
+    """Starts a local cluster; its folder is not in ``tmp_path`` because paths of its sockets must be short."""
     with tempfile.TemporaryDirectory(prefix="ray") as folder, pytest.MonkeyPatch.context() as patched:
-        here = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
-        patched.setenv("PYTHONPATH", os.pathsep.join(here))  # so that workers find this file
+        python_path = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+        patched.setenv("PYTHONPATH", os.pathsep.join(python_path))  # so that workers can import this module
         start_local(num_cpus=2, object_store_memory=10**8, _temp_dir=folder)
         try:
             yield
@@ -53,12 +53,12 @@ def run(parsed: Experiment, folder: Path, cluster: RayCluster | None = None) -> 
     return contents(prepare(parsed.data, parsed.features, folder, cluster=cluster))
 
 
-def test_the_dataset_is_the_single_process_s_to_the_byte(logs: Path, tmp_path: Path) -> None:
+def test_the_dataset_equals_that_of_a_single_process(logs: Path, tmp_path: Path) -> None:
     parsed = log_experiment(logs, split={"name": "time_within_key", "key": "user"})
     alone, together = (run(parsed, tmp_path / name, cluster) for name, cluster in (("a", None), ("b", RayCluster())))
     assert together == alone
     assert b'a.csv", "line": ' in together["quarantine.jsonl"]
-    assert ray.is_initialized()  # a cluster that was there before is left as it was
+    assert ray.is_initialized()  # an existing connection stays open
 
 
 def write_experiment(logs: Path, folder: Path) -> None:
@@ -73,19 +73,19 @@ features:
     (folder / "exp.yaml").write_text(f"name: shop\ndata: {{{source}, {labels}}}\n{features}")
 
 
-def test_from_the_command_line(logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_command_prepares_on_a_cluster(logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     write_experiment(logs, tmp_path)
-    said: list[str] = []
-    for more in ([], ["--ray", "local"]):
-        result = CliRunner().invoke(app, ["prepare", "exp.yaml", "--prepared", f"to{len(more)}", *more])
+    outputs: list[str] = []
+    for options in ([], ["--ray", "local"]):
+        result = CliRunner().invoke(app, ["prepare", "exp.yaml", "--prepared", f"to{len(options)}", *options])
         assert result.exit_code == 0, result.output
-        said.append(result.stdout)
-    assert said[1] == said[0].replace("to0", "to2")
+        outputs.append(result.stdout)
+    assert outputs[1] == outputs[0].replace("to0", "to2")
     assert contents(tmp_path / "to2") == contents(tmp_path / "to0")
 
 
-def test_by_the_address_of_a_head(logs: Path, tmp_path: Path) -> None:
+def test_the_command_prepares_on_a_cluster_by_its_address(logs: Path, tmp_path: Path) -> None:
     write_experiment(logs, tmp_path)
     command = [sys.executable, "-m", "ziggurat", "prepare", "exp.yaml", "--prepared"]
     address = ray.get_runtime_context().gcs_address
@@ -95,7 +95,7 @@ def test_by_the_address_of_a_head(logs: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("what", ["a bad row", "a broken file"])
-def test_errors_are_those_of_the_single_process(logs: Path, tmp_path: Path, what: str) -> None:
+def test_errors_equal_those_of_a_single_process(logs: Path, tmp_path: Path, what: str) -> None:
     parsed = log_experiment(logs, on_bad_row="fail")
     place = rf"{logs}/a\.csv, line \d+, column '(price|click)'"
     if what == "a broken file":
@@ -112,57 +112,57 @@ def test_errors_are_those_of_the_single_process(logs: Path, tmp_path: Path, what
     assert re.match(place, str(together.value))
 
 
-def dying_once(graves: Path, work: Callable[[Any, Any], Any], shared: Any, item: Any) -> Any:
-    """Kill the worker behind the first item of each kind of work, once what it wrote is there."""
+def killing_once(killed: Path, work: Callable[[Any, Any], Any], shared: Any, item: Any) -> Any:
+    """Kills the worker after the first item of each kind of work, when its files are written."""
     result = work(shared, item)
     try:
-        (graves / work.__name__).touch(exist_ok=False)
+        (killed / work.__name__).touch(exist_ok=False)
     except FileExistsError:
         return result
-    (graves / work.__name__).write_text(str(os.getpid()))
+    (killed / work.__name__).write_text(str(os.getpid()))
     os.kill(os.getpid(), signal.SIGKILL)
     return result
 
 
-def dying_always(file: int, work: Callable[[Any, Any], Any], shared: Any, item: Any) -> Any:
-    """Kill whatever worker is to stage a stretch of one file."""
-    if work.__name__ == "_stage_stretch" and item.stretch.start.file == file:
+def killing_always(file: int, work: Callable[[Any, Any], Any], shared: Any, item: Any) -> Any:
+    """Kills every worker that stages a range of one file."""
+    if work.__name__ == "_stage_file_range" and item.file_range.start.file == file:
         os.kill(os.getpid(), signal.SIGKILL)
     return work(shared, item)
 
 
-class Deadly(RayCluster):
-    """Ray whose workers work by way of a function of this file."""
+class WrappingCluster(RayCluster):
+    """A Ray cluster whose workers call a wrapper around their work."""
 
-    def __init__(self, by_way_of: Callable[..., Any], *arguments: Any) -> None:
+    def __init__(self, wrapper: Callable[..., Any], *arguments: Any) -> None:
         super().__init__()
-        self._way = partial(by_way_of, *arguments)
+        self._wrapper = partial(wrapper, *arguments)
 
     def run(self, work: Callable[[Any, Any], Any], shared: Any, items: Iterable[Any]) -> Iterator[Any]:
-        return super().run(partial(self._way, work), shared, items)
+        return super().run(partial(self._wrapper, work), shared, items)
 
 
-def test_a_killed_worker_loses_and_repeats_no_row(logs: Path, tmp_path: Path) -> None:
-    parsed, graves = log_experiment(logs, split={"name": "time"}), tmp_path / "graves"
-    graves.mkdir()
-    together = run(parsed, tmp_path / "together", Deadly(dying_once, graves))
+def test_killed_workers_do_not_change_the_dataset(logs: Path, tmp_path: Path) -> None:
+    parsed, killed = log_experiment(logs, split={"name": "time"}), tmp_path / "killed"
+    killed.mkdir()
+    together = run(parsed, tmp_path / "together", WrappingCluster(killing_once, killed))
     assert together == run(parsed, tmp_path / "alone")
-    dead = {path.name: int(path.read_text()) for path in graves.iterdir()}
-    assert sorted(dead) == ["_fit_one", "_stage_stretch", "_write_file"]
+    dead = {path.name: int(path.read_text()) for path in killed.iterdir()}
+    assert sorted(dead) == ["_fit_one", "_stage_file_range", "_write_file"]
     assert len({os.getpid(), *dead.values()}) == 4
 
 
-def test_workers_that_die_again_and_again_end_it(logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_that_die_repeatedly_are_an_error(logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     parsed, folder = log_experiment(logs), tmp_path / "prepared"
-    monkeypatch.setattr(ray_cluster, "TRIES", 2)  # each starts a worker anew
-    with pytest.raises(WorkersLost, match=r"workers died 2 times over the same stretch[\s\S]*hint: look for a lack of"):
-        run(parsed, folder, Deadly(dying_always, 1))
+    monkeypatch.setattr(ray_cluster, "MAX_TRIES", 2)  # each try starts a new worker
+    with pytest.raises(WorkersLost, match=r"2 workers died at the same file range[\s\S]*hint: check whether"):
+        run(parsed, folder, WrappingCluster(killing_always, 1))
     journal = (folder / ".staging" / "journal.jsonl").read_text().splitlines()
     assert len(journal) > 3  # the first file is staged
     assert run(parsed, folder) == run(parsed, tmp_path / "alone")
 
 
-def test_workers_of_other_versions_are_refused(logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_workers_with_other_versions_are_rejected(logs: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(np, "__version__", "1.0")  # of this process; the workers import their own
-    with pytest.raises(EnvironmentMismatch, match=r"host .*: a worker has numpy 2.*, the preparation numpy 1\.0\n"):
+    with pytest.raises(EnvironmentMismatch, match=r"host .*: a worker has numpy 2.*, the preparation has numpy 1\.0\n"):
         run(log_experiment(logs), tmp_path / "prepared", RayCluster())

@@ -1,4 +1,4 @@
-"""Blocks made from raw logs on demand equal the prepared dataset's, whatever the format, the split, the faults."""
+"""Blocks made from raw logs on demand equal those of the prepared dataset, for every format, split and bad row."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ FORMATS: dict[str, tuple[Callable[[Path, Columns], None], dict[str, Any]]] = {
 
 
 def write_logs(folder: Path, form: str = "csv") -> dict[str, Any]:
-    """Two files, the config of their source."""
+    """Writes two files and returns the config of their source."""
     write, source = FORMATS[form]
     columns = log(900)
     write(folder / "a", {name: cells[:500] for name, cells in columns.items()})
@@ -66,8 +66,8 @@ def parsed(folder: Path, source: dict[str, Any], **data: Any) -> Experiment:
     return experiment(FEATURES, folder=str(folder), **settings)
 
 
-def both(folder: Path, config: Experiment) -> tuple[Dataset, RawDataset]:
-    """The prepared dataset, and the same from raw files with its encoders."""
+def prepared_and_raw(folder: Path, config: Experiment) -> tuple[Dataset, RawDataset]:
+    """Returns the prepared dataset, and the dataset of the raw files with the same encoders."""
     dataset = Dataset(prepare(config.data, config.features, folder / "prepared"))
     index_raw(config.data, config.features, folder / "index", Silent(), PIECE_BYTES)
     return dataset, open_raw(config.data, config.features, dataset.folder / ENCODERS, folder / "index")
@@ -83,8 +83,8 @@ def check_equal(dataset: Dataset, raw: RawDataset) -> None:
 
 
 @pytest.mark.parametrize("form", FORMATS)
-def test_every_format(tmp_path: Path, form: str) -> None:
-    dataset, raw = both(tmp_path, parsed(tmp_path, write_logs(tmp_path, form)))
+def test_blocks_are_equal_for_every_format(tmp_path: Path, form: str) -> None:
+    dataset, raw = prepared_and_raw(tmp_path, parsed(tmp_path, write_logs(tmp_path, form)))
     assert len(RawIndex.open(tmp_path / "index").pieces) > 5
     check_equal(dataset, raw)
 
@@ -101,16 +101,16 @@ def test_every_format(tmp_path: Path, form: str) -> None:
     ],
     ids=lambda split: "-".join(str(each) for each in split.values()),
 )
-def test_every_split(tmp_path: Path, split: dict[str, Any]) -> None:
+def test_blocks_are_equal_for_every_split(tmp_path: Path, split: dict[str, Any]) -> None:
     source = write_logs(tmp_path)
     if split["name"] == "files":
         source = {"name": "csv", "files": ["a.csv"]}
         write_csv(tmp_path / "c.csv", log(120, seed=3))
-    check_equal(*both(tmp_path, parsed(tmp_path, source, split=split)))
+    check_equal(*prepared_and_raw(tmp_path, parsed(tmp_path, source, split=split)))
 
 
 def spoil(path: Path, every: int) -> int:
-    """Make the first cell of some rows unreadable, and the label of others."""
+    """Makes the first cell of some rows unreadable, and the label of others; returns the number of bad rows."""
     lines = path.read_text().splitlines()
     for row in range(5, len(lines), every):
         cells = lines[row].split(",")
@@ -120,10 +120,10 @@ def spoil(path: Path, every: int) -> int:
     return len(range(5, len(lines), every))
 
 
-def test_bad_rows_are_set_aside_once(tmp_path: Path) -> None:
+def test_bad_rows_are_quarantined_once(tmp_path: Path) -> None:
     source = write_logs(tmp_path)
     spoilt = spoil(tmp_path / "a.csv", 37) + spoil(tmp_path / "b.csv", 11)
-    dataset, raw = both(tmp_path, parsed(tmp_path, source, on_bad_row="quarantine"))
+    dataset, raw = prepared_and_raw(tmp_path, parsed(tmp_path, source, on_bad_row="quarantine"))
     check_equal(dataset, raw)
     quarantined = (tmp_path / "index" / "quarantine.jsonl").read_text()
     assert quarantined == (dataset.folder / "quarantine.jsonl").read_text()
@@ -131,7 +131,7 @@ def test_bad_rows_are_set_aside_once(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "index" / "index.json").read_text())["quarantined"]["rows"] == spoilt
 
 
-def test_a_bad_row_stops_the_pass_where_the_config_says_so(tmp_path: Path) -> None:
+def test_a_bad_row_stops_indexing_by_default(tmp_path: Path) -> None:
     source = write_logs(tmp_path)
     spoil(tmp_path / "b.csv", 300)
     config = parsed(tmp_path, source)
@@ -140,14 +140,14 @@ def test_a_bad_row_stops_the_pass_where_the_config_says_so(tmp_path: Path) -> No
     assert not (tmp_path / "index").exists()
 
 
-def test_an_index_is_made_once_and_anew_for_other_files(tmp_path: Path) -> None:
+def test_an_index_is_made_again_only_for_changed_files(tmp_path: Path) -> None:
     config = parsed(tmp_path, write_logs(tmp_path))
-    _, raw = both(tmp_path, config)
+    _, raw = prepared_and_raw(tmp_path, config)
     before = (tmp_path / "index" / "pieces.npy").stat().st_mtime_ns
     index_raw(config.data, config.features, tmp_path / "index", Silent(), PIECE_BYTES)
     assert (tmp_path / "index" / "pieces.npy").stat().st_mtime_ns == before
     write_csv(tmp_path / "c.csv", log(120, seed=3))
-    with pytest.raises(DataError, match="the raw files or the config changed since they were indexed"):
+    with pytest.raises(DataError, match="the raw files or the config have changed since they were indexed"):
         open_raw(config.data, config.features, tmp_path / "prepared" / ENCODERS, tmp_path / "index")
     index_raw(config.data, config.features, tmp_path / "index", Silent(), PIECE_BYTES)
     grown = open_raw(config.data, config.features, tmp_path / "prepared" / ENCODERS, tmp_path / "index")
@@ -155,8 +155,8 @@ def test_an_index_is_made_once_and_anew_for_other_files(tmp_path: Path) -> None:
     assert rows == [900, 1020]
 
 
-def test_a_file_that_changes_is_named(tmp_path: Path) -> None:
-    _, raw = both(tmp_path, parsed(tmp_path, write_logs(tmp_path)))
+def test_a_changed_file_is_named_in_the_error(tmp_path: Path) -> None:
+    _, raw = prepared_and_raw(tmp_path, parsed(tmp_path, write_logs(tmp_path)))
     with (tmp_path / "a.csv").open("a") as file:
         file.write("\n")
     with pytest.raises(DataError, match=r"a\.csv: changed while it was being read"):

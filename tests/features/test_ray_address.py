@@ -1,4 +1,4 @@
-"""An address without a cluster behind it is told at once; Ray itself tries for minutes."""
+"""An address without a cluster is reported at once; Ray itself would retry for minutes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ pytest.importorskip("ray", reason="needs Ray: pip install 'ziggurat[ray]'")
 
 @contextlib.contextmanager
 def listening(answer: bytes | None) -> Generator[int]:
-    """The port of who answers everybody so; None: who takes nobody's call."""
+    """Runs a server that sends ``answer`` to its first client; yields its port. None: it accepts no connection."""
     with socket.create_server(("127.0.0.1", 0)) as server:
 
         def serve() -> None:
@@ -31,21 +31,26 @@ def listening(answer: bytes | None) -> Generator[int]:
 
 
 @pytest.mark.parametrize(
-    ("answer", "told"),
+    ("answer", "message"),
     [
-        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "who listens there is no head of a cluster"),
-        (b"", "no head of a cluster|Connection reset"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "the server at this address is not the head of a cluster"),
+        (b"", "not the head of a cluster|Connection reset"),
         (None, "timed out"),
     ],
 )
-def test_who_is_no_head(answer: bytes | None, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ray_cluster, "_CONNECT_S", 0.3)  # who takes no call is waited for so long
-    with listening(answer) as port, pytest.raises(EnvironmentMismatch, match=rf"--ray 127\.0\.0\.1:{port}: .*({told})"):
+def test_a_server_that_is_no_head_is_rejected(
+    answer: bytes | None, message: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ray_cluster, "_CONNECT_S", 0.3)
+    with (
+        listening(answer) as port,
+        pytest.raises(EnvironmentMismatch, match=rf"--ray 127\.0\.0\.1:{port}: .*({message})"),
+    ):
         RayCluster(f"127.0.0.1:{port}").__enter__()
 
 
-def test_nobody_listens() -> None:
+def test_a_closed_port_is_reported() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
-    with pytest.raises(EnvironmentMismatch, match=r"Connection refused[\s\S]*name the head as `ray start` printed it"):
+    with pytest.raises(EnvironmentMismatch, match=r"Connection refused[\s\S]*give the head.s address"):
         RayCluster(f"127.0.0.1:{port}").__enter__()

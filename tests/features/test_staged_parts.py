@@ -1,4 +1,4 @@
-"""Staged parts on disk: every column comes back as it was, by itself."""
+"""Staged parts on disk: every column can be read individually and unchanged."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ziggurat.features.preparation.column_file import ColumnFile, write_columns
 from ziggurat.features.preparation.parts import IdWriter, StagedPart, StagedParts, narrow, read_ids, write_part
 
 
-def test_columns_of_any_length_and_type(tmp_path: Path) -> None:
+def test_columns_of_any_length_and_type_round_trip(tmp_path: Path) -> None:
     columns = {
         "ints": pa.array([1, None, 3]),
         "texts": pa.array(["a", "ünï", "", None] * 500),
@@ -38,12 +38,12 @@ def test_reading_one_column_allocates_that_column_only(tmp_path: Path) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full, a device without space")
-def test_a_full_disk_is_explained() -> None:
+def test_a_full_disk_is_an_error() -> None:
     with pytest.raises(DataError, match="no space left on the device"):
         write_columns(Path("/dev/full"), {"x": pa.array(np.arange(1_000_000))})
 
 
-def test_parts_come_back_and_empty_ones_are_left_out(tmp_path: Path) -> None:
+def test_parts_round_trip_and_empty_ones_are_left_out(tmp_path: Path) -> None:
     lists = Codes(np.array([0, 1, 300]), np.array([0, 2, 2, 3]), np.array([False, True, False]))
     part = StagedPart(
         {"x": np.array([1.5, np.nan, 0.1])},
@@ -57,10 +57,10 @@ def test_parts_come_back_and_empty_ones_are_left_out(tmp_path: Path) -> None:
     assert parts.codes(0, "c").codes.tolist() == [1, 2, 0]
     assert parts.codes(0, "c").codes.dtype == np.uint8
     assert parts.values(0, "c").to_pylist() == ["a", "b"]
-    back = parts.codes(0, "b")
-    assert back.offsets is not None
-    assert back.missing is not None
-    assert (back.codes.tolist(), back.offsets.tolist(), back.missing.tolist()) == (
+    read = parts.codes(0, "b")
+    assert read.offsets is not None
+    assert read.missing is not None
+    assert (read.codes.tolist(), read.offsets.tolist(), read.missing.tolist()) == (
         [0, 1, 300],
         [0, 2, 2, 3],
         [False, True, False],
@@ -78,13 +78,13 @@ def test_parts_come_back_and_empty_ones_are_left_out(tmp_path: Path) -> None:
         ([], np.float32),
     ],
 )
-def test_numbers_are_narrowed_only_where_nothing_is_lost(values: list[float], kind: type) -> None:
+def test_numbers_are_narrowed_only_if_that_is_exact(values: list[float], kind: type) -> None:
     given = np.array(values, np.float64)
     narrowed = narrow(given)
     assert narrowed.dtype == kind
-    back = narrowed.astype(np.float64)
-    np.testing.assert_array_equal(back, given)
-    np.testing.assert_array_equal(np.signbit(back), np.signbit(given))
+    read = narrowed.astype(np.float64)
+    np.testing.assert_array_equal(read, given)
+    np.testing.assert_array_equal(np.signbit(read), np.signbit(given))
 
 
 def test_ids_are_read_part_by_part(tmp_path: Path) -> None:

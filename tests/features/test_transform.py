@@ -65,7 +65,7 @@ def transform() -> Transform:
     )
 
 
-def test_every_kind_of_feature(transform: Transform) -> None:
+def test_every_kind_of_feature_is_encoded(transform: Transform) -> None:
     encoded = transform.apply(block(transform.raw_schema(), **ROWS))
     hashed = HashEncoder(100, 0).transform(pa.array([2, 3, 4])).tolist()
     assert encoded.bad == []
@@ -86,7 +86,7 @@ def test_every_kind_of_feature(transform: Transform) -> None:
     assert all(column.null_count == 0 for column in encoded.batch.columns)
 
 
-def test_the_schema_tells_tables_and_their_rows(transform: Transform) -> None:
+def test_the_schema_contains_tables_and_their_rows(transform: Transform) -> None:
     schema = transform.schema
     assert schema.dense == ("age",)
     assert schema.categorical == ("user", "age_bucket", "slot")
@@ -94,7 +94,7 @@ def test_the_schema_tells_tables_and_their_rows(transform: Transform) -> None:
     assert schema.rows == {"user": 4, "age_bucket": 3, "tags": 5, "history": 100, "slot": 4}
 
 
-def test_refused_rows_are_left_out_and_told(transform: Transform) -> None:
+def test_rejected_rows_are_left_out_and_returned(transform: Transform) -> None:
     rows = {**ROWS, "click": [1.0, 0.5, 0.0, 1.0], "slot": [0, 3, 4, 2]}
     encoded = transform.apply(block(transform.raw_schema(), **rows))
     assert encoded.kept_rows.tolist() == [0, 3]
@@ -110,20 +110,20 @@ def test_unlabelled_rows_need_no_label_column(transform: Transform) -> None:
     assert label_column("click") not in unlabelled.batch.schema.names
 
 
-def test_rows_encode_alike_alone_and_together(transform: Transform) -> None:
+def test_rows_are_encoded_independently_of_each_other(transform: Transform) -> None:
     together = transform.apply(block(transform.raw_schema(), **ROWS)).batch
     for row in range(4):
         alone = transform.apply(block(transform.raw_schema(), **{n: [c[row]] for n, c in ROWS.items()})).batch
         assert alone.to_pydict() == together.slice(row, 1).to_pydict()
 
 
-def test_an_empty_block_encodes_to_no_rows(transform: Transform) -> None:
+def test_an_empty_block_gives_no_rows(transform: Transform) -> None:
     encoded = transform.apply(block(transform.raw_schema(), **{name: [] for name in ROWS}))
     assert encoded.batch.num_rows == 0
     assert set(encoded.batch.schema.names) == {*transform.schema.dense, *transform.schema.sparse, label_column("click")}
 
 
-def test_saving_and_loading_changes_nothing(transform: Transform, tmp_path: Path) -> None:
+def test_a_saved_and_loaded_transform_is_equal(transform: Transform, tmp_path: Path) -> None:
     transform.save(tmp_path)
     loaded = Transform.load(tmp_path)
     assert loaded.schema == transform.schema
@@ -134,7 +134,7 @@ def test_saving_and_loading_changes_nothing(transform: Transform, tmp_path: Path
     assert loaded.apply(raw).batch.equals(transform.apply(raw).batch)
 
 
-def test_a_transform_of_another_version_or_none_is_refused(transform: Transform, tmp_path: Path) -> None:
+def test_a_missing_or_incompatible_transform_is_rejected(transform: Transform, tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"transform\.json: not found"):
         Transform.load(tmp_path)
     write_json(tmp_path / "transform.json", {"version": 2})

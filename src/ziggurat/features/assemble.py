@@ -1,6 +1,6 @@
-"""Encoded columns from codes and numbers, once the encoders are fitted: the one place where features become columns.
+"""Assembles encoded columns from codes and numbers, given fitted encoders.
 
-Preparation and prediction both end here; they differ only in how often a distinct value is looked up.
+Preparation and prediction share this code; they differ only in how often a distinct value is looked up.
 """
 
 from __future__ import annotations
@@ -28,7 +28,13 @@ IdArray = npt.NDArray[np.int32 | np.int64]
 
 
 def encoded_schema(features: Sequence[FeatureConfig], targets: Targets, table_rows: Mapping[str, int]) -> Schema:
-    """The schema of a dataset; ``table_rows`` holds every table's rows, those of bucketised numbers included."""
+    """Returns the schema of a dataset.
+
+    Args:
+        features: the features of the config.
+        targets: labels, weight, group and time.
+        table_rows: number of rows of each table, including the tables of bucketised numbers.
+    """
     dense = tuple(f.name for f in features if isinstance(f, NumericFeature) and not f.bucketised)
     tables = {
         f.name: f.name if isinstance(f, NumericFeature) else f.table_name for f in features if f.name not in dense
@@ -50,12 +56,12 @@ def encoded_schema(features: Sequence[FeatureConfig], targets: Targets, table_ro
 
 
 def ids_by_code(ids: Ids, table_rows: int) -> IdArray:
-    """The ids of a block's distinct values, and that of a missing value behind them, in the dataset's dtype."""
+    """Returns ids indexed by code, in the dataset's dtype: one per distinct value, then that of a missing value."""
     return np.append(ids, MISSING_ROW).astype(np.int64 if table_rows >= 2**31 else np.int32)
 
 
-def truncated(feature: IdFeature, codes: Codes) -> Codes:
-    """The ids of each row that the feature looks up: the first of a bag, the last of a sequence."""
+def truncate(feature: IdFeature, codes: Codes) -> Codes:
+    """Returns the codes that the feature looks up in each row: the first of a bag, the last of a sequence."""
     if isinstance(feature, SequenceFeature):
         return codes.last(feature.last)
     if isinstance(feature, BagFeature) and feature.max_length is not None:
@@ -64,8 +70,8 @@ def truncated(feature: IdFeature, codes: Codes) -> Codes:
 
 
 def id_column(feature: IdFeature, codes: Codes, ids: IdArray) -> pa.Array:
-    """An encoded column of ids; ``ids`` comes from :func:`ids_by_code`."""
-    kept = truncated(feature, codes)
+    """Returns the encoded column of a feature; ``ids`` is a result of :func:`ids_by_code`."""
+    kept = truncate(feature, codes)
     values = pa.array(np.take(ids, kept.codes))
     if kept.offsets is None:
         return values
@@ -73,11 +79,11 @@ def id_column(feature: IdFeature, codes: Codes, ids: IdArray) -> pa.Array:
 
 
 def numeric_column(values: npt.NDArray[np.float32] | npt.NDArray[np.int64]) -> pa.Array:
-    """An encoded column of a numeric chain's output: float32, or int32 ids where it was bucketised."""
+    """Returns the encoded column of a numeric chain's output: float32, or int32 ids if it was bucketised."""
     return pa.array(values if values.dtype == np.float32 else values.astype(np.int32))
 
 
 def target_columns(targets: Mapping[str, npt.NDArray[np.generic]]) -> Iterable[tuple[str, pa.Array]]:
-    """Encoded columns of labels, weight, group and time (floored to int64)."""
+    """Yields the encoded columns of labels, weight, group and time (floored to int64)."""
     for name, values in targets.items():
         yield name, pa.array(np.floor(values).astype(np.int64) if name == TIME_COLUMN else values)

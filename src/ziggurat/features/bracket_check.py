@@ -1,4 +1,4 @@
-"""Lists in brackets that a config does not know to be such: cut at the delimiter, ``[240, 132]`` gives ``[240``."""
+"""Detects lists in brackets that the config does not declare: split at the delimiter, ``[240, 132]`` gives ``[240``."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from ziggurat.features.config import BagFeature, FeatureConfig, SequenceFeature
 
 
 def check_brackets(table: pa.Table, features: Sequence[FeatureConfig]) -> None:
-    """Refuse a bag or sequence of texts whose every cell was a list in brackets, unless it is declared as that.
+    """Rejects a bag or sequence of texts in which every cell is a list in brackets, unless ``brackets`` is set.
 
     Args:
-        table: some raw columns, as the reader gave them.
+        table: raw columns from a reader.
+        features: the features to check.
 
     Raises:
-        DataError: naming the feature, and what to set.
+        DataError: a feature's cells are all in brackets; the message names the feature and the key to set.
     """
     for feature in features:
         if isinstance(feature, BagFeature | SequenceFeature) and feature.type == "text" and not feature.brackets:
@@ -35,17 +36,17 @@ def check_brackets(table: pa.Table, features: Sequence[FeatureConfig]) -> None:
 
 
 def _all_in_brackets(lists: pa.Array) -> bool:
-    """Whether the first element of each list, and no other, opens a bracket, and the last, and no other, closes one."""
+    """Returns whether exactly the first element of each list opens a bracket and exactly the last one closes it."""
     lengths = pc.list_value_length(lists).fill_null(0).to_numpy(zero_copy_only=False)
     ends = np.cumsum(lengths)
-    held = lengths > 0
+    is_filled = lengths > 0
     elements = lists.flatten()
     opens = _mask(pc.starts_with(elements, "["))
     closes = _mask(pc.ends_with(elements, "]"))
-    filled = int(held.sum())
+    filled = int(is_filled.sum())
     if not filled or int(opens.sum()) != filled or int(closes.sum()) != filled:
         return False
-    return bool(opens[(ends - lengths)[held]].all() and closes[ends[held] - 1].all())
+    return bool(opens[(ends - lengths)[is_filled]].all() and closes[ends[is_filled] - 1].all())
 
 
 def _mask(values: pa.Array) -> npt.NDArray[np.bool_]:

@@ -1,6 +1,6 @@
-"""Rows that a well-formed file may hold and training must not: bad labels, weights and identity ids.
+"""Rejects rows that are well-formed but unusable: with bad labels, weights, times or identity ids.
 
-Refused here, before anything is fitted, so that a refused row leaves no trace in vocabularies or statistics.
+They are rejected before anything is fitted, so that they do not affect vocabularies or statistics.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ from ziggurat.features.config import CategoricalFeature, LabelConfig, Targets
 from ziggurat.features.error_hints import with_hints
 from ziggurat.features.tables import TableEncoding
 
-pc: Any = pyarrow.compute  # made at import, so unknown to type checkers
+pc: Any = pyarrow.compute  # its functions are generated at import, so type checkers do not know them
 
 NO_GROUP = -(2**63)
-"""The ``@group`` of rows whose group cell is empty."""
+"""Value of ``@group`` for rows whose group cell is empty."""
 
 Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedRows:
-    """The rows of a block that may be used.
+    """The usable rows of a block.
 
     Attributes:
         table: their raw columns.
         rows: int64, their positions in the block.
-        targets: encoded-dataset columns that need no fitting: labels and weight float32, group int64, time int64 or
-            float64 as it was read. Empty when unlabelled.
-        bad: the rows refused by the reader and here, by line.
+        targets: columns of the encoded dataset that need no fitting: labels and weight float32, group int64, time int64
+            or float64 as it was read. Empty if unlabelled.
+        bad: rows that the reader or these checks rejected, ordered by line.
     """
 
     table: pa.Table
@@ -51,10 +51,13 @@ class CheckedRows:
 
 
 @dataclass(frozen=True, slots=True)
-class _Refusal:
-    """Rows that break one rule.
+class _Rejection:
+    """The rows of a block that break one rule.
 
-    ``kind``, ``rule`` and ``hint`` are those of :func:`ziggurat.data.readers.rejection_reasons.rejection_reason`.
+    Attributes:
+        column: the raw column that the rule is about.
+        rows: mask of the rejected rows.
+        kind, rule, hint: see :func:`ziggurat.data.readers.rejection_reasons.rejection_reason`.
     """
 
     column: str
@@ -65,42 +68,46 @@ class _Refusal:
 
 
 def check_rows(block: RawBlock, targets: Targets | None, tables: Mapping[str, TableEncoding]) -> CheckedRows:
-    """Take the targets from a block and refuse the rows that cannot be used.
+    """Reads the targets of a block and rejects unusable rows.
 
     Args:
-        targets: which columns hold labels, weight, group and time; None for unlabelled rows.
+        block: the raw block.
+        targets: the columns of labels, weight, group and time; None for unlabelled rows.
+        tables: the encodings of the tables, whose valid ids are checked.
     """
     block = with_hints(block, targets)
-    refusals: list[_Refusal] = []
+    rejections: list[_Rejection] = []
     columns: dict[str, npt.NDArray[Any]] = {}
     for label in targets.labels if targets else ():
-        columns[label_column(label.name)], broken = _label(block.table.column(label.source_column), label)
-        refusals.append(broken)
+        columns[label_column(label.name)], rejection = _label(block.table.column(label.source_column), label)
+        rejections.append(rejection)
     if targets and targets.weight is not None:
         weights = numbers(block.table.column(targets.weight))
         fine = (weights >= 0) & (weights <= np.finfo(np.float32).max)
-        refusals.append(
-            _Refusal(targets.weight, ~fine, "not a weight", "a weight is a finite number, 0 or more", "correct the row")
+        rejections.append(
+            _Rejection(
+                targets.weight, ~fine, "not a weight", "a weight is a finite number, 0 or more", "correct the row"
+            )
         )
         with np.errstate(over="ignore"):
             columns[WEIGHT_COLUMN] = weights.astype(np.float32)
     if targets and targets.group is not None:
         columns[GROUP_COLUMN] = keys(block.table.column(targets.group))
     if targets and targets.time is not None:
-        columns[TIME_COLUMN], broken = _time(block.table.column(targets.time), targets.time)
-        refusals.append(broken)
-    refusals.extend(_identity(block.table, tables.values()))
-    return _without(block, refusals, columns)
+        columns[TIME_COLUMN], rejection = _time(block.table.column(targets.time), targets.time)
+        rejections.append(rejection)
+    rejections.extend(_invalid_ids(block.table, tables.values()))
+    return _drop_rejected(block, rejections, columns)
 
 
 def keys(column: pa.ChunkedArray) -> npt.NDArray[np.int64]:
-    """A group or key column as int64: integers as they are, text by its hash, :data:`NO_GROUP` for null."""
+    """Returns a group or key column as int64: integers unchanged, text hashed, :data:`NO_GROUP` for null."""
     present = _key_values(plain(column).drop_null().combine_chunks())
     if not column.null_count:
         return present
-    out = np.full(len(column), NO_GROUP, np.int64)
-    out[column.is_valid().to_numpy()] = present
-    return out
+    all_keys = np.full(len(column), NO_GROUP, np.int64)
+    all_keys[column.is_valid().to_numpy()] = present
+    return all_keys
 
 
 def _key_values(values: pa.Array) -> npt.NDArray[np.int64]:
@@ -109,31 +116,31 @@ def _key_values(values: pa.Array) -> npt.NDArray[np.int64]:
     return hash_array(values).view(np.int64)
 
 
-def _label(column: pa.ChunkedArray, label: LabelConfig) -> tuple[npt.NDArray[np.float32], _Refusal]:
-    place, needed = label.source_column, f"label {label.name!r} needs a value"
+def _label(column: pa.ChunkedArray, label: LabelConfig) -> tuple[npt.NDArray[np.float32], _Rejection]:
+    name, needed = label.source_column, f"label {label.name!r} needs a value"
     if isinstance(label.equals, str):
         positive = pc.equal(plain(column), label.equals).fill_null(False).to_numpy()
-        empty = _Refusal(place, column.is_null().to_numpy(), "label is missing", needed, "correct the row")
+        empty = _Rejection(name, column.is_null().to_numpy(), "label is missing", needed, "correct the row")
         return positive.astype(np.float32), empty
     values = numbers(column)
     if label.at_least is not None or label.equals is not None:
         positive = values >= label.at_least if label.at_least is not None else values == label.equals
-        empty = _Refusal(place, np.isnan(values), "label is missing", needed, "correct the row")
+        empty = _Rejection(name, np.isnan(values), "label is missing", needed, "correct the row")
         return positive.astype(np.float32), empty
     wrong = (values != 0) & (values != 1)
     rule = f"label {label.name!r} must be 0 or 1"
     hint = "set at_least or equals for the label if its column holds other values"
-    return np.where(wrong, 0, values).astype(np.float32), _Refusal(place, wrong, "label is not 0 or 1", rule, hint)
+    return np.where(wrong, 0, values).astype(np.float32), _Rejection(name, wrong, "label is not 0 or 1", rule, hint)
 
 
-def _time(column: pa.ChunkedArray, name: str) -> tuple[npt.NDArray[Any], _Refusal]:
+def _time(column: pa.ChunkedArray, name: str) -> tuple[npt.NDArray[Any], _Rejection]:
     values = plain(column).fill_null(0).to_numpy()
     outside = np.abs(values) >= 2.0**63 if values.dtype == np.float64 else np.zeros(len(values), np.bool_)
     rule = "a time is a number between -2^63 and 2^63"
-    return values, _Refusal(name, column.is_null().to_numpy() | outside, "not a time", rule, "correct the row")
+    return values, _Rejection(name, column.is_null().to_numpy() | outside, "not a time", rule, "correct the row")
 
 
-def _identity(table: pa.Table, tables: Iterable[TableEncoding]) -> Iterator[_Refusal]:
+def _invalid_ids(table: pa.Table, tables: Iterable[TableEncoding]) -> Iterator[_Rejection]:
     for encoding in tables:
         valid = encoding.encoder.valid_ids
         if valid is None:
@@ -149,25 +156,25 @@ def _identity(table: pa.Table, tables: Iterable[TableEncoding]) -> Iterator[_Ref
                 outside = np.zeros(len(lists), np.bool_)
                 outside[owners[_outside(lists.flatten(), valid)]] = True
             allowed = f"[{valid.start}, {valid.stop}), the rows of table {encoding.name!r}"
-            rule = f"an id of feature {feature.name!r} must lie in {allowed}"
+            rule = f"an id of feature {feature.name!r} must be in {allowed}"
             hint = "raise the encoder's rows, or choose a hash or vocabulary encoder"
-            yield _Refusal(feature.source_column, outside, "id outside its table", rule, hint)
+            yield _Rejection(feature.source_column, outside, "id outside its table", rule, hint)
 
 
 def _outside(values: pa.Array | pa.ChunkedArray, valid: range) -> Mask:
     ids = values.cast(pa.int64())
-    fine = pc.and_(pc.greater_equal(ids, valid.start), pc.less(ids, valid.stop)).fill_null(False)
-    return ~np.asarray(fine)
+    inside = pc.and_(pc.greater_equal(ids, valid.start), pc.less(ids, valid.stop)).fill_null(False)
+    return ~np.asarray(inside)
 
 
-def _without(block: RawBlock, refusals: list[_Refusal], columns: dict[str, npt.NDArray[Any]]) -> CheckedRows:
-    refused = np.zeros(block.table.num_rows, np.bool_)
-    for broken in refusals:
-        refused |= broken.rows
-    if not refused.any():
+def _drop_rejected(block: RawBlock, rejections: list[_Rejection], columns: dict[str, npt.NDArray[Any]]) -> CheckedRows:
+    rejected = np.zeros(block.table.num_rows, np.bool_)
+    for rejection in rejections:
+        rejected |= rejection.rows
+    if not rejected.any():
         return CheckedRows(block.table, np.arange(block.table.num_rows), columns, list(block.bad))
-    kept = np.flatnonzero(~refused)
-    bad = [*block.bad, *_bad_rows(block, np.flatnonzero(refused), refusals)]
+    kept = np.flatnonzero(~rejected)
+    bad = [*block.bad, *_bad_rows(block, np.flatnonzero(rejected), rejections)]
     return CheckedRows(
         block.table.take(pa.array(kept)),
         kept,
@@ -176,14 +183,14 @@ def _without(block: RawBlock, refusals: list[_Refusal], columns: dict[str, npt.N
     )
 
 
-def _bad_rows(block: RawBlock, rows: npt.NDArray[np.int64], refusals: list[_Refusal]) -> Iterator[BadRow]:
+def _bad_rows(block: RawBlock, rows: npt.NDArray[np.int64], rejections: list[_Rejection]) -> Iterator[BadRow]:
     for row, cells in zip(rows, block.table.take(pa.array(rows)).to_pylist(), strict=True):
-        broken = next(item for item in refusals if item.rows[row])
-        received = json.dumps(cells[broken.column], ensure_ascii=False)
+        rejection = next(item for item in rejections if item.rows[row])
+        received = json.dumps(cells[rejection.column], ensure_ascii=False)
         yield BadRow(
             file=block.file,
             line=int(block.lines[row]),
-            column=broken.column,
-            reason=rejection_reason(broken.kind, f"received {received[:200]}; {broken.rule}", broken.hint),
+            column=rejection.column,
+            reason=rejection_reason(rejection.kind, f"received {received[:200]}; {rejection.rule}", rejection.hint),
             text=json.dumps(cells, ensure_ascii=False)[:TEXT_LIMIT],
         )

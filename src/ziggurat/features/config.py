@@ -1,4 +1,4 @@
-"""The ``data`` and ``features`` sections of an experiment: which columns are read, and what becomes of each."""
+"""The ``data`` and ``features`` sections of an experiment: which columns are read, and how each is used."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ TimeFormat = Literal["number", "iso"]
 
 
 def _pooling_kind(value: Any) -> str:
-    """The tag of what a sequence's ``pooling`` holds; anything that is no tag makes the message below."""
+    """Returns the tag of the value of a sequence's ``pooling``; an unknown tag causes the error message below."""
     if isinstance(value, str):
         return "plain" if value in get_args(Pooling) else value
     name = cast("Mapping[str, Any]", value).get("name") if isinstance(value, Mapping) else getattr(value, "name", None)
@@ -48,16 +48,16 @@ SequencePoolingConfig = Annotated[
 
 
 class LabelConfig(Config):
-    """A binary target, made from one column."""
+    """A binary target that is made from one column."""
 
     name: str
     """The task's name."""
     column: str | None = None
-    """Column it is made from; the name by default."""
+    """Raw column that the label is made from; the label's name by default."""
     at_least: pydantic.FiniteFloat | None = None
-    """The label is 1 where the column's number is at least this."""
+    """The label is 1 if the column's number is at least this."""
     equals: pydantic.StrictStr | pydantic.StrictInt | pydantic.StrictFloat | None = None
-    """The label is 1 where the cell equals this text or number. With neither rule, cells must be 0 or 1."""
+    """The label is 1 if the cell equals this text or number. Without this and ``at_least``, cells must be 0 or 1."""
 
     @pydantic.model_validator(mode="after")
     def _one_rule(self) -> Self:
@@ -71,7 +71,7 @@ class LabelConfig(Config):
 
 
 class Targets(Config):
-    """What a row holds besides its features: the part of :class:`DataConfig` that a fitted transform keeps."""
+    """The columns of a row besides its features: the part of :class:`DataConfig` that is saved with a transform."""
 
     labels: tuple[LabelConfig, ...]
     weight: str | None = None
@@ -81,29 +81,29 @@ class Targets(Config):
 
 
 class DataConfig(Config):
-    """Raw logs: where they are, what their rows mean, and which rows train."""
+    """Raw logs: where they are, what their columns mean, and which rows are used for training."""
 
     folder: Path = Path()
-    """Relative files resolve against it; itself relative to the working directory."""
+    """Folder that relative paths of files refer to; itself relative to the working directory."""
     source: SourceConfig
     """The files and their format."""
     split: SplitConfig = RandomSplit()
-    """Which rows train, validate and test."""
+    """Which rows are used for training, validation and test."""
     on_bad_row: Literal["fail", "quarantine"] = "fail"
-    """What to do with a row that cannot be used: stop, or set it aside in quarantine.jsonl and count it."""
+    """What to do with a row that cannot be used: stop, or write it to quarantine.jsonl and count it."""
     labels: tuple[LabelConfig, ...] = pydantic.Field(min_length=1)
     """The tasks, in the order of the model's outputs."""
     weight: str | None = None
-    """Column of example weights, finite and not negative."""
+    """Column of example weights, which must be finite and not negative."""
     group: str | None = None
-    """Column whose values group rows for GAUC, usually the user; rows without one form a group of their own."""
+    """Column whose values group rows for GAUC, usually the user; all rows with an empty cell form one group."""
     time: str | None = None
     """Column of times, for splits by time."""
     time_format: TimeFormat = "number"
-    """``number``: of any unit. ``iso``: text such as 2024-05-01 or 2024-05-01T12:30:00+02:00 (UTC where no zone is
-    written), or timestamps and dates of Parquet, read as seconds since 1970."""
+    """``number``: numbers in any unit. ``iso``: text such as 2024-05-01 or 2024-05-01T12:30:00+02:00 (UTC if it has no
+    time zone), or timestamps and dates of Parquet; they are read as seconds since 1970."""
     block_rows: int = pydantic.Field(default=BLOCK_ROWS, ge=1)
-    """Rows of a block of the prepared dataset, the unit of shuffling."""
+    """Number of rows of a block of the prepared dataset, the unit of shuffling."""
 
     @pydantic.model_validator(mode="after")
     def _consistent(self) -> Self:
@@ -123,15 +123,15 @@ class DataConfig(Config):
 
     @property
     def split_key(self) -> str | None:
-        """The column that decides the split of a row, where one does."""
+        """The column that decides the split of a row, if any."""
         return self.split.key if isinstance(self.split, RandomSplit | TimeWithinKeySplit) else None
 
 
 class _Feature(Config):
     name: str = pydantic.Field(pattern=r"^[^@./\\:\s][^./\\:]*$")
-    """The feature's name, unique; without any of . / \\\\ : and not beginning with @."""
+    """The feature's name: unique, without any of . / \\\\ : and not beginning with @."""
     column: str | None = None
-    """Column it is made from; the name by default."""
+    """Raw column that the feature is made from; the feature's name by default."""
 
     @property
     def source_column(self) -> str:
@@ -139,11 +139,11 @@ class _Feature(Config):
 
 
 class NumericFeature(_Feature):
-    """A number; dense, or categorical where its chain ends in ``bucketise``."""
+    """A number: a dense feature, or a categorical one if its chain ends in ``bucketise``."""
 
     kind: Literal["numeric"] = "numeric"
     transforms: tuple[StepConfig, ...] = ()
-    """Steps in order. Missing values are filled with the training median first, unless a step fills them."""
+    """Steps, applied in order. Missing values are first filled with the training median, unless a step fills them."""
 
     @pydantic.model_validator(mode="after")
     def _bucketise_last(self) -> Self:
@@ -158,11 +158,11 @@ class NumericFeature(_Feature):
 
 class _IdFeature(_Feature):
     type: IdType = "text"
-    """How ids are read; integer 12 and text "12" are different ids."""
+    """Type of the ids; integer 12 and text "12" are different ids."""
     encoder: EncoderConfig | None = None
-    """How ids become rows; by default as the table's other features say, or a vocabulary."""
+    """How ids are mapped to rows; by default the encoder of the table's other features, or a vocabulary."""
     table: str | None = pydantic.Field(default=None, pattern=r"^[^@./\\:\s][^./\\:]*$")
-    """Embedding table; the feature's name by default. Features that name the same table share it and its encoder."""
+    """Embedding table; the feature's name by default. Features with the same table share it and its encoder."""
 
     @property
     def table_name(self) -> str:
@@ -174,14 +174,14 @@ class _IdFeature(_Feature):
 
 
 class CategoricalFeature(_IdFeature):
-    """One id a row."""
+    """One id per row."""
 
     kind: Literal["categorical"] = "categorical"
 
 
 class _ManyFeature(_IdFeature):
     delimiter: str = pydantic.Field(default="|", min_length=1)
-    """Separates the ids of a text cell; ignored where the file holds lists."""
+    """Separates the ids of a text cell; ignored if the file contains lists."""
     brackets: bool = False
     """Text cells are lists in brackets, as pandas and JSON write them: [240, 132] or ['a', 'b']. Needs ``delimiter``,
     usually ","."""
@@ -196,13 +196,13 @@ class _ManyFeature(_IdFeature):
 
 
 class BagFeature(_ManyFeature):
-    """Any number of ids a row, in no order, pooled into one vector."""
+    """Any number of ids per row, without order, pooled into one vector."""
 
     kind: Literal["bag"] = "bag"
     max_length: int | None = pydantic.Field(default=None, ge=1)
-    """Keep the first ids only; null: all."""
+    """Number of ids to keep, the first ones; null: all."""
     pooling: Pooling = "mean"
-    """How the ids' vectors become one."""
+    """How the ids' vectors are pooled into one."""
 
 
 class SequenceFeature(_ManyFeature):
@@ -210,9 +210,9 @@ class SequenceFeature(_ManyFeature):
 
     kind: Literal["sequence"] = "sequence"
     last: int = pydantic.Field(default=50, ge=1)
-    """Keep the most recent ids only."""
+    """Number of ids to keep, the most recent ones."""
     pooling: SequencePoolingConfig = "mean"
-    """How the ids' vectors become one: ``sum`` or ``mean``, or a section with a ``name`` that reads them one by one:
+    """How the ids' vectors are pooled: ``sum``, ``mean``, or a section with the ``name`` of a sequence encoder:
     ``attention`` (a learned query), ``target_attention`` (DIN; ``target`` names a categorical feature) or
     ``transformer``. These need ``last``."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from ziggurat.data.inference.binary_label_words import positive_of
+from ziggurat.data.inference.binary_label_words import positive_value
 from ziggurat.data.readers.blocks import BadRow, RawBlock
 from ziggurat.data.readers.cells.text import NOT_NUMBER
 from ziggurat.data.readers.rejection_reasons import reason_kind, rejection_reason, split_hint
@@ -38,6 +38,6 @@ def _label_hint(column: str, received: str, targets: Targets) -> str | None:
     if name is None:
         return None
     found = _RECEIVED.search(received)
-    positive = positive_of([found[1]]) if found else None
+    positive = positive_value([found[1]]) if found else None
     value = "its positive text" if positive is None else f'"{positive}"'
     return f"set `equals: {value}` on label {name!r}, whose column holds text"

@@ -1,8 +1,10 @@
-"""Which row of another fit's table stands for the same value: tables of two transforms, row by row.
+"""Matches the rows of a table between two fitted transforms: which row of the other table represents the same value?
 
-A vocabulary's rows are in order of frequency, so that the same value has another row wherever the data is another.
+The rows of a vocabulary are ordered by frequency, so a value's row differs between transforms that were fitted on
+different data. In names and messages, ``here`` is the transform that takes rows over, and ``there`` is the one that
+they come from.
 
-Shape legend: R rows of a table here, L of them.
+Shape legend: R rows of the table here, L selected rows of it.
 """
 
 from __future__ import annotations
@@ -33,38 +35,39 @@ Rows = npt.NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class RowMatch:
-    """Rows of a table here, and those of the table there that stand for the same.
+    """Maps the rows of a table here to the rows of the table there that represent the same values.
 
     Attributes:
-        size: rows here.
-        there: rows there.
-        taken: how many of them have a row there.
-        rows_R: int64, the row there, or -1; None: the first ``taken`` rows have there the numbers that they have here.
-        note: what could not be matched although both have it, for people.
+        size: number of rows here.
+        size_there: number of rows there.
+        matched: number of rows here that have a row there.
+        rows_R: int64: the row there of each row here, or -1. None if each of the first ``matched`` rows has the same
+            number there.
+        note: what could not be matched although both tables have it, for the user.
     """
 
     size: int
-    there: int
-    taken: int
+    size_there: int
+    matched: int
     rows_R: Rows | None = None
     note: str | None = None
 
     def of(self, rows_L: Rows) -> Rows:
-        """The row there of each of these rows here, or -1."""
+        """Returns the row there of each of these rows here, or -1."""
         if self.rows_R is not None:
             return self.rows_R[rows_L]
-        return np.where(rows_L < self.taken, rows_L, ABSENT)
+        return np.where(rows_L < self.matched, rows_L, ABSENT)
 
 
 class FittedTables:
-    """What a saved transform says of its tables; each table's encoder is loaded when it is asked for.
+    """The tables of a saved transform; encoders are loaded on demand.
 
     Args:
-        folder: that :meth:`~ziggurat.features.transform.Transform.save` or preparation wrote.
-        features: that it was fitted for.
+        folder: a folder that :meth:`~ziggurat.features.transform.Transform.save` or preparation wrote.
+        features: the features that the transform was fitted for.
 
     Raises:
-        DataError: a part of it is missing, or of another version.
+        DataError: a file is missing, or was saved in another version.
     """
 
     def __init__(self, folder: Path, features: Sequence[FeatureConfig]) -> None:
@@ -76,26 +79,26 @@ class FittedTables:
 
     @cached_property
     def chains(self) -> dict[str, NumericChain]:
-        """Of the numeric features, by name."""
+        """The chains of the numeric features, by feature."""
         return {name: NumericChain.from_json(chain) for name, chain in self._values["chains"].items()}
 
-    def figures(self, table: str) -> dict[str, Any]:
-        """What an encoder has saved of itself beside its arrays; of a bucketised number, the steps of its chain."""
+    def settings(self, table: str) -> dict[str, Any]:
+        """Returns the JSON that a table's encoder has saved; for a bucketised number, the steps of its chain."""
         if table not in self._tables:
             return {"name": "bucketise", "steps": self.chains[table].to_json()["steps"]}
         return read_json(self._folder / f"table.{table}.json")
 
     def arrays_digest(self, table: str) -> str:
-        """Returns a digest of the arrays that an encoder has saved; empty where there are none."""
+        """Returns a digest of the arrays that an encoder has saved; empty if there are none."""
         path = self._folder / f"table.{table}.safetensors"
         return hashlib.sha256(path.read_bytes()).hexdigest() if path.exists() else ""
 
     def type(self, table: str) -> ValueType:
-        """Of the ids, or of the numbers."""
+        """Returns the type of a table's ids, or FLOAT for a bucketised number."""
         return self._tables[table].type if table in self._tables else ValueType.FLOAT
 
     def rows(self, table: str) -> int:
-        """Rows of a table."""
+        """Returns the number of rows of a table."""
         if table in self._tables:
             return load_encoder(self._folder, table).rows
         rows = self.chains[table].table_rows
@@ -103,15 +106,15 @@ class FittedTables:
         return rows
 
     def vocabulary(self, table: str) -> VocabularyEncoder:
-        """The encoder of a table that has a vocabulary."""
+        """Returns the encoder of a table that has a vocabulary."""
         encoder = load_encoder(self._folder, table)
         assert isinstance(encoder, VocabularyEncoder), table
         return encoder
 
 
 def difference(table: str, there: FittedTables, here: FittedTables) -> str | None:
-    """Why the rows of a table cannot be told apart by what they stand for; None where they can."""
-    ours, theirs = here.figures(table), there.figures(table)
+    """Returns why the rows of a table cannot be matched between two transforms; None if they can."""
+    ours, theirs = here.settings(table), there.settings(table)
     if "import" in ours or "import" in theirs:  # what an encoder from outside saves, only its own class can compare
         same = ours == theirs and here.arrays_digest(table) == there.arrays_digest(table)
         return None if same else "its encoder is from outside the package, and what was fitted differs"
@@ -123,26 +126,28 @@ def difference(table: str, there: FittedTables, here: FittedTables) -> str | Non
         keys = [key for key in ("rows", "seed", "version") if ours[key] != theirs[key]]
         return "its hash differs: " + ", ".join(f"{key} {theirs[key]:,} there, {ours[key]:,} here" for key in keys)
     if ours["name"] == "bucketise" and ours != theirs:
-        return f"its buckets differ: {_told_steps(theirs['steps'])} there, {_told_steps(ours['steps'])} here"
+        return f"its buckets differ: {_describe_steps(theirs['steps'])} there, {_describe_steps(ours['steps'])} here"
     return None
 
 
 def match_rows(table: str, there: FittedTables, here: FittedTables) -> RowMatch:
-    """Rows of a table of both, where :func:`difference` finds none: known values by value, the others by their role."""
-    if here.figures(table).get("name") != "vocabulary" or "import" in here.figures(
-        table
-    ):  # hashes and buckets are alike, and identities are numbers
-        size, other = here.rows(table), there.rows(table)
-        return RowMatch(size, other, min(size, other))
+    """Matches the rows of a table between which :func:`difference` finds no difference.
+
+    Known values are matched by value, missing and unknown values by their role.
+    """
+    settings = here.settings(table)
+    if settings.get("name") != "vocabulary" or "import" in settings:  # equal hashes, buckets or identities: equal rows
+        size, size_there = here.rows(table), there.rows(table)
+        return RowMatch(size, size_there, min(size, size_there))
     return match_vocabularies(there.vocabulary(table), here.vocabulary(table))
 
 
 def match_vocabularies(there: VocabularyEncoder, here: VocabularyEncoder) -> RowMatch:
-    """Rows of two vocabularies of one type.
+    """Matches the rows of two vocabularies of the same type.
 
-    The row of missing values is that of missing values. A value unknown to both has the row ``1 + hash mod n`` in each
-    (``n`` rows of unknown values), so that where ours are a multiple of theirs each of ours follows from one of theirs;
-    where theirs has none, from its row of missing values, which unknown ones shared.
+    The rows of missing values match. A value that both vocabularies do not know has row ``1 + hash mod n`` in each,
+    where ``n`` is the number of rows of unknown values. If the number here is a multiple of the number there, each row
+    here matches one row there. If there are none there, unknown values used the row of missing values there.
     """
     rows_R = np.full(here.rows, ABSENT, np.int64)
     rows_R[MISSING_ROW] = MISSING_ROW
@@ -153,7 +158,7 @@ def match_vocabularies(there: VocabularyEncoder, here: VocabularyEncoder) -> Row
     elif here.oov_rows % there.oov_rows == 0:
         rows_R[1 + unknown] = 1 + unknown % there.oov_rows
     else:
-        note = f"rows of unknown values begin anew: {there.oov_rows} there, {here.oov_rows} here"
+        note = f"rows of unknown values start from scratch: {there.oov_rows} there, {here.oov_rows} here"
     found = there.transform(here.keys)
     rows_R[1 + here.oov_rows :] = np.where(found > there.oov_rows, found, ABSENT)
     if here.rows == there.rows and np.array_equal(rows_R, np.arange(here.rows)):
@@ -161,10 +166,10 @@ def match_vocabularies(there: VocabularyEncoder, here: VocabularyEncoder) -> Row
     return RowMatch(here.rows, there.rows, int(np.count_nonzero(rows_R != ABSENT)), rows_R, note)
 
 
-def _told_steps(steps: Sequence[dict[str, Any]]) -> str:
-    """The steps of a bucketised number, the last one by its boundaries, as many as can be read."""
-    *before, last = steps
+def _describe_steps(steps: Sequence[dict[str, Any]]) -> str:
+    """Describes the steps of a bucketised number, the last one by some of its boundaries."""
+    *earlier, last = steps
     edges = [f"{edge:g}" for edge in last["boundaries"]]
     shown = ", ".join(edges if len(edges) <= 4 else [*edges[:3], "…", edges[-1]])
-    names = "".join(f"{step['name']}, " for step in before)
+    names = "".join(f"{step['name']}, " for step in earlier)
     return f"{names}{len(edges)} boundaries ({shown})"

@@ -1,4 +1,4 @@
-"""What one run of ``prepare`` is about: the configs, and what follows from them before any data is read."""
+"""The plan of a preparation: the configs, and what can be derived from them before any data is read."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ziggurat.features.numeric.chain import CHAIN_VERSION
 from ziggurat.features.raw_schema import raw_schema
 from ziggurat.features.tables import TableEncoding, resolve_tables
 
-_MOST_THREADS = 8
+_MAX_THREADS = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,10 +26,12 @@ class Preparation:
     """The plan of a preparation.
 
     Attributes:
+        data: the ``data`` section of the config.
+        features: the features of the config.
         schema: the raw columns to read.
         tables: the encodings of the id features' tables.
-        fingerprint: of configs, raw files and format versions; two preparations with the same one are the same.
-        threads: workers beside the reader.
+        fingerprint: fingerprint of configs, raw files and format versions; preparations with the same one are equal.
+        threads: number of threads besides the reader.
     """
 
     data: DataConfig
@@ -41,13 +43,15 @@ class Preparation:
 
     @classmethod
     def plan(cls, data: DataConfig, features: Sequence[FeatureConfig], sources: Sequence[str]) -> Preparation:
-        """Check the configs against each other.
+        """Checks the configs and returns the plan.
 
         Args:
+            data: the ``data`` section of the config.
+            features: the features of the config.
             sources: the fingerprints of the raw files.
 
         Raises:
-            ConfigError: features that contradict each other.
+            ConfigError: features contradict each other.
         """
         tables = resolve_tables(features)
         return cls(
@@ -56,7 +60,7 @@ class Preparation:
             schema=raw_schema(data, features),
             tables=tables,
             fingerprint=fingerprint(data, features, sources, tables),
-            threads=min(os.cpu_count() or 1, _MOST_THREADS),
+            threads=min(os.cpu_count() or 1, _MAX_THREADS),
         )
 
     @property
@@ -81,22 +85,25 @@ class Preparation:
 def fingerprint(
     data: DataConfig, features: Sequence[FeatureConfig], sources: Sequence[str], tables: Mapping[str, TableEncoding]
 ) -> str:
-    """SHA-256 over everything that decides what a prepared dataset holds; where its raw files lie does not."""
+    """Returns the SHA-256 of everything that determines a prepared dataset; the location of the raw files does not."""
     content: dict[str, Any] = {
         "versions": [FORMAT_VERSION, HASH_VERSION, VOCABULARY_VERSION, CHAIN_VERSION],
         "data": data.model_dump(mode="json", exclude={"folder"}),
-        "features": [what_is_encoded(feature) for feature in features],
+        "features": [dataset_settings(feature) for feature in features],
         "sources": list(sources),
     }
     newer = {table.encoder.title: table.encoder.version for table in tables.values() if table.encoder.version > 1}
-    if newer:  # datasets of first versions were made before encoders had versions of their own
+    if newer:  # version 1 is left out: such datasets may be older than the encoders' own versions
         content["encoders"] = newer
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def what_is_encoded(feature: FeatureConfig) -> dict[str, Any]:
-    """A feature's config without the settings of a sequence encoder, of which the dataset knows nothing, and without
-    ``brackets`` where there are none, so that datasets made before the key was known still count."""
+def dataset_settings(feature: FeatureConfig) -> dict[str, Any]:
+    """Returns the settings of a feature that affect the dataset.
+
+    Settings of a sequence encoder do not affect it. ``brackets`` is left out if it is not set, so that datasets that
+    were prepared before this key existed stay valid.
+    """
     values = feature.model_dump(mode="json")
     if not values.get("brackets"):
         values.pop("brackets", None)

@@ -119,7 +119,7 @@ class _EncodedPieces:
         first, stop = int(self._starts[piece]), int(self._starts[piece + 1])
         if encoded.num_rows != stop - first:
             raise DataError(
-                f"{block.file}: contains {encoded.num_rows} usable rows from line {start.line} on, but {stop - first} were "
+                f"{block.file}: {encoded.num_rows} usable rows from line {start.line} on, but {stop - first} were "
                 "indexed",
                 "restore the file, or prepare again and start the readers again",
             )

@@ -1,15 +1,16 @@
-"""Where the rows of each split lie in raw logs: one pass over the files, so that any block can be made on demand.
+"""An index of raw logs: where the rows of each split are, so that any block can be made on demand.
 
-The files are cut into *pieces* of about 2 MiB. Of each piece the index keeps where it begins and ends and how many rows
-of each split it holds; of each row, its split. A block of the prepared dataset is so many consecutive rows of a split
-in reading order; knowing the pieces that hold them is all it takes to make it.
+Building the index takes one pass over the files. They are cut into *pieces*: file ranges of about 2 MiB. The index
+records where each piece begins and ends, how many rows of each split it contains, and the split of each row. A block of
+the prepared dataset consists of consecutive rows of a split in reading order, so it can be made from the pieces that
+contain them.
 
 Layout of an index folder::
 
-    index.json        fingerprint of configs and files, and what was refused
+    index.json        fingerprint of configs and files, and counts of rejected rows
     pieces.npy        int64 (pieces, 10): source; start and end as file, offset, line; rows of each split
-    splits.npy        uint8 (rows,): each good row's split, in reading order
-    quarantine.jsonl  refused rows, where ``on_bad_row`` sets them aside
+    splits.npy        uint8 (rows,): the split of each good row, in reading order
+    quarantine.jsonl  rejected rows, if ``on_bad_row`` quarantines them
 """
 
 from __future__ import annotations
@@ -42,41 +43,43 @@ from ziggurat.features.preparation_plan import Preparation
 
 INDEX_VERSION = 1
 PIECE_BYTES = 2 * 2**20
-"""Text of a piece: a block of 65,536 rows then touches some ten of them, and reads little that it does not need."""
+"""Bytes of text of a piece. A block of 65,536 rows then spans about ten pieces, so few unneeded rows are read."""
 
-_PLACE_COLUMNS = 7
+_RANGE_COLUMNS = 7
+"""Columns of ``pieces.npy`` before the row counts."""
 
 
 @dataclass(frozen=True, slots=True)
 class RawIndex:
-    """An index, opened.
+    """An opened index.
 
     Attributes:
-        fingerprint: of the configs and files that it was made from.
-        refused: rows, and a line for each kind of refusal.
-        pieces, splits: the arrays of the files of these names; the latter memory-mapped.
+        fingerprint: fingerprint of the configs and files that it was made from.
+        rejected: number of rejected rows, and a line for each reason.
+        pieces: contents of ``pieces.npy``.
+        splits: contents of ``splits.npy``, memory-mapped.
     """
 
     fingerprint: str
-    refused: dict[str, Any]
+    rejected: dict[str, Any]
     pieces: npt.NDArray[np.int64]
     splits: Assignment
 
     @classmethod
     def open(cls, folder: Path) -> RawIndex:
-        """The index that :func:`index_raw` wrote."""
+        """Opens an index that :func:`index_raw` wrote."""
         values = json.loads((folder / "index.json").read_text(encoding="utf-8"))
         splits = np.load(folder / "splits.npy", mmap_mode="r")
         return cls(values["fingerprint"], values["quarantined"], np.load(folder / "pieces.npy"), splits)
 
     def rows(self, split: int | None = None) -> npt.NDArray[np.int64]:
-        """Rows of each piece: of one split, or of all."""
-        counts = self.pieces[:, _PLACE_COLUMNS:]
+        """Returns the number of rows of each piece, of one split or of all."""
+        counts = self.pieces[:, _RANGE_COLUMNS:]
         return counts.sum(axis=1) if split is None else counts[:, split]
 
-    def place(self, piece: int) -> tuple[int, Position, Position]:
-        """Source, start and end of a piece."""
-        source, *numbers = (int(value) for value in self.pieces[piece, :_PLACE_COLUMNS])
+    def file_range(self, piece: int) -> tuple[int, Position, Position]:
+        """Returns source, start and end of a piece."""
+        source, *numbers = (int(value) for value in self.pieces[piece, :_RANGE_COLUMNS])
         return source, Position(*numbers[:3]), Position(*numbers[3:])
 
 
@@ -87,20 +90,21 @@ def index_raw(
     progress: Progress,
     piece_bytes: int = PIECE_BYTES,
 ) -> None:
-    """Write the index of the raw files into ``folder``; nothing happens when it is there already.
+    """Writes the index of the raw files into ``folder``; does nothing if it exists already.
 
     Raises:
-        ConfigError: configs that contradict each other.
-        DataError: files that cannot be read as declared; a bad row under ``on_bad_row: fail``; no training rows.
+        ConfigError: the configs contradict each other.
+        DataError: a file cannot be read as declared, a row is bad under ``on_bad_row: fail``, or there are no training
+            rows.
     """
     sources = open_sources(data, features, piece_bytes)
     plan = Preparation.plan(data, features, [item.source.fingerprint() for item in sources])
     if _is_indexed(folder, plan.fingerprint):
         return
-    with atomic_folder(folder) as place, Quarantine(place / QUARANTINE, data.on_bad_row) as quarantine:
+    with atomic_folder(folder) as temporary, Quarantine(temporary / QUARANTINE, data.on_bad_row) as quarantine:
         progress.start("index", sum(item.source.total_bytes for item in sources), "bytes")
         pieces = _Pieces()
-        for piece in _pieces(plan, sources):
+        for piece in _read_pieces(plan, sources):
             quarantine.add(piece.checked.bad)
             pieces.add(piece)
             progress.advance(piece.done_bytes, rows=float(pieces.total))
@@ -108,39 +112,46 @@ def index_raw(
             raise DataError("data: no usable rows", "check data.source and the columns' types")
         splits = assign(data.split, pieces)
         counts = [np.bincount(each, minlength=len(SPLITS)) for each in splits]
-        np.save(place / "pieces.npy", np.hstack([np.array(pieces.places), np.array(counts)]).astype(np.int64))
-        np.save(place / "splits.npy", np.concatenate(splits))
-        refused = {"rows": quarantine.total, "summary": quarantine.summary()}
-        values = {"version": INDEX_VERSION, "fingerprint": plan.fingerprint, "quarantined": refused}
-        write_json(place / "index.json", values)
+        np.save(temporary / "pieces.npy", np.hstack([np.array(pieces.file_ranges), np.array(counts)]).astype(np.int64))
+        np.save(temporary / "splits.npy", np.concatenate(splits))
+        rejected = {"rows": quarantine.total, "summary": quarantine.summary()}
+        values = {"version": INDEX_VERSION, "fingerprint": plan.fingerprint, "quarantined": rejected}
+        write_json(temporary / "index.json", values)
         progress.finish(f"{pieces.total:,} rows")
 
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """What the pass sees of a piece: its place, its rows, and what their splits follow from."""
+    """A piece as it is read.
 
-    place: tuple[int, ...]
+    Attributes:
+        file_range: its first columns in ``pieces.npy``.
+        checked: its checked rows.
+        split_columns: columns that determine the split of its rows.
+        done_bytes: bytes of all sources read so far.
+    """
+
+    file_range: tuple[int, ...]
     checked: CheckedRows
-    decides: dict[str, npt.NDArray[Any]]
+    split_columns: dict[str, npt.NDArray[Any]]
     done_bytes: int
 
 
 @dataclass(slots=True)
 class _Pieces:
-    """The pieces that hold rows, as :func:`assign` wants them."""
+    """The pieces that contain rows; :func:`assign` takes them as parts."""
 
-    places: list[tuple[int, ...]] = field(default_factory=list[tuple[int, ...]])
+    file_ranges: list[tuple[int, ...]] = field(default_factory=list[tuple[int, ...]])
     sizes: list[int] = field(default_factory=list[int])
-    decides: list[dict[str, npt.NDArray[Any]]] = field(default_factory=list[dict[str, npt.NDArray[Any]]])
+    split_columns: list[dict[str, npt.NDArray[Any]]] = field(default_factory=list[dict[str, npt.NDArray[Any]]])
     total: int = 0
 
     def add(self, piece: _Piece) -> None:
         rows = len(piece.checked.rows)
         if rows:
-            self.places.append(piece.place)
+            self.file_ranges.append(piece.file_range)
             self.sizes.append(rows)
-            self.decides.append(piece.decides)
+            self.split_columns.append(piece.split_columns)
             self.total += rows
 
     @property
@@ -151,28 +162,30 @@ class _Pieces:
         return len(self.sizes)
 
     def target(self, part: int, name: str) -> npt.NDArray[Any]:
-        return self.decides[part][name]
+        return self.split_columns[part][name]
 
 
-def _pieces(plan: Preparation, sources: Sequence[SplitSource]) -> Iterator[_Piece]:
+def _read_pieces(plan: Preparation, sources: Sequence[SplitSource]) -> Iterator[_Piece]:
     before = 0
     for number, item in enumerate(sources):
         start = Position()
         for position, block in enumerate(item.source.blocks()):
             if position == 0:
                 check_brackets(block.table, plan.features)
-            start = _where(item.source, start, block.file)
+            start = _start_of_block(item.source, start, block.file)
             checked = check_rows(block, plan.targets, plan.tables)
-            times = {name: values for name, values in checked.targets.items() if name == TIME_COLUMN}
-            decides = times | split_columns(plan.data.split, item.split, block, checked)
-            place = (number, start.file, start.offset, start.line, block.end.file, block.end.offset, block.end.line)
-            yield _Piece(place, checked, decides, before + bytes_before(item.source, block.file) + block.source_bytes)
-            start = block.end
+            columns = {name: values for name, values in checked.targets.items() if name == TIME_COLUMN}
+            columns |= split_columns(plan.data.split, item.split, block, checked)
+            end = block.end
+            file_range = (number, start.file, start.offset, start.line, end.file, end.offset, end.line)
+            done_bytes = before + bytes_before(item.source, block.file) + block.source_bytes
+            yield _Piece(file_range, checked, columns, done_bytes)
+            start = end
         before += item.source.total_bytes
 
 
-def _where(source: RawSource, reached: Position, file: str) -> Position:
-    """Where a block of ``file`` begins, the one before having ended at ``reached``: files without rows are passed."""
+def _start_of_block(source: RawSource, reached: Position, file: str) -> Position:
+    """Returns where a block of ``file`` begins if the previous block ended at ``reached``; skips files without rows."""
     number = next(i for i in range(reached.file, len(source.paths)) if str(source.paths[i]) == file)
     return reached if number == reached.file else Position(number)
 

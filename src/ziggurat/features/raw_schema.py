@@ -1,7 +1,7 @@
-"""The raw columns that a config needs, with the type that all their uses agree on.
+"""Derives the raw columns that a config needs, each with the type that all of its uses accept.
 
-Ids state their type. Numbers (numeric features, ``at_least``, 0/1 labels, weight, time) are content with INTEGER or
-FLOAT, keys and groups with INTEGER or TEXT; a column that nobody pins is read as FLOAT, respectively TEXT.
+Ids declare their type. Numbers (numeric features, ``at_least``, 0/1 labels, weight, time) accept INTEGER or FLOAT; keys
+and groups accept INTEGER or TEXT. A column whose uses leave the type open is read as FLOAT or TEXT, respectively.
 """
 
 from __future__ import annotations
@@ -29,7 +29,16 @@ _KEY = (ValueType.TEXT, ValueType.INTEGER)
 
 @dataclass(frozen=True, slots=True)
 class _Use:
-    """One use of a column: who, which types will do (the preferred first), and whether a cell may be empty."""
+    """One use of a column.
+
+    Attributes:
+        column: name of the raw column.
+        user: the feature or key that uses it, for messages.
+        types: accepted types, the preferred one first.
+        required: whether empty cells are rejected.
+        delimiter: separates the values of a cell; None for single values.
+        brackets: whether a cell is a list in brackets.
+    """
 
     column: str
     user: str
@@ -40,19 +49,24 @@ class _Use:
 
 
 def raw_schema(data: DataConfig, features: Sequence[FeatureConfig]) -> RawSchema:
-    """The columns that readers must deliver to prepare a dataset, in order of first use.
+    """Returns the columns that readers must deliver to prepare a dataset, in order of first use.
 
     Raises:
-        ConfigError: one column used in two types, or once as a single value and once as a list.
+        ConfigError: a column is used with incompatible types, or both as single values and as lists.
     """
     return columns_for(features, data.targets, data.split_key)
 
 
 def columns_for(features: Sequence[FeatureConfig], targets: Targets | None, split_key: str | None = None) -> RawSchema:
-    """The columns of features, then of the targets (None: unlabelled rows), then the key that splits.
+    """Returns the columns of features, targets and split key, in order of first use.
+
+    Args:
+        features: the features of the config.
+        targets: the targets; None for unlabelled rows.
+        split_key: the column that a split is made by, if any.
 
     Raises:
-        ConfigError: one column used in two types, or once as a single value and once as a list.
+        ConfigError: a column is used with incompatible types, or both as single values and as lists.
     """
     resolve_tables(features)
     uses = [*_feature_uses(features), *(_target_uses(targets) if targets else ())]
@@ -61,7 +75,7 @@ def columns_for(features: Sequence[FeatureConfig], targets: Targets | None, spli
     by_column: dict[str, list[_Use]] = {}
     for use in uses:
         by_column.setdefault(use.column, []).append(use)
-    return RawSchema(tuple(_column(name, sharing) for name, sharing in by_column.items()))
+    return RawSchema(tuple(_column(name, column_uses) for name, column_uses in by_column.items()))
 
 
 def _feature_uses(features: Sequence[FeatureConfig]) -> Iterable[_Use]:
@@ -91,14 +105,19 @@ def _label_types(label: LabelConfig) -> tuple[ValueType, ...]:
 
 
 def _column(name: str, uses: list[_Use]) -> RawColumn:
+    """Returns the column that satisfies all of its uses.
+
+    Raises:
+        ConfigError: the uses contradict each other.
+    """
     first = uses[0]
     types = first.types
     for use in uses[1:]:
         if (use.delimiter is None) != (first.delimiter is None):
             many, single = (use, first) if use.delimiter is not None else (first, use)
             raise ConfigError(
-                f"column {name!r}: {many.user} reads many values from a cell, {single.user} reads one",
-                "make both uses of the column the same, or drop one",
+                f"column {name!r}: {many.user} reads several values from a cell, {single.user} reads one",
+                "use the column in the same way in both places, or drop one",
             )
         if use.delimiter != first.delimiter:
             raise ConfigError(
@@ -108,7 +127,7 @@ def _column(name: str, uses: list[_Use]) -> RawColumn:
         if use.brackets != first.brackets:
             listed, plain = (use, first) if use.brackets else (first, use)
             raise ConfigError(
-                f"column {name!r}: {listed.user} reads lists in brackets, {plain.user} reads none",
+                f"column {name!r}: {listed.user} reads lists in brackets, {plain.user} reads plain values",
                 "give both `brackets: true`, or neither",
             )
         common = tuple(kind for kind in types if kind in use.types)

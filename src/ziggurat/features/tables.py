@@ -1,4 +1,4 @@
-"""Which features share which embedding table, and the one encoder that each table gets."""
+"""Determines which features share an embedding table, and the encoder of each table."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ from ziggurat.features.encoders.vocabulary import VocabularyConfig
 
 @dataclass(frozen=True, slots=True)
 class TableEncoding:
-    """An embedding table before it is fitted.
+    """The encoding of an embedding table, before it is fitted.
 
     Attributes:
-        encoder: how the ids of all its features become rows.
-        type: INTEGER or TEXT, the same for all its features.
+        name: name of the table.
+        encoder: the config of its encoder, which serves all of its features.
+        type: INTEGER or TEXT, the same for all of its features.
         features: the features that look it up, in config order.
     """
 
@@ -29,17 +30,17 @@ class TableEncoding:
 
 
 def resolve_tables(features: Sequence[FeatureConfig]) -> dict[str, TableEncoding]:
-    """Table name -> encoding, in order of first mention; tables of bucketised numbers need none and are left out.
+    """Returns the encoding of each table, by name, in order of first use; bucketised numbers need no encoding.
 
     Raises:
-        ConfigError: no features, a name used twice, or features that share a table but disagree about it.
+        ConfigError: there are no features, a name is used twice, or features that share a table contradict each other.
     """
     if not features:
         raise ConfigError("features: none are given", "list at least one feature")
     twice = duplicates(feature.name for feature in features)
     if twice:
         raise ConfigError(
-            f"features: the name {twice[0]!r} is used twice", "rename one, and give its column by `column`"
+            f"features: the name {twice[0]!r} is used twice", "rename one, and name its column with `column`"
         )
     members: dict[str, list[IdFeature]] = {}
     for feature in features:
@@ -50,13 +51,13 @@ def resolve_tables(features: Sequence[FeatureConfig]) -> dict[str, TableEncoding
             other = members[feature.name][0].name
             raise ConfigError(
                 f"features: table {feature.name!r} belongs to the bucketised feature of that name, "
-                f"but feature {other!r} names it too",
-                "name another table",
+                f"but feature {other!r} uses it too",
+                "use another table",
             )
-    return {name: _agree(name, tuple(sharing)) for name, sharing in members.items()}
+    return {name: _shared_encoding(name, tuple(sharing)) for name, sharing in members.items()}
 
 
-def _agree(table: str, features: tuple[IdFeature, ...]) -> TableEncoding:
+def _shared_encoding(table: str, features: tuple[IdFeature, ...]) -> TableEncoding:
     first = features[0]
     stated = [feature for feature in features if feature.encoder is not None]
     for feature in features[1:]:
@@ -69,8 +70,8 @@ def _agree(table: str, features: tuple[IdFeature, ...]) -> TableEncoding:
     for feature in stated[1:]:
         if feature.encoder != stated[0].encoder:
             raise ConfigError(
-                f"features: {stated[0].name!r} and {feature.name!r} share table {table!r} but state different encoders",
-                "state the encoder once, or give each feature a table of its own",
+                f"features: {stated[0].name!r} and {feature.name!r} share table {table!r} but set different encoders",
+                "set the encoder once, or give each feature a table of its own",
             )
     encoder = stated[0].encoder if stated else VocabularyConfig()
     assert encoder is not None

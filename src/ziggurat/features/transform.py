@@ -1,10 +1,10 @@
-"""The fitted transform: raw blocks to encoded record batches, alike in training, evaluation and prediction.
+"""The fitted transform: encodes raw blocks in the same way for training, evaluation and prediction.
 
-Saved as a folder::
+It is saved as a folder::
 
     transform.json            version, features, targets, fitted numeric chains, tables
     table.<name>.json         the table's fitted encoder
-    table.<name>.safetensors  its arrays, where it has any
+    table.<name>.safetensors  the encoder's arrays, if it has any
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from ziggurat.features.config import FeatureConfig, NumericFeature, Targets
 from ziggurat.features.encoders.encoder import Encoder
 from ziggurat.features.encoders.files import load_encoder, read_json, save_encoder
 from ziggurat.features.numeric.chain import NumericChain
-from ziggurat.features.preparation_plan import what_is_encoded
+from ziggurat.features.preparation_plan import dataset_settings
 from ziggurat.features.raw_schema import columns_for
 from ziggurat.features.tables import resolve_tables
 from ziggurat.features.versions import check_version
@@ -40,12 +40,12 @@ TRANSFORM_VERSION = 1
 
 @dataclass(frozen=True, slots=True)
 class EncodedBlock:
-    """What a transform makes of a block.
+    """An encoded block.
 
     Attributes:
-        batch: the encoded columns, in the dataset's names and types; without targets when unlabelled.
-        kept_rows: int64, position in the raw block of each row of ``batch``.
-        bad: every refused row, by the reader or the transform, by line.
+        batch: the encoded columns, with the dataset's names and types; without targets if the block is unlabelled.
+        kept_rows: int64: position in the raw block of each row of ``batch``.
+        bad: rows that the reader or the transform rejected, ordered by line.
     """
 
     batch: pa.RecordBatch
@@ -54,17 +54,17 @@ class EncodedBlock:
 
 
 class _Saved(Config):
-    """The configs that a saved transform carries."""
+    """The configs in ``transform.json``."""
 
     features: tuple[FeatureConfig, ...]
     targets: Targets
 
 
 class Transform:
-    """Fitted features: numeric chains by feature, encoders by table.
+    """Fitted features: a numeric chain per numeric feature, an encoder per table.
 
     Attributes:
-        schema: of the encoded columns.
+        schema: schema of the encoded columns.
     """
 
     def __init__(
@@ -83,14 +83,15 @@ class Transform:
         self.schema: Schema = encoded_schema(features, targets, {**rows, **bucketised_rows(chains)})
 
     def raw_schema(self, labelled: bool = True) -> RawSchema:
-        """The raw columns that :meth:`apply` needs."""
+        """Returns the raw columns that :meth:`apply` needs."""
         return columns_for(self.features, self.targets if labelled else None)
 
     def apply(self, block: RawBlock, labelled: bool = True) -> EncodedBlock:
-        """Encode the good rows of a block read with :meth:`raw_schema`; order is kept.
+        """Encodes the good rows of a block, in their order.
 
         Args:
-            labelled: False ignores labels, weight, group and time, whose columns may then be absent.
+            block: a block that was read with :meth:`raw_schema`.
+            labelled: if False, labels, weight, group and time are ignored, and their columns may be absent.
         """
         checked = check_rows(block, self.targets if labelled else None, self._tables)
         encoded: dict[str, tuple[pa.Array, Codes]] = {}
@@ -109,17 +110,17 @@ class Transform:
         return EncodedBlock(pa.RecordBatch.from_pydict(columns), checked.rows, checked.bad)
 
     def save(self, folder: Path) -> None:
-        """Write the transform into ``folder``; ``transform.json`` comes last."""
+        """Writes the transform into ``folder``, ``transform.json`` last."""
         for table, encoder in self.encoders.items():
             save_encoder(folder, table, encoder)
         save_transform(folder, self.features, self.targets, self.chains)
 
     @classmethod
     def load(cls, folder: Path) -> Self:
-        """The transform that :meth:`save` or preparation wrote.
+        """Loads a transform that :meth:`save` or preparation wrote.
 
         Raises:
-            DataError: the folder holds no transform, or one of another version.
+            DataError: the folder contains no transform, or one of another version.
         """
         values, saved = _read(folder)
         chains = {name: NumericChain.from_json(chain) for name, chain in values["chains"].items()}
@@ -127,22 +128,24 @@ class Transform:
         return cls(saved.features, saved.targets, chains, encoders)
 
 
-def encoded_otherwise(folder: Path, features: Sequence[FeatureConfig], targets: Targets) -> str | None:
-    """The first key of a config that differs from what a saved transform was fitted by, such as ``features.user``.
+def first_difference(folder: Path, features: Sequence[FeatureConfig], targets: Targets) -> str | None:
+    """Compares a config with that of a saved transform; returns the first differing key, such as ``features.user``.
 
     Raises:
-        DataError: as :meth:`Transform.load`.
+        DataError: see :meth:`Transform.load`.
     """
     _, saved = _read(folder)
-    theirs, ours = ([what_is_encoded(each) for each in some] for some in (saved.features, features))
-    for old, new in zip_longest(theirs, ours, fillvalue=None):
+    saved_features, given_features = (
+        [dataset_settings(each) for each in configs] for configs in (saved.features, features)
+    )
+    for old, new in zip_longest(saved_features, given_features, fillvalue=None):
         if old != new:
             return f"features.{(new or old or {})['name']}"
     return None if saved.targets == targets else "data.labels, weight, group or time"
 
 
 def _read(folder: Path) -> tuple[dict[str, Any], _Saved]:
-    """The content of ``transform.json``, and the configs in it."""
+    """Returns the contents of ``transform.json``, and the configs in it."""
     values = read_json(folder / "transform.json")
     check_version(str(folder / "transform.json"), values["version"], TRANSFORM_VERSION)
     return values, _Saved.model_validate({"features": values["features"], "targets": values["targets"]})
@@ -151,12 +154,12 @@ def _read(folder: Path) -> tuple[dict[str, Any], _Saved]:
 def save_transform(
     folder: Path, features: Sequence[FeatureConfig], targets: Targets, chains: Mapping[str, NumericChain]
 ) -> None:
-    """Write ``transform.json`` beside encoders that are saved already."""
+    """Writes ``transform.json`` into a folder in which the encoders are already saved."""
     saved: dict[str, Any] = _Saved(features=tuple(features), targets=targets).model_dump(mode="json")
     chains_json = {name: chain.to_json() for name, chain in chains.items()}
     write_json(folder / "transform.json", {"version": TRANSFORM_VERSION, **saved, "chains": chains_json})
 
 
 def bucketised_rows(chains: Mapping[str, NumericChain]) -> dict[str, int]:
-    """Table rows of the chains that end in ``bucketise``."""
+    """Returns the number of table rows of each chain that ends in ``bucketise``."""
     return {name: chain.table_rows for name, chain in chains.items() if chain.table_rows is not None}

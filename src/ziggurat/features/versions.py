@@ -1,4 +1,4 @@
-"""Refusing fitted state of another version, in one sentence for every part."""
+"""Checks the version of saved fitted state."""
 
 from __future__ import annotations
 
@@ -6,13 +6,18 @@ from ziggurat.core.errors import DataError
 
 
 def check_version(part: str, found: object, known: int) -> None:
-    """Nothing when ``found`` is ``known``.
+    """Checks that saved state has the version that this ziggurat reads.
+
+    Args:
+        part: what was saved, for the message.
+        found: the version of the saved state.
+        known: the version that this ziggurat reads.
 
     Raises:
-        DataError: otherwise; fitted state is never guessed at.
+        DataError: the versions differ.
     """
     if found != known:
         raise DataError(
-            f"{part}: saved state of version {found!r}, this ziggurat reads version {known}",
+            f"{part}: the saved state has version {found!r}, but this ziggurat reads version {known}",
             "delete the prepared folder and run `ziggurat prepare` again, or use the ziggurat that wrote it",
         )

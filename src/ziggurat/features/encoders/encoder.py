@@ -1,7 +1,7 @@
-"""The contract of encoders: raw ids of one table -> rows of that table, fitted once, saved as JSON + arrays.
+"""The contract of encoders: they map raw ids of a table to its rows, are fitted once, and are saved as JSON and arrays.
 
-An encoder belongs to an embedding table and serves every feature that looks the table up. Row 0 of a vocabulary or hash
-table stands for "missing"; :meth:`Encoder.transform` itself never sees a missing value.
+An encoder belongs to an embedding table and serves all features that look the table up. Row 0 of a vocabulary or hash
+table is for missing values; :meth:`Encoder.transform` itself is never given a missing value.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ MISSING_ROW = 0
 
 Ids = npt.NDArray[np.int64]
 State = tuple[dict[str, Any], dict[str, npt.NDArray[Any]]]
-"""What an encoder saves: figures for JSON, arrays for safetensors."""
+"""The saved state of an encoder: values for JSON, arrays for safetensors."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +30,7 @@ class ValueCounts:
 
     Attributes:
         values: distinct int64 or string values without nulls, shape (n,), in any order.
-        counts: int64 (n,), 0 for values that only other splits hold.
+        counts: int64 (n,), 0 for values that occur only in other splits.
     """
 
     values: pa.Array
@@ -42,47 +42,48 @@ class ValueCounts:
 
 
 class Encoder(Protocol):
-    """Turns the values of one embedding table's features into its row numbers.
+    """Maps the values of one embedding table's features to its rows.
 
-    Deterministic: the same counts, in any order, give the same encoder; the same value always gives the same id.
+    Encoders are deterministic: the same counts, in any order, give the same encoder, and the same value always gives
+    the same id.
     """
 
     @property
     def rows(self) -> int:
-        """Rows of the table: every id lies in ``[0, rows)``."""
+        """Number of rows of the table; every id is in ``[0, rows)``."""
         ...
 
     @property
     def unknown_rows(self) -> range:
-        """The ids that stand for values never seen in training; empty for encoders that take any value."""
+        """The ids of values that did not occur in training; empty for encoders that accept any value."""
         ...
 
     def transform(self, values: pa.Array) -> Ids:
-        """Ids of int64 or string values without nulls, shape (n,) -> (n,)."""
+        """Returns the ids of int64 or string values without nulls, shape (n,) -> (n,)."""
         ...
 
     def to_state(self) -> State:
-        """Everything :meth:`from_state` needs; the JSON part names the encoder and its version."""
+        """Returns the state for :meth:`from_state`; its JSON part contains the encoder's name and version."""
         ...
 
     @classmethod
     def from_state(cls, figures: dict[str, Any], arrays: dict[str, npt.NDArray[Any]]) -> Self:
-        """The encoder that :meth:`to_state` described.
+        """Restores an encoder from the result of :meth:`to_state`.
 
         Raises:
-            DataError: a version that this ziggurat does not know.
+            DataError: the state was saved in an unknown version.
         """
         ...
 
 
 class EncoderSettings(PartConfig):
-    """The base config of encoders: it fits them, and it knows which class reads their saved state.
+    """The base class of encoder configs: a config fits its encoder and knows which class reads the saved state.
 
     Attributes:
-        version: of the ids that a fitted encoder gives and of the state that it saves. Raise it when either changes: it
-            is part of a prepared dataset's fingerprint, so that data of an older version is prepared again.
-        counts_values: whether :meth:`fit` needs the counts of the training values. Without them the distinct values
-            of a table never have to be in memory together.
+        version: version of the ids that fitted encoders return and of the state that they save. Raise it when either
+            changes: it is part of a prepared dataset's fingerprint, so that data of an older version is prepared again.
+        counts_values: whether :meth:`fit` needs the counts of the training values. If not, the distinct values
+            of a table need not be in memory together.
     """
 
     version: ClassVar[int] = 1
@@ -90,11 +91,11 @@ class EncoderSettings(PartConfig):
 
     @property
     def valid_ids(self) -> range | None:
-        """The integers that may occur as raw values; rows with any other value are rejected. None: all values may."""
+        """The integers allowed as raw values; rows with other values are rejected. None: all values are allowed."""
         return None
 
     def check_type(self, value_type: ValueType) -> None:
-        """Accepts the type of raw ids that a feature declares.
+        """Checks the type of raw ids that a feature declares.
 
         Raises:
             InvalidSection: the encoder cannot encode ids of this type.
@@ -106,7 +107,7 @@ class EncoderSettings(PartConfig):
         """Returns the encoder fitted on the training rows.
 
         Args:
-            counts: how often each value occurs; None where :attr:`counts_values` is False.
+            counts: how often each value occurs; None if :attr:`counts_values` is False.
         """
 
     def fit_with_ids(self, counts: ValueCounts) -> tuple[Encoder, Ids]:
@@ -117,4 +118,4 @@ class EncoderSettings(PartConfig):
     @classmethod
     @abstractmethod
     def encoder_class(cls) -> type[Encoder]:
-        """Returns the class whose ``from_state`` reads what the fitted encoder saved."""
+        """Returns the class whose ``from_state`` reads the saved state."""

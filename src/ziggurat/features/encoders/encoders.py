@@ -1,4 +1,4 @@
-"""The list of encoders, by the name of their configs."""
+"""The list of encoder configs."""
 
 from __future__ import annotations
 
@@ -16,4 +16,4 @@ EncoderConfig = Annotated[
     Annotated[VocabularyConfig | HashConfig | IdentityConfig, Field(discriminator="name")],
     Importable(EncoderSettings, "encoder"),
 ]
-"""The config of any encoder, told apart by ``name``, or by ``import`` for one from outside the package."""
+"""The config of any encoder: chosen by ``name``, or by ``import`` for one from outside the package."""

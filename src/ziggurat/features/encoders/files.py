@@ -1,4 +1,4 @@
-"""One fitted encoder on disk: ``table.<name>.json`` and, where it has arrays, ``table.<name>.safetensors``."""
+"""Saves and loads fitted encoders: ``table.<name>.json`` and, if there are arrays, ``table.<name>.safetensors``."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ def save_encoder(folder: Path, table: str, encoder: Encoder, reference: str | No
     """Writes the encoder of ``table``; each file is complete or absent.
 
     Args:
-        folder: where to.
-        table: whose encoder it is.
+        folder: folder of the transform.
+        table: name of the encoder's table.
         encoder: the fitted encoder.
-        reference: the import reference of its config class, where that is from outside the package.
+        reference: the import reference of its config class, if that is from outside the package.
     """
     figures, arrays = encoder.to_state()
     if arrays:
@@ -37,10 +37,10 @@ def save_encoder(folder: Path, table: str, encoder: Encoder, reference: str | No
 
 
 def load_encoder(folder: Path, table: str) -> Encoder:
-    """Returns the encoder that :func:`save_encoder` wrote.
+    """Loads an encoder that :func:`save_encoder` wrote.
 
     Raises:
-        DataError: missing, of another version, or of a class that cannot be imported.
+        DataError: a file is missing or of another version, or the encoder's class cannot be imported.
     """
     path = folder / f"table.{table}.json"
     figures, arrays = read_json(path), folder / f"table.{table}.safetensors"
@@ -55,7 +55,7 @@ def _config_class(path: Path, figures: Mapping[str, Any]) -> type[EncoderSetting
             return imported_config(figures[_REFERENCE], EncoderSettings, "encoder")
         except PydanticCustomError as error:
             raise DataError(
-                f"{path}: {error.message()}", "install the package that has it, or add its folder to PYTHONPATH"
+                f"{path}: {error.message()}", "install the package that contains it, or add its folder to PYTHONPATH"
             ) from None
     known = dict(zip(built_in_names(EncoderConfig), built_in(EncoderConfig, EncoderSettings), strict=True))
     kind = known.get(figures["name"])
@@ -65,10 +65,10 @@ def _config_class(path: Path, figures: Mapping[str, Any]) -> type[EncoderSetting
 
 
 def read_json(path: Path) -> dict[str, Any]:
-    """A JSON file of a fitted transform.
+    """Reads a JSON file of a fitted transform.
 
     Raises:
-        DataError: missing or damaged.
+        DataError: the file is missing or damaged.
     """
     try:
         return json.loads(path.read_text(encoding="utf-8"))

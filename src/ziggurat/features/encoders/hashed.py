@@ -1,4 +1,4 @@
-"""Hash encoder: any value to one of a fixed number of rows, without a vocabulary."""
+"""Hash encoder: maps any value to one of a fixed number of rows, without a vocabulary."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from ziggurat.features.versions import check_version
 
 
 class HashConfig(EncoderSettings):
-    """Rows chosen by a hash of the value: no fitting, a fixed size, collisions."""
+    """Maps values to rows by a hash. It needs no fitting and has a fixed size, but values may collide."""
 
     version: ClassVar[int] = HASH_VERSION
     counts_values: ClassVar[bool] = False
 
     name: Literal["hash"] = "hash"
     rows: int = pydantic.Field(ge=2)
-    """Rows of the table; row 0 is kept for missing values."""
+    """Number of rows of the table; row 0 is reserved for missing values."""
     seed: int = 0
-    """Another seed, other collisions."""
+    """Seed of the hash; it determines which values collide."""
 
     def fit(self, counts: ValueCounts | None) -> HashEncoder:
         del counts
@@ -37,7 +37,7 @@ class HashConfig(EncoderSettings):
 
 @dataclass(frozen=True, slots=True)
 class HashEncoder:
-    """``id = 1 + hash(value, seed) mod (rows - 1)``; row 0 is left to missing values."""
+    """``id = 1 + hash(value, seed) mod (rows - 1)``; row 0 is reserved for missing values."""
 
     rows: int
     seed: int

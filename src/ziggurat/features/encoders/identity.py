@@ -1,4 +1,4 @@
-"""Identity encoder: the values are row numbers already."""
+"""Identity encoder: the values are row numbers."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ IDENTITY_VERSION = 1
 
 
 class IdentityConfig(EncoderSettings):
-    """Integer values in [0, rows) taken as row numbers; no row is kept for missing values, so none may be missing."""
+    """Uses integers in [0, rows) as row numbers. No row is reserved for missing values, so none may be missing."""
 
     version: ClassVar[int] = IDENTITY_VERSION
     counts_values: ClassVar[bool] = False
 
     name: Literal["identity"] = "identity"
     rows: int = pydantic.Field(ge=1)
-    """Rows of the table; a value outside [0, rows) makes its row a bad row."""
+    """Number of rows of the table; a raw row with a value outside [0, rows) is a bad row."""
 
     @property
     def valid_ids(self) -> range:
@@ -61,7 +61,7 @@ class IdentityEncoder:
 
     def transform(self, values: pa.Array) -> Ids:
         ids: Ids = values.to_numpy(zero_copy_only=False).astype(np.int64, copy=False)
-        # rows with other values were refused where their file and line are known (checks.py)
+        # rows with other values were rejected earlier, where their file and line are known (checks.py)
         assert not len(ids) or (ids.min() >= 0 and ids.max() < self.rows), (ids.min(), ids.max(), self.rows)
         return ids
 

@@ -1,7 +1,7 @@
-"""Vocabulary encoder: each known value has its own row, the rest share a few.
+"""Vocabulary encoder: each known value has a row of its own, and unknown values share a few rows.
 
-Rows: 0 missing | 1..oov_rows out of vocabulary, one picked by a hash of the value | then the known values, the most
-frequent in training first, ties by value (integers by size, text by its UTF-8 bytes).
+Rows: 0: missing values | 1..oov_rows: out-of-vocabulary values, assigned by a hash of the value | then the known
+values, those most frequent in training first; ties are ordered by value (integers by size, text by its UTF-8 bytes).
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ VOCABULARY_VERSION = 1
 
 
 class VocabularyConfig(EncoderSettings):
-    """A row for every value seen often enough in training."""
+    """Gives a row to every value that occurs often enough in training."""
 
     version: ClassVar[int] = VOCABULARY_VERSION
 
     name: Literal["vocabulary"] = "vocabulary"
     min_count: int = pydantic.Field(default=1, ge=1)
-    """Values that occur less often in the training rows count as unknown."""
+    """Values that occur less often than this in the training rows are unknown values."""
     max_size: int | None = pydantic.Field(default=None, ge=1)
-    """At most this many known values, the most frequent; null: all."""
+    """Maximum number of known values; the most frequent ones are kept. null: no maximum."""
     oov_rows: int = pydantic.Field(default=1, ge=0)
-    """Rows shared by unknown values; 0 gives them the row of missing values."""
+    """Number of rows that unknown values share; with 0, they use the row of missing values."""
 
     def fit(self, counts: ValueCounts | None) -> VocabularyEncoder:
         assert counts is not None
@@ -48,7 +48,12 @@ class VocabularyConfig(EncoderSettings):
 
 
 class VocabularyEncoder:
-    """The known values of a table, in the order of their rows."""
+    """The encoder of a table with a vocabulary.
+
+    Attributes:
+        keys: the known values, in the order of their rows.
+        oov_rows: number of rows of unknown values.
+    """
 
     def __init__(self, keys: pa.Array, oov_rows: int) -> None:
         """``keys``: distinct int64 or string values, most frequent first."""
@@ -57,23 +62,23 @@ class VocabularyEncoder:
         self._index = IntegerIndex(keys.to_numpy()) if pa.types.is_integer(keys.type) else TextIndex(keys)
 
     @classmethod
-    def fit(cls, config: VocabularyConfig, statistics: ValueCounts) -> Self:
-        """The vocabulary of the values that occur at least ``min_count`` times."""
-        return cls.fit_with_ids(config, statistics)[0]
+    def fit(cls, config: VocabularyConfig, counts: ValueCounts) -> Self:
+        """Returns the encoder of the values that occur at least ``min_count`` times."""
+        return cls.fit_with_ids(config, counts)[0]
 
     @classmethod
-    def fit_with_ids(cls, config: VocabularyConfig, statistics: ValueCounts) -> tuple[Self, Ids]:
-        """The same, with what its :meth:`transform` makes of ``statistics.values``: known without looking them up."""
-        frequent = np.flatnonzero(statistics.counts >= config.min_count)
+    def fit_with_ids(cls, config: VocabularyConfig, counts: ValueCounts) -> tuple[Self, Ids]:
+        """Returns the fitted encoder with the ids of ``counts.values``, which need not be looked up here."""
+        frequent = np.flatnonzero(counts.counts >= config.min_count)
         frame = pl.DataFrame(
-            {"value": pl.from_arrow(statistics.values.take(pa.array(frequent))), "count": statistics.counts[frequent]}
+            {"value": pl.from_arrow(counts.values.take(pa.array(frequent))), "count": counts.counts[frequent]}
         )
         order = frame.select(pl.arg_sort_by("count", "value", descending=[True, False])).to_series().to_numpy()
         known = frequent[order[: config.max_size]]
-        vocabulary = cls(statistics.values.take(pa.array(known)), config.oov_rows)
-        ids = np.full(len(statistics.values), config.oov_rows, np.int64)
+        vocabulary = cls(counts.values.take(pa.array(known)), config.oov_rows)
+        ids = np.full(len(counts.values), config.oov_rows, np.int64)
         ids[known] = 1 + config.oov_rows + np.arange(len(known))
-        return vocabulary, vocabulary._place_unknown(ids, statistics.values)
+        return vocabulary, vocabulary._assign_unknown(ids, counts.values)
 
     @property
     def rows(self) -> int:
@@ -84,15 +89,15 @@ class VocabularyEncoder:
         return range(1, 1 + self.oov_rows) if self.oov_rows else range(MISSING_ROW, MISSING_ROW + 1)
 
     def transform(self, values: pa.Array) -> Ids:
-        ids = self._index.find(values) + (1 + self.oov_rows)  # the index answers -1 for the unknown
-        return self._place_unknown(ids, values)
+        ids = self._index.find(values) + (1 + self.oov_rows)  # the index gives -1 for unknown values
+        return self._assign_unknown(ids, values)
 
-    def _place_unknown(self, ids: Ids, values: pa.Array) -> Ids:
-        """Replace the id ``oov_rows``, which stands for "unknown" until here, by the row of each unknown value."""
+    def _assign_unknown(self, ids: Ids, values: pa.Array) -> Ids:
+        """Replaces the id ``oov_rows``, which marks unknown values, by the row of each unknown value."""
         if self.oov_rows > 1:
             unknown = np.flatnonzero(ids == self.oov_rows)
             ids[unknown] = 1 + to_buckets(hash_array(values.take(pa.array(unknown))), self.oov_rows)
-        return ids  # with a single row for unknown values it is row 1 = oov_rows; with none, the missing row 0
+        return ids  # a single row of unknown values is row 1 = oov_rows; without one, they have the missing row 0
 
     def to_state(self) -> State:
         figures = {"name": "vocabulary", "version": VOCABULARY_VERSION, "oov_rows": self.oov_rows}

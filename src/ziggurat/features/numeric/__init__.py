@@ -1,1 +1,1 @@
-"""Numeric features: the steps of a chain, the fitted chain, and the moments that it is fitted on."""
+"""Numeric features: the steps of a chain, the fitted chain, and the moments that steps are fitted on."""

@@ -1,4 +1,4 @@
-"""A numeric feature's chain of steps: fitted once, applied to any values, saved as JSON (floats round-trip exactly)."""
+"""A numeric feature's chain of steps: fitted once, applied to any values, saved as JSON, where floats stay exact."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ _FLOAT32_MAX = float(np.finfo(np.float32).max)
 
 @dataclass(frozen=True, slots=True)
 class NumericChain:
-    """Fitted steps in order.
+    """Fitted steps, in the order in which they are applied.
 
     Attributes:
-        steps: applied first to last. A chain that neither fills nor ends in ``bucketise`` begins with an implicit fill
-            by the training median, so that no NaN ever reaches a model.
-        implicit_fill: whether that fill is ours and not the config's.
+        steps: the steps. A chain that neither fills nor ends in ``bucketise`` begins with an implicit fill by the
+            training median, so that no NaN reaches a model.
+        implicit_fill: whether the chain begins with that implicit fill.
     """
 
     steps: tuple[Step, ...]
@@ -54,28 +54,30 @@ class NumericChain:
 
     @classmethod
     def fit(cls, configs: Sequence[StepConfig], sample: NumericSample) -> Self:
-        """Fit each step on the sample as the steps before it leave it."""
+        """Fits each step on the sample as the previous steps have transformed it."""
         bucketised = bool(configs) and configs[-1].name == "bucketise"
         implicit = not bucketised and not any(config.name == "fill" for config in configs)
         steps: list[Step] = []
         for config in [FillConfig(value="median"), *configs] if implicit else configs:
             step = fit_step(config, sample)
             steps.append(step)
-            after = step.apply(sample.values)
+            transformed = step.apply(sample.values)
             unchanged = sample.exact is not None and isinstance(step, Fill) and sample.exact.missing == 0
-            sample = NumericSample(after, sample.exact if unchanged else None)
+            sample = NumericSample(transformed, sample.exact if unchanged else None)
         return cls(tuple(steps), implicit)
 
     @property
     def table_rows(self) -> int | None:
-        """Rows of the embedding table of a chain that ends in ``bucketise``; None for a dense feature."""
+        """Rows of the embedding table if the chain ends in ``bucketise``; None for a dense feature."""
         last = self.steps[-1] if self.steps else None
         return last.rows if isinstance(last, Bucketise) else None
 
     def apply(self, values: Values) -> npt.NDArray[np.float32] | npt.NDArray[np.int64]:
-        """float64 values, NaN for missing -> float32 without NaN, or int64 rows of a bucketised feature's table.
+        """Applies all steps to float64 values, in which NaN is missing.
 
-        Results beyond float32 become its largest number.
+        Returns:
+            float32 without NaN, or int64 rows of the table if the feature is bucketised. Results outside the range of
+            float32 are clipped to it.
         """
         for step in self.steps:
             values = step.apply(values)
@@ -92,10 +94,10 @@ class NumericChain:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Self:
-        """The chain that :meth:`to_json` described.
+        """Restores a chain from a result of :meth:`to_json`.
 
         Raises:
-            DataError: a version that this ziggurat does not know.
+            DataError: the chain was saved in an unknown version.
         """
         check_version("numeric feature", values["version"], CHAIN_VERSION)
         return cls(tuple(_step(dict(step)) for step in values["steps"]), bool(values["implicit_fill"]))

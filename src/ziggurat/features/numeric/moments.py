@@ -1,4 +1,4 @@
-"""Streaming moments and a uniform sample of numeric training values, exact and independent of chance."""
+"""Streaming moments and a uniform sample of numeric training values, both deterministic."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ _QUANTILES = (0.01, 0.05, 0.25, 0.5, 0.75, 0.95, 0.99)
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """Exact count, missing, mean, standard deviation, minimum, maximum and zeros of the values seen so far.
+    """Count, mean, standard deviation, minimum, maximum and number of zeros of values, and how many are missing.
 
-    ``squares`` is the sum of squared deviations from the mean; two sets merge by Chan, Golub & LeVeque (1979).
+    ``squares`` is the sum of squared deviations from the mean. Two sets are merged as in Chan, Golub & LeVeque (1979).
     """
 
     count: int = 0
@@ -38,13 +38,13 @@ class Moments:
 
     @classmethod
     def of(cls, values: npt.NDArray[np.float64]) -> Self:
-        """Of an array in which NaN means missing."""
+        """Returns the moments of an array in which NaN is missing."""
         present = values[~np.isnan(values)]
         missing = len(values) - len(present)
         if len(present) == 0:
             return cls(missing=missing)
         mean = float(present.mean())
-        with np.errstate(over="ignore"):  # the squares of values beyond 1e154; the figure is then infinite
+        with np.errstate(over="ignore"):  # squares of values above 1e154; the result is then infinite
             squares = float(np.square(present - mean).sum())
         return cls(
             count=len(present),
@@ -57,7 +57,7 @@ class Moments:
         )
 
     def merge(self, other: Moments) -> Moments:
-        """Moments of both sets together."""
+        """Returns the moments of both sets together."""
         missing = self.missing + other.missing
         if self.count == 0 or other.count == 0:
             filled = other if self.count == 0 else self
@@ -76,14 +76,14 @@ class Moments:
 
 
 class MomentsStream:
-    """Moments of values that come in blocks of any size, the same to the last bit however they were cut."""
+    """Moments of a stream of values; the result has the same bits however the values are split into blocks."""
 
     def __init__(self) -> None:
         self._moments = Moments()
         self._rest = np.empty(0, np.float64)
 
     def add(self, values: npt.NDArray[np.float64]) -> None:
-        """Count more values, NaN for missing."""
+        """Adds a block of values, NaN for missing."""
         joined = np.concatenate([self._rest, values])
         whole = len(joined) - len(joined) % _MERGED_VALUES
         for start in range(0, whole, _MERGED_VALUES):
@@ -91,14 +91,14 @@ class MomentsStream:
         self._rest = joined[whole:].copy()
 
     def result(self) -> Moments:
-        """Of all values so far."""
+        """Returns the moments of all values so far."""
         return self._moments.merge(Moments.of(self._rest))
 
 
 class RowSample:
-    """A uniform sample of rows without replacement: those with the smallest hashes of their row numbers (bottom-k).
+    """A uniform sample of rows without replacement: the rows whose row numbers have the smallest hashes (bottom-k).
 
-    The same rows whatever the blocks they come in; all rows, in order, while there are at most ``size``.
+    The sample does not depend on how rows are split into blocks. It contains all rows while there are at most ``size``.
     """
 
     def __init__(self, columns: int, size: int = SAMPLE_ROWS) -> None:
@@ -108,7 +108,12 @@ class RowSample:
         self._values = [np.empty(0, np.float64) for _ in range(columns)]
 
     def add(self, rows: npt.NDArray[np.int64], values: list[npt.NDArray[np.float64]]) -> None:
-        """Offer rows by their numbers; ``values[c][i]`` is column c of row ``rows[i]``."""
+        """Adds rows to sample from.
+
+        Args:
+            rows: row numbers.
+            values: one array per column: ``values[c][i]`` is column c of row ``rows[i]``.
+        """
         hashes = hash_integers(rows)
         if len(self._hashes) == self._size:
             small = np.flatnonzero(hashes < self._hashes.max())
@@ -122,13 +127,13 @@ class RowSample:
             self._values = [column[kept] for column in self._values]
 
     def columns(self) -> list[npt.NDArray[np.float64]]:
-        """The sampled values of each column, in row order."""
+        """Returns the sampled values of each column, in row order."""
         order = np.argsort(self._rows)
         return [column[order] for column in self._values]
 
 
 def quantiles(sample: npt.NDArray[np.float64]) -> dict[str, float]:
-    """The usual quantiles of the sample's present values, keyed by probability; NaN when there are none."""
+    """Returns common quantiles of the sample, without missing values, by probability; NaN if no value is present."""
     present = sample[~np.isnan(sample)]
     values = np.quantile(present, _QUANTILES) if len(present) else np.full(len(_QUANTILES), np.nan)
     return {f"{probability:g}": float(value) for probability, value in zip(_QUANTILES, values, strict=True)}

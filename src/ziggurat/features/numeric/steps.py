@@ -1,6 +1,7 @@
 """The steps of a numeric feature's chain: each is fitted on a sample of training values, then applied to any values.
 
-Values are float64 with NaN for "missing", which only ``fill`` changes. A step's config stands beside it.
+Values are float64 with NaN for missing values, which only ``fill`` and ``bucketise`` replace. Each step follows its
+config.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ Values = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class NumericSample:
-    """What a step is fitted on.
+    """The training values that a step is fitted on.
 
     Attributes:
-        values: the sampled training values as the steps before have left them, NaN for missing.
-        exact: moments of *all* training values, while no step before has changed them; then None.
+        values: a sample of the training values as the previous steps have transformed them, NaN for missing.
+        exact: moments of *all* training values; None once a previous step has changed the values.
     """
 
     values: Values
@@ -36,11 +37,11 @@ class NumericSample:
 
 
 class FillConfig(Config):
-    """Give missing values a value."""
+    """Replaces missing values."""
 
     name: Literal["fill"] = "fill"
     value: pydantic.FiniteFloat | Literal["mean", "median", "min"] = "median"
-    """A number, or a figure of the training values (0 when every training value is missing)."""
+    """The replacement: a number, or a statistic of the training values (0 if all of them are missing)."""
 
 
 @dataclass(frozen=True)
@@ -69,17 +70,17 @@ class Fill:
 
 
 class ClipConfig(Config):
-    """Move values outside a range to its ends."""
+    """Clips values to a range."""
 
     name: Literal["clip"] = "clip"
     low: pydantic.FiniteFloat | None = None
-    """Lower end."""
+    """Lower end of the range."""
     high: pydantic.FiniteFloat | None = None
-    """Upper end."""
+    """Upper end of the range."""
     low_quantile: float | None = pydantic.Field(default=None, ge=0.0, le=1.0)
-    """Lower end as a quantile of the training values."""
+    """Lower end of the range, as a quantile of the training values."""
     high_quantile: float | None = pydantic.Field(default=None, ge=0.0, le=1.0)
-    """Upper end as a quantile of the training values."""
+    """Upper end of the range, as a quantile of the training values."""
 
     @pydantic.model_validator(mode="after")
     def _one_end_each(self) -> Self:
@@ -91,13 +92,13 @@ class ClipConfig(Config):
         if all(end is None for end in ends):
             raise ValueError("give at least one of low, high, low_quantile, high_quantile")
         if self.low is not None and self.high is not None and self.low > self.high:
-            raise ValueError(f"low {self.low:g} lies above high {self.high:g}")
+            raise ValueError(f"low {self.low:g} is above high {self.high:g}")
         return self
 
 
 @dataclass(frozen=True)
 class Clip:
-    """x -> min(max(x, low), high); an end that is None is open."""
+    """x -> min(max(x, low), high); an end that is None is unbounded."""
 
     low: float | None
     high: float | None
@@ -117,7 +118,7 @@ class Clip:
 
 
 class LogConfig(Config):
-    """Compress large values: sign(x) log(1 + |x|)."""
+    """Compresses large values: sign(x) log(1 + |x|)."""
 
     name: Literal["log"] = "log"
 
@@ -135,7 +136,7 @@ class Log:
 
 
 class StandardiseConfig(Config):
-    """Shift and scale to mean 0 and standard deviation 1 over the training values."""
+    """Shifts and scales values to mean 0 and standard deviation 1 over the training values."""
 
     name: Literal["standardise"] = "standardise"
 
@@ -154,7 +155,7 @@ class Standardise:
             return cls(0.0, 1.0)
         mean = sample.exact.mean if sample.exact else float(present.mean())
         std = sample.exact.std if sample.exact else float(present.std())
-        if not np.isfinite(mean) or not np.isfinite(std):  # sums beyond 1e308
+        if not np.isfinite(mean) or not np.isfinite(std):  # sums above 1e308
             return cls(0.0, 1.0)
         return cls(mean, 1.0 if std <= 1e-12 * max(1.0, abs(mean)) else std)
 
@@ -163,11 +164,12 @@ class Standardise:
 
 
 class QuantileConfig(Config):
-    """Spread values evenly over [0, 1] by their rank among the training values."""
+    """Maps values to [0, 1] by their rank among the training values."""
 
     name: Literal["quantile"] = "quantile"
     bins: int = pydantic.Field(default=100, ge=1, le=65_536)
-    """Intervals of equal training mass; values between their ends are interpolated linearly."""
+    """Number of intervals that contain equally many training values; values within an interval are interpolated
+    linearly."""
 
 
 @dataclass(frozen=True)
@@ -193,18 +195,18 @@ class Quantile:
 
 
 class BucketiseConfig(Config):
-    """Turn the value into the number of its interval; must be the last step and makes the feature categorical."""
+    """Maps a value to the number of its interval. It must be the last step and makes the feature categorical."""
 
     name: Literal["bucketise"] = "bucketise"
     bins: int | None = pydantic.Field(default=None, ge=2, le=65_536)
-    """This many intervals of equal training mass (fewer where values tie)."""
+    """Number of intervals that contain equally many training values (fewer if values tie)."""
     boundaries: tuple[float, ...] | None = None
-    """Interval boundaries, ascending; a value equal to a boundary belongs to the interval above."""
+    """Boundaries of the intervals, ascending; a value equal to a boundary belongs to the interval above it."""
 
     @pydantic.model_validator(mode="after")
     def _bins_or_boundaries(self) -> Self:
         if (self.bins is None) == (self.boundaries is None):
-            raise ValueError("give bins or boundaries, one of the two")
+            raise ValueError("give either bins or boundaries")
         if self.boundaries is not None:
             if not self.boundaries or not np.isfinite(self.boundaries).all():
                 raise ValueError("boundaries must be finite numbers, at least one")
@@ -215,7 +217,7 @@ class BucketiseConfig(Config):
 
 @dataclass(frozen=True)
 class Bucketise:
-    """x -> 1 + the number of boundaries at or below x; row 0 is left to missing values."""
+    """x -> 1 + the number of boundaries at or below x; a missing value becomes row 0."""
 
     boundaries: tuple[float, ...]
 
@@ -233,7 +235,7 @@ class Bucketise:
 
     @property
     def rows(self) -> int:
-        """Rows of the feature's table: missing, then one for each interval."""
+        """Rows of the feature's table: one for missing values, then one per interval."""
         return 2 + len(self.boundaries)
 
     def apply(self, values: Values) -> Values:
@@ -249,7 +251,7 @@ Step = Fill | Clip | Log | Standardise | Quantile | Bucketise
 
 
 def fit_step(config: StepConfig, sample: NumericSample) -> Step:
-    """The step that ``config`` asks for, fitted on ``sample``."""
+    """Returns the step of a config, fitted on a sample."""
     match config:
         case FillConfig():
             return Fill.fit(config, sample)

@@ -1,6 +1,6 @@
-"""Raw blocks gathered into parts: checked, told which split their rows belong to, their columns encoded.
+"""Combines raw blocks into parts: checks their rows, determines their splits and encodes their columns.
 
-The half of pass 1 that looks at rows; :mod:`staging <ziggurat.features.preparation.staging>` keeps what comes out.
+This is the half of pass 1 that processes rows; :mod:`staging <ziggurat.features.preparation.staging>` saves the parts.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PART_BYTES = 64 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class SplitSource:
-    """A source and the split that its rows belong to, where the files decide."""
+    """A source and the split of its rows, if files decide the split."""
 
     source: RawSource
     split: int = TRAIN
@@ -39,7 +39,7 @@ class SplitSource:
 
 @dataclass(slots=True)
 class CheckedPart:
-    """Good rows of consecutive blocks that will be one part, and where reading goes on behind them."""
+    """The good rows of consecutive blocks, which will be one part, and its journal entry."""
 
     entry: JournalEntry
     tables: list[pa.Table] = field(default_factory=list[pa.Table])
@@ -57,7 +57,7 @@ class CheckedPart:
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """A part whose columns are being encoded by a pool."""
+    """A part whose columns a pool is encoding."""
 
     numbers: dict[str, Future[npt.NDArray[np.float32 | np.float64]]]
     ids: dict[str, Future[tuple[pa.Array, Codes]]]
@@ -66,6 +66,7 @@ class Encoding:
     entry: JournalEntry
 
     def result(self) -> StagedPart:
+        """Waits for the columns and returns the part."""
         return StagedPart(
             {name: future.result() for name, future in self.numbers.items()},
             {name: future.result() for name, future in self.ids.items()},
@@ -73,57 +74,59 @@ class Encoding:
         )
 
 
-def gather(
+def read_parts(
     plan: Preparation, item: SplitSource, number: int, start: Position, end: Position | None = None
 ) -> Iterator[CheckedPart]:
-    """The rows of a source from ``start`` to ``end`` in parts; the last one may be small, or empty.
+    """Reads the rows of a source from ``start`` to ``end`` in parts; the last one may be small, or empty.
 
     Args:
-        number: the source's, for the journal.
-        end: as in :meth:`~ziggurat.data.readers.reader.RawSource.blocks`. Where it is None, and so the source's end,
-            the
-            first
-            block is looked at for lists in brackets; whoever cuts a source into stretches has done so.
+        plan: the plan of the preparation.
+        item: the source.
+        number: number of the source, for the journal.
+        start: where to start reading.
+        end: where to stop, as in :meth:`~ziggurat.data.readers.reader.RawSource.blocks`. If it is None, which is the
+            end of the source, the first block is checked for undeclared lists in brackets. A caller that splits a
+            source into file ranges must do that check itself.
     """
     source = item.source
-    gathered = CheckedPart(JournalEntry(0, number, start, 0, 0))
+    part = CheckedPart(JournalEntry(0, number, start, 0, 0))
     for number_of_block, block in enumerate(source.blocks(start, end)):
         if end is None and number_of_block == 0:
             check_brackets(block.table, plan.features)
         checked = check_rows(block, plan.targets, plan.tables)
         splits = split_columns(plan.data.split, item.split, block, checked)
-        gathered.tables.append(checked.table)
-        gathered.targets.append({**checked.targets, **splits})
-        gathered.bad.extend(checked.bad)
+        part.tables.append(checked.table)
+        part.targets.append({**checked.targets, **splits})
+        part.bad.extend(checked.bad)
         done_bytes = bytes_before(source, block.file) + block.source_bytes
-        gathered.entry = JournalEntry(gathered.rows, number, block.end, done_bytes, 0)
-        if gathered.full:
-            yield gathered
-            gathered = CheckedPart(JournalEntry(0, number, block.end, done_bytes, 0))
+        part.entry = JournalEntry(part.rows, number, block.end, done_bytes, 0)
+        if part.full:
+            yield part
+            part = CheckedPart(JournalEntry(0, number, block.end, done_bytes, 0))
     finished = end is None or end.file == len(source.files)
-    done_bytes = source.total_bytes if finished else gathered.entry.done_bytes
-    reached = gathered.entry.position if end is None else end
-    gathered.entry = JournalEntry(gathered.rows, number, reached, done_bytes, 0, finished)
-    yield gathered
+    done_bytes = source.total_bytes if finished else part.entry.done_bytes
+    reached = part.entry.position if end is None else end
+    part.entry = JournalEntry(part.rows, number, reached, done_bytes, 0, finished)
+    yield part
 
 
-def encode(plan: Preparation, gathered: CheckedPart, pool: ThreadPoolExecutor) -> Encoding:
-    """Begin to encode the columns of a part."""
-    if not gathered.tables:
-        return Encoding({}, {}, {}, gathered.bad, gathered.entry)
-    table = pa.concat_tables(gathered.tables)
-    names = list(gathered.targets[0])
+def encode(plan: Preparation, part: CheckedPart, pool: ThreadPoolExecutor) -> Encoding:
+    """Starts to encode the columns of a part."""
+    if not part.tables:
+        return Encoding({}, {}, {}, part.bad, part.entry)
+    table = pa.concat_tables(part.tables)
+    names = list(part.targets[0])
     return Encoding(
         {name: pool.submit(_narrow_numbers, table.column(name)) for name in plan.number_columns},
         {name: pool.submit(encode_column, table.column(name)) for name in plan.id_columns},
-        {name: np.concatenate([targets[name] for targets in gathered.targets]) for name in names},
-        gathered.bad,
-        gathered.entry,
+        {name: np.concatenate([targets[name] for targets in part.targets]) for name in names},
+        part.bad,
+        part.entry,
     )
 
 
 def bytes_before(source: RawSource, file: str) -> int:
-    """Bytes of the source's files before ``file``."""
+    """Returns the total size of the source's files before ``file``."""
     paths = [str(path) for path in source.paths]
     return sum(item.size_bytes for item in source.files[: paths.index(file)])
 

@@ -1,8 +1,8 @@
-"""What preparation asks of a cluster: to run one function over many items, and to give the results in their order.
+"""The contract of a cluster for preparation: it maps a function over many items and returns the results in order.
 
-Functions and items are such that a result depends on them alone. So any number of workers leaves the same dataset, and
-an item whose worker died may be tried again elsewhere. Rows never pass through the caller: workers read raw files and
-leave what they make in the prepared folder, which all hosts must see under the same path.
+A result depends only on the function and its item. So any number of workers makes the same dataset, and an item whose
+worker died can be retried elsewhere. Rows never pass through the caller: workers read raw files and write their results
+into the prepared folder, which all hosts must see under the same path.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ Result = TypeVar("Result")
 
 
 class Cluster(Protocol):
-    """Workers on any number of hosts, held for the body of a ``with``."""
+    """Workers on any number of hosts, available within a ``with`` statement."""
 
     def __enter__(self) -> Self: ...
 
@@ -30,26 +30,27 @@ class Cluster(Protocol):
     ) -> None: ...
 
     def run(self, work: Callable[[Shared, Item], Result], shared: Shared, items: Iterable[Item]) -> Iterator[Result]:
-        """``work(shared, item)`` of every item, in the order of the items, which are drawn as workers get free.
+        """Yields ``work(shared, item)`` for every item, in order. Items are drawn as workers become free.
 
         Args:
-            work: a function of a module; tried again where its worker dies, so it must not mind what that one left.
-            shared: sent once, not with every item.
+            work: a function of a module. It is retried if its worker dies, so it must tolerate files of an earlier try.
+            shared: an argument that is sent once rather than with every item.
+            items: the items.
 
         Raises:
-            ZigguratError: what ``work`` raised, for the first item in order; or workers that die again and again.
+            ZigguratError: ``work`` raised it (for the first such item in order), or workers died repeatedly.
         """
         ...
 
 
-def seen(path: Path) -> None:
-    """On a worker: refuse to go on where this host does not see a file or folder that the caller does.
+def check_visible(path: Path) -> None:
+    """Runs on a worker: checks that this host sees a file or folder of the caller.
 
     Raises:
-        DataError: naming the host.
+        DataError: the path does not exist on this host; the message names the host.
     """
     if not path.exists():
         raise DataError(
-            f"{path}: not there for a worker on host {socket.gethostname()}",
-            "keep raw files and prepared data on a file system that all hosts of the cluster mount at the same place",
+            f"{path}: does not exist for a worker on host {socket.gethostname()}",
+            "keep raw files and prepared data on a file system that all hosts of the cluster mount at the same path",
         )

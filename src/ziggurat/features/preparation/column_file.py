@@ -1,7 +1,8 @@
-"""A file of named Arrow columns of any lengths, each of which can be read by itself.
+"""A file of named Arrow columns, which may differ in length and can be read individually.
 
-Layout: one Arrow IPC stream a column, end to end; then a JSON object, name -> [offset, bytes]; then the length of that
-JSON, 8 bytes little-endian. Arrow's own files would do, but reading one column of theirs allocates the memory of all.
+Layout: one Arrow IPC stream per column, concatenated; then a JSON object, name -> [offset, bytes]; then the length of
+that JSON, 8 bytes little-endian. Arrow's own file format is not used because reading one column of it allocates the
+memory of all.
 """
 
 from __future__ import annotations
@@ -19,10 +20,10 @@ _LENGTH_BYTES = 8
 
 
 def write_columns(path: Path, columns: Mapping[str, pa.Array]) -> None:
-    """Write all columns to ``path``; the file is whole once this returns.
+    """Writes all columns to ``path``; the file is complete once this returns.
 
     Raises:
-        DataError: a full disk or no permission.
+        DataError: the disk is full, or there is no permission.
     """
     index: dict[str, tuple[int, int]] = {}
     with explained_writes(path), pa.OSFile(str(path), "wb") as file:
@@ -38,7 +39,7 @@ def write_columns(path: Path, columns: Mapping[str, pa.Array]) -> None:
 
 
 class ColumnFile:
-    """The columns that :func:`write_columns` wrote to ``path``."""
+    """Reads columns of a file that :func:`write_columns` wrote."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -50,7 +51,7 @@ class ColumnFile:
             self._index: dict[str, tuple[int, int]] = json.loads(file.read(footer_bytes))
 
     def read(self, name: str) -> pa.Array:
-        """One column; nothing else is read or allocated."""
+        """Reads one column; nothing else is read or allocated."""
         start, length = self._index[name]
         with pa.OSFile(str(self._path)) as file:
             file.seek(start)

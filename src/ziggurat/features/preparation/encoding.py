@@ -1,6 +1,6 @@
-"""Pass 3 of preparation: staged parts to the encoded dataset, by taking every code's id.
+"""Pass 3 of preparation: encodes the staged parts as the dataset, by replacing every code by its id.
 
-The columns of the next part are encoded on a pool of threads while those of the one before are written.
+A pool of threads encodes the columns of the next part while those of the previous one are written.
 """
 
 from __future__ import annotations
@@ -25,17 +25,26 @@ from ziggurat.features.preparation.parts import StagedParts, read_ids
 from ziggurat.features.preparation.workers import workers
 from ziggurat.features.preparation_plan import Preparation
 
-RowsOfSplit = dict[Split, npt.NDArray[np.int64]]
+RowsOfSplits = dict[Split, npt.NDArray[np.int64]]
+"""Selected rows of a part, for each split."""
 Columns = dict[str, pa.Array]
 Chains = Mapping[str, NumericChain]
-"""Feature -> its fitted chain."""
+"""The fitted chain of each numeric feature."""
 IdFiles = Mapping[tuple[str, str], Path]
-"""(raw column, table) -> the ids of the column's values in that table."""
+"""For each (raw column, table), the file of the ids that the table assigns to the column's values."""
 
 
 @dataclass(frozen=True, slots=True)
 class StagedRows:
-    """Everything that the encoded rows follow from."""
+    """Staged rows with all that is needed to encode them.
+
+    Attributes:
+        plan: the plan of the preparation.
+        parts: the staged parts.
+        assignments: the split of each row, for each part.
+        chains: the fitted chain of each numeric feature.
+        id_files: for each (raw column, table), the file of its ids.
+    """
 
     plan: Preparation
     parts: StagedParts
@@ -43,8 +52,8 @@ class StagedRows:
     chains: Chains
     id_files: IdFiles
 
-    def encode(self, pool: ThreadPoolExecutor, part: int, rows_of: RowsOfSplit) -> list[Future[dict[Split, Columns]]]:
-        """Begin to encode some rows of a part; :func:`joined` waits for them."""
+    def encode(self, pool: ThreadPoolExecutor, part: int, rows_of: RowsOfSplits) -> list[Future[dict[Split, Columns]]]:
+        """Starts to encode selected rows of a part; :func:`to_batches` waits for the result."""
         features = [
             pool.submit(_encode_feature, feature, self.parts, part, rows_of, self.chains, self.id_files)
             for feature in self.plan.features
@@ -53,7 +62,7 @@ class StagedRows:
 
 
 def encode_parts(rows: StagedRows, writer: DatasetWriter, progress: Progress) -> None:
-    """Write every staged row to its split, in the order in which it was read."""
+    """Writes every staged row to its split, in reading order."""
     progress.start("encode", sum(rows.parts.rows), "rows")
     done = 0
     for part, batches in enumerate(_batches(rows)):
@@ -65,30 +74,34 @@ def encode_parts(rows: StagedRows, writer: DatasetWriter, progress: Progress) ->
 
 
 def _batches(rows: StagedRows) -> Iterator[dict[Split, pa.RecordBatch]]:
-    """The encoded rows of each part, by split, one part ahead of the caller."""
+    """Yields the encoded rows of each part, by split; the next part is encoded meanwhile."""
     with workers(rows.plan.threads, "encode") as pool:
-        ahead: list[Future[dict[Split, Columns]]] = []
+        running: list[Future[dict[Split, Columns]]] = []
         for part, assignment in enumerate(rows.assignments):
-            of_split: RowsOfSplit = {split: np.flatnonzero(assignment == number) for number, split in enumerate(SPLITS)}
-            following = rows.encode(pool, part, {split: some for split, some in of_split.items() if len(some)})
-            if ahead:
-                yield joined(ahead)
-            ahead = following
-        if ahead:
-            yield joined(ahead)
+            selected: RowsOfSplits = {}
+            for number, split in enumerate(SPLITS):
+                split_rows = np.flatnonzero(assignment == number)
+                if len(split_rows):
+                    selected[split] = split_rows
+            following = rows.encode(pool, part, selected)
+            if running:
+                yield to_batches(running)
+            running = following
+        if running:
+            yield to_batches(running)
 
 
-def joined(futures: list[Future[dict[Split, Columns]]]) -> dict[Split, pa.RecordBatch]:
-    """What :meth:`StagedRows.encode` began, as a batch for each split."""
+def to_batches(futures: list[Future[dict[Split, Columns]]]) -> dict[Split, pa.RecordBatch]:
+    """Waits for the columns of :meth:`StagedRows.encode`; returns a batch for each split."""
     columns: dict[Split, Columns] = {}
     for future in futures:
-        for split, some in future.result().items():
-            columns.setdefault(split, {}).update(some)
-    return {split: pa.RecordBatch.from_pydict(of_split) for split, of_split in columns.items()}
+        for split, more in future.result().items():
+            columns.setdefault(split, {}).update(more)
+    return {split: pa.RecordBatch.from_pydict(split_columns) for split, split_columns in columns.items()}
 
 
 def _encode_feature(
-    feature: FeatureConfig, parts: StagedParts, part: int, rows_of: RowsOfSplit, chains: Chains, id_files: IdFiles
+    feature: FeatureConfig, parts: StagedParts, part: int, rows_of: RowsOfSplits, chains: Chains, id_files: IdFiles
 ) -> dict[Split, Columns]:
     column = feature.source_column
     if isinstance(feature, NumericFeature):
@@ -100,7 +113,7 @@ def _encode_feature(
     return {split: {feature.name: id_column(feature, codes.take(rows), ids)} for split, rows in rows_of.items()}
 
 
-def _take_targets(targets: Targets, parts: StagedParts, part: int, rows_of: RowsOfSplit) -> dict[Split, Columns]:
+def _take_targets(targets: Targets, parts: StagedParts, part: int, rows_of: RowsOfSplits) -> dict[Split, Columns]:
     names = [label_column(label.name) for label in targets.labels]
     names += [WEIGHT_COLUMN] * (targets.weight is not None)
     names += [GROUP_COLUMN] * (targets.group is not None)

@@ -1,4 +1,4 @@
-"""Pass 2 of preparation as a whole: every feature fitted on the training rows, every statistic counted."""
+"""Pass 2 of preparation: fits every feature on the training rows and computes all statistics."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ziggurat.core.statistics import DatasetStatistics
 from ziggurat.data.encoded.dataset import SPLITS
 from ziggurat.data.encoded.split import Assignment
 from ziggurat.features.numeric.chain import NumericChain
-from ziggurat.features.preparation.cluster import Cluster, seen
+from ziggurat.features.preparation.cluster import Cluster, check_visible
 from ziggurat.features.preparation.numeric_fitting import FittedNumbers, fit_numbers, label_rates
 from ziggurat.features.preparation.parts import StagedParts
 from ziggurat.features.preparation.table_fitting import FittedTable, fit_table
@@ -26,11 +26,12 @@ from ziggurat.features.transform import save_transform
 
 @dataclass(frozen=True, slots=True)
 class Fitted:
-    """What pass 2 learned; the encoders are saved already.
+    """The results of pass 2, except encoders, which are already saved.
 
     Attributes:
-        chains: numeric feature -> its fitted chain.
-        id_files: (raw column, table) -> the ids of the column's staged values in that table.
+        chains: the fitted chain of each numeric feature.
+        id_files: for each (raw column, table), the file of the ids that the table assigns to the column's values.
+        statistics: statistics of rows, labels, features and tables.
     """
 
     chains: dict[str, NumericChain]
@@ -47,10 +48,10 @@ def fit(
     progress: Progress,
     cluster: Cluster | None = None,
 ) -> Fitted:
-    """Fit all features and save the transform in ``encoders``; tables are fitted side by side, here or over a cluster.
+    """Fits all features and saves the transform in ``encoders``; tables are fitted concurrently, here or on a cluster.
 
     Raises:
-        DataError: a label with one class only among the training rows.
+        DataError: a label has only one class among the training rows.
     """
     rates = label_rates(plan.targets, parts, assignments, plan.data.source.files)
     shutil.rmtree(encoders, ignore_errors=True)
@@ -60,22 +61,22 @@ def fit(
     tables: list[FittedTable] = []
     numbers: list[FittedNumbers] = []
     progress.start("fit", len(plan.tables), "tables")
-    for fitted in _fit_here(work) if cluster is None else _fit_there(work, cluster):
+    for fitted in _fit_locally(work) if cluster is None else _fit_on_cluster(work, cluster):
         if isinstance(fitted, FittedTable):
             tables.append(fitted)
             progress.advance(len(tables))
         else:
             numbers.append(fitted)
-    fitted_numbers = _in_order(plan, numbers)
+    fitted_numbers = _merge_in_order(plan, numbers)
     save_transform(encoders, plan.features, plan.targets, fitted_numbers.chains)
     progress.finish(f"{len(plan.features)} features")
-    _note_fills(fitted_numbers, progress)
+    _report_implicit_fills(fitted_numbers, progress)
     return Fitted(fitted_numbers.chains, id_files, _statistics(plan, assignments, rates, tables, fitted_numbers))
 
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """What it takes to fit any table or number."""
+    """The data that workers share."""
 
     plan: Preparation
     parts: StagedParts
@@ -84,19 +85,19 @@ class _Work:
     encoders: Path
 
     def table(self, name: str) -> FittedTable:
-        of_table = {column: path for (column, owner), path in self.id_files.items() if owner == name}
-        return fit_table(self.plan.tables[name], self.parts, self.assignments, of_table, self.encoders)
+        id_files = {column: path for (column, table), path in self.id_files.items() if table == name}
+        return fit_table(self.plan.tables[name], self.parts, self.assignments, id_files, self.encoders)
 
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """A table, or a raw numeric column whose features are to be fitted."""
+    """The name of a table to fit, or of a raw numeric column whose features are to be fitted."""
 
     name: str
     numeric: bool
 
 
-def _fit_here(work: _Work) -> Iterator[FittedTable | FittedNumbers]:
+def _fit_locally(work: _Work) -> Iterator[FittedTable | FittedNumbers]:
     with workers(work.plan.threads, "fit") as pool:
         numbers = pool.submit(fit_numbers, work.plan, work.parts, work.assignments)
         futures: list[Future[FittedTable]] = [pool.submit(work.table, name) for name in work.plan.tables]
@@ -105,45 +106,45 @@ def _fit_here(work: _Work) -> Iterator[FittedTable | FittedNumbers]:
         yield numbers.result()
 
 
-def _fit_there(work: _Work, cluster: Cluster) -> Iterator[FittedTable | FittedNumbers]:
+def _fit_on_cluster(work: _Work, cluster: Cluster) -> Iterator[FittedTable | FittedNumbers]:
     tasks = [_Task(name, numeric=False) for name in work.plan.tables]
     tasks += [_Task(name, numeric=True) for name in work.plan.number_columns]
     yield from cluster.run(_fit_one, work, tasks)
 
 
 def _fit_one(work: _Work, task: _Task) -> FittedTable | FittedNumbers:
-    """On a worker: fit one table, or the features of one raw numeric column."""
-    seen(work.encoders.parent)
+    """Runs on a worker: fits one table, or the features of one raw numeric column."""
+    check_visible(work.encoders.parent)
     if not task.numeric:
         return work.table(task.name)
-    of_column = [each for each in work.plan.features if each.kind == "numeric" and each.source_column == task.name]
-    return fit_numbers(replace(work.plan, features=tuple(of_column)), work.parts, work.assignments)
+    features = [each for each in work.plan.features if each.kind == "numeric" and each.source_column == task.name]
+    return fit_numbers(replace(work.plan, features=tuple(features)), work.parts, work.assignments)
 
 
-def _in_order(plan: Preparation, numbers: Iterable[FittedNumbers]) -> FittedNumbers:
-    """All of ``numbers`` as one, in the order of the plan's features."""
-    joined = FittedNumbers({}, {}, {})
+def _merge_in_order(plan: Preparation, numbers: Iterable[FittedNumbers]) -> FittedNumbers:
+    """Merges fitted numbers, in the order of the plan's features."""
+    merged = FittedNumbers({}, {}, {})
     for each in numbers:
-        joined.chains.update(each.chains)
-        joined.features.update(each.features)
-        joined.tables.update(each.tables)
+        merged.chains.update(each.chains)
+        merged.features.update(each.features)
+        merged.tables.update(each.tables)
     names = [feature.name for feature in plan.features]
     return FittedNumbers(
-        {name: joined.chains[name] for name in names if name in joined.chains},
-        {name: joined.features[name] for name in names if name in joined.features},
-        {name: joined.tables[name] for name in names if name in joined.tables},
+        {name: merged.chains[name] for name in names if name in merged.chains},
+        {name: merged.features[name] for name in names if name in merged.features},
+        {name: merged.tables[name] for name in names if name in merged.tables},
     )
 
 
-def _note_fills(numbers: FittedNumbers, progress: Progress) -> None:
-    """Say which features were filled without being asked for, the emptiest first."""
+def _report_implicit_fills(numbers: FittedNumbers, progress: Progress) -> None:
+    """Reports which features have an implicit fill, the one with the most missing values first."""
     shares = {
         name: numbers.features[name].missing_share for name, chain in numbers.chains.items() if chain.implicit_fill
     }
     filled = sorted(((share, name) for name, share in shares.items() if share > 0), reverse=True)
     if filled:
         listed = ", ".join(f"{name} {share:.1%}" for share, name in filled)
-        progress.note(f"missing numbers are filled with the training median: {listed}; add a fill step to choose")
+        progress.note(f"missing numbers are filled with the training median: {listed}; add a fill step to change that")
 
 
 def _statistics(

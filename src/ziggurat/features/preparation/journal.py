@@ -1,8 +1,9 @@
-"""The journal of an interrupted preparation: which parts are staged, and where reading goes on.
+"""The journal of a preparation: which parts are staged, and where to resume reading after an interruption.
 
-One JSON object a line, appended and flushed after a part's files are closed, so a part is staged exactly when its line
-is whole. A process may be killed at any moment: the line it was writing is dropped and its part staged again. Parts are
-not flushed to the device one by one; after the machine itself went down they are not trusted and reading starts anew.
+It has one JSON object per line, appended and flushed after a part's file is closed, so a part is staged if and only if
+its line is complete. A process may be killed at any moment: an incomplete line is dropped and its part is staged again.
+Parts are not flushed to the device individually; after a restart of the machine they are not trusted, and reading
+starts from the beginning.
 """
 
 from __future__ import annotations
@@ -24,12 +25,12 @@ class JournalEntry:
     """One staged part.
 
     Attributes:
-        rows: good rows in the part; 0 for a stretch that held only refused rows, or the last entry of a source.
-        source: which of the sources (train, validation, test files) it comes from.
-        position: where reading of that source goes on.
+        rows: good rows in the part; 0 if all rows of a file range were rejected, or for the last entry of a source.
+        source: number of the source (train, validation, test files) that it comes from.
+        position: where to resume reading that source.
         done_bytes: bytes of the source read so far, for progress.
-        refused: rows refused so far, in all.
-        finished: the source holds nothing more.
+        refused: total number of rows rejected so far.
+        finished: whether the source has been read completely.
     """
 
     rows: int
@@ -41,18 +42,18 @@ class JournalEntry:
 
 
 class StagingJournal:
-    """The parts staged so far in ``folder``, which is emptied when it was left by another preparation.
+    """The journal in a folder; the folder is emptied if it belongs to a different preparation.
 
     Attributes:
-        entries: in order; the entry's number names the part's files.
-        resumed: whether the folder held parts of this very preparation.
+        entries: entries in order; the number of an entry is that of its part.
+        resumed: whether the folder contained parts of the same preparation.
     """
 
     def __init__(self, folder: Path, fingerprint: str) -> None:
         self._path = folder / "journal.jsonl"
         self._header = {"version": STAGING_VERSION, "fingerprint": fingerprint, "boot": _boot_id()}
         self.entries: list[JournalEntry] = []
-        lines = self._whole_lines()
+        lines = self._complete_lines()
         if lines and json.loads(lines[0]) == self._header:
             self.entries = [_entry(json.loads(line)) for line in lines[1:]]
         else:
@@ -63,12 +64,12 @@ class StagingJournal:
             self._path.write_bytes(b"".join(lines))
 
     def append(self, entry: JournalEntry) -> None:
-        """Record a part whose files are closed."""
+        """Records a part whose file is closed."""
         with explained_writes(self._path), self._path.open("ab") as stream:
             stream.write(json.dumps(asdict(entry)).encode() + b"\n")
         self.entries.append(entry)
 
-    def _whole_lines(self) -> list[bytes]:
+    def _complete_lines(self) -> list[bytes]:
         try:
             lines = self._path.read_bytes().splitlines(keepends=True)
         except FileNotFoundError:
@@ -88,6 +89,6 @@ def _empty(folder: Path) -> None:
 
 
 def _boot_id() -> str:
-    """Names this start of the machine; empty where the system does not tell."""
+    """Returns an id of the current boot of the machine; empty if the system provides none."""
     path = Path("/proc/sys/kernel/random/boot_id")
     return path.read_text().strip() if os.access(path, os.R_OK) else ""

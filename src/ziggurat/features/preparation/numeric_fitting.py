@@ -1,4 +1,4 @@
-"""Pass 2 of preparation: numeric chains fitted on a sample of the training rows, their statistics, label rates."""
+"""Pass 2 of preparation: fits numeric chains on a sample of the training rows; computes statistics and label rates."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ziggurat.features.preparation_plan import Preparation
 
 @dataclass(frozen=True, slots=True)
 class StagedNumbers:
-    """What is known of a raw numeric column's training values."""
+    """A sample and the exact moments of a raw numeric column's training values."""
 
     sample: npt.NDArray[np.float64]
     moments: Moments
@@ -31,7 +31,7 @@ class StagedNumbers:
 
 @dataclass(frozen=True, slots=True)
 class FittedNumbers:
-    """Numeric features: their chains and statistics by feature, and the tables of those that are bucketised."""
+    """Fitted numeric features: their chains and statistics, and the table statistics of bucketised ones."""
 
     chains: dict[str, NumericChain]
     features: dict[str, FeatureStatistics]
@@ -41,7 +41,7 @@ class FittedNumbers:
 def measure_numbers(
     plan: Preparation, parts: StagedParts, assignments: Sequence[Assignment]
 ) -> dict[str, StagedNumbers]:
-    """Exact moments, and a sample, of every raw numeric column over the training rows."""
+    """Returns exact moments and a sample of every raw numeric column over the training rows."""
     columns = plan.number_columns
     sample = RowSample(len(columns))
     moments = {name: MomentsStream() for name in columns}
@@ -53,13 +53,13 @@ def measure_numbers(
                 moments[name].add(column)
             sample.add(start + training, [values[name] for name in columns])
     return {
-        name: StagedNumbers(drawn, moments[name].result())
-        for name, drawn in zip(columns, sample.columns(), strict=True)
+        name: StagedNumbers(sampled, moments[name].result())
+        for name, sampled in zip(columns, sample.columns(), strict=True)
     }
 
 
 def fit_numbers(plan: Preparation, parts: StagedParts, assignments: Sequence[Assignment]) -> FittedNumbers:
-    """Fit every numeric feature's chain."""
+    """Fits the chain of every numeric feature."""
     columns = measure_numbers(plan, parts, assignments)
     fitted = FittedNumbers({}, {}, {})
     for feature in plan.features:
@@ -82,10 +82,16 @@ def fit_numbers(plan: Preparation, parts: StagedParts, assignments: Sequence[Ass
 def label_rates(
     targets: Targets, parts: StagedParts, assignments: Sequence[Assignment], files: Sequence[str]
 ) -> dict[str, dict[str, float]]:
-    """Label -> split -> share of ones, NaN for a split without rows. ``files`` are named in the error.
+    """Returns the share of ones of each label in each split, as label -> split -> share; NaN for a split without rows.
+
+    Args:
+        targets: the labels.
+        parts: the staged parts.
+        assignments: the split of each row, for each part.
+        files: names of the raw files, for the message.
 
     Raises:
-        DataError: a label has one class only among the training rows.
+        DataError: a label has only one class among the training rows.
     """
     names = [label.name for label in targets.labels]
     ones = np.zeros((len(names), len(SPLITS)), np.int64)
@@ -95,19 +101,17 @@ def label_rates(
         for number, name in enumerate(names):
             values = parts.target(part, label_column(name))
             ones[number] += np.bincount(assignment, weights=values, minlength=len(SPLITS)).astype(np.int64)
-    for name, of_label in zip(names, ones, strict=True):
-        positive, negative = int(of_label[TRAIN]), int(rows[TRAIN] - of_label[TRAIN])
+    for name, label_ones in zip(names, ones, strict=True):
+        positive, negative = int(label_ones[TRAIN]), int(rows[TRAIN] - label_ones[TRAIN])
         if positive == 0 or negative == 0:
             raise DataError(
-                f"{', '.join(files)}: label {name!r}: one class only in the training rows: {negative:,} zeros, "
+                f"{', '.join(files)}: label {name!r}: only one class in the training rows: {negative:,} zeros, "
                 f"{positive:,} ones",
                 "check the label's column and its at_least or equals, or choose another data.split",
             )
     with np.errstate(invalid="ignore"):
         rates = ones / rows
-    return {
-        name: dict(zip(SPLITS, of_label.tolist(), strict=True)) for name, of_label in zip(names, rates, strict=True)
-    }
+    return {name: dict(zip(SPLITS, shares.tolist(), strict=True)) for name, shares in zip(names, rates, strict=True)}
 
 
 def _statistics(feature: NumericFeature, column: StagedNumbers) -> FeatureStatistics:

@@ -1,8 +1,8 @@
-"""The staged parts: every raw value once, as small numbers, column by column.
+"""Staged parts: the raw values of some rows, as small numbers, column by column.
 
-A part is one :mod:`column file <ziggurat.features.preparation.column_file>`: for each row, its numbers in the narrowest
-type that holds them exactly, its ids as codes, its targets as they will be written; and for each id column, its
-distinct values in the order of their codes. Memory maps are avoided, for they would count as resident memory.
+A part is a :mod:`column file <ziggurat.features.preparation.column_file>`. It contains the numbers of each row in the
+narrowest exact type, the ids as codes, the targets as they will be written, and for each id column the distinct values
+in the order of their codes. Files are not memory-mapped, because mapped pages would count as resident memory.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ class StagedPart:
     """The content of a part.
 
     Attributes:
-        numbers: raw column -> numbers, NaN for missing; :func:`narrow` makes them small.
-        ids: raw column -> its distinct values and codes.
+        numbers: the numbers of each raw numeric column, NaN for missing; made small by :func:`narrow`.
+        ids: the distinct values and codes of each raw id column.
         targets: labels, weight, group, time, and :data:`SPLIT_COLUMN` or :data:`KEY_COLUMN`.
     """
 
@@ -40,24 +40,24 @@ class StagedPart:
     targets: Mapping[str, npt.NDArray[Any]]
 
 
-def write_part(folder: Path, place: int | str, content: StagedPart) -> None:
-    """Write a part under its number, or for now under another name; it counts once the caller has recorded it."""
-    columns: dict[str, pa.Array] = {f"number:{name}": pa.array(values) for name, values in content.numbers.items()}
-    for name, (values, codes) in content.ids.items():
-        columns |= {f"values:{name}": values, f"codes:{name}": _codes_array(codes)}
-    columns |= {f"target:{name}": pa.array(values) for name, values in content.targets.items()}
-    write_columns(part_path(folder, place) if isinstance(place, int) else folder / place, columns)
+def write_part(folder: Path, name: int | str, content: StagedPart) -> None:
+    """Writes a part under its number, or under a temporary name. A part is valid once the caller has recorded it."""
+    columns: dict[str, pa.Array] = {f"number:{column}": pa.array(values) for column, values in content.numbers.items()}
+    for column, (values, codes) in content.ids.items():
+        columns |= {f"values:{column}": values, f"codes:{column}": _codes_array(codes)}
+    columns |= {f"target:{column}": pa.array(values) for column, values in content.targets.items()}
+    write_columns(part_path(folder, name) if isinstance(name, int) else folder / name, columns)
 
 
 class StagedParts:
-    """The staged parts that hold rows, numbered from 0 in order.
+    """The staged parts that contain rows, numbered from 0.
 
     Attributes:
-        rows: of each part.
+        rows: number of rows of each part.
     """
 
     def __init__(self, folder: Path, rows: Sequence[int]) -> None:
-        """``rows[n]`` is the number of rows written as part n; parts without rows have no files and are left out."""
+        """``rows[n]`` is the number of rows of part n. Parts without rows have no files and are left out."""
         self._files = [ColumnFile(part_path(folder, number)) for number, count in enumerate(rows) if count]
         self.rows = [count for count in rows if count]
 
@@ -66,15 +66,15 @@ class StagedParts:
 
     @property
     def starts(self) -> npt.NDArray[np.int64]:
-        """Number of each part's first row, counting from 0 over all parts."""
+        """Number of each part's first row, counted from 0 over all parts."""
         return np.concatenate([np.zeros(1, np.int64), np.cumsum(self.rows, dtype=np.int64)])[:-1]
 
     def numbers(self, part: int, column: str) -> npt.NDArray[np.float64]:
-        """A raw numeric column, NaN for missing."""
+        """Reads a raw numeric column, NaN for missing."""
         return self._files[part].read(f"number:{column}").to_numpy().astype(np.float64)
 
     def codes(self, part: int, column: str) -> Codes:
-        """The codes of an id column."""
+        """Reads the codes of an id column."""
         array = self._files[part].read(f"codes:{column}")
         if not pa.types.is_large_list(array.type):
             return Codes(array.to_numpy())
@@ -82,18 +82,19 @@ class StagedParts:
         return Codes(array.values.to_numpy(), array.offsets.to_numpy(), missing)
 
     def values(self, part: int, column: str) -> pa.Array:
-        """The distinct values of an id column."""
+        """Reads the distinct values of an id column."""
         return self._files[part].read(f"values:{column}")
 
     def target(self, part: int, name: str) -> npt.NDArray[Any]:
-        """A target column as it was staged."""
+        """Reads a target column."""
         return self._files[part].read(f"target:{name}").to_numpy()
 
 
 class IdWriter:
-    """Writes the ids of one raw column's distinct values in one table: a record batch for each part, missing last.
+    """Writes the ids that one table assigns to the distinct values of one raw column.
 
-    The file is there once it is closed, and whole, whoever else writes the same one.
+    The file has a record batch per part, each with the id of a missing value last. It appears, complete, when the
+    writer is closed, even if several processes write the same file.
     """
 
     def __init__(self, path: Path) -> None:
@@ -102,7 +103,7 @@ class IdWriter:
         self._writer: pa.RecordBatchFileWriter | None = None
 
     def append(self, ids: npt.NDArray[np.int32 | np.int64]) -> None:
-        """Write the ids of the next part; all parts have the same dtype."""
+        """Writes the ids of the next part; all parts must have the same dtype."""
         batch = pa.record_batch({"ids": pa.array(ids)})
         with explained_writes(self._path):
             if self._writer is None:
@@ -117,18 +118,18 @@ class IdWriter:
 
 
 def read_ids(path: Path, part: int) -> npt.NDArray[np.int32 | np.int64]:
-    """The ids of one part."""
+    """Reads the ids of one part from a file of :class:`IdWriter`."""
     with pa.OSFile(str(path)) as file:
         return pa.ipc.open_file(file).get_batch(part).column(0).to_numpy()
 
 
 def part_path(folder: Path, number: int) -> Path:
-    """Where the part of this number lies."""
+    """Returns the path of a part."""
     return folder / f"{number:05d}.part"
 
 
 def narrow(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float32 | np.float64]:
-    """The values as float32 where that loses nothing, else as they are."""
+    """Returns the values as float32 if that is exact, otherwise unchanged."""
     with np.errstate(over="ignore"):
         single = values.astype(np.float32)
     return single if np.array_equal(single.astype(np.float64).view(np.int64), values.view(np.int64)) else values

@@ -1,14 +1,16 @@
-"""Preparation: raw logs to an encoded dataset with its fitted transform and statistics, resumable and idempotent.
+"""Preparation: turns raw logs into an encoded dataset with its fitted transform and statistics; resumable, idempotent.
 
-Three passes, each over one file of this room:
+There are three passes, each in a module of this package:
 
-1. ``staging``: every raw block once, to small staged parts with a journal (``.staging/`` inside the target folder);
-2. ``splitting`` and ``fitted``: splits are assigned, features fitted on the training rows, statistics counted;
-3. ``encoding``: staged parts to the dataset. The manifest is written last and makes it a dataset; staging is deleted.
+1. ``staging`` reads every raw block once and writes small staged parts with a journal (``.staging/`` inside the target
+   folder).
+2. ``splitting`` assigns splits; ``fitted`` fits features on the training rows and computes statistics.
+3. ``encoding`` writes the staged parts to the dataset. The manifest is written last and makes the folder a dataset;
+   then the staged parts are deleted.
 
-Over a cluster (:mod:`ziggurat.features.preparation.cluster`) each pass is a map: over stretches of the raw files, over
-tables and numeric columns, over files of the dataset. What comes out does not depend on how the rows were cut, so it is
-the same.
+On a cluster (:mod:`ziggurat.features.preparation.cluster`) each pass is a map: over file ranges, then over tables and
+numeric columns, then over files of the dataset. The result is the same, because it does not depend on how rows are
+divided.
 """
 
 from __future__ import annotations
@@ -54,22 +56,26 @@ def prepare(
     progress: Progress | None = None,
     cluster: Cluster | None = None,
 ) -> Path:
-    """Prepare ``folder``; nothing happens when it holds the dataset of these configs and files already.
+    """Prepares a dataset in ``folder``; does nothing if it already contains the dataset of these configs and files.
 
-    Interrupted at any moment, by a signal or a full disk, it goes on from the last staged part when called again, and
-    the result is the same to the byte.
+    If it is interrupted, by a signal or a full disk, the next call resumes after the last staged part, and the result
+    is the same to the byte.
 
     Args:
-        cluster: whose workers do it; entered when there is something to do. Default: threads of this process.
+        data: the ``data`` section of the config.
+        features: the features of the config.
+        folder: folder of the dataset.
+        progress: where to report progress.
+        cluster: its workers do the work; it is entered only if there is work. Default: threads of this process.
 
     Returns:
         ``folder``.
 
     Raises:
-        ConfigError: configs that contradict each other.
-        DataError: files that cannot be read as declared, a bad row under ``on_bad_row: fail``, no training rows, a
-            label with one class only, a full disk.
-        RunFolderError: the folder holds a dataset made from something else, or is being prepared by someone else.
+        ConfigError: the configs contradict each other.
+        DataError: a file cannot be read as declared, a row is bad under ``on_bad_row: fail``, there are no training
+            rows, a label has only one class, or the disk is full.
+        RunFolderError: the folder contains a different dataset, or another process is preparing it.
     """
     progress = progress or Silent()
     sources = open_sources(data, features)
@@ -89,8 +95,8 @@ def prepare(
         splits = _encode(rows, schema, folder, progress, cluster)
         fitted.statistics.save(folder)
         files = [str(path) for item in sources for path in item.source.paths]
-        refused = {"rows": quarantine.total, "summary": quarantine.summary()}
-        details = {"sources": files, "quarantined": refused}
+        rejected = {"rows": quarantine.total, "summary": quarantine.summary()}
+        details = {"sources": files, "quarantined": rejected}
         content = manifest(plan.fingerprint, schema, data.block_rows, splits, details)
         write_json(folder / "manifest.json", content)
         shutil.rmtree(staging)
@@ -98,10 +104,10 @@ def prepare(
 
 
 def dataset_fingerprint(data: DataConfig, features: Sequence[FeatureConfig]) -> str:
-    """What tells the dataset of these configs and files from any other; looks at the files' heads only.
+    """Returns the fingerprint of the dataset of these configs and files; reads only the heads of the files.
 
     Raises:
-        ConfigError, DataError: as :func:`prepare`, as far as configs and file heads can tell.
+        ConfigError, DataError: as :func:`prepare`, for errors that show in configs and heads of files.
     """
     sources = open_sources(data, features)
     return Preparation.plan(data, features, [item.source.fingerprint() for item in sources]).fingerprint
@@ -110,11 +116,11 @@ def dataset_fingerprint(data: DataConfig, features: Sequence[FeatureConfig]) -> 
 def open_sources(
     data: DataConfig, features: Sequence[FeatureConfig], block_bytes: int = BLOCK_BYTES
 ) -> list[SplitSource]:
-    """The sources that hold training, validation and test rows; a single one unless files decide the split.
+    """Opens the sources of training, validation and test rows; there is a single one unless files decide the split.
 
     Raises:
-        ConfigError: a file that is listed for two splits.
-        DataError: a file that is missing, unreadable or not laid out as declared.
+        ConfigError: a file is listed for two splits.
+        DataError: a file is missing, unreadable or not laid out as declared.
     """
     schema = raw_schema(data, features)
     sources = [SplitSource(open_source(data.source, data.folder, schema, block_bytes=block_bytes))]
@@ -141,7 +147,7 @@ def _is_prepared(folder: Path, plan: Preparation) -> bool:
         return False
     if manifest.get("fingerprint") != plan.fingerprint:
         raise RunFolderError(
-            f"{folder}: holds a dataset prepared from another config, other files or another version",
+            f"{folder}: contains a dataset prepared from another config, other files or by another version",
             "prepare into another folder, or delete this one",
         )
     return True
@@ -149,14 +155,15 @@ def _is_prepared(folder: Path, plan: Preparation) -> bool:
 
 def _check_rows(parts: StagedParts, quarantine: Quarantine) -> None:
     if not len(parts):
-        refused = f"; {quarantine.total:,} were refused: {'; '.join(quarantine.summary())}" if quarantine.total else ""
-        raise DataError(f"data: no usable rows{refused}", "check data.source and the columns' types")
+        summary = "; ".join(quarantine.summary())
+        rejected = f"; {quarantine.total:,} were rejected: {summary}" if quarantine.total else ""
+        raise DataError(f"data: no usable rows{rejected}", "check data.source and the columns' types")
 
 
 def _encode(
     rows: StagedRows, schema: Schema, folder: Path, progress: Progress, cluster: Cluster | None
 ) -> dict[str, Any]:
-    """Write the encoded rows of all splits, and tell of them; what an interrupted run left goes first."""
+    """Writes the encoded rows of all splits, replacing those of an interrupted run; returns the manifest's splits."""
     for split in SPLITS:
         shutil.rmtree(folder / split, ignore_errors=True)
     if cluster is not None:

@@ -1,6 +1,6 @@
-"""Ray as the cluster of a preparation: the only file that knows it, and it imports it when it is entered.
+"""Runs a preparation on a Ray cluster. Only this module uses Ray, and it imports Ray when the cluster is entered.
 
-Ray schedules, sends what workers share once to each host, and tries an item again where its worker or host is lost.
+Ray schedules the work, sends shared data once to each host, and retries an item whose worker or host is lost.
 """
 
 from __future__ import annotations
@@ -27,22 +27,23 @@ from ziggurat.core.errors import EnvironmentMismatch, WorkersLost, ZigguratError
 from ziggurat.features.preparation.cluster import Item, Result, Shared
 
 LOCAL = "local"
-"""The address that stands for a cluster of this machine alone, started for the purpose."""
+"""Address of a temporary cluster that consists of this machine only."""
 
-TRIES = 4
-"""Workers that may die over one item before the preparation ends."""
+MAX_TRIES = 4
+"""Number of workers that may die while they process the same item before the preparation fails."""
 
 _QUEUED_PER_CPU = 4
 _CONNECT_S = 10
 _GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
-"""With which HTTP/2, and so gRPC, begins, and settings, of which the other side must send its own (RFC 9113, 3.4)."""
+"""The connection preface of HTTP/2, and therefore of gRPC, with an empty SETTINGS frame; the server must reply with a
+SETTINGS frame of its own (RFC 9113, 3.4)."""
 
 
 class RayCluster:
-    """Workers of a Ray cluster, one for each of its CPUs; see :class:`~ziggurat.features.preparation.cluster.Cluster`.
+    """A Ray cluster with one worker per CPU; see :class:`~ziggurat.features.preparation.cluster.Cluster`.
 
-    A connection that this process has to Ray already is used, whatever the address, and kept. Otherwise one is made
-    when the cluster is entered, and closed when it is left.
+    If this process is already connected to Ray, that connection is used, whatever the address, and stays open.
+    Otherwise the connection is opened when the cluster is entered and closed when it is exited.
 
     Args:
         address: ``local``, ``HOST:PORT`` of the cluster's head, or ``auto`` on one of its hosts.
@@ -55,7 +56,7 @@ class RayCluster:
     def __enter__(self) -> Self:
         ray = _ray(loopback=self._address == LOCAL)
         if not ray.is_initialized():
-            with _signals_kept():
+            with _keep_sigterm_handler():
                 start_local() if self._address == LOCAL else _connect(ray, self._address)
             self._owned = True
         return self
@@ -69,14 +70,14 @@ class RayCluster:
 
     def run(self, work: Callable[[Shared, Item], Result], shared: Shared, items: Iterable[Item]) -> Iterator[Result]:
         ray = _ray()
-        task = ray.remote(num_cpus=1, max_retries=TRIES - 1)(_work_at)
-        caller, reference = _Caller.here(), ray.put(shared)
-        most = _QUEUED_PER_CPU * max(1, int(ray.cluster_resources().get("CPU", 1)))
+        task = ray.remote(num_cpus=1, max_retries=MAX_TRIES - 1)(_run_on_worker)
+        caller, reference = _Environment.current(), ray.put(shared)
+        max_queued = _QUEUED_PER_CPU * max(1, int(ray.cluster_resources().get("CPU", 1)))
         running: deque[Any] = deque()
         try:
             for item in items:
                 running.append(task.remote(caller, work, reference, item))
-                if len(running) >= most:
+                if len(running) >= max_queued:
                     yield _result(ray, running.popleft())
             while running:
                 yield _result(ray, running.popleft())
@@ -86,31 +87,31 @@ class RayCluster:
 
 
 @dataclass(frozen=True, slots=True)
-class _Caller:
-    """What a worker must agree with: the working folder, where relative paths begin, and the versions."""
+class _Environment:
+    """A process's environment: the working folder, which relative paths depend on, and package versions."""
 
     folder: Path
     versions: tuple[tuple[str, str], ...]
 
     @classmethod
-    def here(cls) -> Self:
+    def current(cls) -> Self:
         versions = {"ziggurat": __version__, "numpy": np.__version__, "pyarrow": pa.__version__}
         return cls(Path.cwd(), tuple({**versions, "polars": pl.__version__}.items()))
 
 
 def start_local(**settings: Any) -> None:
-    """Start a cluster of this machine's CPUs that listens on the loopback interface only and reports to nobody.
+    """Starts a cluster of this machine's CPUs that listens on the loopback interface only and sends no usage reports.
 
     Args:
-        settings: further arguments of ``ray.init``.
+        settings: further arguments for ``ray.init``.
     """
     quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
     _ray(loopback=True).init(address=LOCAL, **{**quiet, **settings})
 
 
 @contextlib.contextmanager
-def _signals_kept() -> Generator[None]:
-    """Ray takes SIGTERM for itself, down to its compiled part, which aborts; this gives it back to whoever had it."""
+def _keep_sigterm_handler() -> Generator[None]:
+    """Restores the SIGTERM handler: Ray installs its own, down to its compiled part, which aborts the process."""
     handler = signal.getsignal(signal.SIGTERM)
     try:
         yield
@@ -122,31 +123,32 @@ def _signals_kept() -> Generator[None]:
 def _connect(ray: Any, address: str) -> None:
     host, _, port = address.rpartition(":")
     try:
-        if port.isdigit():  # Ray itself tries for minutes
-            _greet(host.rpartition("/")[2], int(port))
+        if port.isdigit():  # Ray itself would retry for minutes
+            _check_head(host.rpartition("/")[2], int(port))
         ray.init(address=address, log_to_driver=False, logging_level="ERROR")
     except (OSError, RuntimeError, ValueError) as error:
         raise EnvironmentMismatch(
-            f"--ray {address}: no Ray cluster to be reached there ({str(error).strip() or type(error).__name__})",
-            "name the head as `ray start` printed it (HOST:6379), or `local` for the CPUs of this machine",
+            f"--ray {address}: no Ray cluster can be reached there ({str(error).strip() or type(error).__name__})",
+            "give the head's address as `ray start` prints it (HOST:6379), or `local` for the CPUs of this machine",
         ) from error
 
 
-def _greet(host: str, port: int) -> None:
-    """Raise OSError unless somebody who speaks gRPC, as a head does, listens there."""
-    with socket.create_connection((host, port), _CONNECT_S) as there:
-        there.sendall(_GREETING)
-        frame = there.recv(9)
+def _check_head(host: str, port: int) -> None:
+    """Raises OSError unless a gRPC server, such as the head of a cluster, listens at this address."""
+    with socket.create_connection((host, port), _CONNECT_S) as connection:
+        connection.sendall(_GREETING)
+        frame = connection.recv(9)
     if frame[3:4] != b"\x04":
-        raise ConnectionError("who listens there is no head of a cluster")
+        raise ConnectionError("the server at this address is not the head of a cluster")
 
 
 def _ray(*, loopback: bool = False) -> Any:
-    """The library.
+    """Imports and returns Ray.
 
     Args:
-        loopback: whether a cluster is about to be started here. Ray reads these settings when it is first imported; it
-            has the one for systems where it knows no clusters, and there keeps to the loopback interface.
+        loopback: whether a local cluster is about to be started. Ray reads the settings made for it when it is first
+            imported. With clusters disabled, a setting meant for other operating systems, Ray uses only the loopback
+            interface.
     """
     if loopback:
         os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "0")
@@ -157,17 +159,17 @@ def _ray(*, loopback: bool = False) -> Any:
         if error.name != "ray":
             raise
         raise EnvironmentMismatch(
-            "preparation over a cluster needs Ray, which is not installed", "pip install 'ziggurat[ray]'"
+            "preparation on a cluster needs Ray, which is not installed", "pip install 'ziggurat[ray]'"
         ) from None
 
 
-def _work_at(caller: _Caller, work: Callable[[Shared, Item], Result], shared: Shared, item: Item) -> Result:
-    """On a worker: stand where the caller stands, be of its versions, and work."""
-    here = _Caller.here()
-    if here.versions != caller.versions:
-        wrong = next((own, asked) for own, asked in zip(here.versions, caller.versions, strict=True) if own != asked)
+def _run_on_worker(caller: _Environment, work: Callable[[Shared, Item], Result], shared: Shared, item: Item) -> Result:
+    """Runs on a worker: calls ``work`` in the caller's working folder, after checking that the versions are equal."""
+    worker = _Environment.current()
+    if worker.versions != caller.versions:
+        wrong = next((own, asked) for own, asked in zip(worker.versions, caller.versions, strict=True) if own != asked)
         raise EnvironmentMismatch(
-            f"host {socket.gethostname()}: a worker has {' '.join(wrong[0])}, the preparation {' '.join(wrong[1])}",
+            f"host {socket.gethostname()}: a worker has {' '.join(wrong[0])}, the preparation has {' '.join(wrong[1])}",
             "install the same versions on every host of the cluster: requirements/lock.txt",
         )
     with contextlib.chdir(caller.folder) if caller.folder.is_dir() else contextlib.nullcontext():
@@ -184,9 +186,9 @@ def _result(ray: Any, future: Any) -> Any:
     except ray.exceptions.RayError as error:
         first_line = next(iter(str(error).strip().splitlines()), "")
         died = isinstance(error, ray.exceptions.WorkerCrashedError)
-        what = f"workers died {TRIES} times over the same stretch, table or file" if died else "the Ray cluster failed"
+        what = f"{MAX_TRIES} workers died at the same file range, table or file" if died else "the Ray cluster failed"
         raise WorkersLost(
             f"{what} ({type(error).__name__}: {first_line})",
-            "look for a lack of memory on the workers' hosts, and give Ray fewer CPUs there (ray start --num-cpus N); "
-            "the same command goes on where it stopped, with --ray or without",
+            "check whether the workers' hosts run out of memory, and give Ray fewer CPUs there (ray start --num-cpus "
+            "N); the same command resumes where it stopped, with or without --ray",
         ) from error

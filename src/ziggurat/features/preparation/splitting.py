@@ -1,4 +1,4 @@
-"""The split of every staged row: decided row by row while staging, or from all times at once afterwards."""
+"""Assigns every staged row to a split: row by row while staging, or afterwards from the times of all rows."""
 
 from __future__ import annotations
 
@@ -33,10 +33,13 @@ from ziggurat.features.preparation.parts import KEY_COLUMN, SPLIT_COLUMN
 def split_columns(
     split: SplitConfig, file_split: int, block: RawBlock, checked: CheckedRows
 ) -> dict[str, npt.NDArray[Any]]:
-    """What to stage of a block so that its rows' splits are known later: the splits, the keys, or nothing.
+    """Returns the columns to stage so that the splits of a block's rows can be assigned: splits, keys, or none.
 
     Args:
-        file_split: the split of the block's file, where the files decide.
+        split: the config of the split.
+        file_split: the split of the block's file, if files decide the split.
+        block: the raw block.
+        checked: its checked rows.
     """
     match split:
         case FilesSplit():
@@ -57,7 +60,7 @@ def split_columns(
 
 
 class Staged(Protocol):
-    """What is known of every row once it was read: the targets of each part, and where it begins among all rows."""
+    """Rows that were read: the targets of each part, and the number of its first row among all rows."""
 
     @property
     def starts(self) -> npt.NDArray[np.int64]: ...
@@ -68,22 +71,22 @@ class Staged(Protocol):
 
 
 def assign(split: SplitConfig, parts: Staged) -> list[Assignment]:
-    """The split of each row, for each part. Splits by time hold one time and one key of all rows in memory.
+    """Returns the split of each row, for each part. Splits by time hold a time and a key of every row in memory.
 
     Raises:
-        DataError: no row is left to train on.
+        DataError: there are no training rows.
     """
     match split:
         case TimeSplit():
             times = np.concatenate(_column(parts, TIME_COLUMN))
-            joined = assign_by_time(times, split.validation, split.test)
+            assignment = assign_by_time(times, split.validation, split.test)
         case TimeWithinKeySplit():
-            times, of_keys = np.concatenate(_column(parts, TIME_COLUMN)), np.concatenate(_column(parts, KEY_COLUMN))
-            joined = assign_by_time_within_key(of_keys, times, split.validation, split.test)
+            times, row_keys = np.concatenate(_column(parts, TIME_COLUMN)), np.concatenate(_column(parts, KEY_COLUMN))
+            assignment = assign_by_time_within_key(row_keys, times, split.validation, split.test)
         case _:
-            joined = np.concatenate(_column(parts, SPLIT_COLUMN))
-    _check_training(split, joined)
-    return np.split(joined, parts.starts[1:])
+            assignment = np.concatenate(_column(parts, SPLIT_COLUMN))
+    _check_training(split, assignment)
+    return np.split(assignment, parts.starts[1:])
 
 
 def _column(parts: Staged, name: str) -> list[npt.NDArray[Any]]:
@@ -102,6 +105,6 @@ def _check_training(split: SplitConfig, assignment: Assignment) -> None:
 
 
 def _row_hashes(block: RawBlock, checked: CheckedRows) -> UInt64Array:
-    """A hash of each row's file name (without its folder) and line."""
+    """Returns a hash of each row's file name (without its folder) and line."""
     name = hash_text(pa.array([Path(block.file).name]))
     return hash_integers(block.lines[checked.rows], int(name[0]))

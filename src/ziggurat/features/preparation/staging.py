@@ -1,8 +1,8 @@
-"""Pass 1 of preparation: raw blocks to staged parts, resumable after any interruption.
+"""Pass 1 of preparation: stages raw blocks as parts, and can resume after any interruption.
 
-In one process, the reader parses the next block while the columns of the one before are encoded on a pool of threads.
-Over a cluster, workers stage stretches of the files, and what they staged is recorded in the order of the rows. The
-journal is the same, so that what began one way can go on the other.
+In one process, the reader parses the next block while a pool of threads encodes the columns of the previous one. On a
+cluster, workers stage file ranges, and the parts are recorded in the order of the rows. Both use the same journal, so
+that a preparation may be started in one way and resumed in the other.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from ziggurat.core.progress import Progress
 from ziggurat.data.readers.blocks import BadRow, FileRange, Position
 from ziggurat.data.readers.quarantine import Quarantine
 from ziggurat.features.bracket_check import check_brackets
-from ziggurat.features.preparation.block_batching import Encoding, SplitSource, encode, gather
-from ziggurat.features.preparation.cluster import Cluster, seen
+from ziggurat.features.preparation.block_batching import Encoding, SplitSource, encode, read_parts
+from ziggurat.features.preparation.cluster import Cluster, check_visible
 from ziggurat.features.preparation.journal import JournalEntry, StagingJournal
 from ziggurat.features.preparation.parts import StagedParts, part_path, write_part
 from ziggurat.features.preparation.workers import workers
@@ -34,13 +34,13 @@ def stage(
     progress: Progress,
     cluster: Cluster | None = None,
 ) -> tuple[StagedParts, Quarantine]:
-    """Stage every good row of the sources in ``folder``, going on from the last part that is there.
+    """Stages every good row of the sources in ``folder``; resumes after the last recorded part.
 
     Returns:
         The parts, and the quarantine with its counts.
 
     Raises:
-        DataError: a bad row under policy ``fail``; a file that cannot be read; a full disk.
+        DataError: a row is bad under policy ``fail``, a file cannot be read, or the disk is full.
     """
     journal = StagingJournal(folder, plan.fingerprint)
     if not journal.resumed:
@@ -48,15 +48,15 @@ def stage(
     total_bytes = sum(item.source.total_bytes for item in sources)
     progress.start("read", total_bytes, "bytes")
     if journal.resumed:
-        progress.note(f"going on with an interrupted preparation after {sum(e.rows for e in journal.entries):,} rows")
+        progress.note(f"resuming an interrupted preparation after {sum(e.rows for e in journal.entries):,} rows")
     with Quarantine(quarantine_path, plan.data.on_bad_row) as quarantine:
         quarantine.truncate_to(journal.entries[-1].refused if journal.entries else 0)
         staging = _Staging(plan, sources, folder, journal, quarantine, progress)
         if cluster is None:
             with workers(plan.threads, "stage") as pool:
-                _stage_here(staging, pool)
+                _stage_locally(staging, pool)
         else:
-            _stage_there(staging, cluster)
+            _stage_on_cluster(staging, cluster)
     rows = sum(entry.rows for entry in journal.entries)
     progress.finish(f"{rows:,} rows")
     return StagedParts(folder, [entry.rows for entry in journal.entries]), quarantine
@@ -64,7 +64,7 @@ def stage(
 
 @dataclass(frozen=True, slots=True)
 class _Staging:
-    """What is staged, and where parts go."""
+    """The state of pass 1."""
 
     plan: Preparation
     sources: Sequence[SplitSource]
@@ -74,47 +74,54 @@ class _Staging:
     progress: Progress
 
     def unread(self) -> Iterator[tuple[int, Position]]:
-        """The sources that are not finished, and where to go on in them."""
+        """Yields the sources that are not finished, and where to resume reading them."""
         last = self.journal.entries[-1] if self.journal.entries else JournalEntry(0, 0, Position(), 0, 0)
         if not last.finished:
             yield last.source, last.position
         for number in range(last.source + 1, len(self.sources)):
             yield number, Position()
 
-    def commit(self, entry: JournalEntry, bad: Sequence[BadRow], put: Callable[[int], None]) -> None:
-        """Have ``put`` put the part under its number, keep the refused rows, and record both; only that counts."""
+    def commit(self, entry: JournalEntry, bad: Sequence[BadRow], save_part: Callable[[int], None]) -> None:
+        """Saves a part and its rejected rows, then records them in the journal, which makes them valid.
+
+        Args:
+            entry: the part's journal entry.
+            bad: rejected rows.
+            save_part: saves the part under the given number.
+        """
         if entry.rows:
-            put(len(self.journal.entries))
+            save_part(len(self.journal.entries))
         self.quarantine.add(bad)
         self.journal.append(replace(entry, refused=self.quarantine.total))
 
     def report(self, entry: JournalEntry) -> None:
-        """Show that reading has come as far as ``entry``."""
+        """Reports that reading has reached the end of the entry's part."""
         before = sum(item.source.total_bytes for item in self.sources[: entry.source])
         rows = sum(each.rows for each in self.journal.entries)
         self.progress.advance(before + entry.done_bytes, rows=float(rows))
 
 
-def _stage_here(staging: _Staging, pool: ThreadPoolExecutor) -> None:
+def _stage_locally(staging: _Staging, pool: ThreadPoolExecutor) -> None:
     running: Encoding | None = None
     for number, start in staging.unread():
-        for gathered in gather(staging.plan, staging.sources[number], number, start):
-            following = encode(staging.plan, gathered, pool)
+        for checked in read_parts(staging.plan, staging.sources[number], number, start):
+            encoding = encode(staging.plan, checked, pool)
             if running is not None:
                 _commit_encoded(staging, running)
-            running = following
-            staging.report(gathered.entry)
+            running = encoding
+            staging.report(checked.entry)
     if running is not None:
         _commit_encoded(staging, running)
 
 
 def _commit_encoded(staging: _Staging, encoding: Encoding) -> None:
+    """Waits for a part's columns and commits it."""
     staging.commit(encoding.entry, encoding.bad, lambda part: write_part(staging.folder, part, encoding.result()))
 
 
 @dataclass(frozen=True, slots=True)
 class _Work:
-    """What every worker needs to stage any stretch."""
+    """The data that workers share."""
 
     plan: Preparation
     sources: Sequence[SplitSource]
@@ -123,7 +130,7 @@ class _Work:
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """A stretch of source ``number``."""
+    """A file range of source ``number``."""
 
     number: int
     file_range: FileRange
@@ -131,22 +138,22 @@ class _Task:
 
 @dataclass(frozen=True, slots=True)
 class _Staged:
-    """A part that a worker wrote into the folder under a name of its own; none where it has no rows."""
+    """A part that a worker wrote under a temporary name; there is no file if it has no rows."""
 
     name: str
     bad: list[BadRow]
     entry: JournalEntry
 
 
-def _stage_there(staging: _Staging, cluster: Cluster) -> None:
+def _stage_on_cluster(staging: _Staging, cluster: Cluster) -> None:
     work = _Work(staging.plan, staging.sources, staging.folder)
-    for parts in cluster.run(_stage_stretch, work, _tasks(staging)):
+    for parts in cluster.run(_stage_file_range, work, _tasks(staging)):
         for part in parts:
-            staging.commit(part.entry, part.bad, partial(_take, staging.folder, part.name))
+            staging.commit(part.entry, part.bad, partial(_rename_part, staging.folder, part.name))
         staging.report(parts[-1].entry)
 
 
-def _take(folder: Path, name: str, number: int) -> None:
+def _rename_part(folder: Path, name: str, number: int) -> None:
     (folder / name).replace(part_path(folder, number))
 
 
@@ -160,16 +167,16 @@ def _tasks(staging: _Staging) -> Iterator[_Task]:
             yield _Task(number, file_range)
 
 
-def _stage_stretch(work: _Work, task: _Task) -> list[_Staged]:
-    """On a worker: stage the parts of one stretch. Tried again, it leaves other files, of which none is recorded."""
+def _stage_file_range(work: _Work, task: _Task) -> list[_Staged]:
+    """Runs on a worker: stages the parts of one file range. Files of an earlier, failed try are never recorded."""
     item, file_range = work.sources[task.number], task.file_range
-    seen(work.folder)
-    seen(item.source.paths[file_range.start.file])
+    check_visible(work.folder)
+    check_visible(item.source.paths[file_range.start.file])
     parts: list[_Staged] = []
     with workers(1, "stage") as pool:
-        for gathered in gather(work.plan, item, task.number, file_range.start, file_range.end):
+        for checked in read_parts(work.plan, item, task.number, file_range.start, file_range.end):
             name = f"{uuid.uuid4().hex}.part"
-            if gathered.entry.rows:
-                write_part(work.folder, name, encode(work.plan, gathered, pool).result())
-            parts.append(_Staged(name, gathered.bad, gathered.entry))
+            if checked.entry.rows:
+                write_part(work.folder, name, encode(work.plan, checked, pool).result())
+            parts.append(_Staged(name, checked.bad, checked.entry))
     return parts

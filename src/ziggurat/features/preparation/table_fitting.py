@@ -1,7 +1,7 @@
-"""Pass 2 of preparation: the encoder of one table, fitted on the training rows of its features' staged columns.
+"""Pass 2 of preparation: fits the encoder of one table on the training rows of its features' staged columns.
 
-A table is fitted with only its own columns in memory: the codes are counted part by part, the distinct values of all
-parts are merged once, and every part's values get their ids. The last pass then looks nothing up: it takes ids by code.
+Only the columns of the table are in memory: codes are counted part by part, the distinct values of all parts are merged
+once, and the values of every part are mapped to ids. The last pass then needs no lookups: it selects ids by code.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import pyarrow as pa
 from ziggurat.core.schema import ValueType
 from ziggurat.core.statistics import FeatureStatistics, TableStatistics
 from ziggurat.data.encoded.split import TRAIN, Assignment
-from ziggurat.features.assemble import ids_by_code, truncated
+from ziggurat.features.assemble import ids_by_code, truncate
 from ziggurat.features.columns import Codes
 from ziggurat.features.config import CategoricalFeature, IdFeature
 from ziggurat.features.encoders.encoder import MISSING_ROW, Encoder, Ids, ValueCounts
@@ -26,12 +26,12 @@ from ziggurat.features.preparation.parts import IdWriter, StagedParts
 from ziggurat.features.tables import TableEncoding
 
 PartCounts = npt.NDArray[np.int32]
-"""Counts within a part, of far fewer than 2^31 values; many are held at once."""
+"""Counts within a part, which has far fewer than 2^31 values; int32 because many are in memory at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class FittedTable:
-    """What training does to a table and its features; the encoder itself is on disk, for it may be large."""
+    """The statistics of a fitted table and its features; the encoder itself is on disk, because it may be large."""
 
     table: TableStatistics
     features: dict[str, FeatureStatistics]
@@ -39,7 +39,7 @@ class FittedTable:
 
 @dataclass(frozen=True, slots=True)
 class _Chunk:
-    """One feature's values in one part: how often training and the other splits look each of them up."""
+    """One feature's distinct values in one part, with their counts in training rows and in the rows of other splits."""
 
     feature: IdFeature
     values: pa.Array
@@ -49,7 +49,17 @@ class _Chunk:
 
 @dataclass(slots=True)
 class _Pooling:
-    """What a feature's rows look up, counted over parts: of training, then of the other splits."""
+    """Counts of a feature's lookups over all parts: in training rows, then in the rows of other splits.
+
+    Attributes:
+        rows: training rows.
+        covered: training rows with at least one id.
+        missing: training rows whose cell is missing.
+        lookups: ids in training rows.
+        longest: largest number of ids in a training row.
+        held_out: ids in the rows of other splits.
+        unknown: ids of these that did not occur in training.
+    """
 
     rows: int = 0
     covered: int = 0
@@ -83,12 +93,14 @@ def fit_table(
     id_files: Mapping[str, Path],
     encoders: Path,
 ) -> FittedTable:
-    """Fit a table's encoder, save it, and write the ids of every part's values.
+    """Fits a table's encoder, saves it, and writes the ids of every part's values.
 
     Args:
-        assignments: the split of each row, by part.
-        id_files: raw column -> the :class:`~ziggurat.features.preparation.parts.IdFile` to write.
-        encoders: the folder to save the encoder in.
+        encoding: the encoding of the table.
+        parts: the staged parts.
+        assignments: the split of each row, for each part.
+        id_files: for each raw column, the file to write with :class:`~ziggurat.features.preparation.parts.IdWriter`.
+        encoders: folder to save the encoder in.
     """
     chunks: list[_Chunk] = []
     poolings: dict[str, _Pooling] = {}
@@ -96,12 +108,12 @@ def fit_table(
     for feature in encoding.features:
         poolings[feature.name] = _Pooling()
         for part, assignment in enumerate(assignments):
-            codes = truncated(feature, parts.codes(part, feature.source_column))
+            codes = truncate(feature, parts.codes(part, feature.source_column))
             values = parts.values(part, feature.source_column)
             training, held_out = _count(codes, assignment, len(values))
             missing_lookups += int(training[-1])
             chunks.append(_Chunk(feature, values, training[:-1], held_out[:-1]))
-            _pool(poolings[feature.name], feature, codes, assignment == TRAIN, len(values))
+            _count_pooling(poolings[feature.name], feature, codes, assignment == TRAIN, len(values))
     encoder, ids = _encode(encoding, chunks)
     save_encoder(encoders, encoding.name, encoder, encoding.encoder.reference)
     accesses = np.zeros(encoder.rows, np.int64)
@@ -122,19 +134,20 @@ def fit_table(
 
 
 def _count(codes: Codes, assignment: Assignment, values: int) -> tuple[PartCounts, PartCounts]:
-    """Occurrences of each code, the missing one last, in training rows and in the others."""
-    everywhere = np.bincount(codes.codes, minlength=values + 1).astype(np.int32)
+    """Counts each code, that of a missing value last, in training rows and in other rows."""
+    in_all = np.bincount(codes.codes, minlength=values + 1).astype(np.int32)
     training_rows = assignment == TRAIN
     if training_rows.all():
-        return everywhere, np.zeros_like(everywhere)
+        return in_all, np.zeros_like(in_all)
     chosen = training_rows if codes.offsets is None else np.repeat(training_rows, codes.lengths)
     training = np.bincount(codes.codes[chosen], minlength=values + 1).astype(np.int32)
-    return training, everywhere - training
+    return training, in_all - training
 
 
-def _pool(
+def _count_pooling(
     pooling: _Pooling, feature: IdFeature, codes: Codes, training_rows: npt.NDArray[np.bool_], missing_code: int
 ) -> None:
+    """Adds the training rows of a part to ``pooling``."""
     rows = int(np.count_nonzero(training_rows))
     pooling.rows += rows
     if isinstance(feature, CategoricalFeature):
@@ -152,7 +165,7 @@ def _pool(
 
 
 def _encode(encoding: TableEncoding, chunks: Sequence[_Chunk]) -> tuple[Encoder, Iterator[Ids]]:
-    """The fitted encoder, and the ids of each chunk's values, made one chunk at a time."""
+    """Returns the fitted encoder, and an iterator over the ids of each chunk's values."""
     config = encoding.encoder
     if not config.counts_values:
         encoder = config.fit(None)
@@ -166,7 +179,7 @@ def _encode(encoding: TableEncoding, chunks: Sequence[_Chunk]) -> tuple[Encoder,
 
 
 def merge_values(arrays: Sequence[pa.Array], value_type: ValueType) -> tuple[pa.Array, list[npt.NDArray[np.int32]]]:
-    """The distinct values of all arrays, and each array as positions among them."""
+    """Returns the distinct values of all arrays, and for each array the positions of its values among them."""
     kind = pa.int64() if value_type is ValueType.INTEGER else pa.string()
     encoded = iter(pa.chunked_array(arrays, kind).dictionary_encode().chunks)  # arrow leaves empty chunks out
     merged = pa.array([], kind)

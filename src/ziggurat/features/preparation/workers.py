@@ -1,4 +1,4 @@
-"""A pool of threads that lets go at once: after an error or Ctrl-C, what has not begun is not begun."""
+"""A pool of threads that stops quickly: after an error or Ctrl-C, no further task is started."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 @contextlib.contextmanager
 def workers(threads: int, name: str) -> Generator[ThreadPoolExecutor]:
-    """A pool for the body of the ``with``; tasks still waiting when it ends are dropped, those running are awaited."""
+    """Provides a pool; at the end of the ``with`` statement, queued tasks are dropped and running ones are awaited."""
     pool = ThreadPoolExecutor(threads, thread_name_prefix=name)
     try:
         yield pool

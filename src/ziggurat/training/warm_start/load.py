@@ -154,7 +154,7 @@ def _begun(
     matches: Mapping[str, RowMatch],
 ) -> WarmStarted:
     layout = recommender.lookup.layout
-    tables = {name: {"rows": match.size, "taken": match.taken} for name, match in matches.items()}
+    tables = {name: {"rows": match.size, "taken": match.matched} for name, match in matches.items()}
     new = [spec.name for spec in layout.tables if start.tables == "all" and spec.name not in origin.tables]
     dense = len(recommender.dense_slices()) if start.dense else None
     notes = [f"table {name}: {match.note}" for name, match in matches.items() if match.note is not None]
@@ -236,10 +236,10 @@ def _drawn(spec: TableSpec, seed: int, tensor_slice: TensorSlice, ids_N: Tensor)
 
 def _matched(origin: WarmStartSource, here: FittedTables, spec: TableSpec) -> RowMatch:
     match, rows = match_rows(spec.name, origin.fitted, here), origin.tables[spec.name].rows
-    if match.there != rows:
+    if match.size_there != rows:
         raise ConfigError(
-            f"{KEY}.run: {origin.run.folder / 'encoders'} has {match.there:,} rows of table {spec.name!r}, the run's "
-            f"checkpoint of step {origin.step} {rows:,}",
+            f"{KEY}.run: {origin.run.folder / 'encoders'} has {match.size_there:,} rows of table {spec.name!r}, the "
+            f"run's checkpoint of step {origin.step} {rows:,}",
             "restore that folder, or name another run",
         )
     assert match.size == spec.rows, (spec.name, match.size, spec.rows)

@@ -1,4 +1,4 @@
-"""Raw columns as codes: every shape a block may have, missing values, gathers and truncation."""
+"""Raw columns as codes: every type of column, missing values, selection and truncation of rows."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ LIST = st.none() | st.lists(CELL, max_size=4)
 
 
 def decoded(values: pa.Array, codes: Codes) -> list[Any]:
-    """What the codes stand for; missing lists as None."""
+    """Returns the values of the codes; None for missing lists."""
     lookup = [*values.to_pylist(), None]
     flat = [lookup[code] for code in codes.codes]
     if codes.offsets is None:
         return flat
     rows = [flat[codes.offsets[i] : codes.offsets[i + 1]] for i in range(codes.rows)]
     missing = np.zeros(codes.rows, np.bool_) if codes.missing is None else codes.missing
-    return [None if gone else row for row, gone in zip(rows, missing, strict=True)]
+    return [None if is_missing else row for row, is_missing in zip(rows, missing, strict=True)]
 
 
 def chunked(cells: list[Any], kind: pa.DataType, cuts: int) -> pa.ChunkedArray:
     size = max(1, len(cells) // cuts)
-    pieces = [cells[i : i + size] for i in range(0, len(cells), size)]
-    return pa.chunked_array([pa.array(piece, kind) for piece in pieces], kind)
+    chunks = [cells[i : i + size] for i in range(0, len(cells), size)]
+    return pa.chunked_array([pa.array(chunk, kind) for chunk in chunks], kind)
 
 
 @settings(max_examples=80, deadline=None)
@@ -48,26 +48,26 @@ def test_single_values_round_trip(cells: list[int | None], cuts: int, text: bool
 
 @settings(max_examples=80, deadline=None)
 @given(st.lists(LIST, max_size=12), st.integers(1, 3))
-def test_lists_round_trip_and_missing_is_not_empty(cells: list[list[int | None] | None], cuts: int) -> None:
+def test_lists_round_trip_with_missing_and_empty_ones(cells: list[list[int | None] | None], cuts: int) -> None:
     values, codes = encode_column(chunked(cells, pa.list_(pa.int64()), cuts))
     assert decoded(values, codes) == cells
 
 
-def test_chunks_may_carry_different_dictionaries_and_null_entries() -> None:
+def test_chunks_may_have_different_dictionaries_with_null_entries() -> None:
     first = pa.DictionaryArray.from_arrays(pa.array([0, 1, None], pa.int32()), pa.array(["a", "b"]))
     second = pa.DictionaryArray.from_arrays(pa.array([0, 1], pa.int32()), pa.array(["b", None]))
     values, codes = encode_column(pa.chunked_array([first, second]))
     assert decoded(values, codes) == ["a", "b", None, "b", None]
 
 
-def test_dictionary_values_that_no_row_holds_do_not_count() -> None:
+def test_unused_dictionary_values_are_dropped() -> None:
     given = pa.DictionaryArray.from_arrays(pa.array([3, 1, None, 3], pa.int32()), pa.array(["a", "b", "c", "d"]))
     values, codes = encode_column(pa.chunked_array([given]))
     assert values.to_pylist() == ["b", "d"]
     assert decoded(values, codes) == ["d", "b", None, "d"]
 
 
-def test_values_hidden_behind_missing_lists_do_not_count() -> None:
+def test_values_of_missing_lists_are_dropped() -> None:
     hidden = pa.ListArray.from_arrays(pa.array([0, 2, 3]), pa.array([1, 2, 3]), mask=pa.array([True, False]))
     values, codes = encode_column(pa.chunked_array([hidden]))
     assert values.to_pylist() == [3]
@@ -76,7 +76,7 @@ def test_values_hidden_behind_missing_lists_do_not_count() -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(LIST, min_size=1, max_size=12), st.data(), st.integers(1, 3))
-def test_rows_are_gathered_and_cut(cells: list[list[int | None] | None], data: st.DataObject, length: int) -> None:
+def test_rows_are_selected_and_cut(cells: list[list[int | None] | None], data: st.DataObject, length: int) -> None:
     values, codes = encode_column(chunked(cells, pa.list_(pa.int64()), 1))
     rows = data.draw(st.lists(st.integers(0, len(cells) - 1), max_size=10))
     picked = [cells[row] for row in rows]

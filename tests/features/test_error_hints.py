@@ -1,4 +1,4 @@
-"""ISO times that split rows, and the hints for text in the place of a label or a time."""
+"""ISO times that split rows, and hints for text in place of a label or a time."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ def run(folder: Path, parsed: Experiment) -> Path:
     return prepare(parsed.data, parsed.features, folder / "prepared")
 
 
-def test_iso_times_split_rows_by_the_moment_they_name(tmp_path: Path) -> None:
-    draw = np.random.default_rng(0)
-    hours = draw.permutation(200)
+def test_iso_times_split_rows_across_time_zones(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    hours = random.permutation(200)
     zones = [("Z", 0), ("", 0), ("+05:00", 5), ("-03", -3)]
     cells: list[str] = []
     for row, hour in enumerate(hours):
@@ -69,7 +69,7 @@ def test_iso_times_split_rows_by_the_moment_they_name(tmp_path: Path) -> None:
         ({"click": [0, 1], "at": [1, 2]}, ISO, "not a time: received '1'\n  hint: .* set `time_format: number`"),
     ],
 )
-def test_text_in_the_place_of_numbers_is_explained(
+def test_text_in_place_of_numbers_has_a_hint(
     tmp_path: Path, columns: dict[str, list[Any]], settings: dict[str, Any], message: str
 ) -> None:
     write_csv(tmp_path / "log.csv", {"x": [1, 2], **columns})
@@ -77,7 +77,7 @@ def test_text_in_the_place_of_numbers_is_explained(
         run(tmp_path, experiment(FEATURES, folder=str(tmp_path), **settings))
 
 
-def test_a_column_of_iso_times_is_nothing_else() -> None:
+def test_a_column_of_iso_times_cannot_be_an_id_as_well() -> None:
     parsed = experiment(FEATURES, **ISO)
     assert raw_schema(parsed.data, parsed.features)["at"].type is ValueType.TIME
     assert parsed.data.targets.time_format == "iso"
