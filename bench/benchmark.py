@@ -134,8 +134,8 @@ class Benchmark:
         name: on the command line and in the results folder.
         claim: one sentence that the figures prove or refute.
         targets: figure name -> what it has to reach.
-        depends_on: what is measured, relative to the repository: the benchmark's own Python file, those of commands that
-            it runs, and files that are no Python (data, C). What Python files import is found (:mod:`bench.sources`).
+        depends_on: what is measured, relative to the repository: the benchmark's own Python file, the commands that it
+            runs, and files that are not Python (data, C). What Python files import is found (:mod:`bench.sources`).
         run: measures.
         layout: ``list``: a line a figure; ``board``: a line a model, a column a figure; ``law``: as ``list``, but
             figures named ``model@size`` are points of curves, drawn with their laws and left out of the table.

@@ -26,7 +26,7 @@ import numpy.typing as npt
 
 from bench.benchmark import Benchmark, Context, Figure, Result, Target
 from ziggurat.core.plan import Placement, Plan
-from ziggurat.core.row_order import dealt_places, frequency_ranks
+from ziggurat.core.row_order import frequency_ranks, round_robin_positions
 from ziggurat.core.statistics import DatasetStatistics, TableStatistics
 from ziggurat.core.tables import TableSpec
 from ziggurat.core.topology import Topology, known_device
@@ -75,7 +75,7 @@ class Judged(Problem):
     def curve(self, table: TableSpec, parts: int = 1) -> AccessCurve:
         usage = self.usages[table.name]
         assert usage.accesses is not None
-        places = dealt_places(table.rows, parts)[frequency_ranks(self.planned[table.name], table.rows)]
+        places = round_robin_positions(table.rows, parts)[frequency_ranks(self.planned[table.name], table.rows)]
         accesses = np.empty_like(usage.accesses)
         accesses[places] = usage.accesses
         return AccessCurve.of_places(usage.ids_per_row, accesses)

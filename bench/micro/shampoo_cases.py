@@ -9,8 +9,8 @@ from bench.micro.dense_step import Case, Step
 from ziggurat.interactions.mlp import MLP
 from ziggurat.models.dlrm import DLRM
 from ziggurat.models.model import ModelDims
-from ziggurat.optim.torch_optimizers import AdamW
 from ziggurat.optim.shampoo.config import ShampooConfig
+from ziggurat.optim.torch_optimizers import AdamW
 
 NEVER = 10**9
 APART = 64

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
@@ -162,13 +163,26 @@ def test_status_prints_a_table_or_json(repository: Path, capsys: pytest.CaptureF
     assert (status["name"], status["state"], status["holds"]) == ("tiny", "stale", True)
 
 
-def test_a_folder_without_git_still_stores_and_notices_changes(tmp_path: Path) -> None:
-    (tmp_path / "source.txt").write_text("one")
-    run(tmp_path, "run", "tiny")
-    assert results.load(tmp_path, "tiny")["commit"] is None  # type: ignore[index]
-    assert results.status(tmp_path, tiny()).state == "current"
-    (tmp_path / "source.txt").write_text("two")
-    assert results.status(tmp_path, tiny()).state == "stale"
+def test_a_folder_without_git_still_stores_and_notices_changes(repository: Path) -> None:
+    shutil.rmtree(repository / ".git")
+    run(repository, "run", "tiny")
+    assert results.load(repository, "tiny")["commit"] is None  # type: ignore[index]
+    assert results.status(repository, tiny()).state == "current"
+    (repository / "source.txt").write_text("two")
+    status = results.status(repository, tiny())
+    assert (status.state, status.reason) == ("unknown", "no commit is stored")
+
+
+def test_what_cannot_be_compared_is_said(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run(repository, "run", "tiny")
+    path = results.result_path(repository, "tiny")
+    stored = json.loads(path.read_text())
+    (repository / "source.txt").write_text("two")
+    path.write_text(json.dumps(stored | {"commit": "0" * 40}))
+    assert results.status(repository, tiny()).reason == "commit 000000000000 is not in this clone"
+    path.write_text(json.dumps(stored | {"dirty": True}))
+    assert run(repository, "status") == 0
+    assert "tiny: it was measured with uncommitted changes" in capsys.readouterr().out
 
 
 def test_docs_rewrites_between_the_markers_and_nothing_else(

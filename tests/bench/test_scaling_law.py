@@ -12,7 +12,6 @@ from bench.plots import draw_laws
 from bench.system import scaling_law
 from bench.tables import stored_table
 from ziggurat.data.synthetic.chunk import ChunkMaker
-from ziggurat.models.build import build_model
 from ziggurat.models.model import ModelDims
 from ziggurat.training.experiment import Experiment
 from ziggurat.training.scaling.model_sizes import Size, grown_experiments
@@ -84,7 +83,7 @@ def test_full_ladders_span_orders_of_magnitude(name: str, span: float, least: fl
         whole = [Experiment.model_validate({**values, "model": size}) for size in scaling_law.WUKONG_SIZES]
         models = [each.model for each in whole]
     dims = ModelDims(0, scaling_law.COLUMNS, scaling_law.DIM)
-    sizes = [build_model(model, dims).flops() for model in models]
+    sizes = [model.build(dims).flops() for model in models]
     assert sizes == sorted(sizes)
     assert sizes[-1] > span * sizes[0]
     assert least < sizes[0] < 3e4

@@ -1,0 +1,358 @@
+"""What a benchmark measures: the code that it reaches, in this checkout or in a commit, and what of it differs.
+
+Sources are found from a benchmark's own files: every module of ours that these import, directly or indirectly, and in
+these modules the definitions whose names are mentioned, directly or indirectly. Files that are no Python are declared.
+docs/benchmarks.md explains the rules under "When a result is out of date".
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path, PurePosixPath
+
+from bench.code_units import ALWAYS, Import, Module, Unit
+from bench.trees import Tree, tree_of_commit, working_tree
+
+RUNNER = {
+    f"bench.{name}"
+    for name in ("benchmark", "code_units", "noted", "provenance", "resumable_cases", "results", "sources", "trees")
+}
+"""Modules that describe, keep and judge figures. They take no part in making them, so they are no sources."""
+
+
+@dataclass(frozen=True, slots=True)
+class Located:
+    """A unit and the module that it is in."""
+
+    module: str
+    unit: Unit
+
+    @property
+    def name(self) -> str:
+        return f"{self.module}.{self.unit.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """What a benchmark reaches in one tree.
+
+    Attributes:
+        units: the code.
+        libraries: imports of other packages in the modules reached, as source text.
+        data: path of a declared file -> its blob id.
+        definitions: name -> how often the tree defines it, to tell a rename from a call of something else.
+        paths: of all files read, Python and declared.
+    """
+
+    units: tuple[Located, ...]
+    libraries: frozenset[str]
+    data: Mapping[str, str]
+    definitions: Counter[str]
+    paths: tuple[str, ...]
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the code with its names and places, and of the declared files."""
+        units = sorted((each.name, each.unit.exact) for each in self.units)
+        return hashlib.sha256(repr((units, sorted(self.libraries), sorted(self.data.items()))).encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """What differs between two trees.
+
+    Attributes:
+        code: functions, classes and files whose code differs, each with what became of it.
+        places: whether names, modules or places differ.
+    """
+
+    code: tuple[str, ...]
+    places: bool
+
+
+class Reach:
+    """Follows imports and mentions through a tree.
+
+    Args:
+        tree: the files.
+
+    Attributes:
+        modules: dotted name -> what is in it.
+        tops: module -> name defined at its top -> its units.
+        with_name: name defined at the top of modules -> these modules.
+    """
+
+    def __init__(self, tree: Tree) -> None:
+        self._tree = tree
+        self._paths = {_module_name(path): path for path in tree.modules}
+        self.modules = {name: tree.modules[path] for name, path in self._paths.items()}
+        self._definitions: Counter[str] = Counter(part for name in self.modules for part in set(name.split(".")))
+        for module in self.modules.values():
+            self._definitions.update(name for unit in module.units for name in unit.defines)
+            self._definitions.update(each.bound for each in module.imports if each.bound != each.name)
+
+        self._bindings = {name: _bindings(module) for name, module in self.modules.items()}
+        self.tops = {name: _tops(name, module) for name, module in self.modules.items()}
+        self.with_name: defaultdict[str, list[str]] = defaultdict(list)
+        for name, tops in self.tops.items():
+            for top in tops:
+                self.with_name[top].append(name)
+
+    def sources(self, depends_on: Iterable[str]) -> Sources:
+        """What is reached from files and folders: Python files are followed, others are declared data.
+
+        Raises:
+            FileNotFoundError: the tree has no such file or folder.
+        """
+        files = [file for path in depends_on for file in self._below(path)]
+        starts = {name for name, path in self._paths.items() if path in files}
+        data = {file: self._tree.blobs[file] for file in files if file not in self._tree.modules}
+        reached = _Reached(self, starts)
+        return Sources(
+            tuple(reached.units),
+            frozenset(reached.libraries()),
+            data,
+            self._definitions,
+            tuple(sorted({*(self._paths[name] for name in reached.modules), *data})),
+        )
+
+    def _below(self, path: str) -> list[str]:
+        """The files of a declared path; of one that has moved, the only one of its name below ``bench``."""
+        blobs = self._tree.blobs
+        found = [file for file in blobs if file == path or file.startswith(f"{path}/")]
+        if not found:
+            name = PurePosixPath(path).name
+            found = [file for file in blobs if file.startswith("bench/") and PurePosixPath(file).name == name]
+        if not found or (len(found) > 1 and path.endswith(".py")):
+            raise FileNotFoundError(path)
+        return found
+
+    def imported(self, module: str) -> Iterator[str]:
+        """The modules that a module imports. A package's ``__init__`` counts where something is imported from it, not
+        where it is on the way to a module below it."""
+        for each in self.modules[module].imports:
+            below = f"{each.module}.{each.name}"
+            yield from [name for name in (below, each.module) if name in self.modules][:1]
+
+    def places(self, module: str, mention: str) -> Iterator[tuple[str, str]]:
+        """The modules and names that a name in ``module`` may mean, attributes of modules followed."""
+        name, *attributes = mention.split(".")
+        yield module, name
+        for each in self._bindings[module].get(name, ()):
+            yield from self._follow(each, attributes)
+
+    def _follow(self, meant: Import, attributes: Sequence[str]) -> Iterator[tuple[str, str]]:
+        """What an imported name and its attributes mean: a definition, or the one that a package hands on."""
+        parts = [*([meant.name] if meant.name else []), *attributes]
+        target = meant.module if meant.name or meant.bound != meant.module.partition(".")[0] else meant.bound
+        while parts and f"{target}.{parts[0]}" in self.modules:
+            target, parts = f"{target}.{parts[0]}", parts[1:]
+        if target not in self.modules or not parts:
+            return
+        yield target, parts[0]
+        handed_on = self._bindings[target].get(parts[0], ())
+        for each in handed_on:
+            if each != meant:
+                yield from self._follow(each, parts[1:])
+        if "__getattr__" in self.tops[target] and not handed_on and parts[0] not in self.tops[target]:
+            yield target, "__getattr__"
+            yield from ((name, parts[0]) for name in self.with_name[parts[0]])
+
+
+class _Reached:
+    """What is reached from some modules of a tree: all of theirs, and what is mentioned there, directly or indirectly.
+
+    Args:
+        tree: to look things up.
+        starts: the modules.
+    """
+
+    def __init__(self, tree: Reach, starts: set[str]) -> None:
+        self._tree, self._starts = tree, starts
+        self.modules: set[str] = set()
+        self.units: list[Located] = []
+        self._taken: set[tuple[str, str]] = set()
+        self._texts: set[str] = set()
+        self._pending: list[Located] = []
+        self._enter(sorted(starts))
+        while self._pending:
+            while self._pending:
+                each = self._pending.pop()
+                for mention in each.unit.mentions:
+                    self._mention(each.module, mention)
+            for module in self.modules:
+                for name in self._texts & self._tree.tops[module].keys():
+                    self._take(module, name)
+
+    def libraries(self) -> Iterator[str]:
+        """The imports of other packages that are mentioned."""
+        roots = {(each.module, name.partition(".")[0]) for each in self.units for name in each.unit.mentions}
+        for module in self.modules:
+            for bound, text in self._tree.modules[module].libraries:
+                if (module, bound) in roots:
+                    yield text
+
+    def _enter(self, modules: Iterable[str]) -> None:
+        """A module is imported, and all that it imports."""
+        pending = list(modules)
+        while pending:
+            module = pending.pop()
+            if module in self.modules or module in RUNNER:
+                continue
+            self.modules.add(module)
+            pending += self._tree.imported(module)
+            for name in self._tree.tops[module]:
+                if name == ALWAYS or module in self._starts:
+                    self._take(module, name)
+
+    def _mention(self, module: str, mention: str) -> None:
+        if not mention.startswith('"'):
+            for place in self._tree.places(module, mention):
+                self._take(*place)
+        elif "." in mention:
+            self._enter({mention.strip('"')} & self._tree.modules.keys())
+        else:
+            self._texts.add(mention.strip('"'))
+
+    def _take(self, module: str, name: str) -> None:
+        found = self._tree.tops[module].get(name)
+        if found and module in self.modules and (module, name) not in self._taken:
+            self._taken.add((module, name))
+            self.units += found
+            self._pending += found
+
+
+def sources_here(root: Path, depends_on: Sequence[str]) -> Sources:
+    """A benchmark's sources in the working directory."""
+    return Reach(working_tree(root, depends_on)).sources(depends_on)
+
+
+@lru_cache(maxsize=64)
+def reach_of_commit(root: Path, commit: str) -> Reach:
+    """What can be reached in a commit.
+
+    Raises:
+        CommitMissing: it is not in this clone.
+    """
+    return Reach(tree_of_commit(root, commit))
+
+
+def compare(old: Sources, new: Sources) -> Difference:
+    """Tells code that changed from code that moved or was renamed.
+
+    Units of equal code are set aside, wherever they are. Of the rest, an old and a new unit of one shape are the same
+    code renamed, if each name that differs was renamed in the tree: defined less often than before, and the new name
+    more often. What is left has changed.
+    """
+    before, after = _without_equals(old.units, new.units)
+    renamed = _Renames(old.definitions, new.definitions)
+    by_shape: defaultdict[str, list[Located]] = defaultdict(list)
+    for each in after:
+        by_shape[each.unit.shape].append(each)
+    gone: list[Located] = []
+    for each in before:
+        candidates = by_shape[each.unit.shape]
+        alike = [other for other in candidates if renamed.explain(each.unit.names, other.unit.names)]
+        if alike:
+            candidates.remove(min(alike, key=lambda other: _distance(each, other)))
+        else:
+            gone.append(each)
+    come = [each for candidates in by_shape.values() for each in candidates]
+    code = [*_changes(gone, come), *_libraries(old, new), *_data(old, new)]
+    return Difference(tuple(code), _located(old) != _located(new) or set(old.data) != set(new.data))
+
+
+def _located(sources: Sources) -> set[tuple[str, str]]:
+    return {(each.name, each.unit.exact) for each in sources.units}
+
+
+class _Renames:
+    """Tells renamed names from others, by how often two trees define them."""
+
+    def __init__(self, old: Counter[str], new: Counter[str]) -> None:
+        self._old, self._new = old, new
+
+    def explain(self, old: Sequence[str], new: Sequence[str]) -> bool:
+        """Whether the names of a unit differ by renames alone."""
+        return len(old) == len(new) and all(a == b or self._renamed(a, b) for a, b in zip(old, new, strict=True))
+
+    def _renamed(self, old: str, new: str) -> bool:
+        return self._new[old] < self._old[old] and self._new[new] > self._old[new]
+
+
+def _without_equals(old: Sequence[Located], new: Sequence[Located]) -> tuple[list[Located], list[Located]]:
+    """Both sides without the units that the other side has as well, wherever."""
+    common = Counter(each.unit.exact for each in old) & Counter(each.unit.exact for each in new)
+    return _less(old, common), _less(new, common)
+
+
+def _less(units: Sequence[Located], common: Counter[str]) -> list[Located]:
+    left, kept = Counter(common), list[Located]()
+    for each in units:
+        if left[each.unit.exact]:
+            left[each.unit.exact] -= 1
+        else:
+            kept.append(each)
+    return kept
+
+
+def _distance(old: Located, new: Located) -> tuple[bool, bool, int]:
+    """How unlikely it is that ``new`` is what became of ``old``."""
+    differing = sum(a != b for a, b in zip(old.unit.names, new.unit.names, strict=True))
+    return old.name != new.name, old.unit.name != new.unit.name, differing
+
+
+def _changes(gone: Sequence[Located], come: Sequence[Located]) -> list[str]:
+    """One line a unit: its name where it changed, with ``new:`` or ``gone:`` where the other side has none of it."""
+    old_names = Counter(each.unit.name for each in gone)
+    changed, new = list[str](), list[str]()
+    for each in come:
+        if old_names[each.unit.name]:
+            old_names[each.unit.name] -= 1
+            changed.append(each.name)
+        else:
+            new.append(f"new: {each.name}")
+    left = [each for each in reversed(gone) if old_names[each.unit.name]]
+    lost: list[str] = []
+    for each in left:
+        if old_names[each.unit.name]:
+            old_names[each.unit.name] -= 1
+            lost.append(f"gone: {each.name}")
+    return [*sorted(changed), *sorted(new), *sorted(lost)]
+
+
+def _libraries(old: Sources, new: Sources) -> list[str]:
+    return [
+        *(f"new: {line}" for line in sorted(new.libraries - old.libraries)),
+        *(f"gone: {line}" for line in sorted(old.libraries - new.libraries)),
+    ]
+
+
+def _data(old: Sources, new: Sources) -> list[str]:
+    """Declared files whose bytes are new."""
+    known = set(old.data.values())
+    return sorted(path for path, blob in new.data.items() if blob not in known)
+
+
+def _tops(name: str, module: Module) -> dict[str, list[Located]]:
+    tops: defaultdict[str, list[Located]] = defaultdict(list)
+    for unit in module.units:
+        tops[unit.top].append(Located(name, unit))
+    return dict(tops)
+
+
+def _bindings(module: Module) -> dict[str, list[Import]]:
+    """Name in a module -> the imports that give it."""
+    bindings: defaultdict[str, list[Import]] = defaultdict(list)
+    for each in module.imports:
+        bindings[each.bound].append(each)
+    return bindings
+
+
+def _module_name(path: str) -> str:
+    parts = PurePosixPath(path.removeprefix("src/")).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
