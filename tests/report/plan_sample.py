@@ -1,4 +1,4 @@
-"""A plan with every sharding, names that nobody would give, and a device that is full."""
+"""Sample plans: one with every sharding, unusual table names and a full device; one with slow memory."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def sample_plan(hosts: int = 2, devices: int = 4, memory: float = 6e9, tables: i
 
 
 def tiered_plan() -> PlanEstimate:
-    """Two tables of which a half fits into fast memory, on two devices."""
+    """Returns a plan of two tables on two devices, whose fast memory holds half of the rows."""
     specs = [TableSpec(f"t{k}", 5000, 16, ("f",), "sum", ADAGRAD, 0.01) for k in range(2)]
     counts = (1e6 / np.arange(1, 5001)).astype(np.int64)
     tables = {spec.name: TableStatistics(spec.name, 5000, counts) for spec in specs}

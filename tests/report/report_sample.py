@@ -1,4 +1,4 @@
-"""A report's inputs with every section filled from a simulated run, and hostile text wherever a user may write."""
+"""Sample report inputs with every section filled from a simulated run, and hostile text in all user input."""
 
 from __future__ import annotations
 
@@ -49,13 +49,13 @@ def history(tasks: tuple[str, ...]) -> list[dict[str, object]]:
         loss = 0.48 + 0.25 * np.exp(-step / 200) + rng.normal(0, 0.008)
         rows.append({"step": step, "epoch": step // 300, "split": "train", "loss": loss, "lr": 1e-3})
         if step % 150 == 0:
-            gone = step / 1500
+            progress = step / 1500
             entry: dict[str, object] = {"step": step, "epoch": step // 300, "split": "validation"}
             for task in tasks:
                 prefix = f"{task}/" if len(tasks) > 1 else ""
-                entry[f"{prefix}log_loss"] = 0.55 - 0.06 * gone + 0.05 * gone**3
-                entry[f"{prefix}ne"] = 0.81 - 0.08 * gone + 0.06 * gone**3
-                entry[f"{prefix}auc"] = 0.74 + 0.05 * gone - 0.02 * gone**3
+                entry[f"{prefix}log_loss"] = 0.55 - 0.06 * progress + 0.05 * progress**3
+                entry[f"{prefix}ne"] = 0.81 - 0.08 * progress + 0.06 * progress**3
+                entry[f"{prefix}auc"] = 0.74 + 0.05 * progress - 0.02 * progress**3
             rows.append(entry)
     return rows
 
@@ -127,7 +127,8 @@ def sample_inputs(tasks: tuple[str, ...] = ("like",), title: str = "movielens") 
 
 
 def rare_inputs() -> ReportInputs:
-    """Clicks of some 1 in 10,000, a loss that starts in the thousands, and millions of steps: long tick labels."""
+    """Returns inputs with long tick labels: a base rate of about 1 in 10,000, a loss in the thousands, millions of
+    steps."""
     rng = np.random.default_rng(8)
     logits = rng.normal(-9.5, 0.4, (50_000, 1)).astype(np.float32)
     labels = (rng.random(logits.shape) < 1 / (1 + np.exp(-logits))).astype(np.float32)

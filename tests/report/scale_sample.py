@@ -1,4 +1,4 @@
-"""Ladders with known laws, and hostile text where a user may write."""
+"""Sample results of scaling sweeps with known laws."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from ziggurat.training.scaling.result import RungResult, RunResult, ScaleResult
 LAW = PowerLaw(0.44, 0.06 * 120_000**0.3, 0.3)
 
 
-def ladder_result(
+def sweep_result(
     law: PowerLaw = LAW, model: str = "wukong", name: str = "shop", rungs: int = 5, seeds: int = 3, noise: float = 2e-4
 ) -> ScaleResult:
-    """Sizes from 120 k FLOPs, each thrice the one before; the law's losses with noise, and an AUC that mirrors them."""
+    """Returns sizes from 120 k FLOPs, each three times the last, with the law's noisy losses and AUCs that mirror
+    them."""
     random = np.random.default_rng(5)
     found: list[RungResult] = []
     for number in range(1, rungs + 1):
@@ -38,7 +39,7 @@ def ladder_result(
     return ScaleResult(name, "test", "f00d" * 16, seeds, tuple(found), config)
 
 
-def ladders(*results: ScaleResult) -> list[SweepSeries]:
+def sweep_series(*results: ScaleResult) -> list[SweepSeries]:
     return [
         SweepSeries(each.model, each, each.fit(resamples=100), colour)
         for each, colour in zip(results, COLOURS, strict=False)

@@ -1,4 +1,5 @@
-"""The baselines on logs with a planted rule: near the best attainable, deterministic, and honest about unseen ids."""
+"""The baselines on synthetic logs with a known rule: close to the best attainable, deterministic, robust to new ids."""
+ids."""
 
 from __future__ import annotations
 
@@ -17,8 +18,8 @@ from ziggurat.report.baselines.train import fit_baselines, machine_threads
 ROWS = {"train": 4000, "validation": 1000, "test": 1500}
 
 
-def planted(seed: int = 0) -> tuple[BaselineData, np.ndarray]:
-    """Additive log-odds of one dense column, one id and a bag's mean; returns the test rows' true probabilities too."""
+def synthetic_data(seed: int = 0) -> tuple[BaselineData, np.ndarray]:
+    """Returns data whose log-odds add a dense column, an id and a bag's mean, and the test rows' true probabilities."""
     rng = np.random.default_rng(seed)
     id_effect, tag_effect = rng.normal(0, 1.2, 30), rng.normal(0, 1.5, 100)
     splits, truth = {}, np.empty(0)
@@ -38,11 +39,11 @@ def planted(seed: int = 0) -> tuple[BaselineData, np.ndarray]:
 
 @pytest.fixture(scope="module")
 def data():
-    return planted()
+    return synthetic_data()
 
 
 @pytest.mark.parametrize(("fit", "slack"), [(fit_logistic_regression, 0.012), (fit_lightgbm, 0.035)])
-def test_comes_close_to_the_planted_rule(data, fit, slack):
+def test_auc_is_close_to_the_best_attainable(data, fit, slack):
     columns, truth = data
     result = fit(columns)
     best = roc_auc_score(columns.test.labels_B, truth)
@@ -160,7 +161,7 @@ def test_without_dense_or_bags_or_test_rows():
     assert all(len(result.probabilities_B) == 0 for result in fit_baselines(data))
 
 
-def test_what_cannot_be_fitted_is_refused(data):
+def test_data_without_both_classes_or_validation_rows_is_refused(data):
     columns, _ = data
     train = columns.train
     one_class = BaselineSplit(train.dense_BF, train.categorical, train.bags, np.zeros(4000, np.float32))
@@ -178,7 +179,7 @@ def test_jagged_take():
     assert bag.take(np.arange(0)).offsets.tolist() == [0]
 
 
-def test_subsample_is_fixed_for_good():
+def test_subsample_is_deterministic():
     assert subsample_rows(10, 10, 0).tolist() == list(range(10))
     assert subsample_rows(20, 5, 0).tolist() == subsample_rows(20, 5, 0).tolist()
     assert set(subsample_rows(20, 5, 0)) < set(subsample_rows(20, 9, 0))  # a larger cap keeps what a smaller one had

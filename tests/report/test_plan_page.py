@@ -1,4 +1,4 @@
-"""The plan's page as text and as drawing: every table and device, bars where their figures lie, odd names as text."""
+"""The plan's page: every table and device is shown, bars have the right lengths, unusual names stay text."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from report_sample import HOSTILE
 from ziggurat.planning.quantities import format_bytes, format_seconds
 from ziggurat.report.plan.chart import LEFT, Bar, BarSegment, fitting, stacked
 from ziggurat.report.plan.page import render_plan
-from ziggurat.report.plan.rows import devices, percent, tables, verdict, written_ranks
+from ziggurat.report.plan.rows import devices, format_ranks, percent, tables, verdict
 from ziggurat.report.svg import RIGHT, WIDTH
 
 
@@ -24,9 +24,9 @@ def test_shows_every_table_and_device() -> None:
     planned = sample_plan()
     root = ET.fromstring(render_plan("ads", planned))
     text = visible(root)
-    assert visible(next(root.iter("h1"))) == "ads: where the tables lie"
+    assert visible(next(root.iter("h1"))) == "ads: placement of the tables"
     assert verdict(planned) in text
-    assert "25 tables on 2 hosts × 4 devices (h100), 6 GB each, 4,096 examples a step and device" in text
+    assert "25 tables on 2 hosts × 4 devices (h100), 6 GB each, 4,096 examples per step and device" in text
     assert "something is assumed" in [visible(note) for note in root.iter("p") if note.get("class") == "note"]
     for device in planned.devices:
         assert format_bytes(device.spare_bytes) in text
@@ -38,7 +38,7 @@ def test_shows_every_table_and_device() -> None:
         assert label in text
 
 
-def test_both_memories_are_drawn_and_told() -> None:
+def test_both_memories_are_drawn_and_tabulated() -> None:
     planned = tiered_plan()
     assert 0 < planned.slow_share < 0.5
     root = ET.fromstring(render_plan("ads", planned))
@@ -57,10 +57,10 @@ def test_both_memories_are_drawn_and_told() -> None:
     assert any(f"5,000 rows by falling frequency, {fast:,} of them fast" in title for title in titles)
     headers, rows, _ = devices(planned)
     for device, row in zip(planned.devices, rows, strict=True):
-        told = dict(zip(headers, row, strict=True))
-        assert told["in fast"] == format_bytes(device.fast_bytes)
-        assert told["in slow"] == format_bytes(device.slow_bytes)
-        assert told["slow reads"] == percent(device.slow_lookups / device.lookups)
+        cells = dict(zip(headers, row, strict=True))
+        assert cells["in fast"] == format_bytes(device.fast_bytes)
+        assert cells["in slow"] == format_bytes(device.slow_bytes)
+        assert cells["slow reads"] == percent(device.slow_lookups / device.lookups)
         assert device.fast_bytes + device.buffer_bytes + device.spare_bytes == 850_000
     headers, rows, _ = tables(planned)
     assert [dict(zip(headers, row, strict=True))["fast rows"] for row in rows] == [
@@ -69,7 +69,7 @@ def test_both_memories_are_drawn_and_told() -> None:
     assert "slow" not in " ".join(devices(sample_plan())[0] + tables(sample_plan())[0])
 
 
-def test_bars_are_as_long_as_what_they_show() -> None:
+def test_bars_are_as_long_as_their_values() -> None:
     parts = [BarSegment("b", 1.0, "second", "b: 1"), BarSegment("a", 3.0, "first", "a: 3")]
     root = ET.fromstring(stacked("two", [Bar("0", parts), Bar("1", parts[:1])], "bytes", "{:g} B".format, limit=5.0))
     rectangles = [(r.get("class"), float(r.get("x", "")), float(r.get("width", ""))) for r in root.iter("rect")]
@@ -82,17 +82,17 @@ def test_bars_are_as_long_as_what_they_show() -> None:
     assert [visible(title) for title in root.iter("title")] == ["a: 3", "b: 1", "b: 1", "limit: 5 B"]
 
 
-def test_a_far_limit_is_left_out_and_crumbs_are_one() -> None:
-    crumbs = [BarSegment(f"c{k}", 0.001, "first", "") for k in range(50)] + [
+def test_a_far_limit_is_left_out_and_small_segments_are_merged() -> None:
+    small = [BarSegment(f"c{k}", 0.001, "first", "") for k in range(50)] + [
         BarSegment("other", 0.002, "quiet", "alone")
     ]
-    root = ET.fromstring(stacked("", [Bar("0", [BarSegment("a", 1.0, "first", "a"), *crumbs])], "", str, limit=4.0))
+    root = ET.fromstring(stacked("", [Bar("0", [BarSegment("a", 1.0, "first", "a"), *small])], "", str, limit=4.0))
     assert not [each for each in root.iter("line") if each.get("class") == "best"]
     assert [visible(title) for title in root.iter("title")] == ["a", "alone", "50 small shards"]
     assert ET.fromstring(stacked("", [Bar("0", [])], "", str)).tag == "svg"
 
 
-def test_names_are_cut_to_their_bars() -> None:
+def test_names_are_truncated_to_their_bars() -> None:
     assert fitting("user_id", 60) == "user_id"
     assert fitting("user_id", 30) == "use…"
     assert fitting("user_id", 15) == ""
@@ -112,7 +112,7 @@ def test_hostile_names_stay_text_and_nothing_is_loaded() -> None:
     assert page == render_plan(HOSTILE, sample_plan())
 
 
-def test_many_devices_are_drawn_by_the_slowest() -> None:
+def test_of_many_devices_the_slowest_are_drawn() -> None:
     planned = sample_plan(hosts=4, devices=25, memory=8e10)
     root = ET.fromstring(render_plan("ads", planned))
     drawings = list(root.iter("svg"))
@@ -123,7 +123,7 @@ def test_many_devices_are_drawn_by_the_slowest() -> None:
     assert f"host {slowest.host}, {slowest.rank}" in labels
 
 
-def test_one_host_has_no_way_between_hosts() -> None:
+def test_a_single_host_shows_no_traffic_between_hosts() -> None:
     root = ET.fromstring(render_plan("ads", sample_plan(hosts=1, devices=4, memory=8e10)))
     text = visible(root)
     assert "25 tables on 4 devices (h100)" in text
@@ -131,8 +131,8 @@ def test_one_host_has_no_way_between_hosts() -> None:
     assert "device 3" in text
 
 
-def test_ranks_in_words() -> None:
-    assert written_ranks((0, 1, 2, 3)) == "0–3"
-    assert written_ranks((0, 1)) == "0, 1"
-    assert written_ranks((3, 0, 3)) == "3, 0, 3"
-    assert written_ranks(tuple(range(20, 0, -1))) == "20, 19, 18, 17, 16, 15, 14, 13, … (20)"
+def test_ranks_are_formatted() -> None:
+    assert format_ranks((0, 1, 2, 3)) == "0–3"
+    assert format_ranks((0, 1)) == "0, 1"
+    assert format_ranks((3, 0, 3)) == "3, 0, 3"
+    assert format_ranks(tuple(range(20, 0, -1))) == "20, 19, 18, 17, 16, 15, 14, 13, … (20)"

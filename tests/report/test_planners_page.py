@@ -1,4 +1,4 @@
-"""Planners drawn side by side: a row a planner, a dot a device where its figure lies, the bound, who found no room."""
+"""The planners section: a row per planner, a dot per device at its value, the bound, and planners without a plan."""
 
 from __future__ import annotations
 
@@ -34,39 +34,39 @@ def comparison() -> Comparison:
     )
 
 
-def test_every_planner_and_device_is_drawn_and_told() -> None:
+def test_every_planner_and_device_is_drawn_with_a_tooltip() -> None:
     found = comparison()
     root = ET.fromstring(render_plan("ads", found.planned, found))
     text = visible(root)
-    assert "Planners compared by the cost model; no plan's slowest device is below 2 ms" in text
+    assert "Planners are compared by the cost model. The lower bound on the slowest device is 2 ms." in text
     assert "autoshard: device 1 lacks 3 GB" in [visible(note) for note in root.iter("p") if note.get("class") == "note"]
     time, memory = list(root.iter("svg"))[:2]
-    told = [visible(title) for title in time.iter("title")]
-    assert told[0] == "rules, device 0: 2 ms"
-    assert told[-1] == "lower bound: 2 ms"
+    time_tips = [visible(title) for title in time.iter("title")]
+    assert time_tips[0] == "rules, device 0: 2 ms"
+    assert time_tips[-1] == "lower bound: 2 ms"
     assert len(list(time.iter("circle"))) == len(list(memory.iter("circle"))) == 6
-    bytes_told = [visible(title) for title in memory.iter("title")]
-    assert bytes_told[0] == f"rules, device 0: {format_bytes(in_use(found.planned.devices[0]))}"
+    memory_tips = [visible(title) for title in memory.iter("title")]
+    assert memory_tips[0] == f"rules, device 0: {format_bytes(in_use(found.planned.devices[0]))}"
     rows = [[visible(cell) for cell in row] for row in root.iter("tr")]
-    assert ["autoshard", "no room", *["–"] * 5, "500 ms"] in rows
+    assert ["autoshard", "does not fit", *["–"] * 5, "500 ms"] in rows
     (rules,) = (row for row in rows if row[:2] == ["rules", "4 ms"])
     assert rules[2:4] == ["100.0 %", "1.333"]
     assert rules[-1] == format_seconds(0.01)
 
 
-def test_a_share_that_is_no_bound_is_not_called_one() -> None:
+def test_an_even_share_is_not_called_a_lower_bound_unless_proven() -> None:
     found = replace(comparison(), proven=False)
     text = visible(ET.fromstring(render_plan("ads", found.planned, found)))
-    assert "an even share of all tables together would be 2 ms" in text
+    assert "An even share of all tables together would be 2 ms" in text
     assert "lower bound" not in text
 
 
-def test_without_a_comparison_there_is_no_such_part() -> None:
+def test_without_a_comparison_there_is_no_planners_section() -> None:
     found = comparison()
     assert "Planners" not in render_plan("ads", found.planned)
 
 
-def test_dots_lie_where_their_values_are() -> None:
+def test_dots_are_at_their_values() -> None:
     rows = [Strip("a", "first", [(10.0, "ten"), (20.0, "twenty")]), Strip("no plan", "quiet", [])]
     root = ET.fromstring(strips("two", rows, "seconds", str, ("bound", 5.0)))
     left, right = (float(dot.get("cx", "")) for dot in root.iter("circle"))
@@ -78,8 +78,8 @@ def test_dots_lie_where_their_values_are() -> None:
     assert not [line for line in far.iter("line") if line.get("class") == "best"]
 
 
-def test_no_time_at_all_is_drawn() -> None:
-    """One device without tables."""
+def test_devices_with_zero_time_are_drawn() -> None:
+    """No device has tables, so all times are zero."""
     found = comparison()
     nothing = replace(found, even_share=0.0, entries=(replace(found.entries[0], seconds=(0.0, 0.0, 0.0)),))
     ET.fromstring(render_plan("ads", found.planned, nothing))

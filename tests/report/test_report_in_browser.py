@@ -1,4 +1,4 @@
-"""The page in a real browser: nothing is fetched, nothing runs off the screen or out of its drawing."""
+"""The pages in a real browser: nothing is fetched, and nothing overflows the screen or its drawing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from plan_sample import sample_plan
 from report_sample import HOSTILE, rare_inputs, sample_inputs
-from scale_sample import ladder_result, ladders
+from scale_sample import sweep_result, sweep_series
 
 from ziggurat.metrics.power_law import PowerLaw
 from ziggurat.report.html import render_report
@@ -25,7 +25,7 @@ CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", 
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium, chromium-browser or google-chrome on PATH")
 
-# The report sits in a frame of the wanted width; this page measures it and shows the result in its place.
+# The harness loads the report in a frame of the given width, measures it, and replaces its own body by the results.
 HARNESS = """<!DOCTYPE html><html><body><iframe id="frame" style="border:0;width:{width}px;height:3000px"></iframe>
 <script>
 const frame = document.getElementById("frame");
@@ -82,16 +82,16 @@ def test_long_tick_labels_stay_inside(tmp_path):
     assert measured(render_report(rare_inputs()), tmp_path, 390)["outside"] == []
 
 
-def test_a_ladders_tables_are_not_cut(tmp_path):
-    result = ladder_result()
-    larger = [replace(rung, size=Size(rung.size.flops, 10**9 + rung.number, 10**9)) for rung in result.rungs]
-    assert measured(render_scale(ladders(replace(result, rungs=tuple(larger)))), tmp_path, 1100)["cut"] <= 0
+def test_a_sweeps_tables_are_not_cut(tmp_path):
+    result = sweep_result()
+    larger = [replace(each, size=Size(each.size.flops, 10**9 + each.number, 10**9)) for each in result.rungs]
+    assert measured(render_scale(sweep_series(replace(result, rungs=tuple(larger)))), tmp_path, 1100)["cut"] <= 0
 
 
 @pytest.mark.parametrize("width", [390, 1200])
-def test_ladders_fit_and_fetch_nothing(tmp_path, width):
-    flat = ladder_result(PowerLaw(0.47, 0, 0), "dlrm", HOSTILE)
-    found = measured(render_scale(ladders(ladder_result(), flat)), tmp_path, width)
+def test_sweeps_fit_and_fetch_nothing(tmp_path, width):
+    flat = sweep_result(PowerLaw(0.47, 0, 0), "dlrm", HOSTILE)
+    found = measured(render_scale(sweep_series(sweep_result(), flat)), tmp_path, width)
     assert found["overflow"] <= 0
     assert found["fetched"] == found["scripts"] == 0
     assert found["outside"] == []
@@ -109,7 +109,7 @@ def test_plans_fit_and_fetch_nothing(tmp_path, width):
     assert found["smallest"] >= 9
 
 
-def test_dark_is_dark(tmp_path):
+def test_dark_mode_is_dark(tmp_path):
     page = render_report(sample_inputs())
     light, dark = (measured(page, tmp_path, 800, dark) for dark in (False, True))
     brightness = lambda colour: sum(map(int, re.findall(r"\d+", colour)[:3]))  # noqa: E731

@@ -1,4 +1,4 @@
-"""The page as text: well-formed, complete, self-contained, and safe from what users wrote."""
+"""The report page as text: well-formed, complete, self-contained, and safe against user input."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ PAGES = {
 
 
 def parsed(inputs: ReportInputs) -> ET.Element:
-    """The page under a strict XML parser, which refuses anything unbalanced or unescaped."""
+    """Parses the page with a strict XML parser, which rejects unbalanced or unescaped markup."""
     return ET.fromstring(render_report(inputs))
 
 
@@ -49,7 +49,7 @@ def test_is_well_formed_and_loads_nothing(name):
     assert policy.get("content", "").startswith("default-src 'none'; style-src 'unsafe-inline'")
 
 
-def test_rows_on_disk_are_told_where_there_are_some():
+def test_rows_on_disk_are_shown_if_tables_are_offloaded():
     assert "Rows on disk" not in visible(parsed(sample_inputs()))
     figures = {"lookups": 1000.0, "hits": 880.0, "missed": 100.0, "reads": 70.0, "writes": 3.0, "waited_s": 0.0125}
     history = [
@@ -58,9 +58,12 @@ def test_rows_on_disk_are_told_where_there_are_some():
     ]
     history[0]["hit_rate"] = None
     text = visible(parsed(replace(sample_inputs(), history=history)))
-    assert "In the last quarter of the steps 90.0 % of the look-ups found their rows there" in text
-    assert "100 rows a step came from disk, or were made, and training waited 12.5 ms for them" in text
-    assert "Missing rows a step" in text
+    assert "In the last quarter of the steps, 90.0 % of the look-ups found their rows in memory" in text
+    assert (
+        "Per step, 100 distinct rows were read from disk or initialised at their first use, and training waited 12.5 ms"
+        in text
+    )
+    assert "Missing rows per step" in text
 
 
 def test_same_inputs_same_bytes():
@@ -83,7 +86,7 @@ def test_shows_every_value():
         assert f"{table.rows:,}" in text
     for needed in (
         "80,367 train",
-        "12 rows refused",
+        "12 rows rejected",
         "2.13.0+cpu",
         "batch_size: 4096",
         "371 kFLOP",
@@ -113,13 +116,13 @@ def test_every_task_has_a_headline_in_order():
     assert len(shown) == 2
     for task, tiles in zip(("share", "like"), shown, strict=True):
         assert f"AUC{tests[task].figures['auc']:.4f}" in tiles.replace(" ", "")
-    assert re.findall(r"Figures of (\w+) on the test split, 20,000 rows", visible(header)) == ["share", "like"]
+    assert re.findall(r"Metrics of (\w+) on the test split, 20,000 rows", visible(header)) == ["share", "like"]
     alone = next(parsed(PAGES["one task"]).iter("header"))
     assert len([*alone.iter("dl")]) == 1
     assert not [*alone.iter("h3")]
 
 
-def test_an_axis_ends_where_its_figure_does():
+def test_an_axis_ends_at_the_limit_of_its_metric():
     history = [
         {"step": step, "split": "validation", "auc": auc, "log_loss": 1.0} for step, auc in ((1, 0.5), (2, 0.99))
     ]
@@ -151,7 +154,7 @@ def test_every_drawing_has_a_sentence_and_a_description():
     assert len(skews) == 4
 
 
-def test_curves_are_drawn_where_the_values_lie():
+def test_curves_are_drawn_at_their_values():
     root = parsed(PAGES["one task"])
     roc = next(svg for svg in root.iter("svg") if "ROC" in svg.get("aria-label", ""))
     line = next(mark for mark in roc.iter("polyline") if mark.get("class") == "line first")
@@ -164,14 +167,14 @@ def test_curves_are_drawn_where_the_values_lie():
     assert points[middle][1] == pytest.approx(262 - 252 * curve.true_positive_rate_P[middle], abs=0.1)
 
 
-def test_empty_sections_leave_no_trace():
+def test_empty_sections_are_left_out():
     root = parsed(PAGES["bare"])
     assert list(root.iter("section")) == []
     assert list(root.iter("a")) == []
     assert "nan" not in visible(root).lower()
 
 
-def test_undefined_figures_say_why():
+def test_undefined_metrics_show_the_reason():
     metrics = BinaryMetrics(grouped=True)
     metrics.update([0.5, 0.1], [0, 0], None, [1, 2])
     result = TaskResult("like", "test", metrics.compute(), metrics.undefined(), curves(metrics.histogram, 20))
@@ -182,7 +185,7 @@ def test_undefined_figures_say_why():
     assert "ROC" not in [visible(heading) for heading in root.iter("h4")]
 
 
-def test_rows_without_a_figure_and_diverged_steps_are_skipped():
+def test_missing_and_non_finite_values_are_skipped():
     history = [
         {"step": 1, "split": "train", "loss": 0.7},
         {"step": 2, "split": "train", "loss": math.nan},
@@ -194,7 +197,7 @@ def test_rows_without_a_figure_and_diverged_steps_are_skipped():
     assert drawings == ["Loss over steps: train ends at 0.7000; validation ends at 0.6000"]
 
 
-def test_slices_of_several_features_are_apart():
+def test_slices_have_a_table_per_feature():
     rows = [SliceRow("like", name, "a", {"rows": 3.0, "auc": math.nan}) for name in ("gender", "city")]
     root = parsed(ReportInputs("slices", slices=rows))
     assert [visible(heading) for heading in root.iter("h3")] == ["gender", "city"]

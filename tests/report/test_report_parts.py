@@ -1,4 +1,4 @@
-"""The small tools under the page: numbers, ticks, thinning, access skew, markup."""
+"""Helpers of the report: number formats, ticks, thinning, access skew, markup."""
 
 from __future__ import annotations
 
@@ -63,8 +63,8 @@ def test_ticks_are_few_even_and_inside(low, width):
         return
     found = ticks(low, high)
     assert 1 <= len(found) <= 7
-    air = 1e-6 * (high - low)
-    assert all(low - air <= tick <= high + air for tick in found)
+    slack = 1e-6 * (high - low)
+    assert all(low - slack <= tick <= high + slack for tick in found)
 
 
 def test_ticks_by_hand():
@@ -73,12 +73,12 @@ def test_ticks_by_hand():
     assert ticks(-3, 12) == [0, 5, 10]
 
 
-def test_padding_never_collapses():
+def test_padding_has_a_positive_width():
     assert padded([2.0, 2.0]) == (1.88, 2.12)
     assert padded([0.0]) == (-1.0, 1.0)
 
 
-def test_padding_ends_where_the_figure_does():
+def test_padding_stays_within_the_possible_values():
     assert padded([0.5, 0.99], within=(0.0, 1.0)) == (pytest.approx(0.4706), 1.0)
     assert padded([0.01, 0.9], within=(0.0, math.inf)) == (0.0, pytest.approx(0.9534))
     assert padded([1.0, 1.0], within=(0.0, 1.0)) == (0.94, 1.0)

@@ -1,4 +1,5 @@
-"""A trained run's report with its baselines: trained once, kept as each is done, trained anew for another dataset."""
+"""The report of a trained run and its baselines, which are stored one by one and retrained if their recipe changes."""
+changes."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ from ziggurat.report.gather import report_run
 from ziggurat.training import api
 
 
-class Trainings(Silent):
-    """Counts the baselines that were trained."""
+class RecordingProgress(Silent):
+    """Records the stages that are started, among them the baselines that are trained."""
 
     def __init__(self) -> None:
         self.started: list[str] = []
@@ -31,8 +32,8 @@ def run(make_experiment: MakeExperiment) -> Path:
     return api.train(make_experiment(training__epochs=1)).run.folder
 
 
-def trained(run: Path, out: Path | None = None) -> set[str]:
-    progress = Trainings()
+def trained_baselines(run: Path, out: Path | None = None) -> set[str]:
+    progress = RecordingProgress()
     report_run(run, out, progress=progress)
     return {"LightGBM", "logistic regression"} & {*progress.started}
 
@@ -41,26 +42,26 @@ def test_labels_are_shown_in_the_configs_order(make_experiment: MakeExperiment) 
     run = api.train(make_experiment(training__epochs=1, data__labels=[{"name": "click"}, {"name": "buy"}])).run.folder
     report_run(run, baselines=False)
     page = (run / "report.html").read_text()
-    places = [page.index(text) for text in ("Figures of click on the test", "Figures of buy on the test")]
+    places = [page.index(text) for text in ("Metrics of click on the test", "Metrics of buy on the test")]
     assert places == sorted(places)
     columns = [page.index(f"{task} · {split}") for task in ("click", "buy") for split in ("test", "validation")]
     assert columns == sorted(columns)
 
 
-def test_a_run_that_began_with_anothers_weights_says_so(make_experiment: MakeExperiment, run: Path) -> None:
+def test_the_report_names_the_source_of_a_warm_start(make_experiment: MakeExperiment, run: Path) -> None:
     started = make_experiment(training__epochs=1, training__warm_start={"run": str(run)})
     report_run(api.train(started, "warm").run.folder, baselines=False)
     best = api.load_run(run).checkpoints.resolve("best")
-    line = f"Began with a warm start from {run}, step {best}: table user: 42 of 42 rows; "
+    line = f"This run began with a warm start from {run}, step {best}: table user: 42 of 42 rows; "
     assert line in Path("warm/report.html").read_text()
 
 
 def test_a_second_report_trains_no_baseline_again(run: Path) -> None:
-    assert trained(run) == {"LightGBM", "logistic regression"}
+    assert trained_baselines(run) == {"LightGBM", "logistic regression"}
     first = json.loads((run / "baselines.json").read_text())
     page = (run / "report.html").read_text()
     assert {kept["row"]["model"] for kept in first.values()} == {"LightGBM", "Logistic regression"}
-    assert trained(run) == set()
+    assert trained_baselines(run) == set()
     assert json.loads((run / "baselines.json").read_text()) == first
     again = (run / "report.html").read_text()
     for kept in first.values():
@@ -69,7 +70,7 @@ def test_a_second_report_trains_no_baseline_again(run: Path) -> None:
         assert figure in again
 
 
-def test_an_interrupted_report_keeps_the_baseline_that_was_done(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_report_keeps_finished_baselines(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first, second = compare.BASELINES
 
     def interrupted(*_: object, **__: object) -> None:
@@ -80,25 +81,25 @@ def test_an_interrupted_report_keeps_the_baseline_that_was_done(run: Path, monke
         with pytest.raises(KeyboardInterrupt):
             report_run(run)
     assert not (run / "report.html").exists()
-    assert trained(run) == {"logistic regression"}
+    assert trained_baselines(run) == {"logistic regression"}
 
 
-def test_another_recipe_is_trained_anew(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    trained(run)
+def test_a_changed_recipe_is_trained_again(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained_baselines(run)
     first, second = compare.BASELINES
     newer = dataclasses.replace(second, recipe={**second.recipe, "sklearn": "99"})
     monkeypatch.setattr(compare, "BASELINES", (first, newer))
-    assert trained(run) == {"logistic regression"}
+    assert trained_baselines(run) == {"logistic regression"}
 
 
 @pytest.mark.parametrize("damage", ["", "[1]", '{"a": 1}', '{"a": {"row": {"task": "click"}, "notes": []}}', "{"])
-def test_a_damaged_file_is_written_anew(run: Path, damage: str) -> None:
+def test_a_damaged_store_is_rewritten(run: Path, damage: str) -> None:
     (run / "baselines.json").write_text(damage)
-    assert trained(run) == {"LightGBM", "logistic regression"}
-    assert trained(run) == set()
+    assert trained_baselines(run) == {"LightGBM", "logistic regression"}
+    assert trained_baselines(run) == set()
 
 
-def test_figures_that_cannot_be_kept_are_shown_all_the_same(run: Path) -> None:
+def test_baselines_that_cannot_be_stored_are_shown(run: Path) -> None:
     (run / "baselines.json").mkdir()
-    assert trained(run) == {"LightGBM", "logistic regression"}
+    assert trained_baselines(run) == {"LightGBM", "logistic regression"}
     assert "The next report has to train the baselines again: " in (run / "report.html").read_text()

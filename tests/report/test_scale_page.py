@@ -1,4 +1,4 @@
-"""The ladder's page as text: every figure, the law where it lies, words where there is none."""
+"""The page of scaling sweeps: every figure is shown, the law is drawn at its values, weak laws are called weak."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from report_sample import HOSTILE
-from scale_sample import LAW, ladder_result, ladders
+from scale_sample import LAW, sweep_result, sweep_series
 
 from ziggurat.core.errors import ConfigError
 from ziggurat.metrics.power_law import PowerLaw
@@ -21,9 +21,9 @@ from ziggurat.report.svg import Axes, log_ticks
 from ziggurat.training.scaling.result import DivergedRun, RunResult, ScaleResult
 
 THREE = (
-    ladder_result(),
-    ladder_result(PowerLaw(0.48, 0.02 * 120_000**0.8, 0.8), "dcn_v2", "crossed"),
-    ladder_result(PowerLaw(0.5, 0, 0), "dlrm", "dots", rungs=4),
+    sweep_result(),
+    sweep_result(PowerLaw(0.48, 0.02 * 120_000**0.8, 0.8), "dcn_v2", "crossed"),
+    sweep_result(PowerLaw(0.5, 0, 0), "dlrm", "dots", rungs=4),
 )
 
 
@@ -32,12 +32,12 @@ def visible(element: ET.Element) -> str:
 
 
 def parsed(*results: ScaleResult) -> ET.Element:
-    return ET.fromstring(render_scale(ladders(*results)))
+    return ET.fromstring(render_scale(sweep_series(*results)))
 
 
 def test_shows_every_value() -> None:
     result = THREE[0]
-    fit = ladders(result)[0].fit
+    fit = sweep_series(result)[0].fit
     assert fit is not None
     text = visible(parsed(result))
     low, high = fit.interval("exponent")
@@ -46,20 +46,20 @@ def test_shows_every_value() -> None:
     assert f"{fit.r2_log:.4f}" in text
     assert fit.verdict in text
     assert "120 kFLOP to 9.72 MFLOP per example · 15 runs · figures on test" in text
-    for rung in result.rungs:
-        assert f"{rung.size.dense_parameters:,}" in text
-        assert f"{rung.mean('test', 'log_loss'):.4f} ±" in text
-        assert f"{rung.mean('test', 'auc'):.4f} ±" in text
+    for entry in result.rungs:
+        assert f"{entry.size.dense_parameters:,}" in text
+        assert f"{entry.mean('test', 'log_loss'):.4f} ±" in text
+        assert f"{entry.mean('test', 'auc'):.4f} ±" in text
     assert "654,321" in text
     assert "layers 8, rank 19" in text
-    assert "81.0 s" in text  # rung 2: the mean of 80, 81 and 82
+    assert "81.0 s" in text  # size 2: the mean of 80, 81 and 82
     assert "1.73 T" in text  # 3 · 120 k · 4.8 M
     fall = 100 * (result.rungs[4].mean("test", "log_loss") / result.rungs[0].mean("test", "log_loss") - 1)
     assert f"−{-fall:.2f} %" in text
     assert "rank: 17" in text  # the config
 
 
-def test_the_drawing_lies_where_the_values_lie() -> None:
+def test_dots_and_curve_are_drawn_at_their_values() -> None:
     root = parsed(THREE[0])
     drawing = next(root.iter("svg"))
     dots = [(float(dot.get("cx", "")), float(dot.get("cy", ""))) for dot in drawing.iter("circle")]
@@ -73,17 +73,17 @@ def test_the_drawing_lies_where_the_values_lie() -> None:
     bars = [line for line in drawing.iter("polyline") if line.get("class") == "line bar first"]
     assert len(bars) == 5
     tips = [visible(title) for title in drawing.iter("title")]
-    assert tips[1].startswith("wukong, rung 2: 360 kFLOP, log-loss 0.4")
+    assert tips[1].startswith("wukong, size 2: 360 kFLOP, log-loss 0.4")
     assert "3 seeds" in tips[1]
 
 
-def test_several_ladders_share_a_drawing() -> None:
+def test_several_sweeps_share_a_chart() -> None:
     root = parsed(*THREE)
     assert len(list(root.iter("svg"))) == 1
     classes = {line.get("class") for line in root.iter("polyline")}
     assert {"line first", "line second", "line third"} <= classes
     sections = [section.get("id") for section in root.iter("section")]
-    assert sections == ["law", "rungs-first", "rungs-second", "rungs-third", "config"]
+    assert sections == ["law", "sizes-first", "sizes-second", "sizes-third", "config"]
     text = visible(root)
     assert "dlrm: No power law visible: over these sizes the loss does not fall by more than its noise." in text
     assert "wukong: The loss falls along a power law" in text
@@ -91,29 +91,29 @@ def test_several_ladders_share_a_drawing() -> None:
 
 
 @pytest.mark.parametrize(
-    ("result", "said"),
+    ("result", "message"),
     [
-        (ladder_result(rungs=2), "2 of the 3 rungs that a law needs are trained."),
-        (ladder_result(rungs=3, seeds=1), "Each model size was trained once and there are few sizes"),
-        (ladder_result(rungs=3), "The largest size is only 9.0 times the smallest"),
+        (sweep_result(rungs=2), "A law needs 3 model sizes; 2 of them are trained."),
+        (sweep_result(rungs=3, seeds=1), "Each model size was trained once and there are few sizes"),
+        (sweep_result(rungs=3), "The largest size is only 9.0 times the smallest"),
     ],
 )
-def test_a_weak_law_is_called_weak(result: ScaleResult, said: str) -> None:
+def test_a_weak_law_is_called_weak(result: ScaleResult, message: str) -> None:
     root = parsed(result)
     notes = [visible(element) for element in root.iter("p") if element.get("class") == "note"]
-    assert any(note.startswith(said) for note in notes)
+    assert any(note.startswith(message) for note in notes)
     assert "nan" not in visible(root).lower()
 
 
 def test_is_well_formed_loads_nothing_and_hostile_text_stays_text() -> None:
-    page = render_scale(ladders(ladder_result(name=HOSTILE)))
+    page = render_scale(sweep_series(sweep_result(name=HOSTILE)))
     root = ET.fromstring(page)
     for element in root.iter():
         assert element.tag not in {"script", "link", "img", "iframe", "object"}
         assert not {"src", "href"} & set(element.attrib)
     assert not re.search(r"url\(|@import", page)
     assert HOSTILE.split("\x07")[0].strip() in visible(next(root.iter("h1")))
-    assert page == render_scale(ladders(ladder_result(name=HOSTILE)))
+    assert page == render_scale(sweep_series(sweep_result(name=HOSTILE)))
 
 
 def test_writes_the_page_and_returns_the_laws(tmp_path: Path) -> None:
@@ -136,59 +136,65 @@ def test_writes_the_page_and_returns_the_laws(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"dataset": "beef"}, "ladders of different datasets cannot be compared: shop has f00df00df00d, shop has beef"),
-        ({"split": "validation"}, "ladders of different splits cannot be compared: shop has test, shop has validation"),
+        (
+            {"dataset": "beef"},
+            "different datasets cannot be compared: shop has f00df00df00d, shop has beef",
+        ),
+        (
+            {"split": "validation"},
+            "different splits cannot be compared: shop has test, shop has validation",
+        ),
         ({"rungs": ()}, "shop: no run is finished"),
     ],
 )
-def test_ladders_that_cannot_be_compared_are_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
+def test_sweeps_that_cannot_be_compared_are_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         write_scale(tmp_path / "scale.html", [THREE[0], replace(THREE[0], **changes)])
     assert list(tmp_path.iterdir()) == []
 
 
-def test_ladders_in_folders_are_refused_by_folder(tmp_path: Path) -> None:
+def test_errors_name_the_folders_of_sweeps(tmp_path: Path) -> None:
     other = replace(THREE[0], split="validation")
     with pytest.raises(ConfigError, match="splits cannot be compared: runs/a has test, runs/b has validation"):
         write_scale(tmp_path / "scale.html", [THREE[0], other], [Path("runs/a"), Path("runs/b")])
-    with pytest.raises(ConfigError, match="runs/a: the same ladder is named 2 times"):
+    with pytest.raises(ConfigError, match="runs/a: the same sweep is given 2 times"):
         write_scale(tmp_path / "scale.html", THREE[:2], [Path("runs/a"), Path("runs/x/../a")])
 
 
-def test_a_ladder_of_several_models_is_titled_by_all() -> None:
+def test_a_sweep_of_several_models_is_titled_by_all() -> None:
     result = THREE[0]
-    rungs = (*result.rungs[:2], *(replace(rung, model={"name": "dnn"}) for rung in result.rungs[2:]))
+    rungs = (*result.rungs[:2], *(replace(entry, model={"name": "dnn"}) for entry in result.rungs[2:]))
     assert titles([replace(result, rungs=rungs)]) == ["wukong → dnn"]
 
 
-def test_figures_of_several_tasks_are_called_means() -> None:
+def test_metrics_of_several_tasks_are_called_means() -> None:
     def of_tasks(run: RunResult) -> RunResult:
         figures = {f"{task}/{name}": value for task in ("click", "buy") for name, value in run.figures["test"].items()}
         return replace(run, figures={"test": figures})
 
-    rungs = tuple(replace(rung, runs=tuple(map(of_tasks, rung.runs))) for rung in THREE[0].rungs)
+    rungs = tuple(replace(entry, runs=tuple(map(of_tasks, entry.runs))) for entry in THREE[0].rungs)
     text = visible(parsed(replace(THREE[0], rungs=rungs)))
     assert "figures on test, mean of click and buy" in text
     assert "Log-loss and AUC are means over the 2 tasks, click and buy." in text
     assert "tasks" not in visible(parsed(THREE[0]))
 
 
-def test_what_the_points_do_not_say_is_not_written() -> None:
-    flat = visible(parsed(ladder_result(PowerLaw(0.6411, 0, 0), rungs=3, seeds=1, noise=0)))
+def test_a_flat_or_undetermined_law_has_no_formula() -> None:
+    flat = visible(parsed(sweep_result(PowerLaw(0.6411, 0, 0), rungs=3, seeds=1, noise=0)))
     assert "No fall visible: flat at 0.6411." in flat
     assert "log-loss is flat at 0.6411" in flat
     assert "wukongflat at 0.6411–––" in flat  # the row of the table
     assert "FLOPs−" not in flat
-    three = ladder_result(rungs=3, seeds=1)
+    three = sweep_result(rungs=3, seeds=1)
     row = next(parsed(three).iter("tbody")).findall("tr/td")
     assert visible(row[4]) == "–"
-    step = ladder_result(PowerLaw(0.5, 0.1 * 120_000**12, 12), noise=1e-3)
+    step = sweep_result(PowerLaw(0.5, 0.1 * 120_000**12, 12), noise=1e-3)
     text = visible(parsed(step))
     assert "but the exponent is not determined" in text
     assert "FLOPs−" not in text
 
 
-def test_a_diverged_run_is_told() -> None:
+def test_a_diverged_run_is_reported() -> None:
     lost = DivergedRun(1, "rung-02/seed-1", "the training loss became nan by step 20")
     rungs = (THREE[0].rungs[0], replace(THREE[0].rungs[1], diverged=(lost,)), *THREE[0].rungs[2:])
     root = parsed(replace(THREE[0], rungs=rungs))
@@ -196,8 +202,8 @@ def test_a_diverged_run_is_told() -> None:
     assert notes[0].startswith("Rung 2, seed 1, diverged and is left out: the training loss became nan by step 20.")
 
 
-def test_too_many_ladders_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="6 ladders in one drawing cannot be told apart"):
+def test_too_many_sweeps_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="6 sweeps are too many for one chart"):
         write_scale(tmp_path / "scale.html", [THREE[0]] * 6)
 
 

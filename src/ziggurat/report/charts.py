@@ -1,4 +1,4 @@
-"""The report's drawings: learning curves, ROC, calibration, score histograms, access skew."""
+"""Draws the report's charts: learning curves, ROC, calibration, score histograms, access skew."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ Series = tuple[list[float], list[float]]
 def learning_curve(
     title: str, lines: Mapping[str, Series], best_step: int | None, within: tuple[float, float] = (0.0, math.inf)
 ) -> Html:
-    """One figure over steps, a line per split; training (noisy, frequent) is thinned by averaging neighbours.
+    """Draws one metric over steps, with a line per split; long lines are thinned by averaging neighbours.
 
-    ``within``: the least and largest value that the figure can take.
+    ``within`` holds the least and largest possible value of the metric.
     """
     thinned = {split: thin(*series) for split, series in lines.items()}
     steps = [step for xs, _ in thinned.values() for step in xs]
@@ -48,7 +48,7 @@ def learning_curve(
 
 
 def roc(curve: RocCurve, auc: float) -> Html:
-    """True against false positive rate."""
+    """Draws the true over the false positive rate."""
     axes = Axes((0.0, 1.0), (0.0, 1.0), "false positive rate", "true positive rate", height=300)
     xs, ys = curve.false_positive_rate_P.tolist(), curve.true_positive_rate_P.tolist()
     area = el("polygon", cls="area first", points=axes.points([*xs, 1.0], [*ys, 0.0]))
@@ -61,7 +61,7 @@ def roc(curve: RocCurve, auc: float) -> Html:
 
 
 def calibration(bins: CalibrationBins) -> Html:
-    """Observed rate against mean prediction, per bin of equal mass."""
+    """Draws the observed rate over the mean prediction for bins of equal mass."""
     predicted, observed = bins.mean_prediction_N.tolist(), bins.observed_rate_N.tolist()
     upper = min(1.0, max(*predicted, *observed) * 1.08) or 1.0
     axes = Axes((0.0, upper), (0.0, upper), "mean prediction", "observed rate", height=300)
@@ -78,7 +78,7 @@ def calibration(bins: CalibrationBins) -> Html:
 
 
 def predictions(histogram: PredictionHistogram) -> Html:
-    """Distribution of predictions of each class, as outlines over one another."""
+    """Draws the distributions of predictions of both classes as overlaid outlines."""
     shares = (histogram.negative_N.tolist(), histogram.positive_N.tolist())
     highest = max(map(max, shares)) * 1.05 or 1.0
     axes = Axes((0.0, histogram.upper), (0.0, highest), "prediction", "share of the class", height=300)
@@ -93,7 +93,7 @@ def predictions(histogram: PredictionHistogram) -> Html:
 
 
 def skew_spark(skew: AccessSkew) -> Html:
-    """A small cumulative curve of look-ups over rows, most used first."""
+    """Draws a small cumulative curve of look-ups over rows, most used first."""
     width, height = 72, 24
     points = " ".join(
         f"{1 + x * (width - 2):.1f},{1 + (1 - y) * (height - 2):.1f}"
@@ -111,18 +111,18 @@ def skew_spark(skew: AccessSkew) -> Html:
 
 
 def bar(share: float) -> Html:
-    """A horizontal bar for a share of one."""
+    """Draws a horizontal bar for a share between 0 and 1."""
     width = 100 * min(max(share, 0.0), 1.0) if not math.isnan(share) else 0.0
     return el("span", el("span", style=f"width:{short(width)}%"), cls="bar")
 
 
 def legend(entries: Mapping[str, str]) -> Html:
-    """Name → class of its line."""
+    """Returns a legend; ``entries`` maps names to the classes of their lines."""
     return el("p", *(join([el("span", cls=f"swatch {cls}"), name, " "]) for name, cls in entries.items()), cls="legend")
 
 
 def thin(xs: Sequence[float], ys: Sequence[float], most: int = MAX_POINTS) -> Series:
-    """At most ``most`` points: each is the mean of a stretch of neighbours, at the stretch's last step."""
+    """Reduces a series to at most ``most`` points, each the mean of consecutive points, at the last of their steps."""
     if len(xs) <= most:
         return list(xs), list(ys)
     parts = np.array_split(np.asarray(ys, np.float64), most)

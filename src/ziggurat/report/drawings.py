@@ -1,4 +1,4 @@
-"""The report's sections in drawings: learning curves; ROC, calibration and score distribution."""
+"""The report's sections of charts: learning curves; ROC, calibration and score distribution."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from ziggurat.report.markup import Html, el, figure, section
 from ziggurat.report.results import best_split
 
 _RANGES = {"loss": (0.0, math.inf), "ne": (0.0, math.inf), "auc": (0.0, 1.0)}
-"""The figures that are drawn over steps, and the values that each can take."""
+"""The metrics that are drawn over steps, with the range of each."""
 _SPLIT_CLASS = {"train": "quiet", "validation": "first", "test": "second"}
 
 
 def learning_curves(inputs: ReportInputs) -> Html | None:
-    """Loss, NE and AUC over steps, one drawing per figure and task."""
+    """Returns the section with loss, NE and AUC over steps, one chart per metric and task; None without any."""
     drawings: list[Html] = []
     shown: dict[str, str] = {}
     for name in _curve_names(inputs.history):
@@ -40,16 +40,17 @@ def learning_curves(inputs: ReportInputs) -> Html | None:
     best = (
         ""
         if inputs.best_step is None
-        else f" The dashed line marks step {numbers.count(inputs.best_step)}, the weights kept."
+        else f" The dashed line marks step {numbers.count(inputs.best_step)}, whose weights were kept."
     )
-    reading = "A training line that falls while the validation line rises means the model has begun to memorise." + best
+    reading = "If the training loss falls while the validation loss rises, the model overfits." + best
     return section(
         "learning", "Learning curves", el("p", reading), charts.legend(shown), el("div", *drawings, cls="figures")
     )
 
 
 def final_curves(inputs: ReportInputs) -> Html | None:
-    """ROC, calibration and score distribution of each task, on the test split where there is one."""
+    """Returns the section with ROC, calibration and score distribution of each task, on the test split if there is
+    one."""
     parts: list[Html] = []
     tasks = list(dict.fromkeys(result.task for result in inputs.results))
     for task in tasks:
@@ -63,7 +64,7 @@ def final_curves(inputs: ReportInputs) -> Html | None:
 
 
 def _curve_names(history: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Full names of what is drawn: the kinds in a fixed order, tasks as they come; ``loss`` takes in ``log_loss``."""
+    """Returns the full names of the metrics to draw: by metric, then by task; ``log_loss`` is drawn as ``loss``."""
     seen = dict.fromkeys(key for row in history for key in row)
     plain = {"log_loss": "loss"}
     found: dict[str, None] = {}
@@ -76,7 +77,7 @@ def _curve_names(history: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def _lines(history: Sequence[Mapping[str, Any]], name: str) -> dict[str, charts.Series]:
-    """Split → steps and values of the finite entries of a figure."""
+    """Returns split → steps and values of a metric's finite entries."""
     keys = (name, f"{name[: -len('loss')]}log_loss") if base_name(name) == "loss" else (name,)
     lines: dict[str, charts.Series] = {}
     for row in history:
@@ -100,20 +101,21 @@ def _curve_figures(result: TaskResult) -> list[Html]:
     if len(result.curves.roc.true_positive_rate_P):
         auc = result.figures.get("auc", math.nan)
         reading = (
-            f"How many positives are caught as more negatives are let through; the area, {numbers.figure(auc)}, is the "
-            "AUC and the dashed diagonal is guessing."
+            "The share of positives found over the share of negatives wrongly accepted, for all thresholds. The area, "
+            f"{numbers.figure(auc)}, is the AUC; the dashed diagonal is random guessing."
         )
         figures.append(figure(reading, charts.roc(result.curves.roc, auc), caption="ROC"))
     if len(result.curves.calibration.weight_N):
         reading = (
-            "Each dot is an equal share of the rows; above the dashed diagonal the model predicts too little, below it "
-            f"too much (ECE {numbers.figure(result.figures.get('ece_mass', math.nan))})."
+            "Each dot is an equal share of the rows. Above the dashed diagonal the model predicts too low, below it "
+            f"too high (ECE {numbers.figure(result.figures.get('ece_mass', math.nan))})."
         )
         figures.append(figure(reading, charts.calibration(result.curves.calibration), caption="Calibration"))
         reading = (
-            "What positives (blue) and negatives (grey) are given: the less overlap, the better they are told apart."
+            "Predictions for positives (blue) and negatives (grey): the less they overlap, the better the model "
+            "separates them."
         )
         if result.curves.predictions.upper < 1:
-            reading += " The last bin holds all beyond it."
+            reading += " The last bin includes all higher predictions."
         figures.append(figure(reading, charts.predictions(result.curves.predictions), caption="Score distribution"))
     return figures

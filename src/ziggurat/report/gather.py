@@ -1,4 +1,4 @@
-"""A run folder's content as :class:`ReportInputs`, with the baselines trained beside it."""
+"""Collects the :class:`ReportInputs` of a run folder and trains the baselines to compare with."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ from ziggurat.report.inputs import (
     TaskResult,
     access_skew,
 )
-from ziggurat.report.plan.rows import written_ranks
-from ziggurat.training.api import evaluate
+from ziggurat.report.plan.rows import format_ranks
 from ziggurat.training.constant_prediction import collapsed_tasks
+from ziggurat.training.evaluate_run import evaluate
 from ziggurat.training.experiment import Experiment, to_yaml
 from ziggurat.training.metrics_log import read_journal
 from ziggurat.training.placement.plan_resolution import PLAN_FILE
@@ -57,20 +57,20 @@ def report_run(
     prepared: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Path:
-    """Draw a run into one HTML file.
+    """Writes a run's report to one HTML file and returns its path.
 
     Args:
         run: the run or its folder.
-        out: the file; default ``report.html`` in the run folder.
-        checkpoint: whose weights are evaluated.
-        baselines: also train LightGBM and logistic regression on the same columns, and compare. Each is kept in
-            ``baselines.json`` of the run folder, so a second report does not train them again.
-        prepared: folder of the encoded dataset, where it is no longer where the run was trained on it.
-        progress: where to show it.
+        out: the file; by default ``report.html`` in the run folder.
+        checkpoint: the checkpoint whose weights are evaluated.
+        baselines: also train LightGBM and logistic regression on the same columns, and compare. Their results are kept
+            in ``baselines.json`` of the run folder, so a second report does not train them again.
+        prepared: folder of the encoded dataset, if it was moved since the run was trained.
+        progress: receives progress.
 
     Raises:
-        RunFolderError: no such run, or nothing trained yet.
-        DataError: the prepared dataset is gone, or the file cannot be written.
+        RunFolderError: there is no such run, or it has no checkpoint yet.
+        DataError: the prepared dataset is missing, or the file cannot be written.
     """
     progress = progress or Silent()
     opened = run if isinstance(run, Run) else open_run(run)
@@ -95,18 +95,20 @@ def _inputs(
     tables = run.experiment.layout(dataset.schema).tables
     table_rows = _table_rows(run, tables, plan, step)
     transform = Transform.load(run.folder / "encoders")
-    judged: Split = "test" if "test" in measured else "validation"
+    evaluated: Split = "test" if "test" in measured else "validation"
     comparison: list[ComparisonRow] = []
-    begun = warm_started(run)
-    notes: list[str] = [] if begun is None else [f"Began with a {begun.told()}."]
-    if judged in measured:
-        ours = _our_rows(run, measured[judged], plan.world_size)
-        kept, seed = run.folder / "baselines.json", run.experiment.training.seed
-        comparison = compare(dataset, judged, ours, seed, kept, progress, notes) if baselines else ours
-    for metrics in list(measured.values())[:1]:  # validation, where there are such rows
+    warm_start = warm_started(run)
+    notes: list[str] = [] if warm_start is None else [f"This run began with a {warm_start.told()}."]
+    if evaluated in measured:
+        ours = _our_rows(run, measured[evaluated], plan.world_size)
+        store_path, seed = run.folder / "baselines.json", run.experiment.training.seed
+        comparison = compare(dataset, evaluated, ours, seed, store_path, progress, notes) if baselines else ours
+    for metrics in list(measured.values())[:1]:  # validation, if it has rows
         notes.extend(collapsed_tasks(metrics, run.experiment))
-    if judged == "validation":
-        notes.append("There is no test split: the figures below are on the rows that chose the checkpoint.")
+    if evaluated == "validation":
+        notes.append(
+            "There is no test split: the metrics below are on the validation rows, which chose the checkpoint."
+        )
     return ReportInputs(
         title=run.experiment.name,
         created=datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
@@ -119,7 +121,7 @@ def _inputs(
         features=[_feature_row(name, statistics) for name in statistics.features],
         tables=table_rows,
         rank_bytes=_rank_bytes(plan, tables, table_rows),
-        slices=_slices(measured[judged], transform) if judged in measured else [],
+        slices=_slices(measured[evaluated], transform) if evaluated in measured else [],
         comparison=comparison,
         notes=notes,
         config_text=to_yaml(run.experiment),
@@ -128,7 +130,7 @@ def _inputs(
 
 
 def _results(measured: Mapping[Split, MetricSet]) -> list[TaskResult]:
-    """Of each task in the config's order: its test split where there is one, then validation."""
+    """Returns the results of each task in the config's order: the test split if there is one, then validation."""
     found = [(split, metrics, metrics.curves()) for split, metrics in measured.items()][::-1]
     return [
         TaskResult(task, split, metrics[task].compute(), metrics[task].undefined(), curves[task])
@@ -185,21 +187,26 @@ def _table_rows(run: Run, tables: Sequence[TableSpec], plan: Plan, step: int) ->
         state_bytes[table] = state_bytes.get(table, 0) + 4 * math.prod(shape)
     return [
         TableRow(
-            table.name, table.rows, table.dim, table.weight_bytes, state_bytes.get(table.name, 0), _held(plan, table)
+            table.name,
+            table.rows,
+            table.dim,
+            table.weight_bytes,
+            state_bytes.get(table.name, 0),
+            _placement(plan, table),
         )
         for table in tables
     ]
 
 
-def _held(plan: Plan, table: TableSpec) -> str:
+def _placement(plan: Plan, table: TableSpec) -> str:
     placement = plan.placements[table.name]
     every = len(placement.ranks) == plan.world_size
-    ranks = "every rank" if every else f"rank {written_ranks(placement.ranks)}"
+    ranks = "every rank" if every else f"rank {format_ranks(placement.ranks)}"
     return f"{placement.sharding.replace('_', '-')}, {ranks}"
 
 
 def _rank_bytes(plan: Plan, tables: Sequence[TableSpec], rows: Sequence[TableRow]) -> list[int]:
-    """Bytes on each rank, of a world of several; a shard has its share of its table's state."""
+    """Returns the bytes on each rank, empty for a single rank; a shard has its share of its table's state."""
     held = [0.0] * plan.world_size
     for table, row in zip(tables, rows, strict=True):
         for shard in plan.shards(table):
@@ -218,7 +225,7 @@ def _slices(metrics: MetricSet, transform: Transform) -> list[SliceRow]:
 
 
 def _value(transform: Transform, name: str, encoded: int) -> str:
-    """What a person calls the value that a feature encodes as ``encoded``."""
+    """Decodes a feature's id to the value that is shown to the reader."""
     feature = next(feature for feature in transform.features if feature.name == name)
     if isinstance(feature, NumericFeature):
         return _interval(transform.chains[name].steps[-1], encoded)

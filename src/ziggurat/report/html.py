@@ -1,7 +1,6 @@
-"""The report as one HTML page: no scripts, no external request, readable on a phone and in the dark.
+"""Renders the report as one HTML page without scripts or external requests, for small screens and dark mode too.
 
-A content security policy forbids the page to load anything, so that it stays self-contained is the browser's word as
-well as ours.
+A content security policy forbids the page to load anything, so the browser enforces that it is self-contained.
 """
 
 from __future__ import annotations
@@ -10,9 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from ziggurat.core.files import atomic_file
-from ziggurat.report import drawings, results
-from ziggurat.report import model_section as anatomy
-from ziggurat.report import offload_section as beyond
+from ziggurat.report import drawings, model_section, offload_section, results
 from ziggurat.report.inputs import ReportInputs
 from ziggurat.report.markup import Html, el, join
 from ziggurat.report.style import STYLE
@@ -25,21 +22,21 @@ _SECTIONS = {
     "learning": ("Learning", drawings.learning_curves),
     "curves": ("Ranking and calibration", drawings.final_curves),
     "slices": ("Slices", results.slices),
-    "features": ("Features", anatomy.features),
-    "size": ("Size", anatomy.size),
-    "beyond": ("Rows on disk", beyond.rows_on_disk),
-    "provenance": ("Config", anatomy.provenance),
+    "features": ("Features", model_section.features),
+    "size": ("Size", model_section.size),
+    "offload": ("Rows on disk", offload_section.rows_on_disk),
+    "provenance": ("Config", model_section.provenance),
 }
 
 
 def render_report(inputs: ReportInputs) -> str:
-    """The page: the same inputs give the same bytes. Sections without content are left out, and so are their links."""
+    """Returns the page; equal inputs give equal bytes. Sections without content, and links to them, are left out."""
     sections = {anchor: drawn for anchor, (_, draw) in _SECTIONS.items() if (drawn := draw(inputs)) is not None}
     return page(f"{inputs.title} – ziggurat report", _header(inputs, list(sections)), sections.values())
 
 
 def page(title: str, header: Html, sections: Iterable[Html]) -> str:
-    """A whole document in the report's style."""
+    """Returns a whole document in the report's style."""
     head = el(
         "head",
         el("meta", charset="utf-8"),
@@ -53,10 +50,10 @@ def page(title: str, header: Html, sections: Iterable[Html]) -> str:
 
 
 def write_report(path: Path, inputs: ReportInputs) -> None:
-    """Write the page, whole or not at all.
+    """Writes the page atomically.
 
     Raises:
-        DataError: the disk is full or the folder not writable.
+        DataError: the disk is full or the folder is not writable.
     """
     with atomic_file(path) as temporary:
         temporary.write_text(render_report(inputs), encoding="utf-8")
@@ -64,7 +61,7 @@ def write_report(path: Path, inputs: ReportInputs) -> None:
 
 def _header(inputs: ReportInputs, anchors: list[str]) -> Html:
     model = inputs.model.name if inputs.model else ""
-    line = " · ".join(part for part in (model, anatomy.data_line(inputs), inputs.created) if part)
+    line = " · ".join(part for part in (model, model_section.data_line(inputs), inputs.created) if part)
     notes = [el("p", note, cls="note") for note in inputs.notes]
     links = [join([el("a", _SECTIONS[anchor][0], href=f"#{anchor}"), " "]) for anchor in anchors]
     return el(

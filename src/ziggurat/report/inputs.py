@@ -1,4 +1,4 @@
-"""Everything a report shows, as plain values: the page is a pure function of this."""
+"""Everything that a report shows, as plain values; the page is a pure function of them."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class TaskResult:
     Attributes:
         task: the label's name.
         split: ``test`` or ``validation``.
-        figures: as ``BinaryMetrics.compute`` gives them; nan where undefined.
-        undefined: figure → why it is nan, as ``BinaryMetrics.undefined`` gives them.
+        figures: the metrics from ``BinaryMetrics.compute``; nan if undefined.
+        undefined: metric → why it is nan, from ``BinaryMetrics.undefined``.
         curves: ROC, calibration and score histograms, or None.
     """
 
@@ -33,12 +33,12 @@ class TaskResult:
 
 @dataclass(frozen=True, slots=True)
 class AccessSkew:
-    """How unevenly the rows of a table are used in training.
+    """The skew of accesses to the rows of a table in training, as a cumulative curve of P points.
 
     Attributes:
         row_share_P: share of the table's rows, most used first, from 0 to 1.
-        access_share_P: share of all look-ups that fall on them, from 0 to 1.
-        top_percent: share of look-ups that fall on the most used hundredth of the rows (at least one row).
+        access_share_P: share of all look-ups that these rows take, from 0 to 1.
+        top_percent: share of look-ups that the most used 1 % of the rows (at least one row) take.
     """
 
     row_share_P: Sequence[float]
@@ -48,20 +48,20 @@ class AccessSkew:
 
 @dataclass(frozen=True, slots=True)
 class FeatureRow:
-    """Statistics of one feature over the training rows; None where they do not apply.
+    """Statistics of one feature over the training rows; None if a statistic does not apply.
 
     Attributes:
         name: the feature.
         kind: ``numeric``, ``categorical``, ``bag`` or ``sequence``.
         missing_share: share of rows whose cell is empty.
-        coverage: share of rows with at least one value; None for what ``missing_share`` leaves. A bag or sequence may
-            be empty without being missing.
+        coverage: share of rows with at least one value; None if it is 1 − ``missing_share``. A bag or sequence may be
+            empty without being missing.
         pooling_factor: mean number of ids per row.
-        cardinality: distinct values seen.
-        table: embedding table, possibly shared with other features.
-        mean: of a numeric feature, before its transforms.
-        std: likewise.
-        skew: how unevenly the table's rows are accessed.
+        cardinality: number of distinct values.
+        table: the embedding table, possibly shared with other features.
+        mean: mean of a numeric feature before its transforms.
+        std: standard deviation of a numeric feature before its transforms.
+        skew: the access skew of the table.
     """
 
     name: str
@@ -82,19 +82,19 @@ class FeatureRow:
 
 @dataclass(frozen=True, slots=True)
 class TableRow:
-    """One embedding table; bytes are of the weights and of the optimizer's state, ``held`` says how ranks shared it."""
+    """One embedding table with the bytes of its weights and optimizer state; ``placement`` says which ranks held it."""
 
     name: str
     rows: int
     dim: int
     weight_bytes: int
     optimizer_bytes: int = 0
-    held: str = ""
+    placement: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class ModelPart:
-    """A named part of the dense model: its parameters, and floating-point operations per example, forward."""
+    """A named part of the dense model: its parameters, and the FLOPs of its forward pass per example."""
 
     name: str
     parameters: int
@@ -103,7 +103,7 @@ class ModelPart:
 
 @dataclass(frozen=True, slots=True)
 class ModelSize:
-    """The model in numbers; ``flops`` per example, forward, a multiply-add counted as 2."""
+    """The model's size; ``flops`` is that of the forward pass per example, with a multiply-add counted as 2."""
 
     name: str
     dense_parameters: int
@@ -113,7 +113,7 @@ class ModelSize:
 
 @dataclass(frozen=True, slots=True)
 class SliceRow:
-    """Figures of one slice; ``value`` is the decoded value, ``missing`` or ``other``."""
+    """The metrics of one slice; ``value`` is the decoded value, ``missing`` or ``other``."""
 
     task: str
     feature: str
@@ -123,7 +123,7 @@ class SliceRow:
 
 @dataclass(frozen=True, slots=True)
 class ComparisonRow:
-    """One model on the test split; ``figures`` needs auc, log_loss and ne; ``settings`` says how it was tuned."""
+    """One model on the test split. ``figures`` needs auc, log_loss and ne; ``settings`` describes its tuning."""
 
     task: str
     model: str
@@ -135,26 +135,26 @@ class ComparisonRow:
 
 @dataclass(frozen=True, slots=True)
 class ReportInputs:
-    """A run, ready to be drawn. Empty sections are left out.
+    """The contents of a run's report. Empty sections are left out.
 
     Attributes:
         title: the experiment's name.
         model: the model's size; None leaves the section out.
-        created: date and time, as it should be shown.
-        results: final figures per task, in the config's order, and split; each task's test split makes a headline.
-        history: rows of ``metrics.jsonl``: ``step``, ``epoch``, ``split`` and figures by their full names
+        created: date and time as shown.
+        results: final metrics per task (in the config's order) and split; each task's test split gives a headline.
+        history: rows of ``metrics.jsonl``: ``step``, ``epoch``, ``split`` and metrics by their full names
             (``auc`` or ``like/auc``; the loss as ``loss`` or ``log_loss``).
         best_step: the step whose weights were evaluated.
         rows: split → number of rows.
-        quarantined_rows: rows that preparation refused.
-        features: in schema order.
-        tables: embedding tables.
-        rank_bytes: of the tables with their optimizers' states that each rank held; empty where one process trained.
-        slices: by task and feature, in the order to be shown.
+        quarantined_rows: rows that preparation rejected.
+        features: the features in schema order.
+        tables: the embedding tables.
+        rank_bytes: for each rank, the bytes of its tables and their optimizer states; empty for a single process.
+        slices: slices by task and feature, in the order shown.
         comparison: our model and the baselines.
-        notes: sentences the reader should not miss, shown under the headline.
-        config_text: the resolved config, as YAML.
-        environment: versions, seed, machine.
+        notes: important remarks, shown under the headline.
+        config_text: the resolved config as YAML.
+        environment: versions, seed and machine.
     """
 
     title: str
@@ -176,9 +176,9 @@ class ReportInputs:
 
 
 def access_skew(counts: npt.NDArray[np.integer[Any]], points: int = 33) -> AccessSkew | None:
-    """The skew of a table from the number of look-ups of each of its rows, shape (rows,); None when never looked up.
+    """Computes a table's skew from the number of look-ups of each row, shape (rows,); None without look-ups.
 
-    Points are denser where the curve bends: at squared fractions of the rows.
+    Points are at squared fractions of the rows, so that they are denser at the start, where the curve bends.
     """
     total = int(counts.sum())
     if total == 0:

@@ -1,7 +1,7 @@
-"""HTML as nested calls: whatever is not already ``Html`` is escaped, so user text cannot become markup.
+"""Builds HTML by nested calls. Everything that is not ``Html`` is escaped, so user text cannot become markup.
 
-Elements without content close themselves (``<br />``), which HTML allows and XML requires: the page can be checked by
-any XML parser.
+Elements without content are self-closing (``<br />``), which HTML allows and XML requires, so that any XML parser can
+check the page.
 """
 
 from __future__ import annotations
@@ -15,20 +15,23 @@ _VOID = frozenset({"meta", "br", "line", "circle", "rect", "path", "polyline", "
 
 
 class Html(str):
-    """Text that is markup already."""
+    """Text that already is markup."""
 
     __slots__ = ()
 
 
 def escape(text: object) -> Html:
-    """``text`` as content or attribute value; characters that no document may hold become U+FFFD."""
+    """Escapes ``text`` for content or attribute values; characters that XML forbids become U+FFFD."""
     if isinstance(text, Html):
         return text
     return Html(html.escape(_NOT_XML.sub("\ufffd", str(text)), quote=True))
 
 
 def el(tag: str, *children: object, cls: str = "", **attributes: object) -> Html:
-    """An element; ``cls`` is its class, ``_`` in attribute names becomes ``-``, children that are None are left out."""
+    """Returns an element.
+
+    ``cls`` is its class. ``_`` in attribute names becomes ``-``. Children and attributes that are None are left out.
+    """
     pairs = {**({"class": cls} if cls else {}), **{key.replace("_", "-"): value for key, value in attributes.items()}}
     head = "".join(f' {key}="{escape(value)}"' for key, value in pairs.items() if value is not None)
     if tag in _VOID:
@@ -38,25 +41,25 @@ def el(tag: str, *children: object, cls: str = "", **attributes: object) -> Html
 
 
 def join(children: Iterable[object]) -> Html:
-    """Siblings, one after the other."""
+    """Concatenates siblings; those that are None are left out."""
     return Html("".join(escape(child) for child in children if child is not None))
 
 
 def section(anchor: str, title: str, *children: object) -> Html:
-    """A titled part of the page that the contents can point at."""
+    """Returns a titled section of the page, to which the navigation can link."""
     return el("section", el("h2", title), *children, id=anchor)
 
 
 def figure(reading: str, *children: object, caption: str = "") -> Html:
-    """A drawing with its caption above and one sentence below on how to read it."""
+    """Returns a drawing with its caption above and a sentence below on how to read it."""
     head = el("h4", caption) if caption else None
     return el("figure", head, *children, el("figcaption", reading))
 
 
 def table(headers: list[str], rows: list[list[object]], text_columns: int = 1) -> Html:
-    """A table: the first ``text_columns`` columns are text, the others numbers and right-aligned.
+    """Returns a table; the first ``text_columns`` columns are text, the others are right-aligned numbers.
 
-    A cell that is None shows a dash; a cell that is ``Html`` is shown as it is.
+    A cell that is None is shown as a dash.
     """
 
     def cells(tag: str, row: list[object]) -> Html:

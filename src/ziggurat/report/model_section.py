@@ -1,4 +1,4 @@
-"""The report's sections on what the model is made of: features, tables, size, config and environment."""
+"""The report's sections on the model: features, size and tables, config and environment."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ziggurat.report.markup import Html, el, escape, join, section, table
 
 
 def features(inputs: ReportInputs) -> Html | None:
-    """What each feature looks like in the training rows."""
+    """Returns the section with statistics of each feature over the training rows; None without features."""
     if not inputs.features:
         return None
     looked_up = [row for row in inputs.features if row.kind != "numeric"]
@@ -21,20 +21,24 @@ def features(inputs: ReportInputs) -> Html | None:
             el(
                 "p",
                 "Coverage is the share of rows with a value. The small curve is the share of look-ups that the most "
-                "used rows of the table take, from none to all of its rows: along the dashed diagonal all are used "
-                "alike, a steep start means few rows do most of the work. “Top 1 %” is its height at a hundredth.",
+                "used rows of the table take, from none to all of its rows: on the dashed diagonal all rows are used "
+                "equally; a steep start means that few rows take most of the look-ups. “Top 1 %” is the share that the "
+                "most used 1 % of the rows take.",
                 cls="soft",
             )
         )
     if numeric:
         headers = ["Feature", "Kind", "Coverage", "Missing", "Mean", "Standard deviation"]
         parts.append(table(headers, [_numeric(row) for row in numeric], text_columns=3))
-        parts.append(el("p", "Moments are of the raw values, before the transforms.", cls="soft"))
+        parts.append(
+            el("p", "Mean and standard deviation are those of the raw values, before the transforms.", cls="soft")
+        )
     return section("features", "Features", *parts)
 
 
 def size(inputs: ReportInputs) -> Html | None:
-    """Parameters, bytes and floating-point operations: the dense part by part, then the tables."""
+    """Returns the section with parameters, bytes and FLOPs of the dense parts and of the tables; None without
+    either."""
     if inputs.model is None and not inputs.tables:
         return None
     embedding_parameters = sum(row.rows * row.dim for row in inputs.tables)
@@ -45,8 +49,8 @@ def size(inputs: ReportInputs) -> Html | None:
             f"{inputs.model.name}: {numbers.count(inputs.model.dense_parameters)} dense parameters and "
             f"{numbers.count(embedding_parameters)} in {len(inputs.tables)} embedding tables "
             f"({numbers.size(embedding_bytes)} with optimizer state). "
-            f"One prediction takes {numbers.scaled(inputs.model.flops, 'FLOP')}, a multiply-add counted as two and "
-            "look-ups not at all."
+            f"One prediction takes {numbers.scaled(inputs.model.flops, 'FLOP')}; a multiply-add counts as two, and "
+            "look-ups are not counted."
         )
         parts.append(el("p", sentence))
         if inputs.model.parts:
@@ -58,7 +62,7 @@ def size(inputs: ReportInputs) -> Html | None:
         rows = [
             [
                 row.name,
-                *([row.held] if inputs.rank_bytes else ()),
+                *([row.placement] if inputs.rank_bytes else ()),
                 numbers.count(row.rows),
                 numbers.count(row.dim),
                 numbers.size(row.weight_bytes),
@@ -66,38 +70,40 @@ def size(inputs: ReportInputs) -> Html | None:
             ]
             for row in sorted(inputs.tables, key=lambda row: -row.weight_bytes)
         ]
-        held = ["Held"] if inputs.rank_bytes else []
-        headers = ["Table", *held, "Rows", "Dim", "Weights", "Optimizer state"]
-        parts.append(table(headers, rows, text_columns=1 + len(held)))
+        placement = ["Placement"] if inputs.rank_bytes else []
+        headers = ["Table", *placement, "Rows", "Dim", "Weights", "Optimizer state"]
+        parts.append(table(headers, rows, text_columns=1 + len(placement)))
     if inputs.rank_bytes:
-        parts.append(el("p", f"{len(inputs.rank_bytes)} ranks trained it, and held of the tables:"))
+        parts.append(
+            el("p", f"The model was trained on {len(inputs.rank_bytes)} ranks, which held these parts of the tables:")
+        )
         most = max(1, *inputs.rank_bytes)
         rows = [
             [f"rank {rank}", el("span", charts.bar(each / most), numbers.size(each), cls="share")]
             for rank, each in enumerate(inputs.rank_bytes)
         ]
-        parts.append(table(["Rank", "Tables and their optimizers' states"], rows))
+        parts.append(table(["Rank", "Tables and optimizer states"], rows))
     return section("size", "Model size", *parts)
 
 
 def provenance(inputs: ReportInputs) -> Html | None:
-    """The data's rows, the resolved config and the environment: enough to run it again."""
+    """Returns the section with the environment and the resolved config, which suffice to repeat the run."""
     parts: list[Html] = []
     if inputs.environment:
         rows: list[list[object]] = [
             [str(key), el("span", str(value), cls="wrap")] for key, value in inputs.environment.items()
         ]
-        parts += [el("h3", "Environment"), table(["What", "Which"], rows, text_columns=2)]
+        parts += [el("h3", "Environment"), table(["Item", "Value"], rows, text_columns=2)]
     if inputs.config_text:
         parts += [el("h3", "Config"), el("pre", inputs.config_text, tabindex=0)]
     return section("provenance", "Config and environment", *parts) if parts else None
 
 
 def data_line(inputs: ReportInputs) -> str:
-    """One line: rows per split, and what was refused."""
+    """Returns one line with the rows of each split and the number of rejected rows."""
     line = " · ".join(f"{numbers.count(rows)} {split}" for split, rows in inputs.rows.items())
-    refused = f" · {numbers.count(inputs.quarantined_rows)} rows refused" if inputs.quarantined_rows else ""
-    return f"{line}{refused}"
+    rejected = f" · {numbers.count(inputs.quarantined_rows)} rows rejected" if inputs.quarantined_rows else ""
+    return f"{line}{rejected}"
 
 
 def _looked_up(row: FeatureRow) -> list[object]:

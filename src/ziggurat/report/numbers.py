@@ -1,4 +1,4 @@
-"""How numbers are written in the report."""
+"""Formats numbers for the report."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import math
 
 
 def figure(value: float | None, digits: int = 4) -> str:
-    """A metric to fixed decimals, more where fewer than three digits would be left; a dash when undefined."""
+    """Formats a metric with fixed decimals, or more to show three significant digits; a dash if undefined."""
     if value is None or math.isnan(value):
         return "–"
     if value != 0 and not 1e-5 <= abs(value) < 1e6:
@@ -17,17 +17,17 @@ def figure(value: float | None, digits: int = 4) -> str:
 
 
 def difference(value: float, digits: int = 4) -> str:
-    """A signed metric."""
+    """Formats a difference of metrics, with its sign."""
     return "–" if math.isnan(value) else f"{value:+.{digits}f}".replace("-", "−")
 
 
 def count(value: float | None) -> str:
-    """A whole number with thousands apart."""
+    """Formats an integer with thousands separators."""
     return "–" if value is None or math.isnan(value) else f"{round(value):,}"
 
 
 def percent(value: float | None) -> str:
-    """A share; tiny and nearly full ones are not rounded to nothing and everything."""
+    """Formats a share in percent; shares close to 0 and 1 are not rounded to them."""
     if value is None or math.isnan(value):
         return "–"
     if 0 < value < 0.0005:
@@ -38,7 +38,7 @@ def percent(value: float | None) -> str:
 
 
 def size(value_bytes: float) -> str:
-    """Bytes in the binary unit that leaves one to four digits."""
+    """Formats bytes in the binary unit that leaves one to four digits before the point."""
     for unit in ("B", "KiB", "MiB", "GiB"):
         if value_bytes < 1024:
             return f"{value_bytes:.0f} {unit}" if unit == "B" else f"{value_bytes:.1f} {unit}"
@@ -47,7 +47,7 @@ def size(value_bytes: float) -> str:
 
 
 def scaled(value: float, unit: str = "") -> str:
-    """A large count in thousands, millions, …: 12.3 k, 4.56 MFLOP."""
+    """Formats a large count with an SI prefix: 12.3 k, 4.56 MFLOP."""
     prefixes = ["", "k", "M", "G", "T"]
     while abs(value) >= 999.5 and len(prefixes) > 1:
         value /= 1000
@@ -56,7 +56,7 @@ def scaled(value: float, unit: str = "") -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds below two minutes, then minutes, then hours."""
+    """Formats a duration in seconds below two minutes, then in minutes, then in hours."""
     if seconds is None or math.isnan(seconds):
         return "–"
     if seconds < 120:
@@ -67,7 +67,7 @@ def duration(seconds: float | None) -> str:
 
 
 def short(value: float) -> str:
-    """A statistic or tick of any magnitude, in at most four significant digits."""
+    """Formats a statistic or tick of any magnitude with at most four significant digits."""
     if math.isnan(value):
         return "–"
     if value == 0:
@@ -78,7 +78,7 @@ def short(value: float) -> str:
 
 
 def tick(value: float) -> str:
-    """A round number beside an axis, as short as it goes: 0.75, 20 k, 2e−4."""
+    """Formats an axis tick as briefly as possible: 0.75, 20 k, 2e−4."""
     if abs(value) >= 1e4:
         return scaled(value)
     if value != 0 and abs(value) < 1e-3:
@@ -88,6 +88,6 @@ def tick(value: float) -> str:
 
 
 def _exponent(written: str) -> str:
-    """``2.0e-04`` as ``2.0e−4``."""
+    """Shortens an exponent: ``2.0e-04`` becomes ``2.0e−4``."""
     mantissa, exponent = written.split("e")
     return f"{mantissa}e{int(exponent)}".replace("-", "−")

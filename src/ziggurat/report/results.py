@@ -1,4 +1,4 @@
-"""The report's sections in figures: headline, comparison, final figures, slices."""
+"""The report's sections of metrics: headline, comparison, final metrics, slices."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _COMPARED = ("auc", "log_loss", "ne")
 
 
 def headline(inputs: ReportInputs) -> Html | None:
-    """The main figures of each task, large, and a sentence on the baselines."""
+    """Returns the main metrics of each task, with a sentence that compares them with the baselines."""
     tasks = list(dict.fromkeys(result.task for result in inputs.results))
     shown = [best_split([result for result in inputs.results if result.task == task]) for task in tasks]
     parts = [_task_headline(inputs, main, several=len(tasks) > 1) for main in shown if main is not None]
@@ -34,17 +34,17 @@ def _task_headline(inputs: ReportInputs, main: TaskResult, several: bool) -> Htm
         [
             *([el("h3", main.task)] if several else []),
             el("dl", *tiles, cls="headline"),
-            el("p", f"Figures{task} on the {where}. {_against_baselines(inputs.comparison, main.task)}", cls="soft"),
+            el("p", f"Metrics{task} on the {where}. {_against_baselines(inputs.comparison, main.task)}", cls="soft"),
         ]
     )
 
 
 def final_figures(inputs: ReportInputs) -> Html | None:
-    """Every figure of every task and split."""
+    """Returns the section with every metric of every task and split; None without results."""
     if not inputs.results:
         return None
     names = [name for name in METRICS if any(name in result.figures for result in inputs.results)]
-    headers = ["Figure", *(f"{result.task} · {result.split}" for result in inputs.results)]
+    headers = ["Metric", *(f"{result.task} · {result.split}" for result in inputs.results)]
     rows: list[list[object]] = []
     for name in names:
         name_cell = el("span", METRICS[name].title, title=METRICS[name].meaning)
@@ -52,14 +52,16 @@ def final_figures(inputs: ReportInputs) -> Html | None:
     reasons = sorted(
         {f"{result.task}, {result.split}: {why}" for result in inputs.results for why in result.undefined.values()}
     )
-    undefined = el("p", "A dash is an undefined figure. ", "; ".join(reasons), cls="soft") if reasons else None
+    undefined = (
+        el("p", "A dash means that a metric is undefined. ", "; ".join(reasons), cls="soft") if reasons else None
+    )
     meanings = el("dl", *(join([el("dt", METRICS[n].title), el("dd", METRICS[n].meaning, cls="soft")]) for n in names))
-    explained = el("details", el("summary", "What the figures mean"), meanings)
-    return section("figures", "Final figures", table(headers, rows), undefined, explained)
+    explained = el("details", el("summary", "What the metrics mean"), meanings)
+    return section("figures", "Final metrics", table(headers, rows), undefined, explained)
 
 
 def comparison(inputs: ReportInputs) -> Html | None:
-    """Our model beside the baselines, the best of each column marked."""
+    """Returns the table of our model and the baselines, with the best of each column marked; None without baselines."""
     if not inputs.comparison:
         return None
     parts: list[Html] = []
@@ -72,20 +74,20 @@ def comparison(inputs: ReportInputs) -> Html | None:
     tuned = [row for row in inputs.comparison if row.settings]
     settings = el(
         "details",
-        el("summary", "How each was tuned"),
+        el("summary", "How each model was tuned"),
         *(el("p", el("strong", r.model), ": ", r.settings) for r in tuned),
     )
     return section(
         "comparison",
         "Comparison with baselines",
-        el("p", "All were trained on the same encoded columns and judged on the same test rows; green is the best."),
+        el("p", "All models use the same encoded columns and are evaluated on the same rows. The best is green."),
         *parts,
         settings if tuned else None,
     )
 
 
 def slices(inputs: ReportInputs) -> Html | None:
-    """A table per task and sliced feature."""
+    """Returns the section with a table per task and sliced feature; None without slices."""
     groups: dict[tuple[str, str], list[SliceRow]] = {}
     for row in inputs.slices:
         groups.setdefault((row.task, row.feature), []).append(row)
@@ -103,13 +105,14 @@ def slices(inputs: ReportInputs) -> Html | None:
         parts.append(el("h3", f"{feature}, {task}" if several else feature))
         parts.append(table([feature, *(METRICS[name].title for name in names)], body))
     reading = (
-        "A slice far from the others in calibration is served wrong probabilities even where the whole looks right."
+        "A slice whose calibration differs much from that of the others gets wrong probabilities, even if the "
+        "calibration over all rows is right."
     )
     return section("slices", "Slices", el("p", reading), *parts)
 
 
 def best_split(results: Sequence[TaskResult]) -> TaskResult | None:
-    """The test split's result where there is one, else validation's."""
+    """Returns the test split's result if there is one, else that of validation."""
     for split in ("test", "validation"):
         for result in results:
             if result.split == split:

@@ -1,4 +1,4 @@
-"""The report's look: one quiet column, numbers aligned, colours for light and dark."""
+"""The report's style sheet: one column, aligned numbers, colours for light and dark mode."""
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1d1f23; --soft: #646a73; --paper: #fdfdfb; --rule: #e2e2dc; --raised: #f5f5f0;

@@ -1,4 +1,4 @@
-"""Axes drawn as inline SVG: colours come from the page's style, so the same drawing serves light and dark.
+"""Draws axes as inline SVG. Colours come from the page's style sheet, so a drawing works in light and dark mode.
 
 Drawings are 360 units wide and scale with their column; a unit is close to a pixel at that size.
 """
@@ -19,15 +19,15 @@ LEFT, RIGHT, TOP, BOTTOM = 50, 18, 10, 38
 
 @dataclass(frozen=True, slots=True)
 class Axes:
-    """A plotting area; the scale upwards is linear, the one to the right linear or logarithmic.
+    """A plotting area with a linear y axis and a linear or logarithmic x axis.
 
     Attributes:
-        x_range: data values at its left and right edge.
-        y_range: data values at its lower and upper edge.
-        x_label: what runs to the right.
-        y_label: what runs upwards.
-        height: of the whole drawing, in units.
-        x_log: whether equal ratios of x lie equally far apart; x is then above 0.
+        x_range: data values at the left and right edges.
+        y_range: data values at the lower and upper edges.
+        x_label: label of the x axis.
+        y_label: label of the y axis.
+        height: height of the whole drawing, in units.
+        x_log: whether the x axis is logarithmic; x is then above 0.
     """
 
     x_range: tuple[float, float]
@@ -48,14 +48,14 @@ class Axes:
         return self.height - BOTTOM - (value - low) / (high - low) * (self.height - BOTTOM - TOP)
 
     def points(self, xs: Sequence[float], ys: Sequence[float]) -> str:
-        """Coordinates for a polyline, clipped to a little beyond the area."""
+        """Returns the coordinates of a polyline."""
         return " ".join(f"{self.x(x):.1f},{self.y(y):.1f}" for x, y in zip(xs, ys, strict=True))
 
     def line(self, xs: Sequence[float], ys: Sequence[float], cls: str) -> Html:
         return el("polyline", cls=f"line {cls}", points=self.points(xs, ys))
 
     def draw(self, description: str, *marks: Html) -> Html:
-        """The drawing: grid, ticks and labels beneath the marks; ``description`` is read to those who cannot see it."""
+        """Returns the drawing, with grid and ticks behind the marks; ``description`` is the text for screen readers."""
         return el(
             "svg",
             self._grid(),
@@ -78,7 +78,7 @@ class Axes:
             x = f"{self.x(tick):.1f}"
             marks.append(el("line", cls="tick", x1=x, x2=x, y1=bottom, y2=bottom + 4))
             label = numbers.tick(tick)
-            middle = min(self.x(tick), WIDTH - 3.8 * len(label))  # a long last label moves in rather than out of sight
+            middle = min(self.x(tick), WIDTH - 3.8 * len(label))  # keep a long last label inside
             marks.append(el("text", label, x=f"{middle:.1f}", y=bottom + 16, text_anchor="middle"))
         marks.append(el("line", cls="axis", x1=LEFT, x2=WIDTH - RIGHT, y1=bottom, y2=bottom))
         return join(marks)
@@ -93,12 +93,12 @@ class Axes:
 def padded(
     values: Sequence[float], share: float = 0.06, within: tuple[float, float] = (-math.inf, math.inf)
 ) -> tuple[float, float]:
-    """A range around the values with some air; of width above zero also when they are all the same.
+    """Returns a range around the values with some padding; its width is above zero even if all values are equal.
 
     Args:
-        values: finite, and at least one.
-        share: of their range, the air on either side.
-        within: the least and largest that such values can be: no air beyond.
+        values: at least one value; all finite.
+        share: the padding on either side, as a share of their range.
+        within: the least and largest possible values, which the padding does not exceed.
     """
     low, high = min(values), max(values)
     air = (high - low) * share or abs(high) * share or 1.0
@@ -106,7 +106,7 @@ def padded(
 
 
 def ticks(low: float, high: float, wanted: int = 5) -> list[float]:
-    """Round values within the range: multiples of 1, 2 or 5 times a power of ten."""
+    """Returns round values within the range: multiples of 1, 2 or 5 times a power of ten."""
     step = 10.0 ** math.floor(math.log10((high - low) / wanted))
     step *= next(factor for factor in (1, 2, 5, 10) if (high - low) / (step * factor) <= wanted)
     first, last = math.ceil(low / step - 1e-9), math.floor(high / step + 1e-9)
@@ -114,10 +114,10 @@ def ticks(low: float, high: float, wanted: int = 5) -> list[float]:
 
 
 def log_ticks(low: float, high: float, most: int = 6) -> list[float]:
-    """Round values within the range for a logarithmic scale: 1, 2 and 5 times the powers of ten, or thinner.
+    """Returns round values within the range for a logarithmic scale: 1, 2 and 5 times the powers of ten, or fewer.
 
-    Where even the powers of ten are more than ``most``, every second or third of them; within less than a factor of
-    two, the ticks of a linear scale.
+    If even the powers of ten are more than ``most``, only every second or third of them. If fewer than two values are
+    in the range, the ticks of a linear scale.
     """
     first, last = math.floor(math.log10(low)), math.ceil(math.log10(high))
     for factors, step in (((1, 2, 5), 1), ((1, 3), 1), *(((1,), step) for step in range(1, last - first + 2))):

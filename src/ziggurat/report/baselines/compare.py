@@ -1,7 +1,7 @@
-"""The baselines, trained on a dataset's own columns, as rows of the comparison.
+"""Trains the baselines on a dataset's columns and returns them as rows of the comparison.
 
-Tuning them can take longer than training the model did, and nothing about them changes between two reports of a run.
-So each is kept in the run folder as soon as it is done: an interrupted report goes on with the next one.
+Tuning them can take longer than training the model, and their results do not change between two reports of a run. So
+each result is stored in the run folder as soon as it is available: an interrupted report continues with the next one.
 """
 
 from __future__ import annotations
@@ -32,63 +32,66 @@ from ziggurat.report.baselines.train import (
 from ziggurat.report.inputs import ComparisonRow
 
 MAX_ROWS = 4_000_000
-"""Rows of a split that the baselines are given; they hold them in memory."""
+"""Most rows of a split that the baselines get; they hold them in memory."""
 
 
 def compare(
     dataset: Dataset,
-    judged: Split,
+    evaluated: Split,
     ours: list[ComparisonRow],
     seed: int,
-    kept: Path,
+    store_path: Path,
     progress: Progress,
     notes: list[str],
 ) -> list[ComparisonRow]:
-    """``ours`` followed by each baseline, for each task.
+    """Returns, for each task, our row followed by that of each baseline.
 
     Args:
-        judged: the split that all are judged on.
-        ours: a row per task.
-        kept: JSON file with the baselines of earlier reports; each that had to be trained is added.
-        notes: a sentence is added where the baselines saw less than we did, could not be trained or not be kept.
+        dataset: the encoded dataset.
+        evaluated: the split on which all models are evaluated.
+        ours: our model's row for each task.
+        seed: the seed of subsampling and training.
+        store_path: JSON file with the baselines of earlier reports; newly trained ones are added.
+        progress: receives progress.
+        notes: gets a sentence if the baselines saw fewer rows than our model, or could not be trained or stored.
     """
-    store = BaselineStore(kept)
+    store = BaselineStore(store_path)
     rows: list[ComparisonRow] = []
     for row in ours:
         rows.append(row)
         data: BaselineData | None = None
         for baseline in BASELINES:
-            key = _key(baseline, dataset, judged, row.task, seed)
+            key = _key(baseline, dataset, evaluated, row.task, seed)
             if key not in store:
                 try:
-                    data = data or _data(dataset, judged, row.task)
+                    data = data or _data(dataset, evaluated, row.task)
                     result = baseline.fit(data, seed, machine_threads(), progress=progress)
                 except DataError as error:
                     notes.append(f"No baselines for {row.task}: {error.problem}")
                     break
-                store.add(key, _judge(result, row.task, data.test), _seen_less(dataset, judged, data))
-            found, said = store[key]
-            rows.append(found)
-            notes.extend(note for note in said if note not in notes)
+                store.add(key, _evaluate(result, row.task, data.test), _subsampling_notes(dataset, evaluated, data))
+            stored_row, stored_notes = store[key]
+            rows.append(stored_row)
+            notes.extend(note for note in stored_notes if note not in notes)
     if store.problem is not None:
         notes.append(f"The next report has to train the baselines again: {store.problem}")
     return rows
 
 
-def _judge(result: BaselineResult, task: str, judged: BaselineSplit) -> ComparisonRow:
+def _evaluate(result: BaselineResult, task: str, evaluated: BaselineSplit) -> ComparisonRow:
     metrics = BinaryMetrics()
-    metrics.update(result.logits_B.astype(np.float32), judged.labels_B, judged.weights_B)
+    metrics.update(result.logits_B.astype(np.float32), evaluated.labels_B, evaluated.weights_B)
     return ComparisonRow(task, result.name, False, metrics.compute(), result.seconds, result.description)
 
 
-def _key(baseline: BaselineModel, dataset: Dataset, judged: Split, task: str, seed: int) -> str:
-    """Of all that the baseline's figures depend on."""
-    content = [baseline.name, baseline.recipe, dataset.fingerprint, judged, task, seed, MAX_ROWS]
+def _key(baseline: BaselineModel, dataset: Dataset, evaluated: Split, task: str, seed: int) -> str:
+    """Returns a digest of everything that the baseline's metrics depend on."""
+    content = [baseline.name, baseline.recipe, dataset.fingerprint, evaluated, task, seed, MAX_ROWS]
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
-def _data(dataset: Dataset, judged: Split, task: str) -> BaselineData:
-    return BaselineData(*(_split(dataset, split, task) for split in ("train", "validation", judged)))
+def _data(dataset: Dataset, evaluated: Split, task: str) -> BaselineData:
+    return BaselineData(*(_split(dataset, split, task) for split in ("train", "validation", evaluated)))
 
 
 def _split(dataset: Dataset, name: Split, task: str) -> BaselineSplit:
@@ -98,14 +101,14 @@ def _split(dataset: Dataset, name: Split, task: str) -> BaselineSplit:
     return _baseline_split(columns, dataset.schema, task)
 
 
-def _seen_less(dataset: Dataset, judged: Split, data: BaselineData) -> list[str]:
-    """A sentence for each split of which the baselines saw only some blocks."""
-    pairs: dict[Split, BaselineSplit] = {"train": data.train, "validation": data.validation, judged: data.test}
+def _subsampling_notes(dataset: Dataset, evaluated: Split, data: BaselineData) -> list[str]:
+    """Returns a sentence for each split of which the baselines saw only some blocks."""
+    pairs: dict[Split, BaselineSplit] = {"train": data.train, "validation": data.validation, evaluated: data.test}
     return [
-        f"The baselines were given {len(given):,} of {dataset.split(name).rows:,} {name} rows, one block in "
-        f"{math.ceil(dataset.split(name).rows / MAX_ROWS)}; our own figures are on all of them."
-        for name, given in pairs.items()
-        if dataset.split(name).rows > len(given)
+        f"The baselines got {len(seen):,} of {dataset.split(name).rows:,} {name} rows, one block in "
+        f"{math.ceil(dataset.split(name).rows / MAX_ROWS)}; our own metrics are on all of them."
+        for name, seen in pairs.items()
+        if dataset.split(name).rows > len(seen)
     ]
 
 

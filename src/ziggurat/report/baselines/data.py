@@ -1,4 +1,4 @@
-"""What the baselines are trained on: the encoded columns of a dataset, as plain arrays.
+"""The data of the baselines: the encoded columns of a dataset as plain arrays.
 
 Shape legend: B rows, F dense features, N ids of a bag over all rows.
 """
@@ -21,7 +21,7 @@ FloatArray = npt.NDArray[np.float32] | npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class JaggedColumn:
-    """Ids of a bag or sequence: row b holds ``ids_N[offsets[b] : offsets[b + 1]]``; offsets are int64, (B + 1,)."""
+    """Ids of a bag or sequence: row b has ``ids_N[offsets[b] : offsets[b + 1]]``; offsets are int64, (B + 1,)."""
 
     offsets: Int64Array
     ids_N: npt.NDArray[np.integer[Any]]
@@ -31,7 +31,7 @@ class JaggedColumn:
         return np.diff(self.offsets)
 
     def take(self, rows: Int64Array) -> JaggedColumn:
-        """These rows only."""
+        """Returns only these rows."""
         lengths = self.lengths_B[rows]
         offsets = np.concatenate([[0], np.cumsum(lengths)])
         within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths)
@@ -60,7 +60,7 @@ class BaselineSplit:
         return len(self.labels_B)
 
     def take(self, rows: Int64Array) -> BaselineSplit:
-        """These rows only."""
+        """Returns only these rows."""
         return BaselineSplit(
             self.dense_BF[rows],
             {name: ids_B[rows] for name, ids_B in self.categorical.items()},
@@ -70,23 +70,23 @@ class BaselineSplit:
         )
 
     def capped(self, cap: int, seed: int) -> BaselineSplit:
-        """At most ``cap`` rows, chosen by :func:`subsample_rows`."""
+        """Returns at most ``cap`` rows, chosen by :func:`subsample_rows`."""
         return self if len(self) <= cap else self.take(subsample_rows(len(self), cap, seed))
 
 
 @dataclass(frozen=True, slots=True)
 class BaselineData:
-    """One task's splits: fitted on ``train``, tuned on ``validation``, judged on ``test``."""
+    """One task's splits: models are fitted on ``train``, tuned on ``validation`` and evaluated on ``test``."""
 
     train: BaselineSplit
     validation: BaselineSplit
     test: BaselineSplit
 
     def check(self) -> None:
-        """Refuse what no classifier can be fitted or tuned on.
+        """Validates that a classifier can be fitted and tuned on the data.
 
         Raises:
-            DataError: the training labels hold one class only, or there is no validation row.
+            DataError: the training labels are all of one class, or there are no validation rows.
         """
         positives = int((self.train.labels_B > 0.5).sum())
         if positives in {0, len(self.train)}:
@@ -98,7 +98,8 @@ class BaselineData:
             raise DataError("baselines: no validation rows to tune on", "give data.split a validation share")
 
     def capped(self, row_cap: int, seed: int) -> BaselineData:
-        """Training capped at ``row_cap`` rows and validation at a quarter of it; test is always whole."""
+        """Returns the data with at most ``row_cap`` training rows and a quarter of it validation rows; test is
+        whole."""
         return BaselineData(
             self.train.capped(row_cap, seed), self.validation.capped(max(1, row_cap // 4), seed), self.test
         )
@@ -106,14 +107,14 @@ class BaselineData:
 
 @dataclass(frozen=True, slots=True)
 class BaselineResult:
-    """What a baseline achieved.
+    """The result of a baseline.
 
     Attributes:
-        name: for the comparison table.
+        name: its name in the comparison table.
         probabilities_B: float64, one per test row.
         seconds: wall time of preparing, tuning over the whole grid and predicting.
         settings: the chosen settings.
-        validation_log_loss: with them, on the rows tuned on.
+        validation_log_loss: the log-loss of these settings on the validation rows.
         tried: each setting tried and its validation log-loss.
         description: how it was tuned, in a sentence or two for the report.
     """
@@ -128,14 +129,14 @@ class BaselineResult:
 
     @property
     def logits_B(self) -> npt.NDArray[np.float64]:  # noqa: N802 (a shape suffix)
-        """The probabilities as logits, for ``BinaryMetrics``; 0 and 1 become ∓36.7 and so stay finite."""
+        """The probabilities as logits, for ``BinaryMetrics``; 0 and 1 become ∓36.7, so that they are finite."""
         epsilon = np.finfo(np.float64).eps / 2
         clipped_B = np.clip(self.probabilities_B, epsilon, 1 - epsilon)
         return np.log(clipped_B) - np.log1p(-clipped_B)
 
 
 def subsample_rows(rows: int, cap: int, seed: int) -> Int64Array:
-    """``cap`` of ``rows`` row numbers, ascending: those whose hashed number is smallest. The same on every machine."""
+    """Returns ``cap`` of ``rows`` row numbers, ascending: those with the smallest hashes. The same on every machine."""
     if rows <= cap:
         return np.arange(rows)
     return np.sort(np.argpartition(hash_integers(np.arange(rows), seed), cap)[:cap])
@@ -144,7 +145,7 @@ def subsample_rows(rows: int, cap: int, seed: int) -> Int64Array:
 def log_loss(
     probabilities_B: npt.NDArray[np.float64], labels_B: FloatArray, weights_B: FloatArray | None = None
 ) -> float:
-    """Mean negative log-likelihood in nats, probabilities clipped as scikit-learn does."""
+    """Returns the mean negative log-likelihood in nats, with probabilities clipped as in scikit-learn."""
     epsilon = np.finfo(np.float64).eps
     clipped_B = np.clip(probabilities_B, epsilon, 1 - epsilon)
     loss_B = -np.where(labels_B > 0.5, np.log(clipped_B), np.log1p(-clipped_B))
@@ -152,5 +153,5 @@ def log_loss(
 
 
 def settings_text(settings: Mapping[str, Any]) -> str:
-    """``C 0.1, solver lbfgs``."""
+    """Formats settings as ``C 0.1, solver lbfgs``."""
     return ", ".join(f"{key} {value}" for key, value in settings.items())

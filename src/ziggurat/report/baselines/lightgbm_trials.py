@@ -1,13 +1,13 @@
-"""LightGBM on the same columns: the peer that deep models on tables most often lose to, so it is tuned in earnest.
+"""The LightGBM baseline on the same columns, tuned carefully: deep models on tabular data most often lose to it.
 
-Dense columns as they are; ids of single-id features as LightGBM's own categorical columns; of each bag or sequence its
-length and, for its ``BAG_COLUMNS`` most frequent training ids, how often each occurs in the row. (Trees split one
-column at a time, so one column per id of a large bag would cost much and be used little.)
+Dense columns are used as they are, and ids of single-id features as LightGBM's own categorical columns. Each bag or
+sequence gives its length and, for its ``BAG_COLUMNS`` most frequent training ids, their counts in the row. (Trees split
+on one column at a time, so a column for every id of a large bag would cost much and be used little.)
 
 Tuning: every setting of ``GRID`` with up to ``MAX_TREES`` trees, stopped when validation log-loss has not fallen for
-``PATIENCE`` trees; each tree sees 80 % of the rows. With many ids a split must be allowed to gather many of them
-(``max_cat_threshold``), and not every tree may lean on the same id column (``feature_fraction``): on MovieLens-100K the
-library's defaults alone lose .009 AUC. Everything is deterministic: fixed seeds, row-wise histograms, fixed threads.
+``PATIENCE`` trees; each tree uses 80 % of the rows. With many ids, a split must be able to group many of them
+(``max_cat_threshold``), and not every tree may rely on the same id column (``feature_fraction``): on MovieLens-100K the
+library's defaults lose .009 AUC. Everything is deterministic: fixed seeds, row-wise histograms, fixed threads.
 """
 
 from __future__ import annotations
@@ -45,14 +45,14 @@ def fit_lightgbm(
     row_cap: int = 1_000_000,
     progress: Progress | None = None,
 ) -> BaselineResult:
-    """Tune on validation, predict test.
+    """Tunes LightGBM on validation and predicts test.
 
     Args:
         data: one task's encoded columns.
-        seed: of the subsample and of LightGBM.
-        threads: that LightGBM may use.
-        row_cap: training rows beyond it are left out by :meth:`BaselineData.capped`.
-        progress: told of each setting.
+        seed: the seed of the subsample and of LightGBM.
+        threads: the number of threads of LightGBM.
+        row_cap: the most training rows; :meth:`BaselineData.capped` drops others.
+        progress: receives the result of each setting.
 
     Raises:
         DataError: see :meth:`BaselineData.check`.
@@ -124,7 +124,7 @@ def _predict(booster: lightgbm.Booster, matrix: npt.NDArray[Any], threads: int) 
 
 
 class TreeColumns:
-    """The columns of the matrix, fitted on the training split: which ids of each bag have one."""
+    """The columns of the matrix; fitted on the training split, which decides which ids of each bag get a column."""
 
     def __init__(self, train: BaselineSplit) -> None:
         self._bag_ids = {name: _most_frequent(bag.ids_N) for name, bag in train.bags.items()}
@@ -135,7 +135,7 @@ class TreeColumns:
         self._type = np.float32 if largest_id < 1 << 24 else np.float64  # float32 counts exactly up to 2^24
 
     def matrix(self, split: BaselineSplit) -> npt.NDArray[Any]:
-        """(B, columns)."""
+        """Returns the matrix (B, columns)."""
         matrix = np.zeros((len(split), self.count), self._type)
         dense = split.dense_BF.shape[1]
         matrix[:, :dense] = split.dense_BF
@@ -155,6 +155,6 @@ class TreeColumns:
 
 
 def _most_frequent(ids_N: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """The ``BAG_COLUMNS`` most frequent ids, ascending; ties go to the smaller id."""
+    """Returns the ``BAG_COLUMNS`` most frequent ids, ascending; ties go to the smaller id."""
     ids, counts = np.unique(ids_N, return_counts=True)
     return np.sort(ids[np.argsort(-counts, kind="stable")[:BAG_COLUMNS]])

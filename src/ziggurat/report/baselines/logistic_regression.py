@@ -1,9 +1,9 @@
-"""Logistic regression on one-hot ids and standardised dense columns: the floor every deep model must clear.
+"""The logistic regression baseline on one-hot ids and standardised dense columns, which a deep model must beat.
 
-Each id that occurs in training has a column of its own; ids first seen later have none. A bag's or sequence's ids share
-a weight of one, as in mean pooling. Dense columns are centred and scaled by their training moments.
+Each id that occurs in training has a column; ids seen only later have none. The ids of a bag or sequence share a weight
+of one, as in mean pooling. Dense columns are standardised by their training mean and deviation.
 
-Tuning: C over ``C_GRID``, ascending, each fit starting from the one before and stopping once validation log-loss has
+Tuning: C over ``C_GRID``, ascending, with each fit warm-started from the one before, until validation log-loss has
 risen twice; then the other solver at the best C. Everything is deterministic.
 """
 
@@ -37,14 +37,14 @@ def fit_logistic_regression(
     row_cap: int = 500_000,
     progress: Progress | None = None,
 ) -> BaselineResult:
-    """Tune on validation, predict test.
+    """Tunes logistic regression on validation and predicts test.
 
     Args:
         data: one task's encoded columns.
-        seed: of the subsample and of the liblinear solver.
-        threads: of the linear algebra libraries.
-        row_cap: training rows beyond it are left out by :meth:`BaselineData.capped`.
-        progress: told of each fit.
+        seed: the seed of the subsample and of the liblinear solver.
+        threads: the number of threads of the linear algebra libraries.
+        row_cap: the most training rows; :meth:`BaselineData.capped` drops others.
+        progress: receives the result of each fit.
 
     Raises:
         DataError: see :meth:`BaselineData.check`.
@@ -107,14 +107,14 @@ def _fit(
     if start is not None:
         model.coef_, model.intercept_, model.classes_ = start.coef_.copy(), start.intercept_.copy(), start.classes_
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)  # the description says so instead
+        warnings.simplefilter("ignore", ConvergenceWarning)  # the description reports it instead
         model.fit(train, data.train.labels_B > 0.5, sample_weight=data.train.weights_B)
     probabilities_B = model.predict_proba(validation)[:, 1]
     return settings, log_loss(probabilities_B, data.validation.labels_B, data.validation.weights_B), model
 
 
 class OneHotColumns:
-    """Columns fitted on the training split: dense moments, and which ids have a column."""
+    """The columns of the matrix, fitted on the training split: mean and deviation of dense columns, known ids."""
 
     def __init__(self, train: BaselineSplit) -> None:
         self._mean_F = train.dense_BF.mean(axis=0, dtype=np.float64)
@@ -125,7 +125,7 @@ class OneHotColumns:
         self.count = len(self._mean_F) + sum(len(known) for known in self._known.values())
 
     def matrix(self, split: BaselineSplit) -> sparse.csr_matrix:
-        """(B, columns) float64."""
+        """Returns the matrix (B, columns), float64."""
         parts: list[Any] = [sparse.csr_matrix((split.dense_BF - self._mean_F) / self._deviation_F)]
         rows = len(split)
         for name, ids_B in split.categorical.items():

@@ -1,4 +1,4 @@
-"""The baselines that earlier reports of a run have trained."""
+"""Stores the baselines that earlier reports of a run have trained."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class BaselineStore:
     """Comparison rows by key, in a JSON file of a run folder.
 
     Attributes:
-        problem: why the file could not be written, where it could not.
+        problem: why the file could not be written; None if it was.
     """
 
     def __init__(self, path: Path) -> None:
@@ -27,11 +27,11 @@ class BaselineStore:
         return key in self._rows
 
     def __getitem__(self, key: str) -> tuple[ComparisonRow, list[str]]:
-        """The row, and the notes that belong under it."""
+        """Returns the row and its notes."""
         return self._rows[key]
 
     def add(self, key: str, row: ComparisonRow, notes: list[str]) -> None:
-        """Add a row and write the file."""
+        """Adds a row and writes the file."""
         self._rows[key] = (row, notes)
         content = {
             key: {"row": {**asdict(row), "figures": dict(row.figures)}, "notes": notes}
@@ -44,7 +44,7 @@ class BaselineStore:
 
 
 def _read(path: Path) -> dict[str, tuple[ComparisonRow, list[str]]]:
-    """What the file holds; nothing where it is missing or not ours, for it can be made again."""
+    """Reads the file; returns no rows if it is missing or invalid, as they can be computed again."""
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         return {key: (ComparisonRow(**kept["row"]), list(kept["notes"])) for key, kept in found.items()}

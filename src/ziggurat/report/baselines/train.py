@@ -1,4 +1,4 @@
-"""The baselines a run is compared with, trained on the same encoded columns and tuned on the same validation rows."""
+"""The list of baselines that a run is compared with, trained on the same columns, tuned on the same validation rows."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ class Fit(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class BaselineModel:
-    """One of the models that every run is compared with.
+    """A model that every run is compared with.
 
     Attributes:
-        name: for the comparison table.
-        fit: trains it.
-        recipe: library version and grid; a result kept from an earlier report holds as long as it stays the same.
+        name: its name in the comparison table.
+        fit: the function that trains it.
+        recipe: library version and grid; a stored result is valid as long as the recipe does not change.
     """
 
     name: str
@@ -82,7 +82,7 @@ BASELINES = (
 
 
 def fit_baselines(data: BaselineData, seed: int = 0, progress: Progress | None = None) -> list[BaselineResult]:
-    """Every one of :data:`BASELINES`, with all of this process's cores.
+    """Trains all :data:`BASELINES` with all of this process's cores and returns their results.
 
     Raises:
         DataError: see :meth:`BaselineData.check`.
@@ -91,7 +91,7 @@ def fit_baselines(data: BaselineData, seed: int = 0, progress: Progress | None =
 
 
 def machine_threads() -> int:
-    """Cores this process may use; ``OMP_NUM_THREADS`` lowers it."""
+    """Returns the number of cores that this process may use; ``OMP_NUM_THREADS`` lowers it."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     wanted = os.environ.get("OMP_NUM_THREADS", "")
     return max(1, min(cores, int(wanted))) if wanted.isdigit() else cores

@@ -1,1 +1,1 @@
-"""Plans, drawn: one page per plan, and the comparison of several planners."""
+"""The page of a sharding plan, and the comparison of several planners."""

@@ -1,4 +1,4 @@
-"""What several planners make of the same tables, drawn side by side: the part of a plan's page that compares them."""
+"""The section of a plan's page that compares the plans of several planners for the same tables."""
 
 from __future__ import annotations
 
@@ -15,34 +15,34 @@ OWN, OTHERS = "first", "quiet"
 
 
 def planners_section(comparison: Comparison) -> Html:
-    """Seconds and bytes of every device under every planner's plan, then both as a table."""
+    """Returns the section with time and memory of each device under each planner's plan, as charts and as a table."""
     headers, rows, texts = plan_rows.planners(comparison)
     planned = comparison.planned
-    room = planned.topology.memory_bytes * (1 - planned.reserve)
+    capacity = planned.topology.memory_bytes * (1 - planned.reserve)
     seconds = strips(
         f"Seconds of a step on each device by planner; an even share is {format_seconds(comparison.even_share)}",
         [_strip(comparison, entry, entry.seconds, format_seconds) for entry in comparison.entries],
         "time of a step",
-        _written_or_nought(format_seconds),
+        _zero_without_unit(format_seconds),
         ("lower bound" if comparison.proven else "even share", comparison.even_share),
     )
     memory = strips(
-        f"Bytes on each device by planner, {format_bytes(room)} at most",
+        f"Bytes on each device by planner, {format_bytes(capacity)} at most",
         [_strip(comparison, entry, _bytes(entry), format_bytes) for entry in comparison.entries],
         "weights, optimizer, buffers of a step",
         format_bytes,
-        ("memory less the reserve", room),
+        ("memory less the reserve", capacity),
     )
-    refused = [el("p", f"{each.name}: {each.refused}", cls="note") for each in comparison.entries if not each.planned]
+    rejected = [el("p", f"{each.name}: {each.refused}", cls="note") for each in comparison.entries if not each.planned]
     return section(
         "planners",
         "Planners",
-        el("p", plan_rows.judged(comparison)),
-        *refused,
+        el("p", plan_rows.describe_comparison(comparison)),
+        *rejected,
         el(
             "div",
-            figure("A dot is a device; the rightmost is what all wait for.", seconds, caption="Time"),
-            figure("The dashed line, where it is near, is what a device has.", memory, caption="Memory"),
+            figure("Each dot is a device; all devices wait for the rightmost.", seconds, caption="Time"),
+            figure("The dashed line, if shown, is the memory of a device less the reserve.", memory, caption="Memory"),
             cls="figures",
         ),
         el("div", table(headers, [[*row] for row in rows], texts), cls="tight"),
@@ -60,5 +60,5 @@ def _bytes(entry: Compared) -> tuple[float, ...]:
     return tuple(float(plan_rows.in_use(load)) for load in devices)
 
 
-def _written_or_nought(write: Callable[[float], str]) -> Callable[[float], str]:
+def _zero_without_unit(write: Callable[[float], str]) -> Callable[[float], str]:
     return lambda value: write(value) if value else "0"

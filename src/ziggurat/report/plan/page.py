@@ -1,4 +1,4 @@
-"""A plan as one HTML page: memory and time of each device in bars, then both as tables; self-contained."""
+"""Renders a plan as one self-contained HTML page: memory and time of each device as bars, then as tables."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ziggurat.report.plan.chart import Bar, BarSegment, stacked
 from ziggurat.report.plan.comparison import planners_section
 
 MOST_BARS = 64
-"""Devices in a drawing; of more, the slowest."""
+"""Most devices in a chart; of more devices, the slowest are drawn."""
 
 COLOURS = {
     "table_wise": "first",
@@ -32,21 +32,21 @@ _LEGEND = {"whole": "first", "by rows": "second", "by columns, grid": "third", "
 
 
 def write_plan(path: Path, name: str, planned: PlanEstimate, comparison: Comparison | None = None) -> None:
-    """Draw a plan, and what other planners make of the same tables, into an HTML file, whole or not at all.
+    """Writes a plan, and the comparison with other planners' plans if given, to an HTML file, atomically.
 
     Raises:
-        DataError: the disk is full or the folder not writable.
+        DataError: the disk is full or the folder is not writable.
     """
     with atomic_file(path) as temporary:
         temporary.write_text(render_plan(name, planned, comparison), encoding="utf-8")
 
 
 def render_plan(name: str, planned: PlanEstimate, comparison: Comparison | None = None) -> str:
-    """The page: the same plan gives the same bytes."""
+    """Returns the page; equal plans give equal bytes."""
     notes = [el("p", note, cls="note") for note in planned.notes]
     header = el(
         "header",
-        el("h1", f"{name}: where the tables lie"),
+        el("h1", f"{name}: placement of the tables"),
         el("p", plan_rows.summary(planned), cls="soft"),
         el("p", plan_rows.verdict(planned)),
         *notes,
@@ -62,14 +62,14 @@ def _drawings(planned: PlanEstimate) -> Html:
     shards: dict[int, list[PlacedShard]] = {}
     for placed in planned.shards:
         shards.setdefault(placed.shard.rank, []).append(placed)
-    room, slow_room = planned.topology.memory_bytes * (1 - planned.reserve), planned.topology.slow_memory_bytes
-    fast = ", in its fast memory" if slow_room else ""
+    capacity, slow_capacity = planned.topology.memory_bytes * (1 - planned.reserve), planned.topology.slow_memory_bytes
+    fast = ", in its fast memory" if slow_capacity else ""
     memory = stacked(
-        f"Bytes on each device{fast}, {format_bytes(room)} at most",
-        [_bar(planned, load, shards.get(load.rank, []), _kept, _buffers(load)) for load in shown],
+        f"Bytes on each device{fast}, {format_bytes(capacity)} at most",
+        [_bar(planned, load, shards.get(load.rank, []), _fast_bytes, _buffers(load)) for load in shown],
         "weights, optimizer, buffers of a step",
         format_bytes,
-        room,
+        capacity,
     )
     time = stacked(
         f"Modelled seconds of a step on each device, {format_seconds(planned.step_seconds)} at most",
@@ -77,16 +77,16 @@ def _drawings(planned: PlanEstimate) -> Html:
         "modelled time of a step",
         lambda seconds: "0" if seconds == 0 else format_seconds(seconds),
     )
-    full = f"The dashed line, where it is near, is the memory less {100 * planned.reserve:.0f} % kept in reserve."
-    even = "The longest bar is what all others wait for: the more even, the better."
+    full = f"The dashed line, if shown, is the memory less a reserve of {100 * planned.reserve:.0f} %."
+    even = "All devices wait for the longest bar: the more even the bars, the better."
     return section(
         "devices",
         "Devices",
         legend({**_LEGEND, "ids, vectors and gradients of a step": "quiet"}),
         el(
             "div",
-            figure(f"{full}{some}", memory, caption="Fast memory" if slow_room else "Memory"),
-            _slow_memory(planned, shown, shards, some) if slow_room else None,
+            figure(f"{full}{some}", memory, caption="Fast memory" if slow_capacity else "Memory"),
+            _slow_memory(planned, shown, shards, some) if slow_capacity else None,
             figure(f"{even}{some}", time, caption="Time"),
             cls="figures",
         ),
@@ -96,16 +96,16 @@ def _drawings(planned: PlanEstimate) -> Html:
 def _slow_memory(
     planned: PlanEstimate, shown: Sequence[DeviceLoad], shards: Mapping[int, Sequence[PlacedShard]], some: str
 ) -> Html:
-    room = planned.topology.slow_memory_bytes
+    capacity = planned.topology.slow_memory_bytes
     drawing = stacked(
-        f"Bytes in the slow memory of each device, {format_bytes(room)} at most",
+        f"Bytes in the slow memory of each device, {format_bytes(capacity)} at most",
         [_bar(planned, load, shards.get(load.rank, []), lambda placed: placed.cost.slow_bytes) for load in shown],
         "weights, optimizer",
         format_bytes,
-        room,
+        capacity,
     )
     reads = plan_rows.percent(planned.slow_share)
-    return figure(f"The rows that are used least: {reads} of the look-ups.{some}", drawing, caption="Slow memory")
+    return figure(f"The least used rows, which take {reads} of the look-ups.{some}", drawing, caption="Slow memory")
 
 
 def _bar(
@@ -128,7 +128,7 @@ def _bar(
     return Bar(f"{host}{load.rank}", [*parts, *rest])
 
 
-def _kept(placed: PlacedShard) -> float:
+def _fast_bytes(placed: PlacedShard) -> float:
     return placed.cost.weight_bytes + placed.cost.state_bytes - placed.cost.slow_bytes
 
 
@@ -162,8 +162,8 @@ def _tables(planned: PlanEstimate) -> list[Html]:
     found.append(
         el(
             "p",
-            "Time is modelled: bytes that a step moves over the bandwidths of the topology, without what every device "
-            "does alike under any plan. It ranks plans; it is no promise of a step's duration.",
+            "Time is modelled: the bytes that a step transfers, over the bandwidths of the topology. Work that is the "
+            "same under every plan is left out. So it ranks plans, and does not predict the duration of a step.",
             cls="soft",
         )
     )

@@ -1,4 +1,4 @@
-"""What drawings of rows share: a scale from nothing to the right, its ticks, and a dashed line to keep to."""
+"""The frame of charts with one row per item: a horizontal scale from zero, its ticks, and a dashed limit line."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ STEP = 22
 AXIS = 36
 """Units below the last row."""
 FAR = 3
-"""A limit this many times beyond everything that is drawn is left out."""
+"""A limit more than this many times the longest value is left out."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowScale:
-    """Rows from top to bottom.
+    """The scale of a chart with rows from top to bottom.
 
     Attributes:
-        left: units that their labels take.
-        number: of rows.
-        longest: the largest value that is drawn.
-        limit: where a dashed line is; None for none.
-        write: of a value.
+        left: width of the labels in units.
+        number: the number of rows.
+        longest: the largest value in the chart.
+        limit: value of the dashed line; None for none.
+        write: formats a value.
     """
 
     left: float
@@ -42,28 +42,28 @@ class RowScale:
 
     @property
     def high(self) -> float:
-        """The scale's right end."""
+        """The value at the right end of the scale."""
         return max(self.longest, self._line or 0.0) * 1.02 or 1.0
 
     @property
     def _line(self) -> float | None:
         return self.limit if self.limit is not None and self.limit <= FAR * self.longest else None
 
-    def draw(self, description: str, label: str, told: str, *marks: Html) -> Html:
-        """The drawing: marks over grid and limit.
+    def draw(self, description: str, label: str, limit_label: str, *marks: Html) -> Html:
+        """Returns the drawing, with the marks over grid and limit.
 
         Args:
-            description: is read to those who cannot see it.
-            label: what runs to the right.
-            told: what the pointer is told of the limit, before its value.
-            marks: of the rows.
+            description: text for screen readers.
+            label: label of the axis.
+            limit_label: tooltip of the limit, before its value.
+            marks: the drawn rows.
         """
         bottom = self.top(self.number)
         limit = None
         if self._line is not None:
             x = f"{self.x(self._line):.1f}"
             line = el("line", cls="best", x1=x, x2=x, y1=TOP - 6, y2=bottom)
-            limit = el("g", el("title", f"{told}: {self.write(self._line)}"), line)
+            limit = el("g", el("title", f"{limit_label}: {self.write(self._line)}"), line)
         middle = (self.left + WIDTH - RIGHT) / 2
         return el(
             "svg",
@@ -80,7 +80,7 @@ class RowScale:
         marks: list[Html] = []
         for tick in ticks(0.0, self.high, 4):
             x, text = self.x(tick), self.write(tick)
-            middle = min(x, WIDTH - 3.4 * len(text))  # a long last label moves in rather than out of sight
+            middle = min(x, WIDTH - 3.4 * len(text))  # keep a long last label inside
             marks.append(el("line", cls="grid", x1=f"{x:.1f}", x2=f"{x:.1f}", y1=TOP - 4, y2=bottom))
             marks.append(el("text", text, x=f"{middle:.1f}", y=bottom + 12, text_anchor="middle"))
         return join(marks)

@@ -1,4 +1,4 @@
-"""A plan in words: a line for each device and each table, the same on the terminal and on the page."""
+"""A plan as text: sentences and table rows per device and per embedding table, for the terminal and the page."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from ziggurat.planning.quantities import format_bytes, format_seconds
 from ziggurat.report import numbers
 
 Rows = tuple[list[str], list[list[str]], int]
-"""Headers, rows of cells, and how many columns from the left are text."""
+"""Headers, rows of cells, and the number of text columns at the left."""
 
 
 def summary(planned: PlanEstimate) -> str:
-    """On what, for what."""
+    """Describes the tables, the devices and the batch in a line."""
     topology = planned.topology
     hosts = f"{topology.hosts} hosts × " if topology.hosts > 1 else ""
     slow = f" and {format_bytes(topology.slow_memory_bytes)} of slow memory" if topology.slow_memory_bytes else ""
@@ -24,12 +24,12 @@ def summary(planned: PlanEstimate) -> str:
     return (
         f"{len(planned.tables)} tables on {hosts}{topology.devices} device{plural} ({topology.device}), "
         f"{format_bytes(topology.memory_bytes)} each{slow}, "
-        f"{numbers.count(planned.batch_size)} examples a step and device"
+        f"{numbers.count(planned.batch_size)} examples per step and device"
     )
 
 
 def verdict(planned: PlanEstimate) -> str:
-    """How long a step is modelled to take, how even the devices are, and what crosses between them."""
+    """Describes the modelled time of a step, the imbalance of the devices and the traffic between them."""
     between, devices = planned.topology.hosts > 1, planned.devices
     traffic = [f"{format_bytes(sum(device.intra_bytes for device in devices))} within hosts"]
     traffic += [f"{format_bytes(sum(device.inter_bytes for device in devices))} between them"] if between else []
@@ -37,13 +37,13 @@ def verdict(planned: PlanEstimate) -> str:
     if planned.topology.slow_memory_bytes:
         slow = f" {percent(planned.slow_share)} of the look-ups read slow memory."
     return (
-        f"By the model the slowest device needs {format_seconds(planned.step_seconds)} for its tables, "
-        f"{planned.imbalance:.3g}× the mean; {' and '.join(traffic)} move a step.{slow}"
+        f"By the cost model the slowest device needs {format_seconds(planned.step_seconds)} per step for its tables, "
+        f"{planned.imbalance:.3g}× the mean; traffic per step is {' and '.join(traffic)}.{slow}"
     )
 
 
 def devices(planned: PlanEstimate) -> Rows:
-    """Bytes and seconds of each device; of two memories, how its tables and their look-ups share them."""
+    """Returns a row per device with bytes and seconds; with slow memory, also the split of bytes and look-ups."""
     several, tiers = planned.topology.hosts > 1, planned.topology.slow_memory_bytes > 0
     headers = ["host, device" if several else "device", "tables", "weights", "optimizer", "buffers", "spare"]
     headers += ["in fast", "in slow", "slow reads"] if tiers else []
@@ -64,10 +64,12 @@ def devices(planned: PlanEstimate) -> Rows:
 
 
 def tables(planned: PlanEstimate) -> Rows:
-    """Each table: how it is split and where, the bytes of all its shards, the seconds of its slowest; of two memories,
-    how many of its rows are fast and which share of its look-ups reads the others."""
+    """Returns a row per table: sharding and ranks, the bytes of all shards, the seconds of the slowest shard.
+
+    With slow memory, also the number of rows in fast memory, and the share of look-ups that read slow memory.
+    """
     tiers = planned.topology.slow_memory_bytes > 0
-    headers = ["table", "sharding", "on", "rows", "dim", "ids a row", "weights", "optimizer"]
+    headers = ["table", "sharding", "on", "rows", "dim", "ids per row", "weights", "optimizer"]
     headers += ["fast rows", "slow reads", "time"] if tiers else ["time"]
     rows: list[list[str]] = []
     for table in planned.tables:
@@ -79,7 +81,7 @@ def tables(planned: PlanEstimate) -> Rows:
             [
                 table.name,
                 placement.sharding,
-                written_ranks(placement.ranks),
+                format_ranks(placement.ranks),
                 numbers.count(table.rows),
                 str(table.dim),
                 numbers.short(planned.ids_per_row[table.name]),
@@ -93,23 +95,26 @@ def tables(planned: PlanEstimate) -> Rows:
 
 
 def planners(comparison: Comparison) -> Rows:
-    """Each planner: seconds of its slowest device, how far above an even share that is, how even the devices are, how
-    many tables it splits or replicates, bytes on its fullest device, and how long it took."""
-    headers = ["planner", "slowest", "over even", "max/mean", "split", "replicated", "fullest", "planned in"]
+    """Returns a row per planner.
+
+    The columns are the seconds of the slowest device, how far they are above an even share, the imbalance (maximum over
+    mean), the number of tables that are split and replicated, the bytes on the fullest device, and the planning time.
+    """
+    headers = ["planner", "slowest", "above bound", "max/mean", "split", "replicated", "fullest", "planned in"]
     rows: list[list[str]] = []
     for entry in comparison.entries:
         if entry.planned is None:
-            rows.append([entry.name, "no room", *["–"] * 5, format_seconds(entry.planning_s)])
+            rows.append([entry.name, "does not fit", *["–"] * 5, format_seconds(entry.planning_s)])
             continue
         placements = entry.planned.plan.placements.values()
         replicated = sum(each.sharding == "data_parallel" for each in placements)
         split = sum(len(each.ranks) > 1 for each in placements) - replicated
-        over = entry.slowest / comparison.even_share - 1 if comparison.even_share else 0.0
+        above = entry.slowest / comparison.even_share - 1 if comparison.even_share else 0.0
         rows.append(
             [
                 entry.name,
                 format_seconds(entry.slowest),
-                f"{100 * over:.1f} %",
+                f"{100 * above:.1f} %",
                 f"{entry.imbalance:.3f}",
                 str(split),
                 str(replicated),
@@ -120,29 +125,29 @@ def planners(comparison: Comparison) -> Rows:
     return headers, rows, 1
 
 
-def judged(comparison: Comparison) -> str:
-    """By whose costs planners are compared, and what the bound is."""
+def describe_comparison(comparison: Comparison) -> str:
+    """Describes the costs by which planners are compared, and the lower bound or even share."""
     share = format_seconds(comparison.even_share)
     if comparison.proven:
-        return f"Planners compared by {comparison.judge}; no plan's slowest device is below {share}, the lower bound."
+        return f"Planners are compared by {comparison.judge}. The lower bound on the slowest device is {share}."
     return (
-        f"Planners compared by {comparison.judge}; an even share of all tables together would be {share}. Small sets "
-        "of tables take less than their share of a large one, so that a plan may be below."
+        f"Planners are compared by {comparison.judge}. An even share of all tables together would be {share}; it is "
+        "not a strict bound, as small sets of tables take less than their share of a large one."
     )
 
 
 def in_use(load: DeviceLoad) -> int:
-    """Bytes of a device's fast memory that tables and their buffers take."""
+    """Returns the bytes of a device's fast memory that tables and buffers take."""
     return load.fast_bytes + load.buffer_bytes
 
 
 def percent(share: float) -> str:
-    """``12.3 %``; ``0`` of nothing at all."""
+    """Formats a share as ``12.3 %``, and zero as ``0``."""
     return f"{100 * share:.3g} %" if share else "0"
 
 
-def written_ranks(ranks: Sequence[int], most: int = 8) -> str:
-    """``0–7`` for neighbours in order, else ``3, 0, 5``; of many the first few."""
+def format_ranks(ranks: Sequence[int], most: int = 8) -> str:
+    """Formats consecutive ranks as ``0–7``, others as ``3, 0, 5``, with at most ``most`` of them."""
     if len(ranks) > 2 and all(right == left + 1 for left, right in pairwise(ranks)):
         return f"{ranks[0]}–{ranks[-1]}"
     return ", ".join(map(str, ranks[:most])) + (f", … ({len(ranks)})" if len(ranks) > most else "")

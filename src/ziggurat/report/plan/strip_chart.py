@@ -1,4 +1,4 @@
-"""Devices under several plans: a row a plan, a dot a device, so that the rightmost dots can be compared."""
+"""Draws devices under several plans as strips: one row per plan, one dot per device."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ LEFT = 96
 
 @dataclass(frozen=True, slots=True)
 class Strip:
-    """A row: its label, its colour's class, and a value with what the pointer is told for each dot."""
+    """A row: its label, its colour class, and a value with its tooltip for each dot."""
 
     label: str
     colour: str
@@ -24,14 +24,14 @@ class Strip:
 def strips(
     description: str, rows: Sequence[Strip], label: str, write: Callable[[float], str], limit: tuple[str, float]
 ) -> Html:
-    """The drawing.
+    """Draws rows of dots.
 
     Args:
-        description: is read to those who cannot see it.
-        rows: from top to bottom; one without dots stays empty.
-        label: what runs to the right.
-        write: of a tick's value.
-        limit: what the dashed line is, and where; left out where it lies far beyond every dot.
+        description: text for screen readers.
+        rows: the rows from top to bottom; a row without dots stays empty.
+        label: label of the axis.
+        write: formats a tick's value.
+        limit: name and value of the dashed line; it is left out if far above every dot.
     """
     longest = max((value for row in rows for value, _ in row.dots), default=0.0)
     axes = RowScale(LEFT, len(rows), longest, limit[1], write)
@@ -45,7 +45,7 @@ def _strip(axes: RowScale, number: int, row: Strip) -> Html:
         values = [value for value, _ in row.dots]
         first, last = f"{axes.x(min(values)):.1f}", f"{axes.x(max(values)):.1f}"
         marks.append(el("line", cls="axis", x1=first, x2=last, y1=y, y2=y))
-    for value, told in row.dots:
+    for value, tip in row.dots:
         circle = el("circle", cls=f"dot part {row.colour}", cx=f"{axes.x(value):.1f}", cy=y, r=4)
-        marks.append(el("g", el("title", told), circle))
+        marks.append(el("g", el("title", tip), circle))
     return join(marks)

@@ -1,1 +1,1 @@
-"""Scaling sweeps, drawn: log-loss over compute with the fitted power law."""
+"""The page of a scaling sweep, or of several sweeps compared."""

@@ -1,4 +1,4 @@
-"""Ladders as one HTML page: the drawing, the laws, the rungs, the configs; self-contained as the report is."""
+"""Renders scaling sweeps as one self-contained HTML page: the chart, the laws, the model sizes, the configs."""
 
 from __future__ import annotations
 
@@ -22,90 +22,90 @@ Writer = Callable[[float], str]
 
 
 def write_scale(path: Path, results: Sequence[ScaleResult], folders: Sequence[Path] = ()) -> list[PowerLawFit | None]:
-    """Draw ladders into one HTML file, whole or not at all; returns their laws, None for one of fewer than three rungs.
+    """Writes sweeps to one HTML file, atomically; returns their laws, None for a sweep of fewer than three sizes.
 
     Args:
         path: the file.
-        results: a ladder each.
-        folders: where each lies, to tell ladders apart that share model and name.
+        results: the results of each sweep.
+        folders: the folder of each sweep, to distinguish sweeps with the same model and name.
 
     Raises:
-        ConfigError: ladders that cannot be compared, being of other data, another split or the same folder, or without
-            a finished run.
-        DataError: a log-loss is undefined, the disk is full or the folder not writable.
+        ConfigError: the sweeps cannot be compared: they differ in data or split, a folder is given twice, or one has no
+            finished run.
+        DataError: a log-loss is undefined, the disk is full or the folder is not writable.
     """
     check_comparable(results, folders)
-    ladders = [
+    sweeps = [
         SweepSeries(title, result, result.fit(), colour)
         for title, result, colour in zip(titles(results, folders), results, COLOURS, strict=False)
     ]
     with atomic_file(path) as temporary:
-        temporary.write_text(render_scale(ladders), encoding="utf-8")
-    return [ladder.fit for ladder in ladders]
+        temporary.write_text(render_scale(sweeps), encoding="utf-8")
+    return [sweep.fit for sweep in sweeps]
 
 
-def render_scale(ladders: Sequence[SweepSeries]) -> str:
-    """The page: the same ladders give the same bytes."""
-    title = " and ".join(dict.fromkeys(ladder.result.name for ladder in ladders))
+def render_scale(sweeps: Sequence[SweepSeries]) -> str:
+    """Returns the page; equal sweeps give equal bytes."""
+    title = " and ".join(dict.fromkeys(sweep.result.name for sweep in sweeps))
     return page(
         f"{title} – ziggurat scale",
-        _header(title, ladders),
-        [_drawing(ladders), *(_rungs(ladder, len(ladders) > 1) for ladder in ladders), _configs(ladders)],
+        _header(title, sweeps),
+        [_drawing(sweeps), *(_sizes_section(sweep, len(sweeps) > 1) for sweep in sweeps), _configs(sweeps)],
     )
 
 
-def _header(title: str, ladders: Sequence[SweepSeries]) -> Html:
-    first = ladders[0].result
-    sizes = [rung.size.flops for ladder in ladders for rung in ladder.result.finished]
-    runs = sum(ladder.result.finished_runs for ladder in ladders)
+def _header(title: str, sweeps: Sequence[SweepSeries]) -> Html:
+    first = sweeps[0].result
+    sizes = [entry.size.flops for sweep in sweeps for entry in sweep.result.finished]
+    runs = sum(sweep.result.finished_runs for sweep in sweeps)
     tasks = f", mean of {' and '.join(first.tasks)}" if first.tasks else ""
     line = (
-        f"{', '.join(ladder.title for ladder in ladders)} · {numbers.scaled(min(sizes), 'FLOP')} to "
+        f"{', '.join(sweep.title for sweep in sweeps)} · {numbers.scaled(min(sizes), 'FLOP')} to "
         f"{numbers.scaled(max(sizes), 'FLOP')} per example · {runs} runs · figures on {first.split}{tasks}"
     )
     return el(
         "header",
         el("h1", f"{title}: quality over compute"),
         el("p", line, cls="soft"),
-        *(paragraph for ladder in ladders for paragraph in _said(ladder, len(ladders) > 1)),
+        *(paragraph for sweep in sweeps for paragraph in _verdict(sweep, len(sweeps) > 1)),
     )
 
 
-def _said(ladder: SweepSeries, named: bool) -> list[Html]:
-    """What the law amounts to, and what limits it."""
-    prefix = f"{ladder.title}: " if named else ""
-    caveats = [el("p", prefix, caveat, cls="note") for caveat in ladder.result.caveats]
-    if ladder.fit is None:
-        count = len(ladder.result.finished)
-        few = f"{prefix}{count} of the {FEWEST_RUNGS} rungs that a law needs are trained."
+def _verdict(sweep: SweepSeries, named: bool) -> list[Html]:
+    """Returns the verdict on the law and its caveats as paragraphs."""
+    prefix = f"{sweep.title}: " if named else ""
+    caveats = [el("p", prefix, caveat, cls="note") for caveat in sweep.result.caveats]
+    if sweep.fit is None:
+        count = len(sweep.result.finished)
+        few = f"{prefix}A law needs {FEWEST_RUNGS} model sizes; {count} of them are trained."
         return [el("p", few, cls="note"), *caveats]
-    said = [el("p", prefix, ladder.fit.verdict, cls="" if ladder.fit.visible else "note")]
-    return said + caveats
+    verdict = [el("p", prefix, sweep.fit.verdict, cls="" if sweep.fit.visible else "note")]
+    return verdict + caveats
 
 
-def _drawing(ladders: Sequence[SweepSeries]) -> Html:
+def _drawing(sweeps: Sequence[SweepSeries]) -> Html:
     reading = (
-        "Each dot is the mean of a size's seeds, its bar their range; the line is the fitted law, the shade where 95 % "
-        "of the resampled laws lie."
+        "Each dot is the mean over the seeds of a model size, its bar their range. The line is the fitted law; the "
+        "shaded band holds 95 % of the resampled laws."
     )
-    laws = [ladder for ladder in ladders if ladder.fit is not None]
+    laws = [sweep for sweep in sweeps if sweep.fit is not None]
     formulas = [
-        el("p", f"{ladder.title}: " if len(ladders) > 1 else "", _formula(ladder.fit.law))
-        for ladder in laws
-        if ladder.fit is not None and ladder.fit.visible is not False and (ladder.fit.flat or ladder.fit.determined)
+        el("p", f"{sweep.title}: " if len(sweeps) > 1 else "", _formula(sweep.fit.law))
+        for sweep in laws
+        if sweep.fit is not None and sweep.fit.visible is not False and (sweep.fit.flat or sweep.fit.determined)
     ]
     return section(
         "law",
         "The law",
-        legend({ladder.title: ladder.colour for ladder in ladders}) if len(ladders) > 1 else None,
-        figure(reading, scaling(ladders)),
+        legend({sweep.title: sweep.colour for sweep in sweeps}) if len(sweeps) > 1 else None,
+        figure(reading, scaling(sweeps)),
         *formulas,
         table(["Model", "a, the floor", "b", "c, the exponent", "R², log loss"], [_law_row(each) for each in laws]),
         el(
             "p",
-            "Log-loss = a + b·x^(−c) over forward FLOPs per example x, weighed by the seeds' spread; in brackets the "
-            "middle 95 % of a bootstrap over seeds. R² is of the logarithm of the log-loss; three "
-            "rungs, no more than the law has constants, have none.",
+            "Log-loss = a + b·x^(−c) over forward FLOPs per example x, weighted by the spread of the seeds. Brackets "
+            "hold the middle 95 % of a bootstrap over seeds. R² is that of the logarithm of the log-loss; it is "
+            "undefined for three sizes, as the law has three constants.",
             cls="soft",
         ),
     )
@@ -118,13 +118,13 @@ def _formula(law: PowerLaw) -> Html:
     return join(["log-loss = ", numbers.figure(law.floor), " + ", numbers.short(law.scale), " · FLOPs", power])
 
 
-def _law_row(ladder: SweepSeries) -> list[object]:
-    fit = ladder.fit
+def _law_row(sweep: SweepSeries) -> list[object]:
+    fit = sweep.fit
     assert fit is not None
     if fit.flat:
-        return [ladder.title, f"flat at {numbers.figure(fit.law.floor)}", None, None, None]
+        return [sweep.title, f"flat at {numbers.figure(fit.law.floor)}", None, None, None]
     return [
-        ladder.title,
+        sweep.title,
         _with_interval(numbers.figure, fit.law.floor, fit.interval("floor")),
         _with_interval(numbers.short, fit.law.scale, fit.interval("scale")),
         _with_interval(numbers.short, fit.law.exponent, fit.interval("exponent")),
@@ -137,46 +137,46 @@ def _with_interval(write: Writer, value: float, interval: tuple[float, float]) -
     return write(value) if math.isnan(low) else f"{write(value)} [{write(low)}, {write(high)}]"
 
 
-def _rungs(ladder: SweepSeries, named: bool) -> Html:
+def _sizes_section(sweep: SweepSeries, named: bool) -> Html:
     headers = [
-        "Rung", "Against the first", *map(_in_two_lines, ("FLOPs per example", "Dense parameters", "Table parameters",
+        "Size", "Changes", *map(_in_two_lines, ("FLOPs per example", "Dense parameters", "Table parameters",
         "Training FLOPs")), "Time", "Log-loss", "AUC", "Δ log-loss",
     ]  # fmt: skip
-    rows = [_rung_row(ladder.result, rung) for rung in ladder.result.finished]
-    tasks = ladder.result.tasks
+    rows = [_size_row(sweep.result, entry) for entry in sweep.result.finished]
+    tasks = sweep.result.tasks
     reading = f"Log-loss and AUC are means over the {len(tasks)} tasks, {' and '.join(tasks)}. " if tasks else ""
     reading += (
         "Means over seeds, ± their standard deviation. Training FLOPs are three forward passes of the dense part for "
-        "every example; time is of training alone."
+        "every example. Time is that of training only."
     )
-    title = f"Rungs of {ladder.title}" if named else "Rungs"
-    anchor = f"rungs-{ladder.colour}"
+    title = f"Model sizes of {sweep.title}" if named else "Model sizes"
+    anchor = f"sizes-{sweep.colour}"
     return section(
         anchor, title, el("div", table(headers, rows, text_columns=2), cls="tight"), el("p", reading, cls="soft")
     )
 
 
 def _in_two_lines(header: str) -> Html:
-    """The header broken before its last word, so that ten columns fit on a page."""
+    """Breaks a header before its last word, so that ten columns fit on a page."""
     first, _, last = header.rpartition(" ")
     return join([first, " ", el("br"), last])
 
 
-def _rung_row(result: ScaleResult, rung: RungResult) -> list[object]:
+def _size_row(result: ScaleResult, entry: RungResult) -> list[object]:
     first = result.finished[0]
-    loss, start = (each.mean(result.split, "log_loss") for each in (rung, first))
-    runs = rung.runs
+    loss, start = (each.mean(result.split, "log_loss") for each in (entry, first))
+    runs = entry.runs
     return [
-        rung.number,
-        el("span", _changes(first, rung), cls="wrap"),
-        numbers.scaled(rung.size.flops),
-        numbers.count(rung.size.dense_parameters),
-        numbers.count(rung.size.table_parameters),
+        entry.number,
+        el("span", _changes(first, entry), cls="wrap"),
+        numbers.scaled(entry.size.flops),
+        numbers.count(entry.size.dense_parameters),
+        numbers.count(entry.size.table_parameters),
         numbers.scaled(statistics.fmean(run.training_flops for run in runs)),
         numbers.duration(statistics.fmean(run.seconds for run in runs)),
-        _spread(rung.values(result.split, "log_loss")),
-        _spread(rung.values(result.split, "auc")),
-        None if rung is first else f"{100 * (loss / start - 1):+.2f} %".replace("-", "−"),
+        _spread(entry.values(result.split, "log_loss")),
+        _spread(entry.values(result.split, "auc")),
+        None if entry is first else f"{100 * (loss / start - 1):+.2f} %".replace("-", "−"),
     ]
 
 
@@ -185,14 +185,14 @@ def _spread(values: Sequence[float]) -> str:
     return mean if len(values) < 2 else f"{mean} ± {numbers.figure(statistics.stdev(values))}"
 
 
-def _changes(first: RungResult, rung: RungResult) -> str:
-    changed = differing_keys({"model": first.model}, {"model": rung.model})
+def _changes(first: RungResult, entry: RungResult) -> str:
+    changed = differing_keys({"model": first.model}, {"model": entry.model})
     return ", ".join(f"{key.removeprefix('model.')} {new}" for key, _, new in changed) or "–"
 
 
-def _configs(ladders: Sequence[SweepSeries]) -> Html:
+def _configs(sweeps: Sequence[SweepSeries]) -> Html:
     parts = [
-        el("details", el("summary", f"{ladder.title}: the first rung"), el("pre", as_yaml(ladder.result.config)))
-        for ladder in ladders
+        el("details", el("summary", f"{sweep.title}: the first size"), el("pre", as_yaml(sweep.result.config)))
+        for sweep in sweeps
     ]
     return section("config", "Config", *parts)

@@ -1,4 +1,4 @@
-"""What ladders beside one another are called, and which can stand there at all."""
+"""Titles that distinguish sweeps on one page, and the check that sweeps can be compared."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from ziggurat.training.scaling.result import ScaleResult
 
 
 def titles(results: Sequence[ScaleResult], folders: Sequence[Path] = ()) -> list[str]:
-    """The model, with the experiment where two share it, with the folder where they share both.
+    """Returns the model of each sweep; with the experiment if models repeat, and with the folder if both repeat.
 
     Args:
-        results: a ladder each.
-        folders: where each lies; without them, a number tells apart what nothing else does.
+        results: the results of each sweep.
+        folders: the folder of each sweep; without them, sweeps of the same model and experiment are numbered.
     """
     models = [result.model for result in results]
     return models if _differ(models) else labels(results, folders, model_first=True)
 
 
 def labels(results: Sequence[ScaleResult], folders: Sequence[Path] = (), *, model_first: bool = False) -> list[str]:
-    """Experiment and model, with the folder where two ladders share both."""
+    """Returns experiment and model of each sweep, with the folder if two sweeps share both."""
     pairs = [(each.model, each.name) if model_first else (each.name, each.model) for each in results]
     found = [", ".join(pair) for pair in pairs]
     if _differ(found):
@@ -32,28 +32,27 @@ def labels(results: Sequence[ScaleResult], folders: Sequence[Path] = (), *, mode
 
 
 def check_comparable(results: Sequence[ScaleResult], folders: Sequence[Path] = ()) -> None:
-    """Refuse ladders that cannot be drawn over one another.
+    """Validates that sweeps can be drawn in one chart.
 
     Raises:
-        ConfigError: the same folder twice, other data or another split, no finished run, more ladders than colours.
+        ConfigError: a folder is given twice, data or splits differ, a sweep has no finished run, or there are more
+            sweeps than colours.
     """
     if len(results) > len(COLOURS):
-        raise ConfigError(
-            f"{len(results)} ladders in one drawing cannot be told apart", f"compare {len(COLOURS)} at most"
-        )
+        raise ConfigError(f"{len(results)} sweeps are too many for one chart", f"compare at most {len(COLOURS)}")
     places = [folder.resolve() for folder in folders]
     for folder, place in zip(folders, places, strict=True):
         if places.count(place) > 1:
-            raise ConfigError(f"{folder}: the same ladder is named {places.count(place)} times", "name each once")
+            raise ConfigError(f"{folder}: the same sweep is given {places.count(place)} times", "give each folder once")
     names = [str(folder) for folder in folders] or [result.name for result in results]
     for name, result in zip(names, results, strict=True):
         if not result.finished:
-            raise ConfigError(f"{name}: no run is finished", "run the same `ziggurat scale` again to go on")
+            raise ConfigError(f"{name}: no run is finished", "run the same `ziggurat scale` again to continue it")
         for what in ("dataset", "split"):
             ours, theirs = getattr(results[0], what), getattr(result, what)
             if ours != theirs:
                 raise ConfigError(
-                    f"ladders of different {what}s cannot be compared: {names[0]} has {ours[:12]}, "
+                    f"sweeps with different {what}s cannot be compared: {names[0]} has {ours[:12]}, "
                     f"{name} has {theirs[:12]}",
                     "train both with the same data, features and --split",
                 )
