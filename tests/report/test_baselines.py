@@ -1,5 +1,4 @@
 """The baselines on synthetic logs with a known rule: close to the best attainable, deterministic, robust to new ids."""
-ids."""
 
 from __future__ import annotations
 

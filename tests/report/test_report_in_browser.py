@@ -23,13 +23,28 @@ from ziggurat.training.scaling.model_sizes import Size
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium, chromium-browser or google-chrome on PATH")
+pytestmark = pytest.mark.skipif(
+    CHROMIUM is None, reason="no chromium, chromium-browser or google-chrome on PATH (.ci/install_chromium)"
+)
 
-# The harness loads the report in a frame of the given width, measures it, and replaces its own body by the results.
-HARNESS = """<!DOCTYPE html><html><body><iframe id="frame" style="border:0;width:{width}px;height:3000px"></iframe>
-<script>
-const frame = document.getElementById("frame");
-frame.onload = () => {{
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-sync",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--window-size=1400,1000",
+    "--virtual-time-budget=5000",
+]
+
+# Each page sits in a frame of the wanted width; this one measures them and shows the results in their place.
+HARNESS = """<!DOCTYPE html><html><body><script>
+const cases = {cases}, found = {{}};
+const measured = frame => {{
   const page = frame.contentDocument, view = frame.contentWindow;
   const outside = [];
   for (const text of page.querySelectorAll("svg text")) {{
@@ -39,26 +54,35 @@ frame.onload = () => {{
   }}
   const small = [...page.querySelectorAll("figure svg text")].map(
     text => parseFloat(view.getComputedStyle(text).fontSize) * text.closest("svg").getScreenCTM().a);
-  document.body.textContent = JSON.stringify({{
+  return {{
     overflow: page.documentElement.scrollWidth - view.innerWidth,
     cut: Math.max(...[...page.querySelectorAll(".scroll")].map(box => box.scrollWidth - box.clientWidth)),
     fetched: view.performance.getEntriesByType("resource").length,
     outside, scripts: page.scripts.length, drawings: page.querySelectorAll("svg").length,
     smallest: Math.min(...small), mode: page.compatMode,
     ink: view.getComputedStyle(page.body).color, paper: view.getComputedStyle(page.body).backgroundColor,
-  }});
+  }};
 }};
-frame.srcdoc = {source};
+for (const [name, [source, width]] of Object.entries(cases)) {{
+  const frame = document.createElement("iframe");
+  frame.style = `border:0;width:${{width}}px;height:3000px`;
+  frame.onload = () => {{
+    found[name] = measured(frame);
+    if (Object.keys(found).length == Object.keys(cases).length) document.body.textContent = JSON.stringify(found);
+  }};
+  frame.srcdoc = source;
+  document.body.append(frame);
+}}
 </script></body></html>"""
 
 
-def measured(page: str, folder: Path, width: int, dark: bool = False) -> dict:
-    source = json.dumps(page).replace("</", "<\\/")
-    (folder / "harness.html").write_text(HARNESS.format(width=width, source=source), encoding="utf-8")
+def browse(cases: dict[str, tuple[str, int]], folder: Path, *flags: str) -> dict[str, dict]:
+    """Returns what a browser, started once, measures of each page: name -> (page, width in pixels)."""
+    (folder / "harness.html").write_text(
+        HARNESS.format(cases=json.dumps(cases).replace("</", "<\\/")), encoding="utf-8"
+    )
     assert CHROMIUM is not None
-    command = [CHROMIUM, "--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-    command += [f"--user-data-dir={folder / 'profile'}", "--window-size=1400,1000", "--virtual-time-budget=5000"]
-    command += ["--blink-settings=preferredColorScheme=0"] if dark else []
+    command = [CHROMIUM, *FLAGS, *flags, f"--user-data-dir={folder / 'profile'}"]
     command += ["--dump-dom", (folder / "harness.html").as_uri()]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=True)
     found = re.search(r"<body[^>]*>(\{.*\})</body>", done.stdout, re.DOTALL)
@@ -66,9 +90,27 @@ def measured(page: str, folder: Path, width: int, dark: bool = False) -> dict:
     return json.loads(html.unescape(found.group(1)))
 
 
+@pytest.fixture(scope="module")
+def measured(tmp_path_factory) -> dict[str, dict]:
+    """Every page, measured in one start of the browser."""
+    result = sweep_result()
+    larger = [replace(each, size=Size(each.size.flops, 10**9 + each.number, 10**9)) for each in result.rungs]
+    flat = sweep_result(PowerLaw(0.47, 0, 0), "dlrm", HOSTILE)
+    pages = {
+        "report": render_report(sample_inputs(("like", "share"), title=HOSTILE)),
+        "sweep": render_scale(sweep_series(result, flat)),
+        "plan": render_plan(HOSTILE, sample_plan()),
+    }
+    cases = {f"{name} {width}": (page, width) for name, page in pages.items() for width in (390, 1200)}
+    cases["rare labels"] = (render_report(rare_inputs()), 390)
+    cases["large sweep"] = (render_scale(sweep_series(replace(result, rungs=tuple(larger)))), 1100)
+    cases["light"] = (render_report(sample_inputs()), 800)
+    return browse(cases, tmp_path_factory.mktemp("browser"))
+
+
 @pytest.mark.parametrize("width", [390, 1200])
-def test_fits_and_fetches_nothing(tmp_path, width):
-    found = measured(render_report(sample_inputs(("like", "share"), title=HOSTILE)), tmp_path, width)
+def test_fits_and_fetches_nothing(measured, width):
+    found = measured[f"report {width}"]
     assert found["mode"] == "CSS1Compat"
     assert found["overflow"] <= 0
     assert found["fetched"] == 0
@@ -78,20 +120,17 @@ def test_fits_and_fetches_nothing(tmp_path, width):
     assert found["smallest"] >= 9  # pixels, of any label in a drawing
 
 
-def test_long_tick_labels_stay_inside(tmp_path):
-    assert measured(render_report(rare_inputs()), tmp_path, 390)["outside"] == []
+def test_long_tick_labels_stay_inside(measured):
+    assert measured["rare labels"]["outside"] == []
 
 
-def test_a_sweeps_tables_are_not_cut(tmp_path):
-    result = sweep_result()
-    larger = [replace(each, size=Size(each.size.flops, 10**9 + each.number, 10**9)) for each in result.rungs]
-    assert measured(render_scale(sweep_series(replace(result, rungs=tuple(larger)))), tmp_path, 1100)["cut"] <= 0
+def test_a_sweeps_tables_are_not_cut(measured):
+    assert measured["large sweep"]["cut"] <= 0
 
 
 @pytest.mark.parametrize("width", [390, 1200])
-def test_sweeps_fit_and_fetch_nothing(tmp_path, width):
-    flat = sweep_result(PowerLaw(0.47, 0, 0), "dlrm", HOSTILE)
-    found = measured(render_scale(sweep_series(sweep_result(), flat)), tmp_path, width)
+def test_sweeps_fit_and_fetch_nothing(measured, width):
+    found = measured[f"sweep {width}"]
     assert found["overflow"] <= 0
     assert found["fetched"] == found["scripts"] == 0
     assert found["outside"] == []
@@ -100,8 +139,8 @@ def test_sweeps_fit_and_fetch_nothing(tmp_path, width):
 
 
 @pytest.mark.parametrize("width", [390, 1200])
-def test_plans_fit_and_fetch_nothing(tmp_path, width):
-    found = measured(render_plan(HOSTILE, sample_plan()), tmp_path, width)
+def test_plans_fit_and_fetch_nothing(measured, width):
+    found = measured[f"plan {width}"]
     assert found["overflow"] <= 0
     assert found["fetched"] == found["scripts"] == 0
     assert found["outside"] == []
@@ -109,9 +148,9 @@ def test_plans_fit_and_fetch_nothing(tmp_path, width):
     assert found["smallest"] >= 9
 
 
-def test_dark_mode_is_dark(tmp_path):
-    page = render_report(sample_inputs())
-    light, dark = (measured(page, tmp_path, 800, dark) for dark in (False, True))
+def test_dark_mode_is_dark(measured, tmp_path):
+    cases = {"dark": (render_report(sample_inputs()), 800)}
+    light, dark = measured["light"], browse(cases, tmp_path, "--blink-settings=preferredColorScheme=0")["dark"]
     brightness = lambda colour: sum(map(int, re.findall(r"\d+", colour)[:3]))  # noqa: E731
     assert brightness(light["paper"]) > 600 > 300 > brightness(light["ink"])
     assert brightness(dark["paper"]) < 150 < 450 < brightness(dark["ink"])

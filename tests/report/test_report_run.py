@@ -1,5 +1,4 @@
 """The report of a trained run and its baselines, which are stored one by one and retrained if their recipe changes."""
-changes."""
 
 from __future__ import annotations
 
