@@ -43,7 +43,7 @@ def main() -> None:
     server = IngestServer(served, port=int(sys.argv[2]))
     print(server.port, flush=True)
     sys.stdin.read()  # until whoever started it is gone
-    server.end()
+    server.stop()
 
 
 if __name__ == "__main__":

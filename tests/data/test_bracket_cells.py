@@ -87,14 +87,14 @@ def test_a_list_that_was_cut_at_its_delimiters_names_the_key() -> None:
     ],
 )
 def test_a_column_of_lists_is_recognised(cells: list[str], kind: ValueType, delimiter: str, distinct: int) -> None:
-    profile = profile_column(pl.Series("hist", cells), whole=True)
+    profile = profile_column(pl.Series("hist", cells), complete=True)
     assert (profile.many, profile.brackets, profile.type) == (True, True, kind)
     assert (profile.delimiter, profile.distinct) == (delimiter, distinct)
 
 
 def test_other_texts_are_no_lists() -> None:
     for cells in (["[a|b]", "c"] * 20, ["[[1, 2], [3]]", "[[4]]"] * 20, ["[a]|[b]", "[a]|[c]", "[c]"] * 20):
-        assert not profile_column(pl.Series("x", cells), whole=True).brackets, cells
+        assert not profile_column(pl.Series("x", cells), complete=True).brackets, cells
 
 
 def test_reading_is_the_same_in_every_format(tmp_path: Path) -> None:

@@ -82,8 +82,8 @@ def test_delimiter_and_header(text: str, delimiter: str, header: bool, width: in
     write(tmp_path / "a.csv", text)
     sample = read_sample(resolve_files(["a.csv"], tmp_path, []))
     assert (sample.delimiter, sample.header, sample.frame.width) == (delimiter, header, width)
-    assert sample.whole
-    assert sample.rows_total == sample.frame.height
+    assert sample.complete
+    assert sample.total_rows == sample.frame.height
 
 
 @pytest.mark.parametrize(
@@ -126,11 +126,11 @@ def test_a_large_file_is_sampled_from_beginning_to_end(tmp_path: Path) -> None:
     write(tmp_path / "a.csv", "n,word\n" + "".join(f"{n},w\n" for n in range(100_000)))
     sample = read_sample(resolve_files(["a.csv"], tmp_path, []), limit_bytes=1 << 17)
     numbers = sample.frame["n"].cast(pl.Int64)
-    assert not sample.whole
+    assert not sample.complete
     assert sample.frame.height < 35_000
     assert numbers[0] == 0
     assert numbers.max() > 75_000  # pyright: ignore[reportOptionalOperand]
-    assert sample.rows_total == pytest.approx(100_000, rel=0.06)
+    assert sample.total_rows == pytest.approx(100_000, rel=0.06)
 
 
 def test_files_that_disagree_are_named(tmp_path: Path) -> None:
@@ -167,13 +167,13 @@ def test_a_truncated_parquet_file_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_types_of_text(cells: list[str], kind: ValueType, null_words: tuple[str, ...]) -> None:
-    profile = profile_column(pl.Series("x", cells), whole=True)
+    profile = profile_column(pl.Series("x", cells), complete=True)
     assert (profile.type, profile.null_words, profile.many) == (kind, null_words, False)
 
 
 def test_typed_columns() -> None:
     def kind(values: list[object], dtype: pl.DataType | None = None) -> tuple[ValueType, bool]:
-        profile = profile_column(pl.Series("x", values, dtype=dtype, strict=False), whole=True)
+        profile = profile_column(pl.Series("x", values, dtype=dtype, strict=False), complete=True)
         return profile.type, profile.many
 
     assert kind([1, 2]) == (ValueType.INTEGER, False)
@@ -182,33 +182,38 @@ def test_typed_columns() -> None:
     assert kind([1.5, 2.0]) == (ValueType.FLOAT, False)
     assert kind([[1, 2], [3]]) == (ValueType.INTEGER, True)
     assert kind([["a"], []]) == (ValueType.TEXT, True)
-    moments = profile_column(pl.Series("x", ["2024-05-01 10:00:00"]).str.to_datetime(), whole=True)
-    assert moments.moment
-    assert moments.low == 1714557600e6
+    moments = profile_column(pl.Series("x", ["2024-05-01 10:00:00"]).str.to_datetime(), complete=True)
+    assert moments.is_temporal
+    assert moments.minimum == 1714557600e6
 
 
 def test_figures_of_a_column() -> None:
-    profile = profile_column(pl.Series("x", ["5", "1", "1", None, "9"]), whole=True)
-    assert (profile.rows, profile.missing, profile.distinct, profile.singles) == (5, 0.2, 3, pytest.approx(2 / 3))
-    assert (profile.low, profile.median, profile.top, profile.common[0]) == (1, 5, 9, 1)
+    profile = profile_column(pl.Series("x", ["5", "1", "1", None, "9"]), complete=True)
+    assert (profile.rows, profile.missing, profile.distinct, profile.singleton_share) == (
+        5,
+        0.2,
+        3,
+        pytest.approx(2 / 3),
+    )
+    assert (profile.minimum, profile.median, profile.maximum, profile.common[0]) == (1, 5, 9, 1)
     assert not profile.ascending
-    assert profile_column(pl.Series("x", [3, 4, 9]), whole=True).ascending
+    assert profile_column(pl.Series("x", [3, 4, 9]), complete=True).ascending
 
 
 def test_the_number_of_different_values_is_estimated_from_a_sample() -> None:
     generator = random.Random(1)
     sample = pl.Series("x", [generator.randrange(5_000) for _ in range(4_000)])
-    profile = profile_column(sample, whole=False)
+    profile = profile_column(sample, complete=False)
     assert profile.distinct < 3_000
     assert profile.distinct_estimate == pytest.approx(5_000, rel=0.1)
-    assert profile_column(sample, whole=True).distinct_estimate == profile.distinct
+    assert profile_column(sample, complete=True).distinct_estimate == profile.distinct
 
 
 @pytest.mark.parametrize("delimiter", ["|", ";", ",", " "])
 def test_bags_in_cells(delimiter: str) -> None:
     generator = random.Random(2)
     cells = [delimiter.join(generator.sample("abcdefgh", generator.randrange(1, 5))) for _ in range(500)]
-    profile = profile_column(pl.Series("tags", cells), whole=True)
+    profile = profile_column(pl.Series("tags", cells), complete=True)
     assert (profile.many, profile.delimiter, profile.distinct, profile.longest) == (True, delimiter, 8, 4)
 
 
@@ -223,7 +228,7 @@ def test_bags_in_cells(delimiter: str) -> None:
     ],
 )
 def test_numbers_with_a_decimal_comma(cells: list[str], decimal_comma: bool) -> None:
-    assert profile_column(pl.Series("x", cells), whole=True).decimal_comma is decimal_comma
+    assert profile_column(pl.Series("x", cells), complete=True).decimal_comma is decimal_comma
 
 
 def test_a_decimal_comma_is_left_out_with_its_hint(tmp_path: Path) -> None:
@@ -236,16 +241,16 @@ def test_a_decimal_comma_is_left_out_with_its_hint(tmp_path: Path) -> None:
 
 def test_sentences_and_moments_are_no_bags() -> None:
     names = pl.Series("name", [f"Film {number} The {number * 7}" for number in range(300)])
-    assert not profile_column(names, whole=True).many
+    assert not profile_column(names, complete=True).many
     moments = pl.Series("when", [f"2024-05-01 10:{k % 60:02}:{k // 60:02}" for k in range(600)])
-    profile = profile_column(moments, whole=True)
-    assert (profile.many, profile.moment) == (False, True)
+    profile = profile_column(moments, complete=True)
+    assert (profile.many, profile.is_temporal) == (False, True)
 
 
 def test_few_odd_cells_are_remembered() -> None:
     cells = [str(k % 70) for k in range(500)] + ["oops"]
-    profile = profile_column(pl.Series("x", cells), whole=True)
-    assert (profile.type, profile.odd_cells) == (ValueType.TEXT, ("oops",))
+    profile = profile_column(pl.Series("x", cells), complete=True)
+    assert (profile.type, profile.non_numeric_cells) == (ValueType.TEXT, ("oops",))
 
 
 # --- parts -----------------------------------------------------------------------------------------------------------
@@ -391,7 +396,7 @@ def test_a_label_that_is_asked_for_needs_two_values(tmp_path: Path) -> None:
 def test_quoted_line_ends_in_every_row(tmp_path: Path) -> None:
     write(tmp_path / "a.csv", "y,x,t\n" + '1,"a\nb",0.5\n0,"c\nd",1.5\n' * 20)
     found = look(tmp_path, "a.csv")
-    assert found.sample.newlines
+    assert found.sample.newlines_in_values
     assert found.labels[0].profile.name == "y"
 
 
@@ -407,7 +412,7 @@ def test_columns_in_another_order_are_not_mixed_up(tmp_path: Path) -> None:
     write(tmp_path / "b.csv", "x,y\n" + "20,1\n30,0\n" * 20)
     found = look(tmp_path, "a.csv", "b.csv")
     assert [label.profile.name for label in found.labels] == ["y"]
-    assert (found.labels[0].profile.low, found.labels[0].profile.top) == (0, 1)
+    assert (found.labels[0].profile.minimum, found.labels[0].profile.maximum) == (0, 1)
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ from ziggurat.data.ingest.fetch import fetch_dataset
 from ziggurat.data.ingest.loader import IngestLoader
 from ziggurat.data.ingest.prepared import open_prepared
 from ziggurat.data.ingest.protocol import BatchTicket, ReaderIdentity
-from ziggurat.data.ingest.server import IngestServer, Served
+from ziggurat.data.ingest.server import IngestServer, ServedDataset
 
 ROWS = 3000
 Start = Callable[..., ReaderProcess]
@@ -54,7 +54,7 @@ def readers(dataset: Dataset) -> Iterator[list[str]]:
     both = [ReaderProcess(dataset.folder) for _ in range(2)]
     yield [reader.address for reader in both]
     for reader in both:
-        reader.end()
+        reader.stop()
 
 
 @pytest.fixture
@@ -68,7 +68,7 @@ def start(dataset: Dataset) -> Iterator[Start]:
 
     yield begin
     for reader in started:
-        reader.end()
+        reader.stop()
 
 
 def local(dataset: Dataset, batch_size: int = 50, **options: Any) -> Loader:
@@ -111,13 +111,13 @@ def notes_of_readers(notes: list[str]) -> Callable[[str], None]:
 
 
 def test_an_epoch_that_waited_for_its_readers_says_so(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ziggurat.data.ingest.loader._MUCH_SECONDS", 0.0)
-    monkeypatch.setattr("ziggurat.data.ingest.loader._MUCH_SHARE", 0.0)
+    monkeypatch.setattr("ziggurat.data.ingest.loader._REPORTED_WAIT_SECONDS", 0.0)
+    monkeypatch.setattr("ziggurat.data.ingest.loader._REPORTED_WAIT_SHARE", 0.0)
     notes: list[str] = []
     server = IngestServer(open_prepared(dataset.folder))
     loader = fed(dataset, [f"127.0.0.1:{server.port}"], note=notes.append)
     list(loader.epoch(Cursor()))
-    server.end()
+    server.stop()
     assert len(notes) == 1
     assert re.match(r"waited \d+ s of this epoch's \d+ s for readers", notes[0])
     assert loader.waited_seconds > 0
@@ -189,7 +189,7 @@ def test_a_reader_that_comes_back_is_used_again(dataset: Dataset, start: Start) 
     for item in fed(dataset, [first.address], note=notes_of_readers(notes)).epoch(Cursor()):
         ours.append(item)
         if len(ours) == 10:
-            first.end()
+            first.stop()
             start(first.port)
     check_equal(ours, list(local(dataset).epoch(Cursor())))
     assert ["lost" in note for note in notes] == [True, False]
@@ -201,7 +201,7 @@ def test_without_any_reader_each_is_named(dataset: Dataset, start: Start) -> Non
     batches = fed(dataset, [each.address for each in both], seconds=1).epoch(Cursor())
     next(batches)
     for each in both:
-        each.end()
+        each.stop()
     with pytest.raises(ReadersLost, match="no reader has sent a batch for 1 s") as caught:
         list(batches)
     for each in both:
@@ -220,17 +220,17 @@ def test_a_reader_of_another_version_is_refused(dataset: Dataset) -> None:
     server._identity = replace(server._identity, numpy="1.0")
     with pytest.raises(DataError, match=rf"numpy 1\.0.*numpy {np.__version__}"):
         list(fed(dataset, [f"127.0.0.1:{server.port}"]).epoch(Cursor()))
-    server.end()
+    server.stop()
 
 
 def test_a_reader_that_changed_its_dataset_in_mid_epoch_is_refused(dataset: Dataset) -> None:
     server = IngestServer(open_prepared(dataset.folder))
     batches = fed(dataset, [f"127.0.0.1:{server.port}"]).epoch(Cursor())
     next(batches)
-    server._identity = ReaderIdentity.here("another")
+    server._identity = ReaderIdentity.of_this_process("another")
     with pytest.raises(DataError, match=r"asked for dataset made-by-a-te.*serves dataset another"):
         list(batches)
-    server.end()
+    server.stop()
 
 
 def test_a_slow_trainer_holds_up_its_readers(dataset: Dataset) -> None:
@@ -241,7 +241,7 @@ def test_a_slow_trainer_holds_up_its_readers(dataset: Dataset) -> None:
         assert served <= taken + 3 * 100, "more is made than one segment for the reader and two to spare"
         taken += batch.size
     assert taken == ROWS
-    server.end()
+    server.stop()
 
 
 class Counted:
@@ -259,7 +259,9 @@ class Counted:
 
 def test_readers_to_whom_pools_are_costly_make_each_once(dataset: Dataset) -> None:
     counted = [Counted(dataset.split("train")) for _ in range(3)]
-    servers = [IngestServer(Served(dataset.fingerprint, SCHEMA, {"train": each}, costly=True)) for each in counted]
+    servers = [
+        IngestServer(ServedDataset(dataset.fingerprint, SCHEMA, {"train": each}, costly=True)) for each in counted
+    ]
     source = local(dataset)
     loader = fed(dataset, [f"127.0.0.1:{server.port}" for server in servers], source)
     check_equal(list(loader.epoch(Cursor())), list(source.epoch(Cursor())))
@@ -268,7 +270,7 @@ def test_readers_to_whom_pools_are_costly_make_each_once(dataset: Dataset) -> No
     for number, each in enumerate(counted):
         assert each.reads == Counter(block for pool in pools[number::3] for block in pool)
     for server in servers:
-        server.end()
+        server.stop()
 
 
 def test_threads_that_want_one_pool_read_it_once(dataset: Dataset) -> None:
@@ -296,7 +298,7 @@ def test_a_reader_whose_data_is_damaged_says_so(tmp_path: Path) -> None:
     server = IngestServer(open_prepared(damaged.folder))
     with pytest.raises(ReadersLost, match=r"00000\.arrow: block \d cannot be read"):
         list(fed(damaged, [f"127.0.0.1:{server.port}"], seconds=0.5).epoch(Cursor()))
-    server.end()
+    server.stop()
 
 
 def test_a_dataset_is_fetched_without_its_training_rows(tmp_path: Path, dataset: Dataset, readers: list[str]) -> None:
@@ -308,9 +310,9 @@ def test_a_dataset_is_fetched_without_its_training_rows(tmp_path: Path, dataset:
     server = IngestServer(open_prepared(dataset.folder))
     nobody = ReaderProcess(dataset.folder)
     gone = nobody.address
-    nobody.end()
+    nobody.stop()
     copy = fetch_dataset([gone, f"grpc://127.0.0.1:{server.port}"], tmp_path / "copy", 5, Silent())
-    server.end()
+    server.stop()
     assert copy.manifest == dataset.manifest
     for path in encoders.iterdir():
         assert (tmp_path / "copy" / "encoders" / path.name).read_bytes() == path.read_bytes()
@@ -375,5 +377,7 @@ def test_what_is_no_address_is_refused(dataset: Dataset, address: str) -> None:
 
 
 def test_a_ticket_says_the_same_on_both_sides() -> None:
-    ticket = BatchTicket(ReaderIdentity.here("f"), "train", Order(3, 2**63 - 1, True, 8), [range(5, 9), range(9, 10)])
+    ticket = BatchTicket(
+        ReaderIdentity.of_this_process("f"), "train", Order(3, 2**63 - 1, True, 8), [range(5, 9), range(9, 10)]
+    )
     assert BatchTicket.from_bytes(ticket.to_bytes()) == ticket

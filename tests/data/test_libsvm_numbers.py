@@ -129,6 +129,6 @@ def test_what_does_not_fit_the_file_is_explained(tmp_path: Path) -> None:
 def test_layouts_are_recognised(
     text: str, columns: tuple[str, ...] | None, numeric: tuple[str, ...], cells: dict[str, list[Any]]
 ) -> None:
-    found = read_libsvm(text.encode(), "log", numbered=True)
+    found = read_libsvm(text.encode(), "log", starts_file=True)
     assert (found.columns, found.numeric) == (columns, numeric)
     assert found.frame.to_dict(as_series=False) == {"label": [1.0, 0.0], **cells}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ziggurat.data.inference.binary_label_words import positive_of
+from ziggurat.data.inference.binary_label_words import positive_value
 
 
 @pytest.mark.parametrize(
@@ -28,4 +28,4 @@ from ziggurat.data.inference.binary_label_words import positive_of
     ],
 )
 def test_the_positive_one(values: list[str], positive: str | None) -> None:
-    assert positive_of(values) == positive
+    assert positive_value(values) == positive

@@ -42,8 +42,8 @@ def _lines(found: Inference, name: str, folder: Path, schema: str | None) -> Ite
     else:
         yield "  on_bad_row: fail  # or quarantine: set the row aside in quarantine.jsonl, with its reason, and go on"
     for feature in found.features:
-        if feature.profile.odd_cells:
-            odd = ", ".join(repr(cell) for cell in feature.profile.odd_cells)
+        if feature.profile.non_numeric_cells:
+            odd = ", ".join(repr(cell) for cell in feature.profile.non_numeric_cells)
             yield f"  # {feature.profile.name}: numbers, but for {odd}; to read it as numbers add these to null_values"
     yield "  labels:"
     for label in found.labels:
@@ -58,18 +58,20 @@ def _lines(found: Inference, name: str, folder: Path, schema: str | None) -> Ite
 
 def _source(found: Inference, folder: Path) -> Iterator[str]:
     sample = found.sample
-    rows = "rows unknown" if sample.rows_total is None else f"{sample.rows_total:,} rows"
-    looked = "all looked at" if sample.whole else f"a sample of {sample.frame.height:,} looked at"
-    yield f"  source:  # {'' if sample.whole or sample.rows_total is None else 'about '}{rows}, {looked}"
+    rows = "rows unknown" if sample.total_rows is None else f"{sample.total_rows:,} rows"
+    looked = "all looked at" if sample.complete else f"a sample of {sample.frame.height:,} looked at"
+    yield f"  source:  # {'' if sample.complete or sample.total_rows is None else 'about '}{rows}, {looked}"
     yield f"    name: {sample.format}"
     yield f"    files: {_file_list(found, 'train', folder)}"
     if sample.format == "csv":
-        spaces = "  # a space follows each delimiter: it belongs to texts" if sample.spaces else ""
-        yield f"    delimiter: {json.dumps(sample.delimiter)}{spaces}"
+        space_after_delimiter = (
+            "  # a space follows each delimiter: it belongs to texts" if sample.space_after_delimiter else ""
+        )
+        yield f"    delimiter: {json.dumps(sample.delimiter)}{space_after_delimiter}"
         yield f"    header: {str(sample.header).lower()}"
         if not sample.header:
             yield f"    columns: {_flow(sample.frame.columns)}  # made up: rename them here and below"
-        if sample.newlines:
+        if sample.newlines_in_values:
             yield "    newlines_in_values: true"
     if sample.columns is not None:
         yield f"    columns: {_flow(list(sample.columns))}  # made up: rename them here and below"
@@ -107,7 +109,7 @@ def _group_and_time(found: Inference) -> Iterator[str]:
         yield "  group: null  # a user-like column, for GAUC"
     if found.time is not None:
         yield f"  time: {scalar(found.time.name)}"
-        if found.time.iso:
+        if found.time.is_iso:
             yield f"  time_format: iso  # text such as {found.time.common[0]}; UTC where no zone is written"
     else:
         yield "  time: null  # a column of numbers that grow with time, for splits by time"
@@ -158,7 +160,7 @@ def _encoder(profile: ColumnProfile, shared: bool) -> str:
     """A row for each value; the rare ones together where many are seen once; a hash where the table would be huge."""
     if profile.distinct_estimate > LARGE_TABLE_ROWS:
         return f"{{name: hash, rows: {1 << (LARGE_TABLE_ROWS - 1).bit_length()}}}"
-    rare = profile.distinct > 1_000 and profile.singles > 0.3 and not shared
+    rare = profile.distinct > 1_000 and profile.singleton_share > 0.3 and not shared
     seldom = 5 if profile.rows > 100_000 else 2
     return f"{{name: vocabulary, min_count: {seldom if rare else 1}}}"
 
@@ -176,9 +178,9 @@ def _transforms(profile: ColumnProfile) -> Iterator[str]:
 
 def heavy_tailed(profile: ColumnProfile) -> bool:
     """Whether the upper percent reaches far beyond the median, as counts and amounts do."""
-    below = max(profile.median - profile.low, 1e-9 + 0.01 * abs(profile.median))
-    reach = max(profile.high, profile.top / 10) - profile.median
-    return profile.low >= -0.01 * profile.top and reach > 10 * below
+    below = max(profile.median - profile.minimum, 1e-9 + 0.01 * abs(profile.median))
+    reach = max(profile.percentile_99, profile.maximum / 10) - profile.median
+    return profile.minimum >= -0.01 * profile.maximum and reach > 10 * below
 
 
 def _model(found: Inference) -> Iterator[str]:
@@ -199,7 +201,7 @@ def _model(found: Inference) -> Iterator[str]:
 
 def _batch_rows(found: Inference) -> int:
     """Larger for larger logs; of few rows, a power of two that makes four batches or more of those that train."""
-    rows = found.sample.rows_total or 10_000_000
+    rows = found.sample.total_rows or 10_000_000
     held_out = {"files": 0.0 if found.files["validation"] else 0.1}.get(found.split.name, 0.2)
     quarter = max(1, int(rows * (1 - held_out)) // 4)
     usual = 256 if rows < 50_000 else 1024 if rows < 500_000 else 4096

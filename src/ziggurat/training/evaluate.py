@@ -44,7 +44,9 @@ def evaluate_split(
     """
     metrics = MetricSet(schema.labels, grouped=schema.has_group, slices=slices)
     world = World.current()
-    loader = Loader(blocks, schema, batch_size, shuffle=False, rank=world.rank, world_size=world.size, deal="turns")
+    loader = Loader(
+        blocks, schema, batch_size, shuffle=False, rank=world.rank, world_size=world.size, assignment="round_robin"
+    )
     at = Cursor()
     training = recommender.training
     recommender.eval()

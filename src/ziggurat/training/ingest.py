@@ -13,14 +13,14 @@ from ziggurat.core.files import atomic_file
 from ziggurat.core.progress import Progress, Silent
 from ziggurat.data.ingest.prepared import open_prepared, small_files
 from ziggurat.data.ingest.processes import ReaderProcesses
-from ziggurat.data.ingest.server import Served
+from ziggurat.data.ingest.server import ServedDataset
 from ziggurat.data.readers.source_files import COMPRESSION
 from ziggurat.features.config import DataConfig, FeatureConfig
 from ziggurat.features.preparation.prepare import ENCODERS, dataset_fingerprint, open_sources
 from ziggurat.features.raw_blocks import open_raw
 from ziggurat.features.raw_index import index_raw
-from ziggurat.training.api import prepare, prepared_folder
 from ziggurat.training.experiment import Experiment
+from ziggurat.training.preparation import prepare, prepared_folder
 
 _LAST_PORT = 65_535
 
@@ -75,7 +75,7 @@ def ingest(
         processes.watch(progress)
 
 
-def _from_raw(experiment: Experiment, folder: Path | None, progress: Progress) -> Callable[[], Served]:
+def _from_raw(experiment: Experiment, folder: Path | None, progress: Progress) -> Callable[[], ServedDataset]:
     """Index the raw files, and what then serves them with the encoders of ``folder``."""
     data, features = experiment.data, experiment.features
     prepared = prepared_folder(experiment)
@@ -92,10 +92,10 @@ def _from_raw(experiment: Experiment, folder: Path | None, progress: Progress) -
     return functools.partial(_serve_raw, data, features, encoders.resolve(), index)
 
 
-def _serve_raw(data: DataConfig, features: Sequence[FeatureConfig], encoders: Path, index: Path) -> Served:
+def _serve_raw(data: DataConfig, features: Sequence[FeatureConfig], encoders: Path, index: Path) -> ServedDataset:
     opened = open_raw(data, features, encoders, index)
     files = small_files(encoders.parent)
-    return Served(opened.fingerprint, opened.schema, opened.splits, opened.manifest, files, costly=True)
+    return ServedDataset(opened.fingerprint, opened.schema, opened.splits, opened.manifest, files, costly=True)
 
 
 def _encoders(folder: Path, wanted: str) -> Path:

@@ -1,5 +1,5 @@
-"""The encoded dataset on disk, and the batches that are read from it.
+"""Stores the encoded dataset on disk and reads batches from it.
 
-In: encoded record batches. Out: Arrow files with a manifest, and batches in an order given by (seed, epoch).
+In: encoded record batches. Out: Arrow files with a manifest, and batches in an order determined by (seed, epoch).
 Neighbours: ``features`` writes it, ``training`` reads it, ``data.ingest`` serves it to other hosts.
 """

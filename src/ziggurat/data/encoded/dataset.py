@@ -1,8 +1,8 @@
-"""The encoded dataset on disk: Arrow IPC files of fixed-size blocks, one folder a split, and a manifest written last.
+"""The encoded dataset on disk: Arrow IPC files of fixed-size blocks, one folder per split, and a manifest.
 
 Layout (format version 1)::
 
-    manifest.json                 schema, rows and files of each split, fingerprint of what it was made from
+    manifest.json                 written last: schema, rows and files of each split, fingerprint of the inputs
     encoders/                     the fitted transform (written and read by ``features``)
     statistics.json|.safetensors  per-feature and per-table statistics (``core.statistics``)
     train/00000.arrow ...         uncompressed Arrow IPC files; each record batch is a block of ``block_rows`` rows
@@ -10,7 +10,7 @@ Layout (format version 1)::
 
 Columns, without nulls: dense float32; categorical int32 (int64 for tables of 2^31 rows or more); bags and sequences
 ``list<int32|int64>``; labels float32 under :func:`~ziggurat.core.schema.label_column`; ``@weight`` float32; ``@group``
-int64; ``@time``. The files can be opened with pyarrow, polars or DuckDB as they are.
+int64; ``@time``. pyarrow, polars and DuckDB can open the files directly.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SPLITS: tuple[Split, ...] = get_args(Split)
 
 
 def arrow_schema(schema: Schema) -> pa.Schema:
-    """The Arrow schema of the files of a dataset with this ``schema``."""
+    """Returns the Arrow schema of the files of a dataset with this ``schema``."""
 
     def ids(feature: str) -> pa.DataType:
         return pa.int64() if schema.rows[schema.tables[feature]] >= 2**31 else pa.int32()
@@ -57,9 +57,9 @@ def arrow_schema(schema: Schema) -> pa.Schema:
 
 
 class DatasetWriter:
-    """Appends encoded rows to the splits of a dataset folder, re-cut into blocks of ``block_rows``.
+    """Appends encoded rows to the splits of a dataset folder, regrouped into blocks of ``block_rows``.
 
-    Nothing is a dataset until :meth:`finish` has written the manifest; a folder without one is ignored and rewritten.
+    The folder becomes a dataset when :meth:`finish` writes the manifest; a folder without one is ignored and rewritten.
     """
 
     def __init__(self, folder: Path, schema: Schema, block_rows: int = BLOCK_ROWS) -> None:
@@ -70,48 +70,52 @@ class DatasetWriter:
         self._splits = {split: _SplitWriter(folder / split, self._arrow, block_rows) for split in SPLITS}
 
     def append(self, split: Split, rows: pa.RecordBatch) -> None:
-        """Add rows to a split; columns must be those of :func:`arrow_schema`, in any order."""
+        """Appends rows to a split; the columns must be those of :func:`arrow_schema`, in any order."""
         self._splits[split].append(rows.select(self._arrow.names).cast(self._arrow))
 
     def close(self) -> dict[str, Any]:
-        """Close the files and make them durable; the splits, as the manifest has them."""
+        """Closes the files and makes them durable; returns the ``splits`` entry of the manifest."""
         return {split: writer.finish() for split, writer in self._splits.items()}
 
     def finish(self, fingerprint: str, details: dict[str, Any]) -> None:
-        """Close the files, make them durable, and write the manifest.
+        """Closes the files, makes them durable, and writes the manifest.
 
         Args:
             fingerprint: identifies the config and the raw files that the dataset was made from.
-            details: further JSON to keep in the manifest (source files, quarantined rows, ...).
+            details: further JSON to store in the manifest (source files, quarantined rows, ...).
         """
         write_json(
             self._folder / "manifest.json", manifest(fingerprint, self._schema, self._block_rows, self.close(), details)
         )
 
 
-def write_split_file(path: Path, schema: Schema, block_rows: int, rows: Iterable[pa.RecordBatch], spare: Path) -> None:
-    """Write one file of a split by itself: the very file that :class:`DatasetWriter` would have written.
+def write_split_file(
+    path: Path, schema: Schema, block_rows: int, rows: Iterable[pa.RecordBatch], scratch: Path
+) -> None:
+    """Writes a single file of a split, byte for byte the file that :class:`DatasetWriter` would have written.
 
     Args:
-        path: its place in the dataset; it appears there whole.
-        rows: those of the file, at most ``FILE_BLOCKS`` blocks; columns as for :meth:`DatasetWriter.append`.
-        spare: a folder on the same disk, of which nothing else knows.
+        path: the path of the file in the dataset; it appears there only when complete.
+        schema: the schema of the dataset.
+        block_rows: rows per block.
+        rows: the rows of the file, at most ``FILE_BLOCKS`` blocks; columns as for :meth:`DatasetWriter.append`.
+        scratch: a folder on the same filesystem that nothing else uses.
     """
     arrow = arrow_schema(schema)
-    writer = _SplitWriter(spare, arrow, block_rows)
+    writer = _SplitWriter(scratch, arrow, block_rows)
     for batch in rows:
         writer.append(batch.select(arrow.names).cast(arrow))
     (written,) = writer.finish()["files"]
     with explained_writes(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        (spare / written["name"]).replace(path)
+        (scratch / written["name"]).replace(path)
         sync(path.parent)
 
 
 def manifest(
     fingerprint: str, schema: Schema, block_rows: int, splits: Mapping[str, Any], details: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The content of ``manifest.json``; ``splits`` as of :func:`split_files`, the rest as of the writer."""
+    """Returns the content of ``manifest.json``; ``splits`` holds a result of :func:`split_files` for each split."""
     return {
         "format_version": FORMAT_VERSION,
         "fingerprint": fingerprint,
@@ -123,7 +127,7 @@ def manifest(
 
 
 def split_files(sizes: Sequence[int]) -> dict[str, Any]:
-    """A split's part of a manifest: which files hold blocks of these sizes."""
+    """Returns the manifest entry of a split: the files that hold blocks of these sizes."""
     groups = [list(sizes[first : first + FILE_BLOCKS]) for first in range(0, len(sizes), FILE_BLOCKS)]
     files = [{"name": f"{number:05d}.arrow", "blocks": blocks} for number, blocks in enumerate(groups)]
     return {"rows": sum(sizes), "files": files}
@@ -179,9 +183,9 @@ class _SplitWriter:
 
 
 def _compact(block: pa.RecordBatch) -> pa.RecordBatch:
-    """``block`` with columns copied that are slices: these leave traces of their parent in the file, copies do not.
+    """Copies columns of ``block`` that are slices, so that no data of their parents gets into the file.
 
-    Of numbers Arrow writes what they need, and up to the next multiple of 64 bytes whatever their parent holds there.
+    Arrow pads number columns to a multiple of 64 bytes, with whatever the parent of a slice holds there.
     """
     padded = block.num_rows % _PADDING_BYTES != 0
     order = pa.array(np.arange(block.num_rows))
@@ -195,7 +199,7 @@ class SplitBlocks:
 
     Attributes:
         folder: the split's folder.
-        blocks: (file name, index in the file, rows) of each block.
+        blocks: (file name, index in the file, number of rows) of each block.
     """
 
     folder: Path
@@ -207,14 +211,14 @@ class SplitBlocks:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """Rows of each block."""
+        """Number of rows in each block."""
         return tuple(rows for _, _, rows in self.blocks)
 
     def read(self, block: int) -> pa.RecordBatch:
-        """Zero-copy view of one block.
+        """Returns a zero-copy view of one block.
 
         Raises:
-            DataError: the file is missing, truncated, or not what the manifest says.
+            DataError: the file is missing or truncated, or differs from the manifest.
         """
         name, index, rows = self.blocks[block]
         path = self.folder / name
@@ -242,7 +246,7 @@ class Dataset:
     """A prepared dataset folder, opened for reading.
 
     Raises:
-        DataError: the folder holds no finished dataset, or one of another format version.
+        DataError: the folder holds no complete dataset, or one of another format version.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -267,7 +271,7 @@ class Dataset:
         return self.manifest["fingerprint"]
 
     def split(self, name: Split) -> SplitBlocks:
-        """The blocks of ``train``, ``validation`` or ``test`` (possibly none)."""
+        """Returns the blocks of ``train``, ``validation`` or ``test`` (possibly none)."""
         files = self.manifest["splits"][name]["files"]
         blocks = tuple((file["name"], i, rows) for file in files for i, rows in enumerate(file["blocks"]))
         return SplitBlocks(self.folder / name, blocks)

@@ -1,7 +1,7 @@
-"""Which rows train, which validate, which test: split configs and their assignment, on whole columns.
+"""Assigns rows to the training, validation and test splits: the split configs, and functions on whole columns.
 
-An assignment is a uint8 array over rows whose values are positions in :data:`ziggurat.data.encoded.dataset.SPLITS`.
-Splits by files or by a hash need one row at a time; splits by time need the times (and keys) of all rows at once.
+An assignment is a uint8 array over rows whose values are indices into :data:`ziggurat.data.encoded.dataset.SPLITS`.
+Splits by files or by a hash can be computed row by row; splits by time need the times (and keys) of all rows.
 """
 
 from __future__ import annotations
@@ -23,19 +23,19 @@ Share = Annotated[float, pydantic.Field(ge=0.0, lt=1.0)]
 
 
 class FilesSplit(Config):
-    """Files given by hand: those of ``source.files`` train, these do not."""
+    """Splits given as files: ``source.files`` are the training rows, the files here the validation and test rows."""
 
     name: Literal["files"] = "files"
     validation: tuple[str, ...] | Share = ()
-    """Files of the validation rows, or the share of training rows held out for it by a hash of their line numbers."""
+    """Files of the validation rows, or the share of training rows to use instead, chosen by a hash of line numbers."""
     test: tuple[str, ...] = ()
     """Files of the test rows."""
     seed: int = 0
-    """Seeds the hash where ``validation`` is a share."""
+    """Seed of the hash, if ``validation`` is a share."""
 
     @property
     def share(self) -> float:
-        """Share of the rows of ``source.files`` that validate; 0 where validation has files of its own."""
+        """Share of the rows of ``source.files`` used for validation; 0 if validation has its own files."""
         return 0.0 if isinstance(self.validation, tuple) else self.validation
 
     @property
@@ -45,9 +45,9 @@ class FilesSplit(Config):
 
 class _Shares(Config):
     validation: Share = 0.1
-    """Share of the rows that validate."""
+    """Share of the rows used for validation."""
     test: Share = 0.1
-    """Share of the rows that test."""
+    """Share of the rows used for testing."""
 
     @pydantic.model_validator(mode="after")
     def _leave_rows_to_train(self) -> _Shares:
@@ -57,23 +57,23 @@ class _Shares(Config):
 
 
 class RandomSplit(_Shares):
-    """Rows drawn at random, by a hash: the same row (or key) lands in the same split on every machine."""
+    """A random split by hash: the same row (or key) is in the same split on every machine."""
 
     name: Literal["random"] = "random"
     key: str | None = None
-    """Column whose value decides, so that all rows of a user stay together; null hashes each row's file and line."""
+    """Column whose value is hashed, so that all rows of a user stay together; null hashes file and line."""
     seed: int = 0
-    """Another seed, another draw."""
+    """Seed of the hash; each seed gives a different split."""
 
 
 class TimeSplit(_Shares):
-    """The last rows by time test, those before them validate. Needs ``data.time``."""
+    """The last rows by time are test rows, those before them validation rows. Requires ``data.time``."""
 
     name: Literal["time"] = "time"
 
 
 class TimeWithinKeySplit(_Shares):
-    """Each key's last rows by time test, those before them validate. Needs ``data.time``."""
+    """The last rows of each key by time are test rows, those before them validation rows. Requires ``data.time``."""
 
     name: Literal["time_within_key"] = "time_within_key"
     key: str
@@ -84,21 +84,21 @@ SplitConfig = Annotated[FilesSplit | RandomSplit | TimeSplit | TimeWithinKeySpli
 
 
 def assign_by_hash(hashes: UInt64Array, validation: float, test: float) -> Assignment:
-    """Rows whose hash, as a float in [0, 1), lies below ``test`` test; the next ``validation`` share validates."""
-    place = to_unit_interval(hashes)
+    """Assigns rows by hash, as a float in [0, 1): below ``test`` to test, the next ``validation`` to validation."""
+    position = to_unit_interval(hashes)
     assignment = np.full(len(hashes), TRAIN, np.uint8)
-    assignment[place < test + validation] = VALIDATION
-    assignment[place < test] = TEST
+    assignment[position < test + validation] = VALIDATION
+    assignment[position < test] = TEST
     return assignment
 
 
 def assign_by_time(
     times: npt.NDArray[np.int64] | npt.NDArray[np.float64], validation: float, test: float
 ) -> Assignment:
-    """The last ``floor(n * test)`` of n rows by time test, the ``floor(n * validation)`` before them validate.
+    """Assigns the last of n rows by time: ``floor(n * test)`` to test, ``floor(n * validation)`` before to validation.
 
-    Rows with equal times stay together: a boundary that falls within a tie moves back, so the later split takes the
-    whole tie and gets more than its share.
+    Rows with equal times stay together: a boundary within a tie moves back, so that the later split gets the whole tie
+    and more than its share.
     """
     rows = len(times)
     assignment = np.full(rows, TRAIN, np.uint8)
@@ -106,7 +106,7 @@ def assign_by_time(
     if testing + validating == 0:
         return assignment
     boundaries = [rows - testing - validating, rows - testing]
-    ordered = np.partition(times, [place for place in boundaries if place < rows])
+    ordered = np.partition(times, [position for position in boundaries if position < rows])
     if validating:
         assignment[times >= ordered[boundaries[0]]] = VALIDATION
     if testing:
@@ -117,10 +117,11 @@ def assign_by_time(
 def assign_by_time_within_key(
     keys: npt.NDArray[np.int64], times: npt.NDArray[np.int64] | npt.NDArray[np.float64], validation: float, test: float
 ) -> Assignment:
-    """The last rows by time of each key test, those before them validate; rows with equal times keep their order.
+    """Assigns the last rows of each key by time to test, those before to validation; equal times keep the row order.
 
-    Of a key's n rows, ``max(1, floor(n * test))`` test and ``max(1, floor(n * validation))`` validate (none where the
-    share is 0), but one row always trains: a key with two rows gives one to test, a key with one row only trains.
+    Of a key's n rows, ``max(1, floor(n * test))`` are test rows and ``max(1, floor(n * validation))`` validation rows
+    (none if the share is 0), but at least one is a training row: of two rows one is a test row, a single row is a
+    training row.
     """
     rows = len(keys)
     order = np.lexsort((times, keys))
@@ -130,7 +131,7 @@ def assign_by_time_within_key(
     counts = np.diff(np.append(starts, rows))
     testing = _share_of_each(counts, test, counts - 1)
     validating = _share_of_each(counts, validation, counts - 1 - testing)
-    from_end = np.repeat(starts + counts, counts) - np.arange(rows)  # 1 is the key's last row
+    from_end = np.repeat(starts + counts, counts) - np.arange(rows)  # 1 for the last row of the key
     testing_rows, both_rows = np.repeat(testing, counts), np.repeat(testing + validating, counts)
     in_order = np.full(rows, TRAIN, np.uint8)
     in_order[from_end <= both_rows] = VALIDATION
@@ -140,12 +141,12 @@ def assign_by_time_within_key(
     return assignment
 
 
-def _share_of_each(counts: npt.NDArray[np.int64], share: float, room: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+def _share_of_each(counts: npt.NDArray[np.int64], share: float, limits: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     if share == 0.0:
         return np.zeros_like(counts)
-    return np.minimum(np.maximum(1, np.floor(counts * share + 1e-9).astype(np.int64)), room)
+    return np.minimum(np.maximum(1, np.floor(counts * share + 1e-9).astype(np.int64)), limits)
 
 
 def _floor(rows: int, share: float) -> int:
-    """``floor(rows * share)``, forgiving the rounding of shares such as 0.29."""
+    """Returns ``floor(rows * share)``, tolerating the rounding error of shares such as 0.29."""
     return math.floor(rows * share + 1e-9)

@@ -1,9 +1,11 @@
 """The stream of an epoch: every row of a split once, in an order that is a pure function of (seed, epoch).
 
+The order is made in two steps:
+
 1. The blocks of the split are permuted (seeded by seed and epoch) and grouped into *pools* of ``pool_blocks``;
 2. the rows of a pool are permuted (seeded by seed, epoch and the pool's number).
 
-Whoever has the split can make any ``[start, stop)`` of the stream, and two who do make the same batch to the bit.
+Any process that has the split can make any range ``[start, stop)`` of the stream, and all make bit-identical batches.
 """
 
 from __future__ import annotations
@@ -23,26 +25,26 @@ from ziggurat.data.encoded.columns import Columns, Rows, concatenate
 
 
 class BlockSource(Protocol):
-    """The encoded blocks of one split, whether they lie on disk or are made when asked for."""
+    """The encoded blocks of one split, either stored on disk or made on demand."""
 
     @property
     def sizes(self) -> Sequence[int]:
-        """Rows of each block, in file order."""
+        """Number of rows in each block, in file order."""
         ...
 
     def read(self, block: int) -> pa.RecordBatch:
-        """One block. Thread-safe."""
+        """Reads one block. Thread-safe."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """What decides the order of an epoch's stream, beside the sizes of the blocks.
+    """The parameters that, together with the sizes of the blocks, determine the order of an epoch's stream.
 
     Attributes:
-        epoch: every epoch has another order.
-        seed: of the permutations.
-        shuffle: False keeps file order.
+        epoch: the epoch; each has a different order.
+        seed: seed of the permutations.
+        shuffle: whether to permute; False keeps file order.
         pool_blocks: blocks that are shuffled together.
     """
 
@@ -52,25 +54,25 @@ class Order:
     pool_blocks: int
 
     def blocks(self, count: int) -> Rows:
-        """The numbers of ``count`` blocks in their order."""
+        """Returns the indices of ``count`` blocks in stream order."""
         if not self.shuffle:
             return np.arange(count)
         return np.random.default_rng([self.seed, self.epoch, 0]).permutation(count)
 
     def rows(self, pool: int, count: int) -> Rows | None:
-        """The order of a pool's ``count`` rows; None for file order."""
+        """Returns the order of the ``count`` rows of a pool; None for file order."""
         return np.random.default_rng([self.seed, self.epoch, 1, pool]).permutation(count) if self.shuffle else None
 
 
 class Stream:
-    """Rows of one epoch's stream by position.
+    """Random access to the rows of one epoch's stream.
 
     Args:
-        blocks: the split.
-        schema: of the dataset.
-        order: of the rows.
-        cache: where pools are kept while they are in use; default: one of our own for one pool.
-        name: tells this split's pools from those of others in a shared ``cache``.
+        blocks: the blocks of the split.
+        schema: the schema of the dataset.
+        order: the order of the rows.
+        cache: keeps pools while they are in use; default: a private cache of one pool.
+        name: distinguishes the pools of this split from those of others in a shared ``cache``.
     """
 
     def __init__(
@@ -79,39 +81,40 @@ class Stream:
         self._blocks, self._schema, self._order, self._name = blocks, schema, order, name
         self._cache = cache or PoolCache(1)
         sizes = np.asarray(blocks.sizes, np.int64)
-        numbers = order.blocks(len(sizes))
-        self._pools = [numbers[i : i + order.pool_blocks] for i in range(0, len(numbers), order.pool_blocks)]
+        block_order = order.blocks(len(sizes))
+        self._pools = [block_order[i : i + order.pool_blocks] for i in range(0, len(block_order), order.pool_blocks)]
         pool_rows = [int(sizes[pool].sum()) for pool in self._pools]
         self.starts: Rows = np.concatenate([[0], np.cumsum(pool_rows)]).astype(np.int64)
-        """Where each pool begins, and behind them where the stream ends."""
+        """The position at which each pool begins, and finally the end of the stream."""
 
     @property
     def rows(self) -> int:
         return int(self.starts[-1])
 
     def batch(self, start: int, stop: int) -> Batch:
-        """Rows ``start`` to ``stop`` of the stream; they may run over from one pool into the next."""
-        pieces: list[Batch] = []
+        """Returns rows ``start`` to ``stop`` of the stream, which may span several pools."""
+        parts: list[Batch] = []
         while start < stop:
             number = self.pool_at(start)
             first, end = int(self.starts[number]), min(stop, int(self.starts[number + 1]))
             pool = self.pool(number)
-            within = slice(start - first, end - first)
-            rows = np.arange(within.start, within.stop) if pool.order is None else pool.order[within]
-            pieces.append(pool.columns.batch(rows))
-            del pool  # let go of it before the next is read
+            pool_slice = slice(start - first, end - first)
+            rows = np.arange(pool_slice.start, pool_slice.stop) if pool.order is None else pool.order[pool_slice]
+            parts.append(pool.columns.batch(rows))
+            del pool  # release it before the next one is read
             start = end
-        return pieces[0] if len(pieces) == 1 else concatenate(pieces, self._schema)
+        return parts[0] if len(parts) == 1 else concatenate(parts, self._schema)
 
     def pool_at(self, position: int) -> int:
-        """The number of the pool that holds this row of the stream."""
+        """Returns the index of the pool that holds this row of the stream."""
         return int(np.searchsorted(self.starts, position, side="right")) - 1
 
     def pool(self, number: int) -> Pool:
-        """One pool, read unless it is kept."""
+        """Returns one pool, reading it unless it is in the cache."""
 
         def read() -> Pool:
-            columns = Columns([self._blocks.read(int(block)) for block in self._pools[number]], self._schema)
+            blocks = [self._blocks.read(int(block)) for block in self._pools[number]]
+            columns = Columns(blocks, self._schema, shuffled=self._order.shuffle)
             return Pool(columns, self._order.rows(number, columns.rows))
 
         return self._cache.get((self._name, self._order, number), read)
@@ -126,29 +129,32 @@ class Pool:
 
 
 @dataclass(slots=True)
-class _Place:
-    """Where one pool is or will be; its lock is held by whoever reads it."""
+class _CacheEntry:
+    """A cache entry for one pool; the thread that reads the pool holds the lock."""
 
     lock: threading.Lock = field(default_factory=threading.Lock)
     pool: Pool | None = None
 
 
 class PoolCache:
-    """The ``keep`` pools used last. Threads that want the same pool wait while one of them reads it."""
+    """Keeps the ``capacity`` most recently used pools.
 
-    def __init__(self, keep: int) -> None:
-        self._keep = keep
-        self._places: OrderedDict[Hashable, _Place] = OrderedDict()
+    Threads that need the same pool wait while one of them reads it.
+    """
+
+    def __init__(self, capacity: int) -> None:
+        self._capacity = capacity
+        self._entries: OrderedDict[Hashable, _CacheEntry] = OrderedDict()
         self._lock = threading.Lock()
 
     def get(self, key: Hashable, read: Callable[[], Pool]) -> Pool:
-        """The pool of this key. Room is made before it is read, so that ``keep`` pools are all that is held."""
+        """Returns the pool of this key. Evicts before reading, so that at most ``capacity`` pools are in memory."""
         with self._lock:
-            place = self._places.setdefault(key, _Place())
-            self._places.move_to_end(key)
-            while len(self._places) > self._keep:
-                self._places.popitem(last=False)
-        with place.lock:
-            if place.pool is None:
-                place.pool = read()
-            return place.pool
+            entry = self._entries.setdefault(key, _CacheEntry())
+            self._entries.move_to_end(key)
+            while len(self._entries) > self._capacity:
+                self._entries.popitem(last=False)
+        with entry.lock:
+            if entry.pool is None:
+                entry.pool = read()
+            return entry.pool

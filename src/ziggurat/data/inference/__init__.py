@@ -1,5 +1,5 @@
-"""What ``ziggurat init`` infers about raw logs: format, header, column types, label, split.
+"""Infers what ``ziggurat init`` writes about raw logs: format, header, column types, label, split.
 
-In: a sample of some files. Out: an :class:`~ziggurat.data.inference.roles.Inference` with a reason for each guess.
-Neighbours: ``data.readers`` parses the sample, ``cli.init_yaml`` prints the result.
+In: some files, which are sampled. Out: an :class:`~ziggurat.data.inference.roles.Inference` with a reason for each
+guess. Neighbours: ``data.readers`` parses the sample, ``cli.init_yaml`` prints the result.
 """

@@ -1,4 +1,4 @@
-"""Pairs of words that say yes and no, as label columns hold them."""
+"""Pairs of words for positive and negative, as found in label columns."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _PAIRS = (
 _NEGATIONS = ("no_", "no-", "no ", "not_", "not-", "not ", "non_", "non-", "non ")
 
 
-def positive_of(values: Sequence[str]) -> str | None:
-    """The one of a column's two values that says yes; of one value alone, it or the word it negates, in its case.
+def positive_value(values: Sequence[str]) -> str | None:
+    """Returns the positive one of a column's two values; of a single value, itself or its opposite, in the same case.
 
-    None where the words are of no well-known pair: ``click`` and ``no_click`` are one, ``a`` and ``b`` are not.
+    Returns None if the words are not a known pair: ``click`` and ``no_click`` are a pair, ``a`` and ``b`` are not.
     """
     lowered = [value.strip().lower() for value in values]
     if len(values) == 2:
@@ -34,5 +34,5 @@ def positive_of(values: Sequence[str]) -> str | None:
 
 
 def _negated(word: str) -> str | None:
-    """``click`` of ``no_click``, ``no click`` and so on."""
+    """Returns the negated word: ``click`` for ``no_click``, ``no click`` and so on; None if there is no negation."""
     return next((word[len(prefix) :] for prefix in _NEGATIONS if word.startswith(prefix) and word != prefix), None)

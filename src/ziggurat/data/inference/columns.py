@@ -1,4 +1,4 @@
-"""What a sampled column holds: its type, how many different values, how they are spread, whether cells hold several."""
+"""Profiles a sampled column: its type, the number and distribution of its values, whether cells hold several."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NULL_WORDS = frozenset({"?", "na", "n/a", "nan", "null", "\\n", "#n/a", "(null)"
 NULL_WORDS_AMONG_NUMBERS = NULL_WORDS | {"none", "-", "missing", "unknown"}
 CELL_DELIMITERS = ("|", ";", ",", " ")
 BRACKET_DELIMITERS = (",", ";", "|", " ")
-_MOMENT = r"^(\d{4}[-/]\d\d?[-/]\d\d?|\d\d?[-/.]\d\d?[-/.]\d{4})([ T]\d\d?(:\d\d.*)?)?$"
+_TEMPORAL = r"^(\d{4}[-/]\d\d?[-/]\d\d?|\d\d?[-/.]\d\d?[-/.]\d{4})([ T]\d\d?(:\d\d.*)?)?$"
 _DECIMAL_COMMA = r"^\s*[-+]?(\d+|\d{1,3}(\.\d{3})+)(,\d+)?\s*$"
 _INTEGER = r"^\s*[-+]?\d+\s*$"
 _LISTS_WITHIN = r"\]\s*\S?\s*\["
@@ -26,30 +26,31 @@ _BRACKETS = r"(?s)^\s*\[\s*([^\s\[].*)?\]\s*$"
 
 @dataclass(frozen=True, slots=True)
 class ColumnProfile:
-    """A column of a sample; figures of a column of many values are those of its elements.
+    """Profile of a sampled column; for a column of many values, the statistics are those of its elements.
 
     Attributes:
         name: the column's name in the file.
-        type: how its cells, or their elements, can be read.
-        rows: cells looked at, missing ones included.
+        type: the type as which its cells, or their elements, can be read.
+        rows: number of cells, missing ones included.
         missing: share of missing cells.
-        distinct: different values in the sample.
-        distinct_estimate: different values in the whole log (Chao 1984: d + f1² / 2 f2), where the sample is a part.
-        singles: share of the different values that occur once.
-        low, median, high, top: least value, median, 99th percentile and largest value of a numeric column, else 0.
-        halving: the value from which on about half of the numbers lie.
-        common: the most frequent values, as the file writes them.
-        null_words: text in it that means missing.
-        nan: NaN among its numbers.
-        many: cells hold lists, or text with ``delimiter`` between values.
-        delimiter: between the values of a text cell; None where the file holds lists.
-        brackets: the text cells are lists in brackets.
-        longest: most values in a cell.
-        moment: cells are dates or times.
-        iso: they are text that ``time_format: iso`` reads.
-        decimal_comma: cells are numbers with a comma, as in ``3,14``; the type is text then.
-        ascending: every value above the one before it.
-        odd_cells: a few cells of a column that is numeric but for them.
+        distinct: number of distinct values in the sample.
+        distinct_estimate: estimated number of distinct values in the whole log (Chao 1984: d + f1² / 2 f2); equal to
+            ``distinct`` if the sample is complete.
+        singleton_share: share of the distinct values that occur once.
+        minimum, median, percentile_99, maximum: of a numeric column, else 0.
+        balanced_threshold: the threshold that about half of the numbers reach.
+        common: the most frequent values, as written in the file.
+        null_words: texts in the column that mean a missing value.
+        nan: whether the numbers include NaN.
+        many: whether cells hold lists, or text with ``delimiter`` between values.
+        delimiter: the delimiter between the values of a text cell; None if the file holds lists.
+        brackets: whether the text cells are lists in brackets.
+        longest: largest number of values in a cell.
+        is_temporal: whether cells are dates or times.
+        is_iso: whether they are text that ``time_format: iso`` can read.
+        decimal_comma: whether cells are numbers with a comma, as in ``3,14``; the type is then text.
+        ascending: whether every value exceeds the previous one.
+        non_numeric_cells: the few cells that keep the column from being numeric.
     """
 
     name: str
@@ -58,12 +59,12 @@ class ColumnProfile:
     missing: float = 0.0
     distinct: int = 0
     distinct_estimate: int = 0
-    singles: float = 0.0
-    low: float = 0.0
+    singleton_share: float = 0.0
+    minimum: float = 0.0
     median: float = 0.0
-    high: float = 0.0
-    top: float = 0.0
-    halving: float = 0.0
+    percentile_99: float = 0.0
+    maximum: float = 0.0
+    balanced_threshold: float = 0.0
     common: tuple[Any, ...] = ()
     null_words: tuple[str, ...] = ()
     nan: bool = False
@@ -71,11 +72,11 @@ class ColumnProfile:
     delimiter: str | None = None
     brackets: bool = False
     longest: int = 1
-    moment: bool = False
-    iso: bool = False
+    is_temporal: bool = False
+    is_iso: bool = False
     decimal_comma: bool = False
     ascending: bool = False
-    odd_cells: tuple[str, ...] = ()
+    non_numeric_cells: tuple[str, ...] = ()
 
     @property
     def numeric(self) -> bool:
@@ -83,77 +84,77 @@ class ColumnProfile:
 
     @property
     def span(self) -> float:
-        """How many whole numbers lie from the least to the largest value."""
-        return self.top - self.low + 1
+        """Number of integers from the smallest to the largest value."""
+        return self.maximum - self.minimum + 1
 
 
-def profile_column(series: pl.Series, whole: bool) -> ColumnProfile:
-    """Look at one column; ``whole``: the sample is the log."""
+def profile_column(series: pl.Series, complete: bool) -> ColumnProfile:
+    """Profiles one column; ``complete`` says whether the sample is the whole log."""
     kind = series.dtype
     if isinstance(kind, pl.List | pl.Array):
         lists = series.cast(pl.List(kind.inner)) if isinstance(kind, pl.Array) else series  # pyright: ignore[reportArgumentType]
-        elements = profile_column(lists.explode().alias(series.name), whole)
+        elements = profile_column(lists.explode().alias(series.name), complete)
         longest = int(lists.list.len().max() or 0)  # pyright: ignore[reportArgumentType]
         return replace(elements, rows=len(series), missing=_share(lists.is_null(), series), many=True, longest=longest)
     if kind == pl.String or kind == pl.Categorical or isinstance(kind, pl.Enum):
-        return _text(series.cast(pl.String), whole)
+        return _text(series.cast(pl.String), complete)
     if kind.is_temporal():
         timed = isinstance(kind, pl.Date | pl.Datetime)
-        moments = series.cast(pl.Datetime("us"), strict=False) if timed else series
-        return replace(_number(moments.cast(pl.Int64), ValueType.INTEGER, whole), moment=True)
+        times = series.cast(pl.Datetime("us"), strict=False) if timed else series
+        return replace(_number(times.cast(pl.Int64), ValueType.INTEGER, complete), is_temporal=True)
     if kind == pl.Boolean or kind.is_integer():
-        return _number(series.cast(pl.Int64, strict=False), ValueType.INTEGER, whole)
-    return _float(series.cast(pl.Float64, strict=False), whole)
+        return _number(series.cast(pl.Int64, strict=False), ValueType.INTEGER, complete)
+    return _float(series.cast(pl.Float64, strict=False), complete)
 
 
-def profile_frame(frame: pl.DataFrame, whole: bool) -> list[ColumnProfile]:
-    """Every column whose values are scalars or lists of them."""
+def profile_frame(frame: pl.DataFrame, complete: bool) -> list[ColumnProfile]:
+    """Profiles every column whose values are scalars or lists of scalars."""
     return [
-        profile_column(frame[name], whole) for name in frame.columns if not isinstance(frame.schema[name], pl.Struct)
+        profile_column(frame[name], complete) for name in frame.columns if not isinstance(frame.schema[name], pl.Struct)
     ]
 
 
-def _text(series: pl.Series, whole: bool) -> ColumnProfile:
-    """Text cells: numbers if all of them are, several values a cell if they share few, else text."""
+def _text(series: pl.Series, complete: bool) -> ColumnProfile:
+    """Profiles text cells: as numbers if all are, as many values per cell if they share few values, else as text."""
     values = series.drop_nulls()
     uniques = values.unique()
-    bare = uniques.str.strip_chars()
-    lowered = bare.str.to_lowercase()
-    # strict=False turns what is no number into null.
-    numeric = bare.cast(pl.Float64, strict=False).is_not_null() & (lowered != "nan")
+    stripped = uniques.str.strip_chars()
+    lowered = stripped.str.to_lowercase()
+    # strict=False turns text that is not a number into null.
+    numeric = stripped.cast(pl.Float64, strict=False).is_not_null() & (lowered != "nan")
     known = NULL_WORDS_AMONG_NUMBERS if bool(numeric.any()) else NULL_WORDS
     is_null_word = lowered.is_in(list(known))
     if known is not NULL_WORDS and not bool((numeric | is_null_word).all()):
-        is_null_word = lowered.is_in(list(NULL_WORDS))  # text after all
+        is_null_word = lowered.is_in(list(NULL_WORDS))  # not numeric: fewer words mean missing
     words, rest = uniques.filter(is_null_word), uniques.filter(~is_null_word)
     null_words = tuple(sorted(words.to_list()))
     kept = series.set(series.is_in(words.to_list()), None) if null_words else series
     if rest.len() == 0:
-        return _described(kept, ValueType.TEXT, whole, null_words=null_words)
+        return _described(kept, ValueType.TEXT, complete, null_words=null_words)
     numbers = rest.str.strip_chars().cast(pl.Float64, strict=False)
-    odd = rest.filter(numbers.is_null())
+    non_numeric = rest.filter(numbers.is_null())
     zero_led = bool(rest.str.contains(r"^\s*[-+]?0\d").any())
-    if odd.len() == 0 and not zero_led:
+    if non_numeric.len() == 0 and not zero_led:
         if bool(rest.str.contains(_INTEGER).all()):
             whole_numbers = kept.str.strip_chars().str.strip_prefix("+").cast(pl.Int64, strict=False)
             if whole_numbers.null_count() == kept.null_count():
-                return replace(_number(whole_numbers, ValueType.INTEGER, whole), null_words=null_words)
-            return _described(kept, ValueType.TEXT, whole, null_words=null_words)  # ids beyond int64 stay text
+                return replace(_number(whole_numbers, ValueType.INTEGER, complete), null_words=null_words)
+            return _described(kept, ValueType.TEXT, complete, null_words=null_words)  # ids beyond int64 stay text
         floats = kept.str.strip_chars().cast(pl.Float64, strict=False)
-        return replace(_number(floats, ValueType.FLOAT, whole), null_words=null_words)
+        return replace(_number(floats, ValueType.FLOAT, complete), null_words=null_words)
     if bool(rest.str.contains(_BRACKETS).all()) and not bool(rest.str.contains(_LISTS_WITHIN).any()):
-        return replace(_bracketed(kept, rest, whole), null_words=null_words)
-    if bool(rest.str.contains(_MOMENT).all()):
-        described = _described(kept, ValueType.TEXT, whole, null_words=null_words)
-        return replace(described, moment=True, iso=_is_iso(rest))
+        return replace(_bracketed(kept, rest, complete), null_words=null_words)
+    if bool(rest.str.contains(_TEMPORAL).all()):
+        described = _described(kept, ValueType.TEXT, complete, null_words=null_words)
+        return replace(described, is_temporal=True, is_iso=_is_iso(rest))
     if bool(rest.str.contains(_DECIMAL_COMMA).all()) and bool(rest.str.contains(",", literal=True).any()):
-        return replace(_described(kept, ValueType.TEXT, whole, null_words=null_words), decimal_comma=True)
-    split = _split(kept, rest, whole)
+        return replace(_described(kept, ValueType.TEXT, complete, null_words=null_words), decimal_comma=True)
+    split = _split(kept, rest, complete)
     if split is not None:
         return replace(split, null_words=null_words)
-    text = _described(kept, ValueType.TEXT, whole, null_words=null_words)
-    if odd.len() <= 3 and rest.len() >= 50 and not zero_led:
-        return replace(text, odd_cells=tuple(odd.to_list()))
+    text = _described(kept, ValueType.TEXT, complete, null_words=null_words)
+    if non_numeric.len() <= 3 and rest.len() >= 50 and not zero_led:
+        return replace(text, non_numeric_cells=tuple(non_numeric.to_list()))
     return text
 
 
@@ -164,7 +165,7 @@ def _is_iso(cells: pl.Series) -> bool:
 
 
 def split_cells(cells: pl.Series, delimiter: str, brackets: bool) -> pl.Series:
-    """Text cells without nulls as lists of text; an element that is missing is empty."""
+    """Splits text cells without nulls into lists of text; a missing element is empty text."""
     if not brackets:
         return cells.str.split(delimiter)
     values, lengths, _ = split_brackets(cells.to_arrow().cast(pa.string()), delimiter)
@@ -172,14 +173,14 @@ def split_cells(cells: pl.Series, delimiter: str, brackets: bool) -> pl.Series:
     return pl.Series(cells.name, pa.LargeListArray.from_arrays(offsets, values))
 
 
-def _bracketed(series: pl.Series, uniques: pl.Series, whole: bool) -> ColumnProfile:
-    """A column of lists in brackets: the first of the usual delimiters that is in one of them separates its values."""
+def _bracketed(series: pl.Series, uniques: pl.Series, complete: bool) -> ColumnProfile:
+    """Profiles a column of lists in brackets, separated by the first of the usual delimiters that occurs in them."""
     inside = uniques.str.strip_chars().str.strip_chars("[]").str.strip_chars().str.replace_all(r"\s+", " ")
     found = (mark for mark in BRACKET_DELIMITERS if bool(inside.str.contains(mark, literal=True).any()))
     delimiter = next(found, ",")
     lists = split_cells(series.drop_nulls(), delimiter, brackets=True)
     values = lists.explode().drop_nulls()
-    elements = _text(values.set(values == "", None).alias(series.name), whole)
+    elements = _text(values.set(values == "", None).alias(series.name), complete)
     longest = int(lists.list.len().max() or 0)  # pyright: ignore[reportArgumentType]
     return replace(
         elements,
@@ -192,18 +193,18 @@ def _bracketed(series: pl.Series, uniques: pl.Series, whole: bool) -> ColumnProf
     )
 
 
-def _split(series: pl.Series, uniques: pl.Series, whole: bool) -> ColumnProfile | None:
-    """The column as one of many values, where some delimiter cuts its cells into far fewer different values."""
+def _split(series: pl.Series, uniques: pl.Series, complete: bool) -> ColumnProfile | None:
+    """Profiles the column as one of many values if a delimiter yields far fewer distinct values, else None."""
     for delimiter in CELL_DELIMITERS:
-        holding = uniques.str.contains(delimiter, literal=True)
-        if _share(holding, uniques) < 0.2 or uniques.len() < 8:
+        has_delimiter = uniques.str.contains(delimiter, literal=True)
+        if _share(has_delimiter, uniques) < 0.2 or uniques.len() < 8:
             continue
         tokens = uniques.str.split(delimiter).explode().unique()
         if tokens.len() > 0.5 * uniques.len():
             continue
         lists = series.str.split(delimiter)
-        elements = _text(lists.explode().set(lists.explode() == "", None).alias(series.name), whole)
-        if elements.many or elements.moment:
+        elements = _text(lists.explode().set(lists.explode() == "", None).alias(series.name), complete)
+        if elements.many or elements.is_temporal:
             return None
         longest = int(lists.list.len().max() or 0)  # pyright: ignore[reportArgumentType]
         missing = _share(series.is_null(), series)
@@ -211,26 +212,36 @@ def _split(series: pl.Series, uniques: pl.Series, whole: bool) -> ColumnProfile 
     return None
 
 
-def _float(series: pl.Series, whole: bool) -> ColumnProfile:
+def _float(series: pl.Series, complete: bool) -> ColumnProfile:
     nan = bool(series.is_nan().any())
     values = series.fill_nan(None)
     finite = values.drop_nulls()
     integral = finite.len() > 0 and bool(((finite == finite.floor()) & (finite.abs() < 2.0**53)).all())
     if integral:
-        return replace(_number(values.cast(pl.Int64), ValueType.INTEGER, whole), nan=nan)
-    return replace(_number(values, ValueType.FLOAT, whole), nan=nan)
+        return replace(_number(values.cast(pl.Int64), ValueType.INTEGER, complete), nan=nan)
+    return replace(_number(values, ValueType.FLOAT, complete), nan=nan)
 
 
-def _number(series: pl.Series, kind: ValueType, whole: bool) -> ColumnProfile:
+def _number(series: pl.Series, kind: ValueType, complete: bool) -> ColumnProfile:
     values = series.drop_nulls()
-    profile = _described(series, kind, whole)
+    profile = _described(series, kind, complete)
     if values.len() == 0:
         return profile
     figures = [values.quantile(share, "nearest") for share in (0, 0.5, 0.99, 1)]
-    low, median, high, top = (float(figure or 0) for figure in figures)
+    minimum, median, percentile_99, maximum = (float(figure or 0) for figure in figures)
     ascending = values.len() > 2 and bool((values.diff().drop_nulls() > 0).all())
-    halving = min((median, _next_above(values, median)), key=lambda value: abs(_share(values >= value, values) - 0.5))
-    return replace(profile, low=low, median=median, high=high, top=top, halving=halving, ascending=ascending)
+    balanced_threshold = min(
+        (median, _next_above(values, median)), key=lambda value: abs(_share(values >= value, values) - 0.5)
+    )
+    return replace(
+        profile,
+        minimum=minimum,
+        median=median,
+        percentile_99=percentile_99,
+        maximum=maximum,
+        balanced_threshold=balanced_threshold,
+        ascending=ascending,
+    )
 
 
 def _next_above(values: pl.Series, bound: float) -> float:
@@ -238,12 +249,12 @@ def _next_above(values: pl.Series, bound: float) -> float:
     return bound if above is None else float(above)
 
 
-def _described(series: pl.Series, kind: ValueType, whole: bool, null_words: tuple[str, ...] = ()) -> ColumnProfile:
+def _described(series: pl.Series, kind: ValueType, complete: bool, null_words: tuple[str, ...] = ()) -> ColumnProfile:
     values = series.drop_nulls()
     counts = values.alias("value").value_counts(sort=True, name="times")
     once = int((counts["times"] == 1).sum())
-    twice = int((counts["times"] == 2).sum())
-    unseen = 0 if whole else once * once / (2 * max(1, twice))
+    repeated = int((counts["times"] == 2).sum())
+    unseen = 0 if complete else once * once / (2 * max(1, repeated))
     return ColumnProfile(
         name=series.name,
         type=kind,
@@ -251,7 +262,7 @@ def _described(series: pl.Series, kind: ValueType, whole: bool, null_words: tupl
         missing=_share(series.is_null(), series),
         distinct=counts.height,
         distinct_estimate=counts.height + round(unseen),
-        singles=once / max(1, counts.height),
+        singleton_share=once / max(1, counts.height),
         common=tuple(counts["value"].head(12).to_list()),
         null_words=null_words,
     )

@@ -1,4 +1,4 @@
-"""What the first lines of delimited text say: the delimiter, and whether the first of them names the columns."""
+"""Finds the delimiter of delimited text, and whether its first line names the columns."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _DELIMITERS = (",", "\t", ";", "|")
 
 
 def find_delimiter(lines: Sequence[str]) -> str:
-    """The delimiter that cuts most lines into the same number of cells, more than one; the most cells decide a tie."""
+    """Returns the delimiter that splits most lines into the same number (> 1) of cells; ties go to more cells."""
 
     def score(delimiter: str) -> tuple[float, int]:
         widths = Counter(len(cells) for cells in csv.reader(lines, delimiter=delimiter))
@@ -32,15 +32,15 @@ def find_delimiter(lines: Sequence[str]) -> str:
 
 
 def is_header(first: Sequence[str], body: pl.DataFrame, path: Path) -> bool:
-    """Whether the first line names the columns: a letter in every cell, and unlike what follows.
+    """Whether the first line names the columns: every cell has a letter, and differs from the cells below.
 
     Args:
-        first: its cells. The first of them may be empty, above an index that some program wrote along.
+        first: the cells of the first line. The first cell may be empty, above an index column that a program added.
         body: the rows below, as text.
-        path: of the file, for the error.
+        path: the path of the file, for the error.
 
     Raises:
-        DataError: the line names columns, by the numbers below its words, but one of them twice or not at all.
+        DataError: the line is a header, as there are numbers below its words, but a name is repeated or missing.
     """
     cells = [cell.strip() for cell in first]
     if not any(cells) or not all(re.search(r"[^\W\d]", cell) for cell in cells if cell):
@@ -50,10 +50,10 @@ def is_header(first: Sequence[str], body: pl.DataFrame, path: Path) -> bool:
         cell.lower() not in {"", *NULL_WORDS_AMONG_NUMBERS} and _all_numbers(head[name])
         for name, cell in zip(head.columns, cells, strict=True)
     )
-    twice = duplicates([cell for cell in cells if cell])
-    if twice or not all(cells[1:]):
+    repeated = duplicates([cell for cell in cells if cell])
+    if repeated or not all(cells[1:]):
         if numeric:
-            raise _misnamed(cells, twice, path)
+            raise _header_error(cells, repeated, path)
         return False
     recurring = any(
         bool((head[name].str.strip_chars() == cell).any()) for name, cell in zip(head.columns, cells, strict=True)
@@ -61,11 +61,11 @@ def is_header(first: Sequence[str], body: pl.DataFrame, path: Path) -> bool:
     return numeric or not recurring
 
 
-def alike(files: Sequence[SourceFile], delimiter: str) -> list[SourceFile]:
-    """The files whose header, if they have one, is the first file's; columns in another order cannot be sampled along.
+def files_with_same_header(files: Sequence[SourceFile], delimiter: str) -> list[SourceFile]:
+    """Returns the files with the same header as the first file; others cannot be sampled together with it.
 
     Raises:
-        DataError: a file names other columns than the first.
+        DataError: a file names columns other than those of the first file.
     """
     expected = _named_columns(files[0], delimiter)
     kept = [files[0]]
@@ -85,7 +85,7 @@ def alike(files: Sequence[SourceFile], delimiter: str) -> list[SourceFile]:
 
 
 def _named_columns(file: SourceFile, delimiter: str) -> list[str]:
-    """The cells of the first line where all are words and the second line holds a number; else none."""
+    """Returns the cells of the first line if all are words and the second line holds a number; else none."""
     text = read_head(file, 64 << 10, lambda data: data.rfind(b"\n") + 1).data.decode("utf-8-sig", "replace")
     lines = [next(csv.reader([line], delimiter=delimiter)) for line in text.splitlines()[:2] if line.strip()]
     if len(lines) < 2 or not all(re.search(r"[^\W\d]", cell) for cell in lines[0]):
@@ -93,11 +93,11 @@ def _named_columns(file: SourceFile, delimiter: str) -> list[str]:
     return [cell.strip() for cell in lines[0]] if any(_is_number(cell) for cell in lines[1]) else []
 
 
-def _misnamed(cells: Sequence[str], twice: Sequence[str], path: Path) -> DataError:
-    if twice:
-        places = " and ".join(str(place) for place, cell in enumerate(cells, 1) if cell == twice[0])
+def _header_error(cells: Sequence[str], repeated: Sequence[str], path: Path) -> DataError:
+    if repeated:
+        places = " and ".join(str(place) for place, cell in enumerate(cells, 1) if cell == repeated[0])
         return DataError(
-            f"{path}, line 1: the header names column {twice[0]!r} twice, in places {places}",
+            f"{path}, line 1: the header names column {repeated[0]!r} twice, in places {places}",
             "give each of them a name of its own in the file's first line",
         )
     return DataError(

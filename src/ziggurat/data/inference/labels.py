@@ -1,4 +1,4 @@
-"""Which column is the label, and by what rule it becomes 0 and 1."""
+"""Infers which column is the label, and the rule that makes it 0 and 1."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from pathlib import Path
 
 from ziggurat.core.errors import ConfigError, nearest
 from ziggurat.core.schema import ValueType
-from ziggurat.data.inference.binary_label_words import positive_of
+from ziggurat.data.inference.binary_label_words import positive_value
 from ziggurat.data.inference.columns import ColumnProfile
-from ziggurat.data.inference.words import LABEL_WORDS, RATING_WORDS, plain, words
+from ziggurat.data.inference.words import LABEL_WORDS, RATING_WORDS, format_number, words
 
 
 @dataclass(frozen=True, slots=True)
 class InferredLabel:
-    """A target: 0/1 as it is, or by one of two rules."""
+    """A target column: 0/1 already, or made binary by ``at_least`` or ``equals``."""
 
     profile: ColumnProfile
     reason: str
@@ -23,14 +23,14 @@ class InferredLabel:
     equals: str | int | None = None
 
 
-def find_labels(profiles: Sequence[ColumnProfile], wanted: str | None, path: Path) -> list[InferredLabel]:
-    """The labels: ``wanted``, or by name, by the look of a rating, by place.
+def find_labels(profiles: Sequence[ColumnProfile], requested: str | None, path: Path) -> list[InferredLabel]:
+    """Returns the labels: ``requested``, or found by name, as a rating, or by position.
 
     Raises:
-        ConfigError: no column of that name or none that could be a label; one that cannot be made binary.
+        ConfigError: no column has the requested name, no column can be a label, or it cannot be made binary.
     """
-    if wanted is not None:
-        return [_wanted_label(profiles, wanted, path)]
+    if requested is not None:
+        return [_requested_label(profiles, requested, path)]
     named = [profile for profile in profiles if words(profile.name) & LABEL_WORDS and _two_values(profile)]
     if named:
         binary = [profile for profile in named if is_binary(profile)]
@@ -56,35 +56,35 @@ def find_labels(profiles: Sequence[ColumnProfile], wanted: str | None, path: Pat
     )
 
 
-def _wanted_label(profiles: Sequence[ColumnProfile], wanted: str, path: Path) -> InferredLabel:
+def _requested_label(profiles: Sequence[ColumnProfile], requested: str, path: Path) -> InferredLabel:
     names = [profile.name for profile in profiles]
-    if wanted not in names:
-        close = nearest(wanted, names)
+    if requested not in names:
+        close = nearest(requested, names)
         hint = f"did you mean {close!r}? " if close else ""
-        raise ConfigError(f"{path}: no column {wanted!r}", f"{hint}columns: {', '.join(names[:40])}")
-    profile = profiles[names.index(wanted)]
+        raise ConfigError(f"{path}: no column {requested!r}", f"{hint}columns: {', '.join(names[:40])}")
+    profile = profiles[names.index(requested)]
     if profile.many or (not profile.numeric and profile.distinct > 20):
         raise ConfigError(
-            f"{path}: column {wanted!r} cannot be made a binary label: it holds "
+            f"{path}: column {requested!r} cannot be made a binary label: it holds "
             + ("lists" if profile.many else f"{profile.distinct} different texts"),
             "name a column of 0 and 1, of a number (the label is then whether it is large), or of few texts",
         )
     if profile.distinct < 2:
         held = f"one value only, {profile.common[0]!r}" if profile.common else "no value"
         raise ConfigError(
-            f"{path}: column {wanted!r} cannot be a label: it holds {held}",
+            f"{path}: column {requested!r} cannot be a label: it holds {held}",
             "a label needs both classes: name another column, or add files that hold the other",
         )
     return _as_label(profile, "as asked")
 
 
 def is_binary(profile: ColumnProfile) -> bool:
-    """Whole numbers, 0 and 1, both."""
+    """Whether the column holds the integers 0 and 1, and both occur."""
     return (
         profile.type is ValueType.INTEGER
         and not profile.many
         and profile.distinct == 2
-        and (profile.low, profile.top) == (0, 1)
+        and (profile.minimum, profile.maximum) == (0, 1)
     )
 
 
@@ -93,27 +93,27 @@ def _two_values(profile: ColumnProfile) -> bool:
 
 
 def _as_label(profile: ColumnProfile, reason: str) -> InferredLabel:
-    """The column as it is if 0/1; the larger of few numbers; of two texts the one that says yes, or is rarer."""
+    """Makes the column binary: 0/1 as it is, numbers by a threshold, texts by the positive or else the rarer value."""
     if is_binary(profile):
         return InferredLabel(profile, reason)
     if profile.numeric:
         return InferredLabel(
-            profile, f"{reason}; positive from {plain(_threshold(profile))} on", at_least=_threshold(profile)
+            profile, f"{reason}; positive from {format_number(_threshold(profile))} on", at_least=_threshold(profile)
         )
     holds = [str(value) for value in profile.common]
-    positive = positive_of(holds) if len(holds) == 2 else None
+    positive = positive_value(holds) if len(holds) == 2 else None
     if positive is not None:
-        return InferredLabel(profile, f"{reason}: {_listed(profile)}", equals=positive)
+        return InferredLabel(profile, f"{reason}: {_both_values(profile)}", equals=positive)
     rarest = str(profile.common[-1] if profile.distinct == 2 else profile.common[1])
-    return InferredLabel(profile, f"{reason}; positive is the rarer of {_listed(profile)}", equals=rarest)
+    return InferredLabel(profile, f"{reason}; positive is the rarer of {_both_values(profile)}", equals=rarest)
 
 
 def _threshold(profile: ColumnProfile) -> float:
-    """4 on a scale of 5; the larger of two numbers; else what halves the rows."""
-    if profile.top == 5 and profile.low >= 0 and profile.distinct > 2:
+    """Returns 4 on a scale of 5, the larger of two numbers, else the threshold that halves the rows."""
+    if profile.maximum == 5 and profile.minimum >= 0 and profile.distinct > 2:
         return 4.0
-    return profile.top if profile.distinct == 2 else profile.halving
+    return profile.maximum if profile.distinct == 2 else profile.balanced_threshold
 
 
-def _listed(profile: ColumnProfile) -> str:
+def _both_values(profile: ColumnProfile) -> str:
     return " and ".join(repr(str(value)) for value in profile.common[:2])

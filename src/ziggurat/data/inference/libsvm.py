@@ -1,4 +1,4 @@
-"""What the columns of libsvm, libfm and libffm text are: ids in a bag, ids by field, or numbers by index or field."""
+"""Infers the columns of libsvm, libfm and libffm text: a bag of ids, ids by field, or numbers by index or field."""
 
 from __future__ import annotations
 
@@ -10,22 +10,22 @@ import polars as pl
 
 from ziggurat.core.errors import DataError
 
-MOST_ROWS = 200_000
-MOST_COLUMNS = 1_000
-"""Columns of numbers beyond which ``init`` does not list them."""
-_MOST_FIELDS = 200
+MAX_ROWS = 200_000
+MAX_COLUMNS = 1_000
+"""Largest number of columns of numbers that ``init`` lists."""
+_MAX_FIELDS = 200
 
 Entry = tuple[int, int, float]
-"""Field (-1 where there is none), index, value."""
+"""Field (-1 if there is none), index, value."""
 
 
 @dataclass(frozen=True, slots=True)
 class LibsvmColumns:
-    """The rows of a sample as columns, and what the source has to say so that it reads them like this.
+    """The rows of a sample as columns, and the source settings that read them like this.
 
     Attributes:
-        frame: ``label`` and the columns.
-        columns: names of the fields; None where entries are told apart by their index.
+        frame: ``label`` and the inferred columns.
+        columns: names of the fields; None if entries are distinguished by their index.
         numeric: names of the columns that hold numbers.
     """
 
@@ -34,48 +34,48 @@ class LibsvmColumns:
     numeric: tuple[str, ...]
 
 
-def read_libsvm(text: bytes, place: str, numbered: bool) -> LibsvmColumns:
-    """Look at rows of ``label index:value …`` or ``label field:index:value …``.
+def read_libsvm(text: bytes, place: str, starts_file: bool) -> LibsvmColumns:
+    """Reads rows of ``label index:value …`` or ``label field:index:value …`` and infers their columns.
 
     Args:
         text: whole lines.
         place: the file, for messages.
-        numbered: the lines are those of that file, from its first.
+        starts_file: whether the text is the beginning of that file, so that messages can give line numbers.
 
     Raises:
-        DataError: a token that is neither, or more columns of numbers than a config could list.
+        DataError: a token is malformed, or there are more columns of numbers than a config could list.
     """
     labels: list[float] = []
     rows: list[list[Entry]] = []
-    for line, row in enumerate(text.decode("utf-8", "replace").splitlines()[:MOST_ROWS], 1):
+    for line, row in enumerate(text.decode("utf-8", "replace").splitlines()[:MAX_ROWS], 1):
         label, *entries = row.partition("#")[0].split() or [""]
         if label:
-            where = f"{place}, line {line}" if numbered else place
-            labels.append(_label(label, where))
-            rows.append([_entry(token, where) for token in entries if not token.startswith("qid:")])
+            location = f"{place}, line {line}" if starts_file else place
+            labels.append(_label(label, location))
+            rows.append([_entry(token, location) for token in entries if not token.startswith("qid:")])
     series = pl.Series("label", labels, pl.Float64)
     if any(entry[0] >= 0 for row in rows for entry in row):
         return _by_field(series, rows)
     widths = {len(row) for row in rows}
     width = widths.pop() if len(widths) == 1 else 0
-    if 0 < width <= _MOST_FIELDS and not _one_index_a_place(rows):
+    if 0 < width <= _MAX_FIELDS and not _same_indices_in_all_rows(rows):
         numeric = [place for place in range(width) if any(row[place][2] != 1 for row in rows)]
         if all(len({row[place][1] for row in rows}) == 1 for place in numeric):
-            return _by_place(series, rows, numeric)
+            return _by_position(series, rows, numeric)
     return _by_index(series, rows, place)
 
 
-def _by_place(labels: pl.Series, rows: Sequence[list[Entry]], numeric: Sequence[int]) -> LibsvmColumns:
-    """As libfm has it: the n-th entry is of the n-th field."""
+def _by_position(labels: pl.Series, rows: Sequence[list[Entry]], numeric: Sequence[int]) -> LibsvmColumns:
+    """Columns in the libfm layout: the n-th entry belongs to the n-th field."""
     names = [f"field_{place + 1}" for place in range(len(rows[0]))]
     cells = {name: [row[place][2 if place in numeric else 1] for row in rows] for place, name in enumerate(names)}
     return LibsvmColumns(_frame(labels, cells), tuple(names), tuple(names[place] for place in numeric))
 
 
 def _by_field(labels: pl.Series, rows: Sequence[list[Entry]]) -> LibsvmColumns:
-    """As libffm has it: the entry names its field; several of one field in a row make it a bag."""
+    """Columns in the libffm layout: an entry names its field; several entries of a field in a row make it a bag."""
     fields = max(entry[0] for row in rows for entry in row) + 1
-    if fields > _MOST_FIELDS:
+    if fields > _MAX_FIELDS:
         return LibsvmColumns(_frame(labels, {"ids": [[entry[1] for entry in row] for row in rows]}), None, ())
     names = [f"field_{field}" for field in range(fields)]
     numeric = sorted({field for row in rows for field, _, value in row if value != 1})
@@ -92,12 +92,12 @@ def _by_field(labels: pl.Series, rows: Sequence[list[Entry]]) -> LibsvmColumns:
 
 
 def _by_index(labels: pl.Series, rows: Sequence[list[Entry]], place: str) -> LibsvmColumns:
-    """Indices that hold values other than 1 are columns of numbers, 0 where a row leaves them out; the others ids."""
+    """Columns by index: an index with a value other than 1 is a column of numbers (0 if omitted); others are ids."""
     numeric = sorted({index for row in rows for _, index, value in row if value != 1})
-    if len(numeric) > MOST_COLUMNS:
+    if len(numeric) > MAX_COLUMNS:
         raise DataError(
             f"{place}: {len(numeric):,} indices hold values other than 1, too many for columns of numbers",
-            f"keep the {MOST_COLUMNS:,} that matter, or write values of 1 for a bag of ids",
+            f"keep the {MAX_COLUMNS:,} that matter, or write values of 1 for a bag of ids",
         )
     places = {index: place for place, index in enumerate(numeric)}
     numbers = [[0.0] * len(rows) for _ in numeric]
@@ -118,19 +118,19 @@ def _frame(labels: pl.Series, cells: Mapping[str, Sequence[Any]]) -> pl.DataFram
     return pl.DataFrame([labels, *(pl.Series(name, values) for name, values in cells.items())])
 
 
-def _one_index_a_place(rows: Sequence[list[Entry]]) -> bool:
+def _same_indices_in_all_rows(rows: Sequence[list[Entry]]) -> bool:
     """Whether all rows list the same indices, as dense rows do."""
     return all([entry[1] for entry in row] == [entry[1] for entry in rows[0]] for row in rows)
 
 
-def _label(token: str, where: str) -> float:
+def _label(token: str, location: str) -> float:
     try:
         return float(token)
     except ValueError:
-        raise _malformed(where, token, "a number first, the label") from None
+        raise _malformed(location, token, "a number first, the label") from None
 
 
-def _entry(token: str, where: str) -> Entry:
+def _entry(token: str, location: str) -> Entry:
     parts = token.split(":")
     try:
         match parts:
@@ -142,11 +142,11 @@ def _entry(token: str, where: str) -> Entry:
                 pass
     except ValueError:
         pass
-    raise _malformed(where, token, "index:value or field:index:value")
+    raise _malformed(location, token, "index:value or field:index:value")
 
 
-def _malformed(where: str, token: str, expected: str) -> DataError:
+def _malformed(location: str, token: str, expected: str) -> DataError:
     return DataError(
-        f"{where}: malformed libsvm row: received {token!r}, expected {expected}",
+        f"{location}: malformed libsvm row: received {token!r}, expected {expected}",
         "correct the row, or give the file the suffix of the format that it has",
     )

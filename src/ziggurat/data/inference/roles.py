@@ -1,7 +1,7 @@
-"""From the look of some logs to the parts that their columns play: label, time, group, features; how to split rows.
+"""Infers the roles of the columns of some logs (label, time, group, features) and how to split their rows.
 
-Everything here is a guess with its reason attached, for a person to confirm. Names say what a column means
-(``user_id``, ``click``, ``age``); values say what it can be.
+Every result is a guess with a reason, for a person to confirm. Names suggest what a column means (``user_id``,
+``click``, ``age``); values decide what it can be.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from ziggurat.data.inference.sample import LogSample, read_sample
 from ziggurat.data.inference.words import (
     GROUP_WORDS,
     ID_WORDS,
-    PAST_WORDS,
+    OTHER_TIME_WORDS,
     QUANTITY_WORDS,
     SEQUENCE_WORDS,
     TIME_WORDS,
     WEIGHT_WORDS,
-    plain,
+    format_number,
     words,
 )
 from ziggurat.data.readers.source_files import SourceFile
@@ -38,7 +38,7 @@ LARGE_TABLE_ROWS = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class InferredFeature:
-    """An input, or a column left out (``kind`` None), and why."""
+    """A feature, or an excluded column (``kind`` None), with the reason."""
 
     profile: ColumnProfile
     kind: Literal["numeric", "categorical", "bag", "sequence"] | None
@@ -48,7 +48,7 @@ class InferredFeature:
 
 @dataclass(frozen=True, slots=True)
 class InferredSplit:
-    """How rows are divided."""
+    """How rows are split into training, validation and test rows."""
 
     name: Literal["files", "time_within_key", "time", "random"]
     reason: str
@@ -56,7 +56,7 @@ class InferredSplit:
 
 @dataclass(frozen=True, slots=True)
 class Inference:
-    """What some logs seem to be."""
+    """The inferred description of some logs."""
 
     sample: LogSample
     files: dict[Part, list[SourceFile]]
@@ -70,26 +70,26 @@ class Inference:
 
 
 def infer(files: Sequence[SourceFile], label: str | None = None) -> Inference:
-    """Look at ``files`` and guess.
+    """Infers a description of ``files``.
 
     Args:
-        files: of one log; those whose names say validation or test are taken for that.
-        label: the label's column, where the user knows it.
+        files: the files of one log; names that contain a word for validation or test assign files to these splits.
+        label: the name of the label column, if known.
 
     Raises:
-        DataError: files that cannot be read; no column left that could be a feature.
-        ConfigError: no column of the name ``label``; no column that could be a label; one that cannot be made binary.
+        DataError: files cannot be read, or no column can be a feature.
+        ConfigError: there is no column ``label``, no column can be a label, or it cannot be made binary.
     """
     parts = sort_files(files)
     sample = read_sample(parts["train"])
-    profiles = profile_frame(sample.frame, sample.whole)
-    profiles = _renamed_like_criteo(profiles, sample)
+    profiles = profile_frame(sample.frame, sample.complete)
+    profiles = _with_criteo_names(profiles, sample)
     labels = find_labels(profiles, label, files[0].path)
-    taken = {chosen.profile.name for chosen in labels}
-    rest = [profile for profile in profiles if profile.name not in taken]
+    label_names = {chosen.profile.name for chosen in labels}
+    rest = [profile for profile in profiles if profile.name not in label_names]
     time = find_time(rest)
     group = next((profile for profile in rest if is_group(profile)), None)
-    features = [_feature(profile, time) for profile in rest]
+    features = [_infer_feature(profile, time) for profile in rest]
     if not any(feature.kind for feature in features):
         raise _no_feature(features, labels, files[0])
     features = _shared_tables(features, sample)
@@ -98,7 +98,7 @@ def infer(files: Sequence[SourceFile], label: str | None = None) -> Inference:
         files=parts,
         labels=labels,
         features=features,
-        split=_split(parts, time, group),
+        split=_infer_split(parts, time, group),
         group=group,
         time=time,
         weights=tuple(profile.name for profile in rest if words(profile.name) & WEIGHT_WORDS and profile.numeric),
@@ -107,7 +107,7 @@ def infer(files: Sequence[SourceFile], label: str | None = None) -> Inference:
 
 
 def _no_feature(features: Sequence[InferredFeature], labels: Sequence[InferredLabel], file: SourceFile) -> DataError:
-    """Why nothing is left to learn from."""
+    """Returns the error that explains why no column can be a feature."""
     named = ", ".join(label.profile.name for label in labels)
     left_out = "; ".join(f"{feature.profile.name!r} is {feature.reason}" for feature in features[:8])
     return DataError(
@@ -117,7 +117,7 @@ def _no_feature(features: Sequence[InferredFeature], labels: Sequence[InferredLa
 
 
 def sort_files(files: Sequence[SourceFile]) -> dict[Part, list[SourceFile]]:
-    """Which files train, validate and test, by their names; all train where the names do not say so."""
+    """Assigns files to splits by their names; all files are training files if the names give no training file."""
     parts: dict[Part, list[SourceFile]] = {"train": [], "validation": [], "test": []}
     for file in files:
         stem = words(file.path.name.partition(".")[0])
@@ -131,43 +131,43 @@ def sort_files(files: Sequence[SourceFile]) -> dict[Part, list[SourceFile]]:
 
 
 def find_time(profiles: Sequence[ColumnProfile]) -> ColumnProfile | None:
-    """When the row happened: a time of that name before others, and never one of a person's or thing's history."""
-    times = [profile for profile in profiles if is_time(profile) and not words(profile.name) & PAST_WORDS]
+    """Returns the time column of the rows, preferably with such a name, never a birth or release date and the like."""
+    times = [profile for profile in profiles if is_time(profile) and not words(profile.name) & OTHER_TIME_WORDS]
     return next((profile for profile in times if words(profile.name) & TIME_WORDS), times[0] if times else None)
 
 
 def is_time(profile: ColumnProfile) -> bool:
-    """Seconds, or thousandths and so on, since 1970 under a name like it; typed moments, or text that says them."""
+    """Whether a column holds times: typed, as ISO text, or as (fractions of) seconds since 1970 with such a name."""
     if profile.many or profile.missing or profile.distinct < 3:
         return False
-    if profile.moment or not profile.numeric:
-        return profile.numeric or profile.iso
-    plausible = any(1e8 * unit <= profile.low and profile.top <= 4e9 * unit for unit in (1, 1e3, 1e6, 1e9))
+    if profile.is_temporal or not profile.numeric:
+        return profile.numeric or profile.is_iso
+    plausible = any(1e8 * unit <= profile.minimum and profile.maximum <= 4e9 * unit for unit in (1, 1e3, 1e6, 1e9))
     return plausible and bool(words(profile.name) & TIME_WORDS)
 
 
 def is_group(profile: ColumnProfile) -> bool:
-    """A user-like column in which values come back."""
+    """Whether the column identifies something like a user, and its values recur."""
     if profile.many or profile.type is ValueType.FLOAT or profile.distinct < 2:
         return False
     named = words(profile.name)
     return bool(named & GROUP_WORDS) and not named & {"feature", "age"} and profile.distinct < 0.9 * profile.rows
 
 
-def _feature(profile: ColumnProfile, time: ColumnProfile | None) -> InferredFeature:
-    """What a column is as an input."""
+def _infer_feature(profile: ColumnProfile, time: ColumnProfile | None) -> InferredFeature:
+    """Infers the kind of feature that a column is, or why it is excluded."""
     if not profile.name.strip():
         return InferredFeature(profile, None, "without a name, as an index that was written along")
     if (profile.distinct <= 1 and profile.missing < 0.01) or profile.distinct == 0:
         return InferredFeature(profile, None, "always the same: nothing to learn from")
     if profile is time:
         return InferredFeature(profile, None, "the time of the row: it splits rows; as an input it would not repeat")
-    if profile.moment and not (profile.numeric or profile.iso):
+    if profile.is_temporal and not (profile.numeric or profile.is_iso):
         example = str(profile.common[0])
         return InferredFeature(
             profile, None, f"dates such as {example}: written like 2024-05-01 12:30:00 they could split rows"
         )
-    if profile.moment:
+    if profile.is_temporal:
         return InferredFeature(profile, None, "dates: turn them into weekday and hour, or into a number, to use them")
     if profile.decimal_comma:
         example = next((value.strip() for value in profile.common if "," in value), "3,14")
@@ -194,9 +194,9 @@ def _feature(profile: ColumnProfile, time: ColumnProfile | None) -> InferredFeat
 
 
 def _is_quantity(profile: ColumnProfile) -> tuple[bool, str]:
-    """Whether whole numbers count something or name something."""
+    """Whether integers are quantities (True) or ids (False), and why."""
     named = words(profile.name)
-    span = f"{plain(profile.low)} … {plain(profile.top)}"
+    span = f"{format_number(profile.minimum)} … {format_number(profile.maximum)}"
     if named & QUANTITY_WORDS and profile.distinct > 2:
         return True, f"a quantity by its name, {span}"
     if named & ID_WORDS or named & GROUP_WORDS:
@@ -206,17 +206,17 @@ def _is_quantity(profile: ColumnProfile) -> tuple[bool, str]:
     dense = profile.span <= 2 * profile.distinct
     if dense and profile.distinct <= 32:
         return False, f"{_count(profile)}, few whole numbers"
-    heaped = (profile.median - profile.low) < 0.1 * (profile.top - profile.low)
-    if heaped:
+    skewed = (profile.median - profile.minimum) < 0.1 * (profile.maximum - profile.minimum)
+    if skewed:
         return True, f"most values small, {span}"
     recurring = profile.distinct < 0.3 * profile.rows
-    if dense or (recurring and profile.top > 1_000_000):
+    if dense or (recurring and profile.maximum > 1_000_000):
         return False, f"{_count(profile)}, spread evenly over {span} as ids are"
     return True, f"whole numbers, {span}"
 
 
 def _shared_tables(features: list[InferredFeature], sample: LogSample) -> list[InferredFeature]:
-    """Give a bag or sequence the table of the categorical column whose values it holds."""
+    """Assigns to a bag or sequence the table of the categorical column whose values it holds."""
     owners = [
         feature.profile for feature in features if feature.kind == "categorical" and feature.profile.distinct > 20
     ]
@@ -226,8 +226,11 @@ def _shared_tables(features: list[InferredFeature], sample: LogSample) -> list[I
 
 
 def _with_table(feature: InferredFeature, owners: Sequence[ColumnProfile], sample: LogSample) -> InferredFeature:
-    """The owner knows nine of ten elements, and shares a word of its name (``item_id``, ``last_items``) or more: see
-    :func:`_alike`."""
+    """Assigns the table of the best owner.
+
+    An owner must contain nine of ten elements, and either share a word of its name (``item_id``, ``last_items``) or
+    pass :func:`_may_share_by_values` and :func:`_same_values`.
+    """
     named = {word.rstrip("s") for word in words(feature.profile.name)}
     elements = _elements(feature.profile, sample)
     best: tuple[bool, float, str] | None = None
@@ -235,10 +238,10 @@ def _with_table(feature: InferredFeature, owners: Sequence[ColumnProfile], sampl
         if owner.type is not feature.profile.type:
             continue
         same_name = bool(named & {word.rstrip("s") for word in words(owner.name)})
-        if same_name or _may_share(owner):
+        if same_name or _may_share_by_values(owner):
             known = sample.frame[owner.name].drop_nulls().unique().cast(pl.String)
             inside = float(elements.is_in(known.to_list()).mean() or 0.0)  # pyright: ignore[reportArgumentType]
-            if inside > 0.9 and (same_name or _alike(elements, known, feature.profile.type)):
+            if inside > 0.9 and (same_name or _same_values(elements, known, feature.profile.type)):
                 best = max(best or (False, 0.0, ""), (same_name, inside, owner.name))
     if best is None:
         return feature
@@ -246,27 +249,27 @@ def _with_table(feature: InferredFeature, owners: Sequence[ColumnProfile], sampl
     return replace(feature, reason=reason, table=best[2])
 
 
-def _may_share(owner: ColumnProfile) -> bool:
-    """Whether values alone may speak for a column: small whole numbers are in many, and users are nobody's history."""
+def _may_share_by_values(owner: ColumnProfile) -> bool:
+    """Whether values alone may decide: small integers occur in many columns, and histories do not list users."""
     return not is_group(owner) and (owner.type is ValueType.TEXT or owner.distinct > 100)
 
 
-def _alike(elements: pl.Series, known: pl.Series, kind: ValueType) -> bool:
-    """Texts that are the same mean the same; numbers count from 1 everywhere, so most of the owner's must occur too."""
+def _same_values(elements: pl.Series, known: pl.Series, kind: ValueType) -> bool:
+    """Whether values mean the same: texts do; integers count from 1 anywhere, so most of the owner's must occur."""
     if kind is ValueType.TEXT:
         return True
     return float(known.is_in(elements.unique().to_list()).mean() or 0.0) > 0.5  # pyright: ignore[reportArgumentType]
 
 
 def _elements(profile: ColumnProfile, sample: LogSample) -> pl.Series:
-    """Some of the column's elements, as text."""
+    """Returns elements of the column's first cells, as text."""
     cells = sample.frame[profile.name].drop_nulls().head(5_000)
     lists = cells if profile.delimiter is None else split_cells(cells, profile.delimiter, profile.brackets)
     elements = lists.explode().drop_nulls().cast(pl.String)
     return elements.filter(elements != "")
 
 
-def _split(
+def _infer_split(
     parts: dict[Part, list[SourceFile]], time: ColumnProfile | None, group: ColumnProfile | None
 ) -> InferredSplit:
     if parts["test"] or parts["validation"]:
@@ -280,8 +283,8 @@ def _split(
     return InferredSplit("random", "there is no time to split by")
 
 
-def _renamed_like_criteo(profiles: list[ColumnProfile], sample: LogSample) -> list[ColumnProfile]:
-    """Names for the well-known layout of 1 label, 13 integers and 26 hashed categories that comes without a header."""
+def _with_criteo_names(profiles: list[ColumnProfile], sample: LogSample) -> list[ColumnProfile]:
+    """Names the columns of the Criteo layout (1 label, 13 integers, 26 hashed categories), which has no header."""
     if sample.format != "csv" or sample.header or len(profiles) != 40 or not is_binary(profiles[0]):
         return profiles
     hashed = all(re.fullmatch("[0-9a-f]{8}", str(value)) for profile in profiles[14:] for value in profile.common[:3])
@@ -289,7 +292,7 @@ def _renamed_like_criteo(profiles: list[ColumnProfile], sample: LogSample) -> li
         return profiles
     names = ["label", *(f"I{k}" for k in range(1, 14)), *(f"C{k}" for k in range(1, 27))]
     sample.frame.columns = names
-    return profile_frame(sample.frame, sample.whole)
+    return profile_frame(sample.frame, sample.complete)
 
 
 def _count(profile: ColumnProfile) -> str:

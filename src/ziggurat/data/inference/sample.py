@@ -1,7 +1,7 @@
-"""A sample of some logs and their format, found by looking at the bytes: enough to guess what the columns are.
+"""Samples some logs and detects their format from their bytes, which is enough to infer what the columns are.
 
-A file of up to 32 MiB is read whole. Of a larger text file four stretches from beginning to end are read, for logs
-change with time; of a larger Parquet file, row groups spread likewise; of compressed text, the beginning.
+Up to 32 MiB are read completely. Of larger text files, four ranges spread over each file are read, because logs change
+with time. Of larger Parquet files, row groups spread over the files are read. Of compressed text, only the beginning.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ziggurat.core.errors import DataError
-from ziggurat.data.inference.header import alike, find_delimiter, is_header
-from ziggurat.data.inference.libsvm import MOST_ROWS, read_libsvm
+from ziggurat.data.inference.header import files_with_same_header, find_delimiter, is_header
+from ziggurat.data.inference.libsvm import MAX_ROWS, read_libsvm
 from ziggurat.data.readers.csv.header import read_layout
 from ziggurat.data.readers.source_files import COMPRESSION, SourceFile
 from ziggurat.data.readers.text.blocks import cut_blocks, read_head
@@ -29,7 +29,7 @@ from ziggurat.data.readers.text.records import RecordRules
 FormatName = Literal["csv", "parquet", "jsonl", "libsvm"]
 
 SAMPLE_BYTES = 32 << 20
-STRETCHES = 4
+SAMPLE_RANGES = 4
 SUFFIXES: dict[str, FormatName] = {
     ".parquet": "parquet", ".pq": "parquet",
     ".jsonl": "jsonl", ".ndjson": "jsonl", ".json": "jsonl",
@@ -43,37 +43,37 @@ class LogSample:
     """Some rows of a log.
 
     Attributes:
-        format: of its files.
-        frame: the rows; text formats without types of their own as strings, empty cells null.
-        rows_total: rows of all files, counted or estimated from their size; None where neither is possible.
-        whole: the frame holds every row.
-        delimiter: of CSV.
-        header: whether CSV has one.
-        spaces: CSV cells begin with a space, as in ``1, 2``.
-        newlines: whether a quoted value goes over a line's end.
-        columns: libsvm's names of fields, where entries have fields.
-        numeric: libsvm's columns of numbers.
+        format: the format of its files.
+        frame: the sampled rows; cells of untyped text formats are strings, empty cells are null.
+        total_rows: rows of all files, counted or estimated from their size; None if neither is possible.
+        complete: whether the frame holds every row of the files.
+        delimiter: the CSV delimiter.
+        header: whether the CSV has a header.
+        space_after_delimiter: whether CSV cells begin with a space, as in ``1, 2``.
+        newlines_in_values: whether a quoted value contains a line end.
+        columns: libsvm field names, if the entries have fields.
+        numeric: libsvm columns of numbers.
     """
 
     format: FormatName
     frame: pl.DataFrame
-    rows_total: int | None
-    whole: bool
+    total_rows: int | None
+    complete: bool
     delimiter: str = ","
     header: bool = True
-    spaces: bool = False
-    newlines: bool = False
+    space_after_delimiter: bool = False
+    newlines_in_values: bool = False
     columns: tuple[str, ...] | None = None
     numeric: tuple[str, ...] = ()
 
 
 def is_sidecar(path: Path) -> bool:
-    """Whether a file in a folder of logs is one that ziggurat itself wrote about them."""
+    """Whether a file in a folder of logs was written by ziggurat itself, with information about the logs."""
     return path.name == "dataset.json" or path.name.endswith(".truth.json")
 
 
 def detect_format(file: SourceFile) -> FormatName:
-    """By the first bytes where they say it, by the suffix else, CSV where nothing speaks against it."""
+    """Detects the format by the first bytes, then by the suffix, then by the first lines; CSV by default."""
     with file.path.open("rb") as stream:
         magic = stream.read(4)
     if magic == b"PAR1":
@@ -91,11 +91,11 @@ def detect_format(file: SourceFile) -> FormatName:
 
 
 def read_sample(files: Sequence[SourceFile], limit_bytes: int = SAMPLE_BYTES) -> LogSample:
-    """Sample ``files``, which are of one format.
+    """Samples ``files``, which must all be of one format.
 
     Raises:
-        DataError: files of several formats, a file that cannot be read or holds no rows; a CSV header that is not
-            UTF-8, or that names a column twice or not at all.
+        DataError: the files are of several formats, a file cannot be read or holds no rows, or a CSV header is not
+            UTF-8, names a column twice, or leaves a column without a name.
     """
     formats = {file.path: detect_format(file) for file in files}
     if len(set(formats.values())) > 1:
@@ -105,17 +105,17 @@ def read_sample(files: Sequence[SourceFile], limit_bytes: int = SAMPLE_BYTES) ->
     if kind == "parquet":
         sample = _parquet(files, limit_bytes)
     else:
-        sampled = _alike(files) if kind == "csv" else files
-        text, whole = _stretches(sampled, limit_bytes // 4 if kind == "libsvm" else limit_bytes)
-        whole = whole and len(sampled) == len(files)
+        sampled = _same_header(files) if kind == "csv" else files
+        text, complete = _read_lines(sampled, limit_bytes // 4 if kind == "libsvm" else limit_bytes)
+        complete = complete and len(sampled) == len(files)
         sample = (
-            _csv(text, whole, files[0])
+            _csv(text, complete, files[0])
             if kind == "csv"
-            else _json_lines(text, whole)
+            else _json_lines(text, complete)
             if kind == "jsonl"
-            else _libsvm(text, whole, files)
+            else _libsvm(text, complete, files)
         )
-        sample = replace(sample, rows_total=_rows_of(files, sample, len(text)))
+        sample = replace(sample, total_rows=_total_rows(files, sample, len(text)))
     if sample.frame.height == 0:
         raise DataError(
             f"{files[0].path}: holds no rows that can be read as {kind}", "name files with at least one row"
@@ -123,8 +123,8 @@ def read_sample(files: Sequence[SourceFile], limit_bytes: int = SAMPLE_BYTES) ->
     return sample
 
 
-def _rows_of(files: Sequence[SourceFile], sample: LogSample, sampled_bytes: int) -> int | None:
-    if sample.whole:
+def _total_rows(files: Sequence[SourceFile], sample: LogSample, sampled_bytes: int) -> int | None:
+    if sample.complete:
         return sample.frame.height
     if any(file.path.suffix in COMPRESSION for file in files):
         return None
@@ -135,38 +135,42 @@ def _last_line_end(data: bytes) -> int:
     return data.rfind(b"\n") + 1
 
 
-def _stretches(files: Sequence[SourceFile], limit_bytes: int) -> tuple[bytes, bool]:
-    """Whole lines from the files, and whether that is all there is. The first line is the first file's first."""
-    share = max(1 << 16, limit_bytes // min(len(files), STRETCHES))
-    chosen = files if len(files) <= STRETCHES else [files[len(files) * k // STRETCHES] for k in range(STRETCHES)]
-    pieces: list[bytes] = []
-    whole = len(chosen) == len(files)
+def _read_lines(files: Sequence[SourceFile], limit_bytes: int) -> tuple[bytes, bool]:
+    """Reads whole lines from the files, from the first line on; also returns whether these are all their lines."""
+    share = max(1 << 16, limit_bytes // min(len(files), SAMPLE_RANGES))
+    chosen = (
+        files if len(files) <= SAMPLE_RANGES else [files[len(files) * k // SAMPLE_RANGES] for k in range(SAMPLE_RANGES)]
+    )
+    parts: list[bytes] = []
+    complete = len(chosen) == len(files)
     for number, file in enumerate(chosen):
         head = read_head(file, share, _last_line_end)
         data = head.data.removeprefix(b"\xef\xbb\xbf")
         if number > 0:
             first, _, rest = data.partition(b"\n")
-            data = rest if pieces[0].startswith(first.rstrip(b"\r")) else data  # a repeated header
-        pieces.append(data if data.endswith(b"\n") else data + b"\n")
+            data = rest if parts[0].startswith(first.rstrip(b"\r")) else data  # a repeated header
+        parts.append(data if data.endswith(b"\n") else data + b"\n")
         if head.last:
             continue
-        whole = False
+        complete = False
         if file.path.suffix not in COMPRESSION:
-            for part in range(1, STRETCHES):
-                offset = file.size_bytes * part // STRETCHES
-                for block in cut_blocks(file, offset, share // STRETCHES, _last_line_end):
-                    pieces.append(block.data[block.data.find(b"\n") + 1 :])
+            for part in range(1, SAMPLE_RANGES):
+                offset = file.size_bytes * part // SAMPLE_RANGES
+                for block in cut_blocks(file, offset, share // SAMPLE_RANGES, _last_line_end):
+                    parts.append(block.data[block.data.find(b"\n") + 1 :])
                     break
-    return b"".join(pieces), whole
+    return b"".join(parts), complete
 
 
-def _alike(files: Sequence[SourceFile]) -> Sequence[SourceFile]:
-    chosen = files if len(files) <= STRETCHES else [files[len(files) * k // STRETCHES] for k in range(STRETCHES)]
+def _same_header(files: Sequence[SourceFile]) -> Sequence[SourceFile]:
+    chosen = (
+        files if len(files) <= SAMPLE_RANGES else [files[len(files) * k // SAMPLE_RANGES] for k in range(SAMPLE_RANGES)]
+    )
     head = read_head(files[0], 1 << 16, _last_line_end).data.decode("utf-8-sig", "replace")
-    return alike(chosen, find_delimiter(head.splitlines()[:200])) if head.strip() else files
+    return files_with_same_header(chosen, find_delimiter(head.splitlines()[:200])) if head.strip() else files
 
 
-def _csv(text: bytes, whole: bool, file: SourceFile) -> LogSample:
+def _csv(text: bytes, complete: bool, file: SourceFile) -> LogSample:
     lines = text[: 1 << 18].decode("utf-8", "replace").splitlines()[:200]
     delimiter = find_delimiter(lines)
     first_end = text.find(b"\n") + 1
@@ -187,26 +191,30 @@ def _csv(text: bytes, whole: bool, file: SourceFile) -> LogSample:
         raise DataError(
             f"cannot be read as CSV with delimiter {delimiter!r}: {error}", "check the file's quotes"
         ) from error
-    newlines = any(bool(frame[name].str.contains("\n", literal=True).any()) for name in frame.columns)
+    newlines_in_values = any(bool(frame[name].str.contains("\n", literal=True).any()) for name in frame.columns)
     if header:
-        read_layout(file, RecordRules(delimiter.encode(), newlines), header=True, columns=None, needed=())
+        read_layout(file, RecordRules(delimiter.encode(), newlines_in_values), header=True, columns=None, needed=())
         frame.columns = [name.strip() for name in first]
-    spaces = sum(line.count(delimiter + " ") for line in lines) > 0.8 * sum(line.count(delimiter) for line in lines)
-    return LogSample("csv", frame, None, whole, delimiter, header, spaces and len(first) > 1, newlines)
+    space_after_delimiter = sum(line.count(delimiter + " ") for line in lines) > 0.8 * sum(
+        line.count(delimiter) for line in lines
+    )
+    return LogSample(
+        "csv", frame, None, complete, delimiter, header, space_after_delimiter and len(first) > 1, newlines_in_values
+    )
 
 
-def _json_lines(text: bytes, whole: bool) -> LogSample:
+def _json_lines(text: bytes, complete: bool) -> LogSample:
     try:
         frame = pl.read_ndjson(io.BytesIO(text), infer_schema_length=None, ignore_errors=True)
     except pl.exceptions.PolarsError as error:
         raise DataError(f"cannot be read as JSON lines: {error}", "write one JSON object a line") from error
-    return LogSample("jsonl", frame, None, whole)
+    return LogSample("jsonl", frame, None, complete)
 
 
-def _libsvm(text: bytes, whole: bool, files: Sequence[SourceFile]) -> LogSample:
-    found = read_libsvm(text, str(files[0].path), whole and len(files) == 1)
-    whole = whole and found.frame.height < MOST_ROWS
-    return LogSample("libsvm", found.frame, None, whole, columns=found.columns, numeric=found.numeric)
+def _libsvm(text: bytes, complete: bool, files: Sequence[SourceFile]) -> LogSample:
+    found = read_libsvm(text, str(files[0].path), complete and len(files) == 1)
+    complete = complete and found.frame.height < MAX_ROWS
+    return LogSample("libsvm", found.frame, None, complete, columns=found.columns, numeric=found.numeric)
 
 
 def _parquet(files: Sequence[SourceFile], limit_bytes: int) -> LogSample:

@@ -1,4 +1,4 @@
-"""What the words of a column's name say about it. Values decide what is possible, these what is likely."""
+"""Interprets the words in a column's name. Values decide which interpretations are possible, words which are likely."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ LABEL_WORDS = frozenset({  # targets
     "response", "share", "target", "y",
 })  # fmt: skip
 
-RATING_WORDS = frozenset({  # a scale that becomes a target at a threshold
+RATING_WORDS = frozenset({  # a scale that becomes a binary target by a threshold
     "rating", "ratings", "score", "stars",
 })  # fmt: skip
 
@@ -18,12 +18,12 @@ TIME_WORDS = frozenset({  # when a row happened
     "at", "created", "date", "datetime", "time", "timestamp", "ts",
 })  # fmt: skip
 
-PAST_WORDS = frozenset({  # a time before the row's, or after it
+OTHER_TIME_WORDS = frozenset({  # a time other than the row's own
     "birth", "birthday", "birthdate", "born", "dob", "due", "expires", "expiry", "joined", "registered", "registration",
     "release", "released", "signup",
 })  # fmt: skip
 
-GROUP_WORDS = frozenset({  # whose rows are ranked against one another
+GROUP_WORDS = frozenset({  # entities whose rows are ranked against each other
     "account", "cookie", "customer", "member", "reader", "session", "uid", "user", "userid", "visitor",
 })  # fmt: skip
 
@@ -52,13 +52,13 @@ QUANTITY_WORDS = frozenset({  # whole numbers that count something
 
 
 def words(name: str) -> frozenset[str]:
-    """The words of a column's name: ``userId`` and ``user_id`` -> {user, id}."""
-    apart = re.sub(r"([a-z0-9])([A-Z])", r"\1 \2", name)
-    return frozenset(word for word in re.split(r"[^a-z0-9]+", apart.lower()) if word)
+    """Splits a column's name into words: ``userId`` and ``user_id`` -> {user, id}."""
+    separated = re.sub(r"([a-z0-9])([A-Z])", r"\1 \2", name)
+    return frozenset(word for word in re.split(r"[^a-z0-9]+", separated.lower()) if word)
 
 
-def plain(value: float) -> str:
-    """A number for reading: separators from 10,000 on, four digits of a fraction."""
+def format_number(value: float) -> str:
+    """Formats a number for messages: thousands separators from 10,000 on, four significant digits for fractions."""
     return (
         f"{value:.0f}"
         if value == int(value) and abs(value) < 10_000

@@ -1,4 +1,4 @@
-"""How the address of a reader is written."""
+"""Parses the address of a reader."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ _PLACE = re.compile(r"(?:grpc://)?(?P<place>(?:[^\s:/\[\],]+|\[[0-9a-fA-F:.]+\])
 
 
 def checked_address(address: str) -> str:
-    """``grpc://host:port``, of which the scheme may be left out.
+    """Returns ``grpc://host:port``; the scheme may be omitted in ``address``.
 
     Raises:
-        ConfigError: it is no address.
+        ConfigError: ``address`` is malformed.
     """
     found = _PLACE.fullmatch(address)
     if found is None or not 0 < int(found["port"]) < 65_536:

@@ -1,4 +1,4 @@
-"""One reader as a trainer sees it: an address, a connection that is opened when needed, and how it failed last."""
+"""A trainer's connection to one reader, opened on demand."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ from ziggurat.data.ingest.protocol import DESCRIBE, REFUSED, WARM, BatchTicket, 
 from ziggurat.data.ingest.wire import from_wire
 
 LOST = (flight.FlightError, pa.ArrowException)
-"""What a reader that is gone, ends or cannot read raises; another attempt, there or elsewhere, may go well."""
+"""Errors raised if a reader is gone, shuts down or cannot read; a retry, with it or another reader, may succeed."""
 
 _OPTIONS = [
-    ("grpc.use_local_subchannel_pool", 1),  # a new connection does not inherit the last one's patience
+    ("grpc.use_local_subchannel_pool", 1),  # a new connection does not inherit the back-off of the last one
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
 ]
 
 
 class Connection:
-    """Asks one reader for batches; used by one thread, save :meth:`cancel`.
+    """Requests batches from one reader. Used by a single thread, except for :meth:`cancel`.
 
     Attributes:
-        costly: the reader makes its blocks from raw logs; known once connected.
+        costly: whether the reader makes its blocks from raw logs; known once connected.
 
     Args:
         address: ``grpc://host:port``, or ``host:port``.
-        identity: of this side.
-        schema: of the dataset.
-        seconds: after which an answer that is not complete counts as a failure.
+        identity: the identity of this process.
+        schema: the schema of the dataset.
+        seconds: time limit for a complete answer.
     """
 
     def __init__(self, address: str, identity: ReaderIdentity, schema: Schema, seconds: float) -> None:
@@ -46,30 +46,32 @@ class Connection:
         self._answer: flight.FlightStreamReader | None = None
 
     def connect(self) -> None:
-        """Ask the reader who it is, unless that was done.
+        """Connects, if necessary, and checks the reader's identity.
 
         Raises:
             DataError, LOST: as :meth:`batches`.
         """
         if self._client is not None:
             return
-        client, there = open_client(self.address, self._seconds)
-        if there.identity != self._identity:
-            raise refusal(self.address, f"serves {there.identity}, this process trains on {self._identity}")
-        self._client, self.costly = client, there.costly
+        client, description = open_client(self.address, self._seconds)
+        if description.identity != self._identity:
+            raise identity_error(
+                self.address, f"serves {description.identity}, this process trains on {self._identity}"
+            )
+        self._client, self.costly = client, description.costly
 
     def warm(self, split: str, order: Order, position: int) -> None:
-        """Have the reader make ready the pool at this position of a stream; it does so while it answers others."""
+        """Requests that the reader prepare the pool at this position of a stream, which it does in the background."""
         if self._client is not None:
             ticket = BatchTicket(self._identity, split, order, [range(position, position + 1)])
             list(self._client.do_action(flight.Action(WARM, ticket.to_bytes()), self._options()))
 
     def batches(self, split: str, order: Order, ranges: Sequence[range]) -> Iterator[Batch]:
-        """The batches of these ranges.
+        """Yields the batches of these ranges.
 
         Raises:
-            DataError: the reader serves another dataset, or is of another version.
-            LOST: the reader cannot be reached, or ended before it had sent everything.
+            DataError: the reader serves another dataset or has another version.
+            LOST: the reader cannot be reached, or its answer is incomplete.
         """
         try:
             self.connect()
@@ -77,27 +79,27 @@ class Connection:
             ticket = BatchTicket(self._identity, split, order, ranges)
             answer = self._client.do_get(flight.Ticket(ticket.to_bytes()), self._options())
             self._answer = answer
-            for wanted in ranges:
+            for rows in ranges:
                 batch = from_wire(answer.read_chunk().data, self._schema)
-                assert batch.size == len(wanted), (batch.size, wanted)
+                assert batch.size == len(rows), (batch.size, rows)
                 yield batch
         except StopIteration:
             raise flight.FlightServerError("the answer ended early") from None
         except flight.FlightServerError as error:
             if error.extra_info == REFUSED:
-                raise refusal(self.address, first_line(error)) from None
+                raise identity_error(self.address, first_line(error)) from None
             raise
         finally:
             self._answer = None
 
     def cancel(self) -> None:
-        """Give up the answer that another thread is reading."""
+        """Cancels the answer that another thread is reading."""
         answer = self._answer
         if answer is not None:
             answer.cancel()
 
     def close(self) -> None:
-        """Let go of the connection; the next question opens another."""
+        """Closes the connection; the next request opens a new one."""
         if self._client is not None:
             self._client.close()
             self._client = None
@@ -107,18 +109,18 @@ class Connection:
 
 
 def open_client(address: str, seconds: float) -> tuple[flight.FlightClient, Description]:
-    """A connection to the reader at ``address``, and what it says of itself.
+    """Connects to the reader at ``address``; returns the client and the reader's description.
 
     Raises:
-        LOST: it does not answer within ``seconds``.
+        LOST: the reader does not answer within ``seconds``.
     """
     client = flight.FlightClient(address, generic_options=_OPTIONS)
     answers = client.do_action(flight.Action(DESCRIBE, b""), flight.FlightCallOptions(timeout=seconds))
     return client, Description.from_bytes(next(iter(answers)).body.to_pybytes())
 
 
-def refusal(address: str, difference: str) -> DataError:
-    """The error for a reader whose rows would be others."""
+def identity_error(address: str, difference: str) -> DataError:
+    """Returns the error for a reader that would serve other rows."""
     return DataError(
         f"reader {address}: {difference}",
         "start the readers with the config, the raw files and the versions of this run, or name other readers",
@@ -126,5 +128,5 @@ def refusal(address: str, difference: str) -> DataError:
 
 
 def first_line(error: BaseException) -> str:
-    """What the library says, without its own trace of calls."""
+    """Returns the library's message, without its internal call trace."""
     return (str(error).splitlines() or [type(error).__name__])[0].partition(". Detail: ")[0]

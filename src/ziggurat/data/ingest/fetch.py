@@ -1,7 +1,7 @@
-"""A dataset without its training rows, copied from a reader: all that a trainer needs besides the batches.
+"""Copies a dataset without its training rows from a reader: everything a trainer needs besides the batches.
 
-Manifest, encoders and statistics decide the model and its checkpoints; validation and test rows are evaluated on again
-and again, and lie better here than on the way.
+Manifest, encoders and statistics determine the model and its checkpoints. Validation and test rows are read repeatedly,
+so it is better to store them locally than to transfer them each time.
 """
 
 from __future__ import annotations
@@ -18,37 +18,37 @@ from ziggurat.core.errors import DataError, ReadersLost
 from ziggurat.core.files import atomic_folder
 from ziggurat.core.progress import Progress
 from ziggurat.data.encoded.dataset import Dataset, Split, SplitBlocks, arrow_schema
-from ziggurat.data.ingest.connection import LOST, first_line, open_client, refusal
+from ziggurat.data.ingest.connection import LOST, first_line, identity_error, open_client
 from ziggurat.data.ingest.protocol import FILES, BlockTicket, ReaderIdentity
 
 _PAUSE_SECONDS = 0.5
-_KEPT: tuple[Split, ...] = ("validation", "test")
+_COPIED_SPLITS: tuple[Split, ...] = ("validation", "test")
 
 
 def fetch_dataset(readers: Sequence[str], folder: Path, seconds: float, progress: Progress) -> Dataset:
-    """Copy the readers' dataset into ``folder``, all but its training rows.
+    """Copies the readers' dataset, except its training rows, into ``folder``.
 
     Args:
-        readers: addresses; the first that can gives everything.
-        folder: whole afterwards, or not there.
-        seconds: how long to ask all of them again while none can; a single answer may take half of it.
-        progress: where to show it.
+        readers: the addresses of the readers; the first available one provides everything.
+        folder: the destination; complete afterwards, or absent.
+        seconds: how long to retry while no reader is available; one answer may take half of this time.
+        progress: where to show progress.
 
     Raises:
-        ReadersLost: none could within ``seconds``; each is named, with its last failure.
-        DataError: a reader is of another version; the folder cannot be written.
+        ReadersLost: no reader was available within ``seconds``; the message lists each with its last failure.
+        DataError: a reader has another version, or the folder cannot be written.
     """
-    until = time.monotonic() + seconds
+    deadline = time.monotonic() + seconds
     failures: dict[str, str] = {}
     while True:
         for address in readers:
             try:
                 with atomic_folder(folder) as place:
-                    _Source(address, seconds / 2).copy(place, progress)
+                    _Reader(address, seconds / 2).copy(place, progress)
                 return Dataset(folder)
             except LOST as error:
                 failures[address] = first_line(error)
-        if time.monotonic() > until:
+        if time.monotonic() > deadline:
             listed = "\n  ".join(f"{address}: {failure}" for address, failure in failures.items())
             raise ReadersLost(
                 f"no reader has given its dataset for {seconds:g} s\n  {listed}",
@@ -57,37 +57,37 @@ def fetch_dataset(readers: Sequence[str], folder: Path, seconds: float, progress
         time.sleep(_PAUSE_SECONDS)
 
 
-class _Source:
-    """One reader, asked for what is not a batch.
+class _Reader:
+    """A reader from which a dataset is copied.
 
     Raises:
-        LOST: it cannot be reached.
-        DataError: it is of another version.
+        LOST: the reader cannot be reached.
+        DataError: the reader has another version.
     """
 
     def __init__(self, address: str, seconds: float) -> None:
         self._address = address
         self._options = flight.FlightCallOptions(timeout=seconds)
-        self._client, there = open_client(address, seconds)
-        self._identity = there.identity
-        ours = ReaderIdentity.here(there.identity.fingerprint)
-        if there.identity != ours:
-            raise refusal(address, f"serves {there.identity}, this process is {ours}")
+        self._client, description = open_client(address, seconds)
+        self._identity = description.identity
+        own = ReaderIdentity.of_this_process(description.identity.fingerprint)
+        if description.identity != own:
+            raise identity_error(address, f"serves {description.identity}, this process is {own}")
 
     def copy(self, folder: Path, progress: Progress) -> None:
-        """Everything that is kept, into ``folder``."""
+        """Copies the small files and the evaluation splits into ``folder``."""
         for name, content in self._files():
             path = folder / name
             path.parent.mkdir(exist_ok=True)
             with path.open("ab") as file:
                 file.write(content)
         dataset = Dataset(folder)
-        rows = sum(dataset.split(split).rows for split in _KEPT)
+        rows = sum(dataset.split(split).rows for split in _COPIED_SPLITS)
         progress.start("fetch", rows, "rows")
         done = 0
-        for split in _KEPT:
-            for fresh in self._copy_split(dataset.split(split), split, arrow_schema(dataset.schema)):
-                done += fresh
+        for split in _COPIED_SPLITS:
+            for block_rows in self._copy_split(dataset.split(split), split, arrow_schema(dataset.schema)):
+                done += block_rows
                 progress.advance(done)
         progress.finish(f"{rows:,} rows to evaluate on, from {self._address}")
 
@@ -102,7 +102,7 @@ class _Source:
             yield path, content
 
     def _copy_split(self, blocks: SplitBlocks, split: str, schema: pa.Schema) -> Iterator[int]:
-        """Copy file by file; yields the rows of each block."""
+        """Copies a split file by file; yields the number of rows of each copied block."""
         blocks.folder.mkdir()
         for name, group in groupby(enumerate(blocks.blocks), lambda item: item[1][0]):
             with pa.ipc.new_file(str(blocks.folder / name), schema) as file:

@@ -1,4 +1,4 @@
-"""The loader of a trainer that is fed by readers: the batches of the local one, bit for bit, made elsewhere."""
+"""The loader of a trainer that pulls from readers. It yields the batches of the local loader, bit for bit."""
 
 from __future__ import annotations
 
@@ -20,30 +20,30 @@ from ziggurat.data.ingest.protocol import ReaderIdentity
 from ziggurat.data.ingest.pull import Pull, Segment
 
 SEGMENT_ROWS = 32_768
-"""Enough that the question costs nothing beside the answer, and little to ask for again."""
+"""Large enough to make the cost of a request negligible, small enough to request again cheaply."""
 
 _SPARE_SEGMENTS = 2
-_MUCH_SECONDS, _MUCH_SHARE = 5.0, 0.1
-"""Waiting that a trainer is told of."""
+_REPORTED_WAIT_SECONDS, _REPORTED_WAIT_SHARE = 5.0, 0.1
+"""Waiting time, in seconds and as a share of the epoch, above which it is reported."""
 
 
 class IngestLoader:
-    """Pulls what ``local`` would make.
+    """Pulls the batches that ``local`` would make.
 
-    It holds at most a segment for each reader and two more, whatever the readers could send.
+    It holds at most one segment per reader plus two, however fast the readers are.
 
     Args:
-        local: says which rows each step takes; its data need not be there.
-        readers: addresses.
-        split: whose rows ``local`` goes through.
-        fingerprint: of the dataset.
-        schema: of the dataset.
-        seconds: how long every reader may be silent before that is an error; a single answer may take half of it.
-        segment_rows: rows that are asked for together, or one batch where that is larger.
-        note: told when a reader is lost or comes back, and when readers were what an epoch waited for.
+        local: determines the rows of each step; its data need not exist.
+        readers: the addresses of the readers.
+        split: the split that ``local`` iterates over.
+        fingerprint: the fingerprint of the dataset.
+        schema: the schema of the dataset.
+        seconds: how long all readers may be silent before an error is raised; one answer may take half of this time.
+        segment_rows: number of rows requested together, or one batch if that is larger.
+        note: called with a message when a reader is lost or comes back, and when an epoch waited long for readers.
 
     Raises:
-        ConfigError: something that is no address.
+        ConfigError: an address is malformed.
     """
 
     def __init__(
@@ -59,15 +59,15 @@ class IngestLoader:
         note: Callable[[str], None] = lambda message: None,
     ) -> None:
         self._local, self._split, self._schema = local, split, schema
-        self._identity = ReaderIdentity.here(fingerprint)
+        self._identity = ReaderIdentity.of_this_process(fingerprint)
         self._seconds, self._segment_rows, self._note = seconds, segment_rows, note
         self._readers = list(dict.fromkeys(each.address for each in map(self._connection, readers)))
         self.waited_seconds = 0.0
-        """How long the consumer waited for batches, over all epochs that have ended or were left."""
+        """How long the consumer waited for batches, over all epochs that ended or were abandoned."""
 
     @property
     def rows(self) -> int:
-        """Rows of an epoch over all ranks."""
+        """Number of rows in an epoch, over all ranks."""
         return self._local.rows
 
     @property
@@ -75,11 +75,11 @@ class IngestLoader:
         return self._local.steps_per_epoch
 
     def epoch(self, start: Cursor) -> Iterator[tuple[Batch, Cursor]]:
-        """The remaining batches of ``start.epoch``, each with the cursor that stands behind it.
+        """Yields the remaining batches of ``start.epoch``, each with the cursor after it.
 
         Raises:
-            ReadersLost: no reader has sent anything for a while.
-            DataError: a reader serves another dataset, or is of another version.
+            ReadersLost: no reader has sent anything for the permitted time.
+            DataError: a reader serves another dataset or has another version.
         """
         connections = [self._connection(address) for address in self._readers]
         pools = self._local.stream(start.epoch).starts
@@ -93,42 +93,42 @@ class IngestLoader:
             self._seconds,
             self._note,
         )
-        began = time.monotonic()
+        started = time.monotonic()
         try:
             with contextlib.closing(pull.batches()) as batches:
                 for step in self._local.steps(start):
-                    pieces = list(itertools.islice(batches, len(_pieces(step.rows, pools))))
-                    batch = pieces[0] if len(pieces) == 1 else concatenate(pieces, self._schema)
-                    yield replace(batch, largest=step.largest), step.behind
-            self._tell_of_waiting(pull.waited_seconds, time.monotonic() - began)
+                    parts = list(itertools.islice(batches, len(_split_at_pools(step.rows, pools))))
+                    batch = parts[0] if len(parts) == 1 else concatenate(parts, self._schema)
+                    yield replace(batch, largest=step.largest), step.next_cursor
+            self._report_waiting(pull.waited_seconds, time.monotonic() - started)
         finally:
             self.waited_seconds += pull.waited_seconds
 
-    def _tell_of_waiting(self, waited: float, elapsed: float) -> None:
-        if waited > max(_MUCH_SECONDS, _MUCH_SHARE * elapsed):
+    def _report_waiting(self, waited: float, elapsed: float) -> None:
+        if waited > max(_REPORTED_WAIT_SECONDS, _REPORTED_WAIT_SHARE * elapsed):
             self._note(f"waited {waited:.0f} s of this epoch's {elapsed:.0f} s for readers: more of them would help")
 
     def _segments(self, start: Cursor, pools: Rows) -> Iterator[Segment]:
-        """The rest of an epoch, cut into ranges that each lie in one pool, and these gathered into segments."""
-        owed: deque[range] = deque()
+        """Splits the rest of an epoch into ranges that are each within one pool, and groups these into segments."""
+        pending: deque[range] = deque()
         number, rows, pool = 0, 0, -1
         for step in self._local.steps(start):
-            for piece in _pieces(step.rows, pools):
-                its_pool = int(np.searchsorted(pools, piece.start, side="right")) - 1
-                if owed and (its_pool != pool or rows + len(piece) > self._segment_rows):
-                    yield Segment(number, pool, owed)
-                    owed, number, rows = deque(), number + 1, 0
-                owed.append(piece)
-                rows, pool = rows + len(piece), its_pool
-        if owed:
-            yield Segment(number, pool, owed)
+            for part in _split_at_pools(step.rows, pools):
+                part_pool = int(np.searchsorted(pools, part.start, side="right")) - 1
+                if pending and (part_pool != pool or rows + len(part) > self._segment_rows):
+                    yield Segment(number, pool, pending)
+                    pending, number, rows = deque(), number + 1, 0
+                pending.append(part)
+                rows, pool = rows + len(part), part_pool
+        if pending:
+            yield Segment(number, pool, pending)
 
     def _connection(self, address: str) -> Connection:
         return Connection(address, self._identity, self._schema, self._seconds / 2)
 
 
-def _pieces(rows: range, pools: Rows) -> list[range]:
-    """``rows`` cut where a pool begins: a reader that makes one pool need not make the next for a few rows of it."""
-    inside = pools[np.searchsorted(pools, rows.start, side="right") : np.searchsorted(pools, rows.stop)].tolist()
-    bounds = [rows.start, *inside, rows.stop]
+def _split_at_pools(rows: range, pools: Rows) -> list[range]:
+    """Splits ``rows`` where a pool begins, so that a reader need not make another pool for a few rows of it."""
+    pool_starts = pools[np.searchsorted(pools, rows.start, side="right") : np.searchsorted(pools, rows.stop)].tolist()
+    bounds = [rows.start, *pool_starts, rows.stop]
     return [range(first, stop) for first, stop in itertools.pairwise(bounds)]

@@ -1,4 +1,4 @@
-"""The readers of one machine: a process each. They end with their parent, and one that is lost is started again."""
+"""Runs the readers of one machine, one process each. They end with their parent, and a lost one is restarted."""
 
 from __future__ import annotations
 
@@ -19,22 +19,25 @@ import torch
 
 from ziggurat.core.errors import DataError, ZigguratError
 from ziggurat.core.progress import Progress
-from ziggurat.data.ingest.server import IngestServer, Served
+from ziggurat.data.ingest.server import IngestServer, ServedDataset
 
 _FIGURES_SECONDS = 1.0
-_AGAIN_SECONDS = 5.0
-"""A reader that cannot be started again is tried again after this."""
-_END_SECONDS = 5.0
+_RESTART_SECONDS = 5.0
+"""Seconds before another attempt to restart a reader."""
+_STOP_SECONDS = 5.0
 
 
 @dataclass(slots=True)
 class _Reader:
-    """A process and what is known of it.
+    """A reader process and its state.
 
     Attributes:
-        pipe: our end of what it speaks through.
-        rows, busy: as in :attr:`IngestServer.figures`; ``before`` holds the rows of its lost predecessors.
-        again: when to start it again, where it is lost.
+        port: the port it listens on.
+        process: the process.
+        pipe: the parent's end of the pipe to the process.
+        rows, busy: the last :attr:`IngestServer.figures` received.
+        rows_before_restart: rows served by its lost predecessors.
+        restart_at: when to restart it (monotonic seconds) if it is lost, else None.
     """
 
     port: int
@@ -42,37 +45,37 @@ class _Reader:
     pipe: Any
     rows: int = 0
     busy: int = 0
-    before: int = 0
-    again: float | None = None
+    rows_before_restart: int = 0
+    restart_at: float | None = None
 
 
 class ReaderProcesses:
-    """Within the context, ``count`` readers serve; the addresses are known once it is entered.
+    """Context manager that runs ``count`` readers; their addresses are known once it is entered.
 
     Args:
-        open_served: opens what they serve, in each process; can be pickled.
-        host, port: to listen on; the readers take consecutive ports, or free ones where ``port`` is 0.
-        count: of processes.
+        open_served: opens the dataset to serve in each process; must be picklable.
+        host, port: where to listen; the readers take consecutive ports, or free ones if ``port`` is 0.
+        count: the number of processes.
 
     Raises:
-        ZigguratError: on entering, what kept a reader from starting.
+        ZigguratError: on entering, if a reader cannot be started.
     """
 
-    def __init__(self, open_served: Callable[[], Served], host: str, port: int, count: int) -> None:
+    def __init__(self, open_served: Callable[[], ServedDataset], host: str, port: int, count: int) -> None:
         self._open_served, self._host = open_served, host
         self._ports = [port + number if port else 0 for number in range(count)]
         self._readers: list[_Reader] = []
 
     @property
     def addresses(self) -> list[str]:
-        """Where trainers reach them."""
+        """The addresses at which trainers reach the readers."""
         host = socket.gethostname() if self._host in {"0.0.0.0", "::"} else self._host
         host = f"[{host}]" if ":" in host else host
         return [f"grpc://{host}:{each.port}" for each in self._readers]
 
     @property
     def processes(self) -> list[int]:
-        """The readers' process ids, in the order of their addresses."""
+        """The process ids of the readers, in the order of their addresses."""
         return [each.process.pid or 0 for each in self._readers]
 
     def __enter__(self) -> Self:
@@ -80,30 +83,30 @@ class ReaderProcesses:
             for port in self._ports:
                 self._readers.append(self._start(port))
             for reader in self._readers:
-                reader.port = _ready(reader)
+                reader.port = _wait_until_ready(reader)
         except BaseException:
-            self._end()
+            self._stop()
             raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._end()
+        self._stop()
 
     def watch(self, progress: Progress) -> None:
-        """Show what is served, and start lost readers again, until an exception such as a signal's ends it."""
+        """Shows progress and restarts lost readers, until an exception, such as one from a signal, ends it."""
         progress.start("serve", None, "rows")
         try:
             while True:
-                wait([each.pipe for each in self._readers if each.again is None], _FIGURES_SECONDS)
+                wait([each.pipe for each in self._readers if each.restart_at is None], _FIGURES_SECONDS)
                 for reader, address in zip(self._readers, self.addresses, strict=True):
-                    if reader.again is None and not _hear(reader):
-                        progress.note(f"reader {address}: {_ended(reader.process)}; starting it again")
-                        reader.again = 0.0
-                    if reader.again is not None and time.monotonic() >= reader.again:
-                        self._start_again(reader, address, progress)
-                progress.advance(sum(each.before + each.rows for each in self._readers), pulls=self._busy)
+                    if reader.restart_at is None and not _receive_figures(reader):
+                        progress.note(f"reader {address}: {_exit_reason(reader.process)}; starting it again")
+                        reader.restart_at = 0.0
+                    if reader.restart_at is not None and time.monotonic() >= reader.restart_at:
+                        self._restart(reader, address, progress)
+                progress.advance(sum(each.rows_before_restart + each.rows for each in self._readers), pulls=self._busy)
         finally:
             progress.finish()
 
@@ -113,39 +116,39 @@ class ReaderProcesses:
 
     def _start(self, port: int) -> _Reader:
         context = get_context("spawn")
-        ours, theirs = context.Pipe()
-        process = context.Process(target=_serve, args=(self._open_served, self._host, port, theirs), name="reader")
+        our_end, their_end = context.Pipe()
+        process = context.Process(target=_serve, args=(self._open_served, self._host, port, their_end), name="reader")
         process.start()
-        theirs.close()
-        return _Reader(port, process, ours)
+        their_end.close()
+        return _Reader(port, process, our_end)
 
-    def _start_again(self, reader: _Reader, address: str, progress: Progress) -> None:
-        reader.before, reader.rows, reader.busy = reader.before + reader.rows, 0, 0
-        fresh = self._start(reader.port)
-        reader.process, reader.pipe = fresh.process, fresh.pipe
+    def _restart(self, reader: _Reader, address: str, progress: Progress) -> None:
+        reader.rows_before_restart, reader.rows, reader.busy = reader.rows_before_restart + reader.rows, 0, 0
+        new = self._start(reader.port)
+        reader.process, reader.pipe = new.process, new.pipe
         try:
-            _ready(reader)
-            reader.again = None
+            _wait_until_ready(reader)
+            reader.restart_at = None
         except ZigguratError as error:
-            progress.note(f"reader {address}: {error.problem}; trying again in {_AGAIN_SECONDS:g} s")
-            reader.again = time.monotonic() + _AGAIN_SECONDS
+            progress.note(f"reader {address}: {error.problem}; trying again in {_RESTART_SECONDS:g} s")
+            reader.restart_at = time.monotonic() + _RESTART_SECONDS
 
-    def _end(self) -> None:
+    def _stop(self) -> None:
         for reader in self._readers:
-            reader.pipe.close()  # which they take for the end
+            reader.pipe.close()  # which makes the reader stop
         for reader in self._readers:
-            reader.process.join(_END_SECONDS)
+            reader.process.join(_STOP_SECONDS)
             if reader.process.is_alive():
                 reader.process.kill()
                 reader.process.join()
 
 
-def _serve(open_served: Callable[[], Served], host: str, port: int, pipe: Any) -> None:
-    """A reader process: tells its port or its failure, then its figures every second, until the other end is gone."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent ends us
+def _serve(open_served: Callable[[], ServedDataset], host: str, port: int, pipe: Any) -> None:
+    """The reader process: sends its port or its error, then its figures every second, until the pipe is closed."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent stops this process
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     logging.getLogger("torch.fx._symbolic_trace").setLevel(logging.ERROR)  # as in embeddings
-    torch.set_num_threads(1)  # threads gather for several trainers as it is
+    torch.set_num_threads(1)  # several trainers already keep several threads busy
     try:
         server = IngestServer(open_served(), host, port)
     except ZigguratError as error:
@@ -157,25 +160,27 @@ def _serve(open_served: Callable[[], Served], host: str, port: int, pipe: Any) -
             pipe.send(server.figures)
     except OSError:  # the parent is gone
         pass
-    server.end()
-    os._exit(0)  # the library's threads may still hold a trainer that does not read
+    server.stop()
+    os._exit(0)  # the library's threads may still wait for a trainer that does not read
 
 
-def _ready(reader: _Reader) -> int:
-    """The port of a reader that has begun to listen."""
+def _wait_until_ready(reader: _Reader) -> int:
+    """Waits until a reader listens; returns its port."""
     try:
-        said = reader.pipe.recv()
+        message = reader.pipe.recv()
     except EOFError:
         reader.process.join()
-        raise DataError(f"a reader could not be started: it {_ended(reader.process)}", "read what it printed") from None
-    if isinstance(said, ZigguratError):
+        raise DataError(
+            f"a reader could not be started: it {_exit_reason(reader.process)}", "read what it printed"
+        ) from None
+    if isinstance(message, ZigguratError):
         reader.process.join()
-        raise said
-    return said
+        raise message
+    return message
 
 
-def _hear(reader: _Reader) -> bool:
-    """Take in the figures that a reader has sent; False where it is gone."""
+def _receive_figures(reader: _Reader) -> bool:
+    """Receives the figures that a reader has sent; returns False if the reader is gone."""
     try:
         while reader.pipe.poll():
             reader.rows, reader.busy = reader.pipe.recv()
@@ -185,6 +190,6 @@ def _hear(reader: _Reader) -> bool:
     return True
 
 
-def _ended(process: SpawnProcess) -> str:
+def _exit_reason(process: SpawnProcess) -> str:
     code = process.exitcode or 0
     return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"

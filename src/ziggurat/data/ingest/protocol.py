@@ -1,8 +1,8 @@
-"""What trainers and readers say to each other: who they are, and which ranges of which stream are wanted.
+"""The messages between trainers and readers: their identities, and which ranges of which stream are requested.
 
-Readers keep no state of their trainers. A ticket names the stream and the ranges of it, one for each batch, and the
-same ticket gives the same batches from every reader, however often it is asked. So the trainer's cursor alone decides
-what was consumed, and what a lost reader still owed is asked of another.
+Readers keep no state about their trainers. A ticket names a stream and ranges of it, one per batch. The same ticket
+gives the same batches from every reader, every time. So the trainer's cursor alone determines what was consumed, and
+the ranges that a lost reader has not delivered are requested from another.
 """
 
 from __future__ import annotations
@@ -19,23 +19,23 @@ from ziggurat.data.encoded.stream import Order
 
 PROTOCOL = 1
 DESCRIBE = "describe"
-"""The action that answers with the reader's :class:`Description`."""
+"""The action that returns the reader's :class:`Description`."""
 WARM = "warm"
-"""The action whose body is a ticket, and which has the reader make ready the pool where its first range begins."""
+"""The action whose body is a ticket; the reader prepares the pool in which the ticket's first range begins."""
 FILES = "files"
-"""The action that answers with the dataset's small files: results of a name, a zero byte and some of the content."""
+"""The action that returns the dataset's small files; each result is a name, a zero byte and a part of the content."""
 REFUSED = b"refused"
-"""The detail of an error that another attempt would meet again: the two sides are not of one dataset and version."""
+"""The detail of a permanent error: reader and trainer differ in dataset or version, so a retry is useless."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReaderIdentity:
-    """What must be equal on both sides for a range to mean the same rows in the same order.
+    """What must be equal on reader and trainer for a range to mean the same rows in the same order.
 
     Attributes:
-        fingerprint: of the dataset.
-        ziggurat, numpy: versions; the one decides the stream, the other its random numbers.
-        protocol: of tickets and messages.
+        fingerprint: fingerprint of the dataset.
+        ziggurat, numpy: versions; ziggurat determines the stream, numpy its random numbers.
+        protocol: version of tickets and messages.
     """
 
     fingerprint: str
@@ -44,8 +44,8 @@ class ReaderIdentity:
     protocol: int
 
     @classmethod
-    def here(cls, fingerprint: str) -> Self:
-        """This process, with the dataset of this fingerprint."""
+    def of_this_process(cls, fingerprint: str) -> Self:
+        """Returns the identity of this process, for the dataset with this fingerprint."""
         return cls(fingerprint, __version__, np.__version__, PROTOCOL)
 
     def __str__(self) -> str:
@@ -55,11 +55,11 @@ class ReaderIdentity:
 
 @dataclass(frozen=True, slots=True)
 class Description:
-    """What a reader says of itself.
+    """A reader's description of itself.
 
     Attributes:
-        identity: of the reader.
-        costly: its blocks are made from raw logs, so that no two readers should have to make the same ones.
+        identity: the identity of the reader.
+        costly: whether its blocks are made from raw logs, so that no two readers should make the same ones.
     """
 
     identity: ReaderIdentity
@@ -76,13 +76,13 @@ class Description:
 
 @dataclass(frozen=True, slots=True)
 class BatchTicket:
-    """Which batches are wanted.
+    """A request for batches.
 
     Attributes:
-        identity: of who asks.
-        split: of the dataset.
-        order: of the stream.
-        ranges: rows of the stream, a range for each batch.
+        identity: the identity of the requesting process.
+        split: the split of the dataset.
+        order: the order of the stream.
+        ranges: ranges of rows of the stream, one per batch.
     """
 
     identity: ReaderIdentity
@@ -108,7 +108,7 @@ class BatchTicket:
 
 @dataclass(frozen=True, slots=True)
 class BlockTicket:
-    """One encoded block of a split as a prepared dataset has it, for trainers that keep the rows they evaluate on."""
+    """A request for one encoded block of a prepared split, for trainers that store the rows they evaluate on."""
 
     identity: ReaderIdentity
     split: str
@@ -123,6 +123,6 @@ class BlockTicket:
         return json.dumps(asdict(self)).encode()
 
 
-def asked(data: bytes) -> BatchTicket | BlockTicket:
-    """What a reader is asked for."""
+def parse_ticket(data: bytes) -> BatchTicket | BlockTicket:
+    """Parses a ticket received by a reader."""
     return BlockTicket.from_bytes(data) if "block" in json.loads(data) else BatchTicket.from_bytes(data)

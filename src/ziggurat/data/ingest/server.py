@@ -1,7 +1,7 @@
-"""One reader: an Arrow Flight server that makes the batches that a ticket asks for.
+"""A reader: an Arrow Flight server that makes the batches requested by a ticket.
 
-It makes a batch when the one before it is on its way, and keeps a few pools of blocks: memory is bounded by
-``keep_pools`` pools and a batch or two for each trainer, however slowly they pull.
+It makes a batch when the previous one is being sent, and caches a few pools of blocks. Memory is bounded by
+``keep_pools`` pools and one or two batches per trainer, however slowly they pull.
 """
 
 from __future__ import annotations
@@ -28,24 +28,24 @@ from ziggurat.data.ingest.protocol import REFUSED, BatchTicket, Description, Rea
 from ziggurat.data.ingest.wire import to_wire, wire_schema
 
 KEEP_POOLS = 3
-"""The pool that trainers read, the one that the quickest of them has begun, and one for who lags behind."""
+"""The pool that most trainers read, the next one, for the fastest trainer, and one for a slow trainer."""
 
 _KEEP_STREAMS = 8
-_END_SECONDS = 2.0
+_STOP_SECONDS = 2.0
 _FILE_PART_BYTES = 2**24
 
 
 @dataclass(frozen=True, slots=True)
-class Served:
-    """What a reader serves.
+class ServedDataset:
+    """The dataset that a reader serves.
 
     Attributes:
-        fingerprint: of the dataset.
-        schema: of its encoded rows.
-        splits: name -> its blocks.
-        manifest: of the dataset.
-        files: name in the dataset's folder -> path of each small file in it (encoders, statistics).
-        costly: blocks are made when asked for, at much more than the cost of reading them.
+        fingerprint: the fingerprint of the dataset.
+        schema: the schema of its encoded rows.
+        splits: name of a split -> its blocks.
+        manifest: the manifest of the dataset.
+        files: name relative to the dataset's folder -> path, for its small files (encoders, statistics).
+        costly: whether blocks are made on demand, at much more than the cost of reading stored ones.
     """
 
     fingerprint: str
@@ -57,27 +57,29 @@ class Served:
 
 
 class IngestServer(flight.FlightServerBase):  # pyright: ignore[reportUntypedBaseClass]
-    """Serves as soon as it is made, in threads of its own.
+    """A server that starts on construction and serves in its own threads.
 
     Args:
         served: the dataset.
-        host: to listen on.
-        port: likewise; 0 takes a free one, see ``self.port``.
-        keep_pools: pools of blocks kept in memory.
+        host: the host to listen on.
+        port: the port to listen on; 0 selects a free one, see ``self.port``.
+        keep_pools: number of pools of blocks to keep in memory.
 
     Raises:
-        ConfigError: the address cannot be listened on.
+        ConfigError: the server cannot listen on the address.
     """
 
-    def __init__(self, served: Served, host: str = "127.0.0.1", port: int = 0, keep_pools: int = KEEP_POOLS) -> None:
+    def __init__(
+        self, served: ServedDataset, host: str = "127.0.0.1", port: int = 0, keep_pools: int = KEEP_POOLS
+    ) -> None:
         self._served = served
-        self._identity = ReaderIdentity.here(served.fingerprint)
+        self._identity = ReaderIdentity.of_this_process(served.fingerprint)
         self._schema = wire_schema(served.schema)
         self._pools = PoolCache(keep_pools)
         self._streams = functools.lru_cache(_KEEP_STREAMS)(self._make_stream)
         self._warming = ThreadPoolExecutor(1, thread_name_prefix="warm")
         self._lock = threading.Lock()
-        self._ending = threading.Event()
+        self._stopping = threading.Event()
         self._rows, self._busy = 0, 0
         _check_address(host, port)
         try:
@@ -89,7 +91,7 @@ class IngestServer(flight.FlightServerBase):  # pyright: ignore[reportUntypedBas
 
     @property
     def figures(self) -> tuple[int, int]:
-        """Rows served so far, and tickets being served at this moment."""
+        """The number of rows served so far, and the number of tickets being served now."""
         with self._lock:
             return self._rows, self._busy
 
@@ -98,9 +100,9 @@ class IngestServer(flight.FlightServerBase):  # pyright: ignore[reportUntypedBas
             case protocol.DESCRIBE:
                 return iter([Description(self._identity, self._served.costly).to_bytes()])
             case protocol.WARM:
-                asked = BatchTicket.from_bytes(action.body.to_pybytes())
-                stream = self._stream(asked)
-                self._warming.submit(stream.pool, stream.pool_at(asked.ranges[0].start))
+                ticket = BatchTicket.from_bytes(action.body.to_pybytes())
+                stream = self._stream(ticket)
+                self._warming.submit(stream.pool, stream.pool_at(ticket.ranges[0].start))
                 return iter([])
             case protocol.FILES:
                 return self._files()
@@ -108,24 +110,24 @@ class IngestServer(flight.FlightServerBase):  # pyright: ignore[reportUntypedBas
                 raise flight.FlightServerError(f"unknown action {action.type!r}")
 
     def do_get(self, context: Any, ticket: Any) -> Any:
-        asked = protocol.asked(ticket.ticket)
-        if isinstance(asked, BatchTicket):
-            return flight.GeneratorStream(self._schema, self._batches(self._stream(asked), asked))
-        self._check(asked.identity)
-        block = self._served.splits[asked.split].read(asked.block)
+        parsed = protocol.parse_ticket(ticket.ticket)
+        if isinstance(parsed, BatchTicket):
+            return flight.GeneratorStream(self._schema, self._batches(self._stream(parsed), parsed))
+        self._check(parsed.identity)
+        block = self._served.splits[parsed.split].read(parsed.block)
         return flight.RecordBatchStream(pa.RecordBatchReader.from_batches(block.schema, [block]))
 
-    def end(self) -> None:
-        """Stop serving; what is being served ends with its next batch, and after two seconds in any case."""
-        self._ending.set()
+    def stop(self) -> None:
+        """Stops serving. Current answers end after their next batch, and after two seconds in any case."""
+        self._stopping.set()
         self._warming.shutdown(wait=False, cancel_futures=True)
         thread = threading.Thread(target=self.shutdown, daemon=True)
         thread.start()
-        thread.join(_END_SECONDS)
+        thread.join(_STOP_SECONDS)
 
-    def _check(self, asking: ReaderIdentity) -> None:
-        if asking != self._identity:
-            raise flight.FlightServerError(f"asked for {asking}, this serves {self._identity}", REFUSED)
+    def _check(self, identity: ReaderIdentity) -> None:
+        if identity != self._identity:
+            raise flight.FlightServerError(f"asked for {identity}, this serves {self._identity}", REFUSED)
 
     def _files(self) -> Iterator[bytes]:
         yield b"manifest.json\0" + json.dumps(dict(self._served.manifest), indent=2).encode()
@@ -135,17 +137,17 @@ class IngestServer(flight.FlightServerBase):  # pyright: ignore[reportUntypedBas
                 while part := file.read(_FILE_PART_BYTES):
                     yield name.encode() + b"\0" + part
 
-    def _stream(self, asked: BatchTicket) -> Stream:
-        self._check(asked.identity)
-        return self._streams(asked.split, asked.order)
+    def _stream(self, ticket: BatchTicket) -> Stream:
+        self._check(ticket.identity)
+        return self._streams(ticket.split, ticket.order)
 
     def _make_stream(self, split: str, order: Order) -> Stream:
         return Stream(self._served.splits[split], self._served.schema, order, self._pools, split)
 
-    def _batches(self, stream: Stream, asked: BatchTicket) -> Iterator[pa.RecordBatch]:
-        with self._counted():
-            for wanted in asked.ranges:
-                if self._ending.is_set():
+    def _batches(self, stream: Stream, ticket: BatchTicket) -> Iterator[pa.RecordBatch]:
+        with self._count_ticket():
+            for wanted in ticket.ranges:
+                if self._stopping.is_set():
                     raise flight.FlightUnavailableError("the reader is shutting down")
                 assert 0 <= wanted.start < wanted.stop <= stream.rows, (wanted, stream.rows)
                 try:
@@ -157,7 +159,7 @@ class IngestServer(flight.FlightServerBase):  # pyright: ignore[reportUntypedBas
                     self._rows += len(wanted)
 
     @contextlib.contextmanager
-    def _counted(self) -> Generator[None]:
+    def _count_ticket(self) -> Generator[None]:
         with self._lock:
             self._busy += 1
         try:
@@ -168,7 +170,7 @@ class IngestServer(flight.FlightServerBase):  # pyright: ignore[reportUntypedBas
 
 
 def _check_address(host: str, port: int) -> None:
-    """Refuse an address that the library below would refuse in words of its own."""
+    """Validates that the address can be listened on, with clearer errors than those of the library."""
     try:
         family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         with socket.socket(family, kind, proto) as probe:

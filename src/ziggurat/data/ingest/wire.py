@@ -1,12 +1,12 @@
-"""A batch between processes: one Arrow record batch of one row, a list column for each tensor, laid end to end.
+"""The wire format of a batch: one Arrow record batch of one row, with a list column for each flattened tensor.
 
-What arrives is wrapped, not copied: each tensor of the Batch is a view of the message's buffer. Only ids are widened,
-all of them at once: they travel as int32 where every table is small enough, which halves the message, and a Batch holds
-int64. The lengths of features with one id a row are all 1 and do not travel unless bags stand beside them.
+Received data is wrapped, not copied: each tensor of the Batch is a view of the message's buffer. The exception is ids.
+They are sent as int32 if every table is small enough, which halves the message, and widened to the int64 of a Batch.
+The lengths of features with one id per row are all 1; they are sent only if the schema also has bags.
 
-Columns (``large_list``; B rows, K pooled features): ``dense`` B·F float32, row by row · ``bags`` ids, feature by
-feature · ``bag_lengths`` K·B int32, where the schema has bags · ``sequences``, ``sequence_lengths`` likewise ·
-``labels`` B·T float32 · ``weights`` B float32 · ``groups`` B int64. ``rows`` holds B.
+Columns (``large_list``; B rows, F dense features, K pooled features, T labels): ``dense`` B·F float32, row by row ·
+``bags`` ids, feature by feature · ``bag_lengths`` K·B int32, if the schema has bags · ``sequences``,
+``sequence_lengths`` likewise · ``labels`` B·T float32 · ``weights`` B float32 · ``groups`` B int64. ``rows`` holds B.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ziggurat.core.schema import Schema
 
 
 def wire_schema(schema: Schema) -> pa.Schema:
-    """The Arrow schema of the batches of a dataset with this ``schema``."""
+    """Returns the Arrow schema of the messages of a dataset with this ``schema``."""
     ids = pa.int64() if any(rows >= 2**31 for rows in schema.rows.values()) else pa.int32()
     columns = {"dense": pa.float32(), "labels": pa.float32()}
     if schema.pooled:
@@ -42,7 +42,7 @@ def wire_schema(schema: Schema) -> pa.Schema:
 
 
 def to_wire(batch: Batch, schema: pa.Schema) -> pa.RecordBatch:
-    """``batch`` as a message of the :func:`wire_schema` of its dataset; tensors are not copied, ids are narrowed."""
+    """Converts ``batch`` to a message with the given :func:`wire_schema`; narrows ids, does not copy other tensors."""
     tensors: dict[str, Tensor | None] = {
         "dense": batch.dense_BF,
         "labels": batch.labels_BT,
@@ -63,7 +63,7 @@ def to_wire(batch: Batch, schema: pa.Schema) -> pa.RecordBatch:
 
 
 def from_wire(message: pa.RecordBatch, schema: Schema) -> Batch:
-    """The batch of a message that was made for a dataset with this ``schema``."""
+    """Converts a message to a batch of a dataset with this ``schema``."""
     rows: int = message.column("rows")[0].as_py()
     arrived = {name: _tensor(message.column(name)) for name in message.schema.names if name != "rows"}
     return Batch(
@@ -83,7 +83,7 @@ def _one_list(tensor: Tensor, kind: Any) -> pa.Array:
 
 
 def _tensor(column: pa.Array) -> Tensor:
-    return torch.from_dlpack(column.values)  # numpy would mark it as read-only, which torch has no word for
+    return torch.from_dlpack(column.values)  # via numpy it would be read-only, which torch does not support
 
 
 def _keyed(keys: tuple[str, ...], ids: Tensor | None, lengths: Tensor | None, rows: int) -> KeyedJaggedTensor | None:

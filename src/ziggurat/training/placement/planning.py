@@ -10,21 +10,19 @@ from pathlib import Path
 from ziggurat.core.engine import check_engine
 from ziggurat.core.errors import ConfigError, NoFeasiblePlan
 from ziggurat.core.progress import Progress
-from ziggurat.core.statistics import DatasetStatistics
 from ziggurat.data.encoded.loader import check_batch_size
 from ziggurat.planning import PlanEstimate
 from ziggurat.planning.comparison import Comparison
 from ziggurat.planning.comparison import compare_planners as compare
-from ziggurat.planning.contract import PlannerSettings
-from ziggurat.planning.planner import plan_problem, problem_of
-from ziggurat.planning.problem import Problem
+from ziggurat.planning.planner import plan_problem
 from ziggurat.planning.quantities import format_bytes, parse_bytes
 from ziggurat.training.experiment import Experiment
-from ziggurat.training.placement import policy_training as placement_policy
-from ziggurat.training.placement.cost_cache import kernel_folder, measured_folder, with_measured
-from ziggurat.training.placement.plan_resolution import slots_for, with_disk
-from ziggurat.training.placement.shard_benchmark import parts_timer
+from ziggurat.training.placement import policy_training
+from ziggurat.training.placement.cost_cache import kernel_folder, measured_folder
+from ziggurat.training.placement.plan_resolution import slots_for
+from ziggurat.training.placement.problem import PlanningInput, planning_input
 from ziggurat.training.placement.topology import resolve_topology
+from ziggurat.training.preparation import prepare
 from ziggurat.training.process_group import pick_device
 
 
@@ -51,13 +49,13 @@ def plan(
         ConfigError: ``planning`` asks for what cannot be; there are no devices, or more than a batch has rows.
         NoFeasiblePlan: the devices have no room; the message says what would have.
     """
-    problem, planner, folder = _problem(experiment, hosts, devices, memory, prepared, progress)
-    timer = parts_timer(experiment.planning, problem.topology.kind)
+    given, folder = _planning_input(experiment, hosts, devices, memory, prepared, progress)
+    tables, kind = given.problem.tables, given.problem.topology.kind
     with _disk_told(experiment):
-        planned = plan_problem(problem, planner.build(timer, progress))
-    plan = slots_for(experiment, problem.tables, planned.plan, problem.topology.kind, folder)
-    told = tuple(note for note in plan.notes if note not in planned.plan.notes)
-    return replace(planned, plan=plan, notes=(*planned.notes, *told))
+        planned = plan_problem(given.problem, given.planner(progress))
+    plan = slots_for(experiment, tables, planned.plan, kind, folder)
+    added = tuple(note for note in plan.notes if note not in planned.plan.notes)
+    return replace(planned, plan=plan, notes=(*planned.notes, *added))
 
 
 @contextlib.contextmanager
@@ -90,9 +88,9 @@ def compare_planners(
 
     Arguments and errors are those of :func:`plan`.
     """
-    problem, planner, _ = _problem(experiment, hosts, devices, memory, prepared, progress)
-    config, kind = experiment.planning, problem.topology.kind
-    return compare(problem, planner, progress, parts_timer(config, kind), measured_folder(config, kind))
+    given, _ = _planning_input(experiment, hosts, devices, memory, prepared, progress)
+    measured = measured_folder(experiment.planning, given.problem.topology.kind)
+    return compare(given.problem, given.settings, progress, given.time_parts, measured)
 
 
 def train_planner(experiment: Experiment, progress: Progress | None = None) -> Path:
@@ -121,21 +119,19 @@ def train_planner(experiment: Experiment, progress: Progress | None = None) -> P
         )
     device = pick_device(experiment.training.device)
     folder = planner.learned_folder or kernel_folder(device)
-    placement_policy.train_policy(folder, device, placement_policy.ROUNDS, progress)
+    policy_training.train_policy(folder, device, policy_training.ROUNDS, progress)
     return folder
 
 
-def _problem(
+def _planning_input(
     experiment: Experiment,
     hosts: int | None,
     devices: int | None,
     memory: int | str | None,
     prepared: str | Path | None,
     progress: Progress | None,
-) -> tuple[Problem, PlannerSettings, Path]:
-    """What is to be planned, by which planner, and where its dataset lies."""
-    from ziggurat.training.api import prepare
-
+) -> tuple[PlanningInput, Path]:
+    """Returns what is to be planned, and the folder of its dataset, which is prepared if it is not there."""
     check_engine()
     experiment.check()
     try:
@@ -148,8 +144,5 @@ def _problem(
     topology = resolve_topology(asked, kind, hosts=hosts, devices=devices, memory_bytes=memory_bytes)
     check_batch_size(experiment.training.batch_size, topology.world_size)
     dataset = prepare(experiment, prepared, progress)
-    tables, statistics = experiment.layout(dataset.schema).tables, DatasetStatistics.load(dataset.folder)
-    topology = with_disk(experiment.planning, topology, Path("runs") / experiment.name, tables)
-    batch_size = -(-experiment.training.batch_size // topology.world_size)  # of a rank
-    config = with_measured(experiment.planning, topology.kind)
-    return problem_of(tables, statistics, topology, config, batch_size), config.planner, dataset.folder
+    tables, run = experiment.layout(dataset.schema).tables, Path("runs") / experiment.name
+    return planning_input(experiment, topology, tables, dataset.folder, run), dataset.folder
