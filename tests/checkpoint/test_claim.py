@@ -260,11 +260,11 @@ def test_a_store_without_conditional_writes_is_refused(s3: str, proxy: Proxy, ki
     proxy.blind = kind == "blind"
     proxy.faults.extend(["501"] if kind == "501" else [])
     with (
-        pytest.raises(DataError, match=rf"{s3}/writer-00000001\.json: this store, .* no conditional writes") as caught,
+        pytest.raises(DataError, match=rf"{s3}/writer-00000001\.json: this store, .* not support conditional writes") as caught,
         claimed(ObjectStore(s3), RUN),
     ):
         pass
-    assert "use a store that knows them" in caught.value.hint
+    assert "use a store that supports them" in caught.value.hint
 
 
 def test_beats_that_fail_for_a_while_are_made_up_for(s3: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,7 +39,7 @@ def test_differences_are_those_of_the_numbers(
     with saver(folder, user, item, policy="consecutive") as saving:
         saving.save(1, dense, {})
         before = item.weight_RD.clone()
-        item.marks.touch(torch.tensor([3, 200]))
+        item.dirty.touch(torch.tensor([3, 200]))
         item.weight_RD[3] += 2
         item.weight_RD[200, 6] -= 3
         after = item.weight_RD.clone()
@@ -72,7 +72,7 @@ def test_differences_are_those_of_the_numbers(
 )  # fmt: skip
 def test_sums_over_ranges_are_sums_over_all(numbers: list[tuple[float, float]]) -> None:
     a, b = (torch.tensor(each).view(-1, 1).expand(-1, 2).contiguous() for each in zip(*numbers, strict=True))
-    compared = differences_module._Compared(by_row=True)  # pyright: ignore[reportPrivateUsage] - the sums alone
+    compared = differences_module._Comparison(by_row=True)  # pyright: ignore[reportPrivateUsage] - the sums alone
     for begin in range(0, len(a), 3):
         compared.add(a[begin : begin + 3], b[begin : begin + 3])
     found = compared.result(("tables", "t"), ((len(a), 2), (len(a), 2)))

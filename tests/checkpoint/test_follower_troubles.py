@@ -247,7 +247,7 @@ def test_a_broken_off_update_is_made_up_for_by_a_whole_one(
 def test_verify_tells_what_differs(tmp_path: Path) -> None:
     folder, table = CheckpointFolder(tmp_path, keep=1), Table()
     follower = Follower(served(folder))
-    with pytest.raises(RunFolderError, match="nothing of it is held"):
+    with pytest.raises(RunFolderError, match="no checkpoint of it is held"):
         follower.verify()
     with saver(folder, table, policy="full", bits=4) as saving:
         saving.save(1, dense(1), {})

@@ -47,7 +47,7 @@ PROBLEMS = (OSError("the mount is gone"), RunFolderError("cannot be read", "wait
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_updates_go_on_behind_a_hiccup_until_they_are_stopped(folder: CheckpointFolder, problem: Exception) -> None:
     table, store, stop = Table(), served(folder), Waits()
-    told: list[Exception] = []
+    errors: list[Exception] = []
     failures = 6
 
     def hiccup(read: str, name: str) -> None:
@@ -62,7 +62,7 @@ def test_updates_go_on_behind_a_hiccup_until_they_are_stopped(folder: Checkpoint
         saving.save(1, dense(1), {})
         saving.finish()
         seen: list[tuple[int | None, int]] = []
-        for update in follower.updates(0.5, stop=stop, told=told.append):
+        for update in follower.updates(0.5, stop=stop, on_error=errors.append):
             seen.append((update.from_step, update.to_step))
             if update.to_step == 4:
                 stop.set()
@@ -72,7 +72,7 @@ def test_updates_go_on_behind_a_hiccup_until_they_are_stopped(folder: Checkpoint
             saving.save(update.to_step + 1, dense(1), {})
             saving.finish()
     assert seen == [(None, 1), (1, 2), (2, 3), (3, 4)]
-    assert told == [problem] * (6 + 3)
+    assert errors == [problem] * (6 + 3)
     assert stop.seconds == [0.5, 1, 2, 4, 4, 4] + [0.5] * 3
     assert list(follower.updates(stop=stop)) == []
 
@@ -95,7 +95,7 @@ def test_manifests_that_cannot_be_read_for_a_while(folder: CheckpointFolder, pro
             saving.save(step, dense(step), {})
             saving.finish()
             failures = step
-            next(follower.updates(stop=stop, told=lambda _: None))
+            next(follower.updates(stop=stop, on_error=lambda _: None))
             assert_holds(follower, folder, step)
             table.change(5)
 
@@ -153,7 +153,7 @@ def test_readers_with_the_lock_see_one_step_and_caches_are_told_in_time(folder: 
     with saver(folder, table, policy="one_shot") as saving:
         for step in range(1, 15):
             ids = torch.arange(0, 2000, 1 if step == 1 else 2)
-            table.marks.touch(ids)
+            table.dirty.touch(ids)
             table.weight_RD[ids] = float(step)
             saving.save(step, dense(step), {})
             saving.finish()

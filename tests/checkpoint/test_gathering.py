@@ -100,14 +100,14 @@ def test_gathering_replaces_nothing_else(folder: CheckpointFolder, tmp_path: Pat
     theirs = tmp_path / "theirs.safetensors"
     save_file({"w": torch.ones(2)}, theirs)
     before = theirs.read_bytes()
-    with pytest.raises(DataError, match=r"theirs\.safetensors: is there, and was not made by"):
+    with pytest.raises(DataError, match=r"theirs\.safetensors: exists, and was not made by"):
         gather(folder, "last", theirs)
     assert theirs.read_bytes() == before
-    with pytest.raises(DataError, match=r"model\.pt: a safetensors file is written\n  hint: name it so: .*model\.saf"):
+    with pytest.raises(DataError, match=r"model\.pt: the output is a safetensors file, with the suffix .safetensors\n  hint: name it .*model\.saf"):
         gather(folder, "last", tmp_path / "model.pt")
     with pytest.raises(DataError, match="is a folder"):
         gather(folder, "last", tmp_path)
-    with pytest.raises(DataError, match="lies among the checkpoints"):
+    with pytest.raises(DataError, match="is in the folder of the checkpoints"):
         gather(folder, "last", Path(folder.where) / "out.safetensors")
     out = tmp_path / "out.safetensors"
     flip(path_of(folder, 1, "rank-*"))

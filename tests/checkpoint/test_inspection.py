@@ -78,10 +78,10 @@ def test_a_list_names_what_cannot_be_read(folder: CheckpointFolder) -> None:
     shutil.rmtree(path_of(folder, 3).parent)
     found = listing(folder)
     assert found.entries[2].step == 4
-    assert found.entries[2].problem == "needs the checkpoint of step 3, which is not there"
+    assert found.entries[2].problem == "needs the checkpoint of step 3, which does not exist"
     assert found.entries[2].restore_bytes is None
     shutil.rmtree(path_of(folder, 2).parent)
-    assert "best.json: names step 2, which is not there" in str(listing(folder).best_problem)
+    assert "best.json: names step 2, which does not exist" in str(listing(folder).best_problem)
     (Path(folder.where) / "best.json").write_text("{")
     assert "best.json: not valid JSON" in str(listing(folder).best_problem)
 
@@ -128,7 +128,7 @@ def test_everything_of_one_checkpoint(folder: CheckpointFolder) -> None:
     assert [(file.rank, file.tables) for file in found.files] == [(0, ()), (0, ("user", "item"))]
     shutil.rmtree(path_of(folder, 1).parent)
     found = inspect(folder, 3)
-    assert found.entry.problem == "needs the checkpoint of step 1, which is not there"
+    assert found.entry.problem == "needs the checkpoint of step 1, which does not exist"
     assert [each.step for each in found.chain] == [2, 3]
     flip(path_of(folder, 4, "manifest.json"))
     with pytest.raises(RunFolderError, match=r"step-00000004/manifest\.json"):
@@ -186,9 +186,9 @@ def test_another_folder_is_refused_by_name(folder: CheckpointFolder, tmp_path: P
         (tmp_path / "no" / "thing", "there is no such folder", "name the folder of a run, as in runs/NAME"),
         (tmp_path / "file", "is a file, not a run folder", "name the folder of a run"),
         (root / "step-00000001", "is a single checkpoint", rf"name the run, {root.parent}, and then step 1"),
-        (tmp_path, "holds runs, and is none", rf"name one of them, as {tmp_path / 'run'}"),
-        (tmp_path / "ladder", "holds runs, and is none", rf"name one of them, as {ladder}"),
-        (other, "no run folder: there is neither config.yaml nor a folder checkpoints in it", "name the folder of a"),
+        (tmp_path, "contains runs, but is not one", rf"name one of them, as {tmp_path / 'run'}"),
+        (tmp_path / "ladder", "contains runs, but is not one", rf"name one of them, as {ladder}"),
+        (other, "not a run folder: there is neither config.yaml nor a folder checkpoints in it", "name the folder of a"),
     ):
         with pytest.raises(RunFolderError, match=rf"^{path}: {problem}\n  hint: {hint}"):
             open_folder(path)

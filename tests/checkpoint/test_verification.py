@@ -178,7 +178,7 @@ def test_best_is_verified_and_what_is_foreign_is_told(folder: CheckpointFolder) 
     assert not found.whole
     assert f"{best}: its content differs from its checksum" in str(found.best_problem)
     best.write_text(json.dumps({"step": 77, "metric": "auc", "value": 0.5}))  # as format 1 wrote it
-    assert f"{best}: names step 77, which is not there" in str(verify(folder).best_problem)
+    assert f"{best}: names step 77, which does not exist" in str(verify(folder).best_problem)
 
 
 def test_nothing_to_verify(folder: CheckpointFolder) -> None:

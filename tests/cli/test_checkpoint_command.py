@@ -172,10 +172,10 @@ def test_a_gathered_file(run: Path) -> None:
     assert "table_optimizer/item/sum" in load_file("shop.safetensors")
     save_file({"w": torch.ones(1)}, "theirs.safetensors")
     with pytest.raises(
-        DataError, match=r"^theirs\.safetensors: is there, and was not made by `ziggurat checkpoint gather`"
+        DataError, match=r"^theirs\.safetensors: exists, and was not made by `ziggurat checkpoint gather`"
     ):
         said("gather", run, "--out", "theirs.safetensors")
-    with pytest.raises(DataError, match=r"^shop\.pt: a safetensors file is written"):
+    with pytest.raises(DataError, match=r"^shop\.pt: the output is a safetensors file"):
         said("gather", run, "--out", "shop.pt")
     with pytest.raises(DataError, match="is a folder, not a file"):
         said("gather", run, "--out", ".")
@@ -240,9 +240,9 @@ def test_a_wrong_folder_or_step_is_explained(run: Path, command: str) -> None:
     Path("empty").mkdir()
     with pytest.raises(RunFolderError, match=r"^runs/shpo: there is no such folder\n  hint: did you mean runs/shop\?"):
         said(command, "runs/shpo", *more)
-    with pytest.raises(RunFolderError, match=r"^empty: no run folder: there is neither config\.yaml nor a folder"):
+    with pytest.raises(RunFolderError, match=r"^empty: not a run folder: there is neither config\.yaml nor a folder"):
         said(command, "empty", *more)
-    with pytest.raises(RunFolderError, match=r"^runs: holds runs, and is none\n  hint: name one of them, as runs/shop"):
+    with pytest.raises(RunFolderError, match=r"^runs: contains runs, but is not one\n  hint: name one of them, as runs/shop"):
         said(command, "runs", *more)
     wrong = {"inspect": ["77"], "verify": ["77"], "diff": ["1", "77"], "gather": ["77", "--out", "a.safetensors"]}
     if command in wrong:

@@ -8,13 +8,13 @@ import sys
 import pytest
 
 from ziggurat.core.errors import OutOfMemory
-from ziggurat.core.memory import out_of_memory_told
+from ziggurat.core.memory import explained_out_of_memory
 
 LIMITED = """
 import resource, sys
 import numpy, torch
 from ziggurat.core.errors import OutOfMemory
-from ziggurat.core.memory import out_of_memory_told
+from ziggurat.core.memory import explained_out_of_memory
 size = 64 << 30
 ask = {
     "torch": lambda: torch.empty(size, dtype=torch.uint8).fill_(1),
@@ -23,7 +23,7 @@ ask = {
 }[sys.argv[1]]
 resource.setrlimit(resource.RLIMIT_AS, (32 << 30, 32 << 30))
 try:
-    with out_of_memory_told("take less"):
+    with explained_out_of_memory("take less"):
         ask()
 except OutOfMemory as error:
     print(error.problem, "|", error.hint)
@@ -44,6 +44,6 @@ def test_an_allocation_that_fails_is_one_error(library: str, told: str) -> None:
 
 
 def test_other_errors_pass() -> None:
-    with pytest.raises(RuntimeError, match="shapes") as raised, out_of_memory_told("take less"):
+    with pytest.raises(RuntimeError, match="shapes") as raised, explained_out_of_memory("take less"):
         raise RuntimeError("shapes differ")
     assert not isinstance(raised.value, OutOfMemory)

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ziggurat.core.errors import ConfigError
-from ziggurat.core.plan import Placement, Plan, Shard, Sharding, Span, dealt
-from ziggurat.core.row_order import dealt_places, frequency_ranks, placed_accesses
+from ziggurat.core.plan import Placement, Plan, Shard, Sharding, Span, round_robin_counts
+from ziggurat.core.row_order import accesses_by_position, frequency_ranks, round_robin_positions
 from ziggurat.core.tables import TableSpec
 
 
@@ -38,7 +38,7 @@ def test_a_plan_is_read_as_it_was_written_and_version_2_still_is() -> None:
 
 
 def test_fast_rows_of_shards() -> None:
-    """Ten rows over four ranks are 3, 3, 3 and 1; the first nine are dealt 3, 3, 2, 1."""
+    """Ten rows over four ranks are 3, 3, 3 and 1; the first nine are distributed 3, 3, 2, 1."""
     found = plan("row_wise", (0, 1, 2, 3), 9).shards(spec(10))
     assert [(shard.rows, shard.fast_rows) for shard in found] == [
         (Span(0, 3), 3), (Span(3, 3), 3), (Span(6, 3), 2), (Span(9, 1), 1),
@@ -62,18 +62,18 @@ def test_fast_rows_of_shards() -> None:
 def test_ranks_are_dealt_as_they_are_counted(rows: int, parts: int, fast: int) -> None:
     """The places of the hottest rows are the first of each range, as many as the range is said to get."""
     fast = min(fast, rows)
-    places = dealt_places(rows, parts)
+    places = round_robin_positions(rows, parts)
     assert sorted(places.tolist()) == list(range(rows))
     size = -(-rows // parts)
     spans = [Span(min(k * size, rows), max(0, min(size, rows - k * size))) for k in range(parts)]
-    counts = dealt(spans, fast)
+    counts = round_robin_counts(spans, fast)
     assert sum(counts) == fast
     hot = {span.first + k for span, count in zip(spans, counts, strict=True) for k in range(count)}
     assert set(places[:fast].tolist()) == hot
 
 
 def test_equal_ranges_get_every_so_many_th_rank() -> None:
-    places = dealt_places(12, 3)
+    places = round_robin_positions(12, 3)
     assert [(place // 4, place % 4) for place in places.tolist()] == [(r % 3, r // 3) for r in range(12)]
 
 
@@ -82,5 +82,5 @@ def test_ranks_by_frequency_keep_the_order_of_ids_where_rows_are_used_alike() ->
     assert frequency_ranks(accesses, 5).tolist() == [2, 0, 4, 1, 3]
     assert frequency_ranks(accesses, 5).dtype == np.int32
     assert frequency_ranks(None, 3).tolist() == [0, 1, 2]
-    assert placed_accesses(accesses, 1).tolist() == [9, 9, 2, 2, 0]
-    assert placed_accesses(accesses, 2).tolist() == [9, 2, 0, 9, 2]  # ranks 0, 2, 4 and 1, 3
+    assert accesses_by_position(accesses, 1).tolist() == [9, 9, 2, 2, 0]
+    assert accesses_by_position(accesses, 2).tolist() == [9, 2, 0, 9, 2]  # ranks 0, 2, 4 and 1, 3

@@ -1,4 +1,4 @@
-"""What ``ziggurat checkpoint`` prints."""
+"""Prints the output of ``ziggurat checkpoint``."""
 
 from __future__ import annotations
 
@@ -9,23 +9,23 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from ziggurat.checkpoint.inspect.contents import TablePart
+from ziggurat.checkpoint.inspect.contents import TableContents
 from ziggurat.checkpoint.inspect.differences import Difference
 from ziggurat.checkpoint.inspect.inspection import CheckpointEntry, Inspection, Listing
 from ziggurat.checkpoint.inspect.pruning import Pruned
 from ziggurat.checkpoint.inspect.verification import Verification
 from ziggurat.planning.quantities import format_bytes
 from ziggurat.report import numbers
-from ziggurat.report.plan.rows import written_ranks
+from ziggurat.report.plan.rows import format_ranks
 
 WIDTH = 110
-"""Columns of text that the tables take at least, cut by none."""
-UNFINISHED = "unfinished: being written, or left by a training that died; `ziggurat checkpoint prune` deletes it then"
-_STATES = {"unusable": "cannot be restored", "deleted": "deleted meanwhile", "newer": "of a newer format"}
+"""The least width of the tables in characters, so that nothing is truncated."""
+UNFINISHED = "unfinished: still being written, or left by a dead training run; `ziggurat checkpoint prune` deletes the latter"
+_STATES = {"unusable": "cannot be restored", "deleted": "deleted during the check", "newer": "of a newer format"}
 
 
 def listed(found: Listing) -> None:
-    """A line for each checkpoint."""
+    """Prints a line for each checkpoint."""
     console = _console()
     _say(console, f"{found.folder}: {_several(len(found.entries), 'checkpoint')}, {format_bytes(found.bytes)}")
     headers = ["step", "kind", "needs", "policy", "made (UTC)", "", "bits", "ranks", "rows", "written", "to restore"]
@@ -38,7 +38,7 @@ def listed(found: Listing) -> None:
 
 
 def inspected(found: Inspection) -> None:
-    """Everything about a checkpoint."""
+    """Prints all details of a checkpoint."""
     console, entry = _console(), found.entry
     of = f" of step {entry.needs[0]:,}" if entry.needs else ""
     ranks = "" if entry.ranks is None else f", by {_several(entry.ranks, 'rank')}"
@@ -68,7 +68,7 @@ def inspected(found: Inspection) -> None:
 
 
 def verified(found: Verification) -> None:
-    """A verdict for each checkpoint, and every broken file by name."""
+    """Prints a verdict for each checkpoint, and the names of all damaged files."""
     console = _console()
     rows = [
         [str(each.step), _STATES.get(each.state, each.state), str(each.files), format_bytes(each.bytes)]
@@ -78,20 +78,20 @@ def verified(found: Verification) -> None:
     lines = [f"step {each.step}: {problem}" for each in found.verdicts for problem in each.problems]
     lines += [found.best_problem] if found.best_problem else []
     lines += [f"{name}/: {UNFINISHED}" for name in found.unfinished]
-    lines += [f"{name}: no manifest knows it" for name in found.foreign]
+    lines += [f"{name}: not in any manifest" for name in found.foreign]
     _notes(console, lines)
     console.print()
     whole = [each.step for each in found.verdicts if each.state == "whole"]
     if found.whole:
-        _say(console, "everything is as it was written")
+        _say(console, "all files match their checksums")
     elif whole:
-        _say(console, f"{len(whole)} of {len(found.verdicts)} whole; the newest of these is of step {whole[-1]}")
+        _say(console, f"{len(whole)} of {len(found.verdicts)} whole; the newest whole one is step {whole[-1]}")
     else:
-        _say(console, "none is whole: restore what is named above; where it is lost, train anew into another folder")
+        _say(console, "no checkpoint is whole: restore the files named above; if they are lost, train again in another folder")
 
 
 def compared(names: Sequence[str], found: Sequence[Difference]) -> None:
-    """A line for each tensor, the tables first."""
+    """Prints a line for each tensor, tables first."""
     console = _console()
     for letter, name in zip("ab", names, strict=True):
         _say(console, f"{letter}: {name}")
@@ -110,7 +110,7 @@ def compared(names: Sequence[str], found: Sequence[Difference]) -> None:
 
 
 def pruned(found: Pruned, dry_run: bool) -> None:
-    """What went, or would go."""
+    """Prints what was deleted, or would be."""
     console = _console()
     if not found.steps and not found.leftovers:
         _say(console, f"nothing to delete; {_stay(found)}")
@@ -119,12 +119,12 @@ def pruned(found: Pruned, dry_run: bool) -> None:
     for step in found.steps:
         _say(console, f"{verb} step {step}")
     for name in found.leftovers:
-        _say(console, f"{verb} {name}{' (unfinished)' if name.endswith('/') else ', which no manifest knows'}")
+        _say(console, f"{verb} {name}{' (unfinished)' if name.endswith('/') else ', which is in no manifest'}")
     _say(console, f"{format_bytes(found.bytes)} {'would be freed' if dry_run else 'freed'}; {_stay(found)}")
 
 
 def _stay(found: Pruned) -> str:
-    return f"these stay: {', '.join(map(str, found.kept))}" if found.kept else "there is no checkpoint"
+    return f"kept: {', '.join(map(str, found.kept))}" if found.kept else "there is no checkpoint"
 
 
 def _entry_row(entry: CheckpointEntry) -> list[str]:
@@ -156,9 +156,9 @@ def _entry_row(entry: CheckpointEntry) -> list[str]:
     ]
 
 
-def _table_row(part: TablePart, placement: dict[str, Any] | None, planned: bool) -> list[str]:
+def _table_row(part: TableContents, placement: dict[str, Any] | None, planned: bool) -> list[str]:
     bits = ", ".join(f"{name} {'/'.join(map(str, each))}" for name, each in part.bits.items() if each)
-    where = [str(placement["sharding"]), written_ranks(placement["ranks"])] if placement else ["", ""]
+    where = [str(placement["sharding"]), format_ranks(placement["ranks"])] if placement else ["", ""]
     sizes = [numbers.count(part.shape.rows), str(part.shape.dim), numbers.count(part.rows), format_bytes(part.bytes)]
     return [part.name, bits, *(where if planned else []), *sizes]
 
@@ -184,7 +184,7 @@ def _figure(value: float) -> str:
 
 
 def _progression(found: Inspection) -> str:
-    """Where training stood, as far as its state says."""
+    """Describes the progress of training that the state records; empty if it records none."""
     at = found.state.get("progression")
     if not isinstance(at, dict):
         return ""
@@ -198,7 +198,7 @@ def _progression(found: Inspection) -> str:
 def _chain(found: Inspection) -> str:
     size = f"{format_bytes(found.entry.bytes)} here"
     if not found.entry.needs:
-        return f"{size}, which is all that a restore reads"
+        return f"{size}; a restore reads nothing else"
     members = [f"step {each.step} ({each.kind}, {format_bytes(each.bytes)})" for each in found.chain[:-1]]
     restore = (
         "" if found.entry.restore_bytes is None else f"; a restore reads {format_bytes(found.entry.restore_bytes)}"
@@ -222,7 +222,7 @@ def _notes(console: Console, lines: Sequence[str]) -> None:
 
 
 def _table(headers: Sequence[str], rows: Sequence[Sequence[str]], texts: range) -> Table:
-    """Columns of ``texts`` are text, the others numbers."""
+    """Returns a table whose columns ``texts`` are text; the others are right-aligned numbers."""
     table = Table(*headers, box=None, pad_edge=False, header_style="bold")
     for number, column in enumerate(table.columns):
         column.justify = "left" if number in texts else "right"
@@ -233,7 +233,7 @@ def _table(headers: Sequence[str], rows: Sequence[Sequence[str]], texts: range) 
 
 
 def _few(words: Sequence[str]) -> str:
-    """Them, or the first and the last of many."""
+    """Joins words; of more than four, only the first two and the last."""
     if len(words) <= 4:
         return ", ".join(words)
     return f"{words[0]}, {words[1]}, … {words[-1]} ({len(words)})"
@@ -248,5 +248,5 @@ def _or_dash(value: int | None) -> str:
 
 
 def _made(text: str) -> str:
-    """``2026-01-31T12:00:00+00:00`` without its zone, which is always that."""
+    """Formats a time such as ``2026-01-31T12:00:00+00:00`` without its zone, which is always UTC."""
     return text.replace("T", " ").removesuffix("+00:00")

@@ -1,5 +1,5 @@
-"""The vocabulary every room speaks: config base, errors, Schema, Batch, TableSpec, Plan, hashing, crash-safe files.
+"""Types and functions that all packages share: Config, errors, Schema, Batch, TableSpec, Plan, hashing, atomic files.
 
-In: nothing. Out: names that every other room imports. Neighbours: all of them; core imports none.
-Import the submodules (``from ziggurat.core.schema import Schema``): only ``core.batch`` needs torch.
+In: nothing. Out: names that every other package imports. Neighbours: all of them; core imports none.
+Import the submodules (``from ziggurat.core.schema import Schema``): only ``core.batch`` and ``core.memory`` need torch.
 """

@@ -1,4 +1,4 @@
-"""One batch of encoded examples, frozen, validated once where it is made.
+"""One batch of encoded examples: frozen, and validated once, when it is made.
 
 Shape legend: B rows, F dense features, T labels (tasks).
 
@@ -26,16 +26,16 @@ from ziggurat.core.schema import Schema
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """A batch as every room downstream of the loader sees it.
+    """A batch, as the loader hands it to all code after it.
 
     Attributes:
-        dense_BF: float32, numeric features in ``schema.dense`` order; (B, 0) when there are none.
-        bags: int64 values, keys ``schema.pooled``; None when there are none.
-        sequences: int64 values, keys ``schema.sequences``; None when there are none.
-        labels_BT: float32 in {0, 1}, ``schema.labels`` order; (B, 0) when predicting unlabelled rows.
-        weights_B: float32 example weights, or None for all ones.
-        groups_B: int64 keys for GAUC, or None.
-        largest: rows of the largest batch that any rank has in the same step; None: this one's.
+        dense_BF: numeric features in the order of ``schema.dense``, float32; (B, 0) if there are none.
+        bags: ids of pooled features, int64, with the keys ``schema.pooled``; None if there are none.
+        sequences: ids of sequences, int64, with the keys ``schema.sequences``; None if there are none.
+        labels_BT: labels in {0, 1} in the order of ``schema.labels``, float32; (B, 0) for unlabelled rows.
+        weights_B: weights of the examples, float32; None means all ones.
+        groups_B: keys for GAUC, int64, or None.
+        largest: number of rows of the largest batch of any rank in the same step; None means this batch's.
     """
 
     dense_BF: Tensor
@@ -52,7 +52,7 @@ class Batch:
         return self.dense_BF.shape[0]
 
     def to(self, device: torch.device) -> Batch:
-        """The same batch on ``device``; returns itself when it is there already."""
+        """Returns the batch on ``device``: itself if it is there already."""
         if self.dense_BF.device == device:
             return self
 
@@ -73,7 +73,7 @@ class Batch:
         )
 
     def validate(self, schema: Schema) -> Batch:
-        """Check shapes and keys against ``schema``; a mismatch is a bug of ours, not the user's."""
+        """Checks shapes and keys against ``schema`` and returns the batch. A mismatch is a bug, not a user's error."""
         rows = self.size
         assert self.dense_BF.shape == (rows, len(schema.dense)), (self.dense_BF.shape, schema.dense)
         assert self.labels_BT.shape in {(rows, len(schema.labels)), (rows, 0)}, self.labels_BT.shape

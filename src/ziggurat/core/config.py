@@ -1,7 +1,7 @@
-"""The base of every config class, and how values become one.
+"""The base of every config class, and the functions that parse values into one.
 
-The class that is built owns its config: ``class DLRM: class Config(ziggurat.core.Config)``. Configs are frozen, refuse
-unknown keys with the nearest valid one, and are discriminated on ``name`` where several classes can stand in one place.
+The class that is built owns its config: ``class DLRM: class Config(ziggurat.core.Config)``. Configs are frozen. They
+reject unknown keys and suggest the nearest valid one. A union of config classes is discriminated on ``name``.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ from ziggurat.core.errors import ConfigError, shorten
 class Config(pydantic.BaseModel):
     """A frozen, strict-keyed pydantic model.
 
-    Numbers are numbers: ``true`` and ``"1"`` are refused where one is expected; 1e6 is a whole number, 1 a float.
-    A section that does not say which class it means (``optimizer: {lr: 0.1}``) means the one it has by default.
+    A number must be a number: ``true`` and ``"1"`` are rejected; 1e6 is accepted as an int, and 1 as a float. A section
+    without a tag that selects its class (``optimizer: {lr: 0.1}``) is of the class that is the default.
     """
 
     model_config = pydantic.ConfigDict(
@@ -33,7 +33,7 @@ class Config(pydantic.BaseModel):
     def __get_pydantic_core_schema__(
         cls, source: type[pydantic.BaseModel], handler: pydantic.GetCoreSchemaHandler
     ) -> CoreSchema:
-        """The schema that pydantic makes of the class, with every int and float in it refusing flags and text."""
+        """Returns pydantic's schema of the class, in which every int and float rejects booleans and text."""
         return with_real_numbers(handler(source))
 
     @pydantic.model_validator(mode="before")
@@ -62,16 +62,17 @@ ConfigT = TypeVar("ConfigT", bound=Config)
 def parse_config(
     kind: type[ConfigT], values: Mapping[str, Any], source: str = "config", overridden: Collection[Location] = ()
 ) -> ConfigT:
-    """``values`` as a ``kind``.
+    """Parses ``values`` into a config of the class ``kind``.
 
     Args:
         kind: the config class.
-        values: as read from YAML or JSON.
-        source: where they come from, for the message.
-        overridden: places in ``values`` that come from ``--set`` instead, as :func:`set_by_path` returned them.
+        values: the values as read from YAML or JSON.
+        source: where the values come from, for the message.
+        overridden: locations in ``values`` that come from ``--set`` instead, as :func:`set_by_path` returned them.
 
     Raises:
-        ConfigError: names every offending key by its dotted path, what was given, what is allowed, and the nearest key.
+        ConfigError: the message lists every offending key by its dotted path, with what was given, what is allowed, and
+            the nearest valid key.
     """
     try:
         return kind.model_validate(dict(values))
@@ -84,13 +85,13 @@ def parse_config(
 
 
 def set_by_path(values: dict[str, Any], path: str, value: Any) -> Location:
-    """Set ``values["a"]["b"]`` for the path ``a.b``; a step into a list is a position or the name of an item.
+    """Sets ``values["a"]["b"]`` for the path ``a.b``. A step into a list is a position or the name of an item.
 
     Returns:
-        The steps, with positions for names.
+        The location of the value: the steps, with names of items replaced by positions.
 
     Raises:
-        ConfigError: a step that goes through something that is neither a mapping nor a list.
+        ConfigError: a step goes through a value that is neither a mapping nor a list.
     """
     *parents, last = path.split(".")
     if not all((*parents, last)):
@@ -109,7 +110,11 @@ def set_by_path(values: dict[str, Any], path: str, value: Any) -> Location:
 
 
 def _key(place: Any, step: str, path: str) -> str | int:
-    """What ``step`` is in a mapping, itself, or in a list: the position it says, or of the item of that ``name``."""
+    """Returns the key that ``step`` means in ``place``.
+
+    In a mapping it is ``step`` itself. In a list it is the position that ``step`` states, or that of the item with this
+    ``name``.
+    """
     if isinstance(place, dict):
         return step
     if not isinstance(place, list):

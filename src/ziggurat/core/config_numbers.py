@@ -1,4 +1,4 @@
-"""Numbers in a config are numbers: where pydantic would read ``true`` as 1 or ``"1"`` as 1, they are refused."""
+"""Makes numbers in a config strict: pydantic would read ``true`` or ``"1"`` as 1; here both are rejected."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 
 def with_real_numbers(schema: CoreSchema) -> CoreSchema:
-    """The schema of a config class, with a check before each int and float that is not strict already."""
+    """Returns a config class's schema with a check before each int and float that is not strict already."""
     return cast("CoreSchema", _walk(schema))
 
 
@@ -19,10 +19,10 @@ def _walk(part: Any) -> Any:
         return part
     schema = cast("dict[str, Any]", part)
     kind = schema.get("type")
-    if not isinstance(kind, str):  # fields by name, one of which may be called "type"
+    if not isinstance(kind, str):  # a mapping of fields by name, one of which may be called "type"
         return {name: _walk(field) for name, field in schema.items()}
     if kind == "function-before" and schema["function"]["function"] in _CHECKS.values():
-        return schema  # of a config class within this one
+        return schema  # a nested config class, whose numbers have been checked already
     if kind in _CHECKS and not schema.get("strict"):
         return core_schema.no_info_before_validator_function(_CHECKS[kind], cast("CoreSchema", schema))
     return {key: value if key in _NO_SCHEMAS else _walk(value) for key, value in schema.items()}
@@ -32,14 +32,14 @@ _NO_SCHEMAS = frozenset({"metadata", "default", "cls", "config", "serialization"
 
 
 def _whole_number(value: Any) -> Any:
-    return _no_flag_no_text(value, "a whole number")
+    return _reject_flag_and_text(value, "a whole number")
 
 
 def _number(value: Any) -> Any:
-    return _no_flag_no_text(value, "a number")
+    return _reject_flag_and_text(value, "a number")
 
 
-def _no_flag_no_text(value: Any, wanted: str) -> Any:
+def _reject_flag_and_text(value: Any, wanted: str) -> Any:
     if isinstance(value, bool | str):
         raise PydanticCustomError("number_type", "Input should be {wanted}", {"wanted": wanted})
     return value

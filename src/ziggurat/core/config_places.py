@@ -1,4 +1,4 @@
-"""Where in a config a value lies: down from the top, past the tags of unions, to the classes that may stand there."""
+"""Locations of values in a config: their dotted paths, and the config classes that are allowed there."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Location = tuple[str | int, ...]
 """Keys and list positions from the top of a config down to a value."""
 
 TAGS = ("name", "kind")
-"""The keys that tell the classes of a union apart."""
+"""The keys that select a class of a union."""
 
 IMPORT_KEY = "import"
 """The key that names a class outside the package in place of a tag."""
@@ -21,15 +21,16 @@ IMPORTED: dict[str, type[pydantic.BaseModel]] = {}
 (:func:`ziggurat.core.parts.imported_config`)."""
 
 
-def shown(kind: type[pydantic.BaseModel], values: Any, location: Sequence[str | int]) -> str:
-    """``features.genres.pooling``: dotted, an item of a list by the name that it alone in the list was given.
+def display_path(kind: type[pydantic.BaseModel], values: Any, location: Sequence[str | int]) -> str:
+    """Returns a location as a dotted path, such as ``features.genres.pooling``.
 
-    By its position where its name is what is spoken of.
+    An item of a list is shown by its name if no other item has the same name, otherwise by its position. In the path of
+    the name itself it is shown by its position.
 
     Args:
         kind: the class of the whole config.
         values: the config as given.
-        location: as :func:`visible` returns it.
+        location: as :func:`without_tags` returns it.
     """
     steps: list[str] = []
     place = values
@@ -46,8 +47,8 @@ def shown(kind: type[pydantic.BaseModel], values: Any, location: Sequence[str | 
     return ".".join(steps)
 
 
-def visible(values: Any, location: Sequence[str | int]) -> list[str | int]:
-    """``location`` without the union tags that pydantic inserts but the user never wrote."""
+def without_tags(values: Any, location: Sequence[str | int]) -> list[str | int]:
+    """Returns ``location`` without the union tags that pydantic inserts but the user did not write."""
     seen: list[str | int] = []
     place = values
     for position, step in enumerate(location):
@@ -65,12 +66,12 @@ def visible(values: Any, location: Sequence[str | int]) -> list[str | int]:
 
 
 def keys_at(kind: type[pydantic.BaseModel], location: Sequence[str | int], values: Any = None) -> list[str]:
-    """The keys that the config class found by walking ``location`` down from ``kind`` accepts."""
+    """Returns the keys that the config classes at ``location`` accept, sorted."""
     return sorted({key for candidate in classes_at(kind, location, values) for key in candidate.model_fields})
 
 
 def tags_at(kind: type[pydantic.BaseModel], location: Sequence[str | int], discriminator: str) -> list[str]:
-    """What ``discriminator`` may be at ``location``, where several classes can stand."""
+    """Returns the allowed values of ``discriminator`` at ``location``, which is that of a union of classes."""
     fields = [candidate.model_fields.get(discriminator) for candidate in classes_at(kind, location)]
     return [str(field.default) for field in fields if field is not None]
 
@@ -78,12 +79,12 @@ def tags_at(kind: type[pydantic.BaseModel], location: Sequence[str | int], discr
 def classes_at(
     kind: type[pydantic.BaseModel], location: Sequence[str | int], values: Any = None
 ) -> list[type[pydantic.BaseModel]]:
-    """The config classes that may stand at ``location``; below a value of no config class, those around it.
+    """Returns the config classes allowed at ``location``; if the value there is not a config, those that contain it.
 
     Args:
         kind: the class of the whole config.
         location: where to look, with or without union tags.
-        values: the config as given, which says where a class from outside the package was named.
+        values: the config as given, which may name classes from outside the package.
     """
     classes, place = [kind], values
     for step in location:
@@ -103,19 +104,19 @@ def classes_at(
 
 
 def config_classes(annotation: Any) -> list[type[pydantic.BaseModel]]:
-    """Every config class within a type."""
+    """Returns every config class in an annotation."""
     if isinstance(annotation, type) and issubclass(annotation, pydantic.BaseModel):
         return [annotation]
     return [found for argument in getattr(annotation, "__args__", ()) for found in config_classes(argument)]
 
 
 def _has_tag(kind: type[pydantic.BaseModel], tag: str | int) -> bool:
-    """Whether ``tag`` is what tells this class from the others of its union."""
+    """Returns whether ``tag`` selects this class in a union."""
     return any(key in kind.model_fields and kind.model_fields[key].default == tag for key in TAGS)
 
 
 def _given_name(items: list[Any], position: int) -> str | None:
-    """What ``--set`` may call an item; None where that would be no step of a key, or say another item."""
+    """Returns the name by which ``--set`` can address an item; None if it has none, or it is ambiguous."""
     names = [cast("Mapping[str, Any]", item).get("name") if isinstance(item, Mapping) else None for item in items]
     name = names[position]
     fit = isinstance(name, str) and name and "." not in name and not name.lstrip("-").isdigit()
@@ -123,5 +124,5 @@ def _given_name(items: list[Any], position: int) -> str | None:
 
 
 def _is_named(kind: type[pydantic.BaseModel]) -> bool:
-    """Whether ``name`` is free for the user to choose, and no tag."""
+    """Returns whether the user may choose ``name`` freely, because it is not a tag."""
     return "name" in kind.model_fields and kind.model_fields["name"].annotation is str

@@ -1,4 +1,4 @@
-"""What is wrong with a config, in the user's words: the dotted path, what was given, what is allowed."""
+"""Describes the problems of a config to the user: the dotted path, what was given, what is allowed."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from ziggurat.core.config_places import (
     Location,
     classes_at,
     config_classes,
+    display_path,
     keys_at,
-    shown,
     tags_at,
-    visible,
+    without_tags,
 )
 from ziggurat.core.errors import nearest, shorten
 
@@ -43,25 +43,25 @@ def describe_problems(
     source: str,
     overridden: Collection[Location],
 ) -> str:
-    """One line a problem, under where they come from; what ``--set`` gave is marked so.
+    """Returns a message with one line per problem. Problems of values from ``--set`` are marked with ``--set``.
 
     Args:
-        kind: the class that refused ``values``.
-        values: as given.
+        kind: the class that rejected ``values``.
+        values: the config as given.
         items: pydantic's errors.
-        source: the file, or what else held the values.
-        overridden: places in ``values`` that come from ``--set``.
+        source: the file or other source of the values.
+        overridden: locations in ``values`` that come from ``--set``.
     """
     lines: list[str] = []
     left_over: dict[Location, list[Location]] = {}
     all_overridden = True
     for item in items:
         location = tuple(cast("Sequence[str | int]", item["loc"]))
-        place = tuple(visible(values, location))
+        place = tuple(without_tags(values, location))
         if item["type"] == "too_short" and any(
             len(other["loc"]) > len(location) and other["loc"][: len(location)] == location for other in items
         ):
-            continue  # pydantic counts the entries that are good
+            continue  # pydantic counts only valid entries, and the invalid ones are reported by themselves
         switch = next((given for given in overridden if given[:-1] == place[:-1] and given[-1] in TAGS), None)
         if item["type"] == "extra_forbidden" and switch and place not in overridden:
             left_over.setdefault(switch, []).append(location)
@@ -70,7 +70,7 @@ def describe_problems(
             place = (*place, str(item["ctx"]["discriminator"]).strip("'"))
         line = _explain(kind, values, item)
         if item["type"] == "missing" and switch:
-            lines.append(f"{line} (with --set {shown(kind, values, switch)})")
+            lines.append(f"{line} (with --set {display_path(kind, values, switch)})")
             continue
         if any(place[: len(given)] == given for given in overridden):
             lines.append(f"--set {line}")
@@ -78,7 +78,7 @@ def describe_problems(
         all_overridden = False
         within = [given for given in overridden if given[: len(place)] == place]
         if item["type"] == "value_error" and within:
-            line += f" (with {', '.join('--set ' + shown(kind, values, given) for given in within)})"
+            line += f" (with {', '.join('--set ' + display_path(kind, values, given) for given in within)})"
         lines.append(line)
     lines += [_other_class(kind, values, switch, locations) for switch, locations in left_over.items()]
     if all_overridden and len(lines) == 1:
@@ -89,7 +89,7 @@ def describe_problems(
 
 def _explain(kind: type[pydantic.BaseModel], values: Mapping[str, Any], item: Mapping[str, Any]) -> str:
     location = tuple(cast("Sequence[str | int]", item["loc"]))
-    path = shown(kind, values, visible(values, location))
+    path = display_path(kind, values, without_tags(values, location))
     match item["type"]:
         case "extra_forbidden":
             allowed = keys_at(kind, location[:-1], values)
@@ -130,7 +130,7 @@ def _explain(kind: type[pydantic.BaseModel], values: Mapping[str, Any], item: Ma
 def _other_class(
     kind: type[pydantic.BaseModel], values: Mapping[str, Any], switch: Location, locations: Sequence[Location]
 ) -> str:
-    """What to say of keys that are left over from another class than the one that ``--set`` chose at ``switch``."""
+    """Returns the message about keys of another class than the one that ``--set`` selected at ``switch``."""
     place: Any = values
     for step in switch[:-1]:
         place = place[step]
@@ -139,14 +139,15 @@ def _other_class(
     needed = [key for key, field in fields.items() if field.is_required()]
     whole = "".join(f", {key}: {json.dumps(section[key], default=str) if key in section else '…'}" for key in needed)
     strange, allowed = ", ".join(str(where[-1]) for where in locations), ", ".join(keys_at(kind, locations[0][:-1]))
+    path, section_path = display_path(kind, values, switch), display_path(kind, values, switch[:-1])
     return (
-        f"--set {shown(kind, values, switch)}={section[tag]}: {section[tag]!r} has no {strange}; allowed: {allowed}. "
-        f"--set {shown(kind, values, switch[:-1])}='{{{tag}: {section[tag]}{whole}}}' replaces the whole section"
+        f"--set {path}={section[tag]}: {section[tag]!r} has no {strange}; allowed: {allowed}. "
+        f"--set {section_path}='{{{tag}: {section[tag]}{whole}}}' replaces the whole section"
     )
 
 
 def _how_to_fill(kind: type[pydantic.BaseModel], location: Location) -> str:
-    """How to fix an empty list: a first entry of the right class, or its default."""
+    """Returns how to fix an empty list: by a first entry of the right class, or by its default."""
     fields = [found.model_fields.get(str(location[-1])) for found in classes_at(kind, location[:-1])]
     field = next((found for found in fields if found is not None), None)
     if field is None:

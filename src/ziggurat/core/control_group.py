@@ -1,4 +1,4 @@
-"""What the control groups of this process leave it, version 1 or 2: a container's limits, or an administrator's."""
+"""Memory and CPU limits that Linux control groups (version 1 or 2) set for this process, as in a container."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ ROOT = Path("/")
 
 
 def memory_limits(root: Path = ROOT) -> list[tuple[int, int]]:
-    """(limit, used) in bytes of every group around this process that has a limit."""
+    """Returns (limit, used) in bytes of every group that contains this process and has a limit."""
     found: list[tuple[int, int]] = []
-    for group, new in _groups("memory", root):
-        names = ("memory.max", "memory.current") if new else ("memory.limit_in_bytes", "memory.usage_in_bytes")
+    for group, is_v2 in _groups("memory", root):
+        names = ("memory.max", "memory.current") if is_v2 else ("memory.limit_in_bytes", "memory.usage_in_bytes")
         limit, used = (_read(group / name) for name in names)
         if limit.isdigit() and used.isdigit():
             found.append((int(limit), int(used)))
@@ -20,7 +20,7 @@ def memory_limits(root: Path = ROOT) -> list[tuple[int, int]]:
 
 
 def available_bytes(root: Path = ROOT) -> int:
-    """What this process may still take: the machine's available memory, or what its control groups leave if less."""
+    """Returns the memory that this process may still allocate: what the machine has available, or its groups allow."""
     meminfo = {
         line.partition(":")[0]: int(line.split()[1]) * 1024
         for line in (root / "proc/meminfo").read_text().splitlines()
@@ -30,29 +30,31 @@ def available_bytes(root: Path = ROOT) -> int:
 
 
 def cpu_quotas(root: Path = ROOT) -> list[float]:
-    """CPUs that each group around this process that has a quota may use at a time."""
+    """Returns the number of CPUs that each group with a quota may use, for the groups that contain this process."""
     found: list[float] = []
-    for group, new in _groups("cpu", root):
-        names = ("cpu.max",) if new else ("cpu.cfs_quota_us", "cpu.cfs_period_us")
-        told = " ".join(_read(group / name) for name in names).split()
-        if len(told) == 2 and told[0].isdigit():  # else "max", -1 or nothing
-            found.append(int(told[0]) / int(told[1]))
+    for group, is_v2 in _groups("cpu", root):
+        names = ("cpu.max",) if is_v2 else ("cpu.cfs_quota_us", "cpu.cfs_period_us")
+        fields = " ".join(_read(group / name) for name in names).split()
+        if len(fields) == 2 and fields[0].isdigit():  # otherwise the quota is "max", -1 or missing
+            quota_us, period_us = fields
+            found.append(int(quota_us) / int(period_us))
     return found
 
 
 def _groups(controller: str, root: Path) -> Iterator[tuple[Path, bool]]:
-    """(folder, whether of version 2) of the group that this process is in, and of those around it.
+    """Yields (folder, whether it is of version 2) of the group of this process and of the groups that contain it.
 
-    A container sees its own group where the root's is elsewhere, and may be told a path that it does not see.
+    In a container the process's own group is mounted at the root, and the path that the kernel reports may not exist.
+    So all parents of the path are tried.
     """
     mount = root / "sys/fs/cgroup"
     for line in _read(root / "proc/self/cgroup").splitlines():
         _, controllers, path = line.split(":", 2)
-        new = not controllers
-        if new or controller in controllers.split(","):
-            inner = PurePosixPath(path.lstrip("/"))
-            for folder in (inner, *inner.parents):
-                yield (mount if new else mount / controller) / folder, new
+        is_v2 = not controllers
+        if is_v2 or controller in controllers.split(","):
+            group = PurePosixPath(path.lstrip("/"))
+            for folder in (group, *group.parents):
+                yield (mount if is_v2 else mount / controller) / folder, is_v2
 
 
 def _read(path: Path) -> str:

@@ -1,7 +1,7 @@
-"""Is the engine (torch, torchrec, fbgemm) the triple that loads together? Asked of metadata, before any import of it.
+"""Checks, before any import, that the engine (torch, torchrec, fbgemm) is the tested triple of versions.
 
-A mismatched triple does not fail politely: fbgemm's shared library aborts on an undefined symbol, or torchrec imports
-half. Reading the installed distributions' metadata costs a few milliseconds and imports nothing.
+A mismatched triple crashes on import: fbgemm's shared library aborts on an undefined symbol, or torchrec imports only
+half. The check reads the installed distributions' metadata, which takes a few milliseconds and imports nothing.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ Flavour = Literal["cpu", "cuda"]
 
 @dataclass(frozen=True, slots=True)
 class Installed:
-    """What the metadata says is installed; None for a distribution that is missing.
+    """The installed versions of the engine according to their metadata; None for a missing distribution.
 
     Attributes:
-        torch: version with its local part, as ``2.13.0+cpu``.
+        torch: version with its local part, such as ``2.13.0+cpu``.
         torchrec: version.
-        fbgemm: flavour -> version; both flavours at once overwrite one another's files.
-        torch_cuda: the CUDA release that torch was built for, as ``13.0``; None for a CPU build.
+        fbgemm: flavour -> version. If both flavours are installed they have overwritten each other's files.
+        torch_cuda: the CUDA release that torch was built for, such as ``13.0``; None for a CPU build.
     """
 
     torch: str | None
@@ -46,12 +46,12 @@ class Installed:
 
     @property
     def flavour(self) -> Flavour:
-        """The flavour of the installed fbgemm; ``cpu`` when there is none."""
+        """The flavour of the installed fbgemm; ``cpu`` if none is installed."""
         return "cuda" if "cuda" in self.fbgemm else "cpu"
 
 
 def installed_engine() -> Installed:
-    """Read the metadata of torch, torchrec and both flavours of fbgemm."""
+    """Reads the metadata of torch, torchrec and both flavours of fbgemm."""
     fbgemm: dict[Flavour, str] = {}
     for flavour in ("cpu", "cuda"):
         version = installed_version(versions.FBGEMM_DISTRIBUTION[flavour])
@@ -61,14 +61,14 @@ def installed_engine() -> Installed:
 
 
 def library_versions() -> dict[str, str]:
-    """Of what computes: distribution -> version, of those that are installed."""
+    """Returns distribution -> version of the installed libraries that affect results."""
     names = ("ziggurat", "torch", "torchrec", *versions.FBGEMM_DISTRIBUTION.values(), "safetensors")
     found = {name: installed_version(name) for name in names}
     return {name: version for name, version in found.items() if version is not None}
 
 
 def installed_version(distribution: str) -> str | None:
-    """The installed version of a distribution, or None."""
+    """Returns the installed version of a distribution, or None."""
     try:
         return metadata.version(distribution)
     except metadata.PackageNotFoundError:
@@ -76,7 +76,7 @@ def installed_version(distribution: str) -> str | None:
 
 
 def engine_problems(found: Installed) -> list[tuple[str, str]]:
-    """(problem, command that fixes it) for each way in which ``found`` differs from the tested triple."""
+    """Returns (problem, command that fixes it) for each difference of ``found`` from the tested triple."""
     if found.is_empty:
         suited = suited_flavour()
         missing = f"torch, torchrec and {versions.FBGEMM_DISTRIBUTION[suited]} are not installed"
@@ -109,7 +109,7 @@ def engine_problems(found: Installed) -> list[tuple[str, str]]:
 
 
 def check_engine() -> None:
-    """Refuse to go on with an engine that would crash on import. Costs a few milliseconds; imports nothing of it.
+    """Rejects an engine that would crash on import. Takes a few milliseconds and imports nothing of it.
 
     Raises:
         EnvironmentMismatch: Python is too old, or a part of the triple is missing or of another version.
@@ -127,10 +127,10 @@ def check_engine() -> None:
 
 
 def explain_missing_module(error: ModuleNotFoundError) -> EnvironmentMismatch | None:
-    """What a failed import means where a part of the engine, or a library that ziggurat declares, is not installed.
+    """Explains a failed import of a part of the engine, or of a library that ziggurat requires.
 
     Returns:
-        The error to show in its place; None where the module is none of these, which is a bug and keeps its traceback.
+        The error to show instead; None for any other module, which is a bug and keeps its traceback.
     """
     module = (error.name or "").partition(".")[0]
     if module in _ENGINE_MODULES:
@@ -149,11 +149,11 @@ def explain_missing_module(error: ModuleNotFoundError) -> EnvironmentMismatch | 
 
 _ENGINE_MODULES = frozenset({"torch", "torchrec", "fbgemm_gpu"})
 _LIBRARY_MODULES: dict[str, str] = {versions.MODULES.get(name, name): name for name in versions.LIBRARIES}
-"""The top-level module that is imported -> the distribution that brings it."""
+"""Top-level module -> the distribution that provides it."""
 
 
 def suited_flavour() -> Flavour:
-    """The flavour to install on this machine: ZIGGURAT_FLAVOUR, else ``cuda`` where nvidia-smi finds a driver."""
+    """Returns the flavour to install: ZIGGURAT_FLAVOUR if set, ``cuda`` if nvidia-smi finds a driver, else ``cpu``."""
     chosen = os.environ.get("ZIGGURAT_FLAVOUR", "")
     if chosen in ("cpu", "cuda"):
         return chosen
@@ -161,10 +161,10 @@ def suited_flavour() -> Flavour:
 
 
 def install_commands(flavour: Flavour) -> list[str]:
-    """The commands that install the whole engine into this Python, in order.
+    """Returns the commands that install the whole engine into this Python, in order.
 
-    torchrec comes last and without its dependencies, since it declares the CUDA build of fbgemm whatever the machine
-    has. Where TORCH_INDEX names an index of torch wheels, torch comes from there.
+    torchrec is installed last and without its dependencies, since it requires the CUDA build of fbgemm on any machine.
+    If TORCH_INDEX names an index of torch wheels, torch is installed from there.
     """
     index = os.environ.get("TORCH_INDEX", "")
     torch, fbgemm = versions.engine_requirements(flavour, bool(index))
@@ -177,7 +177,7 @@ def install_commands(flavour: Flavour) -> list[str]:
 
 
 def engine_install_command(flavour: Flavour, part: Literal["torch", "fbgemm", "torchrec"]) -> str:
-    """The pip command that installs one part of the tested triple into this Python."""
+    """Returns the pip command that installs one part of the tested triple into this Python."""
     pip = pip_install()
     torch, fbgemm = versions.engine_requirements(flavour)
     match part:
@@ -190,7 +190,7 @@ def engine_install_command(flavour: Flavour, part: Literal["torch", "fbgemm", "t
 
 
 def nvidia_driver() -> tuple[str, tuple[str, ...]] | None:
-    """(driver version, device names) as ``nvidia-smi`` tells them, or None where it is missing or fails."""
+    """Returns (driver version, device names) from ``nvidia-smi``; None if it is missing or fails."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return None
@@ -206,7 +206,10 @@ def nvidia_driver() -> tuple[str, tuple[str, ...]] | None:
 
 
 def _torch_cuda() -> str | None:
-    """The CUDA release torch was built for, from the text of its ``version.py``: importing torch is what may crash."""
+    """Returns the CUDA release torch was built for.
+
+    It is read from the text of torch's ``version.py``, as importing torch may crash.
+    """
     try:
         text = Path(str(metadata.distribution("torch").locate_file("torch/version.py"))).read_text(encoding="utf-8")
     except (metadata.PackageNotFoundError, OSError):
@@ -226,10 +229,10 @@ def _differs(name: str, found: str, tested: str) -> str:
 
 
 def pip_install() -> str:
-    """The command that installs into this very Python, before what is to be installed; safe to paste into a shell."""
+    """Returns the start of a command that installs packages into this Python; safe to paste into a shell."""
     return f"{shlex.quote(sys.executable)} -m pip install"
 
 
 def uninstall_command() -> str:
-    """The command that removes fbgemm in either flavour from this Python."""
+    """Returns the command that removes fbgemm, in either flavour, from this Python."""
     return f"{shlex.quote(sys.executable)} -m pip uninstall -y {' '.join(versions.FBGEMM_DISTRIBUTION.values())}"

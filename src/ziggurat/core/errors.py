@@ -1,7 +1,7 @@
-"""Errors a user can act on: what was received, what is allowed, how to fix it.
+"""Errors that a user can act on: they say what was received, what is allowed and how to fix it.
 
-Everything raised for the user's own input derives from :class:`ZigguratError`; the command line prints it without a
-traceback. A bug of ours stays an ``AssertionError`` and keeps its traceback.
+Every error about the user's input derives from :class:`ZigguratError`; the command line prints it without a traceback.
+A bug in ziggurat is an ``AssertionError`` and keeps its traceback.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ class ConfigError(ZigguratError):
 
 
 class InvalidSection(ConfigError):
-    """A section of a config that is well-formed, and cannot be built on the features or sizes around it.
+    """A section of a config that is well-formed but cannot be built with the given features or sizes.
 
     Args:
-        key: where in the section the fault lies, dotted; empty where it is the whole section's.
+        key: dotted path, within the section, of the key at fault; empty if it is the section as a whole.
         fault: what is wrong.
         hint: as in :class:`ZigguratError`.
     """
@@ -51,10 +51,10 @@ class InvalidSection(ConfigError):
 
 @contextlib.contextmanager
 def within(key: str) -> Generator[None]:
-    """Where a section is built, have what is wrong below it say that it lies in ``key``.
+    """Prefixes ``key`` to the path of config errors raised in the ``with`` block, which builds the section ``key``.
 
     Raises:
-        InvalidSection: in place of a :class:`ConfigError`, the key in front of its own.
+        InvalidSection: in place of a :class:`ConfigError`.
     """
     try:
         yield
@@ -85,29 +85,29 @@ class EnvironmentMismatch(ZigguratError):
 
 
 class OutOfMemory(ZigguratError):
-    """Memory of this machine or device that was asked for and is not there."""
+    """More memory was requested than this machine or device has available."""
 
 
 class LostRank(ZigguratError):
-    """Another rank is gone, stuck or has failed; the cause is told there."""
+    """Another rank is gone, stuck or has failed; that rank's own error states the cause."""
 
 
 class ReadersLost(ZigguratError):
-    """Readers of an ingestion tier that no longer send anything."""
+    """Readers of an ingestion tier that no longer respond."""
 
 
 class WorkersLost(ZigguratError):
-    """Workers of a cluster that died again and again."""
+    """Workers of a cluster that died repeatedly."""
 
 
 class NoFeasiblePlan(ZigguratError):
-    """Tables that the devices have no room for."""
+    """Tables that do not fit into the devices' memory."""
 
 
 def nearest(word: str, allowed: Iterable[str]) -> str | None:
-    """The entry of ``allowed`` that looks most like ``word``, in either case; None when nothing is really close.
+    """Returns the entry of ``allowed`` most similar to ``word``, ignoring case; None if no entry is similar enough.
 
-    A shared ending such as ``.csv`` makes no two names close: what stands before it must be so too.
+    A shared ending such as ``.csv`` does not make two names similar: their stems must be similar as well.
     """
     by_folded = {name.casefold(): name for name in allowed}
     matches = difflib.get_close_matches(word.casefold(), by_folded, n=5, cutoff=_CLOSE)
@@ -117,7 +117,7 @@ def nearest(word: str, allowed: Iterable[str]) -> str | None:
 
 
 _CLOSE = 0.65
-"""The share of characters that two names must have in common, as difflib counts it."""
+"""The least similarity of two names, by difflib's ratio."""
 
 
 def _stem(name: str) -> str:
@@ -125,6 +125,6 @@ def _stem(name: str) -> str:
 
 
 def shorten(value: object, limit: int = 60) -> str:
-    """``repr(value)`` cut to ``limit`` characters, for quoting received values in messages."""
+    """Returns ``repr(value)``, cut to ``limit`` characters, for quoting received values in messages."""
     text = repr(value)
     return text if len(text) <= limit else f"{text[: limit - 1]}…"

@@ -1,6 +1,6 @@
-"""Crash-safe writes: a file or folder is either whole under its final name or not there.
+"""Crash-safe writes: under its final name a file or folder is either complete or absent.
 
-The only I/O in core, because every room that leaves something on disk must leave it the same way.
+This is the only I/O in core: every package that writes to disk must do it in the same way.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ LOCK_FILE = "lock"
 
 @contextlib.contextmanager
 def atomic_file(path: Path) -> Generator[Path]:
-    """Yield a temporary path beside ``path``; on success fsync it and rename it over ``path``, else delete it.
+    """Yields a temporary path next to ``path``. On success it is synced and renamed to ``path``, otherwise deleted.
 
     Raises:
-        DataError: the disk is full or the folder is not writable; ``path`` is untouched, or a folder.
+        DataError: the disk is full, the folder is not writable, or ``path`` is a folder. ``path`` is unchanged.
     """
     check_file_target(path)
     with explained_writes(path):
@@ -46,13 +46,13 @@ def atomic_file(path: Path) -> Generator[Path]:
 
 @contextlib.contextmanager
 def atomic_folder(path: Path) -> Generator[Path]:
-    """Yield a temporary folder beside ``path``; on success fsync its files and rename it to ``path``.
+    """Yields a temporary folder next to ``path``. On success its files are synced and it is renamed to ``path``.
 
-    An existing folder at ``path`` is replaced only when the new one is whole. POSIX has no rename over a folder that is
-    not empty, so the old one steps aside first; :func:`put_back` returns it if the process dies in between.
+    An existing folder at ``path`` is replaced only when the new one is complete. POSIX cannot rename over a folder that
+    is not empty, so the old one is moved aside first; :func:`put_back` restores it if the process dies in between.
 
     Raises:
-        DataError: the disk is full or the folder is not writable; ``path`` is untouched.
+        DataError: the disk is full or the folder is not writable. ``path`` is unchanged.
     """
     with explained_writes(path):
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -77,24 +77,24 @@ def atomic_folder(path: Path) -> Generator[Path]:
             shutil.rmtree(temporary, ignore_errors=True)
 
 
-_LEFT_BEHIND = re.compile(r"\.(?P<name>.+)\.(?P<pid>\d+)\.(?P<kind>part|old)", re.DOTALL)
+_TEMPORARY = re.compile(r"\.(?P<name>.+)\.(?P<pid>\d+)\.(?P<kind>part|old)", re.DOTALL)
 
 
 def put_back(folder: Path, name: str | None = None) -> None:
-    """Return to their names the folders that stepped aside for a new one, whose process died before it was there.
+    """Renames folders back that :func:`atomic_folder` moved aside, if its process died before the new one was in place.
 
     Args:
-        folder: nothing happens where there is none.
+        folder: where to look; it need not exist.
         name: only the folder of this name; default: all.
     """
-    for path, target, kind in _left_behind(folder, name):
+    for path, target, kind in _abandoned(folder, name):
         if kind == "old" and not target.exists():
             with contextlib.suppress(FileNotFoundError):  # another process was faster
                 path.rename(target)
 
 
 def remove(path: Path) -> None:
-    """Delete a file, or a folder with all that is in it, if it is there."""
+    """Deletes a file, or a folder with its content, if it exists."""
     if path.is_dir():
         shutil.rmtree(path)
     else:
@@ -102,11 +102,13 @@ def remove(path: Path) -> None:
 
 
 def sweep(folder: Path, name: str | None = None) -> None:
-    """Delete what killed processes left half-written in ``folder``; what cannot be deleted stays.
+    """Deletes temporary files and folders in ``folder`` whose processes are dead. What cannot be deleted stays.
 
-    What a process that still lives is writing stays, and so does every file that is not named as ours are.
+    Args:
+        folder: where to look; it need not exist.
+        name: only the temporaries of this target; default: all.
     """
-    for path, target, kind in _left_behind(folder, name):
+    for path, target, kind in _abandoned(folder, name):
         if kind == "part" or target.exists():
             if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)
@@ -115,16 +117,22 @@ def sweep(folder: Path, name: str | None = None) -> None:
                     path.unlink()
 
 
-def _left_behind(folder: Path, name: str | None) -> Iterator[tuple[Path, Path, str]]:
-    """Path, what it was to become or has been, and its kind, of every temporary in ``folder`` whose process is dead."""
+def _abandoned(folder: Path, name: str | None) -> Iterator[tuple[Path, Path, str]]:
+    """Yields path, target and kind of every temporary in ``folder`` whose process is dead.
+
+    The kind is ``part`` for a new file or folder, or ``old`` for a folder that was moved aside.
+    """
     for path in list(folder.iterdir()) if folder.is_dir() else ():
-        found = _LEFT_BEHIND.fullmatch(path.name)
-        if found is not None and name in {None, found["name"]} and not _lives(int(found["pid"])):
+        found = _TEMPORARY.fullmatch(path.name)
+        if found is not None and name in {None, found["name"]} and not _other_is_alive(int(found["pid"])):
             yield path, folder / found["name"], found["kind"]
 
 
-def _lives(pid: int) -> bool:
-    """Whether another process has this number. One that had ours is dead: in containers numbers come back."""
+def _other_is_alive(pid: int) -> bool:
+    """Returns whether another process has this id.
+
+    A file with this process's own id is from a dead process: in containers process ids recur.
+    """
     if pid == os.getpid():
         return False
     try:
@@ -138,15 +146,15 @@ def _lives(pid: int) -> bool:
 
 @contextlib.contextmanager
 def locked_folder(folder: Path, doing: str) -> Generator[None]:
-    """Make ``folder`` if need be and hold it for this process alone; the lock ends with the process, however it ends.
+    """Locks ``folder`` for this process, and creates it if needed. The lock ends with the process, however it ends.
 
     Args:
-        folder: holds the file ``lock`` from then on.
-        doing: what another process that holds it is doing, for the message, such as "preparing".
+        folder: the folder to lock; it gets a file ``lock``, which stays.
+        doing: what another process that holds the lock is doing, for the message, such as "preparing".
 
     Raises:
-        RunFolderError: another process holds it.
-        DataError: it cannot be written.
+        RunFolderError: another process holds the lock.
+        DataError: the folder cannot be written.
     """
     with explained_writes(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -156,25 +164,25 @@ def locked_folder(folder: Path, doing: str) -> Generator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             lock.seek(0)
-            who = lock.read(200).strip()
+            holder = lock.read(200).strip()
             raise RunFolderError(
-                f"{folder}: another process is {doing} in this folder{who and f' ({who})'}",
+                f"{folder}: another process is {doing} in this folder{holder and f' ({holder})'}",
                 "wait for it, or use another folder",
             ) from None
-        with contextlib.suppress(OSError):  # a full disk is no reason not to work here: some work makes room
+        with contextlib.suppress(OSError):  # a full disk must not prevent work that frees space
             os.ftruncate(lock.fileno(), 0)
             os.write(lock.fileno(), f"pid {os.getpid()} on {socket.gethostname()}\n".encode())
         yield
 
 
 def write_json(path: Path, values: Any) -> None:
-    """Atomically write ``values`` as indented JSON."""
+    """Writes ``values`` as indented JSON, atomically."""
     with atomic_file(path) as temporary:
         temporary.write_text(json.dumps(values, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 def sync(path: Path) -> None:
-    """Flush a file or a folder's entries to the device."""
+    """Flushes a file, or a folder's entries, to the device."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,9 +1,9 @@
-"""The one hashing function: vectorised, versioned, golden-tested. Preparation, splits and serving all use it.
+"""The hash function of preparation, splits and serving: vectorised, versioned, and tested against golden values.
 
 Integers are mixed with the splitmix64 finaliser (Steele, Lea & Flood 2014, "Fast splittable pseudorandom number
-generators"). Text is consumed as little-endian 8-byte words of its UTF-8 bytes, zero-padded, each folded in by the same
-finaliser; the byte length seeds the state, so padding cannot collide. An id therefore hashes by its declared type:
-integer 12 and text "12" differ, which is why the config, not the file, declares the type.
+generators"). Text is consumed as little-endian 8-byte words of its UTF-8 bytes, zero-padded, each of which the same
+finaliser mixes into the state; the byte length seeds the state, so that padding cannot collide. The hash of an id
+depends on its declared type: integer 12 and text "12" differ. This is why the config, not the file, declares the type.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ UInt64Array = npt.NDArray[np.uint64]
 
 
 def hash_integers(values: npt.NDArray[np.integer], seed: int = 0) -> UInt64Array:
-    """64-bit hashes of integers, shape (n,) -> (n,)."""
+    """Returns 64-bit hashes of integers, (n,) -> (n,)."""
     with np.errstate(over="ignore"):
         return _finalise(values.astype(np.int64).view(np.uint64) ^ _finalise_scalar(seed))
 
 
 def hash_text(values: pa.Array, seed: int = 0) -> UInt64Array:
-    """64-bit hashes of an Arrow string array without nulls, shape (n,) -> (n,)."""
+    """Returns 64-bit hashes of an Arrow string array without nulls, (n,) -> (n,)."""
     assert values.null_count == 0
     array = values.cast(pa.large_utf8())
     length = len(array)
@@ -52,26 +52,26 @@ def hash_text(values: pa.Array, seed: int = 0) -> UInt64Array:
 
 
 def hash_array(values: pa.Array, seed: int = 0) -> UInt64Array:
-    """64-bit hashes of an Arrow integer or string array without nulls."""
+    """Returns 64-bit hashes of an Arrow integer or string array without nulls, (n,) -> (n,)."""
     if pa.types.is_integer(values.type):
         return hash_integers(values.to_numpy(zero_copy_only=False), seed)
     return hash_text(values, seed)
 
 
 def to_buckets(hashes: UInt64Array, buckets: int) -> npt.NDArray[np.int64]:
-    """Hashes mapped evenly onto ``[0, buckets)``."""
+    """Maps hashes evenly onto ``[0, buckets)``."""
     return (hashes % np.uint64(buckets)).astype(np.int64)
 
 
 def to_unit_interval(hashes: UInt64Array) -> npt.NDArray[np.float64]:
-    """Hashes as uniform floats in [0, 1), from their top 53 bits."""
+    """Maps hashes to uniform floats in [0, 1), by their top 53 bits."""
     return (hashes >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
-def split_mix(key: int, places: UInt64Array) -> UInt64Array:
-    """Words of the SplitMix64 stream that begins at ``key``, by their places in it, of the same shape."""
+def split_mix(key: int, positions: UInt64Array) -> UInt64Array:
+    """Returns the words at these positions of the SplitMix64 stream that begins at ``key``, in the same shape."""
     with np.errstate(over="ignore"):
-        return _finalise(np.uint64(key) + places * _GOLDEN)
+        return _finalise(np.uint64(key) + positions * _GOLDEN)
 
 
 def _finalise(state: UInt64Array) -> UInt64Array:

@@ -1,4 +1,4 @@
-"""Memory that is not there, told as what it is."""
+"""Turns failed allocations into errors that say so."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ import torch
 
 from ziggurat.core.errors import OutOfMemory
 
-_ASKED = re.compile(r"can't allocate memory: you tried to allocate (\d+) bytes")
+_REQUESTED = re.compile(r"can't allocate memory: you tried to allocate (\d+) bytes")
 GIB = 2**30
 
 
 @contextlib.contextmanager
-def out_of_memory_told(hint: str) -> Generator[None]:
-    """Within, an allocation that fails, of Python, numpy or torch, is one error of ours.
+def explained_out_of_memory(hint: str) -> Generator[None]:
+    """Turns a failed allocation of Python, numpy or torch in the ``with`` block into one kind of error.
 
     Args:
-        hint: what to do about it.
+        hint: what the user can do about it.
 
     Raises:
-        OutOfMemory: in place of theirs; how much was asked for is told where it is known.
+        OutOfMemory: in place of the library's error; the message says how much was requested, if known.
     """
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        asked = _ASKED.search(str(error))
-        if asked is None and not isinstance(error, MemoryError | torch.OutOfMemoryError):
+        requested = _REQUESTED.search(str(error))
+        if requested is None and not isinstance(error, MemoryError | torch.OutOfMemoryError):
             raise
-        how_much = f": {int(asked[1]) / GIB:,.2f} GiB more were asked for" if asked else f" ({error})"
-        raise OutOfMemory(f"ran out of memory{how_much if str(error) else ''}", hint) from error
+        details = f": {int(requested[1]) / GIB:,.2f} GiB more were asked for" if requested else f" ({error})"
+        raise OutOfMemory(f"ran out of memory{details if str(error) else ''}", hint) from error

@@ -1,4 +1,4 @@
-"""Which shard of which table lives on which rank. Made by a planner, applied by ``embeddings``, saved with the run."""
+"""A plan assigns the shards of tables to ranks. A planner makes it, ``embeddings`` applies it, the run stores it."""
 
 from __future__ import annotations
 
@@ -12,37 +12,38 @@ from ziggurat.core.tables import TableSpec
 
 PLAN_VERSION = 4
 READABLE_VERSIONS = (2, 3, 4)
-"""Version 2 knew no tiers of memory, version 3 no rows beyond memory."""
+"""Version 2 had no memory tiers (``fast_rows``), version 3 no offloaded tables (``slots``)."""
 
 Sharding = Literal["table_wise", "row_wise", "column_wise", "data_parallel", "table_row_wise", "grid"]
 """How a table is split.
 
 ===============  ======================================================================================================
-table_wise       whole, on one rank
-row_wise         contiguous ranges of rows, one on every rank of the world
+table_wise       the whole table on one rank
+row_wise         contiguous ranges of rows, one on every rank
 column_wise      equal ranges of columns, on the ranks named; a rank may hold several
-data_parallel    whole, on every rank
+data_parallel    the whole table on every rank
 table_row_wise   contiguous ranges of rows over the ranks of one host
-grid             equal ranges of columns, one a host, each split by rows over that host's ranks
+grid             equal ranges of columns, one per host, each split by rows over that host's ranks
 ===============  ======================================================================================================
 """
 
 
 SPLIT_BY_ROWS: frozenset[Sharding] = frozenset({"row_wise", "table_row_wise", "grid"})
-"""Where the rows of one bag may lie on several ranks."""
+"""Shardings with which the rows of one bag may be on several ranks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """How one table is split, who owns its shards, and which of its rows are in fast memory.
+    """How one table is split, which ranks own its shards, and which of its rows are in fast memory.
 
     Attributes:
-        sharding: how it is split.
-        ranks: the owners, global ranks in shard order.
-        fast_rows: None: the rows lie by their own ids, all of them in fast memory. A number: they lie by falling
-            frequency, dealt out one by one over the ranges where the table is split by rows, and so many of the first
-            are in fast memory, the others in slow.
-        slots: None: memory has room for all rows. A number: for so many of each shard; all are on a block device.
+        sharding: how the table is split.
+        ranks: the owners, as global ranks in shard order.
+        fast_rows: None: rows are ordered by id, all of them in fast memory. A number: rows are ordered by descending
+            frequency (distributed round-robin over the ranges if the table is split by rows); this many of the first
+            are in fast memory, the others in slow memory.
+        slots: None: all rows are in memory. A number: the rows are on a block device, and memory caches this many rows
+            of each shard.
     """
 
     sharding: Sharding
@@ -53,7 +54,7 @@ class Placement:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """``size`` rows or columns from ``first`` on."""
+    """A range of ``size`` rows or columns that begins at ``first``."""
 
     first: int
     size: int
@@ -69,8 +70,9 @@ class Shard:
 
     Attributes:
         rank: the owner.
-        rows, columns: of the table; rows by the place where they lie.
-        fast_rows: how many of the rows, from the first on, are in fast memory; None: all, and they lie by their ids.
+        rows, columns: the ranges of the table; rows are counted by position, which differs from the id if rows are
+            ordered by frequency.
+        fast_rows: how many of the rows, from the first on, are in fast memory; None: all, and they are ordered by id.
     """
 
     rank: int
@@ -87,13 +89,13 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """Table name -> placement, for a world of a fixed shape.
+    """The placement of every table, for a fixed number of ranks and hosts.
 
     Attributes:
-        world_size: ranks.
-        placements: by table.
-        local_size: ranks on each host; ranks count up host by host.
-        notes: what its planner has to say of it.
+        world_size: number of ranks.
+        placements: table name -> placement.
+        local_size: number of ranks per host; ranks are numbered host by host.
+        notes: remarks of its planner.
     """
 
     world_size: int
@@ -103,7 +105,7 @@ class Plan:
 
     @classmethod
     def single_device(cls, tables: Iterable[str]) -> Plan:
-        """Every table whole on rank 0 of a world of one."""
+        """Returns a plan for one rank, which holds every table whole."""
         return cls(1, {table: Placement("table_wise", (0,)) for table in tables}, 1)
 
     def placed(
@@ -114,17 +116,21 @@ class Plan:
         fast_rows: int | None = None,
         slots: int | None = None,
     ) -> Plan:
-        """This plan with one table placed anew."""
+        """Returns this plan with another placement of one table."""
         placement = Placement(sharding, tuple(ranks), fast_rows, slots)
         return replace(self, placements={**self.placements, table: placement})
 
     def shards(self, table: TableSpec) -> tuple[Shard, ...]:
-        """What of ``table`` lies where, in shard order. Ranges of rows are ``ceil(rows / ranks)`` long but for the
-        last, as TorchRec's kernels have them."""
+        """Returns the shards of ``table``, in shard order.
+
+        Ranges of rows are ``ceil(rows / ranks)`` long, except the last, as TorchRec's kernels require.
+        """
         placement = self.placements[table.name]
         ranks = placement.ranks
         row_spans = _ranges(table.rows, self.row_parts(table.name))
-        fast = [None] * len(row_spans) if placement.fast_rows is None else dealt(row_spans, placement.fast_rows)
+        fast = [None] * len(row_spans)
+        if placement.fast_rows is not None:
+            fast = round_robin_counts(row_spans, placement.fast_rows)
         rows = list(zip(row_spans, fast, strict=True))
         match placement.sharding:
             case "grid":
@@ -143,14 +149,14 @@ class Plan:
         )
 
     def row_parts(self, table: str) -> int:
-        """Into how many ranges the rows of a table are cut."""
+        """Returns into how many ranges the rows of a table are split."""
         placement = self.placements[table]
         if placement.sharding == "grid":
             return self.local_size
         return len(placement.ranks) if placement.sharding in SPLIT_BY_ROWS else 1
 
     def host(self, rank: int) -> int:
-        """The host that a rank is on."""
+        """Returns the host of a rank."""
         return rank // self.local_size
 
     def to_json(self) -> dict[str, Any]:
@@ -164,10 +170,10 @@ class Plan:
 
     @classmethod
     def from_json(cls, values: dict[str, Any]) -> Plan:
-        """The plan that :meth:`to_json` wrote.
+        """Returns the plan that :meth:`to_json` converted.
 
         Raises:
-            ConfigError: a version this ziggurat does not know.
+            ConfigError: the plan is of a version that this ziggurat does not know.
         """
         if values.get("version") not in READABLE_VERSIONS:
             known = " or ".join(map(str, READABLE_VERSIONS))
@@ -182,20 +188,20 @@ class Plan:
         return cls(int(values["world_size"]), placements, int(values["local_size"]), notes)
 
 
-def dealt(spans: Sequence[Span], count: int) -> list[int]:
-    """How many of ``count`` things each span gets that are dealt out one by one in turn, to those that have room."""
-    given = [0] * len(spans)
+def round_robin_counts(spans: Sequence[Span], count: int) -> list[int]:
+    """Returns how many of ``count`` rows each span gets if they are distributed round-robin over spans not yet full."""
+    counts = [0] * len(spans)
     while count:
-        open_spans = [k for k, span in enumerate(spans) if given[k] < span.size]
-        turns = min(spans[k].size - given[k] for k in open_spans)
+        open_spans = [k for k, span in enumerate(spans) if counts[k] < span.size]
+        turns = min(spans[k].size - counts[k] for k in open_spans)
         turns, rest = (turns, 0) if turns * len(open_spans) <= count else divmod(count, len(open_spans))
-        for place, k in enumerate(open_spans):
-            given[k] += turns + (place < rest)
+        for position, k in enumerate(open_spans):
+            counts[k] += turns + (position < rest)
         count -= turns * len(open_spans) + rest
-    return given
+    return counts
 
 
 def _ranges(total: int, parts: int) -> list[Span]:
-    """Contiguous spans of ``ceil(total / parts)``; the last ones may be shorter, or empty."""
+    """Returns contiguous spans of size ``ceil(total / parts)``; the last ones may be shorter, or empty."""
     size = -(-total // parts)
     return [Span(min(part * size, total), min(size, max(0, total - part * size))) for part in range(parts)]

@@ -1,4 +1,4 @@
-"""How long work tells its caller where it is, without knowing whether a terminal is there."""
+"""The interface through which long-running work reports progress, with or without a terminal."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from typing import Protocol
 
 
 class Progress(Protocol):
-    """A sink for progress; the command line draws it, the library's default stays silent."""
+    """Receives progress. The command line draws it; the library's default is silent."""
 
     def start(self, stage: str, total: float | None, unit: str) -> None:
-        """A stage begins; ``total`` is None when its size is unknown."""
+        """Starts a stage; ``total`` is its size in ``unit``, or None if unknown."""
 
     def advance(self, done: float, **figures: float | str) -> None:
-        """``done`` units of the stage are complete (absolute, not a delta); figures are shown beside it."""
+        """Reports that ``done`` units of the stage are complete in total; ``figures`` are shown next to the bar."""
 
     def finish(self, message: str = "") -> None:
-        """The stage ended."""
+        """Ends the stage."""
 
     def note(self, message: str) -> None:
-        """One line for the reader, outside the bar."""
+        """Shows one line outside the bar."""
 
 
 class Silent:

@@ -1,8 +1,9 @@
-"""Rows of a table in the order of how often they are used, and the places where that order puts them.
+"""Orders the rows of a table by how often they are used, and computes the position of each row in that order.
 
-Rank 0 is the most used row. Where a table is split by rows, ranks are dealt out one by one over its ranges, so that
-each has its share of the hot rows: of G ranges of equal length, rank r goes to range r mod G, at its place r // G. The
-ranges themselves lie one behind the other: ``ceil(rows / G)`` places each but for the last.
+A row's frequency rank is its place in that order; rank 0 is the most used row. If a table is split by rows, the rows
+are distributed over its ranges round-robin, so that each range gets its share of the hot rows: with G ranges of equal
+length, rank r goes to range r mod G, to index r // G there. The ranges are consecutive, with ``ceil(rows / G)``
+positions each but for the last.
 """
 
 from __future__ import annotations
@@ -12,16 +13,16 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-Ranks = npt.NDArray[np.int32]
-"""Of each row, by its id: its rank by falling frequency, (rows,)."""
+FrequencyRanks = npt.NDArray[np.int32]
+"""Row id -> its rank in descending order of frequency, (rows,)."""
 
 
-def frequency_ranks(accesses: npt.NDArray[np.int64] | None, rows: int) -> Ranks:
-    """The rank of each row; rows that are used alike, as all are where nothing is known, keep the order of their ids.
+def frequency_ranks(accesses: npt.NDArray[np.int64] | None, rows: int) -> FrequencyRanks:
+    """Returns the frequency rank of each row. Rows with equal counts keep the order of their ids.
 
     Args:
-        accesses: look-ups of each row, (rows,); None where nothing is known.
-        rows: of the table, fewer than 2^31.
+        accesses: number of look-ups of each row, (rows,); None if unknown, which counts as equal for all rows.
+        rows: number of rows of the table, fewer than 2^31.
     """
     assert rows < 2**31, rows
     in_order = np.arange(rows, dtype=np.int32)
@@ -32,15 +33,15 @@ def frequency_ranks(accesses: npt.NDArray[np.int64] | None, rows: int) -> Ranks:
     return ranks
 
 
-def dealt_places(rows: int, parts: int) -> npt.NDArray[np.int64]:
-    """Rank -> the place where that row lies, (rows,), in a table cut into ``parts`` ranges of rows."""
+def round_robin_positions(rows: int, parts: int) -> npt.NDArray[np.int64]:
+    """Returns frequency rank -> position of that row, (rows,), in a table split into ``parts`` ranges of rows."""
     size = -(-rows // parts)
-    places = np.arange(parts * size).reshape(parts, size).T.reshape(-1)
-    return places[places < rows]
+    positions = np.arange(parts * size).reshape(parts, size).T.reshape(-1)
+    return positions[positions < rows]
 
 
-def placed_accesses(accesses: npt.NDArray[Any], parts: int) -> npt.NDArray[Any]:
-    """The look-ups of the row at each place, (rows,)."""
+def accesses_by_position(accesses: npt.NDArray[Any], parts: int) -> npt.NDArray[Any]:
+    """Returns position -> number of look-ups of the row there, (rows,)."""
     found = np.empty_like(accesses)
-    found[dealt_places(len(accesses), parts)] = -np.sort(-accesses)
+    found[round_robin_positions(len(accesses), parts)] = -np.sort(-accesses)
     return found

@@ -1,7 +1,8 @@
-"""What the columns of a log are, before and after encoding.
+"""The columns of a log, before and after encoding.
 
-A :class:`RawSchema` is what a reader must deliver: column names with their value types. A :class:`Schema` is what the
-encoders make of it and what a :class:`~ziggurat.core.batch.Batch` carries: dense features, bags, sequences and labels.
+A :class:`RawSchema` states what a reader must deliver: column names with their value types. A :class:`Schema` states
+what the encoders make of it, and what a :class:`~ziggurat.core.batch.Batch` contains: dense features, bags, sequences
+and labels.
 """
 
 from __future__ import annotations
@@ -13,13 +14,13 @@ from typing import Any, cast
 
 
 class ValueType(StrEnum):
-    """How a raw cell is read. Ids are INTEGER or TEXT; the declared type decides, never the file's."""
+    """How a raw cell is read. Ids are INTEGER or TEXT. The declared type decides, not the type in the file."""
 
     INTEGER = "integer"
     FLOAT = "float"
     TEXT = "text"
     TIME = "time"
-    """ISO 8601 text or a typed moment, read as seconds since 1970 UTC."""
+    """ISO 8601 text or a timestamp, read as seconds since 1970 UTC."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +28,13 @@ class RawColumn:
     """One column that a reader must find in the logs.
 
     Attributes:
-        name: the column's name in the file.
-        type: type of a cell, or of each element where ``many``.
-        many: the cell holds several values (a bag or a sequence): a list column, or text split by ``delimiter``.
+        name: name of the column in the file.
+        type: type of a cell, or of each of its values if ``many``.
+        many: whether a cell holds several values (a bag or a sequence): a list, or text split by ``delimiter``.
         delimiter: separates the values of a text cell; ignored for list columns.
-        required: a row whose cell is empty is a bad row (labels, split keys); features may be missing.
-        brackets: a text cell of several values is a list in brackets, as in ``[3, 1, 2]``; ignored for list columns.
+        required: whether a row with an empty cell is a bad row (labels, split keys); features may be missing.
+        brackets: whether a text cell of several values is a list in brackets, such as ``[3, 1, 2]``; ignored for list
+            columns.
     """
 
     name: str
@@ -45,7 +47,7 @@ class RawColumn:
 
 @dataclass(frozen=True, slots=True)
 class RawSchema:
-    """The columns a reader delivers, in this order."""
+    """The columns that a reader delivers, in this order."""
 
     columns: tuple[RawColumn, ...]
 
@@ -66,11 +68,11 @@ class Schema:
 
     Attributes:
         dense: numeric features, float32.
-        categorical: features with exactly one id a row.
-        bags: features with any number of ids a row, pooled.
-        sequences: features with an ordered list of ids a row.
+        categorical: features with exactly one id per row.
+        bags: features with any number of ids per row, which are pooled.
+        sequences: features with an ordered list of ids per row.
         tables: feature name -> embedding table name, for every categorical, bag and sequence feature.
-        rows: table name -> number of rows, so that every encoded id lies in ``[0, rows)``.
+        rows: table name -> number of rows; every encoded id is in ``[0, rows)``.
         labels: label (task) names, float32 in {0, 1}.
         has_weight: whether a ``weight`` column is present.
         has_group: whether a ``group`` column (int64, for GAUC) is present.
@@ -110,7 +112,7 @@ class Schema:
 
 
 def label_column(label: str) -> str:
-    """The encoded dataset's column that holds the label of this name (features may share the name)."""
+    """Returns the name of a label's column in the encoded dataset. The prefix keeps it apart from a feature's name."""
     return f"label:{label}"
 
 
@@ -124,7 +126,7 @@ def _plain(value: Any) -> Any:
 
 
 def duplicates(names: Iterable[str]) -> list[str]:
-    """Names that occur more than once, in order of their second occurrence."""
+    """Returns the names that occur more than once, in order of their second occurrence."""
     seen: set[str] = set()
     twice: list[str] = []
     for name in names:

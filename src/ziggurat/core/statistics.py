@@ -1,7 +1,8 @@
-"""What preparation learned about a dataset's training rows, in the form that planners, hashes and tiers read.
+"""Statistics of a dataset's training rows, which preparation collects and planners read.
 
-Saved as ``statistics.json`` (figures) and ``statistics.safetensors`` (access counts, one int64 array a table).
-All figures describe the training split, after truncation of bags and sequences; label rates are given for every split.
+They are saved as ``statistics.json`` (figures) and ``statistics.safetensors`` (access counts, one int64 array per
+table). All figures describe the training split, after truncation of bags and sequences; label rates are given for every
+split.
 """
 
 from __future__ import annotations
@@ -29,11 +30,11 @@ class NumericStatistics:
     """Moments and quantiles of a numeric column's raw values, before any transform.
 
     Attributes:
-        count: values present. The figures below are exact over them, except the quantiles; NaN when there are none.
+        count: number of values present. The figures below are exact over them, except the quantiles; NaN without any.
         std: population standard deviation (divides by ``count``).
-        zeros: values equal to 0.
-        non_zero_share: values present and not 0, as a share of all rows.
-        quantiles: probability -> value, from a uniform sample of rows (exact up to its size).
+        zeros: number of values equal to 0.
+        non_zero_share: share of all rows whose value is present and not 0.
+        quantiles: probability -> value, from a uniform sample of rows; exact if the sample contains all rows.
     """
 
     count: int
@@ -48,16 +49,16 @@ class NumericStatistics:
 
 @dataclass(frozen=True, slots=True)
 class FeatureStatistics:
-    """One feature over the training rows.
+    """Statistics of one feature over the training rows.
 
     Attributes:
         coverage: share of rows with at least one value (RecShard, arXiv 2201.10095, section 3).
-        missing_share: share of rows whose cell is empty; an empty list is not covered, but not missing either.
-        mean_pooling: ids looked up in a row, over the covered rows; 0 for dense features.
+        missing_share: share of rows whose cell is empty. A row with an empty list is neither covered nor missing.
+        mean_pooling: mean number of ids looked up per covered row; 0 for dense features.
         max_pooling: the most ids looked up in a row.
-        unknown_share: of the ids that validation and test rows look up, the share that training never showed the
-            encoder (out-of-vocabulary rows); 0 without such rows and for encoders that know every value.
-        numeric: moments of a numeric column; None for others.
+        unknown_share: share of the ids in validation and test rows that did not occur in training (out-of-vocabulary);
+            0 without such rows, and for encoders that know every value.
+        numeric: statistics of a numeric column; None for other features.
     """
 
     name: str
@@ -73,7 +74,7 @@ class FeatureStatistics:
 
 @dataclass(frozen=True, slots=True)
 class TableStatistics:
-    """How often training looks up each row of a table: ``accesses`` is int64, shape (rows,)."""
+    """How often training looks up each row of a table: ``accesses`` is int64, (rows,)."""
 
     name: str
     rows: int
@@ -86,7 +87,7 @@ class TableStatistics:
 
 @dataclass(frozen=True, slots=True)
 class DatasetStatistics:
-    """Everything preparation measured.
+    """All statistics of a dataset.
 
     Attributes:
         rows: split -> number of rows.
@@ -99,7 +100,7 @@ class DatasetStatistics:
     tables: dict[str, TableStatistics] = field(default_factory=dict[str, TableStatistics])
 
     def save(self, folder: Path) -> None:
-        """Write ``statistics.safetensors``, then ``statistics.json``."""
+        """Writes ``statistics.safetensors``, then ``statistics.json``."""
         with atomic_file(folder / "statistics.safetensors") as temporary:
             save_file({name: table.accesses for name, table in self.tables.items()}, temporary)
         write_json(
@@ -115,23 +116,23 @@ class DatasetStatistics:
 
     @classmethod
     def load(cls, folder: Path) -> DatasetStatistics:
-        """The statistics that :meth:`save` wrote.
+        """Reads the statistics that :meth:`save` wrote.
 
         Raises:
-            DataError: missing, damaged, or of a version that this ziggurat does not know.
+            DataError: they are missing, damaged, or of a version that this ziggurat does not know.
         """
-        path, anew = folder / "statistics.json", "delete the prepared folder and run `ziggurat prepare` again"
+        path, hint = folder / "statistics.json", "delete the prepared folder and run `ziggurat prepare` again"
         try:
             values: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
             accesses = load_file(folder / "statistics.safetensors")
         except FileNotFoundError as error:
-            raise DataError(f"{error.filename or folder}: no statistics", anew) from None
+            raise DataError(f"{error.filename or folder}: no statistics", hint) from None
         except (ValueError, SafetensorError) as error:
-            raise DataError(f"{folder}: its statistics are damaged: {error}", anew) from None
+            raise DataError(f"{folder}: its statistics are damaged: {error}", hint) from None
         if values["version"] != STATISTICS_VERSION:
             raise DataError(
                 f"{path}: statistics version {values['version']!r}, this ziggurat reads {STATISTICS_VERSION}",
-                anew,
+                hint,
             )
         return cls(
             rows=values["rows"],
@@ -158,7 +159,7 @@ def _feature(values: dict[str, Any]) -> FeatureStatistics:
 
 
 def _finite(value: Any) -> Any:
-    """JSON has neither NaN nor infinity: both are written as null, and read as NaN."""
+    """Replaces NaN and infinities by None, at any depth. JSON lacks both; they are read as NaN."""
     if isinstance(value, dict):
         return {key: _finite(item) for key, item in value.items()}
     return None if isinstance(value, float) and not np.isfinite(value) else value

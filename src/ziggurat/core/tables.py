@@ -1,4 +1,4 @@
-"""What an embedding table is, before anybody decides where it lives."""
+"""The specification of an embedding table, independent of its placement."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ class TableSpec:
     """One embedding table.
 
     Attributes:
-        name: unique among the tables of a model.
-        rows: number of embeddings; every id lies in ``[0, rows)``.
+        name: name, unique among the tables of a model.
+        rows: number of embeddings; every id is in ``[0, rows)``.
         dim: floats per row.
-        features: the features that look it up, in schema order.
-        pooling: how the rows of a bag become one.
-        optimizer: name of the row optimizer and its settings, fused into backward.
-        init_std: standard deviation of the normal initial weights.
-        vectors: how many vectors lie side by side in a row; ``dim`` is a multiple of it.
-        positions: sequence -> how many of its last ids are looked up each by itself instead of being pooled.
+        features: the features that are looked up in it, in schema order.
+        pooling: how the rows of a bag are combined into one.
+        optimizer: name and settings of the row optimizer, which is fused into backward.
+        init_std: standard deviation of the normally distributed initial weights.
+        vectors: number of vectors that a row concatenates; ``dim`` is a multiple of it.
+        positions: sequence -> how many of its last ids are looked up one by one instead of being pooled.
     """
 
     name: str
@@ -41,11 +41,11 @@ class TableSpec:
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """What is looked up: the features, each sequence of ``positions`` replaced by its positions, side by side."""
+        """The keys looked up: the features, with each sequence of ``positions`` replaced by its positions."""
         return tuple(key for feature in self.features for key in self.keys_of(feature))
 
     def keys_of(self, feature: str) -> tuple[str, ...]:
-        """``("history:0", "history:1", …)``, the most recent first; of what is pooled, the feature itself."""
+        """Returns ``("history:0", "history:1", …)``, the most recent first; for a pooled feature, its own name."""
         if feature not in self.positions:
             return (feature,)
         return tuple(f"{feature}:{position}" for position in range(self.positions[feature]))

@@ -1,6 +1,6 @@
-"""The machines that a plan is for: hosts, the devices of each, what they hold and how fast they read and talk.
+"""The machines for which a plan is made: hosts and devices, with their memory sizes and bandwidths.
 
-Plain figures; who declares or measures them is ``training``'s business. Bytes are bytes, bandwidths bytes a second.
+These are plain figures, which ``training`` takes from the config or measures. Bandwidths are in bytes per second.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ DeviceKind = Literal["cpu", "cuda"]
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """What a data sheet says of a device.
+    """A device's figures from its data sheet.
 
     Attributes:
-        memory_bytes: its own memory.
-        lookup_bandwidth: of that memory, at its peak.
-        intra_bandwidth: to the other devices of its host, one way.
+        memory_bytes: size of its memory.
+        lookup_bandwidth: peak bandwidth of that memory.
+        intra_bandwidth: bandwidth to the other devices of its host, one way.
     """
 
     memory_bytes: int
@@ -36,14 +36,15 @@ DEVICES: dict[str, Device] = {
     "h100": Device(80 * 10**9, 3350e9, 450e9),
     "h200": Device(141 * 10**9, 4800e9, 450e9),
 }
-"""NVIDIA's data sheets; SXM modules, whose NVLink is halved for one way, but for the L4 on PCIe 4."""
+"""Figures from NVIDIA's data sheets. All are SXM modules, with half of NVLink's bandwidth as one-way, except the L4,
+which is on PCIe 4."""
 
 
 def known_device(name: str) -> Device:
-    """The device of that name.
+    """Returns the device of that name.
 
     Raises:
-        ConfigError: no such device is known; those that are, are named.
+        ConfigError: no such device is known; the message names the known ones.
     """
     if name in DEVICES:
         return DEVICES[name]
@@ -57,20 +58,20 @@ def known_device(name: str) -> Device:
 
 @dataclass(frozen=True, slots=True)
 class Topology:
-    """Hosts of equal devices; ranks, one a device, count up host by host.
+    """Hosts with equal devices and one rank per device. Ranks are numbered host by host.
 
     Attributes:
-        hosts: how many.
-        devices: on each host.
-        device: what one is, for people.
-        kind: what torch calls it.
-        memory_bytes: of one device.
-        lookup_bandwidth: at which a device reads rows of its memory.
-        intra_bandwidth: at which a device sends to, or gets from, the others of its host, all of them at it.
-        inter_bandwidth: at which a host sends to, or gets from, other hosts; its devices share it evenly.
-        assumed: of these figures, those that were neither declared nor measured, in words.
-        slow_memory_bytes: of one device, beside the memory above; 0 where there is none.
-        slow_bandwidth: at which a device reads rows of its slow memory; 0 where there is none.
+        hosts: number of hosts.
+        devices: number of devices per host.
+        device: name of the device, shown to users.
+        kind: torch's device type.
+        memory_bytes: memory of one device.
+        lookup_bandwidth: rate at which a device reads rows from its memory.
+        intra_bandwidth: rate at which a device sends to, or receives from, the others of its host while all do so.
+        inter_bandwidth: rate at which a host sends to, or receives from, other hosts; its devices share it evenly.
+        assumed: which of these figures were neither declared nor measured, in words.
+        slow_memory_bytes: slow memory of one device, in addition to ``memory_bytes``; 0 if there is none.
+        slow_bandwidth: rate at which a device reads rows from its slow memory; 0 if there is none.
     """
 
     hosts: int
@@ -93,20 +94,20 @@ class Topology:
 
     @property
     def world_size(self) -> int:
-        """Ranks in all."""
+        """Number of ranks."""
         return self.hosts * self.devices
 
     def host(self, rank: int) -> int:
-        """The host that a rank is on."""
+        """Returns the host of a rank."""
         return rank // self.devices
 
     def ranks_of(self, host: int) -> tuple[int, ...]:
-        """The ranks of a host."""
+        """Returns the ranks of a host."""
         return tuple(range(host * self.devices, (host + 1) * self.devices))
 
     @property
     def device_inter_bandwidth(self) -> float:
-        """A device's even share of its host's way to other hosts."""
+        """A device's even share of its host's bandwidth to other hosts."""
         return self.inter_bandwidth / self.devices
 
     def to_json(self) -> dict[str, Any]:

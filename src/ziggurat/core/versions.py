@@ -1,11 +1,11 @@
-"""The versions that were tested together: the single source that the installer, the doctor and the run folder read.
+"""The versions that were tested together: the single source for the installer, ``ziggurat doctor`` and run folders.
 
-Standard library only and no import of ziggurat: ``tools/install.py`` loads this file before anything is installed, and
-an old Python must get as far as its message.
+This file uses the standard library only and imports nothing of ziggurat: ``tools/install.py`` loads it before anything
+is installed, and an old Python must get far enough to show the message that it is too old.
 
-fbgemm's compiled kernels and torchrec's Python fit one torch release each: fbgemm 1.7.0 and 1.9.0 fail to import with
-torch 2.13.0. torchrec declares the CUDA build of fbgemm whatever the machine has, so it is installed without its
-dependencies, and fbgemm beside it in the flavour that the machine can use.
+fbgemm's compiled kernels and torchrec's Python code each fit one torch release: fbgemm 1.7.0 and 1.9.0 fail to import
+with torch 2.13.0. torchrec requires the CUDA build of fbgemm on any machine, so it is installed without its
+dependencies, and fbgemm separately, in the flavour that the machine can use.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ MODULES: dict[str, str] = {"ruamel.yaml": "ruamel", "scikit-learn": "sklearn", "
 
 
 def engine_requirements(flavour: str, torch_index: bool = False) -> list[str]:
-    """The pip requirements of torch and fbgemm for a flavour; torchrec follows separately, without dependencies.
+    """Returns the pip requirements of torch and fbgemm for a flavour. torchrec is installed separately.
 
-    For CUDA ``===`` refuses a local build such as ``2.13.0+cpu`` that pip would otherwise prefer, unless the user named
-    an index of torch wheels, whose CUDA builds carry local versions of their own.
+    For CUDA ``===`` rejects a local build such as ``2.13.0+cpu``, which pip would otherwise prefer; unless the user
+    names an index of torch wheels, whose CUDA builds have local versions of their own.
     """
     equals = "===" if flavour == "cuda" and not torch_index else "=="
     return ["torch" + equals + TORCH, FBGEMM_DISTRIBUTION[flavour] + "==" + FBGEMM]

@@ -1,4 +1,4 @@
-"""Why a write failed, in the user's words: which target, how much space is left, who may write there."""
+"""Explains failed writes to the user: the target, the space left, and who may write there."""
 
 from __future__ import annotations
 
@@ -16,7 +16,11 @@ from ziggurat.core.errors import DataError
 
 @contextlib.contextmanager
 def explained_writes(path: Path) -> Generator[None]:
-    """Turn a full disk or a missing permission while writing ``path`` into an error that names the hint."""
+    """Turns errors while ``path`` is written, such as a full disk or a missing permission, into errors with a hint.
+
+    Raises:
+        DataError: in place of the OSError.
+    """
     try:
         yield
     except OSError as error:
@@ -27,7 +31,7 @@ def explained_writes(path: Path) -> Generator[None]:
                 "free some space, or point the output at another disk; what was finished before is kept",
             ) from error
         if isinstance(error, PermissionError) or error.errno == errno.EROFS:
-            raise _forbidden(_target(path, error), error) from error
+            raise _no_permission(_target(path, error), error) from error
         if isinstance(error, NotADirectoryError | FileExistsError | IsADirectoryError):
             raise DataError(
                 f"{path}: cannot be written: {error.strerror}", "choose a path whose parents are folders"
@@ -38,7 +42,7 @@ def explained_writes(path: Path) -> Generator[None]:
 
 
 def check_file_target(path: Path) -> None:
-    """Refuse a folder where a file is to be written, before any work is done for it.
+    """Checks, before any work is done, that a file can be written to ``path``.
 
     Raises:
         DataError: ``path`` is a folder.
@@ -48,7 +52,7 @@ def check_file_target(path: Path) -> None:
 
 
 def _target(path: Path, error: OSError) -> Path:
-    """What the user knows of the file that ``error`` names: a temporary stands for ``path``, which it was to become."""
+    """Returns the file that ``error`` names, as the user knows it: ``path`` if it is a temporary file for that."""
     return path if _is_temporary(error) or not error.filename else Path(str(error.filename))
 
 
@@ -57,12 +61,13 @@ def _is_temporary(error: OSError) -> bool:
     return any(part.startswith(".") and part.endswith((".part", ".old")) for part in parts)
 
 
-def _forbidden(target: Path, error: OSError) -> DataError:
+def _no_permission(target: Path, error: OSError) -> DataError:
     if error.errno == errno.EROFS:
         return DataError(
-            f"{target}: no permission to write: it lies on a read-only file system", "choose another place for it"
+            f"{target}: no permission to write: it is on a read-only file system", "choose another place for it"
         )
-    place = target if _may(target, os.F_OK) and not _may(target, os.W_OK) else _existing(target.parent)
+    is_protected = _has_access(target, os.F_OK) and not _has_access(target, os.W_OK)
+    place = target if is_protected else _existing(target.parent)
     status = place.stat()
     what = "folder" if place.is_dir() else "file"
     who = f"the {what} {place} belongs to {_user(status.st_uid)} ({stat.filemode(status.st_mode)})"
@@ -75,12 +80,12 @@ def _forbidden(target: Path, error: OSError) -> DataError:
 
 
 def _existing(path: Path) -> Path:
-    """``path`` or the nearest folder above it that exists."""
-    return next((place for place in (path, *path.absolute().parents) if _may(place, os.F_OK)), Path("/"))
+    """Returns ``path``, or the nearest folder above it that exists."""
+    return next((place for place in (path, *path.absolute().parents) if _has_access(place, os.F_OK)), Path("/"))
 
 
-def _may(path: Path, how: int) -> bool:
-    return os.access(path, how, effective_ids=os.access in os.supports_effective_ids)
+def _has_access(path: Path, mode: int) -> bool:
+    return os.access(path, mode, effective_ids=os.access in os.supports_effective_ids)
 
 
 def _user(number: int) -> str:

@@ -19,7 +19,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor, KeyedTensor
 from ziggurat.core.batch import Batch
 from ziggurat.core.errors import FeatureError
 from ziggurat.core.plan import Plan
-from ziggurat.core.row_order import Ranks
+from ziggurat.core.row_order import FrequencyRanks
 from ziggurat.embeddings.dirty_rows import TrackedShard
 from ziggurat.embeddings.field_order import FieldOrder
 from ziggurat.embeddings.fields import DIRECT, Fields
@@ -93,7 +93,7 @@ class EmbeddingLookup(nn.Module):
         seed: int,
         parallel: ParallelConfig = ParallelConfig(),  # noqa: B008 - frozen
         batch_size: int = 1,
-        row_ranks: Mapping[str, Ranks] = MappingProxyType({}),
+        row_ranks: Mapping[str, FrequencyRanks] = MappingProxyType({}),
         offload: OffloadFolder | None = None,
     ) -> None:
         super().__init__()

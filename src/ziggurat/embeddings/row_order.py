@@ -17,7 +17,7 @@ from torch import Tensor
 from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 
 from ziggurat.core.plan import Plan
-from ziggurat.core.row_order import Ranks, dealt_places
+from ziggurat.core.row_order import FrequencyRanks, round_robin_positions
 from ziggurat.core.tables import TableSpec
 from ziggurat.parallel.tensor_slices import TensorSlice
 
@@ -33,7 +33,7 @@ class RowOrder:
     """
 
     def __init__(
-        self, tables: Sequence[TableSpec], plan: Plan, ranks: Mapping[str, Ranks], device: torch.device
+        self, tables: Sequence[TableSpec], plan: Plan, ranks: Mapping[str, FrequencyRanks], device: torch.device
     ) -> None:
         ordered = [spec for spec in tables if plan.placements[spec.name].fast_rows is not None]
         missing = [spec.name for spec in ordered if spec.name not in ranks]
@@ -41,7 +41,7 @@ class RowOrder:
         self._positions: dict[str, Tensor] = {}
         self._positions_of_key: dict[str, Tensor] = {}
         for spec in ordered:
-            positions = torch.from_numpy(dealt_places(spec.rows, plan.row_parts(spec.name)))
+            positions = torch.from_numpy(round_robin_positions(spec.rows, plan.row_parts(spec.name)))
             self._positions[spec.name] = positions[torch.from_numpy(ranks[spec.name]).long()].int()
             self._positions_of_key |= dict.fromkeys(spec.keys, self._positions[spec.name].to(device))
         self._ids: dict[tuple[str, int, int], Tensor] = {}

@@ -17,7 +17,7 @@ from ruamel.yaml.error import YAMLError
 
 from ziggurat.checkpoint.config import CheckpointsConfig
 from ziggurat.core.config import Config, parse_config, set_by_path
-from ziggurat.core.config_places import shown
+from ziggurat.core.config_places import display_path
 from ziggurat.core.errors import ConfigError, nearest, shorten, within
 from ziggurat.core.schema import Schema
 from ziggurat.core.tables import Pooling
@@ -156,7 +156,7 @@ def load_experiment(
         experiment.check()
     except ConfigError as error:
         key = f"{error.problem.partition(':')[0]}."
-        asked = any(key.startswith(f"{shown(Experiment, values, given)}.") for given in overridden)
+        asked = any(key.startswith(f"{display_path(Experiment, values, given)}.") for given in overridden)
         source = "--set " if asked else f"{path}: "
         raise ConfigError(f"{source}{error.problem}", error.hint) from None
     return experiment

@@ -1,5 +1,5 @@
-"""Keeps tables at the newest checkpoint of a training that is still running.
+"""Keeps a server's tables at the newest checkpoint of a training that is still running.
 
-In: a checkpoint store, the tables that a caller holds. Out: the rows that changed since.
-Neighbours: ``checkpoint.reader`` reads checkpoints, ``checkpoint.format`` knows their bytes.
+In: a checkpoint store and the tables that a caller holds. Out: the rows that changed since.
+Neighbours: ``checkpoint.verified_files`` reads checkpoints' files, ``checkpoint.format`` decodes them.
 """

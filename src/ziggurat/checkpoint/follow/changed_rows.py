@@ -1,6 +1,6 @@
-"""Rows that checkpoints have written, each by itself, and where they differ from what one holds.
+"""Reads the rows that single checkpoints contain, and compares them with tables in memory.
 
-Shape legend: R rows of a table, D its columns, U rows that are handed out together.
+Shape legend: R rows of a table, D its columns, U rows that are returned together.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from ziggurat.checkpoint.verified_files import read_file
 from ziggurat.core.errors import RunFolderError
 
 COMPARED_BYTES = 4 * 2**20
-"""Of a table that are compared at once."""
+"""Size of a table's rows that are compared at once."""
 
 
-def written(store: Store, manifest: Manifest, tables: Collection[str]) -> Iterator[TableRows]:
-    """Weights that a checkpoint itself has of these tables, without those of the checkpoints that it needs.
+def read_rows(store: Store, manifest: Manifest, tables: Collection[str]) -> Iterator[TableRows]:
+    """Yields the weights that a checkpoint itself has of these tables, without those of the checkpoints that it needs.
 
-    A file is verified before its first rows are handed out, and files without any are not read.
+    A file is verified before its first rows are yielded. Files without rows of these tables are not read.
 
     Raises:
-        RunFolderError: a file is missing, shorter or longer, or changed.
+        RunFolderError: a file is missing, changed, or of another size.
     """
     for file in manifest.files:
         blocks = [block for block in file.blocks if block.table in tables]
@@ -38,24 +38,24 @@ def written(store: Store, manifest: Manifest, tables: Collection[str]) -> Iterat
                 yield rows_in(block, tensors, {WEIGHT})
 
 
-def written_bytes(manifest: Manifest, tables: Collection[str]) -> int:
-    """Of the files that :func:`written` reads."""
+def bytes_to_read(manifest: Manifest, tables: Collection[str]) -> int:
+    """Returns the size of the files that :func:`read_rows` reads."""
     return sum(file.bytes for file in manifest.files if any(block.table in tables for block in file.blocks))
 
 
 def check_complete(store: Store, manifest: Manifest, tables: Collection[str]) -> None:
-    """Whether a full checkpoint has as many numbers of each table as there are.
+    """Checks that a full checkpoint has each number of each table exactly once, by their count.
 
     Raises:
-        RunFolderError: names a table of which some are missing, or there more than once.
+        RunFolderError: a table has missing or repeated numbers; the message names it.
     """
     for name in tables:
         blocks = [block for file in manifest.files for block in file.blocks if block.table == name]
-        there = sum(block.rows * block.columns[1] for block in blocks)
+        count = sum(block.rows * block.columns[1] for block in blocks)
         shape = manifest.tables[name]
-        if there != shape.rows * shape.dim:
+        if count != shape.rows * shape.dim:
             raise RunFolderError(
-                f"{store.where(folder_of(manifest.step))}: its files have {there:,} numbers of table {name!r}, which "
+                f"{store.where(folder_of(manifest.step))}: its files have {count:,} numbers of table {name!r}, which "
                 f"has {shape.rows * shape.dim:,}",
                 DAMAGED,
             )
@@ -63,52 +63,52 @@ def check_complete(store: Store, manifest: Manifest, tables: Collection[str]) ->
 
 @torch.no_grad()
 def put(rows: TableRows, table_RD: Tensor) -> None:
-    """Copy rows into a table on any device and of any type."""
+    """Copies rows into a table on any device and of any floating dtype."""
     begin, width = rows.columns
     values_UD = rows.tensors[WEIGHT].to(table_RD.device, table_RD.dtype)
     table_RD[rows.ids_U.to(table_RD.device), begin : begin + width] = values_UD
 
 
 class ChangedRows:
-    """Which rows deltas have written, a byte a row; of each range of columns by itself.
+    """The set of rows that deltas have written, one byte per row, separately for each range of columns.
 
     Args:
-        rows: what these deltas have written.
-        manifest: of the last of them.
+        rows: the rows that the deltas have written.
+        manifest: manifest of the last delta, for the size of the tables.
     """
 
     def __init__(self, rows: Iterable[TableRows] = (), manifest: Manifest | None = None) -> None:
-        self._marks: dict[tuple[str, tuple[int, int]], Tensor] = {}
+        self._changed: dict[tuple[str, tuple[int, int]], Tensor] = {}
         for each in rows:
             assert manifest is not None
             self.add(each, manifest)
 
     def add(self, rows: TableRows, manifest: Manifest) -> None:
-        """These as well."""
+        """Adds rows to the set."""
         key = (rows.table, rows.columns)
-        if key not in self._marks:
-            self._marks[key] = torch.zeros(manifest.tables[rows.table].rows, dtype=torch.bool)
-        self._marks[key][rows.ids_U] = True
+        if key not in self._changed:
+            self._changed[key] = torch.zeros(manifest.tables[rows.table].rows, dtype=torch.bool)
+        self._changed[key][rows.ids_U] = True
 
-    def joined(self, other: ChangedRows) -> ChangedRows:
-        """What is in either; both stay as they are."""
-        made = ChangedRows()
-        made._marks = dict(self._marks)
-        for key, marks_R in other._marks.items():
-            made._marks[key] = marks_R | made._marks[key] if key in made._marks else marks_R
-        return made
+    def union(self, other: ChangedRows) -> ChangedRows:
+        """Returns the union of both sets, which stay unchanged."""
+        result = ChangedRows()
+        result._changed = dict(self._changed)
+        for key, changed_R in other._changed.items():
+            result._changed[key] = changed_R | result._changed[key] if key in result._changed else changed_R
+        return result
 
     def covers(self, other: ChangedRows) -> bool:
-        """Whether all of ``other`` is in this."""
-        for key, marks_R in other._marks.items():
-            missing_R = marks_R & ~self._marks[key] if key in self._marks else marks_R
+        """Returns whether this set contains all of ``other``."""
+        for key, changed_R in other._changed.items():
+            missing_R = changed_R & ~self._changed[key] if key in self._changed else changed_R
             if bool(missing_R.any()):
                 return False
         return True
 
 
 def ids_by_table(rows: Iterable[TableRows]) -> dict[str, Tensor]:
-    """The distinct ids of each table's rows, ascending."""
+    """Returns table name -> distinct ids of its rows, ascending."""
     found: dict[str, list[Tensor]] = {}
     for each in rows:
         found.setdefault(each.table, []).append(each.ids_U)
@@ -116,25 +116,31 @@ def ids_by_table(rows: Iterable[TableRows]) -> dict[str, Tensor]:
 
 
 def differing(name: str, live_RD: Tensor, rows_RD: Tensor) -> Iterator[TableRows]:
-    """Rows of ``rows_RD`` that are not, bit for bit, what ``live_RD`` has; in the live one's type."""
+    """Yields the rows of ``rows_RD`` that differ from ``live_RD`` in any bit, converted to the dtype of ``live_RD``.
+
+    Args:
+        name: name of the table.
+        live_RD: the table in memory.
+        rows_RD: all rows of the table, as read from a checkpoint.
+    """
     count, dim = rows_RD.shape
-    most = max(1, COMPARED_BYTES // max(1, rows_RD[:1].nbytes))
-    for first in range(0, count, most):
-        values_UD = rows_RD[first : first + most].to(live_RD.device, live_RD.dtype)
-        differs_U = (_bytes_of(values_UD) != _bytes_of(live_RD[first : first + most])).any(1)
+    chunk = max(1, COMPARED_BYTES // max(1, rows_RD[:1].nbytes))
+    for first in range(0, count, chunk):
+        values_UD = rows_RD[first : first + chunk].to(live_RD.device, live_RD.dtype)
+        differs_U = (_bytes_of(values_UD) != _bytes_of(live_RD[first : first + chunk])).any(1)
         if bool(differs_U.any()):
             ids_U = first + differs_U.nonzero().squeeze(1).cpu()
             yield TableRows(name, ids_U, (0, dim), {WEIGHT: values_UD[differs_U]})
 
 
 def same_bits(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> bool:
-    """Whether both have the same names, types, shapes and bits."""
-    return left.keys() == right.keys() and all(_alike(left[name], right[name]) for name in left)
+    """Returns whether both have the same names, dtypes, shapes and bits."""
+    return left.keys() == right.keys() and all(_same_bits(left[name], right[name]) for name in left)
 
 
-def _alike(left: Tensor, right: Tensor) -> bool:
-    alike = left.shape == right.shape and left.dtype == right.dtype
-    return alike and torch.equal(_bytes_of(left.reshape(1, -1)), _bytes_of(right.reshape(1, -1)))
+def _same_bits(left: Tensor, right: Tensor) -> bool:
+    comparable = left.shape == right.shape and left.dtype == right.dtype
+    return comparable and torch.equal(_bytes_of(left.reshape(1, -1)), _bytes_of(right.reshape(1, -1)))
 
 
 def _bytes_of(rows_UD: Tensor) -> Tensor:

@@ -1,8 +1,8 @@
-"""A server's tables, kept at the newest checkpoint of a training that goes on.
+"""Keeps a server's tables at the newest checkpoint of a training that is still running.
 
-All of an update is read, verified and decoded before the first row changes
-(:mod:`ziggurat.checkpoint.follow.incremental_update` says what is read), and then put in place at once.
-``docs/following.md`` says what a server can rely on.
+An update is completely read, verified and decoded before the first row changes, and then applied at once.
+:mod:`ziggurat.checkpoint.follow.incremental_update` decides what is read. ``docs/following.md`` states what a server
+can rely on.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from ziggurat.checkpoint.block_reader import BlockCheckpointReader
 from ziggurat.checkpoint.folder import CheckpointFolder
 from ziggurat.checkpoint.follow.changed_rows import differing, ids_by_table, put, same_bits
 from ziggurat.checkpoint.follow.incremental_update import (
-    TROUBLES,
+    RECOVERABLE,
     HeldVersions,
     IncrementalReader,
     IncrementalUpdate,
-    Trouble,
+    RecoverableError,
 )
 from ziggurat.checkpoint.format.manifest import Reference
 from ziggurat.checkpoint.reader import TABLES, folder_of
@@ -36,24 +36,24 @@ from ziggurat.core.errors import RunFolderError
 from ziggurat.parallel.tensor_slices import TensorSlice
 
 LONGEST_WAIT = 8
-"""After failures in a row :meth:`Follower.updates` waits twice as long each time, up to so many times ``poll_s``."""
+"""After each failure in a row :meth:`Follower.updates` waits twice as long, up to this many times ``poll_s``."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What a follower has done.
+    """An update that a follower has applied.
 
     Attributes:
-        from_step: what it held before; None: nothing.
-        to_step: what it holds now.
-        whole: it has read a full checkpoint, not only deltas.
-        rows: table -> ids of rows that were written, int64, ascending; of a whole one those that differ from what was
-            there. A table without any is not in it.
-        bytes: of the files that were read, without manifests.
-        seconds: from the look for news until all was in place.
-        skipped: why newer checkpoints than this one were passed over, the newest first; each names its file.
+        from_step: step that the follower held before; None: nothing.
+        to_step: step that it holds now.
+        whole: whether it has read a full checkpoint, not only deltas.
+        rows: table -> ids of the rows written, int64, ascending. If ``whole``, only rows that differ from what was held
+            are written. Tables without written rows are left out.
+        bytes: size of the files read, without manifests.
+        seconds: time from the start of the check for a newer checkpoint until all rows were in place.
+        skipped: errors of newer checkpoints that could not be read, the newest first; each names its file.
     """
 
     from_step: int | None
@@ -62,24 +62,24 @@ class Update:
     rows: dict[str, Tensor]
     bytes: int
     seconds: float
-    skipped: tuple[Trouble, ...] = ()
+    skipped: tuple[RecoverableError, ...] = ()
 
 
 class Follower:
-    """Weights of one checkpoint, without optimizer states; for one thread.
+    """Holds the weights of one checkpoint, without optimizer states, and advances to newer ones. Not thread-safe.
 
     Args:
-        folder: the checkpoints; of a run, ``runs/NAME/checkpoints``. Nothing is ever written there.
-        tables: live tensors (rows, dim) by name, on any device and of any floating type, which are filled; or names of
-            tables, which are made here on the CPU, in float32; None: of all tables.
-        groups: of the other tensors, those to hold. A training with ``weight_average`` has what is to be served in
-            ``average``, tables included, whole in each checkpoint.
-        lock: held while an update is put in place, for readers to hold as well.
-        on_change: told of each update while the lock is held, for caches to forget its rows.
+        folder: the checkpoints; those of a run are in ``runs/NAME/checkpoints``. A follower never writes there.
+        tables: name -> tensor (rows, dim) to fill, on any device and of any floating dtype; or names of tables, which
+            are then created here on the CPU, in float32. None: all tables, created here.
+        groups: the groups of other tensors to hold. A training with ``weight_average`` has the weights to serve in the
+            group ``average``, tables included, complete in each checkpoint.
+        lock: held while an update is applied; readers should hold it as well.
+        on_change: called with each update while the lock is held, so that caches can drop its rows.
 
     Attributes:
-        tables: name -> tensor; the same tensors for good.
-        dense: ``GROUP/NAME`` -> tensor, on the CPU; another mapping after each update.
+        tables: name -> tensor; the tensors are never replaced.
+        dense: ``GROUP/NAME`` -> tensor, on the CPU; a new mapping after each update.
     """
 
     def __init__(
@@ -106,108 +106,109 @@ class Follower:
 
     @property
     def step(self) -> int | None:
-        """Of what is held; None: nothing yet, or an update was broken off between its rows."""
+        """Step of the checkpoint held; None: nothing yet, or an update was interrupted while it was applied."""
         return None if self.reference is None else self.reference.step
 
     @property
     def reference(self) -> Reference | None:
-        """The step, and the id of that very checkpoint."""
+        """Step and id of the checkpoint held; None as for :attr:`step`."""
         return self._held.reference
 
     def latest(self) -> int | None:
-        """The newest checkpoint's step, or None."""
+        """Returns the newest checkpoint's step, or None."""
         return self._folder.last()
 
     def advance(self) -> Update | None:
-        """Go to the newest whole checkpoint.
+        """Advances to the newest complete checkpoint.
 
         Returns:
-            None where it is held already, or there is none at all.
+            The update; None if that checkpoint is held already, or there is none at all.
 
         Raises:
-            RunFolderError: those that are newer than what is held are all damaged; the newest one's file is named.
-                Nothing has changed.
+            RunFolderError: all checkpoints newer than the one held are damaged; the message names the newest one's
+                file. Nothing has changed.
             ConfigError: a table is not in the checkpoint, or of another shape. Nothing has changed.
         """
         started = time.perf_counter()
-        news = self._reader.fetch(self._held)
-        return None if news is None else self._apply(news, started)
+        update = self._reader.fetch(self._held)
+        return None if update is None else self._apply(update, started)
 
     def updates(
         self,
         poll_s: float = 5.0,
         *,
         stop: threading.Event | None = None,
-        told: Callable[[Trouble], None] | None = None,
+        on_error: Callable[[RecoverableError], None] | None = None,
     ) -> Generator[Update]:
-        """Every update from now on, until ``stop`` is set.
+        """Yields every update from now on, until ``stop`` is set.
 
         Args:
-            poll_s: from one look for news to the next, where there are none.
-            stop: ends this at once, or when what is being read is in place.
-            told: of each failure, after which it goes on; the default logs a warning.
+            poll_s: seconds between two checks while there is no newer checkpoint.
+            stop: ends the generator at once while it waits; otherwise after the update being read was applied.
+            on_error: called with each error, after which the generator continues; the default logs a warning.
 
         Raises:
             ConfigError: as :meth:`advance`.
         """
         stop = threading.Event() if stop is None else stop
-        told = _warn if told is None else told
+        on_error = _warn if on_error is None else on_error
         failures = 0
         while not stop.is_set():
-            started, news = time.perf_counter(), None
+            started, update = time.perf_counter(), None
             try:
-                news = self._reader.fetch(self._held)
+                update = self._reader.fetch(self._held)
                 failures = 0
-            except TROUBLES as error:
+            except RECOVERABLE as error:
                 failures += 1
-                told(error)
-            if news is None:
+                on_error(error)
+            if update is None:
                 stop.wait(poll_s * min(2 ** max(0, failures - 1), LONGEST_WAIT))
                 continue
-            for problem in news.skipped:
-                told(problem)
-            yield self._apply(news, started)
+            for error in update.skipped:
+                on_error(error)
+            yield self._apply(update, started)
 
     def verify(self) -> None:
-        """Compare all that is held with the same checkpoint, read anew; needs room for the largest table once more.
+        """Compares all weights held with the same checkpoint, read anew. Needs memory for a copy of the largest table.
 
         Raises:
-            RunFolderError: it differs, and where; or the checkpoint is damaged, replaced, or not there any more.
+            RunFolderError: the weights differ, and where; or the checkpoint is damaged, replaced, or no longer exists.
         """
         if self.reference is None:
-            raise RunFolderError(f"{self._folder.where}: nothing of it is held yet", "call advance() first")
-        saved = self._folder.load(self.reference.step)
+            raise RunFolderError(f"{self._folder.where}: no checkpoint of it is held yet", "call advance() first")
+        checkpoint = self._folder.load(self.reference.step)
         place = self._folder.store.where(folder_of(self.reference.step))
-        if not isinstance(saved, BlockCheckpointReader) or saved.manifest.reference != self.reference:
+        if not isinstance(checkpoint, BlockCheckpointReader) or checkpoint.manifest.reference != self.reference:
             raise RunFolderError(f"{place}: was written again since it was read", "call advance() first")
         hint = "make another Follower, and let nobody else write into its tensors"
         for name, live_RD in self.tables.items():
             tensor_slice = TensorSlice.of_tensor(name, torch.empty(live_RD.shape))
-            saved.fill({TABLES: [tensor_slice]})
+            checkpoint.fill({TABLES: [tensor_slice]})
             ids = ids_by_table(differing(name, live_RD, tensor_slice.tensor)).get(name)
             if ids is not None:
                 which = f"{len(ids):,} of {len(live_RD):,} rows, row {int(ids[0])} first"
                 raise RunFolderError(f"table {name!r}: {which}, are not what {place} has", hint)
-        if not same_bits(self.dense, self._reader.dense_of(saved.manifest)):
+        if not same_bits(self.dense, self._reader.dense_of(checkpoint.manifest)):
             raise RunFolderError(f"groups {list(self._groups)}: are not what {place} has", hint)
 
     @torch.no_grad()
-    def _apply(self, news: IncrementalUpdate, started: float) -> Update:
-        rows = ids_by_table(news.rows)
-        rows |= {name: torch.arange(len(table)) for name, table in news.made.items()}
+    def _apply(self, fetched: IncrementalUpdate, started: float) -> Update:
+        rows = ids_by_table(fetched.rows)
+        rows |= {name: torch.arange(len(table)) for name, table in fetched.new_tables.items()}
         held = self._held
         with self._lock:
-            before, held.chain = self.step, ()  # whatever ends this half-way, the next update is a whole one
-            for each in news.rows:
+            before, held.chain = self.step, ()  # if this is interrupted, the next update reads everything
+            for each in fetched.rows:
                 put(each, held.tables[each.table])
-            held.tables.update(news.made)
-            self.dense, held.touched, held.chain = news.dense, news.touched, news.chain
+            held.tables.update(fetched.new_tables)
+            self.dense, held.changed, held.chain = fetched.dense, fetched.changed, fetched.chain
             seconds = time.perf_counter() - started
-            update = Update(before, news.chain[-1].step, news.whole, rows, news.bytes, seconds, news.skipped)
+            step = fetched.chain[-1].step
+            update = Update(before, step, fetched.whole, rows, fetched.bytes, seconds, fetched.skipped)
             if self._on_change is not None:
                 self._on_change(update)
         return update
 
 
-def _warn(problem: Trouble) -> None:
-    _log.warning("going on with what is held, and trying again: %s", problem)
+def _warn(error: RecoverableError) -> None:
+    _log.warning("going on with what is held, and trying again: %s", error)

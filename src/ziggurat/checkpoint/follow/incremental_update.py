@@ -1,12 +1,12 @@
-"""The newest whole checkpoint, of which no more is read than one does not hold yet.
+"""Loads the newest complete checkpoint, reading only what the caller does not hold yet.
 
-A checkpoint is a chain: a full one and the deltas behind it. What is read of one depends on the chain that is held:
+A checkpoint is a chain: a full checkpoint and the deltas that build on it. What is read depends on the chain held:
 
-- what is held is in it: the deltas behind that;
-- both begin with the same full checkpoint: the others' rows. They are right where they cover what the held deltas have
-  written: any other row is then what it was in the full checkpoint, here as there. So it is with deltas since a
-  full checkpoint, each of which has all rows of the one before;
-- otherwise everything, from the full checkpoint on.
+- If the new chain contains the checkpoint held, only the deltas after it are read.
+- If both chains begin with the same full checkpoint, all deltas of the new one are read. That suffices if they cover
+  every row that the deltas held have written: any other row is then the same as in the full checkpoint, in both. It is
+  always so for deltas since the full checkpoint, as each has all rows of the one before.
+- Otherwise everything is read, from the full checkpoint on.
 """
 
 from __future__ import annotations
@@ -18,33 +18,40 @@ import torch
 from torch import Tensor
 
 from ziggurat.checkpoint.folder import CheckpointFolder
-from ziggurat.checkpoint.follow.changed_rows import ChangedRows, check_complete, differing, put, written, written_bytes
+from ziggurat.checkpoint.follow.changed_rows import (
+    ChangedRows,
+    bytes_to_read,
+    check_complete,
+    differing,
+    put,
+    read_rows,
+)
 from ziggurat.checkpoint.format.blocks import TableRows
 from ziggurat.checkpoint.format.manifest import WEIGHT, Manifest, Reference
 from ziggurat.checkpoint.reader import folder_of
 from ziggurat.checkpoint.verified_files import read_needed, read_others
 from ziggurat.core.errors import ConfigError, DataError, RunFolderError
 
-LOOKS = 8
-"""How often it begins again where checkpoints come and go while they are read."""
-TROUBLES = (RunFolderError, DataError, OSError)
-"""What may be over the next time: a checkpoint that is damaged or gone, a store that does not answer."""
-Trouble = RunFolderError | DataError | OSError
+ATTEMPTS = 8
+"""How often :meth:`IncrementalReader.fetch` starts anew if checkpoints are written or deleted while it reads them."""
+RECOVERABLE = (RunFolderError, DataError, OSError)
+"""Errors that may not recur at the next attempt: a damaged or deleted checkpoint, a store that does not answer."""
+RecoverableError = RunFolderError | DataError | OSError
 
 
 @dataclass(slots=True)
 class HeldVersions:
-    """What one has of a checkpoint.
+    """The checkpoint that a follower holds.
 
     Attributes:
         tables: name -> weights (R, D), live.
-        chain: the checkpoint, last, behind those that it builds on; empty: none.
-        touched: rows that are not as in the chain's full checkpoint.
+        chain: the checkpoints that were read, the full one first, the one held last; empty: nothing is held.
+        changed: the rows that differ from the chain's full checkpoint.
     """
 
     tables: dict[str, Tensor]
     chain: tuple[Reference, ...] = ()
-    touched: ChangedRows = field(default_factory=ChangedRows)
+    changed: ChangedRows = field(default_factory=ChangedRows)
 
     @property
     def reference(self) -> Reference | None:
@@ -53,36 +60,36 @@ class HeldVersions:
 
 @dataclass(frozen=True, slots=True)
 class IncrementalUpdate:
-    """A checkpoint that was read, verified and decoded, beside what is held.
+    """A newer checkpoint that was read, verified and decoded, but not applied yet.
 
     Attributes:
         chain: as in :class:`HeldVersions`.
-        whole: read from its full checkpoint on.
-        rows: to be put into the tables that are held, in this order.
-        made: tables that were not held.
-        dense: by ``GROUP/NAME``.
-        touched: as in :class:`HeldVersions`.
-        bytes: of the files that were read.
-        skipped: why newer checkpoints were passed over, the newest first.
+        whole: whether it was read from its full checkpoint on.
+        rows: rows to write into the tables held, in this order.
+        new_tables: name -> tables that are not held yet.
+        dense: ``GROUP/NAME`` -> tensor.
+        changed: as in :class:`HeldVersions`.
+        bytes: size of the files read.
+        skipped: errors of newer checkpoints that could not be read, the newest first.
     """
 
     chain: tuple[Reference, ...]
     whole: bool
     rows: Sequence[TableRows]
-    made: Mapping[str, Tensor]
+    new_tables: Mapping[str, Tensor]
     dense: dict[str, Tensor]
-    touched: ChangedRows
+    changed: ChangedRows
     bytes: int
-    skipped: tuple[Trouble, ...] = ()
+    skipped: tuple[RecoverableError, ...] = ()
 
 
 class IncrementalReader:
-    """Reads what is new in a folder.
+    """Reads incremental updates from a folder of checkpoints.
 
     Args:
-        folder: of the checkpoints.
-        names: of the tables to read; None: all.
-        groups: of other tensors.
+        folder: the checkpoints.
+        names: names of the tables to read; None: all.
+        groups: groups of the other tensors to read.
     """
 
     def __init__(self, folder: CheckpointFolder, names: Collection[str] | None, groups: Collection[str]) -> None:
@@ -91,15 +98,16 @@ class IncrementalReader:
         self._groups = tuple(groups)
 
     def fetch(self, held: HeldVersions) -> IncrementalUpdate | None:
-        """The newest whole checkpoint; None where it is held, or there is none at all.
+        """Reads the newest complete checkpoint; returns None if it is held already, or there is none at all.
 
         Raises:
-            RunFolderError: those that are newer than what is held are all damaged; the newest one's file is named.
-            ConfigError: a table or a group is not there, or of another shape.
+            RunFolderError: all checkpoints newer than the one held are damaged; the message names the newest one's
+                file.
+            ConfigError: a table or a group does not exist, or a table has another shape.
         """
-        skipped: list[Trouble] = []
-        for _ in range(LOOKS):
-            seen, skipped = self._look(), []
+        skipped: list[RecoverableError] = []
+        for _ in range(ATTEMPTS):
+            seen, skipped = self._steps_and_newest(), []
             steps, newest = seen
             if not steps or (newest is not None and newest == held.reference):
                 return None
@@ -108,33 +116,33 @@ class IncrementalReader:
                     continue
                 try:
                     return replace(self._read(step, held), skipped=tuple(skipped))
-                except TROUBLES as error:
+                except RECOVERABLE as error:
                     skipped.append(error)
-                if self._look() != seen:
+                if self._steps_and_newest() != seen:
                     break  # it was deleted or replaced meanwhile, or there is a newer one
             else:
                 break
         raise skipped[0]
 
     def dense_of(self, manifest: Manifest) -> dict[str, Tensor]:
-        """``GROUP/NAME`` -> tensor of the groups asked for; only ``dense`` may have none.
+        """Returns ``GROUP/NAME`` -> tensor of the reader's groups. The group ``dense`` may be empty.
 
         Raises:
-            RunFolderError: the file is missing, shorter or longer, or changed.
+            RunFolderError: the file is missing, changed, or of another size.
             ConfigError: there is no such group.
         """
         if not self._groups:
             return {}
         others = read_others(self._store, manifest)
-        there = {name.partition("/")[0] for name in others}
+        existing = {name.partition("/")[0] for name in others}
         for group in self._groups:
-            if group not in there and group != "dense":
+            if group not in existing and group != "dense":
                 place = self._store.where(folder_of(manifest.step))
-                raise ConfigError(f"{place}: no group {group!r}", f"name some of {sorted(there)}")
+                raise ConfigError(f"{place}: no group {group!r}", f"name some of {sorted(existing)}")
         return {name: tensor for name, tensor in others.items() if name.partition("/")[0] in self._groups}
 
-    def _look(self) -> tuple[list[int], Reference | None]:
-        """The steps there are, and which the newest checkpoint is; None: it cannot be read."""
+    def _steps_and_newest(self) -> tuple[list[int], Reference | None]:
+        """Returns the existing steps, and the newest checkpoint's reference, or None if it cannot be read."""
         steps = self._folder.steps()
         try:
             manifest = self._folder.manifest(steps[-1]) if steps else None
@@ -149,54 +157,64 @@ class IncrementalReader:
                 f"{self._store.where(folder_of(step))}: of format 1, which cannot be followed",
                 "go on with the training: it writes the next one in format 2",
             )
-        names = self._checked_names(manifest, held)
+        names = self._tables_to_read(manifest, held)
         size = sum(file.bytes for file in manifest.files if not file.blocks and self._groups)
-        bare = IncrementalUpdate(
+        without_rows = IncrementalUpdate(
             (*manifest.needs, manifest.reference), False, (), {}, self.dense_of(manifest), ChangedRows(), size
         )
-        news = None
-        if held.chain[:1] == bare.chain[:1] and all(name in held.tables for name in names):
-            news = self._with_deltas(bare, manifest, names, held)
-        return self._with_all(bare, manifest, names, held) if news is None else news
+        update = None
+        if held.chain[:1] == without_rows.chain[:1] and all(name in held.tables for name in names):
+            update = self._with_deltas(without_rows, manifest, names, held)
+        return self._with_all(without_rows, manifest, names, held) if update is None else update
 
     def _with_deltas(
-        self, bare: IncrementalUpdate, manifest: Manifest, names: Sequence[str], held: HeldVersions
+        self, without_rows: IncrementalUpdate, manifest: Manifest, names: Sequence[str], held: HeldVersions
     ) -> IncrementalUpdate | None:
-        """The deltas that lead on from what is held, both being of one full checkpoint; None where none do."""
-        passed = bare.chain[: len(held.chain)] == held.chain
-        begin = len(held.chain) if passed else 1
-        if begin == len(bare.chain):
-            return None  # back to the full checkpoint itself
+        """Reads the deltas that lead from the checkpoint held to the new one; both build on the same full checkpoint.
+
+        Returns:
+            The update with their rows; None if deltas do not suffice.
+        """
+        contains_held = without_rows.chain[: len(held.chain)] == held.chain
+        begin = len(held.chain) if contains_held else 1
+        if begin == len(without_rows.chain):
+            return None  # the new checkpoint is the full checkpoint itself
         needed = (*read_needed(self._store, manifest, manifest.needs[begin:]), manifest)
-        rows = [rows for each in needed for rows in written(self._store, each, names)]
-        touched = ChangedRows(rows, manifest)
-        if passed:
-            touched = held.touched.joined(touched)
-        elif not touched.covers(held.touched):
+        rows = [rows for each in needed for rows in read_rows(self._store, each, names)]
+        changed = ChangedRows(rows, manifest)
+        if contains_held:
+            changed = held.changed.union(changed)
+        elif not changed.covers(held.changed):
             return None
-        size = bare.bytes + sum(written_bytes(each, names) for each in needed)
-        return replace(bare, rows=rows, touched=touched, bytes=size)
+        size = without_rows.bytes + sum(bytes_to_read(each, names) for each in needed)
+        return replace(without_rows, rows=rows, changed=changed, bytes=size)
 
     def _with_all(
-        self, bare: IncrementalUpdate, manifest: Manifest, names: Sequence[str], held: HeldVersions
+        self, without_rows: IncrementalUpdate, manifest: Manifest, names: Sequence[str], held: HeldVersions
     ) -> IncrementalUpdate:
-        """The whole chain, read into tables beside those that are held."""
+        """Reads the whole chain into new tables, and compares these with the tables held."""
         needed = (*read_needed(self._store, manifest, manifest.needs), manifest)
         check_complete(self._store, needed[0], names)
-        beside = {name: torch.empty(manifest.tables[name].shape(WEIGHT)) for name in names}
-        touched, size = ChangedRows(), bare.bytes
+        read = {name: torch.empty(manifest.tables[name].shape(WEIGHT)) for name in names}
+        changed, size = ChangedRows(), without_rows.bytes
         for each in needed:
-            size += written_bytes(each, names)
-            for rows in written(self._store, each, names):
-                put(rows, beside[rows.table])
+            size += bytes_to_read(each, names)
+            for rows in read_rows(self._store, each, names):
+                put(rows, read[rows.table])
                 if each is not needed[0]:
-                    touched.add(rows, manifest)
-        there = {name: beside.pop(name) for name in held.tables}
-        different = [rows for name, new_RD in there.items() for rows in differing(name, held.tables[name], new_RD)]
-        return replace(bare, whole=True, rows=different, made=beside, touched=touched, bytes=size)
+                    changed.add(rows, manifest)
+        already_held = {name: read.pop(name) for name in held.tables}
+        different = [
+            rows for name, read_RD in already_held.items() for rows in differing(name, held.tables[name], read_RD)
+        ]
+        return replace(without_rows, whole=True, rows=different, new_tables=read, changed=changed, bytes=size)
 
-    def _checked_names(self, manifest: Manifest, held: HeldVersions) -> tuple[str, ...]:
-        """The tables to read."""
+    def _tables_to_read(self, manifest: Manifest, held: HeldVersions) -> tuple[str, ...]:
+        """Returns the names of the tables to read.
+
+        Raises:
+            ConfigError: a table does not exist, or the table held has another shape.
+        """
         names = tuple(dict.fromkeys((*held.tables, *manifest.tables))) if self._names is None else self._names
         place = self._store.where(folder_of(manifest.step))
         for name in names:
@@ -206,6 +224,6 @@ class IncrementalReader:
             if name in held.tables and tuple(held.tables[name].shape) != shape:
                 raise ConfigError(
                     f"{place}: table {name!r} is {shape}, the one held is {tuple(held.tables[name].shape)}",
-                    "make another Follower: what is trained there now is another model",
+                    "make another Follower: the model that is trained there now is another one",
                 )
         return names

@@ -1,5 +1,5 @@
-"""What a user asks of checkpoints: list, inspect, verify, compare, consolidate and prune them.
+"""The operations behind ``ziggurat checkpoint``: list, inspect, verify, compare, consolidate and prune.
 
 In: the folder of a run or of its checkpoints. Out: plain values that the command line prints.
-Neighbours: ``checkpoint.folder`` and ``checkpoint.reader``, which open them.
+Neighbours: ``checkpoint.folder`` finds checkpoints, ``checkpoint.reader`` reads them.
 """

@@ -1,6 +1,6 @@
-"""Which checkpoints there are, by their manifests alone: of either format, damaged or not, while training goes on.
+"""Reads the manifests of all checkpoints in a folder: of either format, damaged or not, even while training runs.
 
-In: a folder of checkpoints. Out: a manifest a step, or why there is none. Nothing here reads the tensors;
+In: a folder of checkpoints. Out: for each step its manifest, or why it cannot be read. Nothing here reads tensors;
 :mod:`~ziggurat.checkpoint.inspect.verification` does.
 """
 
@@ -31,10 +31,10 @@ class LegacyCheckpoint:
 
     Attributes:
         step: optimizer steps done.
-        state: progression, schedule and what else training kept, as JSON.
-        sizes: name of a file -> its bytes.
-        digests: name of a file -> its SHA-256, as recorded.
-        shapes: of the tensors.
+        state: progression, schedule and other state of the training, as JSON.
+        sizes: file name -> bytes.
+        digests: file name -> recorded SHA-256.
+        shapes: shapes of the tensors.
     """
 
     step: int
@@ -54,13 +54,13 @@ class LegacyCheckpoint:
 
 @dataclass(slots=True)
 class Catalogue:
-    """What was found in a folder of checkpoints.
+    """The manifests in a folder of checkpoints.
 
     Attributes:
-        folder: it.
-        found: step -> its manifest.
-        problems: step -> why it has none that can be read.
-        newer: steps of those whose manifest is of a format that this version does not know.
+        folder: the folder.
+        found: step -> manifest.
+        problems: step -> why its manifest cannot be read.
+        newer: steps whose manifest is of a format that this version does not know; also in ``problems``.
     """
 
     folder: CheckpointFolder
@@ -70,17 +70,17 @@ class Catalogue:
 
     @property
     def steps(self) -> list[int]:
-        """All, ascending."""
+        """All steps, ascending."""
         return sorted({*self.found, *self.problems})
 
     def read(self, step: int) -> None:
-        """Read the manifest of a step anew; what was deleted meanwhile is a problem like any other."""
+        """Reads the manifest of a step anew. A checkpoint that was deleted meanwhile becomes a problem."""
         self.found.pop(step, None)
         self.problems.pop(step, None)
         self.newer.discard(step)
         try:
             manifest = self.folder.manifest(step)
-            self.found[step] = read_version_1(self.folder.store, step) if manifest is None else manifest
+            self.found[step] = read_legacy(self.folder.store, step) if manifest is None else manifest
         except Unreachable:
             raise
         except RunFolderError as error:
@@ -89,60 +89,66 @@ class Catalogue:
                 self.newer.add(step)
 
     def needs(self, step: int) -> list[int]:
-        """Steps of the checkpoints that a restore of this one reads before it."""
+        """Returns the steps of the checkpoints that a restore reads before this one."""
         found = self.found.get(step)
         return [need.step for need in found.needs] if isinstance(found, Manifest) else []
 
     def chain_problem(self, step: int) -> str | None:
-        """Why a checkpoint cannot be restored, although its own manifest is there."""
+        """Returns why a checkpoint cannot be restored although its own manifest is intact; None if it can."""
         found = self.found.get(step)
         for need in found.needs if isinstance(found, Manifest) else ():
             base = self.found.get(need.step)
             if base is None:
-                state = "cannot be read" if need.step in self.problems else "is not there"
+                state = "cannot be read" if need.step in self.problems else "does not exist"
                 return f"needs the checkpoint of step {need.step}, which {state}"
             if not isinstance(base, Manifest) or base.id != need.id:
                 return f"needs the checkpoint of step {need.step} as it was before it was written again"
         return None
 
     def restore_bytes(self, step: int) -> int:
-        """Bytes of the files that a restore reads, if all are there."""
+        """Returns the size of the files that a restore reads."""
         return sum(self.found[each].bytes for each in (*self.needs(step), step) if each in self.found)
 
 
 def read_catalogue(
     folder: CheckpointFolder, steps: Iterable[int] | None = None, progress: Progress | None = None
 ) -> Catalogue:
-    """The manifests of these steps and of what they need; default: of all that there are.
+    """Reads the manifests of checkpoints and of those that they need.
 
-    What is deleted while it is read is left out, unless it was asked for.
+    A checkpoint that is deleted meanwhile is left out, unless it was requested.
+
+    Args:
+        folder: the checkpoints.
+        steps: the steps requested; default: all.
+        progress: where to show progress.
     """
     progress = progress or Silent()
-    made = Catalogue(folder)
-    asked = list(folder.steps() if steps is None else steps)
-    there = set(folder.steps())
-    todo = list(asked)
+    catalogue = Catalogue(folder)
+    requested = list(folder.steps() if steps is None else steps)
+    existing = set(folder.steps())
+    todo = list(requested)
     progress.start("manifests", None if steps is not None else len(todo), "read")
     while todo:
         step = todo.pop()
-        made.read(step)
-        known = {*made.steps, *todo}
-        todo += [need for need in made.needs(step) if need in there and need not in known]
-        progress.advance(len(made.steps))
+        catalogue.read(step)
+        known = {*catalogue.steps, *todo}
+        todo += [need for need in catalogue.needs(step) if need in existing and need not in known]
+        progress.advance(len(catalogue.steps))
     progress.finish()
-    there = set(folder.steps())
-    for step in [step for step in made.problems if step not in there and (steps is None or step not in asked)]:
-        del made.problems[step]
-    return made
+    existing = set(folder.steps())
+    for step in list(catalogue.problems):
+        if step not in existing and (steps is None or step not in requested):
+            del catalogue.problems[step]
+    return catalogue
 
 
-def read_version_1(store: Store, step: int) -> LegacyCheckpoint:
-    """What ``state.json`` and the headers of the files say.
+def read_legacy(store: Store, step: int) -> LegacyCheckpoint:
+    """Reads ``state.json`` and the headers of the files of a checkpoint of format 1.
 
     Raises:
-        RunFolderError: the JSON or a header is damaged, or a file is missing, or there is no such checkpoint.
+        RunFolderError: the JSON or a header is damaged, a file is missing, or there is no such checkpoint.
     """
-    if not isinstance(store, LocalStore):  # format 1 was written into folders only: this one was deleted meanwhile
+    if not isinstance(store, LocalStore):  # format 1 exists in folders only, so this checkpoint was just deleted
         raise RunFolderError(f"{store.where(folder_of(step))}: has no manifest", _HINT)
     folder = store.root / folder_of(step)
     try:
@@ -175,6 +181,6 @@ _HINT = "restore the file, or take another checkpoint: `ziggurat checkpoint veri
 
 
 def disk_bytes(store: Store, folder: str, name: str | None = None) -> int:
-    """Of a file, or of all in a folder; what is not there any more counts nothing."""
+    """Returns the size of a file, or of all files in a folder; 0 if it no longer exists."""
     sizes = store.sizes(folder)
     return sum(sizes.values()) if name is None else sizes.get(name, 0)

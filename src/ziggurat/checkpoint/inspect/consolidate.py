@@ -1,8 +1,8 @@
-"""A checkpoint as one plain safetensors file of whole tensors, for other tools.
+"""Exports a checkpoint as one plain safetensors file of whole tensors, for other tools.
 
-Names are ``GROUP/NAME``: ``dense/…`` and ``tables/…`` are the weights that training goes on with; where the run
-averages weights, ``average/dense/…`` and ``average/tables/…`` are those that evaluation and prediction use. Optimizers'
-states are there if asked for. Rows are read file by file and written where they belong: no table need fit into memory.
+Names are ``GROUP/NAME``. ``dense/…`` and ``tables/…`` are the weights with which training continues. If the run
+averages weights, ``average/dense/…`` and ``average/tables/…`` are those that evaluation and prediction use. Optimizer
+states are included on request. Rows are read file by file and written in place, so that no table need fit into memory.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from ziggurat.parallel.tensor_slices import TensorSlice
 
 SUFFIX = ".safetensors"
 PORTION_BYTES = 128 * 2**20
-"""Of tables that are read together, at least."""
+"""The least size of tables that are read together."""
 MADE_BY = "ziggurat checkpoint gather"
 WEIGHTS = ("dense", TABLES, "average")
 OPTIMIZER = ("dense_optimizer", TABLE_STATES)
@@ -32,12 +32,12 @@ OPTIMIZER = ("dense_optimizer", TABLE_STATES)
 
 @dataclass(frozen=True, slots=True)
 class Consolidated:
-    """What was written.
+    """The exported file.
 
     Attributes:
-        step: of the checkpoint.
+        step: step of the checkpoint.
         tensors: ``GROUP/NAME`` -> shape.
-        bytes: of the file.
+        bytes: size of the file.
     """
 
     step: int
@@ -53,88 +53,94 @@ def gather(
     optimizer: bool = False,
     progress: Progress | None = None,
 ) -> Consolidated:
-    """Write the checkpoint ``which`` to ``out``, whole or not at all.
+    """Writes the checkpoint ``which`` to the file ``out``, atomically.
 
     Args:
-        folder: of the checkpoints.
+        folder: the checkpoints.
         which: ``best``, ``last`` or a step.
-        out: ends in ``.safetensors``; what was gathered there before is replaced.
-        optimizer: the optimizers' states too.
-        progress: where to show it.
+        out: path with the suffix ``.safetensors``. A file that an earlier call has written there is replaced.
+        optimizer: whether to include optimizer states.
+        progress: where to show progress.
 
     Raises:
-        RunFolderError: no such checkpoint, or a damaged one.
-        DataError: ``out`` is something else, or cannot be written.
+        RunFolderError: there is no such checkpoint, or it is damaged.
+        DataError: ``out`` has another suffix, is any other existing file, or cannot be written.
     """
     progress = progress or Silent()
     check_out(out)
     if isinstance(folder.store, LocalStore) and out.resolve().is_relative_to(folder.store.root.resolve()):
-        raise DataError(f"{out}: lies among the checkpoints", "name a place outside of their folder")
+        raise DataError(f"{out}: is in the folder of the checkpoints", "name a place outside of that folder")
     step = folder.find(which)
-    saved = open_checkpoint(folder.store, step)
-    groups = [group for group in (WEIGHTS + OPTIMIZER if optimizer else WEIGHTS) if group in saved.names()]
-    described = {
-        (group, name): TensorDescription(saved.dtype(group, name), shape)
+    checkpoint = open_checkpoint(folder.store, step)
+    groups = [group for group in (WEIGHTS + OPTIMIZER if optimizer else WEIGHTS) if group in checkpoint.names()]
+    descriptions = {
+        (group, name): TensorDescription(checkpoint.dtype(group, name), shape)
         for group in groups
-        for name, shape in (saved.shapes(group) or {}).items()
+        for name, shape in (checkpoint.shapes(group) or {}).items()
     }
-    named = {f"{group}/{name}": each for (group, name), each in described.items()}
+    named = {f"{group}/{name}": each for (group, name), each in descriptions.items()}
     with atomic_file(out) as temporary:
-        # "format" is what other readers ask for.
+        # Other libraries require the entry "format".
         tensors = create(temporary, named, {"format": "pt", "made_by": MADE_BY, "step": str(step)})
         done = 0
         progress.start("gather", sum(each.bytes for each in named.values()), "bytes")
-        for label, members in _portions(saved, described):
+        for label, members in _portions(checkpoint, descriptions):
             tensor_slices: dict[str, list[TensorSlice]] = defaultdict(list)
             for group, name in members:
                 tensor_slices[group].append(TensorSlice.of_tensor(name, tensors[f"{group}/{name}"]))
-            last = done + sum(described[each].bytes for each in members)
-            saved.fill(tensor_slices, _Heard(progress, done, last, label))
-            done = last
+            end = done + sum(descriptions[each].bytes for each in members)
+            checkpoint.fill(tensor_slices, _PortionProgress(progress, done, end, label))
+            done = end
             progress.advance(done, reading=label)
         progress.finish()
         size = temporary.stat().st_size
     return Consolidated(step, {name: each.shape for name, each in named.items()}, size)
 
 
-class _Heard:
-    """Shows how many bytes were read, of a portion that ends at ``last``: deltas have some rows again."""
+class _PortionProgress:
+    """Shows the bytes read of one portion. It stops at ``end``, as deltas have some rows again."""
 
-    def __init__(self, progress: Progress, done: int, last: int, label: str) -> None:
-        self._progress, self._done, self._last, self._label = progress, done, last, label
+    def __init__(self, progress: Progress, done: int, end: int, label: str) -> None:
+        self._progress, self._done, self._end, self._label = progress, done, end, label
 
     def __call__(self, more: int) -> None:
-        self._done = min(self._done + more, self._last)
+        self._done = min(self._done + more, self._end)
         self._progress.advance(self._done, reading=self._label)
 
 
 def check_out(out: Path) -> None:
-    """Refuse a place where no such file belongs.
+    """Checks that an exported file may be written to ``out``.
 
     Raises:
-        DataError: a folder, another suffix, or a file that was not gathered.
+        DataError: ``out`` is a folder, has another suffix, or is an existing file that was not exported.
     """
     check_file_target(out)
     if out.suffix != SUFFIX:
-        raise DataError(f"{out}: a safetensors file is written", f"name it so: {out.with_suffix(SUFFIX)}")
+        raise DataError(
+            f"{out}: the output is a safetensors file, with the suffix {SUFFIX}", f"name it {out.with_suffix(SUFFIX)}"
+        )
     if out.exists() and (read_metadata(out) or {}).get("made_by") != MADE_BY:
-        raise DataError(f"{out}: is there, and was not made by `{MADE_BY}`", "name another file, or move this one away")
+        raise DataError(f"{out}: exists, and was not made by `{MADE_BY}`", "name another file, or move this one away")
 
 
 def _portions(
-    saved: CheckpointReader, described: Mapping[tuple[str, str], TensorDescription]
+    checkpoint: CheckpointReader, descriptions: Mapping[tuple[str, str], TensorDescription]
 ) -> Iterator[tuple[str, list[tuple[str, str]]]]:
-    """A label and members (group, name) that are read together, as one file may have rows of many tables."""
-    tables = saved.shapes(TABLES) or {}
+    """Yields portions of tensors to read together, as one file may have rows of many tables.
+
+    Yields:
+        A label for progress, and (group, name) of each tensor in the portion.
+    """
+    tables = checkpoint.shapes(TABLES) or {}
     by_table: dict[str, list[tuple[str, str]]] = defaultdict(list)
-    for group, name in described:
+    for group, name in descriptions:
         table = name if group == TABLES else name.rpartition("/")[0] if group == TABLE_STATES else ""
         by_table[table if table in tables else ""].append((group, name))
     portion: list[tuple[str, str]] = []
     size = 0
     for label, members in by_table.items():
         portion += members
-        size += sum(described[each].bytes for each in members)
+        size += sum(descriptions[each].bytes for each in members)
         if size >= PORTION_BYTES:
             yield label or "dense", portion
             portion, size = [], 0

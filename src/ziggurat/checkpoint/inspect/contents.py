@@ -1,6 +1,6 @@
-"""What of each table, and which files, a checkpoint has, told from its manifest.
+"""Returns a checkpoint's content by table and by file, from its manifest.
 
-Column-wise shards write parts of rows; rows are counted here as if they lay whole.
+Column-wise shards write parts of rows. Here they are counted as whole rows.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from ziggurat.checkpoint.reader import TABLES
 
 
 @dataclass(frozen=True, slots=True)
-class TablePart:
-    """What a checkpoint has of a table.
+class TableContents:
+    """The rows of a table in a checkpoint.
 
     Attributes:
-        name: of the table.
-        shape: of the whole table.
-        rows: in this checkpoint.
-        bits: name of a tensor -> bits of its numbers, several where some rows could not be quantised.
-        bytes: of the rows, their optimizer's states and their ids.
+        name: name of the table.
+        shape: shape of the whole table.
+        rows: number of rows in this checkpoint.
+        bits: tensor name -> bits per value; several if some rows could not be quantised.
+        bytes: size of the rows, their optimizer states and their ids.
     """
 
     name: str
@@ -36,14 +36,14 @@ class TablePart:
 
 
 @dataclass(frozen=True, slots=True)
-class FilePart:
+class FileContents:
     """A file of a checkpoint.
 
     Attributes:
-        name: in the checkpoint's folder.
-        bytes: its size.
-        rank: who wrote it; format 1 does not say.
-        tables: of which it has rows; none: everything else.
+        name: name in the checkpoint's folder.
+        bytes: size of the file.
+        rank: the rank that wrote it; None for format 1, which does not record it.
+        tables: names of the tables of which it has rows; empty: it holds all other tensors.
     """
 
     name: str
@@ -52,8 +52,8 @@ class FilePart:
     tables: tuple[str, ...]
 
 
-def tables_in(found: Manifest | LegacyCheckpoint) -> list[TablePart]:
-    """By table, in the manifest's order."""
+def tables_in(found: Manifest | LegacyCheckpoint) -> list[TableContents]:
+    """Returns a checkpoint's content by table, in the manifest's order."""
     if isinstance(found, LegacyCheckpoint):
         return [_whole(name, shape) for name, shape in found.tables.items()]
     blocks: dict[str, list[RowBlock]] = defaultdict(list)
@@ -63,18 +63,18 @@ def tables_in(found: Manifest | LegacyCheckpoint) -> list[TablePart]:
     return [_part(name, shape, blocks[name]) for name, shape in found.tables.items()]
 
 
-def files_in(found: Manifest | LegacyCheckpoint) -> list[FilePart]:
-    """As they were written."""
+def files_in(found: Manifest | LegacyCheckpoint) -> list[FileContents]:
+    """Returns a checkpoint's files in the order of writing."""
     if isinstance(found, LegacyCheckpoint):
         tables = {name: tuple(found.shapes[Path(name).stem]) for name in found.sizes if Path(name).stem == TABLES}
-        return [FilePart(name, size, None, tables.get(name, ())) for name, size in found.sizes.items()]
+        return [FileContents(name, size, None, tables.get(name, ())) for name, size in found.sizes.items()]
     return [
-        FilePart(file.name, file.bytes, file.rank, tuple(dict.fromkeys(block.table for block in file.blocks)))
+        FileContents(file.name, file.bytes, file.rank, tuple(dict.fromkeys(block.table for block in file.blocks)))
         for file in found.files
     ]
 
 
-def _part(name: str, shape: TableShape, blocks: Iterable[RowBlock]) -> TablePart:
+def _part(name: str, shape: TableShape, blocks: Iterable[RowBlock]) -> TableContents:
     numbers, size = 0, 0
     bits: dict[str, set[int]] = {tensor: set() for tensor in (WEIGHT, *shape.states)}
     for block in blocks:
@@ -85,10 +85,10 @@ def _part(name: str, shape: TableShape, blocks: Iterable[RowBlock]) -> TablePart
             wide = tensor == WEIGHT or shape.states.get(tensor, 0) > 0
             size += block.rows * row_bytes(block.columns[1] if wide else 1, each)
     rows = -(-numbers // max(1, shape.dim))
-    return TablePart(name, shape, rows, {tensor: tuple(sorted(each)) for tensor, each in bits.items()}, size)
+    return TableContents(name, shape, rows, {tensor: tuple(sorted(each)) for tensor, each in bits.items()}, size)
 
 
-def _whole(name: str, shape: TableShape) -> TablePart:
+def _whole(name: str, shape: TableShape) -> TableContents:
     tensors = (WEIGHT, *shape.states)
     width = shape.dim + sum(max(1, each) for each in shape.states.values())
-    return TablePart(name, shape, shape.rows, dict.fromkeys(tensors, (32,)), 4 * width * shape.rows)
+    return TableContents(name, shape, shape.rows, dict.fromkeys(tensors, (32,)), 4 * width * shape.rows)

@@ -1,4 +1,4 @@
-"""How far two checkpoints are apart, tensor by tensor, in bounded memory.
+"""Compares two checkpoints tensor by tensor, in bounded memory.
 
 Shape legend: R rows of a range, D columns.
 """
@@ -18,10 +18,10 @@ from ziggurat.core.progress import Progress, Silent
 from ziggurat.parallel.tensor_slices import TensorSlice
 
 RANGE_BYTES = 256 * 2**20
-"""Of a table's rows that are read at once, of either checkpoint."""
+"""Size of the rows that are read at once from each checkpoint."""
 GROUPS = (TABLES, "dense", "average")
 _CHUNK_NUMBERS = 2**20
-"""Compared at once, in float64."""
+"""How many numbers are compared at once, in float64."""
 
 Shape = tuple[int, ...]
 Pair = tuple[str, str]
@@ -31,19 +31,19 @@ State = Literal["identical", "different", "shapes", "first only", "second only"]
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A tensor of two checkpoints, a and b.
+    """The comparison of one tensor in two checkpoints, a and b.
 
     Attributes:
         group: ``tables``, ``dense`` or ``average``.
-        name: in the group.
-        state: ``identical``: bit for bit; ``shapes``: they, or the types, differ, and nothing is compared;
-            ``first only`` and ``second only``: the other has no such tensor.
-        shapes: of a and b; None where it is not there.
-        counted: rows of a table, numbers of another tensor.
-        different: how many of these are not the same bits.
-        largest: max |b − a|; nan or infinite where numbers are, as the next two.
-        mean: of |b − a|, over all numbers.
-        relative: ‖b − a‖₂ / ‖a‖₂; infinite where a is zero.
+        name: name of the tensor in the group.
+        state: ``identical``: bit for bit; ``different``; ``shapes``: shapes or dtypes differ, so that values are not
+            compared; ``first only`` and ``second only``: the other checkpoint has no such tensor.
+        shapes: shapes in a and b; None if the checkpoint has no such tensor.
+        counted: number of rows of a table, or of numbers of another tensor.
+        different: how many of these differ in any bit.
+        largest: max |b − a|. NaN or infinite if numbers are; so are the next two.
+        mean: mean of |b − a| over all numbers.
+        relative: ‖b − a‖₂ / ‖a‖₂; infinite if a is zero and b is not.
     """
 
     group: str
@@ -60,43 +60,48 @@ class Difference:
 def differences(
     first: CheckpointReader, second: CheckpointReader, progress: Progress | None = None
 ) -> list[Difference]:
-    """Of all weights of two checkpoints, of the same run or of others: tables first.
+    """Compares all weights of two checkpoints, of the same run or of different runs.
+
+    Returns:
+        One entry per tensor, tables first.
 
     Raises:
-        RunFolderError: a file of either is missing or damaged.
+        RunFolderError: a file of either checkpoint is missing or damaged.
     """
     progress = progress or Silent()
-    ours, theirs = _shapes(first), _shapes(second)
-    # Tables in their order; others by name, as a file tells them in any order.
-    pairs = sorted({**ours, **theirs}, key=lambda pair: (GROUPS.index(pair[0]), pair[1] if pair[0] != TABLES else ""))
-    shapes = {pair: (ours.get(pair), theirs.get(pair)) for pair in pairs}
-    alike = {
-        pair: one
-        for pair, (one, other) in shapes.items()
-        if one is not None and one == other and first.dtype(*pair) == second.dtype(*pair)
+    shapes_a, shapes_b = _shapes(first), _shapes(second)
+    # Tables keep their order. Other tensors are sorted by name, as a file lists them in no fixed order.
+    pairs = sorted(
+        {**shapes_a, **shapes_b}, key=lambda pair: (GROUPS.index(pair[0]), pair[1] if pair[0] != TABLES else "")
+    )
+    shapes = {pair: (shapes_a.get(pair), shapes_b.get(pair)) for pair in pairs}
+    comparable = {
+        pair: shape_a
+        for pair, (shape_a, shape_b) in shapes.items()
+        if shape_a is not None and shape_a == shape_b and first.dtype(*pair) == second.dtype(*pair)
     }
-    compared = {pair: _Compared(by_row=pair[0] == TABLES) for pair in alike}
-    size = sum(math.prod(shape) * first.dtype(*pair).itemsize for pair, shape in alike.items())
+    comparisons = {pair: _Comparison(by_row=pair[0] == TABLES) for pair in comparable}
+    size = sum(math.prod(shape) * first.dtype(*pair).itemsize for pair, shape in comparable.items())
     progress.start("compare", size, "bytes")
     done = 0
-    for pair, a, b in _read(first, second, alike):
-        compared[pair].add(a, b)
+    for pair, a, b in _read(first, second, comparable):
+        comparisons[pair].add(a, b)
         done += a.nbytes
         progress.advance(done, reading=pair[1])
     progress.finish()
-    return [_difference(pair, each, compared.get(pair)) for pair, each in shapes.items()]
+    return [_difference(pair, each, comparisons.get(pair)) for pair, each in shapes.items()]
 
 
-def _difference(pair: Pair, shapes: tuple[Shape | None, Shape | None], compared: _Compared | None) -> Difference:
-    if compared is not None:
-        return compared.result(pair, shapes)
-    one, other = shapes
-    state: State = "second only" if one is None else "first only" if other is None else "shapes"
+def _difference(pair: Pair, shapes: tuple[Shape | None, Shape | None], comparison: _Comparison | None) -> Difference:
+    if comparison is not None:
+        return comparison.result(pair, shapes)
+    shape_a, shape_b = shapes
+    state: State = "second only" if shape_a is None else "first only" if shape_b is None else "shapes"
     return Difference(*pair, state, shapes)
 
 
-class _Compared:
-    """What is summed up over the ranges of a tensor."""
+class _Comparison:
+    """Accumulates the comparison of one tensor over its ranges of rows."""
 
     def __init__(self, by_row: bool) -> None:
         self._by_row = by_row
@@ -134,7 +139,7 @@ class _Compared:
 
 
 def _bits(tensor: Tensor) -> Tensor:
-    """The same numbers as integers, so that nan is itself and the two zeros are not one another."""
+    """Returns the bits of floats as integers, so that a NaN equals itself and 0 differs from −0."""
     if not tensor.dtype.is_floating_point:
         return tensor
     return tensor.contiguous().view({8: torch.int64, 4: torch.int32, 2: torch.int16}[tensor.dtype.itemsize])
@@ -143,13 +148,16 @@ def _bits(tensor: Tensor) -> Tensor:
 def _read(
     first: CheckpointReader, second: CheckpointReader, shapes: Mapping[Pair, Shape]
 ) -> Iterator[tuple[Pair, Tensor, Tensor]]:
-    """Both checkpoints' numbers: of tables in portions of :data:`RANGE_BYTES`, so that a file which has rows of many
-    tables is not read for each of them; of others, all."""
+    """Yields the values of both checkpoints.
+
+    Tables are read in portions of :data:`RANGE_BYTES`, each of which may span several tables, so that a file with rows
+    of many tables is not read once for each of them. Other tensors are read whole.
+    """
     tables = {name: (shape, first.dtype(TABLES, name)) for (group, name), shape in shapes.items() if group == TABLES}
     for portion in _portions(tables):
-        read = (_pieces(portion, tables), _pieces(portion, tables))
-        for saved, tensor_slices in zip((first, second), read, strict=True):
-            saved.fill({TABLES: tensor_slices})
+        read = (_empty_slices(portion, tables), _empty_slices(portion, tables))
+        for checkpoint, tensor_slices in zip((first, second), read, strict=True):
+            checkpoint.fill({TABLES: tensor_slices})
         for a, b in zip(*read, strict=True):
             yield (TABLES, a.name), a.tensor, b.tensor
     for group, name in shapes:
@@ -158,30 +166,32 @@ def _read(
 
 
 def _portions(tables: Mapping[str, tuple[Shape, torch.dtype]]) -> Iterator[list[tuple[str, range]]]:
-    """Ranges of rows of tables that are read together."""
+    """Yields lists of (table, range of rows) to read together."""
     portion: list[tuple[str, range]] = []
-    room = RANGE_BYTES
+    free_bytes = RANGE_BYTES
     for name, (shape, dtype) in tables.items():
-        row, begin = max(1, math.prod(shape[1:]) * dtype.itemsize), 0
+        row_bytes, begin = max(1, math.prod(shape[1:]) * dtype.itemsize), 0
         while begin < shape[0]:
-            if portion and room < row:
+            if portion and free_bytes < row_bytes:
                 yield portion
-                portion, room = [], RANGE_BYTES
-            count = min(shape[0] - begin, max(1, room // row))
+                portion, free_bytes = [], RANGE_BYTES
+            count = min(shape[0] - begin, max(1, free_bytes // row_bytes))
             portion.append((name, range(begin, begin + count)))
-            begin, room = begin + count, room - count * row
+            begin, free_bytes = begin + count, free_bytes - count * row_bytes
     if portion:
         yield portion
 
 
-def _pieces(portion: list[tuple[str, range]], tables: Mapping[str, tuple[Shape, torch.dtype]]) -> list[TensorSlice]:
-    made: list[TensorSlice] = []
+def _empty_slices(
+    portion: list[tuple[str, range]], tables: Mapping[str, tuple[Shape, torch.dtype]]
+) -> list[TensorSlice]:
+    tensor_slices: list[TensorSlice] = []
     for name, rows in portion:
         shape, dtype = tables[name]
-        numbers = torch.empty((len(rows), *shape[1:]), dtype=dtype)
-        made.append(TensorSlice(name, numbers, shape, (rows.start, *(0 for _ in shape[1:]))))
-    return made
+        values = torch.empty((len(rows), *shape[1:]), dtype=dtype)
+        tensor_slices.append(TensorSlice(name, values, shape, (rows.start, *(0 for _ in shape[1:]))))
+    return tensor_slices
 
 
-def _shapes(saved: CheckpointReader) -> dict[Pair, Shape]:
-    return {(group, name): shape for group in GROUPS for name, shape in (saved.shapes(group) or {}).items()}
+def _shapes(checkpoint: CheckpointReader) -> dict[Pair, Shape]:
+    return {(group, name): shape for group in GROUPS for name, shape in (checkpoint.shapes(group) or {}).items()}

@@ -1,4 +1,4 @@
-"""What the checkpoints of a run are, told from their manifests: a line each, or all of one."""
+"""Describes the checkpoints of a run from their manifests: an entry for each, or the details of one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ziggurat.checkpoint.folder import BEST_FILE, CheckpointFolder
 from ziggurat.checkpoint.format.legacy import FORMAT_VERSION as FIRST_FORMAT
 from ziggurat.checkpoint.format.manifest import FORMAT_VERSION
 from ziggurat.checkpoint.inspect.catalogue import Catalogue, LegacyCheckpoint, disk_bytes, read_catalogue
-from ziggurat.checkpoint.inspect.contents import FilePart, TablePart, files_in, tables_in
+from ziggurat.checkpoint.inspect.contents import FileContents, TableContents, files_in, tables_in
 from ziggurat.checkpoint.inspect.verification import unfinished
 from ziggurat.checkpoint.reader import folder_of
 from ziggurat.core.errors import RunFolderError
@@ -18,22 +18,22 @@ from ziggurat.core.progress import Progress
 
 @dataclass(frozen=True, slots=True)
 class CheckpointEntry:
-    """A checkpoint in a line. Of one that cannot be read only step, bytes and marks are known.
+    """A summary of one checkpoint. If its manifest cannot be read, only step, bytes, marks and problem are set.
 
     Attributes:
         step: optimizer steps done.
-        bytes: of its files.
-        marks: ``best``, ``last``.
-        problem: why it cannot be restored, as far as manifests tell.
-        format: of its files.
+        bytes: size of its files.
+        marks: ``best``, ``last``, both or neither.
+        problem: why it cannot be restored, as far as manifests show.
+        format: format version of its files.
         kind: ``full`` or ``delta``.
         needs: steps of the checkpoints that a restore reads before it.
-        bits: asked for, of a number in a row.
-        policy: that chose the kind; format 1 had none.
-        ranks: that wrote it; format 1 does not say.
-        rows: in its files.
-        restore_bytes: of the files that a restore reads, those of ``needs`` included.
-        made: when, ISO 8601 in UTC; format 1 does not say.
+        bits: bits per value requested for rows.
+        policy: the policy that chose the kind; None for format 1, which had none.
+        ranks: number of ranks that wrote it; None for format 1, which does not record it.
+        rows: number of rows in its files.
+        restore_bytes: size of the files that a restore reads, those of ``needs`` included.
+        made: when it was written, ISO 8601 in UTC; None for format 1, which does not record it.
     """
 
     step: int
@@ -56,11 +56,11 @@ class Listing:
     """The checkpoints of a run.
 
     Attributes:
-        folder: where they lie.
-        entries: ascending.
-        bytes: of all files of checkpoints.
-        best: ``{"step", "metric", "value"}``; None where none was evaluated.
-        best_problem: why that cannot be told.
+        folder: path or URL of their folder.
+        entries: one per checkpoint, by ascending step.
+        bytes: size of all checkpoints.
+        best: ``{"step", "metric", "value"}``; None if none was evaluated.
+        best_problem: why the best checkpoint is unknown or missing.
         unfinished: folders of steps without a manifest.
     """
 
@@ -74,55 +74,55 @@ class Listing:
 
 @dataclass(frozen=True, slots=True)
 class Inspection:
-    """All that is known of a checkpoint without reading its tensors.
+    """All that is known about a checkpoint without reading its tensors.
 
     Attributes:
-        where: its folder.
-        entry: it in a line.
-        chain: what a restore reads, the full checkpoint first, itself last; those that are not there are left out.
-        tables: by name.
-        files: as written.
-        versions: of the libraries that wrote it.
-        state: progression, schedule and what else training keeps.
-        plan: where the tables' shards lay, as ``plan.json`` has it.
+        where: path or URL of its folder.
+        entry: its summary.
+        chain: the checkpoints that a restore reads, the full one first, this one last; missing ones are left out.
+        tables: its content by table.
+        files: its files in the order of writing.
+        versions: versions of the libraries that wrote it.
+        state: progression, schedule and other state of the training.
+        plan: the placement of the tables' shards, as in ``plan.json``.
     """
 
     where: str
     entry: CheckpointEntry
     chain: tuple[CheckpointEntry, ...]
-    tables: tuple[TablePart, ...]
-    files: tuple[FilePart, ...]
+    tables: tuple[TableContents, ...]
+    files: tuple[FileContents, ...]
     versions: dict[str, str]
     state: dict[str, Any]
     plan: dict[str, Any] | None
 
 
 def listing(folder: CheckpointFolder, progress: Progress | None = None) -> Listing:
-    """All checkpoints, those that cannot be read among them; none where there is no folder yet."""
+    """Lists all checkpoints, also those that cannot be read. The list is empty if there is no folder yet."""
     catalogue = read_catalogue(folder, progress=progress)
     best, problem = _best(folder)
     if best is not None and best["step"] not in catalogue.steps:
-        problem = f"{folder.store.where('', BEST_FILE)}: names step {best['step']}, which is not there"
+        problem = f"{folder.store.where('', BEST_FILE)}: names step {best['step']}, which does not exist"
     marks = _marks(best, catalogue.steps[-1] if catalogue.steps else None)
     entries = tuple(_entry(catalogue, step, marks.get(step, ())) for step in catalogue.steps)
     return Listing(folder.where, entries, sum(each.bytes for each in entries), best, problem, unfinished(folder))
 
 
 def inspect(folder: CheckpointFolder, which: str | int, progress: Progress | None = None) -> Inspection:
-    """The checkpoint ``which``: ``best``, ``last`` or a step.
+    """Returns the details of the checkpoint ``which``: ``best``, ``last`` or a step.
 
     Raises:
-        RunFolderError: there is none, or its manifest cannot be read.
+        RunFolderError: there is no such checkpoint, or its manifest cannot be read.
     """
     step = folder.find(which)
     catalogue = read_catalogue(folder, [step], progress)
     found = catalogue.found.get(step)
     if found is None:
         raise RunFolderError(catalogue.problems[step], "`ziggurat checkpoint list` shows the others")
-    best, _ = _best(folder)  # damage of it is told by the list, and does not concern this checkpoint
+    best, _ = _best(folder)  # `listing` reports a damaged best.json; it does not concern this checkpoint
     marks = _marks(best, folder.last())
-    there = [each for each in (*catalogue.needs(step), step) if each in catalogue.found]
-    chain = tuple(_entry(catalogue, each, marks.get(each, ())) for each in there)
+    readable = [each for each in (*catalogue.needs(step), step) if each in catalogue.found]
+    chain = tuple(_entry(catalogue, each, marks.get(each, ())) for each in readable)
     return Inspection(
         where=folder.store.where(folder_of(step)).rstrip("/"),
         entry=chain[-1],
@@ -136,7 +136,7 @@ def inspect(folder: CheckpointFolder, which: str | int, progress: Progress | Non
 
 
 def _best(folder: CheckpointFolder) -> tuple[dict[str, Any] | None, str | None]:
-    """What ``best.json`` says, or why it says nothing."""
+    """Returns the best checkpoint and None, or None and the problem of ``best.json``."""
     try:
         return folder.best(), None
     except RunFolderError as error:

@@ -1,4 +1,4 @@
-"""Deletes by hand what training would delete: old checkpoints, and what a writer that died left behind."""
+"""Deletes on request what training deletes by itself: old checkpoints, and what a writer that died left behind."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from ziggurat.core.progress import Progress, Silent
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """What was deleted, or would be.
+    """What was deleted, or would be deleted in a dry run.
 
     Attributes:
-        steps: of checkpoints.
-        kept: of the others.
-        leftovers: unfinished folders, and files that no manifest knows.
-        bytes: of all that was deleted.
+        steps: steps of the checkpoints deleted.
+        kept: steps of the checkpoints kept.
+        leftovers: unfinished folders, and files that no manifest lists.
+        bytes: size of everything deleted.
     """
 
     steps: tuple[int, ...]
@@ -39,45 +39,47 @@ class Pruned:
 
 
 def prune(path: Path, keep: int, *, dry_run: bool = False, progress: Progress | None = None) -> Pruned:
-    """Keep the newest ``keep`` whole checkpoints of a run, the best, what these need, and newer ones that are not
-    whole; delete the others and leftovers. Whole is what has all its files, by their sizes.
+    """Deletes old checkpoints of a run, and what a writer that died left behind.
+
+    It keeps the newest ``keep`` complete checkpoints, the best one, the checkpoints that these need, and incomplete
+    ones that are newer. A checkpoint is complete if all its files exist with their recorded sizes.
 
     Args:
-        path: folder of the run, or of its checkpoints.
+        path: the run folder, or the folder of its checkpoints.
         keep: at least 1.
-        dry_run: delete nothing.
-        progress: where to show it.
+        dry_run: whether to delete nothing.
+        progress: where to show progress.
 
     Raises:
-        RunFolderError: no such run, one that is being trained, or a checkpoint that stays is damaged, so that it is not
-            known which others it needs.
+        RunFolderError: there is no such run, it is being trained, or the manifest of a checkpoint to keep is damaged,
+            so that the checkpoints it needs are unknown.
         DataError: the folder cannot be written.
     """
     assert keep >= 1, keep
     progress = progress or Silent()
     folder = open_folder(path)
     claim = _claimed(folder.store, path, dry_run, progress)
-    with _locked([run_folder(path), _with_lock(folder)], dry_run), claim:
-        spare = folder.removable(keep)
+    with _locked([run_folder(path), _locked_store(folder)], dry_run), claim:
+        removable = folder.removable(keep)
         leftovers = folder.leftovers()
-        kept = tuple(step for step in folder.steps() if step not in spare)
-        size = sum(disk_bytes(folder.store, folder_of(step)) for step in spare)
+        kept = tuple(step for step in folder.steps() if step not in removable)
+        size = sum(disk_bytes(folder.store, folder_of(step)) for step in removable)
         size += sum(disk_bytes(folder.store, *each) for each in leftovers)
         names = tuple(f"{name}/{file}" if file else f"{name}/" for name, file in leftovers)
         if not dry_run:
-            progress.start("delete", len(spare) + len(leftovers), "checkpoints and leftovers")
-            for number, step in enumerate(reversed(spare), 1):  # what is needed goes behind what needs it
+            progress.start("delete", len(removable) + len(leftovers), "checkpoints and leftovers")
+            for number, step in enumerate(reversed(removable), 1):  # a checkpoint goes before those that it needs
                 folder.discard([step])
                 progress.advance(number, step=step)
             folder.sweep()
-            progress.advance(len(spare) + len(leftovers))
+            progress.advance(len(removable) + len(leftovers))
             progress.finish()
-    return Pruned(tuple(spare), kept, names, size)
+    return Pruned(tuple(removable), kept, names, size)
 
 
 @contextlib.contextmanager
 def _locked(places: Sequence[Path | None], dry_run: bool) -> Generator[None]:
-    """Hold these folders as training does; a dry run leaves no lock where there was none."""
+    """Locks these folders as training does. A dry run creates no lock file where there was none."""
     with contextlib.ExitStack() as stack:
         for place in places:
             if place is not None and not (dry_run and not (place / LOCK_FILE).exists()):
@@ -90,7 +92,7 @@ def _locked(places: Sequence[Path | None], dry_run: bool) -> Generator[None]:
 
 @contextlib.contextmanager
 def _claimed(store: Store, path: Path, dry_run: bool, progress: Progress) -> Generator[None]:
-    """Be the one who writes in an object store, which a training on another host may be."""
+    """Holds the claim to an object store, as a training on another host may be writing there."""
     if dry_run or not isinstance(store, ObjectStore):
         yield
         return
@@ -98,13 +100,13 @@ def _claimed(store: Store, path: Path, dry_run: bool, progress: Progress) -> Gen
     try:
         owner = Owner(str(path), str(json.loads(place.read_text(encoding="utf-8"))["run_id"]))
     except (OSError, ValueError, KeyError) as error:
-        raise RunFolderError(f"{place}: does not say which run this is: {error}", "restore it") from None
+        raise RunFolderError(f"{place}: the run's id cannot be read: {error}", "restore the file") from None
     with claimed(store, owner, note=progress.note):
         yield
 
 
-def _with_lock(folder: CheckpointFolder) -> Path | None:
-    """The folder of the checkpoints, where a training locks that."""
+def _locked_store(folder: CheckpointFolder) -> Path | None:
+    """Returns the folder of the checkpoints if training locks it by itself (``checkpoints.store``), otherwise None."""
     root = folder.store.root if isinstance(folder.store, LocalStore) else None
     return root if root is not None and (root / LOCK_FILE).exists() else None
 

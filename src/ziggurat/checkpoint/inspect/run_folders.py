@@ -1,4 +1,4 @@
-"""Where the checkpoints are that a user names: by the folder of a run, or by that of its checkpoints."""
+"""Finds the checkpoints that a user names: by a run folder, by the folder of its checkpoints, or by a store's URL."""
 
 from __future__ import annotations
 
@@ -14,27 +14,30 @@ from ziggurat.core.errors import RunFolderError, nearest
 from ziggurat.core.files import LOCK_FILE
 
 CHECKPOINTS = "checkpoints"
-"""The folder of them in that of a run."""
+"""Name of the checkpoints' folder in a run folder."""
 CONFIG = "config.yaml"
-"""In the folder of a run."""
+"""Name of the config in a run folder."""
 
 
 def open_folder(place: str | Path) -> CheckpointFolder:
-    """The checkpoints of a run, by its folder, by the folder of its checkpoints, or by the URL of the store of them.
+    """Opens the checkpoints of a run.
+
+    Args:
+        place: the run folder, the folder of its checkpoints, or the URL of their store.
 
     Raises:
-        RunFolderError: there is no such, or its config cannot be read.
+        RunFolderError: there is no such run, or its config cannot be read.
     """
     if "://" in str(place):
         found = CheckpointFolder(open_store(str(place)))
         if not any(FOLDER.fullmatch(name) for name in found.store.folders()):
-            raise RunFolderError(f"{place}: no checkpoint", "name what checkpoints.store of the run's config names")
+            raise RunFolderError(f"{place}: no checkpoint", "name the value of checkpoints.store in the run's config")
         return found
     path = Path(place)
     if (path / CHECKPOINTS).is_file():
         raise RunFolderError(f"{path / CHECKPOINTS}: is a file, not a folder of checkpoints", "move it away")
     if (path / CONFIG).is_file():
-        return CheckpointFolder(open_store(_place(path / CONFIG) or path / CHECKPOINTS))
+        return CheckpointFolder(open_store(_configured_store(path / CONFIG) or path / CHECKPOINTS))
     if (path / CHECKPOINTS).is_dir():
         return CheckpointFolder(path / CHECKPOINTS)
     folder = CheckpointFolder(path)
@@ -45,15 +48,19 @@ def open_folder(place: str | Path) -> CheckpointFolder:
 
 
 def run_folder(path: Path) -> Path | None:
-    """The folder that a training of these checkpoints locks; None where the folder is not that of a run."""
+    """Returns the run folder of ``path``, which training locks; None if there is none.
+
+    Args:
+        path: the run folder, or the folder of its checkpoints.
+    """
     if (path / CHECKPOINTS).is_dir() or (path / CONFIG).is_file():
         return path
     parent = path.resolve().parent
     return parent if (parent / CONFIG).is_file() or (parent / LOCK_FILE).is_file() else None
 
 
-def _place(config: Path) -> str | None:
-    """Where the run's config has its checkpoints lie (``checkpoints.store``); None: in its folder."""
+def _configured_store(config: Path) -> str | None:
+    """Returns ``checkpoints.store`` of a run's config; None means in the run folder."""
     try:
         values = YAML(typ="safe").load(config.read_text(encoding="utf-8"))
     except (YAMLError, ValueError) as error:
@@ -82,9 +89,9 @@ def _no_run(path: Path) -> RunFolderError:
         str(each.parent.relative_to(path)) for each in sorted(path.glob("rung-*/seed-*/" + CONFIG))
     ]
     if runs:
-        return RunFolderError(f"{path}: holds runs, and is none", f"name one of them, as {path / runs[0]}")
+        return RunFolderError(f"{path}: contains runs, but is not one", f"name one of them, as {path / runs[0]}")
     return RunFolderError(
-        f"{path}: no run folder: there is neither {CONFIG} nor a folder {CHECKPOINTS} in it",
+        f"{path}: not a run folder: there is neither {CONFIG} nor a folder {CHECKPOINTS} in it",
         "name the folder of a run, as in runs/NAME, or that of its checkpoints",
     )
 
