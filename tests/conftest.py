@@ -12,9 +12,9 @@ import os
 import pytest
 from hypothesis import settings
 
-from ziggurat.cli.main import GARBAGE
+from ziggurat.cli.main import GC_THRESHOLD
 
-gc.set_threshold(GARBAGE)
+gc.set_threshold(GC_THRESHOLD)
 
 if "PYTEST_XDIST_WORKER" in os.environ:
     os.environ.setdefault("OMP_NUM_THREADS", "1")

@@ -37,11 +37,11 @@ from bench.provenance import digest
 from ziggurat.core.plan import Plan, Span
 from ziggurat.core.topology import Topology
 from ziggurat.embeddings.kernel_time import Bags, SlowdownGauge, TableMemory, kernel_seconds
+from ziggurat.planning.autoshard.baseline import BaselinePlanner, Measure
 from ziggurat.planning.autoshard.learned import learned_costs
 from ziggurat.planning.autoshard.learning import OPTIMIZERS, draw_task
 from ziggurat.planning.autoshard.planner import AutoShard
 from ziggurat.planning.autoshard.pool import PoolTable, statistics, table_pool, train_test_halves
-from ziggurat.planning.baseline import BaselinePlanner, Measure
 from ziggurat.planning.config import PlannerConfig
 from ziggurat.planning.planner import planned_by
 from ziggurat.planning.problem import Problem

@@ -32,13 +32,13 @@ def topology(
     lookup: float = 1e11,
     slow_memory: float = 0,
 ) -> Topology:
-    """Bandwidths: look-ups 100 GB/s, of slow memory a hundredth; within a host 10 GB/s, between hosts 4 GB/s."""
+    """Bandwidths: look-ups 100 GB/s, slow memory a hundredth of it; within a host 10 GB/s, between hosts 4 GB/s."""
     slow_bandwidth = lookup / 100 if slow_memory else 0.0
     return Topology(hosts, devices, "test", kind, int(memory), lookup, 1e10, 4e9, (), int(slow_memory), slow_bandwidth)
 
 
 def statistics(rows: int, accesses: Mapping[str, list[int]]) -> DatasetStatistics:
-    """As preparation counts them over ``rows`` training rows."""
+    """Returns the statistics that preparation would count over ``rows`` training rows."""
     return DatasetStatistics(
         rows={"train": rows, "validation": 0, "test": 0},
         label_rates={},

@@ -1,4 +1,4 @@
-"""The rules that planners are compared with: each sorts by what it says, keeps whole tables, and keeps to memory."""
+"""The baseline planners: each sorts by its measure, keeps tables whole, and fits into memory."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from planning_kit import statistics, table, topology
 from ziggurat.core.errors import ConfigError, NoFeasiblePlan
 from ziggurat.core.tables import TableSpec
 from ziggurat.planning import PlanEstimate, plan_tables
-from ziggurat.planning.baseline import Measure
+from ziggurat.planning.autoshard.baseline import Measure
 from ziggurat.planning.config import PlanningConfig
 
 MEASURES = get_args(Measure)
@@ -22,8 +22,10 @@ def config(by: str, **others: Any) -> PlanningConfig:
     return PlanningConfig.model_validate({"planner": {"name": "baseline", "by": by}, "reserve": 0, **others})
 
 
-def made(by: str, tables: list[TableSpec], ids: dict[str, int], devices: int = 2, memory: float = 1e9) -> PlanEstimate:
-    """Each table's ids an example are spread over its rows."""
+def plan_by(
+    by: str, tables: list[TableSpec], ids: dict[str, int], devices: int = 2, memory: float = 1e9
+) -> PlanEstimate:
+    """Plans with the given baseline; each table's ids are spread evenly over its rows."""
     counts = {
         each.name: np.bincount(np.arange(ids[each.name] * 100) % each.rows, minlength=each.rows) for each in tables
     }
@@ -33,7 +35,7 @@ def made(by: str, tables: list[TableSpec], ids: dict[str, int], devices: int = 2
 
 
 def sums(planned: PlanEstimate, measure: dict[str, float]) -> list[float]:
-    """Of a measure, on each device."""
+    """Returns the sums of a measure on each device, ascending."""
     found: defaultdict[int, float] = defaultdict(float)
     for name, placement in planned.plan.placements.items():
         assert placement.sharding == "table_wise"
@@ -58,8 +60,8 @@ ROWS = {each.name: each.rows for each in TABLES}
     ],
 )
 def test_greedy_by_one_measure(by: str, measure: dict[str, float], even: list[float] | None) -> None:
-    """Falling, each where there is least: what is then on the devices, by the measure."""
-    planned = made(by, TABLES, IDS)
+    """Tables go by falling measure, each to the device with the least sum so far."""
+    planned = plan_by(by, TABLES, IDS)
     loads = [0.0, 0.0]
     for name in sorted(measure, key=lambda name: -measure[name]):
         loads[loads.index(min(loads))] += measure[name]
@@ -69,7 +71,7 @@ def test_greedy_by_one_measure(by: str, measure: dict[str, float], even: list[fl
     assert planned.notes[0] == f"baseline: whole tables by {by}"
 
 
-def test_random_is_any_device_with_room_and_another_by_another_seed() -> None:
+def test_random_depends_on_the_seed() -> None:
     many = [table(f"t{k}", 1000) for k in range(24)]
     where = topology(devices=4, kind="cpu", memory=7 * 64_000 + 50_000)
     plans = [
@@ -86,27 +88,27 @@ def test_random_is_any_device_with_room_and_another_by_another_seed() -> None:
 
 
 @pytest.mark.parametrize("by", MEASURES)
-def test_edges_have_an_answer(by: str) -> None:
-    """One device; more devices than tables; tables that nobody looks up; no tables; nothing known of look-ups."""
-    assert {p.ranks for p in made(by, TABLES, IDS, devices=1).plan.placements.values()} == {(0,)}
-    assert len(made(by, TABLES, IDS, devices=8).plan.placements) == 5
-    unused = made(by, TABLES, dict.fromkeys(IDS, 0))
+def test_edge_cases_have_plans(by: str) -> None:
+    """One device; more devices than tables; tables without look-ups; no tables; no statistics."""
+    assert {p.ranks for p in plan_by(by, TABLES, IDS, devices=1).plan.placements.values()} == {(0,)}
+    assert len(plan_by(by, TABLES, IDS, devices=8).plan.placements) == 5
+    unused = plan_by(by, TABLES, dict.fromkeys(IDS, 0))
     assert len(unused.plan.placements) == 5
     assert not plan_tables([], None, topology(kind="cpu"), config(by), 20).plan.placements
     assert len(plan_tables(TABLES, None, topology(kind="cpu"), config(by), 20).plan.placements) == 5
 
 
 @pytest.mark.parametrize("by", MEASURES)
-def test_what_no_device_can_hold_is_split_by_rows_or_refused(by: str) -> None:
+def test_a_table_too_large_for_any_device_is_split_by_rows_or_refused(by: str) -> None:
     big = [*TABLES, table("big", 40_000, 16)]
-    planned = made(by, big, {**IDS, "big": 1}, devices=4, memory=1.2e6)
+    planned = plan_by(by, big, {**IDS, "big": 1}, devices=4, memory=1.2e6)
     assert planned.plan.placements["big"].sharding == "row_wise"
     assert all(device.spare_bytes >= 0 for device in planned.devices)
     with pytest.raises(NoFeasiblePlan, match="the least that a plan was found for is"):
-        made(by, big, {**IDS, "big": 1}, devices=4, memory=3e5)
+        plan_by(by, big, {**IDS, "big": 1}, devices=4, memory=3e5)
 
 
-def test_what_is_asked_of_a_table_holds() -> None:
+def test_constraints_hold() -> None:
     asked = config("size", tables={"a": {"sharding": "column_wise", "ranks": [1, 0]}, "b": {"sharding": "row_wise"}})
     placements = plan_tables(TABLES, None, topology(devices=2, kind="cpu"), asked, 20).plan.placements
     assert placements["a"].ranks == (1, 0)
@@ -114,6 +116,6 @@ def test_what_is_asked_of_a_table_holds() -> None:
 
 
 @pytest.mark.parametrize("by", ["lpt", "ldm"])
-def test_predicted_costs_are_of_one_kind_of_device(by: str) -> None:
+def test_costs_of_another_kind_of_device_are_refused(by: str) -> None:
     with pytest.raises(ConfigError, match=r"costs of .*, and the plan is for cuda devices"):
         plan_tables(TABLES, None, topology(kind="cuda"), config(by), 20)

@@ -1,4 +1,4 @@
-"""Planners side by side: all that can plan for the devices, by the same costs, none below a proven bound."""
+"""The comparison of planners: all that can plan for the devices, by the same costs, none below the proven bound."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from planning_kit import statistics, table, topology
 
 from ziggurat.core.errors import NoFeasiblePlan
 from ziggurat.core.topology import Topology
-from ziggurat.planning.baseline import Measure
+from ziggurat.planning.autoshard.baseline import Measure
 from ziggurat.planning.comparison import Comparison, compare_planners
 from ziggurat.planning.config import PlanningConfig
 from ziggurat.planning.planner import problem_of
@@ -23,7 +23,7 @@ def compared(where: Topology, planner: dict[str, Any] | None = None, **others: A
     return compare_planners(problem_of(TABLES, COUNTS, where, config, 64), config.planner)
 
 
-def test_every_planner_is_there_and_autoshard_is_the_best_by_its_own_costs() -> None:
+def test_every_planner_is_compared_and_autoshard_is_best_by_its_own_costs() -> None:
     found = compared(topology(kind="cpu"), {"name": "baseline", "by": "dim"})
     names = [entry.name for entry in found.entries]
     assert names[0] == "by dim"
@@ -39,7 +39,7 @@ def test_every_planner_is_there_and_autoshard_is_the_best_by_its_own_costs() -> 
     assert ours.slowest <= others[0].slowest * 1.02
 
 
-def test_devices_that_nothing_was_measured_on_are_judged_by_the_model() -> None:
+def test_unmeasured_devices_are_judged_by_the_cost_model() -> None:
     found = compared(topology(kind="cuda"))
     assert found.judge == "the cost model"
     assert found.proven
@@ -50,27 +50,27 @@ def test_devices_that_nothing_was_measured_on_are_judged_by_the_model() -> None:
         assert found.even_share <= entry.slowest
 
 
-def test_two_memories_bring_recshard_and_the_model() -> None:
+def test_slow_memory_adds_recshard_and_is_judged_by_the_cost_model() -> None:
     found = compared(topology(kind="cpu", slow_memory=1e9))
     assert found.judge == "the cost model"
     assert "recshard" in {entry.name for entry in found.entries}
 
 
-def test_who_finds_no_room_is_told_and_the_configured_one_is_refused() -> None:
-    """Memory that suffices for rows in slow memory, and for no plan without."""
+def test_planners_without_a_plan_are_reported_and_the_configured_one_raises() -> None:
+    """Fast memory only suffices for plans with rows in slow memory."""
     where = topology(kind="cpu", memory=7e5, slow_memory=1e9)
     found = compared(where, {"name": "recshard", "time_limit_s": 0}, reserve=0)
     refused = {entry.name for entry in found.entries if entry.planned is None}
     assert "rules" in refused
     assert all(entry.refused and not entry.seconds for entry in found.entries if entry.planned is None)
-    told = found.to_json()["planners"]
-    assert [each["plan"] is None for each in told] == [entry.planned is None for entry in found.entries]
+    as_json = found.to_json()["planners"]
+    assert [each["plan"] is None for each in as_json] == [entry.planned is None for entry in found.entries]
     with pytest.raises(NoFeasiblePlan, match="short: the least that a plan was found for"):
         compared(where, reserve=0)
 
 
 def test_the_bound_is_an_even_share_of_whole_tables() -> None:
-    """Of the model: where nothing is exchanged, the sum over the devices of any plan of whole tables."""
+    """By the cost model, without exchanges, it is the total of any plan of whole tables, divided by the devices."""
     alone = topology(devices=1, kind="cuda")
     found = compared(alone)
     assert found.even_share == pytest.approx(min(entry.slowest for entry in found.entries))

@@ -1,4 +1,4 @@
-"""The cost model against counts by hand, and against what the real tables hold."""
+"""The cost model, compared with figures computed by hand."""
 
 from __future__ import annotations
 
@@ -32,26 +32,26 @@ def traffic(found: list[ShardCost]) -> list[tuple[float, float]]:
 
 
 def test_table_wise_traffic() -> None:
-    """Each other rank sends 5 ids of 8 bytes and 2 lengths of 4 an example, gets 2 vectors of 64 bytes, sends 2
-    gradients back: 48 + 256 = 304 bytes; 3 such ranks on the host, 4 on the other."""
+    """For each example, each other rank sends 5 ids of 8 bytes and 2 lengths of 4, receives 2 vectors of 64 bytes, and
+    sends 2 gradients back: 48 + 256 = 304 bytes. There are 3 such ranks on the host, 4 on the other."""
     assert traffic(costs("table_wise", (1,), topology(2, 4))) == [(3 * 30_400, 4 * 30_400)]
     assert traffic(costs("table_wise", (0,), topology(1, 1))) == [(0, 0)]
 
 
 def test_row_wise_traffic() -> None:
-    """On every rank: a quarter of the ids, all lengths, whole vectors of partial sums: 10 + 8 + 256 = 274 bytes."""
+    """On every rank: a quarter of the ids, all lengths, and vectors of partial sums: 10 + 8 + 256 = 274 bytes."""
     assert traffic(costs("row_wise", (0, 1, 2, 3), topology(2, 2))) == [(27_400, 2 * 27_400)] * 4
 
 
 def test_column_wise_traffic() -> None:
-    """All ids again for each half, vectors of 32 bytes: 48 + 128 = 176."""
+    """Each half gets all ids, and vectors of 32 bytes: 48 + 128 = 176 bytes."""
     assert traffic(costs("column_wise", (0, 3), topology(2, 2))) == [(17_600, 2 * 17_600)] * 2
 
 
 def test_table_row_wise_traffic() -> None:
-    """A host of two, three hosts: half of the ids, all lengths (28 bytes) from one rank here and four elsewhere.
-    Partial sums of all six ranks' examples meet within the host, 3 · 256 bytes for the other rank of the host; one
-    vector and one gradient an example, 256 bytes, cross to each other host."""
+    """There are three hosts of two devices. Half of the ids and all lengths (28 bytes) come from one rank of the host
+    and four elsewhere. Partial sums of all six ranks' examples are reduced within the host, 3 · 256 bytes for its other
+    rank; two vectors and gradients an example, 256 bytes, cross to each other host."""
     assert (
         traffic(costs("table_row_wise", (2, 3), topology(3, 2)))
         == [(100 * (28 + 3 * 256), 100 * (4 * 28 + 2 * 256))] * 2
@@ -59,7 +59,7 @@ def test_table_row_wise_traffic() -> None:
 
 
 def test_grid_traffic() -> None:
-    """As above on both hosts, with half of the columns each: 128 bytes."""
+    """The same as table-row-wise on both hosts, with half of the columns each: 128 bytes."""
     expected = (100 * (28 + 2 * 128), 100 * (2 * 28 + 128))
     assert traffic(costs("grid", (0, 1, 2, 3), topology(2, 2))) == [expected] * 4
 
@@ -72,29 +72,30 @@ def test_row_wise_crosses_less_when_it_is_within_a_host() -> None:
 
 
 def test_data_parallel_traffic() -> None:
-    """A ring of four: 2 · 3/4 of 64,000 bytes of gradient and 1,000 flags of four bytes leave each rank; ranks 1
-    and 3 are their host's last."""
+    """In a ring of four, 2 · 3/4 of 64,000 bytes of gradient and 1,000 flags of four bytes leave each rank; ranks 1 and
+    3 are the last of their hosts."""
     sent = 1.5 * 68_000
     assert traffic(costs("data_parallel", (0, 1, 2, 3), topology(2, 2))) == [(sent, 0), (0, sent)] * 2
     assert traffic(costs("data_parallel", (0, 1), topology(1, 2))) == [(68_000, 0)] * 2
     assert traffic(costs("data_parallel", (0, 1), topology(2, 1))) == [(0, 68_000)] * 2
 
 
-def test_a_ring_is_as_slow_as_its_slowest_way_everywhere() -> None:
+def test_a_ring_is_as_slow_as_its_slowest_link_on_every_rank() -> None:
     seconds = [cost.seconds for cost in costs("data_parallel", (0, 1, 2, 3), topology(2, 2))]
     assert seconds == pytest.approx([seconds[0]] * 4)
     assert seconds[0] > 1.5 * 68_000 / 4e9  # 4 GB/s between hosts
 
 
 def test_seconds_are_bytes_over_bandwidths() -> None:
-    """304 bytes an example with each rank; a host's 4 GB/s are shared by its four devices."""
+    """304 bytes an example are exchanged with each rank; four devices share their host's 4 GB/s."""
     (cost,) = costs("table_wise", (1,), topology(2, 4))
     assert cost.seconds == pytest.approx(cost.memory_traffic / 1e11 + 3 * 30_400 / 1e10 + 4 * 30_400 / 1e9)
 
 
 def test_memory_traffic_of_known_frequencies() -> None:
-    """Rows used 3 : 1 : 0, one id an example, two ranks of two examples: 4 ids reach the table, 8 + 2 · 32 bytes each.
-    Expected rows touched: (1 − ¼⁴) + (1 − ¾⁴); each is read and written, 32 bytes and 4 of row-wise Adagrad."""
+    """Rows are looked up 3 : 1 : 0, with one id an example and two ranks of two examples: 4 ids reach the table,
+    8 + 2 · 32 bytes each. The expected number of touched rows is (1 − ¼⁴) + (1 − ¾⁴); each is read and
+    written, 32 bytes and 4 of row-wise Adagrad."""
     spec = table("t", 3, 8, "rowwise_adagrad")
     usage = Usage.of(spec, statistics(4, {"t": [3, 1, 0]}))
     assert usage.ids_per_row == 1.0
@@ -106,10 +107,10 @@ def test_memory_traffic_of_known_frequencies() -> None:
         for rank, first, size in ((0, 0, 2), (1, 2, 1))
     )
     assert low.memory_traffic == pytest.approx(cost.memory_traffic)
-    assert high.memory_traffic == 0  # nobody looks its row up
+    assert high.memory_traffic == 0  # its row is never looked up
 
 
-def test_a_replica_looks_its_own_examples_up_and_steps_by_all() -> None:
+def test_a_replica_looks_up_its_own_examples_and_is_updated_by_all() -> None:
     spec = table("t", 3, 8)
     usage = Usage.of(spec, statistics(4, {"t": [3, 1, 0]}))
     cost = shard_cost(spec, Shard(1, Span(0, 3), Span(0, 8)), "data_parallel", usage, topology(1, 2), 2)
@@ -121,8 +122,9 @@ def test_a_replica_looks_its_own_examples_up_and_steps_by_all() -> None:
 
 
 def test_buffers() -> None:
-    """Two ranks of 100 examples. The owner: ids and lengths, vectors and gradients of both ranks' examples. Every rank:
-    those of its own. Table-row-wise: besides, what the host has summed, for each host. A replica: gradient, flags."""
+    """Two ranks have 100 examples each. The owner buffers ids, lengths, vectors and gradients of both ranks' examples,
+    every rank those of its own examples. Table-row-wise also buffers the host's sums for each host. A replica buffers
+    gradient and flags."""
     assert [cost.buffer_bytes for cost in costs("table_wise", (0,), topology(1, 2))] == [200 * (48 + 256)]
     assert client_bytes(BAG, USAGE, BATCH) == 100 * (48 + 256)
     nested = costs("table_row_wise", (0, 1), topology(2, 2))
@@ -136,7 +138,7 @@ def test_buffers() -> None:
     [("sgd", 0), ("rowwise_adagrad", 4 * 250), ("adagrad", 4 * 4000), ("adam", 8 * 4000), ("adam_all", 8 * 4000)],
 )
 def test_kept_bytes(optimizer: str, expected: int) -> None:
-    """A quarter of the rows: 250 of 16 floats."""
+    """A shard has a quarter of the rows: 250 rows of 16 floats."""
     spec = table("tags", 1000, 16, optimizer, features=("tags", "liked_tags"))
     for cost in costs("row_wise", (0, 1, 2, 3), topology(), spec):
         assert (cost.weight_bytes, cost.state_bytes) == (16_000, expected)
@@ -144,8 +146,8 @@ def test_kept_bytes(optimizer: str, expected: int) -> None:
     assert state_bytes(OPTIMIZERS[optimizer], 0, 16) == 0
 
 
-def test_positions_are_keys() -> None:
-    """A sequence of three positions: three vectors an example."""
+def test_positions_count_as_keys() -> None:
+    """A sequence of three positions has three vectors an example."""
     spec = table("item", 50, 8, features=("item", "seen"), positions={"seen": 3})
     usage = Usage(2.5, None, 50)
     assert client_bytes(spec, usage, 10) == 10 * (2.5 * 8 + 4 * 4 + 2 * 4 * 32)
@@ -164,7 +166,7 @@ def test_shares_and_distinct_rows() -> None:
     assert usage.distinct(30, Span(5, 20)) == pytest.approx(seen, rel=0.02)
 
 
-def test_without_statistics_rows_are_alike() -> None:
+def test_without_statistics_rows_are_looked_up_equally() -> None:
     usage = Usage.of(table("t", 10, features=("a", "b")), None)
     assert (usage.ids_per_row, usage.share(Span(0, 4))) == (2.0, 0.4)
     assert usage.distinct(3, Span(0, 10)) == pytest.approx(10 * (1 - 0.9**3))
@@ -177,7 +179,7 @@ def test_without_statistics_rows_are_alike() -> None:
 
 
 def test_no_shard_of_one_row_table_costs_nan() -> None:
-    """Fewer rows than ranks leave shards without any."""
+    """With fewer rows than ranks, some shards have no rows."""
     spec = table("t", 2)
     plan = Plan(4, {"t": Placement("row_wise", (0, 1, 2, 3))}, 4)
     usage: Any = Usage.of(spec, statistics(2, {"t": [2, 2]}))
@@ -188,8 +190,8 @@ def test_no_shard_of_one_row_table_costs_nan() -> None:
 
 @pytest.mark.parametrize("sharding", ["table_wise", "row_wise", "table_row_wise"])
 @pytest.mark.parametrize("optimizer", ["sgd", "rowwise_adagrad", "adagrad"])
-def test_tiers_take_what_one_memory_takes_where_all_rows_are_fast(sharding: Sharding, optimizer: str) -> None:
-    """And where all are slow, the rows' part of the traffic takes the slow bandwidth's time."""
+def test_two_tiers_with_all_rows_fast_equal_one_memory(sharding: Sharding, optimizer: str) -> None:
+    """If all rows are slow, the rows' part of the traffic runs at the slow bandwidth."""
     counts = np.random.default_rng(0).integers(0, 50, 301)
     spec = table("t", 301, 16, optimizer)
     where = topology(1, 4, slow_memory=1e9)
@@ -218,7 +220,7 @@ def test_tiers_take_what_one_memory_takes_where_all_rows_are_fast(sharding: Shar
     assert total["kept_bytes"][None] - total["kept_bytes"][40] == row * 261
 
 
-def test_a_curve_says_what_the_counts_say() -> None:
+def test_an_access_curve_equals_the_counts() -> None:
     counts = np.random.default_rng(1).integers(0, 9, 100)
     usage = Usage(2.0, counts.astype(np.int64), 100)
     falling = np.sort(counts)[::-1]

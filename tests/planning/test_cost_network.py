@@ -1,4 +1,4 @@
-"""The cost network learns times of sets that are not the sums of their tables' times."""
+"""The cost network: it learns the times of sets of tables, which are not the sums of the tables' times."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ziggurat.planning.autoshard.pool import table_pool
 
 
 def planted(number: int) -> CostSample:
-    """A call of 0.2 ms, tables by their ids, and a tenth less for each doubling of their number."""
+    """Returns a set with a made-up time: 0.2 ms, plus time for its ids, 10 % less for each doubling of its tables."""
     draw = np.random.default_rng(number)
     tables = table_pool(tables=60)
     chosen = [tables[place] for place in draw.integers(0, len(tables), int(2 ** draw.uniform(0, 5)))]
@@ -30,7 +30,7 @@ def network() -> CostNetwork:
     return fit([planted(number) for number in range(600)], {"machine": "none"}, epochs=120)
 
 
-def test_sets_that_it_has_not_seen_are_predicted(network: CostNetwork) -> None:
+def test_unseen_sets_are_predicted(network: CostNetwork) -> None:
     errors = network.errors([planted(number) for number in range(1000, 1200)])
     assert errors.median < 0.05
     assert errors.ninth < 0.2
@@ -39,19 +39,19 @@ def test_sets_that_it_has_not_seen_are_predicted(network: CostNetwork) -> None:
     assert network.origin["held_out"]["median"] < 0.05
 
 
-def test_the_order_of_tables_does_not_matter_and_none_cost_nothing(network: CostNetwork) -> None:
+def test_the_order_of_tables_does_not_matter_and_an_empty_set_costs_nothing(network: CostNetwork) -> None:
     tables = planted(1003).features
     assert network.predict([tables]) == pytest.approx(network.predict([tables[::-1]]))
     assert network.seconds(np.zeros((2, network.embed(tables).shape[1]))).tolist() == [0, 0]
 
 
-def test_sets_larger_than_any_learned_from_come_out_nearly_additive(network: CostNetwork) -> None:
+def test_predictions_for_larger_sets_are_nearly_additive(network: CostNetwork) -> None:
     tables = np.concatenate([planted(number).features for number in range(1000, 1030)])
     once, twice = network.predict([tables, np.concatenate([tables, tables])])
     assert 1.5 < twice / once < 2.5
 
 
-def test_tables_busier_than_any_learned_from_take_as_much_longer_as_they_move_more(network: CostNetwork) -> None:
+def test_predictions_for_busier_tables_scale_with_their_traffic(network: CostNetwork) -> None:
     busy = [
         features(columns=16, rows=10**6, bags=1024, means=np.array([each]), times=np.array([1e6]), state=0)
         for each in (0.5, 5.0, 50.0)
@@ -61,14 +61,14 @@ def test_tables_busier_than_any_learned_from_take_as_much_longer_as_they_move_mo
     assert 4 < hundred / ten < 20
 
 
-def test_work_counts_what_look_ups_move() -> None:
-    """100 ids of 50 rows in 20 bags: ids, rows read, weights and state of touched rows, vectors written."""
+def test_work_counts_the_floats_moved() -> None:
+    """For 100 ids of 50 rows in 20 bags: ids, rows read, weights and state of touched rows, vectors written."""
     found = features(columns=8, rows=50, bags=20, means=np.array([2.0]), times=np.array([50.0]), state=1)
     touched = 50 * (1 - np.exp(-2))
     assert work(found[None])[0] * 1e6 == pytest.approx(100 * 10 + touched * 17 + 20 * 10)
 
 
-def test_what_is_saved_is_loaded(network: CostNetwork, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_network_is_saved_and_loaded(network: CostNetwork, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     network.save(tmp_path / "network.safetensors")
     loaded, tables = CostNetwork.load(tmp_path / "network.safetensors"), planted(5).features
     assert loaded.origin == network.origin
@@ -90,8 +90,8 @@ def test_what_is_saved_is_loaded(network: CostNetwork, tmp_path: Path, monkeypat
         CostNetwork.load(tmp_path / "network.safetensors")
 
 
-def test_features_say_how_often_rows_are_used_again() -> None:
-    """1,000 rows looked up once in two steps, and one row a hundred times in each."""
+def test_features_include_the_reuse_of_rows() -> None:
+    """1,000 rows are looked up once in two steps, and one row a hundred times in each step."""
     found = dict(
         zip(
             NAMES,

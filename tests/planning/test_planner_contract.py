@@ -1,4 +1,4 @@
-"""What every planner promises, on tables and machines at random: add a planner to PLANNERS and it is held to it."""
+"""The contract of planners, tested on random tables and topologies; a planner in PLANNERS is tested by all of it."""
 
 from __future__ import annotations
 
@@ -63,14 +63,14 @@ def cases(draw: st.DrawFn) -> Case:
     return tables, where, statistics(100, {t.name: [weights[r % len(weights)] for r in range(t.rows)] for t in tables})
 
 
-def of_its_kind(where: Topology, config: PlanningConfig) -> Topology:
-    """What comes with ziggurat was measured on a CPU; a plan for others is refused (test_autoshard.py)."""
+def on_supported_kind(where: Topology, config: PlanningConfig) -> Topology:
+    """Makes the topology's devices CPUs for autoshard: the shipped costs are of a CPU (see test_autoshard.py)."""
     return replace(where, kind="cpu") if config.planner.name == "autoshard" else where
 
 
 def _found(case: Case, config: PlanningConfig) -> PlanEstimate | NoFeasiblePlan:
     tables, where, counted = case
-    where = of_its_kind(where, config)
+    where = on_supported_kind(where, config)
     try:
         return plan_tables(tables, counted, where, config, 20)
     except NoFeasiblePlan as error:
@@ -80,19 +80,19 @@ def _found(case: Case, config: PlanningConfig) -> PlanEstimate | NoFeasiblePlan:
 @pytest.mark.parametrize("name", [each for each in PLANNERS if each != "torchrec"])
 @settings(max_examples=30, deadline=None)
 @given(case=cases())
-def test_keeps_to_what_can_be_and_to_memory_and_repeats(name: str, case: Case) -> None:
-    _keeps(PLANNERS[name], case)
+def test_plans_are_possible_fit_into_memory_and_repeat(name: str, case: Case) -> None:
+    _check_contract(PLANNERS[name], case)
 
 
 @settings(max_examples=8, deadline=None)
 @given(case=cases())
-def test_so_does_torchrec_whose_plans_take_a_process_each(case: Case) -> None:
-    _keeps(PLANNERS["torchrec"], case)
+def test_torchrecs_plans_are_possible_fit_into_memory_and_repeat(case: Case) -> None:
+    _check_contract(PLANNERS["torchrec"], case)
 
 
-def _keeps(config: PlanningConfig, case: Case) -> None:
+def _check_contract(config: PlanningConfig, case: Case) -> None:
     tables, where, _ = case
-    where = of_its_kind(where, config)
+    where = on_supported_kind(where, config)
     found = _found(case, config)
     again = _found(case, config)
     assert str(again) == str(found)
@@ -109,9 +109,9 @@ def _keeps(config: PlanningConfig, case: Case) -> None:
 @pytest.mark.parametrize("config", PLANNERS.values(), ids=PLANNERS)
 @settings(max_examples=30, deadline=None)
 @given(case=cases())
-def test_every_number_of_a_table_is_on_one_device_or_on_all(config: PlanningConfig, case: Case) -> None:
+def test_every_weight_is_on_one_device_or_on_all(config: PlanningConfig, case: Case) -> None:
     tables, where, counted = case
-    where = of_its_kind(where, config)
+    where = on_supported_kind(where, config)
     found = plan_tables(tables, counted, replace(where, memory_bytes=10**12), config, 20)
     for spec in tables:
         copies = where.world_size if found.plan.placements[spec.name].sharding == "data_parallel" else 1
@@ -160,12 +160,12 @@ def test_one_device_holds_everything(config: PlanningConfig) -> None:
     placements = found.plan.placements
     assert {each.ranks for each in placements.values()} == {(0,)}
     assert {each.sharding for name, each in placements.items() if name != "adam"} == {"table_wise"}
-    assert placements["adam"].sharding == "data_parallel"  # no kernel on a CPU could take it
+    assert placements["adam"].sharding == "data_parallel"  # no kernel on a CPU has adam
     assert found.devices[0].weight_bytes == sum(each.weight_bytes for each in tables)
 
 
 @every_planner
-def test_where_rows_may_leave_memory_nothing_is_cut_by_columns_or_copied(config: PlanningConfig) -> None:
+def test_offloaded_tables_are_not_split_by_columns_or_replicated(config: PlanningConfig) -> None:
     tables = [table(f"t{k}", 40 if k % 2 else 100_000, 16, "adagrad") for k in range(8)]
     beyond = BeyondMemoryConfig.model_validate({"memory": "1MB"})
     for where in (topology(devices=4, kind="cpu"), topology(hosts=2, devices=2, kind="cpu")):
@@ -192,8 +192,8 @@ def test_no_tables_at_all(config: PlanningConfig) -> None:
 
 
 @every_planner
-def test_tables_that_nobody_looks_up(config: PlanningConfig) -> None:
-    """They need room; with them alone no device has any work."""
+def test_tables_without_lookups(config: PlanningConfig) -> None:
+    """They need memory; if all tables are such, no device has any work."""
     tables = [table("used", 20_000), table("unused", 50_000)]
     unused = [0] * 50_000
     where = topology(devices=2, kind="cpu", memory=6e6)
@@ -206,7 +206,7 @@ def test_tables_that_nobody_looks_up(config: PlanningConfig) -> None:
 
 
 @every_planner
-def test_missing_statistics_are_said(config: PlanningConfig) -> None:
+def test_missing_statistics_are_noted(config: PlanningConfig) -> None:
     found = _planned(LARGE, topology(kind="cpu"), config)
     assert (
         "no statistics: assumes one id for each feature, and that all rows are looked up equally often" in found.notes
@@ -215,8 +215,8 @@ def test_missing_statistics_are_said(config: PlanningConfig) -> None:
 
 
 @every_planner
-def test_what_the_user_asks_for_is_kept(config: PlanningConfig) -> None:
-    asked: dict[str, tuple[Sharding, tuple[int, ...] | None]] = {
+def test_constraints_are_kept_by_every_planner(config: PlanningConfig) -> None:
+    constraints_by_table: dict[str, tuple[Sharding, tuple[int, ...] | None]] = {
         "t0": ("table_wise", (3,)),
         "t1": ("row_wise", None),
         "t2": ("table_row_wise", (2, 3)),
@@ -226,10 +226,12 @@ def test_what_the_user_asks_for_is_kept(config: PlanningConfig) -> None:
         "t6": ("column_wise", None),
         "t7": ("table_row_wise", None),
     }
-    constraints = {name: TablePlacement(sharding=sharding, ranks=ranks) for name, (sharding, ranks) in asked.items()}
+    constraints = {
+        name: TablePlacement(sharding=sharding, ranks=ranks) for name, (sharding, ranks) in constraints_by_table.items()
+    }
     for where in (topology(2, 2, kind="cpu"), topology(2, 2, kind="cpu", memory=40e6)):
         placements = _planned([*LARGE, table("free", 5000)], where, config, tables=constraints).plan.placements
-        for name, (sharding, ranks) in asked.items():
+        for name, (sharding, ranks) in constraints_by_table.items():
             assert placements[name].sharding == sharding
             assert ranks in (None, placements[name].ranks)
         assert placements["t7"].ranks in {(0, 1), (2, 3)}
@@ -249,17 +251,17 @@ def test_a_table_larger_than_any_device_is_split(config: PlanningConfig) -> None
 
 
 @every_planner
-def test_where_memory_is_short_it_is_said_how_much_would_do(config: PlanningConfig) -> None:
+def test_short_memory_is_reported_with_the_memory_that_suffices(config: PlanningConfig) -> None:
     where = topology(devices=4, memory=10e6, kind="cpu")
     with pytest.raises(NoFeasiblePlan, match=r"10 MB of memory a device is .* short: the least that a plan") as caught:
         _planned(LARGE, where, config)
-    said = re.search(r"([0-9.]+ [kMG]B) of memory a device", caught.value.hint)
-    assert said is not None
-    found = _planned(LARGE, replace(where, memory_bytes=parse_bytes(said[1])), config)
+    message = re.search(r"([0-9.]+ [kMG]B) of memory a device", caught.value.hint)
+    assert message is not None
+    found = _planned(LARGE, replace(where, memory_bytes=parse_bytes(message[1])), config)
     assert all(device.spare_bytes >= 0 for device in found.devices)
 
 
 @every_planner
-def test_a_batch_that_leaves_no_room_is_named(config: PlanningConfig) -> None:
+def test_a_batch_too_large_for_memory_is_named(config: PlanningConfig) -> None:
     with pytest.raises(NoFeasiblePlan, match="for the ids and vectors of its 1,000 examples"):
         _planned(LARGE, topology(kind="cpu", memory=1e5), config)

@@ -1,4 +1,4 @@
-"""The pool of synthetic tables has the published reuse, and what is drawn from it follows its counts."""
+"""The pool of synthetic tables: it has the published reuse, and drawn ids follow its counts."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ziggurat.planning.autoshard.pool import PoolTable, statistics, table_pool, 
 
 
 def histogram(tables: tuple[PoolTable, ...], weighted: bool) -> np.ndarray:
-    """Shares of rows, or of look-ups, by bins of look-ups of a row."""
+    """Returns the shares of rows, or ``weighted`` of look-ups, by bins of look-ups of a row."""
     found = np.zeros(len(pool.LOOKUP_SHARES))
     for table in tables:
         bins = np.minimum(np.ceil(np.log2(table.lookups)).astype(int), len(found) - 1)
@@ -18,7 +18,7 @@ def histogram(tables: tuple[PoolTable, ...], weighted: bool) -> np.ndarray:
     return found / found.sum()
 
 
-def test_all_tables_together_are_as_published() -> None:
+def test_sums_over_all_tables_are_as_published() -> None:
     tables = table_pool()
     assert len(tables) == 856
     lookups = sum(int(table.lookups @ table.times) for table in tables)
@@ -37,10 +37,10 @@ def test_the_seed_decides_and_tables_differ() -> None:
     assert np.quantile(poolings, 0.9) > 10 * np.quantile(poolings, 0.1)
 
 
-def test_each_table_is_to_learn_from_or_to_test_on() -> None:
-    learned, tested = train_test_halves(table_pool())
-    assert len(learned) == len(tested) == 428
-    assert {table.number for table in learned} | {table.number for table in tested} == set(range(856))
+def test_each_table_is_for_training_or_for_testing() -> None:
+    trained_on, tested = train_test_halves(table_pool())
+    assert len(trained_on) == len(tested) == 428
+    assert {table.number for table in trained_on} | {table.number for table in tested} == set(range(856))
 
 
 def test_statistics_are_what_preparation_would_have_counted() -> None:

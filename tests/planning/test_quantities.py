@@ -1,4 +1,4 @@
-"""Bytes and bandwidths as people write them, read and written."""
+"""Parsing and formatting of bytes and bandwidths."""
 
 from __future__ import annotations
 
@@ -18,45 +18,43 @@ from ziggurat.planning.quantities import (
 
 class Sized(Config):
     memory: Bytes = 1
-    way: Bandwidth = 1.0
+    link: Bandwidth = 1.0
 
 
 @pytest.mark.parametrize(
-    ("written", "value"),
+    ("text", "value"),
     [("8GB", 8 * 10**9), ("8 gb", 8 * 10**9), ("8GiB", 8 * 2**30), ("512 MiB", 2**29), ("1.5kB", 1500),
      ("2TB", 2 * 10**12), ("300", 300), ("300 bytes", 300), ("1e3MB", 10**9), (8e9, 8 * 10**9)],
 )  # fmt: skip
-def test_bytes_are_read(written: object, value: int) -> None:
-    assert parse_config(Sized, {"memory": written}).memory == value
-    assert isinstance(parse_config(Sized, {"memory": written}).memory, int)
+def test_bytes_are_parsed(text: object, value: int) -> None:
+    assert parse_config(Sized, {"memory": text}).memory == value
+    assert isinstance(parse_config(Sized, {"memory": text}).memory, int)
 
 
-@pytest.mark.parametrize(
-    "written", ["lots", "8 GB/s", "8 Gbit", "", "GB", "-8GB", "8 XB", "1e999GB", "0", 0, True, "3i"]
-)
-def test_what_is_no_size_is_refused_by_its_key(written: object) -> None:
+@pytest.mark.parametrize("text", ["lots", "8 GB/s", "8 Gbit", "", "GB", "-8GB", "8 XB", "1e999GB", "0", 0, True, "3i"])
+def test_invalid_sizes_are_refused_naming_their_key(text: object) -> None:
     with pytest.raises(ConfigError, match="memory: "):
-        parse_config(Sized, {"memory": written})
+        parse_config(Sized, {"memory": text})
 
 
 @pytest.mark.parametrize(
-    ("written", "value"),
+    ("text", "value"),
     [("25Gbit/s", 3.125e9), ("900 GB/s", 9e11), ("100 Mbit", 1.25e7), ("1GiB/s", 2.0**30), (3, 3.0)],
 )
-def test_bandwidths_are_read(written: object, value: float) -> None:
-    assert parse_config(Sized, {"way": written}).way == value
+def test_bandwidths_are_parsed(text: object, value: float) -> None:
+    assert parse_config(Sized, {"link": text}).link == value
 
 
-def test_a_small_b_may_be_bits_or_bytes() -> None:
-    for written in ("25Gb/s", "25Gbps", "25 gb/s"):
+def test_an_ambiguous_small_b_is_refused() -> None:
+    for text in ("25Gb/s", "25Gbps", "25 gb/s"):
         with pytest.raises(ValueError, match="may be bits or bytes; write Gbit/s or GB/s"):
-            parse_bandwidth(written)
-    for written in ("25GB", "fast"):
+            parse_bandwidth(text)
+    for text in ("25GB", "fast"):
         with pytest.raises(ValueError, match="expected a bandwidth"):
-            parse_bandwidth(written)
+            parse_bandwidth(text)
 
 
-def test_sizes_and_times_are_written_in_three_digits() -> None:
+def test_sizes_and_times_are_formatted_with_three_digits() -> None:
     assert [format_bytes(value) for value in (0, 999, 1000, 12_340_000_000, 8e12, 999_600, 2e15)] == [
         "0 B", "999 B", "1 kB", "12.3 GB", "8 TB", "1 MB", "2,000 TB",
     ]  # fmt: skip
@@ -65,6 +63,6 @@ def test_sizes_and_times_are_written_in_three_digits() -> None:
     ]  # fmt: skip
 
 
-def test_what_is_written_can_be_read() -> None:
+def test_formatted_sizes_can_be_parsed() -> None:
     for value in (1, 999, 25_000, 3 * 10**9, 7 * 10**12):
         assert parse_bytes(format_bytes(value)) == value

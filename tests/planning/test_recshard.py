@@ -1,4 +1,4 @@
-"""RecShard: which rows are fast, on which device, and what is said where there is little to decide."""
+"""RecShard: which rows are fast, on which device, and the notes of its plans."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def config(limit: float = 10, **keys: Any) -> PlanningConfig:
 
 
 def zipf(rows: int, ids: float, seed: int = 0, power: float = 1.1) -> list[int]:
-    """Look-ups in all training rows, at least one of each row, the rows in no order."""
+    """Returns the look-ups of each row over all training rows, at least one each, in random order."""
     weights = np.arange(1, rows + 1) ** -power
     counts = np.ceil(weights / weights.sum() * ids * TRAINED).astype(int)
     return np.random.default_rng(seed).permutation(counts).tolist()
@@ -55,12 +55,12 @@ def fast_rows(found: PlanEstimate) -> dict[str, int | None]:
     return {name: placement.fast_rows for name, placement in found.plan.placements.items()}
 
 
-TIGHT = topology(devices=2, memory=6e5, slow_memory=2e6)  # for 1.36 MB of tables, and .4 MB of buffers each
+TIGHT = topology(devices=2, memory=6e5, slow_memory=2e6)  # for 1.36 MB of tables, and 0.4 MB of buffers on each device
 
 
 @st.composite
 def models(draw: st.DrawFn) -> LinearModel:
-    """Up to six tables whole on one of the devices, some or all rows fast, one perhaps in equal parts on all."""
+    """Draws up to six tables: whole on any device with some or all rows fast, and possibly split equally over all."""
     devices, tables = draw(st.integers(1, 3)), draw(st.integers(1, 6))
     whole = st.lists(st.tuples(st.integers(0, 50), st.integers(0, 50), st.integers(0, 100)), min_size=1, max_size=2)
     found: list[list[Option]] = []
@@ -72,16 +72,16 @@ def models(draw: st.DrawFn) -> LinearModel:
         ]
         if draw(st.booleans()):
             fast, slow, seconds = (float(draw(st.integers(0, 30))) for _ in range(3))
-            every = (fast + slow,) * devices
+            total = (fast + slow,) * devices
             options.append(
-                Option(tuple(range(devices)), (fast,) * devices, (slow,) * devices, every, (seconds,) * devices)
+                Option(tuple(range(devices)), (fast,) * devices, (slow,) * devices, total, (seconds,) * devices)
             )
         found.append(options)
     return LinearModel(found, devices, draw(st.integers(1, 150)) + 0.5, draw(st.integers(0, 150)) + 0.5)
 
 
-def _on_any(every: float, seconds: float) -> list[Option]:
-    return [Option((rank,), (0.0,), (0.0,), (every,), (seconds,)) for rank in range(3)]
+def _on_any(total: float, seconds: float) -> list[Option]:
+    return [Option((rank,), (0.0,), (0.0,), (total,), (seconds,)) for rank in range(3)]
 
 
 def _on_all(fast: float, slow: float, seconds: float) -> Option:
@@ -100,15 +100,15 @@ PRESOLVED_WRONGLY = LinearModel(
     fast=1.5,
     slow=108.5,
 )
-"""Its best choice takes 32 seconds, and HiGHS 1.14 comes to 33 where it presolves."""
+"""The best choice takes 32 seconds; HiGHS 1.14 with presolve returns 33."""
 
 
 @settings(max_examples=150, deadline=None)
 @given(model=models())
 @example(model=PRESOLVED_WRONGLY)
 def test_the_linear_models_optimum_is_that_of_enumeration(model: LinearModel) -> None:
-    every = product(*(range(len(options)) for options in model.tables))
-    best = min((seconds for choice in every if (seconds := model.seconds(choice)) is not None), default=None)
+    choices = product(*(range(len(options)) for options in model.tables))
+    best = min((seconds for choice in choices if (seconds := model.seconds(choice)) is not None), default=None)
     found = solve(model, 60, gap=1e-9)
     if best is None:
         assert found == "has no solution"
@@ -134,17 +134,17 @@ def demands(where: Topology = TIGHT) -> tuple[Problem, list[Demand]]:
     return problem, [Demand.of(problem, each) for each in tables]
 
 
-@pytest.mark.parametrize("room", [0.0, 1000.0, 12_345.0, 200_000.0, 1e9])
-def test_water_filling_is_as_good_as_choosing_row_by_row(room: float) -> None:
-    """Against a list of all rows by what a byte of them saves."""
+@pytest.mark.parametrize("capacity", [0.0, 1000.0, 12_345.0, 200_000.0, 1e9])
+def test_water_filling_is_as_good_as_choosing_row_by_row(capacity: float) -> None:
+    """Compared with a list of all rows sorted by saving a byte."""
     _, found = demands()
-    rows = water_filling(found, room)
+    rows = water_filling(found, capacity)
     singles = sorted(
         (saving for each in found for saving in np.repeat(each.savings, each.sizes.astype(int))),
         reverse=True,
     )  # fmt: skip
     each = found[0].row_bytes  # the same in all
-    assert sum(rows) == min(int(room // each), len(singles))
+    assert sum(rows) == min(int(capacity // each), len(singles))
     saved = sum(np.repeat(d.savings, d.sizes.astype(int))[:n].sum() * each for d, n in zip(found, rows, strict=True))
     assert saved == pytest.approx(sum(singles[: sum(rows)]) * each)
 
@@ -152,17 +152,17 @@ def test_water_filling_is_as_good_as_choosing_row_by_row(room: float) -> None:
 def test_what_a_filled_device_takes_is_what_the_cost_model_says() -> None:
     problem, found = demands()
     each, buffers = found[0], sum(each.buffer_bytes for each in found)
-    for room in (0.0, 10_000.0, 100_000.0, 1e9):
-        rows = water_filling(found, room)
-        seconds, price = load(found, buffers + room)
+    for capacity in (0.0, 10_000.0, 100_000.0, 1e9):
+        rows = water_filling(found, capacity)
+        seconds, price = load(found, buffers + capacity)
         exact = 0.0
         for spec, fast in zip(problem.tables, rows, strict=True):
             plan = Plan(2, {spec.name: Placement("table_wise", (0,), fast)}, 2)
             exact += problem.costs(spec, plan)[0][1].seconds
         assert (
             exact * (1 - 1e-12) - price * each.row_bytes <= seconds <= exact * (1 + 1e-12)
-        )  # it may take a part of a row
-        assert (price == 0) == (room == 1e9)
+        )  # it may use a fraction of a row
+        assert (price == 0) == (capacity == 1e9)
 
 
 def test_hot_rows_are_fast_and_the_better_plan_is_taken() -> None:
@@ -182,7 +182,7 @@ def test_hot_rows_are_fast_and_the_better_plan_is_taken() -> None:
 
 
 def test_the_rows_that_are_fast_are_the_most_used() -> None:
-    """One table, one device: the share of look-ups that are slow is that of its least used rows."""
+    """With one table on one device, the slow share of look-ups is that of the least looked-up rows."""
     counts = zipf(2000, 3)
     found = planned(
         [table("t", 2000)], statistics(TRAINED, {"t": counts}), topology(devices=1, memory=1e5, slow_memory=1e6)
@@ -218,7 +218,7 @@ def test_without_statistics_it_is_said_that_no_row_is_hotter() -> None:
     assert sum(device.slow_bytes for device in found.devices) > 0
 
 
-def test_tables_that_nobody_uses_go_where_there_is_room() -> None:
+def test_tables_without_lookups_go_where_memory_is_free() -> None:
     tables = [table("used", 1000), table("unused", 5000)]
     counted = statistics(TRAINED, {"used": zipf(1000, 3), "unused": [0] * 5000})
     found = planned(tables, counted, topology(devices=2, memory=150e3, slow_memory=1e6))
@@ -239,7 +239,7 @@ def test_no_tables() -> None:
     assert planned([], None, TIGHT).plan.placements == {}
 
 
-def test_a_table_that_no_device_holds_is_split_and_its_hot_rows_dealt_out() -> None:
+def test_a_table_too_large_for_a_device_is_split_and_its_hot_rows_distributed() -> None:
     large = table("large", 40_000, 16)  # 2.56 MB
     counted = statistics(TRAINED, {"large": zipf(40_000, 3)})
     found = planned([large], counted, topology(devices=4, memory=2e5, slow_memory=1e6))
@@ -248,14 +248,14 @@ def test_a_table_that_no_device_holds_is_split_and_its_hot_rows_dealt_out() -> N
     assert placement.fast_rows is not None
     assert 0 < placement.fast_rows < 40_000
     seconds = [device.seconds for device in found.devices]
-    assert max(seconds) < 1.2 * min(seconds)  # under its ids' order the hottest would lie on any
+    assert max(seconds) < 1.2 * min(seconds)  # in the order of ids the hottest rows could all be on one device
     fast = [each.shard.fast_rows for each in found.shards]
     assert max(f for f in fast if f is not None) - min(f for f in fast if f is not None) <= 1
     with pytest.raises(NoFeasiblePlan):
         planned([large], counted, topology(devices=1, memory=2e5, slow_memory=1e6))
 
 
-def test_a_table_of_most_look_ups_is_split() -> None:
+def test_the_hottest_table_is_split() -> None:
     tables, counted = skewed()
     hot = table("hot", 4000, 64)
     counted = replace(counted, tables={**counted.tables, **statistics(TRAINED, {"hot": zipf(4000, 60)}).tables})
@@ -263,7 +263,7 @@ def test_a_table_of_most_look_ups_is_split() -> None:
     assert found.plan.placements["hot"].sharding == "row_wise"
 
 
-def test_what_has_no_kernel_is_held_fast_by_every_device() -> None:
+def test_a_table_without_a_kernel_is_replicated_in_fast_memory() -> None:
     tables, counted = skewed()
     own = table("own", 2000, 16, "adam")
     counted = replace(counted, tables={**counted.tables, **statistics(TRAINED, {"own": zipf(2000, 1)}).tables})
@@ -272,7 +272,7 @@ def test_what_has_no_kernel_is_held_fast_by_every_device() -> None:
     assert all(each.cost.slow_bytes == 0 for each in found.shards_of("own"))
 
 
-def test_what_the_user_asks_for_holds_and_only_rows_are_decided() -> None:
+def test_constraints_hold_and_only_fast_rows_are_chosen() -> None:
     tables, counted = skewed()
     constraints: dict[str, Any] = {
         "t0": {"sharding": "table_wise", "ranks": [1]},
@@ -302,7 +302,7 @@ def test_the_same_problem_the_same_plan() -> None:
     assert planned(tables, counted, TIGHT, limit=0) == planned(tables, counted, TIGHT, limit=0)
 
 
-def test_where_both_memories_are_short_it_says_what_would_do() -> None:
+def test_if_both_memories_are_short_the_error_says_what_suffices() -> None:
     tables, counted = skewed()
     with pytest.raises(
         NoFeasiblePlan, match=r"600 kB of memory a device beside 100 kB of slow memory is .* short"
@@ -314,7 +314,7 @@ def test_where_both_memories_are_short_it_says_what_would_do() -> None:
     planned(tables, counted, topology(devices=2, memory=6e5, slow_memory=1000 * float(memory[1])))
 
 
-def test_rules_use_fast_memory_alone_and_their_advice_names_the_planner_that_does_not() -> None:
+def test_the_rules_advice_names_the_planner_that_uses_slow_memory() -> None:
     tables, counted = skewed()
     small = topology(devices=2, memory=6e5, slow_memory=4e6)
     with pytest.raises(NoFeasiblePlan, match="short") as raised:
@@ -325,7 +325,7 @@ def test_rules_use_fast_memory_alone_and_their_advice_names_the_planner_that_doe
 
 
 @pytest.mark.parametrize("optimizer", [name for name in OPTIMIZERS if not name.startswith("adam")])
-def test_a_row_weighs_what_its_optimizer_keeps(optimizer: str) -> None:
+def test_a_rows_bytes_include_its_optimizer_state(optimizer: str) -> None:
     found = planned([table("t", 3000, 16, optimizer)], statistics(TRAINED, {"t": zipf(3000, 1)}),
                     topology(devices=1, memory=1e5, slow_memory=1e6))  # fmt: skip
     each = {"sgd": 64, "rowwise_adagrad": 68, "adagrad": 128}[optimizer]

@@ -1,4 +1,4 @@
-"""Plans that are measured while they are made: what was measured explains tables, and no plan gets worse by it."""
+"""Refinement of plans by measurements: it recovers the tables' factors and never returns a worse plan."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ziggurat.core.errors import ConfigError
 from ziggurat.core.statistics import DatasetStatistics, TableStatistics
 from ziggurat.core.tables import TableSpec
 from ziggurat.core.topology import Topology
+from ziggurat.planning.autoshard.baseline import BaselinePlanner, Measure
 from ziggurat.planning.autoshard.costs import LearnedCosts
 from ziggurat.planning.autoshard.learned import learned_costs, learned_policy
 from ziggurat.planning.autoshard.planner import AutoShard
 from ziggurat.planning.autoshard.pool import statistics, table_pool
 from ziggurat.planning.autoshard.refinement import Parts, TimeParts, device_parts, refine_plan, table_factors
-from ziggurat.planning.baseline import BaselinePlanner, Measure
 from ziggurat.planning.comparison import compare_planners
 from ziggurat.planning.planner import planned_by
 from ziggurat.planning.problem import Problem
@@ -34,13 +34,13 @@ def problem() -> Problem:
     return Problem(specs, Topology(1, 3, "cpu", "cpu", 10**12, 1e10, 1e15, 1e15), statistics(TABLES), 300, reserve=0)
 
 
-def planted() -> dict[str, float]:
-    """How many times as long as predicted each table really takes."""
+def true_factors() -> dict[str, float]:
+    """Returns the factors by which each table's true time differs from the prediction."""
     return dict(zip((t.name for t in TABLES), np.random.default_rng(4).uniform(0.6, 1.6, len(TABLES)), strict=True))
 
 
 class Clock:
-    """The time that shards would take if tables took so many times what the network says."""
+    """Simulates measurements: the network's predictions with the given factors of tables."""
 
     def __init__(self, factors: Mapping[str, float]) -> None:
         self.costs, self.calls = COSTS.corrected(factors), list[frozenset[str]]()
@@ -57,15 +57,15 @@ def planner(
     return AutoShard(config, costs, learned_policy(None), time_parts)
 
 
-def test_factors_of_tables_are_found_in_what_sets_of_them_took() -> None:
-    given, clock = problem(), Clock(planted())
+def test_table_factors_are_recovered_from_measured_sets() -> None:
+    given, clock = problem(), Clock(true_factors())
     sets: list[tuple[Parts, float]] = []
     for seed in range(30):
         plan = BaselinePlanner(BaselinePlanner.Config(by="random", seed=seed), None).plan(given)
         sets += [(parts, clock(given, parts)) for parts in device_parts(given, plan)]
     found = table_factors(given, COSTS, sets)
-    off = [abs(found[name] / factor - 1) for name, factor in planted().items()]
-    before = [abs(1 / factor - 1) for factor in planted().values()]
+    off = [abs(found[name] / factor - 1) for name, factor in true_factors().items()]
+    before = [abs(1 / factor - 1) for factor in true_factors().values()]
     assert np.mean(off) < np.mean(before) / 3
     costs = COSTS.corrected(found)
     for parts, seconds in sets:
@@ -76,22 +76,24 @@ def test_without_measurements_nothing_is_corrected() -> None:
     assert table_factors(problem(), COSTS, []) == {}
 
 
-def test_the_plan_takes_no_longer_than_the_first_one_or_any_rules() -> None:
-    given, clock = problem(), Clock(planted())
-    took = lambda plan: max(clock.costs.device_seconds(given, plan))  # noqa: E731
+def test_the_refined_plan_is_at_least_as_fast_as_the_first_and_the_rules() -> None:
+    given, clock = problem(), Clock(true_factors())
+    seconds_of = lambda plan: max(clock.costs.device_seconds(given, plan))  # noqa: E731
     first = planned_by(given, planner(0, None)).plan
     best = planned_by(given, planner(60, clock)).plan
-    assert took(best) <= took(first)
-    assert took(best) < took(Rules(Rules.Config(replicate_up_to=1)).plan(given))
+    assert seconds_of(best) <= seconds_of(first)
+    assert seconds_of(best) < seconds_of(Rules(Rules.Config(replicate_up_to=1)).plan(given))
     for by in get_args(Measure):
         rule = BaselinePlanner.Config(by=by)
-        assert took(best) < took(BaselinePlanner(rule, COSTS if rule.needs_learned_costs else None).plan(given)), by
-    assert took(best) < 0.98 * took(first)  # which balanced what tables do not take
+        assert seconds_of(best) < seconds_of(
+            BaselinePlanner(rule, COSTS if rule.needs_learned_costs else None).plan(given)
+        ), by
+    assert seconds_of(best) < 0.98 * seconds_of(first)  # the first plan balanced wrong predictions
     assert "were measured: the slowest took" in best.notes[-1]
 
 
-def test_only_devices_of_plans_that_seem_best_are_measured_thrice() -> None:
-    clock = Clock(planted())
+def test_only_devices_of_the_best_plans_are_measured_three_times() -> None:
+    clock = Clock(true_factors())
     planned_by(problem(), planner(60, clock))
     runs = Counter(clock.calls)
     assert max(runs.values()) == 3
@@ -99,8 +101,8 @@ def test_only_devices_of_plans_that_seem_best_are_measured_thrice() -> None:
 
 
 @pytest.mark.parametrize("bandwidth", [1e9, 1e8])
-def test_tables_on_every_device_count_against_plans_that_have_them(bandwidth: float) -> None:
-    """Exchanging the gradient of a small table costs less than ids and vectors do."""
+def test_replicated_tables_count_in_a_plans_cost(bandwidth: float) -> None:
+    """Exchanging the gradient of a small table costs less than exchanging its ids and vectors."""
     given, clock = problem(), Clock({})
     counted = statistics(TABLES)
     small = [
@@ -111,25 +113,27 @@ def test_tables_on_every_device_count_against_plans_that_have_them(bandwidth: fl
     topology = replace(given.topology, intra_bandwidth=bandwidth)
     known = DatasetStatistics(counted.rows, {}, tables=tables)
     given = Problem((*given.tables, *small), topology, known, 300, reserve=0)
-    took = lambda plan: max(COSTS.device_seconds(given, plan))  # noqa: E731
+    seconds_of = lambda plan: max(COSTS.device_seconds(given, plan))  # noqa: E731
     best = planner(60, clock, replicate_up_to=2**20).plan(given)
     rules = Rules(Rules.Config(replicate_up_to=2**20)).plan(given)
     assert any(each.sharding == "data_parallel" for each in rules.placements.values())
-    assert took(best) <= took(rules)
+    assert seconds_of(best) <= seconds_of(rules)
     for by in get_args(Measure):
         rule = BaselinePlanner.Config(by=by)
-        assert took(best) <= took(BaselinePlanner(rule, COSTS if rule.needs_learned_costs else None).plan(given)), by
+        assert seconds_of(best) <= seconds_of(
+            BaselinePlanner(rule, COSTS if rule.needs_learned_costs else None).plan(given)
+        ), by
 
 
 class Disturbed(Clock):
-    """Other work makes the planner's first plan seem half as slow again, when it is run for the first time."""
+    """Simulates other work that slows the first measurements of the planner's first plan by half."""
 
     def __call__(self, problem: Problem, parts: Parts) -> float:
         seconds = super().__call__(problem, parts)
         return seconds * (1.5 if len(self.calls) <= 3 else 1.0)
 
 
-def test_a_plan_that_was_disturbed_is_not_given_up_for_that() -> None:
+def test_a_disturbed_measurement_does_not_discard_a_plan() -> None:
     given, clock = problem(), Disturbed({})
     first = planner(0, None).plan(given)
     rule = BaselinePlanner(BaselinePlanner.Config(by="lpt"), COSTS).plan(given)
@@ -137,7 +141,7 @@ def test_a_plan_that_was_disturbed_is_not_given_up_for_that() -> None:
     assert plan.placements == first.placements
 
 
-def test_what_took_unusually_long_is_run_again_though_its_plan_is_given_up() -> None:
+def test_outliers_of_discarded_plans_are_measured_again() -> None:
     given, clock = problem(), Clock({})
     first, rule = planner(0, None).plan(given), BaselinePlanner(BaselinePlanner.Config(by="lpt"), COSTS).plan(given)
     late = lambda given, parts: clock(given, parts) * (1.5 if len(clock.calls) == 4 else 1.0)  # noqa: E731
@@ -146,7 +150,7 @@ def test_what_took_unusually_long_is_run_again_though_its_plan_is_given_up() -> 
     assert Counter(clock.calls)[clock.calls[3]] == 2
 
 
-def test_where_costs_are_right_it_is_done_when_nothing_new_comes() -> None:
+def test_refinement_ends_when_nothing_new_is_found() -> None:
     given, clock = problem(), Clock({})
     first = planner(0, None).plan(given)
     plan = refine_plan(given, lambda costs, near: near or planner(0, None, costs).plan(given), [], COSTS, clock, 600)
@@ -154,19 +158,19 @@ def test_where_costs_are_right_it_is_done_when_nothing_new_comes() -> None:
     assert len(clock.calls) == 3
 
 
-def test_a_plan_is_given_up_at_the_first_device_that_is_too_slow() -> None:
+def test_a_plan_is_abandoned_at_the_first_device_that_is_too_slow() -> None:
     given, clock = problem(), Clock({})
     first, *rest = given.tables
-    crowded = planner(0, None).plan(given).placed(first.name, "table_wise", (1,))
+    overloaded = planner(0, None).plan(given).placed(first.name, "table_wise", (1,))
     for table in rest:
-        crowded = crowded.placed(table.name, "table_wise", (0,))
-    refine_plan(given, lambda costs, near: near or planner(0, None, costs).plan(given), [crowded], COSTS, clock, 600)
+        overloaded = overloaded.placed(table.name, "table_wise", (0,))
+    refine_plan(given, lambda costs, near: near or planner(0, None, costs).plan(given), [overloaded], COSTS, clock, 600)
     assert sum(len(call) == len(rest) for call in clock.calls) == 1
     assert not any(len(call) == 1 for call in clock.calls)
 
 
 class Stages:
-    """A Progress that keeps which stages begin, and which of them end."""
+    """A Progress that records which stages start and end."""
 
     def __init__(self) -> None:
         self.open, self.ended, self.shown = list[str](), list[str](), list[tuple[str, float]]()
@@ -183,15 +187,15 @@ class Stages:
     def note(self, message: str) -> None: ...
 
 
-def test_its_stage_of_progress_ends_before_the_planners_go_on() -> None:
+def test_its_progress_stage_ends_before_the_next_planner() -> None:
     stages = Stages()
     config = AutoShard.Config(refine_s=0.5, rollouts=0, depth=0, replicate_up_to=1)
-    compared = compare_planners(problem(), config, stages, Clock(planted()))
+    compared = compare_planners(problem(), config, stages, Clock(true_factors()))
     assert stages.ended == ["refine the plan", "plan"]
     assert [done for stage, done in stages.shown if stage == "plan"] == list(range(1, len(compared.entries) + 1))
     assert any(stage == "refine the plan" for stage, _ in stages.shown)
 
 
-def test_without_a_machine_to_measure_on_it_is_refused() -> None:
+def test_refinement_without_a_machine_to_measure_is_refused() -> None:
     with pytest.raises(ConfigError, match="refine_s: 5, and only this machine can be measured"):
         planner(5, None).plan(problem())

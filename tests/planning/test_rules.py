@@ -1,4 +1,4 @@
-"""What the rules decide, table by table, and what is said where nothing fits."""
+"""The rules planner: its decision for each kind of table, and its errors if nothing fits."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def shardings(found: PlanEstimate) -> dict[str, str]:
 EVEN = [table(f"t{k}", 100_000, 16, "rowwise_adagrad") for k in range(8)]
 
 
-def test_equal_tables_are_dealt_out_evenly() -> None:
+def test_equal_tables_are_distributed_evenly() -> None:
     found = planned(EVEN, topology(devices=4))
     assert set(shardings(found).values()) == {"table_wise"}
     assert [sum(each.shard.rank == rank for each in found.shards) for rank in range(4)] == [2] * 4
@@ -42,8 +42,8 @@ def test_equal_tables_are_dealt_out_evenly() -> None:
 
 
 def test_small_tables_are_replicated_and_others_not() -> None:
-    """Four ranks of 1,000 examples: table-wise, 12 + 128 bytes an example with each of three others. A replica
-    exchanges 1.5 · 65 bytes a row."""
+    """Four ranks have 1,000 examples each. Table-wise, 12 + 128 bytes an example are exchanged with each of three other
+    ranks; a replica exchanges 1.5 · 65 bytes a row."""
     found = planned([*EVEN, table("small", 100), table("large", 20_000)], topology(devices=4))
     assert found.plan.placements["small"] == Placement("data_parallel", (0, 1, 2, 3))
     assert found.plan.placements["large"].sharding == "table_wise"
@@ -57,8 +57,8 @@ def test_one_process_holds_everything_whole() -> None:
     assert sum(device.inter_bytes + device.intra_bytes for device in found.devices) == 0
 
 
-def test_what_no_device_holds_is_split_by_rows() -> None:
-    """Row-wise Adagrad would not train alike in columns."""
+def test_a_table_too_large_for_a_device_is_split_by_rows() -> None:
+    """FBGEMM's row-wise Adagrad cannot be split by columns."""
     large = table("large", 4_000_000, 16, "rowwise_adagrad")  # 272 MB
     found = planned([*EVEN, large], topology(devices=4, memory=200e6))
     assert found.plan.placements["large"] == Placement("row_wise", (0, 1, 2, 3))
@@ -68,19 +68,19 @@ def test_what_no_device_holds_is_split_by_rows() -> None:
     )
 
 
-def test_columns_where_rows_would_be_dear() -> None:
-    """With sgd a part of the columns trains alike, and sends less than partial sums of whole rows."""
+def test_columns_are_split_if_rows_would_cost_more() -> None:
+    """SGD can be split by columns, which sends less than the partial sums of whole rows."""
     large = table("large", 4_000_000, 16)
     found = planned([*EVEN, large], topology(devices=4, memory=200e6))
     assert found.plan.placements["large"].sharding == "column_wise"
     adagrad = table("large", 4_000_000, 16, "rowwise_adagrad")
     loose = planned([*EVEN, adagrad], topology(devices=4, memory=200e6), planner={"fused": False})
     assert loose.plan.placements["large"].sharding == "column_wise"
-    said = "table 'large': column_wise of row-wise Adagrad is looked up by torch"
-    assert any(note.startswith(said) for note in loose.notes)
+    message = "table 'large': column_wise of row-wise Adagrad is looked up by torch"
+    assert any(note.startswith(message) for note in loose.notes)
 
 
-def test_rows_within_a_host_where_hosts_are_far() -> None:
+def test_rows_are_split_within_a_host_if_hosts_are_slow_to_reach() -> None:
     large = table("large", 4_000_000, 16, "rowwise_adagrad")
     found = planned([*EVEN, *(table(f"u{k}", 100_000) for k in range(24)), large], topology(4, 4, memory=200e6))
     placement = found.plan.placements["large"]
@@ -89,7 +89,7 @@ def test_rows_within_a_host_where_hosts_are_far() -> None:
 
 
 def test_a_hot_table_is_split() -> None:
-    """Thirty ids an example, in a table that any device could hold."""
+    """The table has thirty ids an example, and any device could hold it."""
     hot = table("hot", 200_000, 64)
     counts = {name: [1] * 100_000 for name in (each.name for each in EVEN)} | {"hot": [15] * 200_000}
     where = topology(devices=4, lookup=1e9)
@@ -103,13 +103,13 @@ def test_a_hot_table_is_split() -> None:
     assert found.imbalance < 1.05 < whole.imbalance
 
 
-def test_rows_that_everybody_wants_are_seen_to_unbalance_a_split_by_rows() -> None:
-    """All look-ups in the first quarter of the rows: row-wise, rank 0 would do all the work."""
+def test_hot_rows_count_as_imbalance_of_a_row_split() -> None:
+    """All look-ups are in the first quarter of the rows, so under row-wise sharding rank 0 would do all the work."""
     hot = table("hot", 80_000, 64)
-    crowded = statistics(1000, {"hot": [40] * 2000 + [0] * 78_000})
-    rows = plan_tables([hot], crowded, topology(lookup=1e9), config(tables={"hot": {"sharding": "row_wise"}}), 1000)
+    counted = statistics(1000, {"hot": [40] * 2000 + [0] * 78_000})
+    rows = plan_tables([hot], counted, topology(lookup=1e9), config(tables={"hot": {"sharding": "row_wise"}}), 1000)
     assert rows.imbalance > 2
-    free = plan_tables([hot], crowded, topology(lookup=1e9), config(), 1000)
+    free = plan_tables([hot], counted, topology(lookup=1e9), config(), 1000)
     assert free.plan.placements["hot"].sharding == "column_wise"
     assert free.imbalance == pytest.approx(1)
 
@@ -123,14 +123,14 @@ def test_adam_without_a_kernel_is_replicated() -> None:
         planned(tables, topology(kind="cpu"), tables={"a": {"sharding": "row_wise"}})
 
 
-def test_the_last_devices_of_hosts_get_no_less_for_sending_on() -> None:
-    """A ring takes all ranks as long."""
+def test_ring_exchanges_cost_all_ranks_the_same() -> None:
+    """A ring all-reduce takes equally long on all ranks."""
     found = planned([table(f"s{k}", 50) for k in range(6)], topology(2, 2))
     assert set(shardings(found).values()) == {"data_parallel"}
     assert found.imbalance == pytest.approx(1)
 
 
-WISHES: dict[str, Any] = {
+CONSTRAINTS: dict[str, Any] = {
     "t0": {"sharding": "table_wise", "ranks": [3]},
     "t1": {"sharding": "row_wise"},
     "t2": {"sharding": "table_row_wise", "ranks": [2, 3]},
@@ -142,8 +142,8 @@ WISHES: dict[str, Any] = {
 }
 
 
-def test_wishes_are_kept() -> None:
-    found = planned(EVEN, topology(2, 2), tables=WISHES)
+def test_constraints_are_kept() -> None:
+    found = planned(EVEN, topology(2, 2), tables=CONSTRAINTS)
     placements = found.plan.placements
     assert placements["t0"] == Placement("table_wise", (3,))
     assert placements["t1"] == Placement("row_wise", (0, 1, 2, 3))
@@ -188,7 +188,7 @@ def test_impossible_constraints_are_refused_naming_their_key(constraint: dict[st
     assert caught.value.problem.startswith("planning.tables.")
 
 
-def test_what_would_make_room_is_found_and_does() -> None:
+def test_the_suggested_changes_make_room() -> None:
     large = table("large", 10_000_000, 16, "adagrad")  # 1.28 GB
     tables, where = [*EVEN, large], topology(devices=4, memory=300e6)
     with pytest.raises(NoFeasiblePlan) as caught:
@@ -199,22 +199,22 @@ def test_what_would_make_room_is_found_and_does() -> None:
         r"for tables, most of it 32\d MB for table 'large', column_wise",
         caught.value.problem,
     )
-    ways = caught.value.hint.removeprefix("any of these makes room: ").split("; ")
-    assert ways[0] == "8 devices with 300 MB each"
+    changes = caught.value.hint.removeprefix("any of these makes room: ").split("; ")
+    assert changes[0] == "8 devices with 300 MB each"
     planned(tables, topology(devices=8, memory=300e6))
-    memory = parse_bytes(ways[1].removesuffix(" of memory a device"))
+    memory = parse_bytes(changes[1].removesuffix(" of memory a device"))
     planned(tables, topology(devices=4, memory=memory))
     with pytest.raises(NoFeasiblePlan):
         planned(tables, topology(devices=4, memory=0.95 * memory))
-    assert ways[2] == "embeddings.tables.large.dim: 8 (now 16)"
+    assert changes[2] == "embeddings.tables.large.dim: 8 (now 16)"
     planned([*EVEN, table("large", 10_000_000, 8, "adagrad")], where)
-    assert ways[3] == "embeddings.tables.large.optimizer: {name: rowwise_adagrad} (now adagrad)"
+    assert changes[3] == "embeddings.tables.large.optimizer: {name: rowwise_adagrad} (now adagrad)"
     planned([*EVEN, table("large", 10_000_000, 16, "rowwise_adagrad")], where)
 
 
-def test_a_batch_that_leaves_no_room_is_named() -> None:
-    """12 + 128 bytes for each of 1,000 examples on every device, again as much with the table's owner, 6.4 kB of
-    weights, and a tenth of all of it in reserve: 286.4 / 0.9 = 318.2 kB."""
+def test_a_batch_too_large_for_memory_is_named() -> None:
+    """12 + 128 bytes for each of 1,000 examples on every device, the same again on the table's owner, 6.4 kB of
+    weights, and a reserve of a tenth of the total: 286.4 / 0.9 = 318.2 kB."""
     with pytest.raises(NoFeasiblePlan) as caught:
         planned([table("small", 100)], topology(devices=1, memory=100e3))
     assert caught.value.problem == (
@@ -224,27 +224,28 @@ def test_a_batch_that_leaves_no_room_is_named() -> None:
     )
     problem = Problem((table("small", 100),), topology(devices=1, memory=100e3), None, 1000)
     with pytest.raises(NoFeasiblePlan, match=r"every device is 50 kB short before it holds any table: .* take 140 kB"):
-        PlanningConfig(.build().planner).plan(problem)
+        PlanningConfig().planner.build().plan(problem)
     pinned = replace(problem, constraints={"small": TableConstraint("table_wise", (0,))})
     with pytest.raises(NoFeasiblePlan, match=r"every device is 50 kB short before it holds any table: .* take 140 kB"):
-        PlanningConfig(.build().planner).plan(pinned)  # the table on a given rank is no part of it
+        PlanningConfig().planner.build().plan(pinned)  # the table on a given rank does not count
     with pytest.raises(NoFeasiblePlan, match=r"makes room: .*; training\.batch_size: 500 \(now 1000\)"):
         planned([table("small", 100)], topology(devices=1, memory=250e3))
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adam"])
 def test_the_least_memory_is_the_same_whatever_there_is(optimizer: str) -> None:
-    """Of a few large and many small tables; less by a last digit does not do, and what is short is the difference."""
+    """For a few large and many small tables. One less in the last digit does not suffice, and the missing bytes are the
+    difference to it."""
     tables = [*EVEN, *(table(f"wide{k}", 20_000 * k, 64, optimizer) for k in range(1, 6))]
     least = set[int]()
     for memory in (1, 99, 100, 12_345, 10**6, 2 * 10**6, 9 * 10**6):
         with pytest.raises(NoFeasiblePlan) as caught:
             planned(tables, topology(memory=memory))
-        said = re.match(r".* device is (.*) short: .* found for is (.*); device", caught.value.problem)
-        assert said is not None
-        short, needed = map(parse_bytes, said.groups())
+        message = re.match(r".* device is (.*) short: .* found for is (.*); device", caught.value.problem)
+        assert message is not None
+        short, needed = map(parse_bytes, message.groups())
         assert short == pytest.approx(needed - memory, rel=0.006)
-        assert f"; {said[2]} of memory a device" in f"; {caught.value.hint.split(': ', 1)[1]}"
+        assert f"; {message[2]} of memory a device" in f"; {caught.value.hint.split(': ', 1)[1]}"
         least.add(needed)
     (needed,) = least
     planned(tables, topology(memory=needed))
@@ -252,22 +253,22 @@ def test_the_least_memory_is_the_same_whatever_there_is(optimizer: str) -> None:
         planned(tables, topology(memory=needed - 10 ** (len(str(needed)) - 3)))
 
 
-def test_a_wish_in_the_way_is_named() -> None:
+def test_an_obstructing_constraint_is_named() -> None:
     large = table("large", 4_000_000, 16)
     with pytest.raises(NoFeasiblePlan, match=r"leave out planning\.tables\.large") as caught:
         planned([*EVEN, large], topology(devices=4, memory=200e6), tables={"large": {"sharding": "data_parallel"}})
-    assert "devices with" not in caught.value.hint  # more devices hold it no better
+    assert "devices with" not in caught.value.hint  # more devices would not help
 
 
-def test_many_tables_that_fit_only_together_in_parts() -> None:
-    """Five tables of 100 MB on four devices of 140 MB: one must be split."""
+def test_one_of_many_tables_is_split_if_they_fit_only_so() -> None:
+    """Five tables of 100 MB on four devices of 140 MB, so one must be split."""
     tables = [table(f"t{k}", 1_500_000, 16, "rowwise_adagrad") for k in range(5)]
     found = planned(tables, topology(devices=4, memory=150e6))
     assert 1 <= sum(sharding == "row_wise" for sharding in shardings(found).values()) <= 5
     assert all(device.spare_bytes >= 0 for device in found.devices)
 
 
-def test_replicas_give_way_where_memory_is_short() -> None:
+def test_replicas_are_dropped_if_memory_is_short() -> None:
     tables = [table("wide", 3000, 512), *(table(f"t{k}", 100_000, 16) for k in range(4))]
     roomy = planned(tables, topology(devices=4, memory=1e9), planner={"replicate_up_to": "1GB"})
     tight = planned(tables, topology(devices=4, memory=36e6), planner={"replicate_up_to": "1GB"})

@@ -3,7 +3,7 @@
 In: tables, a topology, statistics. Out: a ``core`` Plan with its predicted bytes and seconds, or the reason why there
 is none. These are pure functions without a process group; the only files read are the learned weights of
 :mod:`~ziggurat.planning.autoshard`. ``training`` measures topologies, ``embeddings`` applies the plan.
-Start at :mod:`~ziggurat.planning.planner`; a new planner implements :class:`~ziggurat.planning.problem.Planner`.
+Start at :mod:`~ziggurat.planning.planner`; a new planner implements :class:`~ziggurat.planning.contract.Planner`.
 """
 
 from ziggurat.planning.plan_estimate import PlanEstimate

@@ -1,4 +1,4 @@
-"""Plans of several planners for the same tables and devices, judged by the same costs."""
+"""Compares the plans of several planners for the same tables and devices by the same costs."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from ziggurat.planning.rules import REPLICATED, WHOLE, Rules
 
 @dataclass(frozen=True, slots=True)
 class Compared:
-    """A planner's plan.
+    """One planner's entry in a comparison.
 
     Attributes:
-        name: of the planner.
-        planned: its plan; None where it found none.
-        refused: why it found none.
-        seconds: of a step on each device, by the judge; none without a plan.
-        planning_s: that planning took.
+        name: name of the planner.
+        planned: its plan; None if it found none.
+        refused: the reason why it found none; else empty.
+        seconds: seconds of a step on each device, by the costs of the comparison; empty without a plan.
+        planning_s: seconds that planning took.
     """
 
     name: str
@@ -42,12 +42,12 @@ class Compared:
 
     @property
     def slowest(self) -> float:
-        """Seconds of the slowest device, which every other waits for; infinite without a plan."""
+        """Seconds of the slowest device, which all others wait for; infinite without a plan."""
         return max(self.seconds, default=float("inf"))
 
     @property
     def imbalance(self) -> float:
-        """The slowest device over the mean."""
+        """Seconds of the slowest device divided by the mean."""
         mean = sum(self.seconds) / len(self.seconds)
         return self.slowest / mean if mean else 1.0
 
@@ -64,13 +64,14 @@ class Compared:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What planners come to.
+    """The result of a comparison.
 
     Attributes:
-        judge: whose costs the seconds are by.
-        even_share: seconds of each device, could all share the least that the tables need.
-        proven: whether no plan's slowest device can be below; the cost network's costs do not add up, so there it may.
-        entries: the configured planner's plan, then the others'.
+        judge: the source of the costs that all plans are evaluated by.
+        even_share: seconds of each device if all shared the tables' least cost evenly.
+        proven: whether ``even_share`` is a lower bound for every plan's slowest device. It is not one by the cost
+            network, whose costs are not additive.
+        entries: the configured planner's entry, then those of the others.
     """
 
     judge: str
@@ -101,21 +102,22 @@ def compare_planners(
     time_parts: TimeParts | None = None,
     measured: Path | None = None,
 ) -> Comparison:
-    """What every planner makes of the same tables and devices.
+    """Plans the same tables and devices with every planner.
 
-    Seconds are by the cost network where there is one for such devices and no slow memory, which it does not know; else
-    by the cost model. A planner that finds no room is told with its reason.
+    Plans are evaluated by the cost network if there is one for such devices and they have no slow memory, which it does
+    not model; else by the cost model. A planner that finds no plan has an entry with its reason.
 
     Args:
         problem: tables and devices.
-        configured: the planner that comes first; its learned costs, if it names any, judge.
-        progress: where to show it.
-        time_parts: for the configured one, if it measures its plans.
-        measured: folder of the learned costs that judge otherwise; default: those that come with ziggurat.
+        configured: the planner that comes first; its learned costs, if it names any, evaluate all plans.
+        progress: shows the progress.
+        time_parts: measures shards, for the configured planner if it measures its plans.
+        measured: folder of the learned costs to use if the configured planner names none; default: those shipped with
+            ziggurat.
 
     Raises:
         ConfigError: the configured planner cannot plan for such devices.
-        NoFeasiblePlan: it finds no room; the message says what would have.
+        NoFeasiblePlan: the configured planner finds no plan; the message says which changes would suffice.
     """
     progress = progress or Silent()
     learned = configured.learned_folder or measured
@@ -148,7 +150,7 @@ def _costs(learned: Path | None, topology: Topology) -> LearnedCosts | None:
 def _planners(
     configured: PlannerSettings, learned: Path | None, topology: Topology, costs: LearnedCosts | None
 ) -> dict[str, PlannerSettings]:
-    """Returns the configured planner, then every other that can plan for such devices."""
+    """Returns the configured planner, then every other one that can plan for such devices."""
     variants = [each for kind in built_in(PlannerConfig, PlannerSettings) for each in kind.variants()]
     able = [
         each.with_learned(learned)
@@ -165,16 +167,19 @@ def _seconds(problem: Problem, planned: PlanEstimate, costs: LearnedCosts | None
 
 
 def _even_share(problem: Problem, costs: LearnedCosts | None) -> float:
-    """An even share of the least that all tables need, each in its cheapest way. By learned costs, the kernels' part is
-    that of all tables on one device together, and exchanges alone have a choice of ways."""
+    """Returns a device's even share of the total cost if each table has its cheapest split.
+
+    By learned costs, the kernels' part is that of all tables together on one device; only the exchanges depend on the
+    split.
+    """
     if not problem.tables:
         return 0.0
-    asked = Rules(Rules.Config()).unsplit(problem)
+    required = Rules(Rules.Config()).unsplit(problem)
     least = 0.0 if costs is None else costs.seconds_on_one_device(problem)
     for table in problem.tables:
-        split = asked[table.name]
-        ways = [split] if split != WHOLE else [WHOLE, REPLICATED, *split_options(problem, table, fused=False)]
-        each = [shard_costs(problem, table, way) for way in ways]
+        split = required[table.name]
+        options = [split] if split != WHOLE else [WHOLE, REPLICATED, *split_options(problem, table, fused=False)]
+        each = [shard_costs(problem, table, option) for option in options]
         measure = (lambda cost: cost.seconds) if costs is None else (lambda cost: exchange_seconds(problem, cost))
         least += min(sum(map(measure, shards)) for shards in each)
     return least / problem.topology.world_size

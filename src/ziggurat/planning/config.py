@@ -1,4 +1,4 @@
-"""The ``planning`` section of an experiment: on what, by which planner, with which exceptions."""
+"""The ``planning`` section of an experiment: the devices, the planner, and constraints for single tables."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from ziggurat.core.parts import Importable, built_in_names
 from ziggurat.core.plan import Placement, Sharding
 from ziggurat.core.tables import TableSpec
 from ziggurat.core.topology import Topology
+from ziggurat.planning.autoshard.baseline import BaselinePlanner
 from ziggurat.planning.autoshard.planner import AutoShard
-from ziggurat.planning.baseline import BaselinePlanner
 from ziggurat.planning.constraints import check_names, check_placement, check_sharding
 from ziggurat.planning.contract import PlannerSettings
 from ziggurat.planning.offload import BeyondMemoryConfig
@@ -28,29 +28,31 @@ DeviceName = Literal["local", "cpu", "l4", "v100", "a100-40gb", "a100-80gb", "h1
 
 
 class TopologyConfig(Config):
-    """The devices that tables are placed on. Figures given here count, whatever the device."""
+    """The devices that tables are placed on. Figures given here override those of the device."""
 
     device: DeviceName = "local"
-    """What a device is. ``local``: this machine's, measured when a plan is made; ``cpu``: a process on a machine of
-    which all figures are given here; the others by their data sheets."""
+    """Kind of device. ``local``: this machine's devices, measured when a plan is made; ``cpu``: a process on a machine
+    whose figures are all given here; the others have the figures of their data sheets."""
     hosts: int | None = pydantic.Field(default=None, ge=1)
-    """Machines; default: those that training runs on, for a plan alone one."""
+    """Number of machines; default: those that training runs on, or one for `ziggurat plan`."""
     devices: int | None = pydantic.Field(default=None, ge=1)
-    """Devices, and so ranks, on each host; default: those that training runs on, for a plan alone one."""
+    """Number of devices, and so of ranks, on each host; default: those that training runs on, or one for
+    `ziggurat plan`."""
     memory: Bytes | None = None
-    """Of one device: bytes, or as in 8GB."""
+    """Memory of each device: bytes, or as in 8GB."""
     lookup_bandwidth: Bandwidth | None = None
-    """At which a device reads rows of its memory: bytes a second, or as in 900GB/s."""
+    """Bandwidth at which a device reads rows from its memory: bytes a second, or as in 900GB/s."""
     intra_bandwidth: Bandwidth | None = None
-    """At which a device sends to the others of its host: bytes a second, or as in 300GB/s."""
+    """Bandwidth at which a device sends to the other devices of its host: bytes a second, or as in 300GB/s."""
     inter_bandwidth: Bandwidth | None = None
-    """At which a host sends to others, shared by its devices: bytes a second, or as in 25Gbit/s; 10 Gbit/s, and said
-    so, where there are several hosts and nothing is given."""
+    """Bandwidth at which a host sends to other hosts, shared by its devices: bytes a second, or as in 25Gbit/s. With
+    several hosts, 10 Gbit/s is assumed if it is not given, and the plan notes that."""
     slow_memory: Bytes | None = None
-    """Of one device, beside its fast memory, for planners that tell hot rows from cold: bytes, or as in 64GB; with
-    slow_bandwidth."""
+    """Slow memory of each device, in addition to its fast memory, for planners that distinguish hot from cold rows:
+    bytes, or as in 64GB. Needs slow_bandwidth."""
     slow_bandwidth: Bandwidth | None = None
-    """At which a device reads rows of its slow memory, at most lookup_bandwidth: bytes a second, or as in 3GB/s."""
+    """Bandwidth at which a device reads rows from its slow memory, at most lookup_bandwidth: bytes a second, or as in
+    3GB/s."""
 
     @pydantic.model_validator(mode="after")
     def _slow_memory_is_whole(self) -> Self:
@@ -69,48 +71,48 @@ PlannerConfig = Annotated[
     ],
     Importable(PlannerSettings, "planner"),
 ]
-"""The config of any planner, told apart by ``name``, or by ``import`` for one from outside the package."""
+"""The config of any planner, discriminated by ``name``, or by ``import`` for one from outside the package."""
 PLANNERS = built_in_names(PlannerConfig)
 """The planners' names."""
 
 
 class TablePlacement(Config):
-    """What is asked of one table, whatever the planner."""
+    """A constraint for one table, which every planner keeps to."""
 
     sharding: Sharding
-    """How it is split."""
+    """How the table is split."""
     ranks: tuple[int, ...] | None = None
-    """On which ranks, in the order of the shards; column-wise, a rank may be named for several. Default: the planner's
-    choice."""
+    """The ranks of the shards, in order; column-wise, a rank may be named several times. Default: the planner
+    chooses."""
 
 
 class PlanningConfig(Config):
-    """Which shard of which table goes where. One process holds all of them, whatever else this says."""
+    """Decides which device holds which shard of which table. A single process holds all tables, whatever this says."""
 
     topology: TopologyConfig = TopologyConfig()
     """The devices."""
     planner: PlannerConfig = Rules.Config()
-    """What decides."""
+    """The planner that places the tables."""
     beyond_memory: BeyondMemoryConfig | None = None
-    """Let tables be larger than memory; default: all rows are there. Counts for one process, too."""
+    """Allows tables larger than memory; default: all rows are in memory. Also applies to a single process."""
     reserve: float = pydantic.Field(default=0.1, ge=0, lt=1)
     """Share of each device's memory that tables leave to the model, its activations and the libraries."""
     tables: dict[str, TablePlacement] = pydantic.Field(default_factory=dict[str, TablePlacement])
-    """Exceptions by table name."""
+    """Constraints for single tables, by table name."""
 
     def check(self, tables: Sequence[TableSpec]) -> None:
-        """Nothing, where each exception is of a table that there is.
+        """Validates that each constraint is for an existing table; returns None or raises.
 
         Raises:
-            Misfit: at ``tables.NAME``.
+            InvalidSection: at ``tables.NAME``.
         """
         check_names("tables", list(self.tables), tables)
 
     def constraints(self, tables: Sequence[TableSpec], topology: Topology) -> dict[str, TableConstraint]:
-        """The exceptions, checked against the tables and the world that they are for.
+        """Returns the constraints, validated against the tables and the topology.
 
         Raises:
-            Misfit: at ``tables.NAME.sharding`` or ``.ranks``.
+            InvalidSection: at ``tables.NAME.sharding`` or ``.ranks``.
         """
         self.check(tables)
         specs = {table.name: table for table in tables}

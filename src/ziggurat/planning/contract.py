@@ -1,4 +1,4 @@
-"""The contract of planners: a problem in, a plan out; what a planner can do is said by attributes of its config."""
+"""The contract of planners: a problem in, a plan out. Attributes of a planner's config say what it can do."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Planner(ABC):
     memory judged, by :func:`~ziggurat.planning.planner.plan_tables`.
 
     Attributes:
-        uses_slow_memory: whether it places rows in a device's slow memory, too.
+        uses_slow_memory: whether it also places rows in a device's slow memory.
     """
 
     uses_slow_memory: ClassVar[bool] = False
@@ -38,13 +38,13 @@ class Planner(ABC):
         """Returns a placement for every table that keeps to ``problem.constraints``.
 
         Raises:
-            NoFeasiblePlan: naming the table that found no room, and how many bytes are missing. Users are told of the
-                least memory that a plan is found for instead, where there is one.
+            NoFeasiblePlan: naming the table that does not fit, and how many bytes are missing. Users see the least
+                memory for which a plan is found instead, if there is one.
         """
 
     @property
     def first_answer(self) -> Planner:
-        """A planner that tells sooner whether the devices have room for the tables; itself where it is quick."""
+        """A planner that says sooner whether the devices can hold the tables; the planner itself if it is quick."""
         return self
 
 
@@ -52,7 +52,7 @@ class PlannerSettings(PartConfig):
     """The base config of planners.
 
     Attributes:
-        uses_slow_memory: as of :class:`Planner`.
+        uses_slow_memory: the same as for :class:`Planner`.
         can_be_trained: whether ``ziggurat plan --train`` trains it.
     """
 
@@ -64,21 +64,21 @@ class PlannerSettings(PartConfig):
         """Returns the planner.
 
         Args:
-            time_parts: for a planner that measures its plans; None where the devices cannot be measured here.
-            progress: where such a planner shows it.
+            time_parts: measures shards, for a planner that measures its plans; None if devices cannot be measured here.
+            progress: shows the progress of such a planner.
 
         Raises:
-            ConfigError: what it has learned is not where the config says.
+            ConfigError: the learned costs or policy are not where the config says.
         """
 
     @property
     def label(self) -> str:
-        """What a comparison of planners calls it."""
+        """The planner's name in a comparison of planners."""
         return self.title
 
     @property
     def needs_learned_costs(self) -> bool:
-        """Whether it plans by the cost network, and so only for devices of the kind that this was measured on."""
+        """Whether it plans by the cost network, and so only for the kind of device that the network is of."""
         return False
 
     @property
@@ -93,11 +93,11 @@ class PlannerSettings(PartConfig):
 
     @property
     def measures_plans(self) -> bool:
-        """Whether plans are run on this machine while they are made."""
+        """Whether the planner measures plans on this machine while it makes them."""
         return False
 
     def without_measuring(self) -> Self:
-        """Returns the config of the same planner that measures no plans."""
+        """Returns the config of the same planner without measurements."""
         return self
 
     @classmethod

@@ -1,4 +1,4 @@
-"""From tables and devices to a checked plan with its prediction."""
+"""Makes a validated plan with its prediction from tables and devices."""
 
 from __future__ import annotations
 
@@ -30,32 +30,33 @@ def plan_tables(
     time_parts: TimeParts | None = None,
     progress: Progress | None = None,
 ) -> PlanEstimate:
-    """A plan for ``tables`` on ``topology``, with the bytes and seconds that it is expected to take.
+    """Makes a plan for ``tables`` on ``topology``, with the bytes and seconds that it is predicted to take.
 
-    The same arguments give the same plan, unless the planner measures. Bandwidths that are measured differ from one
-    time to the next: let one rank plan and tell the others.
+    The same arguments give the same plan, unless the planner measures. Measured bandwidths vary between measurements,
+    so one rank should plan and send the plan to the others.
 
     Args:
-        tables: of the model.
-        statistics: of the training rows; None where nothing is known, and all rows are taken to be used alike.
-        topology: hosts and devices, a rank each.
+        tables: the model's tables.
+        statistics: statistics of the training rows; None if there are none, and then all rows are assumed to be looked
+            up equally often.
+        topology: hosts and devices; each device is a rank.
         config: the ``planning`` section.
         batch_size: examples per rank and step.
-        time_parts, progress: as of :meth:`~ziggurat.planning.contract.PlannerSettings.build`.
+        time_parts, progress: see :meth:`~ziggurat.planning.contract.PlannerSettings.build`.
 
     Raises:
-        ConfigError: ``planning.tables`` asks for what cannot be; the key is named.
-        NoFeasiblePlan: the devices have no room; the message says what would have.
+        ConfigError: ``planning.tables`` asks for an impossible placement; the message names the key.
+        NoFeasiblePlan: the devices lack memory; the message says which changes would suffice.
     """
     planner = config.planner.build(time_parts, progress)
     return plan_problem(problem_of(tables, statistics, topology, config, batch_size), planner)
 
 
 def plan_problem(problem: Problem, planner: Planner) -> PlanEstimate:
-    """The planner's plan with its prediction.
+    """Returns the planner's plan with its prediction.
 
     Raises:
-        NoFeasiblePlan: the devices have no room; the message says what would have.
+        NoFeasiblePlan: the devices lack memory; the message says which changes would suffice.
     """
     try:
         return planned_by(problem, planner)
@@ -74,23 +75,23 @@ def problem_of(
     config: PlanningConfig,
     batch_size: int,
 ) -> Problem:
-    """What a planner is given; arguments as of :func:`plan_tables`.
+    """Returns the problem that a planner solves; for the arguments see :func:`plan_tables`.
 
     Raises:
-        ConfigError: ``planning.tables`` asks for what cannot be; the key is named.
+        ConfigError: ``planning.tables`` asks for an impossible placement; the message names the key.
     """
     with within("planning"):
         constraints = config.constraints(tables, topology)
-    leave = config.beyond_memory is not None
-    problem = Problem(tuple(tables), topology, statistics, batch_size, constraints, config.reserve, leave)
+    offloads_rows = config.beyond_memory is not None
+    problem = Problem(tuple(tables), topology, statistics, batch_size, constraints, config.reserve, offloads_rows)
     return with_memory_for_rows_only(problem) if config.beyond_memory and topology.slow_memory_bytes else problem
 
 
 def planned_by(problem: Problem, planner: Planner) -> PlanEstimate:
-    """The planner's plan, checked, with its prediction.
+    """Returns the planner's plan, validated, with its prediction.
 
     Raises:
-        NoFeasiblePlan: there is no room, as far as the planner knows or by the cost model.
+        NoFeasiblePlan: the devices lack memory, according to the planner or to the cost model.
     """
     plan = planner.plan(problem)
     _check(problem, plan)
@@ -111,9 +112,11 @@ def planned_by(problem: Problem, planner: Planner) -> PlanEstimate:
 
 
 def _lacking(problem: Problem, planner: Planner, memory: int) -> str:
-    """What the devices have, the least that a plan was found for, and what takes it on that plan's fullest device.
+    """Returns a message with the devices' memory, the least that a plan was found for, and what that plan's fullest
+    device needs it for.
 
-    A planner's own message is of the last plan that it tried, which need not be the one that lacks least.
+    The planner's own message is not used: it describes the last plan that was tried, which need not be the one that
+    lacks least.
     """
     planned = planned_by(with_memory(problem, memory), planner)
     fullest = min(planned.devices, key=lambda device: device.spare_bytes)
@@ -137,7 +140,7 @@ def _lacking(problem: Problem, planner: Planner, memory: int) -> str:
 
 
 def _slow_ways(problem: Problem, planner: Planner, fits: Callable[[Problem], bool]) -> list[str]:
-    """What slow memory could do: more of it, or a planner that uses what there is."""
+    """Returns sufficient changes that concern slow memory: more of it, or a planner that uses the present one."""
     if not planner.uses_slow_memory:
         if not problem.topology.slow_memory_bytes:
             return []
@@ -155,7 +158,7 @@ def _slow_ways(problem: Problem, planner: Planner, fits: Callable[[Problem], boo
 
 
 def _check(problem: Problem, plan: Plan) -> None:
-    """What every planner must keep to; a fault here is ours."""
+    """Asserts that the planner's plan is possible and keeps to the user's constraints; a violation is a bug of ours."""
     check_plan(plan, problem.tables, problem.topology)
     for name, constraint in problem.constraints.items():
         placement = plan.placements[name]

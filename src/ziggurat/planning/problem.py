@@ -1,4 +1,4 @@
-"""What a planner is given, and what a planner is."""
+"""The input of planners: tables, devices, statistics and constraints, with the costs of shards."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ziggurat.planning.usage import Usage
 
 @dataclass(frozen=True, slots=True)
 class TableConstraint:
-    """What the user asks for one table: its sharding, on ranks of their choice or, where None, of the planner's."""
+    """The user's constraint for one table: its sharding, and its ranks; None leaves the ranks to the planner."""
 
     sharding: Sharding
     ranks: tuple[int, ...] | None = None
@@ -30,14 +30,14 @@ class Problem:
     """Tables to be placed on devices.
 
     Attributes:
-        tables: of the model.
+        tables: the model's tables.
         topology: the devices.
-        statistics: of the training rows, as preparation counted them; None where nothing is known.
+        statistics: statistics of the training rows, as counted by preparation; None if there are none.
         batch_size: examples per rank and step.
-        constraints: table -> what every plan must do with it; checked already.
-        reserve: share of a device's memory that tables must leave to everything else.
-        offloads_rows: whether memory may have room for some rows of a table alone: where nobody asks for it, no table is
-            then split by columns or held by every device.
+        constraints: table -> the user's constraint, which every plan must keep to; already validated.
+        reserve: share of a device's memory that tables must leave for everything else.
+        offloads_rows: whether memory may hold only some rows of a table. No table is then split by columns or
+            replicated, unless the user asks for it.
     """
 
     tables: tuple[TableSpec, ...]
@@ -55,16 +55,16 @@ class Problem:
 
     @cached_property
     def client_bytes(self) -> int:
-        """Of ids and vectors that every rank keeps for its own examples."""
+        """Bytes of ids and vectors that every rank keeps for its own examples."""
         return sum(client_bytes(table, self.usages[table.name], self.batch_size) for table in self.tables)
 
     @property
     def capacity(self) -> float:
-        """Bytes of a device's fast memory that shards may take."""
+        """Bytes of each device's fast memory that are available for shards."""
         return self.topology.memory_bytes * (1 - self.reserve) - self.client_bytes
 
     def costs(self, table: TableSpec, plan: Plan) -> list[tuple[Shard, ShardCost]]:
-        """Every shard of ``table`` under ``plan``, with its cost."""
+        """Returns every shard of ``table`` under ``plan``, with its cost."""
         placement = plan.placements[table.name]
         key = (table.name, placement)
         if key not in self._shards:
@@ -72,7 +72,7 @@ class Problem:
         return self._shards[key]
 
     def cost(self, table: TableSpec, shard: Shard, sharding: Sharding) -> ShardCost:
-        """The cost of a shard; what was worked out once is remembered."""
+        """Returns the cost of a shard; results are cached."""
         topology, fast = self.topology, shard.fast_rows
         last = topology.host(shard.rank) != topology.host((shard.rank + 1) % topology.world_size)
         key = (table.name, sharding, shard.rows, shard.columns.size, sharding == "data_parallel" and last, fast)
@@ -84,18 +84,18 @@ class Problem:
         return found
 
     def whole(self, table: TableSpec) -> ShardCost:
-        """The cost of ``table`` on one device."""
+        """Returns the cost of ``table``, unsplit, on one device."""
         return self.cost(table, Shard(0, Span(0, table.rows), Span(0, table.dim)), "table_wise")
 
     def curve(self, table: TableSpec, parts: int = 1) -> AccessCurve:
-        """How the table is used once its rows lie by falling frequency, dealt out over so many ranges."""
+        """Returns the access curve of the table's rows by falling frequency, distributed over ``parts`` ranges."""
         key = (table.name, parts)
         if key not in self._curves:
             self._curves[key] = AccessCurve.of(self.usages[table.name], parts)
         return self._curves[key]
 
     def but(self, **changes: Any) -> Problem:
-        """This problem with other attributes; what was worked out of look-ups that stay the same is kept."""
+        """Returns this problem with changed attributes; cached access curves are kept if the look-ups are the same."""
         other = replace(self, **changes)
         if other.statistics is self.statistics:
             same = {(each.name, each.rows, each.keys) for each in self.tables}

@@ -1,14 +1,15 @@
-"""A planner by rules: replicate what is small, split what is too large or too hot, balance the rest.
+"""A planner by rules: replicates small tables, splits large and hot ones, and balances the rest.
 
-1. A table is **replicated** where exchanging its whole gradient costs every device no more than its even share of
-   having the table sharded, up to ``replicate_up_to`` bytes.
-2. A table is **split** where one device cannot hold it, or where it alone costs more than a device's even share of all
-   the work. Of the ways there are (columns, rows of the world, rows of one host, grid; small ones replicated), it
-   takes the one whose costliest shard, or the mean load that follows, is lowest.
-3. All else lies **whole** on one device. Greedy, largest differencing and exchanges (:mod:`~ziggurat.planning.balance`)
-   choose which; then the costliest table of the fullest device is split as well, as long as that helps.
+1. A table of up to ``replicate_up_to`` bytes is **replicated** if exchanging its whole gradient costs every device no
+   more than an even share of the sharded table's cost.
+2. A table is **split** if no device can hold it, or if it alone costs more than a device's even share of all the work.
+   Of the possible splits (columns, rows over all ranks, rows within one host, grid; replication for small tables), the
+   one is taken whose costliest shard, or resulting mean load, is lowest.
+3. Every other table is **whole** on one device, chosen by greedy assignment, largest differencing and swaps
+   (:mod:`~ziggurat.planning.balance`). Then the costliest table of the slowest device is split as well, as long as that
+   helps.
 
-Where memory runs short, no table is replicated, and the largest are split by rows, more of them each time.
+If memory is short, no table is replicated, and the largest tables are split by rows, more of them at each attempt.
 """
 
 from __future__ import annotations
@@ -32,11 +33,11 @@ WHOLE, REPLICATED = TableSplit("table_wise"), TableSplit("data_parallel")
 
 
 Place = Callable[[dict[str, TableSplit]], Plan]
-"""A plan of tables that are split so."""
+"""Makes a plan for tables with the given splits."""
 
 
 class Rules(Planner):
-    """See the module."""
+    """The planner by rules; the module's docstring states them."""
 
     class Config(PlannerSettings):
         """A planner by rules: small tables on every device, large and hot ones split, the others balanced."""
@@ -44,14 +45,14 @@ class Rules(Planner):
         name: Literal["rules"] = "rules"
 
         replicate_up_to: Bytes = 16 * 2**20
-        """The most bytes of weights that a table held on every device may have."""
+        """The most bytes of weights that a replicated table may have."""
         fused: bool = True
-        """Only such splits as FBGEMM's kernels carry out: tables of row-wise Adagrad are then never split by columns,
-        which torch has to look up and which takes longer."""
+        """Use only splits that FBGEMM's kernels support. Tables of row-wise Adagrad are then never split by columns;
+        torch would have to look these up, which takes longer."""
         rounds: int = pydantic.Field(default=16, ge=0)
-        """How often at most the costliest table of the fullest device is tried in parts."""
+        """The most attempts to split the costliest table of the slowest device."""
         slack: float = pydantic.Field(default=0.03, ge=0)
-        """A fullest device this share above the mean is well enough balanced."""
+        """Imbalance that is accepted: the slowest device may be this share above the mean."""
 
         def build(self, time_parts: TimeParts | None = None, progress: Progress | None = None) -> Rules:
             del time_parts, progress
@@ -61,16 +62,16 @@ class Rules(Planner):
         self.config = config
 
     def plan(self, problem: Problem) -> Plan:
-        """See :class:`~ziggurat.planning.problem.Planner`."""
+        """See :class:`~ziggurat.planning.contract.Planner`."""
         splits = self.first(problem)
         plan = self.place_within_memory(problem, splits, lambda splits: place_tables(problem, splits))
         return self._split_hot_tables(problem, splits, plan)
 
     def place_within_memory(self, problem: Problem, splits: dict[str, TableSplit], place: Place) -> Plan:
-        """What ``place`` makes of ``splits``, which take less of every device's memory each time it finds no room.
+        """Returns the plan that ``place`` makes of ``splits``, which are changed to need less memory until it succeeds.
 
         Raises:
-            NoFeasiblePlan: by ``place``, once nothing more can be done.
+            NoFeasiblePlan: raised by ``place`` when nothing more can be done.
         """
         more = 1
         while True:
@@ -82,11 +83,11 @@ class Rules(Planner):
                 more *= 2
 
     def unsplit(self, problem: Problem) -> dict[str, TableSplit]:
-        """Every table whole, but for what the user or the optimizer asks."""
+        """Returns a split for each table that keeps it whole, unless the user or the optimizer requires another."""
         return {table.name: self._required_split(problem, table) or WHOLE for table in problem.tables}
 
     def first(self, problem: Problem) -> dict[str, TableSplit]:
-        """How each table is split, by rules 1 and 2."""
+        """Returns the split of each table by rules 1 and 2."""
         splits = {
             table.name: self._required_split(problem, table) or self._replicate_if_cheaper(problem, table)
             for table in problem.tables
@@ -110,7 +111,7 @@ class Rules(Planner):
         return splits
 
     def _required_split(self, problem: Problem, table: TableSpec) -> TableSplit | None:
-        """What the user wants, or the optimizer."""
+        """Returns the split that the user or the optimizer requires, or None."""
         constraint = problem.constraints.get(table.name)
         if constraint is None:
             return REPLICATED if must_replicate(table, problem.topology.kind) else None
@@ -132,32 +133,36 @@ class Rules(Planner):
         return several and table.weight_bytes <= self.config.replicate_up_to
 
     def _split_options(self, problem: Problem, table: TableSpec) -> list[TableSplit]:
-        """Every way in which the table can be split over several devices."""
+        """Returns every split of the table over several devices."""
         return split_options(problem, table, self.config.fused)
 
     def _best_split(self, problem: Problem, table: TableSpec, others: float, free: float) -> TableSplit | None:
-        """The best way to split the table, or to replicate it; where none has room, the split that needs least."""
-        ways = self._split_options(problem, table)
+        """Returns the best split of the table, or its replication; if none fits, the split that needs least memory."""
+        options = self._split_options(problem, table)
         replicated = [REPLICATED] if self._may_replicate(problem, table) else []
-        best = self._best_of(problem, table, [WHOLE, *replicated, *ways], others, free)
+        best = self._best_of(problem, table, [WHOLE, *replicated, *options], others, free)
         if best is not None:
             return best
-        return min(ways, key=lambda way: _largest_shard_bytes(problem, table, way), default=None)
+        return min(options, key=lambda split: _largest_shard_bytes(problem, table, split), default=None)
 
     def _best_of(
-        self, problem: Problem, table: TableSpec, ways: list[TableSplit], others: float, free: float
+        self, problem: Problem, table: TableSpec, options: list[TableSplit], others: float, free: float
     ) -> TableSplit | None:
-        """Of the ways whose shards have room, the one that leaves the lowest costliest shard or mean load."""
+        """Returns the fitting split with the lowest maximum of its costliest shard and the resulting mean load."""
 
-        def merit(way: TableSplit) -> float:
-            seconds = [cost.seconds for cost in shard_costs(problem, table, way)]
+        def merit(split: TableSplit) -> float:
+            seconds = [cost.seconds for cost in shard_costs(problem, table, split)]
             return max(*seconds, (others + sum(seconds)) / problem.topology.world_size)
 
-        fitting = [way for way in ways if _largest_shard_bytes(problem, table, way) <= free]
+        fitting = [split for split in options if _largest_shard_bytes(problem, table, split) <= free]
         return min(fitting, key=merit, default=None)
 
     def _reduce_memory(self, problem: Problem, splits: dict[str, TableSplit], most: int) -> bool:
-        """Whether something more can be done for memory, with ``most`` more tables at once; ``splits`` has it then."""
+        """Changes ``splits`` to need less memory: drops all replicas, or splits up to ``most`` more tables by rows.
+
+        Returns:
+            Whether anything was changed.
+        """
         movable = [table for table in problem.tables if self._required_split(problem, table) is None]
         replicas = [table for table in movable if splits[table.name] == REPLICATED]
         if replicas:
@@ -170,7 +175,10 @@ class Rules(Planner):
         return bool(left)
 
     def _split_hot_tables(self, problem: Problem, splits: Mapping[str, TableSplit], plan: Plan) -> Plan:
-        """Rule 3's second half. It goes on from splits that do not help by themselves: two together may."""
+        """Applies the second half of rule 3: splits tables of the slowest device while that helps.
+
+        It also continues from a split that does not help by itself, because two together may.
+        """
         splits, tried, best = dict(splits), set(problem.constraints), plan
         for _ in range(self.config.rounds):
             loads = device_seconds(problem, plan)
@@ -187,9 +195,9 @@ class Rules(Planner):
             table = max(here, key=lambda table: problem.whole(table).seconds)
             tried.add(table.name)
             found = [
-                (max(device_seconds(problem, other)), other, way)
-                for way in self._split_options(problem, table)
-                if (other := _plan_or_none(problem, {**splits, table.name: way})) is not None
+                (max(device_seconds(problem, other)), other, split)
+                for split in self._split_options(problem, table)
+                if (other := _plan_or_none(problem, {**splits, table.name: split})) is not None
             ]
             if not found:
                 continue
@@ -200,7 +208,7 @@ class Rules(Planner):
 
 
 def device_seconds(problem: Problem, plan: Plan) -> list[float]:
-    """Modelled seconds of a step on each device, of the tables that the plan has placed."""
+    """Returns the modelled seconds of a step on each device, for the tables that the plan has placed."""
     seconds = [0.0] * problem.topology.world_size
     for table in problem.tables:
         for shard, cost in problem.costs(table, plan) if table.name in plan.placements else ():
@@ -215,5 +223,5 @@ def _plan_or_none(problem: Problem, splits: Mapping[str, TableSplit]) -> Plan | 
         return None
 
 
-def _largest_shard_bytes(problem: Problem, table: TableSpec, way: TableSplit) -> int:
-    return max(cost.kept_bytes for cost in shard_costs(problem, table, way))
+def _largest_shard_bytes(problem: Problem, table: TableSpec, split: TableSplit) -> int:
+    return max(cost.kept_bytes for cost in shard_costs(problem, table, split))

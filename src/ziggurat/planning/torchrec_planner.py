@@ -1,14 +1,13 @@
-"""TorchRec's own planner, asked about exactly those placements that ziggurat carries out.
+"""TorchRec's own planner, restricted to the placements that ziggurat supports.
 
-What is TorchRec's: its estimate of the time that a shard takes, its proposals of how each table is split, its greedy
-placement of each proposal, and its choice among them, by the time of the slowest device. What is ziggurat's: which ways
-there are for a table, and the bytes that its shards need.
+Use it for comparison, or to keep existing TorchRec plans. TorchRec contributes its estimate of a shard's time, its
+proposals of how each table is split, its greedy placement of each proposal, and its choice among them by the time of
+the slowest device. ziggurat contributes the possible splits of a table and the bytes that its shards need.
 
-TorchRec has an estimate of those bytes too, which promises too much room: it leaves out the gradients of vectors, the
-sums of a host, lengths, the gradient of a table that every device holds, and that where the first rows are the hottest,
-most ids come to one device. Of small tables that every device holds it counts too much, the ids and vectors of the
-device's own examples, which are not the table's. Given ziggurat's bytes instead, it finds a plan wherever one of its
-proposals has room, and none that has none.
+TorchRec's own estimate of these bytes is too low: it omits the gradients of vectors, the partial sums of a host,
+lengths, the gradient of a replicated table, and that most ids go to one device if the first rows are the hottest. For
+small replicated tables it is too high: it counts the ids and vectors of the device's own examples, which do not belong
+to the table. With ziggurat's bytes, it finds a plan whenever one of its proposals fits, and never one that does not.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from ziggurat.planning.rules import REPLICATED, WHOLE
 
 
 class TorchRec(Planner):
-    """See the module."""
+    """TorchRec's planner; the module's docstring says how it is used."""
 
     class Config(PlannerSettings):
         """TorchRec's EmbeddingShardingPlanner, with its own model of how long a step takes."""
@@ -40,10 +39,10 @@ class TorchRec(Planner):
         name: Literal["torchrec"] = "torchrec"
 
         fused: bool = True
-        """Only such splits as FBGEMM's kernels carry out: row-wise Adagrad's tables are never split by columns then."""
+        """Use only splits that FBGEMM's kernels support; tables of row-wise Adagrad are then never split by columns."""
         proposals: int = pydantic.Field(default=10_000, ge=0)
-        """Every combination of the tables' ways is tried where there are so many at most; where there are more, some
-        dozens that are chosen greedily."""
+        """If the tables' splits have at most this many combinations, all are tried; else a few dozen that are chosen
+        greedily."""
 
         def build(self, time_parts: TimeParts | None = None, progress: Progress | None = None) -> TorchRec:
             del time_parts, progress
@@ -53,18 +52,18 @@ class TorchRec(Planner):
         self.config = config
 
     def plan(self, problem: Problem) -> Plan:
-        """See :class:`~ziggurat.planning.problem.Planner`."""
+        """See :class:`~ziggurat.planning.contract.Planner`."""
         plan = Plan(problem.topology.world_size, {}, problem.topology.devices)
         if not problem.tables:
             return plan
         Loads(problem).check()
-        # Imported here: configs and other planners must not wait for the engine.
+        # Imported here, so that configs and other planners need not wait for the import of torchrec.
         from ziggurat.planning.torchrec_search import search
 
-        ways = {table.name: self._split_options(problem, table) for table in problem.tables}
-        found = search(problem, ways, self.config.proposals)
+        options = {table.name: self._split_options(problem, table) for table in problem.tables}
+        found = search(problem, options, self.config.proposals)
         if found is None:
-            raise _no_capacity_error(problem, ways)
+            raise _no_capacity_error(problem, options)
         for name, split in found.splits.items():
             assert split.ranks is not None
             plan = plan.placed(name, split.sharding, split.ranks)
@@ -73,11 +72,11 @@ class TorchRec(Planner):
 
     @property
     def first_answer(self) -> TorchRec:
-        """Says sooner whether there is room: what it finds room for without trying every combination."""
+        """The same planner without trying every combination, which says sooner whether there is a plan."""
         return TorchRec(self.config.model_copy(update={"proposals": 0}))
 
     def _split_options(self, problem: Problem, table: TableSpec) -> list[TableSplit]:
-        """How the table may lie; where the user or its optimizer leaves no choice, so."""
+        """Returns the possible splits of the table, as far as the user and its optimizer leave a choice."""
         constraint, topology = problem.constraints.get(table.name), problem.topology
         if constraint is not None and constraint.sharding == "column_wise" and constraint.ranks is None:
             return [TableSplit("column_wise", parts) for parts in column_parts(table, topology) or [1]]
@@ -89,25 +88,25 @@ class TorchRec(Planner):
         return [WHOLE, *replicated, *split_options(problem, table, self.config.fused)]
 
 
-def _no_capacity_error(problem: Problem, ways: Mapping[str, Sequence[TableSplit]]) -> NoFeasiblePlan:
-    """Of the table that lacks most by itself; where each by itself has room, of all of them together."""
+def _no_capacity_error(problem: Problem, options: Mapping[str, Sequence[TableSplit]]) -> NoFeasiblePlan:
+    """Returns the error about the table that lacks most memory by itself; if each fits alone, about all together."""
     kept = {
-        table.name: [[cost.kept_bytes for cost in shard_costs(problem, table, way)] for way in ways[table.name]]
+        table.name: [[cost.kept_bytes for cost in shard_costs(problem, table, split)] for split in options[table.name]]
         for table in problem.tables
     }
-    room, hint = problem.capacity, "split tables over more devices, or give the devices more memory"
+    capacity, hint = problem.capacity, "split tables over more devices, or give the devices more memory"
     largest = {name: min(max(each) for each in sizes) for name, sizes in kept.items()}
     name = max(largest, key=lambda name: largest[name])
-    if largest[name] > room:
+    if largest[name] > capacity:
         return NoFeasiblePlan(
-            f"a device is {format_bytes(largest[name] - room)} short: it has {format_bytes(room)} for tables, and "
-            f"table {name!r} needs {format_bytes(largest[name])} of it, however it is split",
+            f"a device is {format_bytes(largest[name] - capacity)} short: it has {format_bytes(capacity)} for tables, "
+            f"and table {name!r} needs {format_bytes(largest[name])} of it, however it is split",
             hint,
         )
     total = sum(min(sum(each) for each in sizes) for sizes in kept.values())
     return NoFeasiblePlan(
         f"{len(kept)} tables need {format_bytes(total)} or more, the devices have "
-        f"{format_bytes(room * problem.topology.world_size)} for them, and TorchRec's planner found no way to put "
+        f"{format_bytes(capacity * problem.topology.world_size)} for them, and TorchRec's planner found no way to put "
         f"them there; the largest shard is of table {name!r}, with {format_bytes(largest[name])}",
         hint,
     )

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from ziggurat.core.batch import Batch
 from ziggurat.core.plan import Plan
-from ziggurat.core.row_order import Ranks
+from ziggurat.core.row_order import FrequencyRanks
 from ziggurat.embeddings.fields import Fields
 from ziggurat.embeddings.layout import Layout
 from ziggurat.embeddings.lookup import EmbeddingLookup, StartedLookup
@@ -116,7 +116,7 @@ def assemble(
     layout: Layout,
     plan: Plan,
     device: torch.device,
-    row_ranks: Mapping[str, Ranks] = MappingProxyType({}),
+    row_ranks: Mapping[str, FrequencyRanks] = MappingProxyType({}),
     beyond: OffloadFolder | None = None,
 ) -> Recommender:
     """A freshly initialised recommender, on ``device``; the same bits for the same seed, on any number of ranks.

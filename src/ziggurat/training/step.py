@@ -130,12 +130,13 @@ class Stepper:
 
     def _update(self) -> None:
         """The dense optimizer's step, with the mean of the gradients of the batches that waited for it."""
-        parameters = list(self._recommender.dense_parameters().values())
-        for each in parameters:
-            if self._waiting > 1 and each.grad is not None:
-                each.grad.div_(self._waiting)
+        if self._waiting > 1 or self._clip_norm is not None:
+            parameters = list(self._recommender.dense_parameters().values())
+            for each in parameters:
+                if self._waiting > 1 and each.grad is not None:
+                    each.grad.div_(self._waiting)
+            if self._clip_norm is not None:
+                torch.nn.utils.clip_grad_norm_(parameters, self._clip_norm)
         self._waiting = 0
-        if self._clip_norm is not None:
-            torch.nn.utils.clip_grad_norm_(parameters, self._clip_norm)
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=True)

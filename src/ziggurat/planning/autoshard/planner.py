@@ -1,16 +1,16 @@
-"""A planner whose costs are measured and whose placements are learned.
+"""A planner with measured costs and a learned placement policy.
 
-1. Rules decide which tables every device holds (:mod:`~ziggurat.planning.rules`).
-2. From the tables that the rules split, and again from whole ones, a beam search splits the costliest and the largest
-   tables, as long as that makes the slowest device faster. NeuroShard (arXiv 2305.01868, section 4.2) train_test_halves columns;
-   ours also splits by rows, which every optimizer's kernel can.
-3. A trained policy puts what is left on devices; of some drawn placements the best is improved by exchanges.
-4. If asked to, the plan is measured, costs are corrected, and it plans again
+1. Rules decide which tables are replicated (:mod:`~ziggurat.planning.rules`).
+2. A beam search splits the costliest and the largest tables as long as that makes the slowest device faster. It starts
+   from the rules' splits, and again from whole tables. NeuroShard (arXiv 2305.01868, section 4.2) halves columns; ours
+   also splits by rows, which every optimizer's kernel supports.
+3. A trained policy places the remaining items on devices; the best of several drawn placements is improved by swaps.
+4. On request, the plan is measured, the costs are corrected, and the planner plans again
    (:mod:`~ziggurat.planning.autoshard.refinement`).
 
-What a device costs is what the cost network says of all that lies there together, and the exchanges with other devices
-by the cost model. The plans of the rules and of the hand-made ones that place whole tables are candidates too, so that
-by these costs no plan is worse than theirs; the best of all is improved by exchanges.
+The cost of a device is the cost network's prediction for all shards that it holds together, plus the exchanges with
+other devices by the cost model. The plans of the rules and of the baselines, which place whole tables, are candidates
+as well, so by these costs the plan is never worse than theirs. The best candidate is improved by swaps.
 """
 
 from __future__ import annotations
@@ -28,12 +28,12 @@ from ziggurat.core.errors import ConfigError, NoFeasiblePlan
 from ziggurat.core.plan import Placement, Plan
 from ziggurat.core.progress import Progress, Silent
 from ziggurat.core.tables import TableSpec
+from ziggurat.planning.autoshard.baseline import BaselinePlanner, Measure
 from ziggurat.planning.autoshard.costs import LearnedCosts
 from ziggurat.planning.autoshard.learned import learned_costs, learned_policy
 from ziggurat.planning.autoshard.policy import Policy
 from ziggurat.planning.autoshard.refinement import refine_plan
 from ziggurat.planning.autoshard.task import Ints, Task, greedy, improved_by_swaps
-from ziggurat.planning.baseline import BaselinePlanner, Measure
 from ziggurat.planning.contract import Planner, PlannerSettings, TimeParts
 from ziggurat.planning.placement import Item, Loads, TableSplit, place_tables, split_options
 from ziggurat.planning.problem import Problem
@@ -41,45 +41,45 @@ from ziggurat.planning.quantities import Bytes
 from ziggurat.planning.rules import REPLICATED, WHOLE, Rules
 
 CANDIDATES = 4
-"""Tables that a beam's state tries to split: so many of the costliest, and so many of the largest."""
+"""Number of the costliest tables, and of the largest, that each state of the beam tries to split."""
 ENOUGH = 0.998
-"""A split that leaves the slowest device above this share of its time is none worth having."""
+"""A split must reduce the slowest device's time to at most this share of it; otherwise the search ends."""
 
 
 class AutoShard(Planner):
-    """See the module.
+    """The learned planner; the module's docstring describes it.
 
     Args:
         config: the settings.
-        costs: of devices.
-        policy: places tables.
-        time_parts: runs a device's shards, where the config says that plans shall be measured.
-        progress: where that is shown.
+        costs: the learned costs.
+        policy: the placement policy.
+        time_parts: measures a device's shards, if the config asks for measurements.
+        progress: shows the progress of the measurements.
     """
 
     class Config(PlannerSettings):
-        """A planner that has learned what sets of tables cost, and where to put them."""
+        """A planner that has learned the costs of sets of tables, and where to place tables."""
 
         can_be_trained: ClassVar[bool] = True
 
         name: Literal["autoshard"] = "autoshard"
 
         replicate_up_to: Bytes = 16 * 2**20
-        """The most bytes of weights that a table held on every device may have."""
+        """The most bytes of weights that a replicated table may have."""
         fused: bool = True
-        """Only such splits as FBGEMM's kernels carry out: row-wise Adagrad's tables are never split by columns then."""
+        """Use only splits that FBGEMM's kernels support; tables of row-wise Adagrad are then never split by columns."""
         learned: Path | None = None
-        """Folder with a cost network and a policy of your own (`ziggurat doctor --measure`); default: those that come
+        """Folder with a cost network and a policy of your own (`ziggurat doctor --measure`); default: those shipped
         with ziggurat."""
         rollouts: int = pydantic.Field(default=32, ge=0)
-        """Placements that are drawn from the policy, beside its likeliest."""
+        """Number of placements drawn from the policy, in addition to its likeliest one."""
         beam: int = pydantic.Field(default=3, ge=1)
-        """States that the search over splits keeps."""
+        """Number of states that the search over splits keeps."""
         depth: int = pydantic.Field(default=10, ge=0)
-        """Splits of tables that it tries one behind the other, at most."""
+        """The most splits that the search makes one after the other."""
         refine_s: float = pydantic.Field(default=0, ge=0)
-        """Seconds to measure plans on this machine, and to plan again with costs that this corrects; 0: none. A plan
-        that is begun by then is measured to its end. The same problem need not give the same plan."""
+        """Seconds for measuring plans on this machine and planning again with corrected costs; 0: no measurements. A
+        plan whose measurement has started is finished. The same problem need not give the same plan."""
 
         @property
         def needs_learned_costs(self) -> bool:
@@ -116,10 +116,10 @@ class AutoShard(Planner):
         self.rules = Rules(Rules.Config(replicate_up_to=config.replicate_up_to, fused=config.fused))
 
     def plan(self, problem: Problem) -> Plan:
-        """See :class:`~ziggurat.planning.problem.Planner`.
+        """See :class:`~ziggurat.planning.contract.Planner`.
 
         Raises:
-            ConfigError: the costs that were learned are of another kind of device; what was to be measured cannot be.
+            ConfigError: the learned costs are of another kind of device, or measurements are requested but impossible.
         """
         self.costs.check_kind(problem.topology.kind)
         if not self.config.refine_s:
@@ -132,13 +132,13 @@ class AutoShard(Planner):
 
         def plan_by(costs: LearnedCosts, near: Plan | None) -> Plan:
             planner = AutoShard(self.config, costs, self.policy)
-            return planner._near(problem, near) if near else planner._plan(problem)
+            return planner._improved_by_swaps(problem, near) if near else planner._plan(problem)
 
-        others, seconds = self._others(problem), self.config.refine_s
+        others, seconds = self._other_plans(problem), self.config.refine_s
         return refine_plan(problem, plan_by, others, self.costs, self.time_parts, seconds, self.progress)
 
-    def _others(self, problem: Problem) -> list[Plan]:
-        """The plans of the rules, and of those hand-made ones that find room."""
+    def _other_plans(self, problem: Problem) -> list[Plan]:
+        """Returns the plans of the rules, and of the baselines that find a plan."""
         found = [replace(self.rules.plan(problem), notes=("autoshard: the rules' plan",))]
         for by in get_args(Measure):
             rule = BaselinePlanner.Config(by=by)
@@ -148,8 +148,8 @@ class AutoShard(Planner):
         return found
 
     def _plan(self, problem: Problem) -> Plan:
-        """By the costs as they are."""
-        found = self._others(problem)
+        """Returns the best plan by the present costs."""
+        found = self._other_plans(problem)
         place = lambda splits: place_tables(problem, self._split(problem, splits), self._assign)  # noqa: E731
         for start in self._starts(problem):
             with contextlib.suppress(NoFeasiblePlan):
@@ -157,13 +157,13 @@ class AutoShard(Planner):
                 found.append(replace(plan, notes=("autoshard: a plan of its own",)))
         slowest = lambda plan: max(self.costs.device_seconds(problem, plan))  # noqa: E731
         best = min(found, key=slowest)
-        near = self._near(problem, best)
+        near = self._improved_by_swaps(problem, best)
         if slowest(near) < slowest(best):
-            best = replace(near, notes=(f"{best.notes[0]}, after exchanges",))
+            best = replace(near, notes=(f"{best.notes[0]}, after swaps",))
         return replace(best, notes=(f"{best.notes[0]}; {self.costs.source}",))
 
-    def _near(self, problem: Problem, plan: Plan) -> Plan:
-        """``plan`` after exchanges of whole tables and of ranges of columns, where these make it faster."""
+    def _improved_by_swaps(self, problem: Problem, plan: Plan) -> Plan:
+        """Returns ``plan`` improved by swaps of whole tables and of column ranges."""
 
         def assign(problem: Problem, there: Plan, items: Sequence[Item], loads: Loads) -> Sequence[int]:
             ranks = {item.table.name: iter(plan.placements[item.table.name].ranks) for item in items}
@@ -177,11 +177,11 @@ class AutoShard(Planner):
 
     @property
     def first_answer(self) -> Rules:
-        """Says sooner whether there is room: what the rules find room for, this planner does."""
+        """The rules, which say sooner whether there is a plan: this planner finds one whenever they do."""
         return self.rules
 
     def _assign(self, problem: Problem, plan: Plan, items: Sequence[Item], loads: Loads) -> Sequence[int]:
-        """By the policy and exchanges."""
+        """Assigns items to ranks by the policy and swaps."""
         if not items:
             return ()
         task = self.costs.task(problem, plan, items, loads)
@@ -189,27 +189,27 @@ class AutoShard(Planner):
         candidates = [greedy(task), greedy(task, task.bytes_N), *self.policy.place(task, 1, None).device_PN]
         if self.config.rollouts:
             candidates += list(self.policy.place(task, self.config.rollouts, draw).device_PN)
-        found = _legal(task, candidates)
+        found = _best_fitting(task, candidates)
         if found is None:
             raise _no_capacity_error(items, loads)
         return found.tolist()
 
     def _starts(self, problem: Problem) -> list[dict[str, TableSplit]]:
-        """The tables split as the rules do it, and whole; some are on every device either way."""
+        """Returns the initial splits: those of the rules, and whole tables; both replicate the same tables."""
         first, whole = self.rules.first(problem), self.rules.unsplit(problem)
         whole |= {name: split for name, split in first.items() if split == REPLICATED}
         return [first] if first == whole else [first, whole]
 
     def _split(self, problem: Problem, splits: Mapping[str, TableSplit]) -> dict[str, TableSplit]:
-        """``splits`` with tables split where that helps, by beam search over greedy placements."""
+        """Returns ``splits`` with further tables split where that helps, by beam search over greedy placements."""
         start = dict(splits)
-        if not self._moves(problem, start):
+        if not self._split_moves(problem, start):
             return start
         best = beam = [(self._greedy_seconds(problem, start), start)]
         for _ in range(self.config.depth):
             tried: dict[tuple[tuple[str, TableSplit], ...], tuple[float, dict[str, TableSplit]]] = {}
             for _, state in beam:
-                for name, split in self._moves(problem, state):
+                for name, split in self._split_moves(problem, state):
                     following = {**state, name: split}
                     key = tuple(sorted(following.items(), key=lambda each: each[0]))
                     if key not in tried:
@@ -220,9 +220,9 @@ class AutoShard(Planner):
             best = beam
         return best[0][1]
 
-    def _moves(self, problem: Problem, state: Mapping[str, TableSplit]) -> list[tuple[str, TableSplit]]:
-        """Splits of the costliest and of the largest tables."""
-        parts = {table.name: self._parts(problem, table, state[table.name]) for table in problem.tables}
+    def _split_moves(self, problem: Problem, state: Mapping[str, TableSplit]) -> list[tuple[str, TableSplit]]:
+        """Returns (table, split) for the further splits of the costliest and of the largest tables."""
+        parts = {table.name: self._further_splits(problem, table, state[table.name]) for table in problem.tables}
         tables = [table for table in problem.tables if parts[table.name]]
         single = {table.name: self.costs.table_seconds(problem, table) / state[table.name].parts for table in tables}
         size = {table.name: table.weight_bytes / state[table.name].parts for table in tables}
@@ -233,17 +233,19 @@ class AutoShard(Planner):
         }
         return [(name, split) for name in chosen for split in parts[name]]
 
-    def _parts(self, problem: Problem, table: TableSpec, split: TableSplit) -> list[TableSplit]:
-        """The table in twice as many ranges of columns, or, still whole, in any way by rows; none of it where the user
-        or the rules have decided."""
+    def _further_splits(self, problem: Problem, table: TableSpec, split: TableSplit) -> list[TableSplit]:
+        """Returns the further splits of a table: twice as many column ranges, or for a whole table any split by rows.
+
+        There are none for tables whose split the user or the rules have decided.
+        """
         if table.name in problem.constraints or split.sharding not in ("table_wise", "column_wise"):
             return []
-        ways = split_options(problem, table, self.config.fused)
-        by_rows = [way for way in ways if way.sharding != "column_wise"] if split == WHOLE else []
-        return [way for way in ways if way == TableSplit("column_wise", 2 * split.parts)] + by_rows
+        options = split_options(problem, table, self.config.fused)
+        by_rows = [option for option in options if option.sharding != "column_wise"] if split == WHOLE else []
+        return [option for option in options if option == TableSplit("column_wise", 2 * split.parts)] + by_rows
 
     def _greedy_seconds(self, problem: Problem, splits: Mapping[str, TableSplit]) -> float:
-        """Of the slowest device when every table goes where it costs least; infinite where there is no room."""
+        """Returns the seconds of the slowest device under greedy assignment; infinite if that does not fit."""
 
         def assign(problem: Problem, plan: Plan, items: Sequence[Item], loads: Loads) -> Sequence[int]:
             if not items:
@@ -260,25 +262,31 @@ class AutoShard(Planner):
             return float("inf")
 
 
-def _legal(task: Task, candidates: Sequence[Ints], improved: int = 3) -> Ints | None:
-    """The best of those that have room, after exchanges in the first and in the few that are best without."""
+def _best_fitting(task: Task, candidates: Sequence[Ints], improved: int = 3) -> Ints | None:
+    """Returns the best candidate that fits into memory, after swaps, or None if none fits.
+
+    Swaps are tried in the first fitting candidate and in the ``improved`` best others.
+    """
     legal = [device_N for device_N in candidates if not task.overflow(device_N)]
     starts = legal[:1] + sorted(legal[1:], key=task.seconds)[:improved]
     return min((improved_by_swaps(task, device_N) for device_N in starts), key=task.seconds, default=None)
 
 
 def _split_of(placement: Placement, settled: bool) -> TableSplit:
-    """How a placed table is split; with its ranks, where they are settled or exchanges move no table split so."""
+    """Returns the split of a placed table.
+
+    It includes the ranks if these are ``settled``, or if swaps do not move tables with such a split.
+    """
     parts = len(placement.ranks) if placement.sharding == "column_wise" else 1
     moves = placement.sharding in ("table_wise", "column_wise") and not settled
     return TableSplit(placement.sharding, parts, None if moves else placement.ranks)
 
 
 def _no_capacity_error(items: Sequence[Item], loads: Loads) -> NoFeasiblePlan:
-    total, there = sum(item.cost.kept_bytes for item in items), sum(loads.free)
+    total, available = sum(item.cost.kept_bytes for item in items), sum(loads.free)
     largest = max(items, key=lambda item: item.cost.kept_bytes)
     return NoFeasiblePlan(
-        f"{len(items)} tables and ranges of columns need {total:,.0f} bytes, the devices have {there:,.0f} left, and "
-        f"no way was found to put them there; the largest is {largest.name} with {largest.cost.kept_bytes:,} bytes",
+        f"{len(items)} tables and ranges of columns need {total:,.0f} bytes, the devices have {available:,.0f} left, "
+        f"and no placement was found that fits; the largest is {largest.name} with {largest.cost.kept_bytes:,} bytes",
         "split tables by rows, or give more devices or more memory",
     )

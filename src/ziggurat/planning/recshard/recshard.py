@@ -1,9 +1,9 @@
-"""The planner: a linear model and a greedy method, the better of the two.
+"""The RecShard planner: runs a linear model and a greedy method, and returns the better plan.
 
-Source: Sethi et al., RecShard, arXiv 2201.10095. Other than there, the cost of a step is ziggurat's own
-(:mod:`~ziggurat.planning.cost`: the optimizer's traffic and the exchange between devices beside the reads), tables
-may be split, and the steps of the linear model decide where tables lie, while which rows are fast is then worked out
-to the row.
+Source: Sethi et al., RecShard, arXiv 2201.10095. Deviations: the cost of a step is ziggurat's own, which includes the
+optimizer's traffic and the exchange between devices in addition to the reads (:mod:`~ziggurat.planning.cost`); tables
+may be split; and the linear model only decides the devices of tables, its coarse steps of fast rows being replaced by
+an exact computation afterwards.
 """
 
 from __future__ import annotations
@@ -26,31 +26,31 @@ from ziggurat.planning.recshard.sharding_options import allowed_placements, requ
 from ziggurat.planning.rules import device_seconds
 
 GAP = 1e-3
-"""At which the linear model's solution counts as its best: its steps, and the cost model, are no finer."""
+"""Relative gap at which the linear model's solution counts as optimal; its steps and the cost model are no finer."""
 
 MAX_OPTIONS = 100_000
-"""Options of a linear model; of more, building it takes longer than anybody waits."""
+"""The most options of a linear model; building a larger one would take too long."""
 
 UNUSED_PARTS = 4
-"""In how many parts the rows that are never used become fast, of a table that is split."""
+"""Number of steps in which the rows that are never looked up become fast, for a split table."""
 
 
 class RecShard(Planner):
-    """See the module."""
+    """The RecShard planner; see the module's docstring."""
 
     class Config(PlannerSettings):
-        """Hot rows in fast memory, cold ones in slow, tables on devices so that the slowest step is the fastest."""
+        """Hot rows in fast memory, cold rows in slow memory, tables placed so that the slowest device is fastest."""
 
         uses_slow_memory: ClassVar[bool] = True
 
         name: Literal["recshard"] = "recshard"
 
         steps: int = pydantic.Field(default=12, ge=1, le=100)
-        """Shares of a table's look-ups at which the linear model considers its rows fast; closer together towards
-        all of them."""
+        """Number of fast-row counts that the linear model considers for a table. They are steps of the share of its
+        look-ups, closer together towards all of them."""
         time_limit_s: float = pydantic.Field(default=10.0, ge=0)
-        """Seconds that the linear model is solved for at most; 0 leaves it out. A plan found at the limit depends on
-        how fast the machine is."""
+        """The most seconds for solving the linear model; 0 leaves it out. A plan found at the limit depends on the
+        speed of the machine."""
 
         def build(self, time_parts: TimeParts | None = None, progress: Progress | None = None) -> RecShard:
             del time_parts, progress
@@ -62,71 +62,73 @@ class RecShard(Planner):
         self.config = config
 
     def plan(self, problem: Problem) -> Plan:
-        """See :class:`~ziggurat.planning.problem.Planner`."""
+        """See :class:`~ziggurat.planning.contract.Planner`."""
         if not problem.tables:
             return Plan(problem.topology.world_size, {}, problem.topology.devices)
-        setting = _PlanningContext(problem)
+        context = _PlanningContext(problem)
         greedy: Plan | NoFeasiblePlan
         try:
-            greedy = setting.greedy.plan()
+            greedy = context.greedy.plan()
         except NoFeasiblePlan as error:
             greedy = error
-        solved, said = self._solved(setting)
+        solved, message = self._solved(context)
         plan = _better(problem, solved, None if isinstance(greedy, NoFeasiblePlan) else greedy)
         if plan is None:
             assert isinstance(greedy, NoFeasiblePlan)
             raise greedy
         whose = "the linear model's" if plan is solved else "the greedy method's"
-        return replace(plan, notes=(f"recshard: {whose} plan; {said}", *setting.notes))
+        return replace(plan, notes=(f"recshard: {whose} plan; {message}", *context.notes))
 
     @property
     def first_answer(self) -> FirstAnswer:
-        """Says sooner whether there is room."""
+        """The greedy method alone, which says sooner whether there is a plan."""
         return FirstAnswer()
 
-    def _solved(self, setting: _PlanningContext) -> tuple[Plan | None, str]:
-        """The linear model's plan, filled to the row, and what became of the model."""
+    def _solved(self, context: _PlanningContext) -> tuple[Plan | None, str]:
+        """Returns the linear model's plan with exact fast rows, or None, and a message on the solution."""
         limit = self.config.time_limit_s
         if not limit:
             return None, "no linear model (time_limit_s: 0)"
-        if setting.problem.topology.world_size == 1:
+        if context.problem.topology.world_size == 1:
             return None, "no linear model: on one device, what is hottest is fast"
-        count = setting.count(self.config.steps)
+        count = context.count(self.config.steps)
         if count > MAX_OPTIONS:
             return None, f"no linear model: {count:,} options are more than {MAX_OPTIONS:,}; give fewer steps"
-        placements, model = setting.model(self.config.steps)
+        placements, model = context.model(self.config.steps)
         solution = solve(model, limit, GAP)
         if isinstance(solution, str):
             return None, f"the linear model of {count:,} options {solution}"
         chosen = [options[number] for options, number in zip(placements, solution.choice, strict=True)]
-        names = [table.name for table in setting.problem.tables]
-        return setting.greedy.improved_from(dict(zip(names, chosen, strict=True))), _describe(solution, count, limit)
+        names = [table.name for table in context.problem.tables]
+        return context.greedy.improved_from(dict(zip(names, chosen, strict=True))), _describe(solution, count, limit)
 
 
 class FirstAnswer(Planner):
-    """RecShard's greedy method before it exchanges anything."""
+    """RecShard's greedy method without moves and swaps."""
 
     uses_slow_memory: ClassVar[bool] = True
 
     def plan(self, problem: Problem) -> Plan:
-        """See :class:`~ziggurat.planning.problem.Planner`."""
+        """See :class:`~ziggurat.planning.contract.Planner`."""
         if not problem.tables:
             return Plan(problem.topology.world_size, {}, problem.topology.devices)
         return _PlanningContext(problem).greedy.plan(improve=False)
 
 
 class _PlanningContext:
-    """A problem with what both methods need to know of it."""
+    """A problem with the quantities that both methods need."""
 
     def __init__(self, problem: Problem) -> None:
         self.problem, self.filling = problem, Filling(problem)
-        asked = {table.name: required_placements(problem, table) for table in problem.tables}
-        copies = {name: len(ways[0].ranks) for name, ways in asked.items() if ways and _replicates(ways[0])}
+        required = {table.name: required_placements(problem, table) for table in problem.tables}
+        copies = {
+            name: len(options[0].ranks) for name, options in required.items() if options and _replicates(options[0])
+        }
         self.rows = self.filling.pooled_fast_rows(copies)
-        seconds = {table.name: self._seconds(table) for table in problem.tables if not asked[table.name]}
+        seconds = {table.name: self._seconds(table) for table in problem.tables if not required[table.name]}
         even = sum(seconds.values()) / problem.topology.world_size
         self.candidates = {
-            table.name: asked[table.name] or allowed_placements(problem, table, seconds[table.name] > even)
+            table.name: required[table.name] or allowed_placements(problem, table, seconds[table.name] > even)
             for table in problem.tables
         }
         self.greedy = Greedy(problem, self.filling, self.candidates, self.rows)
@@ -141,14 +143,14 @@ class _PlanningContext:
         return notes
 
     def count(self, steps: int) -> int:
-        """Options of the linear model, at most."""
-        return sum(len(ways) * (steps + 1 + UNUSED_PARTS) for ways in self.candidates.values())
+        """Returns an upper bound on the number of options of the linear model."""
+        return sum(len(options) * (steps + 1 + UNUSED_PARTS) for options in self.candidates.values())
 
     def model(self, steps: int) -> tuple[list[list[Placement]], LinearModel]:
-        """The placements of each table, one an option, and the linear model of them."""
+        """Returns the placements of each table, one for each option, and the linear model of them."""
         problem = self.problem
         placements = [
-            [each for way in self.candidates[table.name] for each in self._with_rows(table, way, steps)]
+            [each for placement in self.candidates[table.name] for each in self._with_rows(table, placement, steps)]
             for table in problem.tables
         ]
         tables = [
@@ -158,19 +160,22 @@ class _PlanningContext:
         slow = float(problem.topology.slow_memory_bytes)
         return placements, LinearModel(tables, problem.topology.world_size, max(problem.capacity, 0.0), slow)
 
-    def _with_rows(self, table: TableSpec, way: Placement, steps: int) -> list[Placement]:
-        if _replicates(way):
-            return [way]
-        return [replace(way, fast_rows=rows) for rows in self._fast_rows(table, way, steps)]
+    def _with_rows(self, table: TableSpec, placement: Placement, steps: int) -> list[Placement]:
+        if _replicates(placement):
+            return [placement]
+        return [replace(placement, fast_rows=rows) for rows in self._fast_rows(table, placement, steps)]
 
-    def _fast_rows(self, table: TableSpec, way: Placement, steps: int) -> list[int]:
-        """The fewest rows that get a share 1 − (1 − i/steps)³ of the look-ups: steps are close together near 1, where
-        what is left to slow memory costs most. Of a split table, more of its unused rows as well, up to all."""
+    def _fast_rows(self, table: TableSpec, placement: Placement, steps: int) -> list[int]:
+        """Returns the numbers of fast rows to consider for a table.
+
+        They are the fewest rows that get a share 1 − (1 − i/steps)³ of the look-ups. These shares are dense near 1,
+        where the look-ups left to slow memory cost most. For a split table, steps of its unused rows are added, up to all.
+        """
         if not self.problem.topology.slow_memory_bytes:
             return [table.rows]
         curve = self.problem.curve(table)
         found = {0, *(curve.least_rows(1 - (1 - step / steps) ** 3) for step in range(1, steps + 1))}
-        if len(way.ranks) > 1:
+        if len(placement.ranks) > 1:
             unused = table.rows - max(found)
             found |= {table.rows - unused * part // UNUSED_PARTS for part in range(UNUSED_PARTS)}
         return sorted(found)
@@ -192,8 +197,8 @@ class _PlanningContext:
         return self.problem.costs(table, plan)[0][1].seconds
 
 
-def _replicates(way: Placement) -> bool:
-    return way.sharding == "data_parallel"
+def _replicates(placement: Placement) -> bool:
+    return placement.sharding == "data_parallel"
 
 
 def _describe(solution: Solution, count: int, limit: float) -> str:
@@ -203,7 +208,7 @@ def _describe(solution: Solution, count: int, limit: float) -> str:
 
 
 def _better(problem: Problem, solved: Plan | None, greedy: Plan | None) -> Plan | None:
-    """The plan with room whose slowest device is faster, then the one with the lower sum; solved where alike."""
+    """Returns the feasible plan whose slowest device is faster, then with the lower sum, then the solved one."""
     found = [plan for plan in (solved, greedy) if plan is not None and _fits(problem, plan)]
 
     def merit(plan: Plan) -> tuple[float, float]:

@@ -1,13 +1,11 @@
-"""Which plan a world of ranks gets."""
+"""Resolves the plan of a run: the stored one, or a new one; with cache slots and row order where it needs them."""
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -26,70 +24,61 @@ from ziggurat.embeddings.layout import Layout
 from ziggurat.embeddings.offload import OffloadFolder
 from ziggurat.parallel.agreement import on_first_rank
 from ziggurat.parallel.world import World
-from ziggurat.planning import plan_tables
-from ziggurat.planning.config import PlanningConfig
 from ziggurat.planning.constraints import check_plan
-from ziggurat.planning.offload import Need, row_traffic_bytes, with_slots, without_slots
+from ziggurat.planning.offload import Need, with_slots, without_slots
+from ziggurat.planning.planner import plan_problem
 from ziggurat.planning.usage import Usage
-from ziggurat.storage.row_log import LOG_BYTES_PER_ROW_BYTE
-from ziggurat.storage.tier_benchmark import disk_tiers
 from ziggurat.training.experiment import Experiment
 from ziggurat.training.placement.batch_needs import batch_needs
-from ziggurat.training.placement.cost_cache import with_measured
-from ziggurat.training.placement.shard_benchmark import parts_timer, unmeasured
+from ziggurat.training.placement.problem import planning_input
 from ziggurat.training.placement.topology import resolve_topology
 
 PLAN_FILE = "plan.json"
 ROW_ORDER_FILE = "row_order.safetensors"
 """Table -> rank of each of its rows by falling frequency, int32; of tables whose rows the plan orders."""
-MEASURE_S, MEASURED_BYTES = 0.2, 2**27
-"""Seconds that each figure of a disk is measured for a plan, and bytes of the file that it is measured on, at most."""
 
 
-def place(
+def resolve_plan(
     experiment: Experiment,
     layout: Layout,
     world: World,
     kind: DeviceKind,
-    prepared: Path,
+    prepared: Path | None,
     folder: Path,
     *,
-    leave: bool = True,
+    keep: bool = True,
     progress: Progress | None = None,
 ) -> Plan:
-    """The plan of a run: the one that lies in its folder if it is for this world, else a new one.
+    """Returns the plan of a run: the one stored in its folder if it is for this world, else a new one.
 
-    The first rank plans and tells the others: measured bandwidths differ from one measurement to the next.
+    The first rank plans and sends the plan to the others, because measured bandwidths differ between measurements.
 
     Args:
         experiment: whose ``planning`` section counts.
         layout: of its tables.
-        world: that trains.
+        world: the ranks that train.
         kind: of each rank's device.
-        prepared: folder of the encoded dataset, with its statistics.
+        prepared: folder of the encoded dataset, with its statistics; None where there is none, and one device then
+            holds all tables.
         folder: of the run.
-        leave: whether the plan is left there, for the run to go on with; if not, nothing is measured for it.
+        keep: whether the plan is stored there, for the run to go on with. If not, plans are not measured.
         progress: where a planner that measures shows it.
 
     Raises:
         ConfigError: ``planning`` asks for what cannot be.
-        NoFeasiblePlan: the devices have no room; the message says what would have.
+        NoFeasiblePlan: the devices have too little memory; the message says what would be enough.
     """
 
     def made() -> Plan:
         plan = Plan.single_device(table.name for table in layout.tables)
-        if world.size > 1:
-            tables, found = layout.tables, experiment.planning.topology
-            topology = resolve_topology(found, kind, hosts=world.hosts, devices=world.local_size)
-            topology = with_disk(experiment.planning, topology, folder, tables)
-            batch_size = -(-experiment.training.batch_size // world.size)
-            statistics = DatasetStatistics.load(prepared)
-            lying = _lying(folder / PLAN_FILE, layout, topology)
-            config = with_measured(experiment.planning if leave else unmeasured(experiment.planning), kind)
-            timer = parts_timer(config, kind)
-            plan = lying or plan_tables(tables, statistics, topology, config, batch_size, timer, progress).plan
+        if world.size > 1 and prepared is not None:
+            declared = experiment.planning.topology
+            topology = resolve_topology(declared, kind, hosts=world.hosts, devices=world.local_size)
+            given = planning_input(experiment, topology, layout.tables, prepared, folder, measure_plans=keep)
+            stored = _stored_plan(folder / PLAN_FILE, layout, given.problem.topology)
+            plan = stored or plan_problem(given.problem, given.planner(progress)).plan
         plan = slots_for(experiment, layout.tables, plan, kind, prepared)
-        if leave:
+        if keep:
             write_json(folder / PLAN_FILE, plan.to_json())
         return plan
 
@@ -130,15 +119,15 @@ def slots_for(
     return with_slots(plan, tables, usages, examples, needs, float(config.memory))
 
 
-def rows_beyond(experiment: Experiment, plan: Plan, run: Path, *, elsewhere: bool = False) -> OffloadFolder | None:
-    """Where the rows lie that memory has no room for; None where it has room for all.
+def offload_folder(experiment: Experiment, plan: Plan, run: Path, *, elsewhere: bool = False) -> OffloadFolder | None:
+    """Returns where the rows that memory cannot hold are stored; None if memory holds all rows.
 
     Args:
         experiment: the config, which may name a folder.
         plan: of it.
-        run: folder of the run, where they lie otherwise.
-        elsewhere: in the system's folder for temporary files where nobody may write there, as with a run that is used
-            and not trained.
+        run: folder of the run, where they are stored otherwise.
+        elsewhere: whether to fall back to the system's folder for temporary files if that folder cannot be written, as
+            with a run that is used and not trained.
     """
     config = experiment.planning.beyond_memory
     if config is None or all(placement.slots is None for placement in plan.placements.values()):
@@ -148,30 +137,32 @@ def rows_beyond(experiment: Experiment, plan: Plan, run: Path, *, elsewhere: boo
 
 
 def row_ranks(
-    plan: Plan, layout: Layout, prepared: Path, folder: Path, *, leave: bool = True
+    plan: Plan, layout: Layout, prepared: Path | None, folder: Path, *, keep: bool = True
 ) -> dict[str, FrequencyRanks]:
-    """Of each table whose rows ``plan`` orders, the rank of each row by falling frequency in the training rows: those
-    that lie in the run's folder, else new ones. All ranks call it together.
+    """Returns, for each table whose rows ``plan`` orders, the rank of each row by falling frequency in training rows.
+
+    Takes those stored in the run folder, else counts new ones. All ranks call it together.
 
     Args:
         plan: of the run.
         layout: of its tables.
-        prepared: folder of the encoded dataset, with its statistics.
+        prepared: folder of the encoded dataset, with its statistics; may be None where the plan orders no rows.
         folder: of the run.
-        leave: whether new ones are left there.
+        keep: whether new ones are stored there.
     """
     rows = {spec.name: spec.rows for spec in layout.tables if plan.placements[spec.name].fast_rows is not None}
     if not rows:
         return {}
+    assert prepared is not None
     path = folder / ROW_ORDER_FILE
 
-    def left_there() -> None:
+    def store() -> None:
         if _read_ranks(path, rows) is None:
             with atomic_file(path) as temporary:
                 save_file(_counted_ranks(rows, prepared), temporary)
 
-    if leave:
-        on_first_rank(left_there)
+    if keep:
+        on_first_rank(store)
     return _read_ranks(path, rows) or _counted_ranks(rows, prepared)
 
 
@@ -182,55 +173,20 @@ def _counted_ranks(rows: Mapping[str, int], prepared: Path) -> dict[str, Frequen
 
 
 def _read_ranks(path: Path, rows: Mapping[str, int]) -> dict[str, FrequencyRanks] | None:
-    """What :func:`row_ranks` left, if it is of these tables."""
+    """Returns what :func:`row_ranks` stored, if it is of these tables."""
     if not path.is_file():
         return None
     found = load_file(path)
     return {name: found[name] for name in rows} if {k: len(v) for k, v in found.items()} == dict(rows) else None
 
 
-def kind_of(device: torch.device) -> DeviceKind:
-    """What a plan calls a device of ours."""
+def device_kind(device: torch.device) -> DeviceKind:
+    """Returns what a plan calls this kind of device."""
     return "cuda" if device.type == "cuda" else "cpu"
 
 
-def with_disk(config: PlanningConfig, topology: Topology, run: Path, tables: Sequence[TableSpec]) -> Topology:
-    """``topology``, whose devices have ``planning.beyond_memory.memory`` and an even share of the free disk, where that
-    is asked for: as one memory, or for a planner that tells hot rows from cold, as a fast and a slow one.
-
-    Args:
-        config: the ``planning`` section.
-        topology: of devices as they are.
-        run: folder of the run, where rows lie unless the config names another.
-        tables: whose rows move.
-
-    Raises:
-        ConfigError: the config declares a slow memory besides.
-        DataError: how fast the disk is cannot be measured.
-    """
-    beyond = config.beyond_memory
-    if beyond is None:
-        return topology
-    folder = (beyond.folder or run).absolute()
-    there = next(place for place in (folder, *folder.parents) if place.is_dir())
-    free = int(shutil.disk_usage(there).free / LOG_BYTES_PER_ROW_BYTE) // topology.devices
-    memory, named = int(beyond.memory), f"{topology.device} and its disk"
-    if not config.planner.uses_slow_memory:
-        return replace(topology, device=named, memory_bytes=memory + free)
-    if topology.slow_memory_bytes:
-        raise ConfigError(
-            "planning: both topology.slow_memory and beyond_memory are given, and rows lie in two places at most",
-            "leave out one of them",
-        )
-    rate = (
-        beyond.bandwidth or row_traffic_bytes(tables) * disk_tiers(there, MEASURE_S, max_bytes=MEASURED_BYTES)[0].reads
-    )
-    slow = min(rate / topology.devices, topology.lookup_bandwidth)
-    return replace(topology, device=named, memory_bytes=memory, slow_memory_bytes=free, slow_bandwidth=slow)
-
-
-def _lying(path: Path, layout: Layout, topology: Topology) -> Plan | None:
-    """The run's plan, if it is for these tables and this world."""
+def _stored_plan(path: Path, layout: Layout, topology: Topology) -> Plan | None:
+    """Returns the plan stored at ``path``, if it is for these tables and this world."""
     try:
         plan = Plan.from_json(json.loads(path.read_text(encoding="utf-8")))
         check_plan(plan, layout.tables, topology)

@@ -20,7 +20,6 @@ import torch
 
 from ziggurat.core.engine import check_engine
 from ziggurat.core.errors import DataError, shorten
-from ziggurat.core.plan import Plan
 from ziggurat.data.encoded.columns import Columns
 from ziggurat.data.readers.blocks import BadRow, RawBlock
 from ziggurat.data.readers.file_heads import check_columns
@@ -28,10 +27,8 @@ from ziggurat.data.readers.rejection_reasons import row_location, split_hint
 from ziggurat.data.readers.table_reader import NAME, read_table
 from ziggurat.features.transform import Transform
 from ziggurat.storage.prefetcher import TooManyRows
-from ziggurat.training.placement.plan_resolution import kind_of, rows_beyond, slots_for
+from ziggurat.training.open_recommender import open_recommender
 from ziggurat.training.process_group import pick_device, process_group
-from ziggurat.training.recommender import assemble
-from ziggurat.training.recommender_state import restore_from
 from ziggurat.training.run import Run, open_run
 
 Table = pa.Table | pl.DataFrame | Mapping[str, Sequence[Any]]
@@ -77,13 +74,9 @@ class Predictor:
         with contextlib.ExitStack() as stack:
             stack.enter_context(process_group(self._device))
             layout = self.run.experiment.layout(self.transform.schema)
-            plan = Plan.single_device(table.name for table in layout.tables)
-            plan = slots_for(self.run.experiment, layout.tables, plan, kind_of(self._device))
-            beyond = rows_beyond(self.run.experiment, plan, self.run.folder, elsewhere=True)
-            self.recommender = assemble(self.run.experiment, layout, plan, self._device, beyond=beyond)
-            stack.callback(self.recommender.lookup.close)
-            step = self.run.checkpoints.find(checkpoint)
-            self.note = restore_from(self.recommender, self.run.checkpoints, step)
+            opened = open_recommender(self.run, layout, self._device, prepared=None, checkpoint=checkpoint)
+            found = stack.enter_context(opened)
+            self.recommender, self.note = found.recommender, found.note
             self.recommender.eval()
             self._open = stack.pop_all()
 

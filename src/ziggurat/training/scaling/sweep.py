@@ -18,12 +18,13 @@ from ziggurat.core.errors import ConfigError, DivergedError, RunFolderError, Zig
 from ziggurat.core.files import LOCK_FILE, locked_folder
 from ziggurat.core.progress import Progress, Silent
 from ziggurat.data.encoded.dataset import Dataset
-from ziggurat.training.api import prepare, train
 from ziggurat.training.experiment import Experiment
+from ziggurat.training.preparation import prepare
 from ziggurat.training.run import LADDER_FILE, Run
 from ziggurat.training.scaling.model_sizes import SizedExperiment, grown_experiments, listed_experiments, measured_rungs
 from ziggurat.training.scaling.result import FEWEST_RUNGS, DivergedRun, Judged, RungResult, RunResult, ScaleResult
 from ziggurat.training.scaling.runs import finished_runs, result_of, run_folder, with_seed
+from ziggurat.training.train import train
 
 
 @dataclass(frozen=True, slots=True)

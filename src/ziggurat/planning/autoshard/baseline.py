@@ -1,10 +1,10 @@
-"""The hand-made rules that planners are compared with: whole tables, sorted by one measure, each on the device that has
-least of it.
+"""Hand-made rules to compare planners with: whole tables, sorted by one measure, each placed on the device with the
+least sum of it.
 
 The measures are those that AutoShard and DreamShard are compared with (arXiv 2208.06399, 2210.02023): bytes; dim; dim
-times mean pooling; that times the logarithm of the rows. ``lpt`` and ``ldm`` balance what the cost network predicts for
-each table alone, greedily (Graham 1969) and by largest differencing (Karmarkar and Karp 1982). ``random`` puts each
-table on any device that has room.
+times mean pooling; that times the logarithm of the rows. ``lpt`` and ``ldm`` balance the cost network's predictions for
+single tables, greedily (Graham 1969) and by largest differencing (Karmarkar and Karp 1982). ``random`` places each
+table on a random device with enough memory.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ Measure = Literal["random", "size", "dim", "lookup", "size_lookup", "lpt", "ldm"
 
 
 class BaselinePlanner(Planner):
-    """See the module.
+    """A planner by one of the rules in the module's docstring.
 
     Args:
         config: the settings.
-        costs: predicts what a table costs alone; None where the measure needs no such thing.
+        costs: predicts the cost of a single table; None if the measure does not need it.
     """
 
     class Config(PlannerSettings):
@@ -45,11 +45,11 @@ class BaselinePlanner(Planner):
 
         by: Measure = "lookup"
         """size: bytes; dim; lookup: dim times mean pooling; size_lookup: that times log10 of the rows; lpt and ldm:
-        predicted costs, greedily and by largest differencing; random: any device with room."""
+        predicted costs, greedily and by largest differencing; random: any device with enough memory."""
         learned: Path | None = None
         """Folder with a cost network of your own, for lpt and ldm; default: the one that comes with ziggurat."""
         seed: int = 0
-        """Of random."""
+        """Seed of random."""
 
         @property
         def needs_learned_costs(self) -> bool:
@@ -80,11 +80,13 @@ class BaselinePlanner(Planner):
         self.rules = Rules(Rules.Config())
 
     def plan(self, problem: Problem) -> Plan:
-        """See :class:`~ziggurat.planning.problem.Planner`. What must be replicated is; where memory runs short, the
-        largest tables are split by rows, as the rules do it.
+        """See :class:`~ziggurat.planning.contract.Planner`.
+
+        Tables without a fused kernel are replicated. If memory is short, the largest tables are split by rows, as by
+        :class:`~ziggurat.planning.rules.Rules`.
 
         Raises:
-            ConfigError: the costs that were learned are of another kind of device.
+            ConfigError: the learned costs are of another kind of device.
         """
         if self.costs is not None:
             self.costs.check_kind(problem.topology.kind)
@@ -95,7 +97,7 @@ class BaselinePlanner(Planner):
         return replace(found, notes=(f"baseline: whole tables by {self.config.by}",))
 
     def _assign(self, problem: Problem, plan: Plan, items: Sequence[Item], loads: Loads) -> Sequence[int]:
-        room = BalanceProblem(
+        balancing = BalanceProblem(
             costs=self._measures(problem, items),
             sizes=[item.cost.kept_bytes for item in items],
             capacities=loads.free,
@@ -103,11 +105,11 @@ class BaselinePlanner(Planner):
         )
         match self.config.by:
             case "random":
-                return _at_random(room, self.config.seed)
+                return _at_random(balancing, self.config.seed)
             case "ldm":
-                return (largest_differencing(room) or longest_first(room)).bins
+                return (largest_differencing(balancing) or longest_first(balancing)).bins
             case _:
-                return longest_first(room).bins
+                return longest_first(balancing).bins
 
     def _measures(self, problem: Problem, items: Sequence[Item]) -> list[float]:
         if self.costs is not None:
@@ -128,23 +130,23 @@ class BaselinePlanner(Planner):
                 return item.cost.weight_bytes
 
 
-def _at_random(room: BalanceProblem, seed: int) -> list[int]:
-    """A device for each item, any that has room for it; by falling size where a random order finds none.
+def _at_random(balancing: BalanceProblem, seed: int) -> list[int]:
+    """Assigns each item to a random device with enough memory, in random order; if that fails, by falling size.
 
     Raises:
-        NoFeasiblePlan: an item fits nowhere then either; it is named.
+        NoFeasiblePlan: an item fits on no device by falling size either; the message names it.
     """
     draw = np.random.default_rng(seed)
     stuck = 0
-    for order in (draw.permutation(len(room.sizes)), np.argsort(-np.asarray(room.sizes), kind="stable")):
-        free, bins = np.array(room.capacities), [0] * len(room.sizes)
+    for order in (draw.permutation(len(balancing.sizes)), np.argsort(-np.asarray(balancing.sizes), kind="stable")):
+        free, bins = np.array(balancing.capacities), [0] * len(balancing.sizes)
         for item in order.tolist():
-            fitting = np.flatnonzero(free >= room.sizes[item])
+            fitting = np.flatnonzero(free >= balancing.sizes[item])
             if not len(fitting):
                 stuck = item
                 break
             bins[item] = int(draw.choice(fitting))
-            free[bins[item]] -= room.sizes[item]
+            free[bins[item]] -= balancing.sizes[item]
         else:
             return bins
-    raise no_capacity_error(room, stuck)
+    raise no_capacity_error(balancing, stuck)

@@ -1,4 +1,4 @@
-"""How much room memory gives to each table, where it has none for all of their rows."""
+"""Cache slots of each table if memory cannot hold all rows."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def row_bytes(table: TableSpec) -> int:
     return 4 * table.dim + (4 if table.optimizer["name"] == "rowwise_adagrad" else 0)
 
 
-def taken(plan: Plan, tables: list[TableSpec], rank: int = 0) -> float:
+def bytes_taken(plan: Plan, tables: list[TableSpec], rank: int = 0) -> float:
     total = 0.0
     for table in tables:
         rows = sum(shard.rows.size for shard in plan.shards(table) if shard.rank == rank)
@@ -72,7 +72,7 @@ def test_memory_is_filled_and_never_overfilled(rows: list[int], skew: float, sha
     except NoFeasiblePlan:
         assert share < 0.8
         return
-    assert taken(found, tables) <= share * whole
+    assert bytes_taken(found, tables) <= share * whole
     slots = {name: each.slots for name, each in found.placements.items() if each.slots is not None}
     assert bool(slots) == (share < 1)
     for table in tables:
@@ -80,23 +80,23 @@ def test_memory_is_filled_and_never_overfilled(rows: list[int], skew: float, sha
         assert count is None or together < count < table.rows
     largest = max(row_bytes(table) + SLOT_BYTES for table in tables)
     if all(table.name in slots for table in tables):
-        assert taken(found, tables) > share * whole - largest - 1
+        assert bytes_taken(found, tables) > share * whole - largest - 1
     assert without_slots(found) == plan
 
 
-def test_rows_that_are_looked_up_more_a_byte_have_room_first() -> None:
+def test_rows_with_more_lookups_a_byte_are_cached_first() -> None:
     hot, cold = spec("hot", 1000), spec("cold", 1000)
     usages = {"hot": usage(hot, 1.0, ids_per_row=20.0), "cold": usage(cold, 1.0, ids_per_row=1.0)}
     found = with_slots(Plan.single_device(["hot", "cold"]), [hot, cold], usages, 1, memory_needs(1), 110_000)
     assert found.placements["hot"].slots is None  # all of them
     assert found.placements["cold"].slots is not None
     assert found.notes[-1].startswith("beyond memory: the rank with the most misses")
-    said = r"beyond memory: of table 'cold', \d{3} of 1,000 rows fit, [78]\d % of its look-ups"
-    assert re.fullmatch(said, found.notes[0])
+    message = r"beyond memory: of table 'cold', \d{3} of 1,000 rows fit, [78]\d % of its look-ups"
+    assert re.fullmatch(message, found.notes[0])
 
 
-def test_how_many_rows_will_be_missing_is_told() -> None:
-    """Against draws of steps' ids, where the rows that are looked up most have the slots."""
+def test_notes_say_how_many_rows_will_be_missing() -> None:
+    """Compared with drawn ids of steps, when the most looked-up rows have the slots."""
     table = spec("t", 5000)
     used = usage(table, 1.0)
     found = with_slots(
@@ -105,16 +105,16 @@ def test_how_many_rows_will_be_missing_is_told() -> None:
     slots = found.placements["t"].slots
     assert slots is not None
     assert used.accesses is not None
-    beyond = np.argsort(-used.accesses, kind="stable")[slots:]
+    uncached = np.argsort(-used.accesses, kind="stable")[slots:]
     draw, shares = np.random.default_rng(0), used.accesses / used.accesses.sum()
     ids = [draw.choice(5000, 8 * EXAMPLES, p=shares) for _ in range(200)]
-    missing = np.mean([np.isin(np.unique(each), beyond).sum() for each in ids])
-    told = re.search(r"some (\d+) rows a step", found.notes[-1])
-    assert told is not None
-    assert int(told[1]) == pytest.approx(missing, rel=0.1)
+    missing = np.mean([np.isin(np.unique(each), uncached).sum() for each in ids])
+    match = re.search(r"fetch (\d+) rows a step", found.notes[-1])
+    assert match is not None
+    assert int(match[1]) == pytest.approx(missing, rel=0.1)
 
 
-def test_what_nothing_is_known_of_shares_by_what_it_needs() -> None:
+def test_without_statistics_memory_is_shared_by_needs() -> None:
     tables = [spec("a", 1000), spec("b", 3000)]
     usages = {table.name: Usage.of(table, None) for table in tables}
     found = with_slots(Plan.single_device(["a", "b"]), tables, usages, EXAMPLES, memory_needs(EXAMPLES), 200_000)
@@ -122,7 +122,7 @@ def test_what_nothing_is_known_of_shares_by_what_it_needs() -> None:
     assert found.placements["b"].slots is not None
 
 
-def test_an_evaluations_batch_has_room() -> None:
+def test_an_evaluation_batch_fits() -> None:
     table = spec("t", 5000)
     plan = Plan.single_device(["t"])
     found = with_slots(plan, [table], {"t": usage(table)}, EXAMPLES, memory_needs(EXAMPLES, 1000), 130_000)
@@ -133,8 +133,8 @@ def test_an_evaluations_batch_has_room() -> None:
         with_slots(plan, [table], {"t": usage(table)}, EXAMPLES, memory_needs(EXAMPLES, 4000), 130_000)
 
 
-def test_the_longest_bags_of_a_batch_have_room() -> None:
-    """Where somebody has counted that ten examples look up as many ids as hundreds usually do."""
+def test_a_batch_with_the_longest_bags_fits() -> None:
+    """Here ten examples are known to look up as many ids as hundreds usually do."""
     table, plan = spec("t", 5000), Plan.single_device(["t"])
     need = Need(EXAMPLES, "a training batch with the longest bags", "training.batch_size", {"t": 4000})
     with pytest.raises(NoFeasiblePlan, match=r"(?s)with the longest bags, .* give at least .* training\.batch_size"):
@@ -148,37 +148,37 @@ def test_ranks_share_the_slots_of_a_table_that_is_split_by_rows() -> None:
     plan = Plan(2, {}, 2).placed("split", "row_wise", (0, 1)).placed("whole", "table_wise", (1,))
     usages = {"split": usage(split), "whole": usage(whole)}
     found = with_slots(plan, [split, whole], usages, EXAMPLES, memory_needs(EXAMPLES), 150_000)
-    assert max(taken(found, [split, whole], rank) for rank in (0, 1)) <= 150_000
+    assert max(bytes_taken(found, [split, whole], rank) for rank in (0, 1)) <= 150_000
     assert "rows of each shard fit" in found.notes[0]
 
 
 @pytest.mark.parametrize(
-    ("sharding", "optimizer", "said"),
+    ("sharding", "optimizer", "message"),
     [
         ("table_wise", "adam", "is trained by adam"),
         ("data_parallel", "sgd", "is on every rank"),
         ("column_wise", "sgd", "is split by columns"),
     ],
 )
-def test_a_table_that_needs_slots_and_cannot_have_any_is_named(sharding: str, optimizer: str, said: str) -> None:
+def test_a_table_that_needs_slots_but_cannot_have_any_is_named(sharding: str, optimizer: str, message: str) -> None:
     table, other = spec("t", 5000, optimizer=optimizer), spec("u", 100)
     plan = Plan.single_device(["t", "u"]).placed("t", sharding, (0,))  # pyright: ignore[reportArgumentType] - of the three
     usages = {"t": usage(table), "u": usage(other)}
-    with pytest.raises(ConfigError, match=rf"table 't', with .* there, {said}: all of its rows need memory"):
+    with pytest.raises(ConfigError, match=rf"table 't', with .* there, {message}: all of its rows need memory"):
         with_slots(plan, [table, other], usages, 1, memory_needs(1), 100_000)
 
 
-def test_recshard_places_tables_by_what_the_disk_has_to_bring() -> None:
-    """Two tables whose look-ups are all alike want the disk, two that memory would hold do not: a rank has one of
-    each, and memory is for rows alone, whatever a step keeps beside them."""
+def test_recshard_places_tables_by_their_disk_reads() -> None:
+    """Two tables with uniform look-ups need the disk, two skewed ones do not: each rank gets one of each kind. Memory
+    is for rows alone; a step's buffers do not count."""
     flat, skewed = [spec(f"flat{n}", 4000) for n in range(2)], [spec(f"skewed{n}", 4000) for n in range(2)]
     tables, draw = [*flat, *skewed], np.random.default_rng(0)
     counts = {table.name: [2] * 4000 for table in flat}
     counts |= {table.name: np.bincount(draw.zipf(3.0, 8000) % 4000, minlength=4000).tolist() for table in skewed}
     counted = statistics(8000, counts)
     memory, planner = 200_000, RecShard.Config(time_limit_s=2)
-    beyond = BeyondMemoryConfig.model_validate({"memory": memory})
-    config = PlanningConfig(planner=planner, beyond_memory=beyond, reserve=0.5)
+    offload = BeyondMemoryConfig.model_validate({"memory": memory})
+    config = PlanningConfig(planner=planner, beyond_memory=offload, reserve=0.5)
     memories = topology(1, 2, memory=memory, kind="cpu", lookup=1e10, slow_memory=1e9)
     planned = plan_tables(tables, counted, memories, config, EXAMPLES)
     assert {len({planned.plan.placements[t.name].ranks for t in pair}) for pair in (flat, skewed)} == {2}
@@ -187,11 +187,11 @@ def test_recshard_places_tables_by_what_the_disk_has_to_bring() -> None:
     assert 0.9 * memory < first.fast_bytes < 1.2 * memory
     usages = {table.name: Usage.of(table, counted) for table in tables}
     slotted = with_slots(planned.plan, tables, usages, 2 * EXAMPLES, memory_needs(2 * EXAMPLES), memory)
-    assert max(taken(slotted, tables, rank) for rank in (0, 1)) <= memory
+    assert max(bytes_taken(slotted, tables, rank) for rank in (0, 1)) <= memory
     assert all(each.fast_rows is None for each in slotted.placements.values())
 
 
-def test_a_plan_says_how_many_slots_wherever_it_is_written_down() -> None:
+def test_slots_are_saved_in_a_plan() -> None:
     plan = Plan.single_device(["t"]).placed("t", "table_wise", (0,), slots=7)
     assert Plan.from_json(plan.to_json()) == plan
     old = plan.to_json() | {"version": 3}

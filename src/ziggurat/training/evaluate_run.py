@@ -1,0 +1,61 @@
+"""The figures of a trained run on a split of its data."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+from ziggurat.core.engine import check_engine
+from ziggurat.core.progress import Progress
+from ziggurat.data.encoded.dataset import Split
+from ziggurat.metrics.metric_set import MetricSet
+from ziggurat.training.evaluate import evaluate_split
+from ziggurat.training.malloc_tuning import keep_freed_memory
+from ziggurat.training.open_recommender import open_recommender
+from ziggurat.training.process_group import pick_device, process_group
+from ziggurat.training.run import Run, open_run
+
+
+def evaluate(
+    run: str | Path | Run,
+    split: Split = "test",
+    checkpoint: str = "best",
+    progress: Progress | None = None,
+    *,
+    prepared: str | Path | None = None,
+) -> MetricSet:
+    """A run's figures on a split of its data, overall and by slice.
+
+    Args:
+        run: the run or its folder.
+        split: which rows.
+        checkpoint: ``best``, ``last`` or a step.
+        progress: where to show it.
+        prepared: folder of the encoded dataset, where it is no longer where the run was trained on it.
+
+    Raises:
+        RunFolderError: no such run or checkpoint, or the folder holds another dataset.
+        DataError: the prepared dataset is gone.
+    """
+    opened = run if isinstance(run, Run) else open_run(run)
+    check_engine()
+    keep_freed_memory()
+    dataset = opened.dataset(prepared)
+    evaluation = opened.experiment.evaluation
+    device = pick_device(opened.experiment.training.device)
+    with process_group(device) as world, contextlib.ExitStack() as stack:
+        layout = opened.experiment.layout(dataset.schema)
+        found = stack.enter_context(
+            open_recommender(opened, layout, device, prepared=dataset.folder, checkpoint=checkpoint)
+        )
+        if progress is not None and world.leads and found.note is not None:
+            progress.note(found.note)
+        return evaluate_split(
+            found.recommender,
+            dataset.split(split),
+            dataset.schema,
+            device,
+            evaluation.batch_size,
+            evaluation.slices,
+            progress,
+        )

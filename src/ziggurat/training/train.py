@@ -1,0 +1,157 @@
+"""Trains an experiment in a run folder: prepare if needed, train or resume, evaluate the best checkpoint."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ziggurat.checkpoint.store.claim import Claim, claimed
+from ziggurat.core.engine import check_engine
+from ziggurat.core.files import locked_folder, write_json
+from ziggurat.core.memory import explained_out_of_memory
+from ziggurat.core.progress import Progress, Silent
+from ziggurat.data.encoded.dataset import Dataset, Split
+from ziggurat.parallel.agreement import on_first_rank
+from ziggurat.parallel.heartbeat import report_lost_ranks
+from ziggurat.training.batch_source import dataset_of_readers
+from ziggurat.training.constant_prediction import collapsed_tasks
+from ziggurat.training.evaluate import evaluate_split
+from ziggurat.training.experiment import Experiment
+from ziggurat.training.loop import Trainer
+from ziggurat.training.malloc_tuning import keep_freed_memory
+from ziggurat.training.open_recommender import open_recommender
+from ziggurat.training.preparation import prepare
+from ziggurat.training.process_group import pick_device, process_group
+from ziggurat.training.recommender_state import restore_from
+from ziggurat.training.run import Run, attach_dataset, check_run_folder, create_or_resume
+from ziggurat.training.warm_start.load import check_warm_start
+
+_LESS_MEMORY = (
+    "`ziggurat plan` says what tables need; a smaller training.batch_size, smaller tables (embeddings.dim, rows of "
+    "encoders) or more ranks on more hosts need less. Run the command again to go on from the last checkpoint"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a call of :func:`train` ended.
+
+    Attributes:
+        run: the run folder.
+        step: optimizer steps done in all.
+        results: the content of ``results.json`` once training has finished, else None.
+        signal: what asked training to stop, if anything, be it during the last step; the state is saved.
+    """
+
+    run: Run
+    step: int
+    results: dict[str, Any] | None
+    signal: signal.Signals | None
+
+
+def train(
+    experiment: Experiment,
+    run_folder: str | Path | None = None,
+    *,
+    prepared: str | Path | None = None,
+    progress: Progress | None = None,
+    stop_after: int | None = None,
+) -> Outcome:
+    """Prepare if needed, then train, from the last checkpoint if the run folder has one; then evaluate the best.
+
+    Args:
+        experiment: the config.
+        run_folder: default ``runs/NAME``.
+        prepared: folder of the encoded dataset; default as in :func:`prepare`. With readers, where the copy of theirs
+            lies that has no training rows; default: ``dataset`` in the run folder.
+        progress: where to show it.
+        stop_after: save and return once this many steps are done in all.
+
+    Raises:
+        ZigguratError: bad input, a run folder of another config, a full disk, no memory left, a diverging loss.
+    """
+    check_engine()
+    experiment.check()
+    progress = progress or Silent()
+    folder = Path("runs") / experiment.name if run_folder is None else Path(run_folder)
+    if experiment.training.threads is not None:
+        torch.set_num_threads(experiment.training.threads)
+    device = pick_device(experiment.training.device)
+    with process_group(device, experiment.parallel.timeout_s) as world, contextlib.ExitStack() as stack:
+        stack.enter_context(explained_out_of_memory(_LESS_MEMORY))
+        trainers: list[Trainer] = []
+        claims: list[Claim] = []
+        at = lambda: trainers[0].at.step if trainers else 0  # noqa: E731
+        stack.enter_context(report_lost_ranks(at, experiment.parallel.timeout_s))
+        if not world.leads:
+            progress = Silent()
+
+        def open_folder() -> Path:
+            check_run_folder(folder)
+            stack.enter_context(locked_folder(folder, "training"))
+            check_warm_start(folder, experiment)
+            run = create_or_resume(folder, experiment, progress.note)
+            claims.append(stack.enter_context(claimed(run.checkpoints.store, run.owner, note=progress.note)))
+            if experiment.training.readers:
+                dataset = dataset_of_readers(experiment, Path(prepared or run.folder / "dataset"), progress)
+            else:
+                dataset = prepare(experiment, prepared, progress)
+            attach_dataset(run, dataset)
+            return dataset.folder
+
+        dataset = Dataset(on_first_rank(open_folder))
+        run = Run(folder, experiment)
+        keep_freed_memory()
+        layout = experiment.layout(dataset.schema)
+        opened = stack.enter_context(
+            open_recommender(run, layout, device, prepared=dataset.folder, keep_plan=True, progress=progress)
+        )
+        if opened.note:
+            progress.note(opened.note)
+        trainer = Trainer(run, dataset, opened.recommender, device, progress, claims[0] if claims else None)
+        trainers.append(trainer)
+        if trainer.at.step:
+            progress.note(f"{run.folder}: going on at step {trainer.at.step:,} of {trainer.total_steps:,}")
+        started = time.perf_counter()
+        stop = None if trainer.finished else trainer.train(stop_after)
+        on_first_rank(lambda: None)  # until the first rank has written its last checkpoint
+        if not trainer.finished:
+            return Outcome(run, trainer.at.step, None, stop.signal if stop else None)
+        results = on_first_rank(lambda: run.results)
+        if stop is not None or results is None:
+            results = _finish(run, trainer, time.perf_counter() - started, progress)
+        return Outcome(run, trainer.at.step, results, stop.signal if stop else None)
+
+
+def _finish(run: Run, trainer: Trainer, seconds: float, progress: Progress) -> dict[str, Any]:
+    """Put the best checkpoint's weights in place, evaluate it on validation and test, and write results.json."""
+    best = on_first_rank(lambda: run.checkpoints.resolve("best"))
+    told = restore_from(trainer.recommender, run.checkpoints, best)
+    if told is not None:
+        progress.note(told)
+    schema, evaluation = trainer.dataset.schema, run.experiment.evaluation
+    figures: dict[str, dict[str, float]] = {}
+    splits: tuple[Split, ...] = ("validation", "test")
+    held = {split: blocks for split in splits if (blocks := trainer.dataset.split(split)).rows}
+    shown = progress if trainer.world.leads else None
+    for split, blocks in held.items():
+        metrics = evaluate_split(
+            trainer.recommender, blocks, schema, trainer.device, evaluation.batch_size, progress=shown
+        )
+        figures[split] = metrics.compute()
+        if split == next(iter(held)):  # once is enough
+            for sentence in collapsed_tasks(metrics, run.experiment):
+                progress.note(sentence)
+    stored = {
+        split: {k: v if math.isfinite(v) else None for k, v in values.items()} for split, values in figures.items()
+    }
+    results = {"steps": trainer.at.step, "best_step": best, "seconds": round(seconds, 3), "figures": stored}
+    on_first_rank(lambda: write_json(run.folder / "results.json", results))
+    return {**results, "figures": figures}
