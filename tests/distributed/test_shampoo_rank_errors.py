@@ -152,7 +152,7 @@ def flattened(rank: int) -> str:
 def test_parameters_that_were_made_one_are_refused() -> None:
     """Each rank has another part of them, of the same shape."""
     for told in run_ranks(2, flattened):
-        assert "is several that FullyShardedDataParallel made one" in told
+        assert "was flattened by FullyShardedDataParallel from several parameters" in told
         assert "use torch.distributed.fsdp.fully_shard" in told
 
 

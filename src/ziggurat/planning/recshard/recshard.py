@@ -169,7 +169,7 @@ class _PlanningContext:
         """Returns the numbers of fast rows to consider for a table.
 
         They are the fewest rows that get a share 1 − (1 − i/steps)³ of the look-ups. These shares are dense near 1,
-        where the look-ups left to slow memory cost most. For a split table, steps of its unused rows are added, up to all.
+        where the look-ups left to slow memory cost most. For a split table, steps of its unused rows are added.
         """
         if not self.problem.topology.slow_memory_bytes:
             return [table.rows]
