@@ -1,4 +1,4 @@
-"""Tables that change, and what checkpoints of them are made with."""
+"""Tables whose rows change, and helpers to save and load checkpoints of them."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ from ziggurat.training.process_group import process_group
 
 
 class Table:
-    """A table with a state a row and one a number, of which rows change."""
+    """A table with one optimizer state per row (``sum``) and one per value (``mean``)."""
 
     def __init__(self, name: str = "item", rows: int = 300, dim: int = 7, seed: int = 0) -> None:
         self.name, self._draw = name, torch.Generator().manual_seed(seed)
         self.weight_RD = torch.randn(rows, dim, generator=self._draw)
         self.sum_R = torch.rand(rows, generator=self._draw)
         self.mean_RD = torch.rand(rows, dim, generator=self._draw)
-        self.marks = DirtyRows({"": self.weight_RD, "sum": self.sum_R, "mean": self.mean_RD})
+        self.dirty = DirtyRows({"": self.weight_RD, "sum": self.sum_R, "mean": self.mean_RD})
 
     def change(self, rows: int) -> None:
-        """So many rows, drawn."""
+        """Changes up to ``rows`` random rows."""
         ids_L = torch.randint(len(self.weight_RD), (rows,), generator=self._draw)
-        self.marks.touch(ids_L)
+        self.dirty.touch(ids_L)
         for tensor in (self.weight_RD, self.sum_R, self.mean_RD):
             tensor[ids_L] += torch.rand(tensor[ids_L].shape, generator=self._draw)
 
@@ -53,10 +53,10 @@ class Table:
             "sum": TensorSlice.of_tensor(f"{self.name}/sum", self.sum_R),
             "mean": TensorSlice.of_tensor(f"{self.name}/mean", self.mean_RD),
         }
-        return TrackedShard(self.name, spec, TensorSlice.of_tensor(self.name, self.weight_RD), states, self.marks)
+        return TrackedShard(self.name, spec, TensorSlice.of_tensor(self.name, self.weight_RD), states, self.dirty)
 
     def tensors(self) -> dict[str, Tensor]:
-        """A copy, by group and name."""
+        """Returns ``GROUP/NAME`` -> a copy of the tensor."""
         return {
             f"tables/{self.name}": self.weight_RD.clone(),
             f"table_optimizer/{self.name}/sum": self.sum_R.clone(),
@@ -68,7 +68,7 @@ class Table:
 def saver(
     folder: CheckpointFolder, *tables: Table, check: Callable[[], None] = lambda: None, **config: Any
 ) -> Generator[Saver]:
-    """Of one rank."""
+    """Yields a saver of the tables, on one rank."""
     shapes = {table.name: table.shape for table in tables}
     checkpoints = CheckpointsConfig(**config)
     shards = [table.shard for table in tables]
@@ -79,8 +79,8 @@ def saver(
         yield made
 
 
-def loaded(folder: CheckpointFolder, step: int | str) -> dict[str, Tensor]:
-    """All tensors of a checkpoint, by group and name."""
+def load_tensors(folder: CheckpointFolder, step: int | str) -> dict[str, Tensor]:
+    """Returns ``GROUP/NAME`` -> tensor of a checkpoint."""
     groups = folder.load(step).groups
     return {f"{group}/{name}": tensor for group, tensors in groups.items() for name, tensor in tensors.items()}
 
@@ -89,8 +89,8 @@ def same_bits(left: Mapping[str, Tensor], right: Mapping[str, Tensor]) -> bool:
     return left.keys() == right.keys() and all(torch.equal(left[name], right[name]) for name in left)
 
 
-def write_version_1(folder: Path, groups: Mapping[str, Mapping[str, Tensor]], state: dict[str, Any]) -> None:
-    """As ziggurat wrote checkpoints before format 2."""
+def write_legacy_checkpoint(folder: Path, groups: Mapping[str, Mapping[str, Tensor]], state: dict[str, Any]) -> None:
+    """Writes a checkpoint of format 1."""
     folder.mkdir(parents=True)
     digests: dict[str, str] = {}
     for group, tensors in groups.items():

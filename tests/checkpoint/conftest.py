@@ -1,4 +1,4 @@
-"""A real server that speaks S3, on this machine."""
+"""Fixtures: a local server that speaks S3, and a faulty proxy in front of it."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ import urllib.request
 from collections.abc import Callable, Iterator
 
 import pytest
-from s3_kit import Proxy, running
+from s3_kit import Proxy, run_proxy
 
 _numbers = itertools.count(1)
 
 
 @pytest.fixture(scope="session")
 def s3_server() -> Iterator[str]:
-    """Its URL."""
+    """The URL of an S3 server."""
     pytest.importorskip("s3fs", reason='needs s3fs: pip install "ziggurat[s3]"')
     moto = pytest.importorskip("moto.server", reason="needs an S3 server: pip install moto[s3] flask flask-cors")
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
@@ -27,7 +27,7 @@ def s3_server() -> Iterator[str]:
 
 @pytest.fixture
 def s3(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """``s3://BUCKET/run``, the bucket being empty, and an environment that leads there."""
+    """``s3://BUCKET/run`` in an empty bucket, with the environment variables set for the server."""
     for name in ("AWS_PROFILE", "AWS_SESSION_TOKEN", "AWS_MAX_ATTEMPTS", "AWS_RETRY_MODE", "AWS_ENDPOINT_URL_S3"):
         monkeypatch.delenv(name, raising=False)
     for name in ("NO_PROXY", "no_proxy"):
@@ -46,14 +46,14 @@ def s3(s3_server: str, monkeypatch: pytest.MonkeyPatch) -> str:
 
 @pytest.fixture(scope="session")
 def faulty_server(s3_server: str) -> Iterator[Proxy]:
-    """In front of it."""
-    with running(s3_server) as made:
+    """A proxy in front of the S3 server."""
+    with run_proxy(s3_server) as made:
         yield made
 
 
 @pytest.fixture
 def proxy(s3: str, faulty_server: Proxy, monkeypatch: pytest.MonkeyPatch) -> Iterator[Proxy]:
-    """The faulty server, which the environment then leads to, and which hands everything on until it is told else."""
+    """The faulty proxy, as the endpoint in the environment. It forwards all requests until a test sets faults."""
     monkeypatch.setenv("AWS_ENDPOINT_URL", faulty_server.url)
     faulty_server.reset()
     yield faulty_server
@@ -61,8 +61,8 @@ def proxy(s3: str, faulty_server: Proxy, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 
 @pytest.fixture
-def forget() -> Iterator[Callable[[], None]]:
-    """Have the next store made from what the environment says then, and those after the test too."""
+def clear_clients() -> Iterator[Callable[[], None]]:
+    """Clears cached clients, so that the next store is made from the current environment; also after the test."""
     import s3fs
 
     yield s3fs.S3FileSystem.clear_instance_cache

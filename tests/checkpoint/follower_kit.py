@@ -1,4 +1,4 @@
-"""What followers are tested with: a folder that is read alone, and what is to be held."""
+"""Helpers for tests of followers: a read-only store, and assertions about the weights held."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from checkpoint_kit import loaded
+from checkpoint_kit import load_tensors
 from torch import Tensor
 
 from ziggurat.checkpoint.folder import CheckpointFolder
@@ -17,8 +17,8 @@ from ziggurat.checkpoint.store.store import LocalStore
 POLICIES = ("full", "one_shot", "consecutive", "intermittent")
 
 
-class ReadOnly(LocalStore):
-    """A folder that a server sees: every write is a fault; reads are noted, and told beforehand."""
+class ReadOnlyStore(LocalStore):
+    """A folder in which every write fails. It records reads and calls ``before`` ahead of each."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -37,14 +37,14 @@ class ReadOnly(LocalStore):
         raise AssertionError((folder, name))
 
     def steps_read(self) -> set[int]:
-        """Of which checkpoints tensors were read, since the last time."""
+        """Returns the steps whose tensors were read since the last call."""
         found = {int(folder.removeprefix("step-")) for folder, name in self.read_files if name.endswith("tensors")}
         self.read_files.clear()
         return found
 
 
-def served(folder: CheckpointFolder) -> ReadOnly:
-    return ReadOnly(Path(folder.where))
+def read_only(folder: CheckpointFolder) -> ReadOnlyStore:
+    return ReadOnlyStore(Path(folder.where))
 
 
 def dense(step: int) -> dict[str, Tensor]:
@@ -56,17 +56,17 @@ def dense(step: int) -> dict[str, Tensor]:
     }
 
 
-def held(follower: Follower) -> dict[str, Tensor]:
-    """As :func:`loaded` has it."""
+def held_tensors(follower: Follower) -> dict[str, Tensor]:
+    """Returns ``GROUP/NAME`` -> tensor of a follower, as :func:`load_tensors` does for a checkpoint."""
     return {f"tables/{name}": table for name, table in follower.tables.items()} | follower.dense
 
 
 def assert_holds(follower: Follower, folder: CheckpointFolder, step: int) -> None:
-    """All weights of a step and nothing else, bit for bit."""
+    """Asserts that the follower holds exactly the weights of a step, bit for bit."""
     assert follower.step == step
-    whole = loaded(folder, step)
+    whole = load_tensors(folder, step)
     expected = {name: each for name, each in whole.items() if name.startswith(("tables/", "dense/"))}
-    assert bits_of(held(follower)) == bits_of(expected)
+    assert bits_of(held_tensors(follower)) == bits_of(expected)
 
 
 def bits_of(tensors: dict[str, Tensor]) -> dict[str, tuple[torch.dtype, tuple[int, ...], bytes]]:
@@ -79,14 +79,14 @@ def manifest_of(folder: CheckpointFolder, step: int) -> Manifest:
     return manifest
 
 
-def assert_told(update: Update, before: dict[str, Tensor], after: dict[str, Tensor]) -> None:
-    """Every row that is another one is in the update, and its ids ascend."""
+def assert_rows_reported(update: Update, before: dict[str, Tensor], after: dict[str, Tensor]) -> None:
+    """Asserts that the update lists every row that changed, with ascending ids."""
     for name, table in after.items():
         ids = update.rows.get(name, torch.empty(0, dtype=torch.int64))
         assert bool((ids[1:] > ids[:-1]).all())
-        untold = torch.ones(len(table), dtype=torch.bool)
-        untold[ids] = False
+        unreported = torch.ones(len(table), dtype=torch.bool)
+        unreported[ids] = False
         if name in before:
-            assert torch.equal(before[name][untold], table[untold])
+            assert torch.equal(before[name][unreported], table[unreported])
         else:
             assert len(ids) == len(table)

@@ -1,4 +1,4 @@
-"""Runs with checkpoints of both formats, and harm done to them."""
+"""Helpers that fill folders with checkpoints of both formats, and damage them."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from tests.checkpoint.checkpoint_kit import Table, saver, write_version_1
+from tests.checkpoint.checkpoint_kit import Table, saver, write_legacy_checkpoint
 from ziggurat.checkpoint.folder import CheckpointFolder
 from ziggurat.checkpoint.writer import Best
 
@@ -19,8 +19,8 @@ DENSE = {
 }
 
 
-class Told:
-    """A Progress that remembers what it was told."""
+class RecordedProgress:
+    """A Progress that records the total and the last position of each stage."""
 
     def __init__(self) -> None:
         self.totals: dict[str, float | None] = {}
@@ -39,7 +39,7 @@ class Told:
 
 
 def fill(folder: CheckpointFolder, steps: int = 4, policy: str = "consecutive", bits: int = 32) -> tuple[Table, Table]:
-    """Steps 1, 2, …, the second being the best."""
+    """Saves checkpoints of the steps 1, 2, …, the second as the best."""
     user, item = Table("user", 90, 3, seed=1), Table("item", 300, 7)
     with saver(folder, user, item, policy=policy, bits=bits) as saving:
         for step in range(1, steps + 1):
@@ -51,21 +51,22 @@ def fill(folder: CheckpointFolder, steps: int = 4, policy: str = "consecutive", 
 
 
 def path_of(folder: CheckpointFolder, step: int, name: str = "*") -> Path:
-    """The last file of a checkpoint that is named so."""
+    """Returns the last file of a checkpoint whose name matches the pattern."""
     return sorted((Path(folder.where) / f"step-{step:08d}").glob(name))[-1]
 
 
 def flip(path: Path) -> None:
+    """Flips one bit in the middle of a file."""
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 1
     path.write_bytes(bytes(content))
 
 
-def add_version_1(folder: CheckpointFolder, step: int) -> dict[str, torch.Tensor]:
+def add_legacy_checkpoint(folder: CheckpointFolder, step: int) -> dict[str, torch.Tensor]:
     groups = {
         "dense": {"w": torch.arange(6.0).view(2, 3)},
         "tables": {"item": torch.arange(2100.0).view(300, 7)},
         "table_optimizer": {"item/sum": torch.arange(300.0), "item/mean": torch.ones(300, 7)},
     }
-    write_version_1(Path(folder.where) / f"step-{step:08d}", groups, {"progression": {"step": step}})
+    write_legacy_checkpoint(Path(folder.where) / f"step-{step:08d}", groups, {"progression": {"step": step}})
     return {f"{group}/{name}": tensor for group, tensors in groups.items() for name, tensor in tensors.items()}

@@ -1,4 +1,4 @@
-"""A server in front of an S3 server that fails as networks and stores do, when it is told to."""
+"""A proxy in front of an S3 server, which fails on request as networks and stores do."""
 
 from __future__ import annotations
 
@@ -16,32 +16,32 @@ _CODES = {"403": "AccessDenied", "500": "InternalError", "501": "NotImplemented"
 
 
 class Proxy(ThreadingHTTPServer):
-    """Hands requests on, one at a time, so that a condition and its write are one step.
+    """Forwards requests one at a time, so that checking a condition and the write are atomic.
 
     Attributes:
-        url: of this server.
+        url: URL of the proxy.
         seen: (method, path) of each request.
-        faults: what befalls the next requests of ``on``: ``403``, ``500``, ``501`` or ``503`` answers so; ``cut``
-            closes the connection before the request is handed on, ``lost`` after it; ``half`` breaks off the answer;
-            ``slow`` takes its time.
-        on: a method; others are handed on.
-        always: what befalls every request, once ``faults`` are used up.
-        blind: whether conditions are left out.
+        faults: faults of the next requests with the method ``on``. ``403``, ``500``, ``501`` or ``503``: respond with
+            this status; ``cut``: close the connection before forwarding; ``lost``: close it after forwarding; ``half``:
+            break off the response; ``slow``: delay the request; an empty string: no fault.
+        on: the method with faults; requests with others are forwarded.
+        always: fault of every request of that method once ``faults`` is empty.
+        ignore_conditions: whether the header If-None-Match is dropped.
     """
 
     daemon_threads = True
 
-    def __init__(self, behind: str) -> None:
+    def __init__(self, target: str) -> None:
         super().__init__(("127.0.0.1", 0), _Handler)
-        self.behind = urlsplit(behind).netloc
+        self.target = urlsplit(target).netloc
         self.url = f"http://127.0.0.1:{self.server_address[1]}"
-        self.turn = threading.Lock()
+        self.lock = threading.Lock()
         self.reset()
 
     def reset(self) -> None:
         self.seen: list[tuple[str, str]] = []
         self.faults: deque[str] = deque()
-        self.on, self.always, self.blind = "PUT", "", False
+        self.on, self.always, self.ignore_conditions = "PUT", "", False
 
     def count(self, method: str) -> int:
         return sum(each == method for each, _ in self.seen)
@@ -53,8 +53,8 @@ class Proxy(ThreadingHTTPServer):
 
 
 @contextlib.contextmanager
-def running(behind: str) -> Generator[Proxy]:
-    proxy = Proxy(behind)
+def run_proxy(target: str) -> Generator[Proxy]:
+    proxy = Proxy(target)
     thread = threading.Thread(target=proxy.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     try:
@@ -73,7 +73,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _handle(self) -> None:
         proxy = self.server
         data = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        with proxy.turn:
+        with proxy.lock:
             proxy.seen.append((self.command, self.path))
             fault = proxy.fault_of(self.command)
             if fault == "cut":
@@ -85,7 +85,7 @@ class _Handler(BaseHTTPRequestHandler):
                 return
             if fault == "slow":
                 time.sleep(0.5)
-            status, headers, body = self._handed_on(data)
+            status, headers, body = self._forward(data)
         if fault == "lost":
             self.close_connection = True
             return
@@ -93,11 +93,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = _handle
 
-    def _handed_on(self, data: bytes) -> tuple[int, dict[str, str], bytes]:
+    def _forward(self, data: bytes) -> tuple[int, dict[str, str], bytes]:
         headers = {name: value for name, value in self.headers.items() if name.lower() not in _PER_HOP}
-        if self.server.blind:
+        if self.server.ignore_conditions:
             headers = {name: value for name, value in headers.items() if name.lower() != "if-none-match"}
-        connection = http.client.HTTPConnection(self.server.behind)
+        connection = http.client.HTTPConnection(self.server.target)
         connection.request(self.command, self.path, data, headers)
         response = connection.getresponse()
         kept = {name: value for name, value in response.getheaders() if name.lower() not in _PER_HOP}

@@ -1,4 +1,4 @@
-"""One writer at a time, and one run for good, in a folder and in a real S3 server."""
+"""A store admits one writer at a time and one run only: in folders, in memory and on an S3 server."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @contextlib.contextmanager
 def another_process(place: str, lease_s: float = LEASE_S) -> Generator[subprocess.Popen[str]]:
-    """That writes there."""
+    """Yields another process that holds the claim to ``place``."""
     pipe = subprocess.PIPE
     with subprocess.Popen(
         [sys.executable, "-c", CHILD, place, str(lease_s)], stdin=pipe, stdout=pipe, text=True
@@ -66,13 +66,13 @@ def another_process(place: str, lease_s: float = LEASE_S) -> Generator[subproces
             child.kill()
 
 
-def test_one_after_the_other_may_write(place: str) -> None:
+def test_writers_may_follow_one_another(place: str) -> None:
     for _ in range(2):
         with claimed(open_store(place), RUN) as claim:
             claim.check()
 
 
-def test_another_writer_is_refused_and_told_of_the_first(place: str) -> None:
+def test_a_second_writer_is_refused_and_the_first_is_named(place: str) -> None:
     with claimed(open_store(place), RUN, lease_s=3) as claim:
         with (
             pytest.raises(RunFolderError, match="another process writes checkpoints here") as caught,
@@ -85,7 +85,7 @@ def test_another_writer_is_refused_and_told_of_the_first(place: str) -> None:
         claim.check()
 
 
-def test_another_run_is_refused_although_nobody_writes(place: str) -> None:
+def test_another_run_is_refused_even_after_the_writer_ended(place: str) -> None:
     with claimed(open_store(place), RUN):
         pass
     with (
@@ -97,7 +97,7 @@ def test_another_run_is_refused_although_nobody_writes(place: str) -> None:
         claim.check()
 
 
-def test_a_writer_that_fails_lets_go(place: str) -> None:
+def test_a_failing_writer_releases_the_claim(place: str) -> None:
     with pytest.raises(KeyboardInterrupt), claimed(open_store(place), RUN):
         raise KeyboardInterrupt
     notes: list[str] = []
@@ -105,7 +105,7 @@ def test_a_writer_that_fails_lets_go(place: str) -> None:
         assert notes == []
 
 
-def test_what_says_who_writes_is_damaged(place: str) -> None:
+def test_a_damaged_writer_file_is_named(place: str) -> None:
     store = open_store(place)
     with claimed(store, RUN):
         name = next(name for name in store.files() if name.startswith("writer"))
@@ -118,7 +118,7 @@ def test_what_says_who_writes_is_damaged(place: str) -> None:
         claim.check()
 
 
-def test_a_folder_is_free_once_its_writer_is_killed(tmp_path: Path) -> None:
+def test_a_folder_is_released_when_its_writer_is_killed(tmp_path: Path) -> None:
     place = str(tmp_path / "run")
     with another_process(place) as child:
         with pytest.raises(RunFolderError, match=f"process {child.pid} on"), claimed(open_store(place), RUN):
@@ -140,10 +140,10 @@ def test_a_file_system_without_locks_is_noticed(tmp_path: Path) -> None:
             claim.check()
 
 
-def test_a_killed_writer_is_succeeded_when_its_lease_is_over(s3: str) -> None:
+def test_a_killed_writer_is_succeeded_when_its_lease_expires(s3: str) -> None:
     store, notes = ObjectStore(s3), list[str]()
     with another_process(s3) as child:
-        child.kill()  # and not waited for: its number is still taken, as on another host
+        child.kill()  # without wait(): its process id stays taken, so that it looks alive, as on another host
         with claimed(store, RUN, note=notes.append) as claim:
             claim.check()
             assert store.files() == ["writer-00000002.json"]
@@ -151,7 +151,7 @@ def test_a_killed_writer_is_succeeded_when_its_lease_is_over(s3: str) -> None:
     assert f"waiting up to {LEASE_S:g} s" in notes[0]
 
 
-def test_a_writer_that_is_known_to_be_dead_is_not_waited_for(s3: str) -> None:
+def test_nobody_waits_for_a_writer_known_to_be_dead(s3: str) -> None:
     notes: list[str] = []
     with another_process(s3, 60.0) as child:
         child.kill()
@@ -161,7 +161,7 @@ def test_a_writer_that_is_known_to_be_dead_is_not_waited_for(s3: str) -> None:
     assert notes == []
 
 
-def test_a_writer_that_slept_is_stopped(s3: str) -> None:
+def test_a_writer_that_was_succeeded_while_it_slept_stops(s3: str) -> None:
     store = ObjectStore(s3)
     with another_process(s3) as child:
         assert child.stdin is not None
@@ -174,17 +174,17 @@ def test_a_writer_that_slept_is_stopped(s3: str) -> None:
             assert "no longer the writer of these checkpoints" in child.stdout.readline()
             child.wait(120)
             claim.check()
-            assert store.files() == ["writer-00000002.json"]  # it has left nothing
+            assert store.files() == ["writer-00000002.json"]  # the first writer's file was deleted
 
 
-def silent(store: ObjectStore, lease_s: float = LEASE_S) -> Lease:
-    """A writer that gives no sign."""
+def silent_writer(store: ObjectStore, lease_s: float = LEASE_S) -> Lease:
+    """Returns the lease of a writer that sends no heartbeats."""
     return Lease(store, *_become_writer(store, RUN, lease_s, print))
 
 
-def test_who_was_succeeded_writes_no_manifest(s3: str) -> None:
+def test_a_succeeded_writer_writes_no_manifest(s3: str) -> None:
     folder, table = CheckpointFolder(ObjectStore(s3)), Table()
-    slept = silent(ObjectStore(s3))
+    slept = silent_writer(ObjectStore(s3))
     with saver(folder, table, check=slept.check) as saving:
         saving.save(1, {}, {})
         saving.finish()
@@ -198,12 +198,12 @@ def test_who_was_succeeded_writes_no_manifest(s3: str) -> None:
     folder.load(2).verify()
 
 
-def test_a_sign_in_the_last_moment_counts(s3: str) -> None:
-    slept = silent(ObjectStore(s3))
+def test_a_heartbeat_at_the_last_moment_prevents_succession(s3: str) -> None:
+    slept = silent_writer(ObjectStore(s3))
 
     class Late(ObjectStore):
         def create(self, folder: str, name: str, data: bytes) -> bool:
-            slept.check()  # after the last look of the one who wants to succeed it
+            slept.check()  # after the successor has looked for a heartbeat for the last time
             slept.start()
             return super().create(folder, name, data)
 
@@ -213,7 +213,7 @@ def test_a_sign_in_the_last_moment_counts(s3: str) -> None:
     slept.end()
 
 
-def at_once(count: int, work: Callable[[int], None]) -> None:
+def run_concurrently(count: int, work: Callable[[int], None]) -> None:
     threads = [threading.Thread(target=work, args=(number,)) for number in range(count)]
     for thread in threads:
         thread.start()
@@ -221,10 +221,10 @@ def at_once(count: int, work: Callable[[int], None]) -> None:
         thread.join()
 
 
-@pytest.mark.parametrize("before", ["nobody", "a dead one"])
-def test_of_several_at_once_one_becomes_the_writer(s3: str, proxy: Proxy, before: str) -> None:
-    if before == "a dead one":
-        silent(ObjectStore(s3))
+@pytest.mark.parametrize("previous", ["none", "dead"])
+def test_exactly_one_of_several_concurrent_processes_becomes_the_writer(s3: str, proxy: Proxy, previous: str) -> None:
+    if previous == "dead":
+        silent_writer(ObjectStore(s3))
     start, ready, ends = threading.Barrier(3, timeout=120), threading.Barrier(3, timeout=120), threading.Event()
     held, refused = list[int](), list[str]()
 
@@ -242,32 +242,32 @@ def test_of_several_at_once_one_becomes_the_writer(s3: str, proxy: Proxy, before
                 ends.set()
         ready.wait()
 
-    at_once(3, work)
+    run_concurrently(3, work)
     assert len(held) == 1
     assert len(refused) == 2
     assert all("another process writes checkpoints here" in each for each in refused)
 
 
-def test_a_creation_whose_answer_was_lost_is_ones_own(s3: str, proxy: Proxy) -> None:
+def test_a_creation_whose_response_was_lost_succeeds_when_repeated(s3: str, proxy: Proxy) -> None:
     proxy.faults.append("lost")
     with claimed(ObjectStore(s3), RUN) as claim:
         claim.check()
         assert open_store(s3).files() == ["writer-00000001.json"]
 
 
-@pytest.mark.parametrize("kind", ["blind", "501"])
+@pytest.mark.parametrize("kind", ["ignored", "501"])
 def test_a_store_without_conditional_writes_is_refused(s3: str, proxy: Proxy, kind: str) -> None:
-    proxy.blind = kind == "blind"
+    proxy.ignore_conditions = kind == "ignored"
     proxy.faults.extend(["501"] if kind == "501" else [])
     with (
-        pytest.raises(DataError, match=rf"{s3}/writer-00000001\.json: this store, .* not support conditional writes") as caught,
+        pytest.raises(DataError, match=rf"{s3}/writer-00000001\.json: .* not support conditional writes") as caught,
         claimed(ObjectStore(s3), RUN),
     ):
         pass
     assert "use a store that supports them" in caught.value.hint
 
 
-def test_beats_that_fail_for_a_while_are_made_up_for(s3: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_later_heartbeats_make_up_for_failed_ones(s3: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
     with leased(ObjectStore(s3), RUN, 3.0, print):
         proxy.faults.extend(["500", "cut"])

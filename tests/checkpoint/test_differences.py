@@ -1,4 +1,4 @@
-"""Differences are those of the numbers, however they are read."""
+"""Differences between checkpoints match those computed from the tensors, for any size of portions."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkpoint_kit import Table, loaded, saver
+from checkpoint_kit import Table, load_tensors, saver
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from inspection_kit import DENSE, Told, add_version_1, fill, flip, path_of
+from inspection_kit import DENSE, RecordedProgress, add_legacy_checkpoint, fill, flip, path_of
 
 from ziggurat.checkpoint.folder import CheckpointFolder
 from ziggurat.checkpoint.inspect import differences as differences_module
@@ -28,13 +28,11 @@ def by_name(found: list[Difference]) -> dict[str, Difference]:
 
 
 @pytest.mark.parametrize("size", [1, 100, 1_000, 10**9])
-def test_differences_are_those_of_the_numbers(
-    folder: CheckpointFolder, monkeypatch: pytest.MonkeyPatch, size: int
-) -> None:
+def test_differences_match_the_values(folder: CheckpointFolder, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
     monkeypatch.setattr(differences_module, "RANGE_BYTES", size)
     monkeypatch.setattr(differences_module, "_CHUNK_NUMBERS", 50)
     user, item = Table("user", 90, 3, seed=1), Table("item", 300, 7)
-    item.weight_RD[5, 2] = math.nan  # in both: no difference
+    item.weight_RD[5, 2] = math.nan  # the same NaN in both is not a difference
     dense = {"dense/w": torch.arange(6.0).view(2, 3), "dense/one": torch.tensor(1.0), "dense/none": torch.zeros(0)}
     with saver(folder, user, item, policy="consecutive") as saving:
         saving.save(1, dense, {})
@@ -44,8 +42,8 @@ def test_differences_are_those_of_the_numbers(
         item.weight_RD[200, 6] -= 3
         after = item.weight_RD.clone()
         saving.save(2, {**dense, "dense/w": dense["dense/w"] * 2}, {})
-    told = Told()
-    found = by_name(differences(folder.load(1), folder.load(2), told))
+    progress = RecordedProgress()
+    found = by_name(differences(folder.load(1), folder.load(2), progress))
     assert list(found) == ["tables/user", "tables/item", "dense/none", "dense/one", "dense/w"]
     assert {name for name, each in found.items() if each.state == "identical"} == {
         "tables/user", "dense/one", "dense/none",
@@ -55,12 +53,12 @@ def test_differences_are_those_of_the_numbers(
     gap = (after.double() - before.double()).nan_to_num().abs()
     assert changed.largest == float(gap.max())
     assert changed.mean == pytest.approx(float(gap.sum()) / 2100, rel=1e-12)
-    assert math.isnan(changed.relative)  # a nan is in the norm
+    assert math.isnan(changed.relative)  # the norm contains the NaN
     weights = found["dense/w"]
     assert (weights.counted, weights.different, weights.largest) == (6, 5, 5.0)
     assert (weights.mean, weights.relative) == (2.5, pytest.approx(1.0))
     assert found["tables/user"].counted == 90
-    assert told.totals["compare"] == told.done["compare"] == 4 * (90 * 3 + 300 * 7 + 7)
+    assert progress.totals["compare"] == progress.done["compare"] == 4 * (90 * 3 + 300 * 7 + 7)
 
 
 @settings(max_examples=100, deadline=None)
@@ -70,7 +68,7 @@ def test_differences_are_those_of_the_numbers(
         min_size=4, max_size=40,
     )
 )  # fmt: skip
-def test_sums_over_ranges_are_sums_over_all(numbers: list[tuple[float, float]]) -> None:
+def test_accumulating_over_ranges_equals_comparing_at_once(numbers: list[tuple[float, float]]) -> None:
     a, b = (torch.tensor(each).view(-1, 1).expand(-1, 2).contiguous() for each in zip(*numbers, strict=True))
     compared = differences_module._Comparison(by_row=True)  # pyright: ignore[reportPrivateUsage] - the sums alone
     for begin in range(0, len(a), 3):
@@ -101,10 +99,10 @@ def test_differences_of_two_runs(folder: CheckpointFolder, tmp_path: Path) -> No
     assert found["tables/item"].shapes == ((300, 7), (300, 8))
     assert found["tables/more"].shapes == (None, (10, 2))
     assert all(each.state == "identical" for each in differences(other.load(5), other.load(5)))
-    old = add_version_1(other, 6)
+    old = add_legacy_checkpoint(other, 6)
     found = by_name(differences(folder.load(1), other.load(6)))
     assert found["tables/item"].different == 300
-    gap = (old["tables/item"].double() - loaded(folder, 1)["tables/item"].double()).abs()
+    gap = (old["tables/item"].double() - load_tensors(folder, 1)["tables/item"].double()).abs()
     assert found["tables/item"].largest == float(gap.max())
     assert found["dense/w"].state == "identical"
     flip(path_of(folder, 1, "rank-*"))
@@ -112,7 +110,7 @@ def test_differences_of_two_runs(folder: CheckpointFolder, tmp_path: Path) -> No
         differences(folder.load(1), other.load(6))
 
 
-def test_numbers_that_are_none(folder: CheckpointFolder) -> None:
+def test_nan_and_negative_zero(folder: CheckpointFolder) -> None:
     weights = {"dense/zero": torch.tensor([0.0, 0.0]), "dense/nan": torch.ones(2), "dense/small": torch.zeros(2)}
     with saver(folder, Table()) as saving:
         saving.save(1, weights, {})

@@ -1,4 +1,4 @@
-"""A follower holds what a full restore of the newest checkpoint gives, and reads no more than it must."""
+"""A follower holds the same weights as a restore of the newest checkpoint, and reads only the files it needs."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 import torch
-from checkpoint_kit import Table, loaded, saver
-from follower_kit import POLICIES, assert_holds, assert_told, dense, manifest_of, served
+from checkpoint_kit import Table, load_tensors, saver
+from follower_kit import POLICIES, assert_holds, assert_rows_reported, dense, manifest_of, read_only
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -37,13 +37,13 @@ def folder(tmp_path: Path) -> CheckpointFolder:
 @pytest.mark.parametrize("keep", [1, 100])
 @pytest.mark.parametrize("bits", [32, 4])
 @pytest.mark.parametrize("policy", POLICIES)
-def test_what_is_held_is_what_a_restore_gives(
+def test_a_follower_holds_what_a_restore_gives(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, policy: str, bits: int, keep: int
 ) -> None:
     monkeypatch.setattr(blocks, "FILE_BYTES", 3_000)
     folder = CheckpointFolder(tmp_path, keep=keep)
     tables = (Table("user", 500, 7), Table("item", 90, 3, seed=1))
-    follower, late = Follower(served(folder)), Follower(served(folder))
+    follower, late = Follower(read_only(folder)), Follower(read_only(folder))
     assert follower.advance() is None
     assert (follower.step, follower.latest()) == (None, None)
     with saver(folder, *tables, policy=policy, bits=bits, consecutive_deltas=4) as saving:
@@ -58,7 +58,7 @@ def test_what_is_held_is_what_a_restore_gives(
                 assert_holds(each, folder, step)
                 each.verify()
                 assert each.advance() is None
-                assert_told(update, was, each.tables)
+                assert_rows_reported(update, was, each.tables)
             assert bits == 4 or all(torch.equal(follower.tables[table.name], table.weight_RD) for table in tables)
             for table in tables:
                 table.change(20)
@@ -69,7 +69,7 @@ def test_what_is_held_is_what_a_restore_gives(
     [("full", {5}, True), ("one_shot", {5}, False), ("intermittent", {5}, False), ("consecutive", {3, 4, 5}, False)],
 )
 def test_only_what_is_missing_is_read(folder: CheckpointFolder, policy: str, read: set[int], whole: bool) -> None:
-    table, store = Table(rows=1000), served(folder)
+    table, store = Table(rows=1000), read_only(folder)
     follower = Follower(store)
     with saver(folder, table, policy=policy) as saving:
         for step in range(1, 6):
@@ -90,7 +90,7 @@ def test_only_what_is_missing_is_read(folder: CheckpointFolder, policy: str, rea
 
 
 def test_a_consecutive_follower_needs_no_checkpoint_before_its_own(folder: CheckpointFolder) -> None:
-    table, follower = Table(), Follower(served(folder))
+    table, follower = Table(), Follower(read_only(folder))
     with saver(folder, table, policy="consecutive") as saving:
         for step in range(1, 4):
             saving.save(step, dense(step), {})
@@ -110,17 +110,17 @@ MOVES = ("save", "save", "save", "follow", "follow", "again", "exact", "restart"
 
 
 class _Training:
-    """Saves, restarts, goes back, saves a step once more; and a follower now and then."""
+    """A training that saves, restarts, goes back or saves a step again, and a follower that advances at times."""
 
     def __init__(self, root: Path, policy: str, bits: int, keep: int) -> None:
         self.folder = CheckpointFolder(root, keep=keep)
-        self.follower = Follower(served(self.folder))
+        self.follower = Follower(read_only(self.folder))
         self.config: dict[str, Any] = {"policy": policy, "bits": bits, "consecutive_deltas": 3}
         self.table, self.step = Table(rows=40, dim=3), 0
         self.writing = contextlib.ExitStack()
-        self.saving = self.begun()
+        self.saving = self.start()
 
-    def begun(self) -> Saver:
+    def start(self) -> Saver:
         self.writing.close()
         return self.writing.enter_context(saver(self.folder, self.table, **self.config))
 
@@ -154,7 +154,7 @@ class _Training:
         assert (update is None) == (was == manifest_of(self.folder, newest).reference)
         assert_holds(self.follower, self.folder, newest)
         if update is not None:
-            assert_told(update, before, self.follower.tables)
+            assert_rows_reported(update, before, self.follower.tables)
 
 
 @settings(max_examples=40, deadline=None)
@@ -166,7 +166,9 @@ class _Training:
         st.sampled_from(["save", "save", "save", "follow", "follow", "again", "exact", "restart", "back"]), max_size=16
     ),
 )
-def test_whatever_training_does_is_followed(policy: str, bits: int, keep: int, moves: list[str]) -> None:
+def test_a_follower_matches_a_restore_after_any_sequence_of_saves_and_restarts(
+    policy: str, bits: int, keep: int, moves: list[str]
+) -> None:
     with tempfile.TemporaryDirectory() as root:
         training = _Training(Path(root), policy, bits, keep)
         with training.writing:
@@ -177,11 +179,11 @@ def test_whatever_training_does_is_followed(policy: str, bits: int, keep: int, m
 @settings(max_examples=30, deadline=None)
 @given(st.data())
 def test_a_newer_delta_has_all_rows_of_an_older_one(data: st.DataObject) -> None:
-    """Why the newest delta since a full checkpoint can be put on top of any older one."""
+    """This is why the newest delta since a full checkpoint can be applied on top of any older one."""
     ids = st.lists(st.integers(0, 29), max_size=6)
     with tempfile.TemporaryDirectory() as root:
         folder, table = CheckpointFolder(Path(root), keep=100), Table(rows=30, dim=2)
-        followers = [Follower(served(folder)) for _ in range(3)]
+        followers = [Follower(read_only(folder)) for _ in range(3)]
         with saver(folder, table, policy="one_shot") as saving:
             for step in range(1, 6):
                 saving.save(step, {}, {})
@@ -190,7 +192,7 @@ def test_a_newer_delta_has_all_rows_of_an_older_one(data: st.DataObject) -> None
                     if step == 5 or data.draw(st.booleans()):
                         follower.advance()
                 drawn = torch.tensor(data.draw(ids), dtype=torch.int64)
-                table.marks.touch(drawn)
+                table.dirty.touch(drawn)
                 table.weight_RD[drawn] += step
         last = [manifest_of(folder, step) for step in range(1, 6)]
         assert [each.kind for each in last[1:]] == ["delta"] * 4
@@ -198,9 +200,9 @@ def test_a_newer_delta_has_all_rows_of_an_older_one(data: st.DataObject) -> None
             assert_holds(follower, folder, 5)
 
 
-def test_rows_that_a_newer_delta_has_not_come_from_the_full_one(folder: CheckpointFolder) -> None:
-    """A training that goes back to its full checkpoint, and on from there with other rows."""
-    table, store = Table(), served(folder)
+def test_rows_missing_in_a_newer_delta_come_from_the_full_checkpoint(folder: CheckpointFolder) -> None:
+    """A training goes back to its full checkpoint and then changes other rows."""
+    table, store = Table(), read_only(folder)
     follower = Follower(store)
     with saver(folder, table, policy="one_shot") as saving:
         saving.save(1, dense(1), {})
@@ -211,7 +213,7 @@ def test_rows_that_a_newer_delta_has_not_come_from_the_full_one(folder: Checkpoi
         saving.finish()
         follower.advance()
         table.weight_RD[:] = base
-        table.marks.begin("base", "base").drop()  # as if nothing had changed
+        table.dirty.begin_snapshot("base", "base").drop()  # as if nothing had changed
         table.change(5)
         saving.save(3, dense(3), {})
     assert [need.step for need in manifest_of(folder, 3).needs] == [1]
@@ -224,12 +226,12 @@ def test_rows_that_a_newer_delta_has_not_come_from_the_full_one(folder: Checkpoi
     assert torch.equal(follower.tables["item"], table.weight_RD)
 
 
-def test_rows_of_all_deltas_that_were_put_in_count(folder: CheckpointFolder) -> None:
-    """The newest delta, of a hand-made chain, has the rows of the last one of them, but not of the one before."""
-    table, follower = Table(), Follower(served(folder))
+def test_rows_of_all_applied_deltas_count_as_changed(folder: CheckpointFolder) -> None:
+    """In a hand-made chain the newest delta has the rows of the delta before it, but not of the one before that."""
+    table, follower = Table(), Follower(read_only(folder))
     with saver(folder, table, policy="consecutive") as saving:
         for step, ids in enumerate([[], [1], [2], [2, 3]], 1):
-            table.marks.touch(torch.tensor(ids, dtype=torch.int64))
+            table.dirty.touch(torch.tensor(ids, dtype=torch.int64))
             table.weight_RD[ids] += 1
             saving.save(step, dense(step), {})
             saving.finish()
@@ -243,21 +245,21 @@ def test_rows_of_all_deltas_that_were_put_in_count(folder: CheckpointFolder) -> 
 
 
 class Columns:
-    """A table of which two shards have some of the columns each."""
+    """A table that is split by columns into two shards."""
 
     def __init__(self) -> None:
         self.weight_RD = torch.rand(50, 8, generator=torch.Generator().manual_seed(0))
         parts = [(0, self.weight_RD[:, :3].clone()), (3, self.weight_RD[:, 3:].clone())]
-        self.marks = [DirtyRows({"": part}) for _, part in parts]
+        self.dirty = [DirtyRows({"": part}) for _, part in parts]
         spec = TableSpec("item", 50, 8, ("item",), "sum", {"name": "sgd", "lr": 0.1, "l2": 0.0}, 0.01)
         self.shards = [
-            TrackedShard("item", spec, TensorSlice("item", part, (50, 8), (0, first)), {}, marks)
-            for (first, part), marks in zip(parts, self.marks, strict=True)
+            TrackedShard("item", spec, TensorSlice("item", part, (50, 8), (0, first)), {}, dirty)
+            for (first, part), dirty in zip(parts, self.dirty, strict=True)
         ]
 
     def change(self, part: int, ids: list[int]) -> None:
-        shard, marks = self.shards[part], self.marks[part]
-        marks.touch(torch.tensor(ids))
+        shard, dirty = self.shards[part], self.dirty[part]
+        dirty.touch(torch.tensor(ids))
         begin = shard.weight.first[1]
         self.weight_RD[ids, begin : begin + shard.weight.tensor.shape[1]] += 1
         shard.weight.tensor[ids] += 1
@@ -265,7 +267,7 @@ class Columns:
 
 @pytest.mark.parametrize("policy", DELTAS)
 def test_columns_of_several_shards(folder: CheckpointFolder, policy: str) -> None:
-    table, store = Columns(), served(folder)
+    table, store = Columns(), read_only(folder)
     follower = Follower(store)
     shape = TableShape(rows=50, dim=8, states={})
     config = CheckpointsConfig(policy=policy)
@@ -287,9 +289,11 @@ def test_columns_of_several_shards(folder: CheckpointFolder, policy: str) -> Non
         follower.advance()
         if policy == "consecutive":
             return
-        for marks in table.marks:
-            marks.begin("base", "base").drop()  # as if nothing had changed since the first; both shards go back to it
-        first_RD = loaded(folder, 1)["tables/item"]
+        for dirty in table.dirty:
+            dirty.begin_snapshot(
+                "base", "base"
+            ).drop()  # as if nothing had changed since the first; both shards go back to it
+        first_RD = load_tensors(folder, 1)["tables/item"]
         table.weight_RD[:] = first_RD
         for shard in table.shards:
             begin = shard.weight.first[1]
@@ -307,11 +311,13 @@ def of(file: ManifestFile, table: str) -> bool:
     return any(block.table == table for block in file.blocks)
 
 
-def test_some_tables_in_tensors_of_ones_own(folder: CheckpointFolder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(blocks, "FILE_BYTES", 1)  # a file a table
+def test_a_follower_fills_given_tensors_of_some_tables(
+    folder: CheckpointFolder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(blocks, "FILE_BYTES", 1)  # one file per table
     tables = (Table("user", 500, 7), Table("item", 90, 4, seed=1))
     half_RD = torch.nn.Parameter(torch.zeros(4, 90, dtype=torch.half).t())
-    store = served(folder)
+    store = read_only(folder)
     follower, read = Follower(store, {"item": half_RD}, groups=()), set[str]()
     with saver(folder, *tables) as saving:
         for step in (1, 2):
@@ -338,17 +344,17 @@ def test_some_tables_in_tensors_of_ones_own(folder: CheckpointFolder, monkeypatc
     with saver(folder, *tables) as saving:
         saving.save(3, dense(3), {})
     named.advance()
-    assert named.tables["user"] is made  # whoever took it sees the update
+    assert named.tables["user"] is made  # the tensor is filled in place
     assert torch.equal(made, tables[0].weight_RD)
 
 
-def test_a_full_checkpoint_tells_the_rows_that_differ(folder: CheckpointFolder) -> None:
+def test_an_update_from_a_full_checkpoint_lists_the_rows_that_differ(folder: CheckpointFolder) -> None:
     table = Table()
     table.weight_RD[9] = 0
     mine_RD = table.weight_RD.clone()
     mine_RD[[4, 200]] += 1
     mine_RD[9] = -0.0
-    follower = Follower(served(folder), {"item": mine_RD})
+    follower = Follower(read_only(folder), {"item": mine_RD})
     with saver(folder, table) as saving:
         saving.save(1, {}, {})
     update = follower.advance()

@@ -1,4 +1,4 @@
-"""The bytes of a checkpoint are those that docs/checkpoints.md describes: read here without our reader."""
+"""The bytes of a checkpoint match docs/checkpoints.md: they are decoded here without ziggurat's reader."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ GOLDEN = Path(__file__).parent / "golden"
 
 
 def safetensors(data: bytes) -> dict[str, tuple[str, list[int], bytes]]:
-    """Name -> (type, shape, bytes), by the format's own description."""
+    """Returns name -> (dtype, shape, bytes), parsed by the description of the safetensors format."""
     (size,) = struct.unpack("<Q", data[:8])
     header = json.loads(data[8 : 8 + size])
     header.pop("__metadata__", None)
@@ -39,7 +39,7 @@ def code(row: bytes, number: int, bits: int) -> int:
     return (int.from_bytes(row, "little") >> (number * bits)) & (2**bits - 1)
 
 
-def test_rows_of_a_delta_by_the_description_alone(tmp_path: Path) -> None:
+def test_a_delta_can_be_decoded_by_the_format_description_alone(tmp_path: Path) -> None:
     table, folder = Table(rows=50, dim=5), CheckpointFolder(tmp_path, keep=9)
     with saver(folder, table, bits=3) as saving:
         saving.save(1, {"dense/w": torch.arange(3.0)}, {"best": float("-inf")})
@@ -95,7 +95,8 @@ def test_rows_without_gaps_have_no_ids(tmp_path: Path) -> None:
 
 
 def test_a_stored_checkpoint_is_still_read() -> None:
-    """Written by the first version of format 2; a later version that cannot read it has another format."""
+    """The stored checkpoint was written by the first version of format 2. Code that cannot read it needs a new format
+    version."""
     folder = CheckpointFolder(GOLDEN / "version-2")
     assert folder.steps() == [10, 20]
     saved = folder.load("best")
@@ -108,7 +109,7 @@ def test_a_stored_checkpoint_is_still_read() -> None:
     assert found == expected
 
 
-def test_a_manifest_goes_through_json_and_back() -> None:
+def test_a_manifest_round_trips_through_json() -> None:
     folder = CheckpointFolder(GOLDEN / "version-2")
     manifest = folder.manifest(20)
     assert manifest is not None

@@ -1,4 +1,4 @@
-"""A list and an inspection tell what lies there, of either format, and name what cannot be read."""
+"""Lists and inspections describe checkpoints of either format, and name those that cannot be read."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 from checkpoint_kit import Table, saver
-from inspection_kit import Told, add_version_1, fill, flip, path_of
+from inspection_kit import RecordedProgress, add_legacy_checkpoint, fill, flip, path_of
 from safetensors.torch import load_file
 
 from ziggurat.checkpoint.folder import CheckpointFolder
@@ -22,11 +22,11 @@ def folder(tmp_path: Path) -> CheckpointFolder:
     return CheckpointFolder(tmp_path / "run" / "checkpoints", keep=100)
 
 
-def test_a_list_says_what_lies_there(folder: CheckpointFolder) -> None:
+def test_a_list_describes_every_checkpoint(folder: CheckpointFolder) -> None:
     fill(folder)
-    add_version_1(folder, 9)
-    told = Told()
-    found = listing(folder, told)
+    add_legacy_checkpoint(folder, 9)
+    progress = RecordedProgress()
+    found = listing(folder, progress)
     assert [entry.step for entry in found.entries] == [1, 2, 3, 4, 9]
     on_disk = {
         step: sum(p.stat().st_size for p in path_of(folder, step).parent.glob("*.safetensors"))
@@ -53,7 +53,7 @@ def test_a_list_says_what_lies_there(folder: CheckpointFolder) -> None:
     )
     assert all(entry.problem is None for entry in found.entries)
     assert second.made is not None
-    assert (told.totals["manifests"], told.done["manifests"]) == (5, 5)
+    assert (progress.totals["manifests"], progress.done["manifests"]) == (5, 5)
 
 
 def test_a_list_of_nothing(folder: CheckpointFolder) -> None:
@@ -63,8 +63,8 @@ def test_a_list_of_nothing(folder: CheckpointFolder) -> None:
 
 def test_a_list_names_what_cannot_be_read(folder: CheckpointFolder) -> None:
     fill(folder, 5)
-    add_version_1(folder, 8)
-    add_version_1(folder, 9)
+    add_legacy_checkpoint(folder, 8)
+    add_legacy_checkpoint(folder, 9)
     flip(path_of(folder, 3, "manifest.json"))
     path_of(folder, 8, "state.json").write_text('{"format_version": 1, "files": 3, "state": {}}')
     path_of(folder, 9, "tables.safetensors").write_bytes(b"torn")
@@ -115,7 +115,7 @@ def test_bytes_of_a_table_are_those_of_its_tensors(folder: CheckpointFolder, bit
         assert (item.shape.rows, item.shape.dim, item.shape.states) == (300, 7, {"sum": 0, "mean": 7})
 
 
-def test_everything_of_one_checkpoint(folder: CheckpointFolder) -> None:
+def test_the_details_of_one_checkpoint(folder: CheckpointFolder) -> None:
     fill(folder)
     found = inspect(folder, "best")
     assert found.where.endswith("run/checkpoints/step-00000002")
@@ -135,8 +135,8 @@ def test_everything_of_one_checkpoint(folder: CheckpointFolder) -> None:
         inspect(folder, "last")
 
 
-def test_everything_of_an_old_checkpoint(folder: CheckpointFolder) -> None:
-    add_version_1(folder, 9)
+def test_the_details_of_a_legacy_checkpoint(folder: CheckpointFolder) -> None:
+    add_legacy_checkpoint(folder, 9)
     found = inspect(folder, "best")
     assert (found.entry.step, found.entry.marks, found.versions, found.plan) == (9, ("last",), {}, None)
     assert [(part.name, part.rows, part.bytes, part.shape.states) for part in found.tables] == [
@@ -148,11 +148,13 @@ def test_everything_of_an_old_checkpoint(folder: CheckpointFolder) -> None:
     assert found.state == {"progression": {"step": 9}}
 
 
-def test_the_folder_that_was_meant(folder: CheckpointFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_is_found_by_its_folder_or_that_of_its_checkpoints(
+    folder: CheckpointFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     fill(folder, 1)
     root = Path(folder.where)
     run = root.parent
-    assert run_folder(root) is None  # nothing says that the folder above is a run's, whose lock would be taken
+    assert run_folder(root) is None  # nothing shows that the folder above is a run folder with a lock
     (run / "config.yaml").write_text("name: shop\n")
     for path in (run, root):
         assert open_folder(path).steps() == [1]
@@ -172,7 +174,7 @@ def test_the_folder_that_was_meant(folder: CheckpointFolder, tmp_path: Path, mon
     assert run_folder(moved) is None
 
 
-def test_another_folder_is_refused_by_name(folder: CheckpointFolder, tmp_path: Path) -> None:
+def test_a_folder_that_is_not_a_run_is_refused_with_a_hint(folder: CheckpointFolder, tmp_path: Path) -> None:
     fill(folder, 1)
     root = Path(folder.where)
     other = tmp_path / "other"
@@ -188,13 +190,17 @@ def test_another_folder_is_refused_by_name(folder: CheckpointFolder, tmp_path: P
         (root / "step-00000001", "is a single checkpoint", rf"name the run, {root.parent}, and then step 1"),
         (tmp_path, "contains runs, but is not one", rf"name one of them, as {tmp_path / 'run'}"),
         (tmp_path / "ladder", "contains runs, but is not one", rf"name one of them, as {ladder}"),
-        (other, "not a run folder: there is neither config.yaml nor a folder checkpoints in it", "name the folder of a"),
+        (
+            other,
+            "not a run folder: there is neither config.yaml nor a folder checkpoints in it",
+            "name the folder of a",
+        ),
     ):
         with pytest.raises(RunFolderError, match=rf"^{path}: {problem}\n  hint: {hint}"):
             open_folder(path)
 
 
-def test_checkpoints_that_lie_elsewhere(tmp_path: Path) -> None:
+def test_checkpoints_stored_outside_the_run_folder_are_found(tmp_path: Path) -> None:
     run, elsewhere = tmp_path / "run", tmp_path / "elsewhere"
     run.mkdir()
     config = run / "config.yaml"

@@ -1,4 +1,4 @@
-"""Checkpoints through a real S3 server, and what is said where the store, the network or the user is at fault."""
+"""Checkpoints on an S3 server, and the messages about errors of the store, the network or the user."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from checkpoint_kit import Table, loaded, same_bits, saver
+from checkpoint_kit import Table, load_tensors, same_bits, saver
 from s3_kit import Proxy
 from torch import Tensor
 from typer.testing import CliRunner
@@ -47,11 +47,11 @@ def test_checkpoints_come_back_from_the_store(s3: str, monkeypatch: pytest.Monke
     again = CheckpointFolder(open_store(s3))
     steps = again.steps()
     assert {2, 3} <= set(steps)
-    assert same_bits(loaded(again, "best"), expected[2])
+    assert same_bits(load_tensors(again, "best"), expected[2])
     assert again.load("best").state == {"step": 2}
     gone = again.prune(keep=1)
     assert {2, 3} <= set(again.steps()) == set(steps) - set(gone)
-    assert same_bits(loaded(again, "last"), expected[3])
+    assert same_bits(load_tensors(again, "last"), expected[3])
 
 
 def test_a_damaged_object_is_named(s3: str) -> None:
@@ -94,7 +94,7 @@ def test_a_file_is_one_request(s3: str, proxy: Proxy) -> None:
 
 
 @pytest.mark.parametrize("fault", ["503", "cut", "lost", "slow"])
-def test_a_write_that_fails_for_a_while_is_repeated(s3: str, proxy: Proxy, fault: str) -> None:
+def test_a_write_that_fails_temporarily_is_repeated(s3: str, proxy: Proxy, fault: str) -> None:
     store = ObjectStore(s3)
     proxy.faults.append(fault)
     store.write("step-1", "a", b"content")
@@ -103,7 +103,7 @@ def test_a_write_that_fails_for_a_while_is_repeated(s3: str, proxy: Proxy, fault
 
 
 @pytest.mark.parametrize("fault", ["500", "half"])
-def test_a_read_that_fails_for_a_while_is_repeated(s3: str, proxy: Proxy, fault: str) -> None:
+def test_a_read_that_fails_temporarily_is_repeated(s3: str, proxy: Proxy, fault: str) -> None:
     store = ObjectStore(s3)
     store.write("step-1", "a", b"content" * 100)
     proxy.on = "GET"
@@ -112,7 +112,7 @@ def test_a_read_that_fails_for_a_while_is_repeated(s3: str, proxy: Proxy, fault:
     assert proxy.count("GET") == 2
 
 
-def test_a_listing_that_fails_for_a_while_is_repeated(s3: str, proxy: Proxy) -> None:
+def test_a_listing_that_fails_temporarily_is_repeated(s3: str, proxy: Proxy) -> None:
     store = ObjectStore(s3)
     store.write("step-1", "a", b"")
     proxy.on = "GET"
@@ -121,18 +121,18 @@ def test_a_listing_that_fails_for_a_while_is_repeated(s3: str, proxy: Proxy) -> 
     assert proxy.count("GET") == 2
 
 
-def test_a_store_that_stays_ill_is_given_up(
-    s3: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, forget: Callable[[], None]
+def test_a_store_that_keeps_failing_is_reported(
+    s3: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, clear_clients: Callable[[], None]
 ) -> None:
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "2")
-    forget()
+    clear_clients()
     store = ObjectStore(s3)
     proxy.always = "500"
     with pytest.raises(DataError, match=rf"{s3}/step-1/a: cannot be written: the store answers 500 InternalError"):
         store.write("step-1", "a", b"content")
     assert proxy.count("PUT") == 2
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
-    forget()
+    clear_clients()
     store = ObjectStore(s3)
     proxy.on = "GET"
     with pytest.raises(RunFolderError, match=rf"{s3}/step-1/a: cannot be read: the store answers 500"):
@@ -167,10 +167,10 @@ def test_a_checkpoint_that_cannot_be_written_leaves_the_one_before(
         proxy.faults.clear()
         proxy.always = ""
         assert folder.steps() == [1]
-        assert same_bits(loaded(folder, "last"), expected)
+        assert same_bits(load_tensors(folder, "last"), expected)
         saving.save(3, DENSE, {})
         expected = table.tensors() | DENSE
-    assert same_bits(loaded(folder, 3), expected)
+    assert same_bits(load_tensors(folder, 3), expected)
     with saver(folder, table):
         assert folder.store.folders() == ["step-00000001", "step-00000003"]
 
@@ -181,13 +181,13 @@ def test_training_does_not_wait_for_a_slow_store(s3: str, proxy: Proxy) -> None:
         proxy.faults.extend(["slow"] * 3)
         saving.save(1, DENSE, {})
         expected = table.tensors() | DENSE
-        assert proxy.faults  # it goes on while nothing has arrived yet
+        assert proxy.faults  # training continues before the store has received anything
         table.change(50)
     assert not proxy.faults
-    assert same_bits(loaded(folder, 1), expected)
+    assert same_bits(load_tensors(folder, 1), expected)
 
 
-def test_a_bucket_that_is_not_there_is_named(s3: str) -> None:
+def test_a_missing_bucket_is_named(s3: str) -> None:
     store = ObjectStore("s3://nobody-has-this/run")
     for failing in (store.folders, lambda: store.files("step-1"), lambda: store.read("step-1", "a")):
         with pytest.raises(RunFolderError, match="there is no bucket 'nobody-has-this'") as caught:
@@ -208,9 +208,11 @@ def test_an_endpoint_that_does_not_answer_is_named(s3: str, monkeypatch: pytest.
     assert f"AWS_ENDPOINT_URL is {endpoint}" in caught.value.hint
 
 
-def test_missing_credentials_are_named(s3: str, monkeypatch: pytest.MonkeyPatch, forget: Callable[[], None]) -> None:
+def test_missing_credentials_are_named(
+    s3: str, monkeypatch: pytest.MonkeyPatch, clear_clients: Callable[[], None]
+) -> None:
     monkeypatch.delenv("AWS_ACCESS_KEY_ID")
-    forget()
+    clear_clients()
     with pytest.raises(RunFolderError, match="no credentials for bucket 'bucket-") as caught:
         ObjectStore(s3).folders()
     assert "AWS_ACCESS_KEY_ID" in caught.value.hint
@@ -224,35 +226,35 @@ def test_refused_credentials_are_named(s3: str, proxy: Proxy, monkeypatch: pytes
     assert proxy.count("PUT") == 1
 
 
-def test_commands_take_the_url_of_a_store_and_call_nothing_broken_that_gives_no_answer(
-    s3: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, forget: Callable[[], None]
+def test_commands_take_a_stores_url_and_call_no_checkpoint_broken_if_the_store_does_not_answer(
+    s3: str, proxy: Proxy, monkeypatch: pytest.MonkeyPatch, clear_clients: Callable[[], None]
 ) -> None:
     monkeypatch.setenv("AWS_MAX_ATTEMPTS", "1")
-    forget()
+    clear_clients()
     with pytest.raises(RunFolderError, match="run: no checkpoint"):
-        _said("list", s3)
+        run_checkpoint_command("list", s3)
     with saver(CheckpointFolder(open_store(s3)), Table()) as saving:
         saving.save(7, DENSE, {})
-    assert [each["step"] for each in _said("list", s3)["entries"]] == [7]
-    assert _said("verify", s3)["whole"] is True
-    with pytest.raises(RunFolderError, match="only its run's folder says whose checkpoints these are"):
-        _said("prune", s3, "--keep", "1")
+    assert [each["step"] for each in run_checkpoint_command("list", s3)["entries"]] == [7]
+    assert run_checkpoint_command("verify", s3)["whole"] is True
+    with pytest.raises(RunFolderError, match="only a run's folder says which checkpoints belong to it"):
+        run_checkpoint_command("prune", s3, "--keep", "1")
     proxy.on, proxy.faults = "GET", deque(["", "", "", ""])
     proxy.always = "503"
-    for _ in range(12):  # wherever it begins
+    for _ in range(12):  # the fault begins at another request each time
         with pytest.raises(Unreachable, match=rf"{s3}.*cannot be (read|listed): the store answers 503"):
-            _said("verify", s3)
+            run_checkpoint_command("verify", s3)
         proxy.faults = deque([""] * (len(proxy.seen) % 12))
 
 
-def _said(*arguments: str) -> Any:
+def run_checkpoint_command(*arguments: str) -> Any:
     found = CliRunner().invoke(app, ["checkpoint", *arguments, "--json"], catch_exceptions=False)
     return json.loads(found.stdout)
 
 
 def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     known = importlib.import_module("fsspec.registry")
-    monkeypatch.delitem(known._registry, "s3", raising=False)  # where an earlier test has imported it
+    monkeypatch.delitem(known._registry, "s3", raising=False)  # an earlier test may have imported it
     monkeypatch.setitem(sys.modules, "s3fs", None)
     with pytest.raises(EnvironmentMismatch, match="s3fs") as caught:
         open_store("s3://bucket/run")
@@ -260,7 +262,7 @@ def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 @pytest.mark.parametrize(
-    ("place", "said"),
+    ("place", "message"),
     [
         ("checkpoints", "relative to the working directory"),
         (" ", "names no place"),
@@ -274,17 +276,17 @@ def test_a_package_that_is_missing_is_named(monkeypatch: pytest.MonkeyPatch) -> 
         ("simplecache::s3://bucket/x", "a chain of URLs"),
     ],
 )
-def test_a_config_names_a_place_that_all_can_find(place: str, said: str) -> None:
+def test_a_config_rejects_stores_that_other_processes_could_not_open(place: str, message: str) -> None:
     with pytest.raises(ValueError, match="store") as caught:
         CheckpointsConfig(store=place)
-    assert said in str(caught.value)
+    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("place", ["/data/run", "~/run", "file:///data/run", "s3://bucket", "s3://bucket/a/b"])
-def test_a_place_stays_as_it_is_written(place: str) -> None:
+def test_a_valid_store_is_kept_as_written(place: str) -> None:
     assert CheckpointsConfig(store=place).store == place
 
 
-def test_all_errors_are_for_users(s3: str, tmp_path: Path) -> None:
+def test_open_store_rejects_a_chain_of_urls(s3: str, tmp_path: Path) -> None:
     with pytest.raises(ZigguratError, match="is a chain of URLs"):
         open_store(f"simplecache::{s3}")

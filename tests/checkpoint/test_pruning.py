@@ -1,4 +1,4 @@
-"""Pruning takes what it said it would, and nothing while a training runs or a manifest cannot be read."""
+"""Pruning deletes what its dry run reports, and nothing while a training runs or a manifest cannot be read."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def folder(tmp_path: Path) -> CheckpointFolder:
 
 
 @pytest.mark.parametrize("keep", [1, 2, 4])
-def test_pruning_takes_what_was_said(folder: CheckpointFolder, keep: int) -> None:
+def test_pruning_deletes_what_the_dry_run_reported(folder: CheckpointFolder, keep: int) -> None:
     user, item = fill(folder, 3)
     for steps in ((4, 5), (6, 7)):  # two more chains
         with saver(folder, user, item, policy="consecutive") as saving:
@@ -46,11 +46,11 @@ def test_pruning_takes_what_was_said(folder: CheckpointFolder, keep: int) -> Non
     assert sum(map(len, before.values())) - sum(map(len, left.values())) == done.bytes
     assert (root / "step-00000006" / "notes.txt").is_file()
     assert verify(folder).whole
-    again = prune(root, keep)  # the folder of checkpoints itself
+    again = prune(root, keep)  # given the folder of checkpoints instead of the run folder
     assert (again.steps, again.leftovers, again.bytes) == ((), (), 0)
 
 
-def test_pruning_waits_for_training(folder: CheckpointFolder) -> None:
+def test_pruning_is_refused_while_a_training_runs(folder: CheckpointFolder) -> None:
     fill(folder, 3)
     run = Path(folder.where).parent
     with locked_folder(run, "training"):
@@ -67,7 +67,7 @@ def test_pruning_waits_for_training(folder: CheckpointFolder) -> None:
     assert folder.steps() == [1, 2, 3]  # all are needed
 
 
-def test_pruning_of_what_cannot_be_read(folder: CheckpointFolder) -> None:
+def test_pruning_is_refused_if_a_manifest_cannot_be_read(folder: CheckpointFolder) -> None:
     fill(folder, 3)
     flip(path_of(folder, 3, "manifest.json"))
     with pytest.raises(RunFolderError, match=r"step-00000003/manifest\.json: .*nothing is deleted"):

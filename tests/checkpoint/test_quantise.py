@@ -1,5 +1,5 @@
-"""Rows of few bits: the bytes are those written down, errors stay in their bounds whatever the numbers, and a row's
-bytes depend on that row alone.
+"""Quantised rows: bytes equal golden ones, errors stay within bounds for any values, and a row's bytes depend on that
+row alone.
 
 Shape legend: U rows, D dim.
 """
@@ -37,7 +37,7 @@ def student(rows: int, dim: int, seed: int = 0, df: float = 4, scale: float = 0.
     return torch.from_numpy((np.random.default_rng(seed).standard_t(df, (rows, dim)) * scale).astype(np.float32))
 
 
-def back(rows_UD: Tensor, bits: Bits, method: Method = "adaptive") -> Tensor:
+def round_trip(rows_UD: Tensor, bits: Bits, method: Method = "adaptive") -> Tensor:
     return dequantise(quantise(rows_UD, bits, method), bits, rows_UD.shape[1])
 
 
@@ -65,39 +65,41 @@ def test_golden_bytes_of_codes(bits: CodeBits, codes: list[int], expected: str) 
     assert unpack(packed_UK, bits, len(codes)).tolist() == [codes]
 
 
-def slowly_packed(codes: list[int], bits: int) -> bytes:
-    """A row's codes as one large integer, written from its low end."""
+def packed_as_one_integer(codes: list[int], bits: int) -> bytes:
+    """Packs a row's codes as one large little-endian integer."""
     number = sum(code << (bits * i) for i, code in enumerate(codes))
     return number.to_bytes(-(-len(codes) * bits // 8), "little")
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.sampled_from(CODE_BITS), st.integers(0, 4), st.integers(1, 70), st.integers(0, 2**32 - 1))
-def test_packing_is_that_of_one_large_integer(bits: CodeBits, rows: int, dim: int, seed: int) -> None:
+def test_packing_equals_writing_one_large_integer(bits: CodeBits, rows: int, dim: int, seed: int) -> None:
     codes_UD = torch.from_numpy(np.random.default_rng(seed).integers(0, 2**bits, (rows, dim), dtype=np.int32))
     packed_UK = pack(codes_UD, bits)
     assert packed_UK.dtype == torch.uint8
     assert packed_UK.shape == (rows, packing.code_bytes(dim, bits))
-    assert [bytes(row) for row in packed_UK.tolist()] == [slowly_packed(row, bits) for row in codes_UD.tolist()]
+    assert [bytes(row) for row in packed_UK.tolist()] == [packed_as_one_integer(row, bits) for row in codes_UD.tolist()]
     assert torch.equal(unpack(packed_UK, bits, dim).int(), codes_UD)
 
 
 @pytest.mark.parametrize("bits", CODE_BITS)
-def test_packing_goes_on_over_chunks(bits: CodeBits) -> None:
+def test_packing_works_across_chunks(bits: CodeBits) -> None:
     codes_UD = torch.from_numpy(np.random.default_rng(0).integers(0, 2**bits, (2500, 37), dtype=np.int32))
     assert len(list(chunks(*codes_UD.shape))) > 2
     packed_UK = pack(codes_UD, bits)
-    assert bytes(packed_UK.flatten().tolist()) == b"".join(slowly_packed(row, bits) for row in codes_UD.tolist())
+    assert bytes(packed_UK.flatten().tolist()) == b"".join(
+        packed_as_one_integer(row, bits) for row in codes_UD.tolist()
+    )
     assert torch.equal(unpack(packed_UK, bits, 37).int(), codes_UD)
 
 
-def test_codes_that_need_more_bits_are_no_codes() -> None:
+def test_codes_that_need_more_bits_are_rejected() -> None:
     for codes in ([4, 0], [-1, 0]):
         with pytest.raises(AssertionError, match="beyond bits"):
             pack(torch.tensor([codes]), 2)
 
 
-# --- what is stored ---
+# --- stored parts ---
 
 
 @pytest.mark.parametrize(("bits", "expected"), [(2, 24), (3, 32), (4, 40), (8, 72), (16, 136), (32, 256)])
@@ -127,7 +129,7 @@ def test_golden_rows(bits: Bits, method: Method, row: list[float], codes: str, l
     assert parts["step"].tolist() == [step]
 
 
-def test_32_bits_are_the_same_bits() -> None:
+def test_32_bits_keep_every_bit() -> None:
     words = [0x7FC00001, 0xFF800000, 0x7F800000, 0x80000000, 0x00000001, 0xFFFFFFFF]
     rows_UD = torch.frombuffer(bytearray(struct.pack("<6I", *words)), dtype=torch.float32).view(2, 3)
     parts = quantise(rows_UD, 32)
@@ -139,7 +141,10 @@ def test_32_bits_are_the_same_bits() -> None:
 
 
 def check_bounds(rows_UD: Tensor, bits: CodeBits, method: Method) -> None:
-    """Half a step, besides what float32 does to low, to step and to the value: all of it reckoned in float64."""
+    """Asserts that errors are at most half a step plus float32's rounding of low, step and value.
+
+    The bounds are computed in float64.
+    """
     parts = quantise(rows_UD, bits, method)
     found_UD = dequantise(parts, bits, rows_UD.shape[1])
     assert found_UD.isfinite().all()
@@ -172,13 +177,13 @@ def test_errors_are_half_a_step_at_every_scale(bits: CodeBits, method: Method, s
 
 @settings(max_examples=150, deadline=None)
 @given(st.sampled_from(EVERY), st.one_of(floats, edges), st.integers(1, 40))
-def test_constant_rows_come_back_exactly(case: tuple[CodeBits, Method], value: float, dim: int) -> None:
+def test_constant_rows_are_restored_exactly(case: tuple[CodeBits, Method], value: float, dim: int) -> None:
     rows_UD = torch.tensor([[value] * dim, [1.0] * dim])
-    assert torch.equal(back(rows_UD, *case), rows_UD)
+    assert torch.equal(round_trip(rows_UD, *case), rows_UD)
 
 
 @pytest.mark.parametrize(("bits", "method"), EVERY)
-def test_both_zeros_are_one(bits: CodeBits, method: Method) -> None:
+def test_negative_zero_becomes_zero(bits: CodeBits, method: Method) -> None:
     rows_UD = torch.tensor([[0.0, -0.0, 1.0], [-0.0, 0.0, 1.0], [-0.0, -0.0, -0.0]])
     parts = quantise(rows_UD, bits, method)
     assert not parts["low"].signbit()[parts["low"] == 0].any()
@@ -186,9 +191,9 @@ def test_both_zeros_are_one(bits: CodeBits, method: Method) -> None:
 
 
 @pytest.mark.parametrize("bits", CODE_BITS)
-def test_the_ends_of_a_row_come_back(bits: CodeBits) -> None:
+def test_a_rows_minimum_and_maximum_are_restored(bits: CodeBits) -> None:
     rows_UD = student(200, 64)
-    found_UD = back(rows_UD, bits, "asymmetric")
+    found_UD = round_trip(rows_UD, bits, "asymmetric")
     assert torch.equal(found_UD.amin(1), rows_UD.amin(1))
     range_U = rows_UD.amax(1) - rows_UD.amin(1)
     assert ((found_UD.amax(1) - rows_UD.amax(1)).abs() <= range_U * 2.0**-22).all()
@@ -202,30 +207,30 @@ TARGETS = {
     4: (0.0778, 0.0628, 0.0588),
     8: (0.0046, 0.0037, 0.0037),
 }
-"""Mean L2 error of a row of 64 numbers 0.05·t with 4 degrees of freedom, by method: these two numbers were found by
-matching eleven of the twelve errors to the twelfth. The tails are heavy: 3 % is what the sample leaves open."""
+"""Bits -> mean L2 error by method, of rows of 64 values 0.05·t with 4 degrees of freedom. Scale and degrees of freedom
+were found by matching eleven of the twelve errors to the twelfth. The tails are heavy, so the sample leaves 3 % open."""
 
 
 def test_errors_on_heavy_tails_are_the_known_ones() -> None:
     rows_UD = student(4000, 64)
     for bits, targets in TARGETS.items():
-        errors = [l2_U(rows_UD, back(rows_UD, bits, method)).mean().item() for method in METHODS]
+        errors = [l2_U(rows_UD, round_trip(rows_UD, bits, method)).mean().item() for method in METHODS]
         assert errors == pytest.approx(targets, rel=0.03), bits
         assert errors[2] <= errors[1] <= errors[0]
         assert (errors[2] < errors[1]) == (bits <= 4)
 
 
 @pytest.mark.parametrize("method", METHODS)
-def test_each_bit_makes_the_error_fall(method: Method) -> None:
+def test_each_additional_bit_reduces_the_error(method: Method) -> None:
     rows_UD = student(500, 64)
-    errors = [l2_U(rows_UD, back(rows_UD, bits, method)).mean().item() for bits in CODE_BITS]
+    errors = [l2_U(rows_UD, round_trip(rows_UD, bits, method)).mean().item() for bits in CODE_BITS]
     assert all(more < 0.7 * less for less, more in itertools.pairwise(errors))
 
 
 def test_16_bits_are_finer_than_float16() -> None:
     for scale in (1e-6, 0.05, 1e6):
         rows_UD = student(300, 64, scale=scale)
-        assert (l2_U(rows_UD, back(rows_UD, 16)) < 0.5 * l2_U(rows_UD, rows_UD.half().float())).all()
+        assert (l2_U(rows_UD, round_trip(rows_UD, 16)) < 0.5 * l2_U(rows_UD, rows_UD.half().float())).all()
 
 
 ROWS: dict[str, Callable[[], Tensor]] = {
@@ -245,11 +250,11 @@ ROWS: dict[str, Callable[[], Tensor]] = {
 
 @pytest.mark.parametrize("bits", [2, 3, 4])
 @pytest.mark.parametrize("rows", ROWS)
-def test_no_row_is_worse_for_the_search(rows: str, bits: CodeBits) -> None:
+def test_the_search_makes_no_row_worse(rows: str, bits: CodeBits) -> None:
     rows_UD = ROWS[rows]()
-    searched_U = l2_U(rows_UD, back(rows_UD, bits, "adaptive"))
-    plain_U = l2_U(rows_UD, back(rows_UD, bits, "asymmetric"))
-    assert (searched_U <= plain_U * (1 + 1e-6)).all()  # the sums that decide are of float32
+    searched_U = l2_U(rows_UD, round_trip(rows_UD, bits, "adaptive"))
+    plain_U = l2_U(rows_UD, round_trip(rows_UD, bits, "asymmetric"))
+    assert (searched_U <= plain_U * (1 + 1e-6)).all()  # the search compares sums in float32
     if rows in ("student", "cauchy", "tiny", "huge"):
         assert (searched_U < 0.95 * plain_U).float().mean() > 0.5
 
@@ -260,8 +265,8 @@ def test_many_bits_need_no_search(bits: CodeBits) -> None:
     assert all(torch.equal(adaptive[name], plain[name]) for name in plain)
 
 
-def slow_search(row_D: np.ndarray[Any, np.dtype[np.float64]], bits: int) -> float:
-    """The smallest L2 error on the greedy way, one row in float64."""
+def reference_search(row_D: np.ndarray[Any, np.dtype[np.float64]], bits: int) -> float:
+    """Returns the smallest L2 error that the greedy search finds for one row, in float64."""
 
     def error(low: float, high: float) -> float:
         step = (high - low) / (2**bits - 1)
@@ -280,15 +285,15 @@ def slow_search(row_D: np.ndarray[Any, np.dtype[np.float64]], bits: int) -> floa
 
 @pytest.mark.parametrize("bits", [2, 3, 4])
 @pytest.mark.parametrize("dim", [3, 17, 64])
-def test_the_search_is_that_of_the_paper(bits: CodeBits, dim: int) -> None:
+def test_the_search_equals_a_reference_of_the_papers(bits: CodeBits, dim: int) -> None:
     rows_UD = student(60, dim)
-    expected_U = torch.tensor([slow_search(row_D, bits) for row_D in rows_UD.double().numpy()])
-    torch.testing.assert_close(l2_U(rows_UD, back(rows_UD, bits)), expected_U.double(), rtol=1e-4, atol=1e-6)
+    expected_U = torch.tensor([reference_search(row_D, bits) for row_D in rows_UD.double().numpy()])
+    torch.testing.assert_close(l2_U(rows_UD, round_trip(rows_UD, bits)), expected_U.double(), rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("bits", [2, 4])
-def test_errors_are_near_those_of_torch(bits: CodeBits) -> None:
-    """Its search has 200 parts of the range, and low and step in float16; ours has the paper's 25."""
+def test_errors_are_close_to_torchs(bits: CodeBits) -> None:
+    """torch's search divides the range into 200 bins, with low and step in float16; here there are the paper's 25."""
     try:
         prepack = getattr(torch.ops.quantized, f"embedding_bag_{bits}bit_prepack")
         restore = getattr(torch.ops.quantized, f"embedding_bag_{bits}bit_unpack")
@@ -297,7 +302,7 @@ def test_errors_are_near_those_of_torch(bits: CodeBits) -> None:
     rows_UD = student(1000, 64)
     for searched, method in ((True, "adaptive"), (False, "asymmetric")):
         theirs = l2_U(rows_UD, restore(prepack(rows_UD, optimized_qparams=searched))).mean()
-        assert l2_U(rows_UD, back(rows_UD, bits, method)).mean() <= 1.03 * theirs
+        assert l2_U(rows_UD, round_trip(rows_UD, bits, method)).mean() <= 1.03 * theirs
 
 
 # --- a row's bytes depend on that row alone ---
@@ -308,12 +313,10 @@ def same(parts: dict[str, Tensor], others: dict[str, Tensor]) -> bool:
 
 
 @pytest.mark.parametrize(("bits", "method"), EVERY)
-def test_chunks_neighbours_and_runs_change_nothing(
-    bits: CodeBits, method: Method, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_rows_bytes_depend_on_that_row_alone(bits: CodeBits, method: Method, monkeypatch: pytest.MonkeyPatch) -> None:
     rows_UD = student(701, 19)
     rows_UD[::50] *= 1e30
-    rows_UD[7] = 3e38  # with those beside it brought down to what float32 can subtract
+    rows_UD[7] = 3e38  # scaled down, so that float32 can hold differences; the rows of its chunk must not change
     rows_UD[7, 0] = -3e38
     whole = quantise(rows_UD, bits, method)
     assert same(whole, quantise(rows_UD, bits, method))
@@ -328,7 +331,9 @@ def test_chunks_neighbours_and_runs_change_nothing(
 
 @pytest.mark.parametrize(("bits", "method"), EVERY)
 @pytest.mark.parametrize("shape", [(1, 64), (64, 1), (1, 1), (70, 33)])
-def test_rows_are_not_changed_and_may_lie_anyhow(bits: CodeBits, method: Method, shape: tuple[int, int]) -> None:
+def test_rows_are_not_modified_and_may_have_any_memory_layout(
+    bits: CodeBits, method: Method, shape: tuple[int, int]
+) -> None:
     rows_UD = student(*shape).clamp(-0.9, 0.9) * 3e38
     before_UD = rows_UD.clone()
     expected = quantise(rows_UD, bits, method)
@@ -345,12 +350,12 @@ def test_no_rows(bits: Bits) -> None:
     assert finite(empty_UD).shape == (0,)
 
 
-# --- what cannot be ---
+# --- errors ---
 
 
 @pytest.mark.parametrize("wrong", [torch.nan, torch.inf, -torch.inf])
 @pytest.mark.parametrize(("bits", "method"), EVERY)
-def test_a_row_without_a_line_is_named(bits: CodeBits, method: Method, wrong: float) -> None:
+def test_a_row_that_cannot_be_quantised_is_named(bits: CodeBits, method: Method, wrong: float) -> None:
     rows_UD = student(3000, 64)
     rows_UD[[2345, 2999], [3, 0]] = wrong
     with pytest.raises(DataError, match=rf"row 2345: .*only finite ones can be written in {bits} bits\n.*32 bits"):

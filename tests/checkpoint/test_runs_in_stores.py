@@ -1,4 +1,4 @@
-"""Runs whose checkpoints lie in an S3 server or in a folder elsewhere."""
+"""Runs whose checkpoints are stored on an S3 server or in another folder."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ziggurat.training.run import Run, open_run
 
 @pytest.fixture
 def experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Experiment]:
-    """Of six steps, with its checkpoints in the place given."""
+    """Makes experiments of six steps whose checkpoints are in the store given."""
     write_log(tmp_path / "log.csv", rows=600)
     monkeypatch.chdir(tmp_path)
 
@@ -37,7 +37,7 @@ def tensors(run: Run) -> dict[str, Tensor]:
     return {f"{group}/{name}": tensor for group, found in groups.items() for name, tensor in found.items()}
 
 
-def test_a_run_goes_on_from_the_store_bit_for_bit(s3: str, experiment: Callable[..., Experiment]) -> None:
+def test_a_run_resumes_from_the_store_bit_for_bit(s3: str, experiment: Callable[..., Experiment]) -> None:
     whole = api.train(experiment(None), "whole")
     first = api.train(experiment(s3), "halves", stop_after=3)
     assert (first.step, first.results) == (3, None)
@@ -55,7 +55,7 @@ def test_a_run_goes_on_from_the_store_bit_for_bit(s3: str, experiment: Callable[
     assert figures["log_loss"] == pytest.approx(whole.results["figures"]["test"]["log_loss"], abs=1e-12)
 
 
-def test_two_runs_have_two_places(tmp_path: Path, experiment: Callable[..., Experiment]) -> None:
+def test_two_runs_cannot_share_a_store(tmp_path: Path, experiment: Callable[..., Experiment]) -> None:
     place = (tmp_path / "elsewhere").as_uri()
     api.train(experiment(place), "one", stop_after=2)
     steps = open_run("one").checkpoints.steps()
@@ -65,7 +65,7 @@ def test_two_runs_have_two_places(tmp_path: Path, experiment: Callable[..., Expe
     assert open_store(place).folders()
 
 
-def test_a_run_does_not_leave_its_checkpoints_behind(tmp_path: Path, experiment: Callable[..., Experiment]) -> None:
+def test_a_run_cannot_change_its_store(tmp_path: Path, experiment: Callable[..., Experiment]) -> None:
     api.train(experiment(None), "one", stop_after=2)
     with pytest.raises(RunFolderError, match=r"checkpoints\.store: the run has None, you ask for '/"):
         api.train(experiment(str(tmp_path / "elsewhere")), "one")

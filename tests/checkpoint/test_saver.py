@@ -1,4 +1,4 @@
-"""What a saver writes while rows change comes back as it was when the checkpoint began, under every policy."""
+"""A checkpoint has the rows as of the moment it was started, although they change while it is written."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkpoint_kit import Table, loaded, same_bits, saver
+from checkpoint_kit import Table, load_tensors, same_bits, saver
 from torch import Tensor
 
 from tests.small_disk import small_disk
@@ -31,10 +31,10 @@ def folder(tmp_path: Path) -> CheckpointFolder:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
-def test_what_changes_during_the_write_is_in_the_next_one(
+def test_rows_that_change_during_a_write_belong_to_the_next_checkpoint(
     folder: CheckpointFolder, monkeypatch: pytest.MonkeyPatch, policy: str
 ) -> None:
-    monkeypatch.setattr(writing, "CHUNK_BYTES", 1_000)  # some 16 rows, so that changes come in between
+    monkeypatch.setattr(writing, "CHUNK_BYTES", 1_000)  # about 16 rows, so that rows change between chunks
     monkeypatch.setattr(blocks, "FILE_BYTES", 5_000)
     tables = (Table("user", 500, 7), Table("item", 90, 3, seed=1))
     expected: dict[int, dict[str, Tensor]] = {}
@@ -48,7 +48,7 @@ def test_what_changes_during_the_write_is_in_the_next_one(
                     table.change(3)
     assert folder.steps() == list(expected)
     for step, tensors in expected.items():
-        assert same_bits(loaded(folder, step), tensors), step
+        assert same_bits(load_tensors(folder, step), tensors), step
         assert folder.load(step).state == {"step": step}
 
 
@@ -73,7 +73,7 @@ def test_kinds_of_checkpoints(folder: CheckpointFolder) -> None:
     assert kinds["intermittent"] == ["full", "delta", "delta", "delta", "delta", "full", "delta"]
 
 
-def test_a_delta_has_the_changed_rows_alone(folder: CheckpointFolder) -> None:
+def test_a_delta_has_only_the_changed_rows(folder: CheckpointFolder) -> None:
     table = Table(rows=1000)
     with saver(folder, table) as saving:
         saving.save(1, {}, {})
@@ -90,9 +90,9 @@ def test_a_delta_has_the_changed_rows_alone(folder: CheckpointFolder) -> None:
 
 @pytest.mark.parametrize("method", ["adaptive", "asymmetric", "symmetric"])
 @pytest.mark.parametrize("bits", [2, 3, 4, 8, 16])
-def test_quantised_rows_come_back_nearly(folder: CheckpointFolder, bits: int, method: str) -> None:
+def test_quantised_rows_are_restored_within_bounds(folder: CheckpointFolder, bits: int, method: str) -> None:
     table = Table(dim=16)
-    table.weight_RD[3] = torch.inf  # no range has it: its block is written as it is
+    table.weight_RD[3] = torch.inf  # cannot be quantised: its block is written unquantised
     with saver(folder, table, bits=bits, quantiser=method) as saving:
         saving.save(1, {}, {})
         first = table.tensors()
@@ -101,8 +101,8 @@ def test_quantised_rows_come_back_nearly(folder: CheckpointFolder, bits: int, me
         table.change(1000)
         saving.save(2, {}, {})
         second = table.tensors()
-    assert torch.equal(loaded(folder, 1)["tables/item"], first["tables/item"])
-    found = loaded(folder, 2)
+    assert torch.equal(load_tensors(folder, 1)["tables/item"], first["tables/item"])
+    found = load_tensors(folder, 2)
     assert torch.equal(found["table_optimizer/item/sum"], second["table_optimizer/item/sum"])
     assert torch.equal(found["table_optimizer/item/mean"], second["table_optimizer/item/mean"])
     rows_RD = second["tables/item"]
@@ -114,7 +114,7 @@ def test_quantised_rows_come_back_nearly(folder: CheckpointFolder, bits: int, me
     assert float(error_R.max()) > 0
 
 
-def test_an_exact_checkpoint_is_full_where_others_are_quantised(folder: CheckpointFolder) -> None:
+def test_an_exact_checkpoint_is_full_if_others_are_quantised(folder: CheckpointFolder) -> None:
     table = Table()
     with saver(folder, table, bits=4) as saving:
         saving.save(1, {}, {})
@@ -122,12 +122,12 @@ def test_an_exact_checkpoint_is_full_where_others_are_quantised(folder: Checkpoi
         saving.save(2, {}, {})
         saving.save(2, {}, {}, exact=True)
         expected = table.tensors()
-    assert same_bits(loaded(folder, 2), expected)
+    assert same_bits(load_tensors(folder, 2), expected)
     manifest = folder.manifest(2)
     assert manifest is not None
     assert (manifest.kind, manifest.bits) == ("full", 32)
     known = {file.name for file in manifest.files} | {"manifest.json"}
-    assert set(folder.store.files("step-00000002")) == known  # what it replaced is gone
+    assert set(folder.store.files("step-00000002")) == known  # the files that it replaced were deleted
 
 
 def test_bits_follow_the_expected_restores() -> None:
@@ -137,7 +137,7 @@ def test_bits_follow_the_expected_restores() -> None:
     assert CheckpointsConfig(bits=3).bits_after(100) == 3
 
 
-def test_pieces_of_any_plan_are_filled(folder: CheckpointFolder) -> None:
+def test_slices_of_any_plan_are_filled(folder: CheckpointFolder) -> None:
     table = Table(rows=100, dim=8)
     with saver(folder, table, policy="consecutive") as saving:
         for step in (1, 2, 3):
@@ -158,7 +158,7 @@ def test_pieces_of_any_plan_are_filled(folder: CheckpointFolder) -> None:
     assert torch.equal(state.tensor, table.sum_R[order_R[50:75]])
 
 
-def test_what_others_need_is_not_pruned(tmp_path: Path) -> None:
+def test_checkpoints_that_others_need_are_not_pruned(tmp_path: Path) -> None:
     folder, table = CheckpointFolder(tmp_path, keep=1), Table()
     with saver(folder, table, policy="consecutive", consecutive_deltas=4) as saving:
         for step in range(1, 5):
@@ -175,45 +175,45 @@ def test_what_others_need_is_not_pruned(tmp_path: Path) -> None:
     assert best == {"step": 2, "metric": "auc", "value": 0.5}
 
 
-class _Filling(LocalStore):
-    """A store that has room for so many files more."""
+class FillingStore(LocalStore):
+    """A store with space for ``free_files`` more files."""
 
-    room = 10**9
+    free_files = 10**9
 
     def write(self, folder: str, name: str, data: bytes) -> None:
-        if self.room <= 0:
+        if self.free_files <= 0:
             raise DataError(f"{self.where(folder, name)}: no space left on the device", "free some")
-        self.room -= 1
+        self.free_files -= 1
         super().write(folder, name, data)
 
 
-@pytest.mark.parametrize("room", [0, 1, 2])
-def test_a_full_disk_leaves_the_checkpoint_before(tmp_path: Path, room: int) -> None:
-    store = _Filling(tmp_path)
+@pytest.mark.parametrize("free_files", [0, 1, 2])
+def test_a_full_disk_leaves_the_checkpoint_before(tmp_path: Path, free_files: int) -> None:
+    store = FillingStore(tmp_path)
     folder, table = CheckpointFolder(store), Table()
     with saver(folder, table) as saving:
         saving.save(1, DENSE, {})
         expected = table.tensors() | DENSE
         saving.finish()
         table.change(20)
-        store.room = room
+        store.free_files = free_files
         saving.save(2, DENSE, {})
         with pytest.raises(DataError, match="no space left"):
             saving.finish()
         assert folder.steps() == [1]
-        assert same_bits(loaded(folder, "last"), expected)
-        store.room = 100
+        assert same_bits(load_tensors(folder, "last"), expected)
+        store.free_files = 100
         saving.save(3, DENSE, {})
         expected = table.tensors() | DENSE
-    assert same_bits(loaded(folder, 3), expected)
+    assert same_bits(load_tensors(folder, 3), expected)
     manifest = folder.manifest(3)
     assert manifest is not None
     assert manifest.kind == "full"
     with saver(folder, table):
-        assert "step-00000002" not in folder.store.folders()  # the next writer takes away what was half written
+        assert "step-00000002" not in folder.store.folders()  # the next writer deletes the incomplete folder
 
 
-def test_a_disk_that_is_really_full_is_named_and_leaves_the_checkpoint_before(tmp_path: Path) -> None:
+def test_a_real_full_disk_is_named_and_leaves_the_checkpoint_before(tmp_path: Path) -> None:
     with small_disk(tmp_path / "disk", 512) as disk:
         folder, table = CheckpointFolder(disk / "checkpoints"), Table(rows=3000)  # 180 kB
         with saver(folder, table, policy="full") as saving:
@@ -221,16 +221,16 @@ def test_a_disk_that_is_really_full_is_named_and_leaves_the_checkpoint_before(tm
             expected = table.tensors() | DENSE
             saving.finish()
             table.change(2000)
-            room = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
-            (disk / "ballast").write_bytes(bytes(room - 60_000))
+            free_bytes = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
+            (disk / "ballast").write_bytes(bytes(free_bytes - 60_000))
             saving.save(2, DENSE, {})
             with pytest.raises(DataError, match=r"step-00000002/rank-00000-\d+\..*: no space left on the device"):
                 saving.finish()
-            assert same_bits(loaded(folder, "last"), expected)
+            assert same_bits(load_tensors(folder, "last"), expected)
             (disk / "ballast").unlink()
             saving.save(3, DENSE, {})
             expected = table.tensors() | DENSE
-        assert same_bits(loaded(folder, "last"), expected)
+        assert same_bits(load_tensors(folder, "last"), expected)
         assert folder.steps()[-1] == 3
 
 
@@ -307,7 +307,7 @@ def test_a_base_that_was_written_again_is_named(folder: CheckpointFolder) -> Non
         folder.load(2)
 
 
-def test_a_changed_manifest_is_told(folder: CheckpointFolder) -> None:
+def test_a_changed_manifest_is_detected(folder: CheckpointFolder) -> None:
     with saver(folder, Table()) as saving:
         saving.save(1, {}, {"schedule": {"best": float("inf")}})
     assert folder.load(1).state == {"schedule": {"best": float("inf")}}
@@ -324,10 +324,10 @@ def test_a_changed_manifest_is_told(folder: CheckpointFolder) -> None:
 
 @pytest.mark.parametrize("where", ["in the block", "in finish"])
 @pytest.mark.parametrize("second", [False, True])
-def test_a_checkpoint_that_is_given_up_is_none(
+def test_an_abandoned_checkpoint_gets_no_manifest(
     folder: CheckpointFolder, monkeypatch: pytest.MonkeyPatch, where: str, second: bool
 ) -> None:
-    """An impatient Ctrl-C must not leave a manifest over the rows that were written by then."""
+    """Ctrl-C during a write must not lead to a manifest of the rows written so far."""
     monkeypatch.setattr(writing, "CHUNK_BYTES", 10_000)
     table = Table(rows=20_000, dim=16)
     expected = table.tensors()
@@ -344,18 +344,18 @@ def test_a_checkpoint_that_is_given_up_is_none(
         raise KeyboardInterrupt
     assert folder.steps() == ([1] if second else [])
     if second:
-        assert same_bits(loaded(folder, 1), expected)
+        assert same_bits(load_tensors(folder, 1), expected)
     with saver(folder, table) as saving:
         saving.save(2, {}, {})
         expected = table.tensors()
-    assert same_bits(loaded(folder, 2), expected)
+    assert same_bits(load_tensors(folder, 2), expected)
 
 
 def _interrupted(timeout: float | None = None) -> None:
     raise KeyboardInterrupt
 
 
-def test_files_that_somebody_else_deletes_make_no_checkpoint(folder: CheckpointFolder) -> None:
+def test_files_deleted_by_another_program_prevent_the_manifest(folder: CheckpointFolder) -> None:
     table = Table()
 
     class Swept(LocalStore):
@@ -380,7 +380,7 @@ def test_files_that_somebody_else_deletes_make_no_checkpoint(folder: CheckpointF
     assert folder.steps() == [1]
 
 
-def test_what_cannot_be_deleted_stays_and_is_told(folder: CheckpointFolder) -> None:
+def test_checkpoints_that_cannot_be_deleted_stay_and_are_reported(folder: CheckpointFolder) -> None:
     class Keeping(LocalStore):
         def delete(self, folder: str, name: str | None = None) -> None:
             raise DataError(f"{folder}: no permission", "ask for it")
@@ -393,11 +393,11 @@ def test_what_cannot_be_deleted_stays_and_is_told(folder: CheckpointFolder) -> N
     assert folder.steps() == [1, 2]
 
 
-def test_training_that_fails_leaves_the_checkpoint_it_began(folder: CheckpointFolder) -> None:
+def test_a_failing_training_finishes_the_checkpoint_in_progress(folder: CheckpointFolder) -> None:
     table = Table(rows=20_000, dim=64)
     expected: dict[str, Tensor] = {}
     with pytest.raises(ZeroDivisionError), saver(folder, table) as saving:
         saving.save(1, {}, {})
         expected = table.tensors()
         raise ZeroDivisionError
-    assert same_bits(loaded(folder, 1), expected)
+    assert same_bits(load_tensors(folder, 1), expected)

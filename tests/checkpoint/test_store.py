@@ -1,4 +1,4 @@
-"""What every store of checkpoints does: a folder of this machine, memory, and a real S3 server."""
+"""The contract of a store of checkpoints, for local folders, memory, and an S3 server."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from ziggurat.checkpoint.store.store import LocalStore, Store
 from ziggurat.core.errors import RunFolderError
 
 _numbers = itertools.count(1)
-New = Callable[[], str]
-"""A place where nothing is yet."""
+NewPlace = Callable[[], str]
+"""Returns the path or URL of an empty store."""
 
 
 @pytest.fixture(params=["local", "file", "memory", "s3"])
-def new(request: pytest.FixtureRequest, tmp_path: Path) -> New:
+def new_place(request: pytest.FixtureRequest, tmp_path: Path) -> NewPlace:
     roots = {
         "local": lambda: str(tmp_path / "local"),
         "file": lambda: (tmp_path / "with space").as_uri(),
@@ -32,23 +32,23 @@ def new(request: pytest.FixtureRequest, tmp_path: Path) -> New:
     return lambda: f"{root}/{next(_numbers)}"
 
 
-def another_client(place: str) -> Store:
-    """As another process has it: fsspec would give this one the client, and what it remembers, that it has already."""
+def uncached_client(place: str) -> Store:
+    """Opens a store with a client of its own, as another process would; fsspec otherwise reuses the cached client."""
     store = open_store(place)
     if isinstance(store, ObjectStore):
         type(store._files).clear_instance_cache()
     return open_store(place)
 
 
-def test_the_kind_of_a_store_follows_its_place(tmp_path: Path, new: New) -> None:
-    place = new()
+def test_the_kind_of_store_follows_its_url(tmp_path: Path, new_place: NewPlace) -> None:
+    place = new_place()
     store = open_store(place)
     assert isinstance(store, LocalStore if place.startswith(("/", "file:")) else ObjectStore)
     assert isinstance(open_store(tmp_path), LocalStore)
 
 
-def test_nothing_is_there_yet(new: New) -> None:
-    store = open_store(new())
+def test_an_empty_store(new_place: NewPlace) -> None:
+    store = open_store(new_place())
     assert store.folders() == []
     assert store.files() == []
     assert store.files("step-00000001") == []
@@ -59,8 +59,8 @@ def test_nothing_is_there_yet(new: New) -> None:
         store.read("step-00000001", "manifest.json")
 
 
-def test_what_was_written_is_read_by_all(new: New) -> None:
-    place = new()
+def test_other_clients_read_what_was_written(new_place: NewPlace) -> None:
+    place = new_place()
     store, other = open_store(place), open_store(place)
     content = bytes(range(256)) * 8000
     for data in (b"first", b"", content):
@@ -72,9 +72,9 @@ def test_what_was_written_is_read_by_all(new: New) -> None:
         other.read("step-00000001", "best.json")
 
 
-def test_listings_are_never_old(new: New) -> None:
-    place = new()
-    store, other = open_store(place), another_client(place)
+def test_listings_are_never_stale(new_place: NewPlace) -> None:
+    place = new_place()
+    store, other = open_store(place), uncached_client(place)
     for step in (1, 2):
         assert other.folders() == [f"step-{each}" for each in range(1, step)]
         assert other.files(f"step-{step}") == []
@@ -94,8 +94,8 @@ def test_listings_are_never_old(new: New) -> None:
         other.read("step-1", "b")
 
 
-def test_names_that_begin_alike_are_apart(new: New) -> None:
-    place = new()
+def test_names_with_a_common_prefix_are_distinct(new_place: NewPlace) -> None:
+    place = new_place()
     store, beside = open_store(place), open_store(f"{place}-more")
     store.write("step-1", "a", b"1")
     store.write("step-10", "a", b"10")
@@ -106,8 +106,8 @@ def test_names_that_begin_alike_are_apart(new: New) -> None:
     assert beside.read("step-2", "a") == b"2"
 
 
-def test_places_are_told_in_full(new: New) -> None:
-    place = new()
+def test_where_returns_the_full_path_or_url(new_place: NewPlace) -> None:
+    place = new_place()
     store = open_store(place)
     shown = str(store.root) if isinstance(store, LocalStore) else place
     assert store.where("").rstrip("/") == shown
@@ -115,8 +115,8 @@ def test_places_are_told_in_full(new: New) -> None:
     assert store.where("step-1", "manifest.json") == f"{shown}/step-1/manifest.json"
 
 
-def test_several_threads_write_at_once(new: New) -> None:
-    store = open_store(new())
+def test_several_threads_write_at_once(new_place: NewPlace) -> None:
+    store = open_store(new_place())
 
     def write(rank: int) -> None:
         for number in range(3):
@@ -145,8 +145,8 @@ ACTIONS = st.one_of(
 
 @settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(actions=st.lists(ACTIONS, min_size=3, max_size=9))
-def test_a_store_is_a_dictionary(new: New, actions: list[tuple[str, str, str, bytes]]) -> None:
-    store: Store = open_store(new())
+def test_a_store_behaves_like_a_dictionary(new_place: NewPlace, actions: list[tuple[str, str, str, bytes]]) -> None:
+    store: Store = open_store(new_place())
     expected: dict[tuple[str, str], bytes] = {}
     for action, folder, name, data in actions:
         if action == "write":
@@ -162,7 +162,7 @@ def test_a_store_is_a_dictionary(new: New, actions: list[tuple[str, str, str, by
         found = {name: store.read(folder, name) for name in store.files(folder)}
         assert found == {name: data for (each, name), data in expected.items() if each == folder}
     full = {folder for folder, _ in expected if folder}
-    if isinstance(store, ObjectStore):  # a folder without files is one of a file system alone
+    if isinstance(store, ObjectStore):  # only a file system has folders without files
         assert set(store.folders()) == full
     else:
         assert full <= set(store.folders())

@@ -1,4 +1,4 @@
-"""Every file is read once; what is broken is named, and what needs it; training may go on meanwhile."""
+"""Verification reads every file once and names broken ones and what needs them, also while training goes on."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from checkpoint_kit import Table, saver
-from inspection_kit import Told, add_version_1, fill, flip, path_of
+from inspection_kit import RecordedProgress, add_legacy_checkpoint, fill, flip, path_of
 
 from ziggurat.checkpoint.folder import CheckpointFolder
 from ziggurat.checkpoint.inspect.verification import verify
@@ -22,8 +22,8 @@ def folder(tmp_path: Path) -> CheckpointFolder:
     return CheckpointFolder(tmp_path / "run" / "checkpoints", keep=100)
 
 
-class Counting(LocalStore):
-    """Counts reads, and does something once when a file of a step is read."""
+class CountingStore(LocalStore):
+    """Counts reads, and calls ``act`` once, when a file of the folder ``at`` is read."""
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
@@ -41,16 +41,16 @@ class Counting(LocalStore):
 
 
 def test_every_file_is_read_once(tmp_path: Path) -> None:
-    store = Counting(tmp_path)
-    folder, told = CheckpointFolder(store, keep=100), Told()
+    store = CountingStore(tmp_path)
+    folder, progress = CheckpointFolder(store, keep=100), RecordedProgress()
     fill(folder, 5)
-    add_version_1(folder, 9)
-    found = verify(folder, progress=told)
+    add_legacy_checkpoint(folder, 9)
+    found = verify(folder, progress=progress)
     assert found.whole
     assert [each.state for each in found.verdicts] == ["whole"] * 6
     assert store.reads == {str(path.relative_to(tmp_path)): 1 for path in tmp_path.glob("step-*/rank-*")}
     every = sum(path.stat().st_size for path in tmp_path.glob("step-*/*.safetensors"))
-    assert told.totals["verify"] == told.done["verify"] == every
+    assert progress.totals["verify"] == progress.done["verify"] == every
     assert sum(each.bytes for each in found.verdicts) == every
 
 
@@ -59,7 +59,7 @@ def test_every_file_is_read_once(tmp_path: Path) -> None:
 def test_broken_files_are_named_and_what_needs_them(folder: CheckpointFolder, harm: str, name: str) -> None:
     fill(folder, 4)
     with saver(folder, Table("user", 90, 3), Table()) as saving:
-        saving.save(6, {}, {})  # a chain of its own
+        saving.save(6, {}, {})  # starts another chain
     path = path_of(folder, 3, name)
     if harm == "flipped":
         flip(path)
@@ -93,8 +93,8 @@ def test_all_broken_files_of_a_checkpoint_are_named(folder: CheckpointFolder) ->
 
 
 @pytest.mark.parametrize("name", ["tables.safetensors", "state.json"])
-def test_an_old_checkpoint_that_is_broken(folder: CheckpointFolder, name: str) -> None:
-    add_version_1(folder, 1)
+def test_a_broken_legacy_checkpoint_is_reported(folder: CheckpointFolder, name: str) -> None:
+    add_legacy_checkpoint(folder, 1)
     assert verify(folder).whole
     path = path_of(folder, 1, name)
     content = path.read_bytes()
@@ -108,7 +108,7 @@ def test_an_old_checkpoint_that_is_broken(folder: CheckpointFolder, name: str) -
 
 
 def test_a_checkpoint_that_training_deletes_meanwhile_is_no_error(tmp_path: Path) -> None:
-    store = Counting(tmp_path)
+    store = CountingStore(tmp_path)
     folder = CheckpointFolder(store, keep=100)
     fill(folder, 3)
     with saver(folder, Table(), Table("user", 90, 3)) as saving:
@@ -129,7 +129,7 @@ def test_a_checkpoint_that_training_deletes_meanwhile_is_no_error(tmp_path: Path
 
 
 def test_a_checkpoint_that_training_writes_again_meanwhile_is_read_again(tmp_path: Path) -> None:
-    store = Counting(tmp_path)
+    store = CountingStore(tmp_path)
     folder = CheckpointFolder(store, keep=100)
     fill(folder, 1)
 
@@ -144,7 +144,7 @@ def test_a_checkpoint_that_training_writes_again_meanwhile_is_read_again(tmp_pat
     assert found.verdicts[0].state == "whole"
 
 
-def test_best_is_verified_and_what_is_foreign_is_told(folder: CheckpointFolder) -> None:
+def test_best_json_is_verified_and_foreign_files_are_reported(folder: CheckpointFolder) -> None:
     fill(folder, 3)
     root = Path(folder.where)
     for name in (

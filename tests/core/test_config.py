@@ -1,4 +1,4 @@
-"""Bad keys and values are explained: path, what was given, what is allowed, the nearest key."""
+"""Errors about keys and values name the path, what was given, what is allowed, and the nearest key."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Shed(Config):
 
 class Bird(Config):
     name: Literal["bird"] = "bird"
-    dog: Cat = Cat()  # called as the tag of another class is
+    dog: Cat = Cat()  # the key equals the tag of another class
     song: str
 
 
@@ -135,7 +135,7 @@ def test_good_values_build_the_config_and_it_is_frozen() -> None:
         home.address = "y"  # type: ignore[misc]
 
 
-def test_numbers_are_read_as_people_write_them() -> None:
+def test_whole_floats_and_integers_are_accepted_as_numbers() -> None:
     values = {"pet": {"name": "cat", "lives": 1e6}, "by_room": {"attic": {"name": "dog", "weight": 7}}, "height": 2}
     home = parse_config(Home, {"address": "x", **values})
     assert home == Home(address="x", pet=Cat(lives=1_000_000), by_room={"attic": Dog(weight=7.0)}, height=2.0)
@@ -147,7 +147,7 @@ def test_a_section_without_a_name_is_of_its_default_class() -> None:
     assert home == Home(address="x", pet=Cat(lives=3), window=Round(name="w", radius=2.0))
 
 
-def test_what_comes_from_the_command_line_is_marked() -> None:
+def test_problems_of_values_from_set_are_marked() -> None:
     values: dict[str, Any] = {"others": [{"name": "cat"}], "lamps": 3}
     given = {set_by_path(values, "others.cat.lives", 0)}
     with pytest.raises(ConfigError) as caught:
@@ -217,7 +217,7 @@ def test_a_list_is_called_too_short_only_where_it_is(changes: dict[str, Any], li
     assert problem_of(Shed, values) == f"f: 1 problem\n  {line}"
 
 
-def test_an_item_is_called_by_the_name_that_it_was_given() -> None:
+def test_an_item_is_shown_by_its_name_if_that_is_unique() -> None:
     windows: list[dict[str, Any]] = [
         {"kind": "round", "name": "attic", "radius": "wide"},
         {"kind": "square", "name": "twin", "side": 101},
@@ -243,7 +243,7 @@ def test_an_item_is_called_by_the_name_that_it_was_given() -> None:
     ]
 
 
-def test_a_class_chosen_on_the_command_line_is_not_held_against_the_file() -> None:
+def test_keys_left_over_from_a_class_replaced_by_set_are_explained() -> None:
     pet: dict[str, Any] = {"name": "cat", "lives": 7}
     values: dict[str, Any] = {"address": "x", "pet": pet, "window": {"kind": "round", "name": "w", "radius": 2}}
     given = [set_by_path(values, "pet.name", "dog"), set_by_path(values, "window.kind", "square")]
@@ -260,7 +260,7 @@ def test_a_class_chosen_on_the_command_line_is_not_held_against_the_file() -> No
     assert problem_of(Home, values, given) == "--set pet.wieght: unknown key; allowed: lives, name"
 
 
-def test_a_key_that_the_chosen_class_needs_is_asked_for_with_the_choice() -> None:
+def test_a_key_required_by_a_class_chosen_by_set_is_named_with_the_choice() -> None:
     values: dict[str, Any] = {"inside": {"name": "cat", "lives": 7}}
     given = [set_by_path(values, "inside.name", "bird")]
     assert problem_of(Cage, values, given).splitlines() == [

@@ -1,4 +1,4 @@
-"""Limits of control groups, of both versions, are found where a process stands."""
+"""Limits of control groups of both versions are found for the groups that contain the process."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def put(root: Path, files: dict[str, str]) -> None:
         (root / name).write_text(f"{text}\n")
 
 
-def test_every_group_around_the_process_counts(tmp_path: Path) -> None:
+def test_limits_of_all_containing_groups_are_found(tmp_path: Path) -> None:
     put(
         tmp_path,
         {
@@ -42,7 +42,7 @@ def test_version_1_has_a_folder_for_each_controller(tmp_path: Path) -> None:
         tmp_path,
         {
             "proc/self/cgroup": "4:memory:/docker/abc\n1:cpu,cpuacct:/docker/abc\n0::/",
-            "sys/fs/cgroup/memory/memory.limit_in_bytes": "900",  # all that a container sees is its own group
+            "sys/fs/cgroup/memory/memory.limit_in_bytes": "900",  # a container sees only its own group
             "sys/fs/cgroup/memory/memory.usage_in_bytes": "100",
             "sys/fs/cgroup/cpu/cpu.cfs_quota_us": "200000",
             "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000",
@@ -54,7 +54,7 @@ def test_version_1_has_a_folder_for_each_controller(tmp_path: Path) -> None:
     assert cpu_quotas(tmp_path) == []
 
 
-def test_no_groups_no_limits(tmp_path: Path) -> None:
+def test_without_groups_there_are_no_limits(tmp_path: Path) -> None:
     assert memory_limits(tmp_path) == []
     assert cpu_quotas(tmp_path) == []
 

@@ -1,4 +1,4 @@
-"""Which name is close enough to be suggested, how long a quoted value may be, and how an error says where it lies."""
+"""Suggestions of similar names, shortened values, and the path in errors of config sections."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_an_error_survives_a_process_boundary() -> None:
     assert (type(again), again.problem, again.hint) == (ConfigError, "bad", "fix it")
 
 
-def test_a_misfit_says_where_it_lies_and_survives_a_pickle() -> None:
+def test_an_invalid_section_names_its_path_and_survives_a_pickle() -> None:
     with pytest.raises(InvalidSection) as caught, within("model"), within("blocks.0"):
         raise InvalidSection("heads", "3 heads cannot share 8", "give 2")
     error = pickle.loads(pickle.dumps(caught.value))

@@ -1,4 +1,4 @@
-"""Files and folders are whole under their name or not there, also on a full disk and without permission."""
+"""Under its name a file or folder is complete or absent, also on a full disk and without permission."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_a_missing_permission_is_explained(tmp_path: Path) -> None:
         raise PermissionError(errno.EACCES, "denied", str(tmp_path / "file"))
 
 
-def test_a_missing_permission_names_what_the_user_named_and_who_may_write(tmp_path: Path) -> None:
+def test_a_missing_permission_names_the_users_path_and_who_may_write(tmp_path: Path) -> None:
     path = tmp_path / "file"
     temporary = tmp_path / f".file.{os.getpid()}.part"
     with pytest.raises(DataError) as caught, atomic_file(path):
@@ -96,8 +96,8 @@ def dead_process() -> int:
     return process.pid
 
 
-def test_a_folder_that_stepped_aside_when_its_process_died_is_put_back(tmp_path: Path) -> None:
-    """What SIGKILL between the two renames of a replacement leaves."""
+def test_a_folder_that_was_moved_aside_by_a_dead_process_is_put_back(tmp_path: Path) -> None:
+    """SIGKILL between the two renames of a replacement leaves such folders."""
     pid = dead_process()
     (tmp_path / f".one.{pid}.old").mkdir()
     (tmp_path / f".one.{pid}.old" / "kept").write_text("kept")
@@ -157,13 +157,13 @@ def test_a_folder_outlives_the_death_of_its_writer_at_any_moment(tmp_path: Path)
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_folder_is_no_place_for_a_file(tmp_path: Path) -> None:
+def test_writing_a_file_over_a_folder_is_refused(tmp_path: Path) -> None:
     for path in (tmp_path, Path()):
         with pytest.raises(DataError, match="is a folder, not a file"), atomic_file(path):
             pass
 
 
-def test_a_place_that_takes_no_files_is_named_without_our_temporary() -> None:
+def test_an_unwritable_path_is_named_without_the_temporary() -> None:
     message = r"^/proc/x\.csv: cannot be written: No such file or directory\n"
     with pytest.raises(DataError, match=message), atomic_file(Path("/proc/x.csv")) as temporary:
         temporary.write_text("half")

@@ -1,4 +1,4 @@
-"""The one hashing function: golden values, a plain reference, and its spread."""
+"""The hash function: golden values, a plain reference, and uniformity."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_text_equals_the_reference_also_in_slices(values: list[str], seed: int, 
     assert hash_text(array.cast(pa.large_utf8()), seed).tolist() == hash_text(array, seed).tolist()
 
 
-def test_the_type_decides_not_the_digits() -> None:
+def test_a_hash_depends_on_the_declared_type() -> None:
     assert hash_array(pa.array([12]))[0] != hash_array(pa.array(["12"]))[0]
     assert hash_array(pa.array([12], pa.int32()))[0] == hash_array(pa.array([12], pa.int64()))[0]
 

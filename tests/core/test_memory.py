@@ -1,4 +1,4 @@
-"""An allocation that fails is told as such, whichever library asked; nothing else is."""
+"""A failed allocation of any library becomes OutOfMemory; other errors pass unchanged."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ except OutOfMemory as error:
 
 
 @pytest.mark.parametrize(
-    ("library", "told"),
+    ("library", "message"),
     [
         ("torch", "ran out of memory: 64.00 GiB more were asked for | take less"),
         ("numpy", "ran out of memory (Unable to allocate 64.0 GiB"),
         ("python", "ran out of memory | take less"),
     ],
 )
-def test_an_allocation_that_fails_is_one_error(library: str, told: str) -> None:
+def test_a_failed_allocation_becomes_out_of_memory(library: str, message: str) -> None:
     done = subprocess.run([sys.executable, "-c", LIMITED, library], text=True, capture_output=True, check=True)
-    assert done.stdout.startswith(told)
+    assert done.stdout.startswith(message)
 
 
 def test_other_errors_pass() -> None:

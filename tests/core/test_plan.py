@@ -1,4 +1,4 @@
-"""Plans: where rows lie, which of them are fast, and plans of older versions."""
+"""Plans: the positions of rows, which of them are in fast memory, and plans of older versions."""
 
 from __future__ import annotations
 
@@ -59,25 +59,26 @@ def test_fast_rows_of_shards() -> None:
 
 
 @given(rows=st.integers(1, 60), parts=st.integers(1, 9), fast=st.integers(0, 60))
-def test_ranks_are_dealt_as_they_are_counted(rows: int, parts: int, fast: int) -> None:
-    """The places of the hottest rows are the first of each range, as many as the range is said to get."""
+def test_round_robin_positions_match_round_robin_counts(rows: int, parts: int, fast: int) -> None:
+    """The positions of the hottest rows are the first ones of each range, as many as the range's count."""
     fast = min(fast, rows)
-    places = round_robin_positions(rows, parts)
-    assert sorted(places.tolist()) == list(range(rows))
+    positions = round_robin_positions(rows, parts)
+    assert sorted(positions.tolist()) == list(range(rows))
     size = -(-rows // parts)
     spans = [Span(min(k * size, rows), max(0, min(size, rows - k * size))) for k in range(parts)]
     counts = round_robin_counts(spans, fast)
     assert sum(counts) == fast
     hot = {span.first + k for span, count in zip(spans, counts, strict=True) for k in range(count)}
-    assert set(places[:fast].tolist()) == hot
+    assert set(positions[:fast].tolist()) == hot
 
 
-def test_equal_ranges_get_every_so_many_th_rank() -> None:
-    places = round_robin_positions(12, 3)
-    assert [(place // 4, place % 4) for place in places.tolist()] == [(r % 3, r // 3) for r in range(12)]
+def test_equal_ranges_get_every_nth_rank() -> None:
+    positions = round_robin_positions(12, 3)
+    found = [(position // 4, position % 4) for position in positions.tolist()]
+    assert found == [(rank % 3, rank // 3) for rank in range(12)]
 
 
-def test_ranks_by_frequency_keep_the_order_of_ids_where_rows_are_used_alike() -> None:
+def test_rows_with_equal_counts_keep_the_order_of_their_ids() -> None:
     accesses = np.array([2, 9, 0, 9, 2], np.int64)
     assert frequency_ranks(accesses, 5).tolist() == [2, 0, 4, 1, 3]
     assert frequency_ranks(accesses, 5).dtype == np.int32

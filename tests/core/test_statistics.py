@@ -1,4 +1,4 @@
-"""Statistics that cannot be read say which file and what fixes it."""
+"""Statistics that cannot be read raise an error that names the file and the fix."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ziggurat.core.statistics import DatasetStatistics, TableStatistics
 
 @pytest.mark.parametrize("name", ["statistics.json", "statistics.safetensors"])
 @pytest.mark.parametrize("length", [None, 0, 40])
-def test_missing_and_damaged_files_are_told(tmp_path: Path, name: str, length: int | None) -> None:
+def test_missing_and_damaged_files_are_named(tmp_path: Path, name: str, length: int | None) -> None:
     table = TableStatistics("user", 3, np.array([1, 2, 3], np.int64))
     DatasetStatistics({"train": 6}, {}, tables={"user": table}).save(tmp_path)
     assert DatasetStatistics.load(tmp_path).tables["user"].accesses.tolist() == [1, 2, 3]
@@ -22,7 +22,7 @@ def test_missing_and_damaged_files_are_told(tmp_path: Path, name: str, length: i
         (tmp_path / name).unlink()
     else:
         (tmp_path / name).write_bytes(content[:length])
-    with pytest.raises(DataError, match="no statistics" if length is None else "its statistics are damaged") as told:
+    with pytest.raises(DataError, match="no statistics" if length is None else "its statistics are damaged") as caught:
         DatasetStatistics.load(tmp_path)
-    assert str(tmp_path) in told.value.problem
-    assert told.value.hint == "delete the prepared folder and run `ziggurat prepare` again"
+    assert str(tmp_path) in caught.value.problem
+    assert caught.value.hint == "delete the prepared folder and run `ziggurat prepare` again"

@@ -9,7 +9,7 @@ from ziggurat.core.topology import DEVICES, Topology, known_device
 from ziggurat.planning.config import DeviceName
 
 
-def test_ranks_count_up_host_by_host() -> None:
+def test_ranks_are_numbered_host_by_host() -> None:
     topology = Topology(3, 2, "some", "cpu", 10, 1.0, 1.0, 6.0)
     assert topology.world_size == 6
     assert [topology.host(rank) for rank in range(6)] == [0, 0, 1, 1, 2, 2]

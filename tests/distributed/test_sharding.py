@@ -1,4 +1,4 @@
-"""Every way to split a table equals the single process: the same rows forward, the same weights after training."""
+"""Every sharding equals a single process: the same rows forward, the same weights after training."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from torchrec.sparse.jagged_tensor import KeyedJaggedTensor
 from tests.distributed.ranks import run_ranks
 from ziggurat.core.batch import Batch
 from ziggurat.core.plan import Placement, Plan, Sharding
-from ziggurat.core.row_order import Ranks, frequency_ranks
+from ziggurat.core.row_order import FrequencyRanks, frequency_ranks
 from ziggurat.core.schema import Schema
 from ziggurat.embeddings.config import EmbeddingsConfig
 from ziggurat.embeddings.layout import lay_out
@@ -32,16 +32,16 @@ SCHEMA = Schema(
     rows=ROWS,
     labels=("y",),
 )
-RANKS: dict[str, Ranks] = {
+RANKS: dict[str, FrequencyRanks] = {
     name: frequency_ranks(np.random.default_rng(rows).integers(0, 9, rows), rows) for name, rows in ROWS.items()
 }
 """For plans that order rows."""
-DIM, STEPS, BATCH = 8, 20, 13  # rows that no number of ranks divides
+DIM, STEPS, BATCH = 8, 20, 13  # a batch that no number of ranks divides
 CPU = torch.device("cpu")
 
 
 def batch(step: int) -> Batch:
-    """The step's global batch."""
+    """Returns the step's global batch."""
     draw = torch.Generator().manual_seed(step)
     lengths = [torch.ones(BATCH), torch.ones(BATCH), torch.randint(0, 4, (BATCH,), generator=draw)]
     values = [
@@ -55,7 +55,7 @@ def batch(step: int) -> Batch:
 
 
 def part(whole: Batch, rank: int, world_size: int) -> Batch:
-    """A rank's even part of it."""
+    """Returns a rank's even part of the batch."""
     start, stop = BATCH * rank // world_size, BATCH * (rank + 1) // world_size
 
     def cut(ids: KeyedJaggedTensor | None) -> KeyedJaggedTensor:
@@ -77,7 +77,8 @@ def trained(
     optimizer: dict[str, Any],
     parallel: ParallelConfig = ParallelConfig(),  # noqa: B008 - frozen
 ) -> dict[str, Any]:
-    """The first step's fields of this rank's rows, and its shards after some steps: (table, row, column) -> weights."""
+    """Returns the fields of this rank's rows in the first step, and after some steps (table, row, column) ->
+    weights."""
     config = EmbeddingsConfig.model_validate({"dim": DIM, "init_std": 0.1, "optimizer": optimizer})
     layout = lay_out(config, SCHEMA, {"tags": "mean", "history": "sum"})
     lookup = EmbeddingLookup(layout, plan, CPU, 3, parallel, row_ranks=RANKS)
@@ -87,7 +88,7 @@ def trained(
         emb_BFD = lookup(part(batch(step), rank, plan.world_size))
         fields = emb_BFD.detach().clone() if fields is None else fields
         loss = (emb_BFD * emb_BFD.detach().sin() + emb_BFD * target_FD).sum() / BATCH
-        (loss * plan.world_size).backward()  # every exchange divides gradients by the ranks
+        (loss * plan.world_size).backward()  # exchanges divide gradients by the number of ranks
         lookup.exchange()
     shards = {
         (tensor_slice.name, *tensor_slice.first): tensor_slice.tensor.clone() for tensor_slice in lookup.tensor_slices()
@@ -102,7 +103,7 @@ def trained(
 
 
 def trained_all(rank: int, plans: dict[str, Plan]) -> dict[tuple[str, str], dict[str, Any]]:
-    """Every plan with every optimizer, one after the other in one process group: starting ranks is what takes time."""
+    """Trains every plan with every optimizer in one process group, as starting ranks takes most of the time."""
     return {
         (name, optimizer["name"]): trained(rank, plan, optimizer)
         for name, plan in plans.items()
@@ -159,7 +160,7 @@ Results = dict[tuple[str, str], list[dict[str, Any]]]
 
 @pytest.fixture(scope="module")
 def ranks() -> Results:
-    """Case -> what each of its ranks came to."""
+    """Returns case -> the result of each of its ranks."""
     results: Results = {}
     for world_size, plans in ((2, TWO), (4, FOUR)):
         found = run_ranks(world_size, trained_all, plans)
@@ -169,7 +170,7 @@ def ranks() -> Results:
 
 @pytest.fixture(scope="module")
 def alone() -> dict[str, dict[str, Any]]:
-    """Optimizer -> what a single process comes to."""
+    """Returns optimizer -> the result of a single process."""
     with process_group(CPU):
         return {each["name"]: trained(0, Plan.single_device(ROWS), each) for each in OPTIMIZERS}
 
@@ -197,13 +198,13 @@ def test_trained_weights_equal_those_of_one_process(
             torch.testing.assert_close(weight, whole[table][ids, columns], rtol=0, atol=1e-6)
             seen[table][ids, columns] += 1
     plan = {**TWO, **FOUR}[case[0]]
-    for table, count in seen.items():  # every number on exactly one rank, or on every
+    for table, count in seen.items():  # every weight is on exactly one rank, or on all
         copies = plan.world_size if plan.placements[table].sharding == "data_parallel" else 1
         assert bool((count == copies).all()), (table, count)
 
 
 @pytest.mark.parametrize("case", CASES, ids="-".join)
-def test_a_checkpoint_knows_rows_by_their_ids(
+def test_a_checkpoint_identifies_rows_by_their_ids(
     case: tuple[str, str], ranks: Results, alone: dict[str, dict[str, Any]]
 ) -> None:
     for found, expected in zip(ranks[case][0]["whole"], alone[case[1]]["whole"], strict=True):
@@ -212,15 +213,15 @@ def test_a_checkpoint_knows_rows_by_their_ids(
             torch.testing.assert_close(found[name], tensor, rtol=0, atol=1e-6)
 
 
-def test_hot_rows_are_dealt_out_over_the_ranks(ranks: Results) -> None:
-    """Of the rows by falling frequency, rank r has those whose number leaves r over ranks, hottest first."""
+def test_hot_rows_are_distributed_over_the_ranks(ranks: Results) -> None:
+    """Of the rows by falling frequency, rank r holds those whose number modulo the ranks is r, hottest first."""
     for rank, found in enumerate(ranks["ordered", "sgd"]):
         ids = found["ids"]["user", 31 * rank, 0]
         assert RANKS["user"][ids.numpy()].tolist() == list(range(rank, 61, 2))
         assert ("item", 0, 0) not in found["ids"] or rank == 1
 
 
-def test_two_runs_are_equal_to_the_bit(ranks: Results) -> None:
+def test_two_runs_are_bit_identical(ranks: Results) -> None:
     again = run_ranks(4, trained_all, {"all_mixed": FOUR["all_mixed"]})
     for optimizer in OPTIMIZERS:
         case = ("all_mixed", optimizer["name"])

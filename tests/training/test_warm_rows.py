@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from tests.checkpoint.checkpoint_kit import Table, saver, write_version_1
+from tests.checkpoint.checkpoint_kit import Table, saver, write_legacy_checkpoint
 from ziggurat.checkpoint.folder import CheckpointFolder
 from ziggurat.checkpoint.reader import CheckpointReader
 from ziggurat.features.matching import RowMatch
@@ -50,7 +50,7 @@ def there(tmp_path_factory: pytest.TempPathFactory) -> There:
         table.change(9)
         saving.save(2, {}, {})
     groups = {"tables": {"item": table.weight_RD}, "table_optimizer": {"item/sum": table.sum_R}}
-    write_version_1(root / "old/step-00000002", groups, {})
+    write_legacy_checkpoint(root / "old/step-00000002", groups, {})
     folders = (folder, CheckpointFolder(root / "old"))
     return There([each.load(2) for each in folders], table.weight_RD.clone(), table.sum_R.clone())
 

@@ -1,13 +1,13 @@
-"""Parts of an experiment that are chosen by config: models, blocks, encoders, heads, planners, optimizers.
+"""Parts of an experiment that the config selects: models, blocks, encoders, heads, planners, optimizers.
 
 Each kind of part has a base config, a :class:`PartConfig`, whose subclasses build the part. The union of the built-in
-configs is written out where the kind is defined, for the type checker and for the reader; :class:`Importable` lets the
-same place in a config name a class outside this package::
+configs is written out where the kind is defined, for the type checker and for the reader. :class:`Importable` also
+allows a config to name a class outside this package::
 
     model: {import: my_package.my_module:MyModel, width: 64}
 
-The named class has a nested ``Config`` derived from the kind's base config; its keys are checked as those of built-in
-parts are. Naming a class runs the code of its module, as any import does.
+The named class has a nested ``Config`` derived from the kind's base config; its keys are checked like those of built-in
+parts. Naming a class runs the code of its module, as any import does.
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ IMPORT_ERROR = "part_import"
 class PartConfig(Config):
     """The base config of one kind of part.
 
-    A subclass that the package ships has a ``name``, which tells it apart in its union. A subclass from outside needs
-    none: it is told apart by its import reference.
+    A subclass in this package has a ``name``, which selects it in its union. A subclass from outside needs none: its
+    import reference selects it.
     """
 
     _reference: str | None = pydantic.PrivateAttr(default=None)
 
     @property
     def title(self) -> str:
-        """What a user calls this part: its import reference, or its ``name``."""
+        """The part's name for messages: its import reference, or its ``name``."""
         return self._reference or str(getattr(self, "name", type(self).__qualname__))
 
     @property
@@ -108,9 +108,9 @@ class Importable:
 
 
 def imported_config(reference: Any, base: type[PartT], noun: str) -> type[PartT]:
-    """The config class of the part that ``reference`` names.
+    """Imports the part that ``reference`` names, and returns its config class.
 
-    The working directory is searched after the installed packages, so that a module beside the config file is found.
+    The working directory is searched after the installed packages, so that a module next to the config file is found.
 
     Args:
         reference: ``MODULE:CLASS``, where the class has a nested ``Config`` or is one itself.
@@ -155,12 +155,12 @@ def imported_config(reference: Any, base: type[PartT], noun: str) -> type[PartT]
 
 
 def built_in(union: Any, base: type[PartT]) -> tuple[type[PartT], ...]:
-    """The config classes, derived from ``base``, that an annotated union lists, in its order."""
+    """Returns the config classes, derived from ``base``, in an annotated union, in its order."""
     return get_args(get_args(union)[0])
 
 
 def built_in_names(union: Any) -> tuple[str, ...]:
-    """The ``name`` of each config class that an annotated union lists, in its order."""
+    """Returns the ``name`` of each config class in an annotated union, in its order."""
     return tuple(str(each.model_fields["name"].default) for each in built_in(union, PartConfig))
 
 

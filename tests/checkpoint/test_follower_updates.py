@@ -1,4 +1,4 @@
-"""Servers that follow a training as it goes on: hiccups, locks, caches, another process."""
+"""Servers that follow a running training: temporary errors, locks, caches, a training in another process."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 from checkpoint_kit import Table, saver
-from follower_kit import POLICIES, assert_holds, dense, served
+from follower_kit import POLICIES, assert_holds, dense, read_only
 from torch import Tensor
 
 from ziggurat.checkpoint.folder import CheckpointFolder
@@ -29,8 +29,8 @@ def folder(tmp_path: Path) -> CheckpointFolder:
     return CheckpointFolder(tmp_path / "checkpoints", keep=100)
 
 
-class Waits(threading.Event):
-    """Notes how long it was to be waited, and does not wait."""
+class RecordedWaits(threading.Event):
+    """An event that records the requested waiting times and does not wait."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -45,8 +45,8 @@ PROBLEMS = (OSError("the mount is gone"), RunFolderError("cannot be read", "wait
 
 
 @pytest.mark.parametrize("problem", PROBLEMS)
-def test_updates_go_on_behind_a_hiccup_until_they_are_stopped(folder: CheckpointFolder, problem: Exception) -> None:
-    table, store, stop = Table(), served(folder), Waits()
+def test_updates_continue_after_errors_until_stopped(folder: CheckpointFolder, problem: Exception) -> None:
+    table, store, stop = Table(), read_only(folder), RecordedWaits()
     errors: list[Exception] = []
     failures = 6
 
@@ -79,7 +79,7 @@ def test_updates_go_on_behind_a_hiccup_until_they_are_stopped(folder: Checkpoint
 
 @pytest.mark.parametrize("problem", PROBLEMS)
 def test_manifests_that_cannot_be_read_for_a_while(folder: CheckpointFolder, problem: Exception) -> None:
-    table, store, stop = Table(), served(folder), Waits()
+    table, store, stop = Table(), read_only(folder), RecordedWaits()
     failures = 0
 
     def hiccup(read: str, name: str) -> None:
@@ -100,13 +100,13 @@ def test_manifests_that_cannot_be_read_for_a_while(folder: CheckpointFolder, pro
             table.change(5)
 
 
-def test_updates_wait_for_the_first_checkpoint_and_log_trouble(
+def test_updates_wait_for_the_first_checkpoint_and_log_errors(
     folder: CheckpointFolder, caplog: pytest.LogCaptureFixture
 ) -> None:
     stop, table = threading.Event(), Table()
     seen: list[Update] = []
     server = threading.Thread(
-        target=lambda: seen.extend(Follower(served(folder)).updates(0.001, stop=stop)), daemon=True
+        target=lambda: seen.extend(Follower(read_only(folder)).updates(0.001, stop=stop)), daemon=True
     )
     server.start()
     with saver(folder, table, policy="one_shot") as saving:
@@ -124,7 +124,7 @@ def test_updates_wait_for_the_first_checkpoint_and_log_trouble(
     assert "step-00000002/manifest.json" in caplog.text
 
 
-def test_readers_with_the_lock_see_one_step_and_caches_are_told_in_time(folder: CheckpointFolder) -> None:
+def test_readers_with_the_lock_see_one_step_and_caches_are_invalidated_in_time(folder: CheckpointFolder) -> None:
     table, lock, ending = Table(rows=2000), threading.Lock(), threading.Event()
     cache: dict[int, Tensor] = {}
     problems: list[str] = []
@@ -134,7 +134,7 @@ def test_readers_with_the_lock_see_one_step_and_caches_are_told_in_time(folder: 
         for row in update.rows["item"].tolist():
             cache.pop(row, None)
 
-    follower = Follower(served(folder), lock=lock, on_change=forget)
+    follower = Follower(read_only(folder), lock=lock, on_change=forget)
 
     def serve() -> None:
         draw = torch.Generator().manual_seed(0)
@@ -145,7 +145,7 @@ def test_readers_with_the_lock_see_one_step_and_caches_are_told_in_time(folder: 
                         problems.append(f"row {row}")
 
     def shown(row: int) -> Tensor:
-        """What is right: even rows change with every step, which dense has too."""
+        """Returns the expected row: even rows have the step as their value, which is in the dense part as well."""
         number = float(follower.dense["dense/w"][0, 0]) if row % 2 == 0 else 1.0
         return torch.full((7,), number)
 
@@ -187,8 +187,8 @@ def digest(weight_RD: Tensor) -> Tensor:
     return torch.tensor(list(hashlib.sha256(weight_RD.numpy().tobytes()).digest()), dtype=torch.uint8)
 
 
-def train_apart(root: Path) -> None:
-    """In a process of its own: every checkpoint has the digest of its rows in its dense part."""
+def train_in_process(root: Path) -> None:
+    """Trains in another process. Every checkpoint has the digest of its rows in its dense part."""
     table, step = Table(rows=3000), 0
 
     def save(saving: Saver) -> None:
@@ -198,18 +198,18 @@ def train_apart(root: Path) -> None:
     for policy in POLICIES:
         with saver(CheckpointFolder(root, keep=1), table, policy=policy, consecutive_deltas=4) as saving:
             if step:
-                save(saving)  # once more
+                save(saving)  # the same step again
             for _ in range(10):
                 step += 1
                 save(saving)
 
 
 def test_a_training_in_another_process_is_followed(tmp_path: Path) -> None:
-    training = multiprocessing.get_context("spawn").Process(target=train_apart, args=(tmp_path,))
+    training = multiprocessing.get_context("spawn").Process(target=train_in_process, args=(tmp_path,))
     stop, seen = threading.Event(), list[int]()
     giving_up = threading.Timer(240, stop.set)
     giving_up.daemon = True
-    follower = Follower(served(CheckpointFolder(tmp_path)))
+    follower = Follower(read_only(CheckpointFolder(tmp_path)))
     training.start()
     giving_up.start()
     for update in follower.updates(0.002, stop=stop):

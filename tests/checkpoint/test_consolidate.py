@@ -1,4 +1,4 @@
-"""A gathered file is read by safetensors as the whole tensors of the checkpoint, and replaces nothing else."""
+"""An exported file has the checkpoint's whole tensors, as safetensors reads it, and replaces only earlier exports."""
 
 from __future__ import annotations
 
@@ -6,17 +6,17 @@ from pathlib import Path
 
 import pytest
 import torch
-from checkpoint_kit import Table, loaded, same_bits, saver
+from checkpoint_kit import Table, load_tensors, same_bits, saver
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from inspection_kit import DENSE, Told, add_version_1, fill, flip, path_of
+from inspection_kit import DENSE, RecordedProgress, add_legacy_checkpoint, fill, flip, path_of
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 
 from tests.small_disk import small_disk
 from ziggurat.checkpoint.folder import CheckpointFolder
 from ziggurat.checkpoint.format.whole_file import NAMES, TensorDescription, create, read_metadata
-from ziggurat.checkpoint.inspect import consolidate as gathering_module
+from ziggurat.checkpoint.inspect import consolidate as consolidate_module
 from ziggurat.checkpoint.inspect.consolidate import gather
 from ziggurat.core.errors import DataError, RunFolderError
 
@@ -27,7 +27,7 @@ def folder(tmp_path: Path) -> CheckpointFolder:
 
 
 @st.composite
-def described(draw: st.DrawFn) -> dict[str, TensorDescription]:
+def tensor_descriptions(draw: st.DrawFn) -> dict[str, TensorDescription]:
     names = draw(st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1), max_size=6, unique=True))
     names = [name for name in names if name != "__metadata__"]
     shapes = st.lists(st.integers(0, 5), max_size=3).map(tuple)
@@ -35,8 +35,8 @@ def described(draw: st.DrawFn) -> dict[str, TensorDescription]:
 
 
 @settings(max_examples=60, deadline=None)
-@given(tensors=described(), seed=st.integers(0, 2**31))
-def test_files_filled_in_place_are_read_by_others(
+@given(tensors=tensor_descriptions(), seed=st.integers(0, 2**31))
+def test_files_filled_in_place_are_read_by_safetensors(
     tmp_path_factory: pytest.TempPathFactory, tensors: dict[str, TensorDescription], seed: int
 ) -> None:
     path = tmp_path_factory.mktemp("file") / "made.safetensors"
@@ -56,7 +56,7 @@ def test_files_filled_in_place_are_read_by_others(
 
 
 @pytest.mark.parametrize("content", [b"", b"x", b"\xff" * 20, b"\x04\0\0\0\0\0\0\0null", b"\x02\0\0\0\0\0\0\0[]"])
-def test_what_is_no_safetensors_file(tmp_path: Path, content: bytes) -> None:
+def test_metadata_of_a_file_that_is_not_safetensors_is_empty(tmp_path: Path, content: bytes) -> None:
     path = tmp_path / "some"
     path.write_bytes(content)
     assert not read_metadata(path)
@@ -64,27 +64,29 @@ def test_what_is_no_safetensors_file(tmp_path: Path, content: bytes) -> None:
 
 @pytest.mark.parametrize("portion", [1, 10**9])
 @pytest.mark.parametrize("policy", ["full", "consecutive"])
-def test_a_gathered_file_has_the_whole_tensors(
+def test_an_exported_file_has_the_whole_tensors(
     folder: CheckpointFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, portion: int, policy: str
 ) -> None:
-    monkeypatch.setattr(gathering_module, "PORTION_BYTES", portion)
+    monkeypatch.setattr(consolidate_module, "PORTION_BYTES", portion)
     fill(folder, 3, policy)
-    expected = {name: tensor for name, tensor in loaded(folder, 3).items() if not name.startswith("random/")}
-    out, told = tmp_path / "out" / "all.safetensors", Told()
-    made = gather(folder, "last", out, optimizer=True, progress=told)
+    expected = {name: tensor for name, tensor in load_tensors(folder, 3).items() if not name.startswith("random/")}
+    out, progress = tmp_path / "out" / "all.safetensors", RecordedProgress()
+    made = gather(folder, "last", out, optimizer=True, progress=progress)
     assert same_bits(load_file(out), expected)
     assert made.tensors == {name: tuple(tensor.shape) for name, tensor in expected.items()}
     assert (made.step, made.bytes) == (3, out.stat().st_size)
-    assert told.totals["gather"] == told.done["gather"] == sum(tensor.nbytes for tensor in expected.values())
-    gather(folder, 2, out)  # over what was gathered
-    weights = {name: tensor for name, tensor in loaded(folder, 2).items() if name.startswith(("dense/", "tables/"))}
+    assert progress.totals["gather"] == progress.done["gather"] == sum(tensor.nbytes for tensor in expected.values())
+    gather(folder, 2, out)  # replaces the earlier export
+    weights = {
+        name: tensor for name, tensor in load_tensors(folder, 2).items() if name.startswith(("dense/", "tables/"))
+    }
     assert set(weights) == {"dense/w", "dense/count", "tables/user", "tables/item"}
     assert same_bits(load_file(out), weights)
     assert read_metadata(out) == {"format": "pt", "made_by": "ziggurat checkpoint gather", "step": "2"}
 
 
-def test_gathered_averages_and_old_checkpoints(folder: CheckpointFolder, tmp_path: Path) -> None:
-    expected = add_version_1(folder, 1)
+def test_averages_and_legacy_checkpoints_are_exported(folder: CheckpointFolder, tmp_path: Path) -> None:
+    expected = add_legacy_checkpoint(folder, 1)
     out = tmp_path / "old.safetensors"
     gather(folder, 1, out, optimizer=True)
     assert same_bits(load_file(out), expected)
@@ -95,7 +97,7 @@ def test_gathered_averages_and_old_checkpoints(folder: CheckpointFolder, tmp_pat
     assert set(load_file(out)) == {"dense/w", "dense/count", "tables/item", *average}
 
 
-def test_gathering_replaces_nothing_else(folder: CheckpointFolder, tmp_path: Path) -> None:
+def test_an_export_replaces_only_earlier_exports(folder: CheckpointFolder, tmp_path: Path) -> None:
     fill(folder, 2)
     theirs = tmp_path / "theirs.safetensors"
     save_file({"w": torch.ones(2)}, theirs)
@@ -103,7 +105,10 @@ def test_gathering_replaces_nothing_else(folder: CheckpointFolder, tmp_path: Pat
     with pytest.raises(DataError, match=r"theirs\.safetensors: exists, and was not made by"):
         gather(folder, "last", theirs)
     assert theirs.read_bytes() == before
-    with pytest.raises(DataError, match=r"model\.pt: the output is a safetensors file, with the suffix .safetensors\n  hint: name it .*model\.saf"):
+    with pytest.raises(
+        DataError,
+        match=r"model\.pt: the output is a safetensors file.*\n  hint: name it .*model\.saf",
+    ):
         gather(folder, "last", tmp_path / "model.pt")
     with pytest.raises(DataError, match="is a folder"):
         gather(folder, "last", tmp_path)
@@ -116,7 +121,7 @@ def test_gathering_replaces_nothing_else(folder: CheckpointFolder, tmp_path: Pat
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["theirs.safetensors"]
 
 
-def test_a_full_disk_leaves_what_was_there(folder: CheckpointFolder, tmp_path: Path) -> None:
+def test_a_full_disk_leaves_no_partial_export(folder: CheckpointFolder, tmp_path: Path) -> None:
     with saver(folder, Table(rows=20_000, dim=7)) as saving:
         saving.save(1, {}, {})
     with small_disk(tmp_path / "disk", 256) as disk:

@@ -1,4 +1,4 @@
-"""What is damaged, deleted, replaced or foreign: named, or followed, and never half taken over."""
+"""Followers of damaged, deleted or replaced checkpoints: errors are named, and no update is applied partially."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 import torch
-from checkpoint_kit import Table, same_bits, saver, write_version_1
-from follower_kit import POLICIES, assert_holds, bits_of, dense, held, manifest_of, served
+from checkpoint_kit import Table, same_bits, saver, write_legacy_checkpoint
+from follower_kit import POLICIES, assert_holds, bits_of, dense, held_tensors, manifest_of, read_only
 from torch import Tensor
 
 from ziggurat.checkpoint.folder import CheckpointFolder
@@ -40,7 +40,7 @@ def damage(path: Path, harm: str) -> None:
 @pytest.mark.parametrize("harm", ["flipped", "torn", "missing"])
 @pytest.mark.parametrize("policy", POLICIES)
 def test_a_damaged_file_is_named_and_nothing_changes(folder: CheckpointFolder, policy: str, harm: str) -> None:
-    table, follower = Table(), Follower(served(folder))
+    table, follower = Table(), Follower(read_only(folder))
     with saver(folder, table, policy=policy) as saving:
         saving.save(1, dense(1), {})
         saving.finish()
@@ -48,17 +48,17 @@ def test_a_damaged_file_is_named_and_nothing_changes(folder: CheckpointFolder, p
         table.change(20)
         saving.save(2, dense(2), {})
         saving.finish()
-        before = bits_of(held(follower))
+        before = bits_of(held_tensors(follower))
         for path in sorted(Path(folder.where).glob("step-00000002/*")):
             content = path.read_bytes()
             damage(path, harm)
             if harm == "missing" and path.name == "manifest.json":
-                assert follower.advance() is None  # it is no checkpoint then
+                assert follower.advance() is None  # without a manifest it is not a checkpoint
             else:
                 with pytest.raises(RunFolderError, match=path.name):
                     follower.advance()
             assert follower.step == 1
-            assert bits_of(held(follower)) == before
+            assert bits_of(held_tensors(follower)) == before
             path.write_bytes(content)
         damage(next(Path(folder.where).glob("step-00000002/rank-*-00001.*")), harm)
         table.change(20)
@@ -66,7 +66,7 @@ def test_a_damaged_file_is_named_and_nothing_changes(folder: CheckpointFolder, p
     if policy == "consecutive":  # the third needs the second
         with pytest.raises(RunFolderError, match="step-00000002/rank"):
             follower.advance()
-        assert bits_of(held(follower)) == before
+        assert bits_of(held_tensors(follower)) == before
         return
     update = follower.advance()
     assert update is not None
@@ -74,8 +74,8 @@ def test_a_damaged_file_is_named_and_nothing_changes(folder: CheckpointFolder, p
     assert_holds(follower, folder, 3)
 
 
-def test_an_older_whole_checkpoint_is_taken_and_the_damaged_one_told(folder: CheckpointFolder) -> None:
-    table, follower = Table(), Follower(served(folder))
+def test_an_older_complete_checkpoint_is_taken_and_the_damaged_one_reported(folder: CheckpointFolder) -> None:
+    table, follower = Table(), Follower(read_only(folder))
     with saver(folder, table, policy="one_shot") as saving:
         for step in range(1, 5):
             saving.save(step, dense(step), {})
@@ -93,7 +93,7 @@ def test_an_older_whole_checkpoint_is_taken_and_the_damaged_one_told(folder: Che
         for _ in range(2):
             with pytest.raises(RunFolderError, match=damaged.name):
                 follower.advance()
-            assert follower.step == 3  # and not 2
+            assert follower.step == 3  # it does not go back to 2
         saving.save(5, dense(5), {})
     update = follower.advance()
     assert update is not None
@@ -101,8 +101,8 @@ def test_an_older_whole_checkpoint_is_taken_and_the_damaged_one_told(folder: Che
     assert_holds(follower, folder, 5)
 
 
-def test_a_damaged_chain_is_left_behind_with_the_next_full_checkpoint(folder: CheckpointFolder) -> None:
-    table, follower = Table(), Follower(served(folder))
+def test_the_next_full_checkpoint_replaces_a_damaged_chain(folder: CheckpointFolder) -> None:
+    table, follower = Table(), Follower(read_only(folder))
     with saver(folder, table, policy="consecutive", consecutive_deltas=3) as saving:
         for step in range(1, 6):
             saving.save(step, dense(step), {})
@@ -123,7 +123,7 @@ def test_a_damaged_chain_is_left_behind_with_the_next_full_checkpoint(folder: Ch
 
 def test_a_checkpoint_that_is_pruned_while_it_is_read(tmp_path: Path) -> None:
     folder, table = CheckpointFolder(tmp_path, keep=1), Table()
-    store = served(folder)
+    store = read_only(folder)
     follower = Follower(store)
     with saver(folder, table, policy="full") as saving:
         saving.save(1, dense(1), {})
@@ -146,7 +146,7 @@ def test_a_checkpoint_that_is_pruned_while_it_is_read(tmp_path: Path) -> None:
 
 
 def test_a_step_that_was_written_again_is_followed_by_its_id(folder: CheckpointFolder) -> None:
-    table, follower = Table(), Follower(served(folder))
+    table, follower = Table(), Follower(read_only(folder))
     with saver(folder, table, policy="consecutive", bits=4) as saving:
         for step in (1, 2, 3):
             saving.save(step, dense(step), {})
@@ -164,7 +164,7 @@ def test_a_step_that_was_written_again_is_followed_by_its_id(folder: CheckpointF
 
 
 def test_a_training_that_begins_anew_is_followed(folder: CheckpointFolder) -> None:
-    table, follower = Table(), Follower(served(folder))
+    table, follower = Table(), Follower(read_only(folder))
     with saver(folder, table) as saving:
         for step in (7, 8):
             saving.save(step, dense(step), {})
@@ -182,10 +182,10 @@ def test_a_training_that_begins_anew_is_followed(folder: CheckpointFolder) -> No
     assert_holds(follower, folder, 2)
 
 
-def test_tables_and_groups_that_are_not_there_are_told(folder: CheckpointFolder) -> None:
+def test_unknown_tables_and_groups_are_named(folder: CheckpointFolder) -> None:
     with saver(folder, Table()) as saving:
         saving.save(1, {"average/w": torch.ones(3), "random/torch": torch.zeros(2)}, {})
-    store = served(folder)
+    store = read_only(folder)
     with pytest.raises(ConfigError, match=r"no table 'itm'[\s\S]*item"):
         Follower(store, ["itm"]).advance()
     wrong = torch.zeros(3, 7)
@@ -200,10 +200,10 @@ def test_tables_and_groups_that_are_not_there_are_told(folder: CheckpointFolder)
     assert not averaged.tables
 
 
-def test_format_1_is_told_and_what_comes_behind_it_followed(folder: CheckpointFolder) -> None:
+def test_format_1_is_refused_and_later_checkpoints_are_followed(folder: CheckpointFolder) -> None:
     groups = {"tables": {"item": torch.zeros(300, 7)}}
-    write_version_1(Path(folder.where) / folder_of(1), groups, {})
-    follower = Follower(served(folder))
+    write_legacy_checkpoint(Path(folder.where) / folder_of(1), groups, {})
+    follower = Follower(read_only(folder))
     with pytest.raises(RunFolderError, match=r"step-00000001/?: of format 1"):
         follower.advance()
     with saver(folder, Table()) as saving:
@@ -212,11 +212,11 @@ def test_format_1_is_told_and_what_comes_behind_it_followed(folder: CheckpointFo
     assert_holds(follower, folder, 2)
 
 
-def test_a_broken_off_update_is_made_up_for_by_a_whole_one(
+def test_after_an_interrupted_update_everything_is_read_again(
     folder: CheckpointFolder, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tables = (Table("user", 500, 7), Table("item", 90, 3, seed=1))
-    follower, count = Follower(served(folder)), 0
+    follower, count = Follower(read_only(folder)), 0
     put = follower_module.put
 
     def interrupted(rows: Any, table: Tensor) -> None:
@@ -244,9 +244,9 @@ def test_a_broken_off_update_is_made_up_for_by_a_whole_one(
     assert_holds(follower, folder, 2)
 
 
-def test_verify_tells_what_differs(tmp_path: Path) -> None:
+def test_verify_names_what_differs(tmp_path: Path) -> None:
     folder, table = CheckpointFolder(tmp_path, keep=1), Table()
-    follower = Follower(served(folder))
+    follower = Follower(read_only(folder))
     with pytest.raises(RunFolderError, match="no checkpoint of it is held"):
         follower.verify()
     with saver(folder, table, policy="full", bits=4) as saving:
@@ -257,7 +257,7 @@ def test_verify_tells_what_differs(tmp_path: Path) -> None:
         follower.tables["item"][[7, 9], 2] += 1
         with pytest.raises(RunFolderError, match="table 'item': 2 of 300 rows, row 7 first"):
             follower.verify()
-        follower = Follower(served(folder))
+        follower = Follower(read_only(folder))
         follower.advance()
         follower.dense["dense/w"][0, 0] = 5
         with pytest.raises(RunFolderError, match="'dense'"):
@@ -279,4 +279,4 @@ def test_a_full_checkpoint_without_some_of_the_rows(folder: CheckpointFolder) ->
     files = tuple(file for file in manifest.files if not file.blocks)
     folder.store.write(folder_of(1), "manifest.json", manifest.model_copy(update={"files": files}).to_bytes())
     with pytest.raises(RunFolderError, match="its files have 0 numbers of table 'item', which has 2,100"):
-        Follower(served(folder)).advance()
+        Follower(read_only(folder)).advance()
