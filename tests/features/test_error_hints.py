@@ -50,7 +50,7 @@ def test_iso_times_split_rows_across_time_zones(tmp_path: Path) -> None:
             {"click": ["no", "yes"]},
             {},
             "log.csv, line 2, column 'click': not a number: received 'no'\n"
-            "  hint: set `equals: \"yes\"` on label 'click', whose column holds text",
+            "  hint: set `equals: \"yes\"` on label 'click', whose column contains text",
         ),
         ({"click": ["No_Click", "Click"]}, {}, "received 'No_Click'\n  hint: set `equals: \"Click\"` on label 'click'"),
         ({"click": ["Y", "N"]}, {}, "received 'Y'\n  hint: set `equals: \"Y\"` on label 'click'"),
@@ -59,7 +59,7 @@ def test_iso_times_split_rows_across_time_zones(tmp_path: Path) -> None:
         (
             {"click": [0, 1], "at": ["2024-05-01", "2024-05-02"]},
             {"time": "at"},
-            "column 'at': not a number: received '2024-05-01'\n  hint: set `time_format: iso` beside `time`",
+            "column 'at': not a number: received '2024-05-01'\n  hint: set `data.time_format: iso` if",
         ),
         (
             {"click": [0, 1], "at": ["2024-05-01", "later"]},

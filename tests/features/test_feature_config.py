@@ -135,8 +135,8 @@ def test_contradictions_are_rejected(features: list[dict[str, Any]], message: st
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"split": {"name": "time"}}, "split 'time' needs a time: set data.time"),
-        ({"split": {"name": "time_within_key", "key": "u"}}, "split 'time_within_key' needs a time"),
+        ({"split": {"name": "time"}}, "split 'time' needs times: set data.time"),
+        ({"split": {"name": "time_within_key", "key": "u"}}, "split 'time_within_key' needs times"),
         ({"labels": []}, r"data\.labels.*at least one"),
         ({"labels": [{"name": "a"}, {"name": "a"}]}, "label 'a' is defined twice"),
         ({"labels": [{"name": "a", "at_least": 1, "equals": 2}]}, "give at_least or equals, not both"),

@@ -111,7 +111,7 @@ class DataConfig(Config):
         if twice:
             raise ValueError(f"label {twice[0]!r} is defined twice")
         if isinstance(self.split, TimeSplit | TimeWithinKeySplit) and self.time is None:
-            raise ValueError(f"split {self.split.name!r} needs a time: set data.time to the column that holds it")
+            raise ValueError(f"split {self.split.name!r} needs times: set data.time to the column that contains them")
         return self
 
     @property
@@ -220,7 +220,7 @@ class SequenceFeature(_ManyFeature):
     def _positions_are_counted(self) -> Self:
         if not isinstance(self.pooling, str) and "last" not in self.model_fields_set:
             raise ValueError(
-                f"pooling {self.pooling.name!r} looks up every position by itself and so needs to know how many; "
+                f"pooling {self.pooling.name!r} looks up every position separately, so their number must be given: "
                 "set last, for example last: 20"
             )
         return self

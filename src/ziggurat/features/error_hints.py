@@ -28,7 +28,7 @@ def _with_hint(row: BadRow, targets: Targets) -> BadRow:
     received = problem.partition(": ")[2]
     hint = _label_hint(row.column, received, targets)
     if row.column == targets.time:
-        hint = "set `time_format: iso` beside `time` if the column holds times like 2024-05-01 12:30:00"
+        hint = "set `data.time_format: iso` if the column contains times like 2024-05-01 12:30:00"
     return row if hint is None else replace(row, reason=rejection_reason(NOT_NUMBER, received, hint))
 
 
@@ -40,4 +40,4 @@ def _label_hint(column: str, received: str, targets: Targets) -> str | None:
     found = _RECEIVED.search(received)
     positive = positive_value([found[1]]) if found else None
     value = "its positive text" if positive is None else f'"{positive}"'
-    return f"set `equals: {value}` on label {name!r}, whose column holds text"
+    return f"set `equals: {value}` on label {name!r}, whose column contains text"

@@ -134,12 +134,10 @@ def _reads(
     read: Callable[[Sequence[IOJob]], object], file: int, size: int, block: int, seconds: float
 ) -> tuple[float, float, float]:
     """Returns reads per second, seconds of a single read by itself, and processor seconds per read."""
-    random, memory = (
-        np.random.default_rng(0),
-        np.frombuffer(mmap.mmap(-1, BATCH_READS * block), np.uint8).reshape(-1, block),
-    )
+    random = np.random.default_rng(0)
+    memory = np.frombuffer(mmap.mmap(-1, BATCH_READS * block), np.uint8).reshape(-1, block)
 
-    def random_offsets() -> npt.NDArray[np.int64]:  # every second block at most, so that no two reads are merged
+    def random_offsets() -> npt.NDArray[np.int64]:  # of even blocks only, so that no two reads are merged
         return np.sort(random.choice(size // block // 2, BATCH_READS, replace=False)) * 2 * block
 
     offsets = [random_offsets() for _ in range(8)]
