@@ -24,7 +24,7 @@ SCHEMA = Schema(
 
 
 def encoded_rows(count: int, start: int = 0) -> pa.RecordBatch:
-    """Rows whose every value can be told from the row's number, which is also its group."""
+    """Returns rows whose values are functions of the row number, which is also the group."""
     row = np.arange(start, start + count)
     tags = [[int(i + j) % 20 for j in range(i % 4)] for i in row]
     history = [[int(i * j) % 500 for j in range(i % 3)] for i in row]
@@ -44,10 +44,10 @@ def encoded_rows(count: int, start: int = 0) -> pa.RecordBatch:
 
 @pytest.fixture
 def make_dataset(tmp_path: Path) -> Callable[..., Dataset]:
-    def make(train: int = 1000, test: int = 100, block_rows: int = 64, pieces: int = 7) -> Dataset:
-        folder = tmp_path / f"dataset-{train}-{test}-{block_rows}-{pieces}"
+    def make(train: int = 1000, test: int = 100, block_rows: int = 64, parts: int = 7) -> Dataset:
+        folder = tmp_path / f"dataset-{train}-{test}-{block_rows}-{parts}"
         writer = DatasetWriter(folder, SCHEMA, block_rows)
-        for bounds in np.array_split(np.arange(train), pieces):
+        for bounds in np.array_split(np.arange(train), parts):
             if len(bounds):
                 writer.append("train", encoded_rows(len(bounds), int(bounds[0])))
         writer.append("test", encoded_rows(test))

@@ -1,4 +1,4 @@
-"""Readers in processes of their own, for tests: ``python -m tests.data.ingest_reader FOLDER PORT COSTLY``."""
+"""Reader processes for tests: ``python -m tests.data.ingest_reader FOLDER PORT COSTLY``."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ ROOT = Path(__file__).parents[2]
 
 
 class ReaderProcess:
-    """A reader of a prepared dataset, in a process that nobody starts again."""
+    """A reader of a prepared dataset, in a process that is not restarted."""
 
     def __init__(self, folder: Path, port: int = 0, costly: bool = False) -> None:
         command = [sys.executable, "-m", "tests.data.ingest_reader", str(folder), str(port), str(int(costly))]
@@ -20,7 +20,7 @@ class ReaderProcess:
 
     @property
     def port(self) -> int:
-        """Known once it listens."""
+        """The port, known once the reader listens."""
         if not self._port:
             assert self.process.stdout is not None
             self._port = int(self.process.stdout.readline())
@@ -30,7 +30,7 @@ class ReaderProcess:
     def address(self) -> str:
         return f"grpc://127.0.0.1:{self.port}"
 
-    def end(self) -> None:
+    def stop(self) -> None:
         self.process.kill()
         self.process.communicate()
 
@@ -42,7 +42,7 @@ def main() -> None:
     served = replace(open_prepared(Path(sys.argv[1])), costly=sys.argv[3] == "1")
     server = IngestServer(served, port=int(sys.argv[2]))
     print(server.port, flush=True)
-    sys.stdin.read()  # until whoever started it is gone
+    sys.stdin.read()  # until the parent process is gone
     server.stop()
 
 

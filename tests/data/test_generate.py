@@ -1,4 +1,4 @@
-"""Generated logs: the same bytes for the same config, the planted structure as promised, nothing half-written."""
+"""Generated logs: equal configs give equal bytes, labels follow the planted structure, no partial files."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from ziggurat.core.errors import ConfigError, DataError
 from ziggurat.data.synthetic.chunk import CHUNK_ROWS, ChunkMaker
 from ziggurat.data.synthetic.config import CategoricalColumn, GeneratorConfig, LabelColumn, ManyColumn, NumericColumn
 from ziggurat.data.synthetic.generate import generate, truth_file
-from ziggurat.data.synthetic.sampling import Purpose, random_bits, ranks, spread_ids, zipf_ranks
+from ziggurat.data.synthetic.sampling import Purpose, permute_ids, random_bits, ranks, zipf_ranks
 from ziggurat.data.synthetic.shapes import SHAPES, criteo_shape, demo_shape
 from ziggurat.data.synthetic.truth import Planted, Tally, sigmoid
 
@@ -72,7 +72,7 @@ def test_the_zipf_exponent_is_recovered(exponent: float) -> None:
     )
     maker = ChunkMaker(config)
     ids = np.concatenate([maker.make(chunk).table["a"].to_numpy() for chunk in range(4)])
-    counts = np.bincount(ids, minlength=1_000)[spread_ids(np.arange(1_000), 1_000)]
+    counts = np.bincount(ids, minlength=1_000)[permute_ids(np.arange(1_000), 1_000)]
     chances = np.arange(1, 1_001) ** -exponent
     expected = len(ids) * chances / chances.sum()
     assert (np.abs(counts - expected) < 5 * np.sqrt(expected)).all()
@@ -80,8 +80,8 @@ def test_the_zipf_exponent_is_recovered(exponent: float) -> None:
     assert slope == pytest.approx(-exponent, abs=0.04)
 
 
-def test_zipf_goes_on_beyond_the_exact_ranks() -> None:
-    """Shares of the ranks below, at and above 65,536, where the table passes from a sum to an integral."""
+def test_zipf_beyond_the_exact_ranks() -> None:
+    """Checks shares of ranks below, at and above 65,536, where an integral replaces the sum."""
     cardinality, exponent = 1_000_000, 0.9
     draws = ranks(zipf_ranks(cardinality, exponent), random_bits(400_000, 0, Purpose.VALUES, 0, 0), cardinality)
     chances = np.arange(1, cardinality + 1) ** -exponent
@@ -144,7 +144,7 @@ def test_bags_and_sequences(tmp_path: Path) -> None:
     assert text["tags"].to_list() == ["|".join(ids) for ids in frame["tags"]]
 
 
-def test_time_never_falls() -> None:
+def test_times_never_decrease() -> None:
     maker = ChunkMaker(demo_shape(2 * CHUNK_ROWS, 0))
     times = np.concatenate([maker.make(chunk).table["timestamp"].to_numpy() for chunk in (0, 1)])
     assert (np.diff(times) >= 0).all()
@@ -170,7 +170,7 @@ def test_bayes_figures_agree_with_scikit_learn() -> None:
 
 
 def test_labels_follow_the_planted_structure(tmp_path: Path) -> None:
-    """A linear model on one-hot ids falls short of the Bayes AUC; with the planted pair given, it comes close."""
+    """A linear model on one-hot ids misses the Bayes AUC; with the planted pair as a feature, it comes close."""
     config = GeneratorConfig(
         rows=60_000,
         labels=(LabelColumn(name="y", rate=0.3, first_order=0.5, second_order=2.0),),
@@ -220,7 +220,7 @@ def test_interactions_of_many_columns_by_hand() -> None:
 
 
 def test_a_numbers_effect_follows_from_the_visible_value() -> None:
-    """Rounding must not hide what decides the label: equal visible values, equal effects."""
+    """The effect depends on the rounded, visible value only: equal visible values have equal effects."""
     column = NumericColumn(name="x", median=3, spread=1.0, integer=True, missing=0.2)
     config = GeneratorConfig(rows=10, labels=(LabelColumn(name="y"),), numeric=(column,))
     planted = Planted(config)
@@ -231,7 +231,7 @@ def test_a_numbers_effect_follows_from_the_visible_value() -> None:
     assert len(set(effect.tolist())) == 4
 
 
-def test_ids_of_great_cardinality() -> None:
+def test_ids_of_large_cardinality() -> None:
     cardinality = 3_000_000_019
     config = GeneratorConfig(
         rows=20_000,
@@ -259,7 +259,7 @@ def test_ids_of_great_cardinality() -> None:
         ({"categorical": [{"name": "a", "cardinality": 2**33, "style": "hex"}]}, "at most 2\\^32 ids"),
     ],
 )
-def test_impossible_configs_are_refused(change: dict[str, object], message: str) -> None:
+def test_impossible_configs_are_rejected(change: dict[str, object], message: str) -> None:
     values = {"rows": 5, "labels": [{"name": "y"}], "categorical": [{"name": "a", "cardinality": 3}], **change}
     with pytest.raises(ConfigError, match=message):
         parse_config(GeneratorConfig, values)
@@ -294,7 +294,7 @@ def test_an_interruption_leaves_nothing_half_written(kill: signal.Signals, tmp_p
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_truth_lies_beside_the_log() -> None:
+def test_the_truth_file_is_next_to_the_log() -> None:
     assert truth_file(Path("a/log.parquet")) == Path("a/log.truth.json")
 
 

@@ -1,4 +1,4 @@
-"""What is inferred from small logs that a person would read at a glance."""
+"""Inference on small logs whose columns are obvious to a person."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ziggurat.data.inference.words import words
 from ziggurat.data.readers.source_files import resolve_files
 
 
-def look(folder: Path, *names: str, label: str | None = None) -> Inference:
+def infer_files(folder: Path, *names: str, label: str | None = None) -> Inference:
     return infer(resolve_files(names, folder, [".csv"]), label)
 
 
@@ -49,13 +49,13 @@ def log(rows: int, header: str, row: object) -> str:
         ("a.gz", b"1 3:1\n", "libsvm"),
     ],
 )
-def test_formats(name: str, text: bytes, expected: str, tmp_path: Path) -> None:
+def test_formats_are_detected(name: str, text: bytes, expected: str, tmp_path: Path) -> None:
     write(tmp_path / name, gzip.compress(text) if name.endswith(".gz") else text)
     (file,) = resolve_files([name], tmp_path, [])
     assert detect_format(file) == expected
 
 
-def test_parquet_is_known_by_its_bytes(tmp_path: Path) -> None:
+def test_parquet_is_detected_by_its_bytes(tmp_path: Path) -> None:
     pl.DataFrame({"x": [1]}).write_parquet(tmp_path / "odd.name")
     (file,) = resolve_files(["odd.name"], tmp_path, [])
     assert detect_format(file) == "parquet"
@@ -99,13 +99,13 @@ def test_delimiter_and_header(text: str, delimiter: str, header: bool, width: in
 def test_a_header_that_is_wrong_is_explained(text: bytes, problem: str, tmp_path: Path) -> None:
     write(tmp_path / "a.csv", text)
     with pytest.raises(DataError, match=rf"a\.csv.*{problem}"):
-        look(tmp_path, "a.csv")
+        infer_files(tmp_path, "a.csv")
 
 
 def test_a_libsvm_file_with_too_many_numbers_is_explained(tmp_path: Path) -> None:
     write(tmp_path / "a.libsvm", "".join(f"{k % 2} {k}:0.5\n" for k in range(1_200)))
     with pytest.raises(DataError, match=r"a\.libsvm: 1,200 indices hold values other than 1"):
-        look(tmp_path, "a.libsvm")
+        infer_files(tmp_path, "a.libsvm")
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_a_libsvm_file_with_too_many_numbers_is_explained(tmp_path: Path) -> Non
 def test_a_malformed_libsvm_row_is_named(row: str, message: str, tmp_path: Path) -> None:
     write(tmp_path / "a.libsvm", f"1 1:1 2:1\n\n{row}\n")
     with pytest.raises(DataError, match=message):
-        look(tmp_path, "a.libsvm")
+        infer_files(tmp_path, "a.libsvm")
 
 
 def test_a_large_file_is_sampled_from_beginning_to_end(tmp_path: Path) -> None:
@@ -133,14 +133,14 @@ def test_a_large_file_is_sampled_from_beginning_to_end(tmp_path: Path) -> None:
     assert sample.total_rows == pytest.approx(100_000, rel=0.06)
 
 
-def test_files_that_disagree_are_named(tmp_path: Path) -> None:
+def test_files_of_different_formats_are_named(tmp_path: Path) -> None:
     write(tmp_path / "a.csv", "x\n1\n")
     write(tmp_path / "b.jsonl", '{"x": 1}\n')
     with pytest.raises(DataError, match=r"a.csv \(csv\), b.jsonl \(jsonl\)"):
         read_sample(resolve_files(["a.csv", "b.jsonl"], tmp_path, []))
 
 
-def test_a_truncated_parquet_file_is_refused(tmp_path: Path) -> None:
+def test_a_truncated_parquet_file_is_rejected(tmp_path: Path) -> None:
     pl.DataFrame({"x": range(1000)}).write_parquet(tmp_path / "whole.parquet")
     write(tmp_path / "cut.parquet", (tmp_path / "whole.parquet").read_bytes()[:500])
     with pytest.raises(DataError, match=r"cut\.parquet: not a readable Parquet file"):
@@ -187,7 +187,7 @@ def test_typed_columns() -> None:
     assert moments.minimum == 1714557600e6
 
 
-def test_figures_of_a_column() -> None:
+def test_statistics_of_a_column() -> None:
     profile = profile_column(pl.Series("x", ["5", "1", "1", None, "9"]), complete=True)
     assert (profile.rows, profile.missing, profile.distinct, profile.singleton_share) == (
         5,
@@ -231,15 +231,15 @@ def test_numbers_with_a_decimal_comma(cells: list[str], decimal_comma: bool) -> 
     assert profile_column(pl.Series("x", cells), complete=True).decimal_comma is decimal_comma
 
 
-def test_a_decimal_comma_is_left_out_with_its_hint(tmp_path: Path) -> None:
+def test_a_decimal_comma_column_is_excluded_with_a_hint(tmp_path: Path) -> None:
     write(tmp_path / "a.csv", log(300, "price;shop;label", lambda k, g: f"{g.randrange(30)},{k % 10};{k % 3};{k % 2}"))
-    price, shop = look(tmp_path, "a.csv").features
+    price, shop = infer_files(tmp_path, "a.csv").features
     assert (price.kind, shop.kind) == (None, "categorical")
     assert price.reason.startswith("numbers with a comma, such as ")
     assert price.reason.endswith(": write them with a decimal point")
 
 
-def test_sentences_and_moments_are_no_bags() -> None:
+def test_sentences_and_times_are_not_bags() -> None:
     names = pl.Series("name", [f"Film {number} The {number * 7}" for number in range(300)])
     assert not profile_column(names, complete=True).many
     moments = pl.Series("when", [f"2024-05-01 10:{k % 60:02}:{k // 60:02}" for k in range(600)])
@@ -247,7 +247,7 @@ def test_sentences_and_moments_are_no_bags() -> None:
     assert (profile.many, profile.is_temporal) == (False, True)
 
 
-def test_few_odd_cells_are_remembered() -> None:
+def test_a_few_non_numeric_cells_are_recorded() -> None:
     cells = [str(k % 70) for k in range(500)] + ["oops"]
     profile = profile_column(pl.Series("x", cells), complete=True)
     assert (profile.type, profile.non_numeric_cells) == (ValueType.TEXT, ("oops",))
@@ -260,7 +260,7 @@ def test_words_of_a_name() -> None:
     assert words("userId") == words("user_id") == words("User ID") == {"user", "id"}
 
 
-def test_files_are_sorted_by_their_names(tmp_path: Path) -> None:
+def test_files_are_assigned_to_splits_by_their_names(tmp_path: Path) -> None:
     for name in ("criteo_train.csv", "criteo_dev.csv", "criteo_test.csv"):
         write(tmp_path / name, "a\n1\n")
     parts = sort_files(resolve_files(["."], tmp_path, [".csv"]))
@@ -282,7 +282,7 @@ def test_a_rating_log(tmp_path: Path) -> None:
         ),
     )
     write(tmp_path / "ratings.csv", text)
-    found = look(tmp_path, "ratings.csv")
+    found = infer_files(tmp_path, "ratings.csv")
     assert [(label.profile.name, label.at_least) for label in found.labels] == [("rating", 4)]
     assert found.time is not None
     assert found.group is not None
@@ -308,7 +308,7 @@ def test_a_click_log_with_two_labels_and_a_history(tmp_path: Path) -> None:
         ),
     )
     write(tmp_path / "log.csv", text)
-    found = look(tmp_path, "log.csv")
+    found = infer_files(tmp_path, "log.csv")
     assert [label.profile.name for label in found.labels] == ["click", "buy"]
     assert found.split.name == "random"
     features = {feature.profile.name: feature for feature in found.features}
@@ -331,10 +331,10 @@ def test_a_click_log_with_two_labels_and_a_history(tmp_path: Path) -> None:
         ([(k * 7_919_777) % 90_000_000 for k in range(40)] * 25, "categorical"),  # large, recurring
     ],
 )
-def test_whole_numbers_name_or_count(values: list[int], kind: str, tmp_path: Path) -> None:
+def test_integers_are_ids_or_quantities(values: list[int], kind: str, tmp_path: Path) -> None:
     frame = pl.DataFrame({"x": values, "label": [k % 2 for k in range(len(values))]})
     frame.write_parquet(tmp_path / "a.parquet")
-    (feature,) = look(tmp_path, "a.parquet").features
+    (feature,) = infer_files(tmp_path, "a.parquet").features
     assert feature.kind == kind
 
 
@@ -353,26 +353,26 @@ def test_whole_numbers_name_or_count(values: list[int], kind: str, tmp_path: Pat
 def test_labels(column: str, values: list[object], at_least: float | None, equals: str | None, tmp_path: Path) -> None:
     frame = pl.DataFrame({"x": [f"v{k % 4}" for k in range(8 * len(values))], column: values * 8})
     frame.write_parquet(tmp_path / "a.parquet")
-    (label,) = look(tmp_path, "a.parquet").labels
+    (label,) = infer_files(tmp_path, "a.parquet").labels
     assert (label.profile.name, label.at_least, label.equals) == (column, at_least, equals)
 
 
 def test_the_user_names_the_label(tmp_path: Path) -> None:
     frame = pl.DataFrame({"click": [0, 1] * 20, "dwell": [float(k) / 3 for k in range(40)], "d": ["a", "b"] * 20})
     frame.write_parquet(tmp_path / "a.parquet")
-    (label,) = look(tmp_path, "a.parquet", label="dwell").labels
+    (label,) = infer_files(tmp_path, "a.parquet", label="dwell").labels
     assert label.at_least is not None
     assert 5 < label.at_least < 8
-    assert look(tmp_path, "a.parquet", label="d").labels[0].equals in ("a", "b")
+    assert infer_files(tmp_path, "a.parquet", label="d").labels[0].equals in ("a", "b")
     with pytest.raises(ConfigError, match="no column 'dwel'") as caught:
-        look(tmp_path, "a.parquet", label="dwel")
+        infer_files(tmp_path, "a.parquet", label="dwel")
     assert "did you mean 'dwell'?" in caught.value.hint
 
 
 def test_no_label_is_an_error_that_names_the_columns(tmp_path: Path) -> None:
     pl.DataFrame({"a": ["x", "y", "z"], "b": [1.5, 2.5, 3.5]}).write_parquet(tmp_path / "a.parquet")
     with pytest.raises(ConfigError, match="no column looks like a label") as caught:
-        look(tmp_path, "a.parquet")
+        infer_files(tmp_path, "a.parquet")
     assert "--label COLUMN; columns: a, b" in caught.value.hint
 
 
@@ -380,37 +380,37 @@ def test_no_label_is_an_error_that_names_the_columns(tmp_path: Path) -> None:
     ("header", "row", "reason"),
     [("label", "{}", "the label label\n"), ("label,shop", "{},main", "the label label: 'shop' is always the same")],
 )
-def test_a_log_without_features_is_refused(header: str, row: str, reason: str, tmp_path: Path) -> None:
+def test_a_log_without_features_is_rejected(header: str, row: str, reason: str, tmp_path: Path) -> None:
     write(tmp_path / "a.csv", log(20, header, lambda k, _: row.format(k % 2)))
     with pytest.raises(DataError, match=rf"a\.csv: no column can be a feature beside {reason}") as caught:
-        look(tmp_path, "a.csv")
+        infer_files(tmp_path, "a.csv")
     assert "at least one column to learn from" in caught.value.hint
 
 
-def test_a_label_that_is_asked_for_needs_two_values(tmp_path: Path) -> None:
+def test_a_requested_label_needs_two_values(tmp_path: Path) -> None:
     write(tmp_path / "a.csv", "user,word\n1,a\n2,a\n3,a\n")
     with pytest.raises(ConfigError, match=r"column 'word' cannot be a label: it holds one value only, 'a'"):
-        look(tmp_path, "a.csv", label="word")
+        infer_files(tmp_path, "a.csv", label="word")
 
 
 def test_quoted_line_ends_in_every_row(tmp_path: Path) -> None:
     write(tmp_path / "a.csv", "y,x,t\n" + '1,"a\nb",0.5\n0,"c\nd",1.5\n' * 20)
-    found = look(tmp_path, "a.csv")
+    found = infer_files(tmp_path, "a.csv")
     assert found.sample.newlines_in_values
     assert found.labels[0].profile.name == "y"
 
 
-def test_files_that_name_other_columns_are_refused(tmp_path: Path) -> None:
+def test_files_with_other_columns_are_rejected(tmp_path: Path) -> None:
     write(tmp_path / "a.csv", "y,x\n" + "1,2\n0,3\n" * 20)
     write(tmp_path / "b.csv", "y,z\n" + "1,2\n0,3\n" * 20)
     with pytest.raises(DataError, match=r"b.csv: its header lacks x and has z instead, compared with .*a.csv"):
-        look(tmp_path, "a.csv", "b.csv")
+        infer_files(tmp_path, "a.csv", "b.csv")
 
 
 def test_columns_in_another_order_are_not_mixed_up(tmp_path: Path) -> None:
     write(tmp_path / "a.csv", "y,x\n" + "1,20\n0,30\n" * 20)
     write(tmp_path / "b.csv", "x,y\n" + "20,1\n30,0\n" * 20)
-    found = look(tmp_path, "a.csv", "b.csv")
+    found = infer_files(tmp_path, "a.csv", "b.csv")
     assert [label.profile.name for label in found.labels] == ["y"]
     assert (found.labels[0].profile.minimum, found.labels[0].profile.maximum) == (0, 1)
 
@@ -439,7 +439,7 @@ def test_a_history_shares_the_table_of_the_column_whose_values_it_holds(
         ),
     )
     write(tmp_path / "log.csv", text)
-    features = {feature.profile.name: feature for feature in look(tmp_path, "log.csv").features}
+    features = {feature.profile.name: feature for feature in infer_files(tmp_path, "log.csv").features}
     assert features["hist"].kind == "sequence"
     assert features["hist"].table == ("item" if shared else None)
     assert ("values of item" in features["hist"].reason) is shared

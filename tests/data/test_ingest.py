@@ -1,4 +1,4 @@
-"""The ingestion tier with real reader processes: the local loader's batches bit for bit, whatever befalls a reader."""
+"""The ingestion tier with real reader processes: bit-identical to the local loader, even if readers fail."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Dataset:
 
 @pytest.fixture(scope="module")
 def readers(dataset: Dataset) -> Iterator[list[str]]:
-    """Two readers that live through all tests."""
+    """Two readers that run during all tests."""
     both = [ReaderProcess(dataset.folder) for _ in range(2)]
     yield [reader.address for reader in both]
     for reader in both:
@@ -59,7 +59,7 @@ def readers(dataset: Dataset) -> Iterator[list[str]]:
 
 @pytest.fixture
 def start(dataset: Dataset) -> Iterator[Start]:
-    """Starts readers that a test may end itself."""
+    """Starts readers that a test may stop itself."""
     started: list[ReaderProcess] = []
 
     def begin(port: int = 0, costly: bool = False) -> ReaderProcess:
@@ -71,14 +71,14 @@ def start(dataset: Dataset) -> Iterator[Start]:
         reader.stop()
 
 
-def local(dataset: Dataset, batch_size: int = 50, **options: Any) -> Loader:
+def local_loader(dataset: Dataset, batch_size: int = 50, **options: Any) -> Loader:
     chosen: dict[str, Any] = {"shuffle": True, "seed": 7, "pool_blocks": 3, "prefetch": 0, **options}
     return Loader(dataset.split("train"), SCHEMA, batch_size, **chosen)
 
 
-def fed(dataset: Dataset, readers: list[str], source: Loader | None = None, **options: Any) -> IngestLoader:
+def ingest_loader(dataset: Dataset, readers: list[str], source: Loader | None = None, **options: Any) -> IngestLoader:
     chosen: dict[str, Any] = {"segment_rows": 100, **options}
-    return IngestLoader(source or local(dataset), readers, "train", dataset.fingerprint, SCHEMA, **chosen)
+    return IngestLoader(source or local_loader(dataset), readers, "train", dataset.fingerprint, SCHEMA, **chosen)
 
 
 def tensors(batch: Batch) -> list[torch.Tensor]:
@@ -105,17 +105,17 @@ def rows_of(batches: list[tuple[Batch, Cursor]]) -> list[int]:
     return [row for batch, _ in batches for row in tensors(batch)[-1].tolist()]
 
 
-def notes_of_readers(notes: list[str]) -> Callable[[str], None]:
-    """Keeps what is said of single readers; how long an epoch waited for them depends on the machine."""
+def collect_reader_messages(notes: list[str]) -> Callable[[str], None]:
+    """Collects messages about single readers; messages about waiting depend on the speed of the machine."""
     return lambda note: notes.append(note) if note.startswith("reader ") else None
 
 
-def test_an_epoch_that_waited_for_its_readers_says_so(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_waiting_for_readers_is_reported(dataset: Dataset, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ziggurat.data.ingest.loader._REPORTED_WAIT_SECONDS", 0.0)
     monkeypatch.setattr("ziggurat.data.ingest.loader._REPORTED_WAIT_SHARE", 0.0)
     notes: list[str] = []
     server = IngestServer(open_prepared(dataset.folder))
-    loader = fed(dataset, [f"127.0.0.1:{server.port}"], note=notes.append)
+    loader = ingest_loader(dataset, [f"127.0.0.1:{server.port}"], note=notes.append)
     list(loader.epoch(Cursor()))
     server.stop()
     assert len(notes) == 1
@@ -124,11 +124,9 @@ def test_an_epoch_that_waited_for_its_readers_says_so(dataset: Dataset, monkeypa
 
 
 @pytest.mark.parametrize("options", [{}, {"shuffle": False}, {"batch_size": 700}, {"seed": 2**62}, {"pool_blocks": 99}])
-def test_the_batches_are_those_of_the_local_loader(
-    dataset: Dataset, readers: list[str], options: dict[str, Any]
-) -> None:
-    source = local(dataset, **options)
-    ours = fed(dataset, readers, source)
+def test_batches_equal_those_of_the_local_loader(dataset: Dataset, readers: list[str], options: dict[str, Any]) -> None:
+    source = local_loader(dataset, **options)
+    ours = ingest_loader(dataset, readers, source)
     assert (ours.rows, ours.steps_per_epoch) == (source.rows, source.steps_per_epoch)
     for epoch in (0, 1):
         check_equal(list(ours.epoch(Cursor(epoch))), list(source.epoch(Cursor(epoch))))
@@ -139,43 +137,45 @@ def test_the_batches_are_those_of_the_local_loader(
 def test_ranks_get_their_parts(dataset: Dataset, readers: list[str], world_size: int) -> None:
     seen: list[int] = []
     for rank in range(world_size):
-        source = local(dataset, rank=rank, world_size=world_size)
-        ours = list(fed(dataset, readers, source).epoch(Cursor()))
+        source = local_loader(dataset, rank=rank, world_size=world_size)
+        ours = list(ingest_loader(dataset, readers, source).epoch(Cursor()))
         check_equal(ours, list(source.epoch(Cursor())))
         seen += rows_of(ours)
     assert sorted(seen) == list(range(ROWS))
 
 
-def test_an_epoch_goes_on_from_a_cursor(dataset: Dataset, readers: list[str]) -> None:
-    source = local(dataset)
+def test_an_epoch_resumes_from_a_cursor(dataset: Dataset, readers: list[str]) -> None:
+    source = local_loader(dataset)
     whole = list(source.epoch(Cursor(1)))
     for stop in (1, 2, 33, len(whole) - 1):
-        check_equal(list(fed(dataset, readers).epoch(whole[stop - 1][1])), whole[stop:])
+        check_equal(list(ingest_loader(dataset, readers).epoch(whole[stop - 1][1])), whole[stop:])
 
 
 def test_leaving_an_epoch_ends_every_thread(dataset: Dataset, readers: list[str]) -> None:
     before = threading.active_count()
-    batches = fed(dataset, readers).epoch(Cursor())
+    batches = ingest_loader(dataset, readers).epoch(Cursor())
     next(batches)
     assert threading.active_count() == before + 2
     batches.close()  # type: ignore[attr-defined]
     assert threading.active_count() == before
 
 
-@pytest.mark.parametrize(("blow", "costly"), [(signal.SIGKILL, False), (signal.SIGKILL, True), (signal.SIGSTOP, False)])
-def test_a_lost_reader_loses_and_repeats_no_row(
-    dataset: Dataset, start: Start, blow: signal.Signals, costly: bool
+@pytest.mark.parametrize(
+    ("signal_sent", "costly"), [(signal.SIGKILL, False), (signal.SIGKILL, True), (signal.SIGSTOP, False)]
+)
+def test_no_row_is_lost_or_repeated_when_a_reader_is_lost(
+    dataset: Dataset, start: Start, signal_sent: signal.Signals, costly: bool
 ) -> None:
     both = [start(costly=costly), start(costly=costly)]
-    expected = list(local(dataset).epoch(Cursor()))
+    expected = list(local_loader(dataset).epoch(Cursor()))
     notes: list[str] = []
     ours: list[tuple[Batch, Cursor]] = []
-    # A reader that stands still is found out by its answer's deadline, half of the seconds.
-    loader = fed(dataset, [each.address for each in both], seconds=4, note=notes_of_readers(notes))
+    # A stopped reader is detected by the time limit of its answer, half of `seconds`.
+    loader = ingest_loader(dataset, [each.address for each in both], seconds=4, note=collect_reader_messages(notes))
     for item in loader.epoch(Cursor()):
         ours.append(item)
         if len(ours) == 10:
-            both[0].process.send_signal(blow)
+            both[0].process.send_signal(signal_sent)
     check_equal(ours, expected)
     assert sorted(rows_of(ours)) == list(range(ROWS))
     assert [note.partition(": ")[0] for note in notes] == [f"reader {both[0].address}"]
@@ -186,19 +186,19 @@ def test_a_reader_that_comes_back_is_used_again(dataset: Dataset, start: Start) 
     first = start()
     notes: list[str] = []
     ours: list[tuple[Batch, Cursor]] = []
-    for item in fed(dataset, [first.address], note=notes_of_readers(notes)).epoch(Cursor()):
+    for item in ingest_loader(dataset, [first.address], note=collect_reader_messages(notes)).epoch(Cursor()):
         ours.append(item)
         if len(ours) == 10:
             first.stop()
             start(first.port)
-    check_equal(ours, list(local(dataset).epoch(Cursor())))
+    check_equal(ours, list(local_loader(dataset).epoch(Cursor())))
     assert ["lost" in note for note in notes] == [True, False]
     assert notes[1] == f"reader {first.address}: back"
 
 
-def test_without_any_reader_each_is_named(dataset: Dataset, start: Start) -> None:
+def test_if_all_readers_are_lost_each_is_named(dataset: Dataset, start: Start) -> None:
     both = [start(), start()]
-    batches = fed(dataset, [each.address for each in both], seconds=1).epoch(Cursor())
+    batches = ingest_loader(dataset, [each.address for each in both], seconds=1).epoch(Cursor())
     next(batches)
     for each in both:
         each.stop()
@@ -209,23 +209,23 @@ def test_without_any_reader_each_is_named(dataset: Dataset, start: Start) -> Non
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("pull")]
 
 
-def test_a_reader_of_another_dataset_is_refused(dataset: Dataset, readers: list[str]) -> None:
-    stranger = IngestLoader(local(dataset), readers, "train", "another", SCHEMA)
+def test_a_reader_of_another_dataset_is_rejected(dataset: Dataset, readers: list[str]) -> None:
+    other = IngestLoader(local_loader(dataset), readers, "train", "another", SCHEMA)
     with pytest.raises(DataError, match=r"serves dataset made-by-a-te.*trains on dataset another"):
-        list(stranger.epoch(Cursor()))
+        list(other.epoch(Cursor()))
 
 
-def test_a_reader_of_another_version_is_refused(dataset: Dataset) -> None:
+def test_a_reader_of_another_version_is_rejected(dataset: Dataset) -> None:
     server = IngestServer(open_prepared(dataset.folder))
     server._identity = replace(server._identity, numpy="1.0")
     with pytest.raises(DataError, match=rf"numpy 1\.0.*numpy {np.__version__}"):
-        list(fed(dataset, [f"127.0.0.1:{server.port}"]).epoch(Cursor()))
+        list(ingest_loader(dataset, [f"127.0.0.1:{server.port}"]).epoch(Cursor()))
     server.stop()
 
 
-def test_a_reader_that_changed_its_dataset_in_mid_epoch_is_refused(dataset: Dataset) -> None:
+def test_a_reader_that_changes_its_dataset_during_an_epoch_is_rejected(dataset: Dataset) -> None:
     server = IngestServer(open_prepared(dataset.folder))
-    batches = fed(dataset, [f"127.0.0.1:{server.port}"]).epoch(Cursor())
+    batches = ingest_loader(dataset, [f"127.0.0.1:{server.port}"]).epoch(Cursor())
     next(batches)
     server._identity = ReaderIdentity.of_this_process("another")
     with pytest.raises(DataError, match=r"asked for dataset made-by-a-te.*serves dataset another"):
@@ -233,19 +233,19 @@ def test_a_reader_that_changed_its_dataset_in_mid_epoch_is_refused(dataset: Data
     server.stop()
 
 
-def test_a_slow_trainer_holds_up_its_readers(dataset: Dataset) -> None:
+def test_a_slow_trainer_slows_down_its_readers(dataset: Dataset) -> None:
     server = IngestServer(open_prepared(dataset.folder))
     taken = 0
-    for batch, _ in fed(dataset, [f"127.0.0.1:{server.port}"]).epoch(Cursor()):
+    for batch, _ in ingest_loader(dataset, [f"127.0.0.1:{server.port}"]).epoch(Cursor()):
         served, _ = server.figures
-        assert served <= taken + 3 * 100, "more is made than one segment for the reader and two to spare"
+        assert served <= taken + 3 * 100, "more rows are served than one segment per reader and two more"
         taken += batch.size
     assert taken == ROWS
     server.stop()
 
 
-class Counted:
-    """Blocks that know how often each was read."""
+class CountingBlocks:
+    """Blocks that count how often each was read."""
 
     def __init__(self, blocks: SplitBlocks) -> None:
         self.sizes, self.rows = blocks.sizes, blocks.rows
@@ -257,13 +257,13 @@ class Counted:
         return self._blocks.read(block)
 
 
-def test_readers_to_whom_pools_are_costly_make_each_once(dataset: Dataset) -> None:
-    counted = [Counted(dataset.split("train")) for _ in range(3)]
+def test_costly_readers_make_each_pool_once(dataset: Dataset) -> None:
+    counted = [CountingBlocks(dataset.split("train")) for _ in range(3)]
     servers = [
         IngestServer(ServedDataset(dataset.fingerprint, SCHEMA, {"train": each}, costly=True)) for each in counted
     ]
-    source = local(dataset)
-    loader = fed(dataset, [f"127.0.0.1:{server.port}" for server in servers], source)
+    source = local_loader(dataset)
+    loader = ingest_loader(dataset, [f"127.0.0.1:{server.port}" for server in servers], source)
     check_equal(list(loader.epoch(Cursor())), list(source.epoch(Cursor())))
     blocks = source.order(0).blocks(len(counted[0].sizes)).tolist()
     pools = [blocks[first : first + 3] for first in range(0, len(blocks), 3)]
@@ -273,8 +273,8 @@ def test_readers_to_whom_pools_are_costly_make_each_once(dataset: Dataset) -> No
         server.stop()
 
 
-def test_threads_that_want_one_pool_read_it_once(dataset: Dataset) -> None:
-    blocks = Counted(dataset.split("train"))
+def test_threads_that_need_the_same_pool_read_it_once(dataset: Dataset) -> None:
+    blocks = CountingBlocks(dataset.split("train"))
     stream = Stream(blocks, SCHEMA, Order(0, 0, False, 2), PoolCache(2))
     threads = [threading.Thread(target=stream.pool, args=(number,)) for number in (0, 1) * 8]
     for thread in threads:
@@ -289,7 +289,7 @@ def test_threads_that_want_one_pool_read_it_once(dataset: Dataset) -> None:
     assert blocks.reads[0] == 2
 
 
-def test_a_reader_whose_data_is_damaged_says_so(tmp_path: Path) -> None:
+def test_a_reader_with_damaged_data_reports_it(tmp_path: Path) -> None:
     writer = DatasetWriter(tmp_path / "damaged", SCHEMA, block_rows=64)
     writer.append("train", encoded_rows(200))
     writer.finish("made-by-a-test", {})
@@ -297,7 +297,7 @@ def test_a_reader_whose_data_is_damaged_says_so(tmp_path: Path) -> None:
     (damaged.folder / "train" / "00000.arrow").write_bytes(b"ARROW1")
     server = IngestServer(open_prepared(damaged.folder))
     with pytest.raises(ReadersLost, match=r"00000\.arrow: block \d cannot be read"):
-        list(fed(damaged, [f"127.0.0.1:{server.port}"], seconds=0.5).epoch(Cursor()))
+        list(ingest_loader(damaged, [f"127.0.0.1:{server.port}"], seconds=0.5).epoch(Cursor()))
     server.stop()
 
 
@@ -308,9 +308,9 @@ def test_a_dataset_is_fetched_without_its_training_rows(tmp_path: Path, dataset:
     (encoders / "large.bin").write_bytes(bytes(range(256)) * 2**17)  # 32 MiB, more than one part
     (encoders / "empty").touch()
     server = IngestServer(open_prepared(dataset.folder))
-    nobody = ReaderProcess(dataset.folder)
-    gone = nobody.address
-    nobody.stop()
+    stopped = ReaderProcess(dataset.folder)
+    gone = stopped.address
+    stopped.stop()
     copy = fetch_dataset([gone, f"grpc://127.0.0.1:{server.port}"], tmp_path / "copy", 5, Silent())
     server.stop()
     assert copy.manifest == dataset.manifest
@@ -321,10 +321,10 @@ def test_a_dataset_is_fetched_without_its_training_rows(tmp_path: Path, dataset:
     with pytest.raises(DataError, match=r"train: the rows of this split are not here"):
         copy.split("train").read(0)
     source = Loader(copy.split("train"), SCHEMA, 50, shuffle=True, seed=7, pool_blocks=3)
-    check_equal(list(fed(copy, readers, source).epoch(Cursor())), list(local(dataset).epoch(Cursor())))
+    check_equal(list(ingest_loader(copy, readers, source).epoch(Cursor())), list(local_loader(dataset).epoch(Cursor())))
 
 
-def test_a_dataset_that_nobody_gives_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
+def test_a_failed_fetch_is_an_error_and_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(ReadersLost, match=r"no reader has given its dataset for 0\.1 s\n  grpc://127\.0\.0\.1:1: "):
         fetch_dataset(["grpc://127.0.0.1:1"], tmp_path / "copy", 0.1, Silent())
     assert not list(tmp_path.iterdir())
@@ -353,7 +353,7 @@ with ReaderProcesses(functools.partial(open_prepared, Path(sys.argv[1])), "127.0
 """
 
 
-def test_readers_end_with_the_process_that_started_them(dataset: Dataset) -> None:
+def test_readers_end_with_their_parent(dataset: Dataset) -> None:
     parent = subprocess.Popen([sys.executable, "-c", PARENT, dataset.folder], stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     port = int(parent.stdout.readline())
@@ -366,17 +366,17 @@ def test_readers_end_with_the_process_that_started_them(dataset: Dataset) -> Non
             socket.create_connection(("127.0.0.1", port)).close()
         except ConnectionRefusedError:
             break
-        assert time.monotonic() < until, "the reader goes on without its parent"
+        assert time.monotonic() < until, "the reader outlives its parent"
         time.sleep(0.1)
 
 
 @pytest.mark.parametrize("address", ["", "host", "host:0", "host:70000", "http://host:80", "grpc://host:80/x", "a b:1"])
-def test_what_is_no_address_is_refused(dataset: Dataset, address: str) -> None:
+def test_malformed_addresses_are_rejected(dataset: Dataset, address: str) -> None:
     with pytest.raises(ConfigError, match="is not the address of a reader"):
-        fed(dataset, [address])
+        ingest_loader(dataset, [address])
 
 
-def test_a_ticket_says_the_same_on_both_sides() -> None:
+def test_a_ticket_survives_a_round_trip() -> None:
     ticket = BatchTicket(
         ReaderIdentity.of_this_process("f"), "train", Order(3, 2**63 - 1, True, 8), [range(5, 9), range(9, 10)]
     )

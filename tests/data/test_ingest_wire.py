@@ -1,4 +1,4 @@
-"""Batches as messages: what arrives is what was sent, whatever a schema leaves out."""
+"""The wire format of batches: a round trip changes nothing, for schemas with any combination of columns."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ SCHEMAS = {
 }
 
 
-def sent(message: pa.RecordBatch) -> pa.RecordBatch:
-    """``message`` as the other side reads it."""
+def received(message: pa.RecordBatch) -> pa.RecordBatch:
+    """Returns ``message`` as the receiver reads it."""
     sink = pa.BufferOutputStream()
     with pa.ipc.new_stream(sink, message.schema) as stream:
         stream.write_batch(message)
@@ -48,10 +48,10 @@ def check_jagged(left: KeyedJaggedTensor | None, right: KeyedJaggedTensor | None
 
 @pytest.mark.parametrize("name", SCHEMAS)
 @pytest.mark.parametrize("rows", [1, 4, 100])
-def test_a_batch_arrives_as_it_left(name: str, rows: int) -> None:
+def test_a_round_trip_keeps_the_batch(name: str, rows: int) -> None:
     schema = SCHEMAS[name]
     batch = Columns([encoded_rows(200)], schema).batch(np.random.default_rng(0).permutation(200)[:rows])
-    arrived = from_wire(sent(to_wire(batch, wire_schema(schema))), schema)
+    arrived = from_wire(received(to_wire(batch, wire_schema(schema))), schema)
     check_jagged(arrived.bags, batch.bags)
     check_jagged(arrived.sequences, batch.sequences)
     for attribute in ("dense_BF", "labels_BT", "weights_B", "groups_B"):
@@ -61,29 +61,29 @@ def test_a_batch_arrives_as_it_left(name: str, rows: int) -> None:
 
 
 def test_rows_without_any_id_arrive() -> None:
-    """All bags and sequences are empty: buffers of no bytes."""
+    """All bags and sequences are empty, so their buffers have zero bytes."""
     rows = 3
     none = torch.zeros(rows, dtype=torch.int32)
     schema = replace(SCHEMA, categorical=())
     empty = KeyedJaggedTensor(["tags"], torch.empty(0, dtype=torch.int64), lengths=none)
     history = KeyedJaggedTensor(["history"], torch.empty(0, dtype=torch.int64), lengths=none)
     batch = Batch(torch.zeros(rows, 1), empty, history, torch.zeros(rows, 1), torch.ones(rows), torch.arange(rows))
-    arrived = from_wire(sent(to_wire(batch, wire_schema(schema))), schema)
+    arrived = from_wire(received(to_wire(batch, wire_schema(schema))), schema)
     check_jagged(arrived.bags, empty)
     check_jagged(arrived.sequences, history)
 
 
-def test_what_arrives_is_not_copied() -> None:
-    """Every tensor but the ids lies in the message's own buffer."""
+def test_received_tensors_are_not_copied() -> None:
+    """Every tensor except the ids is a view of the message's buffer."""
     batch = Columns([encoded_rows(200)], SCHEMA).batch(np.arange(200))
-    message = sent(to_wire(batch, wire_schema(SCHEMA)))
+    message = received(to_wire(batch, wire_schema(SCHEMA)))
     arrived = from_wire(message, SCHEMA)
     for name, tensor in (("dense", arrived.dense_BF), ("labels", arrived.labels_BT), ("groups", arrived.groups_B)):
         assert tensor is not None
         assert tensor.data_ptr() == message.column(name).values.buffers()[1].address
 
 
-def test_ids_travel_as_narrow_as_their_tables_allow() -> None:
+def test_ids_are_sent_as_int32_if_their_tables_allow() -> None:
     assert wire_schema(SCHEMA).field("bags").type.value_type == pa.int32()
     assert wire_schema(SCHEMAS["large tables"]).field("bags").type.value_type == pa.int64()
     assert "bag_lengths" not in wire_schema(SCHEMAS["single ids alone"]).names

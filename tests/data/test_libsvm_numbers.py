@@ -21,7 +21,7 @@ FIELDS = schema(label=INTEGER, price=FLOAT, item=INTEGER)
 
 
 def read_rows(folder: Path, text: str, columns: RawSchema, /, *, block_bytes: int = 2**20, **config: Any) -> Reading:
-    """The rows, read fast, and checked against the slow way."""
+    """Reads rows with the fast parser and checks them against the slow one."""
     (folder / "log.libsvm").write_text(text)
     source = LibsvmSource(files=["log.libsvm"], **config)
     opened = open_source(source, folder, columns, block_bytes=block_bytes)
@@ -32,7 +32,7 @@ def read_rows(folder: Path, text: str, columns: RawSchema, /, *, block_bytes: in
     return reading
 
 
-def test_an_index_is_a_column_and_zero_where_it_is_absent(tmp_path: Path) -> None:
+def test_an_index_is_a_column_with_zero_where_it_is_absent(tmp_path: Path) -> None:
     text = lines("1 1:0.57 2:1 30:-4", "-1 30:2e-3", "1", "-1 7:1 1:1 9:1")
     rows = read_rows(tmp_path, text, INDICES, numeric=[1, "30"]).rows
     assert rows == [(1, 0.57, -4.0), (-1, 0.0, 0.002), (1, 0.0, 0.0), (-1, 1.0, 0.0)]
@@ -78,7 +78,7 @@ def test_named_fields_may_hold_numbers(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_a_bad_row_is_refused_and_its_neighbours_kept(
+def test_a_bad_row_is_rejected_and_its_neighbours_kept(
     tmp_path: Path, row: str, settings: dict[str, Any], columns: RawSchema, reason: str
 ) -> None:
     good = "1 0:1:2 1:5:1" if "columns" in settings else "1 1:2 30:5"
@@ -89,7 +89,7 @@ def test_a_bad_row_is_refused_and_its_neighbours_kept(
     assert bad.reason.startswith(reason)
 
 
-def test_what_does_not_fit_the_file_is_explained(tmp_path: Path) -> None:
+def test_configs_that_do_not_fit_the_file_are_explained(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="index 30 is no column yet\n  hint: add 30 to `numeric`"):
         read_rows(tmp_path, "1 1:0.5\n", INDICES, numeric=[1])
     bag = RawSchema((RawColumn("1", INTEGER, many=True),))
@@ -126,7 +126,7 @@ def test_what_does_not_fit_the_file_is_explained(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_layouts_are_recognised(
+def test_layouts_are_inferred(
     text: str, columns: tuple[str, ...] | None, numeric: tuple[str, ...], cells: dict[str, list[Any]]
 ) -> None:
     found = read_libsvm(text.encode(), "log", starts_file=True)

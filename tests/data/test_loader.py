@@ -1,4 +1,4 @@
-"""The loader: every row once, the same order for a seed, exact cursors, even parts for ranks."""
+"""The loader: every row once, the same order for equal seeds, exact cursors, even parts for ranks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def rows_of(source: Loader, start: Cursor = Cursor()) -> list[int]:
     return [row for batch, _ in source.epoch(start) for row in batch.groups_B.tolist()]
 
 
-def test_a_batch_holds_the_rows_it_says(make_dataset: MakeDataset) -> None:
+def test_a_batch_holds_the_values_of_its_rows(make_dataset: MakeDataset) -> None:
     batch, _ = next(iter(loader(make_dataset()).epoch(Cursor())))
     row = batch.groups_B.numpy()
     np.testing.assert_array_equal(batch.dense_BF.numpy()[:, 0], row / 2)
@@ -74,7 +74,7 @@ def test_shuffling_mixes_blocks(make_dataset: MakeDataset) -> None:
 
 @settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(stop=st.integers(0, 40), batch_size=st.integers(20, 90), pool_blocks=st.integers(1, 5))
-def test_going_on_from_a_cursor_repeats_and_loses_nothing(
+def test_resuming_from_a_cursor_repeats_and_loses_no_row(
     make_dataset: MakeDataset, stop: int, batch_size: int, pool_blocks: int
 ) -> None:
     source = loader(make_dataset(), batch_size, pool_blocks=pool_blocks, prefetch=0)
@@ -104,7 +104,7 @@ def test_ranks_share_a_step_evenly_and_equal_one_process(make_dataset: MakeDatas
     assert together == alone
 
 
-def test_a_last_step_with_fewer_rows_than_ranks_is_left_out(make_dataset: MakeDataset) -> None:
+def test_a_last_step_with_fewer_rows_than_ranks_is_dropped(make_dataset: MakeDataset) -> None:
     dataset = make_dataset(train=901)
     for rank in range(3):
         source = loader(dataset, 300, rank=rank, world_size=3)
@@ -113,7 +113,7 @@ def test_a_last_step_with_fewer_rows_than_ranks_is_left_out(make_dataset: MakeDa
         assert steps[-1][1] == Cursor(1, 0)
 
 
-def test_a_cursor_goes_on_at_another_world_size(make_dataset: MakeDataset) -> None:
+def test_a_cursor_can_be_resumed_at_another_world_size(make_dataset: MakeDataset) -> None:
     dataset = make_dataset()
     whole = rows_of(loader(dataset, 100))
     _, after = next(iter(loader(dataset, 100).epoch(Cursor())))
@@ -125,12 +125,12 @@ def test_a_cursor_goes_on_at_another_world_size(make_dataset: MakeDataset) -> No
     assert whole[:100] + rest == whole
 
 
-def test_a_batch_larger_than_the_data_is_refused(make_dataset: MakeDataset) -> None:
+def test_a_batch_larger_than_the_data_is_rejected(make_dataset: MakeDataset) -> None:
     with pytest.raises(ConfigError, match=r"batch_size=1001 exceeds the 1000 training rows"):
         loader(make_dataset(), 1001)
 
 
-def test_a_batch_that_leaves_a_rank_without_a_row_is_refused(make_dataset: MakeDataset) -> None:
+def test_a_batch_with_fewer_rows_than_ranks_is_rejected(make_dataset: MakeDataset) -> None:
     with pytest.raises(ConfigError, match=r"batch_size=2: a batch is shared by 3 ranks"):
         loader(make_dataset(), 2, rank=0, world_size=3)
 

@@ -1,4 +1,4 @@
-"""Refused rows: an error under one policy, a file that survives interruptions under the other."""
+"""Rejected rows: an error under one policy, a file that survives interruptions under the other."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_policy_fail_names_the_first_row(tmp_path: Path) -> None:
     assert not (tmp_path / "bad.jsonl").exists()
 
 
-def test_rows_are_written_and_counted(tmp_path: Path) -> None:
+def test_rows_are_recorded_and_counted(tmp_path: Path) -> None:
     path = tmp_path / "deep" / "bad.jsonl"
     with Quarantine(path, "quarantine") as quarantine:
         assert not path.exists()
@@ -73,7 +73,7 @@ def test_without_a_file_rows_are_only_counted() -> None:
     assert not quarantine.counts
 
 
-def test_an_interrupted_preparation_writes_no_row_twice(tmp_path: Path) -> None:
+def test_an_interrupted_preparation_records_no_row_twice(tmp_path: Path) -> None:
     path = tmp_path / "bad.jsonl"
     first = Quarantine(path, "quarantine")
     first.add([row(1), row(2, "label")])
@@ -93,7 +93,7 @@ def test_an_interrupted_preparation_writes_no_row_twice(tmp_path: Path) -> None:
     assert Quarantine(path, "quarantine").total == 5
 
 
-def test_a_file_shorter_than_what_was_counted_is_an_error(tmp_path: Path) -> None:
+def test_a_file_with_fewer_rows_than_counted_is_an_error(tmp_path: Path) -> None:
     quarantine = Quarantine(tmp_path / "bad.jsonl", "quarantine")
     with pytest.raises(DataError, match=r"bad\.jsonl: holds 0 rejected rows, 3 were counted"):
         quarantine.truncate_to(3)

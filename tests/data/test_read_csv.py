@@ -1,4 +1,4 @@
-"""CSV that is well-formed: every way to write the same rows gives the same rows."""
+"""Well-formed CSV: all ways to write the same rows are read as the same rows."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_columns_come_in_the_schemas_order_with_their_lines(tmp_path: Path) -> N
     ],
     ids=["crlf", "byte order mark", "no last line end", "quoted", "spaces and signs", "other spellings"],
 )
-def test_spellings_of_the_same_rows(tmp_path: Path, text: bytes) -> None:
+def test_equivalent_files_give_the_same_rows(tmp_path: Path, text: bytes) -> None:
     assert read_csv(tmp_path, text, COLUMNS).rows == ROWS
 
 
@@ -79,7 +79,7 @@ def test_without_header_the_columns_are_named(tmp_path: Path) -> None:
     assert reading.lines == [1, 2, 3]
 
 
-def test_names_given_replace_those_of_the_header(tmp_path: Path) -> None:
+def test_columns_replaces_the_names_of_the_header(tmp_path: Path) -> None:
     text = TEXT_OF_FILE.replace("user,city,price", "a,b,c")
     assert read_csv(tmp_path, text, COLUMNS, columns=["user", "city", "price"]).rows == ROWS
 
@@ -98,7 +98,7 @@ def test_tabs_and_other_delimiters(tmp_path: Path) -> None:
         assert read_csv(tmp_path, text, COLUMNS, delimiter=delimiter).rows == ROWS
 
 
-def test_null_values_stand_beside_the_empty_cell(tmp_path: Path) -> None:
+def test_null_values_are_missing_in_addition_to_the_empty_cell(tmp_path: Path) -> None:
     text = lines("user,city,price", "NA,NA,NA", ",,", "7,na, NA ")
     reading = read_csv(tmp_path, text, COLUMNS, null_values=["NA"])
     assert reading.rows == [(None, None, None), (None, None, None), (7, None, "na")]
@@ -148,7 +148,7 @@ def test_text_and_integers_come_as_dictionaries_in_one_chunk(tmp_path: Path) -> 
     assert all(column.num_chunks == 1 for column in table.columns)
 
 
-def test_a_block_is_given_back_before_the_file_is_read_to_its_end(tmp_path: Path) -> None:
+def test_a_block_is_yielded_before_the_file_is_read_to_its_end(tmp_path: Path) -> None:
     (tmp_path / "log.csv").write_text("user\n" + "7\n" * 1000)
     blocks = open_source(CsvSource(files=["log.csv"]), tmp_path, schema(user=INTEGER), block_bytes=100).blocks()
     assert next(blocks).end == Position(0, 105, 52)
@@ -164,12 +164,12 @@ def test_a_block_is_given_back_before_the_file_is_read_to_its_end(tmp_path: Path
         ({"columns": ["a", "b", "a"]}, "columns named twice: a"),
     ],
 )
-def test_contradictory_configs_are_refused(config: dict[str, object], message: str) -> None:
+def test_contradictory_configs_are_rejected(config: dict[str, object], message: str) -> None:
     with pytest.raises(ValidationError, match=message):
         CsvSource.model_validate({"files": ["log.csv"], **config})
 
 
-def test_a_record_without_end_is_an_error_not_a_full_memory(tmp_path: Path) -> None:
+def test_an_endless_record_is_an_error_before_memory_is_full(tmp_path: Path) -> None:
     path = tmp_path / "log.csv"
     with path.open("wb") as stream:
         stream.write(b'user\n7\n"')

@@ -1,4 +1,4 @@
-"""CSV with rows that cannot be read as declared: exactly those are refused, each with its line, column and reason."""
+"""CSV with invalid rows: exactly these are rejected, each with its line, column and reason."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ CASES = {
 
 @pytest.mark.parametrize("line_end", [b"\n", b"\r\n"], ids=["lf", "crlf"])
 @pytest.mark.parametrize("case", CASES)
-def test_a_bad_row_is_refused_and_its_neighbours_kept(tmp_path: Path, case: str, line_end: bytes) -> None:
+def test_a_bad_row_is_rejected_and_its_neighbours_kept(tmp_path: Path, case: str, line_end: bytes) -> None:
     row, column, reason = CASES[case]
     text = line_end.join([HEADER.encode(), GOOD.encode(), b"", row, GOOD.encode(), row, GOOD.encode(), b""])
     reading = read_csv(tmp_path, text, COLUMNS)
@@ -72,19 +72,19 @@ def test_bad_rows_far_into_a_file_have_their_own_lines(tmp_path: Path) -> None:
     assert len(blocks.ends) > 10
 
 
-def test_a_row_is_refused_once_for_its_first_bad_column(tmp_path: Path) -> None:
+def test_a_row_is_rejected_once_for_its_first_bad_column(tmp_path: Path) -> None:
     reading = read_csv(tmp_path, lines(HEADER, GOOD, "x,y,z,w"), COLUMNS)
     assert reading.kinds() == [(3, "label", "not an integer")]
 
 
-def test_a_column_that_nobody_needs_may_hold_anything(tmp_path: Path) -> None:
+def test_an_unneeded_column_may_hold_anything(tmp_path: Path) -> None:
     text = lines("label,note", "1,nan").encode() + b"0,\xff\xfe\n" + b"x,1\n"
     reading = read_csv(tmp_path, text, schema(label=required(INTEGER)))
     assert reading.rows == [(1,), (0,)]
     assert reading.bad_lines == [4]
 
 
-def test_an_empty_required_bag_is_refused(tmp_path: Path) -> None:
+def test_an_empty_required_bag_is_rejected(tmp_path: Path) -> None:
     reading = read_csv(tmp_path, lines("tags,x", "a|b,1", ",2", "|,3"), schema(tags=many(TEXT, required=True)))
     assert reading.rows == [(["a", "b"],)]
     assert reading.kinds() == [(3, "tags", "required cell is empty"), (4, "tags", "required cell is empty")]
@@ -96,7 +96,7 @@ def test_a_carriage_return_within_a_line_belongs_to_its_cell(tmp_path: Path) -> 
     assert reading.lines == [2, 3]
 
 
-def test_line_ends_in_quotes_are_refused_unless_allowed(tmp_path: Path) -> None:
+def test_line_ends_in_quotes_are_rejected_unless_allowed(tmp_path: Path) -> None:
     columns = schema(label=INTEGER, city=TEXT)
     text = 'label,city\n1,"two\nlines"\n2,c\n'
     reading = read_csv(tmp_path, text, columns)
@@ -105,7 +105,7 @@ def test_line_ends_in_quotes_are_refused_unless_allowed(tmp_path: Path) -> None:
     assert "newlines_in_values: true" in reading.bad[0].reason
 
 
-def test_a_quote_never_closed_costs_what_follows_it_and_says_so(tmp_path: Path) -> None:
+def test_an_unclosed_quote_rejects_the_rest_with_a_reason(tmp_path: Path) -> None:
     text = 'label,city\n1,a\n2,"b\n3,c\n4,d\n'
     reading = read_csv(tmp_path, text, schema(label=INTEGER, city=TEXT), newlines_in_values=True)
     assert reading.rows == [(1, "a")]

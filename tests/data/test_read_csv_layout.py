@@ -1,4 +1,4 @@
-"""What the head of a CSV file gives away: delimiters, headers and names that are not as declared."""
+"""Errors found in the head of a CSV file: delimiters, headers and names that differ from the config."""
 
 from __future__ import annotations
 

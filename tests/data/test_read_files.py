@@ -1,4 +1,4 @@
-"""Which files a source reads, and what it says about those it cannot read."""
+"""The files that a source reads, and its errors about files that it cannot read."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def opened(folder: Path, *files: str, **options: int) -> RawSource:
+def open_csv(folder: Path, *files: str, **options: int) -> RawSource:
     return open_source(CsvSource(files=list(files)), folder, COLUMNS, **options)
 
 
 def names(folder: Path, *files: str) -> list[str]:
-    return [path.relative_to(folder).as_posix() for path in opened(folder, *files).paths]
+    return [path.relative_to(folder).as_posix() for path in open_csv(folder, *files).paths]
 
 
 def test_files_folders_and_globs(folder: Path) -> None:
@@ -50,12 +50,12 @@ def test_files_folders_and_globs(folder: Path) -> None:
     assert names(folder, "b.csv", "*.csv", "b.csv") == ["b.csv", "a.csv"]
 
 
-def test_a_name_that_looks_like_a_glob_is_a_file_where_there_is_one(folder: Path) -> None:
+def test_a_name_that_looks_like_a_glob_is_the_file_if_it_exists(folder: Path) -> None:
     (folder / "a[1].csv").write_text("user\n7\n")
     assert names(folder, "a[1].csv") == ["a[1].csv"]
 
 
-def test_files_given_stand_in_for_the_sources_own(folder: Path) -> None:
+def test_the_files_argument_replaces_those_of_the_config(folder: Path) -> None:
     source = open_source(CsvSource(files=["absent.csv"]), folder, COLUMNS, ["b.csv"])
     assert source.paths == (folder / "b.csv",)
 
@@ -71,16 +71,16 @@ def test_files_given_stand_in_for_the_sources_own(folder: Path) -> None:
         ([], r"the source names no files"),
     ],
 )
-def test_files_that_are_not_there(folder: Path, files: list[str], message: str) -> None:
+def test_missing_files(folder: Path, files: list[str], message: str) -> None:
     with pytest.raises(DataError, match=message):
-        opened(folder, *files)
+        open_csv(folder, *files)
 
 
 def test_a_folder_without_a_file_of_the_format(folder: Path) -> None:
     (folder / "empty").mkdir()
     (folder / "empty" / "x.parquet").touch()
     with pytest.raises(DataError, match=r"empty: no file in this folder ends in \.csv, \.tsv"):
-        opened(folder, "empty")
+        open_csv(folder, "empty")
 
 
 @pytest.mark.parametrize(
@@ -95,13 +95,13 @@ def test_a_folder_without_a_file_of_the_format(folder: Path) -> None:
 def test_files_without_rows(tmp_path: Path, content: bytes, message: str) -> None:
     (tmp_path / "log.csv").write_bytes(content)
     with pytest.raises(DataError, match=message):
-        opened(tmp_path, "log.csv")
+        open_csv(tmp_path, "log.csv")
 
 
-def test_a_compressed_file_of_nothing(tmp_path: Path) -> None:
+def test_a_compressed_file_without_content(tmp_path: Path) -> None:
     (tmp_path / "log.csv.gz").write_bytes(gzip.compress(b""))
     with pytest.raises(DataError, match=r"log\.csv\.gz: the file is empty once decompressed"):
-        opened(tmp_path, "log.csv.gz")
+        open_csv(tmp_path, "log.csv.gz")
 
 
 @pytest.mark.parametrize("locked", ["folder/log.csv", "folder"])
@@ -115,22 +115,22 @@ def test_no_permission(tmp_path: Path, locked: str, named: str) -> None:
             as_nobody(tmp_path),
             pytest.raises(DataError, match=r"folder(/log\.csv|/\*\.csv)?: no permission to read\n  hint: .*chmod"),
         ):
-            opened(tmp_path, named)
+            open_csv(tmp_path, named)
     finally:
         (tmp_path / locked).chmod(0o755)
 
 
-def test_a_fingerprint_changes_with_names_sizes_and_times_alone(
+def test_a_fingerprint_changes_only_with_names_sizes_and_times(
     folder: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
-    first = opened(folder, "a.csv", "b.csv").fingerprint()
-    assert opened(folder, "a.csv", "b.csv").fingerprint() == first
-    assert opened(folder, "b.csv", "a.csv").fingerprint() != first
-    assert opened(folder, "a.csv").fingerprint() != first
+    first = open_csv(folder, "a.csv", "b.csv").fingerprint()
+    assert open_csv(folder, "a.csv", "b.csv").fingerprint() == first
+    assert open_csv(folder, "b.csv", "a.csv").fingerprint() != first
+    assert open_csv(folder, "a.csv").fingerprint() != first
     moved = folder.rename(tmp_path_factory.mktemp("elsewhere") / "data")
-    assert opened(moved, "a.csv", "b.csv").fingerprint() == first
+    assert open_csv(moved, "a.csv", "b.csv").fingerprint() == first
     os.utime(moved / "a.csv", ns=(0, 0))
-    assert opened(moved, "a.csv", "b.csv").fingerprint() != first
+    assert open_csv(moved, "a.csv", "b.csv").fingerprint() != first
 
 
 def long_log(path: Path) -> None:
@@ -151,7 +151,7 @@ def long_log(path: Path) -> None:
 )
 def test_a_file_that_changes_in_the_middle(tmp_path: Path, harm: object, message: str) -> None:
     long_log(tmp_path / "log.csv")
-    blocks = opened(tmp_path, "log.csv", block_bytes=1_000).blocks()
+    blocks = open_csv(tmp_path, "log.csv", block_bytes=1_000).blocks()
     next(blocks)
     assert callable(harm)
     harm(tmp_path / "log.csv")
@@ -162,7 +162,7 @@ def test_a_file_that_changes_in_the_middle(tmp_path: Path, harm: object, message
 def test_a_second_file_that_vanished_after_opening(tmp_path: Path) -> None:
     long_log(tmp_path / "1.csv")
     long_log(tmp_path / "2.csv")
-    source = opened(tmp_path, "1.csv", "2.csv")
+    source = open_csv(tmp_path, "1.csv", "2.csv")
     (tmp_path / "2.csv").unlink()
     blocks = source.blocks()
     assert next(blocks).table.num_rows == 10_000
@@ -182,7 +182,7 @@ def test_damaged_compressed_files(tmp_path: Path, codec: str, harm: str) -> None
         stored[middle : middle + 2_000] = bytes(2_000)
     path = tmp_path / ("log.csv.gz" if codec == "gzip" else "log.csv.zst")
     path.write_bytes(stored)
-    source = opened(tmp_path, path.name, block_bytes=10_000)
+    source = open_csv(tmp_path, path.name, block_bytes=10_000)
     rows: list[int] = []
 
     def read_on() -> None:
@@ -201,7 +201,7 @@ def test_damaged_compressed_files(tmp_path: Path, codec: str, harm: str) -> None
 def test_a_text_file_named_as_if_compressed(tmp_path: Path) -> None:
     (tmp_path / "log.csv.gz").write_text("user\n7\n")
     with pytest.raises(DataError, match=r"log\.csv\.gz: is no gzip data, though its name ends in \.gz\n  hint: rename"):
-        opened(tmp_path, "log.csv.gz")
+        open_csv(tmp_path, "log.csv.gz")
 
 
 @pytest.mark.parametrize(("codec", "suffix"), [("gzip", ".gz"), ("zstd", ".zst")])
@@ -209,13 +209,13 @@ def test_a_text_file_named_as_if_compressed(tmp_path: Path) -> None:
 def test_a_compressed_file_named_as_if_it_were_another(tmp_path: Path, codec: str, suffix: str, name: str) -> None:
     (tmp_path / name).write_bytes(pa.Codec(codec).compress(b"user\n7\n", asbytes=True))
     if name.endswith(suffix):
-        assert [block.table.num_rows for block in opened(tmp_path, name).blocks()] == [1]
+        assert [block.table.num_rows for block in open_csv(tmp_path, name).blocks()] == [1]
         return
     with pytest.raises(DataError, match=rf"is {codec} data, which its name does not say\n  hint: .*/log\.csv{suffix}'"):
-        opened(tmp_path, name)
+        open_csv(tmp_path, name)
 
 
-def test_files_that_are_no_text_are_called_what_they_are(tmp_path: Path) -> None:
+def test_binary_files_are_identified_in_the_error(tmp_path: Path) -> None:
     table = pa.table({"user": [7]})
     pq.write_table(table, tmp_path / "parquet.csv")
     with pa.ipc.new_file(str(tmp_path / "arrow.csv"), table.schema) as file:
@@ -227,11 +227,11 @@ def test_files_that_are_no_text_are_called_what_they_are(tmp_path: Path) -> None
     expected = {"parquet": "a Parquet", "arrow": "an Arrow", "zip": "a zip", "bzip2": "bzip2 data", "xz": "xz data"}
     for name, what in expected.items():
         with pytest.raises(DataError, match=rf"{name}\.csv: is {what}.* it is being read as text\n  hint: "):
-            opened(tmp_path, f"{name}.csv")
+            open_csv(tmp_path, f"{name}.csv")
 
 
-def test_text_that_begins_like_something_else_is_text(tmp_path: Path) -> None:
+def test_text_that_begins_like_a_binary_format_is_read_as_text(tmp_path: Path) -> None:
     for place, name in enumerate(("PAR1", "BZh9", "PK", "ARROW1")):
         (tmp_path / f"{place}.csv").write_text(f"{name},user\n7,8\n")
-        (block,) = opened(tmp_path, f"{place}.csv").blocks()
+        (block,) = open_csv(tmp_path, f"{place}.csv").blocks()
         assert block.table["user"].to_pylist() == [8]

@@ -1,4 +1,4 @@
-"""JSON lines: what each JSON value becomes, missing keys, and lines that are not what they should be."""
+"""JSON lines: conversion of each JSON value, missing keys, and malformed lines."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_the_declared_type_decides(
 
 
 @pytest.mark.parametrize(("kind", "values", "expected"), VALUES)
-def test_line_by_line_gives_the_same(
+def test_the_slow_parser_gives_the_same(
     tmp_path: Path, kind: ValueType | RawColumn, values: list[str], expected: list[Any]
 ) -> None:
     text = "".join(f'{{"x": {value}}}\n' for value in values)
@@ -94,7 +94,7 @@ BAD: list[tuple[ValueType | RawColumn, bytes, str | None, str]] = [
 
 
 @pytest.mark.parametrize(("kind", "line", "column", "reason"), BAD, ids=lambda value: str(value)[:40])
-def test_a_bad_line_is_refused_and_its_neighbours_kept(
+def test_a_bad_line_is_rejected_and_its_neighbours_kept(
     tmp_path: Path, kind: ValueType | RawColumn, line: bytes, column: str | None, reason: str
 ) -> None:
     good = b'{"x": ["7"]}' if isinstance(kind, RawColumn) and kind.many else b'{"x": "7"}'
@@ -129,7 +129,7 @@ def test_nan_and_null_values_are_missing_where_the_source_says_so(tmp_path: Path
     assert reading.rows == [(None, 1, None, [2.0]), (None, None, "nan", [])]
 
 
-def test_line_ends_marks_and_empty_lines(tmp_path: Path) -> None:
+def test_line_ends_byte_order_marks_and_empty_lines(tmp_path: Path) -> None:
     reading = read_lines(tmp_path, b'\xef\xbb\xbf\r\n{"x": 1}\r\n\r\n {"x": 2} \r\n{"x":\r3}', schema(x=INTEGER))
     assert reading.rows == [(1,), (2,), (3,)]
     assert reading.lines == [2, 4, 5]

@@ -1,4 +1,4 @@
-"""libsvm, libfm and libffm: the columns each layout offers, and rows that are not what the others are."""
+"""libsvm, libfm and libffm: the columns that each layout provides, and rows that differ from the layout."""
 
 from __future__ import annotations
 
@@ -47,20 +47,20 @@ def test_query_numbers_of_ranking_files(tmp_path: Path) -> None:
     assert reading.kinds() == [(2, None, "malformed libsvm row")]
 
 
-def test_values_are_not_dropped_in_silence(tmp_path: Path) -> None:
+def test_values_are_not_dropped_silently(tmp_path: Path) -> None:
     text = lines("1 3:1 4:1.0", "0 3:1 7:0.003", "0")
     reading = read_rows(tmp_path, text, schema(label=INTEGER, ids=many(INTEGER)))
     assert (reading.rows, reading.kinds()) == ([(1, [3, 4]), (0, [])], [(2, None, "value other than 1")])
     assert read_rows(tmp_path, text, schema(label=INTEGER)).rows == [(1,), (0,), (0,)]
 
 
-def test_places_name_the_fields_of_libfm(tmp_path: Path) -> None:
+def test_positions_determine_the_fields_of_libfm(tmp_path: Path) -> None:
     text = lines("1 0:1 5:1", "0 1:1 7:1.0")
     assert read_rows(tmp_path, text, FRAPPE, columns=["user", "item"]).rows == [(1, 0, "5"), (0, 1, "7")]
     assert read_rows(tmp_path, text, schema(item=INTEGER), columns=["user", "item"]).rows == [(5,), (7,)]
 
 
-def test_numbers_name_the_fields_of_libffm(tmp_path: Path) -> None:
+def test_field_numbers_determine_the_fields_of_libffm(tmp_path: Path) -> None:
     columns = schema(label=INTEGER, user=INTEGER, tags=many(INTEGER))
     reading = read_rows(tmp_path, lines("1 0:3:1 1:7:1 1:8:1", "0 1:9:1", "0 0:4:1"), columns, columns=["user", "tags"])
     assert reading.rows == [(1, 3, [7, 8]), (0, None, [9]), (0, 4, [])]
@@ -97,7 +97,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("columns", "names", "good", "row", "reason"), CASES, ids=lambda value: str(value)[:30])
-def test_a_bad_row_is_refused_and_its_neighbours_kept(
+def test_a_bad_row_is_rejected_and_its_neighbours_kept(
     tmp_path: Path, columns: RawSchema, names: list[str] | None, good: str, row: str, reason: str
 ) -> None:
     for block_bytes in (2**20, 8):
@@ -111,7 +111,7 @@ def test_a_bad_row_is_refused_and_its_neighbours_kept(
         assert " — " in bad.reason
 
 
-def test_a_label_that_is_no_number(tmp_path: Path) -> None:
+def test_a_label_that_is_not_a_number(tmp_path: Path) -> None:
     reading = read_rows(tmp_path, lines("1 3:1", "yes 3:1"), LISTS)
     assert reading.kinds() == [(2, "label", "not an integer")]
 

@@ -1,4 +1,4 @@
-"""Parquet: every Arrow type as the declared type, bounded blocks, and files that are not what they seem."""
+"""Parquet: conversion of every Arrow type to the declared type, bounded blocks, and damaged or unsuitable files."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ BAD: list[tuple[pa.Array, ValueType | RawColumn, str]] = [
 
 
 @pytest.mark.parametrize(("cells", "kind", "reason"), BAD)
-def test_rows_that_cannot_be_what_is_declared(
+def test_rows_that_cannot_be_converted_to_the_declared_type(
     tmp_path: Path, cells: pa.Array, kind: ValueType | RawColumn, reason: str
 ) -> None:
     reading = read_table(tmp_path, pa.table({"x": cells, "y": ["a", "b", "c"]}), schema(y=TEXT, x=kind))
@@ -135,7 +135,7 @@ def test_nan_and_null_values_are_missing_where_the_source_says_so(tmp_path: Path
     assert reading.rows == [(1.5, None, None, [1.0]), (None, 2, "x", [])]
 
 
-def test_blocks_are_small_and_any_end_is_a_place_to_go_on(tmp_path: Path) -> None:
+def test_blocks_are_small_and_reading_resumes_from_any_end(tmp_path: Path) -> None:
     numbers = list(range(1_000))
     table = pa.table({"n": numbers, "unneeded": ["x" * 100] * 1_000})
     whole = read_table(tmp_path, table, schema(n=INTEGER), block_bytes=64 * 8, row_group_size=300)

@@ -1,4 +1,4 @@
-"""What must hold for any log: formats agree, fast and slow ways agree, and where blocks end makes no difference."""
+"""Properties of any log: formats agree, fast and slow parsers agree, and block boundaries make no difference."""
 
 from __future__ import annotations
 
@@ -120,10 +120,10 @@ def garbage(kind: str) -> st.SearchStrategy[bytes]:
     return st.lists(st.sampled_from(GARBAGE[kind]), max_size=40).map(b"".join)
 
 
-def check_all_ways(
+def check_all_parsers(
     folder: Path, name: str, data: bytes, config: CsvSource | JsonLinesSource | LibsvmSource, columns: RawSchema
 ) -> None:
-    """One block, tiny blocks, the slow way alone, and going on from every block's end read the same."""
+    """Checks that one block, tiny blocks, the slow parser, and resuming from every block's end read the same rows."""
     (folder / name).write_bytes(data)
     source = open_source(config, folder, columns)
     whole = read(source)
@@ -144,10 +144,10 @@ def check_all_ways(
         assert same_to_the_bit(blocks.rows) == same_to_the_bit(whole.rows)
         assert (blocks.lines, blocks.bad) == (whole.lines, whole.bad)
     for end in blocks.ends:
-        check_rest(whole, read(source, end), end)
+        check_resumed(whole, read(source, end), end)
 
 
-def check_rest(whole: Reading, rest: Reading, start: Position) -> None:
+def check_resumed(whole: Reading, rest: Reading, start: Position) -> None:
     first = start.line if start.file == 0 else math.inf
     kept = [place for place, line in enumerate(whole.lines) if line >= first]
     assert rest.lines == [whole.lines[place] for place in kept]
@@ -157,13 +157,13 @@ def check_rest(whole: Reading, rest: Reading, start: Position) -> None:
 
 @quick
 @given(tables, st.booleans())
-def test_where_blocks_end_makes_no_difference_to_good_rows(
+def test_block_boundaries_make_no_difference_to_good_rows(
     tmp_path: Path, table: list[tuple[Any, ...]], newlines_in_values: bool
 ) -> None:
     if newlines_in_values:
         table = [(*row[:2], row[2] and row[2].replace(" ", "\n"), *row[3:]) for row in table]
     config = CsvSource(files=["log.csv"], newlines_in_values=newlines_in_values)
-    check_all_ways(tmp_path, "log.csv", as_csv(table), config, COLUMNS)
+    check_all_parsers(tmp_path, "log.csv", as_csv(table), config, COLUMNS)
 
 
 @pytest.mark.parametrize("nan_is_missing", [False, True])
@@ -180,7 +180,7 @@ def test_fast_and_slow_agree_on_any_csv(
     config = CsvSource(
         files=["log.csv"], newlines_in_values=newlines_in_values, nan_is_missing=nan_is_missing, null_values=["NA"]
     )
-    check_all_ways(tmp_path, "log.csv", head + data, config, COLUMNS)
+    check_all_parsers(tmp_path, "log.csv", head + data, config, COLUMNS)
 
 
 @pytest.mark.parametrize("nan_is_missing", [False, True])
@@ -192,7 +192,7 @@ def test_fast_and_slow_agree_on_any_csv(
 def test_fast_and_slow_agree_on_any_json_lines(tmp_path: Path, nan_is_missing: bool, data: bytes) -> None:
     head = b'{"number": 7, "amount": 1.5, "word": "w", "ids": [1, 2], "tags": ["x"]}\n'
     config = JsonLinesSource(files=["log.jsonl"], nan_is_missing=nan_is_missing, null_values=["NA"])
-    check_all_ways(tmp_path, "log.jsonl", head + data, config, COLUMNS)
+    check_all_parsers(tmp_path, "log.jsonl", head + data, config, COLUMNS)
 
 
 @pytest.mark.parametrize("columns", [None, ["user", "tags"]])
@@ -202,7 +202,7 @@ def test_fast_and_slow_agree_on_any_libsvm(tmp_path: Path, columns: list[str] | 
     lists = schema(label=FLOAT, fields=many(INTEGER), ids=many(TEXT), values=many(FLOAT))
     named = schema(label=FLOAT, user=INTEGER, tags=many(INTEGER))
     config = LibsvmSource(files=["log.ffm"], columns=columns)
-    check_all_ways(tmp_path, "log.ffm", b"1 0:3:1 1:4:1\n" + data, config, lists if columns is None else named)
+    check_all_parsers(tmp_path, "log.ffm", b"1 0:3:1 1:4:1\n" + data, config, lists if columns is None else named)
 
 
 @pytest.mark.parametrize("columns", [None, ["age", "tags"]])
@@ -212,10 +212,10 @@ def test_fast_and_slow_agree_on_any_libsvm_with_numbers(tmp_path: Path, columns:
     lists = RawSchema((RawColumn("3", FLOAT), RawColumn("ids", INTEGER, many=True)))
     named = schema(label=FLOAT, age=FLOAT, tags=many(INTEGER))
     config = LibsvmSource(files=["log.ffm"], columns=columns, numeric=[3] if columns is None else ["age"])
-    check_all_ways(tmp_path, "log.ffm", b"1 0:3:1 1:4:1\n" + data, config, lists if columns is None else named)
+    check_all_parsers(tmp_path, "log.ffm", b"1 0:3:1 1:4:1\n" + data, config, lists if columns is None else named)
 
 
-def test_two_files_go_on_in_the_second(tmp_path: Path) -> None:
+def test_reading_resumes_in_the_second_of_two_files(tmp_path: Path) -> None:
     (tmp_path / "1.csv").write_text("number\n1\n2\n3\n")
     (tmp_path / "2.csv").write_text("number\n4\nx\n5\n")
     columns = schema(number=INTEGER)

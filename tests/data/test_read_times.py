@@ -1,4 +1,4 @@
-"""Times as text and as typed moments: every format gives the same seconds, and what is no time is a bad row."""
+"""Times as text and as typed values: every format gives the same seconds, and other cells make a row bad."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ NO_MOMENTS = [
 
 
 @pytest.mark.parametrize("text", MOMENTS)
-def test_a_moment_alone_and_among_others(text: str) -> None:
+def test_a_time_alone_and_among_others(text: str) -> None:
     assert parse_iso_time(text) == MOMENTS[text]
     for cells in ([text], [text, None], [f" {text} "], [text, "2024-05-01", "2024-05-01T00:00:00Z"]):
         converted = convert_text(pa.array(cells, pa.string()), RawColumn("t", TIME), CellRules())
@@ -61,7 +61,7 @@ def test_a_moment_alone_and_among_others(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", NO_MOMENTS)
-def test_what_is_no_moment_is_refused_alone_and_among_others(text: str) -> None:
+def test_other_text_is_rejected_alone_and_among_others(text: str) -> None:
     assert parse_iso_time(text) is None
     for cells in ([text], ["2024-05-01", text], ["2024-05-01T00:00:00Z", "2024-05-01", text]):
         converted = convert_text(pa.array(cells, pa.string()), RawColumn("t", TIME), CellRules())
@@ -70,13 +70,13 @@ def test_what_is_no_moment_is_refused_alone_and_among_others(text: str) -> None:
 
 
 zones = st.integers(-1439, 1439).map(lambda minutes: timezone(timedelta(minutes=minutes)))
-moments = st.datetimes(datetime(2, 1, 1), datetime(9998, 1, 1))
+times = st.datetimes(datetime(2, 1, 1), datetime(9998, 1, 1))
 pieces = st.sampled_from(["2024", "-05", "-01", "T", " ", "12", ":30", ":00", ".5", "Z", "+02", "00", " UTC", "0", "x"])
 
 
 @settings(max_examples=200, deadline=None)
-@given(moments, st.none() | zones, st.sampled_from("T "))
-def test_moments_are_those_of_the_standard_library(local: datetime, zone: timezone | None, separator: str) -> None:
+@given(times, st.none() | zones, st.sampled_from("T "))
+def test_times_equal_those_of_the_standard_library(local: datetime, zone: timezone | None, separator: str) -> None:
     moment = local.replace(tzinfo=zone)
     text = moment.isoformat(separator)
     since = (moment if moment.tzinfo else moment.replace(tzinfo=UTC)) - datetime(1970, 1, 1, tzinfo=UTC)
@@ -93,7 +93,7 @@ def test_fast_and_slow_agree_on_any_text(cells: list[str]) -> None:
     assert converted.values.to_pylist() == slow
 
 
-def test_csv_refuses_other_cells_with_their_lines(tmp_path: Path) -> None:
+def test_csv_rejects_other_cells_with_their_lines(tmp_path: Path) -> None:
     text = lines("when,x", "2024-05-01 12:30:00,1", "soon,2", ",3", "2024-05-01T14:30:00+02:00,4")
     reading = read_csv(tmp_path, text, WHEN)
     assert (reading.rows, reading.lines) == ([(NOON,), (NOON,)], [2, 5])
@@ -146,7 +146,7 @@ def test_parquet_dates_and_numbers(tmp_path: Path) -> None:
         open_source(config, tmp_path, schema(n=TIME))
 
 
-def test_slow_and_fast_csv_agree_where_blocks_end(tmp_path: Path) -> None:
+def test_slow_and_fast_csv_agree_across_blocks(tmp_path: Path) -> None:
     cells = [*MOMENTS, *NO_MOMENTS, ""]
     text = lines("when,x", *(f'"{cell}",1' for cell in cells))
     whole = read_csv(tmp_path, text, WHEN)

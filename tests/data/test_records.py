@@ -1,4 +1,4 @@
-"""Where records end, against a reader that goes byte by byte."""
+"""The ends of records, compared with a byte-by-byte reference."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ TEXTS = st.lists(PIECES, max_size=40).map(b"".join)
 
 
 def byte_by_byte(data: bytes, newlines_in_values: bool) -> tuple[list[int], bool]:
-    """Ends of records, and whether a quoted value holds a line end that it must not, or is left open."""
+    """Returns the ends of records, and whether a quoted value is left open or contains a forbidden line end."""
     ends: list[int] = []
     field_start, quoted, held = True, False, False
     place = 0
@@ -39,7 +39,7 @@ def byte_by_byte(data: bytes, newlines_in_values: bool) -> tuple[list[int], bool
 
 @settings(max_examples=300, deadline=None)
 @given(TEXTS)
-def test_ends_inside_quotes_do_not_count_where_values_may_hold_them(data: bytes) -> None:
+def test_line_ends_inside_quotes_do_not_end_records_if_allowed_in_values(data: bytes) -> None:
     rules = RecordRules(b",", newlines_in_values=True)
     ends, _ = byte_by_byte(data, newlines_in_values=True)
     assert rules.ends(data).tolist() == ends
@@ -48,7 +48,7 @@ def test_ends_inside_quotes_do_not_count_where_values_may_hold_them(data: bytes)
 
 @settings(max_examples=300, deadline=None)
 @given(TEXTS)
-def test_every_line_end_counts_where_values_may_not_hold_them(data: bytes) -> None:
+def test_every_line_end_ends_a_record_if_not_allowed_in_values(data: bytes) -> None:
     rules = RecordRules(b",")
     assert rules.ends(data).tolist() == [place + 1 for place in range(len(data)) if data[place] == 10]
     assert rules.last_record_end(data) == data.rfind(b"\n") + 1
@@ -56,7 +56,7 @@ def test_every_line_end_counts_where_values_may_not_hold_them(data: bytes) -> No
 
 @settings(max_examples=300, deadline=None)
 @given(TEXTS, st.booleans())
-def test_open_quotes_are_noticed(data: bytes, newlines_in_values: bool) -> None:
+def test_open_quotes_are_detected(data: bytes, newlines_in_values: bool) -> None:
     _, trouble = byte_by_byte(data, newlines_in_values)
     assert RecordRules(b",", newlines_in_values).quotes_close(data) == (not trouble)
 

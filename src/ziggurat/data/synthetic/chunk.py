@@ -1,4 +1,4 @@
-"""One chunk of a generated log, 65,536 rows as an Arrow table, from the config and the chunk's number alone."""
+"""Generates one chunk of a log, 65,536 rows as an Arrow table, from only the config and the chunk's number."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from ziggurat.data.synthetic.sampling import (
     Purpose,
     Quantiles,
     normal_scores,
+    permute_ids,
     random_bits,
     ranks,
-    spread_ids,
     uniforms,
     zipf_ranks,
 )
@@ -34,14 +34,14 @@ _HEX_PAIRS = np.frombuffer("".join(f"{byte:02x}" for byte in range(256)).encode(
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Rows, and for each label what they add to the Bayes figures."""
+    """The rows of a chunk, and for each label their contribution to the Bayes figures."""
 
     table: pa.Table
     tallies: list[Tally]
 
 
 class ChunkMaker:
-    """Makes any chunk of a log. Safe to call from several threads: it holds tables that nothing changes."""
+    """Makes any chunk of a log. Thread-safe: its tables do not change after construction."""
 
     def __init__(self, config: GeneratorConfig) -> None:
         self.config = config
@@ -59,7 +59,7 @@ class ChunkMaker:
         self.planted.calibrate(self.planted.logits(signals))
 
     def make(self, chunk: int) -> Chunk:
-        """Chunk number ``chunk``; its first rows do not depend on how many rows the log has."""
+        """Makes chunk number ``chunk``; its first rows do not depend on the number of rows of the log."""
         rows = min(CHUNK_ROWS, self.config.rows - chunk * CHUNK_ROWS)
         assert rows > 0, chunk
         arrays, signals = self._features(chunk, rows)
@@ -99,7 +99,7 @@ class ChunkMaker:
         bits = random_bits(rows, self.config.seed, Purpose.VALUES, chunk, number)
         rank = ranks(self.ranks[column.name], bits, column.cardinality)
         missing = self._missing(column.missing, chunk, number, rows)
-        array = written(rank, missing, column.style, column.name, column.cardinality)
+        array = format_ids(rank, missing, column.style, column.name, column.cardinality)
         return array, self.planted.of_ids(column, np.where(missing, -1, rank) if missing is not None else rank)
 
     def _many(self, column: ManyColumn, chunk: int, number: int, rows: int) -> tuple[pa.Array, Signal]:
@@ -109,7 +109,7 @@ class ChunkMaker:
         offsets = np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
         bits = random_bits(int(offsets[-1]), seed, Purpose.VALUES, chunk, number)
         rank = ranks(self.ranks[column.name], bits, column.cardinality)
-        values = written(rank, None, column.style, column.ids_of or column.name, column.cardinality)
+        values = format_ids(rank, None, column.style, column.ids_of or column.name, column.cardinality)
         array = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), values)
         return array, self.planted.of_many(column, rank, offsets)
 
@@ -119,20 +119,20 @@ class ChunkMaker:
         return uniforms(random_bits(rows, self.config.seed, Purpose.MISSING, chunk, number)) < share
 
     def _times(self, chunk: int, rows: int) -> Integers:
-        """Never falling: the row's regular time, and up to one row's worth of jitter."""
+        """Returns non-decreasing times: the row's regular time plus a jitter of less than one row's interval."""
         row = chunk * CHUNK_ROWS + np.arange(rows) + uniforms(
             random_bits(rows, self.config.seed, Purpose.TIMES, chunk, 0)
         )  # fmt: skip
         return START_SECONDS + np.floor(row / self.config.rows_per_second).astype(np.int64)
 
 
-def written(
+def format_ids(
     rank: Integers, missing: npt.NDArray[np.bool_] | None, style: IdStyle, name: str, cardinality: int
 ) -> pa.Array:
-    """Ranks as the ids that the log shows; every style is one to one."""
+    """Converts ranks to the ids that appear in the log; every style is one-to-one."""
     if style == "hex":
         return _hexadecimal(rank, missing, name)
-    ids = spread_ids(rank, cardinality)
+    ids = permute_ids(rank, cardinality)
     if style == "integer":
         return pa.array(ids, mask=missing)
     texts = _dictionary(name, cardinality)
@@ -148,7 +148,7 @@ def _dictionary(name: str, cardinality: int) -> pa.Array | None:
 
 
 def _hexadecimal(rank: Integers, missing: npt.NDArray[np.bool_] | None, name: str) -> pa.Array:
-    """8 hexadecimal digits of a bijection of 32-bit words (the MurmurHash3 finaliser), offset by the column's name."""
+    """Formats ids as 8 hexadecimal digits: a bijection of words (MurmurHash3 finaliser), offset by column name."""
     word = (rank + zlib.crc32(name.encode())).astype(np.uint32)
     word = (word ^ (word >> np.uint32(16))) * np.uint32(0x85EBCA6B)
     word = (word ^ (word >> np.uint32(13))) * np.uint32(0xC2B2AE35)

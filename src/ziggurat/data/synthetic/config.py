@@ -1,4 +1,4 @@
-"""What a generated log looks like: its columns, how ids are accessed, and which interactions decide its labels."""
+"""The config of a generated log: its columns, the distribution of ids, and the planted interactions."""
 
 from __future__ import annotations
 
@@ -20,32 +20,32 @@ class NumericColumn(Config):
     median: float = Field(default=10.0, gt=0)
     """Median above ``lowest``."""
     spread: float = Field(default=1.0, gt=0)
-    """Standard deviation of the logarithm; 2 and more is heavy-tailed."""
+    """Standard deviation of the logarithm; 2 or more is heavy-tailed."""
     lowest: float = 0.0
     """The least possible value."""
     integer: bool = False
-    """Rounded down to whole numbers; otherwise to three decimals."""
+    """Whether to round down to integers; otherwise values are rounded to three decimals."""
     missing: float = Field(default=0.0, ge=0, lt=1)
     """Share of empty cells."""
 
 
 class CategoricalColumn(Config):
-    """One id a row, accessed by Zipf's law: the k-th most frequent of ``cardinality`` ids ∝ k^-exponent."""
+    """One id per row, distributed by Zipf's law: P(k-th most frequent of ``cardinality`` ids) ∝ k^-exponent."""
 
     name: str
     """Column name."""
     cardinality: int = Field(ge=1, le=2**40)
     """Number of different ids."""
     exponent: float = Field(default=1.05, ge=0, le=2)
-    """0 is uniform; logs of popular items lie around 1."""
+    """Zipf exponent; 0 is uniform, about 1 is typical of popular items."""
     style: IdStyle = "integer"
-    """How an id is written: 0 … cardinality - 1 in no order of frequency, NAME_17, or 8 hexadecimal digits."""
+    """How an id is written: 0 … cardinality - 1, not ordered by frequency; NAME_17; or 8 hexadecimal digits."""
     missing: float = Field(default=0.0, ge=0, lt=1)
     """Share of empty cells."""
 
 
 class ManyColumn(Config):
-    """Several ids a row, each drawn as in a categorical column: a bag, or a sequence."""
+    """Several ids per row, each drawn as in a categorical column: a bag or a sequence."""
 
     name: str
     """Column name."""
@@ -58,9 +58,9 @@ class ManyColumn(Config):
     shortest: int = Field(default=0, ge=0)
     """Fewest ids in a row; 0 leaves some cells empty."""
     longest: int = Field(default=8, ge=1)
-    """Most ids in a row; lengths are uniform in between."""
+    """Most ids in a row; lengths are uniform between ``shortest`` and ``longest``."""
     ids_of: str | None = None
-    """A categorical column whose ids (and planted effects) these are, as a history has those of the item."""
+    """A categorical column whose ids and planted effects are used, as a history uses those of the item."""
     delimiter: str = "|"
     """Separates the ids of a cell in CSV; Parquet and JSON lines hold lists."""
 
@@ -71,7 +71,7 @@ class LabelColumn(Config):
     name: str
     """Column name."""
     rate: float = Field(default=0.25, gt=0, lt=1)
-    """Expected share of ones; decides the bias."""
+    """Expected share of ones; determines the bias."""
     first_order: float = Field(default=0.7, ge=0)
     """Weight of the effects of single features on the logit."""
     second_order: float = Field(default=1.0, ge=0)
@@ -79,18 +79,18 @@ class LabelColumn(Config):
     third_order: float = Field(default=0.0, ge=0)
     """Weight of the planted triples."""
     high_order: float = Field(default=0.0, ge=0)
-    """Weight of the planted products and likenesses, which are of four columns and more."""
+    """Weight of the planted products and likenesses, which have four or more columns."""
 
 
 class GeneratorConfig(Config):
-    """A log of any size. The first rows of a longer log are the shorter log of the same config."""
+    """A generated log of any size. A shorter log is the beginning of a longer one with the same config."""
 
     rows: int = Field(ge=1)
     """Number of rows."""
     seed: int = Field(default=0, ge=0)
-    """The same seed, the same bytes."""
+    """Random seed; equal seeds give equal bytes."""
     labels: tuple[LabelColumn, ...] = Field(min_length=1)
-    """Label columns, first in each row."""
+    """Label columns; they come first in each row."""
     numeric: tuple[NumericColumn, ...] = ()
     """Numeric columns."""
     categorical: tuple[CategoricalColumn, ...] = ()
@@ -102,19 +102,19 @@ class GeneratorConfig(Config):
     triples: tuple[tuple[str, str, str], ...] = ()
     """Triples of columns that interact."""
     products: tuple[tuple[str, ...], ...] = ()
-    """Groups of four columns or more that interact, the directions of their latent vectors multiplied."""
+    """Groups of four or more columns that interact: the directions of their latent vectors are multiplied."""
     likenesses: tuple[tuple[str, ...], ...] = ()
-    """Groups of four columns, six or more, taken in twos: the likenesses of the twos are multiplied."""
+    """Groups of an even number of at least four columns, taken in pairs; the pairs' similarities are multiplied."""
     time: str | None = None
-    """Name of a column of Unix seconds that never fall."""
+    """Name of a column of non-decreasing Unix seconds."""
     rows_per_second: float = Field(default=2.0, gt=0)
-    """How fast time passes."""
+    """Number of rows per second of log time."""
     format: Literal["csv", "parquet", "jsonl"] = "csv"
     """File format."""
     delimiter: str = Field(default=",", min_length=1, max_length=1)
-    """Separates the cells of a CSV row."""
+    """The separator between the cells of a CSV row."""
     header: bool = True
-    """Whether CSV starts with the column names."""
+    """Whether CSV begins with a line of column names."""
 
     @property
     def features(self) -> tuple[NumericColumn | CategoricalColumn | ManyColumn, ...]:
@@ -129,8 +129,8 @@ class GeneratorConfig(Config):
     def _names_are_known_and_unique(self) -> GeneratorConfig:
         features = {column.name for column in self.features}
         names = [*(column.name for column in (*self.labels, *self.features)), *([self.time] if self.time else [])]
-        if twice := duplicates(names):
-            raise ValueError(f"two columns have the name {twice[0]!r}")
+        if repeated := duplicates(names):
+            raise ValueError(f"two columns have the name {repeated[0]!r}")
         for name in (name for group in self.groups for name in group):
             if name not in features:
                 raise ValueError(f"pairs, triples, products and likenesses name {name!r}, which is no feature column")

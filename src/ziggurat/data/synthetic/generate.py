@@ -1,7 +1,7 @@
-"""Generated logs with planted structure, at any size, in bounded memory: the same config gives the same bytes.
+"""Generates logs with planted structure, of any size, in bounded memory; equal configs give equal bytes.
 
-Chunks are made by a few threads, at most a few ahead of the one being written, and written in order. Beside the log
-``OUT`` lies ``OUT's stem.truth.json``: the config, the planted weights, and what the best possible model scores.
+A few threads make chunks, at most a few ahead of the one being written, which are written in order. Next to the log
+``STEM.csv`` it writes ``STEM.truth.json``: the config, the planted weights, and the scores of the best possible model.
 """
 
 from __future__ import annotations
@@ -31,13 +31,12 @@ FORMAT_VERSION = 1
 
 
 def generate(config: GeneratorConfig, out: Path, progress: Progress | None = None, threads: int = 0) -> dict[str, Any]:
-    """Write the log ``out`` and its truth file; returns the truth.
+    """Writes the log ``out`` and its truth file; returns the truth.
 
-    Both files appear whole or not at all. ``threads`` 0 is one for each core, up to four; it does not
-    change the bytes.
+    Both files appear only when complete. ``threads`` 0 means one per core, up to four; it does not affect the bytes.
 
     Raises:
-        DataError: ``out`` exists and is no generated log, the disk is full, no permission.
+        DataError: ``out`` exists and is not a generated log, the disk is full, or permission is denied.
     """
     progress = progress or Silent()
     truth_path = truth_file(out)
@@ -52,10 +51,10 @@ def generate(config: GeneratorConfig, out: Path, progress: Progress | None = Non
     with atomic_file(out) as temporary:
         done_rows = 0
         with _SINKS[config.format](config, temporary) as sink:
-            for piece in _in_order(maker, sink, threads or min(4, os.cpu_count() or 1)):
-                sink.write(piece.payload)
-                done_rows += piece.rows
-                for total, part in zip(tallies, piece.tallies, strict=True):
+            for rendered in _in_order(maker, sink, threads or min(4, os.cpu_count() or 1)):
+                sink.write(rendered.payload)
+                done_rows += rendered.rows
+                for total, part in zip(tallies, rendered.tallies, strict=True):
                     total.add(part)
                 progress.advance(done_rows)
         truth = _truth(config, maker.planted, tallies)
@@ -66,13 +65,13 @@ def generate(config: GeneratorConfig, out: Path, progress: Progress | None = Non
 
 
 def truth_file(out: Path) -> Path:
-    """Where the truth about a generated log lies: ``log.csv`` -> ``log.truth.json``."""
+    """Returns the path of a generated log's truth file: ``log.csv`` -> ``log.truth.json``."""
     return out.with_name(f"{out.stem}.truth.json")
 
 
 @dataclass(frozen=True, slots=True)
-class _Piece:
-    """A chunk, rendered by the thread that made it."""
+class _RenderedChunk:
+    """A chunk, rendered for output by the thread that made it."""
 
     payload: Any
     rows: int
@@ -80,7 +79,7 @@ class _Piece:
 
 
 class _Sink(Protocol):
-    """Where chunks go. ``render`` runs in the threads, ``write`` in order."""
+    """A destination of chunks. ``render`` is called in the threads, ``write`` in chunk order."""
 
     def __init__(self, config: GeneratorConfig, path: Path) -> None: ...
     def __enter__(self) -> _Sink: ...
@@ -90,7 +89,7 @@ class _Sink(Protocol):
 
 
 class _TextSink(ABC):
-    """Rows as bytes, appended to the file."""
+    """A sink that renders rows to bytes and appends them to the file."""
 
     def __init__(self, config: GeneratorConfig, path: Path) -> None:
         self.config = config
@@ -104,7 +103,7 @@ class _TextSink(ABC):
 
     @abstractmethod
     def render(self, table: pa.Table) -> bytes:
-        """The bytes of some rows."""
+        """Renders rows to bytes."""
 
     def write(self, payload: bytes) -> None:
         self.file.write(payload)
@@ -136,7 +135,7 @@ class _JsonLinesSink(_TextSink):
 
 
 class _ParquetSink:
-    """A row group a chunk, zstd."""
+    """A sink that writes one zstd-compressed row group per chunk."""
 
     def __init__(self, config: GeneratorConfig, path: Path) -> None:
         self.path = path
@@ -171,19 +170,19 @@ def _frame(table: pa.Table) -> pl.DataFrame:
     return frame
 
 
-def _in_order(maker: ChunkMaker, sink: _Sink, threads: int) -> Iterator[_Piece]:
-    """The chunks of the log in order, made by ``threads`` threads, never more than two a thread in memory."""
+def _in_order(maker: ChunkMaker, sink: _Sink, threads: int) -> Iterator[_RenderedChunk]:
+    """Yields the chunks of the log in order, made by ``threads`` threads, at most two per thread in memory."""
 
-    def piece(chunk: int) -> _Piece:
+    def rendered(chunk: int) -> _RenderedChunk:
         made: Chunk = maker.make(chunk)
-        return _Piece(sink.render(made.table), made.table.num_rows, made.tallies)
+        return _RenderedChunk(sink.render(made.table), made.table.num_rows, made.tallies)
 
     chunks = iter(range(-(-maker.config.rows // CHUNK_ROWS)))
-    waiting: deque[Future[_Piece]] = deque()
+    waiting: deque[Future[_RenderedChunk]] = deque()
     pool = ThreadPoolExecutor(threads)
     try:
         for chunk in chunks:
-            waiting.append(pool.submit(piece, chunk))
+            waiting.append(pool.submit(rendered, chunk))
             if len(waiting) >= 2 * threads:
                 yield waiting.popleft().result()
         while waiting:

@@ -1,4 +1,4 @@
-"""Ready shapes: ``criteo`` (a label, 13 integers, 26 hashed categories, blanks) and ``demo`` (a small shop's log)."""
+"""Predefined logs: ``criteo`` (a label, 13 integers, 26 hashed categories, empty cells) and ``demo`` (a small shop)."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from ziggurat.data.synthetic.config import (
 
 Shape = Literal["criteo", "demo"]
 
-# Cardinality and share of blanks of each of the 26 categories; median, spread and share of blanks of the 13 integers:
-# invented, of the order of the display-advertising logs that the shape is named after.
+# Cardinality and share of empty cells of each of the 26 categories; median, spread and share of empty cells of each of
+# the 13 integers. Invented, with magnitudes like those of the display-advertising logs that the shape is named after.
 CRITEO_CATEGORIES = (
     (1_400, 0.0), (550, 0.0), (900_000, 0.03), (250_000, 0.03), (300, 0.0), (20, 0.12), (12_000, 0.0), (600, 0.0),
     (3, 0.0), (90_000, 0.0), (5_600, 0.0), (700_000, 0.03), (3_200, 0.0), (27, 0.0), (14_000, 0.0), (500_000, 0.03),
@@ -33,7 +33,7 @@ CRITEO_PAIRS = (
 
 
 def criteo_shape(rows: int, seed: int = 0) -> GeneratorConfig:
-    """``label``, ``i1`` … ``i13``, ``c1`` … ``c26``, tab-separated without a header."""
+    """Columns ``label``, ``i1`` … ``i13``, ``c1`` … ``c26``; tab-separated without a header."""
     return GeneratorConfig(
         rows=rows,
         seed=seed,

@@ -1,8 +1,8 @@
-"""The planted structure: which effects decide the labels, and what the best possible model would score.
+"""The planted structure: the effects that determine the labels, and the scores of the best possible model.
 
 Legend: B rows, T labels, L = 2 latent dimensions.
 
-For every label t, with f over features, over planted pairs (f, g), triples (f, g, h), products P and likenesses Q::
+For every label t, summed over features f, planted pairs (f, g), triples (f, g, h), products P and likenesses Q::
 
     logit_t = bias_t + first_t  · Σ α_tf  e_f              / √features
                      + second_t · Σ β_tfg ⟨z_f, z_g⟩       / √(L · pairs)
@@ -10,12 +10,12 @@ For every label t, with f over features, over planted pairs (f, g), triples (f, 
                      + high_t   · (Σ δ_tP Σ Π_{f∈P} d_f / √L + Σ ε_tQ Π_{(f,g)∈Q} ⟨d_f, d_g⟩ / √L) / √H
     label_t ~ Bernoulli(sigmoid(logit_t))
 
-An id has an effect e and a latent vector z of independent standard normals; a bag or sequence has the means over its
-ids; a number has polynomials of its standardised logarithm. d = √L z / |z| is the direction of z: a product of many
-bounded numbers is not ruled by its rarest rows, as one of many normals would be. The columns of Q are taken two by two;
-H is the number of products and likenesses.
-All of them are functions of what the log shows, so the Bayes figures (AUC and log-loss of the true probabilities) are
-what a model could reach, and none can beat.
+The effect e and the latent vector z of an id are independent standard normals; those of a bag or sequence are the means
+over its ids; those of a number are polynomials of its standardised logarithm. d = √L z / |z| is the direction of z; it
+is used because a product of many bounded numbers is not dominated by its rarest rows, as a product of many normals
+would be. The columns of Q are taken in pairs; H is the number of products and likenesses. All terms are functions of
+visible values, so the Bayes figures (AUC and log-loss of the true probabilities) can be reached by a model, but not
+exceeded.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ from ziggurat.data.synthetic.sampling import Floats, Floats32, Integers, Purpose
 
 LATENT = 2
 ROOT = np.float32(math.sqrt(LATENT))
-SLOTS = 1 << 18  # ids beyond so many share effects, so that tables of any cardinality fit in memory
+SLOTS = 1 << 18  # beyond this number, ids share effects, so that tables of any cardinality fit in memory
 BINS = 1 << 16
 LARGEST_LOGIT = 16.0
 
 
 @dataclass(frozen=True, slots=True)
 class Signal:
-    """What a feature contributes: effect_B, and latent_BL where the feature is in a pair or larger group."""
+    """The contribution of a feature: effect_B, and latent_BL if the feature is in a pair or a larger group."""
 
     effect_B: Floats32
     latent_BL: Floats32 | None
 
 
 class Planted:
-    """The effects that a config and its seed stand for."""
+    """The planted effects, determined by a config and its seed."""
 
     def __init__(self, config: GeneratorConfig) -> None:
         self.config = config
@@ -63,7 +63,7 @@ class Planted:
         self.biases = [0.0] * len(config.labels)
 
     def _draw_effects(self, column: NumericColumn | CategoricalColumn | ManyColumn) -> None:
-        """Slot 0 is a missing cell's; a number has coefficients in place of a table."""
+        """Draws the effects of a column. Slot 0 is for missing cells; numbers have coefficients instead of a table."""
         if isinstance(column, ManyColumn) and column.ids_of is not None:
             self.effects[column.name] = self.effects[column.ids_of]
             self.latents[column.name] = self.latents[column.ids_of]
@@ -76,28 +76,28 @@ class Planted:
         self.latents[column.name] = latent
 
     def of_numbers(self, column: NumericColumn, values: Floats) -> Signal:
-        """From the visible values, NaN where missing."""
+        """Returns the signal of visible values, which are NaN where missing."""
         missing = np.isnan(values)
         above = values - column.lowest + (0.5 if column.integer else 0.0)
         score = np.log(np.maximum(np.where(missing, column.median, above), 1e-9) / column.median) / column.spread
         score = np.clip(score, -3, 3).astype(np.float32)
-        empty, slope, bend = self.effects[column.name]
-        effect = np.where(missing, empty, slope * score + bend * (score * score - 1) * np.float32(0.5))
+        missing_effect, slope, curve = self.effects[column.name]
+        effect = np.where(missing, missing_effect, slope * score + curve * (score * score - 1) * np.float32(0.5))
         if column.name not in self.interacting:
             return Signal(effect, None)
-        # Mean 0 and variance 1 in both dimensions: z = (g, (g² - 1)/√2), so that a product with it is no line.
-        bent = (score * score - 1) * np.float32(math.sqrt(0.5))
-        latent = np.stack([score, bent], axis=1) * np.where(missing, 0, 1).astype(np.float32)[:, None]
+        # Mean 0 and variance 1 in both dimensions: z = (g, (g² - 1)/√2), so that a product with it is not linear.
+        curvature = (score * score - 1) * np.float32(math.sqrt(0.5))
+        latent = np.stack([score, curvature], axis=1) * np.where(missing, 0, 1).astype(np.float32)[:, None]
         return Signal(effect, latent)
 
     def of_ids(self, column: CategoricalColumn, rank: Integers) -> Signal:
-        """From the ranks, -1 where missing."""
+        """Returns the signal of ranks, which are -1 where missing."""
         slot = np.where(rank < 0, 0, rank % SLOTS + 1)
         latent = self.latents[column.name][slot] if column.name in self.interacting else None
         return Signal(self.effects[column.name][slot], latent)
 
     def of_many(self, column: ManyColumn, rank: Integers, offsets: Integers) -> Signal:
-        """From the ranks of all rows' ids one after the other, and where each row's begin (B + 1)."""
+        """Returns the signal of the concatenated ranks of all rows' ids; ``offsets`` (B + 1) delimits the rows."""
         slot = rank % SLOTS + 1
         lengths = np.maximum(np.diff(offsets), 1)
 
@@ -112,7 +112,7 @@ class Planted:
         return Signal(effect, np.stack([means(latent[:, dim]) for dim in range(LATENT)], axis=1))
 
     def logits(self, signals: dict[str, Signal]) -> Floats:
-        """(T, B), float64."""
+        """Returns the logits: (T, B), float64."""
         config = self.config
         rows = len(next(iter(signals.values())).effect_B)
         total_TB = np.zeros((len(config.labels), rows))
@@ -147,13 +147,13 @@ class Planted:
         return product[:, 0] + product[:, 1]
 
     def _likeness(self, signals: dict[str, Signal], names: tuple[str, ...]) -> Floats32:
-        """The product of ⟨d_f, d_g⟩ / √L, which has variance 1, over the columns two by two."""
+        """Returns the product of ⟨d_f, d_g⟩ / √L, each of variance 1, over pairs of columns."""
         pairs = zip(names[::2], names[1::2], strict=True)
         dots = [self._product(signals, pair, _direction) / ROOT for pair in pairs]
         return np.prod(dots, axis=0)
 
     def calibrate(self, logits_TB: Floats) -> None:
-        """Choose the biases so that on these unbiased logits each label has its configured rate."""
+        """Chooses the biases so that each label has its configured rate, given logits without biases."""
         for number, label in enumerate(self.config.labels):
             low, high = -LARGEST_LOGIT, LARGEST_LOGIT
             for _ in range(40):
@@ -165,10 +165,10 @@ class Planted:
             self.biases[number] = round((low + high) / 2, 6)
 
     def describe(self) -> list[dict[str, Any]]:
-        """For each label its bias and the weight of every planted term, for ``truth.json``."""
+        """Returns the bias of each label and the weight of every planted term, for the truth file."""
         names = [*self.columns, *(" x ".join(group) for group in self.config.groups)]
-        for place, group in enumerate(self.config.likenesses, len(names) - len(self.config.likenesses)):
-            names[place] = " x ".join(f"({f}, {g})" for f, g in zip(group[::2], group[1::2], strict=True))
+        for index, group in enumerate(self.config.likenesses, len(names) - len(self.config.likenesses)):
+            names[index] = " x ".join(f"({f}, {g})" for f, g in zip(group[::2], group[1::2], strict=True))
         return [
             {"bias": bias, "weights": {name: round(float(w), 6) for name, w in zip(names, weights, strict=True)}}
             for bias, weights in zip(self.biases, self.weights_TW, strict=True)
@@ -182,14 +182,14 @@ def _latent(signals: dict[str, Signal], name: str) -> Floats32:
 
 
 def _direction(latent_BL: Floats32) -> Floats32:
-    """√L z / |z|; zero where z is."""
+    """Returns √L z / |z|, or zero if z is zero."""
     length_B1 = np.sqrt((latent_BL * latent_BL).sum(axis=1, keepdims=True))
     return latent_BL / np.maximum(length_B1, np.float32(1e-12)) * ROOT
 
 
 @dataclass(slots=True)
 class Tally:
-    """Sums over rows from which the Bayes figures of one label follow; adding two is exact to rounding."""
+    """Sums over rows from which the Bayes figures of one label are computed; addition is exact up to rounding."""
 
     rows: int = 0
     positives: int = 0
@@ -203,14 +203,14 @@ class Tally:
         chance = sigmoid(logit_B)
         # -log p and -log(1 - p), without cancellation.
         cost_one, cost_zero = np.logaddexp(0, -logit_B), np.logaddexp(0, logit_B)
-        place = ((logit_B + LARGEST_LOGIT) * (BINS / (2 * LARGEST_LOGIT))).astype(np.int64).clip(0, BINS - 1)
+        bin_B = ((logit_B + LARGEST_LOGIT) * (BINS / (2 * LARGEST_LOGIT))).astype(np.int64).clip(0, BINS - 1)
         return cls(
             rows=len(label_B),
             positives=int(label_B.sum()),
             entropy=float((chance * cost_one + (1 - chance) * cost_zero).sum()),
             log_loss=float(np.where(label_B == 1, cost_one, cost_zero).sum()),
-            positive_mass=_histogram(place, chance),
-            negative_mass=_histogram(place, 1 - chance),
+            positive_mass=_histogram(bin_B, chance),
+            negative_mass=_histogram(bin_B, 1 - chance),
         )
 
     def add(self, other: Tally) -> None:
@@ -222,7 +222,7 @@ class Tally:
         self.negative_mass += other.negative_mass
 
     def figures(self) -> dict[str, float]:
-        """Bayes figures: of the true probabilities, in expectation over the labels; ``realised`` with those drawn."""
+        """Returns the Bayes figures: expectations under the true probabilities; ``realised`` uses the drawn labels."""
         ones, zeros = float(self.positive_mass.sum()), float(self.negative_mass.sum())
         below = np.cumsum(self.negative_mass) - self.negative_mass
         auc = float((self.positive_mass * (below + self.negative_mass / 2)).sum()) / (ones * zeros)
@@ -239,9 +239,9 @@ class Tally:
 
 
 def sigmoid(logit: Floats) -> Floats:
-    """1 / (1 + e^-x), for |x| ≤ 32."""
+    """Returns 1 / (1 + e^-x), for |x| ≤ 32."""
     return 1 / (1 + np.exp(-logit))
 
 
-def _histogram(place: Integers, mass: Floats) -> Floats:
-    return np.bincount(place, mass, BINS).astype(np.float64, copy=False)
+def _histogram(bin_B: Integers, mass: Floats) -> Floats:
+    return np.bincount(bin_B, mass, BINS).astype(np.float64, copy=False)

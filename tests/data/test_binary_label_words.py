@@ -1,4 +1,4 @@
-"""Which of two words means yes."""
+"""The positive one of two words in a label column."""
 
 from __future__ import annotations
 
@@ -27,5 +27,5 @@ from ziggurat.data.inference.binary_label_words import positive_value
         (["no_"], None),
     ],
 )
-def test_the_positive_one(values: list[str], positive: str | None) -> None:
+def test_the_positive_value(values: list[str], positive: str | None) -> None:
     assert positive_value(values) == positive

@@ -1,4 +1,4 @@
-"""Stretches of raw files: read one by one, in any order, they give what one pass gives."""
+"""File ranges of raw files: read one by one, in any order, they give the same rows as one pass."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ ROWS = (150, 1, 90)
 
 
 @pytest.fixture(autouse=True)
-def small_stretches(monkeypatch: pytest.MonkeyPatch) -> None:
+def small_file_ranges(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (reader, parquet_reader):
         monkeypatch.setattr(module, "FILE_RANGE_BYTES", 500)
 
 
-def opened(folder: Path, name: str) -> RawSource:
-    """Three files in one format, read in blocks of about 100 bytes; a twentieth of the rows are bad in text."""
+def open_files(folder: Path, name: str) -> RawSource:
+    """Opens three files of one format with blocks of about 100 bytes; a twentieth of the rows of text files are bad."""
     draw = np.random.default_rng(3)
     suffix, config = FORMATS[name]
     for number, rows in enumerate(ROWS):
@@ -58,8 +58,8 @@ def opened(folder: Path, name: str) -> RawSource:
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_stretches_hold_what_one_pass_gives(name: str, tmp_path: Path) -> None:
-    source = opened(tmp_path, name)
+def test_file_ranges_hold_the_rows_of_one_pass(name: str, tmp_path: Path) -> None:
+    source = open_files(tmp_path, name)
     whole = read(source)
     file_ranges = list(source.file_ranges())
     parts = [read(source, each.start, each.end) for each in reversed(file_ranges)][::-1]
@@ -69,15 +69,15 @@ def test_stretches_hold_what_one_pass_gives(name: str, tmp_path: Path) -> None:
     assert len(whole.rows) + len(whole.bad) == sum(ROWS)
     assert (len(whole.bad) > 0) == (name != "parquet")
     assert [len({file_range.start.file for file_range in file_ranges}), file_ranges[-1].end] == [3, Position(3)]
-    assert (len(file_ranges) == 3) == (name == "gzip")  # of the others, the first and last file are cut
+    assert (len(file_ranges) == 3) == (name == "gzip")  # in the other formats the first and last file are divided
 
 
 @pytest.mark.parametrize("name", FORMATS)
-def test_stretches_go_on_from_the_end_of_any_block(name: str, tmp_path: Path) -> None:
-    source = opened(tmp_path, name)
+def test_file_ranges_start_at_the_end_of_any_block(name: str, tmp_path: Path) -> None:
+    source = open_files(tmp_path, name)
     whole = read(source)
-    for place in whole.ends[:: max(1, len(whole.ends) // 8)]:
-        rest = [row for each in source.file_ranges(place) for row in read(source, each.start, each.end).rows]
-        assert rest == (read(source, place).rows)
+    for position in whole.ends[:: max(1, len(whole.ends) // 8)]:
+        rest = [row for each in source.file_ranges(position) for row in read(source, each.start, each.end).rows]
+        assert rest == (read(source, position).rows)
         assert rest == whole.rows[len(whole.rows) - len(rest) :]
     assert list(source.file_ranges(Position(3))) == []

@@ -1,4 +1,4 @@
-"""Keys of JSON lines that the schema leaves out: those of one type are declared, so that a table can hold them."""
+"""Keys of JSON lines that are not in the schema: those with values of one type get a declared type for tables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ziggurat.data.readers.json_lines.reader import JsonLinesParser, JsonLinesSo
 from ziggurat.data.readers.source_files import resolve_files
 
 
-def test_keys_of_one_value_and_one_type(tmp_path: Path) -> None:
+def test_scalar_keys_of_one_type_are_found(tmp_path: Path) -> None:
     rows = [
         {"user": 7, "n": 1, "x": 0.5, "t": "a", "flag": True, "list": [1], "mixed": 1, "none": None},
         {"user": 8, "n": 2, "x": 3, "mixed": "m"},
