@@ -1,4 +1,4 @@
-"""``ziggurat generate`` and ``ziggurat datasets`` as a user types them."""
+"""``ziggurat generate`` and ``ziggurat datasets`` through the command line."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def run(*arguments: str | Path) -> str:
 @pytest.mark.parametrize("name", ["log.csv", "log.tsv", "log.parquet", "log.jsonl"])
 def test_the_suffix_decides_the_format(name: str, tmp_path: Path) -> None:
     out = tmp_path / name
-    said = run("generate", out, "--rows", "300", "--seed", "3")
+    output = run("generate", out, "--rows", "300", "--seed", "3")
     frame = {
         ".csv": lambda: pl.read_csv(out),
         ".tsv": lambda: pl.read_csv(out, separator="\t"),
@@ -36,7 +36,7 @@ def test_the_suffix_decides_the_format(name: str, tmp_path: Path) -> None:
     assert frame.height == 300
     assert frame.columns[:3] == ["timestamp", "click", "buy"]
     truth = json.loads((tmp_path / "log.truth.json").read_text())["labels"]["click"]
-    assert f"AUC {truth['bayes_auc']:.4f}, log-loss {truth['bayes_log_loss']:.4f}" in said
+    assert f"AUC {truth['bayes_auc']:.4f}, log-loss {truth['bayes_log_loss']:.4f}" in output
     assert frame["click"].mean() == pytest.approx(truth["rate"], abs=1e-6)
 
 
@@ -56,19 +56,19 @@ def test_a_delimiter_of_two_characters_is_refused(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_list_of_datasets() -> None:
-    said = run("datasets", "list")
-    assert re.search(r"movielens-100k +100,000 +ratings of movies", said)
-    assert "CC BY 4.0" in said
+def test_datasets_are_listed() -> None:
+    output = run("datasets", "list")
+    assert re.search(r"movielens-100k +100,000 +ratings of movies", output)
+    assert "CC BY 4.0" in output
 
 
-def test_a_dataset_that_is_there_is_left_alone(tmp_path: Path) -> None:
-    """What a finished download leaves behind; fetching itself is tested in tests/data/test_catalogue.py."""
+def test_an_existing_dataset_is_not_fetched_again(tmp_path: Path) -> None:
+    """Creates the files of a finished download; fetching is tested in tests/data/test_catalogue.py."""
     entry = find_dataset("adult")
     (tmp_path / "adult.parquet").write_bytes(b"12345")
     record = {"name": "adult", "version": entry.version, "bytes": {"adult.parquet": 5}}
     (tmp_path / RECORD).write_text(json.dumps(record))
-    said = run("datasets", "get", "adult", "--out", tmp_path)
-    assert said.startswith(f"already there: {tmp_path / 'adult.parquet'}\n")
-    assert "licence: CC BY 4.0" in said
-    assert "please cite: B. Becker and R. Kohavi (1996)" in said
+    output = run("datasets", "get", "adult", "--out", tmp_path)
+    assert output.startswith(f"already there: {tmp_path / 'adult.parquet'}\n")
+    assert "licence: CC BY 4.0" in output
+    assert "please cite: B. Becker and R. Kohavi (1996)" in output

@@ -1,4 +1,4 @@
-"""The doctor on real metadata, real subprocesses, and small stand-ins placed before them on the path."""
+"""``ziggurat doctor`` on real metadata and subprocesses, and on small fakes placed before them on the path."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ GOOD = Installed(torch="2.13.0+cpu", torchrec="1.8.0", fbgemm={"cpu": "1.8.0"}, 
 
 
 def distribution(folder: Path, name: str, version: str) -> None:
-    """What metadata needs to believe that a distribution is installed."""
+    """Writes the metadata that makes a distribution appear installed."""
     info = folder / f"{name.replace('-', '_')}-{version}.dist-info"
     info.mkdir(parents=True)
     info.joinpath("METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
@@ -39,7 +39,7 @@ def distribution(folder: Path, name: str, version: str) -> None:
 
 @pytest.fixture
 def path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A folder that metadata is looked for in first."""
+    """Creates a folder that is first on the search path of metadata."""
     folder = tmp_path / "path"
     folder.mkdir()
     monkeypatch.syspath_prepend(str(folder))
@@ -81,7 +81,7 @@ def test_each_mismatch_is_named_with_its_hint(found: Installed, problem: str, hi
     assert hint in problems[0][1]
 
 
-def test_where_no_part_is_installed_two_commands_bring_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_an_engine_two_commands_install_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """As after `pip install ziggurat`: torch, fbgemm and torchrec's needs first, then torchrec alone."""
     monkeypatch.setenv("ZIGGURAT_FLAVOUR", "cpu")
     monkeypatch.delenv("TORCH_INDEX", raising=False)
@@ -114,7 +114,7 @@ def test_a_failed_import_is_explained_where_the_module_is_known() -> None:
     assert explain_missing_module(ModuleNotFoundError("No module named 'theirs'", name="theirs")) is None
 
 
-def test_a_cuda_machine_is_told_a_cuda_torch() -> None:
+def test_a_cuda_machine_gets_a_cuda_torch() -> None:
     """`===` keeps pip from a local CPU build that `==` would match."""
     assert versions.engine_requirements("cuda") == ["torch===2.13.0", "fbgemm-gpu==1.8.0"]
     assert versions.engine_requirements("cuda", torch_index=True)[0] == "torch==2.13.0"
@@ -139,14 +139,14 @@ def test_the_check_before_training_imports_nothing_of_the_engine(tmp_path: Path)
 
 
 @pytest.mark.usefixtures("path")
-def test_a_sound_machine_passes() -> None:
+def test_a_working_machine_passes() -> None:
     result = doctor()
     assert result.exit_code == 0, result.output
-    assert "everything needed is here" in result.output
+    assert "everything that ziggurat needs is installed" in result.output
     assert "one lookup on" in result.output
 
 
-def test_a_mismatch_is_reported_and_the_engine_left_alone(path: Path) -> None:
+def test_a_mismatch_is_reported_and_the_engine_is_not_tried(path: Path) -> None:
     distribution(path, "torch", "2.14.1")
     distribution(path, "polars", "0.1.0")
     result = doctor()
@@ -167,7 +167,7 @@ def test_the_check_before_training_names_the_hint(path: Path) -> None:
     assert "ziggurat doctor" in caught.value.hint
 
 
-def test_a_crash_on_import_becomes_a_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_crash_on_import_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     package = tmp_path / "fbgemm_gpu"
     package.mkdir()
     package.joinpath("__init__.py").write_text("import os; os.abort()")
@@ -202,7 +202,7 @@ def test_accelerators(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Against a program that answers as nvidia-smi does with two devices, or fails as it does without a driver."""
+    """Uses a fake nvidia-smi that lists two devices, or fails as the real one does without a driver."""
     program = tmp_path / "nvidia-smi"
     line = f"echo '{driver}, NVIDIA H100 80GB HBM3'"
     program.write_text(f"#!/bin/sh\n{line}\n{line}\n" if driver else "#!/bin/sh\necho failed\nexit 9\n")
@@ -221,7 +221,7 @@ def test_accelerators(
         (8, None, "8", "ok", ""),
         (8, 2, "", "note", "export OMP_NUM_THREADS=2"),  # a container of two cores on a machine of eight
         (8, None, "16", "note", "export OMP_NUM_THREADS=8"),
-        (8, None, "1", "ok", ""),  # somebody's choice
+        (8, None, "1", "ok", ""),  # chosen by the user
         (8, 2, "1", "ok", ""),
         (8, None, "0", "ok", ""),
         (8, None, "many", "ok", ""),
@@ -232,7 +232,7 @@ def test_threads(cores: int, quota: int | None, wanted: str, state: str, hint: s
     assert (check.state, check.hint) == (state, hint)
 
 
-def test_threads_that_were_chosen_are_said_to_be() -> None:
+def test_the_source_of_the_thread_count_is_named() -> None:
     assert threads_check(8, None, "3").found == "3 of 8 cores, by OMP_NUM_THREADS"
 
 
@@ -254,13 +254,13 @@ def test_limits_of_a_container_are_respected(tmp_path: Path) -> None:
     assert cpu_quota(tmp_path) is None
 
 
-def test_costs_of_this_machine_are_measured_and_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_costs_of_this_machine_are_measured_and_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "MOST_BYTES", 10**8)  # gigabytes of fresh pages take seconds
     done = CliRunner().invoke(app, ["doctor", "--measure", "--sets", "20", "--out", str(tmp_path / "kernels")])
     assert done.exit_code == 0, done.output
-    assert "18 sets of tables learned from, 2 held out: median error" in done.stdout
+    assert "trained on 18 sets of tables. On 2 held-out sets: median error" in done.stdout
     assert (tmp_path / "kernels" / "network.safetensors").is_file()
-    with pytest.raises(ConfigError, match=r"--sets 30: nothing is measured without --measure"):
+    with pytest.raises(ConfigError, match=r"--sets 30: has no effect without --measure"):
         CliRunner().invoke(app, ["doctor", "--sets", "30"], catch_exceptions=False)
     refused = CliRunner().invoke(app, ["doctor", "--measure", "--sets", "3"])
     assert refused.exit_code == 2

@@ -1,4 +1,4 @@
-"""``ziggurat init`` end to end: what it prints parses as an experiment, says why, and trains as it stands."""
+"""``ziggurat init`` end to end: its output parses as an experiment, gives reasons, and trains without changes."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ RUNNER = typer.testing.CliRunner()
 
 
 def init(*arguments: str | Path) -> str:
-    """Standard output; errors as raised."""
+    """Returns standard output; raises errors."""
     result = RUNNER.invoke(app, ["init", *map(str, arguments)], catch_exceptions=False)
     assert result.exit_code == 0, result.output
     return result.stdout
@@ -49,25 +49,25 @@ def generated(path: Path, shape: str, rows: int = 4_000, **changes: object) -> P
 
 
 GOLDEN = """\
-# Written by `ziggurat init`: a guess from the data, with its reasons. It trains as it stands; read it once.
+# Inferred from the data by `ziggurat init`, with reasons. It can be trained as it is; review it first.
 name: shop
 data:
-  folder: logs  # relative to where ziggurat runs; --data FOLDER replaces it
-  source:  # 60 rows, all looked at
+  folder: logs  # relative to the working directory; --data FOLDER replaces it
+  source:  # 60 rows, all examined
     name: csv
     files: [shop.csv]
     delimiter: ";"
     header: true
-    null_values: ["", "NA"]  # what stands for missing
+    null_values: ["", "NA"]  # texts that mean missing
   split: {name: time_within_key, key: user id, validation: 0.1, test: 0.1}  # \
 each group's last rows test, those before them validate: no look ahead
-  on_bad_row: fail  # or quarantine: set the row aside in quarantine.jsonl, with its reason, and go on
+  on_bad_row: fail  # or quarantine: set the row aside in quarantine.jsonl, with the reason
   labels:
     - {name: bought, equals: "yes"}  # its name, and it holds two values: 'no' and 'yes'
   weight: null
-  group: user id  # for GAUC: how well rows of one user id are ranked
+  group: user id  # for GAUC: the ranking within each user id
   time: ts
-features:  # leave out what is known only after the label is: it would leak
+features:  # leave out what is known only after the label: it would leak
   - {name: user id, kind: categorical, type: integer, encoder: {name: vocabulary, min_count: 1}}  # \
 4 different values, ids by its name
   # - {name: ts, kind: numeric}  # left out: the time of the row: it splits rows; as an input it would not repeat
@@ -81,12 +81,12 @@ embeddings:
   optimizer: {name: rowwise_adagrad, lr: 0.02}
 model: {name: deepfm}  # or wukong, dhen, dcn_v2, masknet, finalmlp, dlrm, xdeepfm, autoint, wide_deep, dnn, fm, \
 logistic_regression: docs/models.md
-optimizer: {name: adam, lr: 0.001}  # of everything that is no embedding table
+optimizer: {name: adam, lr: 0.001}  # for everything except the embedding tables
 training:
   batch_size: 8
   epochs: 10
   early_stopping: {patience: 2}  # evaluations without a better validation log-loss
-evaluation: {slices: []}  # categorical features by whose values the metrics are told apart
+evaluation: {slices: []}  # categorical features for whose values metrics are reported separately
 """
 
 
@@ -118,7 +118,7 @@ def test_the_generated_shop_log_is_understood_in_every_format(kind: str, tmp_pat
     assert features["last_items"].table == "item_id"  # pyright: ignore
 
 
-def test_criteos_layout_is_recognised(tmp_path: Path) -> None:
+def test_the_criteo_layout_is_recognised(tmp_path: Path) -> None:
     for part in ("train", "dev", "test"):
         generated(tmp_path / f"criteo_{part}.csv", "criteo", delimiter="\t")
     experiment = parsed(tmp_path, tmp_path)
@@ -162,7 +162,7 @@ def test_libsvm_numbers_are_proposed(tmp_path: Path, monkeypatch: pytest.MonkeyP
         f"{k % 2} 1:{k * 7 % 11 / 8} " + (f"5:{k % 13}.5 " if k % 3 else "") + f"{k % 30 + 50}:1\n" for k in range(200)
     )
     (tmp_path / "log.svm").write_text("".join(rows))
-    assert "    numeric: [1, 5]  # indices with values other than 1: numbers\n    absent: zero  # " in init("log.svm")
+    assert "    numeric: [1, 5]  # indices with values other than 1\n    absent: zero  # " in init("log.svm")
     experiment = parsed(tmp_path, "log.svm")
     assert [(feature.name, feature.kind) for feature in experiment.features] == [
         ("1", "numeric"), ("5", "numeric"), ("ids", "bag"),
@@ -180,7 +180,7 @@ def test_lists_in_brackets_train_and_predict_as_lists(tmp_path: Path, monkeypatc
     text = init("log.csv")
     assert '{name: hist, kind: sequence, type: integer, delimiter: ",", brackets: true, last: 4, table: item}' in text
     pooling = "{name: target_attention, target: item}"
-    assert f"\n  #   to read it in the light of item, add: pooling: {pooling}\n" in text
+    assert f"\n  #   to attend to it from item, add: pooling: {pooling}\n" in text
     Path("exp.yaml").write_text(text)
     run = train(load_experiment("exp.yaml", ["training.epochs=1", f"features.hist.pooling={pooling}"]), "run").run
     predict_files(run, ["log.csv"], Path("out.parquet"))
@@ -201,7 +201,7 @@ def test_every_model_is_named() -> None:
 
 
 @pytest.mark.parametrize("log", ["demo.csv", "demo.parquet", "criteo.csv"])
-def test_what_it_prints_trains_as_it_stands(log: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_config_trains_without_changes(log: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     generated(tmp_path / log, log.partition(".")[0], rows=1_500)
     (tmp_path / "exp.yaml").write_text(init(log))
@@ -211,18 +211,18 @@ def test_what_it_prints_trains_as_it_stands(log: str, tmp_path: Path, monkeypatc
 
 
 @pytest.mark.parametrize(("rows", "batch"), [(2, 1), (8, 1), (250, 32), (1_300, 256), (3_000, 256)])
-def test_a_batch_is_at_most_a_quarter_of_the_rows_that_train(rows: int, batch: int, tmp_path: Path) -> None:
+def test_a_batch_is_at_most_a_quarter_of_the_training_rows(rows: int, batch: int, tmp_path: Path) -> None:
     lines = (f"{k % 2},{k % 5 + 0.5}\n" for k in range(rows))
     (tmp_path / "log.csv").write_text("label,x\n" + "".join(lines))
     assert parsed(tmp_path, tmp_path / "log.csv").training.batch_size == batch
 
 
-def test_output_goes_to_a_file_once(tmp_path: Path) -> None:
+def test_an_existing_output_file_is_kept_unless_forced(tmp_path: Path) -> None:
     log = generated(tmp_path / "log.csv", "demo", rows=500)
     out = tmp_path / "exp.yaml"
     assert init(log, "-o", out, "--name", "mine", "--schema", "schema.json") == ""
     text = out.read_text()
-    assert text.startswith("# yaml-language-server: $schema=schema.json\n# Written")
+    assert text.startswith("# yaml-language-server: $schema=schema.json\n# Inferred")
     assert load_experiment(out).name == "mine"
     with pytest.raises(ConfigError, match="exists"):
         init(log, "-o", out)
@@ -231,7 +231,7 @@ def test_output_goes_to_a_file_once(tmp_path: Path) -> None:
     assert [label.name for label in load_experiment(out).data.labels] == ["age"]
 
 
-def test_columns_of_odd_names_survive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unusual_column_names_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     names = ["label", "no", "a.b", "@x", "größe", "two words", "co:lon", "# hash", 'q"uote', "- dash", "1.5"]
     frame = pl.DataFrame(

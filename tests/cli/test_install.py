@@ -1,4 +1,4 @@
-"""The installer for real, on a project of small packages: the real venv and pip, wheels from a local folder."""
+"""The real installer on a project of tiny packages: real venv and pip, wheels from a local folder."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ VERSIONS = {
     "torch": "2.13.0", "torchrec": "1.8.0", "fbgemm-gpu-cpu": "1.8.0", "fbgemm-gpu": "1.8.0",
     "setuptools": "80.0", "wheel": "0.45", "hatchling": "1.27", "editables": "0.5", "tqdm": "4.60", "pytest": "8.0",
 }  # fmt: skip
-# An editable build in twenty lines, so that no build tool has to be fetched.
+# A minimal build backend for editable installs, so that no build tool must be downloaded.
 BACKEND = """
 import zipfile
 def get_requires_for_build_editable(config_settings=None): return []
@@ -42,7 +42,7 @@ def build_editable(folder, config_settings=None, metadata_directory=None):
 
 @pytest.fixture(scope="module")
 def fresh_environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment with pip alone; making one takes seconds, copying it does not."""
+    """Creates an environment with only pip; creating one takes seconds, copying it does not."""
     folder = tmp_path_factory.mktemp("environment") / ".venv"
     subprocess.run([sys.executable, "-m", "venv", str(folder)], check=True)
     return folder
@@ -50,7 +50,7 @@ def fresh_environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def project(tmp_path: Path) -> Path:
-    """A copy of the installer beside a small project, and an index that has one version too new of everything."""
+    """Copies the installer to a small project, with an index that also has a too new version of every package."""
     root = tmp_path / "project"
     for file in ("tools/install.py", "src/ziggurat/core/versions.py", "src/ziggurat/_version.py"):
         (root / file).parent.mkdir(parents=True, exist_ok=True)
@@ -112,18 +112,18 @@ def test_the_locked_versions_are_installed_and_a_second_run_does_nothing(
     found = installed(project)
     expected = {name: VERSIONS[name] for name in ("torch", "torchrec", "fbgemm-gpu-cpu", "setuptools", "tqdm")}
     assert {name: found.get(name) for name in expected} == expected
-    assert "fbgemm-gpu" not in found  # torchrec declares it; it must not come
+    assert "fbgemm-gpu" not in found  # torchrec declares it; it must not be installed
     assert "pytest" not in found
     before = (project / ".venv/install.log").stat().st_mtime_ns
     second = install(project)
     assert (second.returncode, second.stdout, second.stderr) == (0, "", "")
     assert (project / ".venv/install.log").stat().st_mtime_ns == before
-    # A changed lock is noticed, the development tools are added to what is there and serve a later plain install too.
+    # A changed lock is noticed, the development tools are added, and stay after a later plain install.
     (project / "requirements/lock.txt").write_text("tqdm==999.0\npytest==8.0\n")
     assert install(project, "--dev").returncode == 0
     assert (installed(project)["tqdm"], installed(project)["pytest"]) == ("999.0", "8.0")
     assert install(project).stdout == ""
-    # Without a network the hint is named, and what is installed stays.
+    # Without a network the hint is shown, and installed packages are kept.
     (project / "requirements/lock.txt").write_text("wheel==1.0\n")
     offline = {"PIP_CONFIG_FILE": "/dev/null", "PIP_NO_INDEX": "", "PIP_FIND_LINKS": "", "PIP_RETRIES": "1"}
     run = install(project, **offline, PIP_INDEX_URL="http://127.0.0.1:9/simple", NO_PROXY="127.0.0.1")
@@ -134,7 +134,7 @@ def test_the_locked_versions_are_installed_and_a_second_run_does_nothing(
     assert "install.log" in run.stderr
 
 
-def test_a_failed_install_goes_on_and_an_interrupted_one_starts_afresh(project: Path) -> None:
+def test_a_failed_install_resumes_and_an_interrupted_one_starts_again(project: Path) -> None:
     (project.parent / "index/torch-2.13.0-py3-none-any.whl").unlink()
     failed = install(project)
     assert failed.returncode == 1
@@ -199,8 +199,8 @@ def test_cuda_is_chosen_where_nvidia_smi_works_and_torch_comes_from_the_index_na
     assert "fbgemm-gpu-cpu" not in found
 
 
-def test_an_old_python_is_told(tmp_path: Path) -> None:
-    """The file must get as far as its message: no syntax newer than Python 3.7 outside of annotations."""
+def test_an_old_python_is_rejected_with_a_message(tmp_path: Path) -> None:
+    """The file must parse on old versions to print its message: no syntax newer than Python 3.7 outside annotations."""
     import ast
 
     for file in ("tools/install.py", "src/ziggurat/core/versions.py"):

@@ -1,4 +1,4 @@
-"""Progress on a real terminal and off one: stages, amounts, figures; a line fits 100 columns."""
+"""Progress on a real terminal and without one: stages, amounts and figures; a line fits in 100 columns."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ with console_progress() as progress:
 """
 
 
-def test_plain_lines_off_a_terminal() -> None:
+def test_plain_lines_without_a_terminal() -> None:
     result = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True)
     lines = result.stderr.splitlines()
     figures = "loss 0.4306 ne 0.6306 val_ne 0.7751 val_auc 0.8076"
@@ -40,7 +40,7 @@ def test_a_bar_on_a_terminal() -> None:
         while True:
             try:
                 chunk = os.read(leader, 4096)
-            except OSError:  # the terminal's other end is gone
+            except OSError:  # the other end of the terminal is closed
                 break
             if not chunk:
                 break

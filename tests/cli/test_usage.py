@@ -1,4 +1,4 @@
-"""Commands as a new user types them: help that reads well, and mistakes in the same two lines as every other error."""
+"""Usage of the commands: the help texts fit the terminal, and mistakes are reported in two lines like all errors."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ COMMANDS = (
 def ziggurat(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, *arguments: str
 ) -> tuple[int, str, str]:
-    """Exit status, standard output and errors of the command line, run in this process."""
+    """Runs the command line in this process; returns exit status, standard output and standard error."""
     monkeypatch.setattr(sys, "argv", ["ziggurat", *arguments])
     with pytest.raises(SystemExit) as stop:
         main()
@@ -51,27 +51,31 @@ def test_a_mistyped_command_is_explained_like_any_error(
     assert (status, out) == (2, "")
     first, second = errors.splitlines()
     assert first.startswith(f"error: {problem}")
-    assert second == f"hint:  `{problem.partition(':')[0]} --help` shows what it takes"
+    assert second == f"hint:  `{problem.partition(':')[0]} --help` lists its arguments and options"
 
 
 @pytest.mark.parametrize(
     ("arguments", "problem", "hint"),
     [
-        (("--restarts", "2"), "--restarts 2: needs --nproc 2 or more; ", "add --nproc N, or leave --restarts out; "),
-        (("--restarts", "2", "--nproc", "1"), "--restarts 2: needs --nproc 2 or more; ", "add --nproc N, "),
-        (("--readers", ""), "--readers '': names no reader", "name those that `ziggurat ingest` told, as grpc://HOST"),
-        (("--readers", " , "), "--readers ' , ': names no reader", "name those that "),
-        (("--readers", "grpc://a:1", "--readers", ""), "--readers '': names no reader", "name those that "),
-        (("--readers", "", "--nproc", "2"), "--readers '': names no reader", "name those that "),
+        (("--restarts", "2"), "--restarts 2: needs --nproc 2 or more, ", "add --nproc N, or leave --restarts out; "),
+        (("--restarts", "2", "--nproc", "1"), "--restarts 2: needs --nproc 2 or more, ", "add --nproc N, "),
+        (
+            ("--readers", ""),
+            "--readers '': names no reader",
+            "give the addresses that `ziggurat ingest` printed, as grpc://HOST",
+        ),
+        (("--readers", " , "), "--readers ' , ': names no reader", "give the addresses that "),
+        (("--readers", "grpc://a:1", "--readers", ""), "--readers '': names no reader", "give the addresses that "),
+        (("--readers", "", "--nproc", "2"), "--readers '': names no reader", "give the addresses that "),
         (("--warm-start", " "), "--warm-start '': names no run", "name a run folder, or leave --warm-start out"),
         (
             ("--set", "training.warm_start.tables=[a]", "--warm-start", "old", "--nproc", "2"),
-            "--warm-start old: --set training.warm_start.tables=[a] says how to begin as well",
-            "leave --warm-start out and add --set training.warm_start.run=old, or leave out what is set",
+            "--warm-start old: --set training.warm_start.tables=[a] also configures the warm start",
+            "leave --warm-start out and add --set training.warm_start.run=old, or leave that --set out",
         ),
     ],
 )
-def test_options_of_train_that_would_do_nothing_are_refused(
+def test_options_of_train_without_effect_are_refused(
     capsys: pytest.CaptureFixture[str],
     monkeypatch: pytest.MonkeyPatch,
     arguments: tuple[str, ...],
@@ -123,14 +127,14 @@ def test_help_imports_nothing_heavy() -> None:
         "except SystemExit: pass\n"
         "print(sorted({'torch', 'numpy', 'polars', 'pyarrow', 'pydantic', 'sklearn'} & sys.modules.keys()))"
     )
-    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert said.stdout.splitlines()[-1] == "[]"
+    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert result.stdout.splitlines()[-1] == "[]"
 
 
 def test_a_closed_pipe_is_no_error() -> None:
     command = f"{sys.executable} -m ziggurat schema | head -1"
-    said = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)
-    assert (said.stdout, said.stderr) == ("{\n", "")
+    result = subprocess.run(command, shell=True, capture_output=True, text=True, check=True)
+    assert (result.stdout, result.stderr) == ("{\n", "")
 
 
 def test_the_schema_says_what_it_is(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""``ziggurat train --warm-start``: the short form of one key, beside no other setting of it."""
+"""``ziggurat train --warm-start``: the short form of one key, refused together with other settings of it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ziggurat.cli.main import main
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working directory, with a log and ``exp.yaml``."""
+    """Creates the working directory, with a log and ``exp.yaml``."""
     write_log(tmp_path / "log.csv")
     values = config_values(tmp_path)
     values["training"].update(device="cpu", max_steps=4)
@@ -26,26 +26,26 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def train(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:
-    """Exit status of the command line, run in this process."""
+    """Runs the command line in this process and returns the exit status."""
     monkeypatch.setattr(sys, "argv", ["ziggurat", "train", "exp.yaml", *arguments])
     with pytest.raises(SystemExit) as stop:
         main()
     return int(stop.value.code or 0)
 
 
-def test_a_run_begins_from_the_one_that_is_named(
+def test_a_run_starts_from_the_given_run(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert train(monkeypatch, "--run", "old") == 0
     assert train(monkeypatch, "--run", "new", "--warm-start", "old", "--stop-after", "2") == 0
-    told = " ".join(capsys.readouterr().err.split())
-    assert "warm start from old, step 4: table user: 42 of 42 rows" in told
+    shown = " ".join(capsys.readouterr().err.split())
+    assert "warm start from old, step 4: table user: 42 of 42 rows" in shown
     assert json.loads(Path("new/warm_start.json").read_text(encoding="utf-8"))["step"] == 4
     assert train(monkeypatch, "--run", "new", "--warm-start", "old") == 0
     assert "warm start" not in capsys.readouterr().err
 
 
-def test_beside_the_config_it_is_refused(
+def test_the_option_and_a_warm_start_in_the_config_are_refused(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     values = YAML(typ="safe").load(Path("exp.yaml").read_text(encoding="utf-8"))
@@ -57,7 +57,7 @@ def test_beside_the_config_it_is_refused(
     assert not Path("runs").exists()
 
 
-def test_a_run_that_is_not_there_leaves_no_folder(
+def test_a_missing_run_creates_no_folder(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert train(monkeypatch, "--warm-start", "nowhere") == 1

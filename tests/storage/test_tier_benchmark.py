@@ -59,4 +59,4 @@ def test_doctor_prints_the_tiers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 def test_doctor_runs_one_measurement_at_a_time() -> None:
     result = CliRunner().invoke(app, ["doctor", "--tiers", "--measure"])
     assert result.exit_code == 1
-    assert "one at a time" in str(result.exception)
+    assert "cannot be combined" in str(result.exception)

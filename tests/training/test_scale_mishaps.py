@@ -137,7 +137,7 @@ def test_sizes_beyond_the_machine_are_refused_with_their_cost(make_experiment: M
     with pytest.raises(ConfigError, match=cost) as refused:
         scale(make_experiment(), "ladder", rungs=rungs)
     number = int(refused.value.problem.split()[1])
-    assert refused.value.hint.startswith(f"ask for fewer rungs: --rungs {number - 1} at most")
+    assert refused.value.hint.startswith(f"ask for fewer rungs: --sizes {number - 1} at most")
     assert not Path("ladder").exists()
 
 
@@ -159,7 +159,7 @@ def test_a_listed_size_beyond_the_machine_is_refused(make_experiment: MakeExperi
         ({"seeds": 0}, "one seed or more, received 0 seeds\n  hint: give --seeds 2"),
         ({"split": "foo"}, "a law is fitted on test or validation, received split 'foo'\n  hint: choose test or"),
         ({"split": "train"}, "received split 'train'"),
-        ({"ladder": "missing.yaml"}, "missing.yaml: no such file\n  hint: name a YAML file with --ladder"),
+        ({"ladder": "missing.yaml"}, "missing.yaml: no such file\n  hint: name a YAML file with --sizes-file"),
         ({"ladder": "."}, ".: is a folder"),
     ],
 )

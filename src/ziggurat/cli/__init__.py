@@ -1,4 +1,4 @@
-"""The command line: one short file per command, a thin shell over the library.
+"""The command line: one short file per command, a thin layer over the library.
 
 In: arguments. Out: text, an exit status, and what the library writes. Neighbours: ``training.api`` does the work.
 """

@@ -1,4 +1,4 @@
-"""``ziggurat checkpoint list|inspect|verify|gather|diff|prune``: what lies in a run's folder of checkpoints."""
+"""``ziggurat checkpoint list|inspect|verify|gather|diff|prune``: works with a run's checkpoints."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
-app = typer.Typer(help="Look at a run's checkpoints: list, inspect, verify, gather, diff, prune.", no_args_is_help=True)
+app = typer.Typer(
+    help="Work with a run's checkpoints: list, inspect, verify, gather, diff, prune.", no_args_is_help=True
+)
 
 Run = Annotated[
     str,
@@ -21,9 +23,9 @@ Run = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of text.")]
 
 
-@app.command("list", short_help="A line for each checkpoint.")
+@app.command("list", short_help="List checkpoints.")
 def list_command(run: Run, as_json: AsJson = False) -> None:
-    """List the checkpoints of a run: kind, size, and what each needs to be restored; no tensor is read.
+    """List the checkpoints of a run: kind, size, and which others each needs for a restore. No tensor is read.
 
     \b
     Examples:
@@ -38,16 +40,16 @@ def list_command(run: Run, as_json: AsJson = False) -> None:
     folder = open_folder(run)
     with console_progress() as progress:
         found = listing(folder, progress)
-    _tell(found) if as_json else checkpoint_tables.listed(found)
+    _print_json(found) if as_json else checkpoint_tables.print_listing(found)
 
 
-@app.command("inspect", short_help="All that a manifest says.")
+@app.command("inspect", short_help="Show a checkpoint's manifest.")
 def inspect_command(
     run: Run,
     which: Annotated[str, typer.Argument(metavar="WHICH", help="best, last, or a step.")] = "last",
     as_json: AsJson = False,
 ) -> None:
-    """Show all that the manifest of a checkpoint says: progress, tables, files, versions, plan; no tensor is read.
+    """Show the manifest of a checkpoint: progress, tables, files, versions, plan. No tensor is read.
 
     \b
     Examples:
@@ -62,10 +64,10 @@ def inspect_command(
     folder = open_folder(run)
     with console_progress() as progress:
         found = inspect(folder, which, progress)
-    _tell(found) if as_json else checkpoint_tables.inspected(found)
+    _print_json(found) if as_json else checkpoint_tables.print_inspection(found)
 
 
-@app.command("verify", short_help="Read every file, compare checksums.")
+@app.command("verify", short_help="Verify checksums of all files.")
 def verify_command(
     run: Run,
     which: Annotated[
@@ -73,7 +75,7 @@ def verify_command(
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Read every file of every checkpoint once and compare it with its checksum; status 1 if anything is broken.
+    """Read every file of the checkpoints and compare it with its checksum. Exit status 1 if anything is damaged.
 
     \b
     Examples:
@@ -88,21 +90,21 @@ def verify_command(
     folder = open_folder(run)
     with console_progress() as progress:
         found = verify(folder, which or None, progress)
-    _tell(found, whole=found.whole) if as_json else checkpoint_tables.verified(found)
+    _print_json(found, whole=found.whole) if as_json else checkpoint_tables.print_verification(found)
     if not found.whole:
         raise typer.Exit(1)
 
 
-@app.command("gather", short_help="One plain safetensors file.")
+@app.command("gather", short_help="Export as one safetensors file.")
 def gather_command(
     run: Run,
-    out: Annotated[Path, typer.Option("--out", "-o", help="The file to write, as in FILE.safetensors.")],
+    out: Annotated[Path, typer.Option("--out", "-o", help="The file to write, for example FILE.safetensors.")],
     which: Annotated[str, typer.Argument(metavar="WHICH", help="best, last, or a step.")] = "best",
-    optimizer: Annotated[bool, typer.Option("--optimizer", help="Also the optimizers' states.")] = False,
+    optimizer: Annotated[bool, typer.Option("--optimizer", help="Include the optimizer states.")] = False,
 ) -> None:
-    """Write a checkpoint as one safetensors file of whole tensors, dense/NAME and tables/NAME, for other tools.
+    """Export a checkpoint for other tools, as one safetensors file of whole tensors, dense/NAME and tables/NAME.
 
-    Where the run averages weights, average/dense/NAME and average/tables/NAME are those that evaluation uses.
+    If the run averages weights, average/dense/NAME and average/tables/NAME are the weights that evaluation uses.
 
     \b
     Examples:
@@ -122,7 +124,7 @@ def gather_command(
     typer.echo(f"{out}: step {made.step:,}, {len(made.tensors):,} tensors, {format_bytes(made.bytes)}")
 
 
-@app.command("diff", short_help="How far two checkpoints are apart.")
+@app.command("diff", short_help="Compare two checkpoints.")
 def diff_command(
     run: Run,
     first: Annotated[str, typer.Argument(metavar="A", help="best, last, or a step.", show_default=False)],
@@ -134,7 +136,7 @@ def diff_command(
 ) -> None:
     """Compare the weights of two checkpoints, tensor by tensor: what differs, and by how much.
 
-    The status is 0 whether they differ or not.
+    The exit status is 0 whether or not they differ.
 
     \b
     Examples:
@@ -154,22 +156,24 @@ def diff_command(
     if as_json:
         identical = all(each.state == "identical" for each in found)
         typer.echo(
-            json.dumps(_plain({"a": names[0], "b": names[1], "identical": identical, "tensors": found}), indent=1)
+            json.dumps(_to_json({"a": names[0], "b": names[1], "identical": identical, "tensors": found}), indent=1)
         )
         return
-    checkpoint_tables.compared(names, found)
+    checkpoint_tables.print_differences(names, found)
 
 
 @app.command("prune", short_help="Delete old checkpoints and leftovers.")
 def prune_command(
     run: Run,
-    keep: Annotated[int, typer.Option(min=1, help="How many of the newest stay.", show_default=False)],
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would go, and delete nothing.")] = False,
+    keep: Annotated[int, typer.Option(min=1, help="How many of the newest checkpoints to keep.", show_default=False)],
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show what would be deleted, without deleting it.")
+    ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Delete old checkpoints, and what a writer that died left behind; the best one and what others need stay.
+    """Delete old checkpoints and the leftovers of interrupted saves; keep the best and those that others build on.
 
-    Refused while the run is being trained, which prunes by itself.
+    Refused while the run is being trained, as training prunes by itself.
 
     \b
     Examples:
@@ -183,26 +187,26 @@ def prune_command(
 
     if "://" in run:
         raise RunFolderError(
-            f"{run}: is a store, and only its run's folder says whose checkpoints these are",
-            "name the run's folder; its config names the store",
+            f"{run}: is a store, but only a run's folder says which checkpoints belong to it",
+            "give the run's folder, whose config names the store",
         )
     with console_progress() as progress:
         found = prune(Path(run), keep, dry_run=dry_run, progress=progress)
-    _tell(found, dry_run=dry_run) if as_json else checkpoint_tables.pruned(found, dry_run)
+    _print_json(found, dry_run=dry_run) if as_json else checkpoint_tables.print_pruned(found, dry_run)
 
 
-def _tell(found: Any, **more: Any) -> None:
-    typer.echo(json.dumps({**more, **_plain(found)}, indent=1))
+def _print_json(found: Any, **more: Any) -> None:
+    typer.echo(json.dumps({**more, **_to_json(found)}, indent=1))
 
 
-def _plain(value: Any) -> Any:
-    """As JSON has it; numbers that are none, as text."""
+def _to_json(value: Any) -> Any:
+    """Converts to JSON values; numbers that are not finite become text."""
     if dataclasses.is_dataclass(value):
-        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+        return {field.name: _to_json(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if hasattr(value, "model_dump"):
-        return _plain(value.model_dump())
+        return _to_json(value.model_dump())
     if isinstance(value, dict):
-        return {str(key): _plain(each) for key, each in value.items()}
+        return {str(key): _to_json(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
+        return [_to_json(each) for each in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value

@@ -20,14 +20,16 @@ from ziggurat.report.plan.rows import format_ranks
 
 WIDTH = 110
 """The least width of the tables in characters, so that nothing is truncated."""
-UNFINISHED = "unfinished: still being written, or left by a dead training run; `ziggurat checkpoint prune` deletes the latter"
+UNFINISHED = (
+    "unfinished: still being written, or left by a dead training run; `ziggurat checkpoint prune` deletes the latter"
+)
 _STATES = {"unusable": "cannot be restored", "deleted": "deleted during the check", "newer": "of a newer format"}
 
 
-def listed(found: Listing) -> None:
+def print_listing(found: Listing) -> None:
     """Prints a line for each checkpoint."""
     console = _console()
-    _say(console, f"{found.folder}: {_several(len(found.entries), 'checkpoint')}, {format_bytes(found.bytes)}")
+    _print_line(console, f"{found.folder}: {_counted(len(found.entries), 'checkpoint')}, {format_bytes(found.bytes)}")
     headers = ["step", "kind", "needs", "policy", "made (UTC)", "", "bits", "ranks", "rows", "written", "to restore"]
     if found.entries:
         console.print()
@@ -37,37 +39,39 @@ def listed(found: Listing) -> None:
     _notes(console, [*problems, *(f"{name}/: {UNFINISHED}" for name in found.unfinished)])
 
 
-def inspected(found: Inspection) -> None:
+def print_inspection(found: Inspection) -> None:
     """Prints all details of a checkpoint."""
     console, entry = _console(), found.entry
     of = f" of step {entry.needs[0]:,}" if entry.needs else ""
-    ranks = "" if entry.ranks is None else f", by {_several(entry.ranks, 'rank')}"
+    ranks = "" if entry.ranks is None else f", by {_counted(entry.ranks, 'rank')}"
     policy = f"policy {entry.policy}" if entry.policy else f"format {entry.format}"
-    made = f", {_made(entry.made)} UTC" if entry.made else ""
-    _say(console, found.where)
-    _say(console, f"{entry.kind}{of}, {policy}, {entry.bits} bits{ranks}{made}{''.join(f', {m}' for m in entry.marks)}")
-    for line in (_progression(found), ", ".join(f"{name} {value}" for name, value in found.versions.items())):
+    made = f", {_format_time(entry.made)} UTC" if entry.made else ""
+    _print_line(console, found.where)
+    _print_line(
+        console, f"{entry.kind}{of}, {policy}, {entry.bits} bits{ranks}{made}{''.join(f', {m}' for m in entry.marks)}"
+    )
+    for line in (_progress_line(found), ", ".join(f"{name} {value}" for name, value in found.versions.items())):
         if line:
-            _say(console, line)
-    _say(console, _chain(found))
+            _print_line(console, line)
+    _print_line(console, _restore_chain(found))
     if entry.problem:
-        _say(console, f"cannot be restored: {entry.problem}")
+        _print_line(console, f"cannot be restored: {entry.problem}")
     plan: dict[str, Any] = (found.plan or {}).get("placements", {})
     console.print()
     headers = ["table", "bits", *(["sharding", "on"] if plan else []), "rows", "dim", "rows here", "bytes here"]
     rows = [_table_row(part, plan.get(part.name) if plan else None, bool(plan)) for part in found.tables]
     console.print(_table(headers, rows, texts=range(4 if plan else 2)))
     for note in (found.plan or {}).get("notes", ()):
-        _say(console, str(note))
+        _print_line(console, str(note))
     console.print()
     files = [
-        [file.name, _few(file.tables) or "everything else", _or_dash(file.rank), format_bytes(file.bytes)]
+        [file.name, _abbreviated(file.tables) or "everything else", _or_dash(file.rank), format_bytes(file.bytes)]
         for file in found.files
     ]
     console.print(_table(["file", "rows of", "rank", "bytes"], files, texts=range(2)))
 
 
-def verified(found: Verification) -> None:
+def print_verification(found: Verification) -> None:
     """Prints a verdict for each checkpoint, and the names of all damaged files."""
     console = _console()
     rows = [
@@ -83,18 +87,21 @@ def verified(found: Verification) -> None:
     console.print()
     whole = [each.step for each in found.verdicts if each.state == "whole"]
     if found.whole:
-        _say(console, "all files match their checksums")
+        _print_line(console, "all files match their checksums")
     elif whole:
-        _say(console, f"{len(whole)} of {len(found.verdicts)} whole; the newest whole one is step {whole[-1]}")
+        _print_line(console, f"{len(whole)} of {len(found.verdicts)} whole; the newest whole one is step {whole[-1]}")
     else:
-        _say(console, "no checkpoint is whole: restore the files named above; if they are lost, train again in another folder")
+        _print_line(
+            console,
+            "no checkpoint is whole: restore the files named above; if they are lost, train again in another folder",
+        )
 
 
-def compared(names: Sequence[str], found: Sequence[Difference]) -> None:
+def print_differences(names: Sequence[str], found: Sequence[Difference]) -> None:
     """Prints a line for each tensor, tables first."""
     console = _console()
     for letter, name in zip("ab", names, strict=True):
-        _say(console, f"{letter}: {name}")
+        _print_line(console, f"{letter}: {name}")
     for tables, first, counted in ((True, "table", "rows"), (False, "tensor", "numbers")):
         rows = [_difference_row(each) for each in found if (each.group == "tables") is tables]
         if rows:
@@ -104,26 +111,26 @@ def compared(names: Sequence[str], found: Sequence[Difference]) -> None:
     console.print()
     same = sum(each.state == "identical" for each in found)
     if same == len(found):
-        _say(console, f"identical: {_several(same, 'tensor')}, bit for bit")
+        _print_line(console, f"identical: {_counted(same, 'tensor')}, bit for bit")
     else:
-        _say(console, f"{len(found) - same} of {_several(len(found), 'tensor')} differ")
+        _print_line(console, f"{len(found) - same} of {_counted(len(found), 'tensor')} differ")
 
 
-def pruned(found: Pruned, dry_run: bool) -> None:
+def print_pruned(found: Pruned, dry_run: bool) -> None:
     """Prints what was deleted, or would be."""
     console = _console()
     if not found.steps and not found.leftovers:
-        _say(console, f"nothing to delete; {_stay(found)}")
+        _print_line(console, f"nothing to delete; {_kept(found)}")
         return
     verb = "would delete" if dry_run else "deleted"
     for step in found.steps:
-        _say(console, f"{verb} step {step}")
+        _print_line(console, f"{verb} step {step}")
     for name in found.leftovers:
-        _say(console, f"{verb} {name}{' (unfinished)' if name.endswith('/') else ', which is in no manifest'}")
-    _say(console, f"{format_bytes(found.bytes)} {'would be freed' if dry_run else 'freed'}; {_stay(found)}")
+        _print_line(console, f"{verb} {name}{' (unfinished)' if name.endswith('/') else ', which is in no manifest'}")
+    _print_line(console, f"{format_bytes(found.bytes)} {'would be freed' if dry_run else 'freed'}; {_kept(found)}")
 
 
-def _stay(found: Pruned) -> str:
+def _kept(found: Pruned) -> str:
     return f"kept: {', '.join(map(str, found.kept))}" if found.kept else "there is no checkpoint"
 
 
@@ -144,9 +151,9 @@ def _entry_row(entry: CheckpointEntry) -> list[str]:
     return [
         str(entry.step),
         entry.kind,
-        _few([str(need) for need in entry.needs]),
+        _abbreviated([str(need) for need in entry.needs]),
         entry.policy or f"format {entry.format}",
-        _made(entry.made) if entry.made else "–",
+        _format_time(entry.made) if entry.made else "–",
         ", ".join(entry.marks),
         _or_dash(entry.bits),
         _or_dash(entry.ranks),
@@ -170,8 +177,8 @@ def _difference_row(each: Difference) -> list[str]:
             return [name, f"only in {'a' if each.state == 'first only' else 'b'}", *["–"] * 5]
         case "shapes":
             one, other = ("×".join(map(str, shape or ())) or "one number" for shape in each.shapes)
-            said = f"{one} in a, {other} in b" if one != other else "of another type"
-            return [name, said, *["–"] * 5]
+            shapes = f"{one} in a, {other} in b" if one != other else "of another type"
+            return [name, shapes, *["–"] * 5]
         case "identical":
             return [name, "identical", numbers.count(each.counted), "0", *["–"] * 3]
         case "different":
@@ -183,7 +190,7 @@ def _figure(value: float) -> str:
     return "∞" if value == float("inf") else numbers.short(value)
 
 
-def _progression(found: Inspection) -> str:
+def _progress_line(found: Inspection) -> str:
     """Describes the progress of training that the state records; empty if it records none."""
     at = found.state.get("progression")
     if not isinstance(at, dict):
@@ -195,7 +202,7 @@ def _progression(found: Inspection) -> str:
     return ", ".join(part for part in (f"step {found.entry.step:,}", where, best, early) if part)
 
 
-def _chain(found: Inspection) -> str:
+def _restore_chain(found: Inspection) -> str:
     size = f"{format_bytes(found.entry.bytes)} here"
     if not found.entry.needs:
         return f"{size}; a restore reads nothing else"
@@ -203,14 +210,14 @@ def _chain(found: Inspection) -> str:
     restore = (
         "" if found.entry.restore_bytes is None else f"; a restore reads {format_bytes(found.entry.restore_bytes)}"
     )
-    return f"{size}{restore}, first {_few(members)}" if members else f"{size}{restore}"
+    return f"{size}{restore}, first {_abbreviated(members)}" if members else f"{size}{restore}"
 
 
 def _console() -> Console:
     return Console(width=max(Console().width, WIDTH))
 
 
-def _say(console: Console, line: str) -> None:
+def _print_line(console: Console, line: str) -> None:
     console.print(line, highlight=False, soft_wrap=True, markup=False)
 
 
@@ -218,7 +225,7 @@ def _notes(console: Console, lines: Sequence[str]) -> None:
     if lines:
         console.print()
     for line in lines:
-        _say(console, line)
+        _print_line(console, line)
 
 
 def _table(headers: Sequence[str], rows: Sequence[Sequence[str]], texts: range) -> Table:
@@ -232,14 +239,14 @@ def _table(headers: Sequence[str], rows: Sequence[Sequence[str]], texts: range) 
     return table
 
 
-def _few(words: Sequence[str]) -> str:
+def _abbreviated(words: Sequence[str]) -> str:
     """Joins words; of more than four, only the first two and the last."""
     if len(words) <= 4:
         return ", ".join(words)
     return f"{words[0]}, {words[1]}, … {words[-1]} ({len(words)})"
 
 
-def _several(count: int, noun: str) -> str:
+def _counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
@@ -247,6 +254,6 @@ def _or_dash(value: int | None) -> str:
     return "–" if value is None else str(value)
 
 
-def _made(text: str) -> str:
+def _format_time(text: str) -> str:
     """Formats a time such as ``2026-01-31T12:00:00+00:00`` without its zone, which is always UTC."""
     return text.replace("T", " ").removesuffix("+00:00")

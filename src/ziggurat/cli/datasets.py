@@ -30,7 +30,7 @@ def get_command(
     name: Annotated[str, typer.Argument(metavar="NAME", help="A name that `ziggurat datasets list` prints.")],
     out: Annotated[Path | None, typer.Option(help="Folder to write into; default: datasets/NAME.")] = None,
 ) -> None:
-    """Fetch a dataset, verify it, and write it as tidy files. Run again, it does nothing.
+    """Fetch a dataset, verify it, and write it as tidy files. If it is already there, nothing is done.
 
     \b
     Example:

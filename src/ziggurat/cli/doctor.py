@@ -1,4 +1,5 @@
-"""``ziggurat doctor``: does this machine have what ziggurat needs, and if not, which command fixes it?"""
+"""``ziggurat doctor``: checks whether this machine has what ziggurat needs, and names the commands that fix
+problems."""
 
 from __future__ import annotations
 
@@ -14,16 +15,21 @@ _MARKS = {"ok": "[green]ok[/]", "note": "[yellow]note[/]", "fail": "[red]fail[/]
 def command(
     folder: Annotated[Path, typer.Option(help="Where runs will be written.", exists=True, file_okay=False)] = Path(),
     measure: Annotated[
-        bool, typer.Option("--measure", help="Measure what fused look-ups cost here, for the planner autoshard.")
+        bool,
+        typer.Option(
+            "--measure", help="Measure the cost of fused look-ups on this machine, for the planner autoshard."
+        ),
     ] = False,
     sets: Annotated[
-        int | None, typer.Option(min=20, help="Sets of tables that --measure runs; default: 2,000.")
+        int | None, typer.Option(min=20, help="Number of table sets that --measure runs; default: 2,000.")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="Where --measure keeps them; default: this user's cache.")
+        Path | None,
+        typer.Option("--out", "-o", help="Folder for the results of --measure; default: this user's cache."),
     ] = None,
     tiers: Annotated[
-        bool, typer.Option("--tiers", help="Measure what memory and the disk of --folder give to rows of tables.")
+        bool,
+        typer.Option("--tiers", help="Measure how fast memory and the disk of --folder read and write rows of tables."),
     ] = False,
 ) -> None:
     """Check Python, the engine, libraries, accelerator and machine; name the command that fixes each problem.
@@ -37,17 +43,17 @@ def command(
     from ziggurat.core.errors import ConfigError
 
     if measure and tiers:
-        raise ConfigError("--measure --tiers: one at a time", "leave one of them out")
+        raise ConfigError("--measure and --tiers cannot be combined", "leave one of them out")
     if measure:
-        _measure(sets, out)
+        _measure_lookups(sets, out)
         return
     for option, value in (("--sets", sets), ("--out", out)):
         if value is not None:
             raise ConfigError(
-                f"{option} {value}: nothing is measured without --measure", f"add --measure, or leave {option} out"
+                f"{option} {value}: has no effect without --measure", f"add --measure, or leave {option} out"
             )
     if tiers:
-        _tiers(folder)
+        _measure_tiers(folder)
         return
     from rich.console import Console
     from rich.markup import escape
@@ -63,17 +69,17 @@ def command(
     console.print(table)
     for check in checks:
         if check.hint:
-            # Not wrapped: a command must survive being copied.
+            # Not wrapped, so that a command can be copied.
             console.print(
                 f"\n[bold]{escape(check.name)}[/]: {escape(check.found)}\n  hint: {escape(check.hint)}", soft_wrap=True
             )
     failed = sum(check.state == "fail" for check in checks)
-    console.print(f"\n{failed} to fix" if failed else "\neverything needed is here")
+    console.print(f"\n{failed} to fix" if failed else "\neverything that ziggurat needs is installed")
     if failed:
         raise typer.Exit(1)
 
 
-def _measure(sets: int | None, out: Path | None) -> None:
+def _measure_lookups(sets: int | None, out: Path | None) -> None:
     from ziggurat.cli.progress import console_progress
     from ziggurat.core.engine import check_engine
     from ziggurat.training.placement.cost_cache import kernel_folder
@@ -85,17 +91,18 @@ def _measure(sets: int | None, out: Path | None) -> None:
     device = pick_device("auto")
     folder = out or kernel_folder(device)
     with console_progress() as progress:
-        progress.note(f"into {folder}; if this is interrupted, the same command goes on")
+        progress.note(f"writing to {folder}; if interrupted, the same command resumes")
         network = measure_kernels(folder, device, sets or SETS, progress)
-    held = network.origin["held_out"]
+    held_out = network.origin["held_out"]
     typer.echo(
-        f"{network.origin['machine']}: {network.origin['samples']:,} sets of tables learned from, {held['samples']:,} "
-        f"held out: median error {100 * held['median']:.1f} %, nine of ten within {100 * held['ninth']:.0f} %, rank "
-        f"correlation {held['rank_correlation']:.3f}\n{folder}"
+        f"{network.origin['machine']}: trained on {network.origin['samples']:,} sets of tables. "
+        f"On {held_out['samples']:,} held-out sets: median error {100 * held_out['median']:.1f} %, "
+        f"90th percentile {100 * held_out['ninth']:.0f} %, rank correlation {held_out['rank_correlation']:.3f}\n"
+        f"{folder}"
     )
 
 
-def _tiers(folder: Path) -> None:
+def _measure_tiers(folder: Path) -> None:
     from rich.console import Console
     from rich.table import Table
 
@@ -107,7 +114,7 @@ def _tiers(folder: Path) -> None:
         found = [memory_tier(), *disk_tiers(folder, progress=progress)]
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0))
     table.add_column("tier", overflow="fold")
-    for title in ("free", "grain", "rows/s", "one alone", "of a core", "written"):
+    for title in ("free", "block", "rows/s", "latency", "CPU per row", "writes"):
         table.add_column(title, justify="right", no_wrap=True)
     for tier in found:
         table.add_row(
@@ -124,7 +131,7 @@ def _tiers(folder: Path) -> None:
         typer.echo(f"the disk is read {note}")
     disk = found[1]
     typer.echo(
-        f"Training beyond memory (planning.beyond_memory) brings {disk.reads:,.0f} missing rows a second from here at "
-        f"most, and takes {100 * disk.reads * disk.processor_s:.0f} % of a core for it; `ziggurat plan` says how many "
-        "a step are expected."
+        f"With planning.beyond_memory, training can read at most {disk.reads:,.0f} missing rows per second from this "
+        f"disk, which takes {100 * disk.reads * disk.processor_s:.0f} % of a core; `ziggurat plan` estimates how many "
+        "rows are missing per step."
     )

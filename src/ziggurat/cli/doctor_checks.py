@@ -1,4 +1,4 @@
-"""What `ziggurat doctor` looks at. Nothing here imports torch: the engine is tried last, in a process of its own."""
+"""The checks of `ziggurat doctor`. Nothing here imports torch: the engine is tried last, in a separate process."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from ziggurat.core.control_group import available_bytes, cpu_quotas
 
 State = Literal["ok", "note", "fail"]
 
-#: CUDA major release that torch was built for -> oldest NVIDIA driver that runs it.
 OLDEST_DRIVER = {12: 525, 13: 580}
+"""CUDA major release that torch was built for -> the oldest NVIDIA driver that supports it."""
 
 _LOOKUP = """
 import sys, torch, fbgemm_gpu, torchrec
@@ -44,7 +44,7 @@ print(f"one lookup on {torch.cuda.get_device_name() if cuda else 'the CPU'}, {to
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One line of the table; ``hint`` is a command or an instruction where there is something to do."""
+    """One line of the table; ``hint`` is a command or an instruction, or empty if nothing is to be done."""
 
     name: str
     state: State
@@ -53,7 +53,7 @@ class Check:
 
 
 def all_checks(folder: Path) -> Iterator[Check]:
-    """Every check, cheapest first; the engine is only tried when nothing before says that it would crash."""
+    """Yields all checks, cheapest first; the engine is tried only if no earlier check failed."""
     failed = False
     installed = engine.installed_engine()
     software = (*python_check(), *engine_checks(installed), *library_checks(installed), *accelerator_checks(installed))
@@ -67,7 +67,7 @@ def all_checks(folder: Path) -> Iterator[Check]:
 
 
 def python_check() -> Iterator[Check]:
-    """Whether this Python is new enough."""
+    """Checks whether this Python is new enough."""
     found = ".".join(str(part) for part in sys.version_info[:3])
     if sys.version_info[:2] < versions.PYTHON_MINIMUM:
         yield Check("Python", "fail", found, "install Python 3.11 or newer, then make install PYTHON=python3.11")
@@ -76,7 +76,7 @@ def python_check() -> Iterator[Check]:
 
 
 def engine_checks(found: engine.Installed) -> Iterator[Check]:
-    """One line for the triple, or a line for each problem that keeps it from loading."""
+    """Yields one check for torch, torchrec and fbgemm, or one for each problem that prevents loading them."""
     problems = engine.engine_problems(found)
     for problem, hint in problems:
         yield Check("engine", "fail", problem, hint)
@@ -87,12 +87,12 @@ def engine_checks(found: engine.Installed) -> Iterator[Check]:
 
 
 def library_checks(found: engine.Installed) -> Iterator[Check]:
-    """Libraries that are missing, or of a version that ziggurat's own metadata rules out.
+    """Checks for libraries that are missing or have a version that ziggurat's metadata excludes.
 
-    torchrec's needs are left out where no part of the engine is installed: the engine's own commands bring them.
+    torchrec's requirements are skipped if no part of the engine is installed, as installing the engine installs them.
     """
     ranges = _declared_ranges()
-    wrong = False
+    any_problem = False
     needs = {requirement.partition("=")[0] for requirement in versions.TORCHREC_NEEDS} if found.is_empty else set()
     wanted = [name for name in versions.LIBRARIES if name not in needs]
     for distribution in wanted:
@@ -104,14 +104,14 @@ def library_checks(found: engine.Installed) -> Iterator[Check]:
             problem = f"{distribution} is {installed}, but {specifier} is needed"
         else:
             continue
-        wrong = True
+        any_problem = True
         yield Check("library", "fail", problem, f"{engine.pip_install()} '{distribution}{specifier}'")
-    if not wrong:
+    if not any_problem:
         yield Check("libraries", "ok", f"all {len(wanted)} present")
 
 
 def _declared_ranges() -> dict[str, str]:
-    """Distribution -> version specifier, from ziggurat's metadata; empty where it runs from a bare source tree."""
+    """Returns distribution -> version specifier from ziggurat's metadata; empty for a source tree without metadata."""
     try:
         declared = metadata.requires("ziggurat") or []
     except metadata.PackageNotFoundError:
@@ -125,7 +125,7 @@ def _declared_ranges() -> dict[str, str]:
 
 
 def _normalised(distribution: str) -> str:
-    """The form in which two spellings of one distribution are equal (PEP 503): ``ruamel.yaml`` -> ``ruamel-yaml``."""
+    """Normalises a distribution's name (PEP 503): ``ruamel.yaml`` -> ``ruamel-yaml``."""
     return re.sub(r"[-_.]+", "-", distribution).lower()
 
 
@@ -138,7 +138,7 @@ def _satisfies(version: str, specifier: str) -> bool:
 
 
 def accelerator_checks(found: engine.Installed) -> Iterator[Check]:
-    """The NVIDIA driver against what torch and fbgemm were built for."""
+    """Checks the NVIDIA driver against the builds of torch and fbgemm."""
     driver = engine.nvidia_driver()
     if driver is None:
         if found.flavour == "cuda":
@@ -163,7 +163,7 @@ def accelerator_checks(found: engine.Installed) -> Iterator[Check]:
 
 
 def reinstall_command(flavour: engine.Flavour) -> str:
-    """The command that changes this installation to a flavour: by make in a checkout, else by pip."""
+    """Returns the command that changes this installation to a flavour: by make in a checkout, else by pip."""
     if _in_checkout():
         return f"ZIGGURAT_FLAVOUR={flavour} make install"
     return " && ".join([engine.uninstall_command(), *engine.install_commands(flavour)])
@@ -174,7 +174,7 @@ def _in_checkout() -> bool:
 
 
 def machine_checks(folder: Path) -> Iterator[Check]:
-    """Disk where runs will be written, memory, and the threads that torch would start."""
+    """Checks the disk for runs, the memory and the number of torch's threads."""
     free_gb = shutil.disk_usage(folder).free / 1e9
     state: State = "fail" if free_gb < 0.5 else "note" if free_gb < 5 else "ok"
     yield Check("disk", state, f"{free_gb:,.1f} GB free in {folder.resolve()}",
@@ -187,9 +187,9 @@ def machine_checks(folder: Path) -> Iterator[Check]:
 
 
 def threads_check(cores: int, quota: int | None, wanted: str) -> Check:
-    """Whether torch starts more threads than there are cores to run them; ``wanted`` is OMP_NUM_THREADS.
+    """Checks whether torch starts more threads than there are usable cores; ``wanted`` is OMP_NUM_THREADS.
 
-    Fewer are somebody's choice, to share the machine.
+    Fewer threads than cores are accepted: the user may want to share the machine.
     """
     usable = min(cores, quota) if quota else cores
     chosen = wanted.isdigit() and int(wanted) > 0
@@ -201,13 +201,13 @@ def threads_check(cores: int, quota: int | None, wanted: str) -> Check:
 
 
 def cpu_quota(root: Path = Path("/")) -> int | None:
-    """The control groups' share of CPUs, rounded up; None where there is no limit."""
+    """Returns the control groups' CPU limit, rounded up; None if there is none."""
     quota = min(cpu_quotas(root), default=None)
     return None if quota is None else max(1, math.ceil(quota))
 
 
 def lookup_check(timeout_s: float = 300) -> Check:
-    """Import the triple and look one table up, in another process: a crash there is a line here."""
+    """Imports torch, torchrec and fbgemm and looks up rows of a table, in another process that may crash."""
     started = time.monotonic()
     environment = {**os.environ, "PYTHONWARNINGS": "ignore"}
     again = "make clean install" if _in_checkout() else reinstall_command(engine.installed_engine().flavour)

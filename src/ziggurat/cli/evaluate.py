@@ -1,4 +1,4 @@
-"""``ziggurat evaluate``: a run's figures on a split."""
+"""``ziggurat evaluate``: computes a run's metrics on a split."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from ziggurat.cli.options import Checkpoint, PreparedAt, RunFolder
 
 def command(
     run: RunFolder,
-    split: Annotated[Literal["train", "validation", "test"], typer.Option(help="Which rows.")] = "test",
+    split: Annotated[Literal["train", "validation", "test"], typer.Option(help="The rows to evaluate on.")] = "test",
     checkpoint: Checkpoint = "best",
     prepared: PreparedAt = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:
-    """Measure a run on a split of its data.
+    """Compute a run's metrics on a split of its data.
 
     \b
     Examples:

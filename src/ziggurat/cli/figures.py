@@ -1,4 +1,4 @@
-"""A table of figures, one column a split."""
+"""Prints metrics as a table with one column per split."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from rich.table import Table
 
 
 def figures_table(title: str, figures: dict[str, dict[str, float]]) -> None:
-    """Print ``split -> metric -> value`` with the metrics as rows."""
+    """Prints ``split -> metric -> value`` with the metrics as rows."""
     console = Console()
     console.print(title, style="italic", highlight=False, soft_wrap=True, markup=False)
     if not figures:

@@ -1,4 +1,4 @@
-"""``ziggurat generate``: a log with planted structure, at any size."""
+"""``ziggurat generate``: writes a synthetic log of any size whose structure is known."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import typer
 
 
 class ShapeName(StrEnum):
-    """The ready shapes of :mod:`ziggurat.data.synthetic.shapes`."""
+    """The predefined shapes of :mod:`ziggurat.data.synthetic.shapes`."""
 
     DEMO = "demo"
     CRITEO = "criteo"
 
 
 class FormatName(StrEnum):
-    """The formats a log can be written in."""
+    """The formats in which a log can be written."""
 
     CSV = "csv"
     PARQUET = "parquet"
@@ -26,19 +26,19 @@ class FormatName(StrEnum):
 
 def command(
     out: Annotated[
-        Path, typer.Argument(metavar="OUT", help="The file to write; STEM.truth.json is written beside it.")
+        Path, typer.Argument(metavar="OUT", help="The file to write; STEM.truth.json is written next to it.")
     ],
     rows: Annotated[int, typer.Option(min=1, help="Number of rows.")] = 100_000,
     shape: Annotated[
         ShapeName, typer.Option(help="criteo: 13 numbers, 26 categories; demo: a shop's log.")
     ] = ShapeName.DEMO,
-    seed: Annotated[int, typer.Option(min=0, help="The same seed, the same bytes.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Random seed; the same seed gives the same bytes.")] = 0,
     format: Annotated[FormatName | None, typer.Option(help="Default: by OUT's suffix, else CSV.")] = None,  # noqa: A002
-    delimiter: Annotated[str | None, typer.Option(help="Between the cells of CSV; \\t is a tab.")] = None,
+    delimiter: Annotated[str | None, typer.Option(help="Delimiter between CSV cells; \\t is a tab.")] = None,
     header: Annotated[bool | None, typer.Option(help="Whether CSV starts with column names.")] = None,
     threads: Annotated[int, typer.Option(min=0, help="0: one for each core, up to four.")] = 0,
 ) -> None:
-    """Write a log with planted structure, whose best possible AUC and log-loss are known.
+    """Write a synthetic log whose best possible AUC and log-loss are known.
 
     \b
     Examples:

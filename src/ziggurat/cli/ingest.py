@@ -1,4 +1,4 @@
-"""``ziggurat ingest``: serve batches to trainers."""
+"""``ziggurat ingest``: serves batches to trainers."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ def command(
     data: DataFolder = None,
     prepared: Annotated[
         Path | None,
-        typer.Option(help="The prepared dataset; default: prepared/NAME-HASH. With --raw, a run folder will do."),
+        typer.Option(help="The prepared dataset; default: prepared/NAME-HASH. With --raw, a run folder also works."),
     ] = None,
     raw: Annotated[
         bool,
-        typer.Option("--raw", help="Make batches from the raw files, with the encoders of --prepared."),
+        typer.Option("--raw", help="Make batches from the raw files with the encoders of --prepared."),
     ] = False,
     host: Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 for every network.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port of the first reader; 0 takes free ones.", min=0, max=65_535)] = 0,
-    readers: Annotated[int, typer.Option(help="Reader processes.", min=1, max=1024)] = 1,
+    port: Annotated[int, typer.Option(help="Port of the first reader; 0 chooses free ports.", min=0, max=65_535)] = 0,
+    readers: Annotated[int, typer.Option(help="Number of reader processes.", min=1, max=1024)] = 1,
     address_file: Annotated[
-        Path | None, typer.Option(help="Keep the addresses here, one a line, while all readers listen.")
+        Path | None, typer.Option(help="File that holds the addresses, one per line, while all readers listen.")
     ] = None,
 ) -> None:
-    """Serve ready batches over Arrow Flight, until Ctrl-C; prints an address a line. Prepares if needed.
+    """Serve batches over Arrow Flight until Ctrl-C; print one address per line. Prepare if needed.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""``ziggurat init``: look at logs, print a commented experiment that trains as it stands."""
+"""``ziggurat init``: infers a commented experiment from logs; it can be trained without changes."""
 
 from __future__ import annotations
 
@@ -15,13 +15,17 @@ def command(
     files: Annotated[
         list[Path], typer.Argument(metavar="FILES", help="Files, folders or patterns of one log.", show_default=False)
     ],
-    label: Annotated[str | None, typer.Option(help="The label's column; default: guessed.")] = None,
-    output: Annotated[Path | None, typer.Option("--out", "-o", help="Write to this file, not to the screen.")] = None,
-    name: Annotated[str | None, typer.Option(help="Name of the experiment; default: from the files.")] = None,
-    schema: Annotated[Path | None, typer.Option(help="JSON Schema for editors, from `ziggurat schema`.")] = None,
+    label: Annotated[str | None, typer.Option(help="The label's column; default: inferred.")] = None,
+    output: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Write to this file instead of the terminal.")
+    ] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the experiment; default: derived from the files.")] = None,
+    schema: Annotated[
+        Path | None, typer.Option(help="JSON Schema file that editors use, from `ziggurat schema`.")
+    ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace an existing output file.")] = False,
 ) -> None:
-    """Look at logs and write a commented config: types, labels, bags, time, split, encoders.
+    """Infer a commented config from logs: types, labels, bags, time, split, encoders.
 
     \b
     Examples:
@@ -45,16 +49,16 @@ def command(
 def draft_config(
     files: Sequence[str | Path], label: str | None = None, *, name: str | None = None, schema: Path | None = None
 ) -> str:
-    """The commented YAML of an experiment that trains on these logs as it stands.
+    """Returns the commented YAML of an experiment that can be trained on these logs without changes.
 
     Args:
         files: files, folders or patterns of one log.
-        label: the label's column; default: guessed from names and values.
-        name: of the experiment; default: from the files.
-        schema: JSON Schema file for editors, which the YAML then refers to.
+        label: the label's column; by default inferred from names and values.
+        name: the name of the experiment; by default derived from the files.
+        schema: JSON Schema file for editors, to which the YAML then refers.
 
     Raises:
-        DataError, ConfigError: no such files, a format that is not known, no column that could be the label.
+        DataError, ConfigError: the files do not exist, their format is unknown, or no column could be the label.
     """
     from ziggurat.cli.init_yaml import render
     from ziggurat.data.inference.roles import infer
@@ -70,7 +74,7 @@ def draft_config(
 
 
 def experiment_name(path: Path) -> str:
-    """From the file's name, or its folder's where the file is only called train or data."""
+    """Derives a name from the file's, or from its folder's if the file has a generic name such as train or data."""
     generic = {"train", "training", "data", "log", "logs", "part", "file"}
     stem = path.name.partition(".")[0]
     folder = path.absolute().parent.name

@@ -1,4 +1,4 @@
-"""The experiment that ``ziggurat init`` prints: what was inferred, as YAML, with the reasons as comments."""
+"""Renders the experiment of ``ziggurat init``: the inferred config as YAML, with the reasons as comments."""
 
 from __future__ import annotations
 
@@ -23,33 +23,33 @@ _OTHER_MODELS = (
 
 
 def render(found: Inference, name: str, folder: Path, schema: str | None = None) -> str:
-    """The YAML text; relative files resolve against ``folder``."""
+    """Returns the YAML text; file names are relative to ``folder``."""
     return "\n".join(_lines(found, name, folder, schema)) + "\n"
 
 
 def _lines(found: Inference, name: str, folder: Path, schema: str | None) -> Iterator[str]:
     if schema is not None:
         yield f"# yaml-language-server: $schema={schema}"
-    yield "# Written by `ziggurat init`: a guess from the data, with its reasons. It trains as it stands; read it once."
+    yield "# Inferred from the data by `ziggurat init`, with reasons. It can be trained as it is; review it first."
     yield f"name: {scalar(name)}"
     yield "data:"
-    yield f"  folder: {scalar(str(folder))}  # relative to where ziggurat runs; --data FOLDER replaces it"
+    yield f"  folder: {scalar(str(folder))}  # relative to the working directory; --data FOLDER replaces it"
     yield from _source(found, folder)
     yield from _split(found, folder)
     unlabelled = max(label.profile.missing for label in found.labels)
     if unlabelled:
         yield f"  on_bad_row: quarantine  # {unlabelled:.2%} of the rows have no label: they go to quarantine.jsonl"
     else:
-        yield "  on_bad_row: fail  # or quarantine: set the row aside in quarantine.jsonl, with its reason, and go on"
+        yield "  on_bad_row: fail  # or quarantine: set the row aside in quarantine.jsonl, with the reason"
     for feature in found.features:
         if feature.profile.non_numeric_cells:
             odd = ", ".join(repr(cell) for cell in feature.profile.non_numeric_cells)
-            yield f"  # {feature.profile.name}: numbers, but for {odd}; to read it as numbers add these to null_values"
+            yield f"  # {feature.profile.name}: numbers except {odd}; to read it as numbers, add these to null_values"
     yield "  labels:"
     for label in found.labels:
         yield f"    - {_label(label)}  # {label.reason}"
     if found.other_labels:
-        yield f"  # also 0 and 1, if one of them is a label too: {', '.join(found.other_labels)}"
+        yield f"  # further columns of 0 and 1 that may be labels: {', '.join(found.other_labels)}"
     yield f"  weight: null{_weight_hint(found)}"
     yield from _group_and_time(found)
     yield from _features(found)
@@ -59,30 +59,30 @@ def _lines(found: Inference, name: str, folder: Path, schema: str | None) -> Ite
 def _source(found: Inference, folder: Path) -> Iterator[str]:
     sample = found.sample
     rows = "rows unknown" if sample.total_rows is None else f"{sample.total_rows:,} rows"
-    looked = "all looked at" if sample.complete else f"a sample of {sample.frame.height:,} looked at"
-    yield f"  source:  # {'' if sample.complete or sample.total_rows is None else 'about '}{rows}, {looked}"
+    examined = "all examined" if sample.complete else f"a sample of {sample.frame.height:,} examined"
+    yield f"  source:  # {'' if sample.complete or sample.total_rows is None else 'about '}{rows}, {examined}"
     yield f"    name: {sample.format}"
     yield f"    files: {_file_list(found, 'train', folder)}"
     if sample.format == "csv":
         space_after_delimiter = (
-            "  # a space follows each delimiter: it belongs to texts" if sample.space_after_delimiter else ""
+            "  # a space follows each delimiter; it is part of text values" if sample.space_after_delimiter else ""
         )
         yield f"    delimiter: {json.dumps(sample.delimiter)}{space_after_delimiter}"
         yield f"    header: {str(sample.header).lower()}"
         if not sample.header:
-            yield f"    columns: {_flow(sample.frame.columns)}  # made up: rename them here and below"
+            yield f"    columns: {_flow(sample.frame.columns)}  # invented names: rename them here and below"
         if sample.newlines_in_values:
             yield "    newlines_in_values: true"
     if sample.columns is not None:
-        yield f"    columns: {_flow(list(sample.columns))}  # made up: rename them here and below"
+        yield f"    columns: {_flow(list(sample.columns))}  # invented names: rename them here and below"
     if sample.numeric:
         names = _flow(list(sample.numeric)) if sample.columns else f"[{', '.join(sample.numeric)}]"
-        yield f"    numeric: {names}  # {'fields' if sample.columns else 'indices'} with values other than 1: numbers"
-        yield "    absent: zero  # what a row leaves out is 0, as libsvm has it; or missing"
+        yield f"    numeric: {names}  # {'fields' if sample.columns else 'indices'} with values other than 1"
+        yield "    absent: zero  # values that a row leaves out are 0, as in libsvm; or missing"
     used = [feature.profile for feature in found.features if feature.kind] + [label.profile for label in found.labels]
     null_words = sorted({word for profile in used for word in profile.null_words})
     if null_words:
-        yield f"    null_values: {_flow(['', *null_words], quote=True)}  # what stands for missing"
+        yield f"    null_values: {_flow(['', *null_words], quote=True)}  # texts that mean missing"
     if any(profile.nan for profile in used):
         yield "    nan_is_missing: true"
 
@@ -104,7 +104,7 @@ def _split(found: Inference, folder: Path) -> Iterator[str]:
 
 def _group_and_time(found: Inference) -> Iterator[str]:
     if found.group is not None:
-        yield f"  group: {scalar(found.group.name)}  # for GAUC: how well rows of one {found.group.name} are ranked"
+        yield f"  group: {scalar(found.group.name)}  # for GAUC: the ranking within each {found.group.name}"
     else:
         yield "  group: null  # a user-like column, for GAUC"
     if found.time is not None:
@@ -112,11 +112,11 @@ def _group_and_time(found: Inference) -> Iterator[str]:
         if found.time.is_iso:
             yield f"  time_format: iso  # text such as {found.time.common[0]}; UTC where no zone is written"
     else:
-        yield "  time: null  # a column of numbers that grow with time, for splits by time"
+        yield "  time: null  # a column of times or of numbers that grow with time, for splits by time"
 
 
 def _features(found: Inference) -> Iterator[str]:
-    yield "features:  # leave out what is known only after the label is: it would leak"
+    yield "features:  # leave out what is known only after the label: it would leak"
     owners = {feature.table for feature in found.features if feature.table}
     for feature in found.features:
         text = _feature(feature, shared=feature.profile.name in owners)
@@ -124,7 +124,7 @@ def _features(found: Inference) -> Iterator[str]:
         if feature.kind == "sequence" and feature.table is not None:
             target = scalar(feature_name(feature.table))
             pooling = f"pooling: {{name: target_attention, target: {target}}}"
-            yield f"  #   to read it in the light of {target}, add: {pooling}"
+            yield f"  #   to attend to it from {target}, add: {pooling}"
 
 
 def _comment(feature: InferredFeature) -> str:
@@ -157,16 +157,16 @@ def _feature(feature: InferredFeature, shared: bool) -> str:
 
 
 def _encoder(profile: ColumnProfile, shared: bool) -> str:
-    """A row for each value; the rare ones together where many are seen once; a hash where the table would be huge."""
+    """Chooses a vocabulary, without rare values if many occur only once; hashing if the table would be huge."""
     if profile.distinct_estimate > LARGE_TABLE_ROWS:
         return f"{{name: hash, rows: {1 << (LARGE_TABLE_ROWS - 1).bit_length()}}}"
     rare = profile.distinct > 1_000 and profile.singleton_share > 0.3 and not shared
-    seldom = 5 if profile.rows > 100_000 else 2
-    return f"{{name: vocabulary, min_count: {seldom if rare else 1}}}"
+    min_count = 5 if profile.rows > 100_000 else 2
+    return f"{{name: vocabulary, min_count: {min_count if rare else 1}}}"
 
 
 def _transforms(profile: ColumnProfile) -> Iterator[str]:
-    """Buckets where much is missing (they keep a row for it); else fill, logarithm if heavy-tailed, standardise."""
+    """Chooses buckets if many values are missing (these get a bucket); else fill, log if heavy-tailed, standardise."""
     if profile.missing > 0.2 and profile.distinct > 8:
         yield "{name: bucketise, bins: 20}"
         return
@@ -177,7 +177,7 @@ def _transforms(profile: ColumnProfile) -> Iterator[str]:
 
 
 def heavy_tailed(profile: ColumnProfile) -> bool:
-    """Whether the upper percent reaches far beyond the median, as counts and amounts do."""
+    """Returns whether the 99th percentile is far above the median, as for counts and amounts."""
     below = max(profile.median - profile.minimum, 1e-9 + 0.01 * abs(profile.median))
     reach = max(profile.percentile_99, profile.maximum / 10) - profile.median
     return profile.minimum >= -0.01 * profile.maximum and reach > 10 * below
@@ -188,7 +188,7 @@ def _model(found: Inference) -> Iterator[str]:
     yield "  dim: 16"
     yield "  optimizer: {name: rowwise_adagrad, lr: 0.02}"
     yield f"model: {{name: deepfm}}  # or {', '.join(_OTHER_MODELS)}: docs/models.md"
-    yield "optimizer: {name: adam, lr: 0.001}  # of everything that is no embedding table"
+    yield "optimizer: {name: adam, lr: 0.001}  # for everything except the embedding tables"
     yield "training:"
     yield f"  batch_size: {_batch_rows(found)}"
     yield "  epochs: 10"
@@ -196,11 +196,11 @@ def _model(found: Inference) -> Iterator[str]:
     few = [f for f in found.features if f.kind == "categorical" and 2 <= f.profile.distinct <= 10]
     slices = [feature for feature in few if feature.profile is not found.group]
     chosen = _flow([feature_name(feature.profile.name) for feature in slices[:2]])
-    yield f"evaluation: {{slices: {chosen}}}  # categorical features by whose values the metrics are told apart"
+    yield f"evaluation: {{slices: {chosen}}}  # categorical features for whose values metrics are reported separately"
 
 
 def _batch_rows(found: Inference) -> int:
-    """Larger for larger logs; of few rows, a power of two that makes four batches or more of those that train."""
+    """Chooses a larger batch for larger logs; a small log gives at least four training batches, of a power of two."""
     rows = found.sample.total_rows or 10_000_000
     held_out = {"files": 0.0 if found.files["validation"] else 0.1}.get(found.split.name, 0.2)
     quarter = max(1, int(rows * (1 - held_out)) // 4)
@@ -224,7 +224,7 @@ def _weight_hint(found: Inference) -> str:
 
 
 def _file_list(found: Inference, part: Part, folder: Path) -> str:
-    """The files by name; a pattern where there are many."""
+    """Lists the files by name, or as one pattern if there are many."""
     names = [os.path.relpath(file.path, folder) for file in found.files[part]]
     if len(names) > _LISTED_FILES:
         paths = [file.path for file in found.files[part]]
@@ -239,12 +239,12 @@ def _flow(items: list[str], quote: bool = False) -> str:
 
 
 def feature_name(column: str) -> str:
-    """The column's name without the characters that a feature's name may not have."""
+    """Returns the column's name with characters replaced that a feature's name may not have."""
     return re.sub(r"[./\\:]+", "_", column).strip().lstrip("@") or "column"
 
 
 def scalar(text: str) -> str:
-    """A YAML string: plain where that is safe within brackets, else in double quotes."""
+    """Formats a YAML string: plain if that is safe within brackets, else in double quotes."""
     if re.fullmatch(r"[A-Za-z_./][\w./-]*( [\w./-]+)*", text) and text.lower() not in _RESERVED:
         return text
     return json.dumps(text, ensure_ascii=False)

@@ -1,4 +1,4 @@
-"""``ziggurat``: mounts the commands, which import what they need only when they run, and prints errors for people."""
+"""The entry point ``ziggurat``: registers the commands, which import their dependencies lazily, and prints errors."""
 
 from __future__ import annotations
 
@@ -30,33 +30,33 @@ from ziggurat.cli import (
     train,
 )
 from ziggurat.core.errors import ZigguratError
-from ziggurat.parallel.environment import is_one_of_several
+from ziggurat.parallel.environment import has_other_ranks
 
 app = typer.Typer(
     help="Recommendation models: from raw interaction logs to a trained, evaluated model, with one config.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode=None,  # plain text: it pipes, it fits any width, and it starts faster
+    rich_markup_mode=None,  # plain text: works in pipes and at any width, and starts faster
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command("init", short_help="Look at logs, write a config.")(init.command)
+app.command("init", short_help="Infer a config from logs.")(init.command)
 app.command("prepare", short_help="Fit encoders, write the encoded dataset.")(prepare.command)
-app.command("plan", short_help="Show which table goes where.")(plan.command)
+app.command("plan", short_help="Plan the sharding of tables.")(plan.command)
 app.command("ingest", short_help="Serve batches to trainers.")(ingest.command)
 app.command("train", short_help="Prepare if needed, train, resume.")(train.command)
-app.command("evaluate", short_help="Measure a run on a split of its data.")(evaluate.command)
+app.command("evaluate", short_help="Compute a run's metrics on a split.")(evaluate.command)
 app.command("predict", short_help="Score raw logs with a run.")(predict.command)
-app.command("report", short_help="Draw a run as one HTML file.")(report.command)
-app.command("scale", short_help="Fit the law of compute and quality.")(scale.command)
+app.command("report", short_help="Write a run's report as one HTML file.")(report.command)
+app.command("scale", short_help="Train growing sizes, fit a scaling law.")(scale.command)
 app.add_typer(checkpoint.app, name="checkpoint")
 app.add_typer(datasets.app, name="datasets")
-app.command("generate", short_help="Write a log with planted structure.")(generate.command)
+app.command("generate", short_help="Write a synthetic log.")(generate.command)
 app.command("schema", short_help="Print the JSON Schema of the config.")(schema.command)
 app.command("doctor", short_help="Check this installation.")(doctor.command)
 
 
-def _print_version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         typer.echo(f"ziggurat {__version__}")
         raise typer.Exit
 
@@ -71,43 +71,43 @@ def _options(  # pyright: ignore[reportUnusedFunction] - typer keeps it
 
 
 _USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0]
-"""What typer raises for arguments it cannot parse, reached so because newer releases carry a click of their own."""
+"""Typer's exception for arguments that it cannot parse; obtained like this as newer releases vendor their own click."""
 
 
 class Stopped(BaseException):
-    """SIGINT or SIGTERM outside of the training loop, which has its own way to stop."""
+    """SIGINT or SIGTERM outside the training loop, which handles signals itself."""
 
     def __init__(self, number: signal.Signals) -> None:
         super().__init__(number.name)
         self.number = number
 
 
-GARBAGE = 50_000
-"""New objects after which Python looks for garbage. At its own 700, that took .9 of the 6 seconds in which all that
-trains is imported, to stay."""
+GC_THRESHOLD = 50_000
+"""New objects that trigger Python's garbage collector. At the default of 700, collections took .9 of the 6 seconds of
+importing everything that training needs, without freeing anything."""
 
 
 def main() -> None:
-    """Entry point: user errors without a traceback; a closed pipe is no error.
+    """Runs the command line; prints user errors without a traceback, and ignores a closed pipe.
 
-    Exit status: 0; 1 for an error; 2 for a command that cannot be understood; 128 + n for signal n.
+    Exit status: 0; 1 for an error; 2 for invalid usage; 128 + n for signal n.
     """
-    gc.set_threshold(GARBAGE)
+    gc.set_threshold(GC_THRESHOLD)
     before = {number: signal.signal(number, _stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         sys.exit(app(prog_name="ziggurat", standalone_mode=False) or 0)
     except _USAGE_ERROR as error:
-        _explain_usage(error)
+        _print_usage_error(error)
         sys.exit(2)
     except ZigguratError as error:
-        if not _told_launcher(error):
-            _complain(error.problem, error.hint)
-        _leave(1)
+        if not _passed_to_launcher(error):
+            _print_error(error.problem, error.hint)
+        _exit(1)
     except Stopped as stopped:
-        said = f"stopped by {stopped.number.name}; nothing is half-written; run the command again to go on"
-        if os.environ.get("RANK", "0") == "0":  # of several ranks, all are told, and one says so
-            typer.echo(said, err=True)
-        _leave(128 + stopped.number)
+        message = f"stopped by {stopped.number.name}; no file is left incomplete; run the command again to continue"
+        if os.environ.get("RANK", "0") == "0":  # all ranks receive the signal, one prints it
+            typer.echo(message, err=True)
+        _exit(128 + stopped.number)
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         sys.exit(1)
@@ -117,35 +117,37 @@ def main() -> None:
         explained = explain_missing_module(error)
         if explained is None:
             raise
-        if not _told_launcher(explained):
-            _complain(explained.problem, explained.hint)
-        _leave(1)
+        if not _passed_to_launcher(explained):
+            _print_error(explained.problem, explained.hint)
+        _exit(1)
     except OSError as error:
-        if _told_launcher(error):
-            _leave(1)
-        _complain(str(error), "look at that path: does it exist, is it a file or folder as expected, may you use it?")
+        if _passed_to_launcher(error):
+            _exit(1)
+        _print_error(
+            str(error), "check that the path exists, is a file or folder as expected, and is accessible to you"
+        )
         sys.exit(1)
     except Exception as error:
-        if _told_launcher(error):
+        if _passed_to_launcher(error):
             traceback.print_exc()
-            _leave(1)
+            _exit(1)
         raise
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
 
 
-def _leave(status: int) -> NoReturn:
-    """Exit; of several ranks at once, where a normal exit waits for exchanges that the others do not answer."""
-    if is_one_of_several():
+def _exit(status: int) -> NoReturn:
+    """Exits; with several ranks by ``os._exit``, as a normal exit would wait for exchanges with ranks that are gone."""
+    if has_other_ranks():
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
     sys.exit(status)
 
 
-def _told_launcher(error: Exception) -> bool:
-    """Where this process is one of several ranks: leave the error for what started them, which tells it once."""
+def _passed_to_launcher(error: Exception) -> bool:
+    """Passes the error to our launcher, which prints it once; False if this process is not one of its ranks."""
     if "WORLD_SIZE" not in os.environ:
         return False
     from ziggurat.parallel.launch import report_failure
@@ -153,22 +155,22 @@ def _told_launcher(error: Exception) -> bool:
     return report_failure(error)
 
 
-def _explain_usage(error: Any) -> None:
-    """One of our two lines for what the parser refused; the help itself for a command without arguments."""
+def _print_usage_error(error: Any) -> None:
+    """Prints a usage error as error and hint, or the help for a command without arguments."""
     if type(error).__name__ == "NoArgsIsHelpError":
         typer.echo(error.format_message())
         return
     command = "ziggurat" if error.ctx is None else error.ctx.command_path
     problem = error.format_message().replace("Value error, ", "")
-    _complain(f"{command}: {problem}", f"`{command} --help` shows what it takes")
+    _print_error(f"{command}: {problem}", f"`{command} --help` lists its arguments and options")
 
 
 def _stop(number: int, frame: FrameType | None) -> None:
     raise Stopped(signal.Signals(number))
 
 
-def _complain(problem: str, hint: str) -> None:
-    rank = f"rank {os.environ.get('RANK', '?')}" if is_one_of_several() else ""
+def _print_error(problem: str, hint: str) -> None:
+    rank = f"rank {os.environ.get('RANK', '?')}" if has_other_ranks() else ""
     where = f"{rank}: " if rank and not problem.startswith((f"{rank} ", f"{rank}:")) else ""
     typer.secho(f"error: {where}{problem}", fg=typer.colors.RED, err=True)
     if hint:

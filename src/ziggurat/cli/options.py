@@ -1,4 +1,4 @@
-"""Arguments and options that several commands share."""
+"""Arguments and options that several commands share, and the config overrides that options stand for."""
 
 from __future__ import annotations
 
@@ -15,7 +15,9 @@ Config = Annotated[Path, typer.Argument(metavar="CONFIG", help="The experiment's
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="The run folder.", show_default=False)]
 Overrides = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Override a config key, as in training.epochs=3; may be repeated."),
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Override a config key, for example training.epochs=3; may be repeated."
+    ),
 ]
 DataFolder = Annotated[Path | None, typer.Option("--data", help="Folder of the raw files; replaces data.folder.")]
 PreparedTo = Annotated[
@@ -25,14 +27,14 @@ PreparedAt = Annotated[
     Path | None,
     typer.Option("--prepared", help="Folder of the prepared dataset, if it was moved since the run was trained."),
 ]
-Checkpoint = Annotated[str, typer.Option(help="Which checkpoint: best, last, or a step.")]
+Checkpoint = Annotated[str, typer.Option(help="The checkpoint: best, last, or a step.")]
 
 
-def read_from(readers: list[str] | None) -> list[str]:
-    """What ``--set`` would say for ``--readers A,B --readers C``.
+def reader_overrides(readers: list[str] | None) -> list[str]:
+    """Returns the ``--set`` override that ``--readers A,B --readers C`` stands for.
 
     Raises:
-        ConfigError: one of them names no reader, as an unset variable of a shell does not.
+        ConfigError: a value names no reader, for example because a shell variable is not set.
     """
     from ziggurat.core.errors import ConfigError
 
@@ -42,18 +44,18 @@ def read_from(readers: list[str] | None) -> list[str]:
         if not found:
             raise ConfigError(
                 f"--readers {each!r}: names no reader",
-                "name those that `ziggurat ingest` told, as grpc://HOST:PORT, or leave --readers out for this process "
-                "to make the batches",
+                "give the addresses that `ziggurat ingest` printed, as grpc://HOST:PORT, or leave --readers out to "
+                "make the batches in this process",
             )
         addresses += found
     return [f"training.readers={json.dumps(addresses)}"] if addresses else []
 
 
-def begun_from(run: str | None, overrides: list[str] | None) -> list[str]:
-    """What ``--set`` would say for ``--warm-start RUN``.
+def warm_start_overrides(run: str | None, overrides: list[str] | None) -> list[str]:
+    """Returns the ``--set`` override that ``--warm-start RUN`` stands for.
 
     Raises:
-        ConfigError: it names no run, or ``--set`` says how to begin as well.
+        ConfigError: it names no run, or ``--set`` configures a warm start, too.
     """
     from ziggurat.core.errors import ConfigError
 
@@ -61,31 +63,31 @@ def begun_from(run: str | None, overrides: list[str] | None) -> list[str]:
         return []
     if not run.strip():
         raise ConfigError("--warm-start '': names no run", "name a run folder, or leave --warm-start out")
-    beside = [each for each in overrides or () if f"{each.partition('=')[0].strip()}.".startswith(f"{_WARM_START}.")]
-    if beside:
+    conflicts = [each for each in overrides or () if f"{each.partition('=')[0].strip()}.".startswith(f"{_WARM_START}.")]
+    if conflicts:
         raise ConfigError(
-            f"--warm-start {run}: --set {beside[0]} says how to begin as well",
-            f"leave --warm-start out and add --set {_WARM_START}.run={run}, or leave out what is set",
+            f"--warm-start {run}: --set {conflicts[0]} also configures the warm start",
+            f"leave --warm-start out and add --set {_WARM_START}.run={run}, or leave that --set out",
         )
     return [f"{_WARM_START}.run={json.dumps(run)}"]
 
 
-def check_begun_from(run: str | None, found: WarmStart | None) -> None:
-    """Refuse ``--warm-start`` beside a config that says how to begin.
+def check_warm_start_option(run: str | None, found: WarmStart | None) -> None:
+    """Validates that ``--warm-start`` and a warm start in the config are not given together.
 
     Args:
-        run: of the option.
-        found: in the config, without the option.
+        run: the value of the option.
+        found: the warm start of the config, loaded without the option.
 
     Raises:
-        ConfigError: both are there.
+        ConfigError: both are given.
     """
     from ziggurat.core.errors import ConfigError
 
     if run is not None and found is not None:
         raise ConfigError(
             f"--warm-start {run}: the config's {_WARM_START} names {found.run}",
-            f"leave --warm-start out, or say --set {_WARM_START}.run={run} in its place",
+            f"leave --warm-start out, or use --set {_WARM_START}.run={run} instead",
         )
 
 

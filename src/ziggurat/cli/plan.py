@@ -1,4 +1,4 @@
-"""``ziggurat plan``: who would hold which shard of which table."""
+"""``ziggurat plan``: plans which device holds which shard of which table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from ziggurat.training.experiment import Experiment
 
 WIDTH = 110
-"""Columns of text that the tables take at least, cut by none: names are what one looks for."""
+"""The least width of the tables in characters, so that names are not truncated."""
 
 
 def command(
@@ -24,26 +24,30 @@ def command(
     overrides: Overrides = None,
     data: DataFolder = None,
     prepared: PreparedTo = None,
-    hosts: Annotated[int | None, typer.Option(min=1, help="Machines; default: planning.topology, or one.")] = None,
+    hosts: Annotated[
+        int | None, typer.Option(min=1, help="Number of machines; default: planning.topology, or 1.")
+    ] = None,
     devices: Annotated[
-        int | None, typer.Option(min=1, help="Devices on each; default: planning.topology, or this machine's.")
+        int | None, typer.Option(min=1, help="Devices per machine; default: planning.topology, or this machine's.")
     ] = None,
     memory: Annotated[
-        str | None, typer.Option(help="Of each device, as in 8GB; default: planning.topology, or this machine's.")
+        str | None,
+        typer.Option(help="Memory per device, for example 8GB; default: planning.topology, or this machine's."),
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="The plan's file, drawn in an .html beside; default: plan.json.")
+        Path | None,
+        typer.Option("--out", "-o", help="The plan's file; an .html page is written next to it; default: plan.json."),
     ] = None,
     planner: Annotated[
         str | None, typer.Option(help="rules, recshard, autoshard, torchrec or baseline; default: planning.planner.")
     ] = None,
     train: Annotated[
-        bool, typer.Option("--train", help="First measure this machine and train autoshard's policy for it.")
+        bool, typer.Option("--train", help="Before planning, measure this machine and train autoshard's policy for it.")
     ] = False,
-    compare: Annotated[
-        bool, typer.Option("--compare", help="Show what every other planner makes of the same tables.")
+    compare: Annotated[bool, typer.Option("--compare", help="Compare with the plans of all other planners.")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print plan and prediction as JSON instead of tables.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print plan and prediction as JSON, and no table.")] = False,
 ) -> None:
     """Plan which shard of which table lives on which device, and predict bytes and seconds; prepare if needed.
 
@@ -64,7 +68,7 @@ def command(
 
     target = Path("plan.json") if out is None else out
     writes = out is not None or not as_json
-    page = _drawing(config, target, writes)
+    page = _page_path(config, target, writes)
     experiment = _experiment(config, overrides or [], data, planner)
     with console_progress() as progress:
         if train:
@@ -85,8 +89,8 @@ def command(
     typer.echo(f"{target} {page}")
 
 
-def _drawing(config: Path, target: Path, writes: bool) -> Path:
-    """The drawing's file beside the plan's, after a check that both may be written, if they are to be."""
+def _page_path(config: Path, target: Path, writes: bool) -> Path:
+    """Returns the path of the HTML page next to the plan's file; if ``writes``, checks that both can be written."""
     from ziggurat.core.errors import ConfigError
     from ziggurat.core.files import check_file_target
 
@@ -95,17 +99,17 @@ def _drawing(config: Path, target: Path, writes: bool) -> Path:
     page = target.with_suffix(".html")
     if page == target:
         raise ConfigError(
-            f"--out {target}: is the drawing's name", f"name the plan: --out {target.with_suffix('.json')}"
+            f"--out {target}: is the name of the HTML page", f"name the plan: --out {target.with_suffix('.json')}"
         )
     if writes and config.resolve() in (target.resolve(), page.resolve()):
-        raise ConfigError(f"--out {target}: would write over the config", "name another file: --out plan.json")
+        raise ConfigError(f"--out {target}: would overwrite the config", "name another file: --out plan.json")
     if writes:
         check_file_target(page)
     return page
 
 
 def _experiment(config: Path, overrides: list[str], data: Path | None, planner: str | None) -> Experiment:
-    """The experiment, with the planner of that name; its settings are the file's where the file names the same one."""
+    """Loads the experiment with the given planner, with the settings in the file if it configures the same planner."""
     from ziggurat.core.errors import ConfigError
     from ziggurat.planning.config import PLANNERS
     from ziggurat.training import api
@@ -141,7 +145,9 @@ def _print(name: str, planned: PlanEstimate, comparison: Comparison | None) -> N
         console.print()
         console.print(table)
     console.print()
-    said = [plan_rows.judged(comparison)] if comparison else []
-    said += [f"{each.name}: {each.refused}" for each in comparison.entries if not each.planned] if comparison else []
-    for line in (plan_rows.verdict(planned), *planned.notes, *said):
+    comparison_lines = [plan_rows.describe_comparison(comparison)] if comparison else []
+    comparison_lines += (
+        [f"{each.name}: {each.refused}" for each in comparison.entries if not each.planned] if comparison else []
+    )
+    for line in (plan_rows.verdict(planned), *planned.notes, *comparison_lines):
         console.print(line, highlight=False, soft_wrap=True, markup=False)

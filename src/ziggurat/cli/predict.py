@@ -1,4 +1,4 @@
-"""``ziggurat predict``: raw logs in, the same rows with probabilities out."""
+"""``ziggurat predict``: adds predicted probabilities to raw logs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ziggurat.cli.options import Checkpoint, RunFolder
 
 
 class OnBadRow(enum.Enum):
-    """What a row that cannot be read does."""
+    """What happens to a row that cannot be read."""
 
     fail = "fail"
     quarantine = "quarantine"
@@ -24,24 +24,24 @@ def command(
         list[str],
         typer.Argument(
             metavar="FILES",
-            help="Raw files: CSV, TSV, JSON lines or Parquet, or laid out as the run's own.",
+            help="Raw files: CSV, TSV, JSON lines or Parquet, or the format of the run's own files.",
             show_default=False,
         ),
     ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Where to write: .csv, .tsv, .jsonl or .parquet.")] = Path(
+    out: Annotated[Path, typer.Option("--out", "-o", help="The output file: .csv, .tsv, .jsonl or .parquet.")] = Path(
         "predictions.csv"
     ),
     checkpoint: Checkpoint = "best",
     on_bad_row: Annotated[
         OnBadRow | None,
         typer.Option(
-            help="A row that cannot be read stops it, or is set aside in OUT.quarantine.jsonl; default: as the run's "
-            "config says.",
+            help="Fail at a row that cannot be read, or set it aside in OUT.quarantine.jsonl; default: as in the run's "
+            "config.",
             show_default=False,
         ),
     ] = None,
 ) -> None:
-    """Raw logs in, the same rows with a probability per label out. Labels need not be there.
+    """Write the rows of raw logs with a predicted probability per label. The logs need no labels.
 
     \b
     Example:

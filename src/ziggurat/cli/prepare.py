@@ -1,4 +1,4 @@
-"""``ziggurat prepare``: raw logs to an encoded dataset."""
+"""``ziggurat prepare``: turns raw logs into an encoded dataset."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ def command(
         str | None,
         typer.Option(
             metavar="ADDRESS",
-            help="Have a Ray cluster do it: HOST:PORT of its head, auto on one of its hosts, or local for one of this "
-            "machine's CPUs. Needs ziggurat[ray].",
+            help="Prepare on a Ray cluster: HOST:PORT of its head, auto on one of its hosts, or local for a cluster on "
+            "this machine's CPUs. Needs ziggurat[ray].",
         ),
     ] = None,
 ) -> None:
-    """Fit the encoders; write the encoded dataset. Interrupted, it goes on; run twice, it does nothing.
+    """Fit the encoders and write the encoded dataset. It resumes after an interruption, and is done only once.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""Progress on a terminal (a live bar) and off one (a plain line every few seconds)."""
+"""Shows progress: a live bar on a terminal, else a plain line every few seconds."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LINE_SECONDS = 10.0
 
 @contextlib.contextmanager
 def console_progress() -> Generator[Progress]:
-    """A Progress on stderr that fits what stderr is."""
+    """Yields a Progress on stderr: bars if it is a terminal, else lines."""
     if sys.stderr.isatty():
         with RichProgress(
             TextColumn("[bold]{task.description}"),
@@ -36,7 +36,7 @@ def console_progress() -> Generator[Progress]:
 
 
 class _Amount(ProgressColumn):
-    """Done of total, and the rate."""
+    """Shows the amount done, the total and the rate."""
 
     def render(self, task: Task) -> Text:
         total = f"/{amount(task.total)}" if task.total else ""
@@ -62,7 +62,7 @@ class _Bars:
         task = self._tasks.pop()
         if message:
             self._bar.update(task, figures=message)
-        if self._bar.tasks[task].total is None:  # else its bar would go on swinging
+        if self._bar.tasks[task].total is None:  # else its bar would keep pulsing
             self._bar.update(task, total=max(1, self._bar.tasks[task].completed))
         self._bar.stop_task(task)
 
@@ -71,7 +71,7 @@ class _Bars:
 
 
 class _Lines:
-    """One line when a stage begins and ends, and every ten seconds in between."""
+    """Prints a line when a stage ends, and every ten seconds while it runs."""
 
     def __init__(self) -> None:
         self._stages: list[_Stage] = []
@@ -126,7 +126,7 @@ def _figure(value: float | str) -> str:
 
 
 def amount(value: float | None) -> str:
-    """A number in at most six characters: 12,345 is 12.3k."""
+    """Formats a number in at most six characters: 12,345 as 12.3k."""
     if value is None:
         return "?"
     for unit, size in (("G", 1e9), ("M", 1e6), ("k", 1e3)):

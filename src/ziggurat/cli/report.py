@@ -1,4 +1,4 @@
-"""``ziggurat report``: a run, drawn."""
+"""``ziggurat report``: writes the report of a run."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ def command(
     checkpoint: Checkpoint = "best",
     prepared: PreparedAt = None,
     baselines: Annotated[
-        bool, typer.Option(help="Compare with LightGBM and logistic regression, trained once.")
+        bool, typer.Option(help="Compare with LightGBM and logistic regression, which are trained once per run.")
     ] = True,
 ) -> None:
-    """Draw a run: one self-contained HTML file with curves, calibration, features, slices and baselines.
+    """Write a run's report: one self-contained HTML file with curves, calibration, features, slices and baselines.
 
     \b
     Examples:

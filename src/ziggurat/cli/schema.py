@@ -1,4 +1,4 @@
-"""``ziggurat schema``: the config's JSON Schema."""
+"""``ziggurat schema``: prints the config's JSON Schema."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import typer
 
 
 def command() -> None:
-    """Print the JSON Schema of the config; editors complete and check YAML with it.
+    """Print the JSON Schema of the config, with which editors complete and validate YAML.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""``ziggurat train``: prepare if needed, train, resume."""
+"""``ziggurat train``: prepares if needed, trains, resumes."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from ziggurat.cli.options import (
     DataFolder,
     Overrides,
     PreparedTo,
-    begun_from,
-    check_begun_from,
-    read_from,
+    check_warm_start_option,
+    reader_overrides,
+    warm_start_overrides,
 )
 
 
@@ -26,24 +26,26 @@ def command(
     prepared: PreparedTo = None,
     run: Annotated[Path | None, typer.Option(help="Run folder; default: runs/NAME.")] = None,
     nproc: Annotated[
-        int | None, typer.Option(min=1, help="Ranks on this machine that train together; default: one.")
+        int | None, typer.Option(min=1, help="Number of ranks to start on this machine; default: 1.")
     ] = None,
     restarts: Annotated[
-        int, typer.Option(min=0, help="With --nproc: how often to go on from the last checkpoint after a crash.")
+        int, typer.Option(min=0, help="With --nproc: how often to restart from the last checkpoint after a crash.")
     ] = 0,
     readers: Annotated[
         list[str] | None,
-        typer.Option(help="Readers (`ziggurat ingest`) that make the batches, grpc://HOST:PORT,...; may be repeated."),
+        typer.Option(help="Readers (`ziggurat ingest`) to take batches from, grpc://HOST:PORT,...; may be repeated."),
     ] = None,
     warm_start: Annotated[
         str | None,
-        typer.Option(metavar="RUN", help="Begin with the weights of this run's best checkpoint, unless there is one."),
+        typer.Option(
+            metavar="RUN", help="Start from the best checkpoint of this run, unless the new run has a checkpoint."
+        ),
     ] = None,
     stop_after: Annotated[
-        int | None, typer.Option(min=1, help="Save and stop once this many steps are done in all.")
+        int | None, typer.Option(min=1, help="Save and stop once the run has done this many steps in total.")
     ] = None,
 ) -> None:
-    """Prepare if needed, then train; run it again to go on exactly where it stopped.
+    """Prepare if needed, then train. Run the same command again to resume exactly where it stopped.
 
     \b
     Examples:
@@ -56,43 +58,43 @@ def command(
         -m -- ziggurat train exp.yaml --run runs/exp
     """
     from ziggurat.core.errors import ConfigError
-    from ziggurat.parallel.environment import check_world, is_one_of_several
-    from ziggurat.parallel.launch import check_ranks, command_of, follow_launcher, launch, leads
+    from ziggurat.parallel.environment import check_world, has_other_ranks
+    from ziggurat.parallel.launch import check_ranks, command_of, launch, leads, stop_with_launcher
 
     check_world()
-    extra, begun = read_from(readers), begun_from(warm_start, overrides)
+    reader_settings, warm_start_settings = reader_overrides(readers), warm_start_overrides(warm_start, overrides)
     if restarts and (nproc or 1) == 1:
         raise ConfigError(
-            f"--restarts {restarts}: needs --nproc 2 or more; only ranks that --nproc starts are started again",
-            "add --nproc N, or leave --restarts out; after a crash the same command goes on from the last checkpoint, "
+            f"--restarts {restarts}: needs --nproc 2 or more, as only ranks that --nproc starts are restarted",
+            "add --nproc N, or leave --restarts out; after a crash the same command resumes from the last checkpoint, "
             "and torchrun has --max-restarts",
         )
-    if nproc is not None and nproc > 1 and not is_one_of_several():
+    if nproc is not None and nproc > 1 and not has_other_ranks():
         note = lambda line: typer.echo(line, err=True)  # noqa: E731
         raise typer.Exit(launch(command_of(sys.argv[1:]), nproc, restarts, note))
     check_ranks(nproc)
-    follow_launcher()
+    stop_with_launcher()
     from ziggurat.cli.figures import figures_table
     from ziggurat.cli.progress import console_progress
     from ziggurat.training import api
 
-    experiment = api.load_experiment(config, [*(overrides or []), *extra], data)
-    check_begun_from(warm_start, experiment.training.warm_start)
-    if begun:
-        experiment = api.load_experiment(config, [*(overrides or []), *extra, *begun], data)
+    experiment = api.load_experiment(config, [*(overrides or []), *reader_settings], data)
+    check_warm_start_option(warm_start, experiment.training.warm_start)
+    if warm_start_settings:
+        experiment = api.load_experiment(config, [*(overrides or []), *reader_settings, *warm_start_settings], data)
     with console_progress() as progress:
         outcome = api.train(experiment, run, prepared=prepared, progress=progress, stop_after=stop_after)
     if outcome.results is None and outcome.signal is not None:
         if leads():
             typer.echo(
-                f"stopped by {outcome.signal.name}; saved at step {outcome.step}. Run the same command to go on.",
+                f"stopped by {outcome.signal.name}; saved at step {outcome.step}. Run the same command to resume.",
                 err=True,
             )
         raise typer.Exit(128 + outcome.signal)
     if not leads():
         return
     if outcome.results is None:
-        asked = "as another rank was asked to" if stop_after is None else "as asked"
-        typer.echo(f"stopped after step {outcome.step} {asked}; saved. Run the same command to go on.")
+        reason = "because another rank received a signal" if stop_after is None else "as requested"
+        typer.echo(f"stopped after step {outcome.step} {reason}; saved. Run the same command to resume.")
         return
     figures_table(f"{outcome.run.folder} (best at step {outcome.results['best_step']})", outcome.results["figures"])

@@ -145,7 +145,7 @@ def _check(x_N: Floats, noise: SizeNoise) -> None:
     if sizes < CONSTANTS:
         raise DataError(
             f"a power law has three constants and needs as many model sizes; received {sizes} different sizes",
-            "train three sizes or more: --rungs 5",
+            "train three sizes or more: --sizes 5",
         )
     if not (np.isfinite(x_N).all() and (x_N > 0).all()):
         raise DataError(f"sizes must be positive and finite, received {x_N.tolist()}", "leave out this model size")

@@ -56,7 +56,7 @@ def ladder_of(config: ModelConfig, rungs: int) -> list[ModelConfig]:
     if not found:
         raise ConfigError(
             f"model {config.title} has no sizes to grow, so there is no ladder of it",
-            f"choose one of {', '.join(models_with_ladder())}, or give the rungs yourself with --ladder FILE",
+            f"choose one of {', '.join(models_with_ladder())}, or give the rungs yourself with --sizes-file FILE",
         )
     return list(found)
 

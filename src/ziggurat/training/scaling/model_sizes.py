@@ -122,8 +122,8 @@ def size_of(experiment: Experiment, schema: Schema) -> Size:
 
 def _size_within_memory(number: int, experiment: Experiment, schema: Schema) -> Size:
     """The size of a rung; refused where its weights alone outgrow the machine's memory, or any."""
-    smaller = "begin with a smaller model, or list smaller sizes with --ladder FILE"
-    hint = f"ask for fewer rungs: --rungs {number - 1} at most; or {smaller}" if number > 3 else smaller
+    smaller = "begin with a smaller model, or list smaller sizes with --sizes-file FILE"
+    hint = f"ask for fewer rungs: --sizes {number - 1} at most; or {smaller}" if number > 3 else smaller
     try:
         size = size_of(experiment, schema)
     except (RuntimeError, TypeError) as error:
@@ -144,7 +144,7 @@ def _size_within_memory(number: int, experiment: Experiment, schema: Schema) -> 
 def _read(path: Path) -> list[Mapping[str, Any]]:
     if not path.is_file():
         what = "is a folder" if path.is_dir() else "no such file"
-        raise ConfigError(f"{path}: {what}", "name a YAML file with --ladder: a list of changes, one a rung")
+        raise ConfigError(f"{path}: {what}", "name a YAML file with --sizes-file: a list of changes, one a rung")
     try:
         values = YAML(typ="safe").load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, YAMLError) as error:

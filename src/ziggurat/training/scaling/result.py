@@ -132,7 +132,7 @@ class ScaleResult:
         """What limits the law, a sentence each: runs that diverged, sizes that lie close together."""
         said = [
             f"Rung {rung.number}, seed {run.seed}, diverged and is left out: {run.reason}. A lower "
-            "optimizer.lr may help; --ladder FILE gives a rung its own."
+            "optimizer.lr may help; --sizes-file FILE gives a rung its own."
             for rung in self.rungs
             for run in rung.diverged
         ]

@@ -232,7 +232,7 @@ def _check_asked(rungs: int | None, seeds: int, split: str) -> None:
 def _too_few(rungs: int) -> ConfigError:
     return ConfigError(
         f"a power law has three constants, and the ladder has {rungs} rungs",
-        "give three rungs or more: --rungs 5, or a longer --ladder FILE",
+        "give three rungs or more: --sizes 5, or a longer --sizes-file FILE",
     )
 
 
