@@ -11,7 +11,7 @@ from tests.training.conftest import config_values, write_log
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A log and ``exp.yaml``, which trains on it."""
+    """Creates a log and ``exp.yaml``, which trains on it."""
     path = tmp_path_factory.mktemp("launch")
     write_log(path / "log.csv")
     values = config_values(path)
@@ -23,6 +23,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def port() -> int:
-    """A port of this machine that is free."""
+    """Returns a free port of this machine."""
     with socket.create_server(("127.0.0.1", 0)) as free:
         return free.getsockname()[1]

@@ -1,4 +1,4 @@
-"""`ziggurat train` as a user starts it, in processes, for tests."""
+"""Starts `ziggurat train` in processes, for tests."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ziggurat.training.metrics_log import read_journal
 SECONDS = 240
 
 LONG = ("--set", "training.epochs=400", "--set", "training.save_every=10", "--nproc", "2")
-"""Two ranks that do not come to an end before something happens to them."""
+"""Options of a two-rank training long enough to be interrupted by a test."""
 
 
 def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
@@ -24,7 +24,7 @@ def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
 
 
 def run(folder: Path, *arguments: str) -> tuple[int, str, str]:
-    """Exit status, stdout and stderr."""
+    """Runs to the end; returns exit status, stdout and stderr."""
     return ended(start(folder, *arguments))
 
 
@@ -39,7 +39,7 @@ def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
 
 
 def rank_at(process: subprocess.Popen[str], rank: int, journal: Path, step: int) -> psutil.Process:
-    """The process of a rank, once training has come to ``step``."""
+    """Waits until training reaches ``step`` and returns the process of a rank."""
     deadline = time.monotonic() + SECONDS
     while time.monotonic() < deadline:
         records = read_journal(journal)

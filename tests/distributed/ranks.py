@@ -1,4 +1,4 @@
-"""Real processes with a gloo group between them, for tests."""
+"""Runs functions in real processes that share a gloo group, for tests."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ SECONDS = 240
 
 
 def run_ranks(world_size: int, work: Callable[..., Any], *arguments: Any) -> list[Any]:
-    """What ``work(rank, *arguments)`` returned in each of ``world_size`` processes that share a process group.
+    """Returns the results of ``work(rank, *arguments)`` in each of ``world_size`` processes that share a process group.
 
     Raises:
         AssertionError: a rank failed or did not end in time; its traceback is quoted, and the others are ended.
     """
     context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(["torchrec", "ziggurat.training.loop"])  # to import them once, not in every rank
+    context.set_forkserver_preload(["torchrec", "ziggurat.training.loop"])  # imported once instead of in every rank
     with tempfile.TemporaryDirectory() as folder:
         processes = [
             context.Process(target=_rank, args=(rank, world_size, folder, work, arguments))

@@ -1,4 +1,4 @@
-"""A small network that Shampoo trains on ranks, for tests."""
+"""A small network that Shampoo trains on several ranks, for tests."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ SETTINGS: dict[str, Any] = {
 
 
 def network(width: int = 33) -> nn.Module:
-    """Odd sizes, so that blocks begin anywhere."""
+    """Returns a network of odd sizes, so that blocks start at arbitrary positions."""
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(19, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 1))
 
 
 def gradients(model: nn.Module, step: int) -> None:
-    """The same on every rank: of a batch that depends on the step alone."""
+    """Computes gradients of a batch that depends only on the step, so that they are the same on every rank."""
     generator = torch.Generator().manual_seed(step)
     inputs_BF = torch.randn(32, 19, generator=generator)
     model(inputs_BF).sub(inputs_BF[:, :1] * inputs_BF[:, 1:2]).square().mean().backward()

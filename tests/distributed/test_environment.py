@@ -1,4 +1,4 @@
-"""Variables that launchers set, holding what none would set."""
+"""Invalid values of the environment variables that launchers set."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def no_launcher(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delenv(name, raising=False)
 
 
-def test_whole_numbers_are_read_and_missing_ones_have_their_default(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_integers_are_read_and_missing_ones_have_their_default(monkeypatch: pytest.MonkeyPatch) -> None:
     assert environment_integer("WORLD_SIZE", 1) == 1
     assert not has_other_ranks()
     monkeypatch.setenv("WORLD_SIZE", "12")
@@ -35,7 +35,7 @@ def test_whole_numbers_are_read_and_missing_ones_have_their_default(monkeypatch:
 
 @pytest.mark.parametrize("value", ["x", "", "-1", "2.0", " 2", "²"])
 @pytest.mark.parametrize("name", VARIABLES)
-def test_what_is_no_number_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+def test_an_invalid_integer_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv(name, value)
     with pytest.raises(EnvironmentMismatch) as caught:
@@ -45,14 +45,14 @@ def test_what_is_no_number_is_refused_by_name(monkeypatch: pytest.MonkeyPatch, n
     assert "torchrun" in caught.value.hint
 
 
-def test_one_process_needs_none_of_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_single_process_ignores_the_other_variables(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RANK", "x")
     check_world()
     monkeypatch.setenv("WORLD_SIZE", "1")
     check_world()
 
 
-def test_from_python_it_is_the_same_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_python_api_raises_the_same_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WORLD_SIZE", "x")
     with pytest.raises(EnvironmentMismatch, match="WORLD_SIZE is 'x'"), process_group(torch.device("cpu")):
         pass
@@ -64,7 +64,7 @@ def test_from_python_it_is_the_same_error(monkeypatch: pytest.MonkeyPatch) -> No
 
 
 @pytest.mark.parametrize("wrong", [{"WORLD_SIZE": "x", "RANK": "0"}, {"WORLD_SIZE": "2", "RANK": "x"}])
-def test_the_command_line_tells_it_without_a_traceback(folder: Path, wrong: dict[str, str]) -> None:
+def test_the_command_line_prints_the_error_without_a_traceback(folder: Path, wrong: dict[str, str]) -> None:
     command = [sys.executable, "-m", "ziggurat", "train", "exp.yaml", "--run", "runs/strange"]
     environment = {**os.environ, **wrong}
     found = subprocess.run(

@@ -1,4 +1,4 @@
-"""What becomes of ``ziggurat train`` when a rank dies, hangs, is missing, or meets what it cannot work with.
+"""``ziggurat train`` when a rank dies, hangs, is missing, or gets invalid input.
 
 docs/distributed.md promises the user each of these messages, and a time in which it comes.
 """
@@ -33,8 +33,8 @@ def test_a_killed_rank_is_named(folder: Path) -> None:
 
 
 @pytest.mark.skipif(unavailable() is not None, reason=f"no limit of memory here: {unavailable()}")
-def test_a_rank_that_the_kernel_ends_for_want_of_memory_is_named(folder: Path) -> None:
-    with limited(400 << 20) as group:  # a rank needs about as much by itself
+def test_a_rank_killed_for_lack_of_memory_is_named(folder: Path) -> None:
+    with limited(400 << 20) as group:  # about what a rank needs
         command = ["sh", "-c", f'echo $$ > {group}/cgroup.procs; exec "$@"', "sh"]
         train = [sys.executable, "-m", "ziggurat", "train", "exp.yaml", "--run", "runs/memory", "--nproc", "2"]
         process = subprocess.Popen(
@@ -45,7 +45,7 @@ def test_a_rank_that_the_kernel_ends_for_want_of_memory_is_named(folder: Path) -
     assert re.search(r"error: rank [01] of 2: was killed \(SIGKILL\): most often the machine ran out of memory", err)
 
 
-def test_a_rank_that_cannot_have_the_memory_it_asks_for_is_named(folder: Path) -> None:
+def test_a_rank_that_cannot_allocate_memory_is_named(folder: Path) -> None:
     hidden = 10**11  # units, of float32 each, over 40 inputs and more
     status, _, err = run(folder, "--run", "runs/asks", "--nproc", "2", "--set", f"model.deep.hidden=[{hidden}]")
     assert status == 1
@@ -62,7 +62,7 @@ def test_a_rank_that_hangs_is_named_within_the_timeout(folder: Path) -> None:
     assert "waited 8 s for the other ranks at step" in err
     said = r"rank 0 of 2: .* at step (\d+): rank 1 was last heard of (\d+) s ago, and came to step (\d+) at least"
     ours, silent, theirs = map(int, re.search(said, err).groups())  # type: ignore[union-attr]
-    assert 8 <= silent < 16  # it is not waited for twice
+    assert 8 <= silent < 16  # the timeout is waited for only once
     assert 4 <= ours - 1 <= theirs <= ours + 1
     assert time.monotonic() - started < 60
 
@@ -71,16 +71,16 @@ def test_a_rank_that_is_slow_for_a_while_is_waited_for(folder: Path) -> None:
     process = start(folder, "--run", "runs/slow", *LONG, "--stop-after", "60", "--set", "parallel.timeout_s=60")
     slow = rank_at(process, 1, folder / "runs/slow/metrics.jsonl", 5)
     slow.send_signal(signal.SIGSTOP)
-    time.sleep(8)  # longer than four words of its heartbeat
+    time.sleep(8)  # longer than four heartbeats
     assert process.poll() is None
     slow.send_signal(signal.SIGCONT)
     status, out, err = ended(process)
     assert status == 0, err
-    assert "stopped after step 60 as asked" in out
+    assert "stopped after step 60 as requested" in out
 
 
 def test_an_id_outside_its_table_on_one_rank_is_named_with_rank_and_feature(folder: Path) -> None:
-    """One cell of the prepared rows, as another encoder would have written it."""
+    """Changes one id of the prepared rows, as if another encoder had written it."""
     prepared = ("--prepared", "prepared/damaged")
     api.prepare(api.load_experiment(folder / "exp.yaml"), folder / "prepared/damaged")
     path = folder / "prepared/damaged/train/00000.arrow"
@@ -114,7 +114,7 @@ def test_a_batch_too_small_for_the_ranks_is_refused_once(folder: Path) -> None:
     assert err.count("batch_size=1: a batch is shared by 2 ranks") == 1
 
 
-# Ranks started by hand, as a scheduler does.
+# Ranks started by hand, as by a scheduler.
 
 
 def by_hand(folder: Path, name: str, port: int, rank: int, size: int, *arguments: str) -> subprocess.Popen[str]:
@@ -125,21 +125,21 @@ def by_hand(folder: Path, name: str, port: int, rank: int, size: int, *arguments
     return subprocess.Popen(command, cwd=folder, env=environment, text=True, stdout=pipe, stderr=pipe)
 
 
-def test_a_rank_that_does_not_come_is_named_by_those_that_wait(folder: Path, port: int) -> None:
+def test_a_missing_rank_is_named_by_the_waiting_ranks(folder: Path, port: int) -> None:
     waiting = [by_hand(folder, "missing", port, rank, 3, "--set", "parallel.timeout_s=8") for rank in (0, 2)]
     for rank, (status, _, err) in zip((0, 2), map(ended, waiting), strict=True):
         assert status == 1
         assert f"error: rank {rank} of 3: rank 1 did not come to 127.0.0.1:{port} within 8 s" in err
 
 
-def test_ranks_that_disagree_on_their_number_say_so(folder: Path, port: int) -> None:
+def test_ranks_with_different_world_sizes_are_reported(folder: Path, port: int) -> None:
     first, second = by_hand(folder, "disagree", port, 0, 2), by_hand(folder, "disagree", port, 1, 3)
     said = {rank: ended(each) for rank, each in enumerate((first, second))}
     assert [status for status, _, _ in said.values()] == [1, 1]
     assert "rank 0 has WORLD_SIZE=2, rank 1 has 3" in said[0][2]
 
 
-def test_a_rank_that_is_started_twice_is_told_which_process_it_is_already(folder: Path, port: int) -> None:
+def test_a_rank_started_twice_names_the_first_process(folder: Path, port: int) -> None:
     first = [by_hand(folder, "twice", port, rank, 3, "--set", "parallel.timeout_s=12") for rank in (0, 1, 1)]
     said = [ended(each) for each in first]
     assert [status for status, _, _ in said] == [1, 1, 1]
@@ -149,19 +149,19 @@ def test_a_rank_that_is_started_twice_is_told_which_process_it_is_already(folder
     assert "rank 2 did not come" in said[0][2]
 
 
-def test_a_rank_beyond_the_world_is_refused(folder: Path, port: int) -> None:
+def test_a_rank_not_below_the_world_size_is_refused(folder: Path, port: int) -> None:
     status, _, err = ended(by_hand(folder, "beyond", port, 2, 2))
     assert status == 1
     assert "RANK=2 and WORLD_SIZE=2: ranks count from 0 to 1" in err
 
 
-def test_nproc_beside_torchrun_is_refused_where_they_differ(folder: Path, port: int) -> None:
+def test_nproc_that_contradicts_torchrun_is_refused(folder: Path, port: int) -> None:
     status, _, err = ended(by_hand(folder, "both", port, 0, 2, "--nproc", "3"))
     assert status == 1
     assert "--nproc 3, but 2 ranks were started on this host" in err
 
 
-def test_a_port_that_another_program_has_is_named(folder: Path) -> None:
+def test_a_port_in_use_is_named(folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         status, _, err = ended(by_hand(folder, "port", port, 0, 2))
@@ -170,7 +170,7 @@ def test_a_port_that_another_program_has_is_named(folder: Path) -> None:
     assert "check that the port is free" in err
 
 
-def test_half_a_description_of_the_world_is_refused(folder: Path) -> None:
+def test_incomplete_environment_variables_are_refused(folder: Path) -> None:
     command = [sys.executable, "-m", "ziggurat", "train", "exp.yaml", "--run", "runs/half"]
     outside = {name: value for name, value in os.environ.items() if name not in ("RANK", "LOCAL_WORLD_SIZE")}
     environment = {**outside, "WORLD_SIZE": "2"}
@@ -179,7 +179,7 @@ def test_half_a_description_of_the_world_is_refused(folder: Path) -> None:
     assert "WORLD_SIZE=2, but RANK and LOCAL_WORLD_SIZE not set" in done.stderr
 
 
-def test_after_a_rank_that_hangs_training_goes_on_where_it_was_saved(folder: Path) -> None:
+def test_after_a_hang_training_resumes_from_the_checkpoint(folder: Path) -> None:
     process = start(
         folder, "--run", "runs/again", *LONG, "--restarts", "1", "--stop-after", "100", "--set", "parallel.timeout_s=20"
     )
@@ -188,4 +188,4 @@ def test_after_a_rank_that_hangs_training_goes_on_where_it_was_saved(folder: Pat
     assert status == 0, err
     assert re.search(r"rank 0: waited 20 s .*: rank 1 was last heard of .*; starting all ranks again", err), err[-2000:]
     assert re.search(r"going on at step \d+ of", err), err
-    assert "stopped after step 100 as asked" in out
+    assert "stopped after step 100 as requested" in out

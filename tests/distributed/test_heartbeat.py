@@ -1,4 +1,4 @@
-"""What a rank says of one that it misses: that it failed, that it is silent, or that it lives and is behind."""
+"""Errors about a lost rank say whether it failed, is silent, or is alive but slow."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ STEPS = (70, 40, 71)
 
 
 def missed(rank: int, folder: Path, work: Callable[[], None]) -> str:
-    """What a rank says when rank 1 does ``work`` instead of taking part in the exchange."""
+    """Returns a rank's error when rank 1 does ``work`` instead of taking part in the exchange."""
     group = dist.new_group(timeout=timedelta(seconds=TIMEOUT_S), backend="gloo")
     said = "nothing"
     try:
@@ -31,7 +31,7 @@ def missed(rank: int, folder: Path, work: Callable[[], None]) -> str:
     except (LostRank, ArithmeticError) as error:
         said = str(error)
     (folder / f"{rank}.said").write_text(said)
-    while len(list(folder.glob("*.said"))) < 3:  # who leaves earlier takes connections of others along
+    while len(list(folder.glob("*.said"))) < 3:  # a rank that ends earlier would close connections of others
         time.sleep(0.05)
     return said
 
@@ -44,13 +44,13 @@ def fail() -> None:
     raise ArithmeticError("no such number")
 
 
-def test_one_that_is_slow_lives_and_is_told_with_its_step(tmp_path: Path) -> None:
+def test_a_slow_rank_is_reported_with_its_step(tmp_path: Path) -> None:
     first, _, third = run_ranks(3, missed, tmp_path, sleep)
     assert f"waited {TIMEOUT_S:g} s for the other ranks at step 70: rank 1 lives, at step 40\n" in first
     assert f"waited {TIMEOUT_S:g} s for the other ranks at step 71: rank 1 lives, at step 40\n" in third
 
 
-def test_one_that_failed_is_told_with_its_error(tmp_path: Path) -> None:
+def test_a_failed_rank_is_reported_with_its_error(tmp_path: Path) -> None:
     first, second, third = run_ranks(3, missed, tmp_path, fail)
     assert second == "no such number"
     for said in (first, third):

@@ -1,4 +1,4 @@
-"""``ziggurat train --nproc 2`` and torchrun as a user starts them, and how they go on after a crash or Ctrl-C."""
+"""``ziggurat train --nproc 2`` and torchrun, and resuming after a crash or Ctrl-C."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from ziggurat.training.run import open_run
 
 @pytest.fixture(scope="module")
 def alone(folder: Path) -> dict[str, float]:
-    """The figures of one process."""
+    """Returns the metrics of a single process."""
     status, _, err = run(folder, "--run", "runs/one")
     assert status == 0, err
     return figures(folder, "one")
 
 
-def test_two_ranks_come_to_the_figures_of_one(folder: Path, alone: dict[str, float]) -> None:
+def test_two_ranks_equal_one_process(folder: Path, alone: dict[str, float]) -> None:
     apart = ("--set", "planning.tables.item.sharding=row_wise")
     status, out, err = run(folder, "--run", "runs/two", "--nproc", "2", *apart)
     assert status == 0, err
-    assert out.count("log_loss") == 1, out  # told once, not by each rank
+    assert out.count("log_loss") == 1, out  # printed once, not by each rank
     assert figures(folder, "two")["auc"] == pytest.approx(alone["auc"], abs=1e-3)
     plan = json.loads((folder / "runs" / "two" / "plan.json").read_text(encoding="utf-8"))
     assert plan["world_size"] == 2
 
 
 def test_the_report_says_what_each_rank_held(folder: Path, alone: dict[str, float]) -> None:
-    """Of the runs above."""
+    """Uses the runs of the tests above."""
     whole, apart = (
         report_run(folder / "runs" / name, baselines=False).read_text(encoding="utf-8") for name in ("one", "two")
     )
@@ -56,19 +56,19 @@ def torchrun(folder: Path, name: str, *arguments: str) -> subprocess.Popen[str]:
     return subprocess.Popen(command, cwd=folder, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
 
 
-def test_torchrun_starts_ranks_and_starts_them_again(folder: Path, alone: dict[str, float]) -> None:
+def test_torchrun_starts_and_restarts_ranks(folder: Path, alone: dict[str, float]) -> None:
     process = torchrun(folder, "torchrun", "--max-restarts", "1")
     rank_at(process, 1, folder / "runs/torchrun/metrics.jsonl", 12).send_signal(signal.SIGKILL)
     status, _, err = ended(process)
     assert status == 0, err
     found = re.search(r"going on at step (\d+) of", err)
     assert found is not None, err
-    assert int(found[1]) >= 5  # the one behind it may not have been written yet
+    assert int(found[1]) >= 5  # the next checkpoint may not have been written yet
     assert figures(folder, "torchrun")["auc"] == pytest.approx(alone["auc"], abs=1e-3)
 
 
 def test_torchrun_joins_the_ranks_of_two_hosts(folder: Path, port: int, alone: dict[str, float]) -> None:
-    """Two agents, as two hosts have them."""
+    """Two torchrun agents stand for two hosts."""
     address = ("--master-addr", "127.0.0.1", "--master-port", str(port))
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nnodes", "2", "--nproc-per-node", "1", *address]
     train = ["-m", "--", "ziggurat", "train", "exp.yaml", "--run", "runs/hosts"]
@@ -84,7 +84,7 @@ def test_torchrun_joins_the_ranks_of_two_hosts(folder: Path, port: int, alone: d
     assert (plan["world_size"], plan["local_size"]) == (2, 1)
 
 
-def test_after_a_killed_rank_training_goes_on_where_it_was_saved(folder: Path, alone: dict[str, float]) -> None:
+def test_after_a_killed_rank_training_resumes_from_the_checkpoint(folder: Path, alone: dict[str, float]) -> None:
     process = start(
         folder, "--run", "runs/restarted", "--set", "training.save_every=5", "--nproc", "2", "--restarts", "1"
     )
@@ -94,12 +94,12 @@ def test_after_a_killed_rank_training_goes_on_where_it_was_saved(folder: Path, a
     assert "starting all ranks again (0 restarts left)" in err
     found = re.search(r"going on at step (\d+) of", err)
     assert found is not None, err
-    assert int(found[1]) >= 5  # the one behind it may not have been written yet
+    assert int(found[1]) >= 5  # the next checkpoint may not have been written yet
     assert figures(folder, "restarted")["auc"] == pytest.approx(alone["auc"], abs=1e-3)
 
 
 def saved_step(folder: Path, name: str) -> int:
-    """Of a run's last checkpoint."""
+    """Returns the step of a run's last checkpoint."""
     step = open_run(folder / "runs" / name).checkpoints.last()
     assert step is not None
     return step
@@ -121,8 +121,8 @@ def test_ctrl_c_saves_on_all_ranks_and_the_command_goes_on(folder: Path, number:
     assert f"going on at step {saved:,}" in err
 
 
-def goes_on(folder: Path, name: str) -> None:
-    """The run was saved behind its fifth step, and goes on there."""
+def check_resumes(folder: Path, name: str) -> None:
+    """Asserts that the run was saved after its fifth step, and resumes there."""
     saved = saved_step(folder, name)
     assert saved >= 5
     _, out, err = run(folder, "--run", f"runs/{name}", *LONG, "--stop-after", str(saved + 1))
@@ -136,14 +136,14 @@ def test_sigterm_to_any_rank_stops_all_of_them_saved(folder: Path) -> None:
     status, out, err = ended(process)
     assert status == 128 + signal.SIGTERM, err
     assert "error" not in err
-    assert "as another rank was asked to; saved" in out
-    goes_on(folder, "one-told")
+    assert "because another rank received a signal; saved" in out
+    check_resumes(folder, "one-told")
 
 
 def test_a_second_ctrl_c_ends_all_ranks_without_saving(folder: Path) -> None:
     process = start(folder, "--run", "runs/twice", *LONG)
     rank = rank_at(process, 0, folder / "runs/twice/metrics.jsonl", 5)
-    rank.send_signal(signal.SIGSTOP)  # so that the first cannot be followed before the second comes
+    rank.send_signal(signal.SIGSTOP)  # so that it handles the first signal only after the second
     for _ in range(2):
         process.send_signal(signal.SIGINT)
         time.sleep(0.5)
@@ -162,4 +162,4 @@ def test_ranks_whose_launcher_is_killed_stop_and_save(folder: Path) -> None:
     _, alive = psutil.wait_procs(ranks, SECONDS)
     assert not alive
     process.communicate()
-    goes_on(folder, "orphans")
+    check_resumes(folder, "orphans")

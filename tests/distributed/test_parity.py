@@ -1,4 +1,4 @@
-"""The Criteo example on a generated log of Criteo's shape comes to the same figures on two ranks as on one process.
+"""The Criteo example on a generated log of Criteo's shape gives the same metrics on two ranks as on one process.
 
 Ranks sum float32 numbers in another order, so losses differ in their last digits (1e-7 when this was written), and rows
 that score alike may change places: of some 4,000 test rows one pair in the other order is 3e-7 of AUC. Seeds differ by
@@ -31,7 +31,7 @@ def ziggurat(folder: Path, *arguments: str) -> None:
     assert done.returncode == 0, done.stderr
 
 
-def test_two_ranks_come_to_the_auc_of_one_process(tmp_path: Path) -> None:
+def test_two_ranks_reach_the_auc_of_one_process(tmp_path: Path) -> None:
     ziggurat(tmp_path, "generate", "criteo_train.csv", "--shape", "criteo", "--rows", "20000")
     changes = [word for setting in SETTINGS for word in ("--set", setting)]
     found: dict[int, dict[str, dict[str, float]]] = {}

@@ -1,4 +1,4 @@
-"""What a plan predicts of memory is what the tables of real ranks hold, to the byte."""
+"""The memory that a plan predicts equals that of the tables on real ranks, to the byte."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def planned(optimizer: dict[str, Any], devices: int, **shardings: str) -> PlanEs
 
 
 def held(rank: int, plan: Plan, optimizer: dict[str, Any]) -> tuple[int, int]:
-    """Bytes of weights and of optimizer states on this rank; a table's count of steps is no state of rows."""
+    """Returns the bytes of weights and optimizer states on this rank, without a table's count of steps."""
     lookup = EmbeddingLookup(layout(optimizer), plan, CPU, seed=0)
     weights = lookup.weights().values()
     states = [state for name, state in lookup.optimizer_state().items() if not name.endswith("/steps")]

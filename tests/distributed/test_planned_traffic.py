@@ -1,4 +1,4 @@
-"""What the cost model counts between devices is what TorchRec and the replicated tables send, to the byte."""
+"""The traffic of the cost model equals what TorchRec and the replicated tables send, to the byte."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ PLACEMENTS: dict[str, tuple[Sharding, tuple[int, ...]]] = {
 
 
 def layout() -> Layout:
-    """Two bags for one table."""
+    """Returns a layout with two bags of one table."""
     schema = Schema(bags=("a", "b"), tables={"a": "t", "b": "t"}, rows={"t": ROWS}, labels=("y",))
     config = EmbeddingsConfig.model_validate({"dim": DIM, "optimizer": {"name": "sgd"}})
     return lay_out(config, schema, {"a": "sum", "b": "sum"})
 
 
 def bags() -> KeyedJaggedTensor:
-    """The batch of every rank: they all look up the same, so that means are exact."""
+    """Returns the batch of every rank; all look up the same ids, so that means are exact."""
     draw = torch.Generator().manual_seed(0)
     lengths = torch.randint(0, 5, (2 * BATCH,), generator=draw, dtype=torch.int32)
     ids = (torch.rand(int(lengths.sum()), generator=draw) ** 3 * ROWS).long()
@@ -58,16 +58,16 @@ def plan_of(name: str) -> Plan:
     return Plan(WORLD, {"t": Placement(*PLACEMENTS[name])}, DEVICES)
 
 
-class Ear:
-    """Counts this rank's bytes to each other, and the payload of all-reduces. The sizes of messages to come, which are
-    sent ahead of ids, are left out."""
+class TrafficCounter:
+    """Counts this rank's bytes to each other rank, and the payload of all-reduces. Message sizes, which are sent before
+    ids, are left out."""
 
     def __init__(self) -> None:
         self.to, self.reduced = [0] * WORLD, 0
         for name in ("all_to_all_single", "reduce_scatter_tensor", "all_gather_into_tensor", "all_reduce"):
-            setattr(dist, name, self._listened(name, getattr(dist, name)))
+            setattr(dist, name, self._counted(name, getattr(dist, name)))
 
-    def _listened(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+    def _counted(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         signature = inspect.signature(real)
 
         def call(*arguments: Any, **keywords: Any) -> Any:
@@ -96,7 +96,7 @@ class Ear:
 
 
 def others(group: Any) -> list[tuple[int, int]]:
-    """(position in the group, rank of the world) of its other members."""
+    """Returns (position in the group, global rank) of the other members of a group."""
     members = [
         place if group is None else dist.get_global_rank(group, place) for place in range(dist.get_world_size(group))
     ]
@@ -104,9 +104,9 @@ def others(group: Any) -> list[tuple[int, int]]:
 
 
 def sent(rank: int) -> dict[str, tuple[list[int], int]]:
-    """Of each placement: this rank's bytes to each other in a step, and the payload of its all-reduces."""
+    """Returns for each placement this rank's bytes to each other rank per step, and the payload of its all-reduces."""
     found: dict[str, tuple[list[int], int]] = {}
-    ear = Ear()
+    ear = TrafficCounter()
     for name in PLACEMENTS:
         lookup = EmbeddingLookup(layout(), plan_of(name), torch.device("cpu"), 0)
         ear.to, ear.reduced = [0] * WORLD, 0
@@ -118,7 +118,7 @@ def sent(rank: int) -> dict[str, tuple[list[int], int]]:
 
 
 def modelled(name: str) -> tuple[float, float]:
-    """Bytes within hosts and between them."""
+    """Returns the modelled bytes within hosts and between them."""
     topology = Topology(HOSTS, DEVICES, "test", "cpu", 10**9, 1.0, 1.0, 1.0)
     problem = Problem(layout().tables, topology, counted(bags()), BATCH)
     costs = [cost for _, cost in problem.costs(problem.tables[0], plan_of(name))]

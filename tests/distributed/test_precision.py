@@ -1,4 +1,4 @@
-"""Rows and gradients that travel in 16 bits come to nearly the weights of those that travel in 32."""
+"""Training with rows and gradients sent in 16 bits gives nearly the same weights as with 32 bits."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from ziggurat.embeddings.lookup import EmbeddingLookup
 from ziggurat.parallel.config import ParallelConfig, Precision
 
 SMALL = 2.0**-26
-"""Of the loss: what a mean over 67 million rows makes of each one's gradient, most of which FP16 cannot tell from 0."""
-WAYS: dict[str, tuple[Precision, Precision, int]] = {
+"""Scale of the loss, as of a mean over 67 million rows: most gradients then underflow in FP16."""
+PRECISIONS: dict[str, tuple[Precision, Precision, int]] = {
     "fp32": ("fp32", "fp32", 1),
     "fp16": ("fp16", "fp16", 2**26),
     "fp16 unscaled": ("fp16", "fp16", 1),
@@ -25,12 +25,12 @@ WAYS: dict[str, tuple[Precision, Precision, int]] = {
 }
 
 
-def moved(rank: int, plan: Plan) -> dict[str, Tensor]:
-    """How far a step moves the weights of this rank's shards, all in one, by the way that numbers travel."""
+def weight_changes(rank: int, plan: Plan) -> dict[str, Tensor]:
+    """Returns precision -> the change of all weights of this rank's shards in one step."""
     config = EmbeddingsConfig.model_validate({"dim": DIM, "init_std": 0.1, "optimizer": {"name": "sgd", "lr": 0.1}})
     layout = lay_out(config, SCHEMA, {"tags": "mean", "history": "sum"})
     found: dict[str, Tensor] = {}
-    for name, (forward, backward, batch_size) in WAYS.items():
+    for name, (forward, backward, batch_size) in PRECISIONS.items():
         parallel = ParallelConfig(forward_precision=forward, backward_precision=backward)
         lookup = EmbeddingLookup(layout, plan, CPU, 3, parallel, batch_size)
         before = torch.cat([tensor_slice.tensor.detach().clone().flatten() for tensor_slice in lookup.tensor_slices()])
@@ -45,9 +45,9 @@ def moved(rank: int, plan: Plan) -> dict[str, Tensor]:
 
 @pytest.mark.parametrize("name", ["table_wise", "row_wise"])
 def test_weights_are_nearly_those_of_full_precision(name: str) -> None:
-    for found in run_ranks(2, moved, TWO[name]):
+    for found in run_ranks(2, weight_changes, TWO[name]):
         whole = found["fp32"]
-        off = {way: float((moves - whole).norm() / whole.norm()) for way, moves in found.items()}
+        off = {name: float((change - whole).norm() / whole.norm()) for name, change in found.items()}
         assert 0 < off["fp16"] < 1e-3  # 11 bits
         assert 0 < off["rows alone"] < 1e-3
         assert 0 < off["bf16"] < 8e-3  # 8 bits

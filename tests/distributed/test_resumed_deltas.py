@@ -1,4 +1,4 @@
-"""Ranks go on from a delta as if they had never stopped: bit for bit, or, as other ranks, up to the order of sums."""
+"""Resuming from a delta equals training without a stop: bit for bit, or up to the order of sums on other ranks."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def train(rank: int, folder: Path, run: str, wanted: Experiment, stop_after: int
     return api.train(wanted, folder / run, prepared=folder / "prepared", stop_after=stop_after).step
 
 
-def killed_behind(run: Path, step: int) -> None:
-    """As if nothing had been written since: the checkpoint of the stop, which is full, is gone."""
+def delete_later_checkpoints(run: Path, step: int) -> None:
+    """Deletes the checkpoints after ``step``, among them the full one of the stop, as after a kill."""
     folder = CheckpointFolder(run / "checkpoints")
     for each in folder.steps():
         if each > step:
@@ -46,26 +46,26 @@ def killed_behind(run: Path, step: int) -> None:
     assert folder.last() == step
 
 
-def leads_to(folder: Path, wanted: Experiment, ranks: list[tuple[int, int | None]]) -> dict[str, Any]:
-    """What a run comes to that so many ranks take to a step each, and go on from the delta before it."""
+def resumed_tensors(folder: Path, wanted: Experiment, ranks: list[tuple[int, int | None]]) -> dict[str, Any]:
+    """Returns the tensors of a run in stages of (ranks, last step), each resumed from the delta before that step."""
     for world_size, stop in ranks:
         run_ranks(world_size, train, folder, "parts", wanted, stop)
         if stop is not None:
-            killed_behind(folder / "parts", stop // 5 * 5)
+            delete_later_checkpoints(folder / "parts", stop // 5 * 5)
     return tensors(folder / "parts", STEPS)
 
 
 @pytest.mark.parametrize("world_size", [1, 2, 4])
-def test_going_on_from_a_delta_changes_nothing(world_size: int, experiment: Experiment, tmp_path: Path) -> None:
+def test_resuming_from_a_delta_changes_nothing(world_size: int, experiment: Experiment, tmp_path: Path) -> None:
     run_ranks(world_size, train, tmp_path, "whole", experiment, None)
-    found = leads_to(tmp_path, experiment, [(world_size, 23), (world_size, None)])
+    found = resumed_tensors(tmp_path, experiment, [(world_size, 23), (world_size, None)])
     assert_same_bits(tensors(tmp_path / "whole", STEPS), found)
 
 
-def test_fewer_and_fewer_ranks_come_to_what_one_comes_to(experiment: Experiment, tmp_path: Path) -> None:
-    """Up to the order of sums, which forty steps carry on: 1e-4 of numbers around .1."""
+def test_resuming_on_fewer_ranks_equals_one_rank(experiment: Experiment, tmp_path: Path) -> None:
+    """Up to the order of sums, whose effect grows over forty steps: 1e-4 for values around .1."""
     run_ranks(1, train, tmp_path, "whole", experiment, None)
-    found = leads_to(tmp_path, experiment, [(4, 13), (2, 28), (1, None)])
+    found = resumed_tensors(tmp_path, experiment, [(4, 13), (2, 28), (1, None)])
     expected = tensors(tmp_path / "whole", STEPS)
     assert found.keys() == expected.keys()
     for name, tensor in expected.items():

@@ -1,4 +1,4 @@
-"""What fails on one of Shampoo's ranks, or differs between them, ends all, with its name."""
+"""An error on one of Shampoo's ranks, or a difference between ranks, fails all of them and names the rank."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def failing(rank: int, how: str, is_spread: bool = False) -> str:
     try:
         optimizer.step(closure)
     except (ZigguratError, TypeError) as error:
-        dist.barrier()  # all are still there, and none waits for another
+        dist.barrier()  # all ranks are alive, and none waits for another
         return f"{type(error).__name__}: {error}"
     return "nothing"
 
@@ -59,7 +59,7 @@ def test_a_gradient_that_one_rank_lacks_is_named() -> None:
         assert told.startswith("LostRank: shampoo: parameter '0.weight' has a gradient on rank 0 and none on rank 1")
 
 
-def test_an_error_on_one_rank_ends_all_with_its_name() -> None:
+def test_an_error_on_one_rank_fails_all_and_names_it() -> None:
     first, second = run_ranks(2, failing, "nan")
     assert second.startswith("DivergedError: parameter '")
     assert first.startswith("LostRank: shampoo, rank 1: DivergedError: parameter '")
@@ -84,7 +84,7 @@ def test_an_error_on_one_rank_ends_all_with_its_name() -> None:
 
 
 def skipping(rank: int) -> list[Tensor]:
-    """Weights of a training that leaves out a batch whose gradient is no number in one place."""
+    """Returns the weights of a training that skips a batch whose gradient is nan in one place."""
     del rank
     model = network()
     optimizer = Shampoo(model.named_parameters(), **SETTINGS)
@@ -102,8 +102,8 @@ def skipping(rank: int) -> list[Tensor]:
     return weights(model)
 
 
-def test_a_batch_that_fails_on_all_ranks_can_be_left_out() -> None:
-    """Every rank looks at all gradients, whoever owns the block: the states of none have changed."""
+def test_a_batch_that_fails_on_all_ranks_can_be_skipped() -> None:
+    """Every rank checks all gradients, whichever rank owns the block, so no state has changed."""
     (alone,) = run_ranks(1, skipping)
     for found in run_ranks(2, skipping):
         assert all(torch.equal(mine, other) for mine, other in zip(found, alone, strict=True))
@@ -125,7 +125,7 @@ def differing(rank: int, what: str) -> str:
     return ""
 
 
-def test_ranks_that_differ_are_told_before_the_first_step() -> None:
+def test_differing_ranks_are_reported_before_the_first_step() -> None:
     for told in run_ranks(2, differing, "lr"):
         assert told.startswith("shampoo: the settings of group 0 is name='shampoo' lr=0.2")
     for told in run_ranks(2, differing, "shape"):
@@ -149,8 +149,8 @@ def flattened(rank: int) -> str:
     return ""
 
 
-def test_parameters_that_were_made_one_are_refused() -> None:
-    """Each rank has another part of them, of the same shape."""
+def test_flattened_parameters_are_refused() -> None:
+    """Each rank holds another part of them, of the same shape."""
     for told in run_ranks(2, flattened):
         assert "was flattened by FullyShardedDataParallel from several parameters" in told
         assert "use torch.distributed.fsdp.fully_shard" in told

@@ -1,4 +1,4 @@
-"""Shampoo shared by real ranks: the same training as by one, and a part of the state each."""
+"""Shampoo distributed over real ranks trains like one rank, with a part of the state on each."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ziggurat.optim.shampoo.shampoo import Shampoo
 
 
 def held_bytes(optimizer: Shampoo) -> int:
-    """Of states of blocks on this rank."""
+    """Returns the bytes of block states on this rank."""
     return sum(
         each.to_local().nbytes if isinstance(each, torch.distributed.tensor.DTensor) else each.nbytes
         for state in optimizer.state.values()
@@ -46,7 +46,7 @@ FORMS = [{}, {"form": "roots"}, {"root": "qr", "late": 1}, {"form": "roots", "ro
 
 @pytest.mark.parametrize("settings", FORMS, ids=str)
 def test_ranks_take_the_steps_of_one_bit_for_bit(settings: dict[str, Any]) -> None:
-    """Each with less of the state the more there are."""
+    """The more ranks, the less state each holds."""
     (alone,) = run_ranks(1, replicated, settings)
     held = [alone["bytes"]]
     for size in (2, 4):
@@ -60,7 +60,7 @@ def test_ranks_take_the_steps_of_one_bit_for_bit(settings: dict[str, Any]) -> No
 
 
 def of_small_blocks(rank: int) -> list[Tensor]:
-    """Of 10 × 11, where products depend on where they lie, of 13 × 11, and of three dimensions."""
+    """Blocks of 10 × 11, whose products depend on their alignment, of 13 × 11, and of three dimensions."""
     del rank
     torch.manual_seed(0)
     weights = [nn.Parameter(torch.randn(shape)) for shape in [(20, 33)] * 3 + [(39, 11)] * 2 + [(9, 14, 5)]]
@@ -81,7 +81,7 @@ def test_small_blocks_take_the_steps_of_one_rank(size: int) -> None:
 
 
 def of_types(rank: int) -> list[Tensor]:
-    """Layers in fp32, fp64 and bf16 beside each other."""
+    """Layers in fp32, fp64 and bf16 in one model."""
     del rank
     model = network()
     assert isinstance(model, nn.Sequential)
@@ -107,7 +107,7 @@ def in_groups(rank: int) -> dict[str, Any]:
     return replicated(rank, {"group_size": 2})
 
 
-def test_two_groups_of_two_do_the_same_work_each() -> None:
+def test_two_groups_of_two_ranks_do_the_same_work() -> None:
     (alone,) = run_ranks(1, replicated, {})
     found = run_ranks(4, in_groups)
     for each in found:
@@ -129,7 +129,7 @@ def test_fewer_bits_round_updates_and_leave_ranks_equal(precision: str, bits: in
 
 
 def one_step(rank: int, settings: dict[str, Any], scale: float) -> list[Tensor]:
-    """Where a step leads from zero, whose gradients are those of the network times ``scale``."""
+    """Returns the weights after one step from zero, with the network's gradients times ``scale``."""
     del rank
     model = network()
     gradients(model, 0)
@@ -163,8 +163,8 @@ def sharded(rank: int, kind: str, size: int) -> list[Tensor]:
 
 
 @pytest.mark.parametrize(("kind", "size"), [("ddp", 2), ("fsdp", 2), ("fsdp", 4), ("hsdp", 4)])
-def test_under_each_way_to_spread_a_model(kind: str, size: int) -> None:
-    """Equal gradients on 2 or 4 ranks have themselves as their mean, bit for bit."""
+def test_every_kind_of_data_parallelism(kind: str, size: int) -> None:
+    """The mean of equal gradients on 2 or 4 ranks equals them bit for bit."""
     (alone,) = run_ranks(1, replicated_weights)
     for found in run_ranks(size, sharded, kind, size):
         assert all(torch.equal(mine, one) for mine, one in zip(found, alone, strict=True))
@@ -197,8 +197,8 @@ def resumed(rank: int, folder: Path) -> list[Tensor]:
     return weights(model)
 
 
-def test_a_state_of_two_ranks_goes_on_on_one_and_on_four(tmp_path: Path) -> None:
-    """By torch's own distributed checkpoints; ziggurat's are in test_training.py."""
+def test_a_state_of_two_ranks_resumes_on_one_and_four(tmp_path: Path) -> None:
+    """Uses torch's distributed checkpoints; ziggurat's are tested in test_training.py."""
     run_ranks(2, saved, tmp_path)
     (expected,) = run_ranks(1, replicated_weights)
     for size in (1, 4):
@@ -207,7 +207,7 @@ def test_a_state_of_two_ranks_goes_on_on_one_and_on_four(tmp_path: Path) -> None
 
 
 def vanishing(rank: int, precision: str) -> bool:
-    """Whether updates that fade through the smallest numbers leave weights finite."""
+    """Returns whether weights stay finite while updates decay through the smallest numbers."""
     del rank
     model = network()
     optimizer = Shampoo(model.named_parameters(), graft="sgd", betas=(0.0, 0.99), start=10**9, communicate=precision)
@@ -219,12 +219,12 @@ def vanishing(rank: int, precision: str) -> bool:
 
 
 @pytest.mark.parametrize("precision", ["fp16", "bf16"])
-def test_updates_that_fade_stay_numbers(precision: str) -> None:
+def test_vanishing_updates_leave_weights_finite(precision: str) -> None:
     assert run_ranks(2, vanishing, precision) == [True, True]
 
 
 def saved_whole(rank: int) -> bool:
-    """By torch itself, and copied."""
+    """Saves and copies the state by torch."""
     del rank
     model = nn.Sequential(nn.Linear(16, 16), nn.Linear(16, 16))
     optimizer = Shampoo(model.named_parameters(), max_preconditioner_dim=8, precondition_frequency=2)
@@ -253,7 +253,7 @@ def test_a_state_of_ranks_is_saved_and_copied_by_torch() -> None:
 
 
 def loaded_elsewhere(rank: int) -> str:
-    """A state that rank 0 alone saved, by torch, taken by both."""
+    """Loads on both ranks a state that only rank 0 saved, by torch."""
     model = network()
     optimizer = Shampoo(model.named_parameters(), **SETTINGS)
     trained(model, optimizer, 0, 3)
@@ -271,14 +271,14 @@ def loaded_elsewhere(rank: int) -> str:
     return "taken"
 
 
-def test_a_state_that_another_rank_saved_is_refused_and_nothing_of_it_taken() -> None:
+def test_a_state_of_another_rank_is_refused_without_a_change() -> None:
     first, second = run_ranks(2, loaded_elsewhere)
     assert first == "taken"
     assert second.startswith("True: shampoo: the state of parameter '0.weight' has no ")
 
 
 def by_itself(rank: int) -> dict[str, Any]:
-    """Two models on two pairs of ranks each."""
+    """Trains two models, each on a pair of ranks."""
     pairs = [dist.new_group([0, 1]), dist.new_group([2, 3])]
     torch.manual_seed(rank // 2)
     model = nn.Linear(19, 19)
@@ -291,7 +291,7 @@ def by_itself(rank: int) -> dict[str, Any]:
     return {"weights": weights(model), "bytes": held_bytes(optimizer)}
 
 
-def test_ranks_that_train_another_model_have_a_group_of_their_own() -> None:
+def test_ranks_that_train_another_model_use_a_separate_group() -> None:
     found = run_ranks(4, by_itself)
     for first, second in (found[:2], found[2:]):
         assert all(torch.equal(mine, other) for mine, other in zip(first["weights"], second["weights"], strict=True))

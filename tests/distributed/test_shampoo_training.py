@@ -1,4 +1,4 @@
-"""Runs whose dense part Shampoo trains: spread in any way, stopped, and gone on with by other numbers of ranks."""
+"""Runs with Shampoo for the dense part: any data parallelism, stopped, and resumed on other numbers of ranks."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def trained(
     stop_after: int | None = None,
     optimizer: dict[str, Any] = ROOTS,
 ) -> dict[str, Tensor]:
-    """The dense part at the end of a run, and its optimizer's states."""
+    """Returns the dense part and its optimizer states at the end of a run."""
     del rank
     values = config_values(folder)
     values["optimizer"] = optimizer
@@ -61,40 +61,42 @@ def pair(folder: Path, alone: dict[str, Tensor]) -> dict[str, Tensor]:
     return run_ranks(2, trained, folder, "pair", {"name": "ddp"})[0]
 
 
-def off(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> float:
-    """The greatest distance of a tensor of the dense part."""
+def largest_difference(ours: dict[str, Tensor], theirs: dict[str, Tensor]) -> float:
+    """Returns the largest difference of a tensor of the dense part."""
     assert ours.keys() == theirs.keys()
     return max((ours[key] - each).abs().max().item() for key, each in theirs.items() if key.startswith("dense/"))
 
 
-def test_two_ranks_come_to_what_one_does(pair: dict[str, Tensor], alone: dict[str, Tensor]) -> None:
-    """But for sums of gradients in another order, which roots carry on."""
+def test_two_ranks_equal_one(pair: dict[str, Tensor], alone: dict[str, Tensor]) -> None:
+    """Except for gradient sums in another order, whose effect the roots amplify."""
     assert any(key.endswith("/root_0") for key in alone)
-    assert off(pair, alone) < 1e-3
+    assert largest_difference(pair, alone) < 1e-3
 
 
 @pytest.mark.parametrize("dense", [{"name": "fsdp"}, {"name": "hsdp", "shard_size": 1}], ids=lambda each: each["name"])
-def test_parts_come_to_the_bits_of_copies(dense: dict[str, Any], folder: Path, pair: dict[str, Tensor]) -> None:
+def test_sharded_parameters_equal_replicated_ones_bit_for_bit(
+    dense: dict[str, Any], folder: Path, pair: dict[str, Tensor]
+) -> None:
     found = run_ranks(2, trained, folder, dense["name"], dense)[0]
     assert found.keys() == pair.keys()
     assert all(torch.equal(found[key], each) for key, each in pair.items())
 
 
-def test_stopped_between_it_goes_on_bit_for_bit(folder: Path, pair: dict[str, Tensor]) -> None:
-    """At step 16, with roots of step 15 on their way."""
+def test_resuming_between_roots_is_bit_identical(folder: Path, pair: dict[str, Tensor]) -> None:
+    """Stops at step 16, while roots of step 15 are pending."""
     run_ranks(2, trained, folder, "stopped", {"name": "ddp"}, 16)
     found = run_ranks(2, trained, folder, "stopped", {"name": "ddp"})[0]
     assert all(torch.equal(found[key], each) for key, each in pair.items())
 
 
-def test_other_numbers_of_ranks_go_on(folder: Path, alone: dict[str, Tensor]) -> None:
+def test_other_numbers_of_ranks_resume(folder: Path, alone: dict[str, Tensor]) -> None:
     run_ranks(2, trained, folder, "moved", {"name": "ddp"}, 8)
     run_ranks(3, trained, folder, "moved", {"name": "ddp"}, 16)
-    assert off(trained(0, folder, "moved", {"name": "ddp"}), alone) < 1e-3
+    assert largest_difference(trained(0, folder, "moved", {"name": "ddp"}), alone) < 1e-3
 
 
-def test_in_the_eigenbasis_parts_go_on_with_the_bits_of_copies(folder: Path) -> None:
-    """Directions of equal second moments are turned by last bits: other numbers of ranks go other ways there."""
+def test_in_the_eigenbasis_sharded_parameters_resume_bit_for_bit(folder: Path) -> None:
+    """Rounding rotates directions of equal second moments, so other numbers of ranks would diverge."""
     straight = run_ranks(2, trained, folder, "turned", {"name": "ddp"}, None, SHAMPOO)[0]
     assert any(key.endswith("/basis_0") for key in straight)
     run_ranks(2, trained, folder, "turned_stopped", {"name": "fsdp"}, 16, SHAMPOO)

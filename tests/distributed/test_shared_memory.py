@@ -1,4 +1,4 @@
-"""Ranks of one host that share memory get the bits that they would get through sockets."""
+"""Shared memory between the ranks of one host gives the same bits as sockets."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ PLANS: dict[str, Plan] = {
 SGD = {"name": "sgd", "lr": 0.1}
 
 
-def both_ways(rank: int) -> dict[str, list[dict[str, Any]]]:
+def with_memory_and_sockets(rank: int) -> dict[str, list[dict[str, Any]]]:
     return {
         name: [trained(rank, plan, SGD, way) for way in (ParallelConfig(), SOCKETS)] for name, plan in PLANS.items()
     }
@@ -53,11 +53,11 @@ def both_ways(rank: int) -> dict[str, list[dict[str, Any]]]:
 
 @pytest.fixture(scope="module")
 def three() -> list[dict[str, list[dict[str, Any]]]]:
-    return run_ranks(3, both_ways)
+    return run_ranks(3, with_memory_and_sockets)
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_rows_and_gradients_are_those_that_sockets_bring(
+def test_rows_and_gradients_equal_those_through_sockets(
     name: str, three: list[dict[str, list[dict[str, Any]]]]
 ) -> None:
     for rank in three:
@@ -69,7 +69,7 @@ def test_rows_and_gradients_are_those_that_sockets_bring(
 
 
 def waiting(rank: int) -> list[list[Tensor]]:
-    """Ids of both ranks' first batch for this rank's table, read later so many other batches."""
+    """Returns the ids of both ranks' first batch for this rank's table, read after some other batches."""
     found: list[list[Tensor]] = []
     for others in (0, 1, 2, 3, 4, 9):
         exchange = HostInput([1, 1], SharedSlots(60, 4))
@@ -84,8 +84,8 @@ def waiting(rank: int) -> list[list[Tensor]]:
     return found
 
 
-def test_ids_that_wait_while_other_batches_pass_are_still_those_of_their_batch() -> None:
-    """As those of the next training batch wait while a split is evaluated."""
+def test_ids_that_are_read_after_other_batches_are_those_of_their_batch() -> None:
+    """The ids of the next training batch wait like this during an evaluation."""
     for rank, found in enumerate(run_ranks(2, waiting)):
         assert [len(each) for each in found] == [1, 2, 3, 4, 5, 10]
         for batches in found:
@@ -94,7 +94,8 @@ def test_ids_that_wait_while_other_batches_pass_are_still_those_of_their_batch()
 
 
 def exchanged(rank: int) -> list[Tensor]:
-    """Rows of batches that grow, and the memory with them. Two features on rank 0, one on rank 1, in another order."""
+    """Exchanges batches of growing size, so that the memory grows. Rank 0 has two features, rank 1 one; order
+    differs."""
     exchange = HostExchange([[2, 1], [3]], [2, 0, 1], SharedSlots(60))
     found: list[Tensor] = []
     for sizes in ([2, 1], [1, 1], [5, 4]):
@@ -106,12 +107,12 @@ def exchanged(rank: int) -> list[Tensor]:
     return found
 
 
-def test_rows_come_in_the_order_that_is_asked_for_and_gradients_go_back() -> None:
+def test_rows_come_in_the_requested_order_and_gradients_return() -> None:
     ranks = run_ranks(2, exchanged)
     for number, sizes in enumerate(([2, 1], [1, 1], [5, 4])):
         rows = sum(sizes)
         zero = torch.arange(rows * 3.0).view(rows, 3)
-        whole = torch.cat([zero[:, 2:], zero + 100, zero[:, :2]], dim=1)  # places: feature 1, feature 2, feature 0
+        whole = torch.cat([zero[:, 2:], zero + 100, zero[:, :2]], dim=1)  # positions: feature 1, feature 2, feature 0
         parts = whole.split(sizes)
         for rank, found in enumerate(ranks):
             assert torch.equal(found[2 * number], parts[rank])
@@ -119,7 +120,7 @@ def test_rows_come_in_the_order_that_is_asked_for_and_gradients_go_back() -> Non
 
 
 def gradients(rank: int, world_size: int) -> dict[str, list[Tensor]]:
-    """Of some steps of a model whose gradients fill several buckets, by each way."""
+    """Returns gradients of a model that fill several buckets, through shared memory and through sockets."""
     found: dict[str, list[Tensor]] = {}
     for name, parallel in (
         ("memory", ParallelConfig(dense=DDP(bucket_mb=0.001))),
@@ -154,17 +155,17 @@ def test_dense_gradients_are_the_mean_over_ranks(world_size: int) -> None:
 
 
 def held() -> int:
-    """Files that share memory and processes that are watched."""
+    """Counts the open shared-memory files and process descriptors."""
     links: list[str] = []
     for link in Path("/proc/self/fd").iterdir():
-        with contextlib.suppress(FileNotFoundError):  # the folder's own
+        with contextlib.suppress(FileNotFoundError):  # the descriptor of the listing itself
             links.append(str(link.readlink()))
     return sum("memfd:ziggurat" in link or "pidfd" in link for link in links)
 
 
 def refused(rank: int) -> list[str]:
     found: list[str] = []
-    for pretended in (2**22 + 1, 1):  # no process has the first number; the second is another process
+    for pretended in (2**22 + 1, 1):  # the first is no process; the second is another process
         with unittest.mock.patch.object(os, "getpid", return_value=pretended) if rank else contextlib.nullcontext():
             try:
                 SharedSlots(60)
@@ -172,14 +173,14 @@ def refused(rank: int) -> list[str]:
                 found.append(str(error))
     slots = SharedSlots(60)
     slots.write_buffer(slots.begin_turn(), 1000)[999] = 7
-    assert held() >= 3 + 2 * 3 + 1  # its own files, all ranks' opened, the other's life
+    assert held() >= 3 + 2 * 3 + 1  # its own files, those opened of all ranks, the other's process
     del slots
     gc.collect()
     assert held() == 0
     return found
 
 
-def test_ranks_that_cannot_open_each_others_memory_say_so_on_every_rank() -> None:
+def test_every_rank_reports_memory_that_cannot_be_opened() -> None:
     for found in run_ranks(2, refused):
         assert len(found) == 2
         assert all("cannot share memory: rank 0 " in message for message in found)
@@ -187,7 +188,7 @@ def test_ranks_that_cannot_open_each_others_memory_say_so_on_every_rank() -> Non
 
 
 def missed(rank: int, killed: bool) -> str:
-    """What rank 0 is told when rank 1 ends, or lives and does not come."""
+    """Returns rank 0's error when rank 1 ends, or is alive but does not publish."""
     slots = SharedSlots(60 if killed else 1.0)
     turn = slots.begin_turn()
     if rank == 1:
@@ -201,7 +202,7 @@ def missed(rank: int, killed: bool) -> str:
     return "met"
 
 
-@pytest.mark.parametrize(("killed", "told"), [(True, "rank 1 has ended"), (False, "timed out after 1 s .* rank 1")])
-def test_a_rank_that_does_not_come_is_not_waited_for_forever(killed: bool, told: str) -> None:
+@pytest.mark.parametrize(("killed", "message"), [(True, "rank 1 has ended"), (False, "timed out after 1 s .* rank 1")])
+def test_a_missing_rank_is_not_waited_for_forever(killed: bool, message: str) -> None:
     found, _ = run_ranks(2, missed, killed)
-    assert re.search(told, found)
+    assert re.search(message, found)

@@ -1,4 +1,4 @@
-"""Ranks that train together come to what a single process comes to, whatever spreads the dense part over them.
+"""Ranks that train together equal a single process, for every parallelism of the dense part.
 
 The single process sums a batch's gradient in one order of its rows; ranks sum their own rows first and then each
 other's. float32 sums in another order differ in the last bits (6e-8 of the largest term), 100 steps of SGD carry that
@@ -35,7 +35,7 @@ ORDERED: dict[str, Any] = {
     },
     "tables": {"item": {"sharding": "row_wise"}},
 }  # fmt: skip
-"""Memory for the buffers of a step, and for some of the rows."""
+"""Memory that suffices for the buffers of a step and some of the rows."""
 SHORTER: dict[str, Any] = {"training.max_steps": 40, "training.evaluate_every": 20}
 VARIANTS: dict[str, dict[str, Any]] = {
     "ddp": {},
@@ -71,7 +71,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
 DEVICES: dict[str, Any] = {
     "device": "cpu", "memory": "1MB", "lookup_bandwidth": 1e8, "intra_bandwidth": 1e8, "inter_bandwidth": 1e8,
 }  # fmt: skip
-"""Nothing about them is measured, so that plans do not differ."""
+"""A topology without measured values, so that plans are reproducible."""
 PLANNED: dict[str, dict[str, Any]] = {
     "rules": {**SHORTER, "planning": {"planner": {"replicate_up_to": 1, "fused": False}, "topology": DEVICES}},
     "recshard": {**SHORTER, "planning": {**ORDERED, "planner": {"name": "recshard"}, "tables": {}}},
@@ -86,13 +86,13 @@ PLANNED: dict[str, dict[str, Any]] = {
     },
     "torchrec": {**SHORTER, "planning": {"planner": {"name": "torchrec", "fused": False}, "topology": DEVICES}},
 }
-"""By each planner, as it would have it; recshard's by its linear model. A single process has no plan: all are alike."""
+"""Plans of each planner; recshard's by its linear model. All equal a single process, which has no plan."""
 
 
 def experiment(folder: Path, changes: dict[str, Any]) -> Experiment:
     values = config_values(folder)
     values["optimizer"] = {"name": "sgd", "lr": 0.1}
-    # Small as the tables are, every rank would hold all of them; so they lie on one each, and one is split.
+    # Such small tables would be replicated; so each is placed on one rank, and one is split.
     values["planning"] = {"planner": {"replicate_up_to": 1}, "tables": {"item": {"sharding": "row_wise"}}}
     values["training"].update(max_steps=STEPS, epochs=50, evaluate_every=50, batch_size=96, device="cpu")
     for path, value in changes.items():
@@ -101,7 +101,7 @@ def experiment(folder: Path, changes: dict[str, Any]) -> Experiment:
 
 
 def train(folder: Path, name: str, place: str, changes: dict[str, Any], **options: Any) -> dict[str, Any]:
-    """Losses by step, final figures and the last checkpoint's tensors of a run that all ranks take part in."""
+    """Trains on all ranks; returns losses by step, final metrics and the last checkpoint's tensors."""
     run_folder = folder / place / name
     prepared = folder / f"prepared-{'weight' in str(changes)}"
     outcome = api.train(experiment(folder, changes), run_folder, prepared=prepared, **options)
@@ -120,7 +120,7 @@ def train_all(rank: int, folder: Path, place: str, names: list[str]) -> dict[str
 
 
 def evaluated(rank: int, folder: Path, runs: list[Path]) -> list[dict[str, float]]:
-    """Figures of finished runs' checkpoints over batches that do not divide evenly."""
+    """Returns metrics of finished runs' checkpoints over batches that do not divide evenly."""
     figures: list[dict[str, float]] = []
     for run in runs:
         opened = api.load_run(run)
@@ -172,7 +172,7 @@ def test_losses_and_weights_equal_a_single_process(name: str, pair: dict[str, An
 
 @pytest.mark.parametrize("place", ["pair", "four"])
 @pytest.mark.parametrize("name", PLANNED)
-def test_a_plan_of_any_planner_trains_as_a_single_process_does(
+def test_plans_of_all_planners_equal_a_single_process(
     place: str, name: str, folder: Path, pair: dict[str, Any], four: dict[str, Any], alone: dict[str, Any]
 ) -> None:
     equal({"pair": pair, "four": four}[place][name], alone["ordered_rows"])
@@ -185,7 +185,7 @@ def test_a_plan_of_any_planner_trains_as_a_single_process_does(
 
 
 def equal(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
-    """Losses, weights, states and figures, within what another order of sums makes of them."""
+    """Asserts equal losses, weights, states and metrics, up to the order of sums."""
     assert ours["losses"] == pytest.approx(theirs["losses"], abs=1e-5)
     close(ours["weights"], theirs["weights"], 1e-4)
     close(ours["states"], theirs["states"], 1e-4)
@@ -193,20 +193,20 @@ def equal(ours: dict[str, Any], theirs: dict[str, Any]) -> None:
         assert ours["figures"][split]["log_loss"] == pytest.approx(figures["log_loss"], abs=1e-5)
 
 
-def test_how_the_dense_part_is_spread_changes_nothing(pair: dict[str, Any]) -> None:
-    """Two ranks sum two numbers: there is one order, and so one result, to the bit."""
+def test_the_parallelism_of_the_dense_part_changes_nothing(pair: dict[str, Any]) -> None:
+    """The sum of two numbers has one order, so two ranks give one result, bit for bit."""
     for name in ("fsdp", "hsdp", "ddp_small_buckets", "no_pipeline", "sockets"):
         close(pair[name]["weights"], pair["ddp"]["weights"], 0.0)
 
 
-def test_two_runs_are_equal_to_the_bit(folder: Path, pair: dict[str, Any]) -> None:
+def test_two_runs_are_bit_identical(folder: Path, pair: dict[str, Any]) -> None:
     again = run_ranks(2, train_all, folder, "again", ["ddp"])[0]["ddp"]
     assert again["losses"] == pair["ddp"]["losses"]
     close(again["weights"], pair["ddp"]["weights"], 0.0)
 
 
-def test_figures_of_several_ranks_are_those_of_one_to_the_bit(folder: Path, alone: dict[str, Any]) -> None:
-    """Of tables that every rank holds; where a bag's rows lie on several ranks they are summed in another order."""
+def test_metrics_of_several_ranks_equal_one_bit_for_bit(folder: Path, alone: dict[str, Any]) -> None:
+    """For replicated tables; if the rows of a bag are on several ranks, they are summed in another order."""
     replicated, divided = folder / "alone" / "adam_tables", folder / "alone" / "ddp"
     here = evaluated(0, folder, [replicated, divided])
     assert len(here[0]) > 20
@@ -216,43 +216,43 @@ def test_figures_of_several_ranks_are_those_of_one_to_the_bit(folder: Path, alon
             assert there[1] == pytest.approx(here[1], rel=1e-6, abs=1e-6, nan_ok=True)
 
 
-def stop_and_go(rank: int, folder: Path, place: str, stop_after: int | None) -> dict[str, Any]:
+def train_until(rank: int, folder: Path, place: str, stop_after: int | None) -> dict[str, Any]:
     return train(folder, "run", place, {}, stop_after=stop_after)
 
 
-def test_a_run_goes_on_with_another_number_of_ranks(folder: Path, alone: dict[str, Any]) -> None:
-    run_ranks(2, stop_and_go, folder, "moved", 30)
-    run_ranks(3, stop_and_go, folder, "moved", 60)
-    ended = stop_and_go(0, folder, "moved", None)
+def test_a_run_resumes_on_another_number_of_ranks(folder: Path, alone: dict[str, Any]) -> None:
+    run_ranks(2, train_until, folder, "moved", 30)
+    run_ranks(3, train_until, folder, "moved", 60)
+    ended = train_until(0, folder, "moved", None)
     assert ended["losses"] == pytest.approx(alone["ddp"]["losses"], abs=1e-5)
     close(ended["weights"], alone["ddp"]["weights"], 1e-4)
 
 
-def test_stopping_between_and_going_on_changes_nothing(folder: Path, pair: dict[str, Any]) -> None:
-    run_ranks(2, stop_and_go, folder, "stopped", 37)
-    ended = run_ranks(2, stop_and_go, folder, "stopped", None)[0]
+def test_stopping_and_resuming_changes_nothing(folder: Path, pair: dict[str, Any]) -> None:
+    run_ranks(2, train_until, folder, "stopped", 37)
+    ended = run_ranks(2, train_until, folder, "stopped", None)[0]
     close(ended["weights"], pair["ddp"]["weights"], 0.0)
 
 
-def planned_anew(rank: int, folder: Path, stop_after: int | None, planning: dict[str, Any] | None) -> dict[str, Any]:
+def train_with_plan(rank: int, folder: Path, stop_after: int | None, planning: dict[str, Any] | None) -> dict[str, Any]:
     if rank == 0:
         (folder / "replanned" / "run" / "plan.json").unlink(missing_ok=True)
     return train(folder, "run", "replanned", {} if planning is None else {"planning": planning}, stop_after=stop_after)
 
 
-def test_a_run_with_ordered_rows_goes_on_under_another_planner_and_number_of_ranks(
+def test_a_run_with_ordered_rows_resumes_with_another_planner_and_number_of_ranks(
     folder: Path, alone: dict[str, Any]
 ) -> None:
-    """Rows are known by their ids wherever they are written, so that nothing is left of their order."""
-    run_ranks(2, planned_anew, folder, 30, ORDERED)
+    """Checkpoints identify rows by their ids, so that they do not depend on the order."""
+    run_ranks(2, train_with_plan, folder, 30, ORDERED)
     run = folder / "replanned" / "run"
     plan = Plan.from_json(json.loads((run / "plan.json").read_text(encoding="utf-8")))
     fast = {name: placement.fast_rows for name, placement in plan.placements.items()}
     assert any(rows not in (None, 0) for rows in fast.values())
     assert load_file(run / "row_order.safetensors").keys() == {name for name, rows in fast.items() if rows is not None}
-    run_ranks(3, planned_anew, folder, 60, None)
-    run_ranks(2, planned_anew, folder, 80, ORDERED)
-    ended = planned_anew(0, folder, None, None)
+    run_ranks(3, train_with_plan, folder, 60, None)
+    run_ranks(2, train_with_plan, folder, 80, ORDERED)
+    ended = train_with_plan(0, folder, None, None)
     assert ended["losses"] == pytest.approx(alone["ddp"]["losses"], abs=1e-5)
     close(ended["weights"], alone["ddp"]["weights"], 1e-4)
     close(ended["states"], alone["ddp"]["states"], 1e-4)

@@ -1,5 +1,4 @@
-"""Ranks that begin with another run's weights have, under any plan, what a single process has: to the bit, as nothing
-is computed."""
+"""Ranks that warm-start from another run have, under any plan, exactly the state of a single process."""
 
 from __future__ import annotations
 
@@ -45,8 +44,10 @@ def experiment(folder: Path, changes: dict[str, Any]) -> Experiment:
     return parse_config(Experiment, values)
 
 
-def begun(rank: int, folder: Path, place: str, plans: dict[str, dict[str, Any]]) -> dict[str, dict[str, Tensor]]:
-    """Everything but random states that runs from ``old`` begin with, by plan."""
+def started_state(
+    rank: int, folder: Path, place: str, plans: dict[str, dict[str, Any]]
+) -> dict[str, dict[str, Tensor]]:
+    """Returns plan -> the initial state of a run that warm-starts from ``old``, without random states."""
     start = {"training.warm_start": {"run": str(folder / "old"), "checkpoint": "last", "optimizer": True}}
     found: dict[str, dict[str, Tensor]] = {}
     for name, plan in plans.items():
@@ -59,7 +60,7 @@ def begun(rank: int, folder: Path, place: str, plans: dict[str, dict[str, Any]])
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """``old``, a run on a log, and another log in ``new``."""
+    """Creates ``old``, a run on a log, and another log in ``new``."""
     path = tmp_path_factory.mktemp("warm")
     for name in ("old-log", "new"):
         (path / name).mkdir()
@@ -71,16 +72,16 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def alone(folder: Path) -> dict[str, Tensor]:
-    return begun(0, folder, "alone", {"alone": {}})["alone"]
+    return started_state(0, folder, "alone", {"alone": {}})["alone"]
 
 
 @pytest.fixture(scope="module")
 def pair(folder: Path, alone: dict[str, Tensor]) -> dict[str, dict[str, Tensor]]:
-    return run_ranks(2, begun, folder, "pair", PLANS)[0]
+    return run_ranks(2, started_state, folder, "pair", PLANS)[0]
 
 
 @pytest.mark.parametrize("name", PLANS)
-def test_two_ranks_begin_as_one_does(
+def test_two_ranks_start_like_one(
     folder: Path, name: str, pair: dict[str, dict[str, Tensor]], alone: dict[str, Tensor]
 ) -> None:
     assert pair[name].keys() == alone.keys()
@@ -107,7 +108,7 @@ def refused(rank: int, folder: Path) -> str:
     return "nothing"
 
 
-def test_every_rank_hears_of_what_does_not_fit(folder: Path) -> None:
+def test_every_rank_raises_errors_of_a_warm_start(folder: Path) -> None:
     first, second = run_ranks(2, refused, folder)
     assert "table user: 8 floats there, 4 floats here" in first
     assert "rank 1: rank 0 failed with ConfigError" in second

@@ -1,4 +1,4 @@
-"""Tables with several vectors a row, and groups of minor features: their values, places, names and costs."""
+"""Tables with several vectors per row, and groups of minor features: values, order, names and costs of their fields."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def make_lookup(layout: Layout) -> EmbeddingLookup:
 
 
 def rows(lookup: EmbeddingLookup, batch: Batch) -> dict[str, Tensor]:
-    """Feature -> the mean of its rows, (B, W), by torch's embedding_bag."""
+    """Returns feature -> the mean of its rows, (B, W), by torch's embedding_bag."""
     found: dict[str, Tensor] = {}
     for jagged in (batch.bags, batch.sequences):
         assert jagged is not None
@@ -70,7 +70,7 @@ def test_several_narrow_vectors_share_a_projection() -> None:
 
 
 @pytest.mark.parametrize("hidden", [[], [5]])
-def test_a_group_is_one_field_of_its_rows_side_by_side(hidden: list[int]) -> None:
+def test_a_group_is_one_field_of_its_concatenated_rows(hidden: list[int]) -> None:
     group = {"features": ["tags", "user"], "dim": 4, "mlp": {"hidden": hidden}}
     layout = layout_of({"groups": [group]})
     assert layout.fields == ("user + tags", "item", "history")
@@ -136,7 +136,7 @@ def test_costs_equal_the_parameters_and_torchs_counter() -> None:
     assert counter.get_total_flops() == 5 * products
 
 
-def test_without_exceptions_nothing_is_learned_on_the_way() -> None:
+def test_without_exceptions_fields_have_no_parameters() -> None:
     layout = layout_of({})
     assert (layout.direct, layout.fields) == (True, ("user", "item", "tags", "history"))
     assert list(Fields(layout).parameters()) == []

@@ -73,7 +73,7 @@ def make_lookup(config: EmbeddingsConfig, seed: int = 0) -> EmbeddingLookup:
 
 
 def reference(weights: dict[str, Tensor], tables: tuple[TableSpec, ...], batch: Batch) -> Tensor:
-    """(B, F, D) by embedding_bag, differentiable in ``weights``."""
+    """Returns (B, F, D) by torch's embedding_bag; differentiable in ``weights``."""
     pooling = {table.name: table.pooling for table in tables}
     vectors = []
     for jagged in (batch.bags, batch.sequences):
@@ -86,7 +86,7 @@ def reference(weights: dict[str, Tensor], tables: tuple[TableSpec, ...], batch: 
 
 
 def dense_step(kind: RowOptimizerConfig, weight: Tensor, grad: Tensor, state: dict[str, Tensor], step: int) -> Tensor:
-    """One update of the rows with a gradient, written from the equations."""
+    """Returns the weights after one update, computed from the equations."""
     touched = grad.abs().sum(1, keepdim=True) > 0
     match kind:
         case RowSGD():
@@ -154,8 +154,8 @@ def test_adam_on_all_rows_equals_torch_adam_on_the_dense_gradient(l2: float, dec
         torch.testing.assert_close(weight, leaves[name].detach(), rtol=2e-5, atol=2e-5)
 
 
-def test_rows_that_no_batch_holds_stay_or_shrink() -> None:
-    """What the two forms differ in, on a row that is never looked up."""
+def test_rows_outside_the_batch_change_only_with_rows_all() -> None:
+    """``touched`` and ``all`` differ on rows that are never looked up."""
     for optimizer, moves in ((RowAdam(), False), (RowAdam(rows="all", l2=0.1), True)):
         lookup = make_lookup(EmbeddingsConfig(dim=8, init_std=1.0, optimizer=optimizer))
         batch = make_batch(0)
@@ -204,7 +204,7 @@ def test_the_learning_rate_follows_the_multiplier(optimizer: RowOptimizerConfig)
         torch.testing.assert_close(2 * half, whole, rtol=1e-4, atol=1e-6)
 
 
-def test_state_written_back_goes_on_bit_for_bit() -> None:
+def test_training_from_restored_state_is_bit_identical() -> None:
     config = EmbeddingsConfig(dim=8, tables={"item": TableConfig(optimizer=RowAdam())})
     left, right = make_lookup(config, seed=0), make_lookup(config, seed=1)
     for step in range(3):
@@ -233,7 +233,7 @@ def test_an_id_outside_its_table_is_named(optimizer: RowOptimizerConfig, bad: in
         lookup(batch)
 
 
-def test_initial_weights_do_not_depend_on_how_a_table_is_cut() -> None:
+def test_initial_weights_do_not_depend_on_the_sharding() -> None:
     whole = torch.empty(150_000, 4)
     fill_initial(whole, "t", 0.5, seed=3)
     for first, last in ((0, 10), (4_090, 12_300), (100_000, 150_000)):
@@ -257,8 +257,8 @@ def test_two_poolings_for_one_table_are_refused() -> None:
         table_specs(EmbeddingsConfig(), schema, {"a": "sum", "b": "mean"})
 
 
-def test_rows_in_another_order_start_with_the_numbers_of_their_ids() -> None:
-    """Also where they are of several chunks, and some of the columns alone."""
+def test_initial_weights_of_ordered_rows_are_those_of_their_ids() -> None:
+    """Also over several chunks, and for some of the columns."""
     whole = torch.empty(10_000, 8)
     fill_initial(whole, "t", 0.5, seed=3)
     ids = torch.randperm(10_000, generator=torch.Generator().manual_seed(0))[:777].int()
@@ -269,7 +269,7 @@ def test_rows_in_another_order_start_with_the_numbers_of_their_ids() -> None:
     fill_initial_rows(nothing, ids[:0], "t", 0.5, 3, 0, 8)
 
 
-def test_ordered_rows_change_nothing_in_one_process() -> None:
+def test_the_order_of_rows_changes_nothing_in_one_process() -> None:
     layout = lay_out(EmbeddingsConfig(dim=8, init_std=1.0), SCHEMA, {"tags": "sum", "history": "mean"})
     plain = Plan.single_device(table.name for table in layout.tables)
     ordered = plain.placed("item", "table_wise", (0,), 3).placed("tags", "table_wise", (0,), 9)

@@ -1,5 +1,6 @@
-"""Positions of a sequence, looked up one by one beside everything else, equal torch's own embedding before and after
-training; a row that item and history touch is updated once, with the sum of its gradients.
+"""Positions of a sequence, looked up individually, equal torch's embedding before and after training.
+
+A row that both item and history touch is updated once, with the sum of its gradients.
 """
 
 from __future__ import annotations
@@ -53,7 +54,7 @@ def make_lookup(
 
 
 def reference(weights: dict[str, Tensor], encoder: nn.Module, batch: Batch) -> Tensor:
-    """(B, 4, D): row by row, differentiable in ``weights`` and the encoder's parameters."""
+    """Returns (B, 4, D), computed row by row; differentiable in ``weights`` and the encoder's parameters."""
     assert batch.bags is not None
     assert batch.sequences is not None
     fields: list[Tensor] = []
@@ -108,7 +109,7 @@ def test_training_equals_one_update_of_summed_gradients(
 @settings(max_examples=50, deadline=None)
 @given(histories=st.lists(st.lists(st.integers(0, 9), max_size=6), min_size=1, max_size=5), last=st.integers(1, 5))
 def test_positions_are_the_last_ids_most_recent_first(histories: list[list[int]], last: int) -> None:
-    """A second sequence without positions passes as it is."""
+    """A second sequence, without positions, is not changed."""
     rows = len(histories)
     ids = [id_ for history in histories for id_ in history]
     lengths = torch.tensor([len(history) for history in histories], dtype=torch.int32)
@@ -128,7 +129,7 @@ def test_positions_are_the_last_ids_most_recent_first(histories: list[list[int]]
     assert masks["history"].shape == (rows, last)
 
 
-def test_a_narrow_table_is_encoded_as_it_is_and_then_projected() -> None:
+def test_a_narrow_table_is_encoded_before_it_is_projected() -> None:
     lookup = make_lookup(AttentionPooling.Config(), item={"dim": 4})
     batch = make_batch(0)
     emb_BFD = lookup(batch)
@@ -145,7 +146,7 @@ def test_a_narrow_table_is_encoded_as_it_is_and_then_projected() -> None:
 
 
 @pytest.mark.parametrize("optimizer", [RowwiseAdagrad(), RowAdam()], ids=lambda o: o.name)
-def test_state_written_back_goes_on_bit_for_bit(optimizer: RowOptimizerConfig) -> None:
+def test_training_from_restored_state_is_bit_identical(optimizer: RowOptimizerConfig) -> None:
     left, right = (make_lookup(ENCODERS[1], optimizer, seed) for seed in (0, 1))
     for step in range(3):
         left(make_batch(step)).square().sum().backward()
@@ -182,6 +183,6 @@ def test_an_id_outside_its_table_is_named_by_its_feature(optimizer: RowOptimizer
         ),
     ],
 )
-def test_a_target_that_cannot_be_one_is_refused(target: str, tables: dict[str, Any], message: str) -> None:
+def test_an_invalid_target_is_refused(target: str, tables: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         make_lookup(TargetAttention.Config(target=target), **tables)

@@ -31,7 +31,7 @@ STEPS = 3
 
 Results = dict[tuple[str, str], list[dict[str, Any]]]
 Place = tuple[str, int, int]
-"""Table, first row as it lies, first column."""
+"""Table, first row in stored order, first column."""
 
 
 def step(lookup: EmbeddingLookup, number: int, rank: int, world_size: int) -> None:
@@ -57,7 +57,7 @@ def everything(pending: PendingSnapshot, most: int) -> tuple[Tensor, dict[str, T
 
 
 def ids_in(shard: TrackedShard, rows: Tensor) -> list[int]:
-    """The table's rows that these are."""
+    """Returns the ids of these rows."""
     ids = rows + shard.weight.first[0] if shard.weight.rows is None else shard.weight.rows[rows]
     return sorted(ids.tolist())
 
@@ -92,7 +92,7 @@ def followed(rank: int, plan: Plan, optimizer: str) -> dict[str, Any]:
 
 
 def copied(lookup: EmbeddingLookup, rank: int, plan: Plan) -> bool:
-    """Whether full snapshots that a thread takes beside some steps are the shards as they were."""
+    """Returns whether full snapshots taken by a thread during some steps equal the shards before them."""
     shards = lookup.shards()
     then, pending = [whole(shard) for shard in shards], [shard.dirty.begin_snapshot("all", "base") for shard in shards]
     taken: list[tuple[Tensor, dict[str, Tensor]]] = []
@@ -110,12 +110,12 @@ def copied(lookup: EmbeddingLookup, rank: int, plan: Plan) -> bool:
 
 
 def followed_all(rank: int, cases: list[tuple[str, str]]) -> dict[tuple[str, str], dict[str, Any]]:
-    """One after the other in one process group: starting ranks is what takes time."""
+    """Runs all cases in one process group, as starting ranks takes most of the time."""
     return {case: followed(rank, PLANS[case[0]], case[1]) for case in cases}
 
 
 def ids_of(number: int) -> dict[str, list[int]]:
-    """Table -> the ids that all ranks look up there."""
+    """Returns table -> the ids that all ranks look up."""
     found: dict[str, set[int]] = {}
     for ids in (batch(number).bags, batch(number).sequences):
         assert ids is not None
@@ -126,7 +126,7 @@ def ids_of(number: int) -> dict[str, list[int]]:
 
 @pytest.fixture(scope="module")
 def ranks() -> Results:
-    """Case -> what each of its ranks came to."""
+    """Returns case -> the result of each of its ranks."""
     results: Results = {}
     for world_size in (2, 4):
         cases = [case for case in CASES if PLANS[case[0]].world_size == world_size]
@@ -136,7 +136,7 @@ def ranks() -> Results:
 
 
 @pytest.mark.parametrize("case", CASES, ids="-".join)
-def test_marks_of_all_ranks_are_the_ids_of_the_batch(case: tuple[str, str], ranks: Results) -> None:
+def test_dirty_rows_of_all_ranks_are_the_ids_of_the_batch(case: tuple[str, str], ranks: Results) -> None:
     for number in range(STEPS):
         found: dict[tuple[str, int], list[int]] = {}
         for rank in ranks[case]:
@@ -150,11 +150,11 @@ def test_marks_of_all_ranks_are_the_ids_of_the_batch(case: tuple[str, str], rank
 
 
 @pytest.mark.parametrize("case", CASES, ids="-".join)
-def test_marks_are_the_rows_that_changed(case: tuple[str, str], ranks: Results) -> None:
+def test_dirty_rows_are_the_rows_that_changed(case: tuple[str, str], ranks: Results) -> None:
     for rank in ranks[case]:
         assert rank["marked"] == rank["changed"]
 
 
 @pytest.mark.parametrize("case", CASES, ids="-".join)
-def test_snapshots_are_the_shards_as_they_were(case: tuple[str, str], ranks: Results) -> None:
+def test_snapshots_equal_the_earlier_shards(case: tuple[str, str], ranks: Results) -> None:
     assert all(rank["equal"] for rank in ranks[case])

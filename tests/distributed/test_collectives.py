@@ -1,4 +1,4 @@
-"""What ranks do together, piece by piece: norms, agreements, parts of tensors, an id that one cannot look up."""
+"""Collective operations of ranks: batch norms, agreement, tensor slices, invalid ids."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ CUTS = {1: (0, 11), 2: (0, 4, 11), 3: (0, 4, 5, 11)}
 
 
 def normed(rank: int, world_size: int) -> dict[str, Tensor]:
-    """Outputs, input gradients and buffers of a batch norm over two batches of 11 rows, of which a rank has some."""
+    """Returns outputs, input gradients and buffers of a batch norm over two batches of 11 rows, split over the
+    ranks."""
     torch.manual_seed(0)
     rows_BC, weight_BC = torch.randn(2, 11, 5), torch.randn(11, 5)
     norm = nn.BatchNorm1d(5)
@@ -49,8 +50,8 @@ def normed(rank: int, world_size: int) -> dict[str, Tensor]:
     return {"outputs": torch.stack(outputs), "grads": torch.stack(grads), "evaluated": evaluated, **model.state_dict()}
 
 
-@pytest.mark.parametrize("world_size", [2, 3])  # of three ranks one has a single row
-def test_norms_are_those_of_the_whole_batch(world_size: int) -> None:
+@pytest.mark.parametrize("world_size", [2, 3])  # with three ranks one has a single row
+def test_batch_norms_are_those_of_the_global_batch(world_size: int) -> None:
     alone = normed(0, 1)
     ranks = run_ranks(world_size, normed, world_size)
     for name, dimension in (("outputs", 1), ("grads", 1), ("evaluated", 0)):
@@ -74,7 +75,7 @@ def test_ranks_agree_on_rows_weights_and_stopping(through_memory: bool) -> None:
     assert run_ranks(2, agreed, through_memory) == [[(7.0, 1.5, False), (7.0, 1.5, True)]] * 2
 
 
-def told(rank: int, fails: bool) -> Any:
+def result_of_first_rank(rank: int, fails: bool) -> Any:
     def work() -> Path:
         assert rank == 0
         if fails:
@@ -87,12 +88,12 @@ def told(rank: int, fails: bool) -> Any:
         return f"{type(error).__name__}: {error}"
 
 
-def test_the_first_rank_works_and_the_others_are_told() -> None:
-    assert run_ranks(2, told, False) == [Path("made")] * 2
+def test_the_first_rank_works_and_the_others_get_its_result() -> None:
+    assert run_ranks(2, result_of_first_rank, False) == [Path("made")] * 2
 
 
-def test_the_others_are_told_of_a_failure_too() -> None:
-    first, second = run_ranks(2, told, True)
+def test_a_failure_of_the_first_rank_is_raised_on_the_others() -> None:
+    first, second = run_ranks(2, result_of_first_rank, True)
     assert first == "FileNotFoundError: log.csv"
     assert second.startswith("LostRank: rank 1: rank 0 failed with FileNotFoundError: log.csv")
 
@@ -100,8 +101,9 @@ def test_the_others_are_told_of_a_failure_too() -> None:
 WHOLE = torch.arange(24.0).view(6, 4)
 
 
-def pieces_of(rank: int) -> list[TensorSlice]:
-    """Rows 0 to 2 and the right half of rows 3 to 5 on rank 0, the left half of these on rank 1, and what both have."""
+def slices_of(rank: int) -> list[TensorSlice]:
+    """Returns rows 0 to 2 and the right half of rows 3 to 5 on rank 0, their left half on rank 1, and replicated
+    tensors."""
     both = TensorSlice.of_tensor("both", torch.tensor(7.0))
     if rank == 0:
         first, second = WHOLE[:3].clone(), WHOLE[3:, 2:].clone()
@@ -115,19 +117,19 @@ def pieces_of(rank: int) -> list[TensorSlice]:
     ]
 
 
-def ordered_pieces_of(rank: int) -> list[TensorSlice]:
-    """Rows 0, 5 and 1 on rank 0; 4, 2 and 3 on rank 1, the right half of them alone."""
+def ordered_slices_of(rank: int) -> list[TensorSlice]:
+    """Returns rows 0, 5 and 1 on rank 0, and the right half of rows 4, 2 and 3 on rank 1."""
     rows = torch.tensor([0, 5, 1] if rank == 0 else [4, 2, 3], dtype=torch.int32)
     columns = slice(0, 4) if rank == 0 else slice(2, 4)
     return [TensorSlice("table", WHOLE[rows.long(), columns].clone(), (6, 4), (3 * rank, columns.start), rows)]
 
 
 def ordered_and_filled(rank: int) -> tuple[Any, list[str], bool]:
-    return _gathered_and_filled(ordered_pieces_of(rank))
+    return _gathered_and_filled(ordered_slices_of(rank))
 
 
 def gathered_and_filled(rank: int) -> tuple[Any, list[str], bool]:
-    return _gathered_and_filled(pieces_of(rank))
+    return _gathered_and_filled(slices_of(rank))
 
 
 def _gathered_and_filled(tensor_slices: list[TensorSlice]) -> tuple[Any, list[str], bool]:
@@ -140,7 +142,7 @@ def _gathered_and_filled(tensor_slices: list[TensorSlice]) -> tuple[Any, list[st
     return wholes, [tensor_slice.key for tensor_slice in tensor_slices], same
 
 
-def test_pieces_are_put_together_and_cut_up_again() -> None:
+def test_slices_are_gathered_and_filled() -> None:
     (wholes, keys, same), (others, _, same_there) = run_ranks(2, gathered_and_filled)
     assert others is None
     assert wholes.keys() == {"table", "both", "mine"}
@@ -152,7 +154,7 @@ def test_pieces_are_put_together_and_cut_up_again() -> None:
     assert same_there
 
 
-def test_pieces_whose_rows_are_ordered_otherwise() -> None:
+def test_slices_with_rows_in_another_order() -> None:
     (wholes, keys, same), (_, keys_there, same_there) = run_ranks(2, ordered_and_filled)
     assert torch.equal(wholes["table"][[0, 1, 5]], WHOLE[[0, 1, 5]])
     assert torch.equal(wholes["table"][2:5, 2:], WHOLE[2:5, 2:])
@@ -162,7 +164,7 @@ def test_pieces_whose_rows_are_ordered_otherwise() -> None:
 
 
 def looked_up(rank: int, fast_rows: int | None) -> str:
-    """What a rank says of a batch in which rank 1 has an item that there is not."""
+    """Returns a rank's error for a batch in which rank 1 has an unknown item."""
     layout = lay_out(EmbeddingsConfig.model_validate({"dim": 8, "optimizer": {"name": "sgd"}}), SCHEMA, {})
     plan = plan_of(2, 2, user=("table_wise", (0,)), item=("row_wise", (0, 1)), tags=("table_wise", (1,)))
     plan = plan.placed("item", "row_wise", (0, 1), fast_rows)
@@ -180,14 +182,14 @@ def looked_up(rank: int, fast_rows: int | None) -> str:
 
 @pytest.mark.parametrize("fast_rows", [None, 5])
 def test_an_id_outside_its_table_is_named_by_the_rank_that_has_it(fast_rows: int | None) -> None:
-    """A split table would otherwise put the id on some rank as some other row; one whose rows are ordered names the id,
-    not the place that it has not got."""
+    """Without the check a split table would map the id to another row. For ordered rows the error names the
+    id, not a position."""
     first, second = run_ranks(2, looked_up, fast_rows)
     assert first == "fine"
     assert "feature 'item': id 37 is outside [0, 37), the rows of table 'item', on rank 1" in second
 
 
-def test_a_world_of_one_needs_no_exchange() -> None:
+def test_a_single_rank_needs_no_exchange() -> None:
     assert not dist.is_initialized()
     tensor_slice = TensorSlice.of_tensor("all", WHOLE)
     assert tensor_slice.is_whole

@@ -1,4 +1,4 @@
-"""Marks are the rows that changed; a snapshot is the rows as they were when it began, whatever happens meanwhile."""
+"""Dirty rows are those that changed; a snapshot holds the rows as of its beginning, whatever is updated meanwhile."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from torch import Tensor
 from ziggurat.core.batch import Batch
 from ziggurat.core.errors import FeatureError
 from ziggurat.core.plan import Plan
-from ziggurat.core.row_order import Ranks, frequency_ranks
+from ziggurat.core.row_order import FrequencyRanks, frequency_ranks
 from ziggurat.embeddings.config import EmbeddingsConfig
 from ziggurat.embeddings.dirty_rows import DirtyRows, PendingSnapshot, TrackedShard
 from ziggurat.embeddings.initial import fill_initial
@@ -48,7 +48,7 @@ def named(optimizer: RowOptimizerConfig) -> str:
 
 
 def tensors_of(rows: int) -> dict[str, Tensor]:
-    """Weights, a state of as many columns and one of a number a row; no two numbers are equal."""
+    """Returns weights, a state of the same shape and one with a number per row; all numbers are different."""
     numbers = torch.arange(rows * 7, dtype=torch.float32).view(rows, 7)
     return {"": numbers[:, :3].clone(), "exp_avg": numbers[:, 3:6].clone(), "sum": numbers[:, 6].clone()}
 
@@ -70,17 +70,17 @@ def everything(pending: PendingSnapshot, most: int) -> Generator[tuple[Tensor, d
         yield taken
 
 
-def check(taken: list[tuple[Tensor, dict[str, Tensor]]], rows: list[int], then: dict[str, Tensor]) -> None:
-    """Every row once, ascending, as it was ``then``."""
+def check(taken: list[tuple[Tensor, dict[str, Tensor]]], rows: list[int], before: dict[str, Tensor]) -> None:
+    """Asserts that every row was returned once, ascending, with its value in ``before``."""
     ids = torch.cat([torch.empty(0, dtype=torch.int64), *(ids for ids, _ in taken)])
     assert ids.tolist() == rows
-    for name, tensor in then.items():
+    for name, tensor in before.items():
         numbers = torch.cat([tensor[:0], *(numbers[name] for _, numbers in taken)])
         assert torch.equal(numbers, tensor[ids]), name
 
 
-def marked(dirty: DirtyRows, since: str = "last") -> list[int]:
-    """The rows that count as changed; changes nothing."""
+def dirty_rows(dirty: DirtyRows, since: str = "last") -> list[int]:
+    """Returns the dirty rows, without a change to them."""
     pending = dirty.begin_snapshot(since, "base")  # pyright: ignore[reportArgumentType]
     rows = [row for ids, _ in everything(pending, 10) for row in ids.tolist()]
     assert pending.rows == len(rows)
@@ -91,7 +91,7 @@ def marked(dirty: DirtyRows, since: str = "last") -> list[int]:
 
 @dataclass
 class Model:
-    """What should come of a trace: plain sets, and copies of everything."""
+    """A reference model of dirty rows and snapshots, of plain sets and full copies."""
 
     tensors: dict[str, Tensor]
     last: set[int] = field(default_factory=set)
@@ -146,7 +146,7 @@ STEPS = st.one_of(
 
 @given(rows=st.sampled_from([0, 1, 7, 60]), trace=st.lists(STEPS, max_size=40))
 @settings(max_examples=400, deadline=None)
-def test_any_trace_of_updates_and_snapshots(rows: int, trace: list[tuple[Any, ...]]) -> None:
+def test_any_sequence_of_updates_and_snapshots(rows: int, trace: list[tuple[Any, ...]]) -> None:
     tensors = tensors_of(rows)
     dirty, model = DirtyRows(tensors), Model(tensors)
     for step, *arguments in trace:
@@ -177,14 +177,14 @@ def test_any_trace_of_updates_and_snapshots(rows: int, trace: list[tuple[Any, ..
         assert (dirty.count_changed("last"), dirty.count_changed("base")) == (len(model.last), len(model.base))
     while model.pending is not None:
         model.take(3)
-    assert marked(dirty) == sorted(model.last)
-    assert marked(dirty, "base") == sorted(model.base)
+    assert dirty_rows(dirty) == sorted(model.last)
+    assert dirty_rows(dirty, "base") == sorted(model.base)
 
 
 @pytest.mark.parametrize("share", [0.001, 0.3, 1.0])
 @pytest.mark.parametrize("most", [97, 5_000, 60_000])
 def test_many_updates_before_and_between_takes(share: float, most: int) -> None:
-    """More rows than are searched together, and more updates than are kept apart."""
+    """Uses more rows than one search window, and more updates than batches of saved rows."""
     draw = torch.Generator().manual_seed(0)
     tensors = tensors_of(50_000)
     dirty = DirtyRows(tensors)
@@ -202,7 +202,7 @@ def test_many_updates_before_and_between_takes(share: float, most: int) -> None:
 
 @pytest.fixture
 def _short_turns() -> Generator[None]:
-    """Threads interrupt each other as often as can be."""
+    """Makes threads switch as often as possible."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     yield
@@ -217,7 +217,7 @@ def test_a_thread_takes_while_rows_are_updated(rows: Any, most: int) -> None:
     dirty = DirtyRows(tensors)
     for turn in range(4):
         update(dirty, tensors, torch.randint(0, 20_000, (15_000,), generator=draw))
-        wanted = list(range(20_000)) if rows == "all" else marked(dirty)
+        wanted = list(range(20_000)) if rows == "all" else dirty_rows(dirty)
         pending, then = dirty.begin_snapshot(rows, "last"), copies(tensors)
         taken: list[tuple[Tensor, dict[str, Tensor]]] = []
         copier = threading.Thread(target=lambda into=taken, of=pending: into.extend(everything(of, most)))
@@ -231,8 +231,8 @@ def test_a_thread_takes_while_rows_are_updated(rows: Any, most: int) -> None:
         assert turn < 3 or dirty.count_changed("base") > 15_000
 
 
-def test_the_columns_of_a_wider_tensor_are_copied_as_they_lie() -> None:
-    """FBGEMM's tensors are views of one storage; nothing of their neighbours gets into a copy."""
+def test_columns_of_a_wider_tensor_are_copied() -> None:
+    """FBGEMM's tensors are views of one storage; a copy holds nothing of other tensors."""
     storage = torch.arange(60.0)
     dirty = DirtyRows({"": storage[10:40].view(10, 3), "sum": storage[40:50]})
     pending = dirty.begin_snapshot("all", "base")
@@ -261,7 +261,7 @@ def test_one_snapshot_at_a_time() -> None:
     dirty.begin_snapshot("all", "base")
 
 
-def test_a_snapshot_can_be_undone_behind_the_next_one() -> None:
+def test_a_snapshot_can_be_aborted() -> None:
     tensors = tensors_of(9)
     dirty = DirtyRows(tensors)
     update(dirty, tensors, torch.tensor([1, 2]))
@@ -270,9 +270,9 @@ def test_a_snapshot_can_be_undone_behind_the_next_one() -> None:
     lost.drop()
     update(dirty, tensors, torch.tensor([4]))
     dirty.begin_snapshot("base", "last").drop()
-    assert (marked(dirty), marked(dirty, "base")) == ([], [4])
+    assert (dirty_rows(dirty), dirty_rows(dirty, "base")) == ([], [4])
     dirty.abort_snapshot(lost)
-    assert (marked(dirty), marked(dirty, "base")) == ([1, 2], [1, 2, 4])
+    assert (dirty_rows(dirty), dirty_rows(dirty, "base")) == ([1, 2], [1, 2, 4])
 
 
 def test_tensors_of_unequal_rows_are_refused() -> None:
@@ -287,7 +287,7 @@ def make_lookup(
     optimizer: RowOptimizerConfig,
     pooling: dict[str, Any] = POOLINGS[0],
     plan: Plan | None = None,
-    ranks: dict[str, Ranks] | None = None,
+    ranks: dict[str, FrequencyRanks] | None = None,
 ) -> EmbeddingLookup:
     layout = lay_out(EmbeddingsConfig(dim=8, init_std=1.0, optimizer=optimizer), SCHEMA, pooling)
     plan = plan or Plan.single_device(table.name for table in layout.tables)
@@ -308,7 +308,7 @@ def all_copies(lookup: EmbeddingLookup) -> dict[str, dict[str, Tensor]]:
 
 
 def differing(shard: TrackedShard, before: dict[str, Tensor]) -> list[int]:
-    """Rows of which any bit is another."""
+    """Returns the rows of which any bit differs."""
     found = torch.zeros(len(shard.weight.tensor), dtype=torch.bool)
     for name, tensor in all_tensors(shard).items():
         found |= (tensor.view(torch.int32) != before[name].view(torch.int32)).view(len(tensor), -1).any(1)
@@ -316,7 +316,7 @@ def differing(shard: TrackedShard, before: dict[str, Tensor]) -> list[int]:
 
 
 def ids_of(batch: Batch) -> dict[str, list[int]]:
-    """Table -> the ids that the batch looks up there."""
+    """Returns table -> the ids that the batch looks up."""
     found: dict[str, set[int]] = {}
     for part in (batch.bags, batch.sequences):
         assert part is not None
@@ -327,7 +327,7 @@ def ids_of(batch: Batch) -> dict[str, list[int]]:
 
 @pytest.mark.parametrize("pooling", POOLINGS, ids=["sum", "mean", "positions"])
 @pytest.mark.parametrize("optimizer", EVERY, ids=named)
-def test_marks_are_the_rows_whose_bits_differ(optimizer: RowOptimizerConfig, pooling: dict[str, Any]) -> None:
+def test_dirty_rows_are_those_whose_bits_differ(optimizer: RowOptimizerConfig, pooling: dict[str, Any]) -> None:
     lookup = make_lookup(optimizer, pooling)
     assert {shard.table for shard in lookup.shards()} == {"user", "item", "tags"}
     assert all(shard.dirty.count_changed("base") == 0 for shard in lookup.shards())
@@ -336,7 +336,7 @@ def test_marks_are_the_rows_whose_bits_differ(optimizer: RowOptimizerConfig, poo
         before = all_copies(lookup)
         train(lookup, make_batch(step), step)
         for shard in lookup.shards():
-            rows = marked(shard.dirty)
+            rows = dirty_rows(shard.dirty)
             shard.dirty.begin_snapshot("last", "last").drop()
             differ = differing(shard, before[shard.table])
             if isinstance(optimizer, RowAdam) and optimizer.rows == "all":
@@ -346,24 +346,24 @@ def test_marks_are_the_rows_whose_bits_differ(optimizer: RowOptimizerConfig, poo
                 assert 0 < len(rows) < shard.spec.rows
                 assert rows == differ
             every[shard.table] |= {*rows}
-            assert marked(shard.dirty, "base") == sorted(every[shard.table])
+            assert dirty_rows(shard.dirty, "base") == sorted(every[shard.table])
 
 
 @pytest.mark.parametrize("optimizer", EVERY, ids=named)
-def test_what_is_looked_up_with_a_gradient_of_zero_may_be_marked(optimizer: RowOptimizerConfig) -> None:
-    """Rows of the batch that weigh nothing."""
+def test_rows_with_a_zero_gradient_may_be_dirty(optimizer: RowOptimizerConfig) -> None:
+    """Some rows of the batch have weight zero."""
     lookup, batch = make_lookup(optimizer), make_batch(0)
     before = all_copies(lookup)
     weights_B = torch.tensor([1.0, 0.0, 0.0, 0.0, 2.0, 0.0, 0.0, 0.0])
     (lookup(batch) * weights_B[:, None, None]).sum().backward()
     for shard in lookup.shards():
-        rows = marked(shard.dirty)
+        rows = dirty_rows(shard.dirty)
         assert {*differing(shard, before[shard.table])} <= {*rows}
         assert {*ids_of(batch)[shard.table]} <= {*rows}
 
 
 @pytest.mark.parametrize("optimizer", EVERY, ids=named)
-def test_what_updates_nothing_marks_nothing(optimizer: RowOptimizerConfig) -> None:
+def test_without_updates_no_row_is_dirty(optimizer: RowOptimizerConfig) -> None:
     lookup = make_lookup(optimizer)
     with torch.no_grad():
         lookup(make_batch(0))
@@ -376,8 +376,8 @@ def test_what_updates_nothing_marks_nothing(optimizer: RowOptimizerConfig) -> No
 
 
 @pytest.mark.parametrize("optimizer", [RowSGD(lr=0.3), RowwiseAdagrad(lr=0.1), RowAdam(lr=0.1)], ids=named)
-def test_a_batch_on_its_way_is_marked_when_its_turn_comes(optimizer: RowOptimizerConfig) -> None:
-    """Its ids are sent, then looked up, and each time a snapshot begins: its updates belong to the next."""
+def test_a_batch_in_flight_is_marked_only_when_it_is_updated(optimizer: RowOptimizerConfig) -> None:
+    """A snapshot that begins while ids are in flight, or after the lookup, does not contain the batch's updates."""
     lookup, batch, following = make_lookup(optimizer), make_batch(0), make_batch(1)
     started = lookup.start(batch)
     ahead = lookup.start(following)
@@ -387,7 +387,7 @@ def test_a_batch_on_its_way_is_marked_when_its_turn_comes(optimizer: RowOptimize
         assert shard.dirty.begin_snapshot("last", "last").take(99) is None
     lookup.fields(rows.by_feature, rows.masks).sum().backward()
     for shard in lookup.shards():
-        assert marked(shard.dirty) == ids_of(batch)[shard.table]
+        assert dirty_rows(shard.dirty) == ids_of(batch)[shard.table]
         shard.dirty.begin_snapshot("last", "last").drop()
     rows = lookup.finish(ahead)
     before = all_copies(lookup)
@@ -395,14 +395,14 @@ def test_a_batch_on_its_way_is_marked_when_its_turn_comes(optimizer: RowOptimize
     lookup.fields(rows.by_feature, rows.masks).sum().backward()
     for shard, snapshot in zip(lookup.shards(), snapshots, strict=True):
         check([*everything(snapshot, 4)], [*range(shard.spec.rows)], before[shard.table])
-        assert marked(shard.dirty) == ids_of(following)[shard.table]
+        assert dirty_rows(shard.dirty) == ids_of(following)[shard.table]
 
 
 @pytest.mark.parametrize("optimizer", EVERY, ids=named)
 def test_a_thread_copies_tables_while_they_are_trained(optimizer: RowOptimizerConfig) -> None:
     lookup = make_lookup(optimizer)
     train(lookup, make_batch(0))
-    then, wanted = all_copies(lookup), {shard.table: marked(shard.dirty) for shard in lookup.shards()}
+    then, wanted = all_copies(lookup), {shard.table: dirty_rows(shard.dirty) for shard in lookup.shards()}
     pending = [(shard, shard.dirty.begin_snapshot("last", "last")) for shard in lookup.shards()]
     train(lookup, make_batch(0), 1)
     taken: dict[str, list[tuple[Tensor, dict[str, Tensor]]]] = {}
@@ -431,8 +431,8 @@ def test_a_thread_copies_tables_while_they_are_trained(optimizer: RowOptimizerCo
     ],
     ids=str,
 )
-def test_shards_are_what_is_trained(optimizer: RowOptimizerConfig, states: dict[str, int]) -> None:
-    """Their tensors are views of the kernel's, from the initial weights on, and stay so."""
+def test_shards_are_live(optimizer: RowOptimizerConfig, states: dict[str, int]) -> None:
+    """The tensors of shards are, and stay, views of the kernel's tensors."""
     lookup = make_lookup(optimizer)
     shards = lookup.shards()
     for shard in shards:
@@ -455,18 +455,18 @@ def test_shards_are_what_is_trained(optimizer: RowOptimizerConfig, states: dict[
             }
     for (table, tensors), module in zip(live, lookup.replicated, strict=True):
         assert table == module.spec.name
-        assert tensors[""] is not module.weight_RD  # detached, and yet
+        assert tensors[""] is not module.weight_RD  # detached, but the same memory
         assert tensors[""].data_ptr() == module.weight_RD.data_ptr()
 
 
-def test_rows_that_lie_in_another_order_have_their_ids() -> None:
+def test_rows_stored_in_another_order_have_their_ids() -> None:
     plan = Plan.single_device(SCHEMA.rows).placed("item", "table_wise", (0,), 3).placed("tags", "table_wise", (0,), 9)
     draw = np.random.default_rng(0)
     ranks = {name: frequency_ranks(draw.integers(0, 99, rows), rows) for name, rows in SCHEMA.rows.items()}
     lookup, batch = make_lookup(RowwiseAdagrad(), plan=plan, ranks=ranks), make_batch(0)
     train(lookup, batch)
     for shard in lookup.shards():
-        rows = marked(shard.dirty)
+        rows = dirty_rows(shard.dirty)
         assert (shard.weight.rows is not None) == (shard.table != "user")
         assert all((state.rows is None) == (shard.weight.rows is None) for state in shard.states.values())
         ids = rows if shard.weight.rows is None else shard.weight.rows[rows].tolist()
@@ -475,7 +475,7 @@ def test_rows_that_lie_in_another_order_have_their_ids() -> None:
 
 @pytest.mark.parametrize("optimizer", [RowwiseAdagrad(), RowAdam()], ids=named)
 @pytest.mark.parametrize("bad", [30, -1])
-def test_a_refused_batch_marks_nothing(optimizer: RowOptimizerConfig, bad: int) -> None:
+def test_a_rejected_batch_marks_nothing(optimizer: RowOptimizerConfig, bad: int) -> None:
     lookup, batch = make_lookup(optimizer), make_batch(0)
     assert batch.bags is not None
     batch.bags.values()[8 + 3] = bad

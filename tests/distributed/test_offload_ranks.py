@@ -1,4 +1,4 @@
-"""Two ranks whose tables memory has no room for come, to the bit, to what two come to that have room for them."""
+"""Two ranks with offloaded tables train exactly like two ranks with tables in memory, bit for bit."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def train(rank: int, folder: Path, run: str, wanted: Experiment, stop_after: int
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "rowwise_adagrad"])
-def test_two_ranks_beyond_memory_are_two_ranks_in_memory(optimizer: str, tmp_path: Path) -> None:
+def test_two_ranks_with_offloaded_tables_equal_two_in_memory(optimizer: str, tmp_path: Path) -> None:
     write_large_log(tmp_path / "log.csv")
     pipeline = optimizer != "sgd"
     inside, beyond = (experiment(tmp_path, memory, optimizer, pipeline) for memory in (None, "52kB"))
@@ -48,7 +48,7 @@ def test_two_ranks_beyond_memory_are_two_ranks_in_memory(optimizer: str, tmp_pat
     assert not [*(tmp_path / "beyond").glob("*rows*")]
 
 
-def test_a_rank_that_has_room_for_all_its_rows_trains_beside_one_that_has_not(tmp_path: Path) -> None:
+def test_a_rank_without_offloaded_tables_trains_with_one_that_has_some(tmp_path: Path) -> None:
     write_large_log(tmp_path / "log.csv")
     whole = {name: {"sharding": "table_wise", "ranks": [rank]} for rank, name in enumerate(("item", "user"))}
     runs = {name: experiment(tmp_path, memory, "adagrad") for name, memory in (("inside", None), ("beyond", "110kB"))}
@@ -65,8 +65,8 @@ def test_a_rank_that_has_room_for_all_its_rows_trains_beside_one_that_has_not(tm
 
 
 @pytest.mark.parametrize("bandwidth", ["2MB/s", None])
-def test_recshard_takes_memory_and_disk_for_two_tiers(bandwidth: str | None, tmp_path: Path) -> None:
-    """And training is that of ranks that hold the same tables with room for all rows."""
+def test_recshard_uses_memory_and_disk_as_two_tiers(bandwidth: str | None, tmp_path: Path) -> None:
+    """Training equals that of ranks that hold the same tables in memory."""
     write_large_log(tmp_path / "log.csv")
     wanted = (experiment(tmp_path, memory, "rowwise_adagrad") for memory in ("52kB", None))
     beyond, inside = (each.model_dump(mode="json") for each in wanted)
@@ -86,7 +86,7 @@ def test_recshard_takes_memory_and_disk_for_two_tiers(bandwidth: str | None, tmp
     assert_same_bits(tensors(tmp_path / "inside", STEPS), tensors(tmp_path / "beyond", STEPS))
 
 
-def test_they_go_on_in_memory_and_beyond_it(tmp_path: Path) -> None:
+def test_runs_resume_in_memory_and_offloaded(tmp_path: Path) -> None:
     write_large_log(tmp_path / "log.csv")
     inside, beyond = (experiment(tmp_path, memory, "adagrad") for memory in (None, "52kB"))
     run_ranks(2, train, tmp_path, "whole", inside, None)

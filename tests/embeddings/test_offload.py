@@ -1,4 +1,4 @@
-"""Tables of which memory has room for some rows train, to the bit, as those that it has room for."""
+"""Offloaded tables train exactly like tables in memory, bit for bit."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ from ziggurat.storage.row_store import Floats, RowStore
 
 FUSED: list[RowOptimizerConfig] = [RowSGD(lr=0.3), RowAdagrad(lr=0.1), RowwiseAdagrad(lr=0.1)]
 SLOTS = {"user": 9, "item": 27}
-"""As many as a batch of eight rows can need of users, and of items with their histories."""
+"""The most users and items, with histories, that a batch of eight rows can need."""
 
 
 def make(folder: Path | None, optimizer: RowOptimizerConfig, slots: dict[str, int] = SLOTS) -> EmbeddingLookup:
-    """In memory, or with these slots and the rest in a folder."""
+    """Creates a lookup in memory, or with these slots and the other rows in a folder."""
     config = EmbeddingsConfig(dim=8, init_std=1.0, optimizer=optimizer)
     layout = lay_out(config, SCHEMA, {"tags": "sum", "history": "mean"})
     plan = Plan.single_device(table.name for table in layout.tables)
@@ -56,7 +56,7 @@ def step(lookup: EmbeddingLookup, batch: Batch, started: StartedLookup, number: 
 
 
 def train(lookup: EmbeddingLookup, count: int, depth: int, first: int = 0, evaluate_at: int = -1) -> list[Tensor]:
-    """Fields of each step, and those of an evaluation before one of them."""
+    """Trains some steps; returns the fields of each, and of an evaluation before one of them."""
     found: list[Tensor] = []
     line: deque[tuple[Batch, StartedLookup]] = deque()
     batches = iter([make_batch(seed) for seed in range(first, first + count)])
@@ -71,16 +71,16 @@ def train(lookup: EmbeddingLookup, count: int, depth: int, first: int = 0, evalu
 
 
 def rows_of(lookup: EmbeddingLookup) -> dict[str, Tensor]:
-    """``table/tensor`` -> all its rows, as a checkpoint would have them."""
+    """Returns ``table/tensor`` -> all its rows, read as a checkpoint does."""
     found: dict[str, Tensor] = {}
     for shard in lookup.shards():
         pending = shard.dirty.begin_snapshot("all", "last")
-        for name, tensor in taken(pending).items():
+        for name, tensor in take_all(pending).items():
             found[f"{shard.table}/{name}"] = tensor
     return found
 
 
-def taken(pending: PendingSnapshot, most: int = 4) -> dict[str, Tensor]:
+def take_all(pending: PendingSnapshot, most: int = 4) -> dict[str, Tensor]:
     parts: list[tuple[Tensor, dict[str, Tensor]]] = []
     while (part := pending.take(most)) is not None:
         parts.append(part)
@@ -106,7 +106,7 @@ def closing() -> Iterator[list[EmbeddingLookup]]:
 
 @pytest.mark.parametrize("optimizer", FUSED, ids=lambda o: o.name)
 @pytest.mark.parametrize("depth", [0, 1, 4])
-def test_it_trains_to_the_bit_as_in_memory(
+def test_training_is_bit_identical_to_tables_in_memory(
     optimizer: RowOptimizerConfig, depth: int, folder: Path, closing: list[EmbeddingLookup]
 ) -> None:
     inside, beyond = make(None, optimizer), make(folder, optimizer)
@@ -124,13 +124,13 @@ def test_it_trains_to_the_bit_as_in_memory(
     assert all(cache.counts.evicted > 0 for cache in beyond.sharded.offloaded.caches)
 
 
-def test_a_snapshot_is_what_rows_were_when_it_began(folder: Path, closing: list[EmbeddingLookup]) -> None:
+def test_a_snapshot_holds_the_rows_as_of_its_beginning(folder: Path, closing: list[EmbeddingLookup]) -> None:
     inside, beyond = make(None, RowwiseAdagrad(lr=0.1)), make(folder, RowwiseAdagrad(lr=0.1))
     closing.append(beyond)
     every: list[list[tuple[str, PendingSnapshot]]] = []
     for lookup, depth in ((inside, 0), (beyond, 3)):
         train(lookup, 6, depth)
-        rows_of(lookup)  # counts anew from here on
+        rows_of(lookup)  # clears the dirty rows
         train(lookup, 4, depth, 6)
         every.append([(shard.table, shard.dirty.begin_snapshot("last", "last")) for shard in lookup.shards()])
     for lookup, depth, pendings in ((inside, 0, every[0]), (beyond, 3, every[1])):
@@ -140,7 +140,8 @@ def test_a_snapshot_is_what_rows_were_when_it_began(folder: Path, closing: list[
     for (table, left), (_, right) in zip(*every, strict=True):
         assert left.rows == right.rows
         assert_same(
-            {f"{table}/{k}": v for k, v in taken(left).items()}, {f"{table}/{k}": v for k, v in taken(right).items()}
+            {f"{table}/{k}": v for k, v in take_all(left).items()},
+            {f"{table}/{k}": v for k, v in take_all(right).items()},
         )
     assert_same(rows_of(inside), rows_of(beyond))
 
@@ -168,23 +169,23 @@ def test_an_id_outside_its_table_is_named(bad: int, folder: Path, closing: list[
         lookup(batch)
 
 
-def test_slots_that_are_too_few_for_a_batch_are_told(folder: Path, closing: list[EmbeddingLookup]) -> None:
+def test_too_few_slots_for_a_batch_are_reported(folder: Path, closing: list[EmbeddingLookup]) -> None:
     lookup = make(folder, RowSGD(), {"user": 3})
     closing.append(lookup)
     with pytest.raises(ConfigError, match=r"table 'user': a batch looks up \d of its rows, but memory has slots for 3"):
         lookup(make_batch(0))
     assert lookup.sharded is not None
     assert lookup.sharded.offloaded is not None
-    assert not lookup.sharded.offloaded.prefetcher.run_between(lambda: None)  # it is there for smaller ones
+    assert not lookup.sharded.offloaded.prefetcher.run_between(lambda: None)  # smaller batches still work
 
 
 def _open_in(folder: Path) -> int:
-    """Files there that this process has open, with or without a name."""
+    """Returns the number of files in a folder that this process has open, also anonymous ones."""
     targets = [each.readlink() for each in Path("/proc/self/fd").iterdir() if each.is_symlink()]
     return sum(folder in each.parents for each in targets)
 
 
-def test_what_lies_on_disk_has_no_name_and_is_gone_in_the_end(folder: Path) -> None:
+def test_files_on_disk_are_anonymous_and_deleted_on_close(folder: Path) -> None:
     first, second = make(folder, RowSGD()), make(folder, RowSGD())
     assert _open_in(folder) == 4
     assert list(folder.iterdir()) == []
@@ -195,7 +196,7 @@ def test_what_lies_on_disk_has_no_name_and_is_gone_in_the_end(folder: Path) -> N
     assert _open_in(folder) == 0
 
 
-def test_what_fails_half_way_leaves_nothing_open(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failed_construction_leaves_no_file_open(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Crowd(RowCache):
         def __init__(self, store: RowStore, tensors: Sequence[Floats], name: str = "") -> None:
             if name == "item":
@@ -209,7 +210,7 @@ def test_what_fails_half_way_leaves_nothing_open(folder: Path, monkeypatch: pyte
     assert not [thread.name for thread in threading.enumerate() if thread.name == "look-ahead"]
 
 
-def test_no_rows_are_replaced_by_none(folder: Path, closing: list[EmbeddingLookup]) -> None:
+def test_replacing_no_rows_changes_nothing(folder: Path, closing: list[EmbeddingLookup]) -> None:
     lookup = make(folder, RowAdagrad(lr=0.1))
     closing.append(lookup)
     before = rows_of(lookup)

@@ -1,4 +1,4 @@
-"""Two real ranks write one checkpoint: whole with both their parts, or not there, and both know why."""
+"""Two real ranks write one checkpoint: it holds the parts of both, or is not written and both get the error."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SHAPES = {name: TableShape(rows=ROWS, dim=DIM, states={}) for name in SPECS}
 
 
 class Refusing(LocalStore):
-    """Has no room for files whose names contain a word."""
+    """A store that is full for files whose names contain a word."""
 
     word = ""
 
@@ -37,7 +37,7 @@ class Refusing(LocalStore):
 
 
 def shard(name: str, rank: int) -> TrackedShard:
-    """The rank's rows of a table in halves, or all of a copied one; numbers as their row's id says."""
+    """Returns the rank's half of a split table, or all of a replicated one; values are determined by the row's id."""
     first, rows = (rank * 150, 150) if name == "halved" else (0, ROWS)
     weight = torch.arange(first, first + rows).float().unsqueeze(1).repeat(1, DIM)
     tensor_slice = TensorSlice(name, weight, (ROWS, DIM), (first, 0))
@@ -45,7 +45,7 @@ def shard(name: str, rank: int) -> TrackedShard:
 
 
 def save_twice(rank: int, folder: Path, refused: tuple[int, str] | None) -> dict[str, Any]:
-    """A full checkpoint and a delta, in the second of which one rank's store may refuse files."""
+    """Saves a full checkpoint and a delta, for which the store of one rank may refuse files."""
     store = Refusing(folder)
     shards = [shard(name, rank) for name in SPECS]
     told = ""
@@ -68,10 +68,10 @@ def save_twice(rank: int, folder: Path, refused: tuple[int, str] | None) -> dict
     return {"written": written, "told": told}
 
 
-def test_both_ranks_rows_are_in_it(tmp_path: Path) -> None:
+def test_a_checkpoint_holds_the_rows_of_both_ranks(tmp_path: Path) -> None:
     first, second = run_ranks(2, save_twice, tmp_path, None)
     assert first == second
-    assert first["written"] == [(1, "full", 2 * ROWS), (2, "delta", 6)]  # of the copied table once
+    assert first["written"] == [(1, "full", 2 * ROWS), (2, "delta", 6)]  # the replicated table counts once
     folder = CheckpointFolder(tmp_path)
     manifest = folder.manifest(2)
     assert manifest is not None
@@ -95,7 +95,7 @@ def test_both_ranks_rows_are_in_it(tmp_path: Path) -> None:
         (0, MANIFEST_FILE, "rank 0 could not write a checkpoint's manifest"),
     ],
 )
-def test_a_rank_that_cannot_write_ends_all_with_its_name(tmp_path: Path, rank: int, word: str, named: str) -> None:
+def test_a_rank_that_cannot_write_fails_all_and_is_named(tmp_path: Path, rank: int, word: str, named: str) -> None:
     told = [each["told"] for each in run_ranks(2, save_twice, tmp_path, (rank, word))]
     assert "no space left on device" in told[rank]
     assert f"rank {1 - rank}: {named}: " in told[1 - rank]
