@@ -183,7 +183,7 @@ class Plateau(Schedule):
 ScheduleConfig = Annotated[
     Constant.Config | WarmupCosine.Config | WarmupLinear.Config | Plateau.Config, Field(discriminator="name")
 ]
-"""The config of any schedule, told apart by ``name``."""
+"""The config of any schedule, discriminated by ``name``."""
 
 
 def build_schedule(config: ScheduleConfig, total_steps: int) -> Schedule:

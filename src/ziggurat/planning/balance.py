@@ -196,20 +196,20 @@ def _best_swap(
     inside, outside = np.flatnonzero(bins == full), np.flatnonzero(bins != full)
     best, step, slack = loads[full], None, 1e-12 * max(loads[full], 1.0)
     for item in inside.tolist():
-        moved = np.maximum(loads[full] - costs[item], loads + costs[item])
-        moved[full] = np.inf
-        moved[free < sizes[item]] = np.inf
-        place = int(moved.argmin())
-        if moved[place] < best - slack:
-            best, step = moved[place], (item, None, full, place)
+        highest = np.maximum(loads[full] - costs[item], loads + costs[item])
+        highest[full] = np.inf
+        highest[free < sizes[item]] = np.inf
+        place = int(highest.argmin())
+        if highest[place] < best - slack:
+            best, step = highest[place], (item, None, full, place)
         if not len(outside):
             continue
         at, gain, grow = bins[outside], costs[item] - costs[outside], sizes[item] - sizes[outside]
-        swapped = np.maximum(loads[full] - gain, loads[at] + gain)
-        swapped[(grow > free[at]) | (-grow > free[full])] = np.inf
-        choice = int(swapped.argmin())
-        if swapped[choice] < best - slack:
-            best, step = swapped[choice], (item, int(outside[choice]), full, int(at[choice]))
+        highest_swapped = np.maximum(loads[full] - gain, loads[at] + gain)
+        highest_swapped[(grow > free[at]) | (-grow > free[full])] = np.inf
+        choice = int(highest_swapped.argmin())
+        if highest_swapped[choice] < best - slack:
+            best, step = highest_swapped[choice], (item, int(outside[choice]), full, int(at[choice]))
     return step
 
 

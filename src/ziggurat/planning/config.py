@@ -117,11 +117,11 @@ class PlanningConfig(Config):
         self.check(tables)
         specs = {table.name: table for table in tables}
         constraints: dict[str, TableConstraint] = {}
-        for name, asked in self.tables.items():
+        for name, constraint in self.tables.items():
             with within(f"tables.{name}"):
-                if asked.ranks is not None:
-                    check_placement(specs[name], Placement(asked.sharding, asked.ranks), topology)
+                if constraint.ranks is not None:
+                    check_placement(specs[name], Placement(constraint.sharding, constraint.ranks), topology)
                 else:
-                    check_sharding(specs[name], asked.sharding, topology)
-            constraints[name] = TableConstraint(asked.sharding, asked.ranks)
+                    check_sharding(specs[name], constraint.sharding, topology)
+            constraints[name] = TableConstraint(constraint.sharding, constraint.ranks)
         return constraints

@@ -136,12 +136,12 @@ def check_plan(plan: Plan, tables: Sequence[TableSpec], topology: Topology) -> N
             "",
             f"the plan is for {plan.world_size} ranks, {plan.local_size} a host; there are {topology.world_size}, "
             f"{topology.devices} a host",
-            "make the plan anew",
+            "make a new plan",
         )
     check_names("placements", plan.placements, tables)
     for table in tables:
         if table.name not in plan.placements:
-            raise InvalidSection(f"placements.{table.name}", "the plan does not place this table", "make the plan anew")
+            raise InvalidSection(f"placements.{table.name}", "the plan does not place this table", "make a new plan")
         with within(f"placements.{table.name}"):
             check_placement(table, plan.placements[table.name], topology)
 
@@ -167,12 +167,12 @@ def _check_fast_rows(table: TableSpec, placement: Placement, topology: Topology)
     if placement.sharding == "data_parallel":
         raise InvalidSection("fast_rows", "a replicated table is always in fast memory", "leave fast_rows out")
     if not 0 <= fast_rows <= table.rows:
-        raise InvalidSection("fast_rows", f"{fast_rows:,}, but the table has {table.rows:,} rows", "make the plan anew")
+        raise InvalidSection("fast_rows", f"{fast_rows:,}, but the table has {table.rows:,} rows", "make a new plan")
     if fast_rows < table.rows and not topology.slow_memory_bytes:
         raise InvalidSection(
             "fast_rows",
             f"{table.rows - fast_rows:,} rows are in slow memory, but the devices have no slow memory",
-            "declare planning.topology.slow_memory, or make the plan anew",
+            "declare planning.topology.slow_memory, or make a new plan",
         )
 
 

@@ -121,7 +121,7 @@ class CostNetwork:
         Raises:
             DataError: the file is damaged, or of a version that this ziggurat does not know.
         """
-        return cls(*load_weights(path, "measure anew: `ziggurat doctor --measure --out FOLDER`"))
+        return cls(*load_weights(path, "measure again: `ziggurat doctor --measure --out FOLDER`"))
 
 
 class _Layers(nn.Module):

@@ -68,9 +68,9 @@ class Task:
 
 
 def greedy(task: Task, order_N: Floats | None = None) -> Ints:
-    """Assigns items greedily: the costliest first, each to the device that then takes least among those with room.
+    """Assigns items greedily: the costliest first, each to the device that then takes least, if it has the memory.
 
-    This is the longest-processing-time rule. If no device has room, the one with most free bytes is taken.
+    This is the longest-processing-time rule. If no device has enough memory, the one with most free bytes is taken.
 
     Args:
         task: the assignment problem.
