@@ -21,7 +21,7 @@ RUNNER = {
     f"bench.{name}"
     for name in ("benchmark", "code_units", "noted", "provenance", "resumable_cases", "results", "sources", "trees")
 }
-"""Modules that describe, keep and judge figures. They take no part in making them, so they are no sources."""
+"""Modules that describe, store and judge figures, not sources of them; ``noted`` is an older name of ``resumable_cases``."""
 
 
 @dataclass(frozen=True, slots=True)

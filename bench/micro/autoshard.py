@@ -32,8 +32,8 @@ import torch
 
 from bench.benchmark import Benchmark, Context, Figure, Result, Target
 from bench.contestant import ROOT
-from bench.noted import Noted
 from bench.provenance import digest
+from bench.resumable_cases import ResumableCases
 from ziggurat.core.plan import Plan, Span
 from ziggurat.core.topology import Topology
 from ziggurat.embeddings.kernel_time import Bags, SlowdownGauge, TableMemory, kernel_seconds
@@ -184,15 +184,17 @@ def _apart(number: int, quick: bool) -> dict[str, list[float]]:
 def run(context: Context) -> Result:
     pool = train_test_halves(table_pool())[1]
     tasks = QUICK_TASKS if context.quick else TASKS
-    noted = Noted(context.cache / f"autoshard{'-quick' * context.quick}.jsonl", digest(ROOT, AUTOSHARD.depends_on))
-    sittings = f", {len(noted)} of the tasks in an earlier sitting" if len(noted) else ""
+    resumable = ResumableCases(
+        context.cache / f"autoshard{'-quick' * context.quick}.jsonl", digest(ROOT, AUTOSHARD.depends_on)
+    )
+    sittings = f", {len(resumable)} of the tasks in an earlier sitting" if len(resumable) else ""
     slowest: dict[str, list[float]] = {}
     shares: list[float] = []
     even: list[float] = []
     cases = [("task", "tables", "devices", "memory", "optimizer", "autoshard", "refined", "best rule", "even share")]
     for number in range(tasks):
         found = task(number, pool, 24 if context.quick else 200)
-        devices: dict[str, list[float]] = noted.get(str(number), partial(_apart, number, context.quick))
+        devices: dict[str, list[float]] = resumable.get(str(number), partial(_apart, number, context.quick))
         for name, seconds in devices.items():
             slowest.setdefault(name, []).append(max(seconds))
         even.append(max(devices["autoshard"]) / st.fmean(devices["autoshard"]))
@@ -207,7 +209,7 @@ def run(context: Context) -> Result:
         context.say(f"{number + 1} of {tasks}: {', '.join(named)}")
     planning_s = [_planning_seconds(pool, 20 if context.quick else 200) for _ in range(3)]
     result = _result(slowest, shares, even, planning_s)
-    noted.forget()
+    resumable.forget()
     return replace(result, notes=(result.notes[0] + sittings, *result.notes[1:]), cases=tuple(cases))
 
 

@@ -38,9 +38,9 @@ import torch
 from bench.benchmark import Benchmark, Context, Figure, Result, Target
 from bench.contestant import ROOT
 from bench.micro.big_tables import CPU, Size
-from bench.micro.stall_stand import Extent, Stand
-from bench.noted import Noted
+from bench.micro.stall_harness import Extent, StallHarness
 from bench.provenance import digest
+from bench.resumable_cases import ResumableCases
 from ziggurat.checkpoint.format.manifest import Bits
 from ziggurat.training.process_group import process_group
 
@@ -52,23 +52,23 @@ QUICK = Extent(Size(4, 2_000, 8, 256, 20_000, (16,)), 0.3, 2, 3, 2, 0.05, 0.0)
 def run(context: Context) -> Result:
     extent, cores = QUICK if context.quick else FULL, len(os.sched_getaffinity(0))
     with tempfile.TemporaryDirectory(dir=context.cache, prefix="checkpoint-stall-") as scratch, process_group(CPU):
-        noted = Noted(
+        resumable = ResumableCases(
             (Path(scratch) if context.quick else context.cache) / "checkpoint-stall.jsonl",
             digest(ROOT, CHECKPOINT_STALL.depends_on),
         )
-        said = (f"{len(noted)} of 4 parts in an earlier sitting",) if len(noted) else ()
+        said = (f"{len(resumable)} of 4 parts in an earlier sitting",) if len(resumable) else ()
         before = torch.get_num_threads()
         torch.set_num_threads(max(1, cores - 1))
         try:
-            stand = Stand(extent, Path(scratch), context.say)
-            tracking = noted.get("tracking", stand.tracking)
+            harness = StallHarness(extent, Path(scratch), context.say)
+            tracking = resumable.get("tracking", harness.tracking)
             widths: dict[Bits, dict[str, Any]] = {
-                bits: noted.get(f"{bits} bits", partial(stand.width, bits)) for bits in WIDTHS
+                bits: resumable.get(f"{bits} bits", partial(harness.width, bits)) for bits in WIDTHS
             }
-            slower = noted.get("all cores", partial(stand.all_cores, cores))
+            slower = resumable.get("all cores", partial(harness.all_cores, cores))
         finally:
             torch.set_num_threads(before)
-        noted.forget()
+        resumable.forget()
     figures = [Figure("tracking", "%", tuple(tracking), "longer steps with marks")]
     intervals = [each for found in widths.values() for each in found["intervals"]]
     figures += _stalls(intervals, extent.interval_s)

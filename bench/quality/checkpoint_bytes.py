@@ -36,7 +36,6 @@ from typing import Any
 
 from bench.benchmark import Benchmark, Context, Figure, Result, Target
 from bench.contestant import ROOT
-from bench.noted import Noted
 from bench.provenance import digest
 from bench.quality.checkpoint_data import subjects
 from bench.quality.checkpoint_runs import Kept, Spans, Subject, counted, log_loss
@@ -51,6 +50,7 @@ from bench.quality.checkpoint_settings import (
     Setting,
     compared,
 )
+from bench.resumable_cases import ResumableCases
 from ziggurat.data.encoded.dataset import Dataset
 
 POLICIES = ("one_shot", "consecutive", "intermittent")
@@ -67,18 +67,18 @@ def run(context: Context) -> Result:
 
 
 def _measured(context: Context, folder: Path) -> Result:
-    noted = Noted(folder / "noted.jsonl", digest(ROOT, CHECKPOINT_BYTES.depends_on))
-    said = [f"{len(noted)} of the trainings in an earlier sitting"] if len(noted) else []
+    resumable = ResumableCases(folder / "noted.jsonl", digest(ROOT, CHECKPOINT_BYTES.depends_on))
+    said = [f"{len(resumable)} of the trainings in an earlier sitting"] if len(resumable) else []
     settings: list[Setting] = []
     figures: list[Figure] = []
     for subject in subjects(context, folder):
         dataset = subject.dataset(folder)
-        off = _off(context, subject, dataset, noted, folder)
+        off = _off(context, subject, dataset, resumable, folder)
         for spans in subject.spans:
             found: dict[tuple[str, int], Kept] = {}
             for policy, bits in _ways(context.quick):
                 case = f"{subject.name}, {dataset.fingerprint[:8]}, {spans}, {policy}, {bits} bits"
-                took = noted.get(case, partial(_counted, subject, dataset, spans, policy, bits, folder))
+                took = resumable.get(case, partial(_counted, subject, dataset, spans, policy, bits, folder))
                 found[policy, bits] = Kept.from_json(took)
                 context.say(f"{subject.name}, {spans.steps} steps, {policy}, {bits} bits: {sum(took['written']):,} B")
             settings += compared(subject.name, spans, found, off)
@@ -89,7 +89,7 @@ def _measured(context: Context, folder: Path) -> Result:
         (*_best(settings), *figures), 0, len(_seeds(context.quick)), (*_notes(context, settings), *said),
         cases=(HEAD, *(setting.cells() for setting in settings)),
     )  # fmt: skip
-    noted.forget()
+    resumable.forget()
     return result
 
 
@@ -98,13 +98,13 @@ def _counted(subject: Subject, dataset: Dataset, spans: Spans, policy: str, bits
 
 
 def _off(
-    context: Context, subject: Subject, dataset: Dataset, noted: Noted, folder: Path
+    context: Context, subject: Subject, dataset: Dataset, resumable: ResumableCases, folder: Path
 ) -> dict[int, tuple[float, ...]]:
     """Bits -> relative change of the log-loss in percent, a seed each."""
 
     def ended(seed: int, bits: int, restores: int) -> float:
         case = f"{subject.name}, {dataset.fingerprint[:8]}, seed {seed}, {bits} bits, {restores} restores"
-        loss = float(noted.get(case, partial(log_loss, subject, dataset, seed, bits, restores, folder)))
+        loss = float(resumable.get(case, partial(log_loss, subject, dataset, seed, bits, restores, folder)))
         context.say(f"{case}: log-loss {loss:.6f}")
         return loss
 

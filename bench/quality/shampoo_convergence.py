@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING
 
 from bench.benchmark import Benchmark, Context, Figure, Result, Target
 from bench.contestant import ROOT
-from bench.noted import Noted
 from bench.provenance import digest
+from bench.resumable_cases import ResumableCases
 
 if TYPE_CHECKING:
     from bench.quality.optimizer_trial import Curve
@@ -54,15 +54,15 @@ def run(context: Context) -> Result:
     with ExitStack() as stack:
         scratch = stack.enter_context(tempfile.TemporaryDirectory(dir=context.cache, prefix="convergence-"))
         place = (Path(scratch) if context.quick else context.cache) / "convergence.jsonl"
-        noted = Noted(place, digest(ROOT, SHAMPOO_CONVERGENCE.depends_on))
+        resumable = ResumableCases(place, digest(ROOT, SHAMPOO_CONVERGENCE.depends_on))
         pairs = [(task, name) for task, every in names.items() for name in every]
-        tried = _trained(context, noted, [(*pair, number, 0) for pair in pairs for number in range(trials)])
+        tried = _trained(context, resumable, [(*pair, number, 0) for pair in pairs for number in range(trials)])
         best: dict[tuple[str, str], int] = {}
         for task, name in pairs:  # AdamW comes first
             mine = [tried[task, name, number, 0] for number in range(trials)]
             goal = None if name == GOAL else tried[task, GOAL, best[task, GOAL], 0].best
             best[task, name] = tuned(mine, goal)
-        found = _trained(context, noted, [(*pair, best[pair], seed) for pair in pairs for seed in seeds])
+        found = _trained(context, resumable, [(*pair, best[pair], seed) for pair in pairs for seed in seeds])
         for task in chosen:
             curves = {
                 name: [found[task.name, name, best[task.name, name], seed] for seed in seeds]
@@ -71,7 +71,7 @@ def run(context: Context) -> Result:
             more, lines = compared(task.name, task.every, curves)
             figures += more
             cases += [(*line, f"{Setting.drawn(best[task.name, line[1]]).lr:.2g}") for line in lines]
-        noted.forget()
+        resumable.forget()
     notes = (
         f"{trials} settings, tuned from seed 0; then seeds {', '.join(map(str, seeds))}; one thread each, "
         f"{PROCESSES} processes side by side; seconds of the processor",
@@ -125,12 +125,12 @@ def compared(
     return figures, lines
 
 
-def _trained(context: Context, noted: Noted, cases: Iterable[Case]) -> dict[Case, Curve]:
-    """All of them, those side by side that are not noted yet."""
+def _trained(context: Context, resumable: ResumableCases, cases: Iterable[Case]) -> dict[Case, Curve]:
+    """All of them, those side by side that are not measured yet."""
     from bench.quality.optimizer_trial import Curve, trained
 
     every = {case: " ".join(map(str, case)) for case in cases}
-    missing = [case for case, name in every.items() if name not in noted]
+    missing = [case for case, name in every.items() if name not in resumable]
     if missing:
         context.say(f"{len(missing)} of {len(every)} trainings to go")
     with ProcessPoolExecutor(PROCESSES, multiprocessing.get_context("spawn")) as pool, ExitStack() as stack:
@@ -138,9 +138,9 @@ def _trained(context: Context, noted: Noted, cases: Iterable[Case]) -> dict[Case
         begun = {pool.submit(trained, context.data, context.quick, *case): every[case] for case in missing}
         for number, done in enumerate(as_completed(begun), 1):
             curve, name = done.result(), begun[done]
-            noted.get(name, lambda curve=curve: asdict(curve))
+            resumable.get(name, lambda curve=curve: asdict(curve))
             context.say(f"{number}/{len(missing)} {name}: {curve.best:.5f}")
-    return {case: Curve(**noted.get(name, dict)) for case, name in every.items()}
+    return {case: Curve(**resumable.get(name, dict)) for case, name in every.items()}
 
 
 SHAMPOO_CONVERGENCE = Benchmark(

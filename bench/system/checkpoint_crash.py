@@ -35,8 +35,8 @@ import numpy as np
 
 from bench.benchmark import Benchmark, Context, Figure, Result, Target
 from bench.contestant import ROOT
-from bench.noted import Noted
 from bench.provenance import digest as digest_of
+from bench.resumable_cases import ResumableCases
 from bench.system.checkpoint_damage import HARMS, chain, damaged
 from bench.system.crash_moments import MOMENTS, Watched, seen
 from bench.system.crash_training import (
@@ -143,11 +143,11 @@ def run(context: Context) -> Result:
     kills = QUICK_KILLS if context.quick else KILLS
     with tempfile.TemporaryDirectory(dir=context.cache, prefix="checkpoint-crash-") as scratch:
         folder = Path(scratch).resolve()
-        noted = Noted(
+        resumable = ResumableCases(
             (folder if context.quick else context.cache) / "checkpoint-crash.jsonl",
             digest_of(ROOT, CHECKPOINT_CRASH.depends_on),
         )
-        said = (f"{len(noted)} cases in an earlier sitting",) if len(noted) else ()
+        said = (f"{len(resumable)} cases in an earlier sitting",) if len(resumable) else ()
         write_training(folder, QUICK_STEPS if context.quick else STEPS)
         found: dict[str, list[dict[str, Any]]] = {}
         harmed: list[dict[str, Any]] = []
@@ -155,14 +155,14 @@ def run(context: Context) -> Result:
             ordeal = Ordeal(folder, kind)
             found[kind] = []
             for number in range(count):
-                found[kind].append(noted.get(f"{kind}, {number}", partial(ordeal.kill, number)))
+                found[kind].append(resumable.get(f"{kind}, {number}", partial(ordeal.kill, number)))
                 context.say(f"{kind}, kill {number + 1} of {count}: {_told(found[kind][-1])}")
             if kind == next(iter(kills)):
                 count = QUICK_DAMAGES if context.quick else DAMAGES
-                harmed = noted.get("damages", partial(_damages, ordeal.undisturbed, count))
+                harmed = resumable.get("damages", partial(_damages, ordeal.undisturbed, count))
                 wrong = [each for each in harmed if not (each["named"] and each["clean"])]
                 context.say(f"{count} damages, {len(wrong)} not as they should be")
-        noted.forget()
+        resumable.forget()
     return Result(
         (*_kill_figures(found), *_damage_figures(harmed)),
         0,

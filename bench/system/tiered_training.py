@@ -23,8 +23,8 @@ from typing import Any
 from bench.benchmark import Benchmark, Context, Figure, Result, Target
 from bench.contestant import ROOT, Contestant
 from bench.measure import interleave, ratios
-from bench.noted import Noted
 from bench.provenance import digest
+from bench.resumable_cases import ResumableCases
 from bench.small_memory import limited, resize, unavailable
 from bench.system.row_contestants import without_rocksdb
 from bench.system.tiered_contestants import FULL, QUICK
@@ -55,18 +55,18 @@ def run(context: Context) -> Result:
     cases = [HEADINGS]
     with tempfile.TemporaryDirectory(dir=context.cache, prefix="tiered-notes-") as scratch:
         place = (Path(scratch) if context.quick else context.cache) / "tiered-training.jsonl"
-        noted = Noted(place, digest(ROOT, TIERED_TRAINING.depends_on))
-        said = (f"{len(noted)} parts in an earlier sitting",) if len(noted) else ()
-        base = noted.get("base", partial(base_bytes, context, steps))
+        resumable = ResumableCases(place, digest(ROOT, TIERED_TRAINING.depends_on))
+        said = (f"{len(resumable)} parts in an earlier sitting",) if len(resumable) else ()
+        base = resumable.get("base", partial(base_bytes, context, steps))
         for exponent in EXPONENTS[:1] if context.quick else EXPONENTS:
             for times in TIMES[:1] if context.quick else TIMES:
                 name = f"{times}x_{exponent:g}"
                 length = steps, warm, repeats
                 measure = partial(measured, context, KINDS, exponent, table_bytes / times, base, length)
-                rounds = noted.get(name, measure)
+                rounds = resumable.get(name, measure)
                 figures += compared(name, rounds)
                 cases += lines(f"{times} × memory", f"{exponent:g}", rounds)
-        noted.forget()
+        resumable.forget()
     notes = (
         f"{size.tables} tables of {size.rows:,} rows of {size.dim} floats, {table_bytes / 2**20:,.0f} MiB with states; "
         f"batches of {size.batch_size:,}; one thread beside the one that brings rows",

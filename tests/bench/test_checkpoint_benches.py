@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from bench.micro.big_tables import CPU, BigTables, Size
-from bench.micro.stall_stand import Peer
+from bench.micro.stall_harness import Peer
 from bench.quality.checkpoint_data import generated
 from bench.quality.checkpoint_runs import Kept, Ledger, Spans, Subject, counted, failures, followed, log_loss
 from bench.quality.checkpoint_settings import REFERENCE, Setting, compared

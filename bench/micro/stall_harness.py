@@ -94,7 +94,7 @@ class Peer:
         self._stager.close()
 
 
-class Stand:
+class StallHarness:
     """The model, made when it is first needed, and all that is measured on it; within a process group of one."""
 
     def __init__(self, extent: Extent, scratch: Path, say: Callable[[str], None]) -> None:

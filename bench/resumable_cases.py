@@ -1,4 +1,4 @@
-"""Cases of a long benchmark, noted one by one, so that one that was interrupted goes on where it was."""
+"""Results of the cases of a long benchmark, stored one by one, so that an interrupted benchmark resumes where it was."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ from typing import Any
 from ziggurat.training.placement.kernel_benchmark import note, noted
 
 
-class Noted:
-    """What was measured so far, a line a case.
+class ResumableCases:
+    """The cases measured so far, in a file with one line per case.
 
     Args:
-        path: of the file.
-        sources: of what is measured: notes of other sources do not count.
+        path: the file.
+        sources: digest of the code that is measured; lines of other sources are ignored.
 
     Raises:
-        DataError: a line of the file is damaged, other than by an end while it was written.
+        DataError: a line of the file is damaged, except a last line that was being written when the process ended.
     """
 
     def __init__(self, path: Path, sources: str) -> None:
@@ -31,12 +31,12 @@ class Noted:
         return case in self._found
 
     def get(self, case: str, measure: Callable[[], Any]) -> Any:
-        """What was noted of a case, or is now: JSON values."""
+        """Returns the stored result of a case, or measures and stores it; a result is a JSON value."""
         if case not in self._found:
             self._found[case] = measure()
             note(self._path, {"case": case, "sources": self._sources, "measured": self._found[case]})
         return self._found[case]
 
     def forget(self) -> None:
-        """All of it: the result is made."""
+        """Deletes the file; to be called when the benchmark's result is complete."""
         self._path.unlink()
