@@ -1,4 +1,4 @@
-"""Results of the cases of a long benchmark, stored one by one, so that an interrupted benchmark resumes where it was."""
+"""Results of the cases of a long benchmark, stored one by one, so that an interrupted benchmark can resume."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ RUNNER = {
     f"bench.{name}"
     for name in ("benchmark", "code_units", "noted", "provenance", "resumable_cases", "results", "sources", "trees")
 }
-"""Modules that describe, store and judge figures, not sources of them; ``noted`` is an older name of ``resumable_cases``."""
+"""Modules that describe, store and judge figures; ``noted`` is the older name of ``resumable_cases``."""
 
 
 @dataclass(frozen=True, slots=True)
