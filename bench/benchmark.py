@@ -1,4 +1,4 @@
-"""What a benchmark is: a claim, the figures that would back it, and the function that measures them."""
+"""A benchmark: a claim, the figures that would support it, and the function that measures them."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from typing import Any, Literal
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """What a figure has to reach: its median ``at least`` or ``at most`` the bound."""
+    """The bound that a figure has to reach: its judged statistic must be ``at least`` or ``at most`` this."""
 
     bound: float
     direction: Literal["at least", "at most"] = "at least"
 
     def holds(self, value: float) -> bool:
-        """Whether a value reaches it, or misses it by a rounding: 100·(1 − 800/1000) is 19.999999999999996."""
+        """Returns whether a value reaches the bound up to rounding: 100·(1 − 800/1000) is 19.999999999999996."""
         is_there = value >= self.bound if self.direction == "at least" else value <= self.bound
         return is_there or math.isclose(value, self.bound, rel_tol=1e-12)
 
     def margin(self, value: float) -> float:
-        """How far above 1 the figure clears its target; below 1 it falls short. A bound of 0 has no multiples, so there
-        the distance counts."""
+        """Returns the factor by which a value clears the bound; below 1 it falls short. For a bound of 0, which has no
+        multiples, it is 1 plus the distance."""
         if self.bound == 0:
             return 1 + value if self.direction == "at least" else 1 - value
         if self.direction == "at least":
@@ -37,14 +37,14 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """One measured quantity: every sample is kept, the median speaks, or the mean where that is what is claimed.
+    """One measured quantity with all its samples; judged by their median, or by their mean if the claim is about it.
 
     Attributes:
         name: unique in its benchmark; the key of its target. On a board ``model.figure``.
         unit: ``rows/s``, ``x``, ``s``, ``GiB``, ...
         samples: one value a round or a seed, in order.
-        note: what a reader must know beside the number.
-        statistic: which of the samples' statistics is judged.
+        note: what a reader must know to understand the number.
+        statistic: the statistic of the samples that is judged.
     """
 
     name: str
@@ -64,7 +64,7 @@ class Figure:
 
     @property
     def spread(self) -> tuple[float, float]:
-        """The ends of the middle half of the samples (first and third quartile)."""
+        """The first and third quartile of the samples."""
         if len(self.samples) < 2:
             return self.median, self.median
         low, _, high = statistics.quantiles(self.samples, n=4, method="inclusive")
@@ -91,14 +91,14 @@ class Figure:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What a run of a benchmark measured.
+    """The outcome of a run of a benchmark.
 
     Attributes:
-        figures: in the order in which the table shows them.
-        warmups, repeats: rounds thrown away and rounds kept, per figure.
-        notes: what was measured on what, and what was left out of the timing.
-        versions: of the programs beside ours that took part (``deepctr-torch`` -> ``0.3.0``).
-        cases: a table of the single cases behind the figures, its header first.
+        figures: the figures, in the order of the table.
+        warmups, repeats: discarded and measured rounds per figure.
+        notes: what was measured on which data, and what was not timed.
+        versions: other programs that took part -> their versions (``deepctr-torch`` -> ``0.3.0``).
+        cases: a table of the single cases from which the figures were computed, header first.
     """
 
     figures: tuple[Figure, ...]
@@ -111,12 +111,12 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What the runner hands to a benchmark.
+    """The runner's settings for a benchmark.
 
     Attributes:
-        quick: a smoke run: seconds, tiny inputs, figures that mean nothing.
-        data: folder of real data given with ``--data``, or None.
-        cache: folder for generated inputs; they may be reused by a later run.
+        quick: whether this is a smoke run of seconds on tiny inputs, whose figures mean nothing.
+        data: the folder of real data given with ``--data``, or None.
+        cache: a folder for generated inputs, which a later run may reuse.
         say: prints a line of progress.
     """
 
@@ -153,7 +153,7 @@ class Benchmark:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Whether all targets hold, and the figure that says so: the one that clears its target by least."""
+    """Whether all targets hold, and the figure that clears its target by the smallest factor."""
 
     holds: bool
     figure: str
@@ -161,11 +161,11 @@ class Verdict:
 
 
 def judge(targets: Mapping[str, Target], figures: tuple[Figure, ...]) -> Verdict:
-    """Compare figures with targets; a target whose figure is missing falls short.
+    """Compares figures with targets; a target whose figure is missing falls short.
 
     Args:
         targets: figure name -> target; at least one.
-        figures: what was measured.
+        figures: the measured figures.
     """
     assert targets, "a benchmark without a target backs no claim"
     measured = {figure.name: figure for figure in figures}
@@ -183,7 +183,7 @@ def judge(targets: Mapping[str, Target], figures: tuple[Figure, ...]) -> Verdict
 
 
 def number(value: float) -> str:
-    """Three significant digits below a thousand, whole numbers with thin groups above: 0.85, 1.2, 41,203."""
+    """Formats a number with three significant digits, or from 1000 on without decimals: 0.85, 1.2, 41,203."""
     return _digits(value, 3)
 
 

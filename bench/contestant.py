@@ -1,4 +1,4 @@
-"""The benchmark's end of the conversation with a measured process (see `peers/protocol.py`)."""
+"""The benchmark's side of the protocol with a measured process (see `peers/protocol.py`)."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ ROOT = Path(__file__).resolve().parents[1]
 
 
 class Contestant:
-    """A process that trains one epoch whenever it is asked, and otherwise waits.
+    """A process that trains one epoch on request, and otherwise waits.
 
     Args:
-        name: shown in messages.
-        command: how to start it, in the repository's root.
+        name: the name shown in messages.
+        command: the command that starts it, in the repository's root.
 
     Attributes:
-        threads: on how many it computes, by its own word.
-        versions: of the libraries that it brings along.
-        losses: mean training loss of every epoch so far.
+        threads: the number of threads on which it computes, as it reports.
+        versions: the versions of the libraries that it uses.
+        losses: the mean training loss of every epoch so far.
 
     Raises:
-        EnvironmentMismatch: the process ended early; the end of its error output is quoted.
+        EnvironmentMismatch: the process ended early; the message quotes the end of its error output.
     """
 
     def __init__(self, name: str, command: Sequence[str | Path]) -> None:
@@ -44,19 +44,19 @@ class Contestant:
         )  # fmt: skip
 
     def start(self) -> Self:
-        """Wait until its data and model stand."""
+        """Waits until the process has loaded its data and built its model."""
         ready = self._answer()["ready"]
         self.threads, self.versions = ready["threads"], ready["versions"]
         return self
 
     def epoch(self) -> float:
-        """Train one epoch; rows per second."""
+        """Trains one epoch and returns rows per second."""
         answer = self.ask("epoch")
         self.losses.append(answer["loss"])
         return answer["rows"] / answer["seconds"]
 
     def ask(self, what: str) -> dict[str, Any]:
-        """Its answer to a line."""
+        """Sends a line and returns the answer."""
         assert self._process.stdin is not None
         self._process.stdin.write(f"{what}\n")
         self._process.stdin.flush()

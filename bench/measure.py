@@ -1,8 +1,8 @@
-"""How to measure on a shared, noisy machine: warm up, repeat, interleave; the kernel tells peak memory.
+"""Measurements on a shared, noisy machine: warm-up, repetition, interleaved rounds; peak memory from the kernel.
 
-Ratios are taken inside a round, never between separate sessions: in every round all contestants run one after another,
-in an order that rotates, so a neighbour who steals the machine for a minute slows them all, and the median of the
-per-round ratios survives.
+Ratios are taken within a round, never between separate sessions. In every round all contestants run one after another,
+in rotating order. Other work that occupies the machine for a minute then slows all of them, and the median of the
+per-round ratios is hardly affected.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Samples = tuple[float, ...]
 
 
 def repeat(measured: Callable[[], float], warmups: int, repeats: int) -> Samples:
-    """Call ``measured`` ``warmups + repeats`` times and keep the values of the last ``repeats``."""
+    """Calls ``measured`` ``warmups + repeats`` times and returns the values of the last ``repeats`` calls."""
     for _ in range(warmups):
         measured()
     return tuple(measured() for _ in range(repeats))
@@ -36,13 +36,13 @@ def interleave(
     repeats: int,
     say: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Samples]:
-    """Rounds in which every contestant is measured once, in rotating order.
+    """Measures every contestant once per round, in rotating order.
 
     Args:
-        contestants: name -> a measurement of one round (a rate, a time, ...).
-        warmups: rounds whose values are thrown away.
-        repeats: rounds kept; sample i of every contestant comes from the same round.
-        say: is told every value.
+        contestants: name -> a function that measures one round (a rate, a time, ...).
+        warmups: rounds whose values are discarded.
+        repeats: measured rounds; sample i of every contestant comes from the same round.
+        say: called with a line for every value.
     """
     names = list(contestants)
     samples: dict[str, list[float]] = {name: [] for name in names}
@@ -58,12 +58,12 @@ def interleave(
 
 
 def ratios(numerators: Samples, denominators: Samples) -> Samples:
-    """Round by round, so that what slows a whole round cancels."""
+    """Returns the ratio of each round; what slows a whole round cancels."""
     return tuple(a / b for a, b in zip(numerators, denominators, strict=True))
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """Wall time of one call."""
+    """Returns the wall time of one call."""
     start = time.perf_counter()
     work()
     return time.perf_counter() - start
@@ -71,12 +71,12 @@ def seconds(work: Callable[[], object]) -> float:
 
 @dataclass(frozen=True, slots=True)
 class ChildRun:
-    """What the kernel says about a child process that ended.
+    """The kernel's measurements of a child process that ended.
 
     Attributes:
         seconds: wall time from spawn to exit.
         cpu_seconds: user and system time of the child and the children it waited for.
-        peak_bytes: largest resident set of the child or of any single process it waited for (``ru_maxrss``).
+        peak_bytes: the largest resident set of the child or of any single process it waited for (``ru_maxrss``).
     """
 
     seconds: float
@@ -85,13 +85,13 @@ class ChildRun:
 
 
 def run_child(command: Sequence[str | Path], cwd: Path | None = None, env: Mapping[str, str] | None = None) -> ChildRun:
-    """Run ``command`` to its end, its output discarded, and measure it with ``os.wait4``.
+    """Runs ``command`` to its end, discards its output, and measures it with ``os.wait4``.
 
-    Linux keeps the high-water mark of a process over ``exec``, so a child spawned from a large parent would report its
-    parent's memory. The command is therefore spawned by a small launcher process, which also times it.
+    Linux keeps the high-water mark of a process across ``exec``, so a child spawned by a large parent would report its
+    parent's memory. Therefore a small launcher process spawns the command and times it.
 
     Raises:
-        EnvironmentMismatch: the command failed; the end of its error output is quoted.
+        EnvironmentMismatch: the command failed; the message quotes the end of its error output.
     """
     answer, out = os.pipe()
     arguments = [sys.executable, "-I", "-S", str(_LAUNCHER), str(out), *map(str, command)]

@@ -1,4 +1,4 @@
-"""Results on disk: one JSON file a benchmark, and whether what it measured is still what is in the tree."""
+"""Stored results: one JSON file per benchmark, and whether the code that it measured has changed since."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ State = Literal["current", "moved", "stale", "unknown", "never run"]
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """A benchmark's stored result beside the tree as it is now.
+    """The state of a benchmark's stored result.
 
     Attributes:
         name: the benchmark.
         state: ``current``: the code is what was measured; ``moved``: files moved or names changed, the code is the
             same; ``stale``: code or a declared file changed; ``unknown``: it cannot be compared.
         holds: whether the stored figures reach the benchmark's targets of today; None when never run.
-        figure, target: the figure that clears its target by least.
-        commit, dirty, date: when and on what it was measured.
+        figure, target: the figure that clears its target by the smallest factor.
+        commit, dirty, date: what it was measured on, and when.
         changed: the functions, classes and files that make it stale.
         reason: why the state is unknown.
     """
@@ -53,7 +53,7 @@ def result_path(root: Path, name: str) -> Path:
 
 
 def origin(benchmark: Benchmark, root: Path) -> dict[str, Any]:
-    """Where figures come from. Taken before the run: what is edited while it runs makes the result stale."""
+    """Returns the origin of figures; to be called before the run, so that edits during the run make the result stale."""
     found = sources_here(root, benchmark.depends_on)
     return {
         "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
@@ -65,7 +65,7 @@ def origin(benchmark: Benchmark, root: Path) -> dict[str, Any]:
 
 
 def describe(benchmark: Benchmark, result: Result, origin: dict[str, Any]) -> dict[str, Any]:
-    """Everything that is stored: figures, their targets, and where they come from."""
+    """Returns everything that is stored: figures, their targets, and their origin."""
     verdict = judge(benchmark.targets, result.figures)
     figures: list[dict[str, Any]] = []
     for figure in result.figures:
@@ -91,14 +91,14 @@ def describe(benchmark: Benchmark, result: Result, origin: dict[str, Any]) -> di
 
 
 def store(root: Path, stored: dict[str, Any]) -> Path:
-    """Atomically write a described result to its place."""
+    """Writes a described result to its place, atomically."""
     path = result_path(root, stored["name"])
     write_json(path, stored)
     return path
 
 
 def load(root: Path, name: str) -> dict[str, Any] | None:
-    """The stored result, or None when the benchmark was never run (or by another format)."""
+    """Returns the stored result; None if there is none, or if it has another format version."""
     try:
         stored: dict[str, Any] = json.loads(result_path(root, name).read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -107,12 +107,12 @@ def load(root: Path, name: str) -> dict[str, Any] | None:
 
 
 def status(root: Path, benchmark: Benchmark) -> Status:
-    """Compare the stored result with the tree and with the targets of today."""
+    """Compares a stored result with the working directory and with today's targets."""
     return statuses(root, [benchmark])[0]
 
 
 def statuses(root: Path, benchmarks: Sequence[Benchmark]) -> list[Status]:
-    """The status of each benchmark; the tree is read once."""
+    """Returns the status of each benchmark; reads the working directory once."""
     reach = Reach(working_tree(root, [path for benchmark in benchmarks for path in benchmark.depends_on]))
     return [_status(root, benchmark, reach) for benchmark in benchmarks]
 
@@ -141,7 +141,7 @@ def _status(root: Path, benchmark: Benchmark, reach: Reach) -> Status:
 def _state(
     root: Path, benchmark: Benchmark, stored: dict[str, Any], reach: Reach
 ) -> tuple[State, tuple[str, ...], str]:
-    """State, what changed, and why the state is unknown."""
+    """Returns the state, what changed, and why the state is unknown."""
     new = reach.sources(benchmark.depends_on)
     if stored["sources_sha256"] == new.digest:
         return "current", (), ""

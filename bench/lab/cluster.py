@@ -57,7 +57,7 @@ class Cluster:
     """Makes the namespaces and links on entering, and takes them away on leaving, whatever happened in between.
 
     Raises:
-        EnvironmentMismatch: this machine or user cannot make network namespaces; the reason is told.
+        EnvironmentMismatch: this machine or user cannot make network namespaces; the message gives the reason.
     """
 
     def __init__(self, shape: Shape) -> None:

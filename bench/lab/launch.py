@@ -46,7 +46,7 @@ def launch(
     stopped: Callable[[], bool] = lambda: False,
     grace: float = GRACE_SECONDS,
 ) -> Ended:
-    """Run ``command``, what torchrun takes behind its own options, with ``ranks`` processes on each host.
+    """Runs ``command``, the part of a torchrun command after its own options, with ``ranks`` processes on each host.
 
     On return nothing runs on the hosts any more, whatever the processes have started.
 
@@ -54,7 +54,7 @@ def launch(
         cluster: made.
         ranks: processes a host.
         command: a script and its arguments, or ``-m`` and a module's.
-        say: is told each line that any host prints, the host before it.
+        say: called with each line that a host prints, prefixed by the host.
         environment: added to this process's; gloo uses the hosts' links and every rank one thread unless it says so.
         stopped: asked again and again; once it says so, all hosts are ended.
         grace: seconds they get for that before they are killed.

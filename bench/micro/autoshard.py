@@ -184,9 +184,8 @@ def _apart(number: int, quick: bool) -> dict[str, list[float]]:
 def run(context: Context) -> Result:
     pool = train_test_halves(table_pool())[1]
     tasks = QUICK_TASKS if context.quick else TASKS
-    resumable = ResumableCases(
-        context.cache / f"autoshard{'-quick' * context.quick}.jsonl", digest(ROOT, AUTOSHARD.depends_on)
-    )
+    path = context.cache / f"autoshard{'-quick' * context.quick}.jsonl"
+    resumable = ResumableCases(path, digest(ROOT, AUTOSHARD.depends_on))
     sittings = f", {len(resumable)} of the tasks in an earlier sitting" if len(resumable) else ""
     slowest: dict[str, list[float]] = {}
     shares: list[float] = []

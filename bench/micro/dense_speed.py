@@ -41,7 +41,9 @@ def run(context: Context) -> Result:
     finally:
         torch.set_num_threads(before)
     figures = [*shares(rates, yardsticks), *_rates(rates, yardsticks)]
-    sizes = [f"{name}: {case.dims.features} fields of {case.dims.dim}, {case.told}" for name, case in CASES.items()]
+    sizes = [
+        f"{name}: {case.dims.features} fields of {case.dims.dim}, {case.description}" for name, case in CASES.items()
+    ]
     notes = (
         f"batch {rows:,}, {threads} threads, Adam's step and the embeddings' gradient included; the matrix product is "
         f"{side:,} × {side:,} × {side:,}",
@@ -97,8 +99,10 @@ def shares(rates: dict[str, Samples], yardsticks: dict[str, Samples]) -> list[Fi
     for name in dict.fromkeys(label.rpartition("_")[0] for label in rates):
         ways = [label for label in rates if label.rpartition("_")[0] == name]
         each = [ratios(rates[way], yardsticks[way]) for way in ways]
-        told = " or ".join(way.rpartition("_")[2] for way in ways)
-        figures.append(Figure(name, "x", tuple(map(max, zip(*each, strict=True))), f"of the matrix product, {told}"))
+        compared = " or ".join(way.rpartition("_")[2] for way in ways)
+        figures.append(
+            Figure(name, "x", tuple(map(max, zip(*each, strict=True))), f"of the matrix product, {compared}")
+        )
     return figures
 
 

@@ -46,7 +46,7 @@ class Case:
     dims: ModelDims
     ways: tuple[tuple[Precision, bool], ...]
     """Precision, and whether torch.compile has the model."""
-    told: str
+    description: str
 
 
 _EVERY_WAY: tuple[tuple[Precision, bool], ...] = (("fp32", False), ("fp32", True), ("bf16", False), ("bf16", True))

@@ -57,8 +57,11 @@ def run(context: Context) -> Result:
         torch.set_num_threads(before)
     notes = (
         f"batch {rows:,}, {threads} threads, fp32, not compiled",
-        *(f"{name}: {case.dims.features} fields of {case.dims.dim}, {case.told}" for name, case in CASES.items()),
-        *(f"{way}: {told}" for way, (_, told) in WAYS.items()),
+        *(
+            f"{name}: {case.dims.features} fields of {case.dims.dim}, {case.description}"
+            for name, case in CASES.items()
+        ),
+        *(f"{way}: {description}" for way, (_, description) in WAYS.items()),
     )
     return Result(tuple(figures), warmups, repeats, notes, {}, tuple(cases))
 

@@ -1,4 +1,4 @@
-"""The stand of ``checkpoint_stall``: a model that trains, checkpoints that are written beside it, ours and DCP's."""
+"""The harness of ``checkpoint_stall``: trains a model while checkpoints are written, ours and those of torch's DCP."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from ziggurat.core.engine import library_versions
 from ziggurat.training.malloc_tuning import keep_freed_memory
 
 WARM = 5
-"""Steps before a checkpoint, after memory was handed back."""
+"""Steps taken before a checkpoint, after freed memory was returned to the kernel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +36,12 @@ class Extent:
     """How much is measured.
 
     Attributes:
-        size: of the model.
-        interval_s: between two checkpoints.
-        intervals: of each width.
-        rounds, steps: of tracking.
-        alone_s: at least, of steps beside which nothing is written.
-        settle_s: after a checkpoint, during which steps count for nothing.
+        size: the size of the model.
+        interval_s: seconds between two checkpoints.
+        intervals: the number of intervals measured for each width of stored numbers.
+        rounds, steps: rounds, and steps per round, when the cost of tracking dirty rows is measured.
+        alone_s: the least time of steps during which nothing is written.
+        settle_s: the time after a checkpoint during which steps are not counted.
     """
 
     size: Size
@@ -57,7 +57,7 @@ class Peer:
     """DCP's asynchronous checkpoints, one at a time, each in a folder of its own.
 
     Args:
-        folder: of all of them.
+        folder: the parent of these folders.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -70,7 +70,7 @@ class Peer:
         return self._folder / f"peer-{self._count}"
 
     def save(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Begin one."""
+        """Begins a checkpoint."""
         self._count += 1
         saving = dcp.async_save(dict(tensors), checkpoint_id=self.last, async_stager=self._stager)
         self._future = cast("Future[Any]", saving)
@@ -80,14 +80,14 @@ class Peer:
         return not self._future.done()
 
     def finish(self) -> int:
-        """Delete the one before; bytes of the last."""
+        """Waits for the checkpoint, deletes the previous one, and returns its size in bytes."""
         assert self._future is not None
         self._future.result()
         shutil.rmtree(self._folder / f"peer-{self._count - 1}", ignore_errors=True)
         return sum(path.stat().st_size for path in self.last.iterdir())
 
     def load(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        """The last one, into ``tensors``."""
+        """Loads the last checkpoint into ``tensors``."""
         dcp.load(dict(tensors), checkpoint_id=self.last)
 
     def close(self) -> None:
@@ -95,7 +95,7 @@ class Peer:
 
 
 class StallHarness:
-    """The model, made when it is first needed, and all that is measured on it; within a process group of one."""
+    """The model, created when it is first needed, and the measurements on it; requires a process group of one."""
 
     def __init__(self, extent: Extent, scratch: Path, say: Callable[[str], None]) -> None:
         self._extent, self._scratch, self._say = extent, scratch, say
@@ -109,7 +109,7 @@ class StallHarness:
         return made
 
     def tracking(self) -> list[float]:
-        """Percent by which steps take longer with marks, a round each."""
+        """Returns by how many percent steps take longer when dirty rows are marked, for each round."""
         steps = self._extent.steps
 
         def marked() -> float:
@@ -123,14 +123,14 @@ class StallHarness:
         return [100 * (ratio - 1) for ratio in ratios(found["with"], found["without"])]
 
     def width(self, bits: Bits) -> dict[str, Any]:
-        """Intervals with checkpoints of one width, and the peer's; then restores."""
+        """Measures intervals with our checkpoints of one width and with the peer's, then restores of both."""
         with tempfile.TemporaryDirectory(dir=self._scratch, prefix="stall-") as place:
             folder, peer = CheckpointFolder(Path(place) / "ours", keep=1), Peer(Path(place))
             found: list[dict[str, Any]] = []
             with self._saver(folder, bits, "intermittent") as saver:
                 for number in range(self._extent.intervals):
                     found.append(self._interval(saver, peer))
-                    self._say(f"{bits} bits, interval {number + 1}: {_told(found[-1])}")
+                    self._say(f"{bits} bits, interval {number + 1}: {_summary(found[-1])}")
                 saver.finish()
                 for interval, written in zip(found, saver.written, strict=True):
                     interval |= {name: value for name, value in written.figures().items() if name != "stall_s"}
@@ -143,7 +143,7 @@ class StallHarness:
         return {"intervals": found, **restored}
 
     def all_cores(self, cores: int) -> list[float]:
-        """Percent by which steps on every core take longer while a full fp32 checkpoint is written."""
+        """Returns by how many percent steps on all cores take longer while a full fp32 checkpoint is written."""
         before = torch.get_num_threads()
         torch.set_num_threads(cores)
         slower: list[float] = []
@@ -167,14 +167,14 @@ class StallHarness:
         extent, model = self._extent, self.model
         started, steps = time.perf_counter(), model.steps
         changed = model.changed()
-        _hand_back()
+        _return_freed_memory()
         for _ in range(WARM):
             model.step()
         _reset_peak()
         stall_s, ours = self._ours(saver)
         our_peak = _peak_bytes()
         self._steps_for(extent.settle_s)
-        _hand_back()
+        _return_freed_memory()
         for _ in range(WARM):
             model.step()
         _reset_peak()
@@ -203,7 +203,7 @@ class StallHarness:
         }
 
     def _ours(self, saver: Saver) -> tuple[float, list[float]]:
-        """Save, and take steps until that is written; seconds of the call, and of each step."""
+        """Saves and takes steps until the checkpoint is written; returns the seconds of the call and of each step."""
         step = self.model.steps
         stall_s = seconds(lambda: saver.save(step, self.model.dense(), {"step": step}))
         return stall_s, self._steps_while(lambda: saver.busy)
@@ -220,29 +220,29 @@ class StallHarness:
 
 
 def _slower(some: Sequence[float], others: Sequence[float]) -> float:
-    """Percent by which the mean is larger."""
+    """Returns by how many percent the mean of ``some`` exceeds that of ``others``."""
     return 100 * (st.fmean(some) / st.fmean(others) - 1)
 
 
-def _told(interval: Mapping[str, Any]) -> str:
+def _summary(interval: Mapping[str, Any]) -> str:
     beside = f"{interval['slower']:+.1f} % beside ours, {interval['peer_slower']:+.1f} % beside the peer"
     stalled = f"which stalled {1e3 * interval['peer_stall_s']:.0f} ms"
     return f"{interval['steps']} steps, {100 * interval['changed']:.0f} % changed, {beside}, {stalled}"
 
 
-def _hand_back() -> None:
-    """Freed memory to the kernel, where the C library is glibc."""
+def _return_freed_memory() -> None:
+    """Returns freed memory to the kernel, if the C library is glibc."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
 
 
 def _reset_peak() -> None:
-    """Have the kernel begin the largest resident set of this process anew."""
+    """Makes the kernel record the largest resident set of this process anew."""
     Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
 
 
 def _peak_bytes() -> int:
-    """Largest resident set since then."""
+    """Returns the largest resident set since :func:`_reset_peak`."""
     lines = Path("/proc/self/status").read_text(encoding="ascii").splitlines()
     return next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))

@@ -14,9 +14,9 @@ import time
 
 
 class Rounds:
-    """The measured process's end of the conversation.
+    """The measured process's side of the protocol.
 
-    Whatever a library prints goes to standard error from here on; standard output belongs to the protocol.
+    Once it is created, everything that libraries print goes to standard error; standard output carries the protocol.
     """
 
     def __init__(self) -> None:
@@ -25,16 +25,16 @@ class Rounds:
         self._start = 0.0
 
     def ready(self, threads: int = 1, versions: dict[str, str] | None = None) -> None:
-        """Say that everything is loaded and built, on how many threads it computes, and what takes part beside us."""
+        """Reports that data and model are ready, the number of threads, and the versions of the libraries used."""
         print(json.dumps({"ready": {"threads": threads, "versions": versions or {}}}), file=self._answers)
 
     def begin(self) -> None:
-        """Wait for the next ``epoch``, then start the clock. Leaves the process when there is none."""
+        """Waits for the next ``epoch`` and starts the clock; ends the process at the end of its input."""
         if sys.stdin.readline().strip() != "epoch":
             raise SystemExit(0)  # out of the depths of a library's training loop
         self._start = time.perf_counter()
 
     def end(self, rows: int, loss: float) -> None:
-        """Stop the clock and report the epoch: rows trained on and mean training loss."""
+        """Stops the clock and reports the epoch: the number of rows trained on and the mean training loss."""
         elapsed = time.perf_counter() - self._start
         print(json.dumps({"rows": rows, "seconds": elapsed, "loss": loss}), file=self._answers)

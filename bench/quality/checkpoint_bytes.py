@@ -84,7 +84,7 @@ def _measured(context: Context, folder: Path) -> Result:
             settings += compared(subject.name, spans, found, off)
             figures += _bytes_figures(subject.name, spans, found)
         figures += _off_figures(subject.name, off)
-        said.append(f"{subject.name}: {subject.told}")
+        said.append(f"{subject.name}: {subject.description}")
     result = Result(
         (*_best(settings), *figures), 0, len(_seeds(context.quick)), (*_notes(context, settings), *said),
         cases=(HEAD, *(setting.cells() for setting in settings)),

@@ -52,11 +52,11 @@ def generated(folder: Path, rows: int, smaller: int, batch_size: int, spans: tup
     log = folder / "log.parquet"
     if _config_of(log) != config.model_dump(mode="json"):
         generate(config, log)
-    told = (
+    description = (
         f"{rows:,} generated rows, 13 integers and 26 ids by Zipf({EXPONENT}), cardinalities of the shape criteo "
         f"divided by {smaller}; every id of the training rows has a row"
     )
-    return Subject("criteo", _criteo(log, config), 1, batch_size, spans, told)
+    return Subject("criteo", _criteo(log, config), 1, batch_size, spans, description)
 
 
 def _criteo(log: Path, config: GeneratorConfig) -> dict[str, Any]:
@@ -111,7 +111,7 @@ def _example(name: str, place: Path, model: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _config_of(log: Path) -> dict[str, Any] | None:
-    """What a log that lies there was generated from."""
+    """What the existing log was generated from."""
     try:
         return json.loads(truth_file(log).read_text(encoding="utf-8"))["config"] if log.exists() else None
     except FileNotFoundError:

@@ -47,7 +47,7 @@ class Subject:
         epochs: of a whole training.
         batch_size: rows of a step.
         spans: the intervals at which bytes are counted; the first one's length is that of whole trainings.
-        told: of the data, for the reader.
+        description: a description of the data, for the reader.
     """
 
     name: str
@@ -55,7 +55,7 @@ class Subject:
     epochs: int
     batch_size: int
     spans: tuple[Spans, ...]
-    told: str
+    description: str
 
     def experiment(self, dataset: Dataset | None, every: int, seed: int, policy: str, bits: int) -> Experiment:
         """A training of as many whole intervals as its epochs have; no evaluation before the end.
@@ -163,18 +163,18 @@ class Ledger:
 
 @contextlib.contextmanager
 def followed(ledger: Ledger) -> Generator[None]:
-    """Within, ``ledger`` is told of every file that this process writes or deletes through a local store."""
+    """Within the context, ``ledger`` records every file that this process writes or deletes through a local store."""
     write, delete = LocalStore.write, LocalStore.delete
 
-    def told_write(self: LocalStore, folder: str, name: str, data: bytes) -> None:
+    def recorded_write(self: LocalStore, folder: str, name: str, data: bytes) -> None:
         write(self, folder, name, data)
         ledger.wrote(folder, name, data)
 
-    def told_delete(self: LocalStore, folder: str, name: str | None = None) -> None:
+    def recorded_delete(self: LocalStore, folder: str, name: str | None = None) -> None:
         delete(self, folder, name)
         ledger.deleted(folder, name)
 
-    LocalStore.write, LocalStore.delete = told_write, told_delete
+    LocalStore.write, LocalStore.delete = recorded_write, recorded_delete
     try:
         yield
     finally:

@@ -64,7 +64,7 @@ class Task:
 
     Attributes:
         name: of it.
-        told: for the reader.
+        description: a description for the reader.
         learner: seed -> a fresh one.
         steps: that it takes.
         every: steps from one evaluation to the next.
@@ -72,7 +72,7 @@ class Task:
     """
 
     name: str
-    told: str
+    description: str
     learner: Callable[[int], Learner]
     steps: int
     every: int
@@ -200,17 +200,17 @@ def tasks(data: Path | None, quick: bool) -> list[Task]:
         return [Task("digits", "", Digits, 12, 4, ALL)]
     drawn, ids = drawn_rows(), DRAWN_FIELDS * DRAWN_IDS
     drawn_from = f"{DRAWN_ROWS:,} drawn rows of {DRAWN_COUNTS} counts and {DRAWN_FIELDS} fields"
-    told = f"on {drawn_from}, each once; batch {BATCH_SIZE:,}"
+    description = f"on {drawn_from}, each once; batch {BATCH_SIZE:,}"
     steps = DRAWN_ROWS // BATCH_SIZE
     wukong, dlrm = (partial(Recommender, drawn, ids, each, BATCH_SIZE) for each in (_WUKONG, _DLRM))
     found = [
-        Task("drawn", f"DLRM (MLP 256-128) {told}", dlrm, steps, 20, (*OURS, *PEERS)),
-        Task("drawn_wukong", f"Wukong (2 layers) {told}", wukong, steps, 20),
+        Task("drawn", f"DLRM (MLP 256-128) {description}", dlrm, steps, 20, (*OURS, *PEERS)),
+        Task("drawn_wukong", f"Wukong (2 layers) {description}", wukong, steps, 20),
         Task("digits", "a ResNet of 2 blocks on scikit-learn's digits, moved a pixel; batch 64", Digits, 800, 10, ALL),
     ]
     if data is not None:
         frappe, ids = frappe_rows(data)
-        told = f"on Frappe, judged by {FRAPPE_JUDGES:,} of its validation rows"
+        description = f"on Frappe, judged by {FRAPPE_JUDGES:,} of its validation rows"
         for kind, name, config, compared in (
             ("frappe", "Wukong (2 layers)", _WUKONG, (*OURS, "peer_soap")),
             ("frappe_dlrm", "DLRM (MLP 256-128)", _DLRM, OURS),
@@ -218,8 +218,8 @@ def tasks(data: Path | None, quick: bool) -> list[Task]:
             often, once = (partial(Recommender, frappe, ids, config, each) for each in (BATCH_SIZE, ONCE_BATCH))
             steps = len(frappe.train[-1]) // ONCE_BATCH // 20 * 20
             found += [
-                Task(kind, f"{name} {told}; batch {BATCH_SIZE:,}", often, 800, 25, compared),
-                Task(f"{kind}_once", f"{name} {told}, each row once; batch {ONCE_BATCH}", once, steps, 20),
+                Task(kind, f"{name} {description}; batch {BATCH_SIZE:,}", often, 800, 25, compared),
+                Task(f"{kind}_once", f"{name} {description}, each row once; batch {ONCE_BATCH}", once, steps, 20),
             ]
     return found
 

@@ -75,7 +75,7 @@ def run(context: Context) -> Result:
     notes = (
         f"{trials} settings, tuned from seed 0; then seeds {', '.join(map(str, seeds))}; one thread each, "
         f"{PROCESSES} processes side by side; seconds of the processor",
-        *(f"{task.name}: {task.told}; {task.steps} steps, evaluated every {task.every}" for task in chosen),
+        *(f"{task.name}: {task.description}; {task.steps} steps, evaluated every {task.every}" for task in chosen),
         *([] if has_peers else ["the peers were left out: run bench/peers/install.py"]),
         *(["Frappe was left out: it wants --data"] if context.data is None else []),
     )
@@ -107,11 +107,11 @@ def compared(
             (each.seconds[(at or len(each.seconds)) - 1] if each.seconds else float("inf")) / theirs
             for each, at, theirs in zip(mine, reached, seconds, strict=True)
         ]
-        told = f"never reached by {late} of {len(mine)} seeds" if late else "to AdamW's best validation log-loss"
+        note = f"never reached by {late} of {len(mine)} seeds" if late else "to AdamW's best validation log-loss"
         if name != GOAL:
             fewer = tuple(100 * (1 - share) for share in shares)
-            figures.append(Figure(f"{task}.{name}.fewer_steps", "%", fewer, told))
-            figures.append(Figure(f"{task}.{name}.time", "x", tuple(times), f"of AdamW's, {told}"))
+            figures.append(Figure(f"{task}.{name}.fewer_steps", "%", fewer, note))
+            figures.append(Figure(f"{task}.{name}.time", "x", tuple(times), f"of AdamW's, {note}"))
             near = tuple(
                 100 * (1 - (each.reached(NEAR * goal) or len(other.losses)) / (other.reached(NEAR * goal) or 1))
                 for each, other, goal in zip(mine, curves[GOAL], goals, strict=True)
@@ -121,7 +121,7 @@ def compared(
         figures.append(Figure(f"{task}.{name}.best", "log-loss", losses, "of the validation rows"))
         middle = [f"{sorted(each)[len(each) // 2]:.2f}" for each in (shares, times)]
         best = f"{sum(losses) / len(losses):.4f}"
-        lines.append((task, name, best, " ".join(map(str, steps)) + (f" ({told})" if late else ""), *middle))
+        lines.append((task, name, best, " ".join(map(str, steps)) + (f" ({note})" if late else ""), *middle))
     return figures, lines
 
 
@@ -135,9 +135,9 @@ def _trained(context: Context, resumable: ResumableCases, cases: Iterable[Case])
         context.say(f"{len(missing)} of {len(every)} trainings to go")
     with ProcessPoolExecutor(PROCESSES, multiprocessing.get_context("spawn")) as pool, ExitStack() as stack:
         stack.callback(pool.shutdown, wait=False, cancel_futures=True)  # where this is interrupted
-        begun = {pool.submit(trained, context.data, context.quick, *case): every[case] for case in missing}
-        for number, done in enumerate(as_completed(begun), 1):
-            curve, name = done.result(), begun[done]
+        started = {pool.submit(trained, context.data, context.quick, *case): every[case] for case in missing}
+        for number, done in enumerate(as_completed(started), 1):
+            curve, name = done.result(), started[done]
             resumable.get(name, lambda curve=curve: asdict(curve))
             context.say(f"{number}/{len(missing)} {name}: {curve.best:.5f}")
     return {case: Curve(**resumable.get(name, dict)) for case, name in every.items()}

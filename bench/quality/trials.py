@@ -51,7 +51,7 @@ def run_trials(
         trials: what to train; each on one thread.
         dataset: on what.
         folder: where outcomes are kept; what it holds of the same config, data and sources is not trained again.
-        say: is told of each that ended.
+        say: called with a line for each trial that ended.
 
     Raises:
         EnvironmentMismatch: a training failed; the end of its error output is quoted.

@@ -156,7 +156,7 @@ def run(context: Context) -> Result:
             found[kind] = []
             for number in range(count):
                 found[kind].append(resumable.get(f"{kind}, {number}", partial(ordeal.kill, number)))
-                context.say(f"{kind}, kill {number + 1} of {count}: {_told(found[kind][-1])}")
+                context.say(f"{kind}, kill {number + 1} of {count}: {_summary(found[kind][-1])}")
             if kind == next(iter(kills)):
                 count = QUICK_DAMAGES if context.quick else DAMAGES
                 harmed = resumable.get("damages", partial(_damages, ordeal.undisturbed, count))
@@ -233,7 +233,7 @@ def _notes(
     )
 
 
-def _told(kill: Mapping[str, Any]) -> str:
+def _summary(kill: Mapping[str, Any]) -> str:
     return f"{kill['moment']}, {kill['hit']}, {kill['left']}: {kill['wrong'] or 'step ' + str(kill['step'])}"
 
 

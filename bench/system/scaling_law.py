@@ -111,7 +111,7 @@ def _measured(context: Context, extent: Extent, log: Path, bayes: float, place: 
         f"{extent.rows:,} generated rows of {COLUMNS} columns of {IDS} ids, {extent.epochs} epochs, batch "
         f"{extent.batch_size:,}; planted: all pairs, {QUADS} groups of four and {SEXTETS} of six",
         f"the best possible log-loss is {bayes:.4f}",
-        *(_told(name, result, fits[name]) for name, result in results.items()),
+        *(_summary(name, result, fits[name]) for name, result in results.items()),
     )
     return Result(_figures(results, fits["wukong"]), 0, extent.seeds, notes)
 
@@ -173,7 +173,7 @@ def _late_falls(result: ScaleResult) -> tuple[float, ...]:
     return tuple(100 * (1 - after / earlier) for after, earlier in zip(losses_NS[-1].tolist(), before, strict=True))
 
 
-def _told(name: str, result: ScaleResult, fit: PowerLawFit | None) -> str:
+def _summary(name: str, result: ScaleResult, fit: PowerLawFit | None) -> str:
     assert fit is not None
     rungs = ", ".join(f"{rung.size.flops:,}: {rung.mean(result.split, 'log_loss'):.4f}" for rung in result.rungs)
     return f"{name}, FLOPs per example: log-loss: {rungs}. {fit.verdict}"
@@ -221,7 +221,7 @@ def _climb(context: Context, name: str, extent: Extent, place: Path, children: l
     )
     children.append(child)
     assert child.stdout is not None
-    said = [line.rstrip() for line in child.stdout if not _told_on(context, name, line)]
+    said = [line.rstrip() for line in child.stdout if not _reported(context, name, line)]
     if child.wait() != 0:
         raise EnvironmentMismatch(
             f"the ladder of {name} ended with status {child.returncode}:\n" + "\n".join(said[-15:]),
@@ -234,7 +234,7 @@ def _listed(place: Path, name: str) -> Path:
     return place / f"{name}-sizes.yaml"
 
 
-def _told_on(context: Context, name: str, line: str) -> bool:
+def _reported(context: Context, name: str, line: str) -> bool:
     """Whether ``line`` is of a finished run; then it is said."""
     finished = ", log-loss " in line
     if finished:

@@ -87,7 +87,7 @@ def main() -> None:
         pipeline = _pipeline(workload, world_size)
         if rounds is not None:
             rounds.ready(torch.get_num_threads())
-        while _begun(rounds):
+        while _started(rounds):
             source, losses = iter(batches), torch.zeros(())
             for _ in batches:
                 losses += pipeline.progress(source)[0]
@@ -95,7 +95,7 @@ def main() -> None:
                 rounds.end(rows, float(losses) / len(batches))
 
 
-def _begun(rounds: Rounds | None) -> bool:
+def _started(rounds: Rounds | None) -> bool:
     """Wait, the first rank for the benchmark and the others for it; whether there is an epoch to train."""
     go = torch.ones(())
     if rounds is not None:
