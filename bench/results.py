@@ -53,7 +53,7 @@ def result_path(root: Path, name: str) -> Path:
 
 
 def origin(benchmark: Benchmark, root: Path) -> dict[str, Any]:
-    """Returns the origin of figures; to be called before the run, so that edits during the run make the result stale."""
+    """Returns the origin of figures. Called before the run, so that edits during the run make the result stale."""
     found = sources_here(root, benchmark.depends_on)
     return {
         "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
