@@ -53,7 +53,7 @@ def test_doctor_prints_the_tiers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert f"disk of {tmp_path}" in result.output
     assert "rows/s" in result.output
     assert "the disk is read by threads: no C compiler is installed" in result.output
-    assert "missing rows a second from here at most" in result.output
+    assert "missing rows per second from this disk" in result.output
 
 
 def test_doctor_runs_one_measurement_at_a_time() -> None:
