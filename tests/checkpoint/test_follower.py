@@ -132,13 +132,13 @@ class _Training:
             case "again" if self.step:
                 self.saving.save(self.step, dense(self.step), {})
             case "restart":
-                self.saving = self.begun()
+                self.saving = self.start()
             case "back":
                 self.writing.close()
                 for step in self.folder.steps()[-2:]:
                     self.folder.store.delete(folder_of(step))
                 self.step = max(0, self.step - 2)
-                self.saving = self.begun()
+                self.saving = self.start()
             case _:
                 self.follow()
         self.table.change(int(self.step) % 9)
