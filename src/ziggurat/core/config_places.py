@@ -16,6 +16,9 @@ TAGS = ("name", "kind")
 IMPORT_KEY = "import"
 """The key that names a class outside the package in place of a tag."""
 
+SECTION_TAG = "@section"
+"""The tag of a section that stands beside plain values in a union; pydantic puts it into locations, no user writes it."""
+
 IMPORTED: dict[str, type[pydantic.BaseModel]] = {}
 """Import reference -> its config class, of the parts from outside that this process has imported
 (:func:`ziggurat.core.parts.imported_config`)."""
@@ -59,7 +62,7 @@ def without_tags(values: Any, location: Sequence[str | int]) -> list[str | int]:
             place = place[step]
         elif not last:
             continue
-        elif isinstance(place, Mapping) and step in place.values():
+        elif step == SECTION_TAG or (isinstance(place, Mapping) and step in place.values()):
             continue
         seen.append(step)
     return seen

@@ -9,6 +9,8 @@ from typing import Annotated, Any, Literal, Self, cast, get_args
 import pydantic
 
 from ziggurat.core.config import Config
+from ziggurat.core.config_places import IMPORT_KEY, SECTION_TAG
+from ziggurat.core.parts import built_in_names
 from ziggurat.core.schema import ValueType, duplicates
 from ziggurat.core.tables import Pooling
 from ziggurat.data.encoded.dataset import BLOCK_ROWS
@@ -16,9 +18,8 @@ from ziggurat.data.encoded.split import RandomSplit, SplitConfig, TimeSplit, Tim
 from ziggurat.data.readers.source import SourceConfig
 from ziggurat.features.encoders.encoders import EncoderConfig
 from ziggurat.features.numeric.steps import StepConfig
-from ziggurat.interactions.sequences.attention_pooling import AttentionPooling
-from ziggurat.interactions.sequences.sequence_transformer import SequenceTransformer
-from ziggurat.interactions.sequences.target_attention import TargetAttention
+from ziggurat.interactions.sequences.sequence_encoder import SequenceEncoderSettings
+from ziggurat.interactions.sequences.sequence_pooling import SequenceEncoderConfig
 
 IdType = Literal["integer", "text"]
 TimeFormat = Literal["number", "iso"]
@@ -28,20 +29,22 @@ def _pooling_kind(value: Any) -> str:
     """Returns the tag of the value of a sequence's ``pooling``; an unknown tag causes the error message below."""
     if isinstance(value, str):
         return "plain" if value in get_args(Pooling) else value
-    name = cast("Mapping[str, Any]", value).get("name") if isinstance(value, Mapping) else getattr(value, "name", None)
-    return str(name)
+    if isinstance(value, SequenceEncoderSettings):
+        return SECTION_TAG
+    section = cast("Mapping[str, Any]", value) if isinstance(value, Mapping) else {}
+    return SECTION_TAG if IMPORT_KEY in section or section.get("name") in _ENCODERS else str(section.get("name"))
 
+
+_ENCODERS = built_in_names(SequenceEncoderConfig)
 
 SequencePoolingConfig = Annotated[
-    Annotated[Pooling, pydantic.Tag("plain")]
-    | Annotated[AttentionPooling.Config, pydantic.Tag("attention")]
-    | Annotated[TargetAttention.Config, pydantic.Tag("target_attention")]
-    | Annotated[SequenceTransformer.Config, pydantic.Tag("transformer")],
+    Annotated[Pooling, pydantic.Tag("plain")] | Annotated[SequenceEncoderConfig, pydantic.Tag(SECTION_TAG)],
     pydantic.Discriminator(
         _pooling_kind,
         custom_error_type="pooling_kind",
         custom_error_message=(
-            "Input should be sum, mean, or a section whose name is attention, target_attention or transformer"
+            "Input should be sum, mean, or a section whose name is "
+            f"{', '.join(_ENCODERS[:-1])} or {_ENCODERS[-1]}, or that imports one"
         ),
     ),
 ]

@@ -16,12 +16,9 @@ from collections.abc import Generator, Iterator, Sequence
 
 import torch
 
-from ziggurat.checkpoint.reader import CheckpointReader
-from ziggurat.checkpoint.saver import Saver
 from ziggurat.checkpoint.store.claim import Claim
 from ziggurat.checkpoint.writer import Best
 from ziggurat.core.batch import Batch
-from ziggurat.core.engine import library_versions
 from ziggurat.core.errors import DivergedError
 from ziggurat.core.progress import Progress
 from ziggurat.data.encoded.dataset import Dataset
@@ -33,15 +30,15 @@ from ziggurat.parallel.shared_memory import shared_slots
 from ziggurat.parallel.world import World
 from ziggurat.training.averaged import NORM_BATCHES, AveragedWeights
 from ziggurat.training.batch_source import fed
-from ziggurat.training.evaluate import evaluate_split
+from ziggurat.training.checkpointing import Checkpointing
 from ziggurat.training.loss import LossWindow
 from ziggurat.training.metrics_log import MetricsLog, NoMetricsLog, journal_of
 from ziggurat.training.recommender import Recommender
-from ziggurat.training.recommender_state import dense_state, resume, table_shapes
 from ziggurat.training.run import Run
 from ziggurat.training.signals import StopRequest
 from ziggurat.training.step import Stepper, StepWork, prefetched_batches
-from ziggurat.training.train_state import TrainState, monitored
+from ziggurat.training.train_state import TrainState
+from ziggurat.training.validation import Validation
 from ziggurat.training.warm_start.load import warm_start
 
 
@@ -67,7 +64,6 @@ class Trainer:
         claim: Claim | None = None,
     ) -> None:
         self.run, self.dataset, self.recommender, self.device = run, dataset, recommender, device
-        self._claim = claim
         self.progress, self.world = progress, World.current()
         config = run.experiment.training
         self.config = config
@@ -95,12 +91,10 @@ class Trainer:
         self._base_lr = [float(group["lr"]) for group in self.optimizer.param_groups]
         self.schedule = build_schedule(config.schedule, self.total_steps)
         self._multiplier: float | None = None
-        self.at = TrainState()
         self._stopping = False
-        self._restores = 0
-        if last is not None:
-            self._restore(run.checkpoints.load(last))
-        self._saved = (self.at.step if last is not None else -1, True)
+        self._checkpoints = Checkpointing(run, recommender, self.optimizer, self.average, self.schedule, claim)
+        self.at = TrainState() if last is None else self._checkpoints.restore(last)
+        self._validation = Validation(run.experiment, dataset, recommender, device, self.average)
         self._window = LossWindow.on(self.device)
         self._shown: dict[str, float | str] = {}
         self._moved: tuple[dict[str, float], int] = ({}, self.at.step)
@@ -125,10 +119,10 @@ class Trainer:
         with (
             StopRequest() as stop,
             journal_of(self.run.folder, self.at.step, self.world.leads) as journal,
-            self._savers() as self._saver,
+            self._checkpoints.open(),
         ):
             while not self.finished and not self._ends(stop_after):
-                with contextlib.closing(self._works()) as epoch:
+                with contextlib.closing(self._prefetched()) as epoch:
                     coming: Sequence[StepWork] = ()
                     for work, coming in epoch:
                         self._apply_schedule()
@@ -143,12 +137,11 @@ class Trainer:
                     for each in coming:
                         if each.started is not None:
                             self.recommender.lookup.drop(each.started)
-            step, exactly = self._saved
-            if step != self.at.step or not exactly:
+            if not self._checkpoints.is_saved(self.at.step):
                 self._log(journal)
-                self._save(exact=True)
-            self._saver.finish()
-            self._tell_written(journal)
+                self._checkpoints.save(self.at, exact=True)
+            self._checkpoints.finish()
+            self._report_written(journal)
         patience = self.config.early_stopping.patience if self.config.early_stopping else 0
         early = f"no better val_{self.config.monitor} in {patience} evaluations, stopped early"
         self.progress.finish(early if self.at.stopped_early else "")
@@ -162,7 +155,7 @@ class Trainer:
     def _ends(self, stop_after: int | None) -> bool:
         return self._stopping or (stop_after is not None and self.at.step >= stop_after)
 
-    def _works(self) -> Generator[tuple[StepWork, Sequence[StepWork]]]:
+    def _prefetched(self) -> Generator[tuple[StepWork, Sequence[StepWork]]]:
         pipelined = self.world.size > 1 and self.run.experiment.parallel.pipeline
         return prefetched_batches(self.loader.epoch(self.at.cursor), self.recommender.lookup, self.device, pipelined)
 
@@ -187,7 +180,7 @@ class Trainer:
         if evaluate:
             self._evaluate(journal)
         elif save:
-            self._save()
+            self._checkpoints.save(self.at)
 
     def _log(self, journal: MetricsLog | NoMetricsLog) -> None:
         window, self._window = self._window, LossWindow.on(self.device)
@@ -201,7 +194,7 @@ class Trainer:
                 "lower optimizer.lr and embeddings.optimizer.lr, set training.clip_norm, or look for extreme values in "
                 "numeric features (`ziggurat report`); the last checkpoint is intact",
             )
-        self._tell_written(journal)
+        self._report_written(journal)
         figures["lr_multiplier"] = self.schedule.multiplier(self.at.step - 1)
         journal.write("train", self.at.step, self._epoch(), figures)
         self._tell_moved(journal)
@@ -219,84 +212,26 @@ class Trainer:
             self._shown["hit_rate"] = rate
 
     def _evaluate(self, journal: MetricsLog | NoMetricsLog) -> None:
-        blocks = self.dataset.split("validation")
-        if not blocks.rows:
-            self._save()
+        if not self._validation.rows:
+            self._checkpoints.save(self.at)
             return
-        size = self.run.experiment.evaluation.batch_size
-        self._wait_for_snapshot()
-        with self.average.in_use() if self.average is not None else contextlib.nullcontext():
-            metrics = evaluate_split(self.recommender, blocks, self.dataset.schema, self.device, size)
-        figures = metrics.compute()
+        self._checkpoints.wait_for_snapshot()
+        figures, value = self._validation.run()
+        monitor = self.config.monitor
         journal.write("validation", self.at.step, self._epoch(), figures)
-        value = monitored(figures, self.config.monitor, metrics.tasks)
-        improved = self.at.observe(value, self.config.monitor, self.config.early_stopping)
-        self.schedule.observe(value if not higher_is_better(self.config.monitor) else -value)
-        self._save(Best(self.config.monitor, value) if improved else None)
-        shown = ("ne", "auc", self.config.monitor)
-        for name in dict.fromkeys(shown if self.config.monitor != "log_loss" else shown[:2]):  # NE is log-loss, scaled
-            self._shown[f"val_{name}"] = monitored(figures, name, metrics.tasks)
+        improved = self.at.observe(value, monitor, self.config.early_stopping)
+        self.schedule.observe(-value if higher_is_better(monitor) else value)
+        self._checkpoints.save(self.at, Best(monitor, value) if improved else None)
+        self._shown |= self._validation.shown(figures)
         self._window.started = time.perf_counter()
         self.progress.advance(self.at.step * self._step_rows(), **self._shown)
 
-    def _savers(self) -> Saver:
-        return Saver(
-            self.run.checkpoints,
-            self.run.experiment.checkpoints,
-            self.recommender.lookup.shards(),
-            table_shapes(self.recommender),
-            versions=library_versions(),
-            plan=self.run.plan,
-            values=self.run.experiment.model_dump(mode="json"),
-            restores=self._restores,
-            timeout_s=self.run.experiment.parallel.timeout_s,
-            check=self._claim.check if self._claim is not None else lambda: None,
-        )
-
-    def _save(self, best: Best | None = None, *, exact: bool = False) -> None:
-        state = {
-            "progression": self.at.to_json(),
-            "schedule": self.schedule.state_dict(),
-            "restores": self._restores,
-            "stopped": exact,
-        }
-        started = time.perf_counter()
-        self._wait_for_snapshot()
-        dense = dense_state(self.recommender, self.optimizer, self.average)
-        self._saver.save(self.at.step, dense, state, best=best, exact=exact, since=started)
-        self._saved = (self.at.step, exact or self._saver.exact)
-
-    def _wait_for_snapshot(self) -> None:
-        """The average takes the place of every row, unmarked: no checkpoint must be copying them then."""
-        if self.average is not None:
-            self._saver.wait()
-
-    def _tell_written(self, journal: MetricsLog | NoMetricsLog) -> None:
-        for written in self._saver.written:
+    def _report_written(self, journal: MetricsLog | NoMetricsLog) -> None:
+        """Logs the checkpoints that are complete since the last call, and what went wrong with others."""
+        for written in self._checkpoints.take_written():
             journal.write("checkpoint", written.step, self._epoch(), written.figures())
-        self._saver.written.clear()
-        for message in self._saver.cleanup_errors:
-            self.progress.note(message)
-        self._saver.cleanup_errors.clear()
-
-    def _restore(self, saved: CheckpointReader) -> None:
-        resume(self.recommender, saved, self.optimizer, self.average)
-        self.at = TrainState.from_json(saved.state["progression"])
-        self.schedule.load_state_dict(saved.state["schedule"])
-        self._restores = int(saved.state.get("restores", 0)) + (not saved.state.get("stopped", False))
-        folder = self.run.checkpoints
-        best = folder.best() if self.world.leads else {"step": self.at.step}
-        if best is not None and self.world.leads and best["step"] not in folder.steps():
-            # Somebody went back to an older checkpoint, and deleted the best one, or what came before it.
-            if self.at.best is not None and self.at.best_step in folder.steps():
-                folder.mark_best(self.at.best_step, self.config.monitor, self.at.best)
-            else:
-                folder.forget_best()
-        if self.at.best is not None and self.at.best_step == self.at.step and (best or {}).get("step") != self.at.step:
-            # Killed after the best checkpoint was saved and before it was marked.
-            self.run.checkpoints.mark_best(self.at.step, self.config.monitor, self.at.best)
-        if self.at.stopped_early and self.config.early_stopping is None:
-            self.at.stopped_early = False
+        for trouble in self._checkpoints.take_troubles():
+            self.progress.note(trouble)
 
     def _norm_batches(self) -> Iterator[Batch]:
         """The first training batches of the first epoch."""
