@@ -208,7 +208,7 @@ TARGETS = {
     8: (0.0046, 0.0037, 0.0037),
 }
 """Bits -> mean L2 error by method, of rows of 64 values 0.05·t with 4 degrees of freedom. Scale and degrees of freedom
-were found by matching eleven of the twelve errors to the twelfth. The tails are heavy, so the sample leaves 3 % open."""
+were found by matching eleven of the twelve errors to the twelfth. As tails are heavy, the sample leaves 3 % open."""
 
 
 def test_errors_on_heavy_tails_are_the_known_ones() -> None:
