@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 
 from ziggurat.core.errors import DataError
 from ziggurat.core.files import write_json
-from ziggurat.features.encoders.encoder import Encoder, ValueCounts
+from ziggurat.core.parts import built_in
+from ziggurat.features.encoders.encoder import Encoder, EncoderSettings, ValueCounts
+from ziggurat.features.encoders.encoders import EncoderConfig
 from ziggurat.features.encoders.files import load_encoder, save_encoder
 from ziggurat.features.encoders.hashed import HashEncoder
 from ziggurat.features.encoders.identity import IdentityEncoder
@@ -47,6 +49,11 @@ MEMBERS: list[tuple[str, Encoder, pa.Array]] = [
         ("hash-large", HashEncoder(rows=2**33, seed=0)),
     )
 ] + [("identity", IdentityEncoder(13), pa.array([0, 12, 5], pa.int64()))]
+
+
+def test_every_built_in_encoder_is_a_member() -> None:
+    """A new encoder joins the contract by a line in MEMBERS, since its settings may have no defaults."""
+    assert {kind.encoder_class() for kind in built_in(EncoderConfig, EncoderSettings)} == {type(m[1]) for m in MEMBERS}
 
 
 @pytest.fixture(params=MEMBERS, ids=[name for name, _, _ in MEMBERS])

@@ -257,5 +257,5 @@ def test_heads_that_do_not_divide_the_dim_are_refused() -> None:
 
 
 def test_batch_norm_over_positions_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"mlp: norm: batch would mix the positions"):
+    with pytest.raises(ConfigError, match=r"mlp: norm: batch would count positions"):
         parse_config(TargetAttention.Config, {"target": "t", "mlp": {"norm": "batch"}})

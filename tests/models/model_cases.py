@@ -1,4 +1,4 @@
-"""The models under contract, in several settings; a new model joins by adding its configs here."""
+"""The models under contract: every built-in one, some of them in several settings."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ziggurat.core.parts import built_in
 from ziggurat.interactions.field_blocks.convolution import Convolution
 from ziggurat.interactions.field_blocks.ensemble import Ensemble
 from ziggurat.interactions.field_blocks.factorization_machine_block import FactorizationMachineBlock
@@ -27,6 +28,7 @@ from ziggurat.models.finalmlp import FinalMLP
 from ziggurat.models.fm import FM
 from ziggurat.models.logistic_regression import LogisticRegression
 from ziggurat.models.masknet import MaskNet
+from ziggurat.models.model import ModelSettings
 from ziggurat.models.wide_deep import WideDeep
 from ziggurat.models.wukong import Wukong
 from ziggurat.models.xdeepfm import XDeepFM
@@ -77,6 +79,9 @@ CONFIGS: dict[str, ModelConfig] = {
         head=MMoE.Config(experts=2, expert=TINY, tower=TINY),
     ),
 }
+
+_ABSENT = [kind for kind in built_in(ModelConfig, ModelSettings) if kind not in map(type, CONFIGS.values())]
+CONFIGS |= {kind().title: kind() for kind in _ABSENT}  # a new model is under contract with its default settings
 
 
 def dims_for(config: ModelConfig, dense: int = 3, features: int = 4, tasks: int = 1, dim: int = 8) -> ModelDims:

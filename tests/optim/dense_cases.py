@@ -9,7 +9,9 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from ziggurat.core.parts import built_in
 from ziggurat.optim.dense import DenseOptimizerConfig
+from ziggurat.optim.dense_optimizer import DenseOptimizerSettings
 from ziggurat.optim.shampoo.config import ShampooConfig
 from ziggurat.optim.torch_optimizers import SGD, Adagrad, Adam, AdamW
 
@@ -44,6 +46,13 @@ CASES = [
     DenseCase("shampoo", ShampooConfig(lr=0.02, precondition_frequency=3, late=1), None),
     DenseCase("shampoo-eigenbasis", ShampooConfig(lr=0.02, precondition_frequency=3, form="eigenbasis"), None),
 ]
+
+_ABSENT = [
+    kind
+    for kind in built_in(DenseOptimizerConfig, DenseOptimizerSettings)
+    if kind not in {type(c.config) for c in CASES}
+]
+CASES += [DenseCase(kind().title, kind(), None) for kind in _ABSENT]  # a new optimizer is under contract at once
 
 
 def small_model() -> nn.Module:

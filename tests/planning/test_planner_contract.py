@@ -13,12 +13,13 @@ from hypothesis import strategies as st
 from planning_kit import OPTIMIZERS, statistics, table, topology
 
 from ziggurat.core.errors import NoFeasiblePlan
+from ziggurat.core.parts import built_in_names
 from ziggurat.core.plan import Plan, Sharding
 from ziggurat.core.statistics import DatasetStatistics
 from ziggurat.core.tables import TableSpec
 from ziggurat.core.topology import Topology
 from ziggurat.planning import PlanEstimate, plan_tables
-from ziggurat.planning.config import PlanningConfig, TablePlacement
+from ziggurat.planning.config import PlannerConfig, PlanningConfig, TablePlacement
 from ziggurat.planning.constraints import check_plan
 from ziggurat.planning.offload import BeyondMemoryConfig
 from ziggurat.planning.quantities import parse_bytes
@@ -35,6 +36,8 @@ PLANNERS = {
     "recshard, greedy": PlanningConfig.model_validate({"planner": {"name": "recshard", "time_limit_s": 0}}),
     "torchrec": PlanningConfig.model_validate({"planner": {"name": "torchrec", "fused": False, "proposals": 20}}),
 }
+_ABSENT = set(built_in_names(PlannerConfig)) - {config.planner.title for config in PLANNERS.values()}
+PLANNERS |= {name: PlanningConfig.model_validate({"planner": {"name": name}}) for name in sorted(_ABSENT)}
 
 Case = tuple[list[TableSpec], Topology, DatasetStatistics | None]
 

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from ziggurat.cli.model_names import model_names
 from ziggurat.core.schema import ValueType
 from ziggurat.data.inference.columns import ColumnProfile
 from ziggurat.data.inference.labels import InferredLabel
@@ -16,10 +17,7 @@ from ziggurat.data.readers.source_files import COMPRESSION
 
 _RESERVED = frozenset(["y", "n", "yes", "no", "true", "false", "on", "off", "null", "none", "~"])
 _LISTED_FILES = 20
-_OTHER_MODELS = (
-    "wukong", "dhen", "dcn_v2", "masknet", "finalmlp", "dlrm", "xdeepfm", "autoint", "wide_deep", "dnn", "fm",
-    "logistic_regression",
-)  # fmt: skip
+_MODEL = "deepfm"
 
 
 def render(found: Inference, name: str, folder: Path, schema: str | None = None) -> str:
@@ -187,7 +185,8 @@ def _model(found: Inference) -> Iterator[str]:
     yield "embeddings:"
     yield "  dim: 16"
     yield "  optimizer: {name: rowwise_adagrad, lr: 0.02}"
-    yield f"model: {{name: deepfm}}  # or {', '.join(_OTHER_MODELS)}: docs/models.md"
+    others = ", ".join(name for name in reversed(model_names()) if name != _MODEL)
+    yield f"model: {{name: {_MODEL}}}  # or {others}: docs/models.md"
     yield "optimizer: {name: adam, lr: 0.001}  # for everything except the embedding tables"
     yield "training:"
     yield f"  batch_size: {_batch_rows(found)}"
