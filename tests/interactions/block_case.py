@@ -1,4 +1,4 @@
-"""One setting of one block, beside a reference that shares nothing with it but its parameters."""
+"""One setting of one block, with a reference that shares only its parameters."""
 
 from __future__ import annotations
 

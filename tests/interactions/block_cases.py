@@ -1,4 +1,4 @@
-"""The blocks under contract, each beside a reference written with plain loops over rows, fields and dims.
+"""The basic blocks that the contract tests cover, each with a reference in plain loops over rows, fields and dims.
 
 A new block joins ``test_block_contract.py`` by adding a case here, or, if it is made of other blocks, in
 ``composed_cases.py``.
@@ -27,7 +27,7 @@ def linear_reference(block: Linear, inputs: Tensor) -> Tensor:
 
 
 def mlp_reference(block: MLP, inputs: Tensor) -> Tensor:
-    """Hidden ReLU layers, then a linear one; parameters come in pairs (weight, bias)."""
+    """Applies hidden ReLU layers, then a linear one; parameters come in pairs (weight, bias)."""
     parameters = list(block.parameters())
     pairs = list(zip(parameters[::2], parameters[1::2], strict=True))
     rows: list[Tensor] = []

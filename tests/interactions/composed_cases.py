@@ -1,4 +1,4 @@
-"""The blocks that are made of others, and the heads, as cases of ``test_block_contract.py``; FLOPs counted by hand."""
+"""The composed blocks and the heads as cases of ``test_block_contract.py``, with FLOPs counted by hand."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ PLE_TWO = PLE.Config(layers=2, shared_experts=2, task_experts=1, expert=ONE, tow
 
 
 class Joined(Block):
-    """A fusion of two streams as a block of one input: the first stream's numbers, then the second's."""
+    """A fusion of two streams as a block with one input: the first stream's numbers, then the second's."""
 
     def __init__(self, first: int, second: int, outputs: int, heads: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""References of the composed blocks, one row at a time, with the formulas of their papers spelled out.
+"""References of the composed blocks, computed row by row from the formulas of their papers.
 
 They share the block's parameters and nothing else: no batch dimension, no reshaped products, no torch layer.
 """
@@ -41,7 +41,7 @@ def affine(layer: Any, row: Tensor) -> Tensor:
 
 
 def norm(layer: Any, row: Tensor) -> Tensor:
-    """Layer norm over the last dimension, row by row."""
+    """Applies layer norm over the last dimension, row by row."""
     mean = row.sum(-1, keepdim=True) / row.shape[-1]
     variance = ((row - mean) ** 2).sum(-1, keepdim=True) / row.shape[-1]
     return (row - mean) / torch.sqrt(variance + EPSILON) * layer.weight + layer.bias
@@ -56,7 +56,7 @@ def softmax(row: Tensor) -> Tensor:
 
 
 def mlp(block: MLP, row: Tensor) -> Tensor:
-    """Linear layers with a ReLU behind each hidden one."""
+    """Applies linear layers, with a ReLU after each hidden one."""
     state = row.reshape(-1)
     linears = [layer for layer in block.layers if isinstance(layer, nn.Linear)]
     activations = sum(isinstance(layer, nn.ReLU) for layer in block.layers)
@@ -77,7 +77,7 @@ def attentive(block: AttentiveCompression, row_FD: Tensor) -> Tensor:
 
 
 def products(block: FieldProducts, row_FD: Tensor) -> Tensor:
-    """Every field times every column of X Xᵀ, or of (X Xᵀ) Y, with the F×F matrix built first."""
+    """Returns X Xᵀ, or (X Xᵀ) Y with the F×F matrix built first."""
     gram = torch.stack([torch.stack([(a * b).sum() for b in row_FD]) for a in row_FD])
     if block.attention is not None:
         return gram @ attentive(block.attention, row_FD)
@@ -123,7 +123,7 @@ def convolution(block: Convolution, row_FD: Tensor) -> Tensor:
 
 
 def heads_attend(query: Tensor, key: Tensor, value: Tensor, heads: int, scale: float) -> Tensor:
-    """(F, H·E) each: head by head, softmax of the scaled scores times the values, side by side."""
+    """Returns, head by head, the softmax of the scaled scores times the values, concatenated; all are (F, H·E)."""
     width = query.shape[1] // heads
     outputs: list[Tensor] = []
     for h in range(heads):
@@ -171,7 +171,7 @@ def gate(block: Gate, row: Tensor) -> Tensor:
 
 
 def fusion(block: BilinearFusion, first: Tensor, second: Tensor) -> Tensor:
-    """Every product of a number of one stream with a number of the same head of the other, task by task."""
+    """Sums, for each task, the weighted products of the two streams' numbers within each head."""
     tasks, wide, other = block.out_features, len(first) // block.heads, len(second) // block.heads
     totals = list(affine(block.first, first) + affine(block.second, second))
     for h in range(block.heads):
@@ -272,5 +272,5 @@ def stack(block: LayerStack, row_FD: Tensor) -> Tensor:
 
 
 def by_row(reference: Any) -> Any:
-    """(block, inputs) → outputs, from a reference for one row."""
+    """Returns (block, inputs) → outputs for a batch, given a reference for one row."""
     return lambda block, inputs: torch.stack([reference(block, row) for row in inputs])

@@ -1,4 +1,4 @@
-"""Batch norm at the end of an epoch that leaves one row: it goes on, and learns nothing from it."""
+"""Batch norm on an epoch's last batch of a single row: training continues and the running statistics do not change."""
 
 from __future__ import annotations
 

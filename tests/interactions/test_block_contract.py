@@ -1,4 +1,4 @@
-"""What every interaction block must do; members are listed in ``block_cases.py`` and ``composed_cases.py``."""
+"""The contract of interaction blocks; ``block_cases.py`` and ``composed_cases.py`` list the blocks."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_matmul_flops_equal_torchs_counter(case: BlockCase) -> None:
     assert counter.get_total_flops() == ROWS * block.matmul_flops()
 
 
-def test_a_row_depends_on_itself_alone(case: BlockCase) -> None:
+def test_a_rows_output_depends_on_that_row_alone(case: BlockCase) -> None:
     block, inputs = built(case), inputs_for(case)
     for row in range(ROWS):
         torch.testing.assert_close(block(inputs[row : row + 1])[0], block(inputs)[row], rtol=1e-12, atol=1e-12)
@@ -106,7 +106,7 @@ def test_strided_input_gives_the_same_values(case: BlockCase) -> None:
 
 
 def test_bfloat16_autocast_stays_close(case: BlockCase) -> None:
-    """bf16 keeps 8 bits of mantissa: 1 % relative, and absolute for sums that cancel."""
+    """bf16 has 8 bits of mantissa, so the tolerance is 1 % relative, and absolute for sums that cancel."""
     block, inputs = built(case).float(), inputs_for(case, dtype=torch.float32)
     with torch.autocast("cpu", dtype=torch.bfloat16):
         outputs = block(inputs)

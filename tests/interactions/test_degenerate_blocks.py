@@ -1,4 +1,4 @@
-"""Settings in which one block must equal another, or something that a line of arithmetic gives."""
+"""Settings in which a block must equal another block, or a value that one line of arithmetic gives."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_cross_without_layers_is_the_identity() -> None:
 
 
 def test_cross_with_unit_bias_raises_the_degree() -> None:
-    """W = 0 and b = 1 give x₁ = 2x₀ whatever x₀; W = I and b = 0 give x₁ = x₀² + x₀."""
+    """W = 0 and b = 1 give x₁ = 2x₀ for every x₀; W = I and b = 0 give x₁ = x₀² + x₀."""
     block = Cross(2, 2, layers=1).double()
     affine = block.layers[0]
     inputs = random(4, 2, 2)
@@ -132,7 +132,7 @@ def test_dropout_acts_in_training_only_and_keeps_the_mean() -> None:
     torch.manual_seed(0)
     trained = block(ones)
     assert trained.unique().tolist() == pytest.approx([0.0, 1 / 0.75])
-    # The share of zeros of 4,000 draws has a standard deviation of 0.7 %.
+    # The fraction of zeros among 4,000 draws has a standard deviation of 0.7 %.
     assert (trained == 0).float().mean().item() == pytest.approx(0.25, abs=0.03)
     assert torch.equal(block.eval()(ones), torch.ones(1, 4000))
 

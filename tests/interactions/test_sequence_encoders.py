@@ -1,4 +1,4 @@
-"""Sequence encoders against references that loop over the positions a row has, and so know neither mask nor padding."""
+"""Sequence encoders against references that loop over a row's own positions, without mask or padding."""
 
 from __future__ import annotations
 
@@ -45,10 +45,10 @@ def target_attention_reference(block: TargetAttention, states: list[Tensor], tar
 
 
 def transformer_reference(block: SequenceTransformer, states: list[Tensor], target: Tensor) -> Tensor:
-    places = list(block.place_PD)
-    state = [h + p for h, p in zip(states, places, strict=False)]
+    learned = list(block.place_PD)
+    state = [h + p for h, p in zip(states, learned, strict=False)]
     if block.with_target:
-        state.append(target + places[-1])
+        state.append(target + learned[-1])
     for layer in block.layers:
         state = [x + y for x, y in zip(state, _attended(layer, state), strict=True)]
         norm_before, wide, _, narrow = layer.feed_forward
@@ -57,7 +57,7 @@ def transformer_reference(block: SequenceTransformer, states: list[Tensor], targ
 
 
 def _attended(layer: Any, state: list[Tensor]) -> list[Tensor]:
-    """Each head by itself, over the positions that are there."""
+    """Applies each attention head separately, over the present positions."""
     size = DIM // layer.heads
     projected = [affine(layer.queries_keys_values, norm(layer.attention_norm, x)) for x in state]
     mixed: list[list[Tensor]] = [[] for _ in state]
@@ -123,7 +123,7 @@ def built(case: EncoderCase, seed: int = 3) -> SequenceEncoder:
 
 
 def inputs(rows: int = ROWS) -> tuple[Tensor, Tensor, Tensor]:
-    """Positions, mask and target; absent positions hold noise."""
+    """Returns positions, mask and target; absent positions hold noise."""
     generator = torch.Generator().manual_seed(11)
     positions = torch.randn(ROWS, POSITIONS, DIM, generator=generator, dtype=torch.float64)
     target = torch.randn(ROWS, DIM, generator=generator, dtype=torch.float64)
@@ -181,14 +181,14 @@ def test_a_row_without_positions_gives_zeros_and_finite_gradients(case: EncoderC
 
 
 @each_case
-def test_what_an_absent_position_holds_changes_nothing(case: EncoderCase) -> None:
+def test_the_vectors_of_absent_positions_have_no_effect(case: EncoderCase) -> None:
     block, (positions, mask, target) = built(case), inputs()
     other = torch.where(mask.unsqueeze(2), positions, 1e3)
     torch.testing.assert_close(block(other, mask, target), block(positions, mask, target), rtol=1e-12, atol=1e-12)
 
 
 @each_case
-def test_a_row_depends_on_itself_alone(case: EncoderCase) -> None:
+def test_a_rows_output_depends_on_that_row_alone(case: EncoderCase) -> None:
     block, (positions, mask, target) = built(case), inputs()
     whole = block(positions, mask, target)
     for row in range(ROWS):
@@ -215,7 +215,7 @@ def test_one_seed_gives_one_encoder(case: EncoderCase) -> None:
 
 @each_case
 def test_bfloat16_autocast_stays_close(case: EncoderCase) -> None:
-    """bf16 keeps 8 bits of mantissa: 2 % relative, and absolute for sums that cancel."""
+    """bf16 has 8 bits of mantissa, so the tolerance is 2 % relative, and absolute for sums that cancel."""
     block, (positions, mask, target) = built(case).float(), inputs()
     arguments = (positions.float(), mask, target.float())
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -239,7 +239,7 @@ def test_target_attention_with_unit_weights_is_the_sum() -> None:
     torch.testing.assert_close(block(positions, mask, target), torch.stack(sums), rtol=1e-12, atol=1e-12)
 
 
-def test_only_the_transformer_knows_the_order() -> None:
+def test_only_the_transformer_depends_on_the_order() -> None:
     for case in CASES:
         block, (positions, _, target) = built(case), inputs()
         full = torch.ones(ROWS, POSITIONS, dtype=torch.bool)
@@ -247,7 +247,7 @@ def test_only_the_transformer_knows_the_order() -> None:
         assert same != isinstance(block, SequenceTransformer), case.name
 
 
-def test_targets_are_told() -> None:
+def test_each_encoder_names_its_target_feature() -> None:
     assert [case.config.target_feature for case in CASES] == [None, "t", "t", None, "t"]
 
 

@@ -1,6 +1,6 @@
-"""A fixed small problem, learnt for 100 steps: the losses that a refactor must not change.
+"""A fixed small problem, trained for 100 steps; a refactor must not change its losses.
 
-Run ``python tests/models/golden_problem.py`` to write ``golden_losses.json`` anew after a change that is meant.
+After an intended change, run ``python tests/models/golden_problem.py`` to write ``golden_losses.json`` again.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ ROWS, IDS = 1024, 20
 
 
 def losses(config: ModelConfig) -> list[float]:
-    """The loss before each of 100 Adam steps on 1,024 rows with 3 numbers, 4 ids of 20 and a noisy label.
+    """Returns the loss before each of 100 Adam steps on 1,024 rows with 3 numbers, 4 ids of 20 and a noisy label.
 
-    In double precision, from single-precision draws. In single precision Wukong and DHEN drift: after some 60 steps two
-    orders of summation, which differ by 1e-7, have grown into losses that differ by percents.
+    Weights are drawn in single precision; training is in double precision. In single precision Wukong and DHEN drift:
+    two orders of summation, which differ by 1e-7 at first, give losses that differ by percents after about 60 steps.
     """
     generator = torch.Generator().manual_seed(42)
     dims = dims_for(config)

@@ -91,7 +91,7 @@ def dims_for(config: ModelConfig, dense: int = 3, features: int = 4, tasks: int 
 def inputs_for(
     dims: ModelDims, rows: int = 6, dtype: torch.dtype = torch.float32, seed: int = 0
 ) -> tuple[Tensor, Tensor]:
-    """Random dense features and embeddings."""
+    """Returns random dense features and embeddings."""
     generator = torch.Generator().manual_seed(seed)
     draw: Any = lambda *shape: torch.randn(*shape, generator=generator, dtype=dtype)  # noqa: E731
     return draw(rows, dims.dense), draw(rows, dims.features, dims.dim)

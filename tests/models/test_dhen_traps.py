@@ -1,4 +1,4 @@
-"""What a DHEN layer is easily got wrong by, one test each: every wrong variant fails here.
+"""Easy mistakes in an implementation of a DHEN layer, one test each: every wrong variant fails here.
 
 Shape legend: B rows, F fields in, F' fields out, D embedding dim.
 """
@@ -179,8 +179,8 @@ def test_the_norm_comes_after_the_short_cut_and_stands_over_the_dims() -> None:
 
 
 @pytest.mark.parametrize("combine", ["concat", "sum", "weighted"])
-def test_combining_is_what_its_name_says(combine: str) -> None:
-    """Before the norm: side by side, added, or added with shares that are learned, positive and sum to one."""
+def test_combine_does_what_its_name_says(combine: str) -> None:
+    """Before the norm, outputs are concatenated, added, or added with learned positive weights that sum to one."""
     layer = ensemble((BLOCKS["linear"], BLOCKS["mlp"], BLOCKS["cross"]), combine=combine, shortcut=False)
     layer.norm = nn.Identity()  # pyright: ignore[reportAttributeAccessIssue]
     inputs = draw(ROWS, FIELDS, DIM)
@@ -204,8 +204,8 @@ def test_combining_is_what_its_name_says(combine: str) -> None:
     assert (layer.weights_M.grad != 0).all()
 
 
-def test_layers_differ_in_their_weights_and_read_one_another() -> None:
-    """One config, stacked: three layers with weights of their own, each of the width that the one before emits."""
+def test_stacked_layers_have_their_own_weights_and_read_the_layer_before() -> None:
+    """One config stacked three times gives layers with weights of their own, each as wide as the output before it."""
     torch.manual_seed(0)
     config = DHEN.Config(layer=Ensemble.Config(blocks=(BLOCKS["linear"], BLOCKS["mlp"])), layers=3)
     model = config.build(ModelDims(0, FIELDS, DIM)).double()

@@ -1,4 +1,4 @@
-"""Every model's losses over 100 steps equal the stored ones; ``golden_problem.py`` is the script that stored them."""
+"""Every model's losses over 100 steps equal the stored ones, which ``golden_problem.py`` wrote."""
 
 from __future__ import annotations
 
@@ -17,10 +17,11 @@ def test_every_model_has_golden_losses() -> None:
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_losses_over_100_steps_are_the_golden_ones(name: str) -> None:
-    """1e-6 relative: other orders of summation moved them by at most 1e-11, a changed formula moves them by far more.
+    """The tolerance is 1e-6 relative.
 
-    AVX2 and AVX-512 draw the same weights. A processor without either draws other last bits, and then the models with
-    layer norms leave this tolerance: what differs by 1e-8 at the start grows to percents there.
+    Other orders of summation changed the losses by at most 1e-11; a changed formula changes them by far more. AVX2 and
+    AVX-512 draw the same weights. A processor without either draws weights with other last bits, and the models with
+    layer norms then exceed this tolerance: a difference of 1e-8 at the start grows to percents.
     """
     assert losses(CONFIGS[name]) == pytest.approx(GOLDEN_LOSSES[name], rel=1e-6)
 

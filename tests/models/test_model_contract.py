@@ -1,4 +1,4 @@
-"""What every model must do; members are listed in ``model_cases.py``."""
+"""The contract that every model must satisfy; ``model_cases.py`` lists the models."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_one_seed_gives_one_model(config: ModelConfig) -> None:
 
 
 @ALL
-def test_a_row_depends_on_itself_alone(config: ModelConfig) -> None:
+def test_a_rows_logits_depend_on_that_row_alone(config: ModelConfig) -> None:
     dims = dims_for(config)
     model = built(config, dims).double()
     dense_BF, emb_BFD = inputs_for(dims, dtype=torch.float64)
@@ -69,7 +69,7 @@ def test_a_row_depends_on_itself_alone(config: ModelConfig) -> None:
 
 
 @ALL
-def test_without_dense_features(config: ModelConfig) -> None:
+def test_it_works_without_dense_features(config: ModelConfig) -> None:
     dims = dims_for(config, dense=0)
     dense_BF, emb_BFD = inputs_for(dims)
     logits = built(config, dims)(dense_BF, emb_BFD)
@@ -104,7 +104,7 @@ def test_no_features_at_all_are_refused(config: ModelConfig) -> None:
 @ALL
 @pytest.mark.parametrize(("dense", "features"), [(3, 4), (0, 4)])
 def test_flops_are_torchs_count_and_the_element_wise_part(config: ModelConfig, dense: int, features: int) -> None:
-    """Rows of one batch are counted by torch; what it does not count is each block's own element-wise sum."""
+    """Torch counts the matrix products; each block counts its own element-wise operations, which torch does not."""
     dims = dims_for(config, dense=dense, features=features, tasks=2)
     model = built(config, dims)
     with FlopCounterMode(display=False) as counter:
@@ -117,7 +117,7 @@ def test_flops_are_torchs_count_and_the_element_wise_part(config: ModelConfig, d
 
 @ALL
 def test_bfloat16_autocast_stays_close_and_returns_float32(config: ModelConfig) -> None:
-    """bf16 keeps 8 bits of mantissa through at most five layers."""
+    """The tolerance allows for bf16's 8 bits of mantissa through at most five layers."""
     dims = dims_for(config)
     model, inputs = built(config, dims), inputs_for(dims)
     with torch.autocast("cpu", dtype=torch.bfloat16):
@@ -137,7 +137,7 @@ def test_state_dict_round_trip(config: ModelConfig) -> None:
 
 
 def test_parameter_counts_by_hand() -> None:
-    """3 dense features, 4 fields of dim 8, one task: N = 35 numbers laid flat."""
+    """3 dense features, 4 fields of dim 8 and one task make a flattened row of N = 35 numbers."""
     counts = {name: built(config, dims_for(config)).parameter_count() for name, config in CONFIGS.items()}
     mlp_35_16_8 = 35 * 16 + 16 + 16 * 8 + 8
     assert counts == {
@@ -164,9 +164,9 @@ def test_parameter_counts_by_hand() -> None:
         "finalmlp": 2 * 8 + 2 * (8 * 6 + 6 + 6 * 35 + 35) + 2 * mlp_35_16_8 + (8 + 1 + 8 + 2 * 4 * 4),
         "finalmlp-row": 2 * (35 * 6 + 6 + 6 * 35 + 35) + mlp_35_16_8 + (35 * 6 + 6) + (8 + 1 + 6 + 8 * 6),
         "finalmlp-ungated": mlp_35_16_8 + (35 * 6 + 6) + (8 + 1 + 6 + 8 * 6),
-        # 5 fields in, 5 out: the short cuts are identities
+        # 5 fields in, 5 out: the shortcuts are identities
         "wukong": bottom(1) + 2 * wukong_layer(5, 2, 3, linear=2 * 5) + head(5 * 8),
-        # 5 fields in, 4 out: the first short cut is a mixture
+        # 5 fields in, 4 out: the first shortcut is a mixture
         "wukong-full": bottom(1)
         + (5 * 4 + wukong_layer(5, 5, 2, linear=2 * 5))
         + 2 * wukong_layer(4, 4, 2, linear=2 * 4)
@@ -182,12 +182,12 @@ def test_parameter_counts_by_hand() -> None:
 
 
 def stacked(inputs: int, *widths: int) -> int:
-    """Weights and biases of linear layers, one upon another."""
+    """Returns the number of weights and biases in a stack of linear layers."""
     return sum(a * b + b for a, b in pairwise((inputs, *widths)))
 
 
 def mask(inputs: int, outputs: int) -> int:
-    """A mask block over a row of 35 numbers: the mask's two layers, the hidden layer without bias, its norm."""
+    """Counts a mask block over a row of 35 numbers: the mask's two layers, the hidden layer without bias, its norm."""
     return stacked(35, 2 * inputs, inputs) + inputs * outputs + 2 * outputs
 
 
@@ -200,21 +200,21 @@ def head(inputs: int) -> int:
 
 
 def wukong_layer(fields: int, rank: int, outputs: int, linear: int, hidden: tuple[int, ...] = (16, 8)) -> int:
-    """Mixtures (none for the full form), two norms, the block's MLP and what else is linear."""
+    """Counts the mixtures (none for the full form), two norms, the block's MLP and the other linear weights."""
     products = fields * rank
     mixtures = products if rank < fields else 0
     return mixtures + 2 * products + stacked(products, *hidden, outputs * 8) + linear + 2 * 8
 
 
 def dhen_layer(fields: int) -> int:
-    """Attention to 4 fields, a mixture to 4, a convolution of 3 taps to 4, 3 scalars, the short cut, the norm."""
+    """Counts attention to 4 fields, a mixture to 4, a convolution of 3 taps to 4, 3 scalars, the shortcut, the norm."""
     attention = stacked(8, 24) + stacked(8, 8) + 16 + stacked(8, 8, 8) + 16 + fields * 4
     shortcut = 0 if fields == 4 else fields * 4
     return attention + fields * 4 + (4 * fields * 3 + 4) + 3 + shortcut + 16
 
 
 def dhen_concat_layer(fields: int) -> int:
-    """3 fields from a factorization machine of rank 16, 8 from pairs, 8 from a mixture."""
+    """Counts 3 fields from a factorization machine of rank 16, 8 from pairs and 8 from a mixture."""
     machine = fields * 16 + 2 * fields * 16 + stacked(fields * 16, 16, 8, 24)
     pairs = stacked(fields * (fields - 1) // 2, 256, 64)
     return machine + pairs + fields * 8 + (0 if fields == 19 else fields * 19) + 16
@@ -226,7 +226,7 @@ def mmoe_head(inputs: int) -> int:
 
 @pytest.mark.parametrize("name", ["deepfm", "dcn_v2", "wukong", "dhen-concat"])
 def test_compiled_model_gives_the_same_logits(name: str) -> None:
-    """Traced and differentiated whole by the compiler's front end, without graph breaks."""
+    """The compiler's front end traces and differentiates the whole model without graph breaks."""
     config = CONFIGS[name]
     dims = dims_for(config)
     model, inputs = built(config, dims), inputs_for(dims)

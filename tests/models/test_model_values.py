@@ -26,7 +26,7 @@ def fill(model: nn.Module, value: float) -> None:
 
 
 def logit(config: ModelConfig, value: float, dense: Tensor = DENSE, emb: Tensor = EMB) -> float:
-    """The logit of one row when every parameter equals ``value``."""
+    """Returns the logit of one row when every parameter equals ``value``."""
     model = config.build(ModelDims(dense.shape[1], emb.shape[1], emb.shape[2]))
     fill(model, value)
     return model(dense, emb).item()
@@ -75,8 +75,8 @@ def test_embedding_dims() -> None:
     assert LogisticRegression.Config().embedding_dim(16, tasks=3) == 12
 
 
-def test_logistic_regression_refuses_dims_that_tasks_cannot_share() -> None:
-    with pytest.raises(ConfigError, match=r"dim 4 cannot be shared out among 3 tasks\n.*use dim 12"):
+def test_logistic_regression_refuses_a_dim_that_is_no_multiple_of_the_tasks() -> None:
+    with pytest.raises(ConfigError, match=r"dim 4 is not a multiple of the 3 tasks\n.*use dim 12"):
         LogisticRegression.Config().build(ModelDims(1, 2, 4, tasks=3))
 
 
@@ -84,7 +84,7 @@ class Experiment(Config):
     model: ModelConfig
 
 
-def test_models_are_told_apart_by_name() -> None:
+def test_name_selects_the_model() -> None:
     values = {"model": {"name": "dcn_v2", "rank": 8, "deep": {"hidden": [32], "dropout": 0.1}}}
     model = parse_config(Experiment, values).model
     assert model == DCNv2.Config(rank=8, deep=MLP.Config(hidden=(32,), dropout=0.1))

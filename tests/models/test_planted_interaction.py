@@ -38,12 +38,12 @@ def test_interacting_models_learn_it(name: str) -> None:
 
 
 def test_logistic_regression_cannot() -> None:
-    """The best additive fit of XOR says one half everywhere: the loss ends at ln 2 and cannot fall below."""
+    """The best additive fit of XOR predicts one half everywhere, so the loss ends at ln 2 and cannot fall below."""
     assert final_loss(CONFIGS["logistic_regression"]) == pytest.approx(math.log(2), abs=1e-3)
 
 
 def test_a_second_order_term_alone_is_enough() -> None:
-    """The factorization machine and the cross network learn it without a hidden layer, so it is not the MLP's doing."""
+    """The factorization machine and the cross network learn XOR without a hidden layer, hence without an MLP."""
     deepfm = CONFIGS["deepfm"].model_copy(update={"deep": type(CONFIGS["deepfm"].deep)(hidden=())})
     dcn = CONFIGS["dcn_v2"].model_copy(update={"deep": type(CONFIGS["dcn_v2"].deep)(hidden=())})
     assert final_loss(deepfm) < 0.05

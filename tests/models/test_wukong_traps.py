@@ -1,4 +1,4 @@
-"""What re-implementations of Wukong get wrong, one test each: every wrong variant fails here.
+"""Mistakes that re-implementations of Wukong make, one test each: every wrong variant fails here.
 
 Shape legend: B rows, F fields, D embedding dim, K rank.
 """
@@ -29,7 +29,7 @@ FM_OUTPUTS, LINEAR_OUTPUTS, RANK = 3, 2, 4
 
 
 def wukong(features: int = FIELDS - 1, dense: int = DENSE, **settings: Any) -> Wukong:
-    """In double precision, from seed 0; the dense features are the seventh field."""
+    """Returns a Wukong in double precision, from seed 0; the dense features are the seventh field."""
     given: dict[str, Any] = {
         "layers": 3,
         "fm_outputs": FM_OUTPUTS,
@@ -60,7 +60,7 @@ def blocks_of(layer: Ensemble) -> tuple[FactorizationMachineBlock, LinearCompres
 
 
 def silence(layer: Ensemble) -> None:
-    """Both blocks emit zeros from here on."""
+    """Makes both blocks emit zeros."""
     machine, linear = blocks_of(layer)
     for parameter in (machine.mlp.layers[-1].weight, machine.mlp.layers[-1].bias, linear.mixture.weight):
         assert isinstance(parameter, Tensor)
@@ -68,8 +68,9 @@ def silence(layer: Ensemble) -> None:
 
 
 def test_the_linear_compression_mixes_fields_and_never_dims() -> None:
-    """W (X R) = (W X) R for every D×D matrix R; a map of the flattened F·D numbers commutes with none but multiples
-    of the identity.
+    """W (X R) = (W X) R for every D×D matrix R.
+
+    A general map of the flattened F·D numbers commutes only with multiples of the identity.
     """
     inputs, rotation = draw(ROWS, FIELDS, DIM), draw(DIM, DIM, seed=2)
     first, second, *_ = layers_of(wukong())
@@ -96,9 +97,10 @@ def test_every_layer_emits_n_f_plus_n_l_fields_and_none_goes_back_to_n() -> None
     assert counts == [FM_OUTPUTS + LINEAR_OUTPUTS] * 3
 
 
-def test_layer_norm_stands_over_the_dims_of_each_field() -> None:
-    """Fresh scales are 1 and shifts 0: every field of every layer has mean 0 and variance 1 over its own dims, though
-    the fields that go into the norm differ in length a thousandfold.
+def test_layer_norm_covers_the_dims_of_each_field() -> None:
+    """Every field of every layer has mean 0 and variance 1 over its own dims, because fresh scales are 1 and shifts 0.
+
+    The fields that enter the norm differ in length by a factor of a thousand.
     """
     state = draw(ROWS, FIELDS, DIM)
     for layer in layers_of(wukong()):
@@ -112,7 +114,7 @@ def test_layer_norm_stands_over_the_dims_of_each_field() -> None:
 
 
 def test_no_row_sees_another_row_of_its_batch_while_training() -> None:
-    """Batch norm inside the block would hand every row the statistics of the others."""
+    """Batch norm inside the block would give every row the statistics of the others."""
     model = wukong().train()
     dense, emb = draw(ROWS, DENSE), draw(ROWS, FIELDS - 1, DIM)
     other_dense, other_emb = dense.clone(), emb.clone()
@@ -124,7 +126,7 @@ def test_no_row_sees_another_row_of_its_batch_while_training() -> None:
 
 
 def test_training_and_evaluation_differ_by_dropout_alone() -> None:
-    """Without dropout the modes agree to the bit. With it, evaluation equals the model that has none."""
+    """Without dropout the modes agree to the bit. With dropout, evaluation equals the model without it."""
     inputs = draw(ROWS, DENSE), draw(ROWS, FIELDS - 1, DIM)
     plain = wukong()
     dropping = wukong(fm_mlp=MLP.Config(hidden=(10,), dropout=0.5))
@@ -136,7 +138,7 @@ def test_training_and_evaluation_differ_by_dropout_alone() -> None:
 
 
 def test_dropout_zeroes_its_share_of_the_blocks_hidden_units() -> None:
-    """A quarter of 4,000 positive units; the rest grow by 1/0.75. A standard deviation is 0.7 %."""
+    """A quarter of 4,000 positive units become 0; the rest grow by 1/0.75. The standard deviation is 0.7 %."""
     torch.manual_seed(0)
     config = FactorizationMachineBlock.Config(outputs=1, rank=2, mlp=MLP.Config(hidden=(4000,), dropout=0.25))
     first, *others = list(FactorizationMachineBlock(config, FIELDS, DIM).mlp.layers)[:-1]
@@ -152,14 +154,16 @@ def test_dropout_zeroes_its_share_of_the_blocks_hidden_units() -> None:
 @pytest.mark.parametrize("rank", [2, 24])
 @pytest.mark.parametrize("dim", [4, 64])
 def test_the_static_matrix_starts_without_blowing_the_products_up(fields: int, rank: int, dim: int) -> None:
-    """X Xᵀ Y starts as large as X Xᵀ, whatever n, k and d: on the diagonal about d, off it about √d, so that the root
-    mean square is √(d²/n + d). A Y of standard deviation 1 makes it √n times as large.
+    """X Xᵀ Y starts as large as X Xᵀ, whatever n, k and d are.
+
+    X Xᵀ is about d on the diagonal and about √d off it, so the root mean square is √(d²/n + d). A Y of standard
+    deviation 1 would make it √n times as large.
     """
     torch.manual_seed(0)
     block = FieldProducts(fields, dim, rank).double()
     outputs = block(draw(200, fields, dim))
     expected = math.sqrt((dim**2 + 2 * dim) / fields + dim * (fields - 1) / fields)
-    # Y is drawn once: of its n·k ≥ 8 numbers the root mean square strays by a quarter at most.
+    # Y is drawn once: the root mean square of its n·k ≥ 8 numbers deviates by a quarter at most.
     assert outputs.square().mean().sqrt().item() == pytest.approx(expected, rel=0.5)
 
 
@@ -203,8 +207,8 @@ def test_layer_i_holds_every_degree_from_1_to_2_to_the_i_and_none_above() -> Non
         assert max(share[highest + 1 :]) < 1e-9, share
 
 
-def test_the_residual_is_compressed_where_counts_differ_and_itself_where_they_match() -> None:
-    """With silent blocks a layer is LN(shortcut(X)): LN(W X) in the first (7 fields in, 5 out), LN(X) behind it."""
+def test_the_residual_is_compressed_only_where_the_numbers_of_fields_differ() -> None:
+    """With silent blocks a layer is LN(shortcut(X)): LN(W X) in the first (7 fields in, 5 out), then LN(X)."""
     first, second, third = layers_of(wukong())
     for layer in (first, second, third):
         silence(layer)
@@ -219,7 +223,7 @@ def test_the_residual_is_compressed_where_counts_differ_and_itself_where_they_ma
 
 
 def written_out(weights: Mapping[str, Tensor], dense: Tensor, emb: Tensor) -> Tensor:
-    """The logits of one row from the equations, with the weights by name and no layer of torch."""
+    """Returns the logits of one row, computed from the equations with the weights by name, without torch's layers."""
 
     def affine(name: str, row: Tensor) -> Tensor:
         return weights[f"{name}.weight"] @ row + weights[f"{name}.bias"]
@@ -250,7 +254,7 @@ def written_out(weights: Mapping[str, Tensor], dense: Tensor, emb: Tensor) -> Te
 def test_the_model_equals_the_equations_written_out() -> None:
     model = wukong()
     for name, parameter in model.named_parameters():
-        if name.endswith("norm.weight"):  # fresh norms do nothing that would show
+        if name.endswith("norm.weight"):  # the effect of fresh norm weights, all 1, would not show
             nn.init.uniform_(parameter, 0.5, 1.5)
     dense, emb = draw(ROWS, DENSE), draw(ROWS, FIELDS - 1, DIM)
     weights = dict(model.named_parameters())

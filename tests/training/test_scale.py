@@ -188,7 +188,7 @@ def test_a_models_own_ladder_is_climbed(make_experiment: MakeExperiment) -> None
         ({}, "model: {layers: 3}", "expected a list of changes, one a rung"),
         ({}, "- [", "cannot be read as a ladder"),
         ({"data__split": {"name": "random", "test": 0}}, LADDER, "the test split has no rows"),
-        ({"model": {"name": "fm"}}, None, "model fm has no sizes to grow"),
+        ({"model": {"name": "fm"}}, None, "model fm has no width that could grow"),
         ({"checkpoints": {"store": "/data/checkpoints"}}, LADDER, "/data/checkpoints can hold one run's checkpoints"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Two streams meet: a linear term of each, and every product of a number of one with a number of the other.
+"""Fuses two streams: a linear term of each, and a weighted sum of all products between their numbers.
 
 Shape legend: B rows, N₁ and N₂ numbers of the streams, H heads, T outputs.
 """
@@ -13,9 +13,9 @@ from ziggurat.interactions.block import Block
 
 
 class BilinearFusion(Block):
-    """(B, N₁), (B, N₂) → (B, T): b + w₁ᵀ x + w₂ᵀ y + Σ_h x_hᵀ W_h y_h, with x and y cut into H pieces.
+    """(B, N₁), (B, N₂) → (B, T): b + w₁ᵀ x + w₂ᵀ y + Σ_h x_hᵀ W_h y_h, with x and y split into H heads.
 
-    More heads mean fewer weights: H·(N₁/H)·(N₂/H) of them.
+    More heads mean fewer weights, H·(N₁/H)·(N₂/H) per output.
 
     Source: Mao et al., "FinalMLP", arXiv 2304.00902, eq. 7 to 10.
 
@@ -23,10 +23,10 @@ class BilinearFusion(Block):
         first: N₁.
         second: N₂.
         outputs: T.
-        heads: H, which divides both.
+        heads: H, which must divide N₁ and N₂.
 
     Raises:
-        InvalidSection: it does not.
+        InvalidSection: H does not divide both.
     """
 
     def __init__(self, first: int, second: int, outputs: int, heads: int = 1) -> None:
@@ -56,5 +56,5 @@ class BilinearFusion(Block):
         return 2 * (linear + self.pairs_HIJT.numel())
 
     def elementwise_flops(self) -> int:
-        """The products with the second stream, their sum, and the sum of the three terms."""
+        """Counts the products with the second stream, their sum, and the sum of the three terms."""
         return (2 * self.second.in_features + 1) * self.out_features

@@ -1,4 +1,4 @@
-"""xDeepFM's compressed interaction network: products of fields, dim by dim, one degree more per layer.
+"""xDeepFM's compressed interaction network: products of fields per dim, one degree higher in each layer.
 
 Shape legend: B rows, F fields, D embedding dim, M maps of a layer, N maps of all layers.
 """
@@ -15,17 +15,17 @@ from ziggurat.interactions.block import Block
 
 
 class CompressedInteraction(Block):
-    """(B, F, D) → (B, N, D): x^k_m = Σ_i Σ_j W^k_{m,i,j} (x^{k−1}_i ⊙ x⁰_j), the maps of all layers one after another.
+    """(B, F, D) → (B, N, D): x^k_m = Σ_i Σ_j W^k_{m,i,j} (x^{k−1}_i ⊙ x⁰_j), the maps of all layers concatenated.
 
-    Summed over D, a layer's maps are xDeepFM's p⁺. Its kernels are computed as one matrix product over (i, j), without
-    an activation, as in the paper's experiments.
+    Summed over D, a layer's maps are xDeepFM's p⁺. A layer is computed as one matrix product over (i, j), without an
+    activation, as in the paper's experiments.
 
     Source: Lian et al., "xDeepFM", arXiv 1803.05170, eq. 6 and 7.
 
     Args:
         features: F.
         dim: D.
-        layers: M of each layer, at least one.
+        layers: M of each layer; at least one layer.
     """
 
     def __init__(self, features: int, dim: int, layers: Sequence[int]) -> None:
@@ -50,7 +50,7 @@ class CompressedInteraction(Block):
         return sum(2 * kernel.weight.numel() for kernel in self._linears()) * self.dim
 
     def elementwise_flops(self) -> int:
-        """The products of fields."""
+        """Counts the products of fields."""
         return sum(kernel.in_features for kernel in self._linears()) * self.dim
 
     def _linears(self) -> list[nn.Linear]:

@@ -11,7 +11,7 @@ from ziggurat.interactions.block import Block
 
 
 class Cross(Block):
-    """(B, F, D) → (B, F, D), over the flattened x₀ ∈ ℝᴺ; a flat input (B, N) is features = N, dim = 1.
+    """(B, F, D) → (B, F, D), over the flattened x₀ ∈ ℝᴺ; for a flat input (B, N), pass features = N and dim = 1.
 
     Full:      x_{l+1} = x₀ ⊙ (W_l x_l + b_l) + x_l
     Low rank:  x_{l+1} = x₀ ⊙ (U_l (V_lᵀ x_l) + b_l) + x_l,   U_l, V_l ∈ ℝ^{N×R}
@@ -23,7 +23,7 @@ class Cross(Block):
         features: F.
         dim: D; F·D is at least 1.
         layers: number of cross layers; the output is a polynomial of degree layers + 1. Zero is the identity.
-        rank: R, or None for full matrices. It pays off below N / 2.
+        rank: R, or None for full matrices. A rank below N / 2 saves work.
     """
 
     def __init__(self, features: int, dim: int, layers: int, rank: int | None = None) -> None:
@@ -46,7 +46,7 @@ class Cross(Block):
         return 2 * per_layer * len(self.layers)
 
     def elementwise_flops(self) -> int:
-        """The product with x₀ and the residual sum of each layer."""
+        """Counts the product with x₀ and the residual sum of each layer."""
         return 2 * self.width * len(self.layers)
 
 

@@ -1,4 +1,4 @@
-"""Numbers become embeddings together: a bottom MLP over all dense features.
+"""Embeds dense features jointly: a bottom MLP over all of them.
 
 Shape legend: B rows, F dense features, n embeddings, D embedding dim.
 """
@@ -12,10 +12,10 @@ from ziggurat.interactions.mlp import MLP
 
 
 class DenseEmbedding(Block):
-    """dense_BF → (B, n, D): an MLP with n·D linear outputs, cut into n vectors that stand beside the ids' embeddings.
+    """dense_BF → (B, n, D): an MLP with n·D linear outputs, split into n vectors that join the ids' embeddings.
 
-    Source: the bottom MLP of Naumov et al., arXiv 1906.00091, section 2, with n = 1 there. Theirs ends in a ReLU; ours
-    in the linear layer, so that its dot products with the ids' signed embeddings can take either sign freely.
+    Source: the bottom MLP of Naumov et al., arXiv 1906.00091, section 2, where n = 1. Theirs ends in a ReLU; ours ends
+    in the linear layer, so that its dot products with the ids' signed embeddings can take either sign.
 
     Args:
         dense: F, at least 1.

@@ -15,11 +15,11 @@ from ziggurat.interactions.gram import gram
 class DotProduct(Block):
     """A head: (B, F, D) → (B, P), the strict upper triangle of X Xᵀ, row by row: (0, 1), (0, 2), …, (F − 2, F − 1).
 
-    The whole F×F product is computed and half of it kept: on every device one batched matrix product beats a gather of
-    the pairs. The FLOP count says so.
+    The whole F×F product is computed, and less than half of it is kept, because on every device one batched matrix
+    product is faster than gathering the pairs first. The FLOP count includes the whole product.
 
     Source: Naumov et al., "Deep Learning Recommendation Model", arXiv 1906.00091, section 2 (their code keeps the lower
-    triangle: the same numbers in another order).
+    triangle, the same numbers in another order).
 
     Args:
         features: F, at least 2.

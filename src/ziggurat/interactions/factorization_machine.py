@@ -1,4 +1,4 @@
-"""All pairwise products of the fields, summed, in linear time.
+"""The sum of all pairwise products of the fields, in linear time.
 
 Shape legend: B rows, F fields, D embedding dim.
 """
@@ -14,7 +14,7 @@ class FactorizationMachine(Block):
     """(B, F, D) → (B, 1, D): Σ_{i<j} v_i ⊙ v_j = ½ ((Σ_i v_i)² − Σ_i v_i²), squares element-wise.
 
     The sum over D of the output is the second-order term of a factorization machine, Σ_{i<j} ⟨v_i, v_j⟩, because each
-    field has exactly one active feature. One field gives zero.
+    field has exactly one active feature. With a single field the output is zero.
 
     Source: Rendle, "Factorization Machines", ICDM 2010, lemma 3.1; kept as a vector as in He and Chua, "Neural
     Factorization Machines", SIGIR 2017, eq. 3 and 4.
@@ -35,5 +35,5 @@ class FactorizationMachine(Block):
         return 0
 
     def elementwise_flops(self) -> int:
-        """Per dim: two sums of F numbers, F squares, then square, subtract and halve: 2(F − 1) + F + 3."""
+        """Counts, per dim: two sums of F numbers, F squares, then square, subtract and halve: 2(F − 1) + F + 3."""
         return (3 * self.features + 1) * self.dim

@@ -1,4 +1,4 @@
-"""Numbers that are turned up or down by what stands in the row.
+"""A gate that scales each number by a factor computed from a context.
 
 Shape legend: B rows, N numbers, C context numbers.
 """
@@ -13,7 +13,7 @@ from ziggurat.interactions.mlp import MLP
 
 
 class Gate(Block):
-    """(B, N), (B, C) → (B, N): x ⊙ 2σ(MLP(c)); an MLP that says zero passes x on.
+    """(B, N), (B, C) → (B, N): x ⊙ 2σ(MLP(c)); where the MLP's output is 0, x passes unchanged.
 
     Source: Mao et al., "FinalMLP", arXiv 2304.00902, eq. 5 and 6 (stream-specific feature selection).
 
@@ -29,12 +29,12 @@ class Gate(Block):
         self.mlp = MLP(context, config, inputs)
 
     def forward(self, inputs_BN: Tensor, context_BC: Tensor | None = None) -> Tensor:
-        """Gate ``inputs_BN`` by ``context_BC``, or by themselves when there is none."""
+        """Returns ``inputs_BN`` gated by ``context_BC``, or by themselves without a context."""
         return inputs_BN * (2 * torch.sigmoid(self.mlp(inputs_BN if context_BC is None else context_BC)))
 
     def matmul_flops(self) -> int:
         return self.mlp.matmul_flops()
 
     def elementwise_flops(self) -> int:
-        """The doubling and the product."""
+        """Counts the doubling and the product."""
         return 2 * self.out_features

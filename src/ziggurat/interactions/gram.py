@@ -1,4 +1,4 @@
-"""The products of all pairs of rows of a matrix, with half of autograd's work in backward.
+"""The Gram matrix X Xᵀ, with a backward pass that does half of autograd's work.
 
 Shape legend: B rows of the batch, M vectors, N numbers of a vector.
 """
@@ -12,10 +12,10 @@ from torch import Tensor
 
 
 def gram(vectors_BMN: Tensor) -> Tensor:
-    """(B, M, N) → (B, M, M): X Xᵀ.
+    """(B, M, N) → (B, M, M): returns X Xᵀ.
 
-    Autograd would differentiate the two factors apart: G X + Gᵀ X from two products, the second of them transposed.
-    Here it is the one product (G + Gᵀ) X. It can be differentiated once.
+    Autograd would differentiate the two factors separately and compute G X + Gᵀ X with two products, the second of them
+    transposed. The backward pass here is the single product (G + Gᵀ) X. It can be differentiated only once.
     """
     return _Gram.apply(vectors_BMN)  # pyright: ignore[reportReturnType]
 
@@ -24,7 +24,8 @@ class _Gram(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, vectors_BMN: Tensor) -> Tensor:
         gram_BMM = torch.bmm(vectors_BMN, vectors_BMN.transpose(1, 2))
-        ctx.save_for_backward(vectors_BMN.to(gram_BMM.dtype))  # autocast multiplies in bf16, and backward has none
+        # Under autocast the product is bf16, and backward, which runs without autocast, needs operands of one dtype.
+        ctx.save_for_backward(vectors_BMN.to(gram_BMM.dtype))
         ctx.dtype = vectors_BMN.dtype
         return gram_BMM
 

@@ -1,4 +1,4 @@
-"""AutoInt's interacting layers: fields attend to each other and keep what they were by a projected residual.
+"""AutoInt's interacting layers: self-attention over the fields with a projected residual.
 
 Shape legend: B rows, F fields, D embedding dim, H heads, E dims of a head.
 """
@@ -23,10 +23,10 @@ class Interacting(Block):
     Args:
         features: F.
         dim: D.
-        layers: their number, at least 1; from the second on a layer reads H·E dims.
+        layers: number of layers, at least 1; from the second on, a layer reads H·E dims.
         heads: H.
         head_dim: E.
-        scale: divide the scores by √E.
+        scale: whether to divide the scores by √E.
     """
 
     def __init__(self, features: int, dim: int, layers: int, heads: int, head_dim: int, scale: bool) -> None:
@@ -52,5 +52,5 @@ class Interacting(Block):
         return projections + 4 * self.features * self.features * self.width * len(self.residuals)
 
     def elementwise_flops(self) -> int:
-        """The residual sums."""
+        """Counts the residual sums."""
         return self.features * self.width * len(self.residuals)

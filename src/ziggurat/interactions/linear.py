@@ -11,15 +11,15 @@ from ziggurat.interactions.block import Block
 
 
 class Linear(Block):
-    """A head: y = W vec(X) + b, with X (B, F, D) read flattened, or already (B, N).
+    """A head: y = W vec(X) + b; X is (B, F, D), which it flattens, or already (B, N).
 
-    Over embeddings it is the first-order term of a factorization machine *read from* the embedding: id i weighs
-    ⟨w_f, e_i⟩ instead of owning a free scalar.
+    Over embeddings it is the first-order term of a factorization machine *read from* the embedding: the weight of id i
+    is ⟨w_f, e_i⟩ instead of a free scalar.
 
     Args:
         inputs: N, at least 1.
         outputs: n.
-        bias: whether b exists.
+        bias: whether to add b.
     """
 
     def __init__(self, inputs: int, outputs: int, *, bias: bool = True) -> None:

@@ -20,10 +20,12 @@ Norm = Literal["none", "batch", "layer"]
 
 
 class BatchNorm(nn.BatchNorm1d):
-    """Batch norm that takes a batch of one row, as an epoch's last may be: one row has no variance, so the running
-    statistics stand in for its own and learn nothing from it."""
+    """Batch norm that accepts a training batch of one row, which an epoch's last batch can be.
 
-    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (the name that torch gives it)
+    One row has no variance, so it is normalised by the running statistics, which it does not update.
+    """
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 (torch's parameter name)
         if not self.training or len(input) > 1:
             return super().forward(input)
         return F.batch_norm(input, self.running_mean, self.running_var, self.weight, self.bias, eps=self.eps)
@@ -40,22 +42,22 @@ _NORMS: dict[Norm, type[nn.Module]] = {"none": nn.Identity, "batch": BatchNorm, 
 
 
 class MLP(Block):
-    """Hidden layers ``dropout(activation(norm(W x + b)))`` and, if asked for, one linear layer after them.
+    """Hidden layers ``dropout(activation(norm(W x + b)))`` and, if ``outputs`` is given, one linear layer after them.
 
-    Takes (B, N), or (B, F, D) with F·D = N, which it reads flattened; returns (B, n).
+    Takes (B, N), or (B, F, D) with F·D = N, which it flattens; returns (B, n).
 
     Args:
         inputs: N, at least 1.
-        config: the hidden layers; they may be none.
-        outputs: n of a last layer without norm, activation and dropout; None leaves that layer out, and n is then the
-            width of the last hidden layer (N when there is none).
+        config: the hidden layers; there may be none.
+        outputs: n, the width of a last layer without norm, activation and dropout. None leaves that layer out; n is
+            then the width of the last hidden layer, or N without hidden layers.
     """
 
     class Config(Config):
         """The hidden layers."""
 
         hidden: tuple[Annotated[int, Field(ge=1)], ...] = (256, 128)
-        """Width of each hidden layer, from the input on; an empty list leaves only the output layer."""
+        """Width of each hidden layer, in order; an empty list leaves only the output layer."""
 
         activation: Activation = "relu"
         """Applied after each hidden layer."""
@@ -64,7 +66,7 @@ class MLP(Block):
         """Normalisation between a hidden layer's matrix product and its activation."""
 
         dropout: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.0
-        """Share of each hidden layer's outputs that is zeroed while training."""
+        """Fraction of each hidden layer's outputs that is set to zero in training."""
 
     def __init__(self, inputs: int, config: MLP.Config, outputs: int | None = None) -> None:
         super().__init__()

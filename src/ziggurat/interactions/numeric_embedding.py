@@ -1,4 +1,4 @@
-"""Numbers become embeddings one by one: each dense feature scales a vector of its own.
+"""Embeds dense features separately: each feature scales a learned vector of its own.
 
 Shape legend: B rows, F dense features, D embedding dim.
 """
@@ -12,9 +12,9 @@ from ziggurat.interactions.block import Block
 
 
 class NumericEmbedding(Block):
-    """dense_BF → (B, F, D): e_f = x_f · v_f, how a factorization machine sees a real-valued feature.
+    """dense_BF → (B, F, D): e_f = x_f · v_f, as a factorization machine embeds a real-valued feature.
 
-    Initial v_f are normal with a standard deviation of 0.01, like the rows of the tables beside which they stand.
+    Initial v_f are normal with a standard deviation of 0.01, like the rows of the embedding tables.
 
     Source: Rendle, "Factorization Machines", ICDM 2010, eq. 1 with x_f real.
 

@@ -1,4 +1,4 @@
-"""AutoInt: fields attend to each other, layer after layer; with an MLP beside it, AutoInt+.
+"""AutoInt: self-attention over the fields, layer after layer; with a parallel MLP, AutoInt+.
 
 Shape legend: B rows, F fields, D embedding dim, T tasks.
 """
@@ -13,14 +13,14 @@ from torch import Tensor
 from ziggurat.interactions.interacting import Interacting
 from ziggurat.interactions.linear import Linear
 from ziggurat.interactions.mlp import MLP
-from ziggurat.models.model import Model, ModelDims, ModelSettings, field_vectors, lay_flat, one_by_one
+from ziggurat.models.model import Model, ModelDims, ModelSettings, field_vectors, flatten_inputs, numeric_fields
 
 
 class AutoInt(Model):
-    """logits = W vec(interacting layers(X)) + b, and + MLP(x) where a deep part is asked for (AutoInt+).
+    """logits = W vec(interacting layers(X)) + b, plus MLP(x) if ``deep`` is set (AutoInt+).
 
-    Source: Song et al., "AutoInt", arXiv 1810.11921, section 4 and, for AutoInt+, section 5.5. A dense feature enters
-    as x_f·v_f, as there.
+    Source: Song et al., "AutoInt", arXiv 1810.11921, section 4 and, for AutoInt+, section 5.5. As in the paper, a dense
+    feature enters as x_f·v_f.
     """
 
     class Config(ModelSettings):
@@ -32,7 +32,7 @@ class AutoInt(Model):
         name: Literal["autoint"] = "autoint"
 
         layers: Annotated[int, Field(ge=1)] = 3
-        """Interacting layers."""
+        """Number of interacting layers."""
 
         heads: Annotated[int, Field(ge=1)] = 2
         """Attention heads of a layer."""
@@ -41,10 +41,10 @@ class AutoInt(Model):
         """Dims of a head; a layer emits heads · head_dim floats for each field."""
 
         scale: bool = False
-        """Whether scores are divided by √head_dim, which the paper does not."""
+        """Whether attention scores are divided by √head_dim; the paper does not divide them."""
 
         deep: MLP.Config | None = MLP.Config()
-        """Hidden layers of the MLP; null leaves it out: plain AutoInt."""
+        """Hidden layers of the MLP; null leaves it out, which gives plain AutoInt."""
 
         def deeper(self, times: int) -> AutoInt.Config:
             return self.model_copy(update={"layers": times * self.layers})
@@ -54,7 +54,7 @@ class AutoInt(Model):
 
     def __init__(self, config: AutoInt.Config, dims: ModelDims) -> None:
         super().__init__(dims)
-        self.numeric = one_by_one(dims)
+        self.numeric = numeric_fields(dims)
         self.interacting = Interacting(
             dims.dense + dims.features, dims.dim, config.layers, config.heads, config.head_dim, config.scale
         )
@@ -64,4 +64,4 @@ class AutoInt(Model):
     def logits(self, dense_BF: Tensor, emb_BFD: Tensor) -> Tensor:
         attended_BFE = self.interacting(field_vectors(self.numeric, dense_BF, emb_BFD))
         logits_BT = self.last(attended_BFE)
-        return logits_BT if self.deep is None else logits_BT + self.deep(lay_flat(dense_BF, emb_BFD))
+        return logits_BT if self.deep is None else logits_BT + self.deep(flatten_inputs(dense_BF, emb_BFD))

@@ -1,4 +1,4 @@
-"""The list of models, by the name of their configs; the sizes that a model is built for."""
+"""The union of all model configs, the growing sizes of a model, and the dimensions that a layout gives it."""
 
 from __future__ import annotations
 
@@ -43,30 +43,30 @@ ModelConfig = Annotated[
     ],
     Importable(ModelSettings, "model"),
 ]
-"""The config of any model, told apart by ``name``, or by ``import`` for one from outside the package."""
+"""The config of any model, chosen by ``name``, or by ``import`` for one from outside the package."""
 
 
-def ladder_of(config: ModelConfig, rungs: int) -> list[ModelConfig]:
-    """The model of ``config`` and ``rungs - 1`` larger ones, as :meth:`ModelSettings.ladder` grows it.
+def growing_models(config: ModelConfig, count: int) -> list[ModelConfig]:
+    """Returns the model of ``config`` and ``count - 1`` larger ones, by :meth:`ModelSettings.growing_sizes`.
 
     Raises:
-        ConfigError: it has nothing that could grow; the models that have are named.
+        ConfigError: the model has nothing that could grow; the message names the models that have.
     """
-    found = config.ladder(rungs)
+    found = config.growing_sizes(count)
     if not found:
         raise ConfigError(
-            f"model {config.title} has no sizes to grow, so there is no ladder of it",
-            f"choose one of {', '.join(models_with_ladder())}, or give the rungs yourself with --sizes-file FILE",
+            f"model {config.title} has no width that could grow, so it has no larger sizes of its own",
+            f"choose one of {', '.join(scalable_models())}, or list the sizes yourself with --sizes-file FILE",
         )
     return list(found)
 
 
-def models_with_ladder() -> list[str]:
-    """Names of the models that :func:`ladder_of` grows."""
-    return [str(kind().title) for kind in built_in(ModelConfig, ModelSettings) if kind().ladder(2)]
+def scalable_models() -> list[str]:
+    """Returns the names of the models that :func:`growing_models` can grow."""
+    return [str(kind().title) for kind in built_in(ModelConfig, ModelSettings) if kind().growing_sizes(2)]
 
 
 def model_dims(layout: Layout) -> ModelDims:
-    """The sizes of what a model is fed."""
+    """Returns the sizes of a model's inputs and outputs for this layout."""
     schema = layout.schema
     return ModelDims(dense=len(schema.dense), features=len(layout.fields), dim=layout.dim, tasks=len(schema.labels))

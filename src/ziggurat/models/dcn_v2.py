@@ -1,6 +1,6 @@
 """DCN-V2: a cross network for explicit interactions and an MLP for the rest.
 
-Shape legend: B rows, F fields, D embedding dim, T tasks, N numbers of a row laid flat.
+Shape legend: B rows, F fields, D embedding dim, T tasks, N numbers of a flattened row.
 """
 
 from __future__ import annotations
@@ -14,24 +14,24 @@ from torch import Tensor
 from ziggurat.interactions.cross import Cross
 from ziggurat.interactions.linear import Linear
 from ziggurat.interactions.mlp import MLP
-from ziggurat.models.model import Model, ModelDims, ModelSettings, lay_flat
+from ziggurat.models.model import Model, ModelDims, ModelSettings, flatten_inputs
 
 
 class DCNv2(Model):
-    """Stacked: logits = W·MLP(cross(x)) + b. Parallel: logits = W·[cross(x); MLP(x)] + b. x is the row laid flat.
+    """Stacked: logits = W·MLP(cross(x)) + b. Parallel: logits = W·[cross(x); MLP(x)] + b. x is the flattened row.
 
     Source: Wang et al., "DCN V2", arXiv 2008.13535, section 3 and figure 1. No mixture of low-rank experts.
     """
 
     class Config(ModelSettings):
-        """The cross network, the deep part and how they are joined."""
+        """The cross network, the deep part and how they are combined."""
 
         depths: ClassVar[tuple[int, ...]] = (1, 2, 4)
 
         name: Literal["dcn_v2"] = "dcn_v2"
 
         cross_layers: Annotated[int, Field(ge=0)] = 3
-        """Number of cross layers; the explicit interactions reach degree cross_layers + 1."""
+        """Number of cross layers; explicit interactions reach degree cross_layers + 1."""
 
         rank: Annotated[int, Field(ge=1)] | None = None
         """Rank of the cross layers' matrices; null for full matrices."""
@@ -57,7 +57,7 @@ class DCNv2(Model):
         self.last = Linear(width, dims.tasks)
 
     def logits(self, dense_BF: Tensor, emb_BFD: Tensor) -> Tensor:
-        flat_BN = lay_flat(dense_BF, emb_BFD)
+        flat_BN = flatten_inputs(dense_BF, emb_BFD)
         crossed_BN = self.cross(flat_BN)
         if self.stacked:
             return self.last(self.deep(crossed_BN))

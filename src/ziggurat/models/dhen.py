@@ -31,7 +31,7 @@ class DHEN(StackedModel):
     """
 
     class Config(ModelSettings):
-        """The layer, how often it is stacked, and what stands before and behind."""
+        """The layer, how often it is stacked, the bottom MLP before the stack and the head after it."""
 
         depths: ClassVar[tuple[int, ...]] = (1, 2, 4)
         widening: ClassVar[float] = 2**0.5
@@ -44,16 +44,16 @@ class DHEN(StackedModel):
         """The blocks of every layer, side by side."""
 
         layers: Annotated[int, Field(ge=1)] = 2
-        """Layers, one upon another."""
+        """Number of stacked layers."""
 
         bottom: MLP.Config = MLP.Config(hidden=(64,))
         """Hidden layers over the dense features; one linear layer to their vectors follows."""
 
         dense_vectors: Annotated[int, Field(ge=1)] = 1
-        """Fields that the dense features become, together."""
+        """Number of fields that the dense features together become."""
 
         head: HeadConfig = SharedBottom.Config()
-        """From the last layer, laid flat, to the logits."""
+        """Maps the flattened last layer to the logits."""
 
         def deeper(self, times: int) -> DHEN.Config:
             return self.model_copy(update={"layers": times * self.layers})

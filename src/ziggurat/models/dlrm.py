@@ -1,6 +1,6 @@
 """DLRM: dot products of all pairs of vectors, then an MLP.
 
-Shape legend: B rows, F fields, D embedding dim, T tasks, V vectors = F, and one more for the dense features.
+Shape legend: B rows, F fields, D embedding dim, T tasks, V vectors: F, plus one if there are dense features.
 """
 
 from __future__ import annotations
@@ -21,11 +21,13 @@ from ziggurat.models.model import Model, ModelDims, ModelSettings
 class DLRM(Model):
     """logits = top([z; ⟨x_i, x_j⟩ for i < j]), with z = bottom(dense) and x = (z, e_1, …, e_F).
 
-    Without dense features there is no z. Source: Naumov et al., "Deep Learning Recommendation Model", arXiv 1906.00091,
-    section 2. Where we deviate: the bottom MLP ends in a linear layer, not in a ReLU.
+    Without dense features there is no z.
+
+    Source: Naumov et al., "Deep Learning Recommendation Model", arXiv 1906.00091, section 2. Where we deviate: the
+    bottom MLP ends in a linear layer, not in a ReLU.
 
     Raises:
-        ConfigError: fewer than two vectors, so that there is no pair.
+        ConfigError: there are fewer than two vectors, hence no pair.
     """
 
     class Config(ModelSettings):

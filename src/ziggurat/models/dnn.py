@@ -1,4 +1,4 @@
-"""DNN: the row laid flat, then a head; with one task and the default head, embeddings and an MLP.
+"""DNN: a head over the flattened row; with one task and the default head, embeddings and an MLP.
 
 Shape legend: B rows, F fields, D embedding dim, T tasks.
 """
@@ -12,23 +12,25 @@ from torch import Tensor
 from ziggurat.interactions.heads.shared_bottom import SharedBottom
 from ziggurat.models.growth import deeper
 from ziggurat.models.heads import HeadConfig
-from ziggurat.models.model import Model, ModelDims, ModelSettings, lay_flat
+from ziggurat.models.model import Model, ModelDims, ModelSettings, flatten_inputs
 
 
 class DNN(Model):
-    """logits = head(x), with x the dense features and embeddings laid flat.
+    """logits = head(x), with x the flattened dense features and embeddings.
 
-    With the head ``mmoe`` it is MMoE, with ``ple`` PLE. Source: Covington et al., "Deep Neural Networks for YouTube
-    Recommendations", RecSys 2016, section 4; the heads name theirs.
+    With the head ``mmoe`` it is MMoE, with ``ple`` it is PLE.
+
+    Source: Covington et al., "Deep Neural Networks for YouTube Recommendations", RecSys 2016, section 4; the heads
+    name their own sources.
     """
 
     class Config(ModelSettings):
-        """The head is all there is."""
+        """The head is the only setting."""
 
         name: Literal["dnn"] = "dnn"
 
         head: HeadConfig = SharedBottom.Config()
-        """From the row laid flat to the logits."""
+        """Maps the flattened row to the logits."""
 
         def deeper(self, times: int) -> DNN.Config:
             part = "bottom" if isinstance(self.head, SharedBottom.Config) else "expert"
@@ -43,4 +45,4 @@ class DNN(Model):
         self.head = config.head.build(dims.flat, dims.tasks)
 
     def logits(self, dense_BF: Tensor, emb_BFD: Tensor) -> Tensor:
-        return self.head(lay_flat(dense_BF, emb_BFD))
+        return self.head(flatten_inputs(dense_BF, emb_BFD))

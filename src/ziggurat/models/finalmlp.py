@@ -1,6 +1,6 @@
-"""FinalMLP: two MLPs see the row through gates of their own, and meet in a bilinear form.
+"""FinalMLP: two MLPs, each with its own gate over the row, fused by a bilinear form.
 
-Shape legend: B rows, F fields, D embedding dim, T tasks, N numbers of a row laid flat.
+Shape legend: B rows, F fields, D embedding dim, T tasks, N numbers of a flattened row.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ from ziggurat.interactions.bilinear_fusion import BilinearFusion
 from ziggurat.interactions.gate import Gate
 from ziggurat.interactions.mlp import MLP
 from ziggurat.models.growth import deeper
-from ziggurat.models.model import Model, ModelDims, ModelSettings, lay_flat
+from ziggurat.models.model import Model, ModelDims, ModelSettings, flatten_inputs
 
 
 class FinalMLP(Model):
-    """logits = fusion(MLP₁(gate₁(x)), MLP₂(gate₂(x))), with x the dense features and embeddings laid flat.
+    """logits = fusion(MLP₁(gate₁(x)), MLP₂(gate₂(x))), with x the flattened dense features and embeddings.
 
-    Source: Mao et al., "FinalMLP", arXiv 2304.00902, section 3. The paper lets a user choose which features feed each
-    gate; ours are fed by learned constants (their default where none is chosen) or by the whole row.
+    Source: Mao et al., "FinalMLP", arXiv 2304.00902, section 3. The paper lets the user choose which features feed each
+    gate; here it is learned constants (the paper's default if none is chosen) or the whole row.
     """
 
     class Config(ModelSettings):
@@ -37,13 +37,14 @@ class FinalMLP(Model):
         """Hidden layers of the second stream."""
 
         gate: Literal["none", "constant", "row"] = "constant"
-        """What decides how loud each number of the row is: nothing, a learned constant, or the row."""
+        """What the gates that scale each number of the row are computed from: none leaves them out, constant uses
+        learned constants, row uses the row itself."""
 
         gate_hidden: MLP.Config = MLP.Config(hidden=(64,))
         """Hidden layers of the gates."""
 
         heads: Annotated[int, Field(ge=1)] = 1
-        """Heads of the fusion; they divide the last width of both streams."""
+        """Heads of the fusion; their number divides the last hidden width of both streams."""
 
         def deeper(self, times: int) -> FinalMLP.Config:
             return self.model_copy(update={"first": deeper(self.first, times), "second": deeper(self.second, times)})
@@ -63,7 +64,7 @@ class FinalMLP(Model):
         self.fusion = BilinearFusion(self.first.out_features, self.second.out_features, dims.tasks, config.heads)
 
     def logits(self, dense_BF: Tensor, emb_BFD: Tensor) -> Tensor:
-        flat_BN = lay_flat(dense_BF, emb_BFD)
+        flat_BN = flatten_inputs(dense_BF, emb_BFD)
         first_BN = self._gated(self.first_gate, 0, flat_BN)
         second_BN = self._gated(self.second_gate, 1, flat_BN)
         return self.fusion(self.first(first_BN), self.second(second_BN))

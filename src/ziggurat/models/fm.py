@@ -11,17 +11,17 @@ from torch import Tensor
 
 from ziggurat.interactions.factorization_machine import FactorizationMachine
 from ziggurat.interactions.linear import Linear
-from ziggurat.models.model import Model, ModelDims, ModelSettings, field_vectors, lay_flat, one_by_one
+from ziggurat.models.model import Model, ModelDims, ModelSettings, field_vectors, flatten_inputs, numeric_fields
 
 
 class FM(Model):
     """logit = ⟨w, x⟩ + b + Σ_{i<j} ⟨v_i, v_j⟩, as in :class:`~ziggurat.models.deepfm.DeepFM`, without its MLP.
 
-    Source: Rendle, "Factorization Machines", ICDM 2010, eq. 1. The deviations are those of DeepFM here.
+    Source: Rendle, "Factorization Machines", ICDM 2010, eq. 1. It deviates from the paper as our DeepFM does.
     """
 
     class Config(ModelSettings):
-        """A factorization machine has nothing to set."""
+        """A factorization machine has no settings."""
 
         name: Literal["fm"] = "fm"
 
@@ -31,10 +31,10 @@ class FM(Model):
     def __init__(self, config: FM.Config, dims: ModelDims) -> None:
         del config
         super().__init__(dims)
-        self.numeric = one_by_one(dims)
+        self.numeric = numeric_fields(dims)
         self.first_order = Linear(dims.flat, dims.tasks)
         self.second_order = FactorizationMachine(dims.dense + dims.features, dims.dim)
 
     def logits(self, dense_BF: Tensor, emb_BFD: Tensor) -> Tensor:
         pairs_B1 = self.second_order(field_vectors(self.numeric, dense_BF, emb_BFD)).sum(2)
-        return self.first_order(lay_flat(dense_BF, emb_BFD)) + pairs_B1
+        return self.first_order(flatten_inputs(dense_BF, emb_BFD)) + pairs_B1

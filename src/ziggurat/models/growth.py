@@ -1,4 +1,4 @@
-"""How a model's config becomes that of a larger model: deeper, wider."""
+"""Grows a model's config to that of a deeper or a wider model."""
 
 from __future__ import annotations
 
@@ -11,25 +11,25 @@ from ziggurat.interactions.mlp import MLP
 WIDTHS = frozenset(
     {"hidden", "outputs", "fm_outputs", "linear_outputs", "rank", "head_dim", "feed_forward", "cin_layers", "blocks"}
 )
-"""Keys, of models and blocks alike, that say how wide something is; a sequence of numbers has a width a layer."""
+"""Config keys of models and blocks that are widths; the value is one integer, or a sequence with one per layer."""
 
 ConfigT = TypeVar("ConfigT", bound=Config)
 
 
 def wider(config: ConfigT, factor: float) -> ConfigT:
-    """Every width in ``config`` and its sections times ``factor``, rounded up; all else as it was."""
+    """Returns ``config`` with every width in it and its sections multiplied by ``factor`` and rounded up."""
     return config.model_copy(
         update={name: _grown(name, getattr(config, name), factor) for name in type(config).model_fields}
     )
 
 
 def deeper(config: MLP.Config, times: int) -> MLP.Config:
-    """Each hidden layer ``times`` times, one after another."""
+    """Returns an MLP config with each hidden layer repeated ``times`` times in place."""
     return config.model_copy(update={"hidden": repeated(config.hidden, times)})
 
 
 def repeated(layers: tuple[int, ...], times: int) -> tuple[int, ...]:
-    """Each of ``layers`` ``times`` times, one after another: (256, 128) twice is (256, 256, 128, 128)."""
+    """Returns each width repeated ``times`` times in place: (256, 128) twice is (256, 256, 128, 128)."""
     return tuple(width for width in layers for _ in range(times))
 
 

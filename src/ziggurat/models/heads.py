@@ -1,4 +1,4 @@
-"""The list of heads, by the name of their configs."""
+"""The union of all head configs."""
 
 from __future__ import annotations
 
@@ -16,4 +16,4 @@ HeadConfig = Annotated[
     Annotated[SharedBottom.Config | MMoE.Config | PLE.Config, Field(discriminator="name")],
     Importable(HeadSettings, "head"),
 ]
-"""The config of any head, told apart by ``name``, or by ``import`` for one from outside the package."""
+"""The config of any head, chosen by ``name``, or by ``import`` for one from outside the package."""

@@ -1,4 +1,4 @@
-"""Logistic regression: one weight per id and per dense feature, no interactions. The baseline of every report.
+"""Logistic regression: one weight per id and per dense feature, no interactions. It is every report's baseline.
 
 Shape legend: B rows, F fields, D embedding dim, T tasks, G = D / T dims per task.
 """
@@ -21,24 +21,25 @@ DIMS_PER_TASK = 4
 class LogisticRegression(Model):
     """logit_t = b_t + ⟨w_t, dense⟩ + Σ_f mean(e_f over task t's dims).
 
-    A row of four floats of which only the mean μ is read is a free weight per id. All four get the same gradient, a
-    quarter of μ's. Under row-wise Adagrad, whose state is the mean of the squared gradient over the row, the quarter
-    cancels: μ moves by lr·g / √Σg², as a scalar weight under Adagrad would (epsilon counts four times). Adagrad and
-    Adam cancel it too; under SGD μ moves by lr·g / 4. Initial weights average four draws: half of ``init_std``.
+    The model reads only the mean μ of a row's four floats, so a row acts as one free weight per id. All four floats get
+    the same gradient, a quarter of μ's. Under row-wise Adagrad, whose state is the mean of the squared gradient over
+    the row, the quarter cancels: μ moves by lr·g / √Σg², as a scalar weight under Adagrad would (epsilon counts four
+    times). Adagrad and Adam cancel it too; under SGD μ moves by lr·g / 4. The initial μ is the mean of four draws, so
+    its standard deviation is half of ``init_std``.
 
-    Several tasks read separate dims, so they share nothing.
+    Each task reads its own dims of a row, so tasks share nothing.
 
     Raises:
         ConfigError: D is not a multiple of T.
     """
 
     class Config(ModelSettings):
-        """Logistic regression has nothing to set."""
+        """Logistic regression has no settings."""
 
         name: Literal["logistic_regression"] = "logistic_regression"
 
         def embedding_dim(self, requested: int, tasks: int = 1) -> int:
-            """Four dims per task, whatever is requested."""
+            """Returns four dims per task, whatever is requested."""
             del requested
             return DIMS_PER_TASK * tasks
 
@@ -50,7 +51,7 @@ class LogisticRegression(Model):
         super().__init__(dims)
         if dims.features and dims.dim % dims.tasks:
             raise ConfigError(
-                f"logistic_regression: embedding dim {dims.dim} cannot be shared out among {dims.tasks} tasks",
+                f"logistic_regression: embedding dim {dims.dim} is not a multiple of the {dims.tasks} tasks",
                 f"use dim {DIMS_PER_TASK * dims.tasks}",
             )
         self.bias_T = nn.Parameter(torch.zeros(dims.tasks))
@@ -65,5 +66,5 @@ class LogisticRegression(Model):
         return logits_BT
 
     def flops(self) -> int:
-        """The linear part, and one addition per number of the embeddings."""
+        """Returns the FLOPs of the linear part, plus one addition per number of the embeddings."""
         return super().flops() + self.dims.features * self.dims.dim

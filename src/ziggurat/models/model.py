@@ -1,7 +1,7 @@
-"""What every model promises, whatever it is made of.
+"""The contract of models and of their configs.
 
 Shape legend: B rows, F fields (dense features for ``dense_BF``, looked-up features for ``emb_BFD``), D embedding dim,
-T tasks (labels), N numbers of a row laid flat.
+T tasks (labels), N numbers of a flattened row.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from ziggurat.models.growth import wider
 
 @dataclass(frozen=True, slots=True)
 class ModelDims:
-    """The sizes of what a model is fed and asked for.
+    """The sizes of a model's inputs and outputs.
 
     Attributes:
         dense: number of dense features, 0 for none.
         features: F, number of looked-up features, 0 for none.
-        dim: D, floats of every embedding, as :meth:`ModelSettings.embedding_dim` of the model's config wants it.
+        dim: D, floats per embedding, as returned by :meth:`ModelSettings.embedding_dim` of the model's config.
         tasks: T, logits per row, at least 1.
     """
 
@@ -38,7 +38,7 @@ class ModelDims:
 
     @property
     def flat(self) -> int:
-        """N, the numbers of a row laid flat: the dense features, then the embeddings."""
+        """N, the width of a flattened row: the dense features, then the embeddings."""
         return self.dense + self.features * self.dim
 
 
@@ -46,32 +46,32 @@ class ModelSettings(PartConfig):
     """The base of every model's config."""
 
     depths: ClassVar[tuple[int, ...]] = (1, 2)
-    """Multiples of its layers through which a ladder grows a model, before it grows wider."""
+    """Multiples of the number of layers that a scaling sweep goes through before it grows the model wider."""
     widening: ClassVar[float] = 2.0
-    """How much wider each rung is than the one before, once a ladder's model is as deep as it gets."""
+    """Factor by which a scaling sweep widens the model from one size to the next, once it is at its deepest."""
 
     @abstractmethod
     def build(self, dims: ModelDims) -> Model:
         """Returns the model, with fresh weights drawn from torch's global generator.
 
         Raises:
-            ConfigError: the model cannot work with these sizes; the message names one that can.
+            ConfigError: the model cannot work with these sizes; the message names sizes or models that can.
         """
 
     def embedding_dim(self, requested: int, tasks: int = 1) -> int:
-        """The embedding dim this model needs, given the one the experiment asks for."""
+        """Returns the embedding dim that this model needs, given the one that the experiment requests."""
         del tasks
         return requested
 
     def deeper(self, times: int) -> Self:
-        """The same model of ``times`` as many layers; itself where it has no layers to set."""
+        """Returns the same model with ``times`` as many layers; this one if its number of layers cannot be set."""
         del times
         return self
 
-    def ladder(self, rungs: int) -> list[Self]:
-        """``rungs`` models, from this one on, each of more FLOPs than the one before: first deeper, then wider.
+    def growing_sizes(self, count: int) -> list[Self]:
+        """Returns ``count`` models, beginning with this one, each with more FLOPs than the last: deeper, then wider.
 
-        Fewer rungs are the beginning of more. Empty for a model that has nothing to widen.
+        A smaller ``count`` returns a prefix of the same list. The list is empty if the model has nothing to widen.
 
         Source: Zhang et al., "Wukong", arXiv 2403.02545, which scales the layers first and then all widths
         together.
@@ -81,15 +81,15 @@ class ModelSettings(PartConfig):
         steps = [self]
         steps += [found for times in self.depths[1:] if (found := self.deeper(times)) != self]
         deepest = len(steps)
-        steps += [wider(steps[-1], self.widening**step) for step in range(1, rungs - deepest + 1)]
-        return steps[:rungs]
+        steps += [wider(steps[-1], self.widening**step) for step in range(1, count - deepest + 1)]
+        return steps[:count]
 
 
 class Model(nn.Module, ABC):
-    """``forward(dense_BF, emb_BFD) -> logits_BT``.
+    """The base class of models: ``forward(dense_BF, emb_BFD) -> logits_BT``.
 
-    Initial weights come from torch's global generator and from nothing else. Logits are float32 at least, also under
-    autocast, so that the loss is.
+    Initial weights come from torch's global generator alone. Logits have at least float32 precision, also under
+    autocast, so the loss is computed in at least float32.
 
     Args:
         dims: the sizes.
@@ -106,7 +106,7 @@ class Model(nn.Module, ABC):
         self.dims = dims
 
     def forward(self, dense_BF: Tensor, emb_BFD: Tensor) -> Tensor:
-        """Logits (B, T).
+        """Returns the logits (B, T).
 
         Args:
             dense_BF: numeric features, (B, 0) when there are none.
@@ -117,37 +117,37 @@ class Model(nn.Module, ABC):
 
     @abstractmethod
     def logits(self, dense_BF: Tensor, emb_BFD: Tensor) -> Tensor:
-        """What :meth:`forward` returns, in whatever dtype autocast leaves it."""
+        """Returns the logits (B, T) in whatever dtype autocast leaves them; :meth:`forward` converts them."""
 
     def flops(self) -> int:
-        """Forward FLOPs per example, under the convention of :class:`~ziggurat.interactions.block.Block`.
+        """Returns the forward FLOPs per example, summed over :meth:`parts`.
 
-        The sum over :meth:`parts`.
+        They are counted by the convention of :class:`~ziggurat.interactions.block.Block`.
         """
         return sum(block.flops() for block in self.parts())
 
     def parts(self) -> list[Block]:
-        """The blocks that the model is made of: its attributes, alone or in a list."""
+        """Returns the model's blocks: those that are its attributes, directly or in a ``ModuleList``."""
         children = [
             part for child in self.children() for part in (child if isinstance(child, nn.ModuleList) else [child])
         ]
         return [part for part in children if isinstance(part, Block)]
 
     def parameter_count(self) -> int:
-        """Number of dense parameters; the embedding tables are not the model's."""
+        """Returns the number of dense parameters; embedding tables do not belong to the model."""
         return sum(parameter.numel() for parameter in self.parameters())
 
 
-def lay_flat(dense_BF: Tensor, emb_BFD: Tensor) -> Tensor:
-    """(B, N): the dense features, then the embeddings, as :attr:`ModelDims.flat` counts them."""
+def flatten_inputs(dense_BF: Tensor, emb_BFD: Tensor) -> Tensor:
+    """Returns the flattened rows (B, N): the dense features, then the embeddings, as in :attr:`ModelDims.flat`."""
     return torch.cat([dense_BF, emb_BFD.flatten(1)], dim=1)
 
 
-def one_by_one(dims: ModelDims) -> NumericEmbedding | None:
-    """What makes each dense feature a field of its own, x_f·v_f; None where there are none."""
+def numeric_fields(dims: ModelDims) -> NumericEmbedding | None:
+    """Returns a block that makes each dense feature a field of its own, x_f·v_f; None without dense features."""
     return NumericEmbedding(dims.dense, dims.dim) if dims.dense else None
 
 
 def field_vectors(numeric: Block | None, dense_BF: Tensor, emb_BFD: Tensor) -> Tensor:
-    """(B, F, D): the dense features as ``numeric`` makes fields of them, then the embeddings."""
+    """Returns all fields (B, F, D): the dense features, made into fields by ``numeric``, then the embeddings."""
     return emb_BFD if numeric is None else torch.cat([numeric(dense_BF), emb_BFD], dim=1)

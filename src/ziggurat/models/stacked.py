@@ -1,4 +1,4 @@
-"""Models that are a stack of layers between a bottom for the dense features and a head: DHEN, and Wukong, which is one.
+"""The common part of DHEN and Wukong: a bottom MLP for the dense features, a stack of layers, and a head.
 
 Shape legend: B rows, F fields, D embedding dim, T tasks.
 """
@@ -18,13 +18,13 @@ from ziggurat.models.model import Model, ModelDims, field_vectors
 
 
 class StackedModel(Model):
-    """logits = head(vec(layer_N(… layer_1(X)))); dense features enter X as fields of their own.
+    """logits = head(vec(layer_N(… layer_1(X)))); dense features enter X as additional fields.
 
     Args:
-        layers: from the first on.
+        layers: configs of the layers, in order.
         bottom: hidden layers over the dense features; one linear layer to their vectors follows.
-        dense_vectors: fields that the dense features become, together.
-        head: from the last layer, laid flat, to the logits.
+        dense_vectors: number of fields that the dense features together become.
+        head: maps the flattened last layer to the logits.
         dims: the sizes.
     """
 

@@ -12,15 +12,15 @@ from torch import Tensor
 from ziggurat.interactions.linear import Linear
 from ziggurat.interactions.mlp import MLP
 from ziggurat.models.growth import deeper
-from ziggurat.models.model import Model, ModelDims, ModelSettings, lay_flat
+from ziggurat.models.model import Model, ModelDims, ModelSettings, flatten_inputs
 
 
 class WideDeep(Model):
-    """logits = W x + b + MLP(x), with x the dense features and embeddings laid flat.
+    """logits = W x + b + MLP(x), with x the flattened dense features and embeddings.
 
     Source: Cheng et al., "Wide & Deep Learning for Recommender Systems", arXiv 1606.07792, section 3. Where we deviate:
-    the wide part reads an id's weight linearly from its embedding instead of owning a scalar per id, and holds no
-    crossed columns (declare one as a feature where it is wanted).
+    the wide part reads an id's weight linearly from its embedding instead of having a scalar per id, and it has no
+    crossed columns (declare a crossed column as a feature if you want one).
     """
 
     class Config(ModelSettings):
@@ -43,5 +43,5 @@ class WideDeep(Model):
         self.deep = MLP(dims.flat, config.deep, dims.tasks)
 
     def logits(self, dense_BF: Tensor, emb_BFD: Tensor) -> Tensor:
-        flat_BN = lay_flat(dense_BF, emb_BFD)
+        flat_BN = flatten_inputs(dense_BF, emb_BFD)
         return self.wide(flat_BN) + self.deep(flat_BN)

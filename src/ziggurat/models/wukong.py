@@ -1,4 +1,4 @@
-"""Wukong: factorization machine blocks beside linear compressions, stacked, so that every layer doubles the degree.
+"""Wukong: layers of a factorization machine block parallel to a linear compression; each layer doubles the degree.
 
 Shape legend: B rows, F fields, D embedding dim, T tasks.
 """
@@ -21,18 +21,19 @@ from ziggurat.models.stacked import StackedModel
 
 
 class Wukong(StackedModel):
-    """logits = head(vec(X_N)), X_{i+1} = LN(concat(FMB(X_i), LCB(X_i)) + X_i), X_i compressed where counts differ.
+    """logits = head(vec(X_N)), X_{i+1} = LN(concat(FMB(X_i), LCB(X_i)) + X_i).
 
-    Layer i holds interactions of every degree from 1 to 2^i. It is a DHEN of two blocks,
+    Where the numbers of fields differ, the shortcut X_i is compressed linearly. Layer i contains interactions of every
+    degree from 1 to 2^i. The model is built as a DHEN of two blocks,
     :class:`~ziggurat.interactions.field_blocks.factorization_machine_block.FactorizationMachineBlock` and
-    :class:`~ziggurat.interactions.field_blocks.linear_compression.LinearCompression`, and is built as one.
+    :class:`~ziggurat.interactions.field_blocks.linear_compression.LinearCompression`.
 
     Source: Zhang et al., "Wukong: Towards a Scaling Law for Large-Scale Recommendation", arXiv 2403.02545, section 3.
-    Scale ``layers`` first, then the blocks.
+    To scale the model, increase ``layers`` first, then the blocks.
     """
 
     class Config(ModelSettings):
-        """The layers, and what stands before and behind them."""
+        """The layers, the bottom MLP before them and the head after them."""
 
         depths: ClassVar[tuple[int, ...]] = (1, 2, 4)
         widening: ClassVar[float] = 2**0.5
@@ -40,19 +41,19 @@ class Wukong(StackedModel):
         name: Literal["wukong"] = "wukong"
 
         layers: Annotated[int, Field(ge=1)] = 2
-        """Interaction layers (the paper's l)."""
+        """Number of interaction layers (the paper's l)."""
 
         fm_outputs: Annotated[int, Field(ge=0)] = 8
-        """Fields that each factorization machine block emits (n_F); 0 leaves the block out."""
+        """Number of fields that each factorization machine block emits (n_F); 0 leaves the block out."""
 
         linear_outputs: Annotated[int, Field(ge=0)] = 8
-        """Fields that each linear compression emits (n_L); 0 leaves it out."""
+        """Number of fields that each linear compression emits (n_L); 0 leaves it out."""
 
         rank: Annotated[int, Field(ge=1)] | None = 16
-        """Mixtures of fields that every field is multiplied with (k); null for all pairs of fields."""
+        """Number of field mixtures that every field is multiplied with (k); null for all pairs of fields."""
 
         attention: MLP.Config | None = None
-        """Hidden layers of an MLP that makes the mixtures from each row; null for the same mixtures in all rows."""
+        """Hidden layers of an MLP that computes the mixtures from each row; null for the same mixtures in all rows."""
 
         fm_mlp: MLP.Config = MLP.Config(hidden=(256,))
         """Hidden layers of the factorization machine blocks."""
@@ -64,10 +65,10 @@ class Wukong(StackedModel):
         """Hidden layers over the dense features; one linear layer to their vectors follows."""
 
         dense_vectors: Annotated[int, Field(ge=1)] = 1
-        """Fields that the dense features become, together."""
+        """Number of fields that the dense features together become."""
 
         head: HeadConfig = SharedBottom.Config()
-        """From the last layer, laid flat, to the logits."""
+        """Maps the flattened last layer to the logits."""
 
         def deeper(self, times: int) -> Wukong.Config:
             return self.model_copy(update={"layers": times * self.layers})
@@ -75,11 +76,13 @@ class Wukong(StackedModel):
         @model_validator(mode="after")
         def _some_block(self) -> Wukong.Config:
             if self.fm_outputs + self.linear_outputs == 0:
-                raise ValueError("fm_outputs and linear_outputs are both 0, so that a layer would be empty")
+                raise ValueError(
+                    "fm_outputs and linear_outputs are both 0, which leaves a layer empty; set one above 0"
+                )
             return self
 
         def layer(self) -> Ensemble.Config:
-            """One layer, as the ensemble that it is."""
+            """Returns the config of one layer, which is an ensemble of blocks."""
             blocks: list[ComposableBlock] = []
             if self.fm_outputs:
                 blocks.append(

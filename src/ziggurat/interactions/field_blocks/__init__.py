@@ -1,4 +1,4 @@
-"""Interaction blocks (B, F, D) → (B, F', D) that can stand side by side in a DHEN or Wukong layer.
+"""Interaction blocks (B, F, D) → (B, F', D) that a DHEN or Wukong layer can combine.
 
 In: field embeddings. Out: field embeddings. ``composable`` lists all blocks; ``ensemble`` and ``stack`` combine them.
 """

@@ -1,4 +1,4 @@
-"""The matrix that compresses a low-rank factorization machine, made anew for every row from the row itself.
+"""Computes the mixture matrix of a low-rank factorization machine from each row.
 
 Shape legend: B rows, F fields, D embedding dim, K columns of the matrix, C compressed fields.
 """
@@ -13,13 +13,13 @@ from ziggurat.interactions.mlp import MLP
 
 
 class AttentiveCompression(Block):
-    """(B, F, D) → (B, F, K): Y = MLP(vec(W X)) laid out as F×K, with W ∈ ℝ^{C×F}.
+    """(B, F, D) → (B, F, K): Y = MLP(vec(W X)) reshaped to F×K, with W ∈ ℝ^{C×F}.
 
-    It tells a factorization machine which mixtures of fields to multiply with, by what the row holds. The MLP reads the
-    *compressed* row, so that its first layer costs C·D and not F·D inputs.
+    Y determines, for each row, which mixtures of fields a factorization machine multiplies with. The MLP reads the
+    *compressed* row, so its first layer has C·D inputs instead of F·D.
 
-    Source: Zhang et al., "Wukong", arXiv 2403.02545, section 3.5 ("attentive"). The paper leaves C
-    open; here it is K.
+    Source: Zhang et al., "Wukong", arXiv 2403.02545, section 3.5 ("attentive"). The paper does not specify C; here
+    C = K.
 
     Args:
         features: F.

@@ -1,4 +1,4 @@
-"""The list of blocks that a DHEN layer may be made of, by the name of their configs."""
+"""The union of the configs of all blocks that a DHEN layer can combine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Neighbouring dims of all fields together: a convolution along the embedding dim, fields as channels.
+"""A convolution along the embedding dim, with the fields as channels.
 
 Shape legend: B rows, F fields in, F' fields out, D embedding dim, W taps.
 """
@@ -14,15 +14,15 @@ from ziggurat.interactions.block import Block, BlockSettings
 
 
 class Convolution(Block):
-    """(B, F, D) → (B, F', D): y_{o,d} = b_o + Σ_f Σ_t K_{o,f,t} x_{f, d+t−(W−1)/2}, zeros beyond the ends.
+    """(B, F, D) → (B, F', D): y_{o,d} = b_o + Σ_f Σ_t K_{o,f,t} x_{f, d+t−(W−1)/2}, zero-padded.
 
-    With one tap it is :class:`LinearCompression` and a bias.
+    With one tap it is :class:`LinearCompression` with a bias.
 
-    Source: Zhang et al., "DHEN", arXiv 2203.11014, section 3.2. Theirs slides over dims and fields; the order of fields
-    means nothing, so ours slides along the dims alone and treats the fields as channels.
+    Source: Zhang et al., "DHEN", arXiv 2203.11014, section 3.2. Theirs slides over dims and fields. The order of fields
+    has no meaning, so ours slides along the dims alone and treats the fields as channels.
 
     Args:
-        config: as below.
+        config: the settings, listed below.
         features: F.
         dim: D.
     """
@@ -33,16 +33,16 @@ class Convolution(Block):
         name: Literal["convolution"] = "convolution"
 
         outputs: Annotated[int, Field(ge=1)] = 8
-        """Fields that the block emits."""
+        """Number of fields that the block emits."""
 
         taps: Annotated[int, Field(ge=1)] = 3
-        """Neighbouring dims that one output reads; odd."""
+        """Number of neighbouring dims that one output reads; must be odd."""
 
         @field_validator("taps")
         @classmethod
         def _odd(cls, taps: int) -> int:
             if taps % 2 == 0:
-                raise ValueError(f"taps must be odd so that a dim stands in the middle of them, received {taps}")
+                raise ValueError(f"taps must be odd, so that the window is centred on a dim; received {taps}")
             return taps
 
         def build(self, features: int, dim: int) -> Convolution:

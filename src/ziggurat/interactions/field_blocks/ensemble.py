@@ -1,4 +1,4 @@
-"""A layer of several blocks side by side, a short cut around them, and a norm: what DHEN and Wukong are stacks of.
+"""One layer of DHEN or Wukong: parallel blocks, a shortcut around them, and a norm.
 
 Shape legend: B rows, F fields in, F' fields out, D embedding dim, M blocks.
 """
@@ -21,17 +21,17 @@ from ziggurat.interactions.field_blocks.linear_compression import LinearCompress
 class Ensemble(Block):
     """(B, F, D) → (B, F', D): Y = LN(combine(block₁(X), …, block_M(X)) + shortcut(X)), the norm over D.
 
-    - concat: the blocks' fields one after another, F' = Σ F'_m;
-    - sum: F' fields each, added;
-    - weighted: Σ softmax(a)_m block_m(X) with M learned scalars a, equal at the start.
+    - concat: the blocks' fields concatenated, F' = Σ F'_m;
+    - sum: the blocks' outputs, of F' fields each, added;
+    - weighted: Σ softmax(a)_m block_m(X) with M learned scalars a, which start equal.
 
-    The short cut is the identity where F' = F, else a mixture of fields (:class:`LinearCompression`).
+    The shortcut is the identity if F' = F, else a mixture of fields (:class:`LinearCompression`).
 
     Source: Zhang et al., "DHEN", arXiv 2203.11014, eq. 1 and section 3.2; with FMB and LCB concatenated it is a layer
-    of Zhang et al., "Wukong", arXiv 2403.02545, eq. 4. The softmax is ours: it keeps the sum's scale.
+    of Zhang et al., "Wukong", arXiv 2403.02545, eq. 4. The softmax is our addition; it keeps the sum's scale.
 
     Args:
-        config: as below.
+        config: the settings, listed below.
         features: F.
         dim: D.
 
@@ -41,13 +41,13 @@ class Ensemble(Block):
     """
 
     class Config(Config):
-        """Blocks side by side."""
+        """Parallel blocks and how their outputs are combined."""
 
         blocks: Annotated[tuple[ComposableBlock, ...], Field(min_length=1)]
         """The blocks, each with its own settings."""
 
         combine: Literal["concat", "sum", "weighted"] = "concat"
-        """How their outputs become one."""
+        """How the blocks' outputs are combined."""
 
         shortcut: bool = True
         """Whether the layer's input is added to the output."""
@@ -93,7 +93,7 @@ class Ensemble(Block):
         return sum(block.matmul_flops() for block in self._parts())
 
     def elementwise_flops(self) -> int:
-        """The blocks' own, and what joins them: additions, weights, the short cut's sum."""
+        """Counts the blocks' own, the additions and weights that combine them, and the shortcut's sum."""
         numbers, count = self.out_features * self.dim, len(self.blocks)
         joined = {"concat": 0, "sum": count - 1, "weighted": 2 * count - 1}[self.combine] * numbers
         added = 0 if self.shortcut is None else numbers

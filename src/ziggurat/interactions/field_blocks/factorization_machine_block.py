@@ -1,4 +1,4 @@
-"""Wukong's factorization machine block: products of fields, weighed by an MLP, become fields again.
+"""Wukong's factorization machine block: an MLP turns products of fields into new fields.
 
 Shape legend: B rows, F fields in, F' fields out, D embedding dim, K columns of the factorization machine's matrix.
 """
@@ -18,36 +18,36 @@ from ziggurat.interactions.mlp import MLP
 class FactorizationMachineBlock(Block):
     """(B, F, D) → (B, F', D): reshape(MLP(LN(flatten(FM(X))))), FM(X) the F×K matrix of :class:`FieldProducts`.
 
-    Source: Zhang et al., "Wukong", arXiv 2403.02545, eq. 2. The layer norm stands over the whole flattened matrix, the
-    MLP has no norm of its own unless its config asks for one.
+    Source: Zhang et al., "Wukong", arXiv 2403.02545, eq. 2. The layer norm covers the whole flattened matrix; the MLP
+    has no norm of its own unless its config sets one.
 
     Args:
-        config: as below.
+        config: the settings, listed below.
         features: F.
         dim: D.
     """
 
     class Config(BlockSettings):
-        """Products of fields, weighed by an MLP."""
+        """Products of fields and the MLP that turns them into fields."""
 
         name: Literal["factorization_machine"] = "factorization_machine"
 
         outputs: Annotated[int, Field(ge=1)] = 8
-        """Fields that the block emits."""
+        """Number of fields that the block emits."""
 
         rank: Annotated[int, Field(ge=1)] | None = 16
-        """Mixtures of fields that every field is multiplied with; null for all pairs of fields."""
+        """Number of field mixtures that every field is multiplied with; null for all pairs of fields."""
 
         attention: MLP.Config | None = None
-        """Hidden layers of an MLP that makes the mixtures from each row; null for the same mixtures in all rows."""
+        """Hidden layers of an MLP that computes the mixtures from each row; null for the same mixtures in all rows."""
 
         mlp: MLP.Config = MLP.Config(hidden=(256,))
-        """Hidden layers between the products and the fields that come out."""
+        """Hidden layers between the products and the emitted fields."""
 
         @model_validator(mode="after")
         def _attention_needs_a_rank(self) -> FactorizationMachineBlock.Config:
             if self.attention is not None and self.rank is None:
-                raise ValueError("attention makes the low-rank form's mixtures: give a rank, or leave attention out")
+                raise ValueError("attention computes the low-rank form's mixtures: set rank, or leave attention out")
             return self
 
         def build(self, features: int, dim: int) -> FactorizationMachineBlock:

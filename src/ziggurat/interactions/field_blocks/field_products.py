@@ -1,4 +1,4 @@
-"""What every field has in common with every other, or with a few mixtures of them: a factorization machine's matrix.
+"""A factorization machine's matrix: products of every field with every other, or with a few mixtures of fields.
 
 Shape legend: B rows, F fields, D embedding dim, K mixtures of fields (the rank).
 """
@@ -19,8 +19,8 @@ class FieldProducts(Block):
     """(B, F, D) → (B, F, K): X Xᵀ with K = F, or, with a rank, X (Xᵀ Y) with Y ∈ ℝ^{F×K}.
 
     The low-rank form multiplies Xᵀ Y first, so it costs O(F·K·D) and never builds the F×F matrix. Y is a parameter, or
-    made from each row by :class:`AttentiveCompression`. A static Y starts with a standard deviation of F^−½, so that a
-    mixture of F fields is about as long as one field; unit variance would make X Xᵀ Y grow with F.
+    computed from each row by :class:`AttentiveCompression`. A static Y starts with a standard deviation of F^−½, so
+    that a mixture of F fields has about the norm of one field; with unit variance X Xᵀ Y would grow with F.
 
     Source: Zhang et al., "Wukong", arXiv 2403.02545, section 3.5 ("optimized FM").
 
@@ -28,14 +28,14 @@ class FieldProducts(Block):
         features: F.
         dim: D.
         rank: K, or None for all products.
-        attention: hidden layers of the MLP that makes Y from the row; None for a Y that is the same for all rows.
+        attention: hidden layers of the MLP that computes Y from the row; None for one Y for all rows.
     """
 
     mixtures_FK: nn.Parameter | None
 
     def __init__(self, features: int, dim: int, rank: int | None = None, attention: MLP.Config | None = None) -> None:
         super().__init__()
-        assert rank is not None or attention is None, "attention makes the low-rank form's Y"
+        assert rank is not None or attention is None, "attention computes Y, which only the low-rank form has"
         self.features, self.dim, self.rank = features, dim, rank
         self.out_features = features
         self.columns = features if rank is None else rank

@@ -1,4 +1,4 @@
-"""An MLP over the whole row, as a block: the module that knows no structure.
+"""An MLP over the flattened row, as a block.
 
 Shape legend: B rows, F fields in, F' fields out, D embedding dim.
 """
@@ -15,21 +15,21 @@ from ziggurat.interactions.mlp import MLP
 
 
 class FlatMLP(Block):
-    """(B, F, D) → (B, F', D): MLP(vec(X)) laid out as F'×D.
+    """(B, F, D) → (B, F', D): MLP(vec(X)) reshaped to F'×D.
 
     Args:
-        config: as below.
+        config: the settings, listed below.
         features: F.
         dim: D.
     """
 
     class Config(BlockSettings):
-        """An MLP over the row laid flat."""
+        """An MLP over the flattened row."""
 
         name: Literal["mlp"] = "mlp"
 
         outputs: Annotated[int, Field(ge=1)] = 8
-        """Fields that the block emits."""
+        """Number of fields that the block emits."""
 
         mlp: MLP.Config = MLP.Config(hidden=(256,))
         """Hidden layers."""

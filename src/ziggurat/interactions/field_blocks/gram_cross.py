@@ -1,4 +1,4 @@
-"""DHEN's cross module: the dims' second moments over the fields, mixed into new fields.
+"""DHEN's cross module: second moments of the dims over the fields, mixed into new fields.
 
 Shape legend: B rows, F fields in, F' fields out, D embedding dim.
 """
@@ -19,12 +19,12 @@ from ziggurat.interactions.gram import gram
 class GramCross(Block):
     """(B, F, D) → (B, F', D): Y = W (Xᵀ X) + b, with W ∈ ℝ^{F'×D} and b ∈ ℝ^{F'×D}.
 
-    Xᵀ X = Σ_f x_f x_fᵀ is D×D. DCN's own skip is left out: the layer around it has one.
+    Xᵀ X = Σ_f x_f x_fᵀ is D×D. DCN's skip connection is left out because the layer around the block has one.
 
-    Source: Zhang et al., "DHEN", arXiv 2203.11014, section 3.2 (X Xᵀ W + b there, with X standing dim × fields).
+    Source: Zhang et al., "DHEN", arXiv 2203.11014, section 3.2 (X Xᵀ W + b in the paper, where X is dim × fields).
 
     Args:
-        config: as below.
+        config: the settings, listed below.
         features: F.
         dim: D.
     """
@@ -35,7 +35,7 @@ class GramCross(Block):
         name: Literal["cross"] = "cross"
 
         outputs: Annotated[int, Field(ge=1)] = 8
-        """Fields that the block emits."""
+        """Number of fields that the block emits."""
 
         def build(self, features: int, dim: int) -> GramCross:
             return GramCross(self, features, dim)

@@ -1,4 +1,4 @@
-"""Fields become fewer (or more) fields by learned mixtures: the linear block, and every short cut that changes F.
+"""Learned linear mixtures of fields: the linear block, also used in shortcuts that change the number of fields.
 
 Shape legend: B rows, F fields in, F' fields out, D embedding dim.
 """
@@ -15,14 +15,14 @@ from ziggurat.interactions.block import Block, BlockSettings
 
 
 class LinearCompression(Block):
-    """(B, F, D) → (B, F', D): Y = W X with W ∈ ℝ^{F'×F}, no bias. It mixes fields and never the dims of one.
+    """(B, F, D) → (B, F', D): Y = W X with W ∈ ℝ^{F'×F}, no bias. It mixes fields, not the dims within a field.
 
-    Source: Zhang et al., "Wukong", arXiv 2403.02545, section 3.4 (its LCB); the linear module and the short cut of
+    Source: Zhang et al., "Wukong", arXiv 2403.02545, section 3.4 (its LCB); the linear module and the shortcut of
     Zhang et al., "DHEN", arXiv 2203.11014, section 3.2.
 
     Args:
         features: F.
-        dim: D; it changes the cost alone.
+        dim: D; only the cost depends on it.
         outputs: F'.
     """
 
@@ -32,7 +32,7 @@ class LinearCompression(Block):
         name: Literal["linear"] = "linear"
 
         outputs: Annotated[int, Field(ge=1)] = 8
-        """Fields that the block emits."""
+        """Number of fields that the block emits."""
 
         def build(self, features: int, dim: int) -> LinearCompression:
             return LinearCompression(features, dim, self.outputs)
@@ -52,9 +52,9 @@ class LinearCompression(Block):
 
 
 def mix_fields(weight_OF: Tensor, emb_BFD: Tensor) -> Tensor:
-    """(B, O, D): W X for every row's X.
+    """Returns W X for every row's X: (B, O, D).
 
-    One small product a row rather than one tall one over all B·D columns: that would first copy X to have its fields
-    last, forward and backward, and hand every consumer a transposed tensor.
+    It computes one small product per row rather than one tall product over all B·D columns. The tall product would
+    first copy X to have its fields last, in forward and backward, and return a transposed tensor.
     """
     return torch.bmm(weight_OF.expand(len(emb_BFD), -1, -1), emb_BFD)

@@ -1,4 +1,4 @@
-"""DLRM's interaction as a block: the dot products of all pairs of fields, through an MLP, become fields again.
+"""DLRM's interaction as a block: an MLP turns the dot products of all pairs of fields into new fields.
 
 Shape legend: B rows, F fields in, F' fields out, D embedding dim, P = F(F − 1)/2 pairs.
 """
@@ -17,29 +17,29 @@ from ziggurat.interactions.mlp import MLP
 
 
 class PairsBlock(Block):
-    """(B, F, D) → (B, F', D): MLP(⟨x_i, x_j⟩ for i < j), laid out as F'×D.
+    """(B, F, D) → (B, F', D): MLP(⟨x_i, x_j⟩ for i < j), reshaped to F'×D.
 
     Source: Zhang et al., "DHEN", arXiv 2203.11014, section 3.2 (the dot-product module: products, then an MLP).
 
     Args:
-        config: as below.
+        config: the settings, listed below.
         features: F, at least 2.
         dim: D.
 
     Raises:
-        ConfigError: there is one field, so that there is no pair.
+        ConfigError: there are fewer than two fields, hence no pair.
     """
 
     class Config(BlockSettings):
-        """Dot products of all pairs of fields, weighed by an MLP."""
+        """Dot products of all pairs of fields and the MLP that turns them into fields."""
 
         name: Literal["dot_product"] = "dot_product"
 
         outputs: Annotated[int, Field(ge=1)] = 8
-        """Fields that the block emits."""
+        """Number of fields that the block emits."""
 
         mlp: MLP.Config = MLP.Config(hidden=(256,))
-        """Hidden layers between the products and the fields that come out."""
+        """Hidden layers between the products and the emitted fields."""
 
         def build(self, features: int, dim: int) -> PairsBlock:
             return PairsBlock(self, features, dim)

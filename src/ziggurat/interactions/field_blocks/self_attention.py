@@ -1,4 +1,4 @@
-"""Fields look at each other: one transformer encoder layer over the fields of a row.
+"""Self-attention over the fields of a row: one transformer encoder layer.
 
 Shape legend: B rows, F fields in, F' fields out, D embedding dim, H heads, E = D / H dims of a head.
 """
@@ -20,20 +20,20 @@ from ziggurat.interactions.sequences.attention_heads import attend
 class SelfAttention(Block):
     """(B, F, D) → (B, F', D): Z = LN(X + attention(X)), then LN(Z + feed-forward(Z)), then a mixture of fields to F'.
 
-    attention(X) = softmax(Q Kᵀ / √E) V for each head, the heads side by side, times an output matrix. Without the
-    feed-forward part it is AutoInt's interacting layer but for the norm. No dropout and no mask: all fields of a row
-    are there.
+    attention(X) = softmax(Q Kᵀ / √E) V for each head, the heads concatenated, times an output matrix. Without the
+    feed-forward part it is AutoInt's interacting layer, except for the norm. There is no dropout, and no mask because
+    every row has all fields.
 
     Source: Vaswani et al., arXiv 1706.03762, section 3.1 and 3.2 (post-norm, as there); as a module: Zhang et al.,
     "DHEN", arXiv 2203.11014, section 3.2.
 
     Args:
-        config: as below.
+        config: the settings, listed below.
         features: F.
         dim: D, a multiple of the heads.
 
     Raises:
-        ConfigError: it is not.
+        InvalidSection: it is not a multiple.
     """
 
     class Config(BlockSettings):
@@ -42,13 +42,13 @@ class SelfAttention(Block):
         name: Literal["self_attention"] = "self_attention"
 
         outputs: Annotated[int, Field(ge=1)] | None = None
-        """Fields that the block emits; null for as many as come in, without a mixture."""
+        """Number of fields that the block emits; null for as many as it reads, without a mixture."""
 
         heads: Annotated[int, Field(ge=1)] = 2
-        """Heads of the attention."""
+        """Number of attention heads; it divides embeddings.dim."""
 
         feed_forward: Annotated[int, Field(ge=0)] = 64
-        """Width of the hidden layer behind the attention; 0 leaves that part out."""
+        """Width of the hidden layer after the attention; 0 leaves the feed-forward part out."""
 
         def build(self, features: int, dim: int) -> SelfAttention:
             return SelfAttention(self, features, dim)
@@ -69,11 +69,11 @@ class SelfAttention(Block):
         self.attention_norm = nn.LayerNorm(dim)
         self.feed_forward = None
         if config.feed_forward:
-            wide = config.feed_forward
-            self.feed_forward = nn.Sequential(nn.Linear(dim, wide), nn.ReLU(), nn.Linear(wide, dim))
+            hidden = config.feed_forward
+            self.feed_forward = nn.Sequential(nn.Linear(dim, hidden), nn.ReLU(), nn.Linear(hidden, dim))
             self.feed_forward_norm = nn.LayerNorm(dim)
         self.mixture = None if config.outputs is None else LinearCompression(features, dim, config.outputs)
-        self._wide = config.feed_forward
+        self._hidden = config.feed_forward
 
     def forward(self, emb_BFD: Tensor) -> Tensor:
         state_BFD = self.attention_norm(emb_BFD + self._attend(emb_BFD))
@@ -85,10 +85,10 @@ class SelfAttention(Block):
         return self.output(attend(self.queries_keys_values(emb_BFD), self.heads, self.scale))
 
     def matmul_flops(self) -> int:
-        projections = 2 * self.features * self.dim * (4 * self.dim + 2 * self._wide)
+        projections = 2 * self.features * self.dim * (4 * self.dim + 2 * self._hidden)
         attention = 2 * 2 * self.features * self.features * self.dim
         return projections + attention + (0 if self.mixture is None else self.mixture.matmul_flops())
 
     def elementwise_flops(self) -> int:
-        """The residual sums."""
+        """Counts the residual sums."""
         return self.features * self.dim * (1 if self.feed_forward is None else 2)

@@ -1,4 +1,4 @@
-"""Ensembles, one upon another.
+"""A stack of ensemble layers.
 
 Shape legend: B rows, F fields in, F' fields out, D embedding dim.
 """
@@ -14,10 +14,10 @@ from ziggurat.interactions.field_blocks.ensemble import Ensemble
 
 
 class LayerStack(Block):
-    """(B, F, D) → (B, F', D): layer after layer, each reading the one before.
+    """(B, F, D) → (B, F', D): layers in sequence, each reading the output of the one before.
 
     Args:
-        layers: the config of each, from the input on; at least one.
+        layers: configs of the layers, in order; at least one.
         features: F.
         dim: D.
     """
@@ -25,11 +25,11 @@ class LayerStack(Block):
     def __init__(self, layers: Sequence[Ensemble.Config], features: int, dim: int) -> None:
         super().__init__()
         assert layers, "at least one layer"
-        made: list[Ensemble] = []
+        built: list[Ensemble] = []
         for config in layers:
-            made.append(Ensemble(config, features, dim))
-            features = made[-1].out_features
-        self.layers = nn.ModuleList(made)
+            built.append(Ensemble(config, features, dim))
+            features = built[-1].out_features
+        self.layers = nn.ModuleList(built)
         self.out_features = features
 
     def forward(self, emb_BFD: Tensor) -> Tensor:

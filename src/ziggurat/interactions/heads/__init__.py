@@ -1,4 +1,4 @@
-"""Heads: from the representation of a row to one logit per task.
+"""Heads map the representation of a row to one logit per task.
 
 In: (B, N). Out: (B, T). ``models.heads`` lists them.
 """

@@ -1,4 +1,4 @@
-"""What multi-task heads are made of: experts, gates that mix them, and a tower for each task.
+"""The parts of multi-task heads: experts, gates that mix them, and a tower for each task.
 
 Shape legend: B rows, N numbers of the representation, E experts, H width of an expert, T tasks.
 """
@@ -13,7 +13,7 @@ from ziggurat.interactions.mlp import MLP
 
 
 class Towers(Block):
-    """One MLP per task, each with one output."""
+    """T tensors (B, N) → (B, T): one MLP per task, each with one output."""
 
     def __init__(self, inputs: int, config: MLP.Config, tasks: int) -> None:
         super().__init__()
@@ -28,7 +28,7 @@ class Towers(Block):
 
 
 class Experts(Block):
-    """(B, N) → (B, E, H)."""
+    """(B, N) → (B, E, H): E MLPs over the same input."""
 
     def __init__(self, count: int, config: MLP.Config, inputs: int) -> None:
         super().__init__()
@@ -60,5 +60,5 @@ class ExpertGate(Block):
         return 2 * self.choice.weight.numel()
 
     def elementwise_flops(self) -> int:
-        """Products and sums for each number of an expert's output."""
+        """Counts the products and sums for one number of an expert's output; the caller multiplies by H."""
         return 2 * self.out_features - 1

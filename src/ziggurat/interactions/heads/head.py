@@ -1,4 +1,4 @@
-"""The contract of heads: from the representation of a row to one logit per task.
+"""The contract of heads, which map the representation of a row to one logit per task.
 
 Shape legend: B rows, N numbers of the representation, T tasks.
 """

@@ -1,4 +1,4 @@
-"""Multi-gate mixture of experts: every task mixes the same experts in its own way.
+"""Multi-gate mixture of experts: every task mixes the same experts with a gate of its own.
 
 Shape legend: B rows, N numbers of the representation, E experts, H width of an expert, T tasks.
 """
@@ -17,7 +17,7 @@ from ziggurat.interactions.mlp import MLP
 
 
 class MMoE(Block):
-    """(B, N) → (B, T): every task mixes the same experts by a gate of its own; then its tower.
+    """(B, N) → (B, T): every task mixes the same experts with a gate of its own and feeds the result to its tower.
 
     f_t(x) = tower_t(Σ_e softmax(G_t x)_e expert_e(x))
 
@@ -25,7 +25,7 @@ class MMoE(Block):
     2018, eq. 6 and 7.
 
     Args:
-        config: as below.
+        config: the settings, listed below.
         inputs: N.
         tasks: T.
     """
@@ -63,5 +63,5 @@ class MMoE(Block):
         return sum(part.matmul_flops() for part in parts if isinstance(part, Block))
 
     def elementwise_flops(self) -> int:
-        """Weighing and adding the experts' outputs."""
+        """Counts the weighted sums of the experts' outputs."""
         return sum(gate.elementwise_flops() for gate in self.gates if isinstance(gate, ExpertGate)) * self.experts.width

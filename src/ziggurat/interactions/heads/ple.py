@@ -1,4 +1,4 @@
-"""Progressive layered extraction: shared experts and experts of each task, kept apart on purpose.
+"""Progressive layered extraction: layers of shared and task-specific experts.
 
 Shape legend: B rows, N numbers of the representation, E experts, H width of an expert, T tasks.
 """
@@ -18,15 +18,15 @@ from ziggurat.interactions.mlp import MLP
 
 
 class PLE(Block):
-    """(B, N) → (B, T): layers of shared experts and experts of each task, mixed by gates; then a tower for each task.
+    """(B, N) → (B, T): layers of shared and task-specific experts, mixed by gates; then a tower for each task.
 
-    In a layer, task t's gate reads t's own state and mixes t's experts with the shared ones; the shared gate, which the
-    last layer lacks, reads the shared state and mixes all.
+    In a layer, task t's gate reads task t's state and mixes t's experts with the shared ones. The shared gate reads the
+    shared state and mixes all experts; the last layer has no shared gate.
 
-    Source: Tang et al., "Progressive Layered Extraction (PLE)", RecSys 2020, eq. 4 to 7. One layer is its CGC.
+    Source: Tang et al., "Progressive Layered Extraction (PLE)", RecSys 2020, eq. 4 to 7. One layer is the paper's CGC.
 
     Args:
-        config: as below.
+        config: the settings, listed below.
         inputs: N.
         tasks: T.
     """
@@ -37,13 +37,13 @@ class PLE(Block):
         name: Literal["ple"] = "ple"
 
         layers: Annotated[int, Field(ge=1)] = 1
-        """Extraction layers."""
+        """Number of extraction layers."""
 
         shared_experts: Annotated[int, Field(ge=1)] = 4
-        """Experts that every task reads, per layer."""
+        """Number of experts per layer that every task reads."""
 
         task_experts: Annotated[int, Field(ge=1)] = 4
-        """Experts of each task, per layer."""
+        """Number of experts per layer that belong to one task, for each task."""
 
         expert: MLP.Config = MLP.Config(hidden=(64,))
         """Hidden layers of an expert."""
@@ -74,12 +74,12 @@ class PLE(Block):
         return sum(part.matmul_flops() for part in (*self.layers, self.towers) if isinstance(part, Block))
 
     def elementwise_flops(self) -> int:
-        """Weighing and adding the experts' outputs."""
+        """Counts the weighted sums of the experts' outputs."""
         return sum(layer.elementwise_flops() for layer in self.layers if isinstance(layer, Block))
 
 
 class _Extraction(Block):
-    """One layer of PLE: the states of the T tasks and the shared one, to the next."""
+    """One layer of PLE: maps the T task states and the shared state to the next ones."""
 
     def __init__(self, config: PLE.Config, inputs: int, tasks: int, last: bool) -> None:
         super().__init__()
@@ -92,12 +92,12 @@ class _Extraction(Block):
         self.shared_gate = None if last else ExpertGate(inputs, config.shared_experts + tasks * config.task_experts)
 
     def forward(self, states: list[Tensor]) -> list[Tensor]:
-        *of_tasks, shared_BN = states
+        *task_states, shared_BN = states
         shared_BEH = self.shared(shared_BN)
-        own = [experts(state_BN) for experts, state_BN in zip(self.own, of_tasks, strict=True)]
+        own = [experts(state_BN) for experts, state_BN in zip(self.own, task_states, strict=True)]
         mixed = [
             gate(state_BN, torch.cat([own_BEH, shared_BEH], dim=1))
-            for gate, state_BN, own_BEH in zip(self.gates, of_tasks, own, strict=True)
+            for gate, state_BN, own_BEH in zip(self.gates, task_states, own, strict=True)
         ]
         if self.shared_gate is not None:
             mixed.append(self.shared_gate(shared_BN, torch.cat([*own, shared_BEH], dim=1)))

@@ -1,4 +1,4 @@
-"""The plainest multi-task head: one MLP for all tasks, a tower for each.
+"""The simplest multi-task head: one MLP shared by all tasks, and a tower for each.
 
 Shape legend: B rows, N numbers of the representation, E experts, H width of an expert, T tasks.
 """
@@ -16,18 +16,20 @@ from ziggurat.interactions.mlp import MLP
 
 
 class SharedBottom(Block):
-    """(B, N) → (B, T): one MLP for all tasks, then a tower for each; with one task and no towers, just an MLP.
+    """(B, N) → (B, T): one MLP shared by all tasks, then a tower for each.
+
+    With one task and no hidden layers in its tower, it is a plain MLP.
 
     Source: Caruana, "Multitask Learning", Machine Learning 28, 1997.
 
     Args:
-        config: as below.
+        config: the settings, listed below.
         inputs: N.
         tasks: T.
     """
 
     class Config(HeadSettings):
-        """One MLP for all tasks, a tower for each."""
+        """One MLP shared by all tasks, a tower for each."""
 
         name: Literal["shared_bottom"] = "shared_bottom"
 

@@ -1,6 +1,6 @@
-"""What every attention of this house does between its projections: scores, shares, mixture, head by head.
+"""Multi-head attention between its input and output projections, shared by all attention blocks.
 
-Shape legend: B rows, F places that attend to each other (fields, or positions), H heads, E dims of a head.
+Shape legend: B rows, F items that attend to each other (fields, or positions), H heads, E dims of a head.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from ziggurat.interactions.sequences.sequence_encoder import masked_softmax
 
 
 def attend(projected_BFN: Tensor, heads: int, scale: float, mask_BF: Tensor | None = None) -> Tensor:
-    """(B, F, H·E): softmax(Q Kᵀ · scale) V for each head, the heads side by side.
+    """Returns softmax(Q Kᵀ · scale) V for each head, the heads concatenated: (B, F, H·E).
 
     Args:
-        projected_BFN: queries, keys and values side by side, N = 3·H·E.
+        projected_BFN: queries, keys and values, concatenated, N = 3·H·E.
         heads: H.
-        scale: of the scores.
-        mask_BF: places that may be attended to; default: all.
+        scale: factor of the scores.
+        mask_BF: True for items that may be attended to; default: all.
     """
     query_BHFE, key_BHFE, value_BHFE = projected_BFN.unflatten(2, (3, heads, -1)).permute(2, 0, 3, 1, 4)
     scores_BHFF = query_BHFE @ key_BHFE.transpose(2, 3) * scale

@@ -1,4 +1,4 @@
-"""A sequence is pooled by a learned query: how much a position counts depends on its own vector alone.
+"""Pools a sequence by a learned query; a position's score depends on its own vector alone.
 
 Shape legend: B rows, S positions, D dims of a position's vector, H width of the hidden layer.
 """
@@ -20,7 +20,7 @@ class AttentionPooling(SequenceEncoder):
     Source: Yang et al., "Hierarchical Attention Networks for Document Classification", NAACL 2016, eq. 5 to 7.
 
     Args:
-        config: as below.
+        config: the settings, listed below.
         positions: S.
         dim: D.
     """
@@ -31,7 +31,7 @@ class AttentionPooling(SequenceEncoder):
         name: Literal["attention"] = "attention"
 
         hidden: Annotated[int, Field(ge=1)] = 32
-        """Width H of the layer from which a position's score is made."""
+        """Width H of the hidden layer that computes a position's score."""
 
         def build(self, positions: int, dim: int) -> AttentionPooling:
             return AttentionPooling(self, positions, dim)

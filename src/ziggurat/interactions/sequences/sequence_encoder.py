@@ -1,4 +1,4 @@
-"""What every sequence encoder promises: the vectors of a sequence's positions become one.
+"""The contract of sequence encoders, which pool the vectors of a sequence's positions into one.
 
 Shape legend: B rows, S positions, D dims of a position's vector.
 """
@@ -15,16 +15,16 @@ from ziggurat.interactions.block import Block
 
 
 class SequenceEncoder(Block):
-    """(B, S, D), mask (B, S) and, for those that read it, target (B, D) → (B, D).
+    """(B, S, D), mask (B, S) and, for encoders that read it, target (B, D) → (B, D).
 
-    Position 0 is the most recent, so that positions mean the same in long and short sequences. Where the mask is
-    False a row has no such position, and its vector may hold any finite numbers. A row without any gives zeros.
-    Costs are those of S positions, present or not, under the convention of the base class.
+    Position 0 is the most recent, so a position means the same in long and short sequences. Where the mask is False the
+    row has no such position, and the vector there may hold any finite numbers. A row without positions gives zeros.
+    Costs count all S positions, present or not, under the convention of the base class.
     """
 
     @abstractmethod
     def forward(self, positions_BSD: Tensor, mask_BS: Tensor, target_BD: Tensor | None = None) -> Tensor:
-        """One vector a row, (B, D)."""
+        """Returns one vector per row, (B, D)."""
 
 
 class SequenceEncoderSettings(PartConfig):
@@ -32,7 +32,7 @@ class SequenceEncoderSettings(PartConfig):
 
     @property
     def target_feature(self) -> str | None:
-        """The feature whose vector the encoder reads beside the sequence, if any."""
+        """The feature whose vector the encoder reads as the target, or None."""
         return None
 
     @abstractmethod
@@ -49,6 +49,9 @@ class SequenceEncoderSettings(PartConfig):
 
 
 def masked_softmax(scores: Tensor, mask: Tensor) -> Tensor:
-    """Softmax along the last dimension over the places where ``mask`` is True, 0 elsewhere; all 0 where none is."""
+    """Returns the softmax over the last dimension where ``mask`` is True, and 0 elsewhere.
+
+    All are 0 where the mask is False everywhere.
+    """
     shares = torch.softmax(scores.masked_fill(~mask, torch.finfo(scores.dtype).min), dim=-1)
     return shares * mask

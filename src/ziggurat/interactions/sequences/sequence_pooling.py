@@ -1,4 +1,4 @@
-"""The list of sequence encoders, by the name of their configs."""
+"""The union of all sequence encoder configs."""
 
 from __future__ import annotations
 
@@ -19,4 +19,4 @@ SequenceEncoderConfig = Annotated[
     ],
     Importable(SequenceEncoderSettings, "sequence encoder"),
 ]
-"""The config of any sequence encoder, told apart by ``name``, or by ``import`` for one from outside the package."""
+"""The config of any sequence encoder, chosen by ``name``, or by ``import`` for one from outside the package."""

@@ -1,4 +1,4 @@
-"""A sequence's positions look at each other, and at the target where one is named: a transformer over positions.
+"""A transformer over the positions of a sequence and, if one is named, the target.
 
 Shape legend: B rows, S positions, P = S positions or S + 1 with the target, D dims of a position's vector.
 """
@@ -20,20 +20,20 @@ from ziggurat.interactions.sequences.sequence_encoder import SequenceEncoder, Se
 class SequenceTransformer(SequenceEncoder):
     """X = h + p with a learned p for each position; per layer Z = X + attention(LN(X)), then Z + feed-forward(LN(Z)).
 
-    With a target, t + p_S stands behind the positions as in BST, and its last state is the result; without one the
-    mean of the last states is. No norm follows the last layer, so that the result starts out on the scale of the
-    vectors it is made from, as the other features are.
+    With a target, t + p_S is appended after the positions, as in BST, and its last state is the result. Without one the
+    result is the mean of the last states. No norm follows the last layer, so the result starts out on the scale of the
+    vectors it is made from, like the other features.
 
     Source: Vaswani et al., arXiv 1706.03762, in the pre-norm order of Xiong et al., arXiv 2002.04745; the target among
     the positions: Chen et al., "Behavior Sequence Transformer", arXiv 1905.06874, section 2.2.
 
     Args:
-        config: as below.
+        config: the settings, listed below.
         positions: S.
         dim: D, a multiple of the heads.
 
     Raises:
-        ConfigError: it is not.
+        InvalidSection: it is not a multiple.
     """
 
     class Config(SequenceEncoderSettings):
@@ -45,13 +45,13 @@ class SequenceTransformer(SequenceEncoder):
         """The categorical feature that is the target, usually of the same table; null for the mean of the positions."""
 
         layers: Annotated[int, Field(ge=1)] = 1
-        """Encoder layers."""
+        """Number of encoder layers."""
 
         heads: Annotated[int, Field(ge=1)] = 2
-        """Heads of each attention; they share the dims of a row."""
+        """Attention heads per layer; their number divides the dim of a row."""
 
         feed_forward: Annotated[int, Field(ge=1)] = 64
-        """Width of the hidden layer behind each attention."""
+        """Width of the hidden layer after each attention."""
 
         @property
         def target_feature(self) -> str | None:
@@ -90,27 +90,28 @@ class SequenceTransformer(SequenceEncoder):
         return (present_B1S @ state_BPD).squeeze(1) / present_B1S.sum(2).clamp(min=1)
 
     def matmul_flops(self) -> int:
-        places, dim = self.place_PD.shape
+        positions, dim = self.place_PD.shape
         matrices = sum(parameter.numel() for parameter in self.layers.parameters() if parameter.ndim == 2)
-        layers = 2 * places * matrices + len(self.layers) * 4 * places * places * dim
+        layers = 2 * positions * matrices + len(self.layers) * 4 * positions * positions * dim
         return layers + (0 if self.with_target else 2 * self.positions * dim)
 
     def elementwise_flops(self) -> int:
-        """The sum with the places, two residual sums a layer, and the division by the count or the mask's product."""
+        """Counts the sum with the position vectors, two residual sums per layer, and the last division by the number of
+        positions (or, with a target, the product with the mask)."""
         return self.place_PD.numel() * (1 + 2 * len(self.layers)) + self.out_features
 
 
 class _Layer(nn.Module):
     """(B, P, D), mask (B, P) → (B, P, D): one encoder layer, norms first."""
 
-    def __init__(self, dim: int, heads: int, wide: int) -> None:
+    def __init__(self, dim: int, heads: int, hidden: int) -> None:
         super().__init__()
         self.heads = heads
         self.scale = 1 / math.sqrt(dim // heads)
         self.attention_norm = nn.LayerNorm(dim)
         self.queries_keys_values = nn.Linear(dim, 3 * dim)
         self.output = nn.Linear(dim, dim)
-        self.feed_forward = nn.Sequential(nn.LayerNorm(dim), nn.Linear(dim, wide), nn.ReLU(), nn.Linear(wide, dim))
+        self.feed_forward = nn.Sequential(nn.LayerNorm(dim), nn.Linear(dim, hidden), nn.ReLU(), nn.Linear(hidden, dim))
 
     def forward(self, state_BPD: Tensor, mask_BP: Tensor) -> Tensor:
         state_BPD = state_BPD + self._attend(self.attention_norm(state_BPD), mask_BP)

@@ -1,4 +1,4 @@
-"""A sequence is pooled in the light of the target: what a user did counts as it bears on the item in question.
+"""Pools a sequence with weights that depend on the target, so that relevant past actions count more.
 
 Shape legend: B rows, S positions, D dims of a position's vector.
 """
@@ -17,20 +17,20 @@ from ziggurat.interactions.sequences.sequence_encoder import SequenceEncoder, Se
 
 def _no_batch_norm(mlp: MLP.Config) -> MLP.Config:
     if mlp.norm == "batch":
-        raise ValueError("norm: batch would mix the positions that a row does not have into its figures; use layer")
+        raise ValueError("norm: batch would count positions that a row does not have in its statistics; use layer")
     return mlp
 
 
 class TargetAttention(SequenceEncoder):
     """Σ_s w_s h_s with w_s = MLP(h_s, t, h_s − t, h_s ∘ t): DIN's local activation unit.
 
-    The weights are not normalised, so that their sum tells how strongly the history speaks for the target.
+    The weights are not normalised, so their sum expresses how strongly the history supports the target.
 
     Source: Zhou et al., "Deep Interest Network", arXiv 1706.06978, section 4.3; difference and product as in the
     authors' code.
 
     Args:
-        config: as below.
+        config: the settings, listed below.
         positions: S.
         dim: D.
     """
@@ -44,10 +44,10 @@ class TargetAttention(SequenceEncoder):
         """The categorical feature that is the target; it usually shares the sequence's table."""
 
         mlp: Annotated[MLP.Config, AfterValidator(_no_batch_norm)] = MLP.Config(hidden=(36,), activation="leaky_relu")
-        """Hidden layers from which a position's weight is made."""
+        """Hidden layers of the MLP that computes a position's weight."""
 
         normalise: bool = False
-        """Whether the weights pass through a softmax over the positions; the paper leaves it out."""
+        """Whether the weights pass through a softmax over the positions; in the paper they do not."""
 
         @property
         def target_feature(self) -> str | None:
@@ -75,5 +75,5 @@ class TargetAttention(SequenceEncoder):
         return self.positions * (self.mlp.matmul_flops() + 2 * self.out_features)
 
     def elementwise_flops(self) -> int:
-        """The differences and products."""
+        """Counts the differences and products."""
         return 2 * self.positions * self.out_features

@@ -17,7 +17,7 @@ from ziggurat.core.config import parse_config, set_by_path
 from ziggurat.core.errors import ConfigError, shorten
 from ziggurat.core.schema import Schema
 from ziggurat.embeddings.fields import Fields
-from ziggurat.models.build import ladder_of, model_dims
+from ziggurat.models.build import growing_models, model_dims
 from ziggurat.training.experiment import Experiment
 
 MOST = 128
@@ -57,7 +57,7 @@ def grown_experiments(experiment: Experiment, count: int) -> list[Experiment]:
     Raises:
         ConfigError: the model has none.
     """
-    return [experiment.model_copy(update={"model": model}) for model in ladder_of(experiment.model, min(count, MOST))]
+    return [experiment.model_copy(update={"model": model}) for model in growing_models(experiment.model, min(count, MOST))]
 
 
 def listed_experiments(experiment: Experiment, path: Path) -> list[Experiment]:
