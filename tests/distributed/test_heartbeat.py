@@ -46,8 +46,8 @@ def fail() -> None:
 
 def test_a_slow_rank_is_reported_with_its_step(tmp_path: Path) -> None:
     first, _, third = run_ranks(3, missed, tmp_path, sleep)
-    assert f"waited {TIMEOUT_S:g} s for the other ranks at step 70: rank 1 lives, at step 40\n" in first
-    assert f"waited {TIMEOUT_S:g} s for the other ranks at step 71: rank 1 lives, at step 40\n" in third
+    assert f"waited {TIMEOUT_S:g} s for the other ranks at step 70: rank 1 is alive, at step 40\n" in first
+    assert f"waited {TIMEOUT_S:g} s for the other ranks at step 71: rank 1 is alive, at step 40\n" in third
 
 
 def test_a_failed_rank_is_reported_with_its_error(tmp_path: Path) -> None:

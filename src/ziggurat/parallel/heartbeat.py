@@ -78,10 +78,10 @@ class Heartbeat:
         if self.failed:
             return f"rank {rank} failed at step {self.step}: {self.failed}"
         if alive:
-            return f"rank {rank} lives, at step {self.step}"
+            return f"rank {rank} is alive, at step {self.step}"
         # Heartbeats are rare, but every step needs all ranks: it must have completed the step before ours.
         step, ago = max(self.step, ours - 1), max(0.0, time.time() - self.at)
-        return f"rank {rank} was last heard of {ago:.0f} s ago, and came to step {step} at least"
+        return f"rank {rank} sent its last heartbeat {ago:.0f} s ago, and reached step {step} or later"
 
 
 class _HeartbeatSender:
@@ -166,7 +166,7 @@ def _describe_suspects(heartbeats: dict[int, Heartbeat | None], alive: set[int],
     lowest = min((heartbeat.step for heartbeat in heartbeats.values() if heartbeat is not None), default=0)
     slow = [rank for rank, heartbeat in heartbeats.items() if heartbeat is not None and heartbeat.step == lowest]
     description = (
-        f"rank {rank} was never heard of"
+        f"rank {rank} never sent a heartbeat"
         if (heartbeat := heartbeats[rank]) is None
         else heartbeat.describe(rank, rank in alive, ours)
         for rank in failed or silent or slow

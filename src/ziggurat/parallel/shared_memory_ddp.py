@@ -39,9 +39,9 @@ class SharedMemoryDDP(nn.Module):
             part.copy_(grad.view(-1))
         slots.publish(turn)
         slots.wait(turn)
-        told = [as_floats(slots.read(turn, rank, size)) for rank in range(slots.ranks)]
-        mean = told[0] + told[1]
-        for each in told[2:]:
+        gradients = [as_floats(slots.read(turn, rank, size)) for rank in range(slots.ranks)]
+        mean = gradients[0] + gradients[1]
+        for each in gradients[2:]:
             mean += each
         for part, grad in zip(mean.div_(slots.ranks).split(sizes), grads, strict=True):
             grad.copy_(part.view_as(grad))
