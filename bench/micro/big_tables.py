@@ -22,7 +22,7 @@ from ziggurat.core.plan import Plan
 from ziggurat.core.schema import Schema
 from ziggurat.core.tables import TableSpec
 from ziggurat.data.encoded.loader import Cursor
-from ziggurat.data.synthetic.sampling import ranks, spread_ids, zipf_ranks
+from ziggurat.data.synthetic.sampling import permute_ids, ranks, zipf_ranks
 from ziggurat.embeddings.dirty_rows import TrackedShard
 from ziggurat.embeddings.layout import Layout
 from ziggurat.embeddings.offload import OffloadFolder
@@ -196,7 +196,7 @@ def drawn(size: Size, table: int, exponent: float) -> np.ndarray[tuple[int], np.
     draw = np.random.default_rng([table, size.rows])
     bits = draw.integers(0, 2**64, size.drawn, dtype=np.uint64)
     rank = ranks(zipf_ranks(size.rows, exponent), bits, size.rows)
-    return spread_ids(rank, size.rows).astype(np.int32)
+    return permute_ids(rank, size.rows).astype(np.int32)
 
 
 def _hooks(module: nn.Module) -> dict[int, object]:

@@ -268,7 +268,7 @@ def test_impossible_configs_are_rejected(change: dict[str, object], message: str
 def test_a_users_own_file_is_not_overwritten(tmp_path: Path) -> None:
     out = tmp_path / "mine.csv"
     out.write_text("precious")
-    with pytest.raises(DataError, match="is no generated log"):
+    with pytest.raises(DataError, match="is not a generated log"):
         generate(demo_shape(10), out)
     assert out.read_text() == "precious"
     out.unlink()

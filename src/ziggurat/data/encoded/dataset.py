@@ -224,7 +224,7 @@ class SplitBlocks:
         path = self.folder / name
         if not self.folder.is_dir():
             raise DataError(
-                f"{self.folder}: the rows of this split are not here; a training fed by readers does without them",
+                f"{self.folder}: the rows of this split are not here: a run fed by readers copies no training rows",
                 "name the folder of the whole dataset: --prepared DIR",
             )
         try:

@@ -42,7 +42,7 @@ def generate(config: GeneratorConfig, out: Path, progress: Progress | None = Non
     truth_path = truth_file(out)
     if out.exists() and not truth_path.exists():
         raise DataError(
-            f"{out} exists and is no generated log ({truth_path.name} is not beside it)",
+            f"{out} exists and is not a generated log ({truth_path.name} is missing)",
             "choose another name, or delete the file first",
         )
     maker = ChunkMaker(config)

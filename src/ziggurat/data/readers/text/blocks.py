@@ -152,7 +152,9 @@ def _open_text(file: SourceFile, offset: int) -> Generator[tuple[ByteStream, Cal
     except OSError as error:
         file.check_unchanged()
         if codec is None:
-            raise DataError(f"{file.path}: cannot be read ({error})", "check the disk or mount it lies on") from error
+            raise DataError(
+                f"{file.path}: cannot be read ({error})", "check the disk or network mount of this file"
+            ) from error
         raise DataError(
             f"{file.path}: truncated or corrupt {codec} data ({error})",
             "copy or download it again, whole, and run the same command again",
