@@ -21,7 +21,7 @@ from ziggurat.core.errors import FeatureError
 from ziggurat.core.plan import Plan
 from ziggurat.core.row_order import FrequencyRanks, frequency_ranks
 from ziggurat.embeddings.config import EmbeddingsConfig
-from ziggurat.embeddings.dirty_rows import DirtyRows, PendingSnapshot, TrackedShard
+from ziggurat.embeddings.dirty_rows import DirtyRows, PendingSnapshot, TrackedShard, _DeferredMarks
 from ziggurat.embeddings.initial import fill_initial
 from ziggurat.embeddings.layout import Positions, lay_out
 from ziggurat.embeddings.lookup import EmbeddingLookup
@@ -273,6 +273,35 @@ def test_a_snapshot_can_be_aborted() -> None:
     assert (dirty_rows(dirty), dirty_rows(dirty, "base")) == ([], [4])
     dirty.abort_snapshot(lost)
     assert (dirty_rows(dirty), dirty_rows(dirty, "base")) == ([1, 2], [1, 2, 4])
+
+
+def test_marks_made_several_batches_at_once_are_those_of_each_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(_DeferredMarks, "_MOST_IDS", 100)
+    random = np.random.default_rng(0)
+    deferred = _DeferredMarks()
+    at_once = [DirtyRows(tensors_of(rows)) for rows in (40, 70)]
+    deferred.tables += [DirtyRows(tensors_of(rows), settle=deferred.mark) for rows in (40, 70)]
+    both = list(zip(at_once, deferred.tables, strict=True))
+    pending: list[PendingSnapshot] = []
+    for step in range(60):
+        first, second = (torch.from_numpy(random.integers(0, rows, random.integers(0, 9))) for rows in (40, 70))
+        for each, ids in zip(at_once, (first, second), strict=True):
+            each.touch(ids)
+        deferred.add(torch.cat([first, second]), [0, len(first), len(first) + len(second)])
+        if step % 11 == 5:
+            pending = [each.begin_snapshot("last", "last") for pair in both for each in pair]
+        if step % 11 == 8:  # updates while a snapshot was pending are marked, and their rows were kept
+            taken = [each.take(1000) for each in pending]
+            for (rows, numbers), (other_rows, others) in zip(taken[::2], taken[1::2], strict=True):
+                assert rows.equal(other_rows)
+                assert all(numbers[name].equal(others[name]) for name in numbers)
+            for each in pending:
+                each.drop()
+        if step % 7 == 0:
+            for each, other in both:
+                assert each.count_changed("last") == other.count_changed("last")
+                assert each.count_changed("base") == other.count_changed("base")
+                assert each._marks_R.equal(other._marks_R)
 
 
 def test_tensors_of_unequal_rows_are_refused() -> None:

@@ -10,12 +10,14 @@ Shape legend: R rows of a shard, L ids, F features, B rows of the global batch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from itertools import accumulate, pairwise
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torchrec.distributed.batched_embedding_kernel import BatchedFusedEmbeddingBag
@@ -45,16 +47,33 @@ class DirtyRows:
         tensors: "" -> the weights, name -> an optimizer state; live, all with the same number of rows. If ``source``
             holds the rows, tensors of their shapes on the meta device.
         source: what holds the rows; by default ``tensors``.
+        settle: called before marks are read: marks the rows of updates whose marking was deferred.
 
     Attributes:
         tensors: the same tensors, detached.
     """
 
-    def __init__(self, tensors: Mapping[str, Tensor], source: RowSource | None = None) -> None:
+    def __init__(
+        self,
+        tensors: Mapping[str, Tensor],
+        source: RowSource | None = None,
+        settle: Callable[[], None] = lambda: None,
+    ) -> None:
         self.tensors = {name: tensor.detach() for name, tensor in tensors.items()}
-        self._source = source or InMemoryRows(self.tensors)
+        self._source, self._settle = source or InMemoryRows(self.tensors), settle
         self._marks_R = torch.zeros(self._source.rows, dtype=torch.uint8, device=self._source.device)
         self._pending: PendingSnapshot | None = None
+
+    @property
+    def can_defer(self) -> bool:
+        """Whether rows may be updated now and marked later: on the CPU, while no snapshot is pending."""
+        return (self._pending is None or self._pending.finished) and not self._marks_R.is_cuda
+
+    def mark_deferred(self, batches: Iterable[npt.NDArray[np.integer[Any]]]) -> None:
+        """Marks rows of updates that were deferred (:attr:`can_defer`); ids may repeat."""
+        marks_R = self._marks_R.numpy()
+        for ids_L in batches:
+            marks_R[ids_L] = LAST | BASE
 
     def touch(self, ids_L: Tensor) -> None:
         """Marks rows that are about to be updated; ids may repeat."""
@@ -72,6 +91,7 @@ class DirtyRows:
 
     def count_changed(self, since: Since) -> int:
         """Returns the number of rows that have changed."""
+        self._settle()
         return int(torch.count_nonzero(changed(self._marks_R, since)))
 
     def mark(self, rows: Tensor, since: Since) -> None:
@@ -79,6 +99,7 @@ class DirtyRows:
 
         A row that differs from the last checkpoint is taken to differ from the last full one, too.
         """
+        self._settle()
         self._marks_R[rows.to(self._marks_R.device, torch.int64)] |= LAST | BASE if since == "last" else BASE
 
     def begin_snapshot(self, rows: RowSelection, clears: Since) -> PendingSnapshot:
@@ -89,6 +110,7 @@ class DirtyRows:
             clears: the marks to clear: ``last``, those since the last checkpoint; ``base``, also those since the last
                 full one.
         """
+        self._settle()
         assert self._unfinished() is None, "a snapshot is pending: take all of its rows, or drop it"
         self._pending = PendingSnapshot(self._source, self._marks_R, rows)
         self._marks_R.bitwise_and_(BASE if clears == "last" else 0)
@@ -96,6 +118,7 @@ class DirtyRows:
 
     def abort_snapshot(self, pending: PendingSnapshot) -> None:
         """Abandons a snapshot: rows that were dirty when it began are dirty again, besides those changed since."""
+        self._settle()
         pending.drop()
         self._marks_R |= pending.marks_before_R
 
@@ -175,6 +198,7 @@ def track_kernel(
     """Tracks the dirty rows of the tables in an FBGEMM kernel.
 
     A hook marks rows when the backward pass reaches the kernel's output, before the kernel's own backward updates them.
+    While no snapshot is pending, it may defer this (:class:`_DeferredMarks`).
 
     Args:
         kernel: the kernel of some tables.
@@ -183,19 +207,24 @@ def track_kernel(
     Returns:
         The dirty rows of each table in the kernel.
     """
-    dirty = [
-        DirtyRows(offloaded[number].shapes, offloaded[number].source) if number in offloaded else DirtyRows(tensors)
-        for number, tensors in enumerate(tensors_of(kernel))
-    ]
+    deferred = _DeferredMarks()
+    for number, tensors in enumerate(tensors_of(kernel)):
+        if number in offloaded:
+            deferred.tables.append(DirtyRows(offloaded[number].shapes, offloaded[number].source))
+        else:
+            deferred.tables.append(DirtyRows(tensors, settle=deferred.mark))
     features = list(accumulate((table.num_features() for table in kernel.config.embedding_tables), initial=0))
 
     def touch(ids_L: Tensor, offsets: Tensor) -> None:
         """Marks the looked-up rows; ``offsets`` (F·B + 1,) say where each bag starts, grouped by feature."""
         bags = (len(offsets) - 1) // features[-1]
         bounds: list[int] = offsets[[first * bags for first in features]].tolist()
-        for number, (each, (begin, end)) in enumerate(zip(dirty, pairwise(bounds), strict=True)):
-            rows_L = ids_L[begin:end]
-            each.touch(offloaded[number].ids(rows_L) if number in offloaded else rows_L)
+        if offloaded:
+            for number, (each, (begin, end)) in enumerate(zip(deferred.tables, pairwise(bounds), strict=True)):
+                rows_L = ids_L[begin:end]
+                each.touch(offloaded[number].ids(rows_L) if number in offloaded else rows_L)
+        else:
+            deferred.add(ids_L, bounds)
 
     def looked_up(module: Any, args: Any, arguments: dict[str, Tensor], output: Tensor) -> None:
         ids_L, offsets = arguments["indices"], arguments["offsets"]
@@ -203,4 +232,42 @@ def track_kernel(
             output.register_hook(lambda _: touch(ids_L, offsets))
 
     kernel.emb_module.register_forward_hook(looked_up, with_kwargs=True)
-    return dirty
+    return deferred.tables
+
+
+class _DeferredMarks:
+    """Marks the rows of several batches at once, table by table; on the CPU, while no snapshot is pending.
+
+    The bytes of one table stay in the processor's cache while the ids of all these batches are stored, which takes less
+    than half the time of going through all tables for every batch. Until marks are read, or ids are many, a batch's ids
+    are kept.
+
+    Attributes:
+        tables: the dirty rows of each table.
+    """
+
+    _MOST_IDS = 2**20
+    """Ids that are kept before they are marked; 8 MiB."""
+
+    def __init__(self) -> None:
+        self.tables: list[DirtyRows] = []
+        self._kept: list[tuple[npt.NDArray[np.integer[Any]], list[int]]] = []
+        self._ids = 0
+
+    def add(self, ids_L: Tensor, bounds: list[int]) -> None:
+        """Takes the rows that are about to be updated: table t's are ``ids_L[bounds[t]:bounds[t + 1]]``."""
+        if not all(table.can_defer for table in self.tables):
+            for table, (begin, end) in zip(self.tables, pairwise(bounds), strict=True):
+                table.touch(ids_L[begin:end])
+            return
+        self._kept.append((ids_L.numpy(), bounds))
+        self._ids += len(ids_L)
+        if self._ids >= self._MOST_IDS:
+            self.mark()
+
+    def mark(self) -> None:
+        """Marks all rows kept so far."""
+        kept, self._kept, self._ids = self._kept, [], 0
+        if kept:
+            for number, table in enumerate(self.tables):
+                table.mark_deferred(ids_L[bounds[number] : bounds[number + 1]] for ids_L, bounds in kept)
