@@ -19,7 +19,7 @@ OWN_PACKAGES = ("ziggurat", "bench")
 
 _MODULE = re.compile(rf"(?:{'|'.join(OWN_PACKAGES)})(?:\.\w+)+")
 _PATH = re.compile(r"(?:src/ziggurat|bench|tests|examples|docs|tools)(?:/[\w.-]+)+")
-_PROSE = re.compile(r"[A-Za-z]+[,;:.]? [A-Za-z]+[,;:.]? [A-Za-z]+")
+_PROSE = re.compile(r"[A-Za-z]+[,;:.]? [A-Za-z]+")
 _NO_PROSE = re.compile(r"[<>{}\n]")
 _ERROR = re.compile(r"(?:Error|Exception|Warning|Mismatch)$")
 _SPEAKING = {"print", "say", "note", "warn"}
@@ -55,8 +55,8 @@ class Unit:
         shape: SHA-256 of the syntax tree, with a mark in the place of every name; local variables are numbered.
         names: the names at these marks, in order, local variables left out.
         variables: local variables in order of first appearance.
-        defines: names that other code may refer to: its own, its parameters, the attributes that it assigns.
-        mentions: names that occur anywhere in it, with their attributes (``files.sync``), and in quotes strings that
+        defines: names that other code may refer to, in order: its own, its parameters, the attributes that it assigns.
+        mentions: names that occur in it, with their attributes (``files.sync``), and in quotes strings that
             could be names or modules (``"sync"``, ``"ziggurat.core.files"``).
     """
 
@@ -387,7 +387,7 @@ def _is_silent(node: ast.AST) -> bool:
 
 
 def _is_prose(text: str) -> bool:
-    """Whether a string is a sentence for people: three words in a row, and no markup."""
+    """Whether a string is text for people: two words in a row, and no markup."""
     return _PROSE.search(text) is not None and _NO_PROSE.search(text) is None
 
 
@@ -436,7 +436,13 @@ def _bound_inside(node: ast.AST) -> set[str]:
 
 
 def _mentions(root: ast.AST) -> Iterator[str]:
-    for node in ast.walk(root):
+    """The names in a syntax tree, but for errors that are raised: what only makes messages does not count."""
+    pending = [root]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.Raise):
+            continue
+        pending.extend(ast.iter_child_nodes(node))
         if isinstance(node, ast.Name):
             yield node.id
         elif isinstance(node, ast.Attribute):

@@ -245,11 +245,10 @@ def compare(old: Sources, new: Sources) -> Difference:
     """Tells code that changed from code that moved or was renamed.
 
     Units of equal code are set aside, wherever they are. Of the rest, an old and a new unit of one shape are the same
-    code renamed, if each name that differs was renamed in the tree: defined less often than before, and the new name
-    more often. What is left has changed.
+    code renamed, if each name that differs was renamed in the tree (:class:`_Renames`). What is left has changed.
     """
     before, after = _without_equals(old.units, new.units)
-    renamed = _Renames(old.definitions, new.definitions)
+    renamed = _Renames(old.definitions, new.definitions, before, after)
     by_shape: defaultdict[str, list[Located]] = defaultdict(list)
     for each in after:
         by_shape[each.unit.shape].append(each)
@@ -271,17 +270,40 @@ def _located(sources: Sources) -> set[tuple[str, str]]:
 
 
 class _Renames:
-    """Tells renamed names from others, by how often two trees define them."""
+    """Tells renamed names from others.
 
-    def __init__(self, old: Counter[str], new: Counter[str]) -> None:
+    A name was renamed if a unit that is the only one of its shape on both sides defines the old name on one side and
+    the new name on the other; or if the tree defines the old name less often than before, and the new name more often.
+
+    Args:
+        old, new: name -> how often the tree defines it.
+        before, after: the units that differ.
+    """
+
+    def __init__(
+        self, old: Counter[str], new: Counter[str], before: Sequence[Located], after: Sequence[Located]
+    ) -> None:
         self._old, self._new = old, new
+        alone, alone_now = _only_of_their_shape(before), _only_of_their_shape(after)
+        self._seen = {
+            pair
+            for shape in alone.keys() & alone_now.keys()
+            for pair in zip(alone[shape].unit.defines, alone_now[shape].unit.defines, strict=False)
+        }
 
     def explain(self, old: Sequence[str], new: Sequence[str]) -> bool:
         """Whether the names of a unit differ by renames alone."""
         return len(old) == len(new) and all(a == b or self._renamed(a, b) for a, b in zip(old, new, strict=True))
 
     def _renamed(self, old: str, new: str) -> bool:
-        return self._new[old] < self._old[old] and self._new[new] > self._old[new]
+        counted = self._new[old] < self._old[old] and self._new[new] > self._old[new]
+        return counted or (old, new) in self._seen
+
+
+def _only_of_their_shape(units: Sequence[Located]) -> dict[str, Located]:
+    """Shape -> the only unit of it."""
+    shapes = Counter(each.unit.shape for each in units)
+    return {each.unit.shape: each for each in units if shapes[each.unit.shape] == 1}
 
 
 def _without_equals(old: Sequence[Located], new: Sequence[Located]) -> tuple[list[Located], list[Located]]:
