@@ -66,7 +66,9 @@ def test_batch_norms_are_those_of_the_global_batch(world_size: int) -> None:
 def agreed(rank: int, through_memory: bool) -> list[tuple[float, float, bool]]:
     slots = shared_slots(ParallelConfig(shared_memory=through_memory), World.current(), CPU)
     assert (slots is not None) == (through_memory and can_share(World.current(), CPU))
-    steps = [StepAgreement(3 + rank, 0.5 * (rank + 1), rank == 1 and number == 1, slots).result() for number in range(2)]
+    steps = [
+        StepAgreement(3 + rank, 0.5 * (rank + 1), rank == 1 and number == 1, slots).result() for number in range(2)
+    ]
     return [(step.rows, step.weight, step.stopping) for step in steps]
 
 
