@@ -57,7 +57,7 @@ class Unit:
         variables: local variables in order of first appearance.
         defines: names that other code may refer to, in order: its own, its parameters, the attributes that it assigns.
         mentions: names that occur in it, with their attributes (``files.sync``), and in quotes strings that
-            could be names or modules (``"sync"``, ``"ziggurat.core.files"``).
+            name modules (``"ziggurat.core.files"``) or, where ``getattr`` is used, could be names (``"sync"``).
     """
 
     name: str
@@ -162,7 +162,7 @@ def _unit(
         tuple(shape.names),
         tuple(shape.variables),
         tuple(dict.fromkeys([*defines, *assigned])),
-        frozenset(mention for node in nodes for mention in _mentions(node)),
+        _all_mentions(nodes),
     )
 
 
@@ -433,6 +433,14 @@ def _bound_inside(node: ast.AST) -> set[str]:
         elif isinstance(each, Function):
             bound |= _bound(each)
     return bound
+
+
+def _all_mentions(nodes: Sequence[ast.AST]) -> frozenset[str]:
+    """What a unit mentions; strings that could be names count only where names are looked up by strings."""
+    found = {mention for node in nodes for mention in _mentions(node)}
+    if found & {"getattr", "importlib.import_module", "import_module"}:
+        return frozenset(found)
+    return frozenset(mention for mention in found if not mention.startswith('"') or "." in mention)
 
 
 def _mentions(root: ast.AST) -> Iterator[str]:

@@ -46,6 +46,7 @@ class Sources:
         data: path of a declared file -> its blob id.
         definitions: name -> how often the tree defines it, to tell a rename from a call of something else.
         paths: of all files read, Python and declared.
+        all_code: :attr:`~bench.code_units.Unit.exact` of all units of the tree, reached or not.
     """
 
     units: tuple[Located, ...]
@@ -53,6 +54,7 @@ class Sources:
     data: Mapping[str, str]
     definitions: Counter[str]
     paths: tuple[str, ...]
+    all_code: frozenset[str]
 
     @property
     def digest(self) -> str:
@@ -74,6 +76,23 @@ class Difference:
     places: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Mentioned:
+    """What some code mentions.
+
+    Attributes:
+        places: modules and names at their top.
+        modules: modules named by strings.
+        texts: strings that could be names.
+        names: the names themselves, without attributes.
+    """
+
+    places: frozenset[tuple[str, str]]
+    modules: frozenset[str]
+    texts: frozenset[str]
+    names: frozenset[str]
+
+
 class Reach:
     """Follows imports and mentions through a tree.
 
@@ -83,7 +102,6 @@ class Reach:
     Attributes:
         modules: dotted name -> what is in it.
         tops: module -> name defined at its top -> its units.
-        with_name: name defined at the top of modules -> these modules.
     """
 
     def __init__(self, tree: Tree) -> None:
@@ -94,13 +112,14 @@ class Reach:
         for module in self.modules.values():
             self._definitions.update(name for unit in module.units for name in unit.defines)
             self._definitions.update(each.bound for each in module.imports if each.bound != each.name)
-
+        self._all_code = frozenset(unit.exact for module in self.modules.values() for unit in module.units)
         self._bindings = {name: _bindings(module) for name, module in self.modules.items()}
         self.tops = {name: _tops(name, module) for name, module in self.modules.items()}
-        self.with_name: defaultdict[str, list[str]] = defaultdict(list)
+        self._with_name: defaultdict[str, list[str]] = defaultdict(list)
         for name, tops in self.tops.items():
             for top in tops:
-                self.with_name[top].append(name)
+                self._with_name[top].append(name)
+        self._mentioned: dict[tuple[str, str], Mentioned] = {}
 
     def sources(self, depends_on: Iterable[str]) -> Sources:
         """What is reached from files and folders: Python files are followed, others are declared data.
@@ -113,11 +132,12 @@ class Reach:
         data = {file: self._tree.blobs[file] for file in files if file not in self._tree.modules}
         reached = _Reached(self, starts)
         return Sources(
-            tuple(reached.units),
+            tuple(reached.units()),
             frozenset(reached.libraries()),
             data,
             self._definitions,
             tuple(sorted({*(self._paths[name] for name in reached.modules), *data})),
+            self._all_code,
         )
 
     def _below(self, path: str) -> list[str]:
@@ -138,7 +158,22 @@ class Reach:
             below = f"{each.module}.{each.name}"
             yield from [name for name in (below, each.module) if name in self.modules][:1]
 
-    def places(self, module: str, mention: str) -> Iterator[tuple[str, str]]:
+    def mentioned(self, module: str, name: str) -> Mentioned:
+        """What the units of a definition at the top of ``module`` mention."""
+        found = self._mentioned.get((module, name))
+        if found is None:
+            mentions = {mention for each in self.tops[module][name] for mention in each.unit.mentions}
+            texts = {mention.strip('"') for mention in mentions if mention.startswith('"')}
+            places = {place for mention in mentions for place in self._places(module, mention)}
+            found = self._mentioned[module, name] = Mentioned(
+                frozenset(place for place in places if place[1] in self.tops[place[0]]),
+                frozenset(texts & self.modules.keys()),
+                frozenset(text for text in texts if "." not in text),
+                frozenset(mention.partition(".")[0] for mention in mentions),
+            )
+        return found
+
+    def _places(self, module: str, mention: str) -> Iterator[tuple[str, str]]:
         """The modules and names that a name in ``module`` may mean, attributes of modules followed."""
         name, *attributes = mention.split(".")
         yield module, name
@@ -160,7 +195,7 @@ class Reach:
                 yield from self._follow(each, parts[1:])
         if "__getattr__" in self.tops[target] and not handed_on and parts[0] not in self.tops[target]:
             yield target, "__getattr__"
-            yield from ((name, parts[0]) for name in self.with_name[parts[0]])
+            yield from ((name, parts[0]) for name in self._with_name[parts[0]])
 
 
 class _Reached:
@@ -174,27 +209,37 @@ class _Reached:
     def __init__(self, tree: Reach, starts: set[str]) -> None:
         self._tree, self._starts = tree, starts
         self.modules: set[str] = set()
-        self.units: list[Located] = []
         self._taken: set[tuple[str, str]] = set()
+        self._wanted: set[tuple[str, str]] = set()
         self._texts: set[str] = set()
-        self._pending: list[Located] = []
-        self._enter(sorted(starts))
+        self._pending: list[tuple[str, str]] = []
+        self._enter(starts)
         while self._pending:
             while self._pending:
-                each = self._pending.pop()
-                for mention in each.unit.mentions:
-                    self._mention(each.module, mention)
+                mentioned = tree.mentioned(*self._pending.pop())
+                self._texts |= mentioned.texts
+                self._enter(mentioned.modules)
+                for module, name in mentioned.places:
+                    self._take(module, name)
             for module in self.modules:
-                for name in self._texts & self._tree.tops[module].keys():
+                for name in self._texts & tree.tops[module].keys():
                     self._take(module, name)
 
-    def libraries(self) -> Iterator[str]:
-        """The imports of other packages that are mentioned."""
-        roots = {(each.module, name.partition(".")[0]) for each in self.units for name in each.unit.mentions}
-        for module in self.modules:
-            for bound, text in self._tree.modules[module].libraries:
-                if (module, bound) in roots:
-                    yield text
+    def units(self) -> list[Located]:
+        """The code."""
+        return [each for module, name in sorted(self._taken) for each in self._tree.tops[module][name]]
+
+    def libraries(self) -> set[str]:
+        """The imports of other packages whose names are mentioned."""
+        names: defaultdict[str, set[str]] = defaultdict(set)
+        for module, name in self._taken:
+            names[module] |= self._tree.mentioned(module, name).names
+        return {
+            text
+            for module in self.modules
+            for bound, text in self._tree.modules[module].libraries
+            if bound in names[module]
+        }
 
     def _enter(self, modules: Iterable[str]) -> None:
         """A module is imported, and all that it imports."""
@@ -206,24 +251,16 @@ class _Reached:
             self.modules.add(module)
             pending += self._tree.imported(module)
             for name in self._tree.tops[module]:
-                if name == ALWAYS or module in self._starts:
+                if name == ALWAYS or module in self._starts or (module, name) in self._wanted:
                     self._take(module, name)
 
-    def _mention(self, module: str, mention: str) -> None:
-        if not mention.startswith('"'):
-            for place in self._tree.places(module, mention):
-                self._take(*place)
-        elif "." in mention:
-            self._enter({mention.strip('"')} & self._tree.modules.keys())
-        else:
-            self._texts.add(mention.strip('"'))
-
     def _take(self, module: str, name: str) -> None:
-        found = self._tree.tops[module].get(name)
-        if found and module in self.modules and (module, name) not in self._taken:
-            self._taken.add((module, name))
-            self.units += found
-            self._pending += found
+        place = module, name
+        if module not in self.modules:
+            self._wanted.add(place)
+        elif place not in self._taken:
+            self._taken.add(place)
+            self._pending.append(place)
 
 
 def sources_here(root: Path, depends_on: Sequence[str]) -> Sources:
@@ -261,6 +298,11 @@ def compare(old: Sources, new: Sources) -> Difference:
         else:
             gone.append(each)
     come = [each for candidates in by_shape.values() for each in candidates]
+    # What was there before and is only mentioned now, or no longer, says nothing beside the code that mentions it.
+    written = [each for each in come if each.unit.exact not in old.all_code]
+    deleted = [each for each in gone if each.unit.exact not in new.all_code]
+    if written or deleted:
+        gone, come = deleted, written
     code = [*_changes(gone, come), *_libraries(old, new), *_data(old, new)]
     return Difference(tuple(code), _located(old) != _located(new) or set(old.data) != set(new.data))
 
@@ -307,7 +349,9 @@ def _only_of_their_shape(units: Sequence[Located]) -> dict[str, Located]:
 
 
 def _without_equals(old: Sequence[Located], new: Sequence[Located]) -> tuple[list[Located], list[Located]]:
-    """Both sides without the units that the other side has as well, wherever."""
+    """Both sides without the units that the other side has as well, at the same place or elsewhere."""
+    places = {(each.name, each.unit.exact) for each in old} & {(each.name, each.unit.exact) for each in new}
+    old, new = ([each for each in side if (each.name, each.unit.exact) not in places] for side in (old, new))
     common = Counter(each.unit.exact for each in old) & Counter(each.unit.exact for each in new)
     return _less(old, common), _less(new, common)
 
