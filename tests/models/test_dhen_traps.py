@@ -69,7 +69,7 @@ def close(ours: Tensor, expected: Tensor) -> None:
 
 @pytest.mark.parametrize("name", BLOCKS)
 def test_every_module_emits_its_fields_by_dims_the_flat_ones_too(name: str) -> None:
-    """F, F' and D all differ, so that no other orientation and no flat output has this shape."""
+    """F, F' and D all differ, so a transposed or flat output would have another shape."""
     made = block(name)
     assert made(draw(ROWS, FIELDS, DIM)).shape == (ROWS, OUTPUTS, DIM)
     assert made.out_features == OUTPUTS
@@ -84,7 +84,7 @@ def test_every_module_takes_more_fields_than_came_in(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["factorization_machine", "dot_product"])
 def test_products_are_between_fields_not_between_dims(name: str) -> None:
-    """⟨x_i, x_j⟩ survives a rotation of the dims; sums over the fields would not."""
+    """⟨x_i, x_j⟩ is invariant under a rotation of the dims; products summed over the fields are not."""
     inputs, made = draw(ROWS, FIELDS, DIM), block(name)
     close(made(inputs @ rotation()), made(inputs))
 
@@ -95,13 +95,13 @@ def test_the_linear_module_mixes_fields() -> None:
 
 
 def test_cross_sums_over_fields_whose_order_means_nothing() -> None:
-    """Xᵀ X over (fields, dims) is D×D and blind to the order of fields; X Xᵀ would be F×F and see it."""
+    """Xᵀ X of a (fields, dims) matrix is D×D and independent of the order of fields; X Xᵀ would depend on it."""
     inputs, made = draw(ROWS, FIELDS, DIM), block("cross")
     close(made(inputs[:, SHUFFLE]), made(inputs))
 
 
 def test_cross_has_no_skip_of_its_own() -> None:
-    """Degree two alone: even in X, four times as much at 2 X, the bias at zero. x₀ ⊙ (…) + x is none of it."""
+    """The output without its bias has degree two alone: it is even in X and quadruples at 2 X; x₀ ⊙ (…) + x is not."""
     inputs, made = draw(ROWS, FIELDS, DIM), block("cross")
     assert isinstance(made, GramCross)
     nn.init.uniform_(made.bias_FD)
@@ -111,7 +111,7 @@ def test_cross_has_no_skip_of_its_own() -> None:
 
 
 def test_attention_looks_from_field_to_field() -> None:
-    """The fields are the tokens: without the mixture behind it, attention commutes with their order."""
+    """The fields are the tokens, so attention without a mixture after it commutes with a permutation of them."""
     torch.manual_seed(0)
     made = SelfAttention(SelfAttention.Config(), FIELDS, DIM).double()
     inputs = draw(ROWS, FIELDS, DIM)
