@@ -25,7 +25,7 @@ TIME = ValueType.TIME
 WHEN = schema(when=required(TIME))
 NOON = 1_714_566_600.0  # 2024-05-01 12:30:00 UTC
 
-MOMENTS = {
+TIMES = {
     "2024-05-01": 1_714_521_600.0,
     "2024-05-01 12": 1_714_564_800.0,
     "2024-05-01T12:30": NOON,
@@ -42,7 +42,7 @@ MOMENTS = {
     "0001-01-01": -62_135_596_800.0,
     "9999-12-31 23:59:59": 253_402_300_799.0,
 }
-NO_MOMENTS = [
+NOT_TIMES = [
     "yesterday", "2024", "2024-05", "20240501", "1714521600", "2024/05/01", "2024-5-1", "2024-02-30", "0000-01-01",
     "2024-05-01T24:00:00", "2024-05-01T12:30:60", "2024-05-01T12:30:00+24:00", "2024-05-01T12:30:00+02:60",
     "2024-05-01Z", "2024-05-01T12:30:00.", "2024-05-01T12:30:00,5", "2024-05-01  12:30:00", "2024-05-01T1230",
@@ -50,17 +50,17 @@ NO_MOMENTS = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("text", MOMENTS)
+@pytest.mark.parametrize("text", TIMES)
 def test_a_time_alone_and_among_others(text: str) -> None:
-    assert parse_iso_time(text) == MOMENTS[text]
+    assert parse_iso_time(text) == TIMES[text]
     for cells in ([text], [text, None], [f" {text} "], [text, "2024-05-01", "2024-05-01T00:00:00Z"]):
         converted = convert_text(pa.array(cells, pa.string()), RawColumn("t", TIME), CellRules())
         assert converted.bad == {}
         assert converted.values.type == pa.float64()
-        assert converted.values[0].as_py() == MOMENTS[text]
+        assert converted.values[0].as_py() == TIMES[text]
 
 
-@pytest.mark.parametrize("text", NO_MOMENTS)
+@pytest.mark.parametrize("text", NOT_TIMES)
 def test_other_text_is_rejected_alone_and_among_others(text: str) -> None:
     assert parse_iso_time(text) is None
     for cells in ([text], ["2024-05-01", text], ["2024-05-01T00:00:00Z", "2024-05-01", text]):
@@ -71,7 +71,9 @@ def test_other_text_is_rejected_alone_and_among_others(text: str) -> None:
 
 zones = st.integers(-1439, 1439).map(lambda minutes: timezone(timedelta(minutes=minutes)))
 times = st.datetimes(datetime(2, 1, 1), datetime(9998, 1, 1))
-pieces = st.sampled_from(["2024", "-05", "-01", "T", " ", "12", ":30", ":00", ".5", "Z", "+02", "00", " UTC", "0", "x"])
+fragments = st.sampled_from(
+    ["2024", "-05", "-01", "T", " ", "12", ":30", ":00", ".5", "Z", "+02", "00", " UTC", "0", "x"]
+)
 
 
 @settings(max_examples=200, deadline=None)
@@ -84,7 +86,7 @@ def test_times_equal_those_of_the_standard_library(local: datetime, zone: timezo
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.lists(st.lists(pieces, max_size=9).map("".join) | st.sampled_from([*MOMENTS, *NO_MOMENTS]), max_size=4))
+@given(st.lists(st.lists(fragments, max_size=9).map("".join) | st.sampled_from([*TIMES, *NOT_TIMES]), max_size=4))
 @example(["0000-12-31T23:00:00-02:00"])
 def test_fast_and_slow_agree_on_any_text(cells: list[str]) -> None:
     converted = convert_text(pa.array(cells, pa.string()), RawColumn("t", TIME), CellRules())
@@ -100,7 +102,7 @@ def test_csv_rejects_other_cells_with_their_lines(tmp_path: Path) -> None:
     assert reading.kinds() == [(3, "when", "not a time"), (4, "when", "required cell is empty")]
     assert read_csv(tmp_path, lines("when", "NA", "2024-05-01"), schema(when=TIME), null_values=["NA"]).rows == [
         (None,),
-        (MOMENTS["2024-05-01"],),
+        (TIMES["2024-05-01"],),
     ]
 
 
@@ -110,7 +112,7 @@ def test_json_lines(tmp_path: Path) -> None:
     config = JsonLinesSource(files=["log.jsonl"])
     source = open_source(config, tmp_path, schema(when=TIME))
     reading = read(source)
-    assert reading.rows == [(NOON,), (None,), (None,), (MOMENTS["2024-05-01"],)]
+    assert reading.rows == [(NOON,), (None,), (None,), (TIMES["2024-05-01"],)]
     assert reading.kinds() == [(4, "when", "not a time"), (6, "when", "not a time")]
     good = b'{"when": "2024-05-01T12:30:00Z"}\n{"when": null}\n'
     (tmp_path / "log.jsonl").write_bytes(good)
@@ -141,16 +143,16 @@ def test_parquet(tmp_path: Path, cells: pa.Array) -> None:
 def test_parquet_dates_and_numbers(tmp_path: Path) -> None:
     pq.write_table(pa.table({"when": [date(2024, 5, 1)], "n": [5]}), tmp_path / "log.parquet")
     config = ParquetSource(files=["log.parquet"])
-    assert read(open_source(config, tmp_path, WHEN)).rows == [(MOMENTS["2024-05-01"],)]
+    assert read(open_source(config, tmp_path, WHEN)).rows == [(TIMES["2024-05-01"],)]
     with pytest.raises(DataError, match="holds int64, times are declared\n  hint: set `time_format: number`"):
         open_source(config, tmp_path, schema(n=TIME))
 
 
 def test_slow_and_fast_csv_agree_across_blocks(tmp_path: Path) -> None:
-    cells = [*MOMENTS, *NO_MOMENTS, ""]
+    cells = [*TIMES, *NOT_TIMES, ""]
     text = lines("when,x", *(f'"{cell}",1' for cell in cells))
     whole = read_csv(tmp_path, text, WHEN)
-    pieces = read_csv(tmp_path, text, WHEN, block_bytes=20)
-    assert whole.rows == pieces.rows == [(value,) for value in MOMENTS.values()]
-    assert whole.bad == pieces.bad
-    assert len(whole.bad) == len(NO_MOMENTS) + 1
+    fragments = read_csv(tmp_path, text, WHEN, block_bytes=20)
+    assert whole.rows == fragments.rows == [(value,) for value in TIMES.values()]
+    assert whole.bad == fragments.bad
+    assert len(whole.bad) == len(NOT_TIMES) + 1

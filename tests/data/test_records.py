@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from ziggurat.data.readers.csv.record_split import RecordSplitter
 from ziggurat.data.readers.text.records import RecordRules, Records
 
-PIECES = st.sampled_from([b",", b'"', b"\n", b"\r\n", b"\r", b"a", b"", b'""', b',"', b'",'])
-TEXTS = st.lists(PIECES, max_size=40).map(b"".join)
+FRAGMENTS = st.sampled_from([b",", b'"', b"\n", b"\r\n", b"\r", b"a", b"", b'""', b',"', b'",'])
+TEXTS = st.lists(FRAGMENTS, max_size=40).map(b"".join)
 
 
 def byte_by_byte(data: bytes, newlines_in_values: bool) -> tuple[list[int], bool]:
