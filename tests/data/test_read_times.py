@@ -71,7 +71,7 @@ def test_other_text_is_rejected_alone_and_among_others(text: str) -> None:
 
 zones = st.integers(-1439, 1439).map(lambda minutes: timezone(timedelta(minutes=minutes)))
 times = st.datetimes(datetime(2, 1, 1), datetime(9998, 1, 1))
-fragments = st.sampled_from(
+parts = st.sampled_from(
     ["2024", "-05", "-01", "T", " ", "12", ":30", ":00", ".5", "Z", "+02", "00", " UTC", "0", "x"]
 )
 
@@ -86,7 +86,7 @@ def test_times_equal_those_of_the_standard_library(local: datetime, zone: timezo
 
 
 @settings(max_examples=300, deadline=None)
-@given(st.lists(st.lists(fragments, max_size=9).map("".join) | st.sampled_from([*TIMES, *NOT_TIMES]), max_size=4))
+@given(st.lists(st.lists(parts, max_size=9).map("".join) | st.sampled_from([*TIMES, *NOT_TIMES]), max_size=4))
 @example(["0000-12-31T23:00:00-02:00"])
 def test_fast_and_slow_agree_on_any_text(cells: list[str]) -> None:
     converted = convert_text(pa.array(cells, pa.string()), RawColumn("t", TIME), CellRules())
@@ -152,7 +152,7 @@ def test_slow_and_fast_csv_agree_across_blocks(tmp_path: Path) -> None:
     cells = [*TIMES, *NOT_TIMES, ""]
     text = lines("when,x", *(f'"{cell}",1' for cell in cells))
     whole = read_csv(tmp_path, text, WHEN)
-    fragments = read_csv(tmp_path, text, WHEN, block_bytes=20)
-    assert whole.rows == fragments.rows == [(value,) for value in TIMES.values()]
-    assert whole.bad == fragments.bad
+    parts = read_csv(tmp_path, text, WHEN, block_bytes=20)
+    assert whole.rows == parts.rows == [(value,) for value in TIMES.values()]
+    assert whole.bad == parts.bad
     assert len(whole.bad) == len(NOT_TIMES) + 1
