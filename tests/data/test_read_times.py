@@ -71,9 +71,7 @@ def test_other_text_is_rejected_alone_and_among_others(text: str) -> None:
 
 zones = st.integers(-1439, 1439).map(lambda minutes: timezone(timedelta(minutes=minutes)))
 times = st.datetimes(datetime(2, 1, 1), datetime(9998, 1, 1))
-parts = st.sampled_from(
-    ["2024", "-05", "-01", "T", " ", "12", ":30", ":00", ".5", "Z", "+02", "00", " UTC", "0", "x"]
-)
+parts = st.sampled_from(["2024", "-05", "-01", "T", " ", "12", ":30", ":00", ".5", "Z", "+02", "00", " UTC", "0", "x"])
 
 
 @settings(max_examples=200, deadline=None)
