@@ -79,7 +79,7 @@ its name, 0 … 39; 33% missing
 embeddings:
   dim: 16
   optimizer: {name: rowwise_adagrad, lr: 0.02}
-model: {name: deepfm}  # or wukong, dhen, dcn_v2, masknet, finalmlp, dlrm, xdeepfm, autoint, wide_deep, dnn, fm, \
+model: {name: deepfm}  # or wukong, dhen, dcn_v2, dlrm, finalmlp, masknet, autoint, xdeepfm, wide_deep, dnn, fm, \
 logistic_regression: docs/models.md
 optimizer: {name: adam, lr: 0.001}  # for everything except the embedding tables
 training:
