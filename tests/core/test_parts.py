@@ -1,4 +1,4 @@
-"""Parts from outside the package: found, checked as built-in ones are, and written back so that they are found again."""
+"""Parts from outside the package: found, checked as built-in ones are, and written back to be found again."""
 
 from __future__ import annotations
 
