@@ -1,9 +1,9 @@
 """A recommender's averaged weights, with batch norms that fit them.
 
-The running statistics of a batch norm belong to the weights before it. Those of averaged weights are not the average of
-the statistics – weights that wander average to shorter ones, whose outputs vary less – so they are measured anew on
-some training rows before the average is used (Izmailov et al. 2018, "Averaging Weights Leads to Wider Optima", section
-3.2). Rows pass without dropout then, as they will in evaluation.
+The running statistics of a batch norm belong to the weights before it. The statistics for averaged weights are not the
+average of the statistics: weights that wander average to shorter ones, whose outputs vary less. So the statistics are
+measured again on some training rows before the average is used (Izmailov et al. 2018, "Averaging Weights Leads to Wider
+Optima", section 3.2). These rows pass without dropout, as in evaluation.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ NORM_BATCHES = 16
 
 
 class AveragedWeights:
-    """The moving average of all weights of a recommender.
+    """The exponential moving average of all weights of a recommender.
 
     Args:
-        recommender: on its device.
-        decay: of the average.
-        batches: makes the training batches on which batch norms are measured, always the same ones.
+        recommender: the recommender, on its device.
+        decay: decay of the average per step.
+        batches: returns the training batches on which batch norms are measured; it must always return the same ones.
     """
 
     def __init__(self, recommender: Recommender, decay: float, batches: Callable[[], Iterable[Batch]]) -> None:
@@ -50,20 +50,20 @@ class AveragedWeights:
 
     @property
     def tensor_slices(self) -> list[TensorSlice]:
-        """What a checkpoint keeps: ``dense/NAME`` and ``tables/NAME``, as they are used."""
+        """The averages that a checkpoint stores, as they are used: ``dense/NAME`` and ``tables/NAME``."""
         if not self._measured:
             with self.in_use():
                 pass
-        return self._pieces()
+        return self._averaged_slices()
 
     def update(self, step: int) -> None:
-        """Take in the weights after step ``step``, counted from 1."""
+        """Adds the weights after step ``step``, counted from 1, to the average."""
         self._average.update(step)
         self._measured = False
 
     @contextlib.contextmanager
     def in_use(self) -> Generator[None]:
-        """The recommender has the averaged weights for the duration."""
+        """Gives the recommender the averaged weights within the context."""
         with self._average.in_use():
             if not self._measured:
                 self._measure()
@@ -71,11 +71,11 @@ class AveragedWeights:
             yield
 
     def load(self, tensors: Mapping[str, Tensor]) -> None:
-        """Go on from a checkpoint's."""
-        fill(self._pieces(), tensors)
+        """Restores the averages from a checkpoint's tensors."""
+        fill(self._averaged_slices(), tensors)
         self._measured = True
 
-    def _pieces(self) -> list[TensorSlice]:
+    def _averaged_slices(self) -> list[TensorSlice]:
         averages = self._average.averages
         live = self._recommender.tensor_slices()
         return [replace(tensor_slice, tensor=averages[tensor_slice.key]) for tensor_slice in live]

@@ -1,4 +1,4 @@
-"""Where training batches come from: this machine's loader, or the readers that the config names."""
+"""The source of training batches: this process's loader, or the readers that the config names."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from ziggurat.training.experiment import Experiment
 
 
 def fed(loader: Loader, dataset: Dataset, config: TrainingConfig, progress: Progress) -> Loader | IngestLoader:
-    """``loader`` itself, or one that has ``training.readers`` make the same batches.
+    """Returns ``loader`` itself, or, with ``training.readers``, a loader that gets the same batches from the readers.
 
     Args:
-        loader: of the training split.
-        dataset: that it goes through; its training rows need not lie here where there are readers.
-        config: names the readers.
-        progress: told when one is lost or comes back, or when all are too slow.
+        loader: the loader of the training split.
+        dataset: the dataset it reads; with readers, its training rows need not be stored on this machine.
+        config: the section that names the readers.
+        progress: gets a note when a reader is lost or comes back, or when all are too slow.
     """
     if not config.readers:
         return loader
@@ -39,11 +39,11 @@ def fed(loader: Loader, dataset: Dataset, config: TrainingConfig, progress: Prog
 
 
 def dataset_of_readers(experiment: Experiment, folder: Path, progress: Progress) -> Dataset:
-    """The dataset in ``folder``; where there is none, a copy of that of ``training.readers``, without training rows.
+    """Returns the dataset in ``folder``; if there is none, first copies the readers' dataset, without training rows.
 
     Raises:
-        ConfigError: it was encoded by another config than this experiment's.
-        ReadersLost: no reader gives it.
+        ConfigError: the dataset was encoded by another config than this experiment's.
+        ReadersLost: no reader provides it.
     """
     config = experiment.training
     here = (folder / "manifest.json").is_file()

@@ -1,4 +1,4 @@
-"""A model that has collapsed to a constant, and what in the config may have done it."""
+"""Detects a model that predicts a constant, and names the settings that may have caused it."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from ziggurat.metrics.metric_set import MetricSet
 from ziggurat.training.experiment import Experiment
 
 SPREAD = 1e-3
-"""Logits that all lie this close together are one prediction: odds within a thousandth of each other."""
+"""Logits within this range count as one prediction: their odds differ by at most a thousandth."""
 
 NO_ORDER = 0.01
-"""How far from 0.5 the AUC of one prediction may lie: rows that are equal still differ in the last bits, by where in a
-batch they stand."""
+"""How far the AUC of a constant prediction may be from 0.5: equal rows still get predictions that differ in the last
+bits, depending on their place in a batch."""
 
 
 def collapsed_tasks(metrics: MetricSet, experiment: Experiment) -> list[str]:
-    """A sentence for every task that gets the same prediction in all rows.
+    """Returns a sentence for every task that gets the same prediction in all rows.
 
     Args:
-        metrics: of a trained model; a task whose rows hold one class only has no AUC and is passed over.
-        experiment: whose settings are named where they shrink weights.
+        metrics: metrics of a trained model; a task whose rows have one class only has no AUC and is skipped.
+        experiment: the experiment; its settings that shrink weights are named.
     """
     sentences: list[str] = []
     for task in metrics.tasks:
@@ -36,7 +36,7 @@ def collapsed_tasks(metrics: MetricSet, experiment: Experiment) -> list[str]:
 
 
 def _is_constant(metrics: BinaryMetrics) -> bool:
-    if not abs(metrics.compute()["auc"] - 0.5) <= NO_ORDER:  # nor where it is no number
+    if not abs(metrics.compute()["auc"] - 0.5) <= NO_ORDER:  # also true if the AUC is nan
         return False
     logits_K = metrics.histogram.logits
     return bool(logits_K[-1] - logits_K[0] < SPREAD)
@@ -50,7 +50,7 @@ def _advice(experiment: Experiment) -> str:
 
 
 def _shrinking(experiment: Experiment) -> Iterator[tuple[str, float]]:
-    """The settings that pull weights towards 0 and are on."""
+    """Yields the settings, by key, that pull weights towards 0 and are not 0."""
     embeddings = experiment.embeddings
     sections = {"optimizer": experiment.optimizer, "embeddings.optimizer": embeddings.optimizer}
     own = {f"embeddings.tables.{name}.optimizer": table.optimizer for name, table in embeddings.tables.items()}

@@ -1,4 +1,4 @@
-"""A recommender's figures on a split."""
+"""Computes a recommender's metrics on a split."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ def evaluate_split(
     slices: Sequence[str] = (),
     progress: Progress | None = None,
 ) -> MetricSet:
-    """Stream a split through the model in file order; the model is in evaluation mode meanwhile.
+    """Returns the metrics of the model, in evaluation mode, over a split in file order.
 
-    Several ranks take turns at the very batches that a single process would make, and count together: all of them call
-    this, and all of them get the figures of all rows.
+    All ranks call it. They take turns with the batches that a single process would make, and each gets the metrics of
+    all rows.
 
     Args:
-        recommender: on ``device``.
-        blocks: the rows.
-        schema: of the dataset.
-        device: where the model is.
+        recommender: the recommender, on ``device``.
+        blocks: the rows of the split.
+        schema: the schema of the dataset.
+        device: the device of the model.
         batch_size: rows per forward pass.
         slices: categorical features to slice by.
-        progress: shown as the stage "evaluate" where given.
+        progress: shows the evaluation as the stage "evaluate", if given.
     """
     metrics = MetricSet(schema.labels, grouped=schema.has_group, slices=slices)
     world = World.current()
@@ -54,8 +54,8 @@ def evaluate_split(
         progress.start(f"evaluate {blocks.folder.name}", blocks.rows, "rows")
     try:
         for batch, cursor in loader.epoch(Cursor()):
-            moved = batch.to(device)
-            logits_BT, _ = recommender(moved)
+            on_device = batch.to(device)
+            logits_BT, _ = recommender(on_device)
             if not loader.is_idle(at):
                 metrics.update(
                     logits_BT.cpu().numpy(),
@@ -71,11 +71,11 @@ def evaluate_split(
         recommender.train(training)
         if progress is not None:
             progress.finish()
-    return _of_all_ranks(metrics) if world.size > 1 else metrics
+    return _merged_over_ranks(metrics) if world.size > 1 else metrics
 
 
-def _of_all_ranks(metrics: MetricSet) -> MetricSet:
-    """What all ranks have counted; to the bit what a single process would have."""
+def _merged_over_ranks(metrics: MetricSet) -> MetricSet:
+    """Returns the merged metrics of all ranks, equal to the bit to those of a single process."""
     states: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(states, metrics.state())
     first, *others = (metrics.with_state(state) for state in states)

@@ -1,4 +1,4 @@
-"""The figures of a trained run on a split of its data."""
+"""Evaluates a trained run on a split of its data."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ def evaluate(
     *,
     prepared: str | Path | None = None,
 ) -> MetricSet:
-    """A run's figures on a split of its data, overall and by slice.
+    """Returns the metrics of a run on a split of its data, overall and by slice.
 
     Args:
         run: the run or its folder.
-        split: which rows.
+        split: the split to evaluate.
         checkpoint: ``best``, ``last`` or a step.
-        progress: where to show it.
-        prepared: folder of the encoded dataset, where it is no longer where the run was trained on it.
+        progress: where to show progress.
+        prepared: folder of the encoded dataset, if it has moved since the run was trained.
 
     Raises:
-        RunFolderError: no such run or checkpoint, or the folder holds another dataset.
-        DataError: the prepared dataset is gone.
+        RunFolderError: there is no such run or checkpoint, or the folder holds another dataset.
+        DataError: the prepared dataset does not exist any more.
     """
     opened = run if isinstance(run, Run) else open_run(run)
     check_engine()

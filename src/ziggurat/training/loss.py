@@ -1,4 +1,4 @@
-"""What training minimises, and its sums over the steps between two log lines.
+"""The training loss, and its sums over the steps between two log lines.
 
 Shape legend: B rows, F features, D embedding width, T tasks.
 """
@@ -19,7 +19,7 @@ from ziggurat.core.batch import Batch
 
 @dataclass(slots=True)
 class LossWindow:
-    """Sums over the steps since the last log line; on the device until they are read."""
+    """Sums over the steps since the last log line; they stay on the device until they are read."""
 
     loss: Tensor
     weight: Tensor
@@ -33,7 +33,7 @@ class LossWindow:
         return cls(zero.clone(), zero.clone(), zero.clone())
 
     def add(self, loss: Tensor, weight: Tensor, batch: Batch) -> None:
-        """Count a step: what :func:`weighted_loss` gave for ``batch``."""
+        """Adds a step: the loss and weight that :func:`weighted_loss` returned for ``batch``."""
         rate_B = batch.labels_BT.mean(dim=1)
         self.loss += loss.detach()
         self.weight += weight
@@ -41,7 +41,7 @@ class LossWindow:
         self.rows += batch.size
 
     def over_ranks(self) -> None:
-        """Count what the windows of all ranks count; all of them call it together."""
+        """Replaces the sums by those over the windows of all ranks, which call it together."""
         if dist.get_world_size() > 1:
             sums = torch.stack([self.loss, self.weight, self.positives, torch.full_like(self.loss, self.rows)])
             dist.all_reduce(sums)
@@ -49,7 +49,7 @@ class LossWindow:
             self.rows = int(sums[3])
 
     def figures(self) -> dict[str, float]:
-        """Mean loss, NE (against the window's own base rate) and rows per second; empty where nothing has weight."""
+        """Returns mean loss, NE (against the window's own base rate) and rows per second; empty if the weight is 0."""
         weight = float(self.weight)
         if weight == 0:
             return {}
@@ -60,7 +60,7 @@ class LossWindow:
 
 
 def weighted_loss(logits_BT: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Sum over rows of binary cross-entropy (mean over tasks) times the row's weight, and the sum of the weights."""
+    """Returns the weighted sum over rows of binary cross-entropy (mean over tasks), and the sum of the weights."""
     losses_BT = F.binary_cross_entropy_with_logits(logits_BT, batch.labels_BT, reduction="none")
     loss_B = losses_BT.mean(dim=1)
     if batch.weights_B is None:

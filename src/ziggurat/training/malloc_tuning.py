@@ -1,9 +1,9 @@
-"""Large tensors come and go in every step: their memory stays with the process instead of going back to the kernel.
+"""Tunes glibc's malloc to keep the memory of large tensors in the process instead of returning it to the kernel.
 
-glibc maps a block of 32 MiB or more (less at first) straight from the kernel and unmaps it when it is freed, so that a
-step which makes the same activations as the last one faults in every page of them anew, zeroed. On batches of 4,096
-rows that was a quarter of a Wukong's training step. With the two settings below, blocks come from the heap, whose top
-is not cut off.
+glibc maps a block of 32 MiB or more (less at first) straight from the kernel and unmaps it when it is freed. A step
+that allocates the same activations as the last one therefore faults in all their pages again, zeroed. On batches of
+4,096 rows that took a quarter of a Wukong's training step. With the two settings below, blocks come from the heap,
+whose top is not trimmed.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ _NEVER = 2**31 - 1
 
 
 def keep_freed_memory(largest: int = LARGEST) -> bool:
-    """Tell the C library to reuse freed memory, for the whole process and from now on.
+    """Makes the C library reuse freed memory, for the whole process and from now on.
 
-    Numbers do not change. The process stays as large as it has once been, and grows somewhat larger, because blocks of
-    different sizes do not fill each other's gaps: 1.36 instead of 1.06 GiB at its peak for that Wukong.
+    Computed values do not change. The process keeps its peak size, and the peak is somewhat larger because blocks of
+    different sizes do not fill each other's gaps: 1.36 instead of 1.06 GiB for that Wukong.
 
     Args:
         largest: bytes up to which a block comes from the heap, below 2 GiB.
 
     Returns:
-        Whether the C library took both settings. Others than glibc know neither, and nothing changes.
+        Whether the C library accepted both settings. Libraries other than glibc have neither; nothing changes then.
     """
     if not sys.platform.startswith("linux"):
         return False

@@ -1,4 +1,4 @@
-"""What training writes while it goes: metrics.jsonl, TensorBoard, and one line of figures on the display."""
+"""The metrics that training writes as it runs: ``metrics.jsonl`` and TensorBoard."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class MetricsLog:
 
     Args:
         folder: the run folder.
-        step: the step that training goes on from; later records, of a run that was killed, are dropped.
+        step: the step that training continues from; later records, left by a killed run, are dropped.
     """
 
     def __init__(self, folder: Path, step: int) -> None:
@@ -28,7 +28,7 @@ class MetricsLog:
         self._board = SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
 
     def write(self, split: str, step: int, epoch: float, figures: dict[str, float]) -> None:
-        """One record; figures that are not finite are written as null."""
+        """Writes one record; figures that are not finite are written as null."""
         record: dict[str, Any] = {"split": split, "step": step, "epoch": round(epoch, 6)}
         record.update({name: value if math.isfinite(value) else None for name, value in figures.items()})
         with explained_writes(self._path):
@@ -57,7 +57,7 @@ class MetricsLog:
 
 
 class NoMetricsLog:
-    """Writes nothing: the journal of ranks other than the first, whose figures are those of all."""
+    """Writes nothing: the log of all ranks but the first, which writes the figures of all ranks."""
 
     def write(self, split: str, step: int, epoch: float, figures: dict[str, float]) -> None:
         pass
@@ -72,12 +72,12 @@ class NoMetricsLog:
 
 
 def journal_of(folder: Path, step: int, leads: bool) -> MetricsLog | NoMetricsLog:
-    """The journal of the rank that ``leads``, none for the others."""
+    """Returns a log that writes for the rank that ``leads``, and one that writes nothing for the others."""
     return MetricsLog(folder, step) if leads else NoMetricsLog()
 
 
 def read_journal(path: Path) -> list[dict[str, Any]]:
-    """The records of a metrics.jsonl; a last line cut short by a crash is left out."""
+    """Returns the records of a metrics.jsonl; a last line truncated by a crash is left out."""
     records: list[dict[str, Any]] = []
     if path.exists():
         for line in path.read_text(encoding="utf-8").splitlines():

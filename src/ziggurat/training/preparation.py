@@ -1,4 +1,4 @@
-"""The encoded dataset of an experiment: where it is by default, and how it comes to be there."""
+"""Prepares the encoded dataset of an experiment, and names its default folder."""
 
 from __future__ import annotations
 
@@ -19,17 +19,18 @@ def prepare(
     *,
     ray: str | None = None,
 ) -> Dataset:
-    """The encoded dataset of an experiment; made if it is not there.
+    """Returns the encoded dataset of an experiment, and prepares it first if it does not exist.
 
     Args:
-        experiment: whose ``data`` and ``features`` sections count.
-        folder: where to; default ``prepared/NAME-xxxxxxxx``, the last part telling configs and raw files apart.
-        progress: where to show it.
-        ray: address of the Ray cluster whose workers make it, or ``local``; default: threads of this process.
+        experiment: the experiment; its ``data`` and ``features`` sections decide the dataset.
+        folder: folder of the dataset; default ``prepared/NAME-xxxxxxxx``, which ends in a digest of these sections and
+            the raw files.
+        progress: where to show progress.
+        ray: address of the Ray cluster whose workers prepare it, or ``local``; default: threads of this process.
 
     Raises:
         DataError, ConfigError, FeatureError: bad input, named by file, line, column and value.
-        EnvironmentMismatch, WorkersLost: Ray is not installed or not there; workers die again and again.
+        EnvironmentMismatch, WorkersLost: Ray is not installed or not reachable; workers die repeatedly.
     """
     chosen = prepared_folder(experiment) if folder is None else Path(folder)
     cluster = None if ray is None else RayCluster(ray)
@@ -37,10 +38,10 @@ def prepare(
 
 
 def prepared_folder(experiment: Experiment) -> Path:
-    """Where the encoded dataset of an experiment lies by default; looks at the raw files' heads only.
+    """Returns the default folder of an experiment's encoded dataset; reads only the heads of the raw files.
 
     Raises:
-        ConfigError, DataError: as :func:`prepare`, as far as configs and file heads can tell.
+        ConfigError, DataError: as in :func:`prepare`, as far as the config and the heads of the files show.
     """
     digest = dataset_fingerprint(experiment.data, experiment.features)[:8]
     return Path("prepared") / f"{experiment.name}-{digest}"

@@ -1,4 +1,4 @@
-"""The process group and the device that a run stands on; a world of one needs no launcher."""
+"""The process group and the device of a run; a single process needs no launcher."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from ziggurat.parallel.world import World
 
 
 def pick_device(wanted: Literal["auto", "cpu", "cuda"]) -> torch.device:
-    """The device to train on.
+    """Returns the device to train on.
 
     Raises:
-        EnvironmentMismatch: CUDA was asked for and is not there.
+        EnvironmentMismatch: CUDA was requested but is not available.
     """
     available = torch.cuda.is_available()
     if wanted == "cuda" and not available:
@@ -40,13 +40,12 @@ def pick_device(wanted: Literal["auto", "cpu", "cuda"]) -> torch.device:
 
 @contextlib.contextmanager
 def process_group(device: torch.device, timeout_s: float = 300.0) -> Generator[World]:
-    """The process group of the ranks that a launcher started, or of this process alone: TorchRec needs one at any
-    world size.
+    """Joins the process group of the ranks that a launcher started, or makes one of this process alone.
 
-    An initialised group is used as it is and left alone.
+    TorchRec needs a process group at any world size. If one is initialised already, it is used and not destroyed.
 
     Args:
-        device: that the rank computes on.
+        device: the device that the rank computes on.
         timeout_s: seconds that a rank waits for the others in one exchange.
 
     Raises:
@@ -70,5 +69,5 @@ def process_group(device: torch.device, timeout_s: float = 300.0) -> Generator[W
         except BaseException:
             if size == 1:
                 dist.destroy_process_group()
-            raise  # exchanges that other ranks do not answer any more would be waited for
+            raise  # with several ranks, destroying the group could wait for collectives that others no longer answer
         dist.destroy_process_group()

@@ -1,4 +1,4 @@
-"""Lookup and model as one module, and how an experiment becomes one.
+"""The recommender, which is lookup and model as one module, and how it is assembled from an experiment.
 
 Shape legend: B rows, F features, D embedding width, T tasks.
 """
@@ -29,7 +29,7 @@ from ziggurat.training.experiment import Experiment
 
 
 class DensePart(nn.Module):
-    """From looked-up rows to logits: everything that the dense optimizer trains."""
+    """Maps looked-up rows to logits; it contains everything that the dense optimizer trains."""
 
     def __init__(self, fields: Fields, model: nn.Module, autocast: bool, compiled: bool, dropout: float) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class DensePart(nn.Module):
     def forward(
         self, dense_BF: Tensor, rows: Mapping[str, Tensor], masks: Mapping[str, Tensor]
     ) -> tuple[Tensor, Tensor]:
-        """logits_BT (float32) and the vectors emb_BFD that they were made from."""
+        """Returns logits_BT (float32) and the vectors emb_BFD that they were computed from."""
         emb_BFD = self.fields(rows, masks)
         with torch.autocast(dense_BF.device.type, dtype=torch.bfloat16, enabled=self._autocast):
             logits_BT = self._call(dense_BF, self._thinned(emb_BFD))
@@ -51,12 +51,12 @@ class DensePart(nn.Module):
 
 
 class Recommender(nn.Module):
-    """logits_BT of a batch.
+    """A module that computes logits_BT of a batch.
 
     Args:
-        lookup: ids to rows.
-        part: rows to logits.
-        called: ``part``, or what spreads it over the ranks.
+        lookup: maps ids to rows.
+        part: maps rows to logits.
+        called: the module to call in place of ``part``: ``part`` wrapped for several ranks; None for ``part`` itself.
     """
 
     def __init__(self, lookup: EmbeddingLookup, part: DensePart, called: nn.Module | None = None) -> None:
@@ -72,12 +72,12 @@ class Recommender(nn.Module):
     def forward(
         self, batch: Batch, started: StartedLookup | None = None, following: StartedLookup | None = None
     ) -> tuple[Tensor, Tensor]:
-        """logits_BT (float32) and the vectors emb_BFD that they were made from.
+        """Returns logits_BT (float32) and the vectors emb_BFD that they were computed from.
 
         Args:
-            batch: what to predict.
-            started: its lookup, where it was begun before.
-            following: the next batch's, where that is begun: its ids are sent on as soon as this batch's rows are here.
+            batch: the batch to predict.
+            started: the batch's lookup, if it was started before.
+            following: the next batch's lookup, if started; its ids are sent as soon as this batch's rows have arrived.
         """
         rows = self.lookup.finish(started or self.lookup.start(batch))
         if following is not None:
@@ -85,20 +85,20 @@ class Recommender(nn.Module):
         return self.dense(batch.dense_BF, rows.by_feature, rows.masks)
 
     def dense_parameters(self) -> dict[str, nn.Parameter]:
-        """Everything that is trained by the dense optimizer, by name."""
+        """Returns, by name, all parameters that the dense optimizer trains."""
         named = {f"model.{name}": parameter for name, parameter in self.model.named_parameters()}
         named.update(self.lookup.fields.named_parameters())
         return named
 
     def dense_slices(self) -> list[TensorSlice]:
-        """The dense parameters and buffers, live, by name: what a checkpoint keeps of the dense part."""
+        """Returns the live dense parameters and buffers, which are what a checkpoint stores of the dense part."""
         named: dict[str, Tensor] = dict(self.dense_parameters())
         named.update({f"model.{name}": buffer for name, buffer in self.model.named_buffers()})
         named.update(self.lookup.fields.named_buffers())
         return [TensorSlice.of_tensor(name, tensor) for name, tensor in named.items()]
 
     def tensor_slices(self) -> list[TensorSlice]:
-        """Everything that is used to predict, live: ``dense/NAME`` and ``tables/NAME``."""
+        """Returns all live tensors that are used to predict: ``dense/NAME`` and ``tables/NAME``."""
         groups = {"dense": self.dense_slices(), "tables": self.lookup.tensor_slices()}
         return [
             replace(tensor_slice, name=f"{group}/{tensor_slice.name}", tensor=tensor_slice.tensor.detach())
@@ -107,7 +107,7 @@ class Recommender(nn.Module):
         ]
 
     def weights(self) -> dict[str, Tensor]:
-        """What of :meth:`pieces` this rank holds, by a name that is unique here."""
+        """Returns this rank's tensors of :meth:`tensor_slices`, by a key that is unique on the rank."""
         return {tensor_slice.key: tensor_slice.tensor for tensor_slice in self.tensor_slices()}
 
 
@@ -119,18 +119,18 @@ def assemble(
     row_ranks: Mapping[str, FrequencyRanks] = MappingProxyType({}),
     beyond: OffloadFolder | None = None,
 ) -> Recommender:
-    """A freshly initialised recommender, on ``device``; the same bits for the same seed, on any number of ranks.
+    """Returns a freshly initialised recommender on ``device``, equal to the bit for a seed on any number of ranks.
 
-    Needs a process group (:func:`~ziggurat.training.process_group.process_group`), whose ranks all call it. Each rank's
-    own randomness, that of dropout, starts behind it.
+    All ranks of the process group (:func:`~ziggurat.training.process_group.process_group`) must call it. It seeds each
+    rank's own random numbers, those of dropout, after the weights are drawn.
 
     Args:
         experiment: the config.
-        layout: of its tables.
-        plan: for as many ranks as there are.
-        device: this rank's.
-        row_ranks: of tables whose rows the plan orders, the rank of each row by falling frequency.
-        beyond: where the rows lie that the plan gives no memory.
+        layout: the layout of its tables.
+        plan: the plan for the ranks of the process group.
+        device: this rank's device.
+        row_ranks: for each table whose rows the plan orders, the rank of each row by falling frequency.
+        beyond: the folder for rows that the plan does not keep in memory.
     """
     training, world = experiment.training, World.current()
     seed = training.seed

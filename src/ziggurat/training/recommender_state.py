@@ -1,4 +1,4 @@
-"""What of a recommender goes into a checkpoint, and back."""
+"""Collects the state of a recommender for a checkpoint, and restores it."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ from ziggurat.training.recommender import Recommender
 def dense_state(
     recommender: Recommender, optimizer: torch.optim.Optimizer, average: AveragedWeights | None = None
 ) -> dict[str, Tensor] | None:
-    """``GROUP/NAME`` -> tensor of everything but rows of tables: dense weights, the average of all, optimizer states
-    and random state, whole and live.
+    """Returns ``GROUP/NAME`` -> whole, live tensor, for everything but rows of tables.
 
-    All ranks call it together; only the first gets it.
+    That is the dense weights, the average of all weights, optimizer states and random state. All ranks call it
+    together; only the first gets the result, the others get None.
     """
     counts = [tensor_slice for tensor_slice in recommender.lookup.state_slices() if not tensor_slice.shape]
     groups = {
@@ -42,7 +42,7 @@ def dense_state(
 
 
 def table_shapes(recommender: Recommender) -> dict[str, TableShape]:
-    """Of all ranks' tables, by name."""
+    """Returns the shapes of the tables of all ranks, by name."""
     specs = {spec.name: spec for spec in recommender.lookup.layout.tables}
     states: list[dict[str, dict[str, int]]] = [{}]
     for tensor_slice in recommender.lookup.state_slices():
@@ -58,11 +58,10 @@ def table_shapes(recommender: Recommender) -> dict[str, TableShape]:
 
 @torch.no_grad()
 def restore(recommender: Recommender, saved: CheckpointReader) -> None:
-    """Put the weights that a checkpoint is to be used by into ``recommender``: their average where there is one.
+    """Restores the weights to predict with into ``recommender``: the averaged ones if the checkpoint has them.
 
     Raises:
-        RunFolderError: tensors are missing, too many, or of another shape, or a file is damaged; nothing was changed
-            then.
+        RunFolderError: tensors are missing, unknown or misshapen, or a file is damaged; nothing has changed then.
     """
     if saved.shapes("average") is not None:
         _fill({"average": recommender.tensor_slices()}, saved)
@@ -71,10 +70,10 @@ def restore(recommender: Recommender, saved: CheckpointReader) -> None:
 
 
 def restore_from(recommender: Recommender, checkpoints: CheckpointFolder, step: int) -> str | None:
-    """:func:`restore` the checkpoint of a step.
+    """Restores the checkpoint of a step by :func:`restore`.
 
     Returns:
-        What is to be known of these weights; None where they are those of training.
+        A note for the user if these weights differ from those of training, else None.
     """
     saved = checkpoints.load(step)
     restore(recommender, saved)
@@ -93,10 +92,10 @@ def resume(
     optimizer: torch.optim.Optimizer,
     average: AveragedWeights | None = None,
 ) -> None:
-    """Put back everything needed to train on.
+    """Restores everything needed to continue training.
 
     Raises:
-        RunFolderError: as :func:`restore`.
+        RunFolderError: as in :func:`restore`.
     """
     lookup = recommender.lookup
     targets = {
@@ -112,12 +111,15 @@ def resume(
 
 
 def restore_optimizer(optimizer: torch.optim.Optimizer, saved: CheckpointReader) -> None:
-    """Put back the state of a dense optimizer that was made for the same parameters; its learning rates stay."""
+    """Restores the state of a dense optimizer that was made for the same parameters; its learning rates stay."""
     _unflatten(optimizer, saved.whole("dense_optimizer"))
 
 
 def _random_state() -> dict[str, Tensor] | None:
-    """Of every rank, and of its CUDA device where it has used one (dropout draws there): ``torch``, ``torch/1``, …"""
+    """Returns the random state of every rank: ``torch``, ``torch/1``, …, and ``cuda``, … of ranks that used CUDA.
+
+    Dropout draws on the CUDA device.
+    """
     mine = {"torch": torch.get_rng_state()}
     if torch.cuda.is_initialized():
         mine["cuda"] = torch.cuda.get_rng_state()
@@ -131,7 +133,7 @@ def _random_state() -> dict[str, Tensor] | None:
 
 
 def _restore_random(states: Mapping[str, Tensor]) -> None:
-    """This rank's; one that was not there when the snapshot was taken goes on with what it has drawn itself."""
+    """Restores this rank's random state; a rank that did not exist at the snapshot keeps the one it has."""
     suffix = f"/{dist.get_rank()}" if dist.get_rank() else ""
     if f"torch{suffix}" in states:
         torch.set_rng_state(states[f"torch{suffix}"])
@@ -146,7 +148,10 @@ def _fill(targets: Mapping[str, Sequence[TensorSlice]], saved: CheckpointReader)
 
 
 def _check(group: str, tensor_slices: Sequence[TensorSlice], saved: Mapping[str, tuple[int, ...]]) -> None:
-    """Tables may have shards on other ranks only, so that names are compared where this rank has all of them."""
+    """Raises if names or shapes differ.
+
+    Tables may have shards on other ranks only, so unknown names are checked only with a single rank.
+    """
     shapes = {tensor_slice.name: tensor_slice.shape for tensor_slice in tensor_slices}
     problems = [f"{name} is missing" for name in shapes.keys() - saved.keys()]
     if dist.get_world_size() == 1:
@@ -163,8 +168,8 @@ def _check(group: str, tensor_slices: Sequence[TensorSlice], saved: Mapping[str,
 
 
 def _flatten(optimizer: torch.optim.Optimizer) -> list[TensorSlice]:
-    """``parameter/state``. Parameters are numbered in the order of the optimizer's groups."""
-    states = optimizer.state_dict()["state"]  # which waits, in Shampoo, for roots that are on their way
+    """Returns the states as ``parameter/state``; parameters are numbered in the order of the optimizer's groups."""
+    states = optimizer.state_dict()["state"]  # Shampoo waits here for roots that are still being computed
     return [
         TensorSlice.of_tensor(f"{number}/{key}", torch.as_tensor(value))
         for number, values in states.items()
@@ -175,7 +180,7 @@ def _flatten(optimizer: torch.optim.Optimizer) -> list[TensorSlice]:
 
 def _unflatten(optimizer: torch.optim.Optimizer, flat: Mapping[str, Tensor]) -> None:
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
-    own = isinstance(optimizer, Shampoo)  # which takes whole states, and has its own way to spread them
+    own = isinstance(optimizer, Shampoo)  # it takes whole states and shards them itself
     state: dict[int, dict[str, Tensor]] = {}
     for key, tensor in flat.items():
         number, _, name = key.partition("/")
@@ -187,7 +192,7 @@ def _unflatten(optimizer: torch.optim.Optimizer, flat: Mapping[str, Tensor]) -> 
 
 
 def _spread_like(parameter: Tensor, whole: Tensor, name: str) -> Tensor:
-    """This rank's part of a state, where its parameter is spread and the state has its shape."""
+    """Returns this rank's part of a state if its parameter is sharded and has the state's shape, else the whole."""
     if not isinstance(parameter, DTensor) or parameter.shape != whole.shape:
         return whole
     spread = torch.zeros_like(parameter)

@@ -1,8 +1,8 @@
-"""A run folder: what was trained, from what, with which versions, and where it got to.
+"""A run folder: its config, data, library versions and progress.
 
-``config.yaml`` (resolved) · ``environment.json`` · ``dataset.json`` (where the prepared data lies, and its
+``config.yaml`` (resolved) · ``environment.json`` · ``dataset.json`` (folder of the prepared data, and its
 fingerprint) · ``plan.json`` · ``row_order.safetensors`` (where the plan orders rows) · ``encoders/`` ·
-``warm_start.json`` (where it began with another run's weights) · ``metrics.jsonl`` · ``results.json`` (once finished) ·
+``warm_start.json`` (if it started from another run's weights) · ``metrics.jsonl`` · ``results.json`` (once finished) ·
 ``tensorboard/`` · ``checkpoints/`` · ``baselines.json`` and ``report.html`` (once reported). Running ``train`` on it
 again goes on exactly where it stopped.
 """
@@ -37,10 +37,10 @@ from ziggurat.training.experiment import Experiment, differing_keys, to_yaml
 
 RUN_VERSION = 1
 LADDER_FILE = "scale.json"
-"""In the folder of a ladder, which holds runs and is none."""
+"""File in the folder of a scaling sweep, which contains runs but is not a run."""
 
 _MAY_GROW = frozenset({"training.epochs", "training.max_steps"})
-"""Keys that may differ when a run goes on: training longer is no other experiment."""
+"""Keys whose values may grow when a run is resumed: training longer does not make it another experiment."""
 _MAY_DIFFER = frozenset(
     {
         "data.folder",
@@ -54,9 +54,16 @@ _MAY_DIFFER = frozenset(
         "training.reader_timeout",
     }
 )
-"""Keys that do not change what is computed."""
-_BEGUN = ("config.yaml", "dataset.json", "encoders", "plan.json", "row_order.safetensors", "warm_start.json")
-"""What lies in a run's folder before its first step."""
+"""Keys that may differ when a run is resumed, because they do not change what is computed."""
+_FIRST_FILES = (
+    "config.yaml",
+    "dataset.json",
+    "encoders",
+    "plan.json",
+    "row_order.safetensors",
+    "warm_start.json",
+)
+"""Files and folders that exist in a run folder before the first step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +80,7 @@ class Run:
 
     @property
     def owner(self) -> Owner:
-        """Whose its checkpoints are: this folder's, by an id that goes with it wherever it is moved."""
+        """The owner of the run's checkpoints: this folder, with an id that stays the same if the folder is moved."""
         return Owner(str(self.folder), (_read_json(self.folder / "environment.json") or {})["run_id"])
 
     @property
@@ -95,14 +102,14 @@ class Run:
         return results
 
     def dataset(self, prepared: str | Path | None = None) -> Dataset:
-        """The prepared dataset that the run trained on.
+        """Returns the prepared dataset that the run was trained on.
 
         Args:
-            prepared: its folder; default: where it was then.
+            prepared: folder of the dataset; default: where it was when the run was trained.
 
         Raises:
             RunFolderError: the folder holds a dataset made from other data or another config.
-            DataError: no dataset is there.
+            DataError: the folder holds no dataset.
         """
         pointer = _read_json(self.folder / "dataset.json")
         if pointer is None:
@@ -127,10 +134,10 @@ class Run:
 
 
 def open_run(folder: str | Path) -> Run:
-    """Open an existing run folder for evaluation, prediction, reporting or export.
+    """Opens an existing run folder for evaluation, prediction, reporting or export.
 
     Raises:
-        RunFolderError: no run, or one of another format version.
+        RunFolderError: the folder holds no run, or one of another format version.
     """
     folder = Path(folder)
     path = folder / "config.yaml"
@@ -158,10 +165,10 @@ def open_run(folder: str | Path) -> Run:
 
 
 def check_run_folder(folder: Path) -> None:
-    """Refuse a folder that holds something else than a run, before anything is written into it.
+    """Refuses a folder that holds something other than a run, before anything is written into it.
 
     Raises:
-        RunFolderError: it does.
+        RunFolderError: the folder holds something else.
     """
     if folder.is_file():
         raise RunFolderError(f"{folder}: is a file", "name another folder with --run")
@@ -174,14 +181,14 @@ def check_run_folder(folder: Path) -> None:
 
 
 def create_or_resume(folder: Path, experiment: Experiment, note: Callable[[str], None] = lambda _: None) -> Run:
-    """The run folder of ``experiment``: made new, or the one that is there if it is of the same config and versions.
+    """Returns the run of ``experiment`` in ``folder``: a new one, or the existing one if config and versions match.
 
-    A run that was refused before its first step has left a config and nothing to go on from: it is begun anew.
+    A run that was refused before its first step has left a config but no progress; it is started again.
 
     Args:
-        folder: of the run.
-        experiment: its config.
-        note: is told where a run of another config is begun anew.
+        folder: the run folder.
+        experiment: the config.
+        note: called with a message if a run of another config is started again.
 
     Raises:
         RunFolderError: the folder belongs to another config (the differing keys are named) or other library versions.
@@ -195,10 +202,10 @@ def create_or_resume(folder: Path, experiment: Experiment, note: Callable[[str],
             if run.metrics_path.exists() or run.checkpoints.steps():
                 raise
             note(f"{folder}: was begun with another config or other versions, and trained no step: begun anew")
-            for name in _BEGUN:
+            for name in _FIRST_FILES:
                 remove(folder / name)
     run = Run(folder, experiment)
-    # The environment is written first: a folder that has a config is complete.
+    # The environment is written first, so a folder that has a config is complete.
     known = _read_json(folder / "environment.json") or {}
     kept = {"run_id": known.get("run_id") or secrets.token_hex(8)}
     write_json(folder / "environment.json", environment(experiment.training.seed) | kept)
@@ -208,10 +215,10 @@ def create_or_resume(folder: Path, experiment: Experiment, note: Callable[[str],
 
 
 def attach_dataset(run: Run, dataset: Dataset) -> None:
-    """Record which prepared dataset the run uses and copy its encoders, so that the run predicts without it.
+    """Records which prepared dataset the run uses and copies its encoders, so the run can predict without the dataset.
 
     Raises:
-        RunFolderError: the run was begun on other data.
+        RunFolderError: the run was started on other data.
     """
     pointer = _read_json(run.folder / "dataset.json")
     if pointer is not None and pointer["fingerprint"] != dataset.fingerprint:
@@ -229,7 +236,7 @@ def attach_dataset(run: Run, dataset: Dataset) -> None:
 
 
 def environment(seed: int) -> dict[str, Any]:
-    """Versions, machine and seed, as kept in ``environment.json``."""
+    """Returns versions, machine and seed, as stored in ``environment.json``."""
     engine = installed_engine()
     return {
         "run_version": RUN_VERSION,
@@ -247,10 +254,10 @@ def environment(seed: int) -> dict[str, Any]:
 
 
 def check_config(run: Run, experiment: Experiment) -> None:
-    """Refuse to go on with a run of another config than ``experiment``; the same trained longer is no other.
+    """Refuses to resume a run whose config differs from ``experiment``; a longer training is allowed.
 
     Raises:
-        RunFolderError: the differing keys.
+        RunFolderError: the configs differ; the message lists the keys.
     """
     differences = [
         (key, old, new)
@@ -269,10 +276,10 @@ def check_config(run: Run, experiment: Experiment) -> None:
 
 
 def check_versions(run: Run) -> None:
-    """Refuse to go on with a run of other library versions than these.
+    """Refuses to resume a run of other library versions than the installed ones.
 
     Raises:
-        RunFolderError: the first that differs.
+        RunFolderError: a version differs; the message names the first one.
     """
     there, here = _read_json(run.folder / "environment.json") or {}, environment(run.experiment.training.seed)
     for key in ("ziggurat", "torch", "torchrec", "fbgemm"):
@@ -285,7 +292,7 @@ def check_versions(run: Run) -> None:
 
 
 def _grows(old: Any, new: Any) -> bool:
-    """Whether a training length of ``new`` reaches at least as far as ``old`` (None: as far as the epochs go)."""
+    """Returns whether training length ``new`` is at least ``old``; None means as long as the epochs last."""
     return new is None or (old is not None and new >= old)
 
 

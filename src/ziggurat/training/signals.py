@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM ask the loop to save and stop; a second one stops at once."""
+"""Turns Ctrl-C and SIGTERM into a request to save and stop; a second signal stops at once."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""One step on one batch, by all ranks together: look up, interact, loss, backward, update.
+"""One training step on one batch, by all ranks together: look up, interact, loss, backward, update.
 
-Where there are several ranks, the ids of the next batch travel while this one is computed: how many go where is sent
-before this batch's rows are, and known when these have come; then the ids themselves set out.
+With several ranks, the ids of the next batch are exchanged while this one is computed. The counts of ids per rank are
+sent before this batch's rows and are known when these have arrived; then the ids themselves are sent.
 
 Shape legend: B rows, F features, D embedding width, T tasks.
 """
@@ -28,7 +28,7 @@ from ziggurat.training.recommender import Recommender
 
 @dataclass(frozen=True, slots=True)
 class StepWork:
-    """A batch on its device, the cursor behind it, and its lookup where that is begun."""
+    """A batch on the device, the cursor after it, and its in-flight lookup, if started."""
 
     batch: Batch
     cursor: Cursor
@@ -37,12 +37,12 @@ class StepWork:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What came of a step.
+    """The result of a step.
 
     Attributes:
-        loss: sum over this rank's rows, weighted.
-        weight: sum of their weights.
-        stopping: whether any rank wants training to stop.
+        loss: weighted sum of the loss over this rank's rows.
+        weight: sum of the weights of these rows.
+        stopping: whether any rank requests that training stops.
     """
 
     loss: Tensor
@@ -53,32 +53,33 @@ class StepResult:
 def prefetched_batches(
     batches: Iterable[tuple[Batch, Cursor]], lookup: EmbeddingLookup, device: torch.device, pipelined: bool
 ) -> Generator[tuple[StepWork, Sequence[StepWork]]]:
-    """Each batch and those behind it that are begun: their ids are on their way already, one batch's if ``pipelined``,
-    more where rows must be brought from a disk.
+    """Yields each batch together with the following batches whose lookups have been started.
 
-    Who stops early lets these arrive (:meth:`EmbeddingLookup.drop <ziggurat.embeddings.lookup.EmbeddingLookup.drop>`),
-    unless a step has failed: then the other ranks may not answer any more.
+    One lookup is started ahead if ``pipelined``, more if rows must be read from a disk. A caller that stops early must
+    let the started lookups finish
+    (:meth:`EmbeddingLookup.drop <ziggurat.embeddings.lookup.EmbeddingLookup.drop>`), unless a step has failed, because
+    then other ranks may no longer answer.
     """
     ahead = max(lookup.prefetch_batches, int(pipelined))
-    line: deque[StepWork] = deque()
+    queue: deque[StepWork] = deque()
     for batch, cursor in batches:
-        moved = batch.to(device)
-        line.append(StepWork(moved, cursor, lookup.start(moved) if ahead else None))
-        if len(line) > ahead:
-            yield line.popleft(), tuple(line)
-    while line:
-        yield line.popleft(), tuple(line)
+        on_device = batch.to(device)
+        queue.append(StepWork(on_device, cursor, lookup.start(on_device) if ahead else None))
+        if len(queue) > ahead:
+            yield queue.popleft(), tuple(queue)
+    while queue:
+        yield queue.popleft(), tuple(queue)
 
 
 class Stepper:
-    """Takes steps.
+    """Performs training steps.
 
     Args:
-        recommender: in training mode.
-        optimizer: of its dense parameters.
+        recommender: the recommender, in training mode.
+        optimizer: the optimizer of its dense parameters.
         l2: factor of the penalty on the batch's vectors.
-        clip_norm: of the dense gradients, or None.
-        slots: in which ranks that share memory agree, if they do.
+        clip_norm: maximal norm of the dense gradients; None for no clipping.
+        slots: shared memory in which ranks of one host agree on a step, if they share memory.
     """
 
     def __init__(
@@ -97,13 +98,13 @@ class Stepper:
     def __call__(
         self, work: StepWork, following: StepWork | None = None, stopping: bool = False, due: bool = True
     ) -> StepResult:
-        """One step; of the tables alone, unless the dense part is ``due``.
+        """Performs one step, which updates the dense part only if ``due``.
 
         Args:
             work: the batch.
-            following: the next one, where it is begun.
-            stopping: whether this rank wants training to stop.
-            due: false lets the dense gradients wait for those of the next batch.
+            following: the next batch, if its lookup is started.
+            stopping: whether this rank requests that training stops.
+            due: whether the dense optimizer makes its step; if not, gradients accumulate for the next batch.
         """
         with gradient_sync(self._recommender.dense, due):
             done = self._backward(work, following, stopping)
@@ -120,7 +121,7 @@ class Stepper:
         logits_BT, emb_BFD = self._recommender(batch, work.started, None if following is None else following.started)
         loss, weight = weighted_loss(logits_BT, batch)
         agreed = agreement.result()
-        # Gradients are averaged over the ranks, so each rank's share of the loss counts as often as there are ranks.
+        # Gradients are averaged over the ranks, so each rank's loss is multiplied by the number of ranks.
         objective = loss / weight if self._ranks == 1 else loss * (self._ranks / agreed.weight)
         if self._l2:
             objective = objective + self._l2 / 2 * emb_BFD.square().sum() / agreed.rows * self._ranks
@@ -129,7 +130,7 @@ class Stepper:
         return StepResult(loss, weight, agreed.stopping)
 
     def _update(self) -> None:
-        """The dense optimizer's step, with the mean of the gradients of the batches that waited for it."""
+        """Makes the dense optimizer's step with the mean gradient of the batches since the last one."""
         if self._waiting > 1 or self._clip_norm is not None:
             parameters = list(self._recommender.dense_parameters().values())
             for each in parameters:

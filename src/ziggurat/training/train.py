@@ -45,9 +45,9 @@ class Outcome:
 
     Attributes:
         run: the run folder.
-        step: optimizer steps done in all.
+        step: total number of optimizer steps done.
         results: the content of ``results.json`` once training has finished, else None.
-        signal: what asked training to stop, if anything, be it during the last step; the state is saved.
+        signal: the signal that stopped training, if any, even during the last step; the state is saved.
     """
 
     run: Run
@@ -64,18 +64,18 @@ def train(
     progress: Progress | None = None,
     stop_after: int | None = None,
 ) -> Outcome:
-    """Prepare if needed, then train, from the last checkpoint if the run folder has one; then evaluate the best.
+    """Prepares the data if needed, trains from the last checkpoint if there is one, and evaluates the best checkpoint.
 
     Args:
         experiment: the config.
-        run_folder: default ``runs/NAME``.
-        prepared: folder of the encoded dataset; default as in :func:`prepare`. With readers, where the copy of theirs
-            lies that has no training rows; default: ``dataset`` in the run folder.
-        progress: where to show it.
-        stop_after: save and return once this many steps are done in all.
+        run_folder: the run folder; default ``runs/NAME``.
+        prepared: folder of the encoded dataset; default as in :func:`prepare`. With readers, the folder for the copy of
+            their dataset, without training rows; default: ``dataset`` in the run folder.
+        progress: where to show progress.
+        stop_after: total number of steps after which to save and return.
 
     Raises:
-        ZigguratError: bad input, a run folder of another config, a full disk, no memory left, a diverging loss.
+        ZigguratError: bad input, a run folder of another config, a full disk, exhausted memory, a diverging loss.
     """
     check_engine()
     experiment.check()
@@ -121,7 +121,7 @@ def train(
             progress.note(f"{run.folder}: going on at step {trainer.at.step:,} of {trainer.total_steps:,}")
         started = time.perf_counter()
         stop = None if trainer.finished else trainer.train(stop_after)
-        on_first_rank(lambda: None)  # until the first rank has written its last checkpoint
+        on_first_rank(lambda: None)  # waits until the first rank has written its last checkpoint
         if not trainer.finished:
             return Outcome(run, trainer.at.step, None, stop.signal if stop else None)
         results = on_first_rank(lambda: run.results)
@@ -131,11 +131,11 @@ def train(
 
 
 def _finish(run: Run, trainer: Trainer, seconds: float, progress: Progress) -> dict[str, Any]:
-    """Put the best checkpoint's weights in place, evaluate it on validation and test, and write results.json."""
+    """Restores the best checkpoint, evaluates it on validation and test, and writes ``results.json``."""
     best = on_first_rank(lambda: run.checkpoints.resolve("best"))
-    told = restore_from(trainer.recommender, run.checkpoints, best)
-    if told is not None:
-        progress.note(told)
+    note = restore_from(trainer.recommender, run.checkpoints, best)
+    if note is not None:
+        progress.note(note)
     schema, evaluation = trainer.dataset.schema, run.experiment.evaluation
     figures: dict[str, dict[str, float]] = {}
     splits: tuple[Split, ...] = ("validation", "test")
@@ -146,7 +146,7 @@ def _finish(run: Run, trainer: Trainer, seconds: float, progress: Progress) -> d
             trainer.recommender, blocks, schema, trainer.device, evaluation.batch_size, progress=shown
         )
         figures[split] = metrics.compute()
-        if split == next(iter(held)):  # once is enough
+        if split == next(iter(held)):  # one split suffices
             for sentence in collapsed_tasks(metrics, run.experiment):
                 progress.note(sentence)
     stored = {

@@ -1,4 +1,4 @@
-"""Where training stands, and whether it still gets better."""
+"""The state of a training: steps, cursor, and whether the monitored metric still improves."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from ziggurat.training.config import EarlyStopping
 
 @dataclass(slots=True)
 class TrainState:
-    """Saved with every checkpoint.
+    """The training state, saved with every checkpoint.
 
     Attributes:
-        step: optimizer steps done.
-        cursor: where the loader goes on.
+        step: number of optimizer steps done.
+        cursor: where the loader continues.
         best: best value of the monitored metric so far.
-        best_step: its step.
-        stale: evaluations since then.
-        stopped_early: early stopping has ended the run.
+        best_step: step of the best value.
+        stale: number of evaluations since the best value.
+        stopped_early: whether early stopping has ended the run.
     """
 
     step: int = 0
@@ -32,7 +32,7 @@ class TrainState:
     stopped_early: bool = False
 
     def observe(self, value: float, metric: str, stopping: EarlyStopping | None) -> bool:
-        """Count a value of the monitored ``metric``; whether it is the best so far. A NaN never is."""
+        """Records a value of the monitored ``metric`` and returns whether it is the best so far; nan never is."""
         margin = stopping.min_delta if stopping else 0.0
         gain = math.inf if self.best is None else value - self.best
         if self.best is not None and not higher_is_better(metric):

@@ -51,7 +51,7 @@ def plan(
     """
     given, folder = _planning_input(experiment, hosts, devices, memory, prepared, progress)
     tables, kind = given.problem.tables, given.problem.topology.kind
-    with _disk_told(experiment):
+    with _explained_disk_memory(experiment):
         planned = plan_problem(given.problem, given.planner(progress))
     plan = slots_for(experiment, tables, planned.plan, kind, folder)
     added = tuple(note for note in plan.notes if note not in planned.plan.notes)
@@ -59,7 +59,7 @@ def plan(
 
 
 @contextlib.contextmanager
-def _disk_told(experiment: Experiment) -> Generator[None]:
+def _explained_disk_memory(experiment: Experiment) -> Generator[None]:
     """A device's memory is told of what it is made, where rows may lie on a disk."""
     beyond = experiment.planning.beyond_memory
     try:

@@ -57,7 +57,9 @@ def grown_experiments(experiment: Experiment, count: int) -> list[Experiment]:
     Raises:
         ConfigError: the model has none.
     """
-    return [experiment.model_copy(update={"model": model}) for model in growing_models(experiment.model, min(count, MOST))]
+    return [
+        experiment.model_copy(update={"model": model}) for model in growing_models(experiment.model, min(count, MOST))
+    ]
 
 
 def listed_experiments(experiment: Experiment, path: Path) -> list[Experiment]:
@@ -148,8 +150,8 @@ def _read(path: Path) -> list[Mapping[str, Any]]:
     try:
         values = YAML(typ="safe").load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, YAMLError) as error:
-        said = " ".join(str(error).split())
-        raise ConfigError(f"{path}: cannot be read as a ladder: {said}", "give a YAML list of changes") from None
+        message = " ".join(str(error).split())
+        raise ConfigError(f"{path}: cannot be read as a ladder: {message}", "give a YAML list of changes") from None
     entries = cast("list[Any]", values) if isinstance(values, list) else []
     if not entries or not all(isinstance(entry, Mapping) for entry in entries):
         raise ConfigError(

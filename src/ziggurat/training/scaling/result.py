@@ -130,7 +130,7 @@ class ScaleResult:
     @property
     def caveats(self) -> tuple[str, ...]:
         """What limits the law, a sentence each: runs that diverged, sizes that lie close together."""
-        said = [
+        found = [
             f"Rung {rung.number}, seed {run.seed}, diverged and is left out: {run.reason}. A lower "
             "optimizer.lr may help; --sizes-file FILE gives a rung its own."
             for rung in self.rungs
@@ -139,8 +139,8 @@ class ScaleResult:
         sizes = [rung.size.flops for rung in self.finished]
         if len(sizes) >= FEWEST_RUNGS and max(sizes) < NARROW * min(sizes):
             ratio = max(sizes) / min(sizes)
-            said.append(f"The largest size is only {ratio:.1f} times the smallest: the law says little beyond them.")
-        return tuple(said)
+            found.append(f"The largest size is only {ratio:.1f} times the smallest: the law says little beyond them.")
+        return tuple(found)
 
     def save(self, folder: Path, fit: PowerLawFit | None = None) -> None:
         """Write ``scale.json`` into ``folder``, whole or not at all."""

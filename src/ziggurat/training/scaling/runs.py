@@ -44,22 +44,22 @@ def finished_runs(
         RunFolderError: a rung holds a run of another config or dataset, or one to go on with of other versions.
     """
     found: dict[tuple[int, int], Run] = {}
-    refused: dict[int, _Refusal] = {}
+    rejected: dict[int, _RejectedRun] = {}
     fine: set[int] = set()
-    for rung, seed, folder in _lying(place, rungs):
+    for rung, seed, folder in _existing_folders(place, rungs):
         try:
             run, finished = _checked(folder, with_seed(rung, seed), dataset, seed in asked[rung.number])
         except RunFolderError as error:
-            refused.setdefault(rung.number, _Refusal(seed, error.problem))
+            rejected.setdefault(rung.number, _RejectedRun(seed, error.problem))
             continue
         fine.add(rung.number)
         if finished:
             found[rung.number, seed] = run
         elif seed not in asked[rung.number]:
             progress.note(f"{folder} is not trained to the end and not asked for: it is left out")
-    if refused:
-        number, first = min(refused.items())
-        alone = len(refused) == 1 and fine - {number}
+    if rejected:
+        number, first = min(rejected.items())
+        alone = len(rejected) == 1 and fine - {number}
         which = f"{_rung_folder(place, number)}, which is then trained anew" if alone else str(place)
         raise RunFolderError(
             f"rung {number}, seed {first.seed}: {first.problem}", f"name another folder with --run, or delete {which}"
@@ -106,12 +106,12 @@ def examples_seen(steps: int, rows: int, batch_size: int) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class _Refusal:
+class _RejectedRun:
     seed: int
     problem: str
 
 
-def _lying(place: Path, rungs: Sequence[SizedExperiment]) -> Iterator[tuple[SizedExperiment, int, Path]]:
+def _existing_folders(place: Path, rungs: Sequence[SizedExperiment]) -> Iterator[tuple[SizedExperiment, int, Path]]:
     """The run folders that are there, by rung and seed."""
     for rung in rungs:
         folders = _rung_folder(place, rung.number).glob("seed-*/config.yaml")

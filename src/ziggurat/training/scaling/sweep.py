@@ -93,9 +93,9 @@ def scale(
     dataset = prepare(experiment, prepared, progress)
     if not dataset.split(split).rows:
         raise ConfigError(f"the {split} split has no rows", "choose another --split, or give data.split a share")
-    climbed = measured_rungs(experiments, dataset.schema)
+    sized = measured_rungs(experiments, dataset.schema)
     with locked_folder(place, "training a ladder"):
-        return _Sweep(place, climbed, seeds, split, dataset, progress).up()
+        return _Sweep(place, sized, seeds, split, dataset, progress).run()
 
 
 class _Sweep:
@@ -122,7 +122,7 @@ class _Sweep:
         for (number, _), run in found.items():
             self._keep(by_number[number], run)
 
-    def up(self) -> Scaled:
+    def run(self) -> Scaled:
         """Every rung with the first seed, then with the next: an early stop leaves a whole, if noisy, curve."""
         for rung in self.rungs:
             self.progress.note(
@@ -177,7 +177,7 @@ class _Sweep:
             stopped = outcome.signal
             if outcome.results is not None:
                 self._keep(rung, outcome.run)
-                self._tell(rung, seed)
+                self._report(rung, seed)
         self.result().save(self.place)
         return stopped
 
@@ -194,7 +194,7 @@ class _Sweep:
         known = {number: self.runs[number].keys() | self.diverged[number].keys() for number in self.asked}
         return sum(seed not in known[number] for number, seeds in self.asked.items() for seed in seeds)
 
-    def _tell(self, rung: SizedExperiment, seed: int) -> None:
+    def _report(self, rung: SizedExperiment, seed: int) -> None:
         run = self.runs[rung.number].get(seed)
         if run is None:
             self.progress.note(f"rung {rung.number}, seed {seed}: {self.diverged[rung.number][seed].reason}")

@@ -1,6 +1,6 @@
-"""What of another run does not fit the one that is to begin with its weights.
+"""Checks that the weights of another run fit the run that is to start from them.
 
-Everything is looked at before anything is changed, and all tables that do not fit in one way are named at once.
+All checks run before anything is changed, and an error names all tables that fail the same check.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _SHOWN = 12
 
 
 def tables_to_take(origin: WarmStartSource, start: WarmStart, layout: Layout) -> list[TableSpec]:
-    """The tables here that begin with the other run's rows, in the layout's order.
+    """Returns the tables that start with the other run's rows, in the layout's order.
 
     Raises:
-        ConfigError: one is listed that the other run has not.
+        ConfigError: the config lists a table that the other run does not have.
     """
     if start.tables == "all":
         return [spec for spec in layout.tables if spec.name in origin.tables]
@@ -45,17 +45,17 @@ def check_tables(
     here: FittedTables,
     live: Mapping[str, TableShape],
 ) -> None:
-    """Nothing, where each table's rows are as wide there as here, and can be told apart by what they stand for.
+    """Validates that each table's rows have the same width in both runs and can be matched by their values.
 
     Args:
         origin: the other run.
-        start: the config.
-        taken: the tables here, those of :func:`tables_to_take`.
-        here: what their ids and numbers stand for.
-        live: their shapes and those of their optimizers' states, by name.
+        start: the config of the warm start.
+        taken: this run's tables, as returned by :func:`tables_to_take`.
+        here: the values that this run's ids and numbers represent.
+        live: shapes of this run's tables and of their optimizers' states, by name.
 
     Raises:
-        ConfigError: names every table that does not fit, what it is there and here, and what to do.
+        ConfigError: a table does not fit; the message names every such table, both runs' settings, and what to do.
     """
     there = origin.tables
     _refuse(
@@ -79,18 +79,17 @@ def check_tables(
 def check_dense(
     origin: WarmStartSource, experiment: Experiment, layout: Layout, shapes: Shapes, here: FittedTables
 ) -> None:
-    """Nothing, where the dense weights of the other run mean here what they meant there.
+    """Validates that the other run's dense weights have the same meaning in this run.
 
     Args:
         origin: the other run.
-        experiment: the config here.
-        layout: of the model here.
-        shapes: of its dense weights, by name.
-        here: what its numbers stand for.
+        experiment: this run's config.
+        layout: the layout of this run's model.
+        shapes: shapes of this run's dense weights, by name.
+        here: the values that this run's ids and numbers represent.
 
     Raises:
-        ConfigError: another order of numbers, fields or labels, other steps of a number, other weights, or another
-            optimizer where its state is asked for.
+        ConfigError: the order of numbers, fields or labels, the transforms of a number, or the weights differ.
     """
     theirs, rows_alone = origin.layout, f"set {KEY}.dense=false to begin with the rows of tables alone"
     for what, old, new in (
@@ -120,10 +119,10 @@ def check_dense(
 
 
 def check_optimizer(origin: WarmStartSource, experiment: Experiment) -> None:
-    """Nothing, where the dense optimizer is of the same kind there and here.
+    """Validates that both runs have the same kind of dense optimizer.
 
     Raises:
-        ConfigError: it is not.
+        ConfigError: the kinds differ.
     """
     old, new = origin.run.experiment.optimizer.name, experiment.optimizer.name
     if old != new:
@@ -134,20 +133,20 @@ def check_optimizer(origin: WarmStartSource, experiment: Experiment) -> None:
 
 
 def rescaled(origin: WarmStartSource, layout: Layout, here: FittedTables) -> list[str]:
-    """The numbers that were fitted to other figures there, as to another mean."""
+    """Returns the numeric features whose transforms were fitted to other statistics there, such as another mean."""
     return [name for name in layout.schema.dense if origin.fitted.chains[name] != here.chains[name]]
 
 
 def _refuse(problems: Mapping[str, str | None], what: str, hint: str = "") -> None:
-    """Nothing, where no table has a problem.
+    """Validates that no table has a problem.
 
     Raises:
-        ConfigError: names each that has.
+        ConfigError: a table has a problem; the message names each.
     """
     found = {name: text for name, text in problems.items() if text is not None}
     if found:
-        told = "".join(f"\n  table {name}: {text}" for name, text in found.items())
-        raise ConfigError(f"{KEY}.tables: {what}{told}", hint + _leave_out([n for n in problems if n not in found]))
+        listed = "".join(f"\n  table {name}: {text}" for name, text in found.items())
+        raise ConfigError(f"{KEY}.tables: {what}{listed}", hint + _leave_out([n for n in problems if n not in found]))
 
 
 def _leave_out(others: Sequence[str]) -> str:
@@ -161,10 +160,10 @@ def _leave_out(others: Sequence[str]) -> str:
 def _widths(there: TableSpec, here: TableSpec) -> str | None:
     if (there.dim, there.vectors) == (here.dim, here.vectors):
         return None
-    return f"{_told_width(there)} there, {_told_width(here)} here"
+    return f"{_describe_width(there)} there, {_describe_width(here)} here"
 
 
-def _told_width(spec: TableSpec) -> str:
+def _describe_width(spec: TableSpec) -> str:
     return f"{spec.vectors} vectors of {spec.vector_dim} floats" if spec.vectors > 1 else f"{spec.dim} floats"
 
 
@@ -172,10 +171,10 @@ def _states(there: TableSpec, saved: TableShape, here: TableSpec, live: TableSha
     old, new = there.optimizer["name"], here.optimizer["name"]
     if old == new and saved.states == live.states:
         return None
-    return f"{old} with {_told_states(saved)} there, {new} with {_told_states(live)} here"
+    return f"{old} with {_describe_states(saved)} there, {new} with {_describe_states(live)} here"
 
 
-def _told_states(shape: TableShape) -> str:
+def _describe_states(shape: TableShape) -> str:
     widths = [f"{width or 1} of {name}" for name, width in shape.states.items()]
     return f"{' and '.join(widths)} a row" if widths else "none"
 

@@ -1,8 +1,8 @@
-"""A run that begins with weights of another one, instead of those that its seed draws.
+"""Starts a run from the weights of another run, instead of those that its seed draws.
 
-It is no run that goes on: its steps, its passage through the data, its schedule and its random state are at their
-beginning. Rows of tables are taken by what they stand for, since the same value has another row in another vocabulary;
-each rank reads those that it holds, whatever the plan.
+This does not resume the other run: steps, data order, schedule and random state start from the beginning. Rows of
+tables are matched by the values they represent, because a value can have another row in another vocabulary. Each rank
+reads the rows that it holds, whatever the plan.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ from ziggurat.training.warm_start.rows import RowTransfer, take_rows
 from ziggurat.training.warm_start.source import KEY, WarmStartSource
 
 WARM_START_FILE = "warm_start.json"
-"""In the folder of a run that began so: what it took."""
+"""File in the folder of a warm-started run that records what it took."""
 BATCH_ROWS = 2**22
-"""Once tables to be read together have as many rows, they are read."""
+"""Tables are collected until they have this many rows together, then read."""
 
 
 @dataclass(frozen=True, slots=True)
 class WarmStarted:
-    """What a run began with, as ``warm_start.json`` keeps it.
+    """What a warm start took from the other run, as ``warm_start.json`` records it.
 
     Attributes:
         run: folder of the other run, as the config names it.
-        step: of its checkpoint.
-        tables: name -> {"rows": here, "taken": of these from the other run}.
-        new_tables: those that the other run has not.
-        dense: how many dense tensors were taken; None: none were to be.
-        optimizer: whether optimizer states were.
-        notes: what else there is to know.
+        step: step of its checkpoint.
+        tables: name -> {"rows": rows of the table, "taken": how many of them come from the other run}.
+        new_tables: tables that the other run does not have.
+        dense: number of dense tensors that were taken; None if none were requested.
+        optimizer: whether optimizer states were taken.
+        notes: further notes for the user.
     """
 
     run: str
@@ -65,7 +65,7 @@ class WarmStarted:
     notes: list[str]
 
     def told(self) -> str:
-        """In a line."""
+        """Returns a summary in one line."""
         parts = [f"table {name}: {each['taken']:,} of {each['rows']:,} rows" for name, each in self.tables.items()]
         parts += [f"table {name}: not there" for name in self.new_tables]
         parts += [] if self.dense is None else [f"dense: {self.dense:,} tensors"]
@@ -74,14 +74,14 @@ class WarmStarted:
 
 
 def check_warm_start(folder: Path, experiment: Experiment) -> None:
-    """Refuse what cannot begin, before hours go into preparing its data.
+    """Refuses a warm start that cannot work, before hours go into preparing data.
 
     Args:
-        folder: of the run that is to begin; if it has a checkpoint, nothing else is needed.
+        folder: folder of the run that is to start; if it has a checkpoint, nothing is checked.
         experiment: its config.
 
     Raises:
-        ConfigError: the run to begin from is not there, has no such checkpoint, or is this one.
+        ConfigError: the run to start from does not exist, has no such checkpoint, or is this run.
     """
     start = experiment.training.warm_start
     if start is None or Run(folder, experiment).checkpoints.last() is not None:
@@ -95,23 +95,23 @@ def check_warm_start(folder: Path, experiment: Experiment) -> None:
 
 
 def warm_start(run: Run, recommender: Recommender, optimizer: torch.optim.Optimizer, progress: Progress) -> None:
-    """Put the weights of the run that the config names into ``recommender``; nothing where it names none.
+    """Loads the weights of the run that the config names into ``recommender``; does nothing if it names none.
 
     All ranks call it, before the first step.
 
     Args:
-        run: that begins.
-        recommender: freshly assembled.
-        optimizer: of its dense part.
-        progress: told what was taken.
+        run: the run that starts.
+        recommender: its freshly assembled recommender.
+        optimizer: the optimizer of the dense part.
+        progress: gets a note on what was taken.
 
     Raises:
-        ConfigError: what was asked for does not fit.
+        ConfigError: the requested weights do not fit.
         RunFolderError: the checkpoint is damaged.
     """
     start, leads = run.experiment.training.warm_start, World.current().leads
     if start is None:
-        if leads:  # of an attempt that was given up
+        if leads:  # left by an earlier attempt with another config
             (run.folder / WARM_START_FILE).unlink(missing_ok=True)
         return
     layout, here = recommender.lookup.layout, FittedTables(run.folder / "encoders", run.experiment.features)
@@ -126,16 +126,16 @@ def warm_start(run: Run, recommender: Recommender, optimizer: torch.optim.Optimi
     if start.dense:
         _take_dense(origin, recommender, optimizer if start.optimizer else None)
     if leads:
-        begun = _begun(origin, start, recommender, here, matches)
-        write_json(run.folder / WARM_START_FILE, asdict(begun))
-        progress.note(begun.told())
+        summary = _summary(origin, start, recommender, here, matches)
+        write_json(run.folder / WARM_START_FILE, asdict(summary))
+        progress.note(summary.told())
 
 
 def warm_started(run: Run) -> WarmStarted | None:
-    """What a run began with; None where it began with weights of its own.
+    """Returns what a run's warm start took; None if the run had no warm start.
 
     Raises:
-        RunFolderError: the file that says so is damaged.
+        RunFolderError: the file that records it is damaged.
     """
     path = run.folder / WARM_START_FILE
     if not path.is_file():
@@ -146,7 +146,7 @@ def warm_started(run: Run) -> WarmStarted | None:
         raise RunFolderError(f"{path}: is not what was written: {error}", "restore the file, or delete it") from None
 
 
-def _begun(
+def _summary(
     origin: WarmStartSource,
     start: WarmStart,
     recommender: Recommender,
@@ -170,7 +170,7 @@ def _checked(
     here: FittedTables,
     states: Mapping[str, TableShape],
 ) -> int:
-    """The checkpoint's step, once all of it is known to fit."""
+    """Checks that everything fits, and returns the checkpoint's step."""
     origin, layout = WarmStartSource.open(start), recommender.lookup.layout
     check_tables(origin, start, tables_to_take(origin, start, layout), here, states)
     if start.dense:
@@ -184,7 +184,7 @@ def _checked(
 def _sources(
     origin: WarmStartSource, recommender: Recommender, taken: Sequence[TableSpec], seed: int, states: bool
 ) -> dict[str, list[RowTransfer]]:
-    """Table -> where everything that this rank holds of its rows comes from, their optimizers' states where asked."""
+    """Returns, for each table, the transfers that fill this rank's rows and, if ``states``, their optimizer states."""
     specs = {spec.name: spec for spec in taken}
     found: dict[str, list[RowTransfer]] = defaultdict(list)
     for tensor_slice in recommender.lookup.tensor_slices():
@@ -209,10 +209,10 @@ def _take_tables(
     taken: Sequence[TableSpec],
     sources: Mapping[str, Sequence[RowTransfer]],
 ) -> dict[str, RowMatch]:
-    """Take the rows of these tables; several at a time, since a file of the checkpoint has many small ones.
+    """Takes the rows of these tables, several tables at a time, because a checkpoint file holds many small ones.
 
     Returns:
-        What was matched, by table, without the rows.
+        The match of each table, without its rows.
     """
     found: dict[str, RowMatch] = {}
     batch: list[tuple[Sequence[RowTransfer], RowMatch]] = []
@@ -228,7 +228,7 @@ def _take_tables(
 
 
 def _drawn(spec: TableSpec, seed: int, tensor_slice: TensorSlice, ids_N: Tensor) -> Tensor:
-    """The numbers (N, columns of the piece) that these rows of a table begin with."""
+    """Returns the initial values (N, columns of the tensor slice) of these rows of a table."""
     drawn = torch.empty(len(ids_N), tensor_slice.tensor.shape[1])
     fill_initial_rows(drawn, ids_N, spec.name, spec.init_std, seed, tensor_slice.first[1], spec.dim)
     return drawn
@@ -247,7 +247,7 @@ def _matched(origin: WarmStartSource, here: FittedTables, spec: TableSpec) -> Ro
 
 
 def _take_counts(origin: WarmStartSource, recommender: Recommender, taken: Sequence[TableSpec]) -> None:
-    """The steps that tables' optimizers have made, of those that count them."""
+    """Takes the step counts of the tables' optimizers, where an optimizer has one."""
     names, saved = {spec.name for spec in taken}, origin.saved.shapes("table_optimizer") or {}
     states = [tensor_slice for tensor_slice in recommender.lookup.state_slices() if not tensor_slice.shape]
     counts = [tensor_slice for tensor_slice in states if tensor_slice.name.rpartition("/")[0] in names]

@@ -1,9 +1,9 @@
-"""Rows of another run's tables, put where the rows of the same values are here.
+"""Copies rows of another run's tables to the rows of the same values in this run.
 
-A rank reads the rows that it has a place for, and each file of the checkpoint once, straight into its shard: they fill
-the shard's first rows, go from there to their places, the last one first, and the rows that were in the way are drawn
-again. So nothing of a table is there twice. Rows that lie in no tensor
-(:class:`~ziggurat.parallel.tensor_slices.RowSink`) go to their places at once.
+A rank reads only rows that it has a place for, and each checkpoint file once, straight into its shard. The rows first
+fill the start of the shard, are then moved to their places, the last one first, and rows that were overwritten are
+drawn again. So no table needs a second copy in memory. Rows that are not stored in a tensor
+(:class:`~ziggurat.parallel.tensor_slices.RowSink`) are written to their places at once.
 
 Shape legend: L rows of a shard, U of them that are read, N of them that are drawn again, D columns.
 """
@@ -24,18 +24,18 @@ from ziggurat.features.matching import RowMatch, Rows
 from ziggurat.parallel.tensor_slices import RowSink, TensorSlice
 
 CHUNK_BYTES = 16 * 2**20
-"""Of rows that are moved at once."""
+"""Bytes of rows that are moved at once."""
 
 
 @dataclass(frozen=True, slots=True)
 class RowTransfer:
-    """Where what a rank holds of one tensor of a table comes from.
+    """The transfer that fills a rank's slice of one tensor of a table.
 
     Attributes:
-        group, name: of the tensor in the checkpoint.
-        rows: that it has there.
-        tensor_slice: this rank's part of the tensor here, live.
-        drawn: the numbers that rows of these ids (N,) begin with; None: zeros.
+        group, name: group and name of the tensor in the checkpoint.
+        rows: number of rows of the tensor in the checkpoint.
+        tensor_slice: this rank's live slice of the tensor.
+        drawn: returns the initial values of rows, given their ids (N,); None for zeros.
     """
 
     group: str
@@ -47,7 +47,7 @@ class RowTransfer:
 
 @torch.no_grad()
 def take_rows(saved: CheckpointReader, tables: Sequence[tuple[Sequence[RowTransfer], RowMatch]]) -> None:
-    """Put the rows of each table that are matched into all of its sources; the others are left as they are.
+    """Copies the matched rows of each table into all its transfers' slices; other rows keep their values.
 
     Raises:
         RunFolderError: a file is damaged; some rows may have been written by then.
@@ -59,7 +59,7 @@ def take_rows(saved: CheckpointReader, tables: Sequence[tuple[Sequence[RowTransf
         for source in sources:
             shard = (source.tensor_slice.first[0], source.tensor_slice.tensor.shape[0])
             if source.tensor_slice.sink is not None and match.rows_R is not None:
-                tensor_slices[source.group] += _beyond(source, match)
+                tensor_slices[source.group] += _slice_for_sink(source, match)
                 continue
             if match.rows_R is None and source.tensor_slice.rows is None:
                 tensor_slices[source.group].append(
@@ -78,8 +78,8 @@ def take_rows(saved: CheckpointReader, tables: Sequence[tuple[Sequence[RowTransf
         _draw(source, places)
 
 
-def _beyond(source: RowTransfer, match: RowMatch) -> list[TensorSlice]:
-    """The rows there that this shard has places for, as one piece; none where there are none."""
+def _slice_for_sink(source: RowTransfer, match: RowMatch) -> list[TensorSlice]:
+    """Returns one tensor slice of the checkpoint's rows that belong in this shard; an empty list if there are none."""
     live, sink = source.tensor_slice, source.tensor_slice.sink
     assert sink is not None
     assert live.rows is None
@@ -92,18 +92,18 @@ def _beyond(source: RowTransfer, match: RowMatch) -> list[TensorSlice]:
     read_U, begin_U = np.unique(rows_L[found], return_index=True)
     tensor = torch.empty((len(read_U), *live.tensor.shape[1:]), dtype=live.tensor.dtype, device="meta")
     shape, start = (source.rows, *live.shape[1:]), (0, *live.first[1:])
-    placed = _Placed(sink, found, np.append(begin_U, len(found)))
+    placed = _FanOutSink(sink, found, np.append(begin_U, len(found)))
     return [TensorSlice(source.name, tensor, shape, start, torch.from_numpy(read_U), placed)]
 
 
 @dataclass(frozen=True, slots=True)
-class _Placed:
-    """Another sink, whose rows stand here in the order of the rows there that they begin as; some begin as one.
+class _FanOutSink:
+    """A sink that writes each checkpoint row to all rows of another sink that start from it.
 
     Attributes:
-        sink: it.
-        at_N: its rows, those of one row there behind each other.
-        begin_U: where those of each row there begin among them, and the end of all.
+        sink: the sink to write to.
+        at_N: its rows, grouped by the checkpoint row that they start from.
+        begin_U: where the group of each checkpoint row begins in ``at_N``, and the end of the last group.
     """
 
     sink: RowSink
@@ -124,14 +124,14 @@ class _Placed:
 
 @dataclass(frozen=True, slots=True)
 class _Places:
-    """Where in a shard the rows go.
+    """The places of the checkpoint's rows in a shard.
 
     Attributes:
-        read_U: row there, each once.
-        at_U: its place in the shard, ascending, so that ``at_U[i] >= i``.
-        again, of_again: further places, and the places of the rows that belong there too.
-        lost_N: places among the first U that nothing goes to.
-        ids_N: what rows these are.
+        read_U: distinct rows of the checkpoint.
+        at_U: place of each in the shard, ascending, so that ``at_U[i] >= i``.
+        again, of_again: further places, and for each the place of the row to copy there.
+        lost_N: places among the first U that no row goes to, so that they must be drawn again.
+        ids_N: table rows at these places.
     """
 
     read_U: Rows
@@ -158,14 +158,14 @@ class _Places:
 
 
 def _gapless(source: RowTransfer, first: int, count: int) -> TensorSlice:
-    """The first rows of the shard, as ``count`` rows there from ``first`` on."""
+    """Returns the shard's first ``count`` rows as a slice to be filled with the checkpoint's rows from ``first`` on."""
     live = source.tensor_slice
     shape, start = (source.rows, *live.shape[1:]), (first, *live.first[1:])
     return replace(live, name=source.name, tensor=live.tensor[:count], shape=shape, first=start, rows=None)
 
 
 def _read_into(source: RowTransfer, read_U: Rows) -> TensorSlice:
-    """The first U rows of the shard as the rows there that they are filled with."""
+    """Returns the shard's first U rows as a slice to be filled with the checkpoint's rows ``read_U``."""
     first, count = int(read_U[0]), len(read_U)
     if bool((np.diff(read_U) == 1).all()):
         return _gapless(source, first, count)
@@ -173,7 +173,10 @@ def _read_into(source: RowTransfer, read_U: Rows) -> TensorSlice:
 
 
 def _spread(tensor: Tensor, places: _Places) -> None:
-    """From the first U rows to their places. None is written over before it has gone: no place lies before its row."""
+    """Moves the first U rows to their places, last row first.
+
+    No row is overwritten before it is moved, because no place comes before the row that goes there.
+    """
     at_U, most = places.at_U, _chunk(tensor)
     if int(at_U[-1]) >= len(at_U):
         for end in range(len(at_U), 0, -most):
@@ -184,7 +187,7 @@ def _spread(tensor: Tensor, places: _Places) -> None:
 
 
 def _draw(source: RowTransfer, places: _Places) -> None:
-    """The rows that were in the way, as they were."""
+    """Draws the overwritten rows again, with the values they had."""
     tensor, most = source.tensor_slice.tensor, _chunk(source.tensor_slice.tensor)
     order = np.argsort(places.ids_N)
     for begin in range(0, len(order), most):

@@ -1,4 +1,4 @@
-"""The run that another one begins from: its checkpoint, its tables, and what their rows stand for."""
+"""The source of a warm start: another run's checkpoint, its tables, and the values that their rows represent."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class WarmStartSource:
-    """A checkpoint of another run: the weights that it is used by, their average where it has one.
+    """A checkpoint of another run, with the weights it predicts with: the averaged ones if it has them.
 
     Attributes:
         run: the other run.
-        step: of the checkpoint.
+        step: step of the checkpoint.
         saved: the checkpoint.
     """
 
@@ -36,7 +36,7 @@ class WarmStartSource:
 
     @classmethod
     def open(cls, start: WarmStart, step: int | None = None) -> WarmStartSource:
-        """What ``start`` names; of ``step`` where that is known already.
+        """Opens the checkpoint that ``start`` names, or that of ``step`` if given.
 
         Raises:
             ConfigError: there is no such run or checkpoint.
@@ -48,11 +48,11 @@ class WarmStartSource:
             return cls(run, found, run.checkpoints.load(found))
 
     def place(self, group: str, name: str) -> tuple[str, str]:
-        """The group and name under which the checkpoint has a weight of ``dense`` or ``tables``."""
+        """Returns the group and name under which the checkpoint stores a weight of ``dense`` or ``tables``."""
         return ("average", f"{group}/{name}") if self._averaged else (group, name)
 
     def shapes(self, group: str) -> Shapes:
-        """Of the weights of ``dense`` or ``tables``, by name."""
+        """Returns the shapes of the weights of ``dense`` or ``tables``, by name."""
         if not self._averaged:
             return self.saved.shapes(group) or {}
         prefix, found = f"{group}/", self.saved.shapes("average") or {}
@@ -60,12 +60,12 @@ class WarmStartSource:
 
     @cached_property
     def tables(self) -> dict[str, TableSpec]:
-        """By name."""
+        """The other run's tables, by name."""
         return {spec.name: spec for spec in self.layout.tables}
 
     @cached_property
     def layout(self) -> Layout:
-        """Of the other run's model.
+        """The layout of the other run's model.
 
         Raises:
             ConfigError: its checkpoint lacks a table that its config has.
@@ -83,10 +83,10 @@ class WarmStartSource:
 
     @cached_property
     def fitted(self) -> FittedTables:
-        """What the other run's ids and numbers stand for.
+        """The values that the other run's ids and numbers represent.
 
         Raises:
-            ConfigError: its folder ``encoders`` is not as it was written.
+            ConfigError: its folder ``encoders`` is damaged or incomplete.
         """
         with _named(f"{KEY}.run", "restore the folder `encoders` of that run, or name another run"):
             return FittedTables(self.run.folder / "encoders", self.run.experiment.features)
@@ -98,10 +98,10 @@ class WarmStartSource:
 
 @contextlib.contextmanager
 def _named(key: str, hint: str | None = None) -> Generator[None]:
-    """Have an error say which key led to it, and the hint where that is another.
+    """Turns an error into a ConfigError that names the config key, with another hint if given.
 
     Raises:
-        ConfigError: in its place.
+        ConfigError: in place of a RunFolderError or DataError.
     """
     try:
         yield
