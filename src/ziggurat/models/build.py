@@ -63,7 +63,8 @@ def growing_models(config: ModelConfig, count: int) -> list[ModelConfig]:
 
 def scalable_models() -> list[str]:
     """Returns the names of the models that :func:`growing_models` can grow."""
-    return [str(kind().title) for kind in built_in(ModelConfig, ModelSettings) if kind().growing_sizes(2)]
+    defaults = [kind.model_validate({}) for kind in built_in(ModelConfig, ModelSettings)]
+    return [config.title for config in defaults if config.growing_sizes(2)]
 
 
 def model_dims(layout: Layout) -> ModelDims:
