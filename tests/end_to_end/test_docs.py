@@ -21,7 +21,7 @@ from ziggurat.interactions.mlp import MLP
 from ziggurat.interactions.sequences.attention_pooling import AttentionPooling
 from ziggurat.interactions.sequences.sequence_transformer import SequenceTransformer
 from ziggurat.interactions.sequences.target_attention import TargetAttention
-from ziggurat.models.build import ModelConfig, build_model
+from ziggurat.models.build import ModelConfig
 from ziggurat.optim.schedule import Plateau, WarmupCosine, WarmupLinear
 from ziggurat.optim.shampoo.config import ShampooConfig
 from ziggurat.planning.config import PlanningConfig, TablePlacement, TopologyConfig
@@ -65,7 +65,7 @@ def test_every_config_parses_and_builds(page: str, text: str) -> None:
     experiment = parse_config(Experiment, {**BASE, **values, "features": list(features.values())})
     experiment.check()
     schema = encoded_schema(experiment.features, experiment.data.targets, defaultdict(lambda: 4))
-    model = build_model(experiment.model, model_dims(experiment.layout(schema)))
+    model = experiment.model.build(model_dims(experiment.layout(schema)))
     assert model.parameter_count() > 0, page
 
 

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from tests.training.conftest import MakeExperiment
+from ziggurat.planning.autoshard.baseline import BaselinePlanner
 from ziggurat.planning.autoshard.cost_network import CostNetwork
 from ziggurat.planning.autoshard.learned import NETWORK, SHIPPED
 from ziggurat.planning.autoshard.planner import AutoShard
-from ziggurat.planning.baseline import BaselinePlanner
 from ziggurat.planning.config import PlanningConfig, TopologyConfig
 from ziggurat.planning.rules import Rules
 from ziggurat.training import api

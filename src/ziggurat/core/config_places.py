@@ -17,7 +17,7 @@ IMPORT_KEY = "import"
 """The key that names a class outside the package in place of a tag."""
 
 SECTION_TAG = "@section"
-"""The tag of a section that stands beside plain values in a union; pydantic puts it into locations, no user writes it."""
+"""The tag of a section that stands beside plain values in a union; pydantic puts it into the locations of errors."""
 
 IMPORTED: dict[str, type[pydantic.BaseModel]] = {}
 """Import reference -> its config class, of the parts from outside that this process has imported
