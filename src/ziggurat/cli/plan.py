@@ -116,11 +116,11 @@ def _experiment(config: Path, overrides: list[str], data: Path | None, planner: 
 
     if planner is not None and planner not in PLANNERS:
         raise ConfigError(f"--planner {planner}: there is no such planner", f"name one of {', '.join(PLANNERS)}")
-    if planner is not None and api.load_experiment(config, [], data).planning.planner.name != planner:
+    if planner is not None and api.load_experiment(config, [], data).planning.planner.title != planner:
         overrides = [f"planning.planner={{name: {planner}}}", *overrides]
     found = api.load_experiment(config, overrides, data)
-    if planner is not None and found.planning.planner.name != planner:
-        named = found.planning.planner.name
+    if planner is not None and found.planning.planner.title != planner:
+        named = found.planning.planner.title
         raise ConfigError(f"--planner {planner}: --set planning.planner names {named}", "leave one of the two out")
     return found
 

@@ -70,7 +70,7 @@ class Fields(nn.Module):
     def costs(self) -> list[FieldCost]:
         """Returns the cost of each learned step."""
         costs = [
-            _cost(f"{feature}, {how.encoder.name}", self.encoders[_inner(feature)])
+            _cost(f"{feature}, {how.encoder.title}", self.encoders[_inner(feature)])
             for feature, how in self.layout.positions.items()
         ]
         for source in self.layout.sources:

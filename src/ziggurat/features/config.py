@@ -223,7 +223,7 @@ class SequenceFeature(_ManyFeature):
     def _positions_are_counted(self) -> Self:
         if not isinstance(self.pooling, str) and "last" not in self.model_fields_set:
             raise ValueError(
-                f"pooling {self.pooling.name!r} looks up every position separately, so their number must be given: "
+                f"pooling {self.pooling.title!r} looks up every position separately, so their number must be given: "
                 "set last, for example last: 20"
             )
         return self

@@ -141,7 +141,7 @@ def _results(measured: Mapping[Split, MetricSet]) -> list[TaskResult]:
 
 def _our_rows(run: Run, metrics: MetricSet, ranks: int) -> list[ComparisonRow]:
     seconds = (run.results or {}).get("seconds")
-    name = f"ziggurat {run.experiment.model.name}"
+    name = f"ziggurat {run.experiment.model.title}"
     settings = "as in the config" + (f", {ranks} ranks" if ranks > 1 else "")
     return [
         ComparisonRow(task, name, ours=True, figures=metrics[task].compute(), seconds=seconds, settings=settings)
@@ -159,7 +159,7 @@ def _model_size(experiment: Experiment, dataset: Dataset) -> ModelSize:
         if isinstance(block, Block)
     ]
     parameters = model.parameter_count() + sum(cost.parameters for cost in fields)
-    return ModelSize(experiment.model.name, parameters, model.flops() + sum(cost.flops for cost in fields), parts)
+    return ModelSize(experiment.model.title, parameters, model.flops() + sum(cost.flops for cost in fields), parts)
 
 
 def _feature_row(name: str, statistics: DatasetStatistics) -> FeatureRow:

@@ -124,11 +124,11 @@ def check_optimizer(origin: WarmStartSource, experiment: Experiment) -> None:
     Raises:
         ConfigError: the kinds differ.
     """
-    old, new = origin.run.experiment.optimizer.name, experiment.optimizer.name
+    old, new = origin.run.experiment.optimizer.title, experiment.optimizer.title
     if old != new:
         raise ConfigError(
             f"{KEY}.optimizer: the dense optimizer is {old} in {origin.run.folder}, {new} here",
-            f"set optimizer.name={old}, or {KEY}.optimizer=false",
+            f"take its optimizer section, or {KEY}.optimizer=false",
         )
 
 
