@@ -4,7 +4,7 @@
     .venv/bin/python tools/part_tables.py [--check]
 
 A table stands between ``<!-- parts: KIND -->`` and ``<!-- end -->``. Its rows are the members of the kind's list: the
-name, the first sentence of the module, and the source that the class names.
+name, the first sentence of the module, the formula that the class's docstring begins with, and the source it names.
 """
 
 from __future__ import annotations
@@ -46,7 +46,13 @@ def with_tables(text: str) -> str:
         kind = match.group(1)
         rows = [row(config) for config in built_in(KINDS[kind], PartConfig)]
         return "\n".join(
-            [f"<!-- parts: {kind} -->", "| `name` | what it is | source |", "|---|---|---|", *rows, "<!-- end -->"]
+            [
+                f"<!-- parts: {kind} -->",
+                "| `name` | what it is | what it computes | source |",
+                "|---|---|---|---|",
+                *rows,
+                "<!-- end -->",
+            ]
         )
 
     return re.sub(r"<!-- parts: ([a-z ]+) -->.*?<!-- end -->", table, text, flags=re.DOTALL)
@@ -58,11 +64,18 @@ def row(config: type[PartConfig]) -> str:
     assert module is not None
     part = getattr(module, config.__qualname__.split(".")[0])
     sentence = " ".join((module.__doc__ or "").split("\n\n")[0].split()).rstrip(".")
-    found = re.search(r"Source: (.*?)(?:\n\s*\n|$)", inspect.getdoc(part) or "", re.DOTALL)
+    described = inspect.getdoc(part) or ""
+    found = re.search(r"Source: (.*?)(?:\n\s*\n|$)", described, re.DOTALL)
     source = " ".join(found.group(1).split()) if found else ""
     source = re.split(r"; |, (?:eq|section|figure|in the)\b|\. [A-Z]", source)[0].rstrip(".")
     name = config.model_fields["name"].default
-    return f"| `{name}` | {escaped(sentence)} | {escaped(source)} |"
+    return f"| `{name}` | {escaped(sentence)} | {escaped(formula(described))} | {escaped(source)} |"
+
+
+def formula(described: str) -> str:
+    """Returns the first line of a docstring where that is a formula, with the bare names of the classes in it."""
+    line = re.sub(r":\w+:`~?(?:[\w.]+\.)?(\w+)`", r"\1", described.split("\n", 1)[0]).replace("``", "`")
+    return line.rstrip(".") if re.search(r"[=→]", line) else ""
 
 
 def escaped(text: str) -> str:

@@ -52,6 +52,8 @@ class MaskBlock(Block):
 class MaskedFields(Block):
     """(B, F, D) → (B, F', D): normalises each field, masks the row by itself and reshapes the result to F'×D.
 
+    Source: Wang, She and Zhang, "MaskNet", arXiv 2102.07619, eq. 8. The whole row masks itself.
+
     Args:
         config: the settings, listed below.
         features: F.
