@@ -1,7 +1,7 @@
-"""What a benchmark measures: the code that it reaches, in this checkout or in a commit, and what of it differs.
+"""Finds the code that a benchmark measures, in this checkout or in a commit, and compares two such states.
 
-Sources are found from a benchmark's own files: every module of ours that these import, directly or indirectly, and in
-these modules the definitions whose names are mentioned, directly or indirectly. Files that are no Python are declared.
+The search begins at a benchmark's own files. It follows the imports of our own modules, and in these modules the
+definitions whose names are mentioned, directly or indirectly. Files other than Python are declared.
 docs/benchmarks.md explains the rules under "When a result is out of date".
 """
 
@@ -14,38 +14,46 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path, PurePosixPath
 
-from bench.code_units import ALWAYS, Import, Module, Unit
+from bench.code_units import MODULE_STATEMENTS, Import, Module, Unit
 from bench.trees import Tree, tree_of_commit, working_tree
 
 RUNNER = {
-    f"bench.{name}"
-    for name in ("benchmark", "code_units", "noted", "provenance", "resumable_cases", "results", "sources", "trees")
+    "bench.benchmark",
+    "bench.code_shape",
+    "bench.code_units",
+    "bench.noted",  # the older name of resumable_cases, in commits
+    "bench.provenance",
+    "bench.resumable_cases",
+    "bench.results",
+    "bench.sources",
+    "bench.trees",
 }
-"""Modules that describe, store and judge figures; ``noted`` is the older name of ``resumable_cases``."""
+"""Modules that describe, store and judge figures; they are not part of what a benchmark measures."""
 
 
 @dataclass(frozen=True, slots=True)
 class Located:
-    """A unit and the module that it is in."""
+    """A unit and the module that contains it."""
 
     module: str
     unit: Unit
 
     @property
     def name(self) -> str:
+        """The qualified name of the unit, module included."""
         return f"{self.module}.{self.unit.name}"
 
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """What a benchmark reaches in one tree.
+    """The code and files that a benchmark reaches in one tree.
 
     Attributes:
-        units: the code.
-        libraries: imports of other packages in the modules reached, as source text.
+        units: the units of code.
+        libraries: the imports of other packages in the modules reached, as source text.
         data: path of a declared file -> its blob id.
-        definitions: name -> how often the tree defines it, to tell a rename from a call of something else.
-        paths: of all files read, Python and declared.
+        definitions: name -> how often the tree defines it, to distinguish renames from other changes.
+        paths: the paths of all files read, Python and declared.
         all_code: :attr:`~bench.code_units.Unit.exact` of all units of the tree, reached or not.
     """
 
@@ -65,10 +73,10 @@ class Sources:
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """What differs between two trees.
+    """The difference between the sources in two trees.
 
     Attributes:
-        code: functions, classes and files whose code differs, each with what became of it.
+        code: the functions, classes and files whose code differs, marked ``new:`` or ``gone:`` if on one side only.
         places: whether names, modules or places differ.
     """
 
@@ -78,13 +86,13 @@ class Difference:
 
 @dataclass(frozen=True, slots=True)
 class Mentioned:
-    """What some code mentions.
+    """The definitions and names that some code mentions.
 
     Attributes:
-        places: modules and names at their top.
-        modules: modules named by strings.
-        texts: strings that could be names.
-        names: the names themselves, without attributes.
+        places: the mentioned definitions, as pairs of a module and a name at its top.
+        modules: the modules named by strings.
+        texts: the strings that could be names.
+        names: the mentioned names, without attributes.
     """
 
     places: frozenset[tuple[str, str]]
@@ -97,11 +105,11 @@ class Reach:
     """Follows imports and mentions through a tree.
 
     Args:
-        tree: the files.
+        tree: the tree to search.
 
     Attributes:
-        modules: dotted name -> what is in it.
-        tops: module -> name defined at its top -> its units.
+        modules: dotted name -> units and imports of the module.
+        tops: module -> name defined at its top -> the units of that definition.
     """
 
     def __init__(self, tree: Tree) -> None:
@@ -122,7 +130,10 @@ class Reach:
         self._mentioned: dict[tuple[str, str], Mentioned] = {}
 
     def sources(self, depends_on: Iterable[str]) -> Sources:
-        """What is reached from files and folders: Python files are followed, others are declared data.
+        """Returns what is reached from files and folders.
+
+        Args:
+            depends_on: the files and folders; imports of Python files are followed, other files are data.
 
         Raises:
             FileNotFoundError: the tree has no such file or folder.
@@ -141,7 +152,7 @@ class Reach:
         )
 
     def _below(self, path: str) -> list[str]:
-        """The files of a declared path; of one that has moved, the only one of its name below ``bench``."""
+        """Returns the files of a declared path; if it has moved, the only file of that name below ``bench``."""
         blobs = self._tree.blobs
         found = [file for file in blobs if file == path or file.startswith(f"{path}/")]
         if not found:
@@ -152,14 +163,16 @@ class Reach:
         return found
 
     def imported(self, module: str) -> Iterator[str]:
-        """The modules that a module imports. A package's ``__init__`` counts where something is imported from it, not
-        where it is on the way to a module below it."""
+        """Yields the modules that a module imports.
+
+        A package's ``__init__`` counts if a name is imported from it, but not if a module below it is imported.
+        """
         for each in self.modules[module].imports:
             below = f"{each.module}.{each.name}"
             yield from [name for name in (below, each.module) if name in self.modules][:1]
 
     def mentioned(self, module: str, name: str) -> Mentioned:
-        """What the units of a definition at the top of ``module`` mention."""
+        """Returns the mentions of the units of a definition at the top of ``module``."""
         found = self._mentioned.get((module, name))
         if found is None:
             mentions = {mention for each in self.tops[module][name] for mention in each.unit.mentions}
@@ -174,35 +187,37 @@ class Reach:
         return found
 
     def _places(self, module: str, mention: str) -> Iterator[tuple[str, str]]:
-        """The modules and names that a name in ``module`` may mean, attributes of modules followed."""
+        """Yields the definitions that a name in ``module`` may refer to, attributes of modules included."""
         name, *attributes = mention.split(".")
         yield module, name
         for each in self._bindings[module].get(name, ()):
             yield from self._follow(each, attributes)
 
-    def _follow(self, meant: Import, attributes: Sequence[str]) -> Iterator[tuple[str, str]]:
-        """What an imported name and its attributes mean: a definition, or the one that a package hands on."""
-        parts = [*([meant.name] if meant.name else []), *attributes]
-        target = meant.module if meant.name or meant.bound != meant.module.partition(".")[0] else meant.bound
+    def _follow(self, imported: Import, attributes: Sequence[str]) -> Iterator[tuple[str, str]]:
+        """Yields the definitions that an imported name and its attributes refer to, through re-exports of packages."""
+        parts = [*([imported.name] if imported.name else []), *attributes]
+        target = (
+            imported.module if imported.name or imported.bound != imported.module.partition(".")[0] else imported.bound
+        )
         while parts and f"{target}.{parts[0]}" in self.modules:
             target, parts = f"{target}.{parts[0]}", parts[1:]
         if target not in self.modules or not parts:
             return
         yield target, parts[0]
-        handed_on = self._bindings[target].get(parts[0], ())
-        for each in handed_on:
-            if each != meant:
+        re_exports = self._bindings[target].get(parts[0], ())
+        for each in re_exports:
+            if each != imported:
                 yield from self._follow(each, parts[1:])
-        if "__getattr__" in self.tops[target] and not handed_on and parts[0] not in self.tops[target]:
+        if "__getattr__" in self.tops[target] and not re_exports and parts[0] not in self.tops[target]:
             yield target, "__getattr__"
             yield from ((name, parts[0]) for name in self._with_name[parts[0]])
 
 
 class _Reached:
-    """What is reached from some modules of a tree: all of theirs, and what is mentioned there, directly or indirectly.
+    """Collects all definitions of some modules, and those that they mention, directly or indirectly.
 
     Args:
-        tree: to look things up.
+        tree: the tree to search.
         starts: the modules.
     """
 
@@ -226,11 +241,11 @@ class _Reached:
                     self._take(module, name)
 
     def units(self) -> list[Located]:
-        """The code."""
+        """Returns the units of the definitions reached."""
         return [each for module, name in sorted(self._taken) for each in self._tree.tops[module][name]]
 
     def libraries(self) -> set[str]:
-        """The imports of other packages whose names are mentioned."""
+        """Returns the imports of other packages whose names are mentioned, as source text."""
         names: defaultdict[str, set[str]] = defaultdict(set)
         for module, name in self._taken:
             names[module] |= self._tree.mentioned(module, name).names
@@ -242,7 +257,7 @@ class _Reached:
         }
 
     def _enter(self, modules: Iterable[str]) -> None:
-        """A module is imported, and all that it imports."""
+        """Adds modules and all modules that they import."""
         pending = list(modules)
         while pending:
             module = pending.pop()
@@ -251,7 +266,7 @@ class _Reached:
             self.modules.add(module)
             pending += self._tree.imported(module)
             for name in self._tree.tops[module]:
-                if name == ALWAYS or module in self._starts or (module, name) in self._wanted:
+                if name == MODULE_STATEMENTS or module in self._starts or (module, name) in self._wanted:
                     self._take(module, name)
 
     def _take(self, module: str, name: str) -> None:
@@ -264,25 +279,25 @@ class _Reached:
 
 
 def sources_here(root: Path, depends_on: Sequence[str]) -> Sources:
-    """A benchmark's sources in the working directory."""
+    """Returns a benchmark's sources in the working directory."""
     return Reach(working_tree(root, depends_on)).sources(depends_on)
 
 
 @lru_cache(maxsize=64)
 def reach_of_commit(root: Path, commit: str) -> Reach:
-    """What can be reached in a commit.
+    """Returns the searchable tree of a commit.
 
     Raises:
-        CommitMissing: it is not in this clone.
+        CommitMissing: the commit is not in this clone.
     """
     return Reach(tree_of_commit(root, commit))
 
 
 def compare(old: Sources, new: Sources) -> Difference:
-    """Tells code that changed from code that moved or was renamed.
+    """Distinguishes code that changed from code that moved or was renamed.
 
-    Units of equal code are set aside, wherever they are. Of the rest, an old and a new unit of one shape are the same
-    code renamed, if each name that differs was renamed in the tree (:class:`_Renames`). What is left has changed.
+    Units of equal code are removed from both sides, wherever they are. Of the rest, an old and a new unit of one shape
+    are the same code if each name that differs was renamed in the tree (:class:`_Renames`). All others changed.
     """
     before, after = _without_equals(old.units, new.units)
     renamed = _Renames(old.definitions, new.definitions, before, after)
@@ -298,7 +313,7 @@ def compare(old: Sources, new: Sources) -> Difference:
         else:
             gone.append(each)
     come = [each for candidates in by_shape.values() for each in candidates]
-    # What was there before and is only mentioned now, or no longer, says nothing beside the code that mentions it.
+    # Unchanged code that is merely mentioned newly, or no longer, is not reported beside the code that mentions it.
     written = [each for each in come if each.unit.exact not in old.all_code]
     deleted = [each for each in gone if each.unit.exact not in new.all_code]
     if written or deleted:
@@ -312,13 +327,13 @@ def _located(sources: Sources) -> set[tuple[str, str]]:
 
 
 class _Renames:
-    """Tells renamed names from others.
+    """Distinguishes renamed names from other names.
 
     A name was renamed if a unit that is the only one of its shape on both sides defines the old name on one side and
     the new name on the other; or if the tree defines the old name less often than before, and the new name more often.
 
     Args:
-        old, new: name -> how often the tree defines it.
+        old, new: name -> how often the old or new tree defines it.
         before, after: the units that differ.
     """
 
@@ -334,7 +349,7 @@ class _Renames:
         }
 
     def explain(self, old: Sequence[str], new: Sequence[str]) -> bool:
-        """Whether the names of a unit differ by renames alone."""
+        """Returns whether the names of a unit differ only by renames."""
         return len(old) == len(new) and all(a == b or self._renamed(a, b) for a, b in zip(old, new, strict=True))
 
     def _renamed(self, old: str, new: str) -> bool:
@@ -343,20 +358,20 @@ class _Renames:
 
 
 def _only_of_their_shape(units: Sequence[Located]) -> dict[str, Located]:
-    """Shape -> the only unit of it."""
+    """Returns shape -> unit, for shapes of exactly one unit."""
     shapes = Counter(each.unit.shape for each in units)
     return {each.unit.shape: each for each in units if shapes[each.unit.shape] == 1}
 
 
 def _without_equals(old: Sequence[Located], new: Sequence[Located]) -> tuple[list[Located], list[Located]]:
-    """Both sides without the units that the other side has as well, at the same place or elsewhere."""
+    """Returns both sides without the units that the other side has too, at the same place or elsewhere."""
     places = {(each.name, each.unit.exact) for each in old} & {(each.name, each.unit.exact) for each in new}
     old, new = ([each for each in side if (each.name, each.unit.exact) not in places] for side in (old, new))
     common = Counter(each.unit.exact for each in old) & Counter(each.unit.exact for each in new)
-    return _less(old, common), _less(new, common)
+    return _without(old, common), _without(new, common)
 
 
-def _less(units: Sequence[Located], common: Counter[str]) -> list[Located]:
+def _without(units: Sequence[Located], common: Counter[str]) -> list[Located]:
     left, kept = Counter(common), list[Located]()
     for each in units:
         if left[each.unit.exact]:
@@ -367,13 +382,13 @@ def _less(units: Sequence[Located], common: Counter[str]) -> list[Located]:
 
 
 def _distance(old: Located, new: Located) -> tuple[bool, bool, int]:
-    """How unlikely it is that ``new`` is what became of ``old``."""
+    """Returns a sort key that is smaller the more likely ``new`` is the renamed ``old``."""
     differing = sum(a != b for a, b in zip(old.unit.names, new.unit.names, strict=True))
     return old.name != new.name, old.unit.name != new.unit.name, differing
 
 
 def _changes(gone: Sequence[Located], come: Sequence[Located]) -> list[str]:
-    """One line a unit: its name where it changed, with ``new:`` or ``gone:`` where the other side has none of it."""
+    """Returns a line per unit: its name if it changed, prefixed with ``new:`` or ``gone:`` if on one side only."""
     old_names = Counter(each.unit.name for each in gone)
     changed, new = list[str](), list[str]()
     for each in come:
@@ -399,7 +414,7 @@ def _libraries(old: Sources, new: Sources) -> list[str]:
 
 
 def _data(old: Sources, new: Sources) -> list[str]:
-    """Declared files whose bytes are new."""
+    """Returns the declared files whose content is new."""
     known = set(old.data.values())
     return sorted(path for path, blob in new.data.items() if blob not in known)
 
@@ -412,7 +427,7 @@ def _tops(name: str, module: Module) -> dict[str, list[Located]]:
 
 
 def _bindings(module: Module) -> dict[str, list[Import]]:
-    """Name in a module -> the imports that give it."""
+    """Returns name in a module -> the imports that bind it."""
     bindings: defaultdict[str, list[Import]] = defaultdict(list)
     for each in module.imports:
         bindings[each.bound].append(each)

@@ -1,6 +1,6 @@
 """The files of this checkout or of a commit: their blob ids, and their Python files as units of code.
 
-A blob never changes, so what was parsed is kept by blob id, and a commit is parsed once.
+A blob never changes, so parsed files are cached by blob id, and each commit is parsed only once.
 """
 
 from __future__ import annotations
@@ -15,27 +15,27 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from bench import code_units
+from bench import code_shape, code_units
 from bench.code_units import Import, Module, Unit
 from ziggurat.core.files import atomic_file
 
 PACKAGE_FOLDERS = ("src/ziggurat", "bench")
-"""The folders whose Python files may be sources."""
+"""The folders whose Python files are parsed as sources."""
 
 _NO_SOURCES = {"__pycache__", ".cache", "results"}
 
 
 class CommitMissing(Exception):
-    """A commit that is not in this clone; the message says so."""
+    """Raised if a commit is not in this clone."""
 
 
 @dataclass(frozen=True)
 class Tree:
-    """Files of one state of the repository.
+    """The files of one state of the repository.
 
     Attributes:
         blobs: path -> blob id, as git computes it.
-        modules: path of each Python file in :data:`PACKAGE_FOLDERS` -> what is in it.
+        modules: path of each Python file in :data:`PACKAGE_FOLDERS` -> its units and imports.
     """
 
     blobs: Mapping[str, str]
@@ -43,12 +43,12 @@ class Tree:
 
     @classmethod
     def of(cls, blobs: Mapping[str, str], read: Callable[[Sequence[str]], Mapping[str, bytes]], cache: Path) -> Tree:
-        """Parses the files that ``cache`` lacks.
+        """Creates a tree, and parses the files that the cache lacks.
 
         Args:
             blobs: path -> blob id.
-            read: returns the contents of blobs.
-            cache: the folder of what was parsed before.
+            read: a function that returns the contents of blobs by id.
+            cache: the folder of cached parsed files.
         """
         paths = [path for path in blobs if path.endswith(".py") and path.startswith(_PREFIXES)]
         parsed = _parsed([blobs[path] for path in paths], read, cache)
@@ -59,11 +59,11 @@ _PREFIXES = tuple(f"{folder}/" for folder in PACKAGE_FOLDERS)
 
 
 def working_tree(root: Path, declared: Iterable[str] = ()) -> Tree:
-    """The tree of the working directory, uncommitted changes included.
+    """Returns the tree of the working directory, including uncommitted changes.
 
     Args:
-        root: the repository.
-        declared: files and folders outside :data:`PACKAGE_FOLDERS` that matter as well.
+        root: the root folder of the repository.
+        declared: additional files and folders outside :data:`PACKAGE_FOLDERS`.
     """
     contents: dict[str, bytes] = {}
     for below in dict.fromkeys([*PACKAGE_FOLDERS, *declared]):
@@ -78,10 +78,10 @@ def working_tree(root: Path, declared: Iterable[str] = ()) -> Tree:
 
 
 def tree_of_commit(root: Path, commit: str) -> Tree:
-    """The tree of a commit.
+    """Returns the tree of a commit.
 
     Raises:
-        CommitMissing: it is not in this clone.
+        CommitMissing: the commit is not in this clone.
     """
     listing = _git(root, "ls-tree", "-r", "-z", "--full-tree", commit)
     if listing is None:
@@ -99,8 +99,8 @@ def _cache_of(root: Path) -> Path:
 
 @lru_cache(maxsize=1)
 def _version() -> str:
-    """Changes with the algorithm, and with the Python whose syntax trees it walks."""
-    code = Path(code_units.__file__).read_bytes() + Path(__file__).read_bytes()
+    """Returns a digest that changes with the algorithm and with the version of Python whose syntax trees it walks."""
+    code = b"".join(Path(path).read_bytes() for path in (code_shape.__file__, code_units.__file__, __file__))
     return hashlib.sha256(code + repr(sys.version_info[:2]).encode()).hexdigest()[:16]
 
 
@@ -149,7 +149,7 @@ def _from_json(values: list[Any]) -> Module:
 
 
 def _blob_id(content: bytes) -> str:
-    """The id that git gives a file of these contents."""
+    """Returns the id that git assigns to a file with this content."""
     return hashlib.sha1(b"blob %d\0" % len(content) + content, usedforsecurity=False).hexdigest()
 
 
