@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from ziggurat.training.placement.kernel_benchmark import note, noted
+from ziggurat.training.placement.kernel_benchmark import append_json_line, read_json_lines
 
 
 class ResumableCases:
@@ -22,7 +22,7 @@ class ResumableCases:
 
     def __init__(self, path: Path, sources: str) -> None:
         self._path, self._sources = path, sources
-        self._found = {line["case"]: line["measured"] for line in noted(path) if line["sources"] == sources}
+        self._found = {line["case"]: line["measured"] for line in read_json_lines(path) if line["sources"] == sources}
 
     def __len__(self) -> int:
         return len(self._found)
@@ -34,7 +34,7 @@ class ResumableCases:
         """Returns the stored result of a case, or measures and stores it; a result is a JSON value."""
         if case not in self._found:
             self._found[case] = measure()
-            note(self._path, {"case": case, "sources": self._sources, "measured": self._found[case]})
+            append_json_line(self._path, {"case": case, "sources": self._sources, "measured": self._found[case]})
         return self._found[case]
 
     def forget(self) -> None:

@@ -47,7 +47,7 @@ from ziggurat.planning.planner import planned_by
 from ziggurat.planning.problem import Problem
 from ziggurat.planning.rules import Rules
 from ziggurat.planning.torchrec_planner import TorchRec
-from ziggurat.training.placement.kernel_benchmark import TableRange, one_thread
+from ziggurat.training.placement.kernel_benchmark import TableRange, single_threaded
 from ziggurat.training.placement.shard_benchmark import ShardBenchmark
 
 CPU = torch.device("cpu")
@@ -129,7 +129,7 @@ class Stopwatch:
     def _bags(self, number: int, rows: Span, columns: int, share: int, step: int) -> Bags:
         ids, lengths = self._ids[number][step]
         lengths = lengths[: len(lengths) // share]
-        return TableRange(self._tables[number], rows, columns).asked(ids[: int(lengths.sum())], lengths)
+        return TableRange(self._tables[number], rows, columns).bags(ids[: int(lengths.sum())], lengths)
 
 
 def task(number: int, pool: Sequence[PoolTable], most: int = 200) -> Task:
@@ -169,7 +169,7 @@ def measured(found: Task, made: Mapping[str, Plan], seed: int) -> dict[str, list
 def _taken(number: int, quick: bool) -> dict[str, list[float]]:
     """:func:`measured` of the plans of all planners."""
     found = task(number, train_test_halves(table_pool())[1], 24 if quick else 200)
-    with one_thread(CPU):
+    with single_threaded(CPU):
         return measured(found, plans(found, 1.0 if quick else REFINE_S), number)
 
 

@@ -21,7 +21,7 @@ from ziggurat.planning.autoshard.cost_network import CostNetwork, CostSample
 from ziggurat.planning.autoshard.features import NAMES
 from ziggurat.planning.autoshard.learned import NETWORK, SHIPPED
 from ziggurat.planning.autoshard.pool import table_pool, train_test_halves
-from ziggurat.training.placement.kernel_benchmark import drawn, measure, measured, one_thread
+from ziggurat.training.placement.kernel_benchmark import draw_set, measure, measure_set, single_threaded
 
 CPU = torch.device("cpu")
 SETS, GROUPS = 300, 5
@@ -38,9 +38,9 @@ def run(context: Context) -> Result:
         own = measure(folder, CPU, QUICK_LEARNED if context.quick else LEARNED, progress)
     sets = 10 if context.quick else SETS
     samples: list[CostSample] = []
-    with one_thread(CPU):
+    with single_threaded(CPU):
         for number in range(sets):
-            found = measured(drawn(SEED + number, tables), CPU, SEED + number)
+            found = measure_set(draw_set(SEED + number, tables), CPU, SEED + number)
             samples.append(CostSample(np.array(found["features"]), found["seconds"]))
             if number % 20 == 0:
                 context.say(f"set {number + 1} of {sets}: {1e3 * found['seconds']:.2f} ms")

@@ -255,7 +255,7 @@ def test_limits_of_a_container_are_respected(tmp_path: Path) -> None:
 
 
 def test_costs_of_this_machine_are_measured_and_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "MOST_BYTES", 10**8)  # gigabytes of fresh pages take seconds
+    monkeypatch.setattr(kernels, "MAX_BYTES", 10**8)  # gigabytes of fresh pages take seconds
     done = CliRunner().invoke(app, ["doctor", "--measure", "--sets", "20", "--out", str(tmp_path / "kernels")])
     assert done.exit_code == 0, done.output
     assert "trained on 18 sets of tables. On 2 held-out sets: median error" in done.stdout

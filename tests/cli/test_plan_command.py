@@ -18,7 +18,7 @@ from ziggurat.core.plan import Placement, Plan
 from ziggurat.planning.autoshard.learned import learned_policy
 from ziggurat.training.experiment import to_yaml
 from ziggurat.training.placement import kernel_benchmark as kernels
-from ziggurat.training.placement import policy_training as placement_policy
+from ziggurat.training.placement import policy_training
 
 CPU = {
     "device": "cpu", "memory": 10**9, "lookup_bandwidth": 1e10, "intra_bandwidth": 1e9, "inter_bandwidth": 1e8,
@@ -150,13 +150,13 @@ def test_overwriting_the_config_and_contradicting_options_are_refused(config: Pa
 def test_a_policy_is_trained(config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "EPOCHS", 2)  # the quality of the fit is not tested here
     monkeypatch.setattr(kernels, "SETS", 20)  # instead of 2,000
-    monkeypatch.setattr(kernels, "MOST_BYTES", 10**7)  # only small tables are measured
-    monkeypatch.setattr(placement_policy, "ROUNDS", 1)  # only the command is tested, not the policy's quality
-    monkeypatch.setattr(placement_policy, "MEASURED", 1)  # placement per round instead of eight, as each runs kernels
-    monkeypatch.setattr(placement_policy, "UPDATES", 1)  # instead of fifty
+    monkeypatch.setattr(kernels, "MAX_BYTES", 10**7)  # only small tables are measured
+    monkeypatch.setattr(policy_training, "ROUNDS", 1)  # only the command is tested, not the policy's quality
+    monkeypatch.setattr(policy_training, "MEASURED_TASKS", 1)  # instead of eight, as each runs kernels
+    monkeypatch.setattr(policy_training, "UPDATES", 1)  # instead of fifty
     with pytest.raises(ConfigError, match=r"planning\.planner: rules has nothing to train"):
         run(config, "--train")
-    with pytest.raises(ConfigError, match=r"planning\.topology\.device: cpu, and only this machine can be measured"):
+    with pytest.raises(ConfigError, match=r"planning\.topology\.device: cpu, but only this machine can be measured"):
         run(config, "--planner", "autoshard", "--train")
     folder = tmp_path / "learned"
     learned = ("--set", f"planning.planner.learned={folder}")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.distributed.ranks import run_ranks
-from tests.training.test_beyond_memory_run import STEPS, large_values, write_large_log
+from tests.training.test_offloaded_run import STEPS, large_values, write_large_log
 from tests.training.test_train import assert_same_bits, tensors
 from ziggurat.core.config import parse_config
 from ziggurat.training import api

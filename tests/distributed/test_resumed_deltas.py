@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from tests.distributed.ranks import run_ranks
-from tests.training.test_beyond_memory_run import STEPS, large_values, write_large_log
+from tests.training.test_offloaded_run import STEPS, large_values, write_large_log
 from tests.training.test_train import assert_same_bits, tensors
 from ziggurat.checkpoint.folder import CheckpointFolder
 from ziggurat.core.config import parse_config

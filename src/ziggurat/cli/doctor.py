@@ -82,14 +82,14 @@ def command(
 def _measure_lookups(sets: int | None, out: Path | None) -> None:
     from ziggurat.cli.progress import console_progress
     from ziggurat.core.engine import check_engine
-    from ziggurat.training.placement.cost_cache import kernel_folder
+    from ziggurat.training.placement.cost_cache import cost_cache_folder
     from ziggurat.training.placement.kernel_benchmark import SETS
     from ziggurat.training.placement.kernel_benchmark import measure as measure_kernels
     from ziggurat.training.process_group import pick_device
 
     check_engine()
     device = pick_device("auto")
-    folder = out or kernel_folder(device)
+    folder = out or cost_cache_folder(device)
     with console_progress() as progress:
         progress.note(f"writing to {folder}; if interrupted, the same command resumes")
         network = measure_kernels(folder, device, sets or SETS, progress)

@@ -1,6 +1,6 @@
-"""How many ids the batches of a dataset look up at most: of those bags and sequences that are longest.
+"""Bounds the number of ids that a batch of a dataset looks up, from its longest bags and sequences.
 
-What a batch usually looks up says little of one that has the long bags, and memory must have room for that as well.
+A typical batch says little about a batch that happens to contain the longest bags, and memory must hold that one too.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from ziggurat.training.experiment import Experiment
 
 
 def batch_needs(experiment: Experiment, dataset: Dataset, ranks: int) -> list[Need]:
-    """What memory should have room for at once.
+    """Returns the lookups whose rows must fit into memory at the same time.
 
     Args:
-        experiment: whose batches count.
-        dataset: of it; of a split that is not here, as where readers feed it, nothing is counted.
-        ranks: that train: each evaluates batches of its own, whose ids go to all.
+        experiment: the config; its batch sizes count.
+        dataset: the prepared dataset. A split that is not stored here, as in a run with readers, is not counted.
+        ranks: number of ranks that train. Each evaluates its own batches, whose ids are sent to all ranks.
     """
     train = experiment.training.batch_size
-    longest = most_ids(dataset.split("train"), dataset.schema, train)
+    longest = max_ids_per_table(dataset.split("train"), dataset.schema, train)
     needs = [
         *memory_needs(train),
         Need(train, "a training batch with the longest bags and sequences", "training.batch_size", longest),
@@ -36,14 +36,19 @@ def batch_needs(experiment: Experiment, dataset: Dataset, ranks: int) -> list[Ne
         examples = min(experiment.evaluation.batch_size * ranks, split.rows)
         if examples:
             description = f"a batch of {examples:,} {name} examples"
-            needs.append(
-                Need(examples, description, "evaluation.batch_size", most_ids(split, dataset.schema, examples))
-            )
+            most = max_ids_per_table(split, dataset.schema, examples)
+            needs.append(Need(examples, description, "evaluation.batch_size", most))
     return needs
 
 
-def most_ids(split: SplitBlocks, schema: Schema, examples: int) -> Mapping[str, int]:
-    """Table -> ids that so many examples of the split look up at most, of those that have bags or sequences."""
+def max_ids_per_table(split: SplitBlocks, schema: Schema, examples: int) -> Mapping[str, int]:
+    """Returns table -> maximal number of ids that ``examples`` rows look up, for tables of bags and sequences.
+
+    Args:
+        split: the rows; an empty result is returned if they are not stored here.
+        schema: the schema of the dataset.
+        examples: number of rows.
+    """
     lists = (*schema.bags, *schema.sequences)
     if not lists or not split.folder.is_dir():
         return {}
@@ -52,12 +57,14 @@ def most_ids(split: SplitBlocks, schema: Schema, examples: int) -> Mapping[str, 
         rows = split.read(block)
         for name in lists:
             lengths_B: npt.NDArray[np.int64] = np.asarray(rows.column(name).value_lengths(), np.int64)
-            every = np.concatenate([longest.get(name, lengths_B[:0]), lengths_B])
-            longest[name] = every if len(every) <= examples else np.partition(every, -examples)[-examples:]
-    found = Counter[str]()
+            candidates = np.concatenate([longest.get(name, lengths_B[:0]), lengths_B])
+            if len(candidates) > examples:
+                candidates = np.partition(candidates, -examples)[-examples:]
+            longest[name] = candidates
+    ids = Counter[str]()
     for name, lengths in longest.items():
-        found[schema.tables[name]] += int(lengths.sum())
+        ids[schema.tables[name]] += int(lengths.sum())
     for name in schema.categorical:
-        if schema.tables[name] in found:
-            found[schema.tables[name]] += examples
-    return found
+        if schema.tables[name] in ids:
+            ids[schema.tables[name]] += examples
+    return ids

@@ -1,8 +1,8 @@
-"""Measures what fused look-ups cost on this machine, and learns it: the measured part of planning.
+"""Measures the cost of fused lookups on this machine and fits a cost network to it.
 
-Sets of tables are drawn from the synthetic pool (:mod:`~ziggurat.planning.autoshard.pool`), run for real
-(:mod:`~ziggurat.embeddings.kernel_time`) and noted one by one, so that an interrupted measurement goes on; a cost
-network is fitted to them at the end.
+Sets of tables are drawn from the synthetic pool (:mod:`~ziggurat.planning.autoshard.pool`) and measured
+(:mod:`~ziggurat.embeddings.kernel_time`). Each result is stored when it is complete, so an interrupted measurement
+resumes. The cost network is fitted at the end.
 """
 
 from __future__ import annotations
@@ -35,18 +35,18 @@ from ziggurat.training.malloc_tuning import keep_freed_memory
 from ziggurat.training.placement.cost_cache import machine_name
 
 SETS = 2000
-"""Sets of tables that are measured: some ten minutes of one core."""
-MOST_BYTES, MOST_IDS = 2 * 10**9, 6 * 10**6
-"""Of a set, weights and ids of a batch: larger ones are not drawn."""
+"""Default number of sets of tables to measure, which takes about ten minutes on one core."""
+MAX_BYTES, MAX_IDS = 2 * 10**9, 6 * 10**6
+"""Limits on a set's weights and optimizer states, and on its ids per batch; larger sets are not drawn."""
 EPOCHS = 300
 SAMPLES, PLACEMENTS, MEASURED_ON = "samples.jsonl", "placements.jsonl", "measured_on.json"
-"""What lies in a folder of measurements: drawn sets, devices of a planner's plans, and by what both were measured."""
+"""Files in a folder of measurements: drawn sets, devices of a planner's plans, and the setup that measured both."""
 
 
-ROW_PARTS = (2, 3, 4, 6, 8)
-"""Of tables that are drawn, some are ranges of rows, one of so many."""
-IN_ROWS = 0.3
-"""Share of tables that are drawn so."""
+ROW_SPLITS = (2, 3, 4, 6, 8)
+"""Numbers of equal row ranges of which one is drawn in place of a complete table."""
+ROW_RANGE_SHARE = 0.3
+"""Share of drawn tables that are replaced by one of their row ranges."""
 
 
 @dataclass(frozen=True)
@@ -54,38 +54,43 @@ class TableRange:
     """A table of the pool, or a range of its rows or columns.
 
     Attributes:
-        table: of the pool.
-        rows: those that are here.
-        columns: so many are here.
+        table: the table of the pool.
+        rows: the range of its rows.
+        columns: the number of its columns.
     """
 
     table: PoolTable
     rows: Span
     columns: int
 
-    def asked(self, ids: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> Bags:
-        """What is asked of it where the table is asked for these ids, so many an example."""
-        ids, lengths = within(self.rows, ids, lengths)
+    def bags(self, ids: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]) -> Bags:
+        """Returns the lookups of the range for lookups of the complete table.
+
+        Args:
+            ids: the ids that are looked up in the table.
+            lengths: number of ids per example.
+        """
+        ids, lengths = ids_in_range(self.rows, ids, lengths)
         return Bags(self.rows.size, self.columns, torch.from_numpy(ids), torch.from_numpy(lengths))
 
 
-def within(
+def ids_in_range(
     rows: Span, ids: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64]
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """The ids that lie in a range of rows, counted from its first, and how many each bag has of them."""
-    here = (ids >= rows.first) & (ids < rows.first + rows.size)
-    bags = np.repeat(np.arange(len(lengths)), lengths)[here]
-    return ids[here] - rows.first, np.bincount(bags, minlength=len(lengths))
+    """Returns the ids in a range of rows, counted from its first row, and the number of them per bag."""
+    inside = (ids >= rows.first) & (ids < rows.first + rows.size)
+    bags = np.repeat(np.arange(len(lengths)), lengths)[inside]
+    return ids[inside] - rows.first, np.bincount(bags, minlength=len(lengths))
 
 
 @dataclass(frozen=True)
-class Draw:
-    """What a device looks up in a step.
+class LookupSet:
+    """The lookups of one device in a step.
 
     Attributes:
-        parts: tables, whole or not.
-        examples: of the step.
-        optimizer: of all tables.
+        parts: the tables, or ranges of tables.
+        examples: number of examples per step.
+        optimizer: the optimizer of all tables.
     """
 
     parts: tuple[TableRange, ...]
@@ -94,7 +99,7 @@ class Draw:
 
     @property
     def bytes(self) -> int:
-        """Of weights and optimizer states."""
+        """Bytes of weights and optimizer states."""
         return sum(
             FLOAT * part.rows.size * part.columns + state_bytes({"name": self.optimizer}, part.rows.size, part.columns)
             for part in self.parts
@@ -102,13 +107,15 @@ class Draw:
 
     @property
     def features(self) -> list[list[float]]:
-        """What the network sees of each table."""
-        described = (p.table.feature_vector(p.columns, self.examples, self.optimizer, p.rows) for p in self.parts)
-        return [each.round(6).tolist() for each in described]
+        """The cost network's features of each table."""
+        vectors = (
+            part.table.feature_vector(part.columns, self.examples, self.optimizer, part.rows) for part in self.parts
+        )
+        return [vector.round(6).tolist() for vector in vectors]
 
-    def steps(self, number: int, draw: np.random.Generator) -> list[list[Bags]]:
-        """What is asked for in so many steps."""
-        return [[part.asked(*part.table.ids(self.examples, draw)) for part in self.parts] for _ in range(number)]
+    def draw_steps(self, number: int, random: np.random.Generator) -> list[list[Bags]]:
+        """Draws the lookups of ``number`` steps."""
+        return [[part.bags(*part.table.ids(self.examples, random)) for part in self.parts] for _ in range(number)]
 
 
 def measure(
@@ -118,85 +125,85 @@ def measure(
     progress: Progress | None = None,
     pool: Sequence[PoolTable] | None = None,
 ) -> CostNetwork:
-    """The cost network of this machine, measured into ``folder``; what lies there of an earlier call is not repeated.
+    """Measures sets of tables and returns the cost network of this machine; sets measured earlier are not repeated.
 
     Args:
-        folder: for :data:`SAMPLES`, a line a set, :data:`MEASURED_ON`, and ``network.safetensors``, which is fitted to
-            all sets that were ever measured there.
-        device: a CPU, one thread of which is measured, as a rank of several has, or a CUDA device.
-        sets: how many, at least some hundreds to be of use.
-        progress: where to show it.
-        pool: tables to draw from; default: the half of the pool that is for learning.
+        folder: the folder for :data:`SAMPLES`, with a line per set, :data:`MEASURED_ON` and ``network.safetensors``.
+            The network is fitted to all sets that were ever measured there.
+        device: a CUDA device, or a CPU, of which one thread is measured.
+        sets: total number of sets; a useful network needs several hundreds.
+        progress: where to show progress.
+        pool: the tables to draw from; default: the training half of the pool.
 
     Raises:
-        ConfigError: the folder has measurements of another machine, or of another engine.
+        ConfigError: the folder holds measurements of another machine or with other library versions.
     """
     progress, tables = progress or Silent(), train_test_halves(table_pool())[0] if pool is None else tuple(pool)
-    begun(folder, device)
+    ensure_origin(folder, device)
     path = folder / SAMPLES
-    done = len(noted(path))
+    done = len(read_json_lines(path))
     progress.start("measure", max(sets, done), "sets")
     progress.advance(done)
-    with one_thread(device):
+    with single_threaded(device):
         for number in range(done, sets):
-            line = measured(drawn(number, tables), device, number)
-            note(path, line)
+            line = measure_set(draw_set(number, tables), device, number)
+            append_json_line(path, line)
             progress.advance(number + 1, ms=f"{1e3 * line['seconds']:.3g}")
     progress.finish()
-    return fitted(folder, device, progress)
+    return fit_network(folder, device, progress)
 
 
-def begun(folder: Path, device: torch.device) -> dict[str, Any]:
-    """Where and with what the measurements in a folder were begun; where there are none, they begin here and now.
+def ensure_origin(folder: Path, device: torch.device) -> dict[str, Any]:
+    """Returns the machine and versions of the measurements in a folder; records the present ones in a new folder.
 
     Raises:
-        ConfigError: they are of another machine, or of another engine.
+        ConfigError: the measurements were made on another machine or with other library versions.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    path, now = folder / MEASURED_ON, {**origin(device), "weights": VERSION}
+    path, now = folder / MEASURED_ON, {**current_origin(device), "weights": VERSION}
     if path.is_file():
-        there: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        stored: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     elif any((folder / name).is_file() for name in (SAMPLES, PLACEMENTS)):
-        there = {}
+        stored = {}
     else:
         write_json(path, now)
         return now
-    if _engine(there) != _engine(now):
-        by = _engine(there) or "an older ziggurat"
+    if _comparable_part(stored) != _comparable_part(now):
+        by = _comparable_part(stored) or "an older ziggurat"
         raise ConfigError(
-            f"{folder}: what lies there was measured by {by}; here is {_engine(now)}",
-            f"name another folder, or remove {SAMPLES}, {PLACEMENTS} and {MEASURED_ON} there to measure anew",
+            f"{folder}: was measured by {by}; here is {_comparable_part(now)}",
+            f"name another folder, or remove {SAMPLES}, {PLACEMENTS} and {MEASURED_ON} there to measure again",
         )
-    return there
+    return stored
 
 
-def _engine(origin: Mapping[str, Any]) -> str:
-    """What measurements must have in common to be learned from together."""
+def _comparable_part(origin: Mapping[str, Any]) -> str:
+    """Returns what all measurements of one cost network must have in common; empty if unknown."""
     if not origin:
         return ""
     versions = origin["versions"]
     return f"{origin['machine']}, torch {versions['torch']}, fbgemm {versions['fbgemm']}, format {origin['weights']}"
 
 
-def fitted(folder: Path, device: torch.device, progress: Progress) -> CostNetwork:
-    """The network in ``folder``, fitted again if more was measured since."""
-    lines = noted(folder / SAMPLES) + noted(folder / PLACEMENTS)
+def fit_network(folder: Path, device: torch.device, progress: Progress) -> CostNetwork:
+    """Returns the cost network in ``folder``; fits it again if there are new measurements."""
+    lines = read_json_lines(folder / SAMPLES) + read_json_lines(folder / PLACEMENTS)
     path = folder / NETWORK
-    with contextlib.suppress(DataError, FileNotFoundError):  # of an older ziggurat, or not there yet
+    with contextlib.suppress(DataError, FileNotFoundError):  # written by an older ziggurat, or not yet
         network = CostNetwork.load(path)
         if network.origin.get("sets") == len(lines):
             return network
     progress.start("fit", EPOCHS, "epochs")
-    there = begun(folder, device)
-    about = {key: there[key] for key in ("machine", "kind", "date", "versions")} | {"sets": len(lines)}
-    network = fit(samples(lines), about, epochs=EPOCHS, on_epoch=progress.advance)
+    stored = ensure_origin(folder, device)
+    origin = {key: stored[key] for key in ("machine", "kind", "date", "versions")} | {"sets": len(lines)}
+    network = fit(cost_samples(lines), origin, epochs=EPOCHS, on_epoch=progress.advance)
     progress.finish()
     network.save(path)
     return network
 
 
-def noted(path: Path) -> list[dict[str, Any]]:
-    """The measured sets in a file, which need not be there; a last line that was being written is cut off.
+def read_json_lines(path: Path) -> list[dict[str, Any]]:
+    """Returns the records of a file with a JSON value per line, if it exists. Removes an incomplete last line.
 
     Raises:
         DataError: another line is damaged.
@@ -204,11 +211,11 @@ def noted(path: Path) -> list[dict[str, Any]]:
     if not path.is_file():
         return []
     text = path.read_text(encoding="utf-8")
-    whole = text[: text.rfind("\n") + 1]
-    if whole != text:
-        path.write_text(whole, encoding="utf-8")
+    complete = text[: text.rfind("\n") + 1]
+    if complete != text:
+        path.write_text(complete, encoding="utf-8")
     lines: list[dict[str, Any]] = []
-    for number, line in enumerate(whole.splitlines(), 1):
+    for number, line in enumerate(complete.splitlines(), 1):
         try:
             lines.append(json.loads(line))
         except ValueError as error:
@@ -216,46 +223,46 @@ def noted(path: Path) -> list[dict[str, Any]]:
     return lines
 
 
-def note(path: Path, line: dict[str, Any]) -> None:
-    """Add a measured set to a file."""
+def append_json_line(path: Path, line: dict[str, Any]) -> None:
+    """Appends a record to a file."""
     with path.open("a", encoding="utf-8") as file:
         file.write(json.dumps(line) + "\n")
 
 
-def samples(lines: Sequence[dict[str, Any]]) -> list[CostSample]:
-    """What a cost network is fitted to."""
+def cost_samples(lines: Sequence[dict[str, Any]]) -> list[CostSample]:
+    """Returns the samples that a cost network is fitted to."""
     return [CostSample(np.array(line["features"]), line["seconds"]) for line in lines]
 
 
-def drawn(number: int, tables: Sequence[PoolTable]) -> Draw:
-    """The set of that number: one to 128 tables or parts of them, 256 to 4,096 examples, any optimizer."""
-    draw = np.random.default_rng([number, len(tables)])
+def draw_set(number: int, tables: Sequence[PoolTable]) -> LookupSet:
+    """Draws the set of a number, always the same: 1 to 128 tables or ranges, 256 to 4,096 examples, any optimizer."""
+    random = np.random.default_rng([number, len(tables)])
     while True:
-        count = round(2 ** draw.uniform(0, 7))
-        parts = tuple(_part(tables[int(place)], draw) for place in draw.integers(0, len(tables), count))
-        found = Draw(parts, round(2 ** draw.uniform(8, 12)), str(draw.choice([*OPTIMIZERS])))
-        ids = found.examples * sum(part.table.ids_per_row * part.rows.size / part.table.rows for part in parts)
-        if found.bytes <= MOST_BYTES and ids <= MOST_IDS:
-            return found
+        count = round(2 ** random.uniform(0, 7))
+        parts = tuple(_draw_range(tables[int(index)], random) for index in random.integers(0, len(tables), count))
+        drawn = LookupSet(parts, round(2 ** random.uniform(8, 12)), str(random.choice([*OPTIMIZERS])))
+        ids = drawn.examples * sum(part.table.ids_per_row * part.rows.size / part.table.rows for part in parts)
+        if drawn.bytes <= MAX_BYTES and ids <= MAX_IDS:
+            return drawn
 
 
-def _part(table: PoolTable, draw: np.random.Generator) -> TableRange:
-    columns, parts = int(draw.choice(DIMS)), int(draw.choice(ROW_PARTS))
-    if draw.random() >= IN_ROWS or table.rows < parts:
+def _draw_range(table: PoolTable, random: np.random.Generator) -> TableRange:
+    columns, ranges = int(random.choice(DIMS)), int(random.choice(ROW_SPLITS))
+    if random.random() >= ROW_RANGE_SHARE or table.rows < ranges:
         return TableRange(table, Span(0, table.rows), columns)
-    size, place = table.rows // parts, int(draw.integers(parts))
-    return TableRange(table, Span(place * size, size), columns)
+    size, index = table.rows // ranges, int(random.integers(ranges))
+    return TableRange(table, Span(index * size, size), columns)
 
 
-def measured(draw: Draw, device: torch.device, seed: int = 0, repeats: int = 9) -> dict[str, Any]:
-    """Features of a set, and what a call takes that nothing disturbs."""
-    steps = draw.steps(2, np.random.default_rng(seed))
-    seconds = lower_quartile(kernel_seconds(steps, draw.optimizer, device, repeats))
-    return {"features": draw.features, "seconds": seconds}
+def measure_set(lookups: LookupSet, device: torch.device, seed: int = 0, repeats: int = 9) -> dict[str, Any]:
+    """Returns the features of a set, and the seconds of a call without other load on the machine."""
+    steps = lookups.draw_steps(2, np.random.default_rng(seed))
+    seconds = lower_quartile(kernel_seconds(steps, lookups.optimizer, device, repeats))
+    return {"features": lookups.features, "seconds": seconds}
 
 
-def origin(device: torch.device) -> dict[str, Any]:
-    """Where and with what a network was measured."""
+def current_origin(device: torch.device) -> dict[str, Any]:
+    """Returns the machine, date and library versions of measurements made now."""
     engine = {"torch": torch.__version__, "fbgemm": versions.FBGEMM, "ziggurat": __version__}
     return {
         "machine": machine_name(device),
@@ -266,12 +273,12 @@ def origin(device: torch.device) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def one_thread(device: torch.device) -> Generator[None]:
-    """Measures as a rank works that has a core; of a CPU only."""
+def single_threaded(device: torch.device) -> Generator[None]:
+    """Limits torch to one thread within the context if ``device`` is a CPU, as for a rank that has one core."""
     threads = torch.get_num_threads()
     if device.type == "cpu":
         torch.set_num_threads(1)
-        keep_freed_memory(2**31 - 1)  # most of the time would go into fresh pages for tables
+        keep_freed_memory(2**31 - 1)  # otherwise most of the time goes into fresh pages for tables
     try:
         yield
     finally:

@@ -1,4 +1,4 @@
-"""Resolves the plan of a run: the stored one, or a new one; with cache slots and row order where it needs them."""
+"""Resolves the plan of a run, stored or new, with the cache slots and the row order that it needs."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from ziggurat.training.placement.topology import resolve_topology
 
 PLAN_FILE = "plan.json"
 ROW_ORDER_FILE = "row_order.safetensors"
-"""Table -> rank of each of its rows by falling frequency, int32; of tables whose rows the plan orders."""
+"""File with the ranks of rows by falling frequency, table -> int32 per row, for tables whose rows the plan orders."""
 
 
 def resolve_plan(
@@ -54,56 +54,57 @@ def resolve_plan(
     The first rank plans and sends the plan to the others, because measured bandwidths differ between measurements.
 
     Args:
-        experiment: whose ``planning`` section counts.
-        layout: of its tables.
+        experiment: the config; its ``planning`` section counts.
+        layout: the layout of its tables.
         world: the ranks that train.
-        kind: of each rank's device.
-        prepared: folder of the encoded dataset, with its statistics; None where there is none, and one device then
-            holds all tables.
-        folder: of the run.
-        keep: whether the plan is stored there, for the run to go on with. If not, plans are not measured.
-        progress: where a planner that measures shows it.
+        kind: the kind of each rank's device.
+        prepared: folder of the encoded dataset, with its statistics; None if there is none. One device then holds all
+            tables.
+        folder: the run folder.
+        keep: whether the plan is stored in the run folder, where a resumed run finds it. If not, plans are not
+            measured.
+        progress: where a planner that measures shows its progress.
 
     Raises:
-        ConfigError: ``planning`` asks for what cannot be.
-        NoFeasiblePlan: the devices have too little memory; the message says what would be enough.
+        ConfigError: the ``planning`` section contradicts itself or the devices.
+        NoFeasiblePlan: the devices have too little memory; the message says how much is enough.
     """
 
-    def made() -> Plan:
+    def make_plan() -> Plan:
         plan = Plan.single_device(table.name for table in layout.tables)
         if world.size > 1 and prepared is not None:
-            declared = experiment.planning.topology
-            topology = resolve_topology(declared, kind, hosts=world.hosts, devices=world.local_size)
-            given = planning_input(experiment, topology, layout.tables, prepared, folder, measure_plans=keep)
-            stored = _stored_plan(folder / PLAN_FILE, layout, given.problem.topology)
-            plan = stored or plan_problem(given.problem, given.planner(progress)).plan
-        plan = slots_for(experiment, layout.tables, plan, kind, prepared)
+            config = experiment.planning.topology
+            topology = resolve_topology(config, kind, hosts=world.hosts, devices=world.local_size)
+            planning = planning_input(experiment, topology, layout.tables, prepared, folder, measure_plans=keep)
+            stored = _stored_plan(folder / PLAN_FILE, layout, planning.problem.topology)
+            plan = stored or plan_problem(planning.problem, planning.planner(progress)).plan
+        plan = with_cache_slots(experiment, layout.tables, plan, kind, prepared)
         if keep:
             write_json(folder / PLAN_FILE, plan.to_json())
         return plan
 
-    return on_first_rank(made)
+    return on_first_rank(make_plan)
 
 
-def slots_for(
+def with_cache_slots(
     experiment: Experiment, tables: Sequence[TableSpec], plan: Plan, kind: DeviceKind, prepared: Path | None = None
 ) -> Plan:
-    """``plan``, with slots for tables that memory has no room for, where ``planning.beyond_memory`` says so.
+    """Returns ``plan`` with cache slots for the tables that memory cannot hold, if ``planning.beyond_memory`` is set.
 
     Args:
         experiment: the config.
-        tables: of the model.
-        plan: who holds what.
-        kind: of each rank's device.
-        prepared: folder of the encoded dataset, which says what batches look up; None: nothing is known, and a batch
-            that is too large for memory is to be cut.
+        tables: the model's embedding tables.
+        plan: the plan, with or without slots.
+        kind: the kind of each rank's device.
+        prepared: folder of the encoded dataset, from which the lookups of batches are counted. None if there is none:
+            slots then suffice for one example, and larger batches must be split.
 
     Raises:
-        ConfigError: tables cannot be larger than memory here.
-        NoFeasiblePlan: memory has too little room even so.
+        ConfigError: tables larger than memory are not supported on this kind of device.
+        NoFeasiblePlan: memory is too small even for the slots.
     """
     config = experiment.planning.beyond_memory
-    if config is None:  # it may have been another when the plan was made
+    if config is None:  # the plan may have been made with another config
         return without_slots(plan)
     if kind != "cpu":
         raise ConfigError(
@@ -120,14 +121,14 @@ def slots_for(
 
 
 def offload_folder(experiment: Experiment, plan: Plan, run: Path, *, elsewhere: bool = False) -> OffloadFolder | None:
-    """Returns where the rows that memory cannot hold are stored; None if memory holds all rows.
+    """Returns the folder for the rows that memory cannot hold; None if memory holds all rows.
 
     Args:
         experiment: the config, which may name a folder.
-        plan: of it.
-        run: folder of the run, where they are stored otherwise.
+        plan: the plan of the run.
+        run: the run folder, which is the default.
         elsewhere: whether to fall back to the system's folder for temporary files if that folder cannot be written, as
-            with a run that is used and not trained.
+            may be the case when a run is evaluated or predicts.
     """
     config = experiment.planning.beyond_memory
     if config is None or all(placement.slots is None for placement in plan.placements.values()):
@@ -141,14 +142,14 @@ def row_ranks(
 ) -> dict[str, FrequencyRanks]:
     """Returns, for each table whose rows ``plan`` orders, the rank of each row by falling frequency in training rows.
 
-    Takes those stored in the run folder, else counts new ones. All ranks call it together.
+    Reads the ranks that are stored in the run folder, or counts them. All ranks call it together.
 
     Args:
-        plan: of the run.
-        layout: of its tables.
-        prepared: folder of the encoded dataset, with its statistics; may be None where the plan orders no rows.
-        folder: of the run.
-        keep: whether new ones are stored there.
+        plan: the plan of the run.
+        layout: the layout of its tables.
+        prepared: folder of the encoded dataset, with its statistics; may be None if the plan orders no rows.
+        folder: the run folder.
+        keep: whether counted ranks are stored in the run folder.
     """
     rows = {spec.name: spec.rows for spec in layout.tables if plan.placements[spec.name].fast_rows is not None}
     if not rows:
@@ -173,20 +174,21 @@ def _counted_ranks(rows: Mapping[str, int], prepared: Path) -> dict[str, Frequen
 
 
 def _read_ranks(path: Path, rows: Mapping[str, int]) -> dict[str, FrequencyRanks] | None:
-    """Returns what :func:`row_ranks` stored, if it is of these tables."""
+    """Returns the ranks that :func:`row_ranks` stored; None if they are of other tables or do not exist."""
     if not path.is_file():
         return None
-    found = load_file(path)
-    return {name: found[name] for name in rows} if {k: len(v) for k, v in found.items()} == dict(rows) else None
+    stored = load_file(path)
+    sizes = {name: len(ranks) for name, ranks in stored.items()}
+    return {name: stored[name] for name in rows} if sizes == dict(rows) else None
 
 
 def device_kind(device: torch.device) -> DeviceKind:
-    """Returns what a plan calls this kind of device."""
+    """Returns the name that plans use for this kind of device."""
     return "cuda" if device.type == "cuda" else "cpu"
 
 
 def _stored_plan(path: Path, layout: Layout, topology: Topology) -> Plan | None:
-    """Returns the plan stored at ``path``, if it is for these tables and this world."""
+    """Returns the plan stored at ``path``; None if there is none for these tables and this world."""
     try:
         plan = Plan.from_json(json.loads(path.read_text(encoding="utf-8")))
         check_plan(plan, layout.tables, topology)

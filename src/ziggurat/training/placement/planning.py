@@ -1,4 +1,4 @@
-"""An experiment's plan without training it: prepared data in, a plan with its prediction out."""
+"""Plans an experiment without training it, compares planners, and trains them."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from ziggurat.planning.planner import plan_problem
 from ziggurat.planning.quantities import format_bytes, parse_bytes
 from ziggurat.training.experiment import Experiment
 from ziggurat.training.placement import policy_training
-from ziggurat.training.placement.cost_cache import kernel_folder, measured_folder
-from ziggurat.training.placement.plan_resolution import slots_for
+from ziggurat.training.placement.cost_cache import cost_cache_folder, measured_cost_folder
+from ziggurat.training.placement.plan_resolution import with_cache_slots
 from ziggurat.training.placement.problem import PlanningInput, planning_input
 from ziggurat.training.placement.topology import resolve_topology
 from ziggurat.training.preparation import prepare
@@ -35,43 +35,44 @@ def plan(
     prepared: str | Path | None = None,
     progress: Progress | None = None,
 ) -> PlanEstimate:
-    """Who would hold which shard of which table, and what that costs; the data is prepared if it is not.
+    """Returns which device would hold which shard of which table, and the predicted cost; prepares the data if needed.
 
     Args:
-        experiment: the config; ``planning`` says on what and how.
-        hosts: machines, in place of ``planning.topology.hosts``.
-        devices: on each host, in place of ``planning.topology.devices``.
-        memory: of a device in bytes, or as in ``8GB``, in place of ``planning.topology.memory``.
+        experiment: the config; its ``planning`` section names the devices and the planner.
+        hosts: number of machines, in place of ``planning.topology.hosts``.
+        devices: number of devices per host, in place of ``planning.topology.devices``.
+        memory: memory of a device in bytes, or as in ``8GB``, in place of ``planning.topology.memory``.
         prepared: folder of the encoded dataset; default as in :func:`~ziggurat.training.api.prepare`.
-        progress: where to show it.
+        progress: where to show progress.
 
     Raises:
-        ConfigError: ``planning`` asks for what cannot be; there are no devices, or more than a batch has rows.
-        NoFeasiblePlan: the devices have no room; the message says what would have.
+        ConfigError: the ``planning`` section contradicts itself or the devices; there are no devices, or more devices
+            than rows in a batch.
+        NoFeasiblePlan: the devices have too little memory; the message says how much is enough.
     """
-    given, folder = _planning_input(experiment, hosts, devices, memory, prepared, progress)
-    tables, kind = given.problem.tables, given.problem.topology.kind
+    planning, folder = _planning_input(experiment, hosts, devices, memory, prepared, progress)
+    tables, kind = planning.problem.tables, planning.problem.topology.kind
     with _explained_disk_memory(experiment):
-        planned = plan_problem(given.problem, given.planner(progress))
-    plan = slots_for(experiment, tables, planned.plan, kind, folder)
-    added = tuple(note for note in plan.notes if note not in planned.plan.notes)
-    return replace(planned, plan=plan, notes=(*planned.notes, *added))
+        estimate = plan_problem(planning.problem, planning.planner(progress))
+    plan = with_cache_slots(experiment, tables, estimate.plan, kind, folder)
+    added = tuple(note for note in plan.notes if note not in estimate.plan.notes)
+    return replace(estimate, plan=plan, notes=(*estimate.notes, *added))
 
 
 @contextlib.contextmanager
 def _explained_disk_memory(experiment: Experiment) -> Generator[None]:
-    """A device's memory is told of what it is made, where rows may lie on a disk."""
-    beyond = experiment.planning.beyond_memory
+    """Adds to errors within the context that a device's memory includes the disk, if rows may be stored on a disk."""
+    offload = experiment.planning.beyond_memory
     try:
         yield
     except NoFeasiblePlan as error:
-        if beyond is None:
+        if offload is None:
             raise
-        folder = beyond.folder or Path("runs") / experiment.name
+        folder = offload.folder or Path("runs") / experiment.name
         raise NoFeasiblePlan(
-            f"{error.problem}; that memory is planning.beyond_memory.memory, {format_bytes(beyond.memory)}, and what "
-            f"the disk of {folder} has room for beside",
-            f"more room on that disk, or another one (planning.beyond_memory.folder); {error.hint}",
+            f"{error.problem}; that memory is planning.beyond_memory.memory, {format_bytes(offload.memory)}, plus the "
+            f"free space on the disk of {folder}",
+            f"free more space on that disk, or name another one (planning.beyond_memory.folder); {error.hint}",
         ) from None
 
 
@@ -84,27 +85,28 @@ def compare_planners(
     prepared: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Comparison:
-    """The plans that all planners make, judged by the same costs; the experiment's own comes first.
+    """Returns the plans of all planners, judged by the same costs; that of the experiment's planner comes first.
 
     Arguments and errors are those of :func:`plan`.
     """
-    given, _ = _planning_input(experiment, hosts, devices, memory, prepared, progress)
-    measured = measured_folder(experiment.planning, given.problem.topology.kind)
-    return compare(given.problem, given.settings, progress, given.time_parts, measured)
+    planning, _ = _planning_input(experiment, hosts, devices, memory, prepared, progress)
+    measured = measured_cost_folder(experiment.planning, planning.problem.topology.kind)
+    return compare(planning.problem, planning.settings, progress, planning.time_parts, measured)
 
 
 def train_planner(experiment: Experiment, progress: Progress | None = None) -> Path:
-    """Measure what look-ups cost on this machine, and train a policy for it; where autoshard then finds both.
+    """Measures the cost of lookups on this machine, trains a policy for it, and returns the folder of both.
 
-    What was measured and trained earlier is gone on with (:mod:`~ziggurat.training.placement.policy_training`).
+    Earlier measurements and training in that folder are continued
+    (:mod:`~ziggurat.training.placement.policy_training`).
 
     Args:
-        experiment: whose planner is autoshard; its ``learned`` folder gets them, or this machine's in the user's
-            cache.
-        progress: where to show it.
+        experiment: the config; its planner is autoshard. The results are stored in the planner's ``learned`` folder;
+            default: the folder of this machine in the user's cache, where autoshard finds them.
+        progress: where to show progress.
 
     Raises:
-        ConfigError: the planner is another, or plans for other devices than this machine's.
+        ConfigError: the planner is not autoshard, or plans for other devices than this machine's.
     """
     check_engine()
     planner = experiment.planning.planner
@@ -114,11 +116,11 @@ def train_planner(experiment: Experiment, progress: Progress | None = None) -> P
         )
     if experiment.planning.topology.device != "local" and planner.learned_folder is None:
         raise ConfigError(
-            f"planning.topology.device: {experiment.planning.topology.device}, and only this machine can be measured",
-            "leave device out, or name a folder for what is measured here: planning.planner.learned",
+            f"planning.topology.device: {experiment.planning.topology.device}, but only this machine can be measured",
+            "leave device out, or name a folder for this machine's measurements: planning.planner.learned",
         )
     device = pick_device(experiment.training.device)
-    folder = planner.learned_folder or kernel_folder(device)
+    folder = planner.learned_folder or cost_cache_folder(device)
     policy_training.train_policy(folder, device, policy_training.ROUNDS, progress)
     return folder
 
@@ -131,17 +133,17 @@ def _planning_input(
     prepared: str | Path | None,
     progress: Progress | None,
 ) -> tuple[PlanningInput, Path]:
-    """Returns what is to be planned, and the folder of its dataset, which is prepared if it is not there."""
+    """Returns the planning problem with its planner, and the folder of the dataset, which is prepared if needed."""
     check_engine()
     experiment.check()
     try:
         memory_bytes = parse_bytes(memory)
     except ValueError as error:
         raise ConfigError(f"memory: {error}") from None
-    asked = experiment.planning.topology
-    local = asked.device == "local"  # of other devices, this machine need have none
+    config = experiment.planning.topology
+    local = config.device == "local"  # this machine needs no devices of other kinds
     kind = "cuda" if local and pick_device(experiment.training.device).type == "cuda" else "cpu"
-    topology = resolve_topology(asked, kind, hosts=hosts, devices=devices, memory_bytes=memory_bytes)
+    topology = resolve_topology(config, kind, hosts=hosts, devices=devices, memory_bytes=memory_bytes)
     check_batch_size(experiment.training.batch_size, topology.world_size)
     dataset = prepare(experiment, prepared, progress)
     tables, run = experiment.layout(dataset.schema).tables, Path("runs") / experiment.name

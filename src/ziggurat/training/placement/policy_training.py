@@ -1,4 +1,4 @@
-"""Trains a placement policy for a machine: what it would place is measured for real, and costs are learned again."""
+"""Trains a placement policy for a machine: measures its placements, and learns from these measurements."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ from ziggurat.training.placement import kernel_benchmark as kernels
 from ziggurat.training.placement.kernel_benchmark import (
     PLACEMENTS,
     SAMPLES,
-    Draw,
+    LookupSet,
     TableRange,
-    fitted,
-    measured,
-    note,
-    noted,
-    one_thread,
+    append_json_line,
+    fit_network,
+    measure_set,
+    read_json_lines,
+    single_threaded,
 )
 
 ROUNDS = 10
-MEASURED = 8
-"""Tasks that a round plans for and measures, a set of tables for each device."""
+MEASURED_TASKS = 8
+"""Tasks per round that are planned and measured, with a set of tables for each device."""
 UPDATES = 50
-"""Of the policy in a round, by ten tasks and ten episodes each."""
+"""Updates of the policy per round, each on ten tasks with ten episodes per task."""
 
 
 def train_policy(
@@ -54,37 +54,36 @@ def train_policy(
     progress: Progress | None = None,
     pool: Sequence[PoolTable] | None = None,
 ) -> Policy:
-    """The policy in ``folder`` after so many rounds; those that were done earlier are not repeated.
+    """Trains the policy in ``folder`` up to a number of rounds and returns it; rounds done earlier are not repeated.
 
-    A round places some synthetic tasks by the policy and measures what every device would then look up, fits the cost
-    network again to all that was ever measured, and trains the policy in imagination, judged by that network
-    (DreamShard, arXiv 2210.02023, algorithm 1). An interrupted round is begun again, but for what it has measured; the
-    optimizer's moments start anew with it.
+    A round places some synthetic tasks with the policy and measures the lookups of every device. It then fits the cost
+    network again, to everything that was ever measured, and trains the policy on tasks whose costs that network
+    predicts (DreamShard, arXiv 2210.02023, algorithm 1). An interrupted round is repeated except for its measurements;
+    the optimizer's moments start at zero in every round.
 
     Args:
-        folder: with the samples of :func:`~ziggurat.training.placement.kernel_benchmark.measure`; measured first where
-            there are none.
-            The network is fitted again, and the policy written, after each round.
-        device: as there.
-        rounds: in all.
-        progress: where to show it.
-        pool: tables to make tasks of; default: the half of the pool that is for learning.
+        folder: the folder with the samples of :func:`~ziggurat.training.placement.kernel_benchmark.measure`, which are
+            measured first if there are none. The network and the policy are written after each round.
+        device: the device to measure, as for ``measure``.
+        rounds: total number of rounds.
+        progress: where to show progress.
+        pool: the tables to make tasks of; default: the training half of the pool.
     """
     progress, tables = progress or Silent(), train_test_halves(table_pool())[0] if pool is None else tuple(pool)
-    there = len(noted(folder / SAMPLES)) if (folder / NETWORK).is_file() else 0
-    network = kernels.measure(folder, device, there or kernels.SETS, progress, tables)
+    sets = len(read_json_lines(folder / SAMPLES)) if (folder / NETWORK).is_file() else 0
+    network = kernels.measure(folder, device, sets or kernels.SETS, progress, tables)
     policy = Policy.load(folder / POLICY) if (folder / POLICY).is_file() else Policy.untrained()
     done = int(policy.origin.get("rounds", 0))
     progress.start("policy", rounds, "rounds")
     for number in range(done, rounds):
-        draw = np.random.default_rng(number)
+        random = np.random.default_rng(number)
         planner = AutoShard(AutoShard.Config(replicate_up_to=1), LearnedCosts(network), policy)
         _measure_plans(folder, device, planner, tables, number, progress)
-        network = fitted(folder, device, progress)
+        network = fit_network(folder, device, progress)
         learner, rewards = Learner(policy, number), list[float]()
-        progress.start("imagine", UPDATES, "updates")
+        progress.start("learn", UPDATES, "updates")
         for update in range(UPDATES):
-            rewards.append(train_on_synthetic_tasks(learner, network, tables, draw))
+            rewards.append(train_on_synthetic_tasks(learner, network, tables, random))
             progress.advance(update + 1)
         progress.finish()
         policy = learner.policy
@@ -103,32 +102,31 @@ def _measure_plans(
     number: int,
     progress: Progress,
 ) -> None:
-    """Measure each device under a round's plans, but for what an interrupted round has measured already."""
-    path, draw = folder / PLACEMENTS, np.random.default_rng([number, 1])
+    """Measures each device under the plans of round ``number``, except what an interrupted round has measured."""
+    path, random = folder / PLACEMENTS, np.random.default_rng([number, 1])
     kind = "cuda" if device.type == "cuda" else "cpu"
-    sets: list[Draw] = []
-    for _ in range(MEASURED):
-        found = draw_task(tables, draw)
-        problem = found.problem(kind)
-        sets += [
-            each for each in device_sets(found, problem, planner.plan(problem)) if each.bytes <= kernels.MOST_BYTES
-        ]
-    there = sum(line["round"] == number for line in noted(path))
-    with one_thread(device):
-        for place, each in enumerate(sets[there:], there):
-            note(path, {"round": number, **measured(each, device, place)})
-            progress.advance(number + (place + 1) / len(sets) / 2)
+    sets: list[LookupSet] = []
+    for _ in range(MEASURED_TASKS):
+        task = draw_task(tables, random)
+        problem = task.problem(kind)
+        drawn = device_sets(task, problem, planner.plan(problem))
+        sets += [lookups for lookups in drawn if lookups.bytes <= kernels.MAX_BYTES]
+    done = sum(line["round"] == number for line in read_json_lines(path))
+    with single_threaded(device):
+        for index, lookups in enumerate(sets[done:], done):
+            append_json_line(path, {"round": number, **measure_set(lookups, device, index)})
+            progress.advance(number + (index + 1) / len(sets) / 2)
 
 
-def device_sets(found: SyntheticTask, problem: Problem, plan: Plan) -> list[Draw]:
-    """What each device that has any table looks up; none is on every device."""
-    tables = {spec.name: table for table, spec in zip(found.tables, problem.tables, strict=True)}
+def device_sets(task: SyntheticTask, problem: Problem, plan: Plan) -> list[LookupSet]:
+    """Returns the lookups of each device that holds a table; the plan must not replicate tables."""
+    tables = {spec.name: table for table, spec in zip(task.tables, problem.tables, strict=True)}
     examples = problem.batch_size * plan.world_size
     return [
-        Draw(
+        LookupSet(
             tuple(TableRange(tables[spec.name], shard.rows, shard.columns.size) for spec, shard in parts),
             examples,
-            found.optimizer,
+            task.optimizer,
         )
         for parts in device_parts(problem, plan)
         if parts

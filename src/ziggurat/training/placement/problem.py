@@ -1,4 +1,4 @@
-"""What a plan of an experiment is made from: tables, devices with their memory and disk, statistics, measured costs."""
+"""Collects the input of an experiment's plan: tables, devices with memory and disk, statistics, measured costs."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from ziggurat.planning.problem import Problem
 from ziggurat.storage.row_log import LOG_BYTES_PER_ROW_BYTE
 from ziggurat.storage.tier_benchmark import disk_tiers
 from ziggurat.training.experiment import Experiment
-from ziggurat.training.placement.cost_cache import with_measured
-from ziggurat.training.placement.shard_benchmark import parts_timer, unmeasured
+from ziggurat.training.placement.cost_cache import with_measured_costs
+from ziggurat.training.placement.shard_benchmark import make_shard_benchmark, without_measuring
 
 MEASURE_S, MEASURED_BYTES = 0.2, 2**27
-"""Seconds that each figure of a disk is measured for a plan, and bytes of the file that it is measured on, at most."""
+"""Seconds to measure each figure of a disk for a plan, and the maximal size of the file used for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,8 +33,8 @@ class PlanningInput:
 
     Attributes:
         problem: tables and devices.
-        settings: the planner's config, with the costs that were measured on this machine where they apply.
-        time_parts: measures shards on this machine, for a planner that asks for it; None where none does.
+        settings: the planner's config, with the costs measured on this machine if they apply.
+        time_parts: measures shards on this machine; None if the planner does not measure plans.
     """
 
     problem: Problem
@@ -45,7 +45,7 @@ class PlanningInput:
         """Returns the planner.
 
         Args:
-            progress: where one that measures shows it.
+            progress: where a planner that measures shows its progress.
         """
         return self.settings.build(self.time_parts, progress)
 
@@ -59,58 +59,60 @@ def planning_input(
     *,
     measure_plans: bool = True,
 ) -> PlanningInput:
-    """Returns everything that decides a plan.
+    """Returns everything that determines a plan.
 
     Args:
-        experiment: whose ``planning`` and ``training`` sections count.
-        topology: the devices, without the disk of offloaded rows.
+        experiment: the config; its ``planning`` and ``training`` sections count.
+        topology: the devices, without the disk for offloaded rows.
         tables: the model's embedding tables.
         prepared: folder of the encoded dataset, with its statistics.
         run: the run folder, where offloaded rows are stored unless the config names another.
-        measure_plans: whether a planner that runs its plans while it makes them may do so.
+        measure_plans: whether a planner may measure plans while it makes them.
 
     Raises:
-        ConfigError: ``planning`` asks for what cannot be.
+        ConfigError: the ``planning`` section contradicts itself or the devices.
         DataError: the speed of the disk cannot be measured.
     """
-    config = experiment.planning if measure_plans else unmeasured(experiment.planning)
+    config = experiment.planning if measure_plans else without_measuring(experiment.planning)
     topology = with_disk(config, topology, run, tables)
-    batch_size = -(-experiment.training.batch_size // topology.world_size)  # of a rank
-    config = with_measured(config, topology.kind)
+    batch_size = -(-experiment.training.batch_size // topology.world_size)  # per rank
+    config = with_measured_costs(config, topology.kind)
     problem = problem_of(tables, DatasetStatistics.load(prepared), topology, config, batch_size)
-    return PlanningInput(problem, config.planner, parts_timer(config, topology.kind))
+    return PlanningInput(problem, config.planner, make_shard_benchmark(config, topology.kind))
 
 
 def with_disk(config: PlanningConfig, topology: Topology, run: Path, tables: Sequence[TableSpec]) -> Topology:
-    """``topology``, whose devices have ``planning.beyond_memory.memory`` and an even share of the free disk, where that
-    is asked for: as one memory, or for a planner that tells hot rows from cold, as a fast and a slow one.
+    """Returns ``topology`` with the disk as additional memory if the config sets ``planning.beyond_memory``.
+
+    Each device then has ``planning.beyond_memory.memory`` and an equal share of the free disk. They count as one
+    memory, or as a fast and a slow one for a planner that distinguishes hot from cold rows.
 
     Args:
         config: the ``planning`` section.
-        topology: of devices as they are.
-        run: folder of the run, where rows lie unless the config names another.
-        tables: whose rows move.
+        topology: the devices, without the disk.
+        run: the run folder, where offloaded rows are stored unless the config names another folder.
+        tables: the model's embedding tables.
 
     Raises:
-        ConfigError: the config declares a slow memory besides.
-        DataError: how fast the disk is cannot be measured.
+        ConfigError: the config also declares a slow memory.
+        DataError: the speed of the disk cannot be measured.
     """
-    beyond = config.beyond_memory
-    if beyond is None:
+    offload = config.beyond_memory
+    if offload is None:
         return topology
-    folder = (beyond.folder or run).absolute()
-    there = next(place for place in (folder, *folder.parents) if place.is_dir())
-    free = int(shutil.disk_usage(there).free / LOG_BYTES_PER_ROW_BYTE) // topology.devices
-    memory, named = int(beyond.memory), f"{topology.device} and its disk"
+    folder = (offload.folder or run).absolute()
+    existing = next(path for path in (folder, *folder.parents) if path.is_dir())
+    free = int(shutil.disk_usage(existing).free / LOG_BYTES_PER_ROW_BYTE) // topology.devices
+    memory, device = int(offload.memory), f"{topology.device} and its disk"
     if not config.planner.uses_slow_memory:
-        return replace(topology, device=named, memory_bytes=memory + free)
+        return replace(topology, device=device, memory_bytes=memory + free)
     if topology.slow_memory_bytes:
         raise ConfigError(
-            "planning: both topology.slow_memory and beyond_memory are given, and rows lie in two places at most",
+            "planning: both topology.slow_memory and beyond_memory are given, but rows have two places at most",
             "leave out one of them",
         )
-    rate = (
-        beyond.bandwidth or row_traffic_bytes(tables) * disk_tiers(there, MEASURE_S, max_bytes=MEASURED_BYTES)[0].reads
-    )
+    rate = offload.bandwidth
+    if not rate:
+        rate = row_traffic_bytes(tables) * disk_tiers(existing, MEASURE_S, max_bytes=MEASURED_BYTES)[0].reads
     slow = min(rate / topology.devices, topology.lookup_bandwidth)
-    return replace(topology, device=named, memory_bytes=memory, slow_memory_bytes=free, slow_bandwidth=slow)
+    return replace(topology, device=device, memory_bytes=memory, slow_memory_bytes=free, slow_bandwidth=slow)

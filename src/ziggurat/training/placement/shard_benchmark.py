@@ -1,4 +1,4 @@
-"""Runs what a device of a plan would hold, with ids drawn as often as the training rows have them."""
+"""Measures the shards that a plan gives to one device, with ids that follow the frequencies of the training rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ziggurat.planning.config import PlanningConfig
 from ziggurat.planning.contract import Parts
 from ziggurat.planning.problem import Problem
 from ziggurat.planning.usage import Usage
-from ziggurat.training.placement.kernel_benchmark import one_thread, within
+from ziggurat.training.placement.kernel_benchmark import ids_in_range, single_threaded
 
 Ints = npt.NDArray[np.int64]
 
@@ -27,13 +27,13 @@ STEPS, REPEATS = 2, 7
 
 
 class ShardBenchmark:
-    """See the module; a :data:`~ziggurat.planning.contract.TimeParts`.
+    """Measures the shards of a device; a :data:`~ziggurat.planning.contract.TimeParts`.
 
-    Each call takes the memory that the shards take on a device; of a CPU, it is kept for the next call. The ids of
-    :data:`STEPS` steps of all devices are kept, too, for the next shards of their tables.
+    Each call allocates the memory of the shards; on a CPU, the next call reuses it. The ids of :data:`STEPS` steps are
+    also kept, for the next shards of the same tables.
 
     Args:
-        device: of this machine; of a CPU, one thread.
+        device: a device of this machine; of a CPU, one thread is measured.
     """
 
     def __init__(self, device: torch.device) -> None:
@@ -41,17 +41,18 @@ class ShardBenchmark:
         self._between: CacheEviction | None = None
         self._memory = TableMemory()
         self._problem: Problem | None = None
-        self._drawn: dict[tuple[str, int], tuple[Ints, Ints]] = {}
+        self._ids: dict[tuple[str, int], tuple[Ints, Ints]] = {}
 
     def __call__(self, problem: Problem, parts: Parts) -> float:
-        """Seconds of a step, forward, backward and update: the median of some, of a CPU by a
-        :class:`~ziggurat.embeddings.kernel_time.SlowdownGauge`.
+        """Returns the median seconds of a step: forward, backward and update.
+
+        On a CPU, seconds are corrected by a :class:`~ziggurat.embeddings.kernel_time.SlowdownGauge`.
 
         Raises:
-            ConfigError: a table has an optimizer that FBGEMM's kernels do not have.
+            ConfigError: FBGEMM has no kernel for the optimizer of a table.
         """
         optimizer = lambda part: _optimizer(part[0])  # noqa: E731
-        with one_thread(self._device):
+        with single_threaded(self._device):
             if self._between is None:
                 self._between = (
                     SlowdownGauge(self._device) if self._device.type == "cpu" else CacheEviction(self._device)
@@ -60,29 +61,29 @@ class ShardBenchmark:
             return sum(self._kernel(problem, [*members], name) for name, members in kernels)
 
     def _kernel(self, problem: Problem, parts: Sequence[tuple[TableSpec, Shard]], optimizer: str) -> float:
-        steps = [[self._asked(problem, table, shard, step) for table, shard in parts] for step in range(STEPS)]
+        steps = [[self._bags(problem, table, shard, step) for table, shard in parts] for step in range(STEPS)]
         seconds = kernel_seconds(steps, optimizer, self._device, REPEATS, self._between, self._memory)
         return float(np.median(seconds))
 
-    def _asked(self, problem: Problem, table: TableSpec, shard: Shard, step: int) -> Bags:
+    def _bags(self, problem: Problem, table: TableSpec, shard: Shard, step: int) -> Bags:
         if problem is not self._problem:
-            self._problem, self._drawn = problem, {}
+            self._problem, self._ids = problem, {}
         key = (table.name, step)
-        if key not in self._drawn:
-            self._drawn[key] = drawn(problem, table, step)
-        return asked(table, shard, *self._drawn[key])
+        if key not in self._ids:
+            self._ids[key] = draw_ids(problem, table, step)
+        return shard_bags(table, shard, *self._ids[key])
 
 
-def parts_timer(config: PlanningConfig, kind: DeviceKind) -> ShardBenchmark | None:
-    """For a planner that measures its plans; None where there is none, or the devices are not this machine's."""
+def make_shard_benchmark(config: PlanningConfig, kind: DeviceKind) -> ShardBenchmark | None:
+    """Returns a benchmark for a planner that measures plans; None for others, or if the plan is for other devices."""
     planner = config.planner
     if not planner.measures_plans or config.topology.device != "local":
         return None
     return ShardBenchmark(torch.device(kind))
 
 
-def unmeasured(config: PlanningConfig) -> PlanningConfig:
-    """The config, whose planner measures no plans."""
+def without_measuring(config: PlanningConfig) -> PlanningConfig:
+    """Returns the config with a planner that does not measure plans."""
     return config.model_copy(update={"planner": config.planner.without_measuring()})
 
 
@@ -97,25 +98,27 @@ def _optimizer(table: TableSpec) -> str:
     return name
 
 
-def drawn(problem: Problem, table: TableSpec, step: int) -> tuple[Ints, Ints]:
-    """Ids that a table is asked for in a step, of all devices' examples, and how many each bag has: the same again for
-    the same table and step."""
+def draw_ids(problem: Problem, table: TableSpec, step: int) -> tuple[Ints, Ints]:
+    """Draws the ids that a step looks up in a table, and their number per bag, for the examples of all devices.
+
+    The result is always the same for a table and step.
+    """
     bags, usage = problem.batch_size * problem.topology.world_size * len(table.keys), problem.usages[table.name]
-    draw = np.random.default_rng([zlib.crc32(table.name.encode()), step])
-    lengths = draw.poisson(usage.ids_per_row / len(table.keys), bags)
-    return _ids(usage, int(lengths.sum()), draw), lengths
+    random = np.random.default_rng([zlib.crc32(table.name.encode()), step])
+    lengths = random.poisson(usage.ids_per_row / len(table.keys), bags)
+    return _sample_rows(usage, int(lengths.sum()), random), lengths
 
 
-def asked(table: TableSpec, shard: Shard, ids: Ints, lengths: Ints) -> Bags:
-    """What a shard is asked for where its table is asked for these ids, so many a bag."""
-    ids, lengths = within(shard.rows, ids, lengths)
+def shard_bags(table: TableSpec, shard: Shard, ids: Ints, lengths: Ints) -> Bags:
+    """Returns the lookups of a shard, given the ids that its table is looked up with and their number per bag."""
+    ids, lengths = ids_in_range(shard.rows, ids, lengths)
     return Bags(shard.rows.size, shard.columns.size, torch.from_numpy(ids), torch.from_numpy(lengths), len(table.keys))
 
 
-def _ids(usage: Usage, number: int, draw: np.random.Generator) -> Ints:
-    """So many ids of the whole table, each row as often as training looks it up."""
+def _sample_rows(usage: Usage, number: int, random: np.random.Generator) -> Ints:
+    """Draws rows of a table in proportion to their accesses during training."""
     if usage.accesses is None:
-        return draw.integers(0, usage.rows, number)
+        return random.integers(0, usage.rows, number)
     ends = np.cumsum(usage.accesses)
-    places = np.sort(draw.integers(0, int(ends[-1]), number))  # in order, a search stays in the caches
-    return draw.permutation(np.searchsorted(ends, places, side="right"))
+    draws = np.sort(random.integers(0, int(ends[-1]), number))  # sorted, so that the search stays in the caches
+    return random.permutation(np.searchsorted(ends, draws, side="right"))

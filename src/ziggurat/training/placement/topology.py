@@ -1,4 +1,4 @@
-"""The topology that a config declares, its gaps filled from data sheets or measured on this machine."""
+"""Resolves the topology that a config declares; missing figures come from data sheets or measurements."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from ziggurat.core.topology import DeviceKind, Topology, known_device
 from ziggurat.planning.config import TopologyConfig
 
 BETWEEN_HOSTS = 1.25e9
-"""Bytes a second between hosts where nothing is declared: 10 Gbit/s, which is said of each plan made with it."""
+"""Default bandwidth between hosts in bytes per second: 10 Gbit/s. Plans that assume it say so."""
 
 _FIGURES = ("memory", "lookup_bandwidth", "intra_bandwidth")
 
@@ -30,17 +30,17 @@ def resolve_topology(
     devices: int | None = None,
     memory_bytes: int | None = None,
 ) -> Topology:
-    """What ``planning.topology`` describes.
+    """Returns the topology that ``planning.topology`` describes.
 
     Args:
         config: the section.
-        kind: what training runs on, for ``device: local``.
-        hosts: in place of the config's; of a run, those it has.
-        devices: on each host, likewise.
-        memory_bytes: of a device, in place of the config's.
+        kind: the kind of device that training runs on, for ``device: local``.
+        hosts: number of hosts, in place of the config's; a run passes its own.
+        devices: number of devices per host, likewise.
+        memory_bytes: memory of a device, in place of the config's.
 
     Raises:
-        ConfigError: no hosts, devices or bytes; ``device: cpu`` without all figures; slow memory faster than fast.
+        ConfigError: a number is not positive; a figure is missing for ``device: cpu``; slow memory is faster than fast.
     """
     for name, number in (("hosts", hosts), ("devices", devices), ("memory", memory_bytes)):
         if number is not None and number <= 0:
@@ -51,9 +51,10 @@ def resolve_topology(
     given = {"memory": memory_bytes or config.memory, **{name: getattr(config, name) for name in _FIGURES[1:]}}
     missing = [name for name in _FIGURES if given[name] is None]
     if local:
-        found = _measured(kind, devices, missing)
+        found = _measure(kind, devices, missing)
     elif config.device == "cpu":
-        found, kind = _nothing(missing), "cpu"
+        _check_complete(missing)
+        found, kind = {}, "cpu"
     else:
         sheet, kind = known_device(config.device), "cuda"
         found = dict(zip(_FIGURES, (sheet.memory_bytes, sheet.lookup_bandwidth, sheet.intra_bandwidth), strict=True))
@@ -67,7 +68,7 @@ def resolve_topology(
         raise ConfigError(
             f"planning.topology.slow_bandwidth: {slow_bandwidth:.3g} bytes a second are more than the {lookup:.3g} of "
             "lookup_bandwidth, at which the device reads its fast memory",
-            "exchange the two memories, or correct the figures",
+            "swap the two memories, or correct the figures",
         )
     return Topology(
         hosts,
@@ -84,17 +85,16 @@ def resolve_topology(
     )
 
 
-def _nothing(missing: list[str]) -> dict[str, float]:
+def _check_complete(missing: list[str]) -> None:
     if missing:
         raise ConfigError(
-            f"planning.topology: of a cpu that is not this machine's, {', '.join(missing)} must be given",
+            f"planning.topology: for a cpu that is not this machine's, {', '.join(missing)} must be given",
             "add them, or set planning.topology.device: local to measure this machine",
         )
-    return {}
 
 
-def _measured(kind: DeviceKind, devices: int, names: list[str]) -> dict[str, float]:
-    """Of this machine, each device having an even share of what its CPU devices share."""
+def _measure(kind: DeviceKind, devices: int, names: list[str]) -> dict[str, float]:
+    """Measures figures of a device of this machine; CPU devices share memory and its bandwidth equally."""
     probes: dict[str, Callable[[], float]] = {
         "cpu": {
             "memory": lambda: memory_limit() / devices,
@@ -111,7 +111,7 @@ def _measured(kind: DeviceKind, devices: int, names: list[str]) -> dict[str, flo
 
 
 def memory_limit(root: Path = Path("/")) -> int:
-    """Bytes of memory of this machine, or of the control group if that is less, whoever uses them now."""
+    """Returns the memory of this machine in bytes, used or free, or the limit of the control group if it is lower."""
     total = next(
         int(line.split()[1]) * 1024
         for line in (root / "proc/meminfo").read_text().splitlines()
@@ -121,31 +121,31 @@ def memory_limit(root: Path = Path("/")) -> int:
 
 
 def lookup_bandwidth(device: str, rows: int = 2**19, ids: int = 2**17) -> float:
-    """Bytes of rows that random look-ups read a second, forward, from a table of 256 bytes a row; two digits."""
-    draw = torch.Generator().manual_seed(0)
+    """Returns the bytes of rows that random forward lookups read per second, with rows of 256 bytes; two digits."""
+    random = torch.Generator().manual_seed(0)
     table_RD = torch.zeros(rows, 64, device=device)
-    ids_L = torch.randint(rows, (ids,), generator=draw).to(device)
+    ids_L = torch.randint(rows, (ids,), generator=random).to(device)
     offsets_N = torch.arange(0, ids, 8, device=device)
 
-    def look_up() -> None:
+    def lookup() -> None:
         F.embedding_bag(ids_L, table_RD, offsets_N, mode="sum")
         if device == "cuda":
             torch.cuda.synchronize()
 
-    return _rate(look_up, ids * 256)
+    return _rate(lookup, ids * 256)
 
 
 def loopback_bandwidth(size: int = 2**24) -> float:
-    """Bytes a second from one end of a local socket to the other, as gloo's ranks of one host talk; two digits."""
+    """Returns the bytes per second through a local socket, as used by gloo's ranks of one host; two digits."""
     left, right = socket.socketpair()
     payload, buffer = bytes(size), bytearray(size)
 
     def transfer() -> None:
         sender = threading.Thread(target=left.sendall, args=(payload,))
         sender.start()
-        view, got = memoryview(buffer), 0
-        while got < size:
-            got += right.recv_into(view[got:])
+        view, received = memoryview(buffer), 0
+        while received < size:
+            received += right.recv_into(view[received:])
         sender.join()
 
     with left, right:
@@ -153,10 +153,10 @@ def loopback_bandwidth(size: int = 2**24) -> float:
 
 
 def cuda_copy_bandwidth(size: int = 2**28) -> float:
-    """Bytes a second from one GPU to the next; where there is one alone, to the host's memory; two digits."""
+    """Returns the bytes per second from one GPU to another, or to host memory if there is only one; two digits."""
     source = torch.zeros(size, dtype=torch.uint8, device="cuda:0")
-    alone = torch.cuda.device_count() == 1
-    target = torch.zeros(size, dtype=torch.uint8, device="cpu" if alone else "cuda:1", pin_memory=alone)
+    single = torch.cuda.device_count() == 1
+    target = torch.zeros(size, dtype=torch.uint8, device="cpu" if single else "cuda:1", pin_memory=single)
 
     def copy() -> None:
         target.copy_(source, non_blocking=True)
@@ -166,11 +166,11 @@ def cuda_copy_bandwidth(size: int = 2**28) -> float:
 
 
 def _rate(work: Callable[[], None], size: int, repeats: int = 5) -> float:
-    """``size`` over the seconds of the best of some calls, the first thrown away, to two digits."""
+    """Returns ``size`` over the seconds of the fastest of some calls, to two digits; the first call is a warm-up."""
     best = float("inf")
-    for turn in range(repeats + 1):
+    for call in range(repeats + 1):
         started = time.perf_counter()
         work()
-        if turn:
+        if call:
             best = min(best, time.perf_counter() - started)
     return float(f"{size / best:.1e}")

@@ -1,4 +1,4 @@
-"""Freed memory is reused: counted in pages that the kernel had to hand over, in a process of its own."""
+"""Freed memory is reused: the tests count page faults in a separate process."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ print(json.dumps([kept, faults]))
 """
 
 
-def child(mode: str) -> tuple[bool | None, list[int]]:
+def run_child(mode: str) -> tuple[bool | None, list[int]]:
     done = subprocess.run([sys.executable, "-c", CHILD, mode], check=True, capture_output=True, text=True)
     kept, faults = json.loads(done.stdout)
     return kept, faults
 
 
 @pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the settings are glibc's")
-def test_a_block_freed_in_one_step_serves_the_next() -> None:
-    """64 MiB twenty times over: every round faults all its pages in, or none does once the heap has found its shape."""
-    _, returned = child("returned")
-    kept, faults = child("kept")
+def test_the_next_step_reuses_a_freed_block() -> None:
+    """Allocates 64 MiB twenty times: every round causes page faults, or none does once the heap has its size."""
+    _, returned = run_child("returned")
+    kept, faults = run_child("kept")
     assert kept is True
     assert min(returned) > PAGES / 2
     assert faults[0] > PAGES / 2

@@ -1,4 +1,4 @@
-"""A policy is trained with real measurements between rounds, kept after each, and gone on with."""
+"""A policy is trained with measurements in every round, stored after each round, and resumed."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from ziggurat.core.progress import Silent
 from ziggurat.planning.autoshard.learned import learned_costs, learned_policy
 from ziggurat.planning.autoshard.pool import table_pool
 from ziggurat.training.placement import kernel_benchmark as kernels
-from ziggurat.training.placement import policy_training as placement_policy
+from ziggurat.training.placement import policy_training
 from ziggurat.training.placement.kernel_benchmark import PLACEMENTS
 from ziggurat.training.placement.policy_training import train_policy
 
@@ -21,19 +21,19 @@ POOL = table_pool(tables=12, spread=0.3)
 
 
 class Interrupted(Silent):
-    """Ctrl-C in the middle of the second round's measurements."""
+    """Raises KeyboardInterrupt during the second round's measurements."""
 
     def advance(self, done: float, **figures: float | str) -> None:
         if 1.2 < done < 2:
             raise KeyboardInterrupt
 
 
-def test_rounds_measure_learn_and_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kernels, "EPOCHS", 3)  # how good it gets is not at stake here
+def test_rounds_measure_and_learn_and_resume(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kernels, "EPOCHS", 3)  # the quality of the policy is not tested here
     monkeypatch.setattr(kernels, "SETS", 12)
-    monkeypatch.setattr(kernels, "MOST_BYTES", 3 * 10**8)  # gigabytes of fresh pages take seconds
-    monkeypatch.setattr(placement_policy, "MEASURED", 2)
-    monkeypatch.setattr(placement_policy, "UPDATES", 2)
+    monkeypatch.setattr(kernels, "MAX_BYTES", 3 * 10**8)  # gigabytes of fresh pages take seconds
+    monkeypatch.setattr(policy_training, "MEASURED_TASKS", 2)
+    monkeypatch.setattr(policy_training, "UPDATES", 2)
     with pytest.raises(KeyboardInterrupt):
         train_policy(tmp_path, CPU, 2, Interrupted(), POOL)
     assert learned_policy(tmp_path).origin["rounds"] == 1

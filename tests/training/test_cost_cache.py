@@ -1,4 +1,4 @@
-"""This machine's measurements are found by whoever plans for it."""
+"""Planners use the costs measured on this machine if they plan for this machine."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from ziggurat.planning.autoshard.planner import AutoShard
 from ziggurat.planning.config import PlanningConfig, TopologyConfig
 from ziggurat.planning.rules import Rules
 from ziggurat.training import api
-from ziggurat.training.placement.cost_cache import kernel_folder, with_measured
+from ziggurat.training.placement.cost_cache import cost_cache_folder, with_measured_costs
 
 LOCAL, OTHER = TopologyConfig(device="local"), TopologyConfig(device="cpu")
 
 
 @pytest.fixture
-def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of this machine's measurements, with a network that says it is from 1999."""
+def measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Returns the folder of this machine's measured costs, with a network dated 1999."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    folder = kernel_folder(torch.device("cpu"))
+    folder = cost_cache_folder(torch.device("cpu"))
     network = CostNetwork.load(SHIPPED / NETWORK)
     network.origin["date"] = "1999-12-31"
     folder.mkdir(parents=True)
@@ -33,23 +33,23 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def test_planners_that_learn_have_them_where_the_plan_is_for_this_machine(own: Path) -> None:
+def test_learned_planners_use_measured_costs_for_this_machine_only(measured: Path) -> None:
     for planner in (AutoShard.Config(), BaselinePlanner.Config(by="lpt")):
-        found = with_measured(PlanningConfig(planner=planner, topology=LOCAL), "cpu").planner
-        assert found == planner.model_copy(update={"learned": own})
+        found = with_measured_costs(PlanningConfig(planner=planner, topology=LOCAL), "cpu").planner
+        assert found == planner.model_copy(update={"learned": measured})
         elsewhere = PlanningConfig(planner=planner, topology=OTHER)
-        assert with_measured(elsewhere, "cpu") == elsewhere
+        assert with_measured_costs(elsewhere, "cpu") == elsewhere
     named = PlanningConfig(planner=AutoShard.Config(learned=Path("mine")), topology=LOCAL)
-    assert with_measured(named, "cpu") == named
+    assert with_measured_costs(named, "cpu") == named
     rules = PlanningConfig(planner=Rules.Config(), topology=LOCAL)
-    assert with_measured(rules, "cpu") == rules
-    shutil.rmtree(own)
-    assert with_measured(PlanningConfig(topology=LOCAL), "cpu") == PlanningConfig(topology=LOCAL)
+    assert with_measured_costs(rules, "cpu") == rules
+    shutil.rmtree(measured)
+    assert with_measured_costs(PlanningConfig(topology=LOCAL), "cpu") == PlanningConfig(topology=LOCAL)
 
 
 @pytest.mark.parametrize("planner", ["rules", "autoshard"])
-def test_plans_side_by_side_are_judged_by_them_whoever_is_configured(
-    own: Path, make_experiment: MakeExperiment, planner: str
+def test_a_comparison_is_judged_by_measured_costs_with_any_planner(
+    measured: Path, make_experiment: MakeExperiment, planner: str
 ) -> None:
     local = {"device": "local", "lookup_bandwidth": 1e10, "intra_bandwidth": 1e9}
     experiment = make_experiment(planning={"planner": {"name": planner}, "topology": local}, training__device="cpu")
@@ -60,7 +60,7 @@ def test_plans_side_by_side_are_judged_by_them_whoever_is_configured(
 
 
 @pytest.mark.parametrize("planner", ["rules", "torchrec"])
-def test_for_gpus_one_plans_where_there_are_none(make_experiment: MakeExperiment, planner: str) -> None:
+def test_plans_for_gpus_need_no_gpu(make_experiment: MakeExperiment, planner: str) -> None:
     experiment = make_experiment(planning={"planner": {"name": planner}, "topology": {"device": "h100"}})
     assert api.plan(experiment, devices=2).plan.world_size == 2
     assert api.compare_planners(experiment, devices=2).judge == "the cost model"

@@ -1,4 +1,4 @@
-"""Runs whose tables memory has no room for are, to the bit, runs whose tables it has room for."""
+"""A run with offloaded tables equals, bit for bit, the run whose tables fit into memory."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ziggurat.data.encoded.columns import Columns
 from ziggurat.training import api
 from ziggurat.training.experiment import Experiment, to_yaml
 from ziggurat.training.metrics_log import read_journal
-from ziggurat.training.placement.batch_needs import most_ids
+from ziggurat.training.placement.batch_needs import max_ids_per_table
 from ziggurat.training.prediction.predictor import Predictor
 
 USERS, ITEMS, ROWS = 1500, 2500, 3000
@@ -27,7 +27,7 @@ STEPS = 40
 
 
 def write_large_log(path: Path, longest: int = 3) -> None:
-    """Far more users and items than a batch has, and histories of up to so many."""
+    """Writes a log with far more users and items than a batch has; histories have up to ``longest`` items."""
     draw = np.random.default_rng(0)
     users, items = draw.zipf(1.2, ROWS) % USERS, draw.zipf(1.1, ROWS) % ITEMS
     with path.open("w", newline="", encoding="utf-8") as file:
@@ -88,27 +88,27 @@ OPTIMIZERS = [
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=lambda each: each["name"])
-def test_a_run_beyond_memory_is_the_run_in_memory(optimizer: dict[str, Any], folder: Path) -> None:
+def test_an_offloaded_run_equals_the_run_in_memory(optimizer: dict[str, Any], folder: Path) -> None:
     inside = api.train(large(folder, embeddings__optimizer=optimizer), "inside")
-    beyond = api.train(large(folder, "70kB", embeddings__optimizer=optimizer), "beyond")
-    assert beyond.results is not None
+    offloaded = api.train(large(folder, "70kB", embeddings__optimizer=optimizer), "offloaded")
+    assert offloaded.results is not None
     assert inside.results is not None
-    assert beyond.results["figures"] == inside.results["figures"]
-    assert_same_bits(tensors(Path("inside"), STEPS), tensors(Path("beyond"), STEPS))
-    moved = [record for record in read_journal(Path("beyond/metrics.jsonl")) if record["split"] == "beyond_memory"]
+    assert offloaded.results["figures"] == inside.results["figures"]
+    assert_same_bits(tensors(Path("inside"), STEPS), tensors(Path("offloaded"), STEPS))
+    moved = [record for record in read_journal(Path("offloaded/metrics.jsonl")) if record["split"] == "beyond_memory"]
     assert [record["step"] for record in moved] == [5 * k for k in range(1, 1 + STEPS // 5)]
     assert all(0 < record["hit_rate"] < 1 for record in moved)
     assert sum(record["reads"] for record in moved) > 0
-    for run in ("inside", "beyond"):
+    for run in ("inside", "offloaded"):
         assert api.evaluate(run).compute() == api.evaluate("inside").compute()
     rows = {"user": ["u1", "u2", "nobody"], "item": [3, 4, 5], "history": [[1, 2], [], [7]]}
-    assert np.array_equal(api.predict("inside", rows), api.predict("beyond", rows))
-    assert not [path for path in Path("beyond").iterdir() if "rows" in path.name]
+    assert np.array_equal(api.predict("inside", rows), api.predict("offloaded", rows))
+    assert not [path for path in Path("offloaded").iterdir() if "rows" in path.name]
 
 
 @pytest.mark.parametrize("longest", [3, 40])
-def test_the_least_memory_that_is_told_will_do(longest: int, folder: Path) -> None:
-    """To train, to evaluate and to predict, be bags as long in a batch as they may."""
+def test_the_memory_that_the_error_asks_for_is_enough(longest: int, folder: Path) -> None:
+    """Trains, evaluates and predicts with it, with bags of any length."""
     write_large_log(folder / "log.csv", longest)
     changes = {
         "training__batch_size": 4,
@@ -118,9 +118,9 @@ def test_the_least_memory_that_is_told_will_do(longest: int, folder: Path) -> No
     changes["features"][2] = {"name": "history", "kind": "bag", "type": "integer", "table": "item"}
     with pytest.raises(NoFeasiblePlan) as refused:
         api.train(large(folder, "1kB", **changes), "run")
-    told = re.search(r"give at least (\S+ kB)", str(refused.value))
-    assert told is not None
-    api.train(large(folder, told[1], **changes), "run")
+    enough = re.search(r"give at least (\S+ kB)", str(refused.value))
+    assert enough is not None
+    api.train(large(folder, enough[1], **changes), "run")
     api.train(large(folder, **changes), "inside")
     assert_same_bits(tensors(Path("inside"), STEPS), tensors(Path("run"), STEPS))
     rows = {
@@ -131,8 +131,8 @@ def test_the_least_memory_that_is_told_will_do(longest: int, folder: Path) -> No
     np.testing.assert_allclose(api.predict("inside", rows), api.predict("run", rows), rtol=1e-5)
 
 
-def test_a_batch_too_large_to_predict_is_cut(folder: Path) -> None:
-    """And comes to the same, up to the rounding of products of other shapes."""
+def test_a_batch_too_large_to_predict_is_split(folder: Path) -> None:
+    """The predictions are the same, up to rounding in matrix products of other shapes."""
     api.train(large(folder, "60kB", training__max_steps=5), "run")
     api.train(large(folder, training__max_steps=5), "inside")
     with Predictor("run") as predictor, Predictor("inside") as other:
@@ -141,20 +141,20 @@ def test_a_batch_too_large_to_predict_is_cut(folder: Path) -> None:
         np.testing.assert_allclose(predictor.predict(rows), other.predict(rows), rtol=1e-5)
 
 
-def test_a_run_on_a_disk_that_is_only_read_can_be_used(folder: Path) -> None:
+def test_a_run_on_a_read_only_disk_predicts_and_evaluates(folder: Path) -> None:
     api.train(large(folder, "60kB", training__max_steps=5), "run")
-    place = folder / "read-only"
-    place.mkdir()
-    steps = [["mount", "--bind", "run", str(place)], ["mount", "-o", "remount,ro,bind", str(place)]]
+    mounted = folder / "read-only"
+    mounted.mkdir()
+    steps = [["mount", "--bind", "run", str(mounted)], ["mount", "-o", "remount,ro,bind", str(mounted)]]
     try:
         for step in steps:
             if (done := subprocess.run(step, check=False, capture_output=True, text=True)).returncode:
-                pytest.skip(f"this machine mounts nothing for us: {done.stderr.strip()}")
+                pytest.skip(f"no permission to mount: {done.stderr.strip()}")
         rows = {"user": ["u1", "nobody"], "item": [3, 5], "history": [[1, 2], []]}
-        assert np.array_equal(api.predict(place, rows), api.predict("run", rows))
-        assert api.evaluate(place).compute() == api.evaluate("run").compute()
+        assert np.array_equal(api.predict(mounted, rows), api.predict("run", rows))
+        assert api.evaluate(mounted).compute() == api.evaluate("run").compute()
     finally:
-        subprocess.run(["umount", str(place)], check=False, capture_output=True)
+        subprocess.run(["umount", str(mounted)], check=False, capture_output=True)
 
 
 def test_the_longest_bags_are_counted(folder: Path) -> None:
@@ -165,27 +165,27 @@ def test_the_longest_bags_are_counted(folder: Path) -> None:
         blocks = dataset.split(split)
         columns = Columns([blocks.read(number) for number in range(len(blocks.blocks))], dataset.schema)
         lengths = np.sort(np.diff(columns.jagged("history").offsets))
-        assert most_ids(blocks, dataset.schema, 16) == {"item": int(lengths[-16:].sum()) + 16}
+        assert max_ids_per_table(blocks, dataset.schema, 16) == {"item": int(lengths[-16:].sum()) + 16}
 
 
-def test_it_stops_and_goes_on_with_more_memory_or_less(folder: Path) -> None:
-    api.train(large(folder), "whole")
+def test_it_resumes_with_more_or_less_memory(folder: Path) -> None:
+    api.train(large(folder), "straight")
     for memory, stop in (("60kB", 9), ("90kB", 21), ("55kB", 33), (None, 36), ("60kB", None)):
         api.train(large(folder, memory, checkpoints__policy="consecutive", training__keep=9), "parts", stop_after=stop)
-    assert_same_bits(tensors(Path("whole"), STEPS), tensors(Path("parts"), STEPS))
+    assert_same_bits(tensors(Path("straight"), STEPS), tensors(Path("parts"), STEPS))
 
 
 @pytest.mark.parametrize("states", [False, True])
-def test_it_begins_with_another_runs_rows(states: bool, folder: Path) -> None:
+def test_a_warm_start_fills_offloaded_rows(states: bool, folder: Path) -> None:
     api.train(large(folder, training__max_steps=15), "old")
     start = {"run": "old", "optimizer": states}
-    for run, memory in (("inside", None), ("beyond", "60kB")):
+    for run, memory in (("inside", None), ("offloaded", "60kB")):
         api.train(large(folder, memory, training__warm_start=start, training__max_steps=10), run)
-    assert_same_bits(tensors(Path("inside"), 10), tensors(Path("beyond"), 10))
+    assert_same_bits(tensors(Path("inside"), 10), tensors(Path("offloaded"), 10))
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
-def test_a_signal_in_the_middle_costs_nothing(number: signal.Signals, folder: Path) -> None:
+def test_training_resumes_exactly_after_a_signal(number: signal.Signals, folder: Path) -> None:
     changes = {"training__max_steps": 150, "training__epochs": 9, "training__save_every": 12, "training__log_every": 1}
     experiment = large(folder, "60kB", training__threads=1, **changes)
     config = folder / "large.yaml"
@@ -197,23 +197,23 @@ def test_a_signal_in_the_middle_costs_nothing(number: signal.Signals, folder: Pa
     assert process.returncode == (-number if number == signal.SIGKILL else 128 + number), errors
     assert not [*Path("stopped").glob("*rows*")]
     assert api.train(experiment, "stopped").step == 150
-    api.train(large(folder, training__threads=1, **changes), "whole")
-    assert_same_bits(tensors(Path("whole"), 150), tensors(Path("stopped"), 150))
+    api.train(large(folder, training__threads=1, **changes), "straight")
+    assert_same_bits(tensors(Path("straight"), 150), tensors(Path("stopped"), 150))
 
 
-def test_where_there_is_room_for_all_nothing_lies_beyond(folder: Path) -> None:
+def test_nothing_is_offloaded_if_all_rows_fit_into_memory(folder: Path) -> None:
     api.train(large(folder, "1MB", training__max_steps=5), "run")
     assert not [record for record in read_journal(Path("run/metrics.jsonl")) if record["split"] == "beyond_memory"]
 
 
-def test_rows_lie_where_the_config_says(folder: Path) -> None:
+def test_rows_are_stored_in_the_configured_folder(folder: Path) -> None:
     experiment = large(folder, "60kB", planning__beyond_memory__folder=str(folder / "disk"), training__max_steps=5)
     api.train(experiment, "run")
     assert list((folder / "disk").iterdir()) == []
 
 
 @pytest.mark.parametrize(
-    ("changes", "error", "said"),
+    ("changes", "error", "message"),
     [
         (
             {"memory": "20kB"},
@@ -228,7 +228,9 @@ def test_rows_lie_where_the_config_says(folder: Path) -> None:
         ({"training__weight_average": 0.9}, ConfigError, "weight_average: passes over every row at each step"),
     ],
 )
-def test_what_cannot_be_is_refused(changes: dict[str, Any], error: type[Exception], said: str, folder: Path) -> None:
+def test_unsupported_configs_are_refused(
+    changes: dict[str, Any], error: type[Exception], message: str, folder: Path
+) -> None:
     memory = changes.pop("memory", "60kB")
-    with pytest.raises(error, match=said):
+    with pytest.raises(error, match=message):
         api.train(large(folder, memory, **changes), "run")
