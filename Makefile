@@ -46,6 +46,7 @@ imports: dev
 	$(BIN)/lint-imports
 
 unit: dev ## the tests alone
+	@$(BIN)/python -m compileall -q src tests bench -x '\.cache|peers'  # the tests start hundreds of processes: none compiles again
 	$(BIN)/pytest -n $(PYTEST_WORKERS) --dist loadfile --no-loadscope-reorder
 
 coverage: dev ## the tests, and the lines that none of them reaches

@@ -1,11 +1,12 @@
-"""Wukong, DCN-V2 and DLRM in growing sizes on a log whose labels need hundreds of interactions of up to six columns.
+"""Trains Wukong, DCN-V2 and DLRM in growing sizes on a log whose labels need hundreds of interactions of columns.
 
-The log is generated: ids have latent vectors, all pairs of columns interact by the likeness of theirs, as where a user
-takes to an item, and hundreds of products of two or three likenesses are planted beside them, more than a small model
-can hold. All models see the same rows in the same order. DCN-V2 and DLRM climb their own ladders of
-`ziggurat.training.scaling.sweep`, Wukong one that is listed here: a second layer, then wider MLPs. Each ladder is a
-`ziggurat scale` on one thread, as many at a time as there are cores. They lie in the cache, named after the code that
-trains them: an interrupted measurement goes on where it stopped, and never with other code.
+The log is generated. Ids have latent vectors, and each pair of columns interacts by the similarity of its vectors, as a
+user who likes an item. In addition, hundreds of products of two or three similarities, that is of four or six columns,
+are planted: more than a small model can represent. All models see the same rows in the same order. DCN-V2 and DLRM use
+their own growing sizes (`ziggurat.training.scaling.model_sizes`); Wukong uses the sizes listed here, which add a second
+layer and then widen the MLPs. Each sweep is one process of `ziggurat scale` with one thread, and as many run at a time
+as there are cores. The sweeps are kept in the cache under a digest of the code that trains them, so an interrupted
+measurement resumes, and only with the same code.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ IDS = 10
 QUADS, SEXTETS = 400, 200
 DIM = 8
 DECADE = 10.0
-LEAST_FALL = 0.01  # percent: what flattens or rises counts as this much, so that a ratio to it is finite
+LEAST_FALL = 0.01
+"""The least late fall of log-loss in percent; flat and rising curves count as this, so ratios stay finite."""
 RIVALS = ("dcn_v2", "dlrm")
 
 
@@ -73,17 +75,25 @@ MODELS: dict[str, dict[str, Any]] = {
     "dcn_v2": {"name": "dcn_v2", "cross_layers": 2, "rank": 16, "deep": {"hidden": [32, 32]}},
     "dlrm": {"name": "dlrm", "top": {"hidden": [64, 32]}},
 }
-"""The first rung of each ladder: 8,000 to 21,000 forward FLOPs per example."""
+"""The first size of each sweep: 8,000 to 21,000 forward FLOPs per example."""
 
 
 @dataclass(frozen=True, slots=True)
 class Extent:
-    """How much of everything."""
+    """The extent of a measurement.
+
+    Attributes:
+        rows: the number of generated rows.
+        epochs: the number of epochs of each run.
+        batch_size: the batch size of each run.
+        sizes: the number of model sizes of each model.
+        seeds: the number of runs of each size.
+    """
 
     rows: int
     epochs: int
     batch_size: int
-    rungs: Mapping[str, int]
+    sizes: Mapping[str, int]
     seeds: int
 
 
@@ -92,6 +102,7 @@ QUICK = Extent(6_000, 1, 1024, dict.fromkeys(MODELS, 3), 2)
 
 
 def run(context: Context) -> Result:
+    """Measures the benchmark, with few rows and sizes if ``context.quick``."""
     extent = QUICK if context.quick else FULL
     log, bayes = generated_log(context, extent.rows)
     if context.quick:
@@ -101,12 +112,13 @@ def run(context: Context) -> Result:
     return _measured(context, extent, log, bayes, context.cache / f"scaling_law-{digest}")
 
 
-def _measured(context: Context, extent: Extent, log: Path, bayes: float, place: Path) -> Result:
+def _measured(context: Context, extent: Extent, log: Path, bayes: float, folder: Path) -> Result:
+    """Trains all sweeps in ``folder`` and returns their figures; ``bayes`` is the best possible log-loss."""
     from ziggurat.report.scaling.page import write_scale
 
-    results = _climbed(context, extent, log, place)
-    fits = dict(zip(results, write_scale(place / "scale.html", list(results.values())), strict=True))
-    context.say(f"drew {place / 'scale.html'}")
+    results = _finished_sweeps(context, extent, log, folder)
+    fits = dict(zip(results, write_scale(folder / "scale.html", list(results.values())), strict=True))
+    context.say(f"drew {folder / 'scale.html'}")
     notes = (
         f"{extent.rows:,} generated rows of {COLUMNS} columns of {IDS} ids, {extent.epochs} epochs, batch "
         f"{extent.batch_size:,}; planted: all pairs, {QUADS} groups of four and {SEXTETS} of six",
@@ -117,19 +129,20 @@ def _measured(context: Context, extent: Extent, log: Path, bayes: float, place: 
 
 
 def _figures(results: Mapping[str, ScaleResult], fit: PowerLawFit | None) -> tuple[Figure, ...]:
+    """Returns the figures; ``fit`` is the law of Wukong."""
     assert fit is not None
-    sizes = [rung.size.flops for rung in results["wukong"].rungs]
+    flops = [entry.size.flops for entry in results["wukong"].sizes]
     low, high = fit.interval("exponent")
     figures = [
-        Figure("wukong_span", "x", (sizes[-1] / sizes[0],), "largest to smallest size, forward FLOPs per example"),
+        Figure("wukong_span", "x", (flops[-1] / flops[0],), "largest to smallest size, forward FLOPs per example"),
         Figure("wukong_exponent", "", (fit.law.exponent,), f"95 %: {low:.3g} to {high:.3g}"),
         Figure("wukong_exponent_low", "", (low,), "lower end of that interval"),
     ]
-    if math.isfinite(fit.r2_log):  # of a quick run's three rungs it says nothing
+    if math.isfinite(fit.r2_log):  # it is undefined for the three sizes of a quick run
         figures.append(Figure("wukong_r2", "", (fit.r2_log,), "of log loss"))
     falls = {name: _late_falls(result) for name, result in results.items()}
     figures += [
-        Figure(f"{name}_late_fall", "%", found, "fall of log-loss over the last tenfold of FLOPs, a seed each")
+        Figure(f"{name}_late_fall", "%", found, "fall of log-loss over the last tenfold of FLOPs, per seed")
         for name, found in falls.items()
     ]
     for name in RIVALS:
@@ -142,75 +155,94 @@ def _figures(results: Mapping[str, ScaleResult], fit: PowerLawFit | None) -> tup
             Figure(f"behind_{name}", "x", (max(flatter, dearer),), "the greater of the two"),
         ]
     figures += [
-        Figure(f"{name}@{rung.size.flops}", "nats", tuple(rung.values(result.split, "log_loss")))
+        Figure(f"{name}@{entry.size.flops}", "nats", tuple(entry.values(result.split, "log_loss")))
         for name, result in results.items()
-        for rung in result.rungs
+        for entry in result.sizes
     ]
     return tuple(figures)
 
 
 def _compute_ratio(rival: ScaleResult, ours: ScaleResult) -> float:
-    """FLOPs of the rival's best rung over those at which ``ours`` first reaches its log-loss, between rungs on a
-    logarithmic scale; 0 where it never does. A rung's log-loss is the mean of its seeds."""
-    best = min(rival.rungs, key=lambda rung: rung.mean(rival.split, "log_loss"))
-    wanted = best.mean(rival.split, "log_loss")
-    points = [(math.log(rung.size.flops), rung.mean(ours.split, "log_loss")) for rung in ours.rungs]
-    if points[0][1] <= wanted:
-        return best.size.flops / ours.rungs[0].size.flops
+    """Returns how many times the FLOPs of ``ours`` the rival needs for its best log-loss; 0 if ours never reaches it.
+
+    The log-loss of a size is the mean over its seeds. Between two of our sizes it is interpolated over log FLOPs.
+    """
+    best = min(rival.sizes, key=lambda entry: entry.mean(rival.split, "log_loss"))
+    target = best.mean(rival.split, "log_loss")
+    points = [(math.log(entry.size.flops), entry.mean(ours.split, "log_loss")) for entry in ours.sizes]
+    if points[0][1] <= target:
+        return best.size.flops / ours.sizes[0].size.flops
     for (size, loss), (larger, lower) in pairwise(points):
-        if lower <= wanted:
-            return best.size.flops / math.exp(size + (larger - size) * (loss - wanted) / (loss - lower))
+        if lower <= target:
+            return best.size.flops / math.exp(size + (larger - size) * (loss - target) / (loss - lower))
     return 0.0
 
 
 def _late_falls(result: ScaleResult) -> tuple[float, ...]:
-    """Percent by which log-loss falls from a tenth of the largest size to the largest, for each seed."""
+    """Returns by how many percent log-loss falls from a tenth of the largest size to the largest, for each seed.
+
+    Shape legend: N model sizes, S seeds.
+    """
     import numpy as np
 
-    sizes = np.log([rung.size.flops for rung in result.rungs])
-    losses_NS = np.array([rung.values(result.split, "log_loss") for rung in result.rungs])
+    sizes = np.log([entry.size.flops for entry in result.sizes])
+    losses_NS = np.array([entry.values(result.split, "log_loss") for entry in result.sizes])
     before = [float(np.interp(sizes[-1] - np.log(DECADE), sizes, losses_N)) for losses_N in losses_NS.T]
     return tuple(100 * (1 - after / earlier) for after, earlier in zip(losses_NS[-1].tolist(), before, strict=True))
 
 
 def _summary(name: str, result: ScaleResult, fit: PowerLawFit | None) -> str:
+    """Returns a line with the log-loss of each size and the verdict on the law."""
     assert fit is not None
-    rungs = ", ".join(f"{rung.size.flops:,}: {rung.mean(result.split, 'log_loss'):.4f}" for rung in result.rungs)
-    return f"{name}, FLOPs per example: log-loss: {rungs}. {fit.verdict}"
+    losses = ", ".join(f"{entry.size.flops:,}: {entry.mean(result.split, 'log_loss'):.4f}" for entry in result.sizes)
+    return f"{name}, FLOPs per example: log-loss: {losses}. {fit.verdict}"
 
 
-def _climbed(context: Context, extent: Extent, log: Path, place: Path) -> dict[str, ScaleResult]:
-    """The finished ladder of each model."""
+def _finished_sweeps(context: Context, extent: Extent, log: Path, folder: Path) -> dict[str, ScaleResult]:
+    """Trains the sweep of each model, several at a time, and returns their results."""
     from ziggurat.core.config import parse_config
     from ziggurat.training import api
     from ziggurat.training.experiment import Experiment
     from ziggurat.training.scaling.result import ScaleResult
 
     configs = {name: experiment(log, model, extent) for name, model in MODELS.items()}
-    api.prepare(parse_config(Experiment, configs["wukong"]), place / "prepared")
+    api.prepare(parse_config(Experiment, configs["wukong"]), folder / "prepared")
     for name, config in configs.items():
-        (place / f"{name}.yaml").write_text(json.dumps(config, indent=2), encoding="utf-8")  # JSON is YAML
-    sizes = [{"model": size} for size in WUKONG_SIZES[: extent.rungs["wukong"]]]
-    _listed(place, "wukong").write_text(json.dumps(sizes, indent=2), encoding="utf-8")
+        (folder / f"{name}.yaml").write_text(json.dumps(config, indent=2), encoding="utf-8")  # JSON is YAML
+    sizes = [{"model": size} for size in WUKONG_SIZES[: extent.sizes["wukong"]]]
+    _sizes_file(folder, "wukong").write_text(json.dumps(sizes, indent=2), encoding="utf-8")
     children: list[subprocess.Popen[str]] = []
     with ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
         try:
-            for each in [pool.submit(_climb, context, name, extent, place, children) for name in MODELS]:
+            for each in [pool.submit(_train_sweep, context, name, extent, folder, children) for name in MODELS]:
                 each.result()
         except BaseException:
             pool.shutdown(wait=False, cancel_futures=True)
             for child in children:
-                child.send_signal(signal.SIGINT)  # it saves where it is; to one that has ended, nothing is sent
+                child.send_signal(signal.SIGINT)  # the child saves its state; nothing is sent to one that has ended
             raise
-    return {name: ScaleResult.load(place / name) for name in MODELS}
+    return {name: ScaleResult.load(folder / name) for name in MODELS}
 
 
-def _climb(context: Context, name: str, extent: Extent, place: Path, children: list[subprocess.Popen[str]]) -> None:
-    """Train one ladder in a process of its own, passing on what it says of each run."""
-    command = [sys.executable, "-m", "ziggurat", "scale", str(place / f"{name}.yaml"), "--run", str(place / name)]
-    listed = _listed(place, name)
-    sizes = ["--ladder", str(listed)] if listed.exists() else ["--rungs", str(extent.rungs[name])]
-    command += ["--prepared", str(place / "prepared"), *sizes, "--seeds", str(extent.seeds)]
+def _train_sweep(
+    context: Context, name: str, extent: Extent, folder: Path, children: list[subprocess.Popen[str]]
+) -> None:
+    """Trains the sweep of one model in a separate process, and passes on its line about each finished run.
+
+    Args:
+        context: receives the lines.
+        name: the name of the model.
+        extent: the extent of the measurement.
+        folder: the folder of all sweeps.
+        children: receives the process, so that the caller can stop it.
+
+    Raises:
+        EnvironmentMismatch: the process failed.
+    """
+    command = [sys.executable, "-m", "ziggurat", "scale", str(folder / f"{name}.yaml"), "--run", str(folder / name)]
+    listed = _sizes_file(folder, name)
+    sizes = ["--sizes-file", str(listed)] if listed.exists() else ["--sizes", str(extent.sizes[name])]
+    command += ["--prepared", str(folder / "prepared"), *sizes, "--seeds", str(extent.seeds)]
     child = subprocess.Popen(
         command,
         cwd=ROOT,
@@ -221,21 +253,21 @@ def _climb(context: Context, name: str, extent: Extent, place: Path, children: l
     )
     children.append(child)
     assert child.stdout is not None
-    said = [line.rstrip() for line in child.stdout if not _reported(context, name, line)]
+    others = [line.rstrip() for line in child.stdout if not _reported(context, name, line)]
     if child.wait() != 0:
         raise EnvironmentMismatch(
-            f"the ladder of {name} ended with status {child.returncode}:\n" + "\n".join(said[-15:]),
+            f"the sweep of {name} ended with status {child.returncode}:\n" + "\n".join(others[-15:]),
             f"run it by hand: {' '.join(command)}",
         )
 
 
-def _listed(place: Path, name: str) -> Path:
-    """The sizes of a model that does not climb its own ladder."""
-    return place / f"{name}-sizes.yaml"
+def _sizes_file(folder: Path, name: str) -> Path:
+    """Returns the file with the sizes of a model; it exists only if the model does not use its own growing sizes."""
+    return folder / f"{name}-sizes.yaml"
 
 
 def _reported(context: Context, name: str, line: str) -> bool:
-    """Whether ``line`` is of a finished run; then it is said."""
+    """Returns whether ``line`` is about a finished run, and prints it if so."""
     finished = ", log-loss " in line
     if finished:
         context.say(f"{name}: {line.strip()}")
@@ -243,7 +275,7 @@ def _reported(context: Context, name: str, line: str) -> bool:
 
 
 def experiment(log: Path, model: Mapping[str, Any], extent: Extent) -> dict[str, Any]:
-    """The config of a ladder's first rung."""
+    """Returns the config of a sweep's first size, for a model on the generated log."""
     identity = {"name": "identity", "rows": IDS}
     return {
         "name": "scaling-law",
@@ -268,7 +300,7 @@ def experiment(log: Path, model: Mapping[str, Any], extent: Extent) -> dict[str,
 
 
 def shape(rows: int) -> GeneratorConfig:
-    """The log: all pairs of columns interact, and with them ``QUADS`` and ``SEXTETS`` groups drawn at random."""
+    """Returns the config of the log: all pairs of columns interact, and so do random groups of four and six columns."""
     names = [f"c{k}" for k in range(COLUMNS)]
     draw = random.Random(0)
     return GeneratorConfig(
@@ -285,7 +317,7 @@ def shape(rows: int) -> GeneratorConfig:
 
 
 def generated_log(context: Context, rows: int) -> tuple[Path, float]:
-    """The generated log and the best possible log-loss; one that an earlier run left in the cache is used again."""
+    """Returns the generated log and the best possible log-loss; reuses a log that an earlier run left in the cache."""
     config, log = shape(rows), context.cache / f"scaling_law-{rows}.parquet"
     truth: dict[str, Any] | None = None
     if log.exists() and truth_file(log).exists():

@@ -179,9 +179,9 @@ def test_a_folder_that_is_not_a_run_is_refused_with_a_hint(folder: CheckpointFol
     root = Path(folder.where)
     other = tmp_path / "other"
     other.mkdir()
-    ladder = tmp_path / "ladder" / "rung-01" / "seed-0"
-    ladder.mkdir(parents=True)
-    (ladder / "config.yaml").touch()
+    run_of_sweep = tmp_path / "sweep" / "rung-01" / "seed-0"
+    run_of_sweep.mkdir(parents=True)
+    (run_of_sweep / "config.yaml").touch()
     (tmp_path / "file").touch()
     for path, problem, hint in (
         (tmp_path / "runn", "there is no such folder", rf"did you mean {tmp_path / 'run'}\?"),
@@ -189,7 +189,7 @@ def test_a_folder_that_is_not_a_run_is_refused_with_a_hint(folder: CheckpointFol
         (tmp_path / "file", "is a file, not a run folder", "name the folder of a run"),
         (root / "step-00000001", "is a single checkpoint", rf"name the run, {root.parent}, and then step 1"),
         (tmp_path, "contains runs, but is not one", rf"name one of them, as {tmp_path / 'run'}"),
-        (tmp_path / "ladder", "contains runs, but is not one", rf"name one of them, as {ladder}"),
+        (tmp_path / "sweep", "contains runs, but is not one", rf"name one of them, as {run_of_sweep}"),
         (
             other,
             "not a run folder: there is neither config.yaml nor a folder checkpoints in it",

@@ -38,7 +38,7 @@ def test_sweeps_are_trained_drawn_and_compared(make_experiment: MakeExperiment, 
     run(config, "--rungs", "3", "--seeds", "1", "--set", wide, "--run", "two", "--out", "two.html")
     assert Path("two.html").is_file()
     assert not Path("two/scale.html").exists()
-    assert [entry.model["name"] for entry in ScaleResult.load("two").rungs] == ["wide_deep"] * 3
+    assert [entry.model["name"] for entry in ScaleResult.load("two").sizes] == ["wide_deep"] * 3
 
     lines = run("--compare", "one", "two", "-o", "both.html").splitlines()
     assert [line.partition(":")[0] for line in lines] == ["small, dnn"] * 2 + ["small, wide_deep"] * 2 + ["both.html"]
@@ -72,13 +72,13 @@ def test_misuse_is_explained(make_experiment: MakeExperiment, tmp_path: Path) ->
     config.write_text(to_yaml(make_experiment()))
     with pytest.raises(ConfigError, match=r"scale takes one config, received one two\n  hint: .* add --compare"):
         run("one", "two")
-    with pytest.raises(ConfigError, match="a power law has three constants, and the ladder has 2 rungs"):
+    with pytest.raises(ConfigError, match="needs three model sizes or more, received 2"):
         run(config, "--sizes", "2")
-    with pytest.raises(RunFolderError, match="no ladder"):
+    with pytest.raises(RunFolderError, match="holds no scaling sweep"):
         run("--compare", tmp_path)
     with pytest.raises(DataError, match="is a folder"):
         run("--compare", "one", "--out", tmp_path)
-    with pytest.raises(RunFolderError, match=r"small\.yaml: is a file\n  hint: name the folder of a trained ladder"):
+    with pytest.raises(RunFolderError, match=r"small\.yaml: is a file\n  hint: name the folder of a trained sweep"):
         run("--compare", config)
 
 
@@ -93,12 +93,12 @@ def test_a_diverged_size_is_reported_and_a_sweep_is_compared_only_once(
     lines = run(config, "--sizes-file", sizes_file, "--seeds", "1", "--run", "one").splitlines()
     assert lines[0].startswith("small, deepfm → dnn: ")
     assert lines[1].startswith(
-        "small, deepfm → dnn: Rung 3, seed 3, diverged and is left out: the training loss became"
+        "small, deepfm → dnn: Size 3, seed 3, diverged and is left out: the training loss became"
     )
     page = Path("one/scale.html").read_text(encoding="utf-8")
-    assert "Rung 3, seed 3, diverged and is left out" in page
+    assert "Size 3, seed 3, diverged and is left out" in page
     with pytest.raises(
-        RunFolderError, match="one: is a ladder, not a run\n  hint: name one of its runs, as one/rung-01"
+        RunFolderError, match="one: is a scaling sweep, not a run\n  hint: name one of its runs, such as one/rung-01"
     ):
         CliRunner().invoke(app, ["evaluate", "one"], catch_exceptions=False)
 

@@ -94,7 +94,7 @@ def browse(cases: dict[str, tuple[str, int]], folder: Path, *flags: str) -> dict
 def measured(tmp_path_factory) -> dict[str, dict]:
     """Every page, measured in one start of the browser."""
     result = sweep_result()
-    larger = [replace(each, size=Size(each.size.flops, 10**9 + each.number, 10**9)) for each in result.rungs]
+    larger = [replace(each, size=Size(each.size.flops, 10**9 + each.number, 10**9)) for each in result.sizes]
     flat = sweep_result(PowerLaw(0.47, 0, 0), "dlrm", HOSTILE)
     pages = {
         "report": render_report(sample_inputs(("like", "share"), title=HOSTILE)),
@@ -103,7 +103,7 @@ def measured(tmp_path_factory) -> dict[str, dict]:
     }
     cases = {f"{name} {width}": (page, width) for name, page in pages.items() for width in (390, 1200)}
     cases["rare labels"] = (render_report(rare_inputs()), 390)
-    cases["large sweep"] = (render_scale(sweep_series(replace(result, rungs=tuple(larger)))), 1100)
+    cases["large sweep"] = (render_scale(sweep_series(replace(result, sizes=tuple(larger)))), 1100)
     cases["light"] = (render_report(sample_inputs()), 800)
     return browse(cases, tmp_path_factory.mktemp("browser"))
 

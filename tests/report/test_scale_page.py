@@ -23,7 +23,7 @@ from ziggurat.training.scaling.result import DivergedRun, RunResult, ScaleResult
 THREE = (
     sweep_result(),
     sweep_result(PowerLaw(0.48, 0.02 * 120_000**0.8, 0.8), "dcn_v2", "crossed"),
-    sweep_result(PowerLaw(0.5, 0, 0), "dlrm", "dots", rungs=4),
+    sweep_result(PowerLaw(0.5, 0, 0), "dlrm", "dots", sizes=4),
 )
 
 
@@ -46,7 +46,7 @@ def test_shows_every_value() -> None:
     assert f"{fit.r2_log:.4f}" in text
     assert fit.verdict in text
     assert "120 kFLOP to 9.72 MFLOP per example · 15 runs · figures on test" in text
-    for entry in result.rungs:
+    for entry in result.sizes:
         assert f"{entry.size.dense_parameters:,}" in text
         assert f"{entry.mean('test', 'log_loss'):.4f} ±" in text
         assert f"{entry.mean('test', 'auc'):.4f} ±" in text
@@ -54,7 +54,7 @@ def test_shows_every_value() -> None:
     assert "layers 8, rank 19" in text
     assert "81.0 s" in text  # size 2: the mean of 80, 81 and 82
     assert "1.73 T" in text  # 3 · 120 k · 4.8 M
-    fall = 100 * (result.rungs[4].mean("test", "log_loss") / result.rungs[0].mean("test", "log_loss") - 1)
+    fall = 100 * (result.sizes[4].mean("test", "log_loss") / result.sizes[0].mean("test", "log_loss") - 1)
     assert f"−{-fall:.2f} %" in text
     assert "rank: 17" in text  # the config
 
@@ -93,9 +93,9 @@ def test_several_sweeps_share_a_chart() -> None:
 @pytest.mark.parametrize(
     ("result", "message"),
     [
-        (sweep_result(rungs=2), "A law needs 3 model sizes; 2 of them are trained."),
-        (sweep_result(rungs=3, seeds=1), "Each model size was trained once and there are few sizes"),
-        (sweep_result(rungs=3), "The largest size is only 9.0 times the smallest"),
+        (sweep_result(sizes=2), "A law needs 3 model sizes; 2 of them are trained."),
+        (sweep_result(sizes=3, seeds=1), "Each model size was trained once and there are few sizes"),
+        (sweep_result(sizes=3), "The largest size is only 9.0 times the smallest"),
     ],
 )
 def test_a_weak_law_is_called_weak(result: ScaleResult, message: str) -> None:
@@ -144,7 +144,7 @@ def test_writes_the_page_and_returns_the_laws(tmp_path: Path) -> None:
             {"split": "validation"},
             "different splits cannot be compared: shop has test, shop has validation",
         ),
-        ({"rungs": ()}, "shop: no run is finished"),
+        ({"sizes": ()}, "shop: no run is finished"),
     ],
 )
 def test_sweeps_that_cannot_be_compared_are_refused(tmp_path: Path, changes: dict[str, Any], message: str) -> None:
@@ -163,8 +163,8 @@ def test_errors_name_the_folders_of_sweeps(tmp_path: Path) -> None:
 
 def test_a_sweep_of_several_models_is_titled_by_all() -> None:
     result = THREE[0]
-    rungs = (*result.rungs[:2], *(replace(entry, model={"name": "dnn"}) for entry in result.rungs[2:]))
-    assert titles([replace(result, rungs=rungs)]) == ["wukong → dnn"]
+    sizes = (*result.sizes[:2], *(replace(entry, model={"name": "dnn"}) for entry in result.sizes[2:]))
+    assert titles([replace(result, sizes=sizes)]) == ["wukong → dnn"]
 
 
 def test_metrics_of_several_tasks_are_called_means() -> None:
@@ -172,20 +172,20 @@ def test_metrics_of_several_tasks_are_called_means() -> None:
         figures = {f"{task}/{name}": value for task in ("click", "buy") for name, value in run.figures["test"].items()}
         return replace(run, figures={"test": figures})
 
-    rungs = tuple(replace(entry, runs=tuple(map(of_tasks, entry.runs))) for entry in THREE[0].rungs)
-    text = visible(parsed(replace(THREE[0], rungs=rungs)))
+    sizes = tuple(replace(entry, runs=tuple(map(of_tasks, entry.runs))) for entry in THREE[0].sizes)
+    text = visible(parsed(replace(THREE[0], sizes=sizes)))
     assert "figures on test, mean of click and buy" in text
     assert "Log-loss and AUC are means over the 2 tasks, click and buy." in text
     assert "tasks" not in visible(parsed(THREE[0]))
 
 
 def test_a_flat_or_undetermined_law_has_no_formula() -> None:
-    flat = visible(parsed(sweep_result(PowerLaw(0.6411, 0, 0), rungs=3, seeds=1, noise=0)))
+    flat = visible(parsed(sweep_result(PowerLaw(0.6411, 0, 0), sizes=3, seeds=1, noise=0)))
     assert "No fall visible: flat at 0.6411." in flat
     assert "log-loss is flat at 0.6411" in flat
     assert "wukongflat at 0.6411–––" in flat  # the row of the table
     assert "FLOPs−" not in flat
-    three = sweep_result(rungs=3, seeds=1)
+    three = sweep_result(sizes=3, seeds=1)
     row = next(parsed(three).iter("tbody")).findall("tr/td")
     assert visible(row[4]) == "–"
     step = sweep_result(PowerLaw(0.5, 0.1 * 120_000**12, 12), noise=1e-3)
@@ -196,10 +196,10 @@ def test_a_flat_or_undetermined_law_has_no_formula() -> None:
 
 def test_a_diverged_run_is_reported() -> None:
     lost = DivergedRun(1, "rung-02/seed-1", "the training loss became nan by step 20")
-    rungs = (THREE[0].rungs[0], replace(THREE[0].rungs[1], diverged=(lost,)), *THREE[0].rungs[2:])
-    root = parsed(replace(THREE[0], rungs=rungs))
+    sizes = (THREE[0].sizes[0], replace(THREE[0].sizes[1], diverged=(lost,)), *THREE[0].sizes[2:])
+    root = parsed(replace(THREE[0], sizes=sizes))
     notes = [visible(element) for element in root.iter("p") if element.get("class") == "note"]
-    assert notes[0].startswith("Rung 2, seed 1, diverged and is left out: the training loss became nan by step 20.")
+    assert notes[0].startswith("Size 2, seed 1, diverged and is left out: the training loss became nan by step 20.")
 
 
 def test_too_many_sweeps_are_refused(tmp_path: Path) -> None:

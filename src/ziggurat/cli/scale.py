@@ -71,7 +71,7 @@ def command(
     experiment = load_experiment(inputs[0], overrides or [], data)
     with console_progress() as progress:
         scaled = scale(
-            experiment, run, rungs=sizes, seeds=seeds, split=split.value, ladder=sizes_file, prepared=prepared,
+            experiment, run, sizes=sizes, seeds=seeds, split=split.value, sizes_file=sizes_file, prepared=prepared,
             progress=progress,
         )  # fmt: skip
     if scaled.signal is not None:

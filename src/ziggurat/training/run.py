@@ -4,7 +4,7 @@
 fingerprint) · ``plan.json`` · ``row_order.safetensors`` (where the plan orders rows) · ``encoders/`` ·
 ``warm_start.json`` (if it started from another run's weights) · ``metrics.jsonl`` · ``results.json`` (once finished) ·
 ``tensorboard/`` · ``checkpoints/`` · ``baselines.json`` and ``report.html`` (once reported). Running ``train`` on it
-again goes on exactly where it stopped.
+again resumes exactly where it stopped.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.training.experiment import Experiment, differing_keys, to_yaml
 
 RUN_VERSION = 1
-LADDER_FILE = "scale.json"
+SWEEP_FILE = "scale.json"
 """File in the folder of a scaling sweep, which contains runs but is not a run."""
 
 _MAY_GROW = frozenset({"training.epochs", "training.max_steps"})
@@ -142,10 +142,11 @@ def open_run(folder: str | Path) -> Run:
     folder = Path(folder)
     path = folder / "config.yaml"
     if not path.is_file():
-        if (folder / LADDER_FILE).is_file():
+        if (folder / SWEEP_FILE).is_file():
             runs = sorted(item.parent for item in folder.glob("rung-*/seed-*/config.yaml"))
-            one = f", as {runs[0]}" if runs else f", once `ziggurat scale` has begun one, as {folder}/rung-01/seed-0"
-            raise RunFolderError(f"{folder}: is a ladder, not a run", f"name one of its runs{one}")
+            later = f", once `ziggurat scale` has started one, such as {folder}/rung-01/seed-0"
+            example = f", such as {runs[0]}" if runs else later
+            raise RunFolderError(f"{folder}: is a scaling sweep, not a run", f"name one of its runs{example}")
         near = (
             sorted(item.parent.name for item in folder.parent.glob("*/config.yaml")) if folder.parent.is_dir() else []
         )
@@ -286,7 +287,7 @@ def check_versions(run: Run) -> None:
         if there.get(key) != here[key]:
             raise RunFolderError(
                 f"{run.folder}: was trained with {key} {there.get(key)}, this is {here[key]}; "
-                "it could not go on bit for bit",
+                "it could not be resumed bit for bit",
                 "install that version, or train anew into another folder (--run)",
             )
 

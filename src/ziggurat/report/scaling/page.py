@@ -16,7 +16,7 @@ from ziggurat.report.markup import Html, el, figure, join, section, table
 from ziggurat.report.scaling.chart import COLOURS, SweepSeries, scaling
 from ziggurat.report.scaling.titles import check_comparable, titles
 from ziggurat.training.experiment import as_yaml, differing_keys
-from ziggurat.training.scaling.result import FEWEST_RUNGS, RungResult, ScaleResult
+from ziggurat.training.scaling.result import MIN_SIZES, ScaleResult, SizeResult
 
 Writer = Callable[[float], str]
 
@@ -77,7 +77,7 @@ def _verdict(sweep: SweepSeries, named: bool) -> list[Html]:
     caveats = [el("p", prefix, caveat, cls="note") for caveat in sweep.result.caveats]
     if sweep.fit is None:
         count = len(sweep.result.finished)
-        few = f"{prefix}A law needs {FEWEST_RUNGS} model sizes; {count} of them are trained."
+        few = f"{prefix}A law needs {MIN_SIZES} model sizes; {count} of them are trained."
         return [el("p", few, cls="note"), *caveats]
     verdict = [el("p", prefix, sweep.fit.verdict, cls="" if sweep.fit.visible else "note")]
     return verdict + caveats
@@ -162,7 +162,7 @@ def _in_two_lines(header: str) -> Html:
     return join([first, " ", el("br"), last])
 
 
-def _size_row(result: ScaleResult, entry: RungResult) -> list[object]:
+def _size_row(result: ScaleResult, entry: SizeResult) -> list[object]:
     first = result.finished[0]
     loss, start = (each.mean(result.split, "log_loss") for each in (entry, first))
     runs = entry.runs
@@ -185,7 +185,7 @@ def _spread(values: Sequence[float]) -> str:
     return mean if len(values) < 2 else f"{mean} ± {numbers.figure(statistics.stdev(values))}"
 
 
-def _changes(first: RungResult, entry: RungResult) -> str:
+def _changes(first: SizeResult, entry: SizeResult) -> str:
     changed = differing_keys({"model": first.model}, {"model": entry.model})
     return ", ".join(f"{key.removeprefix('model.')} {new}" for key, _, new in changed) or "–"
 

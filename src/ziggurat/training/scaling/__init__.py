@@ -1,4 +1,4 @@
-"""Scaling sweeps: one experiment in growing model sizes, and the power law through the results.
+"""Scaling sweeps: trains one experiment in growing model sizes and fits the power law through the results.
 
-In: an experiment. Out: a folder of ordinary runs, ``scale.json`` and the fitted law.
+Input: an experiment. Output: a folder of ordinary runs, ``scale.json`` and the fitted law.
 """

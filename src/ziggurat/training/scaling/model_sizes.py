@@ -1,4 +1,4 @@
-"""The rungs of a ladder: one experiment in growing sizes, and what each size costs."""
+"""The model sizes of a scaling sweep: one experiment with growing models, and what each of them costs."""
 
 from __future__ import annotations
 
@@ -20,21 +20,22 @@ from ziggurat.embeddings.fields import Fields
 from ziggurat.models.build import growing_models, model_dims
 from ziggurat.training.experiment import Experiment
 
-MOST = 128
-"""Rungs of a model's own ladder: long before, its widths are beyond any machine, and soon after beyond any float."""
+MAX_SIZES = 128
+"""The largest number of sizes that are grown from a model. Widths exceed any machine's memory long before this number,
+and the range of floats soon after it."""
 MAY_CHANGE = ("model", "embeddings", "optimizer", "training")
-"""Sections that a rung may change; all rungs share the data."""
+"""Sections of the config that may differ between sizes; all sizes share the data."""
 WEIGHT_BYTES, GIB = 4, 2**30
 
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """What a model costs.
+    """The cost of a model.
 
     Attributes:
-        flops: forward FLOPs per example, of the model and of what makes its fields from the rows.
-        dense_parameters: of the model without its tables.
-        table_parameters: floats of the embedding tables.
+        flops: the forward FLOPs per example, of the model and of computing its fields from the table rows.
+        dense_parameters: the number of parameters outside the embedding tables.
+        table_parameters: the number of parameters in the embedding tables.
     """
 
     flops: int
@@ -44,7 +45,13 @@ class Size:
 
 @dataclass(frozen=True, slots=True)
 class SizedExperiment:
-    """One size of the ladder; ``number`` counts from 1."""
+    """One model size of the sweep.
+
+    Attributes:
+        number: the position of the size in the sweep, counted from 1.
+        experiment: the experiment with the model of this size.
+        size: the cost of that model.
+    """
 
     number: int
     experiment: Experiment
@@ -52,33 +59,42 @@ class SizedExperiment:
 
 
 def grown_experiments(experiment: Experiment, count: int) -> list[Experiment]:
-    """The experiment with the models of its model's own ladder; of more than 128 rungs, the first 128.
+    """Returns the experiment with its model and with the larger sizes that the model defines.
+
+    Args:
+        experiment: the experiment with the smallest model.
+        count: the number of sizes; if it exceeds :data:`MAX_SIZES`, only so many are returned.
 
     Raises:
-        ConfigError: the model has none.
+        ConfigError: the model defines no larger sizes.
     """
-    return [
-        experiment.model_copy(update={"model": model}) for model in growing_models(experiment.model, min(count, MOST))
-    ]
+    models = growing_models(experiment.model, min(count, MAX_SIZES))
+    return [experiment.model_copy(update={"model": model}) for model in models]
 
 
 def listed_experiments(experiment: Experiment, path: Path) -> list[Experiment]:
-    """The experiment with the changes of each entry of a YAML list, as in ``- {model.layers: 4, optimizer.lr: 0.001}``.
+    """Returns the experiment with the changes of each entry of a list in a YAML file.
 
-    Keys are those of ``--set``; a section with a ``name`` replaces the whole section.
+    An entry looks like ``- {model.layers: 4, optimizer.lr: 0.001}``. Its keys are those of ``--set``; a section with a
+    ``name`` replaces the whole section.
+
+    Args:
+        experiment: the experiment that the changes are applied to.
+        path: the YAML file.
 
     Raises:
-        ConfigError: not a list of changes, a section that rungs share, or values that are not allowed.
+        ConfigError: the file holds no list of changes, or an entry changes a section that all sizes share, or sets a
+            value that is not allowed.
     """
     experiments: list[Experiment] = []
     for number, changes in enumerate(_read(path), 1):
-        where = f"{path}, rung {number}"
+        where = f"{path}, size {number}"
         values: dict[str, Any] = experiment.model_dump(mode="json")
         for key, value in _leaves(changes):
             if key.partition(".")[0] not in MAY_CHANGE:
                 raise ConfigError(
-                    f"{where}: {key}: rungs share all but {', '.join(MAY_CHANGE)}",
-                    "begin each key with one of these sections, as in model.layers",
+                    f"{where}: {key}: sizes may differ only in {', '.join(MAY_CHANGE)}",
+                    "start each key with one of these sections, as in model.layers",
                 )
             try:
                 set_by_path(values, key, value)
@@ -88,28 +104,32 @@ def listed_experiments(experiment: Experiment, path: Path) -> list[Experiment]:
     return experiments
 
 
-def measured_rungs(experiments: list[Experiment], schema: Schema) -> list[SizedExperiment]:
-    """The experiments with their sizes.
+def sized_experiments(experiments: list[Experiment], schema: Schema) -> list[SizedExperiment]:
+    """Returns the experiments with their sizes, numbered from 1.
+
+    Args:
+        experiments: the experiments, by growing size.
+        schema: the schema of the prepared data.
 
     Raises:
-        ConfigError: a rung costs no more than the one before it, is too large for this machine, or its model cannot
+        ConfigError: a size costs no more than the one before it or is too large for this machine, or its model cannot
             work on this data.
     """
-    rungs: list[SizedExperiment] = []
+    sizes: list[SizedExperiment] = []
     for number, each in enumerate(experiments, 1):
-        rungs.append(SizedExperiment(number, each, _size_within_memory(number, each, schema)))
-    for smaller, larger in pairwise(rungs):
+        sizes.append(SizedExperiment(number, each, _size_within_memory(number, each, schema)))
+    for smaller, larger in pairwise(sizes):
         if larger.size.flops <= smaller.size.flops:
             raise ConfigError(
-                f"rung {larger.number} costs {larger.size.flops:,} FLOPs per example, no more than the "
-                f"{smaller.size.flops:,} of rung {smaller.number}",
-                "give rungs in growing size; the model's own ladder needs hidden layers that can grow",
+                f"size {larger.number} costs {larger.size.flops:,} FLOPs per example, no more than the "
+                f"{smaller.size.flops:,} of size {smaller.number}",
+                "list sizes in growing order; growing a model without a list requires hidden layers that can grow",
             )
-    return rungs
+    return sizes
 
 
 def size_of(experiment: Experiment, schema: Schema) -> Size:
-    """What the experiment's model costs on data of this schema; no weight is drawn for it.
+    """Returns the cost of the experiment's model on data of this schema, without allocating any weight.
 
     Raises:
         ConfigError: the model cannot work with these features.
@@ -123,19 +143,19 @@ def size_of(experiment: Experiment, schema: Schema) -> Size:
 
 
 def _size_within_memory(number: int, experiment: Experiment, schema: Schema) -> Size:
-    """The size of a rung; refused where its weights alone outgrow the machine's memory, or any."""
-    smaller = "begin with a smaller model, or list smaller sizes with --sizes-file FILE"
-    hint = f"ask for fewer rungs: --sizes {number - 1} at most; or {smaller}" if number > 3 else smaller
+    """Returns the cost of a size; raises if its dense weights alone exceed this machine's memory."""
+    smaller = "start with a smaller model, or list smaller sizes with --sizes-file FILE"
+    hint = f"ask for fewer sizes: --sizes {number - 1} at most; or {smaller}" if number > 3 else smaller
     try:
         size = size_of(experiment, schema)
     except (RuntimeError, TypeError) as error:
         if "verflow" not in str(error):
             raise
-        raise ConfigError(f"rung {number} has layers of more weights than 64 bits can count", hint) from None
+        raise ConfigError(f"size {number} has layers of more weights than 64 bits can count", hint) from None
     memory = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if WEIGHT_BYTES * size.dense_parameters > memory:
         raise ConfigError(
-            f"rung {number} costs {size.flops:.3g} FLOPs per example and {size.dense_parameters:.3g} dense parameters: "
+            f"size {number} costs {size.flops:.3g} FLOPs per example and {size.dense_parameters:.3g} dense parameters: "
             f"{WEIGHT_BYTES * size.dense_parameters / GIB:,.0f} GiB of weights, and this machine has "
             f"{memory / GIB:,.0f} GiB of memory",
             hint,
@@ -144,24 +164,31 @@ def _size_within_memory(number: int, experiment: Experiment, schema: Schema) -> 
 
 
 def _read(path: Path) -> list[Mapping[str, Any]]:
+    """Returns the entries of the YAML list in a file.
+
+    Raises:
+        ConfigError: the file is missing, cannot be read or holds something else.
+    """
     if not path.is_file():
         what = "is a folder" if path.is_dir() else "no such file"
-        raise ConfigError(f"{path}: {what}", "name a YAML file with --sizes-file: a list of changes, one a rung")
+        raise ConfigError(f"{path}: {what}", "name a YAML file with --sizes-file that lists the changes of each size")
     try:
         values = YAML(typ="safe").load(path.read_text(encoding="utf-8"))
     except (OSError, UnicodeDecodeError, YAMLError) as error:
         message = " ".join(str(error).split())
-        raise ConfigError(f"{path}: cannot be read as a ladder: {message}", "give a YAML list of changes") from None
+        hint = "write a YAML list with the changes of each size"
+        raise ConfigError(f"{path}: cannot be read as a list of sizes: {message}", hint) from None
     entries = cast("list[Any]", values) if isinstance(values, list) else []
     if not entries or not all(isinstance(entry, Mapping) for entry in entries):
         raise ConfigError(
-            f"{path}: expected a list of changes, one a rung, received {shorten(values)}",
-            "write one line a rung, as in `- {model.layers: 2}`, then `- {model.layers: 4}`",
+            f"{path}: expected a list with the changes of each size, received {shorten(values)}",
+            "write one line per size, as in `- {model.layers: 2}`, then `- {model.layers: 4}`",
         )
     return entries
 
 
 def _leaves(changes: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yields the dotted key and the value of each change; a section with a ``name`` is one value."""
     for key, value in changes.items():
         if isinstance(value, Mapping) and "name" not in value:
             yield from _leaves(cast("Mapping[str, Any]", value), f"{prefix}{key}.")

@@ -1,4 +1,4 @@
-"""What a ladder of runs amounted to: ``scale.json``, and the power law through it."""
+"""The results of a scaling sweep: what ``scale.json`` stores, and the power law fitted to it."""
 
 from __future__ import annotations
 
@@ -10,16 +10,24 @@ from typing import Any, Literal
 
 from ziggurat.core.files import write_json
 from ziggurat.metrics.power_law import PowerLawFit, fit_power_law
-from ziggurat.training.run import LADDER_FILE
-from ziggurat.training.scaling.json_values import FORMAT_VERSION, described, read_ladder, with_nan, without_nan
+from ziggurat.training.run import SWEEP_FILE
+from ziggurat.training.scaling.json_values import (
+    FORMAT_VERSION,
+    SIZES_KEY,
+    fit_values,
+    read_sweep,
+    with_nan,
+    without_nan,
+)
 from ziggurat.training.scaling.model_sizes import Size
 
-FEWEST_RUNGS = 3
-"""Of different sizes, for a law of three constants."""
-NARROW = 10.0
-"""Times between the smallest and the largest size below which a law says little about others."""
+MIN_SIZES = 3
+"""The smallest number of model sizes for a law, which has three constants."""
+NARROW_RATIO = 10.0
+"""The ratio of the largest size's FLOPs to the smallest's below which the law says little about other sizes."""
 
 Judged = Literal["test", "validation"]
+"""The splits that a law can be fitted on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +35,13 @@ class RunResult:
     """One finished run.
 
     Attributes:
-        seed: that it was trained with.
-        folder: its run folder, relative to the ladder's.
-        steps: optimizer steps.
-        examples: rows trained on, counting repetitions.
-        training_flops: 3 × forward FLOPs × examples, the backward pass counting as two forward ones.
-        seconds: of training alone.
-        figures: split → figure → value, of the best checkpoint; nan where undefined.
+        seed: the seed that it was trained with.
+        folder: its run folder, relative to the folder of the sweep.
+        steps: the number of optimizer steps.
+        examples: the number of rows trained on, counting repetitions.
+        training_flops: 3 × forward FLOPs × examples; the backward pass counts as two forward passes.
+        seconds: the duration of training alone, in seconds.
+        figures: split → metric → value, of the best checkpoint; nan if undefined.
     """
 
     seed: int
@@ -47,7 +55,13 @@ class RunResult:
 
 @dataclass(frozen=True, slots=True)
 class DivergedRun:
-    """A run whose loss became no number; it counts for nothing, and the next call of ``scale`` tries it again."""
+    """A run whose loss became NaN or infinite. It is left out of the fit; the next call of ``scale`` tries it again.
+
+    Attributes:
+        seed: the seed that it was trained with.
+        folder: its run folder, relative to the folder of the sweep.
+        reason: what happened, for messages.
+    """
 
     seed: int
     folder: str
@@ -55,8 +69,16 @@ class DivergedRun:
 
 
 @dataclass(frozen=True, slots=True)
-class RungResult:
-    """A size, its model's config, its finished runs and those that diverged."""
+class SizeResult:
+    """The results of one model size.
+
+    Attributes:
+        number: the position of the size in the sweep, counted from 1.
+        model: the config of its model.
+        size: the cost of its model.
+        runs: the finished runs.
+        diverged: the runs that diverged.
+    """
 
     number: int
     model: Mapping[str, Any]
@@ -65,112 +87,130 @@ class RungResult:
     diverged: tuple[DivergedRun, ...] = ()
 
     def mean(self, split: str, metric: str) -> float:
-        """The mean of a figure over the seeds; of several tasks, over them as well. nan where there is none."""
+        """Returns the mean of a metric over the seeds, and over the tasks if there are several; nan without any run."""
         values = self.values(split, metric)
         return sum(values) / len(values) if values else math.nan
 
     def values(self, split: str, metric: str) -> list[float]:
-        """The figure of each seed."""
+        """Returns a metric for each seed; its mean over the tasks if there are several."""
         return [_figure(run.figures.get(split, {}), metric) for run in self.runs]
 
 
 @dataclass(frozen=True, slots=True)
 class ScaleResult:
-    """A ladder as far as it is trained.
+    """The results of a scaling sweep, which may still lack runs.
 
     Attributes:
-        name: of the experiment.
-        split: on which the law is fitted.
-        dataset: fingerprint of the prepared data.
-        seeds: how many each rung was last asked to be trained with; a rung may have more runs, from before.
-        rungs: by growing size.
-        config: the experiment of the first rung, resolved.
+        name: the name of the experiment.
+        split: the split on which the law is fitted.
+        dataset: the fingerprint of the prepared data.
+        seeds: the number of seeds that the last call requested for each size; a size may have more runs, from earlier
+            calls.
+        sizes: the results of each model size, by growing size.
+        config: the resolved experiment of the first size.
     """
 
     name: str
     split: Judged
     dataset: str
     seeds: int
-    rungs: tuple[RungResult, ...]
+    sizes: tuple[SizeResult, ...]
     config: Mapping[str, Any]
 
     @property
     def model(self) -> str:
-        """The model's name; of a ladder that changes it, all names from the first rung on."""
-        names = dict.fromkeys(str(rung.model["name"]) for rung in self.rungs if "name" in rung.model)
+        """The name of the model; if the sizes have different models, all their names in the order of the sizes."""
+        names = dict.fromkeys(str(entry.model["name"]) for entry in self.sizes if "name" in entry.model)
         return " → ".join(names) or str(self.config["model"]["name"])
 
     @property
     def tasks(self) -> tuple[str, ...]:
-        """The tasks over which log-loss is a mean; none where there is but one."""
-        figures = {name: None for rung in self.rungs for run in rung.runs for name in run.figures.get(self.split, {})}
+        """The tasks that log-loss is averaged over; empty if there is only one task."""
+        runs = [run for entry in self.sizes for run in entry.runs]
+        figures = {name: None for run in runs for name in run.figures.get(self.split, {})}
         return tuple(name.removesuffix("/log_loss") for name in figures if _is_of_task(name, "log_loss"))
 
     @property
     def finished_runs(self) -> int:
-        return sum(len(rung.runs) for rung in self.rungs)
+        """The number of finished runs of all sizes."""
+        return sum(len(entry.runs) for entry in self.sizes)
 
     @property
-    def finished(self) -> tuple[RungResult, ...]:
-        """The rungs that have at least one finished run."""
-        return tuple(rung for rung in self.rungs if rung.runs)
+    def finished(self) -> tuple[SizeResult, ...]:
+        """The sizes that have at least one finished run."""
+        return tuple(entry for entry in self.sizes if entry.runs)
 
     def fit(self, resamples: int = 1000) -> PowerLawFit | None:
-        """Log-loss over forward FLOPs per example; None with fewer than three rungs.
+        """Fits log-loss over forward FLOPs per example; returns None if fewer than three sizes have a finished run.
+
+        Args:
+            resamples: the number of bootstrap resamples.
 
         Raises:
-            DataError: a rung's log-loss is undefined.
+            DataError: the log-loss of a size is undefined.
         """
-        rungs = self.finished
-        if len(rungs) < FEWEST_RUNGS:
+        entries = self.finished
+        if len(entries) < MIN_SIZES:
             return None
-        losses = [rung.values(self.split, "log_loss") for rung in rungs]
-        return fit_power_law([rung.size.flops for rung in rungs], losses, resamples=resamples)
+        losses = [entry.values(self.split, "log_loss") for entry in entries]
+        return fit_power_law([entry.size.flops for entry in entries], losses, resamples=resamples)
 
     @property
     def caveats(self) -> tuple[str, ...]:
-        """What limits the law, a sentence each: runs that diverged, sizes that lie close together."""
+        """What limits the law, as sentences: each run that diverged, and sizes that are close together."""
         found = [
-            f"Rung {rung.number}, seed {run.seed}, diverged and is left out: {run.reason}. A lower "
-            "optimizer.lr may help; --sizes-file FILE gives a rung its own."
-            for rung in self.rungs
-            for run in rung.diverged
+            f"Size {entry.number}, seed {run.seed}, diverged and is left out: {run.reason}. A lower "
+            "optimizer.lr may help; with --sizes-file FILE a size can have its own."
+            for entry in self.sizes
+            for run in entry.diverged
         ]
-        sizes = [rung.size.flops for rung in self.finished]
-        if len(sizes) >= FEWEST_RUNGS and max(sizes) < NARROW * min(sizes):
-            ratio = max(sizes) / min(sizes)
-            found.append(f"The largest size is only {ratio:.1f} times the smallest: the law says little beyond them.")
+        flops = [entry.size.flops for entry in self.finished]
+        if len(flops) >= MIN_SIZES and max(flops) < NARROW_RATIO * min(flops):
+            ratio = max(flops) / min(flops)
+            found.append(
+                f"The largest size is only {ratio:.1f} times the smallest: the law says little about other sizes."
+            )
         return tuple(found)
 
     def save(self, folder: Path, fit: PowerLawFit | None = None) -> None:
-        """Write ``scale.json`` into ``folder``, whole or not at all."""
-        values = {"format_version": FORMAT_VERSION, **asdict(self), "fit": None if fit is None else described(fit)}
-        write_json(folder / LADDER_FILE, without_nan(values))
+        """Writes ``scale.json`` atomically.
+
+        Args:
+            folder: the folder of the sweep.
+            fit: the fitted law, if there is one.
+        """
+        fields = {SIZES_KEY if name == "sizes" else name: value for name, value in asdict(self).items()}
+        values = {"format_version": FORMAT_VERSION, **fields, "fit": None if fit is None else fit_values(fit)}
+        write_json(folder / SWEEP_FILE, without_nan(values))
 
     @classmethod
     def load(cls, folder: str | Path) -> ScaleResult:
-        """What :meth:`save` wrote.
+        """Reads the results that :meth:`save` wrote.
+
+        Args:
+            folder: the folder of the sweep.
 
         Raises:
-            RunFolderError: there is none, or of another version.
+            RunFolderError: the file is missing, cannot be read or has another format version.
         """
-        values = read_ladder(folder)
+        values = read_sweep(folder)
         values.pop("fit")
-        rungs = tuple(_rung(rung) for rung in values.pop("rungs"))
-        return cls(**values, rungs=rungs)
+        sizes = tuple(_size_result(entry) for entry in values.pop(SIZES_KEY))
+        return cls(**values, sizes=sizes)
 
 
-def _rung(values: dict[str, Any]) -> RungResult:
+def _size_result(values: dict[str, Any]) -> SizeResult:
+    """Returns the results of one size from their JSON values."""
     runs: list[RunResult] = []
     for run in values["runs"]:
         figures = with_nan(run.pop("figures"))
         runs.append(RunResult(**run, figures=figures))
     diverged = tuple(DivergedRun(**run) for run in values.get("diverged", ()))
-    return RungResult(values["number"], values["model"], Size(**values["size"]), tuple(runs), diverged)
+    return SizeResult(values["number"], values["model"], Size(**values["size"]), tuple(runs), diverged)
 
 
 def _figure(figures: Mapping[str, float], metric: str) -> float:
-    """The figure, or its mean over tasks."""
+    """Returns the value of a metric, or its mean over the tasks; nan if there is none."""
     if metric in figures:
         return figures[metric]
     found = [value for name, value in figures.items() if _is_of_task(name, metric)]
@@ -178,4 +218,5 @@ def _figure(figures: Mapping[str, float], metric: str) -> float:
 
 
 def _is_of_task(name: str, metric: str) -> bool:
+    """Returns whether ``name`` is the metric of one task, as in ``click/log_loss``."""
     return name.count("/") == 1 and name.endswith(f"/{metric}")

@@ -1,4 +1,4 @@
-"""The run folders of a ladder: which lie there, whether they are of this ladder, what the finished ones amount to."""
+"""The run folders of a scaling sweep: finds them, checks that they belong to it, reads the results of finished runs."""
 
 from __future__ import annotations
 
@@ -17,75 +17,77 @@ from ziggurat.training.scaling.model_sizes import SizedExperiment
 from ziggurat.training.scaling.result import DivergedRun, Judged, RunResult
 
 
-def with_seed(rung: SizedExperiment, seed: int) -> Experiment:
-    """The experiment of one run of a rung."""
-    training = rung.experiment.training.model_copy(update={"seed": seed})
-    return rung.experiment.model_copy(update={"training": training})
+def with_seed(sized: SizedExperiment, seed: int) -> Experiment:
+    """Returns the experiment of one run of a size."""
+    training = sized.experiment.training.model_copy(update={"seed": seed})
+    return sized.experiment.model_copy(update={"training": training})
 
 
-def run_folder(place: Path, rung: SizedExperiment, seed: int) -> Path:
-    """``PLACE/rung-02/seed-1``."""
-    return _rung_folder(place, rung.number) / f"seed-{seed}"
+def run_folder(sweep: Path, sized: SizedExperiment, seed: int) -> Path:
+    """Returns the folder of one run, such as ``SWEEP/rung-02/seed-1``."""
+    return _size_folder(sweep, sized.number) / f"seed-{seed}"
 
 
 def finished_runs(
-    place: Path, rungs: Sequence[SizedExperiment], dataset: Dataset, asked: Mapping[int, range], progress: Progress
+    sweep: Path, sizes: Sequence[SizedExperiment], dataset: Dataset, requested: Mapping[int, range], progress: Progress
 ) -> dict[tuple[int, int], Run]:
-    """(rung, seed) → every finished run of these rungs in the ladder's folder, also of seeds that are not asked for.
+    """Returns (size, seed) → run for every finished run of these sizes, including seeds that are not requested.
 
     Args:
-        place: the ladder's folder; nothing is written into it.
-        rungs: of the ladder as it is now asked for.
-        dataset: that all runs must have been trained on.
-        asked: rung → seeds that are to be trained, where they are not.
-        progress: is told what is left out.
+        sweep: the folder of the sweep; nothing is written into it.
+        sizes: the requested sizes.
+        dataset: the dataset that all runs must have been trained on.
+        requested: the number of each size → the seeds to train unless their runs are finished.
+        progress: receives a note about whatever is left out.
 
     Raises:
-        RunFolderError: a rung holds a run of another config or dataset, or one to go on with of other versions.
+        RunFolderError: a run has another config or dataset, or a run to resume was trained with other library versions.
     """
     found: dict[tuple[int, int], Run] = {}
     rejected: dict[int, _RejectedRun] = {}
-    fine: set[int] = set()
-    for rung, seed, folder in _existing_folders(place, rungs):
+    accepted: set[int] = set()
+    for sized, seed, folder in _existing_folders(sweep, sizes):
+        is_requested = seed in requested[sized.number]
         try:
-            run, finished = _checked(folder, with_seed(rung, seed), dataset, seed in asked[rung.number])
+            run, finished = _checked(folder, with_seed(sized, seed), dataset, is_requested)
         except RunFolderError as error:
-            rejected.setdefault(rung.number, _RejectedRun(seed, error.problem))
+            rejected.setdefault(sized.number, _RejectedRun(seed, error.problem))
             continue
-        fine.add(rung.number)
+        accepted.add(sized.number)
         if finished:
-            found[rung.number, seed] = run
-        elif seed not in asked[rung.number]:
-            progress.note(f"{folder} is not trained to the end and not asked for: it is left out")
+            found[sized.number, seed] = run
+        elif not is_requested:
+            progress.note(f"{folder} is left out: it is not fully trained, and its seed is not requested")
     if rejected:
         number, first = min(rejected.items())
-        alone = len(rejected) == 1 and fine - {number}
-        which = f"{_rung_folder(place, number)}, which is then trained anew" if alone else str(place)
+        only_one = len(rejected) == 1 and accepted - {number}
+        which = f"{_size_folder(sweep, number)}, which is then trained again" if only_one else str(sweep)
         raise RunFolderError(
-            f"rung {number}, seed {first.seed}: {first.problem}", f"name another folder with --run, or delete {which}"
+            f"size {number}, seed {first.seed}: {first.problem}", f"name another folder with --run, or delete {which}"
         )
-    beyond = [path.name for path in sorted(place.glob("rung-*")) if path.name not in _names(rungs)]
-    if beyond:
-        progress.note(f"{place} also holds {', '.join(beyond)}, left out: the ladder has {len(rungs)} rungs")
+    names = {_size_folder(sweep, sized.number).name for sized in sizes}
+    others = [path.name for path in sorted(sweep.glob("rung-*")) if path.name not in names]
+    if others:
+        progress.note(f"{sweep} also holds {', '.join(others)}, left out: the sweep has {len(sizes)} sizes")
     return found
 
 
-def result_of(run: Run, rung: SizedExperiment, rows: int, place: Path, split: Judged) -> RunResult | DivergedRun:
-    """A finished run's figures and what they cost; diverged where its log-loss is undefined.
+def result_of(run: Run, sized: SizedExperiment, rows: int, sweep: Path, split: Judged) -> RunResult | DivergedRun:
+    """Returns a finished run's figures and cost; a diverged run if its log-loss is NaN or infinite.
 
     Args:
-        run: of the rung.
-        rung: whose FLOPs it cost.
-        rows: of the train split.
-        place: the ladder's folder.
-        split: on which it is judged.
+        run: the finished run.
+        sized: the size that it belongs to.
+        rows: the number of rows in the train split.
+        sweep: the folder of the sweep.
+        split: the split on which the law is fitted.
     """
     results = run.results
     assert results is not None, run.folder
-    seed, folder = run.experiment.training.seed, run.folder.relative_to(place).as_posix()
+    seed, folder = run.experiment.training.seed, run.folder.relative_to(sweep).as_posix()
     losses = [value for name, value in results["figures"][split].items() if name.endswith("log_loss")]
     if not all(map(math.isfinite, losses)):
-        return DivergedRun(seed, folder, f"its log-loss on {split} is no number")
+        return DivergedRun(seed, folder, f"its log-loss on {split} is NaN or infinite")
     batch = run.experiment.training.batch_size
     examples = examples_seen(results["steps"], rows, batch)
     return RunResult(
@@ -93,56 +95,62 @@ def result_of(run: Run, rung: SizedExperiment, rows: int, place: Path, split: Ju
         folder=folder,
         steps=results["steps"],
         examples=examples,
-        training_flops=3 * rung.size.flops * examples,
+        training_flops=3 * sized.size.flops * examples,
         seconds=round(_training_seconds(run, rows, batch), 3),
         figures=results["figures"],
     )
 
 
 def examples_seen(steps: int, rows: int, batch_size: int) -> int:
-    """Rows that ``steps`` steps train on, when the last step of each epoch takes what is left of ``rows``."""
+    """Returns the number of rows that ``steps`` steps train on; the last step of each epoch may be smaller."""
     epochs, rest = divmod(steps, -(-rows // batch_size))
     return epochs * rows + rest * batch_size
 
 
 @dataclass(frozen=True, slots=True)
 class _RejectedRun:
+    """A run that does not belong to the sweep, and why."""
+
     seed: int
     problem: str
 
 
-def _existing_folders(place: Path, rungs: Sequence[SizedExperiment]) -> Iterator[tuple[SizedExperiment, int, Path]]:
-    """The run folders that are there, by rung and seed."""
-    for rung in rungs:
-        folders = _rung_folder(place, rung.number).glob("seed-*/config.yaml")
+def _existing_folders(sweep: Path, sizes: Sequence[SizedExperiment]) -> Iterator[tuple[SizedExperiment, int, Path]]:
+    """Yields the existing run folders of these sizes, by size and seed."""
+    for sized in sizes:
+        folders = _size_folder(sweep, sized.number).glob("seed-*/config.yaml")
         seeds = (path.parent.name.removeprefix("seed-") for path in folders)
         for seed in sorted(int(seed) for seed in seeds if seed.isdecimal()):
-            yield rung, seed, run_folder(place, rung, seed)
+            yield sized, seed, run_folder(sweep, sized, seed)
 
 
-def _checked(folder: Path, experiment: Experiment, dataset: Dataset, wanted: bool) -> tuple[Run, bool]:
-    """The run, and whether it is trained as far as ``experiment`` asks."""
+def _checked(folder: Path, experiment: Experiment, dataset: Dataset, requested: bool) -> tuple[Run, bool]:
+    """Returns the run, and whether it is trained as far as ``experiment`` requests.
+
+    Raises:
+        RunFolderError: it has another config or dataset, or it is to be resumed and has other library versions.
+    """
     run = open_run(folder)
     check_config(run, experiment)
     if (folder / "dataset.json").is_file():
         run.dataset(dataset.folder)
     ours, theirs = ((each.training.epochs, each.training.max_steps) for each in (experiment, run.experiment))
     finished = run.results is not None and ours == theirs
-    if wanted and not finished:
+    if requested and not finished:
         check_versions(run)
     return run, finished
 
 
-def _rung_folder(place: Path, number: int) -> Path:
-    return place / f"rung-{number:02d}"
-
-
-def _names(rungs: Sequence[SizedExperiment]) -> set[str]:
-    return {_rung_folder(Path(), rung.number).name for rung in rungs}
+def _size_folder(sweep: Path, number: int) -> Path:
+    """Returns the folder with the runs of one size. The format keeps its older name of a size, rung."""
+    return sweep / f"rung-{number:02d}"
 
 
 def _training_seconds(run: Run, rows: int, batch_size: int) -> float:
-    """From the journal, so that a run that was stopped and went on counts all its time; without evaluation."""
+    """Returns the duration of training without evaluation, from the journal.
+
+    If the run was interrupted and resumed, the time before the interruption is included.
+    """
     seconds, before = 0.0, 0
     for record in read_journal(run.metrics_path):
         if record["split"] == "train" and record["rows_per_s"]:

@@ -1,8 +1,8 @@
-"""A ladder of runs: every size of an experiment's model, with every seed, each an ordinary run folder.
+"""Trains a scaling sweep: every size of an experiment's model with every seed, each in an ordinary run folder.
 
-``RUN/rung-02/seed-1`` resumes as any run does, and so the ladder does: what is finished is not trained again. All runs
-share one prepared dataset. After each run ``RUN/scale.json`` is written anew. A run that diverges is noted, and the
-ladder goes on without it.
+A run such as ``SWEEP/rung-02/seed-1`` resumes like any other run, so the sweep resumes too: finished runs are not
+trained again. All runs share one prepared dataset. ``SWEEP/scale.json`` is rewritten after each run. If a run diverges,
+this is recorded and the sweep continues without it.
 """
 
 from __future__ import annotations
@@ -20,9 +20,14 @@ from ziggurat.core.progress import Progress, Silent
 from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.training.experiment import Experiment
 from ziggurat.training.preparation import prepare
-from ziggurat.training.run import LADDER_FILE, Run
-from ziggurat.training.scaling.model_sizes import SizedExperiment, grown_experiments, listed_experiments, measured_rungs
-from ziggurat.training.scaling.result import FEWEST_RUNGS, DivergedRun, Judged, RungResult, RunResult, ScaleResult
+from ziggurat.training.run import SWEEP_FILE, Run
+from ziggurat.training.scaling.model_sizes import (
+    SizedExperiment,
+    grown_experiments,
+    listed_experiments,
+    sized_experiments,
+)
+from ziggurat.training.scaling.result import MIN_SIZES, DivergedRun, Judged, RunResult, ScaleResult, SizeResult
 from ziggurat.training.scaling.runs import finished_runs, result_of, run_folder, with_seed
 from ziggurat.training.train import train
 
@@ -32,10 +37,10 @@ class Scaled:
     """How a call of :func:`scale` ended.
 
     Attributes:
-        folder: of the ladder.
-        result: the runs that are finished.
-        signal: what interrupted it, if anything; finished runs are kept and the one that was training is saved.
-        missing: how many runs it left to train.
+        folder: the folder of the sweep.
+        result: the results of the finished runs.
+        signal: the signal that interrupted it, or None. Finished runs are kept, and the run in progress is saved.
+        missing: the number of requested runs that are left to train.
     """
 
     folder: Path
@@ -48,200 +53,224 @@ def scale(
     experiment: Experiment,
     folder: str | Path | None = None,
     *,
-    rungs: int = 5,
+    sizes: int = 5,
     seeds: int = 2,
     split: Judged = "test",
-    ladder: str | Path | None = None,
+    sizes_file: str | Path | None = None,
     prepared: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Scaled:
-    """Train a ladder of sizes, or go on with one, and fit log-loss over compute.
+    """Trains growing sizes of a model, or resumes such a sweep, and fits log-loss over compute.
 
     Args:
-        experiment: the first rung.
-        folder: default ``runs/NAME-scale``.
-        rungs: how many sizes of the model's own ladder.
-        seeds: runs a rung; seeds count up from ``training.seed``.
-        split: on which the law is fitted.
-        ladder: YAML file with the changes of each rung instead, as
-            :func:`~ziggurat.training.scaling.model_sizes.listed_experiments`
-            reads it.
-        prepared: folder of the encoded dataset; default as in :func:`~ziggurat.training.api.prepare`.
-        progress: where to show it.
+        experiment: the experiment with the smallest model.
+        folder: the folder of the sweep; default: ``runs/NAME-scale``.
+        sizes: the number of sizes to grow from the model.
+        seeds: the number of runs of each size; seeds count up from ``training.seed``.
+        split: the split on which the law is fitted.
+        sizes_file: a YAML file with the changes of each size, which replaces ``sizes``;
+            :func:`~ziggurat.training.scaling.model_sizes.listed_experiments` describes it.
+        prepared: the folder of the encoded dataset; default: as in :func:`~ziggurat.training.api.prepare`.
+        progress: receives the progress.
 
     Raises:
-        ConfigError: fewer than three rungs or one seed, a model without a ladder, rungs that do not grow or outgrow
-            the machine, a split without rows.
-        RunFolderError: the folder holds something else, or runs of another config or dataset; it is left as it was.
-        DivergedError: so many runs diverged that fewer than three rungs have a finished one.
-        ZigguratError: as :func:`~ziggurat.training.api.train`, with the rung and seed it happened in.
+        ConfigError: there are fewer than three sizes or no seed, the model defines no larger sizes, the sizes do not
+            grow or exceed the machine's memory, or the split has no rows.
+        RunFolderError: the folder holds something else, or runs of another config or dataset; it is not changed.
+        DivergedError: so many runs diverged that fewer than three sizes have a finished run.
+        ZigguratError: as :func:`~ziggurat.training.api.train`; the message names the size and seed.
     """
     check_engine()
-    _check_asked(None if ladder else rungs, seeds, split)
+    _check_arguments(None if sizes_file else sizes, seeds, split)
     experiment.check()
     if experiment.checkpoints.store is not None:
         raise ConfigError(
-            f"checkpoints.store: {experiment.checkpoints.store} can hold one run's checkpoints, and a ladder has many",
-            "leave it out: each run of a ladder has its checkpoints in its own folder",
+            f"checkpoints.store: {experiment.checkpoints.store} can hold the checkpoints of one run, and a sweep "
+            "trains several runs",
+            "leave it out: each run of a sweep then keeps its checkpoints in its own folder",
         )
     progress = progress or Silent()
-    place = Path("runs") / f"{experiment.name}-scale" if folder is None else Path(folder)
-    experiments = listed_experiments(experiment, Path(ladder)) if ladder else grown_experiments(experiment, rungs)
-    if len(experiments) < FEWEST_RUNGS:
+    folder = Path("runs") / f"{experiment.name}-scale" if folder is None else Path(folder)
+    if sizes_file:
+        experiments = listed_experiments(experiment, Path(sizes_file))
+    else:
+        experiments = grown_experiments(experiment, sizes)
+    if len(experiments) < MIN_SIZES:
         raise _too_few(len(experiments))
-    _check_folder(place)
+    _check_folder(folder)
     dataset = prepare(experiment, prepared, progress)
     if not dataset.split(split).rows:
         raise ConfigError(f"the {split} split has no rows", "choose another --split, or give data.split a share")
-    sized = measured_rungs(experiments, dataset.schema)
-    with locked_folder(place, "training a ladder"):
-        return _Sweep(place, sized, seeds, split, dataset, progress).run()
+    sized = sized_experiments(experiments, dataset.schema)
+    with locked_folder(folder, "training a scaling sweep"):
+        return _Sweep(folder, sized, seeds, split, dataset, progress).run()
 
 
 class _Sweep:
-    """A ladder under way: what is finished of it, and what diverged."""
+    """A sweep in progress: its finished runs and the runs that diverged.
+
+    Args:
+        folder: the folder of the sweep.
+        sizes: the requested sizes, by growing size.
+        seeds: the number of runs of each size.
+        split: the split on which the law is fitted.
+        dataset: the prepared data that all runs share.
+        progress: receives the progress.
+    """
 
     def __init__(
         self,
-        place: Path,
-        rungs: Sequence[SizedExperiment],
+        folder: Path,
+        sizes: Sequence[SizedExperiment],
         seeds: int,
         split: Judged,
         dataset: Dataset,
         progress: Progress,
     ) -> None:
-        self.place, self.rungs, self.seeds = place, rungs, seeds
+        self.folder, self.sizes, self.seeds = folder, sizes, seeds
         self.split: Judged = split
         self.dataset, self.progress = dataset, progress
-        first = {rung.number: rung.experiment.training.seed for rung in rungs}
-        self.asked = {number: range(seed, seed + seeds) for number, seed in first.items()}
-        self.runs: dict[int, dict[int, RunResult]] = {rung.number: {} for rung in rungs}
-        self.diverged: dict[int, dict[int, DivergedRun]] = {rung.number: {} for rung in rungs}
-        found = finished_runs(place, rungs, dataset, self.asked, progress)
-        by_number = {rung.number: rung for rung in rungs}
+        first = {sized.number: sized.experiment.training.seed for sized in sizes}
+        self.requested = {number: range(seed, seed + seeds) for number, seed in first.items()}
+        self.runs: dict[int, dict[int, RunResult]] = {sized.number: {} for sized in sizes}
+        self.diverged: dict[int, dict[int, DivergedRun]] = {sized.number: {} for sized in sizes}
+        found = finished_runs(folder, sizes, dataset, self.requested, progress)
+        by_number = {sized.number: sized for sized in sizes}
         for (number, _), run in found.items():
             self._keep(by_number[number], run)
 
     def run(self) -> Scaled:
-        """Every rung with the first seed, then with the next: an early stop leaves a whole, if noisy, curve."""
-        for rung in self.rungs:
+        """Trains the missing runs: all sizes with the first seed, then all with the next.
+
+        An early stop therefore leaves a complete, if noisy, curve.
+
+        Raises:
+            DivergedError: so many runs diverged that fewer than three sizes have a finished run.
+        """
+        for sized in self.sizes:
             self.progress.note(
-                f"rung {rung.number} of {len(self.rungs)}: {rung.size.flops:,} FLOPs per example, "
-                f"{rung.size.dense_parameters:,} dense parameters"
+                f"size {sized.number} of {len(self.sizes)}: {sized.size.flops:,} FLOPs per example, "
+                f"{sized.size.dense_parameters:,} dense parameters"
             )
-        self.result().save(self.place)
-        self.progress.start("ladder", len(self.rungs) * self.seeds, "runs")
-        for turn in range(self.seeds):
-            for rung in self.rungs:
-                stopped = self._step(rung, self.asked[rung.number][turn])
-                self.progress.advance(len(self.rungs) * self.seeds - self._missing())
+        self.result().save(self.folder)
+        self.progress.start("sweep", len(self.sizes) * self.seeds, "runs")
+        for index in range(self.seeds):
+            for sized in self.sizes:
+                stopped = self._train(sized, self.requested[sized.number][index])
+                self.progress.advance(len(self.sizes) * self.seeds - self._missing())
                 if stopped is not None:
                     self.progress.finish()
-                    return Scaled(self.place, self.result(), stopped, self._missing())
+                    return Scaled(self.folder, self.result(), stopped, self._missing())
         self.progress.finish()
         result = self.result()
         self._check_enough(result)
-        result.save(self.place, result.fit())
-        return Scaled(self.place, result, None, 0)
+        result.save(self.folder, result.fit())
+        return Scaled(self.folder, result, None, 0)
 
     def result(self) -> ScaleResult:
-        first = self.rungs[0].experiment
+        """Returns the results so far."""
+        first = self.sizes[0].experiment
         found = tuple(
-            RungResult(
-                rung.number,
-                rung.experiment.model.model_dump(mode="json"),
-                rung.size,
-                tuple(run for _, run in sorted(self.runs[rung.number].items())),
-                tuple(run for _, run in sorted(self.diverged[rung.number].items())),
+            SizeResult(
+                sized.number,
+                sized.experiment.model.model_dump(mode="json"),
+                sized.size,
+                tuple(run for _, run in sorted(self.runs[sized.number].items())),
+                tuple(run for _, run in sorted(self.diverged[sized.number].items())),
             )
-            for rung in self.rungs
+            for sized in self.sizes
         )
         fingerprint = self.dataset.fingerprint
         return ScaleResult(first.name, self.split, fingerprint, self.seeds, found, first.model_dump(mode="json"))
 
-    def _step(self, rung: SizedExperiment, seed: int) -> signal.Signals | None:
-        """Train one run, unless it is there, and keep what came of it; returns what stopped it."""
-        if seed in self.runs[rung.number] or seed in self.diverged[rung.number]:
+    def _train(self, sized: SizedExperiment, seed: int) -> signal.Signals | None:
+        """Trains one run, unless its result is known, and saves the result; returns the signal that stopped it."""
+        if seed in self.runs[sized.number] or seed in self.diverged[sized.number]:
             return None
-        at, folder = f"rung {rung.number}, seed {seed}", run_folder(self.place, rung, seed)
+        where, folder = f"size {sized.number}, seed {seed}", run_folder(self.folder, sized, seed)
         try:
-            outcome = train(with_seed(rung, seed), folder, prepared=self.dataset.folder, progress=self.progress)
+            outcome = train(with_seed(sized, seed), folder, prepared=self.dataset.folder, progress=self.progress)
         except DivergedError as error:
-            where = folder.relative_to(self.place).as_posix()
-            self.diverged[rung.number][seed] = DivergedRun(seed, where, error.problem)
-            self.progress.note(f"{at}: {error.problem}; the ladder goes on without it")
+            relative = folder.relative_to(self.folder).as_posix()
+            self.diverged[sized.number][seed] = DivergedRun(seed, relative, error.problem)
+            self.progress.note(f"{where}: {error.problem}; the sweep continues without this run")
             stopped = None
         except ZigguratError as error:
-            raise type(error)(f"{at}: {error.problem}", error.hint) from None
+            raise type(error)(f"{where}: {error.problem}", error.hint) from None
         else:
             stopped = outcome.signal
             if outcome.results is not None:
-                self._keep(rung, outcome.run)
-                self._report(rung, seed)
-        self.result().save(self.place)
+                self._keep(sized, outcome.run)
+                self._report(sized, seed)
+        self.result().save(self.folder)
         return stopped
 
-    def _keep(self, rung: SizedExperiment, run: Run) -> None:
+    def _keep(self, sized: SizedExperiment, run: Run) -> None:
+        """Adds the result of a finished run."""
         rows = self.dataset.split("train").rows
-        kept = result_of(run, rung, rows, self.place, self.split)
+        kept = result_of(run, sized, rows, self.folder, self.split)
         if isinstance(kept, DivergedRun):
-            self.diverged[rung.number][kept.seed] = kept
+            self.diverged[sized.number][kept.seed] = kept
         else:
-            self.runs[rung.number][kept.seed] = kept
+            self.runs[sized.number][kept.seed] = kept
 
     def _missing(self) -> int:
-        """How many of the runs that are asked for are neither finished nor known to diverge."""
-        known = {number: self.runs[number].keys() | self.diverged[number].keys() for number in self.asked}
-        return sum(seed not in known[number] for number, seeds in self.asked.items() for seed in seeds)
+        """Returns how many of the requested runs are neither finished nor known to diverge."""
+        known = {number: self.runs[number].keys() | self.diverged[number].keys() for number in self.requested}
+        return sum(seed not in known[number] for number, seeds in self.requested.items() for seed in seeds)
 
-    def _report(self, rung: SizedExperiment, seed: int) -> None:
-        run = self.runs[rung.number].get(seed)
+    def _report(self, sized: SizedExperiment, seed: int) -> None:
+        """Reports the result of a run that has just finished."""
+        run = self.runs[sized.number].get(seed)
         if run is None:
-            self.progress.note(f"rung {rung.number}, seed {seed}: {self.diverged[rung.number][seed].reason}")
+            self.progress.note(f"size {sized.number}, seed {seed}: {self.diverged[sized.number][seed].reason}")
             return
-        loss = RungResult(rung.number, {}, rung.size, (run,)).mean(self.split, "log_loss")
+        loss = SizeResult(sized.number, {}, sized.size, (run,)).mean(self.split, "log_loss")
         self.progress.note(
-            f"rung {rung.number} of {len(self.rungs)}, seed {seed}: {rung.size.flops:,} FLOPs per example, "
+            f"size {sized.number} of {len(self.sizes)}, seed {seed}: {sized.size.flops:,} FLOPs per example, "
             f"log-loss {loss:.5f} on {self.split}, {run.seconds:,.1f} s"
         )
 
     def _check_enough(self, result: ScaleResult) -> None:
-        """Refuse to call a ladder done of which so much diverged that there is no law."""
-        if len(result.finished) >= FEWEST_RUNGS:
+        """Raises DivergedError if too few sizes have a finished run for a law."""
+        if len(result.finished) >= MIN_SIZES:
             return
-        lost = [f"rung {rung.number}, seed {run.seed}: {run.reason}" for rung in result.rungs for run in rung.diverged]
+        lost = [
+            f"size {entry.number}, seed {run.seed}: {run.reason}" for entry in result.sizes for run in entry.diverged
+        ]
         raise DivergedError(
-            f"{len(result.finished)} of {len(result.rungs)} rungs have a finished run, a law needs {FEWEST_RUNGS}\n  "
+            f"{len(result.finished)} of {len(result.sizes)} sizes have a finished run, a law needs {MIN_SIZES}\n  "
             + "\n  ".join(lost),
-            "give another --run with lower optimizer.lr and embeddings.optimizer.lr, or with training.clip_norm; the "
-            "same command tries the diverged runs again",
+            "train into another folder (--run) with a lower optimizer.lr and embeddings.optimizer.lr, or with "
+            "training.clip_norm; the same command tries the diverged runs again",
         )
 
 
-def _check_asked(rungs: int | None, seeds: int, split: str) -> None:
-    """Refuse numbers that make no ladder; ``rungs`` is None where a file lists them."""
-    if rungs is not None and rungs < FEWEST_RUNGS:
-        raise _too_few(rungs)
+def _check_arguments(sizes: int | None, seeds: int, split: str) -> None:
+    """Raises ConfigError for arguments that cannot give a law; ``sizes`` is None if a file lists the sizes."""
+    if sizes is not None and sizes < MIN_SIZES:
+        raise _too_few(sizes)
     if seeds < 1:
-        raise ConfigError(f"a rung is trained with one seed or more, received {seeds} seeds", "give --seeds 2")
+        raise ConfigError(f"each size is trained with one seed or more, received {seeds} seeds", "give --seeds 2")
     if split not in get_args(Judged):
         allowed = " or ".join(get_args(Judged))
         raise ConfigError(f"a law is fitted on {allowed}, received split {shorten(split)}", f"choose {allowed}")
 
 
-def _too_few(rungs: int) -> ConfigError:
+def _too_few(sizes: int) -> ConfigError:
+    """Returns the error for a sweep of fewer than three sizes."""
     return ConfigError(
-        f"a power law has three constants, and the ladder has {rungs} rungs",
-        "give three rungs or more: --sizes 5, or a longer --sizes-file FILE",
+        f"a power law has three constants and needs three model sizes or more, received {sizes}",
+        "give three sizes or more: --sizes 5, or a longer --sizes-file FILE",
     )
 
 
 def _check_folder(folder: Path) -> None:
-    """Refuse a folder that holds something else, before anything is written into it."""
+    """Raises RunFolderError if the folder holds something else, before anything is written into it."""
     if folder.is_file():
         raise RunFolderError(f"{folder}: is a file", "name another folder with --run")
-    if not folder.is_dir() or (folder / LADDER_FILE).is_file():
+    if not folder.is_dir() or (folder / SWEEP_FILE).is_file():
         return
     if any(item.name != LOCK_FILE and not item.name.startswith(".") for item in folder.iterdir()):
         kind = "is the folder of a single run" if (folder / "config.yaml").is_file() else "is not empty"
-        raise RunFolderError(f"{folder}: {kind} and holds no ladder", "name another folder with --run")
+        raise RunFolderError(f"{folder}: {kind} and holds no scaling sweep", "name another folder with --run")
