@@ -1,4 +1,4 @@
-"""The contract of metrics: a figure, computed from what the rows of one binary task amount to."""
+"""The contract of metrics: a figure that is computed from a summary of the rows of one binary task."""
 
 from __future__ import annotations
 
@@ -15,9 +15,10 @@ Better = Literal["higher", "lower", "neither"]
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """What the evaluated rows amount to: all that a metric may be computed from.
+    """The summary of the evaluated rows from which every metric is computed.
 
-    It has the same bits whatever the order in which rows came and partial results were merged, and so has every metric.
+    It does not depend on the order of the rows, nor on the order in which partial summaries were merged: the bits are
+    the same, and so are those of every metric.
 
     Attributes:
         config: memory budgets and number of calibration bins.
@@ -52,7 +53,7 @@ class Summary:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """A figure with what a reader has to know about it.
+    """A figure and its description.
 
     Attributes:
         name: its key in ``metrics.jsonl``, and in ``training.monitor`` after the task.
