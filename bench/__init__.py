@@ -1,5 +1,6 @@
 """Benchmarks with provenance: `python -m bench list | run NAME | status | docs`.
 
-In: the public package, the peers' own environment, data folders given by hand. Out: `bench/results/NAME.json` and the
-tables of `docs/benchmarks.md`. Standard library only at this level: the peers' drivers run from here without ziggurat.
+Benchmarks use the public package, an environment with the peer libraries, and data folders given on the command line.
+They write `bench/results/NAME.json` and the tables of `docs/benchmarks.md`. This module imports nothing, because the
+drivers of the peers import the package in an environment without ziggurat.
 """

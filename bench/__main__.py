@@ -1,4 +1,4 @@
-"""`python -m bench`."""
+"""Runs the command line: `python -m bench`."""
 
 from bench.cli import main
 

@@ -1,4 +1,4 @@
-"""Every benchmark, by name."""
+"""All benchmarks by name."""
 
 from bench.benchmark import Benchmark
 from bench.micro.autoshard import AUTOSHARD

@@ -1,4 +1,4 @@
-"""The command line of the benchmarks: list, run, status, docs."""
+"""The command line of the benchmarks: `list`, `run`, `status` and `docs`."""
 
 from __future__ import annotations
 
@@ -18,13 +18,17 @@ from ziggurat.core.errors import ZigguratError
 ROOT = Path(__file__).resolve().parents[1]
 
 _CHANGED_SHOWN = 4
-"""Files that `status` names of each stale result."""
+"""The number of changes that `status` prints for each stale result."""
 
 
 def main(
     arguments: Sequence[str] | None = None, benchmarks: Mapping[str, Benchmark] = BENCHMARKS, root: Path = ROOT
 ) -> int:
-    """Exit status: 0 all targets hold (or a quick run ended), 1 a target falls short, 2 the run could not be made."""
+    """Runs a command and returns the exit status.
+
+    Returns:
+        0 if all targets are met or a quick run ended, 1 if a target is missed, 2 if the run failed.
+    """
     options = _parser(benchmarks).parse_args(arguments)
     try:
         match options.command:
@@ -47,19 +51,19 @@ def _parser(benchmarks: Mapping[str, Benchmark]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m bench", description="Benchmarks, each backing one claim.")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     listing = commands.add_parser("list", help="every benchmark and the claim it backs")
-    listing.add_argument("--names", action="store_true", help="the names alone, one a line")
+    listing.add_argument("--names", action="store_true", help="print only the names, one per line")
     run = commands.add_parser("run", help="measure, print the table, store the result")
     run.add_argument("name", choices=list(benchmarks), metavar="NAME", help=", ".join(benchmarks))
     run.add_argument(
         "--quick",
         action="store_true",
-        help="a smoke run of seconds: nothing is judged or stored; a board trains on a stand-in and takes no --data",
+        help="a smoke run of seconds, not judged or stored; leaderboards train on generated rows and ignore --data",
     )
     run.add_argument(
-        "--data", type=Path, default=None, metavar="DIR", help="folder of real data, where a benchmark can use it"
+        "--data", type=Path, default=None, metavar="DIR", help="folder of real data, for benchmarks that can use it"
     )
-    status = commands.add_parser("status", help="stored results and whether the tree is still what they measured")
-    status.add_argument("--json", action="store_true", help="machine-readable")
+    status = commands.add_parser("status", help="stored results, and whether the code has changed since")
+    status.add_argument("--json", action="store_true", help="print JSON with all changes")
     commands.add_parser("docs", help="rewrite the tables in docs/benchmarks.md")
     return parser
 
@@ -106,7 +110,7 @@ def _status(benchmarks: Mapping[str, Benchmark], root: Path, as_json: bool) -> i
     if as_json:
         print(json.dumps([asdict(status) for status in found], indent=2))
         return 0
-    rows = [("benchmark", "state", "verdict", "figure", "target", "commit", "date")]
+    rows = [("benchmark", "state", "verdict", "tightest figure", "target", "commit", "date")]
     for status in found:
         verdict = {True: "holds", False: "falls short", None: ""}[status.holds]
         commit = status.commit[:12] + ("+" if status.dirty else "")
@@ -116,7 +120,8 @@ def _status(benchmarks: Mapping[str, Benchmark], root: Path, as_json: bool) -> i
         if status.changed:
             shown = ", ".join(status.changed[:_CHANGED_SHOWN])
             more = len(status.changed) - _CHANGED_SHOWN
-            print(f"{status.name}: changed since: {shown}" + (f" and {more} more (--json has all)" if more > 0 else ""))
+            rest = f" and {more} more (see --json)" if more > 0 else ""
+            print(f"{status.name}: changed since the measurement: {shown}{rest}")
         if status.reason:
             print(f"{status.name}: {status.reason}")
     return 0

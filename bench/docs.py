@@ -1,6 +1,6 @@
-"""The generated parts of `docs/benchmarks.md`: a table and a picture between markers a benchmark, prose by hand around.
+"""Generates the table and the picture of each benchmark in `docs/benchmarks.md`; the prose around them is hand-written.
 
-A marker pair looks like ``<!-- bench:loader -->`` … ``<!-- /bench:loader -->``.
+A generated part is between two markers such as ``<!-- bench:loader -->`` and ``<!-- /bench:loader -->``.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ def page_path(root: Path) -> Path:
 
 
 def rewrite(root: Path, benchmarks: Iterable[Benchmark]) -> bool:
-    """Put the stored results into the page; True when the page changed.
+    """Writes the stored results to the page, and returns whether the page changed.
 
     Raises:
         DataError: the page is missing, or lacks a benchmark's markers.
@@ -47,7 +47,7 @@ def rewrite(root: Path, benchmarks: Iterable[Benchmark]) -> bool:
 
 
 def section(benchmark: Benchmark, stored: dict[str, Any] | None) -> str:
-    """Claim, table and provenance of one benchmark in Markdown."""
+    """Returns the claim, the table and the provenance of one benchmark in Markdown."""
     if stored is None:
         return f"*{benchmark.claim}*\n\nNot measured yet: `python -m bench run {benchmark.name}`."
     machine, versions = stored["machine"], stored["versions"]

@@ -1,6 +1,7 @@
-"""`launcher.py FD COMMAND...`: run the command, write what it took as JSON to file descriptor FD, exit with its status.
+"""Runs a command and measures it: `launcher.py FD COMMAND...`.
 
-Standard library only and nothing of ours, so that its own memory (about 10 MB) is the floor of what can be measured.
+Writes the time and memory of the command as JSON to the file descriptor FD, and exits with the command's status.
+Imports only the standard library. Its own memory (about 10 MB) is the smallest peak that can be measured.
 """
 
 import json

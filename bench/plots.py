@@ -1,4 +1,4 @@
-"""One picture a benchmark: figures of one unit side by side, with the spread of their rounds and their targets."""
+"""Draws the picture of each benchmark: figures of one unit in one panel, with their spread and their targets."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _OURS, _OTHERS, _SPREAD = "#2f5d8a", "#b5b5b5", "#555555"
 
 
 def picture_path(root: Path, name: str) -> Path:
-    """``docs/benchmarks/NAME.svg``."""
+    """Returns ``docs/benchmarks/NAME.svg``."""
     return root / "docs" / "benchmarks" / f"{name}.svg"
 
 
 @contextlib.contextmanager
 def _canvas(path: Path, width: float, height: float) -> Generator[Canvas]:
-    """An empty picture of so many inches; what was drawn on it is written to ``path``, the same bytes for the same."""
+    """Yields an empty picture of this size in inches, and writes it to ``path``; equal pictures have equal bytes."""
     with mpl.rc_context({"svg.hashsalt": "ziggurat", "font.size": 9}):
         canvas = Canvas(figsize=(width, height), layout="constrained", facecolor="white")
         yield canvas
@@ -35,9 +35,9 @@ def _canvas(path: Path, width: float, height: float) -> Generator[Canvas]:
 
 
 def draw(path: Path, figures: Sequence[Mapping[str, Any]]) -> None:
-    """Bars of the medians, or means where these are judged, a panel a unit; a line spans the middle half of the rounds.
+    """Draws a bar for each median (or mean, if judged), with a panel per unit; a line spans the middle half of rounds.
 
-    Same figures, same bytes.
+    Equal figures give equal bytes.
     """
     panels: dict[str, list[Mapping[str, Any]]] = {}
     for figure in figures:
@@ -50,9 +50,10 @@ def draw(path: Path, figures: Sequence[Mapping[str, Any]]) -> None:
 
 
 def draw_board(path: Path, figures: Sequence[Mapping[str, Any]]) -> None:
-    """Each model's value and seeds or rounds; a cross is what was published. Same figures, same bytes.
+    """Draws each model's value with its seeds or rounds; a cross marks a published value.
 
-    A panel a figure that is judged by its mean, the models' quality; where there is none, a panel a figure.
+    There is a panel for each figure judged by its mean, or, without such figures, for each figure. Equal figures give
+    equal bytes.
     """
     quality = [figure for figure in figures if "mean" in figure]
     panels: dict[str, list[Mapping[str, Any]]] = {}
@@ -68,8 +69,10 @@ def draw_board(path: Path, figures: Sequence[Mapping[str, Any]]) -> None:
 
 
 def draw_laws(path: Path, figures: Sequence[Mapping[str, Any]]) -> None:
-    """Figures named ``model@size``: each model's means and seeds over its sizes, with the power law fitted to them and
-    its 95 % band. Same figures, same bytes."""
+    """Draws figures named ``model@size``: each model's means and seeds over its sizes, with the fitted power law.
+
+    A band shows the 95 % confidence interval of the law. Equal figures give equal bytes.
+    """
     curves: dict[str, list[Mapping[str, Any]]] = {}
     for figure in figures:
         model, at, _ = str(figure["name"]).partition("@")

@@ -1,4 +1,4 @@
-"""Where a result comes from: commit, machine, versions, and a digest of its sources."""
+"""The provenance of a result: commit, machine, versions, and a digest of the sources."""
 
 from __future__ import annotations
 
@@ -13,28 +13,28 @@ from typing import Any
 from bench.sources import sources_here
 
 PROGRAMS = ("torch", "torchrec", "fbgemm-gpu-cpu", "fbgemm-gpu", "polars", "pyarrow", "numpy", "ziggurat")
-"""Distributions whose versions go with every result (those that are installed)."""
+"""Distributions whose versions are stored with every result, if they are installed."""
 
 
 def commit(root: Path) -> str | None:
-    """The full id of the checked-out commit, or None outside a git repository."""
+    """Returns the full id of the checked-out commit, or None outside a git repository."""
     answer = _git(root, "rev-parse", "HEAD")
     return answer.strip() if answer is not None else None
 
 
 def dirty_files(root: Path, paths: Sequence[str] = ()) -> list[str]:
-    """Files below ``paths`` (default: all) that differ from the commit or are not in it."""
+    """Returns the files below ``paths`` (default: all) that differ from the commit or are not in it."""
     answer = _git(root, "status", "--porcelain", "--untracked-files=all", "--", *paths) or ""
     return [line[3:] for line in answer.splitlines()]
 
 
 def digest(root: Path, depends_on: Sequence[str]) -> str:
-    """SHA-256 of a benchmark's sources as they are in the working directory (see :mod:`bench.sources`)."""
+    """Returns the SHA-256 of a benchmark's sources in the working directory (see :mod:`bench.sources`)."""
     return sources_here(root, depends_on).digest
 
 
 def machine() -> dict[str, Any]:
-    """Processor model, usable cores, memory, system, and how busy the machine was."""
+    """Returns the processor model, the usable cores, the memory, the system and the load of this machine."""
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
@@ -47,7 +47,7 @@ def machine() -> dict[str, Any]:
 
 
 def versions() -> dict[str, str]:
-    """Python's and the installed engine's."""
+    """Returns the versions of Python and of the installed :data:`PROGRAMS`."""
     found = {"python": platform.python_version()}
     for program in PROGRAMS:
         try:

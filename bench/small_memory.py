@@ -1,4 +1,4 @@
-"""A small machine: a command in a control group whose memory is limited, so that the kernel ends what outgrows it."""
+"""Limits the memory of a command with a control group; the kernel kills a process that exceeds the limit."""
 
 from __future__ import annotations
 
@@ -11,15 +11,18 @@ ROOT = Path("/sys/fs/cgroup/memory")
 
 
 def unavailable() -> str | None:
-    """Why this machine cannot, or None."""
+    """Returns why this machine cannot limit memory, or None if it can."""
     if not (ROOT / "memory.limit_in_bytes").exists():
         return "no memory controller of cgroups v1"
-    return None if os.access(ROOT, os.W_OK) else f"{ROOT} is not ours to write to"
+    return None if os.access(ROOT, os.W_OK) else f"no permission to write to {ROOT}"
 
 
 @contextlib.contextmanager
 def limited(size: int, name: str = "test") -> Generator[Path]:
-    """A group of this many bytes, swap included; write a process id into its ``cgroup.procs`` to put it there."""
+    """Creates a control group limited to ``size`` bytes, swap included, and removes it at the end.
+
+    A process joins the group when its id is written to the group's ``cgroup.procs``.
+    """
     group = ROOT / f"ziggurat-{name}-{os.getpid()}"
     group.mkdir()
     try:
@@ -30,7 +33,7 @@ def limited(size: int, name: str = "test") -> Generator[Path]:
 
 
 def resize(group: Path, size: int) -> None:
-    """Have a group of :func:`limited` be of this many bytes from now on; pages of files are taken away."""
+    """Changes the limit of a group of :func:`limited`; the kernel evicts cached pages of files that exceed it."""
     (group / "memory.limit_in_bytes").write_text(str(size))
     with contextlib.suppress(OSError):  # without swap accounting there is nothing to limit
         (group / "memory.memsw.limit_in_bytes").write_text(str(size))

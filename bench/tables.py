@@ -1,4 +1,4 @@
-"""Figures as a Markdown table, the same on the terminal and in the docs."""
+"""Formats figures as Markdown tables, for the terminal and the docs."""
 
 from __future__ import annotations
 
@@ -10,13 +10,15 @@ from bench.benchmark import number
 
 
 def figures_table(figures: Sequence[dict[str, Any]]) -> str:
-    """The figures of a described result: name, median (or mean, where that is judged), middle half, target, verdict,
-    note."""
+    """Returns a table with a figure per line: name, median (or judged mean), middle half, target, verdict, note."""
     return markdown([("figure", "median", "middle half", "target", "", "note"), *map(_row, figures)])
 
 
 def board_table(figures: Sequence[dict[str, Any]]) -> str:
-    """Figures named ``model.figure`` as one line a model: mean ± deviation over the seeds, sizes, targets, verdict."""
+    """Returns a table of figures named ``model.figure``, with one model per line.
+
+    A line has means ± standard deviations over seeds, sizes, published values, targets and the verdict.
+    """
     models: dict[str, dict[str, dict[str, Any]]] = {}
     for figure in figures:
         model, _, name = figure["name"].partition(".")
@@ -44,7 +46,7 @@ def _cell(figure: dict[str, Any]) -> str:
 
 
 def stored_table(stored: dict[str, Any]) -> str:
-    """The figures of a described result in the layout that its benchmark asks for."""
+    """Returns the table of a stored result in the layout of its benchmark."""
     if stored.get("layout") == "board":
         return board_table(stored["figures"])
     return figures_table([figure for figure in stored["figures"] if "@" not in figure["name"]])
@@ -59,7 +61,7 @@ def _row(figure: dict[str, Any]) -> tuple[str, ...]:
 
 
 def markdown(rows: Sequence[Sequence[str]]) -> str:
-    """A padded Markdown table; the first row is the head. Columns that are empty throughout are left out."""
+    """Returns a padded Markdown table whose header is the first row; columns without any value are left out."""
     kept = [column for column in range(len(rows[0])) if any(row[column] for row in rows[1:]) or len(rows) == 1]
     widths = [max(len(row[column]) for row in rows) for column in kept]
     line = lambda cells: "| " + " | ".join(cells) + " |"  # noqa: E731

@@ -1,7 +1,7 @@
-"""The training tasks of the throughput benchmark, written as folders that every contestant can read.
+"""Writes the training tasks of the throughput benchmark as folders that every contestant can read.
 
-`frappe`: ten categorical columns of app usage, from `--data` or a generated stand-in of the same shape.
-`tables`: 26 tables of 200,000 rows with Zipf-distributed ids.
+`frappe` has ten categorical columns of app usage, from `--data` or generated with the same shape.
+`tables` has 26 tables of 200,000 rows with Zipf-distributed ids.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ BATCH_SIZE = 4096
 DIM = 16
 HIDDEN = {
     "frappe": [400, 400, 400],  # as on the BARS board
-    "tables": [256, 128],  # DeepCTR-Torch's own default, and ziggurat's: the tables are what is compared
+    "tables": [256, 128],  # the default of DeepCTR-Torch and of ziggurat, as this task is about the tables
 }
 LR = 0.001
 ZIPF_EXPONENT = 1.05
@@ -36,7 +36,7 @@ FRAPPE_ROWS = 202_027
 
 
 def frappe(folder: Path, data: Path | None, quick: bool) -> Workload:
-    """Write the Frappe task into ``folder``: real rows from ``data``, else generated ones of the same shape.
+    """Writes the Frappe task to ``folder``, with the rows in ``data`` or, if that is None, generated rows.
 
     Raises:
         DataError: ``data`` lacks ``train.parquet``, or it lacks a column.
@@ -52,7 +52,7 @@ def frappe(folder: Path, data: Path | None, quick: bool) -> Workload:
 
 
 def tables(folder: Path, quick: bool, batches: int = 50) -> Workload:
-    """Write the 26-table task into ``folder``, that many batches long."""
+    """Writes the 26-table task to ``folder``, with rows for ``batches`` batches."""
     table_rows, rows = (2_000, 2 * BATCH_SIZE) if quick else (200_000, batches * BATCH_SIZE)
     shape = {f"c{i}": table_rows for i in range(26)}
     source = f"generated: 26 tables of {table_rows:,} rows, Zipf({ZIPF_EXPONENT}) ids, {rows:,} rows"
@@ -60,7 +60,7 @@ def tables(folder: Path, quick: bool, batches: int = 50) -> Workload:
 
 
 def generate(shape: Mapping[str, int], rows: int, seed: int) -> dict[str, npt.NDArray[np.generic]]:
-    """Zipf ids for every table and a label that depends on them; the same for the same arguments."""
+    """Returns Zipf-distributed ids for every table and a label that depends on them, equal for equal arguments."""
     random = np.random.default_rng(seed)
     columns: dict[str, npt.NDArray[np.generic]] = {}
     logit = np.zeros(rows)
@@ -83,7 +83,7 @@ def _read_frappe(data: Path, limit: int | None) -> dict[str, npt.NDArray[np.gene
     missing = [name for name in (LABEL, *FRAPPE_TABLES) if name not in frame.columns]
     if missing:
         raise DataError(f"{path}: lacks {', '.join(missing)}", "give --data a folder with Frappe's train.parquet")
-    first = dict(zip(FRAPPE_TABLES, np.cumsum([0, *FRAPPE_TABLES.values()]), strict=False))  # one id space for all
+    first = dict(zip(FRAPPE_TABLES, np.cumsum([0, *FRAPPE_TABLES.values()]), strict=False))  # columns share an id space
     columns = {name: frame[name].to_numpy() - start for name, start in first.items()}
     for name, ids in columns.items():
         if ids.min() < 0 or ids.max() >= FRAPPE_TABLES[name]:

@@ -1,1 +1,1 @@
-"""A cluster on one machine: hosts are network namespaces, the links between them are slow, the processes are real."""
+"""Emulates a cluster on one machine: hosts are network namespaces with slow links, and the processes are real."""

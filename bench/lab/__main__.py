@@ -1,4 +1,7 @@
-"""python -m bench.lab --hosts 4 --ranks 2 --inter 500mbit -- -m ziggurat train exp.yaml"""
+"""Runs a command on an emulated cluster.
+
+python -m bench.lab --hosts 4 --ranks 2 --inter 500mbit -- -m ziggurat train exp.yaml
+"""
 
 from __future__ import annotations
 
@@ -6,21 +9,25 @@ import argparse
 import sys
 from collections.abc import Callable, Sequence
 
-from bench.lab.cluster import MOST_HOSTS, Cluster, Shape
+from bench.lab.cluster import MAX_HOSTS, Cluster, Shape
 from bench.lab.launch import launch
 from bench.lab.stop import Stop
 from ziggurat.core.errors import ZigguratError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """The command's exit status; 2 where there can be no cluster, 128 and the signal's number where one stopped it."""
+    """Runs the command and returns an exit status.
+
+    Returns:
+        The command's status; 2 if no cluster can be created; 128 plus the number of a signal that stopped the command.
+    """
     parser = argparse.ArgumentParser(
         prog="python -m bench.lab", description="Run a command under torchrun on hosts with slow links between them."
     )
-    parser.add_argument("--hosts", type=_count("hosts", MOST_HOSTS), default=2, help=f"1 to {MOST_HOSTS}")
-    parser.add_argument("--ranks", type=_count("processes a host"), default=1, help="processes a host")
-    parser.add_argument("--inter", default="500mbit", help="rate of each host's link, as tc writes it")
-    parser.add_argument("command", nargs="+", help="behind --: a script, or -m and a module, with arguments")
+    parser.add_argument("--hosts", type=_count("hosts", MAX_HOSTS), default=2, help=f"1 to {MAX_HOSTS}")
+    parser.add_argument("--ranks", type=_count("processes per host"), default=1, help="processes per host")
+    parser.add_argument("--inter", default="500mbit", help="rate of each host's link, in the notation of tc")
+    parser.add_argument("command", nargs="+", help="after --: a script, or -m and a module, with arguments")
     options = parser.parse_args(arguments)
     with Stop() as stop:
         try:
@@ -40,16 +47,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _say(line: str) -> None:
-    sys.stdout.write(f"{line}\n")  # in one piece: a thread of each host's says something
+    sys.stdout.write(f"{line}\n")  # a single write, as there is a thread for each host
     sys.stdout.flush()
 
 
-def _count(what: str, most: int | None = None) -> Callable[[str], int]:
-    allowed = "a whole number from 1" if most is None else f"a whole number from 1 to {most}"
+def _count(what: str, maximum: int | None = None) -> Callable[[str], int]:
+    allowed = "a whole number from 1" if maximum is None else f"a whole number from 1 to {maximum}"
 
     def count(text: str) -> int:
         number = int(text) if text.strip().removeprefix("-").isdecimal() else 0
-        if number < 1 or (most is not None and number > most):
+        if number < 1 or (maximum is not None and number > maximum):
             raise argparse.ArgumentTypeError(f"received {text!r}; {what} are {allowed}")
         return number
 

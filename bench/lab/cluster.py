@@ -1,7 +1,7 @@
-"""Hosts as network namespaces behind a switch, each link shaped by the kernel's token bucket filter.
+"""A cluster of network namespaces behind a switch, whose links are shaped by the kernel's token bucket filter.
 
-Ranks of one host meet over its loopback, at memory's speed; between hosts every byte crosses a veth pair that lets
-``rate`` through in either direction. What crossed is counted by the kernel, so a figure of bytes is the wire's own.
+Ranks of one host communicate over its loopback, at the speed of memory. Between hosts every byte crosses a veth pair
+that is limited to ``rate`` in each direction. The kernel counts the bytes, so they include all protocol headers.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from types import TracebackType
 from ziggurat.core.errors import EnvironmentMismatch
 
 LINK = "eth0"
-MOST_HOSTS = 254
-"""Addresses of the network that are a host's."""
+MAX_HOSTS = 254
+"""The number of host addresses in the network."""
 _NETWORK = "10.77.0"
 
 
 @dataclass(frozen=True, slots=True)
 class Traffic:
-    """Bytes over a stretch of time, summed over hosts, each counted where it was sent.
+    """Bytes sent in a period, summed over hosts.
 
     Attributes:
-        inter: over the links between hosts, headers of Ethernet, IP and TCP included.
-        intra: over the hosts' loopbacks, where a packet may be as large as 64 KiB.
+        inter: bytes sent over the links between hosts, including Ethernet, IP and TCP headers.
+        intra: bytes sent over the hosts' loopbacks, whose packets may be as large as 64 KiB.
     """
 
     inter: int
@@ -40,12 +40,12 @@ class Traffic:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What a cluster looks like.
+    """The size of a cluster and the speed of its links.
 
     Attributes:
-        hosts: network namespaces, 1 to ``MOST_HOSTS``.
-        rate: of each host's link, each way, as ``tc`` writes it: ``500mbit``.
-        queue_ms: what a packet waits in its link's queue at most before the filter drops it.
+        hosts: the number of network namespaces, 1 to ``MAX_HOSTS``.
+        rate: the rate of each host's link, in each direction, in the notation of ``tc``: ``500mbit``.
+        queue_ms: the longest time that a packet waits in its link's queue before the filter drops it.
     """
 
     hosts: int
@@ -54,10 +54,10 @@ class Shape:
 
 
 class Cluster:
-    """Makes the namespaces and links on entering, and takes them away on leaving, whatever happened in between.
+    """Creates the namespaces and links on entry to the context, and removes them on exit, also after an error.
 
     Raises:
-        EnvironmentMismatch: this machine or user cannot make network namespaces; the message gives the reason.
+        EnvironmentMismatch: this machine or user cannot create network namespaces; the message gives the reason.
     """
 
     def __init__(self, shape: Shape) -> None:
@@ -82,20 +82,20 @@ class Cluster:
         self._remove()
 
     def address(self, host: int) -> str:
-        """IPv4 of a host's link."""
+        """Returns the IPv4 address of a host's link."""
         return f"{_NETWORK}.{host + 1}"
 
     def command(self, host: int, command: Sequence[str]) -> list[str]:
-        """``command`` as it is run on ``host``."""
+        """Returns the command line that runs ``command`` on ``host``."""
         return ["ip", "netns", "exec", self._host(host), *command]
 
     def traffic(self) -> Traffic:
-        """What has been sent since the cluster was made."""
+        """Returns the bytes sent since the cluster was created."""
         counted = [(self._sent(host, LINK), self._sent(host, "lo")) for host in range(self.shape.hosts)]
         return Traffic(sum(link for link, _ in counted), sum(loop for _, loop in counted))
 
     def processes(self) -> list[int]:
-        """Ids of what runs on the hosts."""
+        """Returns the ids of the processes on the hosts."""
         return [int(process) for name in self._made for process in _run(["ip", "netns", "pids", name]).split()]
 
     def _sent(self, host: int, device: str) -> int:
@@ -122,7 +122,7 @@ class Cluster:
                 self._shape(namespace, device)
 
     def _shape(self, namespace: str, device: str) -> None:
-        """At most ``rate`` out of ``device``; a burst of a quarter of a MiB holds the largest offloaded packets."""
+        """Limits what leaves ``device`` to the rate; a burst of 256 KiB admits the largest offloaded packets."""
         limit = ["rate", self.shape.rate, "burst", "256kb", "latency", f"{self.shape.queue_ms}ms"]
         _run(["tc", "-n", namespace, "qdisc", "add", "dev", device, "root", "tbf", *limit])
 
@@ -132,41 +132,45 @@ class Cluster:
 
     def _remove(self) -> None:
         while self._made:
-            _ended(["ip", "netns", "del", self._made.pop()])
+            _completed(["ip", "netns", "del", self._made.pop()])
 
 
 def unavailable() -> str | None:
-    """Why this machine cannot hold a cluster; None where it can."""
+    """Returns why this machine cannot emulate a cluster, or None if it can."""
     missing = [tool for tool in ("ip", "tc") if shutil.which(tool) is None]
     if missing:
         return f"{' and '.join(missing)} not found"
     if os.geteuid() != 0:
         return f"network namespaces need root, and this is user {os.geteuid()}"
     probe = f"zig{os.getpid()}probe"
-    made = _ended(["ip", "netns", "add", probe])
+    made = _completed(["ip", "netns", "add", probe])
     if made.returncode != 0:
         return f"`ip netns add` failed: {made.stderr.strip()}"
     try:
         limit = ["rate", "1mbit", "burst", "32kb", "latency", "50ms"]
-        shaped = _ended(["tc", "-n", probe, "qdisc", "add", "dev", "lo", "root", "tbf", *limit])
+        shaped = _completed(["tc", "-n", probe, "qdisc", "add", "dev", "lo", "root", "tbf", *limit])
     finally:
-        _ended(["ip", "netns", "del", probe])
+        _completed(["ip", "netns", "del", probe])
     return None if shaped.returncode == 0 else f"`tc qdisc add … tbf` failed: {shaped.stderr.strip()}"
 
 
 def _run(command: Sequence[str]) -> str:
-    ended = _ended(command)
-    if ended.returncode != 0:
+    completed = _completed(command)
+    if completed.returncode != 0:
         raise EnvironmentMismatch(
-            f"`{' '.join(command)}` failed: {ended.stderr.strip()}", "see whether the kernel has veth, bridge and tbf"
+            f"`{' '.join(command)}` failed: {completed.stderr.strip()}",
+            "check that the kernel has veth, bridge and tbf",
         )
-    return ended.stdout
+    return completed.stdout
 
 
-def _ended(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-    """In a session of its own, where a terminal's Ctrl-C does not reach it. One that comes between a process' beginning
-    and its session's ends it before the command has begun: then once more."""
+def _completed(command: Sequence[str]) -> subprocess.CompletedProcess[str]:
+    """Runs a command in its own session, out of reach of a terminal's Ctrl-C.
+
+    A signal between the start of the process and the creation of its session ends it before the command runs. In that
+    case the command is run again.
+    """
     while True:
-        ended = subprocess.run(command, capture_output=True, text=True, check=False, start_new_session=True)
-        if ended.returncode not in (-signal.SIGINT, -signal.SIGTERM):
-            return ended
+        completed = subprocess.run(command, capture_output=True, text=True, check=False, start_new_session=True)
+        if completed.returncode not in (-signal.SIGINT, -signal.SIGTERM):
+            return completed

@@ -1,4 +1,4 @@
-"""Starts a command on every host of a cluster under torchrun, and ends it everywhere when it ends anywhere."""
+"""Runs a command under torchrun on every host of a cluster, and stops all hosts if a host fails."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from bench.lab.cluster import LINK, Cluster, Traffic
 
 PORT = 29400
 GRACE_SECONDS = 10.0
-"""What hosts get to end by themselves, once asked."""
+"""The time that hosts have to stop by themselves after SIGTERM."""
 
 _FLAGS = ("-m", "--module", "--no-python", "--no_python", "--run-path", "--run_path")
-"""Options of torchrun's that take no value and say how the command is run."""
+"""The options of torchrun without a value that determine how the command is run."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
-    """How a command went.
+class Outcome:
+    """The outcome of a command.
 
     Attributes:
-        status: the first exit status that was not 0, or 0; also where it was stopped.
-        seconds: until the last host was done.
-        traffic: what the hosts sent meanwhile.
+        status: the first exit status other than 0; 0 if all hosts succeeded or were stopped on request.
+        seconds: the time until the last host ended.
+        traffic: the bytes that the hosts sent in that time.
     """
 
     status: int
@@ -45,19 +45,20 @@ def launch(
     environment: Mapping[str, str] | None = None,
     stopped: Callable[[], bool] = lambda: False,
     grace: float = GRACE_SECONDS,
-) -> Ended:
-    """Runs ``command``, the part of a torchrun command after its own options, with ``ranks`` processes on each host.
+) -> Outcome:
+    """Runs ``command`` under torchrun with ``ranks`` processes on each host.
 
-    On return nothing runs on the hosts any more, whatever the processes have started.
+    When it returns, no process runs on the hosts any more, including processes that the ranks have started.
 
     Args:
-        cluster: made.
-        ranks: processes a host.
-        command: a script and its arguments, or ``-m`` and a module's.
-        say: called with each line that a host prints, prefixed by the host.
-        environment: added to this process's; gloo uses the hosts' links and every rank one thread unless it says so.
-        stopped: asked again and again; once it says so, all hosts are ended.
-        grace: seconds they get for that before they are killed.
+        cluster: the cluster, which is in its context.
+        ranks: the number of processes per host.
+        command: a script with its arguments, or ``-m`` and a module with its arguments.
+        say: a function that is called with each line that a host prints, prefixed with the host's number.
+        environment: variables added to those of this process; without others, gloo uses the hosts' links and each rank
+            has one thread.
+        stopped: a function that is polled; all hosts are stopped when it returns True.
+        grace: seconds from SIGTERM until the hosts are killed.
     """
     settings = {**os.environ, "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": LINK, **(environment or {})}
     before, started = cluster.traffic(), time.perf_counter()
@@ -83,7 +84,7 @@ def launch(
         _end(cluster, hosts, grace)
         for reader in readers:
             reader.join()
-    return Ended(status, time.perf_counter() - started, cluster.traffic() - before)
+    return Outcome(status, time.perf_counter() - started, cluster.traffic() - before)
 
 
 def _torchrun(cluster: Cluster, host: int, ranks: int, command: Sequence[str]) -> list[str]:
@@ -93,10 +94,11 @@ def _torchrun(cluster: Cluster, host: int, ranks: int, command: Sequence[str]) -
 
 
 def separated(command: Sequence[str]) -> list[str]:
-    """``command`` with ``--`` before its script or module, behind which torchrun takes no option for one of its own.
+    """Returns ``command`` with ``--`` before its script or module, so that torchrun does not parse the later options.
 
-    Without it torchrun reads ``--run`` of a command as a shortened ``--run-path``. A command that has the ``--`` before
-    or behind its script or module is left as it is, and so is one that begins with other options of torchrun's.
+    Otherwise torchrun parses an option such as ``--run`` as an abbreviation of its own ``--run-path``. A command with
+    ``--`` before or after its script or module is returned unchanged, as is a command that begins with other options
+    of torchrun.
     """
     place = next((place for place, part in enumerate(command) if part not in _FLAGS), len(command))
     flags, rest = command[:place], command[place:]
@@ -106,7 +108,7 @@ def separated(command: Sequence[str]) -> list[str]:
 
 
 def _relay(number: int, host: subprocess.Popen[str], say: Callable[[str], None], stopped: Callable[[], bool]) -> None:
-    """Tell what a host prints; of one that is being stopped what its ranks say, not how torchrun takes it."""
+    """Passes on the lines that a host prints, without torchrun's messages about hosts that are being stopped."""
     assert host.stdout is not None
     quiet = False
     with host.stdout as lines:
@@ -117,7 +119,7 @@ def _relay(number: int, host: subprocess.Popen[str], say: Callable[[str], None],
 
 
 def _watch(hosts: Sequence[subprocess.Popen[str]], stopped: Callable[[], bool]) -> int:
-    """Wait until all hosts are done, one has failed, or they are to stop."""
+    """Waits until all hosts have ended, a host has failed, or a stop is requested; returns the exit status."""
     while not stopped():
         statuses = [host.poll() for host in hosts]
         failed = [status for status in statuses if status]
@@ -130,7 +132,10 @@ def _watch(hosts: Sequence[subprocess.Popen[str]], stopped: Callable[[], bool]) 
 
 
 def _end(cluster: Cluster, hosts: Sequence[subprocess.Popen[str]], grace: float) -> None:
-    """Ask what still runs to stop, then make it; ranks are no part of torchrun's session, and may outlive it."""
+    """Sends SIGTERM to the hosts, then SIGKILL to all processes left.
+
+    Ranks are not in torchrun's session and may outlive it.
+    """
     left = [host for host in hosts if host.poll() is None]
     for host in left:
         os.killpg(host.pid, signal.SIGTERM)

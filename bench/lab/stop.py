@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM as something to look at, so that neither comes between making a host and noting it."""
+"""Records Ctrl-C and SIGTERM instead of raising, so that no signal interrupts the creation of a host."""
 
 from __future__ import annotations
 
@@ -7,13 +7,17 @@ from types import FrameType, TracebackType
 
 
 class Stop:
-    """Within the context SIGINT and SIGTERM do no more than set :attr:`signal`; the first one counts."""
+    """Records the first SIGINT or SIGTERM within its context.
+
+    Attributes:
+        signal: the recorded signal, or None.
+    """
 
     def __init__(self) -> None:
         self.signal: signal.Signals | None = None
 
     def __enter__(self) -> Stop:
-        self._before = {number: signal.signal(number, self._note) for number in (signal.SIGINT, signal.SIGTERM)}
+        self._before = {number: signal.signal(number, self._record) for number in (signal.SIGINT, signal.SIGTERM)}
         return self
 
     def __exit__(
@@ -23,8 +27,8 @@ class Stop:
             signal.signal(number, handler)
 
     def asked(self) -> bool:
-        """Whether one has come."""
+        """Returns whether a signal was received."""
         return self.signal is not None
 
-    def _note(self, number: int, frame: FrameType | None) -> None:
+    def _record(self, number: int, frame: FrameType | None) -> None:
         self.signal = self.signal or signal.Signals(number)

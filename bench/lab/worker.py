@@ -1,6 +1,7 @@
-"""python -m bench.lab.worker SPEC OUT: one rank; the first writes what all have measured, round by round.
+"""Trains cases on one rank of the lab: `python -m bench.lab.worker SPEC OUT`.
 
-SPEC is JSON: ``{"cases": [...], "warmups": 1, "rounds": 5, "steps": 10, "inputs": false}``.
+The first rank writes the measurements of all ranks for each round to OUT. SPEC is a JSON file:
+``{"cases": [...], "warmups": 1, "rounds": 5, "steps": 10, "inputs": false}``.
 """
 
 from __future__ import annotations

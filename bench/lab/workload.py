@@ -1,7 +1,7 @@
-"""What ranks in the lab train: a DLRM on ids drawn at random, its tables split and its dense part spread as told.
+"""The workload of ranks in the lab: a DLRM on random ids, with configurable sharding of tables and dense part.
 
-Each case is a recommender of its own, as training assembles it, with its own steps; cases take turns in one process
-group. Bytes are what the kernel has counted on every host's link and loopback meanwhile.
+Each case has its own recommender, assembled as in training. Cases take turns in one process group. Bytes are counted
+by the kernel on the link and the loopback of every host.
 """
 
 from __future__ import annotations
@@ -31,17 +31,17 @@ CPU = torch.device("cpu")
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One way to train.
+    """A configuration of the model and of its sharding.
 
     Attributes:
-        name: of the figures.
-        sharding: of every table.
-        parallel: the section of that name.
-        tables, rows, dim: embedding tables.
-        ids: of each table an example; several are summed.
-        hidden: widths of the dense part.
-        batch_size: rows of all ranks together.
-        optimizer: of the tables.
+        name: the name of its figures.
+        sharding: the sharding of every table.
+        parallel: the ``parallel`` section of the experiment.
+        tables, rows, dim: the number of embedding tables, their rows and their dimension.
+        ids: the ids per example and table; the embeddings of several ids are summed.
+        hidden: the widths of the dense part.
+        batch_size: the global batch size.
+        optimizer: the optimizer of the tables.
     """
 
     name: str
@@ -66,12 +66,12 @@ class Case:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A stretch of steps, over all ranks.
+    """The measurements of some steps.
 
     Attributes:
-        seconds: a step.
-        inter, intra: bytes a step between hosts and inside them.
-        loss: of the first rank's rows in the last step.
+        seconds: the time per step.
+        inter, intra: the bytes per step of all ranks, between hosts and inside them.
+        loss: the loss of the last step on this rank.
     """
 
     seconds: float
@@ -81,7 +81,7 @@ class Measured:
 
 
 class Trained:
-    """A case on this rank; its steps are taken by all ranks together."""
+    """A case on this rank; all ranks take its steps together."""
 
     def __init__(self, case: Case) -> None:
         world = World.current()
@@ -101,7 +101,7 @@ class Trained:
         self._case, self._names, self._rows = case, names, case.batch_size // world.size
 
     def steps(self, count: int) -> Measured:
-        """Take some steps; what was sent for batches that are drawn ahead counts too."""
+        """Takes ``count`` steps and measures them; bytes sent for prefetched batches are included."""
         loss = torch.zeros(())
         dist.barrier()
         before, started = _sent(), time.perf_counter()
@@ -115,7 +115,7 @@ class Trained:
         return Measured(seconds, float(sent[0]), float(sent[1]), float(loss))
 
     def input_seconds(self, count: int) -> float:
-        """Seconds that sending a batch's ids takes while nothing else is done."""
+        """Returns the seconds that sending a batch's ids takes without other work."""
         lookup = self._recommender.lookup
         batches = [self._batch() for _ in range(count)]
         dist.barrier()
@@ -135,7 +135,7 @@ class Trained:
 
 
 def _placements(case: Case, names: list[str], world: World) -> dict[str, Placement]:
-    """Every table by the case's sharding, where it leaves a choice in turns."""
+    """Returns the placements of all tables; tables take turns over the ranks or hosts that the sharding allows."""
     every = tuple(range(world.size))
     found: dict[str, Placement] = {}
     for number, name in enumerate(names):
@@ -176,7 +176,10 @@ def _experiment(case: Case, names: list[str]) -> Experiment:
 
 
 def _sent() -> torch.Tensor:
-    """Bytes that all hosts have sent over their links and their loopbacks (2,); where there is no link, 0."""
+    """Returns the bytes that all hosts have sent over their links and over their loopbacks, as a tensor (2,).
+
+    A device that does not exist counts as 0.
+    """
     mine = torch.zeros(2, dtype=torch.float64)
     world = World.current()
     if world.rank % world.local_size == 0:

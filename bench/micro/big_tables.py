@@ -70,7 +70,7 @@ class BigTables:
         self._names = [f"t{number}" for number in range(size.tables)]
         experiment = _experiment(size, self._names)
         plan = plan or Plan.single_device(self._names)
-        self._recommender = assemble(experiment, _layout(size), plan, CPU, beyond=beyond)
+        self._recommender = assemble(experiment, _layout(size), plan, CPU, offload_folder=beyond)
         self._recommender.train()
         self._optimizer = experiment.optimizer.build(self._recommender.dense_parameters())
         self._step = Stepper(self._recommender, self._optimizer, 0.0, None)

@@ -1,4 +1,4 @@
-"""The pools of the benchmark ``balance``: always the same, long-tailed, some with a table that no device can share."""
+"""The pools of the benchmark ``balance``: reproducible, long-tailed, and in some cases dominated by one table."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def test_pools_repeat_and_have_long_tails() -> None:
         assert min(falling) > 0
 
 
-def test_what_dominates_is_the_bound() -> None:
+def test_a_dominating_table_is_the_bound() -> None:
     assert Pool((8.0, 1.0, 1.0), 2).dominated  # 8 on one device, 2 on the other
-    assert Pool((3.0, 3.0, 3.0), 2).dominated  # two of them on one
+    assert Pool((3.0, 3.0, 3.0), 2).dominated  # two tables share a device
     assert not Pool((2.0, 2.0, 1.0, 1.0), 2).dominated
     assert Pool((8.0, 1.0, 1.0), 2).bound == 8.0
 

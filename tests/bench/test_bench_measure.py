@@ -1,4 +1,4 @@
-"""Interleaving, peak memory of children, and the conversation with a measured process."""
+"""Interleaved rounds, the peak memory of child processes, and the protocol with a measured process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ziggurat.core.errors import EnvironmentMismatch
 MIB = 2**20
 
 
-def test_repeat_throws_the_warm_up_away() -> None:
+def test_repeat_discards_the_warm_up() -> None:
     values = iter([9.0, 8.0, 1.0, 2.0, 3.0])
     assert repeat(lambda: next(values), warmups=2, repeats=3) == (1.0, 2.0, 3.0)
 
@@ -65,7 +65,7 @@ def test_times_of_a_child() -> None:
     assert idle.cpu_seconds < idle.seconds
 
 
-def test_a_failing_child_quotes_its_last_words() -> None:
+def test_a_failing_child_is_quoted() -> None:
     with pytest.raises(EnvironmentMismatch, match=r"ended with status 3:\nout of luck"):
         run_child([sys.executable, "-S", "-c", "import sys; print('out of luck', file=sys.stderr); sys.exit(3)"])
 
@@ -75,7 +75,7 @@ import sys
 sys.path.insert(0, {root!r})
 from bench.peers.protocol import Rounds
 rounds = Rounds()
-print("a library that chatters on standard output")
+print("a library that prints on standard output")
 rounds.ready(2, {{"thing": "1"}})
 for epoch in range(2):
     rounds.begin()

@@ -1,4 +1,4 @@
-"""The runner on a tiny benchmark in a git repository of its own: what is stored, when it is stale, what docs show."""
+"""The runner with a tiny benchmark in a temporary git repository: the stored result, its state, and the docs."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ziggurat.core.errors import DataError
 
 
 def tiny(samples: tuple[float, ...] = (3.0, 1.0, 2.0), name: str = "tiny") -> Benchmark:
-    """Reads the file it depends on and reports fixed samples."""
+    """Returns a benchmark with fixed samples that depends on a file and a package."""
 
     def run(context: Context) -> Result:
         context.say("measuring")
@@ -56,7 +56,7 @@ def run(root: Path, *arguments: str, benchmark: Benchmark | None = None) -> int:
     return main(arguments, {benchmark.name: benchmark}, root)
 
 
-def test_a_run_stores_figures_and_where_they_come_from(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_stores_figures_and_their_provenance(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(repository, "run", "tiny", "--data", "somewhere") == 0
 
     stored = json.loads((repository / "bench" / "results" / "tiny.json").read_text())
@@ -87,13 +87,13 @@ def test_a_figure_below_its_target_falls_short_with_status_1(
     assert results.load(repository, "tiny")["holds"] is False  # type: ignore[index]
 
 
-def test_a_smoke_run_is_left_out_with_its_reason_where_the_machine_cannot(
+def test_a_smoke_run_is_skipped_with_a_reason_if_the_machine_lacks_something(
     repository: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lacking = replace(tiny((0.1,)), missing=lambda: "no namespaces here")
     assert run(repository, "run", "tiny", "--quick", benchmark=lacking) == 0
     assert capsys.readouterr().out == "tiny: skipped: no namespaces here\n"
-    assert run(repository, "run", "tiny", benchmark=lacking) == 1  # what is asked for in full is tried
+    assert run(repository, "run", "tiny", benchmark=lacking) == 1  # a full run is never skipped
 
 
 def test_quick_judges_nothing_and_never_touches_a_stored_result(
@@ -130,7 +130,7 @@ def test_status_follows_the_files_a_benchmark_depends_on(repository: Path) -> No
     assert results.status(repository, tiny()).state == "stale"
 
 
-def test_a_result_measured_on_local_changes_says_so(repository: Path) -> None:
+def test_a_result_measured_with_local_changes_is_marked_dirty(repository: Path) -> None:
     (repository / "unrelated.txt").write_text("two")
     run(repository, "run", "tiny")
     assert results.status(repository, tiny()).dirty is False
@@ -140,7 +140,7 @@ def test_a_result_measured_on_local_changes_says_so(repository: Path) -> None:
     found = results.status(repository, tiny())
     assert (found.dirty, found.state) == (True, "current")
     git(repository, "-c", "user.name=a", "-c", "user.email=a@example.org", "commit", "-q", "-am", "second")
-    assert results.status(repository, tiny()).state == "current"  # the same bytes, committed since
+    assert results.status(repository, tiny()).state == "current"  # the same content, now committed
 
 
 def test_status_judges_by_the_targets_of_today(repository: Path) -> None:
@@ -155,8 +155,8 @@ def test_status_prints_a_table_or_json(repository: Path, capsys: pytest.CaptureF
     capsys.readouterr()
     assert run(repository, "status") == 0
     table = capsys.readouterr().out
-    assert "| tiny      | stale | holds   | speed 2 rows/s | ≥ 1.5 rows/s |" in table
-    assert "tiny: changed since: source.txt" in table
+    assert "| tiny      | stale | holds   | speed 2 rows/s  | ≥ 1.5 rows/s |" in table
+    assert "tiny: changed since the measurement: source.txt" in table
 
     assert run(repository, "status", "--json") == 0
     (status,) = json.loads(capsys.readouterr().out)
@@ -173,7 +173,9 @@ def test_a_folder_without_git_still_stores_and_notices_changes(repository: Path)
     assert (status.state, status.reason) == ("unknown", "no commit is stored")
 
 
-def test_what_cannot_be_compared_is_said(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_result_that_cannot_be_compared_gives_the_reason(
+    repository: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     run(repository, "run", "tiny")
     path = results.result_path(repository, "tiny")
     stored = json.loads(path.read_text())
@@ -247,7 +249,7 @@ def test_what_a_benchmark_depends_on_exists_and_the_docs_have_its_markers(benchm
     assert f"<!-- bench:{benchmark.name} -->" in docs.page_path(root).read_text()
 
 
-def test_the_figure_that_clears_its_target_by_least_speaks() -> None:
+def test_the_verdict_has_the_figure_with_the_smallest_margin() -> None:
     targets = {"fast": Target(2.0), "small": Target(10.0, "at most")}
     figures = (Figure("fast", "x", (4.0,)), Figure("small", "GiB", (8.0,)))
     verdict = judge(targets, figures)
@@ -259,7 +261,7 @@ def test_the_figure_that_clears_its_target_by_least_speaks() -> None:
     assert (edge.holds, edge.figure, edge.target) == (True, "fast 4×", "≥ 4×")
 
 
-def test_a_rounding_misses_no_target() -> None:
+def test_a_rounding_error_misses_no_target() -> None:
     assert Target(20.0).holds(100 * (1 - 800 / 1000))
     assert Target(0.3, "at most").holds(0.1 + 0.2)
     assert not Target(20.0).holds(19.99999)

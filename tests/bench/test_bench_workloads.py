@@ -1,4 +1,4 @@
-"""The training tasks that every contestant reads, and that the peers really learn from them."""
+"""The training tasks of the throughput benchmark, and that every contestant learns from them."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_frappe_from_a_folder_becomes_local_ids(tmp_path: Path) -> None:
     cells: dict[str, list[int]] = {LABEL: [1, 0]}
     start = 0
     for name, rows in workloads.FRAPPE_TABLES.items():
-        cells[name] = [start, start + rows - 1]  # the first and the last of the column's ids in Frappe's one id space
+        cells[name] = [start, start + rows - 1]  # the column's first and last id in Frappe's shared id space
         start += rows
     pl.DataFrame(cells).write_parquet(tmp_path / "train.parquet")
 
@@ -61,7 +61,7 @@ def test_frappe_from_a_folder_becomes_local_ids(tmp_path: Path) -> None:
     assert workload.source == "Frappe, 2 training rows"
 
 
-def test_frappe_from_a_wrong_folder_names_what_is_wrong(tmp_path: Path) -> None:
+def test_frappe_from_a_wrong_folder_is_rejected_with_the_reason(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"train\.parquet: missing"):
         workloads.frappe(tmp_path / "out", tmp_path, quick=True)
     pl.DataFrame({LABEL: [1]}).write_parquet(tmp_path / "train.parquet")
@@ -73,7 +73,7 @@ def test_frappe_from_a_wrong_folder_names_what_is_wrong(tmp_path: Path) -> None:
         workloads.frappe(tmp_path / "out", tmp_path, quick=True)
 
 
-def test_without_data_the_stand_in_says_so(tmp_path: Path) -> None:
+def test_without_data_the_source_says_that_rows_are_generated(tmp_path: Path) -> None:
     assert "generated stand-in" in workloads.frappe(tmp_path / "out", None, quick=True).source
 
 

@@ -1,4 +1,4 @@
-"""What ``dense_speed`` counts as a step is what torch counts, and the step trains."""
+"""The step of ``dense_speed`` has the FLOPs that torch counts, and it trains."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ ROWS = 32
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_step_is_three_times_the_forward_flops(name: str) -> None:
-    """Torch counts every matrix product of forward and backward; the element-wise share of ours is below 2 %.
+    """Torch counts every matrix product of forward and backward; element-wise operations add less than 2 % to ours.
 
-    X Xᵀ takes one product in backward where two are due, so that DHEN's layers of dot products compute a little less.
+    The backward pass of X Xᵀ takes one product instead of two, so DHEN's dot-product layers compute slightly less.
     """
     step = Step(CASES[name], "fp32", compiled=False, rows=ROWS)
     with FlopCounterMode(display=False) as counter:
@@ -38,7 +38,7 @@ def test_a_step_learns_and_reaches_the_embeddings(precision: str) -> None:
     assert (step.emb_BFD.grad.abs().sum((0, 2)) > 0).all()
 
 
-def test_the_yardstick_multiplies() -> None:
+def test_the_reference_matrix_product_multiplies() -> None:
     matmul = Matmul("bf16", 64)
     matmul()
     assert matmul.out.dtype == torch.bfloat16
@@ -46,11 +46,11 @@ def test_the_yardstick_multiplies() -> None:
     assert matmul.gflop == 2 * 64**3 / 1e9
 
 
-def test_the_better_way_of_each_round_counts_against_its_own_yardstick() -> None:
-    """Round 1: 60/100 beats 30/100. Round 2, on a machine half as fast: 20/50 loses to 45/50."""
+def test_a_share_is_the_better_of_eager_and_compiled_in_each_round() -> None:
+    """In round 1, 60/100 exceeds 30/100. In round 2, on a machine half as fast, 45/50 exceeds 20/50."""
     rates = {"m_fp32_eager": (60.0, 20.0), "m_fp32_compiled": (30.0, 45.0), "m_bf16_eager": (80.0, 40.0)}
-    yardsticks = {"m_fp32_eager": (100.0, 50.0), "m_fp32_compiled": (100.0, 50.0), "m_bf16_eager": (400.0, 400.0)}
-    fp32, bf16 = shares(rates, yardsticks)
+    references = {"m_fp32_eager": (100.0, 50.0), "m_fp32_compiled": (100.0, 50.0), "m_bf16_eager": (400.0, 400.0)}
+    fp32, bf16 = shares(rates, references)
     assert (fp32.name, fp32.samples) == ("m_fp32", (0.6, 0.9))
     assert (bf16.name, bf16.samples) == ("m_bf16", (0.2, 0.1))
     assert fp32.note == "of the matrix product, eager or compiled"

@@ -1,4 +1,4 @@
-"""The cluster of network namespaces: slow links, fast insides, counted bytes, and nothing left behind."""
+"""The cluster of network namespaces: limited links, fast loopbacks, counted bytes, and complete removal."""
 
 from __future__ import annotations
 
@@ -43,13 +43,13 @@ print(time.perf_counter() - started)
 
 
 def namespaces() -> set[str]:
-    """This process' own: tests of other files may have theirs at the same time."""
+    """Returns the namespaces of this process; tests in other processes may have their own."""
     listed = subprocess.run(["ip", "netns", "list"], capture_output=True, text=True, check=True).stdout
     return {name for line in listed.splitlines() if (name := line.split()[0]).startswith(f"zig{os.getpid()}")}
 
 
 @needs_cluster
-def test_links_let_their_rate_through_and_bytes_are_counted_where_they_went() -> None:
+def test_links_are_limited_and_bytes_are_counted_per_link() -> None:
     with Cluster(Shape(hosts=2, rate="20mbit")) as cluster:
         server = subprocess.Popen(cluster.command(0, [sys.executable, "-c", SERVER]), stdout=subprocess.PIPE, text=True)
         assert server.stdout is not None
@@ -66,17 +66,17 @@ def test_links_let_their_rate_through_and_bytes_are_counted_where_they_went() ->
         end = cluster.traffic()
         assert server.wait(60) == 0
         server.stdout.close()
-    # 16 Mbit over 20 Mbit/s is .8 s; the bucket holds .1 s of it. Nothing bounds it from above on a busy machine.
+    # 16 Mbit over 20 Mbit/s takes .8 s, of which the bucket holds .1 s. There is no upper bound on a busy machine.
     assert across > 0.6
     assert SIZE < (middle - start).inter < 1.1 * SIZE
     assert (middle - start).intra == 0
-    assert (end - middle).inter < 5_000  # who has that address, a kernel asks now and then
+    assert (end - middle).inter < 5_000  # occasional ARP requests of the kernel
     assert SIZE < (end - middle).intra < 1.1 * SIZE
     assert not namespaces()
 
 
 @needs_cluster
-def test_an_error_inside_takes_the_namespaces_away() -> None:
+def test_an_error_within_the_context_removes_the_namespaces() -> None:
     with pytest.raises(RuntimeError, match="within"), Cluster(Shape(hosts=2)):
         assert len(namespaces()) == 3
         raise RuntimeError("within")
@@ -90,13 +90,13 @@ x = torch.ones(500_000)
 dist.all_reduce(x)
 assert x[0] == dist.get_world_size(), x[0]
 line = f"rank {dist.get_rank()} of {dist.get_world_size()}\\n"
-os.write(1, line.encode())  # at once: two ranks share this pipe
+os.write(1, line.encode())  # in a single write, as two ranks share this pipe
 dist.destroy_process_group()
 """
 
 
 @needs_cluster
-def test_ranks_on_two_hosts_meet_over_the_link(tmp_path: Path) -> None:
+def test_ranks_on_two_hosts_communicate_over_the_link(tmp_path: Path) -> None:
     script = tmp_path / "reduce.py"
     script.write_text(ALL_REDUCE)
     said: list[str] = []
@@ -106,12 +106,12 @@ def test_ranks_on_two_hosts_meet_over_the_link(tmp_path: Path) -> None:
     assert {line.partition("] ")[2] for line in said if "rank" in line and " of 4" in line} == {
         f"rank {rank} of 4" for rank in range(4)
     }
-    # A ring of four moves 3/2 of the tensor out of every rank; two of the four hops lie between hosts.
+    # In a ring of four, each rank sends 3/2 of the tensor; two of the four hops are between hosts.
     assert 2 * 1.5 * 2e6 < ended.traffic.inter < 2 * 1.5 * 2e6 * 1.2
 
 
 @needs_cluster
-def test_a_failure_on_one_host_ends_the_others(tmp_path: Path) -> None:
+def test_a_failure_on_one_host_stops_the_others(tmp_path: Path) -> None:
     script = tmp_path / "fail.py"
     script.write_text("import os, sys, time\nif os.environ['RANK'] == '1': sys.exit(3)\ntime.sleep(600)\n")
     started = time.monotonic()
@@ -122,7 +122,7 @@ def test_a_failure_on_one_host_ends_the_others(tmp_path: Path) -> None:
 
 
 @needs_cluster
-def test_the_command_tells_what_was_sent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_reports_the_bytes_sent(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     script = tmp_path / "hello.py"
     script.write_text("print('hello')\n")
     assert main(["--hosts", "1", "--", str(script)]) == 0

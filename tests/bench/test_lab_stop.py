@@ -1,4 +1,4 @@
-"""The lab's command when it is stopped, given a command with options of its own, or asked for no hosts."""
+"""The lab's command line: stopping it by a signal, options of the command that it runs, and invalid numbers."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ needs_cluster = pytest.mark.skipif(_PROBLEM is not None, reason=f"no cluster of 
 
 ROOT = Path(__file__).parents[2]
 
-# Ranks share a pipe, and Python writes unbuffered: a line is one piece only where its end is part of it.
+# Ranks share a pipe, and Python writes unbuffered, so a line is a single write only if the newline is part of it.
 SLEEP = """
 import os, signal, time
 def stop(number, frame):
@@ -42,7 +42,7 @@ time.sleep(600)
 
 
 def lab(*arguments: str) -> subprocess.Popen[str]:
-    """The command in a session of its own, as a terminal holds it."""
+    """Starts the command in its own session, as a terminal does."""
     command = [sys.executable, "-m", "bench.lab", *arguments]
     pipe = subprocess.PIPE
     return subprocess.Popen(command, cwd=ROOT, stdout=pipe, stderr=pipe, text=True, start_new_session=True)
@@ -54,7 +54,7 @@ def hosts_of(process: int) -> list[str]:
 
 
 def running(process: int) -> bool:
-    """Whether there is such a process; one that only waits to be reaped does not count."""
+    """Returns whether a process runs; zombies do not count."""
     try:
         state = Path(f"/proc/{process}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0]
     except (FileNotFoundError, ProcessLookupError):
@@ -88,7 +88,7 @@ def test_a_signal_ends_the_ranks_and_removes_the_hosts(tmp_path: Path, number: s
 
 
 @needs_cluster
-def test_a_signal_while_hosts_are_made_leaves_none(tmp_path: Path) -> None:
+def test_a_signal_during_the_creation_of_hosts_leaves_none(tmp_path: Path) -> None:
     script = tmp_path / "never.py"
     script.write_text("print('ran')\n")
     process = lab("--hosts", "8", "--", str(script))
@@ -103,7 +103,7 @@ def test_a_signal_while_hosts_are_made_leaves_none(tmp_path: Path) -> None:
 
 
 @needs_cluster
-def test_ranks_that_do_not_listen_are_killed_though_torchrun_is_gone(tmp_path: Path) -> None:
+def test_ranks_that_ignore_sigterm_are_killed_after_torchrun_ended(tmp_path: Path) -> None:
     script = tmp_path / "stubborn.py"
     script.write_text(STUBBORN)
     said: list[str] = []
@@ -120,7 +120,7 @@ def test_ranks_that_do_not_listen_are_killed_though_torchrun_is_gone(tmp_path: P
 
 @needs_cluster
 @pytest.mark.parametrize("written", [["-m", "tell"], ["-m", "--", "tell"], ["-m", "tell", "--"]])
-def test_options_behind_a_module_are_its_own(
+def test_options_after_a_module_are_passed_to_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], written: list[str]
 ) -> None:
     (tmp_path / "tell.py").write_text("import sys\nprint(sys.argv[1:])\n")
@@ -138,7 +138,7 @@ def test_options_behind_a_module_are_its_own(
         (["--max-restarts", "1", "-m", "--", "z", "--run"], ["--max-restarts", "1", "-m", "--", "z", "--run"]),
     ],
 )
-def test_torchrun_takes_what_it_is_sent(command: Sequence[str], sent: list[str]) -> None:
+def test_torchrun_parses_a_separated_command_as_intended(command: Sequence[str], sent: list[str]) -> None:
     assert separated(command) == sent
     read = parse_args(sent)
     script = next(place for place, part in enumerate(command) if part in ("s.py", "ls", "z"))
@@ -151,11 +151,13 @@ def test_torchrun_takes_what_it_is_sent(command: Sequence[str], sent: list[str])
         ("--hosts", "0", "hosts are a whole number from 1 to 254"),
         ("--hosts", "-1", "hosts are a whole number from 1 to 254"),
         ("--hosts", "255", "hosts are a whole number from 1 to 254"),
-        ("--ranks", "0", "processes a host are a whole number from 1"),
-        ("--ranks", "two", "processes a host are a whole number from 1"),
+        ("--ranks", "0", "processes per host are a whole number from 1"),
+        ("--ranks", "two", "processes per host are a whole number from 1"),
     ],
 )
-def test_there_are_hosts_and_ranks(capsys: pytest.CaptureFixture[str], option: str, value: str, allowed: str) -> None:
+def test_invalid_numbers_of_hosts_and_ranks_are_rejected(
+    capsys: pytest.CaptureFixture[str], option: str, value: str, allowed: str
+) -> None:
     with pytest.raises(SystemExit) as refused:
         main([option, value, "--", "never.py"])
     assert refused.value.code == 2

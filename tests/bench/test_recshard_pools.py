@@ -1,4 +1,4 @@
-"""The pools of the benchmark ``recshard``, its baselines, and a plan judged by another log than it was made from."""
+"""The pools and baselines of the benchmark ``recshard``, and a plan evaluated on a log that it was not made from."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_next_log_is_looked_up_in_the_order_of_the_first(small: Pool) -> Non
     assert predict(own, plan).slow_share < slow / total  # in the order of its own counts
 
 
-def test_recshard_is_judged_beside_the_baselines(small: Pool) -> None:
+def test_recshard_is_evaluated_together_with_the_baselines(small: Pool) -> None:
     found = measured(small, 4, 0)
     assert found.log.keys() == found.next.keys() == {*BASELINES, "recshard"}
     assert found.log["recshard"].slowest == min(each.slowest for each in found.log.values())

@@ -1,4 +1,4 @@
-"""Cases that were measured are not measured again, unless what is measured has changed."""
+"""Measured cases are not measured again, unless the measured code has changed."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ def never() -> None:
     pytest.fail("measured again")
 
 
-def test_a_benchmark_that_was_interrupted_goes_on(tmp_path: Path) -> None:
+def test_an_interrupted_benchmark_resumes(tmp_path: Path) -> None:
     path = tmp_path / "cases.jsonl"
-    begun = ResumableCases(path, "sources 1")
-    begun.get("first", lambda: {"a": [1.5, 2.0]})
-    begun.get("second", lambda: 2)
+    interrupted = ResumableCases(path, "sources 1")
+    interrupted.get("first", lambda: {"a": [1.5, 2.0]})
+    interrupted.get("second", lambda: 2)
     with path.open("a") as file:
-        file.write('{"case": "third", "sour')  # killed while it wrote
+        file.write('{"case": "third", "sour')  # killed during the write
     again = ResumableCases(path, "sources 1")
     assert len(again) == 2
     assert again.get("first", never) == {"a": [1.5, 2.0]}

@@ -1,4 +1,4 @@
-"""How optimizers are compared."""
+"""The comparison of optimizers in ``shampoo_convergence``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def test_steps_are_counted_to_the_goal_of_the_same_seed() -> None:
     }
     figures, lines = compared("task", 10, curves)
     found = {each.name: each for each in figures}
-    assert found["task.ours.fewer_steps"].samples == pytest.approx((100 / 3, -100))  # all four, as it never gets there
+    assert found["task.ours.fewer_steps"].samples == pytest.approx((100 / 3, -100))  # all steps if never reached
     assert found["task.ours.time"].samples == pytest.approx((4 / 3, 8 / 2))
     assert found["task.ours.fewer_steps"].note == "never reached by 1 of 2 seeds"
     assert found["task.ours.fewer_steps_near"].samples == pytest.approx((100 / 3, -100))  # .33 and .22
@@ -34,10 +34,10 @@ def test_a_training_that_diverged_has_reached_nothing() -> None:
     assert {each.name: each.samples for each in figures}["task.ours.time"] == (math.inf,)
 
 
-def test_each_keeps_the_setting_that_gets_there_first_and_the_goal_itself_the_best_one() -> None:
+def test_the_tuned_setting_reaches_the_goal_first_or_without_a_goal_is_the_best() -> None:
     curves = [Curve([], []), Curve([0.5, 0.3], [1, 2]), Curve([0.4, 0.35], [1, 2]), Curve([0.4, 0.1], [1, 2])]
     assert tuned(curves, None) == 3
-    assert tuned(curves, 0.4) == 3  # as soon as the third, and further in the end
+    assert tuned(curves, 0.4) == 3  # as early as number 2, with a lower final loss
     assert tuned(curves[:3], 0.4) == 2
     assert tuned(curves, 0.05) == 3
 

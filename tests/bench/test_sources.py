@@ -1,4 +1,4 @@
-"""Code that changed is told from code that moved or was renamed: a benchmark in a repository of its own."""
+"""Comparing the sources of a benchmark: changed code is distinguished from code that moved or was renamed."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def move(root: Path, old: str, new: str) -> None:
 
 
 def difference(root: Path) -> Difference:
-    """Between the only commit and the working directory."""
+    """Returns the difference between the last commit and the working directory."""
     commit = git(root, "rev-parse", "HEAD").strip()
     return compare(reach_of_commit(root, commit).sources(DEPENDS_ON), sources_here(root, DEPENDS_ON))
 
@@ -118,7 +118,7 @@ def test_sources_are_what_is_imported_and_declared(root: Path) -> None:
     assert found.libraries == {"import math"}
 
 
-def test_words_for_people_are_no_code(root: Path) -> None:
+def test_text_for_people_does_not_count_as_code(root: Path) -> None:
     edit(
         root,
         ENGINE,
@@ -136,7 +136,7 @@ def test_code_that_is_not_reached_may_change(root: Path) -> None:
     assert difference(root) == SAME
 
 
-def test_a_moved_file_is_told_from_changed_code(root: Path) -> None:
+def test_a_moved_file_is_not_changed_code(root: Path) -> None:
     move(root, PARTS, "src/ziggurat/wheels/wheel.py")
     edit(root, ENGINE, ("ziggurat.parts", "ziggurat.wheels.wheel"))
     assert difference(root) == MOVED
@@ -152,7 +152,7 @@ def test_a_function_may_move_to_another_file(root: Path) -> None:
 CHECK = '    if number < 0:\n        raise ValueError(f"{number}: too small")\n    assert number < 9, "too large"\n'
 
 
-def test_renamed_classes_methods_attributes_and_variables_are_told_from_changed_code(root: Path) -> None:
+def test_renamed_classes_methods_attributes_and_variables_are_not_changed_code(root: Path) -> None:
     edit(root, ENGINE, ("Wheel", "Rotor"), (".push", ".accelerate"), ("wheel", "rotor"), ("angle", "phase"))
     edit(root, PARTS, ("Wheel", "Rotor"), ("def push", "def accelerate"), ("self.width", "self.diameter"))
     edit(root, ENTRY, ("width=", "span="), ("number", "each"))
@@ -185,7 +185,7 @@ def test_reordered_statements_are_a_change(root: Path) -> None:
     assert difference(root).code == ("ziggurat.engine.Engine.turn",)
 
 
-def test_a_call_of_another_function_is_no_rename(root: Path) -> None:
+def test_a_call_of_another_function_is_not_a_rename(root: Path) -> None:
     edit(root, PARTS, ("def pull():", "def check_twice(number):\n    return number\n\ndef pull():"))
     git(root, "add", ".")
     git(root, "-c", "user.name=a", "-c", "user.email=a@example.org", "commit", "-q", "-m", "second")
@@ -194,24 +194,24 @@ def test_a_call_of_another_function_is_no_rename(root: Path) -> None:
     assert "ziggurat.engine.Engine.turn" in changed
 
 
-def test_new_code_and_code_that_is_gone_are_named(root: Path) -> None:
+def test_new_and_deleted_code_is_named(root: Path) -> None:
     edit(root, PARTS, ("    def push", "    def stop(self):\n        self.angle = 0\n\n    def push"))
     assert difference(root).code == ("new: ziggurat.parts.Wheel.stop",)
     edit(root, PARTS, ("push(self, angle)", "close(self, other)"), ("= angle -", "= 2 * other -"))
     assert "gone: ziggurat.parts.Wheel.push" in difference(root).code
 
 
-def test_a_changed_file_that_is_no_python_is_named(root: Path) -> None:
+def test_a_changed_file_other_than_python_is_named(root: Path) -> None:
     edit(root, "src/ziggurat/data.yaml", ("1", "2"))
     assert difference(root).code == ("src/ziggurat/data.yaml",)
 
 
-def test_modules_that_are_started_by_name_count(root: Path) -> None:
+def test_modules_named_by_strings_are_sources(root: Path) -> None:
     edit(root, ENTRY, ("def run(rounds):", 'WORKER = "bench.worker"\n\ndef run(rounds):'))
     (root / "bench/worker.py").write_text("def main():\n    pass\n\nmain()\n")
     assert "bench/worker.py" in sources_here(root, DEPENDS_ON).paths
 
 
-def test_a_commit_that_is_not_in_this_clone_is_said(root: Path) -> None:
+def test_a_commit_that_is_not_in_this_clone_is_reported(root: Path) -> None:
     with pytest.raises(CommitMissing, match="commit 0000000 is not in this clone"):
         reach_of_commit(root, "0000000")

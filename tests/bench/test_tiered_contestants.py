@@ -1,4 +1,4 @@
-"""All contestants of tiered_training train the same model, to the bit: only what they take differs."""
+"""All contestants of tiered_training train the same model bit for bit; they differ only in resources."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ MEMORY = 4 * QUICK.tables * QUICK.rows * (QUICK.dim + 1) / 4
 
 
 def answered(kind: str, folder: Path) -> list[Mapping[str, float]]:
-    """Of 30 steps, and of 10 more."""
+    """Returns a contestant's answers for 30 steps and for 10 more."""
     command = [sys.executable, "-m", "bench.system.tiered_contestants", kind, str(folder), "1.05", str(MEMORY), "quick"]
     done = subprocess.run(command, input="30 100\n10 100\n", capture_output=True, text=True, cwd=ROOT, check=False)
     assert done.returncode == 0, done.stderr
@@ -30,7 +30,7 @@ def memory(tmp_path_factory: pytest.TempPathFactory) -> list[Mapping[str, float]
 
 
 @pytest.mark.parametrize("kind", ["look_ahead", "no_look_ahead", "lru", "rocksdb", "paging", "nand", "3dxp"])
-def test_a_contestant_computes_what_memory_for_all_would(
+def test_a_contestant_computes_the_same_as_with_all_rows_in_memory(
     kind: str, memory: list[Mapping[str, float]], tmp_path: Path
 ) -> None:
     found = answered(kind, tmp_path)
