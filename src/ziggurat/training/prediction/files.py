@@ -1,4 +1,4 @@
-"""Raw files to the same rows with probabilities."""
+"""Predicts raw files, and writes their rows with probabilities."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ziggurat.core.schema import duplicates
 from ziggurat.data.readers.blocks import BadRow, RawBlock
 from ziggurat.data.readers.quarantine import Policy, Quarantine, output_quarantine
 from ziggurat.training.malloc_tuning import keep_freed_memory
-from ziggurat.training.prediction.pass_through import PassThrough, open_passage
+from ziggurat.training.prediction.pass_through import PassThrough, open_pass_through
 from ziggurat.training.prediction.predictor import Predictor
 from ziggurat.training.prediction.table_output import Output, output_suffix
 from ziggurat.training.run import Run
@@ -24,12 +24,12 @@ from ziggurat.training.run import Run
 
 @dataclass(frozen=True, slots=True)
 class Predicted:
-    """What :func:`predict_files` did.
+    """The result of :func:`predict_files`.
 
     Attributes:
-        rows: rows written.
-        quarantined: rows that could not be read, set aside with their reasons.
-        quarantine: the file that holds those; there if there are any.
+        rows: number of rows written.
+        quarantined: number of rows that could not be read.
+        quarantine: file with these rows and the reasons; it exists if there are any.
     """
 
     rows: int
@@ -45,23 +45,25 @@ def predict_files(
     progress: Progress | None = None,
     on_bad_row: Policy | None = None,
 ) -> Predicted:
-    """Score raw files and write their rows, every column kept in its place, with a column ``probability``
-    (``probability:LABEL`` for several labels) behind. From text to text, cells come out as the very text that went in;
-    from Parquet to Parquet, columns keep their types. A row that cannot be read stops it, or goes to
-    ``OUT.quarantine.jsonl`` while the others keep their order. Files without rows give an output without rows.
+    """Predicts raw files and writes their rows, with all columns in order, followed by a column ``probability``.
+
+    With several labels there is a column ``probability:LABEL`` for each. From text to text, the text of cells is
+    copied; from Parquet to Parquet, columns keep their types. A row that cannot be read stops the prediction, or goes
+    to ``OUT.quarantine.jsonl`` while the others keep their order. Files without rows give an output without rows.
 
     Args:
         run: the run or its folder.
-        files: paths, folders or globs, of the format in the run's config or of the one that their suffixes name.
-        out: ``.csv``, ``.tsv``, ``.jsonl`` or ``.parquet``; appears whole or not at all, and so does the quarantine.
+        files: paths, folders or globs, in the format of the run's config or in that of their suffixes.
+        out: the output, ``.csv``, ``.tsv``, ``.jsonl`` or ``.parquet``. The output and the quarantine appear when they
+            are complete, or not at all.
         checkpoint: ``best``, ``last`` or a step.
-        progress: where to show it.
-        on_bad_row: ``fail`` or ``quarantine``; None does as the run's own ``data.on_bad_row`` says.
+        progress: where to show progress.
+        on_bad_row: ``fail`` or ``quarantine``; default: the run's own ``data.on_bad_row``.
 
     Raises:
         ConfigError: the suffix of ``out`` names no format.
-        DataError: files that cannot be read as declared, a row that cannot be read under ``fail``,
-            an output that cannot be written or is one of the files.
+        DataError: a file cannot be read as declared, a row cannot be read under ``fail``, or the output cannot be
+            written or is one of the files.
     """
     suffix = output_suffix(out)
     quarantine_path = out.with_name(out.name + ".quarantine.jsonl")
@@ -70,47 +72,51 @@ def predict_files(
     keep_freed_memory()
     with Predictor(run, checkpoint) as predictor:
         config, needed = predictor.run.experiment.data.source, predictor.transform.raw_schema(labelled=False)
-        passage = open_passage(config, files, needed, suffix)
+        pass_through = open_pass_through(config, files, needed, suffix)
         for path in (out, quarantine_path):
-            _check_no_input(path, [file.path for file in passage.files])
+            _check_not_an_input(path, [file.path for file in pass_through.files])
         if progress is not None and predictor.note is not None:
             progress.note(predictor.note)
         names = ["probability"] if len(predictor.labels) == 1 else [f"probability:{name}" for name in predictor.labels]
-        taken = duplicates([*dict.fromkeys(passage.names), *names])
-        if taken:
+        clashing = duplicates([*dict.fromkeys(pass_through.names), *names])
+        if clashing:
             raise DataError(
-                f"{', '.join(files)}: there is a column {taken[0]!r} already, which predict would add",
+                f"{', '.join(files)}: there is a column {clashing[0]!r} already, which predict would add",
                 "rename it, or leave it out",
             )
         policy = on_bad_row or predictor.run.experiment.data.on_bad_row
-        choice = "predict with --on-bad-row quarantine"
-        with output_quarantine(quarantine_path, policy, choice) as quarantine, passage.open(out, names) as output:
-            rows = _score(predictor, passage, names, output, quarantine, progress or Silent())
+        alternative = "predict with --on-bad-row quarantine"
+        with (
+            output_quarantine(quarantine_path, policy, alternative) as quarantine,
+            pass_through.open(out, names) as output,
+        ):
+            rows = _score(predictor, pass_through, names, output, quarantine, progress or Silent())
     return Predicted(rows, quarantine.total, quarantine_path)
 
 
 def _score(
     predictor: Predictor,
-    passage: PassThrough,
+    pass_through: PassThrough,
     names: Sequence[str],
     output: Output,
     quarantine: Quarantine,
     progress: Progress,
 ) -> int:
-    """Write all rows; how many there were."""
+    """Writes all rows and returns their number."""
     rows = 0
-    source = passage.source
+    source = pass_through.source
     progress.start("predict", source.total_bytes if source else 0, "bytes")
-    for block, done in _with_bytes(source.blocks(), [file.size_bytes for file in source.files]) if source else ():
+    blocks = _with_bytes_read(source.blocks(), [file.size_bytes for file in source.files]) if source else ()
+    for block, bytes_read in blocks:
         scored = predictor.score(block)
-        refused = np.array([row.line for row in scored.bad], np.int64)
-        table, texts = passage.rows.take(block, scored.kept, refused)
+        rejected = np.array([row.line for row in scored.bad], np.int64)
+        table, texts = pass_through.rows.take(block, scored.kept, rejected)
         quarantine.add(list(map(_with_text, scored.bad, texts)))
         for name, column_B in zip(names, scored.probabilities_BT.T, strict=True):
             table = table.append_column(name, pa.array(np.ascontiguousarray(column_B)))
         output.write(table)
         rows += table.num_rows
-        progress.advance(done)
+        progress.advance(bytes_read)
     progress.finish()
     return rows
 
@@ -119,8 +125,8 @@ def _with_text(row: BadRow, text: str) -> BadRow:
     return dataclasses.replace(row, text=text or row.text)
 
 
-def _check_no_input(path: Path, inputs: Sequence[Path]) -> None:
-    """Refuse to write over a file that is being read, be it through a link."""
+def _check_not_an_input(path: Path, inputs: Sequence[Path]) -> None:
+    """Refuses to overwrite a file that is being read, also through a link."""
     if path.exists() and any(path.samefile(file) for file in inputs):
         raise DataError(
             f"{path}: is one of the files to read, writing would destroy it",
@@ -128,9 +134,9 @@ def _check_no_input(path: Path, inputs: Sequence[Path]) -> None:
         )
 
 
-def _with_bytes(blocks: Iterator[RawBlock], sizes: list[int]) -> Iterator[tuple[RawBlock, int]]:
-    """Each block with the bytes of all files that are read by then."""
+def _with_bytes_read(blocks: Iterator[RawBlock], sizes: list[int]) -> Iterator[tuple[RawBlock, int]]:
+    """Yields each block with the number of bytes of all files that are read up to its end."""
     for block in blocks:
-        whole = sum(sizes[: block.end.file])
-        inside = block.source_bytes if block.end.offset else 0
-        yield block, whole + inside
+        complete_files = sum(sizes[: block.end.file])
+        partial_file = block.source_bytes if block.end.offset else 0
+        yield block, complete_files + partial_file

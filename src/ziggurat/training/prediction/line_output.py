@@ -1,7 +1,7 @@
-"""Whole records written on with probabilities at their ends: what stood in the line stays as it was, byte for byte.
+"""Writes complete records with probabilities appended; the bytes of the original line are not changed.
 
-A table to write has the column ``line`` of :class:`~ziggurat.data.readers.raw_rows.LineRows` first, then the
-probabilities.
+The first column of a table to write is ``line`` of :class:`~ziggurat.data.readers.raw_rows.LineRows`; the
+probabilities follow.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ Parts = list[pa.Array | pa.Scalar]
 
 
 class LineOutput(ABC):
-    """Takes tables, in order.
+    """Writes tables, in order.
 
     Args:
-        file: where to write.
-        names: of the probabilities.
+        file: the open output.
+        names: names of the probabilities.
     """
 
     def __init__(self, file: BufferedWriter, names: Sequence[str]) -> None:
@@ -36,32 +36,32 @@ class LineOutput(ABC):
         self._names = names
 
     def write(self, table: pa.Table) -> None:
-        """Append rows."""
+        """Appends rows."""
         if table.num_rows:
             lines = table.column(0).combine_chunks()
             texts = [table.column(name).combine_chunks().cast(pa.string()).cast(pa.binary()) for name in self._names]
-            self._file.write(join_text([*self._parts(lines, texts), _text("\n")]))
+            self._file.write(join_text([*self._parts(lines, texts), _scalar("\n")]))
 
     @abstractmethod
     def _parts(self, lines: pa.Array, probabilities: Sequence[pa.Array]) -> Parts:
-        """What makes up the new lines, without their ends."""
+        """Returns the parts that are joined to the new lines, without line ends."""
 
 
 class DelimitedLines(LineOutput):
-    """CSV or TSV under a header of ``columns`` and the probabilities' names."""
+    """Writes CSV or TSV with a header of ``columns`` and the names of the probabilities."""
 
     def __init__(self, file: BufferedWriter, names: Sequence[str], columns: Sequence[str], delimiter: str) -> None:
         super().__init__(file, names)
-        self._delimiter = _text(delimiter)
-        head = delimiter.join(_quoted(name, delimiter) for name in [*columns, *names])
-        file.write(f"{head}\n".encode())
+        self._delimiter = _scalar(delimiter)
+        header = delimiter.join(_quoted(name, delimiter) for name in [*columns, *names])
+        file.write(f"{header}\n".encode())
 
     def _parts(self, lines: pa.Array, probabilities: Sequence[pa.Array]) -> Parts:
         return [lines, *(part for values in probabilities for part in (self._delimiter, values))]
 
 
 class JsonLines(LineOutput):
-    """JSON objects, one a line, with the probabilities as their last keys."""
+    """Writes one JSON object per line, with the probabilities as its last keys."""
 
     def _parts(self, lines: pa.Array, probabilities: Sequence[pa.Array]) -> Parts:
         for name in self._names:
@@ -69,31 +69,31 @@ class JsonLines(LineOutput):
         texts = pc.ascii_rtrim_whitespace(lines.view(pa.string()))
         bodies = pc.ascii_rtrim_whitespace(pc.binary_slice(texts.view(pa.binary()), 0, -1).view(pa.string()))
         bodies = bodies.view(pa.binary())
-        empty = pc.equal(pc.ascii_ltrim_whitespace(bodies.view(pa.string())).view(pa.binary()), _text("{"))
-        parts: Parts = [bodies, pc.if_else(empty, _text(""), _text(","))]
-        for place, (name, values) in enumerate(zip(self._names, probabilities, strict=True)):
-            parts += [_text(f"{',' if place else ''}{json.dumps(name, ensure_ascii=False)}:"), values]
-        return [*parts, _text("}")]
+        empty = pc.equal(pc.ascii_ltrim_whitespace(bodies.view(pa.string())).view(pa.binary()), _scalar("{"))
+        parts: Parts = [bodies, pc.if_else(empty, _scalar(""), _scalar(","))]
+        for index, (name, values) in enumerate(zip(self._names, probabilities, strict=True)):
+            parts += [_scalar(f"{',' if index else ''}{json.dumps(name, ensure_ascii=False)}:"), values]
+        return [*parts, _scalar("}")]
 
 
 @contextlib.contextmanager
 def delimited_lines(path: Path, names: Sequence[str], columns: Sequence[str], delimiter: str) -> Generator[LineOutput]:
-    """:class:`DelimitedLines` that appear at ``path`` when they are whole."""
+    """Yields :class:`DelimitedLines`; the file appears at ``path`` when it is complete."""
     with atomic_file(path) as temporary, temporary.open("wb") as file:
         yield DelimitedLines(file, names, columns, delimiter)
 
 
 @contextlib.contextmanager
 def json_lines(path: Path, names: Sequence[str]) -> Generator[LineOutput]:
-    """:class:`JsonLines` that appear at ``path`` when they are whole."""
+    """Yields :class:`JsonLines`; the file appears at ``path`` when it is complete."""
     with atomic_file(path) as temporary, temporary.open("wb") as file:
         yield JsonLines(file, names)
 
 
 def _check_absent(lines: pa.Array, name: str) -> None:
-    """Refuse rows that have the key ``name`` already; a match of its text may stand in a value, so a look decides."""
-    suspects = lines.filter(pc.match_substring(lines, json.dumps(name, ensure_ascii=False).encode()))
-    for line in _texts(suspects):
+    """Refuses rows that already have the key ``name``; lines that contain its text are parsed, as it may be a value."""
+    candidates = lines.filter(pc.match_substring(lines, json.dumps(name, ensure_ascii=False).encode()))
+    for line in _texts(candidates):
         if name in json.loads(line):
             raise DataError(f"a row has the key {name!r} already: {line[:200]}", "rename it")
 
@@ -104,8 +104,8 @@ def _texts(lines: pa.Array) -> Iterator[str]:
 
 def _quoted(name: str, delimiter: str) -> str:
     doubled = name.replace('"', '""')
-    return f'"{doubled}"' if any(mark in name for mark in (delimiter, '"', "\n", "\r")) else name
+    return f'"{doubled}"' if any(special in name for special in (delimiter, '"', "\n", "\r")) else name
 
 
-def _text(text: str) -> pa.Scalar:
+def _scalar(text: str) -> pa.Scalar:
     return pa.scalar(text.encode(), pa.binary())

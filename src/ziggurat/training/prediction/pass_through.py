@@ -1,13 +1,13 @@
-"""How the rows of files to predict reach the output: read twice in step, once for the features, once as they stand.
+"""Passes the rows of files through prediction: they are read twice in parallel, for the features and for the output.
 
 ===========  =====================================  ==========================  ===================================
 from \\ to    CSV, TSV                               JSON lines                  Parquet
 ===========  =====================================  ==========================  ===================================
-CSV          lines as they are; cell by cell where  cells as strings            features typed, other cells as text
-             the delimiter or the columns change
-JSON lines   keys as cells                          lines as they are           features and numbers typed,
+CSV          unchanged lines; cell by cell if the   cells as strings            features typed, other cells as text
+             delimiter or the columns change
+JSON lines   keys as cells                          unchanged lines             features and numbers typed,
                                                                                 other keys as text
-Parquet      values as text, nested ones as JSON    values, nested ones too     every column in its own type
+Parquet      values as text, nested ones as JSON    values, also nested ones    every column in its own type
 libsvm       the fields, typed                      the fields, typed           the fields, typed
 ===========  =====================================  ==========================  ===================================
 """
@@ -46,14 +46,15 @@ _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 
 @dataclass(frozen=True, slots=True)
 class PassThrough:
-    """Files on their way to an output.
+    """The input files of a prediction, and the output that their rows are passed to.
 
     Attributes:
-        files: all of them.
+        files: all files.
         names: their columns.
-        source: reads what the features need from the files that hold rows; None where no file does.
-        rows: the rows as they stand in the files.
-        open: the output for a path and the names of the probabilities; takes tables of ``rows`` with these appended.
+        source: reads the columns that the features need from the files that hold rows; None if no file does.
+        rows: the complete rows of the files.
+        open: opens the output, given a path and the names of the probabilities. The output accepts tables of ``rows``
+            with the probabilities appended.
     """
 
     files: tuple[SourceFile, ...]
@@ -63,46 +64,47 @@ class PassThrough:
     open: Callable[[Path, Sequence[str]], contextlib.AbstractContextManager[Output]]
 
 
-def open_passage(config: AnySource, files: Sequence[str], needed: RawSchema, suffix: str) -> PassThrough:
-    """Look at the heads of ``files`` and choose the way their rows take.
+def open_pass_through(config: AnySource, files: Sequence[str], needed: RawSchema, suffix: str) -> PassThrough:
+    """Reads the heads of ``files`` and chooses how their rows are read and written.
 
     Args:
-        config: how the run's own files are read; files whose suffixes name another format are read as that.
+        config: the source of the run's config; files whose suffixes name another format are read in that format.
         files: paths, folders or globs.
-        needed: what the features are made of.
-        suffix: of the output.
+        needed: the columns that the features are made of.
+        suffix: suffix of the output.
 
     Raises:
-        DataError: a file that cannot be read as declared, or lacks columns; all of these are named.
+        DataError: a file cannot be read as declared, or lacks columns; all of these are named.
     """
-    found = resolve_files(files, Path(), config.SUFFIXES)
-    config = config_for_format(found, config)
-    heads = [read_file_head(file, config) for file in found]
+    resolved = resolve_files(files, Path(), config.SUFFIXES)
+    config = config_for_format(resolved, config)
+    heads = [read_file_head(file, config) for file in resolved]
     optional = config.optional if isinstance(config, JsonLinesSource) else ()
     for head in heads:
-        if _is_understood(head, needed):
+        if _has_plausible_names(head, needed):
             check_columns(head.file.path, head.names, needed, optional)
-    filled = [str(head.file.path) for head in heads if head.has_rows or not _is_understood(head, needed)]
-    read = _all_of(config, needed) if isinstance(config, LibsvmSource) else needed
-    source = open_source(config, Path(), read, filled) if filled else None
-    rows, open_ = _way(config, heads, read, suffix)
+    nonempty = [str(head.file.path) for head in heads if head.has_rows or not _has_plausible_names(head, needed)]
+    schema = _all_columns(config, needed) if isinstance(config, LibsvmSource) else needed
+    source = open_source(config, Path(), schema, nonempty) if nonempty else None
+    rows, open_ = _rows_and_output(config, heads, schema, suffix)
     names = dict.fromkeys(name for head in heads for name in head.names)
-    return PassThrough(found, tuple(names or read.names), source, rows, open_)
+    return PassThrough(resolved, tuple(names or schema.names), source, rows, open_)
 
 
-def _is_understood(head: FileHead, needed: RawSchema) -> bool:
-    """Whether the names look like names; else the reader says what is wrong, such as the delimiter."""
+def _has_plausible_names(head: FileHead, needed: RawSchema) -> bool:
+    """Returns whether the names look like column names. If not, the reader reports the problem, e.g. the delimiter."""
     if set(needed.names) & set(head.names):
         return True
     return len(head.names) > 1 and not any(name.replace(".", "", 1).isdecimal() for name in head.names)
 
 
-def _way(
+def _rows_and_output(
     config: AnySource, heads: Sequence[FileHead], needed: RawSchema, suffix: str
 ) -> tuple[RawRows, Callable[[Path, Sequence[str]], contextlib.AbstractContextManager[Output]]]:
+    """Returns the reader of complete rows and the function that opens the output, as in the module's table."""
     files = [head.file for head in heads]
     typed = needed if suffix == ".parquet" else None
-    delimiters = {c.name: c.delimiter for c in needed.columns if c.many and not c.brackets}  # lists else: as JSON
+    delimiters = {c.name: c.delimiter for c in needed.columns if c.many and not c.brackets}  # other lists: JSON
     match config:
         case CsvSource():
             layouts = {head.names for head in heads}
@@ -123,9 +125,9 @@ def _way(
 
 
 def _common_keys(config: JsonLinesSource, heads: Sequence[FileHead], needed: RawSchema) -> tuple[RawColumn, ...]:
-    """The keys that all files with rows have, of one type, beyond those that the features need."""
+    """Returns the keys that all files with rows have in one type, without those that the features need."""
     files = [JsonLinesParser(head.file, config, needed).other_columns() for head in heads if head.has_rows]
-    return tuple(column for column in files[0] if all(column in other for other in files[1:])) if files else ()
+    return tuple(column for column in files[0] if all(column in keys for keys in files[1:])) if files else ()
 
 
 def _table_output(
@@ -136,8 +138,8 @@ def _table_output(
     return open_output(path, schema, delimiters)
 
 
-def _all_of(config: LibsvmSource, needed: RawSchema) -> RawSchema:
-    """The features' columns of libsvm rows, and behind them their label and other fields."""
+def _all_columns(config: LibsvmSource, needed: RawSchema) -> RawSchema:
+    """Returns all columns of libsvm rows: the label, the features' columns, and the other fields."""
     fields = [RawColumn(name, ValueType.INTEGER, many=True) for name in config.columns or ()]
-    before = [RawColumn("label", ValueType.FLOAT)] if "label" not in needed.names else []
-    return RawSchema((*before, *needed.columns, *(field for field in fields if field.name not in needed.names)))
+    label = [RawColumn("label", ValueType.FLOAT)] if "label" not in needed.names else []
+    return RawSchema((*label, *needed.columns, *(field for field in fields if field.name not in needed.names)))

@@ -1,4 +1,4 @@
-"""Raw rows to probabilities, by the run's own transform and weights.
+"""Predicts the probabilities of raw rows with the transform and the weights of a run.
 
 Shape legend: B rows, T labels.
 """
@@ -35,13 +35,13 @@ Table = pa.Table | pl.DataFrame | Mapping[str, Sequence[Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Scored:
-    """What a run says of a block.
+class ScoredBlock:
+    """The predictions for a block.
 
     Attributes:
         kept: int64, positions in the block of the rows that were scored.
-        probabilities_BT: of these rows.
-        bad: the rows that the reader or the transform refused, by line.
+        probabilities_BT: the probabilities of these rows.
+        bad: the rows that the reader or the transform rejected, by line.
     """
 
     kept: npt.NDArray[np.int64]
@@ -50,17 +50,17 @@ class Scored:
 
 
 class Predictor:
-    """A trained run, ready to score raw rows; use it in a ``with`` block.
+    """Scores raw rows with a trained run; use it in a ``with`` block.
 
     Args:
         run: the run or its folder.
         checkpoint: ``best``, ``last`` or a step.
 
     Attributes:
-        note: what is to be known of its weights, if anything.
+        note: a note for the user about the weights, if any.
 
     Raises:
-        RunFolderError: no such run or checkpoint.
+        RunFolderError: there is no such run or checkpoint.
     """
 
     def __init__(self, run: Run | str | Path, checkpoint: str = "best") -> None:
@@ -70,15 +70,15 @@ class Predictor:
         self.labels = self.transform.schema.labels
         self._device = pick_device(self.run.experiment.training.device)
         self._batch_size = self.run.experiment.evaluation.batch_size
-        self._open = contextlib.ExitStack()
+        self._resources = contextlib.ExitStack()
         with contextlib.ExitStack() as stack:
             stack.enter_context(process_group(self._device))
             layout = self.run.experiment.layout(self.transform.schema)
-            opened = open_recommender(self.run, layout, self._device, prepared=None, checkpoint=checkpoint)
-            found = stack.enter_context(opened)
-            self.recommender, self.note = found.recommender, found.note
+            opening = open_recommender(self.run, layout, self._device, prepared=None, checkpoint=checkpoint)
+            opened = stack.enter_context(opening)
+            self.recommender, self.note = opened.recommender, opened.note
             self.recommender.eval()
-            self._open = stack.pop_all()
+            self._resources = stack.pop_all()
 
     def __enter__(self) -> Predictor:
         return self
@@ -86,15 +86,15 @@ class Predictor:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._open.close()
+        self._resources.close()
 
     def predict(self, rows: Table) -> npt.NDArray[np.float32]:
-        """Probabilities (B, T) of rows in memory, by column name; columns beyond the features are ignored.
+        """Returns the probabilities (B, T) of rows in memory; columns that no feature needs are ignored.
 
         Raises:
             DataError: columns are missing (all are named), or a row cannot be encoded (the first such row is named).
         """
-        table, needed = _arrow(rows), self.transform.raw_schema(labelled=False)
+        table, needed = _to_arrow(rows), self.transform.raw_schema(labelled=False)
         check_columns(NAME, table.column_names, needed)
         scored = self.score(read_table(table, needed))
         if scored.bad:
@@ -102,8 +102,8 @@ class Predictor:
             raise DataError(f"{row_location(scored.bad[0])}: {problem}", hint or "correct the row, or leave it out")
         return scored.probabilities_BT
 
-    def score(self, block: RawBlock) -> Scored:
-        """The rows of a block that can be encoded, scored, and those that cannot."""
+    def score(self, block: RawBlock) -> ScoredBlock:
+        """Returns the probabilities of the rows of a block that can be encoded, and the other rows."""
         encoded = self.transform.apply(block, labelled=False)
         columns = Columns([encoded.batch], self.transform.schema, labelled=False)
         parts = [np.empty((0, len(self.labels)), np.float32)]
@@ -111,10 +111,10 @@ class Predictor:
             for start in range(0, columns.rows, self._batch_size):
                 rows = np.arange(start, min(start + self._batch_size, columns.rows))
                 parts += self._probabilities(columns, rows)
-        return Scored(encoded.kept_rows, np.concatenate(parts), encoded.bad)
+        return ScoredBlock(encoded.kept_rows, np.concatenate(parts), encoded.bad)
 
     def _probabilities(self, columns: Columns, rows: npt.NDArray[np.int64]) -> list[npt.NDArray[np.float32]]:
-        """Of some rows, half of them at a time where memory has no room for what all look up."""
+        """Returns the probabilities of some rows; splits them in half if memory cannot hold all rows they look up."""
         try:
             logits_BT, _ = self.recommender(columns.batch(rows).to(self._device))
         except TooManyRows:
@@ -125,15 +125,15 @@ class Predictor:
 
 
 def predict(run: Run | str | Path, rows: Table, checkpoint: str = "best") -> npt.NDArray[np.float32]:
-    """Probabilities (B, T) of rows in memory: a pyarrow Table, a polars DataFrame or a mapping of columns.
+    """Returns the probabilities (B, T) of rows in memory: a pyarrow Table, a polars DataFrame or a mapping of columns.
 
-    Each call loads the run; for many calls keep a :class:`Predictor`.
+    Each call loads the run; use a :class:`Predictor` for many calls.
     """
     with Predictor(run, checkpoint) as predictor:
         return predictor.predict(rows)
 
 
-def _arrow(rows: Table) -> pa.Table:
+def _to_arrow(rows: Table) -> pa.Table:
     if isinstance(rows, pa.Table):
         return rows
     if isinstance(rows, pl.DataFrame):

@@ -1,4 +1,4 @@
-"""Tables written piece by piece to CSV, TSV, JSON lines or Parquet; the file appears when it is whole."""
+"""Writes tables, block by block, to CSV, TSV, JSON lines or Parquet; the file appears when it is complete."""
 
 from __future__ import annotations
 
@@ -13,30 +13,31 @@ import pyarrow.parquet as pq
 
 from ziggurat.core.errors import ConfigError
 from ziggurat.core.files import atomic_file
-from ziggurat.training.prediction.text_columns import check_writable, in_cells, in_json
+from ziggurat.training.prediction.text_columns import check_writable, csv_frame, json_frame
 
 _SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
 
 
 class Output(Protocol):
-    """Takes tables of the schema it was opened with, in order."""
+    """Writes tables of the schema it was opened with, in order."""
 
     def write(self, table: pa.Table) -> None:
-        """Append rows."""
+        """Appends rows."""
 
 
 @contextlib.contextmanager
 def open_output(path: Path, schema: pa.Schema, delimiters: Mapping[str, str] | None = None) -> Generator[Output]:
-    """An output of the format that the suffix names; without a row it is an empty table of ``schema``.
+    """Yields an output in the format of the path's suffix; without rows the file is an empty table of ``schema``.
 
     Args:
-        path: where to write.
-        schema: of the tables to come, whose dictionary columns are cast to it.
-        delimiters: list column -> what joins its values in CSV and TSV; other lists, and objects, are written as JSON.
+        path: the file.
+        schema: the schema of the file; dictionary columns of the tables are cast to it.
+        delimiters: list column -> the delimiter of its values in CSV and TSV. Other lists, and objects, are written as
+            JSON.
 
     Raises:
-        ConfigError: a suffix that is none of .csv, .tsv, .jsonl, .parquet.
-        DataError: full disk, missing permission, or a column that the format cannot hold; nothing is left behind.
+        ConfigError: the suffix is none of .csv, .tsv, .jsonl, .parquet.
+        DataError: the disk is full, permission is missing, or the format cannot hold a column. No file is left behind.
     """
     suffix = output_suffix(path)
     if suffix != ".parquet":
@@ -56,10 +57,10 @@ def open_output(path: Path, schema: pa.Schema, delimiters: Mapping[str, str] | N
 
 
 def output_suffix(path: Path) -> str:
-    """The suffix that names the format of an output, in lower case.
+    """Returns the suffix of an output, which names its format, in lower case.
 
     Raises:
-        ConfigError: it is none of .csv, .tsv, .jsonl, .parquet.
+        ConfigError: the suffix is none of .csv, .tsv, .jsonl, .parquet.
     """
     suffix = path.suffix.lower()
     if suffix not in _SUFFIXES:
@@ -70,7 +71,7 @@ def output_suffix(path: Path) -> str:
 
 
 class _Delimited:
-    """CSV or TSV: a value is quoted only where it holds a delimiter, a quote or a line end; missing is empty."""
+    """Writes CSV or TSV; a value with a delimiter, a quote or a line end is quoted, a missing one is empty."""
 
     def __init__(self, path: Path, schema: pa.Schema, delimiter: str, list_delimiters: Mapping[str, str]) -> None:
         self._schema = schema
@@ -80,10 +81,10 @@ class _Delimited:
         self._append(schema.empty_table(), header=True)
 
     def write(self, table: pa.Table) -> None:
-        self._append(_of(table, self._schema), header=False)
+        self._append(_cast(table, self._schema), header=False)
 
     def _append(self, table: pa.Table, header: bool) -> None:
-        frame = in_cells(table, self._list_delimiters)
+        frame = csv_frame(table, self._list_delimiters)
         unquoted = [pl.when(pl.col(pl.String) != "").then(pl.col(pl.String)).name.keep()]  # polars quotes "", not null
         frame.with_columns(unquoted).write_csv(self._file, include_header=header, separator=self._delimiter)
 
@@ -97,7 +98,7 @@ class _JsonLines:
         self._file = path.open("wb")
 
     def write(self, table: pa.Table) -> None:
-        in_json(_of(table, self._schema)).write_ndjson(self._file)
+        json_frame(_cast(table, self._schema)).write_ndjson(self._file)
 
     def close(self) -> None:
         self._file.close()
@@ -109,11 +110,11 @@ class _Parquet:
         self._writer = pq.ParquetWriter(path, schema)
 
     def write(self, table: pa.Table) -> None:
-        self._writer.write_table(_of(table, self._schema))
+        self._writer.write_table(_cast(table, self._schema))
 
     def close(self) -> None:
         self._writer.close()
 
 
-def _of(table: pa.Table, schema: pa.Schema) -> pa.Table:
+def _cast(table: pa.Table, schema: pa.Schema) -> pa.Table:
     return table if table.schema.equals(schema) else table.cast(schema)

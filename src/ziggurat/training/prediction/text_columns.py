@@ -1,4 +1,4 @@
-"""Typed columns as text formats can hold them."""
+"""Converts typed columns to types that text formats can hold."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from ziggurat.core.errors import DataError
 
 
 def check_writable(schema: pa.Schema) -> None:
-    """Refuse columns that no text can hold, before anything is computed.
+    """Refuses columns that cannot be written as text, before anything is computed.
 
     Raises:
-        DataError: naming the column.
+        DataError: a column cannot be written; the message names it.
     """
     for field in schema:
         if _holds_bytes(field.type) and pt.is_nested(field.type):
@@ -25,9 +25,9 @@ def check_writable(schema: pa.Schema) -> None:
             )
 
 
-def in_cells(table: pa.Table, delimiters: Mapping[str, str]) -> pl.DataFrame:
-    """Columns for CSV: lists of single values named in ``delimiters`` are joined, other nested values become JSON."""
-    frame = in_json(table)
+def csv_frame(table: pa.Table, delimiters: Mapping[str, str]) -> pl.DataFrame:
+    """Returns columns for CSV: flat lists named in ``delimiters`` are joined, other nested values become JSON."""
+    frame = json_frame(table)
     texts: list[pl.Expr] = []
     for field in table.schema:
         if not pt.is_nested(field.type):
@@ -37,25 +37,25 @@ def in_cells(table: pa.Table, delimiters: Mapping[str, str]) -> pl.DataFrame:
         if delimiter is not None and isinstance(kind, pl.List) and not kind.inner.is_nested():  # type: ignore[union-attr]
             texts.append(pl.col(field.name).cast(pl.List(pl.String)).list.join(delimiter))
         else:
-            texts.append(_json(field.name))
+            texts.append(_json_column(field.name))
     return frame.with_columns(texts)
 
 
-def in_json(table: pa.Table) -> pl.DataFrame:
-    """Columns for JSON: times and decimals as text, bytes as the text they hold.
+def json_frame(table: pa.Table) -> pl.DataFrame:
+    """Returns columns for JSON: times and decimals as text, bytes decoded.
 
     Raises:
-        DataError: bytes that are no UTF-8, naming the column.
+        DataError: bytes are not UTF-8; the message names the column.
     """
-    for place, field in enumerate(table.schema):
+    for index, field in enumerate(table.schema):
         kind = field.type.value_type if pt.is_dictionary(field.type) else field.type
         try:
             if pt.is_temporal(kind) or pt.is_decimal(kind) or _holds_bytes(kind):
-                text = table.column(place).cast(kind).cast(pa.string())
-                table = table.set_column(place, field.name, text)
+                text = table.column(index).cast(kind).cast(pa.string())
+                table = table.set_column(index, field.name, text)
         except pa.ArrowInvalid as error:
             raise DataError(
-                f"column {field.name!r} holds bytes that are no UTF-8, which cannot be written as text",
+                f"column {field.name!r} holds bytes that are not UTF-8, which cannot be written as text",
                 "write .parquet, or leave the column out of the files",
             ) from error
     frame = pl.from_arrow(table)
@@ -63,16 +63,19 @@ def in_json(table: pa.Table) -> pl.DataFrame:
     return frame
 
 
-def _json(name: str) -> pl.Expr:
-    """A nested column as JSON, by way of an object with one key, whose brace and key are cut off; missing stays so."""
-    whole = pl.struct(pl.col(name).alias("x")).struct.json_encode()
-    inside = whole.str.strip_prefix('{"x":').str.head(-1)
-    return pl.when(pl.col(name).is_not_null()).then(inside).alias(name)
+def _json_column(name: str) -> pl.Expr:
+    """Returns a nested column as JSON; missing values stay missing.
+
+    The value is encoded as an object with one key, whose braces and key are then removed.
+    """
+    wrapped = pl.struct(pl.col(name).alias("x")).struct.json_encode()
+    value = wrapped.str.strip_prefix('{"x":').str.head(-1)
+    return pl.when(pl.col(name).is_not_null()).then(value).alias(name)
 
 
 def _holds_bytes(kind: pa.DataType) -> bool:
     if pt.is_nested(kind):
-        return any(_holds_bytes(kind.field(place).type) for place in range(kind.num_fields))
+        return any(_holds_bytes(kind.field(index).type) for index in range(kind.num_fields))
     if pt.is_dictionary(kind):
         return _holds_bytes(kind.value_type)
     return pt.is_binary(kind) or pt.is_large_binary(kind) or pt.is_fixed_size_binary(kind) or pt.is_binary_view(kind)
