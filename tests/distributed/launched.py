@@ -10,7 +10,7 @@ from pathlib import Path
 
 import psutil
 
-from ziggurat.training.metrics_log import read_journal
+from ziggurat.training.metrics_log import read_metrics_log
 
 SECONDS = 240
 
@@ -42,7 +42,7 @@ def rank_at(process: subprocess.Popen[str], rank: int, journal: Path, step: int)
     """Waits until training reaches ``step`` and returns the process of a rank."""
     deadline = time.monotonic() + SECONDS
     while time.monotonic() < deadline:
-        records = read_journal(journal)
+        records = read_metrics_log(journal)
         if records and records[-1]["step"] >= step:
             children = psutil.Process(process.pid).children()
             return next(child for child in children if child.environ()["RANK"] == str(rank))

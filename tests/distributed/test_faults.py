@@ -189,5 +189,5 @@ def test_after_a_hang_training_resumes_from_the_checkpoint(folder: Path) -> None
     assert re.search(r"rank 0: waited 20 s .*: rank 1 sent its last heartbeat .*; starting all ranks again", err), err[
         -2000:
     ]
-    assert re.search(r"going on at step \d+ of", err), err
+    assert re.search(r"resuming at step \d+ of", err), err
     assert "stopped after step 100 as requested" in out

@@ -61,7 +61,7 @@ def test_torchrun_starts_and_restarts_ranks(folder: Path, alone: dict[str, float
     rank_at(process, 1, folder / "runs/torchrun/metrics.jsonl", 12).send_signal(signal.SIGKILL)
     status, _, err = ended(process)
     assert status == 0, err
-    found = re.search(r"going on at step (\d+) of", err)
+    found = re.search(r"resuming at step (\d+) of", err)
     assert found is not None, err
     assert int(found[1]) >= 5  # the next checkpoint may not have been written yet
     assert figures(folder, "torchrun")["auc"] == pytest.approx(alone["auc"], abs=1e-3)
@@ -92,7 +92,7 @@ def test_after_a_killed_rank_training_resumes_from_the_checkpoint(folder: Path, 
     status, _, err = ended(process)
     assert status == 0, err
     assert "starting all ranks again (0 restarts left)" in err
-    found = re.search(r"going on at step (\d+) of", err)
+    found = re.search(r"resuming at step (\d+) of", err)
     assert found is not None, err
     assert int(found[1]) >= 5  # the next checkpoint may not have been written yet
     assert figures(folder, "restarted")["auc"] == pytest.approx(alone["auc"], abs=1e-3)
@@ -118,7 +118,7 @@ def test_ctrl_c_saves_on_all_ranks_and_the_command_goes_on(folder: Path, number:
     assert saved_step(folder, name) == saved
     status, _, err = run(folder, "--run", f"runs/{name}", *LONG, "--stop-after", str(saved + 3))
     assert status == 0, err
-    assert f"going on at step {saved:,}" in err
+    assert f"resuming at step {saved:,}" in err
 
 
 def check_resumes(folder: Path, name: str) -> None:
@@ -127,7 +127,7 @@ def check_resumes(folder: Path, name: str) -> None:
     assert saved >= 5
     _, out, err = run(folder, "--run", f"runs/{name}", *LONG, "--stop-after", str(saved + 1))
     assert "stopped after step" in out, err
-    assert f"going on at step {saved:,}" in err
+    assert f"resuming at step {saved:,}" in err
 
 
 def test_sigterm_to_any_rank_stops_all_of_them_saved(folder: Path) -> None:

@@ -13,7 +13,7 @@ from tests.training.test_train import assert_same_bits, tensors
 from ziggurat.core.config import parse_config
 from ziggurat.training import api
 from ziggurat.training.experiment import Experiment
-from ziggurat.training.metrics_log import read_journal
+from ziggurat.training.metrics_log import read_metrics_log
 
 TABLES = {"item": {"sharding": "row_wise"}, "user": {"sharding": "table_wise", "ranks": [1]}}
 
@@ -43,7 +43,9 @@ def test_two_ranks_with_offloaded_tables_equal_two_in_memory(optimizer: str, tmp
     found = run_ranks(2, train, tmp_path, "beyond", beyond, None)[0]
     assert found == expected
     assert_same_bits(tensors(tmp_path / "inside", STEPS), tensors(tmp_path / "beyond", STEPS))
-    moved = [each for each in read_journal(tmp_path / "beyond" / "metrics.jsonl") if each["split"] == "beyond_memory"]
+    moved = [
+        each for each in read_metrics_log(tmp_path / "beyond" / "metrics.jsonl") if each["split"] == "beyond_memory"
+    ]
     assert sum(record["reads"] for record in moved) > 0
     assert not [*(tmp_path / "beyond").glob("*rows*")]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ziggurat.training.metrics_log import read_journal
+from ziggurat.training.metrics_log import read_metrics_log
 
 ROOT = Path(__file__).resolve().parents[2]
 SETTINGS = (
@@ -41,7 +41,7 @@ def test_two_ranks_reach_the_auc_of_one_process(tmp_path: Path) -> None:
         arguments = ["--data", str(tmp_path), "--run", str(run), "--nproc", str(ranks), *changes]
         ziggurat(tmp_path, "train", str(ROOT / "examples" / "criteo.yaml"), *arguments)
         found[ranks] = json.loads((run / "results.json").read_text(encoding="utf-8"))["figures"]
-        losses[ranks] = [each["loss"] for each in read_journal(run / "metrics.jsonl") if each["split"] == "train"]
+        losses[ranks] = [each["loss"] for each in read_metrics_log(run / "metrics.jsonl") if each["split"] == "train"]
     assert len(losses[1]) > 50
     assert losses[2] == pytest.approx(losses[1], abs=1e-5)
     for split in ("validation", "test"):

@@ -23,7 +23,7 @@ from ziggurat.core.config import parse_config, set_by_path
 from ziggurat.core.plan import Plan
 from ziggurat.training import api
 from ziggurat.training.experiment import Experiment
-from ziggurat.training.metrics_log import read_journal
+from ziggurat.training.metrics_log import read_metrics_log
 
 STEPS = 100
 ORDERED: dict[str, Any] = {
@@ -105,7 +105,7 @@ def train(folder: Path, name: str, place: str, changes: dict[str, Any], **option
     run_folder = folder / place / name
     prepared = folder / f"prepared-{'weight' in str(changes)}"
     outcome = api.train(experiment(folder, changes), run_folder, prepared=prepared, **options)
-    records = read_journal(run_folder / "metrics.jsonl")
+    records = read_metrics_log(run_folder / "metrics.jsonl")
     snapshot = outcome.run.checkpoints.load("last")
     return {
         "losses": {record["step"]: record["loss"] for record in records if record["split"] == "train"},

@@ -18,7 +18,7 @@ from ziggurat.data.encoded.loader import Cursor, Loader
 from ziggurat.metrics.binary import BinaryMetrics
 from ziggurat.training import api
 from ziggurat.training.averaged import NORM_BATCHES
-from ziggurat.training.metrics_log import read_journal
+from ziggurat.training.metrics_log import read_metrics_log
 from ziggurat.training.process_group import process_group
 from ziggurat.training.recommender import assemble
 from ziggurat.training.recommender_state import restore
@@ -55,7 +55,7 @@ def test_the_average_is_what_is_judged_and_used(make_experiment: MakeExperiment)
         assert all(torch.equal(tensor, averaged[group][name]) for name, tensor in trained[group].items())
     # The journal's figures, an evaluation's and those of predictions are of the same weights: the average.
     figures = api.evaluate(run, "validation").compute()
-    best = [row for row in read_journal(run.metrics_path) if row["split"] == "validation"]
+    best = [row for row in read_metrics_log(run.metrics_path) if row["split"] == "validation"]
     assert figures["log_loss"] == min(row["log_loss"] for row in best)
     assert figures["log_loss"] != api.evaluate(plain, "validation").compute()["log_loss"]
     rows = pl.read_csv("log.csv", infer_schema_length=None)

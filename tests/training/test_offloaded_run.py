@@ -18,7 +18,7 @@ from ziggurat.core.errors import ConfigError, NoFeasiblePlan
 from ziggurat.data.encoded.columns import Columns
 from ziggurat.training import api
 from ziggurat.training.experiment import Experiment, to_yaml
-from ziggurat.training.metrics_log import read_journal
+from ziggurat.training.metrics_log import read_metrics_log
 from ziggurat.training.placement.batch_needs import max_ids_per_table
 from ziggurat.training.prediction.predictor import Predictor
 
@@ -95,7 +95,9 @@ def test_an_offloaded_run_equals_the_run_in_memory(optimizer: dict[str, Any], fo
     assert inside.results is not None
     assert offloaded.results["figures"] == inside.results["figures"]
     assert_same_bits(tensors(Path("inside"), STEPS), tensors(Path("offloaded"), STEPS))
-    moved = [record for record in read_journal(Path("offloaded/metrics.jsonl")) if record["split"] == "beyond_memory"]
+    moved = [
+        record for record in read_metrics_log(Path("offloaded/metrics.jsonl")) if record["split"] == "beyond_memory"
+    ]
     assert [record["step"] for record in moved] == [5 * k for k in range(1, 1 + STEPS // 5)]
     assert all(0 < record["hit_rate"] < 1 for record in moved)
     assert sum(record["reads"] for record in moved) > 0
@@ -203,7 +205,7 @@ def test_training_resumes_exactly_after_a_signal(number: signal.Signals, folder:
 
 def test_nothing_is_offloaded_if_all_rows_fit_into_memory(folder: Path) -> None:
     api.train(large(folder, "1MB", training__max_steps=5), "run")
-    assert not [record for record in read_journal(Path("run/metrics.jsonl")) if record["split"] == "beyond_memory"]
+    assert not [record for record in read_metrics_log(Path("run/metrics.jsonl")) if record["split"] == "beyond_memory"]
 
 
 def test_rows_are_stored_in_the_configured_folder(folder: Path) -> None:
@@ -225,7 +227,7 @@ def test_rows_are_stored_in_the_configured_folder(folder: Path) -> None:
             ConfigError,
             "table 'item', with .* there, is trained by adam: all of its rows need memory",
         ),
-        ({"training__weight_average": 0.9}, ConfigError, "weight_average: passes over every row at each step"),
+        ({"training__weight_average": 0.9}, ConfigError, "weight_average: reads every row at each step"),
     ],
 )
 def test_unsupported_configs_are_refused(

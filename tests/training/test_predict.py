@@ -350,5 +350,5 @@ def test_evaluation_of_a_run_repeats_its_results(run: Path) -> None:
 
 def test_a_log_that_grew_needs_a_new_run(make_experiment: MakeExperiment, run: Path) -> None:
     write_log(Path("log.csv"), ROWS + 100)
-    with pytest.raises(RunFolderError, match=r"was begun on dataset \w+, the data now prepares to"):
+    with pytest.raises(RunFolderError, match=r"was started on dataset \w+, the data now prepares to"):
         api.train(make_experiment(data__time="when", training__epochs=2), run)

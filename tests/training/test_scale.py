@@ -20,7 +20,7 @@ from ziggurat.core.progress import Silent
 from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.training import api
 from ziggurat.training.experiment import to_yaml
-from ziggurat.training.metrics_log import read_journal
+from ziggurat.training.metrics_log import read_metrics_log
 from ziggurat.training.run import open_run
 from ziggurat.training.scaling.model_sizes import Size, listed_experiments, size_of
 from ziggurat.training.scaling.result import RunResult, ScaleResult, SizeResult
@@ -121,7 +121,7 @@ def test_a_signal_keeps_finished_runs_and_the_sweep_resumes(
     ) as run:
         second = tmp_path / "sweep" / "rung-02" / "seed-3"
         for _ in range(4800):
-            if len(read_journal(second / "metrics.jsonl")) > 5:
+            if len(read_metrics_log(second / "metrics.jsonl")) > 5:
                 break
             time.sleep(0.05)
         run.send_signal(number)
@@ -138,7 +138,7 @@ def test_a_signal_keeps_finished_runs_and_the_sweep_resumes(
     assert resumed.signal is None
     assert resumed.result.sizes[0] == kept.sizes[0]
     assert recorder.stages.count("train") == 2
-    assert any(f"going on at step {reached:,}" in note for note in recorder.notes)
+    assert any(f"resuming at step {reached:,}" in note for note in recorder.notes)
     whole = api.train(listed_experiments(experiment, sizes_file)[1], "whole")
     assert whole.results is not None
     assert resumed.result.sizes[1].runs[0].figures == whole.results["figures"]

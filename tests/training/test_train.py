@@ -21,7 +21,7 @@ from ziggurat.core.errors import ConfigError, RunFolderError, ZigguratError
 from ziggurat.core.files import locked_folder
 from ziggurat.training import api
 from ziggurat.training.experiment import to_yaml
-from ziggurat.training.metrics_log import read_journal
+from ziggurat.training.metrics_log import read_metrics_log
 
 MODELS: list[dict[str, Any]] = [
     {"name": "logistic_regression"},
@@ -110,7 +110,7 @@ def test_a_run_that_was_refused_before_its_first_step_is_begun_anew(make_experim
         api.train(make_experiment(training__warm_start={"run": "old"}, embeddings__dim=4), "new")
     good = make_experiment(training__warm_start={"run": "old"}, training__max_steps=2, training__seed=9)
     assert api.train(good, "new", progress=progress).step == 2
-    assert sum("begun anew" in note for note in progress.notes) == 1
+    assert sum("starting again" in note for note in progress.notes) == 1
     with pytest.raises(RunFolderError, match="belongs to another config"):
         api.train(make_experiment(training__max_steps=2, training__seed=8), "new")
 
@@ -139,7 +139,7 @@ def test_early_stopping_keeps_the_best(make_experiment: MakeExperiment) -> None:
     )
     outcome = api.train(experiment, "run")
     assert outcome.results is not None
-    validated = [r for r in read_journal(Path("run/metrics.jsonl")) if r["split"] == "validation"]
+    validated = [r for r in read_metrics_log(Path("run/metrics.jsonl")) if r["split"] == "validation"]
     best = min(validated, key=lambda record: record["log_loss"])
     assert len(validated) < 60
     assert outcome.results["best_step"] == best["step"] == validated[-3]["step"]
@@ -151,7 +151,7 @@ def test_the_journal_holds_each_step_once_after_stops(make_experiment: MakeExper
     experiment = make_experiment(training__evaluate_every=4, training__log_every=2)
     for stop in (7, 15, None):
         outcome = api.train(experiment, "run", stop_after=stop)
-    seen = [(record["split"], record["step"]) for record in read_journal(Path("run/metrics.jsonl"))]
+    seen = [(record["split"], record["step"]) for record in read_metrics_log(Path("run/metrics.jsonl"))]
     assert len(seen) == len(set(seen))
     assert {step for split, step in seen if split == "validation"} >= set(range(4, outcome.step, 4))
 
@@ -166,7 +166,7 @@ def start(folder: Path, config: Path, run: str) -> subprocess.Popen[str]:
 
 def wait_for_step(run: Path, step: int) -> None:
     for _ in range(4800):
-        if any(record["step"] >= step for record in read_journal(run / "metrics.jsonl")):
+        if any(record["step"] >= step for record in read_metrics_log(run / "metrics.jsonl")):
             return
         time.sleep(0.05)
     raise AssertionError(f"{run} did not reach step {step}")
@@ -193,7 +193,7 @@ def test_a_signal_in_the_middle_costs_nothing(
     resumed = start(tmp_path, config, "stopped")
     _, errors = resumed.communicate(timeout=120)
     assert resumed.returncode == 0, errors
-    assert "going on at step" in errors
+    assert "resuming at step" in errors
     whole = api.train(experiment, "whole")
     assert_same_bits(tensors(Path("whole"), whole.step), tensors(tmp_path / "stopped", whole.step))
 

@@ -329,7 +329,7 @@ def begin_config(folder: Path) -> Experiment:
 
 
 def test_a_start_that_takes_nothing_is_refused(make_experiment: MakeExperiment) -> None:
-    with pytest.raises(ConfigError, match=r"training\.warm_start: .*nothing is taken"):
+    with pytest.raises(ConfigError, match=r"training\.warm_start: .*nothing is copied"):
         make_experiment(training__warm_start={"run": "old", "tables": [], "dense": False})
     with pytest.raises(ConfigError, match=r"training\.warm_start\.tables: expected all, or a list as in \[user\]"):
         make_experiment(training__warm_start={"run": "old", "tables": "user"})

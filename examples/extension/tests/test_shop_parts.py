@@ -46,7 +46,7 @@ def shop(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_run_trains_resumes_predicts_and_reports(shop: Path) -> None:
     settings = ["--set", "training.max_steps=4", "--set", "training.batch_size=128", "--run", "runs/shop"]
     ziggurat(shop, "train", "shop.yaml", *settings)
-    assert "going on at step 4 of 6" in ziggurat(
+    assert "resuming at step 4 of 6" in ziggurat(
         shop, "train", "shop.yaml", "--set", "training.max_steps=6", *settings[2:]
     )
     ziggurat(shop, "predict", "runs/shop", "shop.csv", "-o", "scored.csv")

@@ -40,7 +40,7 @@ from ziggurat.report.plan.rows import format_ranks
 from ziggurat.training.constant_prediction import collapsed_tasks
 from ziggurat.training.evaluate_run import evaluate
 from ziggurat.training.experiment import Experiment, to_yaml
-from ziggurat.training.metrics_log import read_journal
+from ziggurat.training.metrics_log import read_metrics_log
 from ziggurat.training.placement.plan_resolution import PLAN_FILE
 from ziggurat.training.run import Run, open_run
 from ziggurat.training.warm_start.load import warm_started
@@ -114,7 +114,7 @@ def _inputs(
         created=datetime.datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z"),
         model=_model_size(run.experiment, dataset),
         results=_results(measured),
-        history=read_journal(run.metrics_path),
+        history=read_metrics_log(run.metrics_path),
         best_step=step,
         rows=statistics.rows,
         quarantined_rows=int(dataset.manifest["quarantined"]["rows"]),

@@ -1,4 +1,4 @@
-"""What the command line does, from Python: load, prepare, plan, train, evaluate, predict.
+"""The Python interface: loads, prepares, plans, trains, evaluates and predicts, as the command line does.
 
 >>> import ziggurat
 >>> experiment = ziggurat.load_experiment("examples/movielens.yaml")

@@ -16,7 +16,9 @@ from ziggurat.training.config import TrainingConfig
 from ziggurat.training.experiment import Experiment
 
 
-def fed(loader: Loader, dataset: Dataset, config: TrainingConfig, progress: Progress) -> Loader | IngestLoader:
+def training_loader(
+    loader: Loader, dataset: Dataset, config: TrainingConfig, progress: Progress
+) -> Loader | IngestLoader:
     """Returns ``loader`` itself, or, with ``training.readers``, a loader that gets the same batches from the readers.
 
     Args:

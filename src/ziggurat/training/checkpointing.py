@@ -1,4 +1,4 @@
-"""Saves and restores everything that decides the next step, and keeps the mark of the best checkpoint."""
+"""Saves and restores everything that decides the next step, and marks the best checkpoint."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ from ziggurat.training.train_state import TrainState
 
 
 class Checkpointing:
-    """Saves checkpoints of one training, and restores the one that it goes on from.
+    """Saves checkpoints of one training, and restores the checkpoint that it resumes from.
 
     Args:
-        run: whose checkpoints they are.
-        recommender: the weights and the states of the row optimizers.
-        optimizer: of the dense part.
+        run: the run, with its folder of checkpoints.
+        recommender: the recommender, with the states of its row optimizers.
+        optimizer: the optimizer of the dense part.
         average: the moving average of the weights, if there is one.
-        schedule: of the learning rates.
-        claim: the right to write the run's checkpoints; of the first rank.
+        schedule: the schedule of the learning rates.
+        claim: the right to write the run's checkpoints; on the first rank only.
     """
 
     def __init__(
@@ -50,7 +50,7 @@ class Checkpointing:
 
     @contextlib.contextmanager
     def open(self) -> Generator[None]:
-        """Keeps the thread that writes checkpoints; :meth:`save` needs it."""
+        """Runs the thread that writes checkpoints within the context; :meth:`save` needs it."""
         saver = Saver(
             self._run.checkpoints,
             self._run.experiment.checkpoints,
@@ -67,12 +67,12 @@ class Checkpointing:
             yield
 
     def save(self, at: TrainState, best: Best | None = None, *, exact: bool = False) -> None:
-        """Starts a checkpoint of the training as it is now; a thread writes it while training goes on.
+        """Starts a checkpoint of the present state; a thread writes it while training continues.
 
         Args:
-            at: where training is.
-            best: what makes it the best checkpoint so far, if it is.
-            exact: whether rows are written in full precision, whatever ``checkpoints.bits`` says.
+            at: the state of the training.
+            best: the metric and its value if this is the best checkpoint so far.
+            exact: whether rows are written in full precision regardless of ``checkpoints.bits``.
         """
         state = {
             "progression": at.to_json(),
@@ -87,13 +87,14 @@ class Checkpointing:
         self._saved_step, self._saved_exactly = at.step, exact or self._saver.exact
 
     def is_saved(self, step: int) -> bool:
-        """Whether the last checkpoint is of this step, in full precision."""
+        """Returns whether the last checkpoint is of this step, in full precision."""
         return self._saved_step == step and self._saved_exactly
 
     def wait_for_snapshot(self) -> None:
-        """Waits until no checkpoint is copying rows, where averaged weights are about to replace all of them.
+        """Waits until no checkpoint is copying rows, if averaged weights are used.
 
-        They do so without marking rows as dirty, so a checkpoint would copy averages in place of weights.
+        Averaged weights replace all rows without marking them as dirty, so a checkpoint would copy averages in place of
+        weights.
         """
         if self._average is not None:
             self._saver.wait()
@@ -103,19 +104,19 @@ class Checkpointing:
         self._saver.finish()
 
     def take_written(self) -> list[WrittenCheckpoint]:
-        """Returns the checkpoints that are complete since the last call."""
+        """Returns the checkpoints that were completed since the last call."""
         written = list(self._saver.written)
         self._saver.written.clear()
         return written
 
-    def take_troubles(self) -> list[str]:
-        """Returns what went wrong since the last call without stopping the training."""
-        troubles = list(self._saver.cleanup_errors)
+    def take_problems(self) -> list[str]:
+        """Returns messages about problems since the last call that did not stop the training."""
+        problems = list(self._saver.cleanup_errors)
         self._saver.cleanup_errors.clear()
-        return troubles
+        return problems
 
     def restore(self, step: int) -> TrainState:
-        """Restores a checkpoint of the run, and returns where training was then."""
+        """Restores a checkpoint of the run and returns the state of the training at that step."""
         checkpoint = self._run.checkpoints.load(step)
         resume(self._recommender, checkpoint, self._optimizer, self._average)
         self._schedule.load_state_dict(checkpoint.state["schedule"])
@@ -128,15 +129,15 @@ class Checkpointing:
         return at
 
     def _mark_best(self, at: TrainState) -> None:
-        """Brings the mark of the best checkpoint in line with the restored state."""
+        """Makes the mark of the best checkpoint agree with the restored state."""
         folder, monitor = self._run.checkpoints, self._run.experiment.training.monitor
         best = folder.best() if self._leads else {"step": at.step}
         if best is not None and self._leads and best["step"] not in folder.steps():
-            # Somebody went back to an older checkpoint, and deleted the best one, or what came before it.
+            # The user deleted the best checkpoint, or one that it needs, to resume from an older one.
             if at.best is not None and at.best_step in folder.steps():
                 folder.mark_best(at.best_step, monitor, at.best)
             else:
                 folder.forget_best()
         if at.best is not None and at.best_step == at.step and (best or {}).get("step") != at.step:
-            # Killed after the best checkpoint was saved and before it was marked.
+            # The process was killed after the best checkpoint was saved and before it was marked.
             folder.mark_best(at.step, monitor, at.best)

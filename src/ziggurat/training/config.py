@@ -16,7 +16,7 @@ from ziggurat.optim.schedule import Constant, ScheduleConfig
 
 
 class EarlyStopping(Config):
-    """Stop when the monitored validation metric has not improved for ``patience`` evaluations."""
+    """Stops training when the monitored validation metric has not improved for ``patience`` evaluations."""
 
     patience: int = pydantic.Field(default=2, ge=1)
     """Evaluations without improvement before training stops."""
@@ -25,24 +25,25 @@ class EarlyStopping(Config):
 
 
 class WarmStart(Config):
-    """Begin with the weights of another run, where this one has no checkpoint yet."""
+    """Starts with the weights of another run, if this one has no checkpoint yet."""
 
     run: Path
     """Folder of the other run, relative to the working directory."""
     checkpoint: Literal["best", "last"] | Annotated[int, pydantic.Field(ge=0)] = "best"
-    """Which of its checkpoints: best, last, or a step."""
+    """The other run's checkpoint: best, last, or a step."""
     tables: Literal["all"] | tuple[str, ...] = "all"
-    """Tables whose rows are taken, each for the value that it stands for; ``all``: those that both runs have. The
-    others, and rows of values that the other run did not know, begin as the seed draws them."""
+    """Tables whose rows are copied, each row to the row of the same value; ``all``: the tables that both runs have.
+    Other tables, and rows of values that the other run does not know, are initialised from the seed."""
     dense: bool = True
-    """Whether all that is no table is taken: it must be the same model, over the same inputs in the same order."""
+    """Whether all weights that are not rows of tables are copied. Both runs must have the same model, with the same
+    inputs in the same order."""
     optimizer: bool = False
-    """Whether the states of the optimizers are taken too, which must be of the same kinds. The learning rates and their
-    schedule are this run's in any case."""
+    """Whether the states of the optimizers are copied too; both runs must use the same kinds. The learning rates and
+    their schedule are always those of this run."""
 
     @pydantic.field_validator("tables", mode="before")
     @classmethod
-    def _all_or_a_list(cls, tables: object) -> object:
+    def _all_or_list(cls, tables: object) -> object:
         if isinstance(tables, str) and tables != "all":
             raise ValueError(f"expected all, or a list as in [{tables}]")
         return tables
@@ -55,16 +56,19 @@ class WarmStart(Config):
         return checkpoint
 
     @pydantic.model_validator(mode="after")
-    def _takes_something(self) -> WarmStart:
+    def _copies_something(self) -> WarmStart:
         if not (self.dense or self.tables):
-            raise ValueError("tables is empty and dense is false, so that nothing is taken; leave warm_start out")
+            raise ValueError("tables is empty and dense is false, so nothing is copied; leave warm_start out")
         return self
 
     def check(self, tables: Sequence[str]) -> None:
-        """Nothing, where the model has every table that is listed.
+        """Checks that the model has every listed table.
+
+        Args:
+            tables: the names of the model's tables.
 
         Raises:
-            ConfigError: it lacks one; the nearest is named.
+            ConfigError: the model lacks a table; the message suggests the nearest name.
         """
         for name in self.tables if self.tables != "all" else ():
             if name not in tables:
@@ -74,7 +78,7 @@ class WarmStart(Config):
 
 
 class TrainingConfig(Config):
-    """How long, how fast and how exactly to train."""
+    """Length, batch size, precision and schedule of training, and how often it evaluates and saves."""
 
     batch_size: int = pydantic.Field(default=4096, ge=1)
     """Rows per step; several ranks share them."""
@@ -85,50 +89,50 @@ class TrainingConfig(Config):
     seed: int = pydantic.Field(default=0, ge=0, lt=2**63)
     """Seeds the initial weights, the order of the rows and dropout. Same seed, same weights, bit for bit."""
     warm_start: WarmStart | None = None
-    """Begin with the weights of another run; default: with those that the seed draws."""
+    """Start with the weights of another run; default: initialise them from the seed."""
     schedule: ScheduleConfig = Constant.Config()
-    """Multiplies every learning rate, dense and tables alike."""
+    """Multiplies every learning rate, of the dense part and of tables."""
     clip_norm: float | None = pydantic.Field(default=None, gt=0)
-    """Clip the norm of the dense gradients; tables update inside backward and are not clipped."""
+    """Maximal norm of the dense gradients. Tables are updated in the backward pass and not clipped."""
     accumulate: int = pydantic.Field(default=1, ge=1)
-    """Batches whose dense gradients are averaged before the dense optimizer makes a step and, of several ranks, before
-    they exchange them; tables are updated at every batch. An epoch's end makes the step with what waits by then.
-    ``evaluate_every`` and ``save_every`` are multiples of it."""
+    """Batches whose dense gradients are averaged before they are exchanged between ranks and the dense optimizer makes
+    a step. Tables are updated at every batch. At the end of an epoch, the step is made with the batches since the last
+    one. ``evaluate_every`` and ``save_every`` must be multiples of it."""
     activation_checkpointing: bool = False
-    """Keep of each block of a stacked model its input alone and compute the rest again in the backward pass: a third
-    more arithmetic for a fraction of the memory. Blocks with batch norms are left as they are."""
+    """Whether each block of a stacked model keeps only its input and recomputes the rest in the backward pass: a third
+    more arithmetic for a fraction of the memory. Blocks with batch norms do not recompute."""
     weight_average: float | None = pydantic.Field(default=None, gt=0, lt=1)
-    """Evaluate, save and use an exponential moving average of all weights with this decay: 0.99 remembers about the
-    last 100 steps. Often better in AUC and calibration alike than any single step; each step then passes over every
-    row of every table, so it suits small tables."""
+    """Decay of an exponential moving average of all weights, which is then evaluated, saved and used. 0.99 averages
+    over about the last 100 steps. The average often has a better AUC and calibration than any single step. Each step
+    then reads every row of every table, so it suits small tables."""
     precision: Literal["fp32", "bf16"] = "fp32"
-    """Arithmetic of the interaction and the towers (autocast); tables and losses stay fp32."""
+    """Precision of the dense model's arithmetic (autocast); tables and losses stay in fp32."""
     compile: bool = False
-    """torch.compile the dense model: faster steps after a first step of some ten seconds."""
+    """Whether to torch.compile the dense model: faster steps after a first step of some ten seconds."""
     evaluate_every: int | None = pydantic.Field(default=None, ge=1)
     """Steps between evaluations on the validation split; default: once an epoch."""
     monitor: str = "log_loss"
-    """The validation metric that decides which checkpoint is best: of several labels, METRIC is the mean over them and
-    LABEL/METRIC that of one, as in ``click/log_loss``."""
+    """The validation metric that decides which checkpoint is best. With several labels, METRIC is the mean over them
+    and LABEL/METRIC that of one label, as in ``click/log_loss``."""
     early_stopping: EarlyStopping | None = None
     """Stop when the monitored metric no longer improves; default: train to the end."""
     save_every: int | None = pydantic.Field(default=None, ge=1)
-    """Steps between checkpoints; default: at each evaluation. The end and Ctrl-C always save."""
+    """Steps between checkpoints; default: at each evaluation. Training also saves at its end and at Ctrl-C."""
     keep: int = pydantic.Field(default=2, ge=1)
-    """Newest checkpoints to keep besides the best."""
+    """Number of newest checkpoints to keep in addition to the best."""
     log_every: int = pydantic.Field(default=20, ge=1)
     """Steps between lines in metrics.jsonl and TensorBoard."""
     threads: int | None = pydantic.Field(default=None, ge=1, le=1024)
     """CPU threads of torch; default: torch's own choice. Results may differ in the last bits between thread counts."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where to train; ``auto`` takes CUDA where there is one."""
+    """The device to train on; ``auto`` uses CUDA if available."""
     prefetch: int | None = pydantic.Field(default=None, ge=0)
-    """Batches made ahead by a thread of the loader; default: 2 on CUDA, none on the CPU, where the step's own threads
-    need every core (a thread more cost 9 % of the speed on two cores)."""
+    """Batches that a thread of the loader makes ahead; default: 2 on CUDA, none on the CPU, where the step's threads
+    use all cores (another thread cost 9 % of the speed on two cores)."""
 
     readers: tuple[str, ...] = ()
-    """Addresses of readers (``ziggurat ingest``) that make the training batches, as in grpc://host:8815; default: this
-    process makes them. The batches are the same, bit for bit."""
+    """Addresses of the readers (``ziggurat ingest``) that make the training batches, as in grpc://host:8815; default:
+    this process makes them. The batches are the same, bit for bit."""
     reader_timeout: float = pydantic.Field(default=60.0, gt=0)
     """Seconds without a batch from any reader after which training ends with an error."""
 
@@ -138,13 +142,13 @@ class TrainingConfig(Config):
         return tuple(checked_address(each) for each in readers)
 
     @pydantic.model_validator(mode="after")
-    def _intervals_end_with_a_step(self) -> TrainingConfig:
+    def _intervals_are_multiples_of_accumulate(self) -> TrainingConfig:
         for name in ("evaluate_every", "save_every"):
             every = getattr(self, name)
             if every is not None and every % self.accumulate:
                 raise ValueError(
-                    f"{name} is {every}, no multiple of accumulate, {self.accumulate}: gradients that wait for their "
-                    "step are not saved"
+                    f"{name} is {every}, no multiple of accumulate, {self.accumulate}: accumulated gradients are "
+                    "not saved"
                 )
         return self
 
@@ -156,9 +160,9 @@ class TrainingConfig(Config):
 
 
 class EvaluationConfig(Config):
-    """What is measured besides the overall figures."""
+    """Evaluation of the validation and test splits."""
 
     slices: tuple[str, ...] = ()
-    """Categorical features by whose values the metrics are split in evaluation and report."""
+    """Categorical features; evaluation and report also show the metrics for each of their values."""
     batch_size: int = pydantic.Field(default=16_384, ge=1)
     """Rows per forward pass when evaluating and predicting."""

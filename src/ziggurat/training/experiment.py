@@ -1,4 +1,4 @@
-"""The whole config of an experiment: parsed, checked across its sections, written back resolved."""
+"""The config of an experiment: parses it, checks its sections against each other, and writes it with all defaults."""
 
 from __future__ import annotations
 
@@ -42,16 +42,16 @@ from ziggurat.training.config import EvaluationConfig, TrainingConfig
 
 
 class Experiment(Config):
-    """Everything that decides what a run computes. ``ziggurat init`` writes one; ``ziggurat schema`` describes it."""
+    """The config of an experiment. ``ziggurat init`` writes one; ``ziggurat schema`` describes all keys."""
 
     name: str = pydantic.Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]*$")
     """Names the run folder (runs/NAME) and the prepared dataset."""
     data: DataConfig
-    """Where the logs are, what is a label, how rows are split."""
+    """Files, labels, and the split of the rows."""
     features: tuple[FeatureConfig, ...] = pydantic.Field(min_length=1)
     """The inputs of the model."""
     embeddings: EmbeddingsConfig = EmbeddingsConfig()
-    """Embedding tables: width, start, row optimizer; exceptions by table."""
+    """Embedding tables: width, initialisation and row optimizer, with exceptions by table."""
     model: ModelConfig = DeepFM.Config()
     """The interaction model."""
     optimizer: DenseOptimizerConfig = Adam()
@@ -59,19 +59,19 @@ class Experiment(Config):
     training: TrainingConfig = TrainingConfig()
     """Length, batch size, schedule, precision, how often to save."""
     checkpoints: CheckpointsConfig = CheckpointsConfig()
-    """What a checkpoint writes."""
+    """The store and the format of checkpoints."""
     parallel: ParallelConfig = ParallelConfig()
-    """What several ranks do otherwise than one."""
+    """Settings for training with several ranks."""
     evaluation: EvaluationConfig = EvaluationConfig()
     """Slices and batch size of evaluation."""
     planning: PlanningConfig = PlanningConfig()
-    """Which rank holds which part of which embedding table."""
+    """Placement of embedding tables on ranks."""
 
     def check(self) -> None:
-        """Check the sections against each other, and that the model can be built on the features.
+        """Checks the sections against each other, and that the model can be built on the features.
 
         Raises:
-            ConfigError: naming the key, what it holds and what it may hold.
+            ConfigError: a value is not possible; the message names the key, the value and the possible values.
         """
         slices = [feature.name for feature in self.features if _has_one_id(feature)]
         for name in self.evaluation.slices:
@@ -87,13 +87,13 @@ class Experiment(Config):
             self.planning.check(layout.tables)
         if self.planning.beyond_memory is not None and self.training.weight_average is not None:
             raise ConfigError(
-                "training.weight_average: passes over every row at each step, planning.beyond_memory has them on disk",
-                "leave one of the two out",
+                "training.weight_average: reads every row at each step, but planning.beyond_memory stores rows on disk",
+                "leave out one of the two",
             )
-        with torch.device("meta"):  # shapes alone: nothing is drawn
-            for feature, how in layout.positions.items():
+        with torch.device("meta"):  # only shapes are checked: no weights are allocated or initialised
+            for feature, positions in layout.positions.items():
                 with within(f"features.{feature}.pooling"):
-                    how.encoder.build(how.count, layout.table_of[feature].dim)
+                    positions.encoder.build(positions.count, layout.table_of[feature].dim)
             with within("model"):
                 self.model.build(model_dims(layout))
 
@@ -110,18 +110,20 @@ class Experiment(Config):
             hint = f"did you mean '{close}/{metric}'?" if close else f"use {each}, or {metric} for their mean"
             raise ConfigError(f"training.monitor: {monitor!r} is not measured; {hint}")
         if metric == "gauc" and self.data.group is None:
-            raise ConfigError("training.monitor: 'gauc' needs data.group", "name the column that holds the user, or so")
+            raise ConfigError(
+                "training.monitor: 'gauc' needs data.group", "name the column that holds the group, such as the user"
+            )
 
     @property
     def width(self) -> int:
-        """D: what the config asks for, or what the model insists on."""
+        """The embedding width D: the configured one, unless the model determines it."""
         return self.model.embedding_dim(self.embeddings.dim, tasks=len(self.data.labels))
 
     def layout(self, schema: Schema) -> Layout:
-        """The embedding tables and fields that the experiment's model needs for this schema.
+        """Returns the embedding tables and fields that the experiment's model needs for this schema.
 
         Raises:
-            ConfigError: tables, groups or targets that contradict the features.
+            ConfigError: tables, groups or targets contradict the features.
         """
         poolings: dict[str, Pooling | Positions] = {}
         for feature in self.features:
@@ -136,15 +138,16 @@ class Experiment(Config):
 def load_experiment(
     path: str | Path, overrides: Sequence[str] = (), data_folder: str | Path | None = None
 ) -> Experiment:
-    """Read an experiment from YAML.
+    """Reads an experiment from a YAML file.
 
     Args:
         path: the YAML file.
-        overrides: ``a.b=c`` as after ``--set``; values are read as YAML, list items by position or name.
-        data_folder: replaces ``data.folder``.
+        overrides: overrides ``a.b=c``, as after ``--set``. Values are read as YAML; list items are addressed by
+            position or name.
+        data_folder: a folder that replaces ``data.folder``.
 
     Raises:
-        ConfigError: no such file, not YAML, or keys and values that are not allowed; all of them are named.
+        ConfigError: there is no such file, it is not YAML, or keys or values are not allowed; all of them are named.
     """
     path = Path(path)
     values = _read_yaml(path)
@@ -156,8 +159,8 @@ def load_experiment(
         experiment.check()
     except ConfigError as error:
         key = f"{error.problem.partition(':')[0]}."
-        asked = any(key.startswith(f"{display_path(Experiment, values, given)}.") for given in overridden)
-        source = "--set " if asked else f"{path}: "
+        from_override = any(key.startswith(f"{display_path(Experiment, values, override)}.") for override in overridden)
+        source = "--set " if from_override else f"{path}: "
         raise ConfigError(f"{source}{error.problem}", error.hint) from None
     return experiment
 
@@ -167,12 +170,12 @@ def _has_one_id(feature: FeatureConfig) -> bool:
 
 
 def to_yaml(experiment: Experiment) -> str:
-    """The resolved config, every default written out."""
+    """Returns the config as YAML, with all defaults."""
     return as_yaml(experiment.model_dump(mode="json"))
 
 
 def as_yaml(values: Mapping[str, Any]) -> str:
-    """Plain values as YAML."""
+    """Returns plain values as YAML."""
     stream = io.StringIO()
     yaml = YAML()
     yaml.width = 120
@@ -181,7 +184,7 @@ def as_yaml(values: Mapping[str, Any]) -> str:
 
 
 def json_schema() -> dict[str, Any]:
-    """The JSON Schema of an experiment, for editors and validators."""
+    """Returns the JSON Schema of an experiment, for editors and validators."""
     heading = {"$schema": GenerateJsonSchema.schema_dialect, "$id": "urn:ziggurat:experiment", "title": "Experiment"}
     return heading | Experiment.model_json_schema()
 
@@ -219,7 +222,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
 
 
 def _key_and_value(override: str) -> tuple[str, Any]:
-    """The key and the value, read as YAML, of an ``a.b=c``."""
+    """Returns the key of an override ``a.b=c``, and its value parsed as YAML."""
     key, separator, text = (part.strip() for part in override.partition("="))
     if not separator or not key:
         raise ConfigError(f"--set {override}: expected KEY=VALUE", "for example --set training.batch_size=8192")
@@ -235,18 +238,18 @@ def _key_and_value(override: str) -> tuple[str, Any]:
 
 
 def differing_keys(left: Mapping[str, Any], right: Mapping[str, Any], prefix: str = "") -> list[tuple[str, Any, Any]]:
-    """(dotted key, left value, right value) wherever two resolved configs differ.
+    """Returns (dotted key, left value, right value) for each key in which two resolved configs differ.
 
-    Of a section that is of another class, the name alone: its other keys mean something else.
+    For a section of another class only the name is returned, because its other keys have another meaning.
     """
     if prefix and left.get("name") != right.get("name"):
         return [(f"{prefix}name", left.get("name"), right.get("name"))]
-    found: list[tuple[str, Any, Any]] = []
+    differences: list[tuple[str, Any, Any]] = []
     for key in dict.fromkeys((*left, *right)):
         path = f"{prefix}{key}"
-        ours, theirs = left.get(key), right.get(key)
-        if isinstance(ours, dict) and isinstance(theirs, dict):
-            found += differing_keys(cast("dict[str, Any]", ours), cast("dict[str, Any]", theirs), f"{path}.")
-        elif ours != theirs:
-            found.append((path, ours, theirs))
-    return found
+        old, new = left.get(key), right.get(key)
+        if isinstance(old, dict) and isinstance(new, dict):
+            differences += differing_keys(cast("dict[str, Any]", old), cast("dict[str, Any]", new), f"{path}.")
+        elif old != new:
+            differences.append((path, old, new))
+    return differences

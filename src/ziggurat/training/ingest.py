@@ -1,4 +1,4 @@
-"""Serve an experiment's batches to trainers: the readers of the ingestion tier."""
+"""Serves an experiment's batches to trainers: the readers of the ingestion tier."""
 
 from __future__ import annotations
 
@@ -37,31 +37,33 @@ def ingest(
     listening: Callable[[Sequence[str]], None] = lambda addresses: None,
     progress: Progress | None = None,
 ) -> None:
-    """Serve until an exception such as a signal's ends it; what is to be served is prepared first, if need be.
+    """Serves batches until an exception, such as that of a signal; prepares the dataset first if needed.
 
     Args:
-        experiment: whose ``data`` and ``features`` sections count.
-        prepared: folder of the encoded dataset; default as in :func:`ziggurat.prepare`. With ``raw``, whose encoders
-            are taken; a run folder may then stand for it.
-        raw: make the blocks from the raw files when they are asked for; the encoded dataset need not be there.
-        host, port: to listen on; several readers take consecutive ports, or free ones where ``port`` is 0.
-        readers: processes.
-        address_file: holds an address a line from when all of them listen until the end.
-        listening: is told the addresses at the same time.
-        progress: where to show it.
+        experiment: the config; its ``data`` and ``features`` sections count.
+        prepared: folder of the encoded dataset; default as in :func:`ziggurat.prepare`. With ``raw``, the folder of a
+            dataset or run whose encoders are used.
+        raw: whether to encode blocks from the raw files on request; the encoded dataset need not exist.
+        host: the host address to listen on.
+        port: the first port to listen on; several readers use consecutive ports. 0 means free ports.
+        readers: number of reader processes.
+        address_file: file that holds the addresses, one per line, while all readers listen.
+        listening: called with the addresses once all readers listen.
+        progress: where to show progress.
 
     Raises:
-        ConfigError: an address that cannot be listened on.
-        DataError, FeatureError: as in :func:`ziggurat.prepare`; with ``raw``, no encoders, or those of other data.
+        ConfigError: a port is out of range or in use, or the host address is not available.
+        DataError, FeatureError: as in :func:`ziggurat.prepare`; with ``raw``, there are no encoders, or they were
+            fitted to other data.
     """
     if port and port + readers - 1 > _LAST_PORT:
         raise ConfigError(
             f"--port {port} with {readers} readers ends at port {port + readers - 1}; the last is {_LAST_PORT}",
-            "choose a lower --port; 0 takes free ones",
+            "choose a lower --port, or 0 for free ports",
         )
     progress = progress or Silent()
     if address_file is not None:
-        address_file.unlink(missing_ok=True)  # of readers that were killed
+        address_file.unlink(missing_ok=True)  # left by readers that were killed
     folder = None if prepared is None else Path(prepared)
     if raw:
         served = _from_raw(experiment, folder, progress)
@@ -69,23 +71,23 @@ def ingest(
         served = functools.partial(open_prepared, prepare(experiment, folder, progress).folder.resolve())
     with (
         ReaderProcesses(served, host, port, readers) as processes,
-        _listed(processes.addresses, address_file),
+        _published_addresses(processes.addresses, address_file),
     ):
         listening(processes.addresses)
         processes.watch(progress)
 
 
 def _from_raw(experiment: Experiment, folder: Path | None, progress: Progress) -> Callable[[], ServedDataset]:
-    """Index the raw files, and what then serves them with the encoders of ``folder``."""
+    """Indexes the raw files and returns a function that serves them, encoded with the encoders of ``folder``."""
     data, features = experiment.data, experiment.features
     prepared = prepared_folder(experiment)
-    encoders = _encoders(prepared if folder is None else folder, dataset_fingerprint(data, features))
+    encoders = _find_encoders(prepared if folder is None else folder, dataset_fingerprint(data, features))
     compressed = [str(path) for item in open_sources(data, features) for path in item.source.paths]
     compressed = [path for path in compressed if Path(path).suffix in COMPRESSION]
     if compressed:
         progress.note(
-            f"{compressed[0]}{f' and {len(compressed) - 1} more' if len(compressed) > 1 else ''}: each block reads "
-            "compressed text from the head of its file; decompress large files, or serve the prepared dataset"
+            f"{compressed[0]}{f' and {len(compressed) - 1} more' if len(compressed) > 1 else ''}: each block of a "
+            "compressed file is read from the start of the file; decompress large files, or serve the prepared dataset"
         )
     index = prepared.with_name(f"{prepared.name}-index").resolve()
     index_raw(data, features, index, progress)
@@ -98,14 +100,14 @@ def _serve_raw(data: DataConfig, features: Sequence[FeatureConfig], encoders: Pa
     return ServedDataset(opened.fingerprint, opened.schema, opened.splits, opened.manifest, files, costly=True)
 
 
-def _encoders(folder: Path, wanted: str) -> Path:
-    """The encoders of a prepared dataset or a run, which must be of the dataset ``wanted``."""
+def _find_encoders(folder: Path, expected: str) -> Path:
+    """Returns the encoders of a prepared dataset or run, which must have the fingerprint ``expected``."""
     for name in ("manifest.json", "dataset.json"):
         with contextlib.suppress(FileNotFoundError):
             fingerprint = json.loads((folder / name).read_text(encoding="utf-8"))["fingerprint"]
-            if fingerprint != wanted:
+            if fingerprint != expected:
                 raise DataError(
-                    f"{folder}: was made from dataset {fingerprint[:12]}, the config and raw files are {wanted[:12]}",
+                    f"{folder}: was made from dataset {fingerprint[:12]}, the config and raw files are {expected[:12]}",
                     "name the prepared folder or run of this config and these files with --prepared",
                 )
             return folder / ENCODERS
@@ -116,8 +118,8 @@ def _encoders(folder: Path, wanted: str) -> Path:
 
 
 @contextlib.contextmanager
-def _listed(addresses: Sequence[str], path: Path | None) -> Generator[None]:
-    """Within the context, the file at ``path`` holds the addresses; outside there is none."""
+def _published_addresses(addresses: Sequence[str], path: Path | None) -> Generator[None]:
+    """Writes the addresses to the file at ``path``, which exists within the context only."""
     if path is None:
         yield
         return

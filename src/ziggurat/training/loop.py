@@ -1,7 +1,7 @@
 """The training loop, in data order: read, look up, interact, loss, step, evaluate, save.
 
 Everything that decides the next step is in a snapshot (weights, row and dense optimizer states, schedule, cursor, early
-stopping, random state), so training N steps, stopping and going on for N equals training 2 N, bit for bit.
+stopping, random state), so training N steps, stopping and resuming for N more equals training 2 N, bit for bit.
 
 Shape legend: B rows, F features, D embedding width, T tasks.
 """
@@ -29,10 +29,10 @@ from ziggurat.parallel.agreement import on_first_rank
 from ziggurat.parallel.shared_memory import shared_slots
 from ziggurat.parallel.world import World
 from ziggurat.training.averaged import NORM_BATCHES, AveragedWeights
-from ziggurat.training.batch_source import fed
+from ziggurat.training.batch_source import training_loader
 from ziggurat.training.checkpointing import Checkpointing
 from ziggurat.training.loss import LossWindow
-from ziggurat.training.metrics_log import MetricsLog, NoMetricsLog, journal_of
+from ziggurat.training.metrics_log import MetricsLog, NoMetricsLog, open_metrics_log
 from ziggurat.training.recommender import Recommender
 from ziggurat.training.run import Run
 from ziggurat.training.signals import StopRequest
@@ -49,9 +49,9 @@ class Trainer:
         run: the run folder, with its experiment.
         dataset: the prepared dataset.
         recommender: freshly assembled, on ``device``; the last checkpoint, if any, is restored into it.
-        device: to train on.
-        progress: where to show it.
-        claim: the right to write the run's checkpoints; of the first rank.
+        device: the device to train on.
+        progress: where to show progress.
+        claim: the right to write the run's checkpoints; on the first rank only.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class Trainer:
             rank=self.world.rank,
             world_size=self.world.size,
         )
-        self.loader = fed(local, dataset, config, progress)
+        self.loader = training_loader(local, dataset, config, progress)
         self.total_steps = min(config.epochs * self.loader.steps_per_epoch, config.max_steps or 2**62)
         self.optimizer = run.experiment.optimizer.build(recommender.dense_parameters())
         last = on_first_rank(run.checkpoints.last)
@@ -97,17 +97,17 @@ class Trainer:
         self._validation = Validation(run.experiment, dataset, recommender, device, self.average)
         self._window = LossWindow.on(self.device)
         self._shown: dict[str, float | str] = {}
-        self._moved: tuple[dict[str, float], int] = ({}, self.at.step)
+        self._transferred: tuple[dict[str, float], int] = ({}, self.at.step)
 
     @property
     def finished(self) -> bool:
         return self.at.step >= self.total_steps or self.at.stopped_early or self.at.cursor.epoch >= self.config.epochs
 
     def train(self, stop_after: int | None = None) -> StopRequest:
-        """Train until the end, until a signal, or until ``stop_after`` steps are done in all; then save.
+        """Trains until the end, until a signal, or until ``stop_after`` steps are done in total; then saves.
 
         Returns:
-            The stop request, whose ``signal`` says what ended training early, if anything.
+            The stop request; its ``signal`` is the signal that ended training early, if any.
         """
         self.recommender.train()
         if isinstance(self.schedule, Warmup) and self.schedule.warmup_steps > self.total_steps:
@@ -118,7 +118,7 @@ class Trainer:
         self.progress.start("train", self.total_steps * self._step_rows(), "rows")
         with (
             StopRequest() as stop,
-            journal_of(self.run.folder, self.at.step, self.world.leads) as journal,
+            open_metrics_log(self.run.folder, self.at.step, self.world.leads) as log,
             self._checkpoints.open(),
         ):
             while not self.finished and not self._ends(stop_after):
@@ -131,24 +131,24 @@ class Trainer:
                         self._window.add(done.loss, done.weight, work.batch)
                         self._stopping = done.stopping
                         self.at.step, self.at.cursor = self.at.step + 1, work.cursor
-                        self._after_step(journal)
+                        self._after_step(log)
                         if self.finished or (due and self._ends(stop_after)):
                             break
                     for each in coming:
                         if each.started is not None:
                             self.recommender.lookup.drop(each.started)
             if not self._checkpoints.is_saved(self.at.step):
-                self._log(journal)
+                self._log(log)
                 self._checkpoints.save(self.at, exact=True)
             self._checkpoints.finish()
-            self._report_written(journal)
+            self._report_written(log)
         patience = self.config.early_stopping.patience if self.config.early_stopping else 0
         early = f"no better val_{self.config.monitor} in {patience} evaluations, stopped early"
         self.progress.finish(early if self.at.stopped_early else "")
         return stop
 
     def _due(self, cursor: Cursor) -> bool:
-        """Whether the dense optimizer makes its step behind the batch that leads to ``cursor``."""
+        """Returns whether the dense optimizer makes its step after the batch that leads to ``cursor``."""
         step = self.at.step + 1
         return step % self.config.accumulate == 0 or cursor.rows == 0 or step >= self.total_steps
 
@@ -167,7 +167,7 @@ class Trainer:
             self.recommender.lookup.scale_learning_rates(multiplier)
             self._multiplier = multiplier
 
-    def _after_step(self, journal: MetricsLog | NoMetricsLog) -> None:
+    def _after_step(self, log: MetricsLog | NoMetricsLog) -> None:
         config, step = self.config, self.at.step
         if self.average is not None:
             self.average.update(step)
@@ -176,13 +176,13 @@ class Trainer:
         evaluate = evaluate or step >= self.total_steps
         save = config.save_every is not None and step % config.save_every == 0
         if step % config.log_every == 0 or evaluate or save:
-            self._log(journal)  # refuses to go on, and so to save, once the loss is no number
+            self._log(log)  # raises, before anything is saved, if the loss is not finite
         if evaluate:
-            self._evaluate(journal)
+            self._evaluate(log)
         elif save:
             self._checkpoints.save(self.at)
 
-    def _log(self, journal: MetricsLog | NoMetricsLog) -> None:
+    def _log(self, log: MetricsLog | NoMetricsLog) -> None:
         window, self._window = self._window, LossWindow.on(self.device)
         window.over_ranks()
         figures = window.figures()
@@ -194,31 +194,31 @@ class Trainer:
                 "lower optimizer.lr and embeddings.optimizer.lr, set training.clip_norm, or look for extreme values in "
                 "numeric features (`ziggurat report`); the last checkpoint is intact",
             )
-        self._report_written(journal)
+        self._report_written(log)
         figures["lr_multiplier"] = self.schedule.multiplier(self.at.step - 1)
-        journal.write("train", self.at.step, self._epoch(), figures)
-        self._tell_moved(journal)
+        log.write("train", self.at.step, self._epoch(), figures)
+        self._log_transfers(log)
         self._shown.update(loss=figures["loss"], ne=figures["ne"])
         self.progress.advance(self.at.step * self._step_rows(), **self._shown)
 
-    def _tell_moved(self, journal: MetricsLog | NoMetricsLog) -> None:
-        """Of rows beyond memory, what was moved for this rank a step since it was told last."""
-        moved, (before, step) = self.recommender.lookup.transferred(), self._moved
-        self._moved = (moved, self.at.step)
-        if moved and self.at.step > step:
-            a_step = {name: (value - before.get(name, 0.0)) / (self.at.step - step) for name, value in moved.items()}
-            rate = a_step["hits"] / max(1.0, a_step["lookups"])
-            journal.write("beyond_memory", self.at.step, self._epoch(), {"hit_rate": rate, **a_step})
+    def _log_transfers(self, log: MetricsLog | NoMetricsLog) -> None:
+        """Logs the transfers of offloaded rows on this rank, per step since the last call."""
+        total, (before, step) = self.recommender.lookup.transferred(), self._transferred
+        self._transferred = (total, self.at.step)
+        if total and self.at.step > step:
+            per_step = {name: (value - before.get(name, 0.0)) / (self.at.step - step) for name, value in total.items()}
+            rate = per_step["hits"] / max(1.0, per_step["lookups"])
+            log.write("beyond_memory", self.at.step, self._epoch(), {"hit_rate": rate, **per_step})
             self._shown["hit_rate"] = rate
 
-    def _evaluate(self, journal: MetricsLog | NoMetricsLog) -> None:
+    def _evaluate(self, log: MetricsLog | NoMetricsLog) -> None:
         if not self._validation.rows:
             self._checkpoints.save(self.at)
             return
         self._checkpoints.wait_for_snapshot()
         figures, value = self._validation.run()
         monitor = self.config.monitor
-        journal.write("validation", self.at.step, self._epoch(), figures)
+        log.write("validation", self.at.step, self._epoch(), figures)
         improved = self.at.observe(value, monitor, self.config.early_stopping)
         self.schedule.observe(-value if higher_is_better(monitor) else value)
         self._checkpoints.save(self.at, Best(monitor, value) if improved else None)
@@ -226,15 +226,15 @@ class Trainer:
         self._window.started = time.perf_counter()
         self.progress.advance(self.at.step * self._step_rows(), **self._shown)
 
-    def _report_written(self, journal: MetricsLog | NoMetricsLog) -> None:
-        """Logs the checkpoints that are complete since the last call, and what went wrong with others."""
+    def _report_written(self, log: MetricsLog | NoMetricsLog) -> None:
+        """Logs the checkpoints that were completed since the last call, and reports failures of others."""
         for written in self._checkpoints.take_written():
-            journal.write("checkpoint", written.step, self._epoch(), written.figures())
-        for trouble in self._checkpoints.take_troubles():
-            self.progress.note(trouble)
+            log.write("checkpoint", written.step, self._epoch(), written.figures())
+        for problem in self._checkpoints.take_problems():
+            self.progress.note(problem)
 
     def _norm_batches(self) -> Iterator[Batch]:
-        """The first training batches of the first epoch."""
+        """Yields the first training batches of the first epoch."""
         for batch, _ in itertools.islice(self.loader.epoch(Cursor()), NORM_BATCHES):
             yield batch.to(self.device)
 

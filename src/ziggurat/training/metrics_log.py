@@ -50,7 +50,7 @@ class MetricsLog:
     def _keep_until(self, step: int) -> None:
         if not self._path.exists():
             return
-        records = read_journal(self._path)
+        records = read_metrics_log(self._path)
         kept = [record for record in records if record["step"] <= step]
         with atomic_file(self._path) as temporary:
             temporary.write_text("".join(json.dumps(record) + "\n" for record in kept), encoding="utf-8")
@@ -71,12 +71,12 @@ class NoMetricsLog:
         pass
 
 
-def journal_of(folder: Path, step: int, leads: bool) -> MetricsLog | NoMetricsLog:
+def open_metrics_log(folder: Path, step: int, leads: bool) -> MetricsLog | NoMetricsLog:
     """Returns a log that writes for the rank that ``leads``, and one that writes nothing for the others."""
     return MetricsLog(folder, step) if leads else NoMetricsLog()
 
 
-def read_journal(path: Path) -> list[dict[str, Any]]:
+def read_metrics_log(path: Path) -> list[dict[str, Any]]:
     """Returns the records of a metrics.jsonl; a last line truncated by a crash is left out."""
     records: list[dict[str, Any]] = []
     if path.exists():

@@ -1,7 +1,7 @@
-"""The one way from a run and a layout to a recommender that is placed on its devices, and back to none.
+"""Opens the recommender of a run on its devices, for training, evaluation and prediction.
 
-Resolves the plan, the order of rows and the folder of offloaded rows, assembles the recommender, restores a checkpoint
-if one is asked for, and closes the lookup in the end. Training, evaluation and prediction all open theirs here.
+Resolves the plan, the order of rows and the folder for offloaded rows, assembles the recommender, restores a checkpoint
+if requested, and closes the lookup at the end.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class OpenRecommender:
     """A recommender on its devices.
 
     Attributes:
-        recommender: assembled, and restored if a checkpoint was asked for.
-        note: what a user should know about how it is placed or what was restored, if anything.
+        recommender: the assembled recommender, restored from a checkpoint if one was requested.
+        note: a note for the user about its placement or the restored weights, if any.
     """
 
     recommender: Recommender
@@ -50,19 +50,19 @@ def open_recommender(
     """Opens the recommender of a run on the ranks of the current process group, which all call it.
 
     Args:
-        run: whose experiment, plan, checkpoints and offloaded rows count.
-        layout: of the experiment's tables.
-        device: this rank's.
-        prepared: folder of the encoded dataset with its statistics; None where there is none, as in prediction, which
-            then runs on one device.
+        run: the run, with its experiment, plan, checkpoints and offloaded rows.
+        layout: the layout of the experiment's tables.
+        device: this rank's device.
+        prepared: folder of the encoded dataset with its statistics. None if there is none, as in prediction, which then
+            runs on one device.
         checkpoint: ``best``, ``last`` or a step to restore; None for fresh weights.
-        keep_plan: whether the plan, and the order of rows, are left in the run folder for the run to go on with. If
-            not, nothing is measured for them, and offloaded rows may move to the folder for temporary files.
-        progress: where a planner that measures shows it.
+        keep_plan: whether the plan and the order of rows are stored in the run folder, where a resumed run finds them.
+            If not, plans are not measured, and offloaded rows may be stored in the folder for temporary files.
+        progress: where a planner that measures shows its progress.
 
     Raises:
-        ConfigError: ``planning`` asks for what cannot be.
-        NoFeasiblePlan: the devices have too little memory; the message says what would be enough.
+        ConfigError: the ``planning`` section contradicts itself or the devices.
+        NoFeasiblePlan: the devices have too little memory; the message says how much is enough.
         RunFolderError: there is no such checkpoint.
     """
     experiment = run.experiment

@@ -117,7 +117,7 @@ def assemble(
     plan: Plan,
     device: torch.device,
     row_ranks: Mapping[str, FrequencyRanks] = MappingProxyType({}),
-    beyond: OffloadFolder | None = None,
+    offload_folder: OffloadFolder | None = None,
 ) -> Recommender:
     """Returns a freshly initialised recommender on ``device``, equal to the bit for a seed on any number of ranks.
 
@@ -130,12 +130,14 @@ def assemble(
         plan: the plan for the ranks of the process group.
         device: this rank's device.
         row_ranks: for each table whose rows the plan orders, the rank of each row by falling frequency.
-        beyond: the folder for rows that the plan does not keep in memory.
+        offload_folder: the folder for rows that the plan does not keep in memory.
     """
     training, world = experiment.training, World.current()
     seed = training.seed
     torch.manual_seed(seed)
-    lookup = EmbeddingLookup(layout, plan, device, seed, experiment.parallel, training.batch_size, row_ranks, beyond)
+    lookup = EmbeddingLookup(
+        layout, plan, device, seed, experiment.parallel, training.batch_size, row_ranks, offload_folder
+    )
     try:
         model = synchronise_batch_norms(experiment.model.build(model_dims(layout)).to(device))
         if training.activation_checkpointing:

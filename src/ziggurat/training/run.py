@@ -1,7 +1,9 @@
-"""A run folder: its config, data, library versions and progress.
+"""Opens, creates and checks run folders.
+
+A run folder contains its config, data, library versions and progress:
 
 ``config.yaml`` (resolved) · ``environment.json`` · ``dataset.json`` (folder of the prepared data, and its
-fingerprint) · ``plan.json`` · ``row_order.safetensors`` (where the plan orders rows) · ``encoders/`` ·
+fingerprint) · ``plan.json`` · ``row_order.safetensors`` (if the plan orders rows) · ``encoders/`` ·
 ``warm_start.json`` (if it started from another run's weights) · ``metrics.jsonl`` · ``results.json`` (once finished) ·
 ``tensorboard/`` · ``checkpoints/`` · ``baselines.json`` and ``report.html`` (once reported). Running ``train`` on it
 again resumes exactly where it stopped.
@@ -75,8 +77,8 @@ class Run:
 
     @property
     def checkpoints(self) -> CheckpointFolder:
-        place = self.experiment.checkpoints.store
-        return CheckpointFolder(open_store(place or self.folder / "checkpoints"), self.experiment.training.keep)
+        store = self.experiment.checkpoints.store
+        return CheckpointFolder(open_store(store or self.folder / "checkpoints"), self.experiment.training.keep)
 
     @property
     def owner(self) -> Owner:
@@ -85,7 +87,7 @@ class Run:
 
     @property
     def plan(self) -> dict[str, Any] | None:
-        """The content of ``plan.json``; None before tables were placed."""
+        """The content of ``plan.json``; None before tables are placed."""
         return _read_json(self.folder / "plan.json")
 
     @property
@@ -120,7 +122,7 @@ class Run:
             again = shlex.join(["ziggurat", "prepare", str(config), "--prepared", str(folder)])
             raise DataError(
                 f"{folder}: the prepared dataset of {self.folder} is not there (manifest.json is missing)",
-                f"where it was moved, name its folder: --prepared DIR; where it is lost, make it again: `{again}`",
+                f"if it was moved, name its folder: --prepared DIR; if it is lost, prepare it again: `{again}`",
             )
         dataset = Dataset(folder)
         if dataset.fingerprint != pointer["fingerprint"]:
@@ -147,19 +149,17 @@ def open_run(folder: str | Path) -> Run:
             later = f", once `ziggurat scale` has started one, such as {folder}/rung-01/seed-0"
             example = f", such as {runs[0]}" if runs else later
             raise RunFolderError(f"{folder}: is a scaling sweep, not a run", f"name one of its runs{example}")
-        near = (
-            sorted(item.parent.name for item in folder.parent.glob("*/config.yaml")) if folder.parent.is_dir() else []
-        )
+        siblings = sorted(item.parent.name for item in folder.parent.glob("*/config.yaml"))
         raise RunFolderError(
             f"{folder}: no run folder (config.yaml is missing)",
-            f"runs beside it: {', '.join(near)}" if near else "train first: `ziggurat train exp.yaml`",
+            f"runs beside it: {', '.join(siblings)}" if siblings else "train first: `ziggurat train exp.yaml`",
         )
     environment = _read_json(folder / "environment.json") or {}
     if environment.get("run_version") != RUN_VERSION:
         raise RunFolderError(
             f"{folder}: run format {environment.get('run_version')!r} (ziggurat {environment.get('ziggurat')}), "
             f"this ziggurat {__version__} reads format {RUN_VERSION}",
-            "install the ziggurat version above, or train anew into another folder (--run)",
+            "install the ziggurat version above, or train again into another folder (--run)",
         )
     values = YAML(typ="safe").load(path.read_text(encoding="utf-8"))
     return Run(folder, parse_config(Experiment, values, str(path)))
@@ -174,8 +174,8 @@ def check_run_folder(folder: Path) -> None:
     if folder.is_file():
         raise RunFolderError(f"{folder}: is a file", "name another folder with --run")
     if folder.is_dir() and not (folder / "config.yaml").is_file():
-        strange = [item.name for item in folder.iterdir() if item.name not in {LOCK_FILE, "environment.json"}]
-        if any(not name.startswith(".") for name in strange):
+        foreign = [item.name for item in folder.iterdir() if item.name not in {LOCK_FILE, "environment.json"}]
+        if any(not name.startswith(".") for name in foreign):
             raise RunFolderError(
                 f"{folder}: exists, is not empty and is no run folder", "name another folder with --run"
             )
@@ -184,7 +184,7 @@ def check_run_folder(folder: Path) -> None:
 def create_or_resume(folder: Path, experiment: Experiment, note: Callable[[str], None] = lambda _: None) -> Run:
     """Returns the run of ``experiment`` in ``folder``: a new one, or the existing one if config and versions match.
 
-    A run that was refused before its first step has left a config but no progress; it is started again.
+    A run that failed before its first step has left a config but no progress; it is started again.
 
     Args:
         folder: the run folder.
@@ -202,14 +202,14 @@ def create_or_resume(folder: Path, experiment: Experiment, note: Callable[[str],
         except RunFolderError:
             if run.metrics_path.exists() or run.checkpoints.steps():
                 raise
-            note(f"{folder}: was begun with another config or other versions, and trained no step: begun anew")
+            note(f"{folder}: was started with another config or other versions and has trained no step: starting again")
             for name in _FIRST_FILES:
                 remove(folder / name)
     run = Run(folder, experiment)
     # The environment is written first, so a folder that has a config is complete.
-    known = _read_json(folder / "environment.json") or {}
-    kept = {"run_id": known.get("run_id") or secrets.token_hex(8)}
-    write_json(folder / "environment.json", environment(experiment.training.seed) | kept)
+    stored = _read_json(folder / "environment.json") or {}
+    identity = {"run_id": stored.get("run_id") or secrets.token_hex(8)}
+    write_json(folder / "environment.json", environment(experiment.training.seed) | identity)
     with atomic_file(folder / "config.yaml") as temporary:
         temporary.write_text(to_yaml(experiment), encoding="utf-8")
     return run
@@ -224,7 +224,7 @@ def attach_dataset(run: Run, dataset: Dataset) -> None:
     pointer = _read_json(run.folder / "dataset.json")
     if pointer is not None and pointer["fingerprint"] != dataset.fingerprint:
         raise RunFolderError(
-            f"{run.folder}: was begun on dataset {pointer['fingerprint'][:12]}, "
+            f"{run.folder}: was started on dataset {pointer['fingerprint'][:12]}, "
             f"the data now prepares to {dataset.fingerprint[:12]}",
             "restore the raw files, or train into a new run folder (--run)",
         )
@@ -288,12 +288,12 @@ def check_versions(run: Run) -> None:
             raise RunFolderError(
                 f"{run.folder}: was trained with {key} {there.get(key)}, this is {here[key]}; "
                 "it could not be resumed bit for bit",
-                "install that version, or train anew into another folder (--run)",
+                "install that version, or train again into another folder (--run)",
             )
 
 
 def _grows(old: Any, new: Any) -> bool:
-    """Returns whether training length ``new`` is at least ``old``; None means as long as the epochs last."""
+    """Returns whether training length ``new`` is at least ``old``; None means all epochs."""
     return new is None or (old is not None and new >= old)
 
 

@@ -1,4 +1,4 @@
-"""Trains an experiment in a run folder: prepare if needed, train or resume, evaluate the best checkpoint."""
+"""Trains an experiment in a run folder: prepares if needed, trains or resumes, evaluates the best checkpoint."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from ziggurat.training.warm_start.load import check_warm_start
 
 _LESS_MEMORY = (
     "`ziggurat plan` says what tables need; a smaller training.batch_size, smaller tables (embeddings.dim, rows of "
-    "encoders) or more ranks on more hosts need less. Run the command again to go on from the last checkpoint"
+    "encoders) or more ranks on more hosts need less. Run the command again to resume from the last checkpoint"
 )
 
 
@@ -118,7 +118,7 @@ def train(
         trainer = Trainer(run, dataset, opened.recommender, device, progress, claims[0] if claims else None)
         trainers.append(trainer)
         if trainer.at.step:
-            progress.note(f"{run.folder}: going on at step {trainer.at.step:,} of {trainer.total_steps:,}")
+            progress.note(f"{run.folder}: resuming at step {trainer.at.step:,} of {trainer.total_steps:,}")
         started = time.perf_counter()
         stop = None if trainer.finished else trainer.train(stop_after)
         on_first_rank(lambda: None)  # waits until the first rank has written its last checkpoint
@@ -139,14 +139,14 @@ def _finish(run: Run, trainer: Trainer, seconds: float, progress: Progress) -> d
     schema, evaluation = trainer.dataset.schema, run.experiment.evaluation
     figures: dict[str, dict[str, float]] = {}
     splits: tuple[Split, ...] = ("validation", "test")
-    held = {split: blocks for split in splits if (blocks := trainer.dataset.split(split)).rows}
-    shown = progress if trainer.world.leads else None
-    for split, blocks in held.items():
+    nonempty = {split: blocks for split in splits if (blocks := trainer.dataset.split(split)).rows}
+    display = progress if trainer.world.leads else None
+    for split, blocks in nonempty.items():
         metrics = evaluate_split(
-            trainer.recommender, blocks, schema, trainer.device, evaluation.batch_size, progress=shown
+            trainer.recommender, blocks, schema, trainer.device, evaluation.batch_size, progress=display
         )
         figures[split] = metrics.compute()
-        if split == next(iter(held)):  # one split suffices
+        if split == next(iter(nonempty)):  # one split suffices
             for sentence in collapsed_tasks(metrics, run.experiment):
                 progress.note(sentence)
     stored = {

@@ -1,4 +1,4 @@
-"""The figures of the validation split while training goes on, and the one of them that training watches."""
+"""Evaluates the validation split during training."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from ziggurat.training.train_state import monitored
 
 
 class Validation:
-    """Evaluates the recommender on the validation split, with averaged weights where there are any.
+    """Evaluates the recommender on the validation split, with averaged weights if there are any.
 
     Args:
-        experiment: whose ``evaluation`` and ``training.monitor`` count.
+        experiment: the config; its ``evaluation`` section and ``training.monitor`` count.
         dataset: the prepared dataset.
-        recommender: on ``device``.
-        device: this rank's.
+        recommender: the recommender, on ``device``.
+        device: this rank's device.
         average: the moving average of the weights, if there is one.
     """
 
@@ -40,17 +40,17 @@ class Validation:
 
     @property
     def rows(self) -> int:
-        """Rows of the split; without any there is nothing to evaluate."""
+        """The number of rows of the split; 0 means that there is nothing to evaluate."""
         return self._blocks.rows
 
     def run(self) -> tuple[dict[str, float], float]:
-        """Returns every figure by name, and the value of the one that ``training.monitor`` names."""
+        """Returns all metrics by name, and the value of the metric that ``training.monitor`` names."""
         with self._average.in_use() if self._average is not None else contextlib.nullcontext():
             metrics = evaluate_split(self._recommender, self._blocks, self._schema, self._device, self._batch_size)
         figures = metrics.compute()
         return figures, monitored(figures, self._monitor, self._tasks)
 
     def shown(self, figures: dict[str, float]) -> dict[str, float]:
-        """Returns the figures for the progress display: NE, AUC, and the monitored one if it says something else."""
+        """Returns the metrics for the progress display: NE, AUC, and the monitored metric if it is another."""
         names = ("ne", "auc") if self._monitor == "log_loss" else ("ne", "auc", self._monitor)  # NE is log-loss, scaled
         return {f"val_{name}": monitored(figures, name, self._tasks) for name in dict.fromkeys(names)}

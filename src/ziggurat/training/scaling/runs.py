@@ -11,7 +11,7 @@ from ziggurat.core.errors import RunFolderError
 from ziggurat.core.progress import Progress
 from ziggurat.data.encoded.dataset import Dataset
 from ziggurat.training.experiment import Experiment
-from ziggurat.training.metrics_log import read_journal
+from ziggurat.training.metrics_log import read_metrics_log
 from ziggurat.training.run import Run, check_config, check_versions, open_run
 from ziggurat.training.scaling.model_sizes import SizedExperiment
 from ziggurat.training.scaling.result import DivergedRun, Judged, RunResult
@@ -152,7 +152,7 @@ def _training_seconds(run: Run, rows: int, batch_size: int) -> float:
     If the run was interrupted and resumed, the time before the interruption is included.
     """
     seconds, before = 0.0, 0
-    for record in read_journal(run.metrics_path):
+    for record in read_metrics_log(run.metrics_path):
         if record["split"] == "train" and record["rows_per_s"]:
             seen = examples_seen(record["step"], rows, batch_size)
             seconds += (seen - before) / record["rows_per_s"]
