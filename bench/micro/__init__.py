@@ -1,1 +1,1 @@
-"""Benchmarks of one part alone."""
+"""Benchmarks of single components."""

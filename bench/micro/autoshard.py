@@ -1,18 +1,20 @@
-"""AutoShard against hand-made rules: what the slowest device really takes, on tables that nothing was learned from.
+"""Compares AutoShard with hand-made rules by the measured time of the slowest device, on tables not used in training.
 
-Each task is 20 to 200 tables of the half of the synthetic pool that is for tests, on 2 to 8 devices whose memory is
-tight (a tenth more than an even share of all tables) or loose (four times it). Every planner places it; then each
-device's shards are run for real – forward, backward, update – on one thread, with ids drawn from the same tables. What
-others do on the machine's host slows calls by a tenth, for seconds up to a half. So a call's seconds are divided by how
-slow a gauge is just before and behind it (:class:`~ziggurat.embeddings.kernel_time.SlowdownGauge`), and a device's time
-is the median of rounds in which all devices are run by turns, of each the median of some calls. After two rounds only
-those devices take part that may be the slowest of a plan not far above the best. The refined plans are AutoShard's
-after it has measured plans for some seconds itself, with ids of its own. Nothing is exchanged: every device's kernels
-are what is compared. TorchRec's planner, which takes no part in the targets, may let every device hold a table; what
-exchanging its gradient takes is then left out.
+A task is to place 20 to 200 tables of the test half of the synthetic pool on 2 to 8 devices. The memory of the devices
+is tight (1.1 times an even share of all tables) or loose (4 times an even share). Each planner makes a plan. Then the
+shards of each device run on one thread, with forward pass, backward pass and update, on ids drawn from the same tables.
 
-An even share of a task is the mean of the devices' times under the plan whose mean is least: no plan that does not
-take less altogether has a slowest device below it.
+Other work on the host slows calls by a tenth, and for some seconds by up to a half. Therefore the seconds of a call are
+divided by the slow-down of a gauge just before and after it (:class:`~ziggurat.embeddings.kernel_time.SlowdownGauge`).
+In each round all devices take turns, and the result of a round is the median of several calls. The time of a device is
+the median of its rounds. After two rounds, only devices remain that may be the slowest of a plan close to the best one.
+
+The ``refined`` plans are AutoShard's plans after it has measured plans itself for some seconds, with its own ids.
+Communication is not included, only the kernels of each device. TorchRec's planner, for which there are no targets, may
+replicate a table on every device; the exchange of its gradient is then not included.
+
+The even share of a task is the smallest mean of the devices' times under any plan. A plan's slowest device can only be
+below it if the plan's total time is smaller than that of all plans compared.
 """
 
 from __future__ import annotations
@@ -53,13 +55,14 @@ from ziggurat.training.placement.shard_benchmark import ShardBenchmark
 CPU = torch.device("cpu")
 TASKS, QUICK_TASKS = 50, 2
 EXAMPLES = 768
-"""Of a step, all devices' together: a multiple of each number of devices."""
-ROOM = {"tight": 1.1, "loose": 4.0}
+"""The global batch size, which is a multiple of each number of devices."""
+MEMORY_FACTORS = {"tight": 1.1, "loose": 4.0}
 ROUNDS, REPEATS, STEPS = 6, 5, 2
-CONTENDS = 1.2, 1.1
-"""Times the least slowest device: plans above the first take part in one round only, those above the second in two."""
-CLOSE = 1.05
-"""Times: a device so far below its plan's slowest takes part in two rounds only."""
+CONTENDER_LIMITS = 1.2, 1.1
+"""Multiples of the best plan's slowest device; plans above the first are dropped after one round, others above the
+second after two."""
+NEAR_SLOWEST = 1.05
+"""A device whose time is smaller than that of its plan's slowest device by this factor is dropped after two rounds."""
 
 RULES: dict[str, PlannerConfig] = {
     **{measure: BaselinePlanner.Config(by=measure) for measure in get_args(Measure)},
@@ -67,28 +70,29 @@ RULES: dict[str, PlannerConfig] = {
 }
 PEER = TorchRec.Config()
 OURS = AutoShard.Config(replicate_up_to=1)
-LEARNED = ("lpt", "ldm")
-"""Of the rules those that know what the cost network knows."""
-LEVEL = 0.01
-"""What is measured again is seldom closer than that."""
-SOME_ROOM = 0.03
-"""Above an even share: where the best of all rules is closer, a plan below it is hardly there to be found."""
+LEARNED_RULES = ("lpt", "ldm")
+"""The rules that use the cost network."""
+TIE_TOLERANCE = 0.01
+"""The relative difference below which two plans count as equal; repeated measurements rarely agree more closely."""
+MIN_HEADROOM = 0.03
+"""The distance of the best rule from the even share, as a fraction, below which a better plan hardly exists."""
 REFINE_S = 60.0
-"""Seconds that the refined plans' planner may measure in."""
+"""The seconds that the planner of the refined plans may spend on measurements."""
 
-Key = tuple[tuple[int, Span, int, int], ...]
-"""Of a set: number of a pool table, rows, columns, and one of how many parts of the examples is looked up."""
+DeviceShards = tuple[tuple[int, Span, int, int], ...]
+"""The shards of a device, each as the number of a pool table, its rows, its number of columns, and the number of equal
+parts of the batch of which it looks up one."""
 
 
 @dataclass(frozen=True)
 class Task:
-    """Tables to be placed.
+    """A placement task.
 
     Attributes:
-        tables: of the pool, in the order of the problem's.
-        optimizer: of all of them.
-        problem: for planners.
-        memory: tight or loose.
+        tables: the tables of the pool, in the order of the problem's tables.
+        optimizer: the optimizer of all tables.
+        problem: the planning problem.
+        memory: ``tight`` or ``loose``.
     """
 
     tables: tuple[PoolTable, ...]
@@ -96,8 +100,8 @@ class Task:
     problem: Problem
     memory: str
 
-    def devices(self, plan: Plan) -> list[Key]:
-        """What each device has to look up."""
+    def devices(self, plan: Plan) -> list[DeviceShards]:
+        """Returns the shards of each device."""
         found: list[list[tuple[int, Span, int, int]]] = [[] for _ in range(plan.world_size)]
         for table, spec in zip(self.tables, self.problem.tables, strict=True):
             share = plan.world_size if plan.placements[spec.name].sharding == "data_parallel" else 1
@@ -107,7 +111,7 @@ class Task:
 
 
 class Stopwatch:
-    """Measures sets of shards of one task."""
+    """Measures shards of one task."""
 
     def __init__(self, task: Task, seed: int) -> None:
         draw = np.random.default_rng(seed)
@@ -115,14 +119,14 @@ class Stopwatch:
         self._ids = {table.number: [table.ids(EXAMPLES, draw) for _ in range(STEPS)] for table in task.tables}
         self._gauge, self._memory = SlowdownGauge(CPU), TableMemory()
 
-    def seconds(self, parts: Key) -> float:
-        """Of a step of these shards on one device."""
+    def seconds(self, parts: DeviceShards) -> float:
+        """Returns the time of a step with these shards on one device."""
         shares = {share for *_, share in parts}
         kernels = [self._calls([part for part in parts if part[3] == share]) for share in shares]
         return st.median(sum(each) for each in zip(*kernels, strict=True)) if parts else 0.0
 
     def _calls(self, parts: Sequence[tuple[int, Span, int, int]]) -> tuple[float, ...]:
-        """Seconds of some calls of one kernel."""
+        """Returns the seconds of several calls of one kernel."""
         steps = [[self._bags(*part, step) for part in parts] for step in range(STEPS)]
         return kernel_seconds(steps, self._optimizer, CPU, REPEATS, self._gauge, self._memory)
 
@@ -133,15 +137,21 @@ class Stopwatch:
 
 
 def task(number: int, pool: Sequence[PoolTable], most: int = 200) -> Task:
-    """The task of that number."""
-    memory = [*ROOM][number % 2]
+    """Draws the task with this number.
+
+    Args:
+        number: the number of the task, which is its seed.
+        pool: the tables to draw from.
+        most: the largest number of tables.
+    """
+    memory = [*MEMORY_FACTORS][number % 2]
     found = draw_task(pool, np.random.default_rng([number, 5]), 20, most)
-    found = replace(found, optimizer=OPTIMIZERS[number % 3], memory_factor=ROOM[memory])
+    found = replace(found, optimizer=OPTIMIZERS[number % 3], memory_factor=MEMORY_FACTORS[memory])
     return Task(found.tables, found.optimizer, found.problem("cpu", EXAMPLES), memory)
 
 
 def plans(found: Task, refine_s: float) -> dict[str, Plan]:
-    """Of every planner, autoshard's first."""
+    """Returns the plan of each planner, AutoShard's first."""
     refined = OURS.model_copy(update={"refine_s": refine_s})
     planners: Mapping[str, PlannerConfig] = {"autoshard": OURS, "refined": refined, "torchrec": PEER, **RULES}
     built = {name: config.build(ShardBenchmark(CPU)) for name, config in planners.items()}
@@ -149,36 +159,42 @@ def plans(found: Task, refine_s: float) -> dict[str, Plan]:
 
 
 def measured(found: Task, made: Mapping[str, Plan], seed: int) -> dict[str, list[float]]:
-    """Seconds of each device under each plan."""
+    """Returns the measured seconds of each device under each plan.
+
+    Args:
+        found: the task.
+        made: name of a planner -> its plan.
+        seed: the seed of the ids.
+    """
     watch = Stopwatch(found, seed)
     held = {name: found.devices(plan) for name, plan in made.items()}
-    runs: dict[Key, list[float]] = {parts: [] for parts in chain(*held.values())}
+    runs: dict[DeviceShards, list[float]] = {parts: [] for parts in chain(*held.values())}
     asked = dict.fromkeys(runs)
     for number in range(ROUNDS):
         for parts in asked:
             runs[parts].append(watch.seconds(parts))
         middle = {parts: st.median(seconds) for parts, seconds in runs.items()}
         slowest = {name: max(middle[parts] for parts in each) for name, each in held.items()}
-        far = CONTENDS[min(number, 1)] * min(slowest.values())
+        far = CONTENDER_LIMITS[min(number, 1)] * min(slowest.values())
         near = [name for name in held if slowest[name] < far]
-        close = CLOSE if number else float("inf")
+        close = NEAR_SLOWEST if number else float("inf")
         asked = dict.fromkeys(p for name in near for p in held[name] if middle[p] * close > slowest[name])
     return {name: [st.median(runs[parts]) for parts in each] for name, each in held.items()}
 
 
-def _taken(number: int, quick: bool) -> dict[str, list[float]]:
-    """:func:`measured` of the plans of all planners."""
+def _measure_task(number: int, quick: bool) -> dict[str, list[float]]:
+    """Returns :func:`measured` for the plans of all planners."""
     found = task(number, train_test_halves(table_pool())[1], 24 if quick else 200)
     with single_threaded(CPU):
         return measured(found, plans(found, 1.0 if quick else REFINE_S), number)
 
 
-def _apart(number: int, quick: bool) -> dict[str, list[float]]:
-    """The same in a process of its own, whose memory is free when it ends."""
+def _measure_in_subprocess(number: int, quick: bool) -> dict[str, list[float]]:
+    """Returns the result of :func:`_measure_task`, run in a separate process so that its memory is freed."""
     context = get_context("forkserver")
     context.set_forkserver_preload([__name__])
     with ProcessPoolExecutor(1, context) as process:
-        return process.submit(_taken, number, quick).result()
+        return process.submit(_measure_task, number, quick).result()
 
 
 def run(context: Context) -> Result:
@@ -186,14 +202,16 @@ def run(context: Context) -> Result:
     tasks = QUICK_TASKS if context.quick else TASKS
     path = context.cache / f"autoshard{'-quick' * context.quick}.jsonl"
     resumable = ResumableCases(path, digest(ROOT, AUTOSHARD.depends_on))
-    sittings = f", {len(resumable)} of the tasks in an earlier sitting" if len(resumable) else ""
+    resumed = f", {len(resumable)} of the tasks in an earlier run" if len(resumable) else ""
     slowest: dict[str, list[float]] = {}
     shares: list[float] = []
     even: list[float] = []
     cases = [("task", "tables", "devices", "memory", "optimizer", "autoshard", "refined", "best rule", "even share")]
     for number in range(tasks):
         found = task(number, pool, 24 if context.quick else 200)
-        devices: dict[str, list[float]] = resumable.get(str(number), partial(_apart, number, context.quick))
+        devices: dict[str, list[float]] = resumable.get(
+            str(number), partial(_measure_in_subprocess, number, context.quick)
+        )
         for name, seconds in devices.items():
             slowest.setdefault(name, []).append(max(seconds))
         even.append(max(devices["autoshard"]) / st.fmean(devices["autoshard"]))
@@ -209,7 +227,7 @@ def run(context: Context) -> Result:
     planning_s = [_planning_seconds(pool, 20 if context.quick else 200) for _ in range(3)]
     result = _result(slowest, shares, even, planning_s)
     resumable.forget()
-    return replace(result, notes=(result.notes[0] + sittings, *result.notes[1:]), cases=tuple(cases))
+    return replace(result, notes=(result.notes[0] + resumed, *result.notes[1:]), cases=tuple(cases))
 
 
 def _result(
@@ -220,27 +238,30 @@ def _result(
     over = {name: st.fmean(each[k] / shares[k] for k in tasks) for name, each in slowest.items()}
     single = min(RULES, key=lambda name: over[name])
     best = [min(slowest[name][k] for name in RULES) for k in tasks]
-    hand_made = [min(slowest[name][k] for name in RULES if name not in LEARNED) for k in tasks]
+    hand_made = [min(slowest[name][k] for name in RULES if name not in LEARNED_RULES) for k in tasks]
     figures: list[Figure] = []
     for name in ("autoshard", "refined"):
         lower = tuple(100 * (1 - slowest[name][k] / slowest[single][k]) for k in tasks)
         roomy = [gain for k, gain in enumerate(lower) if slowest[single][k] > shares[k] / 0.9]
-        level = 100 * st.fmean(slowest[name][k] <= best[k] * (1 + LEVEL) for k in tasks)
+        level = 100 * st.fmean(slowest[name][k] <= best[k] * (1 + TIE_TOLERANCE) for k in tasks)
         wins = 100 * st.fmean(slowest[name][k] < best[k] for k in tasks)
         unlearned = 100 * st.fmean(slowest[name][k] < hand_made[k] for k in tasks)
-        some = tuple(100.0 * (slowest[name][k] < best[k]) for k in tasks if best[k] > shares[k] * (1 + SOME_ROOM))
+        some = tuple(100.0 * (slowest[name][k] < best[k]) for k in tasks if best[k] > shares[k] * (1 + MIN_HEADROOM))
         figures += [
             Figure(f"{name}.wins", "%", (wins,), "tasks below the best rule of each"),
             Figure(
                 f"{name}.wins_where_room",
                 "%",
                 some or (0.0,),
-                f"the same, of {len(some)} tasks whose best rule is {100 * SOME_ROOM:g} % or more above an even share",
+                f"the same, of {len(some)} tasks whose best rule is {100 * MIN_HEADROOM:g} % or more above even shares",
                 "mean",
             ),
-            Figure(f"{name}.wins_hand_made", "%", (unlearned,), f"the same without {' and '.join(LEARNED)}"),
+            Figure(f"{name}.wins_hand_made", "%", (unlearned,), f"the same without {' and '.join(LEARNED_RULES)}"),
             Figure(
-                f"{name}.wins_or_level", "%", (level,), f"tasks at most {100 * LEVEL:g} % above the best of all rules"
+                f"{name}.wins_or_level",
+                "%",
+                (level,),
+                f"tasks at most {100 * TIE_TOLERANCE:g} % above the best of all rules",
             ),
             Figure(f"{name}.lower", "%", lower, f"below the best single rule, {single}", "mean"),
             Figure(
@@ -259,8 +280,9 @@ def _result(
     ]
     origin = learned_costs(None).network.origin
     notes = (
-        f"{len(ours)} tasks; {EXAMPLES:,} examples a step; the median of {ROUNDS} rounds' medians of {REPEATS} calls "
-        f"by a gauge, {STEPS} before them not measured; plans {CONTENDS[0]:g} times above the best: one round",
+        f"{len(ours)} tasks; {EXAMPLES:,} examples a step; the median over {ROUNDS} rounds of the medians of {REPEATS} "
+        f"calls relative to a gauge, after {STEPS} warm-up calls; one round for plans more than "
+        f"{CONTENDER_LIMITS[0]:g} times as slow as the best",
         f"costs measured on {origin['machine']}, {origin['date']}; {REFINE_S:g} s to refine a plan",
         "a sample is a task; an even share is the least mean of the devices' times under any of the plans",
     )
@@ -268,7 +290,7 @@ def _result(
 
 
 def _over(name: str, seconds: Sequence[float], others: Sequence[float]) -> Figure:
-    """By how much the slowest devices of all tasks take longer than others."""
+    """Returns a figure of the percentage by which the slowest devices exceed others, with a sample per task."""
     samples = tuple(100 * (each / other - 1) for each, other in zip(seconds, others, strict=True))
     return Figure(name, "%", samples, "slowest device", "mean")
 

@@ -1,9 +1,10 @@
-"""How close greedy, largest differencing and exchanges come to the least that the fullest of k devices can have.
+"""Compares the most loaded of k devices under greedy, largest differencing and exchanges with a lower bound.
 
-A pool is tables as one finds them: rows over five decades, dims of 4 to 128, pooling factors with a long tail, ids that
-follow a power law. What a table costs is what ziggurat's own cost model says of it whole on one of k devices; how it is
-split is not at stake here, so no memory limit is set. The bound is the greatest of the mean load, the costliest table,
-and the k-th and (k+1)-th together: no assignment is below it, and some bounds no assignment reaches.
+A pool has typical tables: rows over five decades, dimensions of 4 to 128, pooling factors with a long tail, and ids
+that follow a power law. The cost of a table is that of ziggurat's cost model for the whole table on one of k devices.
+Tables are not split, and there is no memory limit. The lower bound is the largest of the mean load, the cost of the
+most expensive table, and the sum of the k-th and (k+1)-th largest costs. No assignment is below it, but it is not
+always reached.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ CEILING = 3.0
 
 def _differenced(problem: BalanceProblem) -> Balance:
     found = largest_differencing(problem)
-    assert found is not None  # no capacity to break
+    assert found is not None  # there is no capacity limit
     return found
 
 
@@ -50,27 +51,28 @@ METHODS: dict[str, Callable[[BalanceProblem], Balance]] = {
     "ldm_exchanged": lambda problem: improved_by_swaps(problem, _differenced(problem)),
     "balanced": balanced,
 }
-"""``balanced`` is what the planner takes: the better of the two before."""
+"""``balanced``, which the planner uses, is the better of the two methods before it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Costs of tables to be put on ``devices``; ``bound`` is below every assignment's fullest device."""
+    """The costs of tables, and the number of devices to assign them to."""
 
     costs: tuple[float, ...]
     devices: int
 
     @property
     def bound(self) -> float:
+        """A lower bound on the load of the most loaded device."""
         return lower_bound(self.costs, self.devices)
 
     @property
     def dominated(self) -> bool:
-        """Whether one table, or two that must share a device, cost more than the mean load: the rest cannot be even."""
+        """Whether one table, or two that must share a device, cost more than the mean load."""
         return self.bound > sum(self.costs) / self.devices * (1 + 1e-9)
 
     def excess(self, method: str) -> float:
-        """By how many percent the fullest device lies above the bound."""
+        """Returns by how many percent the load of the most loaded device exceeds the bound."""
         free = [float("inf")] * self.devices
         names = [f"t{number}" for number in range(len(self.costs))]
         problem = BalanceProblem(self.costs, [0.0] * len(self.costs), free, names)
@@ -78,7 +80,7 @@ class Pool:
 
 
 def pool(seed: int, most_rows: float = 1e6) -> Pool:
-    """30 to 200 tables, over as many devices as ``DEVICES`` says in turn."""
+    """Draws 30 to 200 tables; the number of devices cycles through ``DEVICES`` with the seed."""
     draw = np.random.default_rng(seed)
     devices = DEVICES[seed % len(DEVICES)]
     specs: list[TableSpec] = []
@@ -102,7 +104,7 @@ def pool(seed: int, most_rows: float = 1e6) -> Pool:
 
 
 def _accesses(rows: int, ids_per_row: float, draw: np.random.Generator) -> npt.NDArray[np.int64]:
-    """Look-ups of each row, the k-th most used in proportion to k^−s."""
+    """Returns the lookups of each row; those of the k-th most frequent row are proportional to k^−s."""
     weights = np.arange(1, rows + 1) ** -draw.uniform(0.6, 1.3)
     return np.rint(weights / weights.sum() * ids_per_row * TRAINING_ROWS).astype(np.int64)
 
@@ -114,7 +116,7 @@ def run(context: Context) -> Result:
         excesses = tuple(each.excess(method) for each in pools)
         context.say(f"{method}: mean {np.mean(excesses):.3f} %, worst {max(excesses):.3f} %")
         figures += [
-            Figure(f"{method}_worst", "%", (max(excesses),), "above the lower bound, the worst pool"),
+            Figure(f"{method}_worst", "%", (max(excesses),), "above the lower bound, worst pool"),
             Figure(f"{method}_mean", "%", (float(np.mean(excesses)),), "above the lower bound, mean of the pools"),
         ]
     dominated = [each for each in pools if each.dominated]
@@ -126,10 +128,10 @@ def run(context: Context) -> Result:
     notes = (
         f"{len(pools)} pools of {min(sizes)} to {max(sizes)} tables on {' or '.join(map(str, DEVICES))} devices, costs "
         "by the cost model",
-        f"in {len(dominated)} pools one or two tables cost more than the mean load, up to {over_mean:.2f} times it: "
-        "there the bound is theirs, the devices stay uneven whatever the method, and only splitting such a table "
-        f"helps; the planner's method misses that bound in {missed} of them",
-        f"in the other {len(even)} the bound is the mean load",
+        f"in {len(dominated)} pools one or two tables cost more than the mean load, up to {over_mean:.2f} times it; "
+        "their cost is the bound, and only splitting such a table improves the balance; the planner's method misses "
+        f"the bound in {missed} of these pools",
+        f"in the other {len(even)} pools the bound is the mean load",
     )
     return Result(tuple(figures), 0, len(pools), notes)
 

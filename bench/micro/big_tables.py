@@ -1,6 +1,6 @@
-"""What ``checkpoint_stall`` trains: a DLRM over tables of a gigabyte, on ids drawn beforehand.
+"""The model of ``checkpoint_stall`` and ``tiered_training``: a DLRM over large tables, on ids drawn in advance.
 
-Shape legend: B rows, L ids.
+Shape legend: B batch, L ids, T tasks.
 """
 
 from __future__ import annotations
@@ -38,13 +38,13 @@ EXPONENT = 1.05
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """Of what is trained.
+    """The size of the model.
 
     Attributes:
-        tables, rows, dim: embedding tables, each of so many rows.
-        batch_size: rows of a step, with an id for every table.
-        drawn: ids of each table, drawn beforehand; a step takes a stretch of them from a place of its own.
-        hidden: widths of the dense part.
+        tables, rows, dim: the number of embedding tables, the rows of each, and their dimension.
+        batch_size: the rows of a step, each with one id per table.
+        drawn: the number of ids drawn in advance per table; a step takes consecutive ids from a random position.
+        hidden: the widths of the dense part.
     """
 
     tables: int
@@ -56,21 +56,27 @@ class Size:
 
 
 class BigTables:
-    """A model that takes steps; needs a process group of one.
+    """A model that takes training steps; requires a process group of one rank.
+
+    Args:
+        size: the size of the model.
+        exponent: the exponent of Zipf's law for the ids.
+        plan: the plan of the tables; default: all on this rank.
+        offload: the folder of rows that are offloaded to disk.
 
     Attributes:
-        size: of it.
-        steps: taken so far.
+        size: the size of the model.
+        steps: the number of steps taken.
     """
 
     def __init__(
-        self, size: Size, exponent: float = EXPONENT, plan: Plan | None = None, beyond: OffloadFolder | None = None
+        self, size: Size, exponent: float = EXPONENT, plan: Plan | None = None, offload: OffloadFolder | None = None
     ) -> None:
         self.size, self.steps = size, 0
         self._names = [f"t{number}" for number in range(size.tables)]
         experiment = _experiment(size, self._names)
         plan = plan or Plan.single_device(self._names)
-        self._recommender = assemble(experiment, _layout(size), plan, CPU, offload_folder=beyond)
+        self._recommender = assemble(experiment, _layout(size), plan, CPU, offload_folder=offload)
         self._recommender.train()
         self._optimizer = experiment.optimizer.build(self._recommender.dense_parameters())
         self._step = Stepper(self._recommender, self._optimizer, 0.0, None)
@@ -79,20 +85,22 @@ class BigTables:
 
     @staticmethod
     def specs(size: Size) -> tuple[TableSpec, ...]:
-        """Of the tables."""
+        """Returns the tables of a model of this size."""
         return _layout(size).tables
 
     def modules(self) -> Iterator[nn.Module]:
-        """Of all that is trained."""
+        """Yields the modules of the model."""
         return self._recommender.modules()
 
     def batches(self, count: int) -> list[tuple[Batch, Cursor]]:
-        """For so many steps."""
+        """Returns batches for ``count`` steps."""
         return [(self._batch(), Cursor()) for _ in range(count)]
 
     def losses(self, batches: Sequence[tuple[Batch, Cursor]]) -> Generator[float]:
-        """Takes a step on each; those behind the one at hand are begun as a training begins them. Who stops early need
-        not take the rest."""
+        """Takes a step on each batch and yields its loss.
+
+        The lookups of later batches are started in advance, as in training. The caller may stop early.
+        """
         coming: Sequence[StepWork] = ()
         try:
             for work, coming in prefetched_batches(batches, self._recommender.lookup, CPU, pipelined=False):
@@ -104,37 +112,37 @@ class BigTables:
                 if each.started is not None:
                     self._recommender.lookup.drop(each.started)
 
-    def moved(self) -> dict[str, float]:
-        """Of rows beyond memory, so far."""
+    def transferred(self) -> dict[str, float]:
+        """Returns the transfer counters of offloaded rows."""
         return self._recommender.lookup.transferred()
 
     def close(self) -> None:
-        """Delete what lies on disk."""
+        """Deletes the files on disk."""
         self._recommender.lookup.close()
 
     @property
     def shards(self) -> list[TrackedShard]:
-        """The tables with their marks, live."""
+        """The live tables with their dirty rows."""
         return self._recommender.lookup.shards()
 
     @property
     def shapes(self) -> dict[str, TableShape]:
-        """Of the tables."""
+        """The shapes of the tables."""
         return table_shapes(self._recommender)
 
     @property
     def table_bytes(self) -> int:
-        """Of weights alone."""
+        """The size of the tables' weights in bytes."""
         return 4 * self.size.tables * self.size.rows * self.size.dim
 
     def dense(self) -> dict[str, Tensor]:
-        """Everything but rows of tables, live."""
+        """Returns all live tensors except rows of tables."""
         found = dense_state(self._recommender, self._optimizer)
         assert found is not None
         return found
 
     def tensor_slices(self) -> dict[str, list[TensorSlice]]:
-        """Rows of tables and their optimizer's states, live, as a restore fills them."""
+        """Returns the live rows of tables and their optimizer states, as a restore fills them."""
         lookup = self._recommender.lookup
         return {
             "tables": lookup.tensor_slices(),
@@ -142,7 +150,7 @@ class BigTables:
         }
 
     def tensors(self) -> dict[str, Tensor]:
-        """The same and the dense part, as another library saves them."""
+        """Returns the same tensors and the dense part, in the form in which another library saves them."""
         rows = {
             f"{group}/{tensor_slice.name}": tensor_slice.tensor
             for group, some in self.tensor_slices().items()
@@ -151,12 +159,12 @@ class BigTables:
         return {**rows, **self.dense()}
 
     def changed(self) -> float:
-        """Share of the rows that have changed since the last checkpoint."""
+        """Returns the share of rows that have changed since the last checkpoint."""
         marked = sum(shard.dirty.count_changed("last") for shard in self.shards)
         return marked / (self.size.tables * self.size.rows)
 
     def step(self) -> float:
-        """Take one; seconds, without making its batch."""
+        """Takes a step and returns its seconds, excluding the creation of the batch."""
         work = StepWork(self._batch(), Cursor())
         started = time.perf_counter()
         self._step(work)
@@ -165,7 +173,7 @@ class BigTables:
 
     @contextlib.contextmanager
     def unmarked(self) -> Generator[None]:
-        """Within, no row is marked that a step changes: what marks them is taken off the kernels."""
+        """Removes the hooks that mark dirty rows from the kernels within its context."""
         taken = [(module, key) for module in self._kernels() for key in _marking(module)]
         assert taken, "no kernel marks its rows"
         hooks = [(module, key, _hooks(module).pop(key)) for module, key in taken]
@@ -192,7 +200,7 @@ class BigTables:
 
 
 def drawn(size: Size, table: int, exponent: float) -> np.ndarray[tuple[int], np.dtype[np.int32]]:
-    """Ids of a table by Zipf's law, popular ones anywhere in it."""
+    """Returns ids of a table by Zipf's law; frequent ids are spread over the table."""
     draw = np.random.default_rng([table, size.rows])
     bits = draw.integers(0, 2**64, size.drawn, dtype=np.uint64)
     rank = ranks(zipf_ranks(size.rows, exponent), bits, size.rows)
@@ -204,7 +212,7 @@ def _hooks(module: nn.Module) -> dict[int, object]:
 
 
 def _marking(module: nn.Module) -> Iterator[int]:
-    """Keys of the hooks by which a kernel marks rows."""
+    """Yields the keys of the hooks that mark a kernel's dirty rows."""
     for key, hook in list(_hooks(module).items()):
         if getattr(hook, "__module__", "") == "ziggurat.embeddings.dirty_rows":
             yield key

@@ -1,26 +1,30 @@
-"""What a checkpoint costs the training beside it: stall, marks, slow-down, memory; and DCP's ``async_save`` likewise.
+"""Measures the cost of checkpoints to the training that they interrupt, and the same for DCP's ``async_save``.
 
-A DLRM trains on 26 tables of 150,000 rows of width 64, a gigabyte, with row-wise Adagrad and batches of 4,096; ids
-follow Zipf's law with exponent 1.05 and are drawn beforehand, so that neither reading nor the loader is in any figure.
-A checkpoint is saved every 60 seconds, under the default policy, in fp32 and in 2 bits; the first of each is full, the
-others are as the policy has them. In the same intervals, at another time, ``torch.distributed.checkpoint.async_save``
-writes the same tensors, always all of them: its default executor, a thread, and its own stager, kept from one
-checkpoint to the next so that it reuses its memory. Its old checkpoints are deleted between steps, unmeasured; ours
-are by the thread that writes, most of which is in the figures.
+A DLRM trains on 26 tables of 150,000 rows of width 64, a gigabyte, with row-wise Adagrad and batches of 4,096. Ids
+follow Zipf's law with exponent 1.05 and are drawn in advance, so no figure includes reading or the loader. A checkpoint
+is saved every 60 seconds under the default policy, in fp32 and in 2 bits. The first checkpoint of each is full, and the
+policy decides about the others. In the same intervals, at another time, ``torch.distributed.checkpoint.async_save``
+writes all tensors with its default executor, a thread. Its stager is kept between checkpoints, so that it reuses its
+memory. Its old checkpoints are deleted between steps, which is not measured. Our old checkpoints are deleted by the
+writing thread, and most of that time is included in the figures.
 
-*Stall*: from the call until training may go on, as a share of 60 seconds. *Slow-down*: the mean step while a
-checkpoint is written against the mean of those steps of the same interval beside which nothing is; what copy-on-write
-costs is in it. *Tracking*: steps with marks against steps without, in rounds of some steps in turns; for the latter,
-what marks rows is taken off the kernels. *Memory*: the largest resident set (the kernel's ``VmHWM``, reset before)
-while a checkpoint is written, beyond that of steps alone; freed memory is handed back before each. *Restore*: all rows
-of tables and their states into a live model, the files in the page cache.
+The figures are:
 
-Not in the stall: a wait for the last checkpoint, should it still be written after 60 seconds; ``write`` says how long
-that takes. Not measured: several ranks, a disk shared with others, CUDA. Training has all cores but one, the writer
-the last; ``slowdown_all_cores`` says what becomes of it where training wants them all, as it does by default. Other
-work on the machine disturbs slow-down and tracking first: they are medians of intervals and of rounds, in each of which
-both sides are measured. Ids, weights and batches are seeded; how many steps an interval has is not. About fifteen quiet
-minutes, 3 GB of scratch space, 6 GB of memory.
+- *Stall*: the time from the call until training continues, as a share of 60 seconds. A wait for an earlier checkpoint
+  that is still being written is not included; ``write`` gives the duration of a write.
+- *Slow-down*: the mean step during the write of a checkpoint, relative to the mean of the other steps of the same
+  interval. It includes copy-on-write.
+- *Tracking*: steps that mark dirty rows relative to steps that do not, in alternating rounds of several steps. For the
+  latter, the hooks that mark rows are removed from the kernels.
+- *Memory*: the largest resident set during the write of a checkpoint (the kernel's ``VmHWM``, reset before), minus
+  that of steps alone. Freed memory is returned to the kernel before each measurement.
+- *Restore*: the time to load all rows of tables and their optimizer states into a live model from the page cache.
+
+Several ranks, a shared disk and CUDA are not measured. Training uses all cores but one, which is left to the writer;
+for ``slowdown_all_cores`` training uses all cores, which is its default. Other work on the machine affects slow-down
+and tracking most. These are medians over intervals and rounds, and both sides are measured in each interval and round.
+Ids, weights and batches are seeded, but the number of steps of an interval varies. The benchmark takes about fifteen
+minutes, 3 GB of scratch space and 6 GB of memory.
 """
 
 from __future__ import annotations
@@ -56,7 +60,7 @@ def run(context: Context) -> Result:
             (Path(scratch) if context.quick else context.cache) / "checkpoint-stall.jsonl",
             digest(ROOT, CHECKPOINT_STALL.depends_on),
         )
-        said = (f"{len(resumable)} of 4 parts in an earlier sitting",) if len(resumable) else ()
+        resumed = (f"{len(resumable)} of 4 parts in an earlier run",) if len(resumable) else ()
         before = torch.get_num_threads()
         torch.set_num_threads(max(1, cores - 1))
         try:
@@ -74,9 +78,9 @@ def run(context: Context) -> Result:
     figures += _stalls(intervals, extent.interval_s)
     for bits, found in widths.items():
         figures += _width_figures(bits, found)
-    note = f"full fp32 checkpoints beside steps on all {cores} cores"
+    note = f"full fp32 checkpoints during steps on all {cores} cores"
     figures += [Figure("slowdown_all_cores", "%", tuple(slower), note), *_peer_figures(intervals, widths)]
-    return Result(tuple(figures), 0, extent.intervals, (*_notes(extent, cores, intervals), *said))
+    return Result(tuple(figures), 0, extent.intervals, (*_notes(extent, cores, intervals), *resumed))
 
 
 def _stalls(intervals: Sequence[Mapping[str, Any]], interval_s: float) -> list[Figure]:
@@ -86,9 +90,7 @@ def _stalls(intervals: Sequence[Mapping[str, Any]], interval_s: float) -> list[F
         Figure("stall", "%", shares["stall_s"], f"of {interval_s:g} s, every checkpoint", "mean"),
         Figure("stall_worst", "%", (max(shares["stall_s"]),), "of the same"),
         Figure("peer_stall", "%", shares["peer_stall_s"], "async_save, of the same", "mean"),
-        Figure(
-            "changed", "%", changed, "rows of the tables, before each checkpoint; before the first of all: all so far"
-        ),
+        Figure("changed", "%", changed, "rows of the tables since the previous checkpoint, or since the start"),
     ]
 
 
@@ -97,7 +99,7 @@ def _width_figures(bits: Bits, found: Mapping[str, Any]) -> list[Figure]:
     intervals: list[dict[str, Any]] = found["intervals"]
     figures = [
         Figure(f"slowdown_{name}", "%", tuple(each["slower"] for each in intervals), "mean step during the write"),
-        Figure(f"restore_{name}", "s", (found["restore_s"],), "the last one, with those that it needs"),
+        Figure(f"restore_{name}", "s", (found["restore_s"],), "the last checkpoint, with those that it needs"),
     ]
     for kind, full in (("full", 1.0), ("delta", 0.0)):
         some = [each for each in intervals if each["full"] == full]
@@ -119,7 +121,9 @@ def _peer_figures(intervals: Sequence[Mapping[str, Any]], widths: Mapping[Bits, 
     )
     figures = [Figure(name, unit, tuple(each[key] / by for each in intervals)) for name, unit, key, by in names]
     most = max(each["peer_memory_bytes"] for each in intervals) / 2**20
-    figures.append(Figure("peer_memory", "MiB", (most,), "at its first checkpoint, which makes the copy that it keeps"))
+    figures.append(
+        Figure("peer_memory", "MiB", (most,), "at its first checkpoint, which allocates the copy that it keeps")
+    )
     return [*figures, Figure("peer_restore", "s", tuple(found["peer_restore_s"] for found in widths.values()))]
 
 
@@ -128,13 +132,13 @@ def _notes(extent: Extent, cores: int, intervals: Sequence[Mapping[str, Any]]) -
     table_bytes = 4 * size.tables * size.rows * size.dim
     steps = st.fmean(1 / each["step_s"] for each in intervals)
     return (
-        f"{size.tables} tables of {size.rows:,} rows of {size.dim}, {table_bytes / 1e6:,.0f} MB and a sum of squares a "
-        f"row; batch {size.batch_size:,}, {steps:.1f} steps a second on {max(1, cores - 1)} of {cores} cores",
-        f"{extent.intervals} intervals of {extent.interval_s:g} s a width, the first one's checkpoint full; marks take "
-        f"a byte a row, {100 / (4 * size.dim):.2f} % of the tables",
-        "peer: torch.distributed.checkpoint.async_save, a thread, its stager kept; all tensors in fp32 every time; its "
-        "restore verifies no checksum, ours all",
-        "memory: resident at most while a checkpoint is written, beyond steps alone",
+        f"{size.tables} tables of {size.rows:,} rows of {size.dim}, {table_bytes / 1e6:,.0f} MB and a sum of squares "
+        f"per row; batch {size.batch_size:,}, {steps:.1f} steps a second on {max(1, cores - 1)} of {cores} cores",
+        f"{extent.intervals} intervals of {extent.interval_s:g} s per width, the first with a full checkpoint; dirty "
+        f"rows take a byte per row, {100 / (4 * size.dim):.2f} % of the tables",
+        "peer: torch.distributed.checkpoint.async_save with a thread and a kept stager, all tensors in fp32 each time; "
+        "its restore verifies no checksums, ours verifies all",
+        "memory: largest resident set while a checkpoint is written, minus that of steps alone",
     )
 
 
@@ -151,5 +155,5 @@ CHECKPOINT_STALL = Benchmark(
     },
     depends_on=("bench/micro/checkpoint_stall.py",),
     run=run,
-    missing=lambda: None if Path("/proc/self/clear_refs").exists() else "the peak of memory is read from Linux' /proc",
+    missing=lambda: None if Path("/proc/self/clear_refs").exists() else "peak memory is read from Linux's /proc",
 )

@@ -1,10 +1,12 @@
-"""How well cost networks predict what fused look-ups take, on tables they never saw.
+"""Measures how well cost networks predict the time of fused lookups on unseen tables.
 
-One is what ``ziggurat doctor --measure`` makes on this machine, the other comes with ziggurat and may have been
-measured on a faster or slower one. Sets of tables are drawn from the half of the synthetic pool that is not learned
-from, run for real – forward, backward, update – and compared with what is predicted for them. Beside the networks stand
-the shipped one's predictions and the cost model's bytes, both scaled to fit as well as one number can, and this
-machine's network's own times of single tables, added up: what a cost that knows no sets comes to.
+``own`` is the network of ``ziggurat doctor --measure`` on this machine. ``shipped`` comes with ziggurat and may have
+been measured on a faster or slower machine. Sets of tables are drawn from the test half of the synthetic pool. Their
+lookups run with forward pass, backward pass and update, and the times are compared with the predictions.
+
+There are three more predictors for comparison. ``shipped_scaled`` is the shipped network times one number, fitted to
+this machine. ``bytes`` is the memory traffic of the cost model, scaled in the same way. ``singles`` adds up the own
+network's times of single tables, so it is a cost without interactions between tables.
 """
 
 from __future__ import annotations
@@ -27,7 +29,7 @@ CPU = torch.device("cpu")
 SETS, GROUPS = 300, 5
 LEARNED, QUICK_LEARNED = 2000, 40
 SEED = 1_000_000
-"""Numbers of sets that no measurement reaches."""
+"""The first number of a set, above the numbers of all sets used in training."""
 
 
 def run(context: Context) -> Result:
@@ -72,14 +74,17 @@ def run(context: Context) -> Result:
             for name, network in (("own", own), ("shipped", shipped))
         ),
         f"shipped_scaled: times {times['shipped']:.2f}",
-        "singles: own's times of the single tables, added up; bytes: those that the cost model moves in memory, times "
-        "one number",
+        "singles: the sum of own's times of single tables; bytes: the memory traffic of the cost model, times one "
+        "number",
     )
     return Result(tuple(figures), 0, GROUPS, notes)
 
 
 def _bytes(features_TF: np.ndarray) -> float:
-    """Memory traffic of the cost model: each id and its row read, its gradient read, each touched row updated."""
+    """Returns the memory traffic of the cost model.
+
+    It reads each id, its row and its gradient, and updates each touched row.
+    """
     of = dict(zip(NAMES, (2 ** features_TF[:, : len(NAMES) - 17] - 1).T, strict=False))
     ids, columns = of["ids"], of["columns"]
     return float((ids * (8 + 8 * columns) + of["touched"] * (8 * columns + 8 * of["state"])).sum())

@@ -1,10 +1,11 @@
-"""How close Wukong's and DHEN's training step comes to the machine's own matrix product, FLOP for FLOP.
+"""Compares the FLOP rate of training steps of Wukong and DHEN with that of a matrix product on the same machine.
 
-A step is what the dense part does in training: forward, loss, backward down to the embeddings' gradient, Adam. Its
-embeddings lie ready in memory. It counts three times the model's forward FLOPs, because every matrix product has two
-more in backward; what is no product (norms, activations, copies, Adam) counts for nothing and costs its time.
+A step is the dense part of a training step: forward pass, loss, backward pass down to the gradient of the embeddings,
+and Adam. The embeddings are already in memory. A step counts as three times the model's forward FLOPs, because the
+backward pass has two matrix products for each one of the forward pass. Other operations (norms, activations, copies,
+Adam) count as no FLOPs, but their time is included.
 
-The yardstick is one square matrix product on the same threads and in the same dtype, measured right before and right
+The reference is a square matrix product on the same threads and in the same dtype, measured immediately before and
 after each step.
 """
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 THREADS = 2
 BATCH_SIZE = 4096
 SIDE = 2048
-"""Side of the yardstick's matrices: fp32 stays within 4 % from 512 to 3,072, bf16 is a tenth faster at 1,024."""
+"""The size of the reference matrices; the fp32 rate varies by 4 % from 512 to 3,072, bf16 is 10 % faster at 1,024."""
 PRECISIONS = ("fp32", "bf16")
 
 
@@ -37,10 +38,10 @@ def run(context: Context) -> Result:
     torch.set_num_threads(threads)
     keep_freed_memory()
     try:
-        rates, yardsticks = _measure(context, rows, side, warmups, repeats)
+        rates, references = _measure(context, rows, side, warmups, repeats)
     finally:
         torch.set_num_threads(before)
-    figures = [*shares(rates, yardsticks), *_rates(rates, yardsticks)]
+    figures = [*shares(rates, references), *_rates(rates, references)]
     sizes = [
         f"{name}: {case.dims.features} fields of {case.dims.dim}, {case.description}" for name, case in CASES.items()
     ]
@@ -58,14 +59,14 @@ def run(context: Context) -> Result:
 def _measure(
     context: Context, rows: int, side: int, warmups: int, repeats: int
 ) -> tuple[dict[str, Samples], dict[str, Samples]]:
-    """GFLOP/s of every step and of the matrix products around it, by the step's name."""
+    """Returns the GFLOP/s of each step, and of the matrix products around it, by the name of the step."""
     from bench.micro.dense_step import CASES, Matmul, Step
 
     matmuls = {precision: Matmul(precision, side) for precision in PRECISIONS}
     around: dict[str, list[float]] = {}
     contestants: dict[str, Callable[[], float]] = {}
     for name, case in CASES.items():
-        for precision, compiled in case.ways:
+        for precision, compiled in case.modes:
             if compiled and context.quick:
                 continue
             label = f"{name}_{precision}_{'compiled' if compiled else 'eager'}"
@@ -77,7 +78,7 @@ def _measure(
 
 
 def _between(step: Step, matmul: Matmul, around: list[float]) -> Callable[[], float]:
-    """Measures a step between two matrix products, whose rate it notes in ``around``."""
+    """Returns a function that measures a step between two matrix products, and appends their rate to ``around``."""
 
     def once() -> float:
         before = seconds(matmul)
@@ -88,27 +89,29 @@ def _between(step: Step, matmul: Matmul, around: list[float]) -> Callable[[], fl
     return once
 
 
-def shares(rates: dict[str, Samples], yardsticks: dict[str, Samples]) -> list[Figure]:
-    """Of each model and precision, the better way of each round, as a share of the matrix product's rate.
+def shares(rates: dict[str, Samples], references: dict[str, Samples]) -> list[Figure]:
+    """Returns each model's rate as a share of the matrix product's rate, by precision.
+
+    A sample is the better of the eager and the compiled model in that round.
 
     Args:
-        rates: MODEL_PRECISION_WAY -> GFLOP/s, a sample a round.
-        yardsticks: the matrix product's around the same samples.
+        rates: MODEL_PRECISION_MODE -> GFLOP/s, with a sample per round.
+        references: the same for the matrix products around these samples.
     """
     figures: list[Figure] = []
     for name in dict.fromkeys(label.rpartition("_")[0] for label in rates):
-        ways = [label for label in rates if label.rpartition("_")[0] == name]
-        each = [ratios(rates[way], yardsticks[way]) for way in ways]
-        compared = " or ".join(way.rpartition("_")[2] for way in ways)
+        modes = [label for label in rates if label.rpartition("_")[0] == name]
+        each = [ratios(rates[mode], references[mode]) for mode in modes]
+        compared = " or ".join(mode.rpartition("_")[2] for mode in modes)
         figures.append(
             Figure(name, "x", tuple(map(max, zip(*each, strict=True))), f"of the matrix product, {compared}")
         )
     return figures
 
 
-def _rates(rates: dict[str, Samples], yardsticks: dict[str, Samples]) -> list[Figure]:
+def _rates(rates: dict[str, Samples], references: dict[str, Samples]) -> list[Figure]:
     products = [
-        Figure(f"matmul_{precision}", "GFLOP/s", yardsticks[f"wukong_{precision}_eager"], "beside wukong, eager")
+        Figure(f"matmul_{precision}", "GFLOP/s", references[f"wukong_{precision}_eager"], "beside wukong, eager")
         for precision in PRECISIONS
     ]
     return [*products, *(Figure(label, "GFLOP/s", samples) for label, samples in rates.items())]

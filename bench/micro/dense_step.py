@@ -1,6 +1,6 @@
-"""What ``dense_speed`` measures: a training step of the dense part at a given size, and a matrix product beside it.
+"""A training step of the dense part, and a matrix product as its reference, for ``dense_speed``.
 
-Shape legend: B rows, F fields, D embedding dim, T tasks.
+Shape legend: B batch, F features, D embedding dim, T tasks.
 """
 
 from __future__ import annotations
@@ -40,29 +40,35 @@ _FRAPPE = ModelDims(dense=0, features=10, dim=16)
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One model at one size, and the ways in which it is measured."""
+    """A model of a certain size.
+
+    Attributes:
+        config: the model's config.
+        dims: the sizes of its inputs.
+        modes: the modes in which it is measured, each as the precision and whether it is compiled.
+        description: the description for the notes.
+    """
 
     config: ModelConfig
     dims: ModelDims
-    ways: tuple[tuple[Precision, bool], ...]
-    """Precision, and whether torch.compile has the model."""
+    modes: tuple[tuple[Precision, bool], ...]
     description: str
 
 
-_EVERY_WAY: tuple[tuple[Precision, bool], ...] = (("fp32", False), ("fp32", True), ("bf16", False), ("bf16", True))
+_ALL_MODES: tuple[tuple[Precision, bool], ...] = (("fp32", False), ("fp32", True), ("bf16", False), ("bf16", True))
 _EAGER: tuple[tuple[Precision, bool], ...] = (("fp32", False), ("bf16", False))
 
 CASES = {
     "wukong": Case(
         Wukong.Config(layers=3, fm_outputs=16, linear_outputs=16, rank=24, fm_mlp=_MLP, head=_HEAD),
         _CRITEO,
-        _EVERY_WAY,
+        _ALL_MODES,
         "3 layers, n_F = n_L = 16, k = 24, FMB's MLP 512",
     ),
     "dhen": Case(
         DHEN.Config(layer=Ensemble.Config(blocks=(_PAIRS, _LINEAR)), layers=3, head=_HEAD),
         _CRITEO,
-        _EVERY_WAY,
+        _ALL_MODES,
         "3 layers of dot_product (MLP 512) and linear, 16 fields each, concatenated",
     ),
     "dhen_attention": Case(
@@ -78,20 +84,20 @@ CASES = {
 
 
 class Step:
-    """The training step of one case, made ready; calling it takes one.
+    """The training step of one case; a call takes a step.
 
     Args:
         case: the model.
-        precision: of the forward pass.
-        compiled: whether by torch.compile.
-        rows: of a batch.
-        optimizer: of the dense part; default: Adam.
+        precision: the precision of the forward pass.
+        compiled: whether torch.compile compiles the model.
+        rows: the batch size.
+        optimizer: the optimizer of the dense part; default: Adam.
 
     Attributes:
-        gflop: of a step.
-        model: what learns.
+        gflop: the GFLOPs of a step.
+        model: the trained model.
         emb_BFD: the looked-up embeddings, a leaf.
-        optimizer: of the dense part.
+        optimizer: the optimizer of the dense part.
     """
 
     def __init__(
@@ -113,7 +119,7 @@ class Step:
         self.gflop = 3 * rows * self.model.flops() / 1e9
 
     def __call__(self) -> float:
-        """The loss."""
+        """Takes a step and returns its loss."""
         self.optimizer.zero_grad()
         self.emb_BFD.grad = None
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=self._bf16):
@@ -125,10 +131,14 @@ class Step:
 
 
 class Matmul:
-    """A product of two square matrices of ``side`` rows, in one dtype, into memory that is there.
+    """A product of two square matrices into preallocated memory; a call computes it.
+
+    Args:
+        precision: the dtype of the matrices.
+        side: the number of their rows.
 
     Attributes:
-        gflop: of a product.
+        gflop: the GFLOPs of a product.
     """
 
     def __init__(self, precision: Precision, side: int) -> None:

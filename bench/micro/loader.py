@@ -1,7 +1,7 @@
-"""How fast one core turns an encoded dataset into shuffled batches: 13 dense and 26 categorical columns.
+"""Measures how fast one core reads shuffled batches of 13 dense and 26 categorical columns from an encoded dataset.
 
-The process that is measured is this file as `python -m bench.micro.loader FOLDER`: pinned to one core, one torch
-thread, no prefetching thread, so rows per second are rows per second and core.
+The measured process is `python -m bench.micro.loader FOLDER`. It is pinned to one core, with one torch thread and no
+prefetching thread, so the figure is in rows per second and core.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ def run(context: Context) -> Result:
     write_dataset(folder, blocks)
     command = [sys.executable, "-m", "bench.micro.loader", folder]
     with Contestant("the loader", command).start() as loader:
-        samples = repeat(lambda: _said(context, loader.epoch()), warmups, repeats)
-    note = f"batches of {BATCH_SIZE:,}, shuffled, made in the caller's thread on one core"
+        samples = repeat(lambda: _reported(context, loader.epoch()), warmups, repeats)
+    note = f"batches of {BATCH_SIZE:,}, shuffled, created in the caller's thread on one core"
     return Result(
         (Figure("rows_per_core", "rows/s", samples, note),),
         warmups,
@@ -41,13 +41,13 @@ def run(context: Context) -> Result:
     )
 
 
-def _said(context: Context, rate: float) -> float:
+def _reported(context: Context, rate: float) -> float:
     context.say(f"{rate:,.0f} rows/s")
     return rate
 
 
 def write_dataset(folder: Path, blocks: int) -> None:
-    """An encoded dataset of ``blocks`` full blocks, random but for ever the same."""
+    """Writes an encoded dataset of ``blocks`` full blocks of seeded random rows."""
     from ziggurat.core.files import atomic_folder
     from ziggurat.core.schema import Schema, label_column
     from ziggurat.data.encoded.dataset import DatasetWriter

@@ -1,17 +1,18 @@
-"""Rows in two memories: RecShard against whole tables placed by size, width or look-ups.
+"""Compares RecShard, which splits rows over two memories, with whole tables placed by size, width or lookups.
 
-A pool is hashed features as production models have them: Zipf values that fall on rows by a hash, so that some rows
-have several and some none; pooling factors with a long tail; features that few examples have. Plans are made from a
-log's counts and judged by that log, which is what training on it reads; and beside that by a *next* log of the same
-source and length, of which the plan knew nothing, as when training goes on with new data.
+A pool imitates the hashed features of production models. Values follow Zipf's law and are hashed to rows, so that some
+rows have several values and some none. Pooling factors have a long tail, and some features occur in few examples. Plans
+are made from the counts of a log and evaluated on the same log, which is what training on a prepared dataset reads.
+They are also evaluated on a *next* log of the same source and length that the planner has not seen, as if training
+continued on new data.
 
-The figures that are imitated – GPUs whose memory for tables is a half to an eighth of a model's, the rest in host
-memory over PCIe, tables of width 64 – are those of the RecShard paper (arXiv 2201.10095) as remembered, not looked up.
-Rows and batch are far smaller, both, so that a step touches a like share of the rows.
+The setting follows the RecShard paper (arXiv 2201.10095), as remembered: the fast memory of the GPUs holds a half to an
+eighth of the tables, the rest is in host memory over PCIe, and tables have a width of 64. Rows and batches are much
+smaller here, in the same proportion, so that a step touches a similar share of the rows.
 
-The baselines are the paper's: tables in falling order of a cost, each to the device with the least of it so far that
-has fast memory for the whole table, and once none has, to the slow memory of the device with the least. ``density`` is
-none of the paper's: tables by look-ups a byte, the best order that knows no rows.
+The baselines of the paper sort the tables by a cost in descending order. Each table is assigned to the device with the
+least cost so far whose fast memory still has space for the whole table; if there is none, to the slow memory of the
+device with the least cost. ``density``, lookups per byte, is not in the paper; it is the best order of whole tables.
 """
 
 from __future__ import annotations
@@ -36,18 +37,18 @@ from ziggurat.planning.problem import Problem
 from ziggurat.planning.recshard import RecShard
 
 RATIOS = (2, 4, 8)
-"""Bytes of the tables over all fast memory for them."""
+"""The sizes of the tables, in multiples of the fast memory of all devices."""
 
 POOLS, TABLES, DEVICES, DIM = 5, 96, 8, 64
 BATCH_SIZE = 64
-"""Of a device: 512 in all."""
+"""The batch size per device; the global one is 512."""
 
 TRAINING_ROWS = 1_000_000
 SLOW_BANDWIDTH = 16e9
-"""PCIe 3 with 16 lanes, one way."""
+"""The bandwidth of PCIe 3 with 16 lanes in one direction."""
 
-SLOW_TIMES = 1.6
-"""Slow memory of a device over its even share of the tables."""
+SLOW_MEMORY_FACTOR = 1.6
+"""The slow memory of a device, in multiples of an even share of the tables."""
 
 BASELINES: dict[str, Callable[[Problem, TableSpec], float]] = {
     "size": lambda problem, table: table.weight_bytes,
@@ -56,18 +57,18 @@ BASELINES: dict[str, Callable[[Problem, TableSpec], float]] = {
     "size_lookup": lambda problem, table: table.weight_bytes * problem.usages[table.name].ids_per_row,
     "density": lambda problem, table: problem.usages[table.name].ids_per_row / table.rows,
 }
-"""What a table costs; each is the order of the tables as well. ``dim`` is one width here, and so the order of names."""
+"""Name of a baseline -> the cost by which it sorts and balances tables; all tables have the same ``dim`` here."""
 
-JUDGED = ("size", "lookup", "size_lookup")
-"""The baselines of the paper; the best of them in each pool is what targets are against."""
+PAPER_BASELINES = ("size", "lookup", "size_lookup")
+"""The baselines of the paper; targets compare with the best of them in each pool."""
 
 
 @dataclass(frozen=True)
-class Judged(Problem):
-    """A problem with the look-ups of another log, whose rows lie in the order of ``planned``'s.
+class NextLogProblem(Problem):
+    """A problem with the lookups of another log than the one from which the plan and its order of rows were made.
 
     Attributes:
-        planned: what the plan was made of.
+        planned: table -> the counts from which the plan was made.
     """
 
     planned: Mapping[str, npt.NDArray[np.int64]] = field(default_factory=dict[str, npt.NDArray[np.int64]])
@@ -83,14 +84,18 @@ class Judged(Problem):
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """Tables, and two logs of their look-ups."""
+    """Tables, and two logs of their lookups."""
 
     tables: tuple[TableSpec, ...]
     log: DatasetStatistics
     other: DatasetStatistics
 
-    def problems(self, ratio: float) -> tuple[Problem, Judged]:
-        """What is planned, and what the plan is judged by, where tables are ``ratio`` times as large as fast memory."""
+    def problems(self, ratio: float) -> tuple[Problem, NextLogProblem]:
+        """Returns the problem to plan, and the same with the next log to evaluate the plan.
+
+        Args:
+            ratio: the size of the tables in multiples of the fast memory.
+        """
         device = known_device("a100-40gb")
         topology = Topology(
             1, DEVICES, "a100-40gb", "cuda", 10**15, device.lookup_bandwidth, device.intra_bandwidth, 1.25e9,
@@ -102,15 +107,16 @@ class Pool:
         share = sum(cost.weight_bytes + cost.state_bytes for cost in costs) / DEVICES
         topology = Topology(
             1, DEVICES, "a100-40gb", "cuda", int(share / ratio + buffers), device.lookup_bandwidth,
-            device.intra_bandwidth, 1.25e9, slow_memory_bytes=int(SLOW_TIMES * share), slow_bandwidth=SLOW_BANDWIDTH,
+            device.intra_bandwidth, 1.25e9, slow_memory_bytes=int(SLOW_MEMORY_FACTOR * share),
+            slow_bandwidth=SLOW_BANDWIDTH,
         )  # fmt: skip
         counts = {name: each.accesses for name, each in self.log.tables.items()}
         problem = Problem(self.tables, topology, self.log, BATCH_SIZE, reserve=0)
-        return problem, Judged(self.tables, topology, self.other, BATCH_SIZE, reserve=0, planned=counts)
+        return problem, NextLogProblem(self.tables, topology, self.other, BATCH_SIZE, reserve=0, planned=counts)
 
 
 def pool(seed: int, tables: int = TABLES, most_rows: float = 2e6) -> Pool:
-    """Tables of 10³ to ``most_rows`` rows."""
+    """Draws a pool whose tables have 10³ to ``most_rows`` rows."""
     draw = np.random.default_rng(seed)
     specs: list[TableSpec] = []
     logs: tuple[dict[str, TableStatistics], ...] = ({}, {})
@@ -126,7 +132,10 @@ def pool(seed: int, tables: int = TABLES, most_rows: float = 2e6) -> Pool:
 
 
 def _expected(rows: int, ids_per_row: float, draw: np.random.Generator) -> npt.NDArray[np.floating[Any]]:
-    """Look-ups of each row: values by Zipf's law, half to twice as many as there are rows, hashed to these."""
+    """Returns the expected lookups of each row.
+
+    The number of values is half to twice that of the rows. They follow Zipf's law and are hashed to the rows.
+    """
     values = int(rows * draw.uniform(0.5, 2.0))
     weights = np.power(np.arange(1, values + 1, dtype=np.float64), -draw.uniform(0.8, 1.3))
     hashed = np.bincount(draw.integers(0, rows, values), weights / weights.sum(), rows)
@@ -134,7 +143,13 @@ def _expected(rows: int, ids_per_row: float, draw: np.random.Generator) -> npt.N
 
 
 def by_cost(problem: Problem, cost: Callable[[Problem, TableSpec], float], ratio: float) -> Plan:
-    """A baseline: see the module. Buffers of a step are given to it."""
+    """Returns the plan of a baseline (see the module); its fast memory excludes the buffers of a step.
+
+    Args:
+        problem: the planning problem.
+        cost: the baseline's cost of a table.
+        ratio: the size of the tables in multiples of the fast memory.
+    """
     costs = [problem.whole(table) for table in problem.tables]
     fast = [sum(each.weight_bytes + each.state_bytes for each in costs) / DEVICES / ratio] * DEVICES
     slow = [float(problem.topology.slow_memory_bytes)] * DEVICES
@@ -142,19 +157,19 @@ def by_cost(problem: Problem, cost: Callable[[Problem, TableSpec], float], ratio
     for table in sorted(problem.tables, key=lambda table: -cost(problem, table)):
         whole = problem.whole(table)
         rows = whole.weight_bytes + whole.state_bytes
-        with_room = [k for k in range(DEVICES) if fast[k] >= rows]
+        with_space = [k for k in range(DEVICES) if fast[k] >= rows]
         others = [k for k in range(DEVICES) if slow[k] >= rows]
-        device = min(with_room or others, key=lambda k: (loads[k], k))
+        device = min(with_space or others, key=lambda k: (loads[k], k))
         loads[device] += cost(problem, table)
-        fast[device] -= rows if with_room else 0
-        slow[device] -= 0 if with_room else rows
-        placements[table.name] = Placement("table_wise", (device,), table.rows if with_room else 0)
+        fast[device] -= rows if with_space else 0
+        slow[device] -= 0 if with_space else rows
+        placements[table.name] = Placement("table_wise", (device,), table.rows if with_space else 0)
     return Plan(DEVICES, {table.name: placements[table.name] for table in problem.tables}, DEVICES)
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """A plan, judged: seconds of each device, and the share of look-ups that are slow."""
+    """The evaluation of a plan: seconds of each device, and the share of lookups in slow memory."""
 
     seconds: tuple[float, ...]
     slow_share: float
@@ -169,14 +184,16 @@ class Measured:
 
     @property
     def deviation(self) -> float:
-        """Standard deviation of the devices' seconds: what the paper tells of balance. Unlike the slowest device over
-        the mean it does not flatter a plan that is evenly slow."""
+        """The standard deviation of the devices' seconds, which is the paper's measure of balance.
+
+        Unlike the ratio of the slowest device to the mean, it does not favour a plan that is slow on all devices.
+        """
         return st.pstdev(self.seconds)
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What every plan of one pool comes to on the log and on the next one, and what RecShard says of its own."""
+    """The evaluations of all plans of a pool, on the log and on the next log, and the note of RecShard's plan."""
 
     log: dict[str, Measured]
     next: dict[str, Measured]
@@ -184,7 +201,7 @@ class Outcome:
 
 
 def measured(made: Pool, ratio: float, time_limit_s: float) -> Outcome:
-    """Every baseline and RecShard on one pool."""
+    """Evaluates the baselines and RecShard on one pool."""
     problem, judge = made.problems(ratio)
     plans = {name: by_cost(problem, cost, ratio) for name, cost in BASELINES.items()}
     config = RecShard.Config(time_limit_s=time_limit_s)
@@ -210,10 +227,10 @@ def run(context: Context) -> Result:
     notes[:0] = [
         f"{len(pools)} pools of {len(pools[0].tables)} tables on {DEVICES} devices; all seconds are modelled "
         "(ziggurat's cost model: traffic of both memories and the exchange between devices)",
-        f"the hottest tenth of a table's rows serves {100 * st.median(shares):.0f} % of its look-ups in the median "
+        f"the hottest tenth of a table's rows serves {100 * st.median(shares):.0f} % of its lookups in the median "
         f"({100 * min(shares):.0f} to {100 * max(shares):.0f} %)",
-        f"targets are against the best of {', '.join(JUDGED)} in each pool, figure by figure; fewer slow look-ups than "
-        "one in a million count as that one",
+        f"targets compare with the best of {', '.join(PAPER_BASELINES)} in each pool, separately for each figure; a "
+        "share of slow lookups below one in a million counts as one in a million",
     ]
     return Result(tuple(figures), 0, len(pools), tuple(notes))
 
@@ -226,11 +243,11 @@ def _served(table: TableStatistics) -> float:
 def _figures(
     ratio: int, log: Sequence[Mapping[str, Measured]], following: Sequence[Mapping[str, Measured]]
 ) -> list[Figure]:
-    """Against the best baseline of each pool, and what every plan comes to."""
+    """Returns figures of RecShard relative to the best baseline of each pool, and figures of every plan."""
     kinds: tuple[tuple[str, Callable[[Measured], float], str], ...] = (
-        ("throughput", lambda each: each.slowest, "of the best baseline's, modelled step"),
+        ("throughput", lambda each: each.slowest, "relative to the best baseline, modelled step"),
         ("balance", lambda each: each.deviation, "less deviation of the devices' seconds"),
-        ("slow_reads", lambda each: max(each.slow_share, 1e-6), "fewer look-ups in slow memory"),
+        ("slow_reads", lambda each: max(each.slow_share, 1e-6), "fewer lookups in slow memory"),
     )
     figures = [
         Figure(f"{name}_{ratio}x{suffix}", "x", tuple(_times(plans, measure) for plans in judged), note)
@@ -242,14 +259,14 @@ def _figures(
         uneven = tuple(100 * (m.slowest / st.fmean(m.seconds) - 1) for m in each)
         figures += [
             Figure(f"{name}_{ratio}x_step", "µs", tuple(1e6 * m.slowest for m in each), "slowest device"),
-            Figure(f"{name}_{ratio}x_slow", "%", tuple(100 * m.slow_share for m in each), "of look-ups"),
+            Figure(f"{name}_{ratio}x_slow", "%", tuple(100 * m.slow_share for m in each), "of lookups"),
             Figure(f"{name}_{ratio}x_uneven", "%", uneven, "slowest device above the mean"),
         ]
     return figures
 
 
 def _times(plans: Mapping[str, Measured], measure: Callable[[Measured], float]) -> float:
-    return min(measure(plans[name]) for name in JUDGED) / measure(plans["recshard"])
+    return min(measure(plans[name]) for name in PAPER_BASELINES) / measure(plans["recshard"])
 
 
 RECSHARD = Benchmark(

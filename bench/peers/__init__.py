@@ -1,5 +1,6 @@
-"""The peers: other people's training libraries, run as they mean to be run, each in a process of its own.
+"""The peers: other training libraries, used as their documentation recommends, each in its own process.
 
-They live in `.venv-peers` (see `install.py`); nothing here imports ziggurat. A driver (`deepctr.py`, `fuxi.py`) reads a
-workload folder, trains epoch after epoch, and answers on standard output in JSON (`protocol.py`).
+They are installed in `.venv-peers` (see `install.py`), so this package does not import ziggurat. A driver
+(`deepctr.py`, `fuxi.py`) reads a workload folder, trains on request epoch by epoch, and answers in JSON
+(`protocol.py`).
 """

@@ -1,9 +1,9 @@
-"""DeepCTR-Torch trains a workload: `python -m bench.peers.deepctr FOLDER`.
+"""Trains a workload with DeepCTR-Torch: `python -m bench.peers.deepctr FOLDER`.
 
-One call of its public `fit` with a callback that parks between epochs. Chosen for speed: silent, no metrics, no
-regularisation (its defaults would add a pass over every table a step), float32 input so that nothing is converted.
-Measured: all of `fit`'s epoch, from its DataLoader's shuffle to the optimizer's step. Not measured: reading the file,
-building the model, `fit`'s one-off copy of the columns into a tensor.
+The driver calls the public `fit` once, with a callback that waits between epochs. The settings are chosen for speed:
+no output, no metrics, no regularisation (the default adds a pass over every table in each step), and float32 input,
+which needs no conversion. A measured epoch includes everything from the DataLoader's shuffle to the optimizer step. It
+excludes reading the file, building the model, and the single copy of the columns into a tensor.
 """
 
 # deepctr_torch is installed in .venv-peers only, where the type checker does not look:
@@ -25,7 +25,7 @@ from bench.peers.workload import LABEL, Workload, columns
 
 def main() -> None:
     rounds = Rounds()
-    # Importing the library asks the package index for a newer version of itself; without `requests` it does not.
+    # On import the library asks the package index for a newer version of itself. An empty `requests` prevents that.
     sys.modules["requests"] = types.ModuleType("requests")
     from deepctr_torch.callbacks import Callback
     from deepctr_torch.inputs import SparseFeat
@@ -39,7 +39,7 @@ def main() -> None:
     model = DeepFM(features, features, dnn_hidden_units=tuple(workload.hidden), l2_reg_linear=0, l2_reg_embedding=0)
     model.compile(torch.optim.Adam(model.parameters(), lr=workload.lr), "binary_crossentropy")
 
-    class Park(Callback):
+    class WaitBetweenEpochs(Callback):
         def on_epoch_begin(self, epoch: int, logs: dict[str, float] | None = None) -> None:
             if epoch == 0:
                 versions = {"deepctr-torch": metadata.version("deepctr-torch"), "torch (peers)": torch.__version__}
@@ -49,7 +49,9 @@ def main() -> None:
         def on_epoch_end(self, epoch: int, logs: dict[str, float] | None = None) -> None:
             rounds.end(len(label), float((logs or {})["loss"]))
 
-    model.fit(data, label, batch_size=workload.batch_size, epochs=sys.maxsize, verbose=0, callbacks=[Park()])
+    model.fit(
+        data, label, batch_size=workload.batch_size, epochs=sys.maxsize, verbose=0, callbacks=[WaitBetweenEpochs()]
+    )
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""FuxiCTR trains a workload: `python -m bench.peers.fuxi FOLDER [npz|parquet]`.
+"""Trains a workload with FuxiCTR: `python -m bench.peers.fuxi FOLDER [npz|parquet]`.
 
-Its DeepFM, composed of its own blocks as its model zoo does (the wheel does not carry the zoo), trained by its public
-`fit` on its own data loader; `npz` (an array in memory, one worker process) is the fast one, `parquet` streams through
-Ray. Chosen for speed: silent, no regularisation, no evaluation and hence no saved best weights between epochs.
-Measured: all of `train_epoch`, loader start-up included, as it happens anew every epoch. Not measured: reading and
-converting the file, building the model.
+The driver builds DeepFM from FuxiCTR's own blocks, as its model zoo does (the wheel does not include the zoo), and
+calls the public `fit` on its own data loader. The `npz` loader (an array in memory, one worker process) is the faster
+one; `parquet` streams through Ray. The settings are chosen for speed: no output, no regularisation, no evaluation and
+therefore no saved best weights. A measured epoch is a call of `train_epoch`, which starts the loader anew each time. It
+excludes reading and converting the file, and building the model.
 """
 
 # fuxictr is installed in .venv-peers only, where the type checker does not look:
@@ -87,7 +87,7 @@ def _model(workload: Workload, feature_map: Any, rounds: Rounds, scratch: Path, 
             self.loss_sum, self.steps = 0.0, 0
 
         def eval_step(self) -> None:
-            """Nothing: nobody in this benchmark evaluates between epochs."""
+            """Does nothing, as no contestant evaluates between epochs."""
 
     return DeepFM()
 

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Install the peers into `.venv-peers`, apart from ziggurat's own environment: `python3.11 bench/peers/install.py`.
+"""Installs the peers into `.venv-peers`, separate from ziggurat's environment: `python3.11 bench/peers/install.py`.
 
-Run by any Python 3.11 or newer with its standard library alone; takes about 2 GB. Where torch's CPU wheel is not what
-pip finds by itself, name an index that carries it in TORCH_INDEX, as for ziggurat's own installer.
+The script needs Python 3.11 or newer without any packages, and about 2 GB of disk space. If pip does not find torch's
+CPU wheel by default, set TORCH_INDEX to an index that has it, as for ziggurat's own installer.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ ENVIRONMENT = ROOT / ".venv-peers"
 REQUIREMENTS = Path(__file__).with_name("requirements.txt")
 PEERS = ("deepctr-torch==0.3.0", "fuxictr==2.3.10")
 OPTIMIZERS, OPTIMIZERS_FOLDER = "pytorch_optimizer==4.1.0", ROOT / ".peers-optimizers"
-"""By themselves: they run beside ours, on the same torch."""
+"""Installed in a separate folder, because these optimizers run in ziggurat's environment, with the same torch."""
 
 
 def main() -> int:
@@ -36,9 +36,7 @@ def main() -> int:
         print("peers:", " ".join(step), flush=True)
         status = subprocess.run(step, check=False).returncode
         if status != 0:
-            print(
-                f"peers: the step above failed (status {status}); fix what it says and run this again", file=sys.stderr
-            )
+            print(f"peers: the step above failed (status {status}); fix its error and run this again", file=sys.stderr)
             return status
     check = f"import torch; assert torch.__version__.split('+')[0] == {torch!r}, torch.__version__"
     return subprocess.run([str(python), "-c", check], check=False).returncode

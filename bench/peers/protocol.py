@@ -1,8 +1,9 @@
-"""How a measured process and the benchmark talk: one JSON object a line.
+"""The protocol between a measured process and the benchmark, with one JSON object per line.
 
-The process prints ``{"ready": {...}}`` once its data and model stand. Whenever it reads ``epoch`` it trains one epoch
-and prints ``{"rows": n, "seconds": s, "loss": l}``. At ``quit``, or when its input ends, it leaves. Between epochs it
-waits, so that several processes can take turns on one machine. Standard library only.
+The process prints ``{"ready": {...}}`` when it has loaded its data and built its model. For each line ``epoch`` on its
+input it trains one epoch and prints ``{"rows": n, "seconds": s, "loss": l}``. It exits on any other line and at the end
+of its input. Between epochs it waits, so that several processes can take turns on one machine. This module imports only
+the standard library.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import time
 class Rounds:
     """The measured process's side of the protocol.
 
-    Once it is created, everything that libraries print goes to standard error; standard output carries the protocol.
+    Creating it redirects everything that libraries print to standard error; standard output carries the protocol.
     """
 
     def __init__(self) -> None:
@@ -31,7 +32,7 @@ class Rounds:
     def begin(self) -> None:
         """Waits for the next ``epoch`` and starts the clock; ends the process at the end of its input."""
         if sys.stdin.readline().strip() != "epoch":
-            raise SystemExit(0)  # out of the depths of a library's training loop
+            raise SystemExit(0)  # leaves a library's training loop
         self._start = time.perf_counter()
 
     def end(self, rows: int, loss: float) -> None:

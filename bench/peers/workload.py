@@ -1,6 +1,6 @@
-"""What a driver finds in a workload folder: `workload.json` and `train.parquet`. Written by `bench/workloads.py`.
+"""Reads a workload folder, which has `workload.json` and `train.parquet` and is written by `bench/workloads.py`.
 
-Needs numpy and pyarrow only, so that every environment can read it.
+This module imports only numpy and pyarrow, so that it works in every contestant's environment.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ class Workload:
     """One training task, the same for every contestant.
 
     Attributes:
-        name: shown in the results.
-        tables: feature name -> rows of its table; ids lie in ``[0, rows)``.
-        dim: floats per embedding.
-        hidden: widths of the MLP.
-        batch_size: rows per step.
-        lr: learning rate of Adam.
-        source: what the rows are, for the notes.
+        name: the name shown in the results.
+        tables: feature name -> rows of its table; ids are in ``[0, rows)``.
+        dim: the embedding dimension.
+        hidden: the widths of the MLP.
+        batch_size: the rows per step.
+        lr: the learning rate of Adam.
+        source: the origin of the rows, for the notes.
     """
 
     name: str
@@ -45,6 +45,6 @@ class Workload:
 
 
 def columns(folder: Path) -> dict[str, npt.NDArray[Any]]:
-    """The training rows, column by column: features int32, label float32."""
+    """Returns the columns of the training rows: features as int32, the label as float32."""
     table = pq.read_table(folder / "train.parquet")
     return {name: np.asarray(table[name].to_numpy()) for name in table.column_names}

@@ -38,7 +38,7 @@ from bench.micro.big_tables import CPU, BigTables, Size, drawn
 from bench.system.plain_caches import LeastRecentlyUsed, OneBatch
 from bench.system.row_contestants import RocksDB
 from ziggurat.core.plan import Plan
-from ziggurat.embeddings import offload as beyond_memory
+from ziggurat.embeddings import offload
 from ziggurat.embeddings.lookup import EmbeddingLookup
 from ziggurat.embeddings.offload import OffloadFolder
 from ziggurat.planning.offload import memory_needs, with_slots
@@ -93,24 +93,24 @@ class Training:
 
     def __init__(self, kind: str, folder: Path, exponent: float, memory: float, size: Size) -> None:
         names = [f"t{number}" for number in range(size.tables)]
-        plan, beyond = Plan.single_device(names), None
+        plan, offload_folder = Plan.single_device(names), None
         if kind in {"look_ahead", "no_look_ahead", "lru", *DEVICES}:
             specs = BigTables.specs(size)
             usages = {spec.name: _usage(size, number, exponent) for number, spec in enumerate(specs)}
-            plan, beyond = (
+            plan, offload_folder = (
                 with_slots(plan, specs, usages, size.batch_size, memory_needs(size.batch_size), memory),
                 OffloadFolder(folder / kind),
             )
         if kind == "lru":
-            beyond_memory.RowCache = LeastRecentlyUsed
+            offload.RowCache = LeastRecentlyUsed
         if kind in DEVICES:
-            beyond_memory.open_transfers = lambda method: (Throttled(open_transfers(method)[0], DEVICES[kind]), "")
+            offload.open_transfers = lambda method: (Throttled(open_transfers(method)[0], DEVICES[kind]), "")
         if kind == "rocksdb":
             slots = min(size.rows, size.batch_size)
             placements = {name: replace(each, slots=slots) for name, each in plan.placements.items()}
-            plan, beyond = replace(plan, placements=placements), OffloadFolder(folder / kind)
+            plan, offload_folder = replace(plan, placements=placements), OffloadFolder(folder / kind)
             _instead(folder / kind, memory / size.tables - slots * 4 * (size.dim + 1))
-        self.model = BigTables(size, exponent, plan, beyond)
+        self.model = BigTables(size, exponent, plan, offload_folder)
         if kind in {"no_look_ahead", "lru", "rocksdb"}:
             cast("Any", EmbeddingLookup).prefetch_batches = property(lambda _: 0)
         if kind == "paging":
@@ -131,8 +131,8 @@ def _instead(folder: Path, cache: float) -> None:
         return RocksRows(at / table, rows, width, initial, cache)
 
     folder.mkdir(parents=True)
-    beyond_memory.LogRows = cast("Any", rows)
-    beyond_memory.RowCache = OneBatch
+    offload.LogRows = cast("Any", rows)
+    offload.RowCache = OneBatch
 
 
 def _usage(size: Size, table: int, exponent: float) -> Usage:
@@ -174,7 +174,7 @@ def main(kind: str, folder: Path, exponent: float, memory: float, quick: bool) -
 def _taken(model: BigTables, steps: int, most_s: float) -> dict[str, float]:
     """Of up to so many steps, no more than seconds allow: seconds of each, and what was moved."""
     batches, losses = model.batches(steps), list[float]()
-    before, processor_s, started = model.moved(), time.process_time(), time.perf_counter()
+    before, processor_s, started = model.transferred(), time.process_time(), time.perf_counter()
     with contextlib.closing(model.losses(batches)) as taken:
         for loss in taken:
             losses.append(loss)
@@ -182,7 +182,7 @@ def _taken(model: BigTables, steps: int, most_s: float) -> dict[str, float]:
                 break
     done = len(losses)
     seconds = time.perf_counter() - started
-    moved = {name: (value - before.get(name, 0.0)) / done for name, value in model.moved().items()}
+    moved = {name: (value - before.get(name, 0.0)) / done for name, value in model.transferred().items()}
     with Path("/proc/self/status").open() as status:
         peak = next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
     processor = (time.process_time() - processor_s) / done
