@@ -1,1 +1,1 @@
-"""Boards of model quality: every model on the same split, several seeds each, beside the best published figures."""
+"""Leaderboards of model quality on public datasets, with several seeds per model and published figures."""

@@ -1,15 +1,15 @@
-"""A board as it is written down: an example experiment, what every model changes in it, and what was published.
+"""Leaderboards: an example experiment, the changes of each model to it, and published figures.
 
-A board is a YAML file under ``boards/``::
+A leaderboard is a YAML file in ``boards/``::
 
     experiment: examples/frappe.yaml
     seeds: [0, 1, 2]
-    all: {...}                       # changes for every model, sections as in an experiment
+    all: {...}                       # changes for all models, with the sections of an experiment
     models:
       dcn_v2:
-        changes: {model: {...}}      # merged over `all`; a section of another name replaces the one below it
+        changes: {model: {...}}      # merged over `all`; a section with another `name` replaces the previous one
         published: {auc: 0.9845, log_loss: 0.1491}
-        search: {a.b.c: [1, 2, 3]}   # what `bench.quality.search` draws from
+        search: {a.b.c: [1, 2, 3]}   # the values that `bench.quality.search` draws from
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ BOARDS = Path(__file__).with_name("boards")
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """A model on a board.
+    """A model on a leaderboard.
 
     Attributes:
-        name: on the board.
-        values: its whole experiment, unparsed, without the data's folder and the seed.
+        name: the name on the leaderboard.
+        values: the complete unparsed experiment, except the data folder and the seed.
         published: figure -> the published value.
         search: dotted key -> the values that a search draws from.
     """
@@ -48,15 +48,15 @@ class Entry:
     search: Mapping[str, list[Any]] = field(default_factory=dict[str, list[Any]])
 
     def experiment(self, data: Path | None, seed: int, changes: Mapping[str, Any] | None = None) -> Experiment:
-        """What is trained.
+        """Returns the experiment to train.
 
         Args:
-            data: folder of the raw data; None keeps the example's own.
-            seed: of the training.
+            data: the folder of the raw data; None keeps the folder of the example.
+            seed: the seed of the training.
             changes: dotted key -> value, set last.
 
         Raises:
-            ConfigError: a key or value that is not allowed.
+            ConfigError: a key or value is not allowed.
         """
         values = merged(copy.deepcopy(self.values), {"training": {"seed": seed, "threads": 1, "log_every": 1000}})
         if data is not None:
@@ -68,13 +68,13 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class Board:
-    """Models that are judged on the same split.
+    """A leaderboard of models on the same split.
 
     Attributes:
-        name: of its file.
-        experiment: the example that it builds on.
-        seeds: each model is trained with each.
-        entries: by name, in the file's order.
+        name: the name of its file.
+        experiment: the example experiment that it changes.
+        seeds: the seeds of the trainings of each model.
+        entries: the models by name, in the order of the file.
     """
 
     name: str
@@ -84,14 +84,14 @@ class Board:
 
     @property
     def searchable(self) -> list[str]:
-        """The models that declare values to draw from."""
+        """The models that declare values for a search."""
         return [name for name, entry in self.entries.items() if entry.search]
 
     def entry(self, name: str) -> Entry:
-        """The model of this name.
+        """Returns the model of this name.
 
         Raises:
-            ConfigError: there is none.
+            ConfigError: there is no such model.
         """
         if name not in self.entries:
             close = nearest(name, [*self.entries])
@@ -104,7 +104,7 @@ class Board:
 
 @functools.cache
 def load_board(name: str) -> Board:
-    """The board of this name.
+    """Loads the leaderboard of this name.
 
     Raises:
         ConfigError: there is no such file.
@@ -122,7 +122,7 @@ def load_board(name: str) -> Board:
 
 
 def merged(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """``base`` with ``changes`` over it, section by section; a section of another ``name`` replaces the one below."""
+    """Merges ``changes`` into ``base`` by sections; a section with another ``name`` replaces the previous section."""
     out = dict(base)
     for key, value in changes.items():
         below: Any = out.get(key)

@@ -1,4 +1,4 @@
-"""The boards, and what each has to show."""
+"""The benchmarks of the leaderboards, with their claims and targets."""
 
 from statistics import fmean
 
@@ -7,7 +7,7 @@ from bench.quality.planted import PLANTED
 from bench.quality.quality import Outcomes, published_within, quality
 
 TOLERANCE = 0.0015
-"""AUC by which a baseline may fall short of the public board's figure."""
+"""The AUC by which a baseline may be below the figure of the public leaderboard."""
 
 QUALITY_FRAPPE = quality(
     "frappe",
@@ -33,7 +33,10 @@ QUALITY_CENSUS = quality(
 
 
 def published_order(outcomes: Outcomes) -> list[Figure]:
-    """How much log-loss worsens without each part, and how far "no FM block" lies above the next worst, in percent."""
+    """Returns by how many percent the log-loss increases without each part of Wukong.
+
+    ``no_fm.above_next`` is the difference between the increase without the FM block and the next largest increase.
+    """
     losses = {name: [seed["figures"]["test"]["log_loss"] for seed in seeds] for name, seeds in outcomes.items()}
     worse = {
         name: tuple(100 * (loss / whole - 1) for loss, whole in zip(losses[name], losses["whole"], strict=True))
@@ -58,7 +61,7 @@ WUKONG_ABLATION = quality(
 
 
 def best_pair(outcomes: Outcomes) -> list[Figure]:
-    """How far the best ensemble's NE lies below the best single block's, in percent; both are chosen on validation."""
+    """Returns by how many percent the best ensemble's NE is below the best block's; validation selects both."""
 
     def chosen(names: list[str]) -> str:
         return min(names, key=lambda name: fmean(seed["figures"]["validation"]["ne"] for seed in outcomes[name]))

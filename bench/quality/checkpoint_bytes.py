@@ -1,28 +1,30 @@
-"""What checkpoints write and keep against full ones in fp32, and what going on from them costs in log-loss.
+"""Measures what checkpoints write and store relative to full fp32 checkpoints, and the log-loss after a restore.
 
-Three data sets: a generated log of Criteo's shape whose ids follow Zipf's law with exponent 1.05, MovieLens-100K
-(fetched from the package index), and Frappe where ``--data`` names its folder. Each trains a DeepFM of width 64 with a
-dense part of 32 units, small because the tables of a large model are more than 99 % of its bytes; on the two real sets,
-whose tables have some thousand rows, the dense part is a good share all the same, so bytes of tables alone are told
-beside.
+There are three data sets: a generated log of Criteo's shape whose ids follow Zipf's law with exponent 1.05,
+MovieLens-100K (fetched from the package index), and Frappe if ``--data`` gives its folder. Each trains a DeepFM of
+width 64 with a dense part of 32 units. The dense part is small because tables are more than 99 % of the bytes of a
+large model. On the two real data sets, whose tables have only some thousand rows, it is still a considerable share, so
+the bytes of tables alone are reported too.
 
-**Bytes.** Every file that a real training writes and deletes is counted, manifests and dense part included, over 12
-intervals and more, with one checkpoint kept. *Written* is what all of them have written; *kept* the most that lay in
-the folder at any moment, which is while the next one is written and the last one is still there: of full fp32
-checkpoints, two. The exact checkpoint that the end of training writes is left out. Nothing is timed, so noise of the
-machine has no part in it; the seed is 0, and another one would draw other rows for the intervals, about as many.
+**Bytes.** Every file that a training writes or deletes is counted, including manifests and the dense part, over 12 or
+more intervals, with one checkpoint kept. *Written* is the sum over all checkpoints. *Kept* is the largest total size of
+the folder at any moment, which is reached while the next checkpoint is written and the last one still exists; for full
+fp32 checkpoints it is the size of two. The exact checkpoint at the end of training is not counted. Nothing is timed, so
+the load of the machine has no influence. The seed is 0; other seeds draw other rows for the intervals, but about as
+many.
 
-A table of the generated data has every id that occurs in the training rows once or more, and no others, so that by the
-end of the log every row has changed. How many do in an interval is a matter of its length; several are measured, on the
-real sets down to a single step: nearly all of their few rows change in any interval that a user would choose.
+In the generated data a table has exactly the ids that occur in the training rows, so every row has changed by the end
+of the log. The share of rows that change in an interval depends on its length, and several lengths are measured. On the
+real data sets the shortest is a single step, because nearly all of their few rows change in any interval of practical
+length.
 
-**Log-loss.** A training fails at evenly spread checkpoints and goes on from each; its final log-loss on the test rows
-is compared with never having stopped, for three seeds (of initial weights and of the order of rows). The failures that
-widths are meant for are 1, 3, 20 and more for 2, 3, 4 and 8 bits; trainings here have 1, 2, 3 and 3: they are short,
-and have less time to make up for a failure. Rounding sends a training another way than that of the same seed without
-it, so a single difference is luck in part: what a width costs is the mean over seeds, whose standard error is told.
-What is restored does not depend on the policy, as a row is quantised by itself, and has not changed since it was. So
-the policy is ``intermittent`` here, and the width what varies.
+**Log-loss.** A training fails at evenly spaced checkpoints and resumes from each. Its final log-loss on the test rows
+is compared with that of an undisturbed training, for three seeds (of the initial weights and the order of rows).
+Widths of 2, 3, 4 and 8 bits are meant for 1, 3, 20 and more failures; the trainings here have 1, 2, 3 and 3, because
+they are short and have less time to recover. Rounding makes a training diverge from that of the same seed without
+rounding, so a single difference is partly chance. The cost of a width is therefore the mean over seeds, reported with
+its standard error. Restored values do not depend on the policy, because each row is quantised separately and a row in
+an older checkpoint has not changed since. Therefore only the width varies, and the policy is ``intermittent``.
 """
 
 from __future__ import annotations
@@ -37,16 +39,16 @@ from typing import Any
 from bench.benchmark import Benchmark, Context, Figure, Result, Target
 from bench.contestant import ROOT
 from bench.provenance import digest
-from bench.quality.checkpoint_data import subjects
-from bench.quality.checkpoint_runs import Kept, Spans, Subject, counted, log_loss
+from bench.quality.checkpoint_data import training_setups
+from bench.quality.checkpoint_runs import Intervals, StorageBytes, TrainingSetup, counted, log_loss
 from bench.quality.checkpoint_settings import (
-    HEAD,
-    KEPT,
-    MOST_CHANGED,
-    OFF,
+    COLUMNS,
+    KEPT_TARGET,
+    MAX_CHANGED,
+    MAX_LOG_LOSS_CHANGE,
     REFERENCE,
     RESTORES,
-    WRITTEN,
+    WRITTEN_TARGET,
     Setting,
     compared,
 )
@@ -67,50 +69,52 @@ def run(context: Context) -> Result:
 
 
 def _measured(context: Context, folder: Path) -> Result:
-    resumable = ResumableCases(folder / "noted.jsonl", digest(ROOT, CHECKPOINT_BYTES.depends_on))
-    said = [f"{len(resumable)} of the trainings in an earlier sitting"] if len(resumable) else []
+    resumable = ResumableCases(folder / "cases.jsonl", digest(ROOT, CHECKPOINT_BYTES.depends_on))
+    notes = [f"{len(resumable)} of the trainings in an earlier run"] if len(resumable) else []
     settings: list[Setting] = []
     figures: list[Figure] = []
-    for subject in subjects(context, folder):
-        dataset = subject.dataset(folder)
-        off = _off(context, subject, dataset, resumable, folder)
-        for spans in subject.spans:
-            found: dict[tuple[str, int], Kept] = {}
-            for policy, bits in _ways(context.quick):
-                case = f"{subject.name}, {dataset.fingerprint[:8]}, {spans}, {policy}, {bits} bits"
-                took = resumable.get(case, partial(_counted, subject, dataset, spans, policy, bits, folder))
-                found[policy, bits] = Kept.from_json(took)
-                context.say(f"{subject.name}, {spans.steps} steps, {policy}, {bits} bits: {sum(took['written']):,} B")
-            settings += compared(subject.name, spans, found, off)
-            figures += _bytes_figures(subject.name, spans, found)
-        figures += _off_figures(subject.name, off)
-        said.append(f"{subject.name}: {subject.description}")
+    for setup in training_setups(context, folder):
+        dataset = setup.dataset(folder)
+        off = _log_loss_changes(context, setup, dataset, resumable, folder)
+        for intervals in setup.intervals:
+            found: dict[tuple[str, int], StorageBytes] = {}
+            for policy, bits in _policies_and_bits(context.quick):
+                case = f"{setup.name}, {dataset.fingerprint[:8]}, {intervals}, {policy}, {bits} bits"
+                took = resumable.get(case, partial(_count_bytes, setup, dataset, intervals, policy, bits, folder))
+                found[policy, bits] = StorageBytes.from_json(took)
+                context.say(f"{setup.name}, {intervals.steps} steps, {policy}, {bits} bits: {sum(took['written']):,} B")
+            settings += compared(setup.name, intervals, found, off)
+            figures += _bytes_figures(setup.name, intervals, found)
+        figures += _log_loss_figures(setup.name, off)
+        notes.append(f"{setup.name}: {setup.description}")
     result = Result(
-        (*_best(settings), *figures), 0, len(_seeds(context.quick)), (*_notes(context, settings), *said),
-        cases=(HEAD, *(setting.cells() for setting in settings)),
+        (*_best(settings), *figures), 0, len(_seeds(context.quick)), (*_notes(context, settings), *notes),
+        cases=(COLUMNS, *(setting.cells() for setting in settings)),
     )  # fmt: skip
     resumable.forget()
     return result
 
 
-def _counted(subject: Subject, dataset: Dataset, spans: Spans, policy: str, bits: int, folder: Path) -> dict[str, Any]:
-    return counted(subject, dataset, spans, policy, bits, folder).to_json()
+def _count_bytes(
+    setup: TrainingSetup, dataset: Dataset, intervals: Intervals, policy: str, bits: int, folder: Path
+) -> dict[str, Any]:
+    return counted(setup, dataset, intervals, policy, bits, folder).to_json()
 
 
-def _off(
-    context: Context, subject: Subject, dataset: Dataset, resumable: ResumableCases, folder: Path
+def _log_loss_changes(
+    context: Context, setup: TrainingSetup, dataset: Dataset, resumable: ResumableCases, folder: Path
 ) -> dict[int, tuple[float, ...]]:
-    """Bits -> relative change of the log-loss in percent, a seed each."""
+    """Returns bits -> relative changes of the log-loss in percent, one per seed."""
 
     def ended(seed: int, bits: int, restores: int) -> float:
-        case = f"{subject.name}, {dataset.fingerprint[:8]}, seed {seed}, {bits} bits, {restores} restores"
-        loss = float(resumable.get(case, partial(log_loss, subject, dataset, seed, bits, restores, folder)))
+        case = f"{setup.name}, {dataset.fingerprint[:8]}, seed {seed}, {bits} bits, {restores} restores"
+        loss = float(resumable.get(case, partial(log_loss, setup, dataset, seed, bits, restores, folder)))
         context.say(f"{case}: log-loss {loss:.6f}")
         return loss
 
     seeds = _seeds(context.quick)
     undisturbed = [ended(seed, 32, 0) for seed in seeds]
-    every = sorted({bits for _, bits in _ways(context.quick)})
+    every = sorted({bits for _, bits in _policies_and_bits(context.quick)})
     return {
         bits: tuple(
             100 * (ended(seed, bits, RESTORES[bits]) / loss - 1) for seed, loss in zip(seeds, undisturbed, strict=True)
@@ -119,7 +123,7 @@ def _off(
     }
 
 
-def _ways(quick: bool) -> Iterable[tuple[str, int]]:
+def _policies_and_bits(quick: bool) -> Iterable[tuple[str, int]]:
     if quick:
         return (REFERENCE, ("consecutive", 32), ("intermittent", 2))
     return (REFERENCE, *((policy, bits) for policy in POLICIES for bits in RESTORES))
@@ -130,44 +134,46 @@ def _seeds(quick: bool) -> range:
 
 
 def _best(settings: Sequence[Setting]) -> list[Figure]:
-    """The setting of the generated data that clears what is asked for by most, in its worst respect, and that fp32
-    deltas restore what there was."""
-    asked = [setting for setting in settings if setting.data == "criteo"]
-    best = max(asked, key=lambda setting: (setting.margin, setting.written))
+    """Returns figures of the setting with the largest margin on the generated data, and the error of fp32 deltas.
+
+    The margin of a setting is that of the target that it meets by the smallest factor.
+    """
+    candidates = [setting for setting in settings if setting.data == "criteo"]
+    best = max(candidates, key=lambda setting: (setting.margin, setting.written))
     note = (
-        f"{best.policy}, {best.bits} bits, an interval of {best.spans.steps} steps in which "
+        f"{best.policy}, {best.bits} bits, an interval of {best.intervals.steps} steps in which "
         f"{100 * best.changed:.1f} % of the rows change"
     )
     failed = RESTORES[best.bits]
     exact = [abs(each) for setting in settings if setting.bits == 32 for each in setting.off]
     return [
         Figure("written", "x", (best.written,), f"less than full fp32 checkpoints: {note}"),
-        Figure("kept", "x", (best.kept,), "less at the fullest moment: the same setting"),
-        Figure("log_loss_off", "%", (abs(st.fmean(best.off)),), f"to either side: the same, restores: {failed}"),
+        Figure("kept", "x", (best.kept,), "less at the peak: the same setting"),
+        Figure("log_loss_off", "%", (abs(st.fmean(best.off)),), f"absolute: the same setting, restores: {failed}"),
         Figure("exact_off", "%", (max(exact),), "fp32 deltas, every data set and seed"),
     ]  # fmt: skip
 
 
-def _bytes_figures(data: str, spans: Spans, found: Mapping[tuple[str, int], Kept]) -> list[Figure]:
-    """Bytes of an interval by full fp32 checkpoints, by the paper's widest setting, and the rows that change."""
+def _bytes_figures(data: str, intervals: Intervals, found: Mapping[tuple[str, int], StorageBytes]) -> list[Figure]:
+    """Returns figures of one interval: changed rows, bytes of full fp32 and 2-bit checkpoints, and the dense share."""
     full = found[REFERENCE]
     changed = next(kept for (policy, _), kept in found.items() if policy == "consecutive")
     least = found["intermittent", 2]
-    name = f"{data}.{spans.steps}"
+    name = f"{data}.{intervals.steps}"
     shares = tuple(100 * rows / changed.all_rows for rows in changed.rows[1:])
     return [
-        Figure(f"{name}.changed", "%", shares, f"of {changed.all_rows:,} rows, an interval each"),
-        Figure(f"{name}.full_fp32", "MB", tuple(each / 1e6 for each in full.written), "an interval each"),
-        Figure(f"{name}.intermittent_2", "MB", tuple(each / 1e6 for each in least.written), "an interval each", "mean"),
+        Figure(f"{name}.changed", "%", shares, f"of {changed.all_rows:,} rows, per interval"),
+        Figure(f"{name}.full_fp32", "MB", tuple(each / 1e6 for each in full.written), "per interval"),
+        Figure(f"{name}.intermittent_2", "MB", tuple(each / 1e6 for each in least.written), "per interval", "mean"),
         Figure(f"{name}.dense", "%", (100 * (1 - full.table_bytes / sum(full.written)),), "of full fp32 checkpoints"),
     ]
 
 
-def _off_figures(data: str, off: Mapping[int, Sequence[float]]) -> list[Figure]:
+def _log_loss_figures(data: str, off: Mapping[int, Sequence[float]]) -> list[Figure]:
     figures: list[Figure] = []
     for bits, samples in off.items():
         error = f"; standard error {st.stdev(samples) / len(samples) ** 0.5:.4f} %" if len(samples) > 1 else ""
-        note = f"on test after {RESTORES[bits]} restores, a seed each{error}"
+        note = f"on test after {RESTORES[bits]} restores, per seed{error}"
         figures.append(Figure(f"{data}.{bits}_bits.log_loss", "%", tuple(samples), note, "mean"))
     return figures
 
@@ -175,18 +181,19 @@ def _off_figures(data: str, off: Mapping[int, Sequence[float]]) -> list[Figure]:
 def _notes(context: Context, settings: Sequence[Setting]) -> tuple[str, ...]:
     if context.quick:
         return ("a generated log of some thousand rows: these figures mean nothing",)
-    beyond = dict.fromkeys(
-        f"{each.data}: {100 * each.changed:.0f} % of the rows change in an interval of {each.spans.steps} steps, more "
-        "than what anything is asked at"
+    without_target = dict.fromkeys(
+        f"{each.data}: {100 * each.changed:.0f} % of the rows change in an interval of {each.intervals.steps} steps, "
+        "for which there is no target"
         for each in settings
-        if each.changed > MOST_CHANGED
+        if each.changed > MAX_CHANGED
     )
     left_out = () if context.data else ("Frappe is left out: give its folder with --data",)
     return (
-        f"written, kept and log_loss_off are of one setting, the one of the generated data that clears all three by "
-        f"most where at most {100 * MOST_CHANGED:g} % of the rows change in an interval; the table has them all",
-        "kept: at any moment, so of full fp32 checkpoints two; at rest: between two checkpoints",
-        *beyond,
+        "written, kept and log_loss_off are of one setting of the generated data, the one with the largest margin over "
+        f"all three targets among those with at most {100 * MAX_CHANGED:g} % of the rows changed per interval; the "
+        "table case by case has all settings",
+        "kept: the peak, which for full fp32 checkpoints is two of them; at rest: between two checkpoints",
+        *without_target,
         *left_out,
     )
 
@@ -196,9 +203,9 @@ CHECKPOINT_BYTES = Benchmark(
     claim="Where a quarter of the rows or fewer change in an interval, checkpoints of the changed rows in few bits "
     "write 17 times less than full fp32 ones and keep 8 times less, for a log-loss .01 % off at most.",
     targets={
-        "written": Target(WRITTEN),
-        "kept": Target(KEPT),
-        "log_loss_off": Target(OFF, "at most"),
+        "written": Target(WRITTEN_TARGET),
+        "kept": Target(KEPT_TARGET),
+        "log_loss_off": Target(MAX_LOG_LOSS_CHANGE, "at most"),
         "exact_off": Target(0.0, "at most"),
     },
     depends_on=("bench/quality/checkpoint_bytes.py", "examples/movielens.yaml", "examples/frappe.yaml"),

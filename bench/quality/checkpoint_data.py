@@ -1,4 +1,4 @@
-"""The data sets of ``checkpoint_bytes``, and what is trained on each."""
+"""The data sets of ``checkpoint_bytes``, and the training on each."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ruamel.yaml import YAML
 
 from bench.benchmark import Context
 from bench.contestant import ROOT
-from bench.quality.checkpoint_runs import Spans, Subject
+from bench.quality.checkpoint_runs import Intervals, TrainingSetup
 from ziggurat.core.progress import Silent
 from ziggurat.data.public.catalogue import find_dataset, get_dataset
 from ziggurat.data.synthetic.config import GeneratorConfig
@@ -22,29 +22,39 @@ EXPONENT = 1.05
 DIM = 64
 MODEL = {"name": "deepfm", "deep": {"hidden": [32]}}
 ROWS = 800_000
-"""Of the generated log: of its 26 columns' ids four tenths of a million occur, 119 MB of tables."""
-SMALLER = 4
-"""Of the shape's cardinalities one such part."""
+"""The rows of the generated log; 400,000 ids of its 26 columns occur, which makes 119 MB of tables."""
+DIVISOR = 4
+"""The divisor of the shape's cardinalities."""
 
 
-def subjects(context: Context, folder: Path) -> list[Subject]:
-    """What is measured: of a smoke run a small generated log alone."""
+def training_setups(context: Context, folder: Path) -> list[TrainingSetup]:
+    """Returns the trainings to measure; in a smoke run there is only one, on a small generated log."""
     if context.quick:
-        return [generated(folder, 6_000, 400, 256, (Spans(3, 4),))]
-    # 40, 16 and 4 steps of 1,024 rows: some 20, 10 and 4 % of the rows; the training rows make 625 steps.
-    found = [generated(folder, ROWS, SMALLER, 1024, (Spans(40, 14), Spans(16, 24), Spans(4, 24)))]
+        return [generated(folder, 6_000, 400, 256, (Intervals(3, 4),))]
+    # In 40, 16 and 4 steps of 1,024 rows about 20, 10 and 4 % of the rows change; an epoch has 625 steps.
+    found = [generated(folder, ROWS, DIVISOR, 1024, (Intervals(40, 14), Intervals(16, 24), Intervals(4, 24)))]
     found.append(movielens(context))
     if context.data is not None:
         found.append(frappe(context.data))
     return found
 
 
-def generated(folder: Path, rows: int, smaller: int, batch_size: int, spans: tuple[Spans, ...]) -> Subject:
-    """A log in ``folder``, made if it is not there, of Criteo's shape with its cardinalities divided by ``smaller``."""
+def generated(
+    folder: Path, rows: int, divisor: int, batch_size: int, intervals: tuple[Intervals, ...]
+) -> TrainingSetup:
+    """Returns a training on a log of Criteo's shape, and generates the log in ``folder`` if it is missing.
+
+    Args:
+        folder: the folder of the log.
+        rows: the rows of the log.
+        divisor: the divisor of the shape's cardinalities.
+        batch_size: the batch size.
+        intervals: the intervals between checkpoints.
+    """
     shape = criteo_shape(rows)
     columns = tuple(
         column.model_copy(
-            update={"exponent": EXPONENT, "style": "integer", "cardinality": max(3, column.cardinality // smaller)}
+            update={"exponent": EXPONENT, "style": "integer", "cardinality": max(3, column.cardinality // divisor)}
         )
         for column in shape.categorical
     )
@@ -54,9 +64,9 @@ def generated(folder: Path, rows: int, smaller: int, batch_size: int, spans: tup
         generate(config, log)
     description = (
         f"{rows:,} generated rows, 13 integers and 26 ids by Zipf({EXPONENT}), cardinalities of the shape criteo "
-        f"divided by {smaller}; every id of the training rows has a row"
+        f"divided by {divisor}; every id of the training rows has a row"
     )
-    return Subject("criteo", _criteo(log, config), 1, batch_size, spans, description)
+    return TrainingSetup("criteo", _criteo(log, config), 1, batch_size, intervals, description)
 
 
 def _criteo(log: Path, config: GeneratorConfig) -> dict[str, Any]:
@@ -82,26 +92,31 @@ def _criteo(log: Path, config: GeneratorConfig) -> dict[str, Any]:
     }
 
 
-def movielens(context: Context) -> Subject:
-    """MovieLens-100K as in its example, but for width and model; an interval is a thirteenth of an epoch, or a step."""
+def movielens(context: Context) -> TrainingSetup:
+    """Returns a training on MovieLens-100K as in its example, with our width and model.
+
+    An interval is a thirteenth of an epoch, or a step.
+    """
     place = context.cache / "movielens-100k"
     get_dataset(find_dataset("movielens-100k"), place, Silent())
     values = _example("movielens", place, {"deep": {"hidden": [32], "dropout": 0.4}})
-    return Subject("movielens", values, 6, 1024, (Spans(6, 13), Spans(1, 24)), "MovieLens-100K, 6 epochs")
+    return TrainingSetup("movielens", values, 6, 1024, (Intervals(6, 13), Intervals(1, 24)), "MovieLens-100K, 6 epochs")
 
 
-def frappe(place: Path) -> Subject:
-    """Frappe as in its example, but for width and model; an interval is a thirteenth of an epoch, or a step.
+def frappe(place: Path) -> TrainingSetup:
+    """Returns a training on Frappe as in its example, with our width and model.
+
+    An interval is a thirteenth of an epoch, or a step.
 
     Args:
-        place: folder of its Parquet files.
+        place: the folder of the Parquet files.
     """
     values = _example("frappe", place, {})
-    return Subject("frappe", values, 4, 1024, (Spans(15, 13), Spans(1, 24)), "Frappe, 4 epochs")
+    return TrainingSetup("frappe", values, 4, 1024, (Intervals(15, 13), Intervals(1, 24)), "Frappe, 4 epochs")
 
 
 def _example(name: str, place: Path, model: Mapping[str, Any]) -> dict[str, Any]:
-    """An experiment of ``examples/``, of our width and model, without its training section."""
+    """Returns an experiment of ``examples/`` with our width and model, without its training section."""
     values = YAML(typ="safe").load((ROOT / "examples" / f"{name}.yaml").read_text(encoding="utf-8"))
     del values["training"]
     values["data"]["folder"] = str(place)
@@ -111,7 +126,7 @@ def _example(name: str, place: Path, model: Mapping[str, Any]) -> dict[str, Any]
 
 
 def _config_of(log: Path) -> dict[str, Any] | None:
-    """What the existing log was generated from."""
+    """Returns the config from which the existing log was generated, or None."""
     try:
         return json.loads(truth_file(log).read_text(encoding="utf-8"))["config"] if log.exists() else None
     except FileNotFoundError:

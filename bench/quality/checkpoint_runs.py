@@ -1,4 +1,4 @@
-"""Trainings whose checkpoints are looked at: every byte that they write counted, or stopped hard and gone on with."""
+"""Trainings that count the bytes of their checkpoints, or that fail and resume from them."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from ziggurat.training import api
 from ziggurat.training.experiment import Experiment
 
 NEVER = 10**6
-"""Steps between evaluations: there is one, at the end."""
+"""The steps between evaluations, so many that there is only one at the end."""
 
 
 @dataclass(frozen=True, slots=True)
-class Spans:
-    """Intervals of one length.
+class Intervals:
+    """Intervals of one length, each of which ends with a checkpoint.
 
     Attributes:
-        steps: of an interval; a checkpoint ends it.
-        counted: how many checkpoints are counted, the first full one included.
+        steps: the steps of an interval.
+        counted: the number of checkpoints to count, including the first full one.
     """
 
     steps: int
@@ -38,32 +38,32 @@ class Spans:
 
 
 @dataclass(frozen=True, slots=True)
-class Subject:
-    """What is trained.
+class TrainingSetup:
+    """A data set, and the training on it.
 
     Attributes:
-        name: of the data.
-        values: the experiment, unparsed, without what :meth:`experiment` sets.
-        epochs: of a whole training.
-        batch_size: rows of a step.
-        spans: the intervals at which bytes are counted; the first one's length is that of whole trainings.
-        description: a description of the data, for the reader.
+        name: the name of the data set.
+        values: the unparsed experiment, without the values that :meth:`experiment` sets.
+        epochs: the epochs of a complete training.
+        batch_size: the batch size.
+        intervals: the intervals at which bytes are counted; complete trainings use the first.
+        description: the description of the data for the notes.
     """
 
     name: str
     values: Mapping[str, Any]
     epochs: int
     batch_size: int
-    spans: tuple[Spans, ...]
+    intervals: tuple[Intervals, ...]
     description: str
 
     def experiment(self, dataset: Dataset | None, every: int, seed: int, policy: str, bits: int) -> Experiment:
-        """A training of as many whole intervals as its epochs have; no evaluation before the end.
+        """Returns a training of as many complete intervals as its epochs have, with an evaluation at the end.
 
         Args:
-            dataset: that it is for; None: only to be prepared.
-            every: steps of an interval.
-            seed, policy, bits: of the same name in the config.
+            dataset: the dataset; None for an experiment that is only prepared.
+            every: the steps of an interval.
+            seed, policy, bits: the values of the same names in the config.
         """
         rows = self.batch_size * every if dataset is None else dataset.split("train").rows
         steps = max(1, self.epochs * (rows // self.batch_size) // every) * every
@@ -77,22 +77,22 @@ class Subject:
         return parse_config(Experiment, values, f"checkpoints of {self.name}")
 
     def dataset(self, folder: Path) -> Dataset:
-        """Encoded, in ``folder``; made if it is not there."""
+        """Returns the encoded dataset, and prepares it in ``folder`` if it is missing."""
         return prepared(self.experiment(None, 1, 0, "full", 32), folder)
 
 
 @dataclass(slots=True)
-class Kept:
-    """What checkpoints cost.
+class StorageBytes:
+    """The storage that checkpoints use.
 
     Attributes:
-        written: bytes of each, its manifest included, in order.
-        peak: most bytes that lay in the folder at any moment, a file being replaced counted once.
-        resting: most bytes that lay there between two checkpoints.
-        full: how many were full.
-        rows: written by each.
-        all_rows: of the tables.
-        table_bytes: of ``written``, of files with rows of tables.
+        written: the bytes of each checkpoint, including its manifest, in order.
+        peak: the largest size of the folder at any moment; a file that is being replaced counts once.
+        resting: the largest size of the folder between two checkpoints.
+        full: the number of full checkpoints.
+        rows: the rows that each checkpoint contains.
+        all_rows: the rows of all tables.
+        table_bytes: the part of ``written`` that is in files with rows of tables.
     """
 
     written: list[int]
@@ -107,15 +107,15 @@ class Kept:
         return asdict(self)
 
     @classmethod
-    def from_json(cls, values: Mapping[str, Any]) -> Kept:
+    def from_json(cls, values: Mapping[str, Any]) -> StorageBytes:
         return cls(**values)
 
 
 class Ledger:
-    """Follows what is written into a folder of checkpoints, and deleted from it, up to some checkpoint.
+    """Counts the bytes that are written to a folder of checkpoints and deleted from it.
 
     Args:
-        counted: after so many manifests nothing is counted any more.
+        counted: the number of checkpoints after which counting stops.
     """
 
     def __init__(self, counted: int) -> None:
@@ -125,7 +125,7 @@ class Ledger:
         self._manifests: list[Manifest] = []
 
     def wrote(self, folder: str, name: str, data: bytes) -> None:
-        """A file is there."""
+        """Records a written file."""
         if not self._left:
             return
         if folder not in self._by_folder:
@@ -138,19 +138,19 @@ class Ledger:
             self._left -= 1
 
     def deleted(self, folder: str, name: str | None) -> None:
-        """A file, or all of a folder, is gone."""
+        """Records a deleted file, or a deleted folder if ``name`` is None."""
         for each in [key for key in self._files if key[0] == folder and name in {None, key[1]}]:
             del self._files[each]
 
-    def kept(self) -> Kept:
-        """What came of it.
+    def totals(self) -> StorageBytes:
+        """Returns the counted bytes.
 
         Raises:
-            AssertionError: fewer checkpoints came.
+            AssertionError: there were fewer checkpoints than expected.
         """
-        assert self._left == 0, f"{self._left} checkpoints have not come"
+        assert self._left == 0, f"{self._left} checkpoints are missing"
         with_rows = [file for each in self._manifests for file in each.files if file.blocks]
-        return Kept(
+        return StorageBytes(
             written=[self._by_folder[folder_of(each.step)] for each in self._manifests],
             peak=self._peak,
             resting=self._resting,
@@ -162,8 +162,8 @@ class Ledger:
 
 
 @contextlib.contextmanager
-def followed(ledger: Ledger) -> Generator[None]:
-    """Within the context, ``ledger`` records every file that this process writes or deletes through a local store."""
+def recording(ledger: Ledger) -> Generator[None]:
+    """Makes ``ledger`` record the files that this process writes or deletes through a local store in the context."""
     write, delete = LocalStore.write, LocalStore.delete
 
     def recorded_write(self: LocalStore, folder: str, name: str, data: bytes) -> None:
@@ -181,46 +181,57 @@ def followed(ledger: Ledger) -> Generator[None]:
         LocalStore.write, LocalStore.delete = write, delete
 
 
-def counted(subject: Subject, dataset: Dataset, spans: Spans, policy: str, bits: int, scratch: Path) -> Kept:
-    """Train over the intervals of ``spans``, one newest checkpoint kept, and count."""
-    values = subject.experiment(dataset, spans.steps, 0, policy, bits)
+def counted(
+    setup: TrainingSetup, dataset: Dataset, intervals: Intervals, policy: str, bits: int, scratch: Path
+) -> StorageBytes:
+    """Trains over ``intervals`` with one checkpoint kept, and returns the bytes of the checkpoints."""
+    values = setup.experiment(dataset, intervals.steps, 0, policy, bits)
     training = values.training.model_copy(update={"keep": 1})
-    ledger = Ledger(spans.counted)
-    with tempfile.TemporaryDirectory(dir=scratch, prefix="counted-") as folder, followed(ledger):
-        # The stop saves once more, exactly; that one is not counted.
-        stop = spans.steps * spans.counted + 1
+    ledger = Ledger(intervals.counted)
+    with tempfile.TemporaryDirectory(dir=scratch, prefix="counted-") as folder, recording(ledger):
+        # Stopping writes another, exact checkpoint, which is not counted.
+        stop = intervals.steps * intervals.counted + 1
         run = Path(folder) / "run"
         api.train(values.model_copy(update={"training": training}), run, prepared=dataset.folder, stop_after=stop)
-    return ledger.kept()
+    return ledger.totals()
 
 
 def log_loss(
-    subject: Subject, dataset: Dataset, seed: int, bits: int, restores: int, scratch: Path, policy: str = "intermittent"
+    setup: TrainingSetup,
+    dataset: Dataset,
+    seed: int,
+    bits: int,
+    restores: int,
+    scratch: Path,
+    policy: str = "intermittent",
 ) -> float:
-    """On the test rows at the end of a training that failed and went on ``restores`` times, evenly spread.
+    """Returns the log-loss on the test rows after a training that failed and resumed ``restores`` times.
 
-    It goes on from the last checkpoint that it had written by itself: training is stopped a step behind it, and the
-    exact checkpoint that a stop leaves is taken away, which is what a killed process leaves.
+    The failures are evenly spaced. The training stops a step after a regular checkpoint, and the exact checkpoint that
+    stopping writes is deleted. This leaves the folder as after a killed process, and training resumes from the regular
+    checkpoint.
     """
-    every = subject.spans[0].steps
-    experiment = subject.experiment(dataset, every, seed, policy, bits)
+    every = setup.intervals[0].steps
+    experiment = setup.experiment(dataset, every, seed, policy, bits)
     steps = experiment.training.max_steps
     assert steps is not None
     with tempfile.TemporaryDirectory(dir=scratch, prefix="restored-") as folder:
         run = Path(folder) / "run"
-        for at in failures(steps, every, restores):
+        for at in failure_steps(steps, every, restores):
             api.train(experiment, run, prepared=dataset.folder, stop_after=at + 1)
-            _forget(CheckpointFolder(run / "checkpoints"), at, bits)
+            _delete_stop_checkpoint(CheckpointFolder(run / "checkpoints"), at, bits)
         outcome = api.train(experiment, run, prepared=dataset.folder)
     assert outcome.results is not None
     return float(outcome.results["figures"]["test"]["log_loss"])
 
 
-def failures(steps: int, every: int, restores: int) -> list[int]:
-    """The steps whose checkpoint is gone on from: ends of intervals, ascending, none twice, before the last.
+def failure_steps(steps: int, every: int, restores: int) -> list[int]:
+    """Returns the steps of the checkpoints from which a failed training resumes.
+
+    They are ascending, unique ends of intervals before the last one.
 
     Raises:
-        AssertionError: there are fewer intervals.
+        AssertionError: there are fewer intervals than failures.
     """
     intervals = steps // every
     ends = [number * intervals // (restores + 1) for number in range(1, restores + 1)]
@@ -228,8 +239,8 @@ def failures(steps: int, every: int, restores: int) -> list[int]:
     return [each * every for each in ends]
 
 
-def _forget(checkpoints: CheckpointFolder, at: int, bits: int) -> None:
-    """Delete the checkpoint that a stop one step behind ``at`` left."""
+def _delete_stop_checkpoint(checkpoints: CheckpointFolder, at: int, bits: int) -> None:
+    """Deletes the checkpoint that a stop one step after ``at`` has written."""
     checkpoints.store.delete(folder_of(at + 1))
     manifest = checkpoints.manifest(at)
     assert checkpoints.last() == at, checkpoints.steps()

@@ -1,4 +1,4 @@
-"""Ways to write checkpoints, each beside full ones in fp32: what ``checkpoint_bytes`` compares."""
+"""The settings of checkpoints that ``checkpoint_bytes`` compares with full fp32 checkpoints."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ import statistics as st
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from bench.quality.checkpoint_runs import Kept, Spans
+from bench.quality.checkpoint_runs import Intervals, StorageBytes
 
 RESTORES = {2: 1, 3: 2, 4: 3, 8: 3, 16: 3, 32: 3}
-"""Bits -> failures of a training."""
-WRITTEN, KEPT, OFF = 17.0, 8.0, 0.01
-"""Times less, times less, and percent of log-loss: what is asked for together, of one setting."""
-MOST_CHANGED = 0.26
-"""Share of rows that change in an interval at which that is asked."""
+"""Bits -> the failures of a training."""
+WRITTEN_TARGET, KEPT_TARGET, MAX_LOG_LOSS_CHANGE = 17.0, 8.0, 0.01
+"""The targets that a setting has to meet together: two factors of reduction, and a percentage of the log-loss."""
+MAX_CHANGED = 0.26
+"""The largest share of rows that may change in an interval for the targets to apply."""
 REFERENCE = ("full", 32)
-HEAD = (
+COLUMNS = (
     "data", "steps", "rows changed", "policy", "bits", "written", "tables alone", "kept", "at rest", "full",
     "log-loss", "restores",
 )  # fmt: skip
@@ -23,20 +23,21 @@ HEAD = (
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One way to write checkpoints at one interval, and what it comes to.
+    """The results of one setting of checkpoints at one interval.
 
     Attributes:
-        data: name of the data.
-        spans: the intervals.
-        policy, bits: as in the config.
-        changed: mean share of rows that change in an interval.
-        written, tables, kept, resting: times less than full fp32 checkpoints; tables: of their rows alone.
-        full: of how many checkpoints so many were full.
-        off: relative change of the log-loss in percent, a seed each.
+        data: the name of the data set.
+        intervals: the intervals.
+        policy, bits: the values of the same names in the config.
+        changed: the mean share of rows that change in an interval.
+        written, tables, kept, resting: the factors by which bytes are smaller than with full fp32 checkpoints;
+            ``tables`` is ``written`` for rows of tables alone.
+        full: the number of full checkpoints.
+        off: the relative changes of the log-loss in percent, one per seed.
     """
 
     data: str
-    spans: Spans
+    intervals: Intervals
     policy: str
     bits: int
     changed: float
@@ -49,27 +50,27 @@ class Setting:
 
     @property
     def margin(self) -> float:
-        """How far it clears what is asked for, in its worst respect; a log-loss that is off clears nothing."""
-        fits = self.changed <= MOST_CHANGED and abs(st.fmean(self.off)) <= OFF
-        return min(self.written / WRITTEN, self.kept / KEPT) if fits else 0.0
+        """The smaller factor by which a target is met; 0 if the log-loss or the share of changed rows is too large."""
+        fits = self.changed <= MAX_CHANGED and abs(st.fmean(self.off)) <= MAX_LOG_LOSS_CHANGE
+        return min(self.written / WRITTEN_TARGET, self.kept / KEPT_TARGET) if fits else 0.0
 
     def cells(self) -> tuple[str, ...]:
         return (
-            self.data, str(self.spans.steps), f"{100 * self.changed:.1f} %", self.policy, str(self.bits),
+            self.data, str(self.intervals.steps), f"{100 * self.changed:.1f} %", self.policy, str(self.bits),
             *(f"{each:.1f}×" for each in (self.written, self.tables, self.kept, self.resting)),
-            f"{self.full} of {self.spans.counted}", f"{st.fmean(self.off):+.4f} %", str(RESTORES[self.bits]),
+            f"{self.full} of {self.intervals.counted}", f"{st.fmean(self.off):+.4f} %", str(RESTORES[self.bits]),
         )  # fmt: skip
 
 
 def compared(
-    data: str, spans: Spans, found: Mapping[tuple[str, int], Kept], off: Mapping[int, Sequence[float]]
+    data: str, intervals: Intervals, found: Mapping[tuple[str, int], StorageBytes], off: Mapping[int, Sequence[float]]
 ) -> list[Setting]:
-    """Settings of one interval beside full fp32 checkpoints.
+    """Compares the settings of one interval with full fp32 checkpoints.
 
     Args:
-        data, spans: of which.
-        found: (policy, bits) -> bytes; :data:`REFERENCE` and the consecutive policy's are among them.
-        off: bits -> relative change of the log-loss in percent, a seed each.
+        data, intervals: the data set and the intervals.
+        found: (policy, bits) -> bytes, including :data:`REFERENCE` and the consecutive policy.
+        off: bits -> relative changes of the log-loss in percent, one per seed.
     """
     full = found[REFERENCE]
     changed = next(kept for (policy, _), kept in found.items() if policy == "consecutive")
@@ -77,7 +78,7 @@ def compared(
     return [
         Setting(
             data,
-            spans,
+            intervals,
             policy,
             bits,
             share,

@@ -1,6 +1,6 @@
-"""What optimizers are compared on: small trainings that only the dense part's optimizer tells apart.
+"""The tasks on which optimizers are compared: small trainings that differ only in the dense part's optimizer.
 
-Shape legend: B rows, C counts, F fields, D embedding dim.
+Shape legend: N rows, B batch, C counts, F features, D embedding dim.
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from ziggurat.models.model import ModelDims
 from ziggurat.models.wukong import Wukong
 
 TABLES_LR = 0.003
-"""Of the embeddings' Adam, whatever trains the dense part."""
+"""The learning rate of Adam for the embeddings, with every optimizer of the dense part."""
 
 
 Floats = npt.NDArray[np.float64]
 Batch = tuple[Tensor, ...]
-"""Of some rows what a model sees, and last their labels."""
+"""The inputs of some rows, and last their labels."""
 
 
 class Learner(ABC):
     """A model and its data.
 
     Attributes:
-        dense: parameters that the compared optimizer trains, by name.
-        others: the optimizer of the others, if there are any.
+        dense: name -> parameter, for the parameters that the compared optimizer trains.
+        others: the optimizer of the other parameters, if there are any.
     """
 
     dense: dict[str, nn.Parameter]
@@ -47,28 +47,28 @@ class Learner(ABC):
 
     @abstractmethod
     def batches(self, seed: int) -> Iterator[Batch]:
-        """Of the training rows, for ever, each epoch in another order."""
+        """Yields batches of the training rows without end, each epoch in another order."""
 
     @abstractmethod
     def loss(self, *batch: Tensor) -> Tensor:
-        """Mean log-loss of a batch."""
+        """Returns the mean log-loss of a batch."""
 
     @abstractmethod
     def validation(self) -> float:
-        """Mean log-loss of the validation rows."""
+        """Returns the mean log-loss of the validation rows."""
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """A training to compare optimizers on.
+    """A training on which optimizers are compared.
 
     Attributes:
-        name: of it.
-        description: a description for the reader.
-        learner: seed -> a fresh one.
-        steps: that it takes.
-        every: steps from one evaluation to the next.
-        optimizers: that are compared on it, AdamW first.
+        name: the name of the task.
+        description: the description for the notes.
+        learner: a function that creates the learner for a seed.
+        steps: the number of steps.
+        every: the steps between evaluations.
+        optimizers: the optimizers to compare, AdamW first.
     """
 
     name: str
@@ -80,13 +80,13 @@ class Task:
 
 
 class Rows:
-    """Rows to learn, and others to be judged by."""
+    """Training rows and validation rows."""
 
     def __init__(self, train: Batch, valid: Batch) -> None:
         self.train, self.valid = train, valid
 
     def batches(self, size: int, seed: int) -> Iterator[Batch]:
-        """For ever; what an epoch has left over is left out."""
+        """Yields shuffled batches without end; the remainder of an epoch is dropped."""
         generator = torch.Generator().manual_seed(seed)
         rows = len(self.train[-1])
         while True:
@@ -96,14 +96,14 @@ class Rows:
 
 
 class Recommender(Learner):
-    """Counts and ids of F fields, one table for all of these, and a model of ours over what it gives.
+    """One of our models on counts and ids, with a single embedding table for all features.
 
     Args:
         rows: counts (N, C), ids (N, F) and labels (N,).
-        ids: that there are.
-        config: of the model.
-        batch: rows of one.
-        seed: of the initial weights.
+        ids: the number of ids.
+        config: the config of the model.
+        batch: the batch size.
+        seed: the seed of the initial weights.
     """
 
     def __init__(self, rows: Rows, ids: int, config: ModelConfig, batch: int, seed: int) -> None:
@@ -135,7 +135,7 @@ class Recommender(Learner):
 
 
 class Residual(nn.Module):
-    """Two convolutions beside a way past them."""
+    """A residual block of two convolutions."""
 
     def __init__(self, channels: int) -> None:
         super().__init__()
@@ -149,10 +149,10 @@ class Residual(nn.Module):
 
 
 class Digits(Learner):
-    """scikit-learn's 1,797 handwritten digits and a small ResNet; a third of them for validation.
+    """A small ResNet on scikit-learn's 1,797 handwritten digits, of which a third are for validation.
 
-    Digits that are learned are moved by up to a pixel, each time anew: 1,200 images alone are known by heart within a
-    few epochs, and what the others' loss is then is luck.
+    Training digits are shifted randomly by up to a pixel. Otherwise the model memorises the 1,200 images within a few
+    epochs, and its validation loss is a matter of chance.
     """
 
     BATCH = 64
@@ -195,7 +195,7 @@ class Digits(Learner):
 
 
 def tasks(data: Path | None, quick: bool) -> list[Task]:
-    """Those that can be had: with Frappe where ``data`` has it."""
+    """Returns the tasks; those on Frappe need its folder ``data``."""
     if quick:
         return [Task("digits", "", Digits, 12, 4, ALL)]
     drawn, ids = drawn_rows(), DRAWN_FIELDS * DRAWN_IDS
@@ -206,20 +206,29 @@ def tasks(data: Path | None, quick: bool) -> list[Task]:
     found = [
         Task("drawn", f"DLRM (MLP 256-128) {description}", dlrm, steps, 20, (*OURS, *PEERS)),
         Task("drawn_wukong", f"Wukong (2 layers) {description}", wukong, steps, 20),
-        Task("digits", "a ResNet of 2 blocks on scikit-learn's digits, moved a pixel; batch 64", Digits, 800, 10, ALL),
+        Task(
+            "digits",
+            "a ResNet of 2 blocks on scikit-learn's digits, shifted by up to a pixel; batch 64",
+            Digits,
+            800,
+            10,
+            ALL,
+        ),
     ]
     if data is not None:
         frappe, ids = frappe_rows(data)
-        description = f"on Frappe, judged by {FRAPPE_JUDGES:,} of its validation rows"
+        description = f"on Frappe, evaluated on {FRAPPE_VALIDATION_ROWS:,} of its validation rows"
         for kind, name, config, compared in (
             ("frappe", "Wukong (2 layers)", _WUKONG, (*OURS, "peer_soap")),
             ("frappe_dlrm", "DLRM (MLP 256-128)", _DLRM, OURS),
         ):
-            often, once = (partial(Recommender, frappe, ids, config, each) for each in (BATCH_SIZE, ONCE_BATCH))
-            steps = len(frappe.train[-1]) // ONCE_BATCH // 20 * 20
+            often, once = (partial(Recommender, frappe, ids, config, each) for each in (BATCH_SIZE, SINGLE_EPOCH_BATCH))
+            steps = len(frappe.train[-1]) // SINGLE_EPOCH_BATCH // 20 * 20
             found += [
                 Task(kind, f"{name} {description}; batch {BATCH_SIZE:,}", often, 800, 25, compared),
-                Task(f"{kind}_once", f"{name} {description}, each row once; batch {ONCE_BATCH}", once, steps, 20),
+                Task(
+                    f"{kind}_once", f"{name} {description}, each row once; batch {SINGLE_EPOCH_BATCH}", once, steps, 20
+                ),
             ]
     return found
 
@@ -227,9 +236,8 @@ def tasks(data: Path | None, quick: bool) -> list[Task]:
 OURS = ("adamw", "shampoo", "roots")
 PEERS = ("peer_shampoo", "peer_soap")
 ALL = (*OURS, *PEERS, "often")
-FRAPPE_JUDGES, DRAWN_JUDGES = 20_000, 10_240
-"""Validation rows."""
-DIM, BATCH_SIZE, ONCE_BATCH = 16, 1024, 256
+FRAPPE_VALIDATION_ROWS, DRAWN_VALIDATION_ROWS = 20_000, 10_240
+DIM, BATCH_SIZE, SINGLE_EPOCH_BATCH = 16, 1024, 256
 
 
 _DLRM = DLRM.Config(top=MLP.Config(hidden=(256, 128)))
@@ -238,7 +246,7 @@ DRAWN_COUNTS, DRAWN_FIELDS, DRAWN_IDS, DRAWN_ROWS = 13, 26, 300, 1_024_000
 
 
 def frappe_rows(folder: Path) -> tuple[Rows, int]:
-    """The board's training rows, some of its validation rows, and how many ids there are."""
+    """Returns Frappe's training rows with some of its validation rows, and the number of ids."""
     import polars as pl
 
     def part(name: str) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float32]]:
@@ -248,17 +256,17 @@ def frappe_rows(folder: Path) -> tuple[Rows, int]:
 
     train, valid = part("train"), part("valid")
     ids = int(max(train[0].max(), valid[0].max())) + 1
-    judges = np.random.default_rng(0).permutation(len(valid[1]))[:FRAPPE_JUDGES]
-    valid = valid[0][judges], valid[1][judges]
+    chosen = np.random.default_rng(0).permutation(len(valid[1]))[:FRAPPE_VALIDATION_ROWS]
+    valid = valid[0][chosen], valid[1][chosen]
     parts = ((torch.from_numpy(inputs), torch.from_numpy(labels)) for inputs, labels in (train, valid))
     return Rows(*((torch.zeros(len(labels), 0), inputs, labels) for inputs, labels in parts)), ids
 
 
 def drawn_rows() -> Rows:
-    """Shaped like Criteo's: ids by Zipf's law, and logarithms of counts that a few hidden causes have in common.
+    """Generates rows of Criteo's shape: ids by Zipf's law, and logarithms of counts that share a few latent causes.
 
-    Whether somebody clicks depends on ids' hidden vectors, by the sum of fields and by pairs, and on the causes, by a
-    random network.
+    The click probability depends on latent vectors of the ids, through their sum and through pairs, and on the causes
+    through a random network.
     """
     draw = np.random.default_rng(0)
     weights = 1 / np.arange(1, DRAWN_IDS + 1) ** 1.05
@@ -268,7 +276,7 @@ def drawn_rows() -> Rows:
     offsets = np.arange(DRAWN_FIELDS)
 
     def hidden_of(rows: int) -> tuple[npt.NDArray[np.int64], Floats, Floats, Floats]:
-        """Ids, causes, and what two of the terms are before they are scaled."""
+        """Returns ids, causes, and the unscaled terms of pairs and of single ids."""
         ids = draw.choice(DRAWN_IDS, (rows, DRAWN_FIELDS), p=weights / weights.sum())
         vectors, causes = hidden[offsets, ids], draw.normal(size=(rows, 4))
         pairs = ((vectors.sum(1) ** 2).sum(1) - (vectors**2).sum((1, 2))) / 2
@@ -278,12 +286,12 @@ def drawn_rows() -> Rows:
     def network(causes: Floats) -> Floats:
         return np.tanh(causes @ first) @ second
 
-    _, causes, pairs, _ = hidden_of(DRAWN_JUDGES)
-    middle, spread, told_spread = pairs.mean(), pairs.std(), network(causes).std()
+    _, causes, pairs, _ = hidden_of(DRAWN_VALIDATION_ROWS)
+    middle, spread, network_spread = pairs.mean(), pairs.std(), network(causes).std()
 
     def some(rows: int) -> Batch:
         ids, causes, pairs, alone = hidden_of(rows)
-        logits = (pairs - middle) / spread + alone + network(causes) / told_spread - 1.0
+        logits = (pairs - middle) / spread + alone + network(causes) / network_spread - 1.0
         noise = draw.normal(size=(rows, DRAWN_COUNTS))
         counts = np.log1p(np.floor(np.exp(heights + 0.7 * causes @ mixed + 0.5 * noise)))
         labels = draw.random(rows) < 1 / (1 + np.exp(-2 * logits))
@@ -291,4 +299,4 @@ def drawn_rows() -> Rows:
         return tuple(map(torch.from_numpy, (counts.astype(np.float32), inputs, labels.astype(np.float32))))
 
     chunks = zip(*(some(DRAWN_ROWS // 10) for _ in range(10)), strict=True)
-    return Rows(tuple(map(torch.cat, chunks)), some(DRAWN_JUDGES))
+    return Rows(tuple(map(torch.cat, chunks)), some(DRAWN_VALIDATION_ROWS))

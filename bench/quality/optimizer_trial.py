@@ -1,4 +1,4 @@
-"""One training with one optimizer, and the optimizers that are compared."""
+"""A training with one optimizer, and the optimizers to compare."""
 
 from __future__ import annotations
 
@@ -22,24 +22,24 @@ from ziggurat.optim.shampoo.shampoo import Shampoo
 
 PEERS_FOLDER = Path(__file__).resolve().parents[2] / ".peers-optimizers"
 DEFAULTS = ShampooConfig()
-OFTEN = 10
-"""Steps from roots to roots."""
-LARGE = 256
-"""Numbers in a block's dimension, at most; peers leave larger dimensions out, or cut them."""
+ROOTS_INTERVAL = 10
+"""The steps between computations of the roots."""
+MAX_BLOCK = 256
+"""The largest dimension of a block; peers skip or split larger dimensions."""
 WARMUP = 0.05
-"""Of the steps; then the learning rate stays, so that no end is nearer to one optimizer than to another."""
+"""The share of warm-up steps; then the learning rate is constant, so that no schedule favours an optimizer."""
 
 Make = Callable[[dict[str, nn.Parameter], "Setting"], torch.optim.Optimizer]
 
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """What is tuned: the same for all.
+    """The tuned hyperparameters, which are the same for all optimizers.
 
     Attributes:
-        lr: learning rate.
-        beta1, beta2: decay of the gradient's moving mean, and of second moments.
-        weight_decay: decoupled.
+        lr: the learning rate.
+        beta1, beta2: the decay rates of the gradient's moving average and of the second moments.
+        weight_decay: the decoupled weight decay.
     """
 
     lr: float
@@ -49,19 +49,23 @@ class Setting:
 
     @classmethod
     def drawn(cls, number: int) -> Setting:
-        """The ``number``-th, the same for every optimizer, of a sequence that fills the space evenly (Roberts 2018)."""
-        lr, beta1, beta2, decay = (math.modf(0.5 + (number + 1) * _TURN**-power)[0] for power in (1, 2, 3, 4))
+        """Returns the setting with this number of a low-discrepancy sequence (Roberts 2018)."""
+        lr, beta1, beta2, decay = (
+            math.modf(0.5 + (number + 1) * _GENERALISED_GOLDEN_RATIO**-power)[0] for power in (1, 2, 3, 4)
+        )
         return cls(10 ** (-3.7 + 2 * lr), (0.8, 0.9, 0.95)[int(3 * beta1)], (0.95, 0.99, 0.999)[int(3 * beta2)],
                    10 ** (-5 + 4 * decay))  # fmt: skip
 
 
-_TURN = 1.1673039782614187
+_GENERALISED_GOLDEN_RATIO = 1.1673039782614187
 """The root of x⁵ = x + 1, for four dimensions."""
 
 
 def _ours(**settings: Any) -> Make:
-    """With AdamW of the same setting for a graft, as it is meant; second moments of rows and columns, and those in the
-    eigenbasis, keep the default, as the guide has it."""
+    """Returns a constructor of Shampoo with AdamW of the same setting as its graft.
+
+    The decay of Shampoo's own second moments has the default value, as the guide recommends.
+    """
 
     def make(parameters: dict[str, nn.Parameter], setting: Setting) -> torch.optim.Optimizer:
         graft = {"name": "adam", "beta2": setting.beta2}
@@ -92,24 +96,24 @@ def _peer(name: str, **more: Any) -> Make:
 OPTIMIZERS: Mapping[str, Make] = {
     "adamw": _adamw,
     "shampoo": _ours(),
-    "roots": _ours(form="roots", max_preconditioner_dim=LARGE),
-    "often": _ours(precondition_frequency=OFTEN, statistics_frequency=1, max_preconditioner_dim=LARGE),
+    "roots": _ours(form="roots", max_preconditioner_dim=MAX_BLOCK),
+    "often": _ours(precondition_frequency=ROOTS_INTERVAL, statistics_frequency=1, max_preconditioner_dim=MAX_BLOCK),
     "peer_shampoo": _peer(
         "ScalableShampoo", decoupled_weight_decay=True, decoupled_learning_rate=False,
-        block_size=LARGE, start_preconditioning_step=OFTEN,
-        preconditioning_compute_steps=2 * OFTEN,
+        block_size=MAX_BLOCK, start_preconditioning_step=ROOTS_INTERVAL,
+        preconditioning_compute_steps=2 * ROOTS_INTERVAL,
     ),
-    "peer_soap": _peer("SOAP", precondition_frequency=OFTEN, max_precondition_dim=LARGE),
+    "peer_soap": _peer("SOAP", precondition_frequency=ROOTS_INTERVAL, max_precondition_dim=MAX_BLOCK),
 }  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """What came of a training.
+    """The validation losses of a training.
 
     Attributes:
-        losses: of the validation rows, evaluation by evaluation; cut where one is no number.
-        seconds: of the processor, that training steps until each took, evaluations left out.
+        losses: the loss of each evaluation, up to the first that is not finite.
+        seconds: the processor time of all training steps up to each evaluation.
     """
 
     losses: list[float]
@@ -117,11 +121,11 @@ class Curve:
 
     @property
     def best(self) -> float:
-        """Infinite where there is none."""
+        """The smallest loss; infinite if there is none."""
         return min(self.losses, default=math.inf)
 
     def reached(self, loss: float) -> int | None:
-        """Number of the first evaluation that is no worse, from 1; None: none is."""
+        """Returns the number of the first evaluation, from 1, whose loss is at most ``loss``, or None."""
         return next((number for number, each in enumerate(self.losses, 1) if each <= loss), None)
 
 
@@ -131,7 +135,7 @@ def _tasks(data: Path | None, quick: bool) -> dict[str, Task]:
 
 
 def trained(data: Path | None, quick: bool, task: str, optimizer: str, number: int, seed: int) -> Curve:
-    """What comes of a setting, in a process of its own with one thread; nothing where it diverges."""
+    """Trains with one setting on one thread, and returns the curve; it is empty if the training diverges."""
     torch.set_num_threads(1)
     try:
         return curve(_tasks(data, quick)[task], optimizer, Setting.drawn(number), seed)
@@ -140,7 +144,7 @@ def trained(data: Path | None, quick: bool, task: str, optimizer: str, number: i
 
 
 def curve(task: Task, optimizer: str, setting: Setting, seed: int) -> Curve:
-    """Train, and evaluate now and then."""
+    """Trains a task and evaluates it regularly."""
     learner = task.learner(seed)
     dense = OPTIMIZERS[optimizer](learner.dense, setting)
     rising = torch.optim.lr_scheduler.LambdaLR(dense, lambda step: min(1.0, (step + 1) / max(1, WARMUP * task.steps)))

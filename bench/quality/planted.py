@@ -1,4 +1,4 @@
-"""The log of `scaling_law` as a board's data: generated, with interactions of two to six columns planted in it."""
+"""The generated log of `scaling_law` as the data of a leaderboard, with labels from interactions of 2 to 6 columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The quality benchmarks: a board's models trained with every seed, judged against what was published."""
+"""The quality benchmarks: they train the models of a leaderboard with all seeds and compare them with publications."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ from ziggurat.core.errors import DataError
 FIGURES = ("auc", "log_loss", "ne")
 
 Outcomes = Mapping[str, Sequence[Mapping[str, Any]]]
-"""Model -> what came out of each seed's training."""
+"""Model -> the outcomes of the trainings, one per seed."""
 
 Derive = Callable[[Outcomes], list[Figure]]
+"""A function that computes further figures from the outcomes of several models."""
 
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """Data that a board makes for itself.
+    """The generated data of a leaderboard.
 
     Attributes:
-        make: writes it where it is not yet; returns the folder that the board's experiment reads.
-        sources: files whose change makes other data.
+        make: a function that writes the data if it is missing, and returns the folder that the experiment reads.
+        sources: the files that determine the data.
     """
 
     make: Callable[[Context], Path]
@@ -43,15 +44,15 @@ def quality(
     derive: Derive = lambda outcomes: [],
     generated: Generated | None = None,
 ) -> Benchmark:
-    """The benchmark of a board.
+    """Creates the benchmark of a leaderboard.
 
     Args:
-        board: its name.
-        claim: see :class:`~bench.benchmark.Benchmark`.
-        targets: ``model.figure`` -> what it has to reach.
-        name: of the benchmark; default ``quality_BOARD``.
-        derive: further figures, made of several models' outcomes.
-        generated: the data, where it is not given with ``--data``.
+        board: the name of the leaderboard.
+        claim: the claim (see :class:`~bench.benchmark.Benchmark`).
+        targets: ``model.figure`` -> its target.
+        name: the name of the benchmark; default: ``quality_BOARD``.
+        derive: a function that computes further figures from all outcomes.
+        generated: the generated data, for a leaderboard that does not need ``--data``.
     """
     path = f"bench/quality/boards/{board}.yaml"
     made_by = () if generated is None else generated.sources
@@ -82,10 +83,10 @@ def _runner(name: str, derive: Derive, generated: Generated | None) -> Callable[
 
 
 def _data(board: Board, context: Context, generated: Generated | None) -> Path | None:
-    """The folder of the raw data; None for a quick run, which has a stand-in.
+    """Returns the folder of the raw data, or None for a quick run, which generates random rows.
 
     Raises:
-        DataError: ``--data`` is missing, or given where it would not be read.
+        DataError: ``--data`` is missing, or it is given but would not be read.
     """
     if context.quick or generated is not None:
         if context.data is not None:
@@ -101,7 +102,7 @@ def _data(board: Board, context: Context, generated: Generated | None) -> Path |
 
 
 def _train(board: Board, context: Context, data: Path | None) -> dict[str, list[dict[str, Any]]]:
-    """Model -> what came out, a seed each."""
+    """Returns model -> outcomes, one per seed."""
     seeds = board.seeds[:1] if context.quick else board.seeds
     context.say(f"{len(board.entries)} models, seeds {', '.join(map(str, seeds))}")
     found: dict[str, dict[int, dict[str, Any]]] = {name: {} for name in board.entries}
@@ -135,18 +136,18 @@ def _figures(model: str, board: Board, outcomes: list[dict[str, Any]]) -> list[F
 
 def _notes(board: Board, quick: bool) -> tuple[str, ...]:
     if quick:
-        return ("a stand-in of random rows, five steps a model: these figures mean nothing",)
+        return ("random rows, five steps per model: these figures mean nothing",)
     return (
-        f"mean ± standard deviation over seeds {', '.join(map(str, board.seeds))}, on the test split; the checkpoint "
-        "is the best on validation; a setting that was chosen was chosen there, the others are the example's or the "
-        "public board's",
-        "flops: forward, per example, of the dense part; seconds: training to the early stop on one thread, "
-        "evaluations included, two trainings beside each other",
+        f"mean ± standard deviation over seeds {', '.join(map(str, board.seeds))}, on the test split; checkpoints and "
+        "tuned settings are selected on the validation split; other settings are those of the example or the public "
+        "leaderboard",
+        "flops: forward pass of the dense part, per example; seconds: training until it stops early, on one thread, "
+        "evaluations included, with two trainings at a time",
     )
 
 
 def published_within(board: str, figure: str, tolerance: float) -> dict[str, Target]:
-    """A target for every model with a published ``figure``: at least that, less the tolerance."""
+    """Returns a target for each model with a published ``figure``: the published value minus the tolerance."""
     entries = load_board(board).entries
     return {
         f"{name}.{figure}": Target(round(entry.published[figure] - tolerance, 6))

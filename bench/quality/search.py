@@ -1,4 +1,4 @@
-"""Random search over a board entry's space, judged by validation alone; every trial is written down.
+"""Random search over the settings of a model on a leaderboard; records the validation figures of every trial.
 
 python -m bench.quality.search BOARD MODEL --data DIR [--trials 20] [--first 0]
 """
@@ -23,10 +23,10 @@ TRIALS = Path(__file__).with_name("trials")
 
 
 def draw(entry: Entry, seed: int) -> dict[str, Any]:
-    """The settings of trial ``seed``: each key's value drawn uniformly, the same for the same seed and space.
+    """Draws the settings of trial ``seed`` uniformly and reproducibly from the values of each key.
 
     Raises:
-        ConfigError: the entry declares no space.
+        ConfigError: the entry declares no values.
     """
     if not entry.search:
         raise ConfigError(f"board entry {entry.name}: no `search`", "declare the values to draw from")
@@ -35,13 +35,13 @@ def draw(entry: Entry, seed: int) -> dict[str, Any]:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Exit status 0; 2 when the search could not be made."""
+    """Runs a search and returns the exit status: 0, or 2 if the search is impossible."""
     parser = argparse.ArgumentParser(prog="python -m bench.quality.search", description="Random search on a board.")
     parser.add_argument("board")
     parser.add_argument("model")
     parser.add_argument("--data", type=Path, required=True, help="folder of the raw data")
     parser.add_argument("--trials", type=int, default=20)
-    parser.add_argument("--first", type=int, default=0, help="number of the first trial; go on after earlier ones")
+    parser.add_argument("--first", type=int, default=0, help="number of the first trial, to continue a search")
     options = parser.parse_args(arguments)
     try:
         _search(options.board, options.model, options.data, range(options.first, options.first + options.trials))
@@ -86,7 +86,7 @@ def _search(board: str, model: str, data: Path, numbers: range) -> None:
 
 
 def record(path: Path, row: dict[str, Any]) -> None:
-    """Append a trial to the file; where it was made before, with the same settings at the same commit, replace it."""
+    """Appends a trial to the file, or replaces the line of the same trial, settings and commit."""
     same = lambda other: all(other[key] == row[key] for key in ("trial", "commit", "settings"))  # noqa: E731
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
     place = next((index for index, other in enumerate(rows) if same(other)), len(rows))

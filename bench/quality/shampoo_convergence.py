@@ -1,11 +1,12 @@
-"""Steps and seconds to AdamW's best validation log-loss, each optimizer tuned with as many trials.
+"""Measures the steps and seconds that optimizers need to reach AdamW's best validation log-loss.
 
-Every optimizer gets the same settings to try (learning rate, betas, weight decay), from seed 0. AdamW keeps the one
-with the best loss on validation rows; that loss is the others' goal, and each keeps the setting that gets there in the
-fewest steps, or the one with the best loss where none does. Then all are trained from three other seeds, of each of
-which AdamW's best loss is the goal again: how many steps others need to it, of those that AdamW took. Who never gets
-there has needed more than there are, which counts as all of them and is said. A best loss is one lucky evaluation, so
-the steps to a loss a tenth above it are told as well.
+Every optimizer is tuned on the same settings (learning rate, betas, weight decay) with seed 0. For AdamW the setting
+with the lowest validation loss is selected. That loss is the goal of the others. For each of them the setting that
+reaches the goal in the fewest steps is selected, or, if none reaches it, the setting with the lowest loss.
+
+Then all optimizers are trained with three other seeds. For each seed, AdamW's best loss is the goal, and the steps to
+reach it are compared with AdamW's steps. If an optimizer never reaches the goal, all steps count, and the note says so.
+As a best loss may be a single lucky evaluation, the steps to a loss ten percent above it are reported too.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ if TYPE_CHECKING:
     from bench.quality.optimizer_trial import Curve
 
 TRIALS, SEEDS = 6, (1, 2, 3)
-JUDGED = ("drawn", "drawn_wukong", "frappe", "frappe_once", "frappe_dlrm", "frappe_dlrm_once", "digits")
-GOAL = "adamw"
+JUDGED_TASKS = ("drawn", "drawn_wukong", "frappe", "frappe_once", "frappe_dlrm", "frappe_dlrm_once", "digits")
+BASELINE = "adamw"
 PROCESSES = 2
-NEAR = 1.1
-"""Times the goal."""
+NEAR_FACTOR = 1.1
+"""The factor by which a loss may exceed the goal to count as near it."""
 
 Case = tuple[str, str, int, int]
-"""A task, an optimizer, the number of a setting, a seed."""
+"""A training: its task, its optimizer, the number of its setting, and its seed."""
 
 
 def run(context: Context) -> Result:
@@ -60,7 +61,7 @@ def run(context: Context) -> Result:
         best: dict[tuple[str, str], int] = {}
         for task, name in pairs:  # AdamW comes first
             mine = [tried[task, name, number, 0] for number in range(trials)]
-            goal = None if name == GOAL else tried[task, GOAL, best[task, GOAL], 0].best
+            goal = None if name == BASELINE else tried[task, BASELINE, best[task, BASELINE], 0].best
             best[task, name] = tuned(mine, goal)
         found = _trained(context, resumable, [(*pair, best[pair], seed) for pair in pairs for seed in seeds])
         for task in chosen:
@@ -77,13 +78,13 @@ def run(context: Context) -> Result:
         f"{PROCESSES} processes side by side; seconds of the processor",
         *(f"{task.name}: {task.description}; {task.steps} steps, evaluated every {task.every}" for task in chosen),
         *([] if has_peers else ["the peers were left out: run bench/peers/install.py"]),
-        *(["Frappe was left out: it wants --data"] if context.data is None else []),
+        *(["Frappe was left out: it needs --data"] if context.data is None else []),
     )
     return Result(tuple(figures), 0, len(seeds), notes, {}, tuple(cases))
 
 
 def tuned(curves: Sequence[Curve], goal: float | None) -> int:
-    """Number of the curve that reaches the goal first, or, where there is none or nobody does, of the best one."""
+    """Returns the index of the curve that reaches the goal first; without a goal or if none does, of the best curve."""
     reached = [None if goal is None else each.reached(goal) for each in curves]
     order = [(at or math.inf, each.best) for at, each in zip(reached, curves, strict=True)]
     return min(range(len(curves)), key=lambda number: order[number])
@@ -92,31 +93,41 @@ def tuned(curves: Sequence[Curve], goal: float | None) -> int:
 def compared(
     task: str, every: int, curves: Mapping[str, Sequence[Curve]]
 ) -> tuple[list[Figure], list[tuple[str, ...]]]:
-    """Figures and lines of a task, by optimizer its curves, seed by seed."""
-    goals = [each.best for each in curves[GOAL]]
-    needed = [every * (each.reached(goal) or 0) for each, goal in zip(curves[GOAL], goals, strict=True)]
-    seconds = [each.seconds[steps // every - 1] for each, steps in zip(curves[GOAL], needed, strict=True)]
+    """Returns the figures and the table lines of a task.
+
+    Args:
+        task: the name of the task.
+        every: the steps between evaluations.
+        curves: optimizer -> its curves, one per seed.
+    """
+    goals = [each.best for each in curves[BASELINE]]
+    needed = [every * (each.reached(goal) or 0) for each, goal in zip(curves[BASELINE], goals, strict=True)]
+    seconds = [each.seconds[steps // every - 1] for each, steps in zip(curves[BASELINE], needed, strict=True)]
     figures: list[Figure] = []
     lines: list[tuple[str, ...]] = []
     for name, mine in curves.items():
         reached = [each.reached(goal) for each, goal in zip(mine, goals, strict=True)]
         late = sum(each is None for each in reached)
-        steps = [every * (at or len(goal.losses)) for at, goal in zip(reached, curves[GOAL], strict=True)]
+        steps = [every * (at or len(goal.losses)) for at, goal in zip(reached, curves[BASELINE], strict=True)]
         shares = [mine_s / theirs for mine_s, theirs in zip(steps, needed, strict=True)]
         times = [
             (each.seconds[(at or len(each.seconds)) - 1] if each.seconds else float("inf")) / theirs
             for each, at, theirs in zip(mine, reached, seconds, strict=True)
         ]
         note = f"never reached by {late} of {len(mine)} seeds" if late else "to AdamW's best validation log-loss"
-        if name != GOAL:
+        if name != BASELINE:
             fewer = tuple(100 * (1 - share) for share in shares)
             figures.append(Figure(f"{task}.{name}.fewer_steps", "%", fewer, note))
             figures.append(Figure(f"{task}.{name}.time", "x", tuple(times), f"of AdamW's, {note}"))
             near = tuple(
-                100 * (1 - (each.reached(NEAR * goal) or len(other.losses)) / (other.reached(NEAR * goal) or 1))
-                for each, other, goal in zip(mine, curves[GOAL], goals, strict=True)
+                100
+                * (
+                    1
+                    - (each.reached(NEAR_FACTOR * goal) or len(other.losses)) / (other.reached(NEAR_FACTOR * goal) or 1)
+                )
+                for each, other, goal in zip(mine, curves[BASELINE], goals, strict=True)
             )
-            figures.append(Figure(f"{task}.{name}.fewer_steps_near", "%", near, "to a tenth above it"))
+            figures.append(Figure(f"{task}.{name}.fewer_steps_near", "%", near, "to a loss a tenth above it"))
         losses = tuple(each.best for each in mine)
         figures.append(Figure(f"{task}.{name}.best", "log-loss", losses, "of the validation rows"))
         middle = [f"{sorted(each)[len(each) // 2]:.2f}" for each in (shares, times)]
@@ -126,7 +137,7 @@ def compared(
 
 
 def _trained(context: Context, resumable: ResumableCases, cases: Iterable[Case]) -> dict[Case, Curve]:
-    """All of them, those side by side that are not measured yet."""
+    """Returns the curves of all cases; missing ones are trained in parallel."""
     from bench.quality.optimizer_trial import Curve, trained
 
     every = {case: " ".join(map(str, case)) for case in cases}
@@ -134,7 +145,7 @@ def _trained(context: Context, resumable: ResumableCases, cases: Iterable[Case])
     if missing:
         context.say(f"{len(missing)} of {len(every)} trainings to go")
     with ProcessPoolExecutor(PROCESSES, multiprocessing.get_context("spawn")) as pool, ExitStack() as stack:
-        stack.callback(pool.shutdown, wait=False, cancel_futures=True)  # where this is interrupted
+        stack.callback(pool.shutdown, wait=False, cancel_futures=True)  # if this is interrupted
         started = {pool.submit(trained, context.data, context.quick, *case): every[case] for case in missing}
         for number, done in enumerate(as_completed(started), 1):
             curve, name = done.result(), started[done]
@@ -146,7 +157,7 @@ def _trained(context: Context, resumable: ResumableCases, cases: Iterable[Case])
 SHAMPOO_CONVERGENCE = Benchmark(
     name="shampoo_convergence",
     claim="Shampoo needs a fifth fewer steps than AdamW to AdamW's best validation log-loss.",
-    targets={f"{task}.shampoo.fewer_steps": Target(20.0) for task in JUDGED},
+    targets={f"{task}.shampoo.fewer_steps": Target(20.0) for task in JUDGED_TASKS},
     depends_on=("bench/quality/shampoo_convergence.py",),
     run=run,
 )

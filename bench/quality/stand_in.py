@@ -1,4 +1,4 @@
-"""Random rows that stand in for a board's data in a smoke run: every model is built, trained and judged."""
+"""Random rows that replace the data of a leaderboard in a smoke run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ COLUMNS = {"user": 40, "item": 90, "place": 7}
 
 
 def stand_in(folder: Path) -> dict[str, Any]:
-    """Write the rows under ``folder``; the changes (dotted key -> value) that make an experiment train on them."""
+    """Writes the rows to ``folder``, and returns the changes (dotted key -> value) to an experiment that read them."""
     draw = np.random.default_rng(0)
     columns = {name: draw.integers(0, rows, ROWS) for name, rows in COLUMNS.items()}
     columns["age"] = draw.integers(18, 80, ROWS)

@@ -1,6 +1,6 @@
-"""One training, as a process of its own: reads what to train from a JSON file, writes what came out to another.
+"""A training in its own process: `python -m bench.quality.trial SPEC.json OUT.json`.
 
-python -m bench.quality.trial SPEC.json OUT.json
+It reads the experiment from SPEC.json and writes the outcome to OUT.json.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from ziggurat.training.scaling.model_sizes import size_of
 
 
 def train(spec: dict[str, Any], scratch: Path) -> dict[str, Any]:
-    """Train ``spec["experiment"]`` on the dataset in ``spec["prepared"]``; the run is thrown away with ``scratch``.
+    """Trains ``spec["experiment"]`` on the dataset in ``spec["prepared"]``, with a run folder in ``scratch``.
 
     Returns:
-        Figures per split, the size of the model, seconds, steps and the step of the best checkpoint.
+        The figures per split, the size of the model, the seconds, the steps and the step of the best checkpoint.
     """
     experiment = parse_config(Experiment, spec["experiment"])
     dataset = Dataset(Path(spec["prepared"]))
@@ -44,7 +44,7 @@ def train(spec: dict[str, Any], scratch: Path) -> dict[str, Any]:
 
 
 def main(spec: str, out: str) -> None:
-    """The process."""
+    """Runs a training from the command line."""
     with tempfile.TemporaryDirectory(prefix="trial-") as scratch:
         outcome = train(json.loads(Path(spec).read_text(encoding="utf-8")), Path(scratch))
     write_json(Path(out), outcome)

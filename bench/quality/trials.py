@@ -1,4 +1,4 @@
-"""Many trainings, as many at once as there are cores; each is kept, so that an interrupted board goes on."""
+"""Runs trainings in parallel, one per core, and stores each outcome, so that an interrupted leaderboard resumes."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from ziggurat.training import api
 from ziggurat.training.experiment import Experiment
 
 SOURCES = ("bench/quality/trial.py",)
-"""What a training's outcome depends on, besides its config and the data."""
+"""The code on which the outcome of a training depends."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A training to be done: a name for the reader, and what to train."""
+    """A training: its name in messages, and its experiment."""
 
     name: str
     experiment: Experiment
 
 
 def prepared(experiment: Experiment, folder: Path) -> Dataset:
-    """The dataset that all trials of a board share, under ``folder``; made if it is not there."""
+    """Returns the dataset that all trials of a leaderboard share, and prepares it in ``folder`` if it is missing."""
     digest = dataset_fingerprint(experiment.data, experiment.features)[:8]
     return api.prepare(experiment, folder / f"prepared-{digest}")
 
@@ -45,16 +45,16 @@ def prepared(experiment: Experiment, folder: Path) -> Dataset:
 def run_trials(
     trials: Sequence[Trial], dataset: Dataset, folder: Path, say: Callable[[str], None]
 ) -> Iterator[tuple[Trial, dict[str, Any]]]:
-    """Each trial with its outcome (see :func:`bench.quality.trial.train`), as they end.
+    """Yields each trial with its outcome (see :func:`bench.quality.trial.train`) when it ends.
 
     Args:
-        trials: what to train; each on one thread.
-        dataset: on what.
-        folder: where outcomes are kept; what it holds of the same config, data and sources is not trained again.
-        say: called with a line for each trial that ended.
+        trials: the trainings, each on one thread.
+        dataset: the dataset to train on.
+        folder: the folder of stored outcomes, which are reused for the same config, data and sources.
+        say: a function that is called with a line for each ended trial.
 
     Raises:
-        EnvironmentMismatch: a training failed; the end of its error output is quoted.
+        EnvironmentMismatch: a training failed; the message quotes the end of its error output.
     """
     kept = folder / "trials"
     kept.mkdir(parents=True, exist_ok=True)
@@ -74,7 +74,7 @@ def run_trials(
 
 
 def run_quickly(trials: Sequence[Trial], dataset: Dataset) -> Iterator[tuple[Trial, dict[str, Any]]]:
-    """The same one after another in this process, keeping nothing: for a smoke run."""
+    """Yields the same for a smoke run: trials run one after another in this process, and no outcome is stored."""
     for trial in trials:
         with tempfile.TemporaryDirectory(prefix="trial-") as scratch:
             spec = {"experiment": trial.experiment.model_dump(mode="json"), "prepared": str(dataset.folder)}
@@ -83,7 +83,7 @@ def run_quickly(trials: Sequence[Trial], dataset: Dataset) -> Iterator[tuple[Tri
 
 def _run(trial: Trial, dataset: Dataset, kept: Path, sources: str) -> dict[str, Any]:
     values = trial.experiment.model_dump(mode="json")
-    raw = {"folder": "."}  # where the raw data lies changes nothing; what is in it is in the fingerprint
+    raw = {"folder": "."}  # the location of the raw data does not matter, as the fingerprint covers its content
     content = [{**values, "data": {**values["data"], **raw}}, dataset.fingerprint, sources]
     key = hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()[:24]
     out = kept / f"{key}.json"
@@ -103,7 +103,7 @@ def _run(trial: Trial, dataset: Dataset, kept: Path, sources: str) -> dict[str, 
 
 
 def judged(figures: Mapping[str, float]) -> dict[str, float]:
-    """AUC and log-loss, of each task where there are several."""
+    """Returns AUC and log-loss, for each task if there are several."""
     return {name: value for name, value in figures.items() if name.rpartition("/")[2] in {"auc", "log_loss"}}
 
 

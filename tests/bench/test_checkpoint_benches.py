@@ -1,4 +1,4 @@
-"""What ``checkpoint_bytes``, ``checkpoint_stall`` and ``checkpoint_crash`` measure with."""
+"""The harnesses of ``checkpoint_bytes``, ``checkpoint_stall`` and ``checkpoint_crash``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,16 @@ import torch
 from bench.micro.big_tables import CPU, BigTables, Size
 from bench.micro.stall_harness import Peer
 from bench.quality.checkpoint_data import generated
-from bench.quality.checkpoint_runs import Kept, Ledger, Spans, Subject, counted, failures, followed, log_loss
+from bench.quality.checkpoint_runs import (
+    Intervals,
+    Ledger,
+    StorageBytes,
+    TrainingSetup,
+    counted,
+    failure_steps,
+    log_loss,
+    recording,
+)
 from bench.quality.checkpoint_settings import REFERENCE, Setting, compared
 from bench.system.checkpoint_damage import HARMS, chain, damaged
 from bench.system.crash_moments import MOMENTS, Watched
@@ -32,7 +41,7 @@ DENSE = {"dense/w": torch.arange(6.0)}
 
 
 def manifest(step: int, kind: str, row_bytes: int, rows: int) -> bytes:
-    """Of a file of rows and one without."""
+    """Returns a manifest of a file with rows and a file without."""
     block = RowBlock(number=0, table="t", rows=rows, first=0, low=0, high=rows - 1, columns=(0, 4), bits={"weight": 32})
     files = (
         ManifestFile(name="rows", bytes=row_bytes, sha256="", rank=0, blocks=(block,)),
@@ -45,7 +54,7 @@ def manifest(step: int, kind: str, row_bytes: int, rows: int) -> bytes:
     return made.to_bytes()
 
 
-def test_a_ledger_counts_what_is_written_and_what_lies_there_at_most() -> None:
+def test_a_ledger_counts_written_bytes_and_the_peak() -> None:
     ledger, sizes = Ledger(2), list[int]()
     for step, kind, row_bytes, rows in ((5, "full", 1_000, 50), (10, "delta", 300, 15), (15, "delta", 9_000, 40)):
         folder, content = folder_of(step), manifest(step, kind, row_bytes, rows)
@@ -55,38 +64,38 @@ def test_a_ledger_counts_what_is_written_and_what_lies_there_at_most() -> None:
         sizes.append(row_bytes + 10 + len(content))
         if step == 10:
             ledger.deleted(folder_of(5), None)
-            assert ledger.kept().peak == sum(sizes)
-    kept = ledger.kept()  # the third one is not counted
+            assert ledger.totals().peak == sum(sizes)
+    kept = ledger.totals()  # the third checkpoint is not counted
     assert kept.written == sizes[:2]
     assert (kept.peak, kept.resting) == (sum(sizes[:2]), sizes[0])
     assert (kept.full, kept.rows, kept.all_rows, kept.table_bytes) == (1, [50, 15], 50, 1_300)
-    assert Kept.from_json(kept.to_json()) == kept
+    assert StorageBytes.from_json(kept.to_json()) == kept
 
 
-def test_a_ledger_follows_a_store_and_lets_it_go(tmp_path: Path) -> None:
+def test_a_ledger_records_a_store_within_the_context(tmp_path: Path) -> None:
     ledger, store = Ledger(1), LocalStore(tmp_path)
     write = LocalStore.write
-    with followed(ledger):
+    with recording(ledger):
         store.write(folder_of(5), "rows", bytes(1_000))
         store.write(folder_of(5), "spare", bytes(77))
         store.delete(folder_of(5), "spare")
         store.write(folder_of(5), MANIFEST_FILE, manifest(5, "full", 1_000, 50))
     assert LocalStore.write is write
     size = len(store.read(folder_of(5), MANIFEST_FILE))
-    assert (ledger.kept().peak, ledger.kept().written) == (max(1_077, 1_000 + size), [1_077 + size])
+    assert (ledger.totals().peak, ledger.totals().written) == (max(1_077, 1_000 + size), [1_077 + size])
 
 
 def test_failures_are_spread_over_whole_intervals() -> None:
-    assert failures(120, 10, 0) == []
-    assert failures(120, 10, 1) == [60]
-    assert failures(120, 10, 3) == [30, 60, 90]
-    assert failures(78, 6, 2) == [24, 48]
+    assert failure_steps(120, 10, 0) == []
+    assert failure_steps(120, 10, 1) == [60]
+    assert failure_steps(120, 10, 3) == [30, 60, 90]
+    assert failure_steps(78, 6, 2) == [24, 48]
     with pytest.raises(AssertionError, match="3 failures in 2 intervals"):
-        failures(20, 10, 3)
+        failure_steps(20, 10, 3)
 
 
-def kept(written: list[int], peak: int, rows: list[int]) -> Kept:
-    return Kept(written, peak, peak // 2, 1, rows, 100, sum(written) - 30)
+def kept(written: list[int], peak: int, rows: list[int]) -> StorageBytes:
+    return StorageBytes(written, peak, peak // 2, 1, rows, 100, sum(written) - 30)
 
 
 def test_settings_are_compared_with_full_checkpoints_in_fp32() -> None:
@@ -95,33 +104,33 @@ def test_settings_are_compared_with_full_checkpoints_in_fp32() -> None:
         ("consecutive", 32): kept([1000, 250, 250], 1500, [100, 20, 30]),
         ("intermittent", 2): kept([120, 40, 40], 200, [100, 20, 40]),
     }
-    exact, few = compared("criteo", Spans(4, 3), found, {32: (0.0,), 2: (0.02, -0.004)})
+    exact, few = compared("criteo", Intervals(4, 3), found, {32: (0.0,), 2: (0.02, -0.004)})
     assert (exact.policy, exact.bits, exact.written, exact.kept, exact.changed) == ("consecutive", 32, 2.0, 4 / 3, 0.25)
     assert (few.written, few.tables, few.kept) == (15.0, 2970 / 170, 10.0)
     assert few.margin == pytest.approx(15 / 17)
     assert replace(few, off=(0.02, 0.02)).margin == 0
-    assert replace(few, off=(-0.02, -0.02)).margin == 0  # to either side
+    assert replace(few, off=(-0.02, -0.02)).margin == 0  # a decrease counts too
     assert replace(few, changed=0.3).margin == 0
     assert few.cells()[2:6] == ("25.0 %", "intermittent", "2", "15.0×")
     assert isinstance(exact, Setting)
 
 
 @pytest.fixture(scope="module")
-def subject(tmp_path_factory: pytest.TempPathFactory) -> tuple[Subject, Path]:
-    folder = tmp_path_factory.mktemp("subject")
-    return generated(folder, 2_500, 2_000, 128, (Spans(3, 3),)), folder
+def training_setup(tmp_path_factory: pytest.TempPathFactory) -> tuple[TrainingSetup, Path]:
+    folder = tmp_path_factory.mktemp("setup")
+    return generated(folder, 2_500, 2_000, 128, (Intervals(3, 3),)), folder
 
 
-def test_fewer_bits_write_less_and_exact_ones_end_where_nothing_failed(subject: tuple[Subject, Path]) -> None:
-    trained, folder = subject
+def test_fewer_bits_write_less_and_restores_of_32_bits_are_exact(training_setup: tuple[TrainingSetup, Path]) -> None:
+    trained, folder = training_setup
     dataset = trained.dataset(folder)
-    full = counted(trained, dataset, trained.spans[0], "full", 32, folder)
-    few = counted(trained, dataset, trained.spans[0], "intermittent", 2, folder)
+    full = counted(trained, dataset, trained.intervals[0], "full", 32, folder)
+    few = counted(trained, dataset, trained.intervals[0], "intermittent", 2, folder)
     assert len(full.written) == len(few.written) == 3
     assert (full.full, full.rows[0], few.rows[0]) == (3, full.all_rows, full.all_rows)
     assert 0 < few.rows[1] < few.all_rows
     assert 5 * few.table_bytes < full.table_bytes
-    assert full.peak == pytest.approx(2 * full.written[0], rel=0.01)  # the next one and the last
+    assert full.peak == pytest.approx(2 * full.written[0], rel=0.01)  # the last checkpoint and the next
     assert full.resting == pytest.approx(full.written[0], rel=0.01)
 
     undisturbed = log_loss(trained, dataset, 0, 32, 0, folder)
@@ -135,7 +144,7 @@ def big() -> Generator[BigTables]:
         yield BigTables(SMALL)
 
 
-def test_steps_mark_rows_unless_they_are_told_not_to(big: BigTables) -> None:
+def test_steps_mark_rows_except_within_unmarked(big: BigTables) -> None:
     before = big.changed()
     with big.unmarked():
         for _ in range(10):
@@ -146,7 +155,7 @@ def test_steps_mark_rows_unless_they_are_told_not_to(big: BigTables) -> None:
     assert big.steps == 11
 
 
-def test_a_peers_checkpoint_comes_back_and_takes_the_place_of_the_one_before(big: BigTables, tmp_path: Path) -> None:
+def test_a_peers_checkpoint_restores_and_replaces_the_previous_one(big: BigTables, tmp_path: Path) -> None:
     peer = Peer(tmp_path)
     for number in (1, 2):
         peer.save(big.tensors())
@@ -162,7 +171,7 @@ def test_a_peers_checkpoint_comes_back_and_takes_the_place_of_the_one_before(big
     assert any(not torch.equal(wanted[name], tensor) for name, tensor in big.tensors().items())
 
 
-def test_what_a_kill_left_is_told_by_the_files(tmp_path: Path) -> None:
+def test_the_files_show_what_a_kill_left(tmp_path: Path) -> None:
     watched = Watched(tmp_path, files=2)
     assert (watched.committed(), watched.left()) == (0, "nothing unfinished")
     last, new = (tmp_path / "checkpoints" / folder_of(step) for step in (5, 10))
@@ -189,7 +198,7 @@ def test_what_a_kill_left_is_told_by_the_files(tmp_path: Path) -> None:
 
 @pytest.fixture
 def saved(tmp_path: Path) -> CheckpointFolder:
-    """Steps 1 to 4, each in need of those before it."""
+    """Returns checkpoints of steps 1 to 4, each of which needs those before it."""
     folder, table = CheckpointFolder(tmp_path / "checkpoints", keep=9), Table()
     with saver(folder, table, policy="consecutive") as saving:
         for step in range(1, 5):
@@ -198,7 +207,7 @@ def saved(tmp_path: Path) -> CheckpointFolder:
     return folder
 
 
-def test_digests_tell_checkpoints_apart_by_tensors_and_state(saved: CheckpointFolder, tmp_path: Path) -> None:
+def test_digests_depend_on_tensors_and_state(saved: CheckpointFolder, tmp_path: Path) -> None:
     found = digests(tmp_path)
     assert len(set(found.values())) == 4
     again = saved.load(2)
@@ -227,7 +236,7 @@ def test_damaged_files_are_named_and_put_back(saved: CheckpointFolder, harm: str
     assert digest(saved.load(3)) == before
 
 
-def test_numbers_that_were_loaded_are_noticed(saved: CheckpointFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loaded_numbers_are_detected(saved: CheckpointFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     path = chain(saved, 1)[-1]
     sound = damaged(saved, 1, path, "foreign", path.read_bytes() + b" ", np.random.default_rng(0))
     assert sound.named
@@ -237,7 +246,7 @@ def test_numbers_that_were_loaded_are_noticed(saved: CheckpointFolder, monkeypat
 
 
 @pytest.mark.parametrize("policy", ["consecutive", "full"])
-def test_what_is_killed_is_a_training_that_can_be(tmp_path: Path, policy: str) -> None:
+def test_the_killed_training_is_a_valid_experiment(tmp_path: Path, policy: str) -> None:
     parsed = parse_config(Experiment, experiment(tmp_path, policy, 40))
     parsed.check()
     assert parsed.checkpoints.policy == policy

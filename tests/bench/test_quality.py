@@ -1,4 +1,4 @@
-"""Boards: how entries are put together, what a search draws, that a trial is kept, and the table that comes out."""
+"""Leaderboards: merging entries, drawing settings for a search, storing trials, and the resulting table."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_changes_of_one_experiment_do_not_reach_the_next() -> None:
     assert entry.experiment(None, 0) == before
 
 
-def test_what_is_not_on_a_board_is_refused_with_what_is() -> None:
+def test_an_unknown_board_or_model_is_rejected_with_a_suggestion() -> None:
     with pytest.raises(ConfigError, match="no such board"):
         load_board("nowhere")
     with pytest.raises(ConfigError, match="did you mean wukong"):
@@ -78,14 +78,14 @@ def test_a_search_draws_the_same_for_the_same_number() -> None:
         ("census ple", "nowhere"),
     ],
 )
-def test_a_search_that_cannot_be_made_says_why(
+def test_an_impossible_search_gives_the_reason(
     arguments: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert search.main([*arguments.split(), "--data", str(tmp_path / "nowhere")]) == 2
     assert re.search(message, capsys.readouterr().err)
 
 
-def test_a_trial_made_again_keeps_its_line(tmp_path: Path) -> None:
+def test_a_repeated_trial_replaces_its_line(tmp_path: Path) -> None:
     path = tmp_path / "trials" / "board_model.jsonl"
     rows = [{"trial": n, "commit": "abc", "settings": {"lr": n}, "seconds": 1} for n in range(3)]
     for row in [*rows, {**rows[1], "seconds": 2}, {**rows[1], "commit": "def"}]:
@@ -94,7 +94,7 @@ def test_a_trial_made_again_keeps_its_line(tmp_path: Path) -> None:
     assert kept == [rows[0], {**rows[1], "seconds": 2}, rows[2], {**rows[1], "commit": "def"}]
 
 
-def test_a_trial_of_several_tasks_is_judged_by_each() -> None:
+def test_a_trial_of_several_tasks_has_figures_for_each() -> None:
     figures = {"income/auc": 0.9, "income/log_loss": 0.1, "income/rows": 7.0, "married/auc": 0.8, "married/ne": 0.3}
     assert judged(figures) == {"income/auc": 0.9, "income/log_loss": 0.1, "married/auc": 0.8}
     assert judged({"auc": 0.7, "log_loss": 0.5, "gauc": 0.6}) == {"auc": 0.7, "log_loss": 0.5}
@@ -107,12 +107,12 @@ def test_a_quick_run_takes_no_data(tmp_path: Path) -> None:
     assert "leave out one of the two" in str(refused.value)
 
 
-def test_a_board_that_makes_its_data_takes_none_and_makes_it_once(
+def test_a_board_with_generated_data_rejects_data_and_generates_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(DataError, match="its data is generated, --data"):
         BENCHMARKS["dhen_planted"].run(Context(False, tmp_path, tmp_path, print))
-    monkeypatch.setattr(planted, "FULL", QUICK)  # a log made for real, of fewer rows
+    monkeypatch.setattr(planted, "FULL", QUICK)  # a log of fewer rows
     said: list[str] = []
     context = Context(False, None, tmp_path, said.append)
     folders = [planted.PLANTED.make(context) for _ in range(2)]
@@ -132,7 +132,7 @@ def test_the_generated_board_has_the_data_and_settings_of_the_scaling_law() -> N
     for section in ("features", "embeddings", "optimizer"):
         assert getattr(board, section) == getattr(law, section)
     assert (board.data.split, board.data.labels) == (law.data.split, law.data.labels)
-    shared = {"seed", "threads", "log_every"}  # every board sets these
+    shared = {"seed", "threads", "log_every"}  # set for every board
     assert board.training.model_dump(exclude=shared) == law.training.model_dump(exclude=shared)
 
 
@@ -168,7 +168,7 @@ def described(
     return {**figure.to_json(), "target": target, "holds": None if target is None else True}
 
 
-def test_a_board_is_a_line_a_model_with_mean_and_deviation(tmp_path: Path) -> None:
+def test_the_table_of_a_board_has_a_line_per_model_with_mean_and_deviation(tmp_path: Path) -> None:
     figures = [
         described("fm", "auc", (0.5, 0.6, 0.7), "≥ 0.5", "published 0.55"),
         {**Figure("fm.flops", "", (1234.0,)).to_json(), "target": None, "holds": None},
@@ -185,7 +185,7 @@ def test_a_board_is_a_line_a_model_with_mean_and_deviation(tmp_path: Path) -> No
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
 
 
-def test_a_board_of_rounds_draws_the_figures_that_every_line_has(tmp_path: Path) -> None:
+def test_the_picture_of_a_board_of_rounds_has_the_figures_that_all_lines_have(tmp_path: Path) -> None:
     figures = [
         Figure(f"{name}.{key}", unit, samples).to_json()
         for name, samples in (("ddp", (1.0, 3.0)), ("fsdp", (2.0, 4.0)))
@@ -196,7 +196,7 @@ def test_a_board_of_rounds_draws_the_figures_that_every_line_has(tmp_path: Path)
     assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
 
 
-def test_a_mean_is_judged_where_the_mean_is_claimed() -> None:
+def test_a_figure_with_the_statistic_mean_is_judged_by_its_mean() -> None:
     skewed = (0.0, 0.0, 0.9)
     targets = {"x": Target(0.2)}
     assert judge(targets, (Figure("x", "", skewed, statistic="mean"),)).holds
@@ -208,7 +208,7 @@ def outcome(validation: float, test: float) -> dict[str, object]:
     return {"figures": {"validation": {"ne": validation}, "test": {"ne": test, "log_loss": test}}}
 
 
-def test_the_pair_that_is_compared_is_chosen_on_validation() -> None:
+def test_the_compared_pair_is_selected_on_validation() -> None:
     outcomes = {
         "a": [outcome(0.5, 0.4), outcome(0.5, 0.4)],
         "b": [outcome(0.4, 0.5), outcome(0.4, 0.8)],
