@@ -1,4 +1,4 @@
-"""Each kind of bad input, through the command line: what is wrong, where, the hint; nothing lost or half-written."""
+"""Bad input on the command line: errors name the problem, its place and a hint, and leave no incomplete files."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def write_config(folder: Path, **changes: Any) -> None:
 
 
 def run_command(*arguments: str) -> int:
-    """Exit status of the command line, run in this process."""
+    """Runs the command line in this process and returns its exit status."""
     sys.argv = ["ziggurat", *arguments]
     try:
         main()
@@ -47,19 +47,19 @@ def run_command(*arguments: str) -> int:
 
 
 def edit(path: Path, line: int, change: Callable[[str], str]) -> None:
-    """Change one line, numbered from 1 with the header."""
+    """Changes one line; lines are counted from 1, with the header."""
     lines = path.read_text().splitlines()
     lines[line - 1] = change(lines[line - 1])
     path.write_text("\n".join(lines) + "\n")
 
 
 def cell(column: str, text: str) -> Callable[[str], str]:
-    """Replace the cell of ``column``; the log's cells before ``note`` hold no comma."""
-    place = ["user", "item", "age", "tags", "history", "click", "buy", "when"].index(column)
+    """Returns a change of a line that replaces the cell of ``column``; cells before ``note`` contain no comma."""
+    index = ["user", "item", "age", "tags", "history", "click", "buy", "when"].index(column)
 
     def change(line: str) -> str:
         cells = line.split(",")
-        cells[place] = text
+        cells[index] = text
         return ",".join(cells)
 
     return change
@@ -95,7 +95,7 @@ def test_a_bad_cell_stops_preparation_and_names_its_place(
 
 
 @pytest.mark.parametrize("case", BAD_CELLS)
-def test_a_bad_cell_is_set_aside_and_the_rest_prepared(
+def test_a_bad_cell_is_quarantined_and_the_rest_prepared(
     folder: Path, capsys: pytest.CaptureFixture[str], case: str
 ) -> None:
     column, text, _ = BAD_CELLS[case]
@@ -108,8 +108,8 @@ def test_a_bad_cell_is_set_aside_and_the_rest_prepared(
     assert f'"line": 7, "column": "{column}"' in quarantine[0]
 
 
-def good_files(folder: Path) -> dict[str, Callable[[], None]]:
-    """What is done to the folder in each case that stops before any row is judged."""
+def damaging_changes(folder: Path) -> dict[str, Callable[[], None]]:
+    """Returns case -> a function that damages the log."""
     log = folder / "log.csv"
     return {
         "missing file": log.unlink,
@@ -133,7 +133,7 @@ FILE_CASES = {
 
 @pytest.mark.parametrize("case", FILE_CASES)
 def test_a_bad_file_is_refused_by_name(folder: Path, capsys: pytest.CaptureFixture[str], case: str) -> None:
-    good_files(folder)[case]()
+    damaging_changes(folder)[case]()
     write_config(folder)
     assert run_command("train", "exp.yaml") == 1
     errors = capsys.readouterr().err
@@ -145,8 +145,8 @@ def test_a_bad_file_is_refused_by_name(folder: Path, capsys: pytest.CaptureFixtu
 
 def test_a_truncated_parquet_file_is_refused_by_name(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pl.read_csv("log.csv").write_parquet("log.parquet")
-    whole = Path("log.parquet").read_bytes()
-    Path("log.parquet").write_bytes(whole[: len(whole) // 2])
+    content = Path("log.parquet").read_bytes()
+    Path("log.parquet").write_bytes(content[: len(content) // 2])
     write_config(folder, data__source={"name": "parquet", "files": ["log.parquet"]})
     assert run_command("train", "exp.yaml") == 1
     errors = capsys.readouterr().err
@@ -154,7 +154,7 @@ def test_a_truncated_parquet_file_is_refused_by_name(folder: Path, capsys: pytes
     assert "truncated" in errors
 
 
-def test_negative_ids_and_empty_bags_are_ordinary(folder: Path) -> None:
+def test_negative_ids_and_empty_bags_are_accepted(folder: Path) -> None:
     edit(folder / "log.csv", 7, cell("item", "-5"))
     edit(folder / "log.csv", 8, cell("tags", ""))
     edit(folder / "log.csv", 9, cell("history", ""))
@@ -182,7 +182,7 @@ def test_a_batch_larger_than_the_data_is_refused(folder: Path, capsys: pytest.Ca
     assert run_command("train", "exp.yaml", "--set", "training.batch_size=100", "--run", "other") == 0
 
 
-def test_an_unknown_key_names_the_nearest(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_error_for_an_unknown_key_names_the_nearest_key(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_config(folder)
     assert run_command("train", "exp.yaml", "--set", "training.bach_size=10") == 1
     assert "training.bach_size: unknown key; did you mean 'batch_size'?" in capsys.readouterr().err
@@ -201,26 +201,26 @@ def disk(folder: Path) -> Iterator[Path]:
         yield mounted
 
 
-def test_a_full_disk_stops_training_and_what_was_saved_stays_good(
+def test_a_full_disk_stops_training_and_keeps_checkpoints_intact(
     folder: Path, disk: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     write_config(folder)
     assert run_command("prepare", "exp.yaml") == 0
     run = disk / "run"
-    ballast = disk / "ballast"
+    filler = disk / "filler"
     assert run_command("train", "exp.yaml", "--run", str(run), "--stop-after", "4") == 0
-    ballast.write_bytes(b"x" * (os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize - 30_000))
+    filler.write_bytes(b"x" * (os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize - 30_000))
     assert run_command("train", "exp.yaml", "--run", str(run)) == 1
     errors = capsys.readouterr().err
     assert "no space left on the device" in errors
     assert "hint:" in errors
-    ballast.unlink()
+    filler.unlink()
     assert run_command("train", "exp.yaml", "--run", str(run)) == 0
 
 
 @contextlib.contextmanager
 def ordinary_user(*, reaching: Path) -> Iterator[None]:
-    """Root may write anywhere, so what root runs in this block is run as nobody."""
+    """Runs the block as the user ``nobody`` if the process is root, because root may write anywhere."""
     for path in (reaching, *reaching.parents):
         if path.stat().st_uid == os.geteuid():
             path.chmod(path.stat().st_mode | 0o055)
@@ -236,7 +236,9 @@ def ordinary_user(*, reaching: Path) -> Iterator[None]:
 
 def test_no_permission_to_write_is_explained(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_config(folder, training__epochs=1)
-    assert run_command("train", "exp.yaml") == 0  # also imports everything, which nobody may not be allowed to read
+    assert (
+        run_command("train", "exp.yaml") == 0
+    )  # also imports all modules, which the user nobody may not be allowed to read
     (folder / "prepared").chmod(0o555)
     (folder / "runs").chmod(0o555)
     with ordinary_user(reaching=folder):
@@ -268,7 +270,7 @@ def test_no_permission_to_read_is_explained(folder: Path, capsys: pytest.Capture
         ("training.threads=100000", "training.threads: Input should be less than"),
     ],
 )
-def test_settings_that_cannot_work_are_refused_before_training(
+def test_impossible_settings_are_refused_before_training(
     folder: Path, capsys: pytest.CaptureFixture[str], setting: str, message: str
 ) -> None:
     write_config(folder, data__group=None)
@@ -279,21 +281,21 @@ def test_settings_that_cannot_work_are_refused_before_training(
     assert not (folder / "runs").exists()
 
 
-def test_a_run_below_a_file_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_folder_inside_a_file_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_config(folder)
     assert run_command("train", "exp.yaml", "--run", "log.csv/run") == 1
     assert "log.csv/run" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", ["type", "items", "values", "keys", "train", "to", "forward"])
-def test_a_feature_may_be_called_like_anything(folder: Path, name: str) -> None:
+def test_a_feature_may_have_the_name_of_a_method(folder: Path, name: str) -> None:
     edit(folder / "log.csv", 1, lambda line: line.replace("item", name))
     features = config_values(folder)["features"][:2]
     write_config(folder, features=[features[0], {**features[1], "name": name}], training__epochs=1)
     assert run_command("train", "exp.yaml") == 0
 
 
-def test_figures_that_are_undefined_are_dashes(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_undefined_metrics_are_explained(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     frame = pl.read_csv("log.csv", schema_overrides={"tags": pl.String, "history": pl.String})
     frame.with_columns(one=pl.int_range(pl.len())).write_csv("log.csv")  # a group of its own for each row
     write_config(folder, data__group="one", training__epochs=1)
@@ -302,7 +304,7 @@ def test_figures_that_are_undefined_are_dashes(folder: Path, capsys: pytest.Capt
     assert "gauc is undefined: no group holds both classes" in capsys.readouterr().out
 
 
-def test_a_run_without_validation_and_test(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_run_without_validation_and_test_splits(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_config(folder, data__split={"name": "random", "validation": 0, "test": 0}, training__epochs=1)
     assert run_command("train", "exp.yaml") == 0
     assert "neither a validation nor a test split" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""A new user's road, with real commands: generate, init, prepare, train, evaluate, predict, report, on one CSV."""
+"""The commands of a first session on one CSV: generate, init, prepare, train, evaluate, predict, report."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_what_init_writes_trains_better_than_guessing(trained: Path) -> None:
+def test_the_config_that_init_writes_trains_a_useful_model(trained: Path) -> None:
     figures = json.loads((trained / "runs" / "shop" / "results.json").read_text())["figures"]["test"]
     assert figures["click/auc"] > 0.53
     assert figures["click/ne"] < 1.0
 
 
-def test_preparing_and_training_again_do_nothing(trained: Path) -> None:
+def test_preparing_and_training_again_change_no_file(trained: Path) -> None:
     def times() -> dict[Path, int]:
         folders = (trained / "prepared", *(trained / "runs" / "shop" / "checkpoints").glob("step-*"))
         return {path: path.stat().st_mtime_ns for root in folders for path in root.rglob("*") if path.is_file()}
@@ -48,7 +48,7 @@ def test_preparing_and_training_again_do_nothing(trained: Path) -> None:
     assert times() == before
 
 
-def test_evaluate_speaks_json(trained: Path) -> None:
+def test_evaluate_prints_json(trained: Path) -> None:
     printed = json.loads(ziggurat("evaluate", "runs/shop", "--json", folder=trained).stdout)
     stored = json.loads((trained / "runs" / "shop" / "results.json").read_text())["figures"]["test"]
     assert {name: printed[name] for name in stored} == pytest.approx(stored, nan_ok=True)
@@ -62,7 +62,7 @@ def test_predict_keeps_rows_and_columns(trained: Path) -> None:
     assert scored["probability:click"].is_between(0, 1).all()
 
 
-def test_report_is_one_file(trained: Path) -> None:
+def test_the_report_is_one_self_contained_file(trained: Path) -> None:
     ziggurat("report", "runs/shop", folder=trained)
     page = (trained / "runs" / "shop" / "report.html").read_text()
     for part in ("LightGBM", "Logistic regression", "Calibration", "shop"):

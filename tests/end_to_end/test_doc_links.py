@@ -1,4 +1,4 @@
-"""The pages: links and the files that they name exist, and the index of decisions lists each in the agreed form."""
+"""Links and files that the docs name exist, and decisions have the agreed form and are listed in the index."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ FILES = sorted(DECISIONS.glob("[0-9]*.md"))
 
 
 def plain(page: Path) -> str:
-    """The page without its code: fenced or indented blocks, and spans between backticks."""
+    """Returns the page without code: fenced and indented blocks, and spans between backticks."""
     text = re.sub(r"(?ms)^```.*?^```$", "", page.read_text(encoding="utf-8"))
     return re.sub(r"`[^`\n]*`", "", re.sub(r"(?m)^    .*$", "", text))
 
 
 def anchors(page: Path) -> set[str]:
-    """The anchors of a page's headings, as GitHub makes them."""
+    """Returns the anchors that GitHub makes of a page's headings."""
     headings = re.findall(r"(?m)^#+ (.*)$", page.read_text(encoding="utf-8"))
     return {re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-") for heading in headings}
 

@@ -1,4 +1,4 @@
-"""``ziggurat ingest`` and trainings that are fed by it, as processes: the same weights as from the local loader."""
+"""Training with batches from ``ziggurat ingest`` gives the same weights as with the local loader."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,14 +30,14 @@ COMMAND = [sys.executable, "-m", "ziggurat"]
 
 @dataclass
 class Serving:
-    """``ziggurat ingest`` with two readers, as a process."""
+    """A process of ``ziggurat ingest`` with two readers."""
 
     folder: Path
     process: subprocess.Popen[str]
     addresses: list[str]
 
     @property
-    def said(self) -> str:
+    def errors(self) -> str:
         return (self.folder / "errors").read_text()
 
 
@@ -63,7 +63,7 @@ def experiment(serving: Serving, **training: Any) -> Experiment:
 
 
 def weights(run: Path) -> dict[str, Any]:
-    """Every tensor of a run's last checkpoint."""
+    """Returns all tensors of a run's last checkpoint."""
     groups = CheckpointFolder(run / "checkpoints").load("last").groups
     return {f"{group}/{name}": tensor for group, tensors in groups.items() for name, tensor in tensors.items()}
 
@@ -81,7 +81,7 @@ def prepared(serving: Serving) -> Path:
 
 @pytest.fixture(scope="module")
 def local(serving: Serving) -> Path:
-    """A run that no reader feeds."""
+    """Returns a run that uses the local loader."""
     folder = serving.folder / "local"
     with contextlib.chdir(serving.folder):
         api.train(experiment(serving, epochs=2, weight_average=0.9), folder, prepared=prepared(serving))
@@ -93,20 +93,20 @@ def readers_of(process: subprocess.Popen[str]) -> list[int]:
     return [int(child) for child in subprocess.run(command, capture_output=True, text=True, check=True).stdout.split()]
 
 
-def test_the_addresses_are_printed_and_kept(serving: Serving) -> None:
+def test_the_addresses_are_printed_and_written_to_the_file(serving: Serving) -> None:
     assert len(set(serving.addresses)) == 2
     assert all(address.startswith("grpc://127.0.0.1:") for address in serving.addresses)
     assert (serving.folder / "addresses").read_text().split() == serving.addresses
 
 
-def test_a_run_that_is_fed_ends_in_the_same_weights(
+def test_training_with_readers_gives_the_same_weights(
     serving: Serving, local: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(serving.folder)
-    fed = experiment(serving, readers=serving.addresses, epochs=2, weight_average=0.9)
-    outcome = api.train(fed, serving.folder / "fed", prepared=prepared(serving))
+    remote = experiment(serving, readers=serving.addresses, epochs=2, weight_average=0.9)
+    outcome = api.train(remote, serving.folder / "remote", prepared=prepared(serving))
     assert outcome.results is not None
-    check_equal(serving.folder / "fed", local)
+    check_equal(serving.folder / "remote", local)
 
 
 def test_a_trainer_needs_neither_logs_nor_a_prepared_dataset(
@@ -126,7 +126,7 @@ def test_a_trainer_needs_neither_logs_nor_a_prepared_dataset(
         api.train(parse_config(Experiment, values), "other")
 
 
-def test_raw_readers_with_a_runs_encoders_feed_the_same(
+def test_raw_readers_with_a_runs_encoders_give_the_same_weights(
     serving: Serving, local: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(serving.folder)
@@ -142,13 +142,13 @@ def test_raw_readers_with_a_runs_encoders_feed_the_same(
     assert process.returncode == 128 + signal.SIGTERM
     assert not list(elsewhere.rglob("*.arrow")), "no encoded rows on disk"
     check_equal(serving.folder / "raw", local)
-    fetched, whole = Dataset(serving.folder / "raw" / "dataset"), Dataset(prepared(serving))
-    assert fetched.manifest == whole.manifest
+    fetched, original = Dataset(serving.folder / "raw" / "dataset"), Dataset(prepared(serving))
+    assert fetched.manifest == original.manifest
     assert api.evaluate(serving.folder / "raw").compute() == api.evaluate(local).compute()
 
 
-def test_a_killed_reader_comes_back_and_ctrl_c_saves(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Half of the way with one reader, which is killed meanwhile; Ctrl-C; the other half from this machine."""
+def test_a_killed_reader_is_restarted_and_ctrl_c_saves(serving: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trains with one reader, which is killed meanwhile, until Ctrl-C; then resumes with the local loader."""
     monkeypatch.chdir(serving.folder)
     command = [*COMMAND, "train", "exp.yaml", "--run", "stopped", "--set", "training.epochs=10000"]
     command += ["--set", "training.evaluate_every=1000000", "--readers", serving.addresses[0]]
@@ -157,28 +157,28 @@ def test_a_killed_reader_comes_back_and_ctrl_c_saves(serving: Serving, monkeypat
         wait_until(lambda: journal.is_file() and journal.read_text().count("\n") > 3)
         for child in readers_of(serving.process):
             os.kill(child, signal.SIGKILL)
-        wait_until(lambda: serving.said.count("was ended by SIGKILL; starting it again") == 2)
+        wait_until(lambda: serving.errors.count("was ended by SIGKILL; starting it again") == 2)
         lines = journal.read_text().count("\n")
-        wait_until(lambda: journal.read_text().count("\n") > lines + 3)  # it goes on
+        wait_until(lambda: journal.read_text().count("\n") > lines + 3)  # training continues
         training.send_signal(signal.SIGINT)
         _, errors = training.communicate(timeout=SECONDS)
     assert training.returncode == 128 + signal.SIGINT
     assert f"reader {serving.addresses[0]}: lost" in errors
     assert f"reader {serving.addresses[0]}: back" in errors
     (step,) = (int(path.name.removeprefix("step-")) for path in (serving.folder / "stopped/checkpoints").glob("step-*"))
-    for name in ("stopped", "whole"):
-        whole = experiment(serving, epochs=10_000, evaluate_every=1_000_000)
-        api.train(whole, serving.folder / name, prepared=prepared(serving), stop_after=step + 20)
-    check_equal(serving.folder / "stopped", serving.folder / "whole")
+    for name in ("stopped", "straight"):
+        local = experiment(serving, epochs=10_000, evaluate_every=1_000_000)
+        api.train(local, serving.folder / name, prepared=prepared(serving), stop_after=step + 20)
+    check_equal(serving.folder / "stopped", serving.folder / "straight")
 
 
-def test_a_port_in_use_is_named(serving: Serving) -> None:
+def test_the_error_names_a_port_in_use(serving: Serving) -> None:
     port = serving.addresses[1].rpartition(":")[2]
     command = [*COMMAND, "ingest", "exp.yaml", "--port", port]
-    ended = subprocess.run(command, cwd=serving.folder, capture_output=True, text=True, timeout=SECONDS, check=False)
-    assert ended.returncode == 1
-    assert f"error: 127.0.0.1:{port}: cannot be listened on (Address already in use)" in ended.stderr
-    assert "hint:  choose another --port; 0 takes a free one" in ended.stderr
+    done = subprocess.run(command, cwd=serving.folder, capture_output=True, text=True, timeout=SECONDS, check=False)
+    assert done.returncode == 1
+    assert f"error: 127.0.0.1:{port}: cannot be listened on (Address already in use)" in done.stderr
+    assert "hint:  choose another --port; 0 takes a free one" in done.stderr
 
 
 def test_ctrl_c_ends_the_readers(serving: Serving) -> None:
@@ -187,11 +187,11 @@ def test_ctrl_c_ends_the_readers(serving: Serving) -> None:
     serving.process.send_signal(signal.SIGINT)
     assert serving.process.wait(SECONDS) == 128 + signal.SIGINT
     assert not (serving.folder / "addresses").exists()
-    assert "Traceback" not in serving.said
-    assert not any(lives(child) for child in children)
+    assert "Traceback" not in serving.errors
+    assert not any(is_alive(child) for child in children)
 
 
-def lives(process: int) -> bool:
+def is_alive(process: int) -> bool:
     try:
         os.kill(process, 0)
     except ProcessLookupError:
@@ -199,8 +199,8 @@ def lives(process: int) -> bool:
     return True
 
 
-def wait_until(happened: Any) -> None:
-    until = time.monotonic() + SECONDS
-    while not happened():
-        assert time.monotonic() < until, "nothing happens"
+def wait_until(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + SECONDS
+    while not condition():
+        assert time.monotonic() < deadline, f"not true within {SECONDS} seconds"
         time.sleep(0.1)

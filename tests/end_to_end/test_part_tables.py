@@ -1,4 +1,4 @@
-"""The tables of built-in parts in docs/models.md are those that the lists in the code give."""
+"""The tables of built-in parts in docs/models.md agree with the lists in the code."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""The wheel, installed outside of the checkout: what it holds, and what works before the engine is installed.
+"""The wheel contains all files, and works without the engine as far as documented.
 
-The fresh environment borrows the light dependencies of the running one through links, without torch, torchrec, fbgemm
-and the libraries that need torch; ``make wheel`` installs all of them from the package index instead.
+It is installed in a new environment, outside the checkout, with links to the light dependencies of the running
+environment. torch, torchrec, fbgemm and the libraries that need torch are left out; ``make wheel`` installs all of them
+from the package index instead.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import ziggurat
 REPOSITORY = Path(__file__).resolve().parents[2]
 PACKAGE = Path(ziggurat.__file__).parent
 ENGINE = ("torch", "torchrec", "fbgemm", "tensordict", "torchgen", "functorch", "ziggurat", "_editable")
-"""Beginnings of the names of what the fresh environment does not borrow; torchmetrics begins as torch does."""
+"""Prefixes of packages that are not linked into the new environment; ``torch`` also excludes torchmetrics."""
 
 
 @pytest.fixture(scope="module")
@@ -34,16 +35,16 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def environment(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of programs of an environment with the wheel and its light dependencies, far from the checkout."""
+    """Returns the folder of executables of a new environment with the wheel and its light dependencies."""
     folder = tmp_path_factory.mktemp("installed")
     subprocess.run([sys.executable, "-m", "venv", "--without-pip", str(folder / "venv")], check=True)
     (packages,) = (folder / "venv/lib").glob("python*/site-packages")
-    borrowed = folder / "borrowed"
-    borrowed.mkdir()
+    linked = folder / "linked"
+    linked.mkdir()
     for entry in Path(sysconfig.get_path("purelib")).iterdir():
         if not entry.name.startswith(ENGINE) and entry.suffix != ".pth":
-            (borrowed / entry.name).symlink_to(entry)
-    (packages / "borrowed.pth").write_text(f"{borrowed}\n")
+            (linked / entry.name).symlink_to(entry)
+    (packages / "linked.pth").write_text(f"{linked}\n")
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--python", str(folder / "venv/bin/python")]
     subprocess.run([*pip, "install", "--no-deps", "--no-index", "--quiet", str(wheel)], check=True)
     return folder / "venv/bin"
@@ -71,9 +72,9 @@ def test_the_wheel_holds_every_file_of_the_package_and_the_licence(wheel: Path) 
         for path in PACKAGE.rglob("*")
         if path.is_file() and "__pycache__" not in path.parts
     }
-    held = {name for name in names if name.startswith("ziggurat/")}
-    assert held == present
-    assert held >= {
+    packaged = {name for name in names if name.startswith("ziggurat/")}
+    assert packaged == present
+    assert packaged >= {
         "ziggurat/py.typed",
         "ziggurat/storage/native.c",
         "ziggurat/planning/autoshard/shipped/network.safetensors",
@@ -85,9 +86,7 @@ def test_the_wheel_holds_every_file_of_the_package_and_the_licence(wheel: Path) 
     assert licence == (REPOSITORY / "LICENSE").read_text(encoding="utf-8")
 
 
-def test_before_the_engine_is_installed_doctor_names_the_commands_that_install_it(
-    environment: Path, tmp_path: Path
-) -> None:
+def test_without_the_engine_doctor_names_the_commands_that_install_it(environment: Path, tmp_path: Path) -> None:
     version = run(environment, tmp_path, "--version")
     assert (version.returncode, version.stdout) == (0, f"ziggurat {ziggurat.__version__}\n"), version.stderr
     doctor = run(environment, tmp_path, "doctor")
@@ -103,7 +102,7 @@ def test_before_the_engine_is_installed_doctor_names_the_commands_that_install_i
     assert "1 to fix" in doctor.stdout
 
 
-def test_before_the_engine_is_installed_logs_are_generated_and_described(environment: Path, tmp_path: Path) -> None:
+def test_without_the_engine_generate_and_init_work(environment: Path, tmp_path: Path) -> None:
     generated = run(environment, tmp_path, "generate", "shop.csv", "--rows", "2000")
     assert generated.returncode == 0, generated.stderr
     drafted = run(environment, tmp_path, "init", "shop.csv", "--out", "exp.yaml")
@@ -117,7 +116,7 @@ def test_before_the_engine_is_installed_logs_are_generated_and_described(environ
         assert "-m pip install --no-deps torchrec==1.8.0" in hint
 
 
-def test_from_python_the_missing_engine_is_named_too(environment: Path, tmp_path: Path) -> None:
+def test_without_the_engine_the_python_error_names_the_commands(environment: Path, tmp_path: Path) -> None:
     code = "import ziggurat\nprint(ziggurat.__version__)\n"
     code += "try: ziggurat.train\nexcept ziggurat.EnvironmentMismatch as error: print(error.hint)\n"
     answer = subprocess.run(

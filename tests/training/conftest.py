@@ -15,8 +15,8 @@ from ziggurat.training.experiment import Experiment
 ROWS = 3000
 
 
-class Noted(Silent):
-    """Keeps the notes."""
+class RecordedNotes(Silent):
+    """A progress that records the notes."""
 
     def __init__(self) -> None:
         self.notes: list[str] = []
@@ -26,21 +26,21 @@ class Noted(Silent):
 
 
 def write_log(path: Path, rows: int = ROWS, seed: int = 0) -> None:
-    """A log whose label follows the user, the item, a bag and a number; every kind of feature is in it."""
-    draw = np.random.default_rng(seed)
-    users, items = draw.integers(0, 40, rows), draw.integers(0, 60, rows)
-    taste, appeal = draw.normal(size=(40, 3)), draw.normal(size=(60, 3))
-    age = draw.normal(40, 12, rows)
-    tags = [sorted(set(draw.integers(0, 8, draw.integers(0, 4)).tolist())) for _ in range(rows)]
-    history = [draw.integers(0, 60, draw.integers(0, 6)).tolist() for _ in range(rows)]
+    """Writes a log whose labels depend on the user, the item, a bag and a number; it has every kind of feature."""
+    random = np.random.default_rng(seed)
+    users, items = random.integers(0, 40, rows), random.integers(0, 60, rows)
+    user_vectors, item_vectors = random.normal(size=(40, 3)), random.normal(size=(60, 3))
+    age = random.normal(40, 12, rows)
+    tags = [sorted(set(random.integers(0, 8, random.integers(0, 4)).tolist())) for _ in range(rows)]
+    history = [random.integers(0, 60, random.integers(0, 6)).tolist() for _ in range(rows)]
     logit = (
-        (taste[users] * appeal[items]).sum(1)
-        + draw.normal(size=60)[items]
+        (user_vectors[users] * item_vectors[items]).sum(1)
+        + random.normal(size=60)[items]
         + 0.03 * (age - 40)
         + np.array([(0 in t) - (1 in t) for t in tags])
     )
-    click = (draw.random(rows) < 1 / (1 + np.exp(-logit))).astype(int)
-    buy = (draw.random(rows) < 1 / (1 + np.exp(1 - logit))).astype(int)
+    click = (random.random(rows) < 1 / (1 + np.exp(-logit))).astype(int)
+    buy = (random.random(rows) < 1 / (1 + np.exp(1 - logit))).astype(int)
     with path.open("w", newline="", encoding="utf-8") as file:
         out = csv.writer(file)
         out.writerow(["user", "item", "age", "tags", "history", "click", "buy", "when", "note"])
@@ -80,7 +80,10 @@ MakeExperiment = Callable[..., Experiment]
 
 @pytest.fixture
 def make_experiment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> MakeExperiment:
-    """Experiments over one small log; keyword ``a__b=c`` sets key ``a.b``. The working directory is a fresh folder."""
+    """Returns a function that makes experiments over one small log; keyword ``a__b=c`` sets key ``a.b``.
+
+    The working directory is an empty folder.
+    """
     write_log(tmp_path / "log.csv")
     monkeypatch.chdir(tmp_path)
 

@@ -1,4 +1,4 @@
-"""A run with averaged weights is judged, saved and used by the average, and goes on from the last weights."""
+"""A run with averaged weights evaluates, saves and predicts with the average, and resumes from the last weights."""
 
 from __future__ import annotations
 
@@ -26,34 +26,36 @@ from ziggurat.training.recommender_state import restore
 MODEL: dict[str, Any] = {"name": "dcn_v2", "cross_layers": 2, "deep": {"hidden": [32], "norm": "batch", "dropout": 0.1}}
 
 
-def test_a_run_goes_on_bit_for_bit_with_its_average(make_experiment: MakeExperiment) -> None:
+def test_a_run_resumes_bit_for_bit_with_its_average(make_experiment: MakeExperiment) -> None:
     experiment = make_experiment(model=MODEL, training__weight_average=0.9)
-    whole = api.train(experiment, "whole")
-    api.train(experiment, "halves", stop_after=whole.step // 2)
+    straight = api.train(experiment, "straight")
+    api.train(experiment, "halves", stop_after=straight.step // 2)
     second = api.train(experiment, "halves")
-    assert whole.results is not None
-    assert second.results == {**whole.results, "seconds": second.results["seconds"]}  # type: ignore[index]
-    left, right = (CheckpointFolder(Path(run) / "checkpoints").load(whole.step).groups for run in ("whole", "halves"))
+    assert straight.results is not None
+    assert second.results == {**straight.results, "seconds": second.results["seconds"]}  # type: ignore[index]
+    left, right = (
+        CheckpointFolder(Path(run) / "checkpoints").load(straight.step).groups for run in ("straight", "halves")
+    )
     assert left.keys() == right.keys() > {"average"}
     for group, tensors in left.items():
         for name, tensor in tensors.items():
             assert torch.equal(tensor, right[group][name]), (group, name)
 
 
-def test_the_average_is_what_is_judged_and_used(make_experiment: MakeExperiment) -> None:
+def test_evaluation_and_prediction_use_the_average(make_experiment: MakeExperiment) -> None:
     run = api.train(make_experiment(model=MODEL, training__epochs=2, training__weight_average=0.9)).run
     plain = api.train(make_experiment(model=MODEL, training__epochs=2), "plain").run
     groups = run.checkpoints.load("best").groups
     assert {"dense", "tables"} == {name.partition("/")[0] for name in groups["average"]}
     assert not torch.equal(groups["average"]["tables/item"], groups["tables"]["item"])
-    # Averaging changes nothing in how the weights themselves are trained.
+    # Averaging does not change how the weights are trained.
     last = plain.checkpoints.last()
     assert last is not None
     trained = plain.checkpoints.load(last).groups
     averaged = run.checkpoints.load(last).groups
     for group in ("dense", "tables"):
         assert all(torch.equal(tensor, averaged[group][name]) for name, tensor in trained[group].items())
-    # The journal's figures, an evaluation's and those of predictions are of the same weights: the average.
+    # The metrics log, an evaluation and predictions all use the average.
     figures = api.evaluate(run, "validation").compute()
     best = [row for row in read_metrics_log(run.metrics_path) if row["split"] == "validation"]
     assert figures["log_loss"] == min(row["log_loss"] for row in best)
@@ -62,11 +64,11 @@ def test_the_average_is_what_is_judged_and_used(make_experiment: MakeExperiment)
     metrics = BinaryMetrics()
     probabilities_B = api.predict(run, rows)[:, 0]
     metrics.update(torch.from_numpy(probabilities_B).double().logit().float().numpy(), rows["click"].to_numpy())
-    everything = sum(
+    total_loss = sum(
         api.evaluate(run, split).compute()["log_loss"] * run.dataset().split(split).rows
         for split in ("train", "validation", "test")
     )
-    assert metrics.compute()["log_loss"] == pytest.approx(everything / rows.height, abs=1e-6)
+    assert metrics.compute()["log_loss"] == pytest.approx(total_loss / rows.height, abs=1e-6)
 
 
 def test_batch_norms_are_measured_with_the_averaged_weights(make_experiment: MakeExperiment) -> None:
@@ -94,6 +96,6 @@ def test_batch_norms_are_measured_with_the_averaged_weights(make_experiment: Mak
     assert norm.running_var is not None
     torch.testing.assert_close(norm.running_mean, means)
     torch.testing.assert_close(norm.running_var, variances)
-    # Those of the weights that were trained are others.
+    # The trained weights have other statistics.
     name = "model.deep.layers.1.running_var"
     assert not torch.allclose(snapshot.groups["average"][f"dense/{name}"], snapshot.groups["dense"][name], rtol=0.02)

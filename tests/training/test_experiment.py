@@ -1,4 +1,4 @@
-"""What an experiment's sections say of each other is checked before any row is read, and refused by key."""
+"""Sections of an experiment are checked against each other before data is read; errors name the key."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ UNBUILDABLE: dict[str, tuple[dict[str, Any], str]] = {
 
 
 def values_with(folder: Path, changes: dict[str, Any]) -> dict[str, Any]:
-    """The small config; of ``features``, those named."""
+    """Returns the small config with changes; ``features`` is a list of the names to keep."""
     values = config_values(folder)
     for path, value in changes.items():
         if path == "features":
@@ -57,7 +57,7 @@ def values_with(folder: Path, changes: dict[str, Any]) -> dict[str, Any]:
     return values
 
 
-def written(folder: Path, values: dict[str, Any]) -> Path:
+def write_config(folder: Path, values: dict[str, Any]) -> Path:
     path = folder / "exp.yaml"
     with path.open("w") as file:
         YAML().dump(values, file)
@@ -65,13 +65,13 @@ def written(folder: Path, values: dict[str, Any]) -> Path:
 
 
 @pytest.mark.parametrize("case", UNBUILDABLE)
-def test_what_cannot_be_built_is_refused_by_its_key_and_no_file_is_looked_for(
+def test_models_that_cannot_be_built_are_refused_by_key_without_reading_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, case: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
     changes, message = UNBUILDABLE[case]
     values = values_with(tmp_path, changes)
-    path = written(tmp_path, values)
+    path = write_config(tmp_path, values)
     with pytest.raises(ConfigError) as caught:
         load_experiment(path)
     assert caught.value.problem.startswith(f"{path}: {message}")
@@ -82,8 +82,8 @@ def test_what_cannot_be_built_is_refused_by_its_key_and_no_file_is_looked_for(
     assert [item.name for item in tmp_path.iterdir()] == ["exp.yaml"]
 
 
-def test_what_the_command_line_asked_for_is_marked(tmp_path: Path) -> None:
-    path = written(tmp_path, config_values(tmp_path))
+def test_errors_in_overrides_start_with_set(tmp_path: Path) -> None:
+    path = write_config(tmp_path, config_values(tmp_path))
     for override, key in (
         ("model={name: finalmlp, heads: 3}", "model.heads"),
         ("features.history.pooling={name: transformer, heads: 3}", "features.history.pooling.heads"),
@@ -99,7 +99,7 @@ def test_what_the_command_line_asked_for_is_marked(tmp_path: Path) -> None:
     )
 
 
-def test_the_sizes_are_those_that_training_will_have(tmp_path: Path) -> None:
+def test_the_check_uses_the_sizes_of_training(tmp_path: Path) -> None:
     changes = {
         "model": {"name": "dhen", "layer": {"blocks": [ATTENTION]}},
         "embeddings": {"dim": 12, "tables": {"item": {"dim": 8}}},
@@ -112,7 +112,7 @@ def test_the_sizes_are_those_that_training_will_have(tmp_path: Path) -> None:
     ).check()
 
 
-def test_checking_allocates_no_weights_and_draws_nothing(tmp_path: Path) -> None:
+def test_the_check_allocates_no_weights_and_draws_no_random_numbers(tmp_path: Path) -> None:
     wide = {"name": "deepfm", "deep": {"hidden": [4_000_000, 4_000_000]}}
     state = torch.get_rng_state()
     parse_config(Experiment, values_with(tmp_path, {"model": wide})).check()

@@ -1,4 +1,4 @@
-"""A prepared folder that was moved, lost, replaced or damaged after training: named, refused, or made again."""
+"""The prepared dataset of a run may be moved, lost or replaced after training; errors say what to do."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ def prepared(run: Path) -> Path:
     return api.load_run(run).dataset().folder
 
 
-def test_a_moved_folder_can_be_named(run: Path, tmp_path: Path) -> None:
+def test_the_folder_of_a_moved_dataset_can_be_given(run: Path, tmp_path: Path) -> None:
     before = api.evaluate(run).compute()
-    moved = tmp_path / "else where"
+    moved = tmp_path / "a folder with spaces"
     old = prepared(run)
     old.rename(moved)
     with pytest.raises(DataError) as caught:
@@ -37,7 +37,7 @@ def test_a_moved_folder_can_be_named(run: Path, tmp_path: Path) -> None:
     assert f"{before['auc']:.4f}".lstrip("0") in page.read_text()
 
 
-def test_the_command_that_the_hint_names_makes_the_dataset_again(run: Path) -> None:
+def test_the_command_in_the_hint_prepares_the_dataset_again(run: Path) -> None:
     before = api.evaluate(run).compute()
     old = prepared(run)
     shutil.rmtree(old)
@@ -45,7 +45,7 @@ def test_the_command_that_the_hint_names_makes_the_dataset_again(run: Path) -> N
     assert api.evaluate(run).compute() == before
 
 
-def test_a_run_goes_on_with_a_moved_folder(run: Path, tmp_path: Path, make_experiment: MakeExperiment) -> None:
+def test_a_run_resumes_with_a_moved_dataset(run: Path, tmp_path: Path, make_experiment: MakeExperiment) -> None:
     moved = prepared(run).rename(tmp_path / "moved")
     outcome = api.train(make_experiment(training__epochs=2), run, prepared=moved)
     assert outcome.results is not None

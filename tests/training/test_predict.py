@@ -1,4 +1,4 @@
-"""Prediction on raw rows equals evaluation on the prepared rows, from files of every format and from memory."""
+"""Predictions of raw rows, from files of any format and from memory, equal the evaluation of the prepared rows."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TOLERANCE = 1e-6  # the same float32 arithmetic in batches of other sizes
 
 
 def prepared_probabilities(run: Path, dataset: Dataset) -> dict[int, float]:
-    """Row's time -> probability, by evaluating the prepared rows of all splits."""
+    """Returns row's time -> probability, computed from the prepared rows of all splits."""
     found: dict[int, float] = {}
     with api.Predictor(run) as predictor:
         for split in ("train", "validation", "test"):
@@ -43,7 +43,7 @@ def run(make_experiment: MakeExperiment) -> Path:
     return api.train(experiment, "run").run.folder
 
 
-def test_raw_rows_score_as_prepared_rows(run: Path) -> None:
+def test_raw_and_prepared_rows_have_the_same_probabilities(run: Path) -> None:
     prepared = prepared_probabilities(run, api.load_run(run).dataset())
     outcome = api.predict_files(run, ["log.csv"], Path("out.csv"))
     assert (outcome.rows, outcome.quarantined) == (ROWS, 0)
@@ -54,7 +54,7 @@ def test_raw_rows_score_as_prepared_rows(run: Path) -> None:
     assert worst <= TOLERANCE
 
 
-def test_every_column_of_the_log_comes_out_unchanged(run: Path) -> None:
+def test_every_column_of_the_log_is_unchanged_in_the_output(run: Path) -> None:
     api.predict_files(run, ["log.csv"], Path("out.csv"))
     with Path("log.csv").open(newline="") as before, Path("out.csv").open(newline="") as after:
         raw, scored = list(csv.DictReader(before)), list(csv.DictReader(after))
@@ -67,7 +67,7 @@ def test_every_column_of_the_log_comes_out_unchanged(run: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["csv", "tsv", "jsonl", "parquet"])
-def test_every_output_format_holds_the_same(run: Path, suffix: str) -> None:
+def test_every_output_format_holds_the_same_values(run: Path, suffix: str) -> None:
     out = Path(f"out.{suffix}")
     api.predict_files(run, ["log.csv"], out)
     read: dict[str, Any] = {
@@ -94,11 +94,11 @@ def test_rows_in_memory_in_every_form(run: Path) -> None:
     assert first.shape == (3, 1)
     np.testing.assert_array_equal(first, ziggurat.predict(run, pa.table(columns)))
     np.testing.assert_array_equal(first, ziggurat.predict(run, pl.DataFrame(columns)))
-    stream: Any = pa.RecordBatch.from_pydict(columns)  # as pandas DataFrames are, by its Arrow stream
+    stream: Any = pa.RecordBatch.from_pydict(columns)  # has an Arrow stream, as pandas DataFrames have
     np.testing.assert_array_equal(first, ziggurat.predict(run, stream))
 
 
-def test_bad_rows_are_set_aside_and_the_others_keep_their_order(run: Path) -> None:
+def test_bad_rows_are_quarantined_and_the_others_keep_their_order(run: Path) -> None:
     lines = Path("log.csv").read_text().splitlines()
     lines[5] = "u1,not a number,3,1,2,1,0,1004,x"
     lines[9] = "u1,3"
@@ -111,7 +111,7 @@ def test_bad_rows_are_set_aside_and_the_others_keep_their_order(run: Path) -> No
     assert times == [1000 + i for i in range(ROWS) if i not in {4, 8}]
 
 
-def test_a_bad_row_stops_prediction_where_the_run_says_so(run: Path) -> None:
+def test_a_bad_row_stops_prediction_if_the_run_does_not_quarantine(run: Path) -> None:
     Path("broken.csv").write_text(Path("log.csv").read_text() + "u1,not a number,3,1,2,1,0,1004,x\n")
     Path("out.csv").write_text("earlier")
     problem = rf"broken.csv, line {ROWS + 2}, column 'item': not an integer"
@@ -121,12 +121,12 @@ def test_a_bad_row_stops_prediction_where_the_run_says_so(run: Path) -> None:
     assert not list(Path().glob("*quarantine*"))
 
 
-def test_labels_need_not_be_there(run: Path) -> None:
+def test_files_without_labels_are_predicted(run: Path) -> None:
     pl.read_csv("log.csv").drop("click", "buy", "when").write_csv("unlabelled.csv")
     assert api.predict_files(run, ["unlabelled.csv"], Path("out.parquet")).rows == ROWS
 
 
-def test_the_run_predicts_after_its_dataset_is_gone(run: Path) -> None:
+def test_the_run_predicts_after_its_dataset_is_deleted(run: Path) -> None:
     import shutil
 
     shutil.rmtree("prepared")
@@ -135,7 +135,7 @@ def test_the_run_predicts_after_its_dataset_is_gone(run: Path) -> None:
         api.evaluate(run)
 
 
-def test_what_cannot_be_done_is_refused_and_leaves_nothing(run: Path) -> None:
+def test_refused_calls_leave_no_files(run: Path) -> None:
     with pytest.raises(ConfigError, match=r"cannot tell the output format from '.xls'"):
         api.predict_files(run, ["log.csv"], Path("out.xls"))
     with pytest.raises(DataError, match="column 'item'"):
@@ -155,7 +155,7 @@ def test_what_cannot_be_done_is_refused_and_leaves_nothing(run: Path) -> None:
 
 
 @pytest.mark.parametrize("link", ["the file itself", "symlink", "quarantine"])
-def test_an_input_is_never_written_over(run: Path, link: str) -> None:
+def test_an_input_is_never_overwritten(run: Path, link: str) -> None:
     before = Path("log.csv").read_bytes()
     out = Path("log.csv") if link == "the file itself" else Path("out.csv")
     if link == "symlink":
@@ -167,7 +167,7 @@ def test_an_input_is_never_written_over(run: Path, link: str) -> None:
     assert Path("log.csv").read_bytes() == before
 
 
-def test_an_earlier_quarantine_outlives_a_refused_call(run: Path) -> None:
+def test_a_refused_call_keeps_an_earlier_quarantine(run: Path) -> None:
     earlier = {name: Path(f"{name}.quarantine.jsonl") for name in ("out.csv", "out.xls")}
     for path in earlier.values():
         path.write_text("kept\n")
@@ -226,7 +226,7 @@ def test_lists_are_joined_by_the_delimiter_of_their_feature(
 
 
 @pytest.mark.parametrize("suffix", ["csv", "jsonl", "parquet"])
-def test_without_a_good_row_the_output_is_an_empty_table(run: Path, suffix: str) -> None:
+def test_the_output_is_an_empty_table_if_all_rows_are_bad(run: Path, suffix: str) -> None:
     head = Path("log.csv").read_text().splitlines()[0]
     Path("broken.csv").write_text(f"{head}\nu1,not a number,3,1,2,1,0,1004,x\n")
     out = Path(f"out.{suffix}")
@@ -245,7 +245,7 @@ def test_without_a_good_row_the_output_is_an_empty_table(run: Path, suffix: str)
 
 @pytest.fixture
 def parquet_run(make_experiment: MakeExperiment) -> Path:
-    """A run on Parquet files of many types; ``a.parquet`` and ``b.parquet`` hold the log's two halves."""
+    """Returns a run on Parquet files of many types; ``a.parquet`` and ``b.parquet`` hold the halves of the log."""
     log = pl.read_csv("log.csv", schema_overrides={"tags": pl.String, "history": pl.String})
     lists = [
         pl.col(name).fill_null("").str.split("|").cast(pl.List(pl.Int16), strict=False) for name in ("tags", "history")
@@ -278,7 +278,7 @@ def test_parquet_rows_keep_their_types(parquet_run: Path) -> None:
     np.testing.assert_allclose(scored["probability"].to_numpy(), expected[:, 0], atol=TOLERANCE)
 
 
-def test_refused_parquet_rows_leave_the_others_in_place(parquet_run: Path) -> None:
+def test_parquet_rows_keep_their_order_without_the_bad_rows(parquet_run: Path) -> None:
     raw = pl.read_parquet("b.parquet")
     bad = pl.int_range(pl.len()).is_in([0, 499, 500, 1499])
     raw.with_columns(pl.when(bad).then(0.5).otherwise(pl.col("item")).alias("item")).write_parquet(
@@ -291,7 +291,7 @@ def test_refused_parquet_rows_leave_the_others_in_place(parquet_run: Path) -> No
     assert scored.schema["item"] == pl.Float64
 
 
-def test_parquet_files_of_other_widths_meet_in_the_wider(parquet_run: Path) -> None:
+def test_parquet_columns_of_different_widths_are_widened(parquet_run: Path) -> None:
     pl.read_parquet("b.parquet").with_columns(pl.col("buy").cast(pl.Int8), pl.col("item").cast(pl.Int64)).write_parquet(
         "c.parquet"
     )
@@ -327,7 +327,7 @@ def test_parquet_rows_as_text(parquet_run: Path, suffix: str) -> None:
 
 
 @pytest.mark.parametrize("rows", [5, "log.csv", [{"user": "u1"}], None])
-def test_what_is_no_table_is_refused(run: Path, rows: Any) -> None:
+def test_rows_that_are_no_table_are_refused(run: Path, rows: Any) -> None:
     with pytest.raises(
         DataError, match=r"received [\s\S]*pass a pyarrow Table, a polars or pandas DataFrame, or a mapping"
     ):

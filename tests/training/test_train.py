@@ -1,4 +1,4 @@
-"""Training learns, repeats itself bit for bit, and goes on exactly where it was stopped, however it was stopped."""
+"""Training learns, is reproducible bit for bit, and resumes exactly where it was stopped, also by a signal."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.training.conftest import MakeExperiment, Noted
+from tests.training.conftest import MakeExperiment, RecordedNotes
 from ziggurat.checkpoint.folder import CheckpointFolder
 from ziggurat.core.errors import ConfigError, RunFolderError, ZigguratError
 from ziggurat.core.files import locked_folder
@@ -44,8 +44,8 @@ def assert_same_bits(left: dict[str, Tensor], right: dict[str, Tensor]) -> None:
 
 @pytest.mark.parametrize("model", MODELS, ids=lambda model: model["name"])
 def test_every_model_learns_and_resumes_bit_for_bit(make_experiment: MakeExperiment, model: dict[str, Any]) -> None:
-    # At the default rate and four epochs a tenth of DLRM's seeds end below the bound; so, none of 150 did. Logistic
-    # regression has to leave the weights that it drew for two numbers behind.
+    # With the default learning rate and four epochs, a tenth of DLRM's seeds end below the bound; with these, none of
+    # 150 did. Logistic regression needs more steps to overcome its initial weights of two numeric features.
     linear = model["name"] == "logistic_regression"
     experiment = make_experiment(
         model=model,
@@ -53,15 +53,15 @@ def test_every_model_learns_and_resumes_bit_for_bit(make_experiment: MakeExperim
         training__epochs=8,
         training__schedule={"name": "warmup_cosine", "warmup_steps": 5},
     )
-    whole = api.train(experiment, "whole")
-    assert whole.results is not None
-    assert whole.results["figures"]["test"]["auc"] > (0.58 if linear else 0.62)
-    first = api.train(experiment, "halves", stop_after=whole.step // 2)
-    assert (first.results, first.step) == (None, whole.step // 2)
+    straight = api.train(experiment, "straight")
+    assert straight.results is not None
+    assert straight.results["figures"]["test"]["auc"] > (0.58 if linear else 0.62)
+    first = api.train(experiment, "halves", stop_after=straight.step // 2)
+    assert (first.results, first.step) == (None, straight.step // 2)
     second = api.train(experiment, "halves")
     assert second.results is not None
-    assert second.results["figures"] == whole.results["figures"]
-    assert_same_bits(tensors(Path("whole"), whole.step), tensors(Path("halves"), whole.step))
+    assert second.results["figures"] == straight.results["figures"]
+    assert_same_bits(tensors(Path("straight"), straight.step), tensors(Path("halves"), straight.step))
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "adam"])
@@ -73,20 +73,20 @@ def test_row_optimizers_resume_bit_for_bit(make_experiment: MakeExperiment, opti
         training__max_steps=12,
         training__clip_norm=1.0,
     )
-    api.train(experiment, "whole")
+    api.train(experiment, "straight")
     for stop in (3, 7, None):
         api.train(experiment, "parts", stop_after=stop)
-    assert_same_bits(tensors(Path("whole"), 12), tensors(Path("parts"), 12))
+    assert_same_bits(tensors(Path("straight"), 12), tensors(Path("parts"), 12))
 
 
-def test_the_seed_decides(make_experiment: MakeExperiment) -> None:
+def test_the_seed_determines_the_weights(make_experiment: MakeExperiment) -> None:
     for folder, seed in (("a", 1), ("b", 1), ("c", 2)):
         api.train(make_experiment(training__seed=seed, training__max_steps=6), folder)
     assert_same_bits(tensors(Path("a"), 6), tensors(Path("b"), 6))
     assert not torch.equal(tensors(Path("a"), 6)["tables:user"], tensors(Path("c"), 6)["tables:user"])
 
 
-def test_a_finished_run_is_left_alone(make_experiment: MakeExperiment) -> None:
+def test_a_finished_run_is_not_changed(make_experiment: MakeExperiment) -> None:
     experiment = make_experiment(training__max_steps=6)
     first = api.train(experiment, "run")
     before = {path: path.stat().st_mtime_ns for path in Path("run/checkpoints").glob("step-*/*")}
@@ -103,9 +103,9 @@ def test_a_run_can_be_made_longer(make_experiment: MakeExperiment) -> None:
     assert_same_bits(tensors(Path("run"), 10), tensors(Path("straight"), 10))
 
 
-def test_a_run_that_was_refused_before_its_first_step_is_begun_anew(make_experiment: MakeExperiment) -> None:
+def test_a_run_that_failed_before_its_first_step_is_started_again(make_experiment: MakeExperiment) -> None:
     api.train(make_experiment(training__max_steps=2), "old")
-    progress = Noted()
+    progress = RecordedNotes()
     with pytest.raises(ZigguratError, match="dim"):
         api.train(make_experiment(training__warm_start={"run": "old"}, embeddings__dim=4), "new")
     good = make_experiment(training__warm_start={"run": "old"}, training__max_steps=2, training__seed=9)
@@ -115,19 +115,19 @@ def test_a_run_that_was_refused_before_its_first_step_is_begun_anew(make_experim
         api.train(make_experiment(training__max_steps=2, training__seed=8), "new")
 
 
-def test_that_the_best_has_its_rows_in_fewer_bits_is_told(make_experiment: MakeExperiment) -> None:
-    said = "the checkpoint of step 4 has its rows in 4 bits a number"
+def test_rows_of_the_best_checkpoint_in_fewer_bits_are_noted(make_experiment: MakeExperiment) -> None:
+    message = "the checkpoint of step 4 has its rows in 4 bits a number"
     for bits, average, times in ((4, None, 1), (32, None, 0), (4, 0.9, 0)):
         averaged: dict[str, Any] = {} if average is None else {"training__weight_average": average}
         steps = {"training__max_steps": 6, "training__evaluate_every": 4}
         experiment = make_experiment(checkpoints__bits=bits, **steps, **averaged)
-        run, progress = f"run-{bits}-{average}", Noted()
+        run, progress = f"run-{bits}-{average}", RecordedNotes()
         api.train(experiment, run, progress=progress)
         CheckpointFolder(Path(run) / "checkpoints").mark_best(4, "auc", 1.0)
         api.evaluate(run, progress=progress)
-        assert sum(note.startswith(said) for note in progress.notes[-1:]) == times
+        assert sum(note.startswith(message) for note in progress.notes[-1:]) == times
         with api.Predictor(run) as predictor:
-            assert (predictor.note or "").startswith(said) == bool(times)
+            assert (predictor.note or "").startswith(message) == bool(times)
 
 
 def test_early_stopping_keeps_the_best(make_experiment: MakeExperiment) -> None:
@@ -147,7 +147,7 @@ def test_early_stopping_keeps_the_best(make_experiment: MakeExperiment) -> None:
     assert api.train(experiment, "run").step == outcome.step
 
 
-def test_the_journal_holds_each_step_once_after_stops(make_experiment: MakeExperiment) -> None:
+def test_the_metrics_log_holds_each_step_once_after_stops(make_experiment: MakeExperiment) -> None:
     experiment = make_experiment(training__evaluate_every=4, training__log_every=2)
     for stop in (7, 15, None):
         outcome = api.train(experiment, "run", stop_after=stop)
@@ -173,7 +173,7 @@ def wait_for_step(run: Path, step: int) -> None:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_a_signal_in_the_middle_costs_nothing(
+def test_training_resumes_exactly_after_any_signal(
     make_experiment: MakeExperiment, tmp_path: Path, number: signal.Signals
 ) -> None:
     experiment = make_experiment(
@@ -194,11 +194,11 @@ def test_a_signal_in_the_middle_costs_nothing(
     _, errors = resumed.communicate(timeout=120)
     assert resumed.returncode == 0, errors
     assert "resuming at step" in errors
-    whole = api.train(experiment, "whole")
-    assert_same_bits(tensors(Path("whole"), whole.step), tensors(tmp_path / "stopped", whole.step))
+    straight = api.train(experiment, "straight")
+    assert_same_bits(tensors(Path("straight"), straight.step), tensors(tmp_path / "stopped", straight.step))
 
 
-def test_another_config_is_refused_by_key(make_experiment: MakeExperiment) -> None:
+def test_another_config_is_refused_and_its_keys_named(make_experiment: MakeExperiment) -> None:
     api.train(make_experiment(training__max_steps=2), "run")
     with pytest.raises(RunFolderError, match=r"training\.batch_size: the run has 128, you ask for 64") as caught:
         api.train(make_experiment(training__max_steps=2, training__batch_size=64), "run")
@@ -215,7 +215,7 @@ def test_other_versions_are_refused(make_experiment: MakeExperiment, key: str) -
         api.train(experiment, "run")
 
 
-def test_a_folder_of_something_else_is_refused(make_experiment: MakeExperiment) -> None:
+def test_a_folder_that_is_no_run_is_refused(make_experiment: MakeExperiment) -> None:
     Path("mine").mkdir()
     Path("mine/thesis.txt").write_text("do not touch")
     with pytest.raises(RunFolderError, match="is not empty and is no run folder"):
@@ -228,7 +228,7 @@ def test_a_batch_larger_than_the_data_is_refused(make_experiment: MakeExperiment
         api.train(make_experiment(training__batch_size=100_000), "run")
 
 
-def test_a_diverging_loss_is_explained_and_the_checkpoint_kept(make_experiment: MakeExperiment) -> None:
+def test_a_diverging_loss_is_explained_and_not_evaluated(make_experiment: MakeExperiment) -> None:
     experiment = make_experiment(optimizer={"name": "sgd", "lr": 1e30}, training__log_every=1, training__save_every=1)
     with pytest.raises(ZigguratError, match=r"the training loss became (nan|inf)[\s\S]*lower optimizer\.lr"):
         api.train(experiment, "run")
@@ -265,7 +265,7 @@ def test_bf16_and_fp32_agree_to_bf16s_precision(make_experiment: MakeExperiment)
 
 
 def test_two_processes_do_not_train_in_one_folder(make_experiment: MakeExperiment) -> None:
-    said = rf"another process is training in this folder \(pid {os.getpid()} on "
-    with locked_folder(Path("run"), "training"), pytest.raises(RunFolderError, match=said):
+    message = rf"another process is training in this folder \(pid {os.getpid()} on "
+    with locked_folder(Path("run"), "training"), pytest.raises(RunFolderError, match=message):
         api.train(make_experiment(), "run")
     assert api.train(make_experiment(training__max_steps=2), "run").step == 2

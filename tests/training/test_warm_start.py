@@ -1,4 +1,4 @@
-"""A run that begins with another one's weights: row by row by value, whatever fits, and nothing that does not."""
+"""A warm start copies rows by value and dense weights that fit from another run, and refuses everything else."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from tests.training.conftest import MakeExperiment, Noted, config_values, write_log
+from tests.training.conftest import MakeExperiment, RecordedNotes, config_values, write_log
 from tests.training.test_train import assert_same_bits, tensors
 from ziggurat.core.config import parse_config, set_by_path
 from ziggurat.core.errors import ConfigError, RunFolderError
@@ -26,7 +26,7 @@ OLD = {"max_steps": 20, "evaluate_every": 10}
 
 @pytest.fixture(scope="module")
 def origin(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a log and ``old``, a run that was trained on it."""
+    """Returns a folder with a log and ``old``, a run that was trained on it."""
     folder = tmp_path_factory.mktemp("origin")
     write_log(folder / "log.csv")
     train_old(folder)
@@ -42,15 +42,17 @@ def train_old(folder: Path, **changes: Any) -> None:
 
 
 @pytest.fixture
-def begin(origin: Path, make_experiment: MakeExperiment) -> Any:
-    """Trains ``new`` for no step at all, from ``old``, and gives its checkpoint of step 0."""
+def warm_start(origin: Path, make_experiment: MakeExperiment) -> Any:
+    """Returns a function that warm-starts ``new`` from ``old`` without training it, and returns its tensors."""
 
-    def begin(old: Path = origin / "old", *, run: str = "new", start: Any = None, **changes: Any) -> dict[str, Tensor]:
+    def train_no_step(
+        old: Path = origin / "old", *, run: str = "new", start: Any = None, **changes: Any
+    ) -> dict[str, Tensor]:
         experiment = make_experiment(training__warm_start={"run": str(old), **(start or {})}, **changes)
         api.train(experiment, run, stop_after=0)
         return tensors(Path(run), 0)
 
-    return begin
+    return train_no_step
 
 
 def weights(found: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -58,21 +60,22 @@ def weights(found: dict[str, Tensor]) -> dict[str, Tensor]:
 
 
 def cold(make_experiment: MakeExperiment, **changes: Any) -> dict[str, Tensor]:
-    """The weights that the seed draws."""
+    """Returns the weights that the seed initialises."""
     api.train(make_experiment(**changes), "cold", stop_after=0)
     return tensors(Path("cold"), 0)
 
 
-def told(folder: str = "new") -> dict[str, Any]:
+def warm_start_record(folder: str = "new") -> dict[str, Any]:
+    """Returns the content of a run's ``warm_start.json``."""
     return json.loads((Path(folder) / "warm_start.json").read_text(encoding="utf-8"))
 
 
-def test_on_the_same_data_it_is_the_other_run(origin: Path, begin: Any) -> None:
-    begun = begin()
+def test_on_the_same_data_the_weights_are_those_of_the_other_run(origin: Path, warm_start: Any) -> None:
+    started = warm_start()
     best = int(json.loads((origin / "old/results.json").read_text(encoding="utf-8"))["best_step"])
     theirs = tensors(origin / "old", best)
-    assert_same_bits(weights(begun), weights(theirs))
-    assert torch.count_nonzero(begun["table_optimizer:item/sum"]) == 0
+    assert_same_bits(weights(started), weights(theirs))
+    assert torch.count_nonzero(started["table_optimizer:item/sum"]) == 0
     old, new = (
         api.evaluate(folder, "validation", which).compute()
         for folder, which in ((origin / "old", "best"), ("new", "last"))
@@ -80,8 +83,10 @@ def test_on_the_same_data_it_is_the_other_run(origin: Path, begin: Any) -> None:
     assert new == pytest.approx(old, rel=0, abs=0, nan_ok=True)
 
 
-def test_it_begins_at_the_beginning(begin: Any, origin: Path, make_experiment: MakeExperiment) -> None:
-    progress = Noted()
+def test_steps_start_from_zero_and_the_warm_start_is_noted(
+    warm_start: Any, origin: Path, make_experiment: MakeExperiment
+) -> None:
+    progress = RecordedNotes()
     experiment = make_experiment(
         training__warm_start={"run": str(origin / "old"), "checkpoint": 20}, training__max_steps=3
     )
@@ -91,19 +96,19 @@ def test_it_begins_at_the_beginning(begin: Any, origin: Path, make_experiment: M
         "table tags: 10 of 10 rows; dense: 9 tensors"
     )
     assert [note for note in progress.notes if note.startswith("warm start")] == [line]
-    assert told() == {
+    assert warm_start_record() == {
         "run": str(origin / "old"), "step": 20, "new_tables": [], "dense": 9, "optimizer": False, "notes": [],
         "tables": {name: {"rows": rows, "taken": rows} for name, rows in (("user", 42), ("item", 62), ("tags", 10))},
     }  # fmt: skip
 
 
-def test_going_on_needs_the_other_run_no_more(origin: Path, make_experiment: MakeExperiment) -> None:
+def test_resuming_does_not_need_the_other_run(origin: Path, make_experiment: MakeExperiment) -> None:
     shutil.copytree(origin / "old", "other")
     experiment = make_experiment(training__warm_start={"run": "other"}, training__max_steps=8)
     api.train(experiment, "straight")
     api.train(experiment, "new", stop_after=4)
     shutil.rmtree("other")
-    progress = Noted()
+    progress = RecordedNotes()
     assert api.train(experiment, "new", progress=progress).step == 8
     assert not [note for note in progress.notes if note.startswith("warm start")]
     assert_same_bits(tensors(Path("straight"), 8), tensors(Path("new"), 8))
@@ -113,7 +118,7 @@ def test_going_on_needs_the_other_run_no_more(origin: Path, make_experiment: Mak
 
 
 def rewrite(path: Path) -> None:
-    """The log with a third of the users gone or new, items 50 and above renamed, and other values frequent."""
+    """Rewrites the log: removes some users and items, renames others, and changes which values are frequent."""
     with path.open(encoding="utf-8") as file:
         rows = list(csv.DictReader(file))
     kept = [row for row in rows if row["user"] not in {"u3", "u4"} and int(row["item"]) % 7]
@@ -136,74 +141,79 @@ def keys(folder: Path, table: str) -> list[Any]:
 
 @pytest.mark.parametrize("decay", [None, 0.9])
 def test_rows_follow_their_values_into_another_vocabulary(
-    tmp_path: Path, make_experiment: MakeExperiment, begin: Any, decay: float | None
+    tmp_path: Path, make_experiment: MakeExperiment, warm_start: Any, decay: float | None
 ) -> None:
     train_old(tmp_path, training__weight_average=decay)
     rewrite(tmp_path / "log.csv")
-    begun, drawn = begin(tmp_path / "old", start={"checkpoint": "last"}), cold(make_experiment)
+    started, drawn = warm_start(tmp_path / "old", start={"checkpoint": "last"}), cold(make_experiment)
     theirs = tensors(tmp_path / "old", 20)
     prefix = "tables:" if decay is None else "average:tables/"
     for table in ("user", "item", "tags"):
         ours, old = keys(Path("new"), table), keys(tmp_path / "old", table)
-        new, before, initial = begun[f"tables:{table}"], theirs[f"{prefix}{table}"], drawn[f"tables:{table}"]
+        new, before, initial = started[f"tables:{table}"], theirs[f"{prefix}{table}"], drawn[f"tables:{table}"]
         assert torch.equal(new[:2], before[:2])  # missing and unknown
         for place, key in enumerate(ours, 2):
             assert torch.equal(new[place], before[2 + old.index(key)] if key in old else initial[place]), (table, key)
-        assert told()["tables"][table] == {"rows": 2 + len(ours), "taken": 2 + len({*ours} & {*old})}
+        assert warm_start_record()["tables"][table] == {"rows": 2 + len(ours), "taken": 2 + len({*ours} & {*old})}
     ours, old = keys(Path("new"), "user"), keys(tmp_path / "old", "user")
     assert ours[:2] != old[:2]
     assert {"newu5", "newu6", "newu7"} <= {*ours} - {*old}
-    assert told()["notes"] == ["scaled by other figures there: age"]
+    assert warm_start_record()["notes"] == ["scaled by other figures there: age"]
 
 
-def test_only_what_is_listed_is_taken(begin: Any, origin: Path, make_experiment: MakeExperiment) -> None:
-    begun = begin(start={"tables": ["item"], "dense": False})
+def test_only_listed_tables_are_copied(warm_start: Any, origin: Path, make_experiment: MakeExperiment) -> None:
+    started = warm_start(start={"tables": ["item"], "dense": False})
     drawn, theirs = cold(make_experiment), tensors(origin / "old", 20)
-    assert torch.equal(begun["tables:item"], theirs["tables:item"])
+    assert torch.equal(started["tables:item"], theirs["tables:item"])
     for name in weights(drawn).keys() - {"tables:item"}:
-        assert torch.equal(begun[name], drawn[name]), name
-    assert (told()["dense"], list(told()["tables"]), told()["new_tables"]) == (None, ["item"], [])
+        assert torch.equal(started[name], drawn[name]), name
+    record = warm_start_record()
+    assert (record["dense"], list(record["tables"]), record["new_tables"]) == (None, ["item"], [])
 
 
 @pytest.mark.parametrize("optimizer", ["rowwise_adagrad", "adagrad", "adam"])
 def test_optimizer_states_follow_their_rows(
-    tmp_path: Path, make_experiment: MakeExperiment, begin: Any, optimizer: str
+    tmp_path: Path, make_experiment: MakeExperiment, warm_start: Any, optimizer: str
 ) -> None:
     rows = {"embeddings__optimizer": {"name": optimizer, "lr": 0.01}}
     train_old(tmp_path, **rows)
     rewrite(tmp_path / "log.csv")
-    begun = begin(tmp_path / "old", start={"checkpoint": 20, "optimizer": True}, **rows)
+    started = warm_start(tmp_path / "old", start={"checkpoint": 20, "optimizer": True}, **rows)
     theirs = tensors(tmp_path / "old", 20)
     ours, old = keys(Path("new"), "user"), keys(tmp_path / "old", "user")
     states = {name for name in theirs if name.startswith("table_optimizer:user/")}
     assert len(states) == (3 if optimizer == "adam" else 1)
     for name in states:
         if theirs[name].ndim == 0:
-            assert begun[name] == theirs[name] == 20
+            assert started[name] == theirs[name] == 20
             continue
         for place, key in enumerate(ours, 2):
             expected = theirs[name][2 + old.index(key)] if key in old else torch.zeros_like(theirs[name][0])
-            assert torch.equal(begun[name][place], expected), (name, key)
+            assert torch.equal(started[name][place], expected), (name, key)
     dense = {name: tensor for name, tensor in theirs.items() if name.startswith("dense_optimizer:")}
     assert dense
-    assert_same_bits({name: begun[name] for name in dense}, dense)
+    assert_same_bits({name: started[name] for name in dense}, dense)
 
 
-def test_an_average_begins_with_what_was_taken(tmp_path: Path, begin: Any, make_experiment: MakeExperiment) -> None:
+def test_the_weight_average_starts_with_the_copied_weights(
+    tmp_path: Path, warm_start: Any, make_experiment: MakeExperiment
+) -> None:
     train_old(tmp_path)
-    begun = begin(tmp_path / "old", start={"checkpoint": 20}, training__weight_average=0.99)
+    started = warm_start(tmp_path / "old", start={"checkpoint": 20}, training__weight_average=0.99)
     theirs = tensors(tmp_path / "old", 20)
     for name in weights(theirs):
-        assert torch.equal(begun[f"average:{name.replace(':', '/', 1)}"], theirs[name]), name
+        assert torch.equal(started[f"average:{name.replace(':', '/', 1)}"], theirs[name]), name
 
 
-def test_a_table_that_the_other_run_lacks(begin: Any, make_experiment: MakeExperiment, origin: Path) -> None:
+def test_a_table_that_the_other_run_lacks_is_initialised_from_the_seed(
+    warm_start: Any, make_experiment: MakeExperiment, origin: Path
+) -> None:
     features = [*config_values(origin)["features"], {"name": "note", "kind": "categorical"}]
-    begun = begin(start={"dense": False}, features=features)
-    assert told()["new_tables"] == ["note"]
-    assert torch.equal(begun["tables:note"], cold(make_experiment, features=features)["tables:note"])
+    started = warm_start(start={"dense": False}, features=features)
+    assert warm_start_record()["new_tables"] == ["note"]
+    assert torch.equal(started["tables:note"], cold(make_experiment, features=features)["tables:note"])
     with pytest.raises(ConfigError, match=r"has no table note; it has user, item, tags") as caught:
-        begin(start={"dense": False, "tables": ["user", "note"]}, run="other", features=features)
+        warm_start(start={"dense": False, "tables": ["user", "note"]}, run="other", features=features)
     assert "training.warm_start.tables=[user]" in str(caught.value)
 
 
@@ -267,68 +277,71 @@ REFUSED: list[tuple[dict[str, Any], dict[str, Any], dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("old", "new", "start", "message"), REFUSED, ids=range(len(REFUSED)))
-def test_what_does_not_fit_is_refused_by_name(
+def test_incompatible_weights_are_refused_by_name(
     origin: Path,
     tmp_path: Path,
-    begin: Any,
+    warm_start: Any,
     old: dict[str, Any],
     new: dict[str, Any],
     start: dict[str, Any],
     message: str,
 ) -> None:
-    place = origin
+    folder = origin
     if old:
         train_old(tmp_path, **old)
-        place = tmp_path
+        folder = tmp_path
     with pytest.raises(ConfigError, match=message):
-        begin(place / "old", start=start, **new)
+        warm_start(folder / "old", start=start, **new)
     assert not Path("new/warm_start.json").exists()
 
 
-def test_a_corrected_beginning_is_no_other_config(begin: Any, make_experiment: MakeExperiment, origin: Path) -> None:
-    """Until there is a checkpoint, a run may begin otherwise."""
+def test_a_warm_start_can_be_corrected_before_the_first_checkpoint(
+    warm_start: Any, make_experiment: MakeExperiment, origin: Path
+) -> None:
     with pytest.raises(ConfigError, match="another width"):
-        begin(embeddings__tables={"item": {"dim": 12}})
-    begin(embeddings__tables={"item": {"dim": 12}}, start={"tables": ["user"], "dense": False})
-    assert list(told()["tables"]) == ["user"]
+        warm_start(embeddings__tables={"item": {"dim": 12}})
+    warm_start(embeddings__tables={"item": {"dim": 12}}, start={"tables": ["user"], "dense": False})
+    assert list(warm_start_record()["tables"]) == ["user"]
     with pytest.raises(
         RunFolderError, match=r"training\.warm_start\.tables: the run has \['user'\], you ask for 'all'"
     ):
-        begin(embeddings__tables={"item": {"dim": 12}}, start={"dense": False})
+        warm_start(embeddings__tables={"item": {"dim": 12}}, start={"dense": False})
 
 
-def test_a_beginning_that_was_given_up_leaves_no_trace(begin: Any, make_experiment: MakeExperiment) -> None:
-    begin()
+def test_starting_again_without_a_warm_start_removes_its_record(
+    warm_start: Any, make_experiment: MakeExperiment
+) -> None:
+    warm_start()
     shutil.rmtree("new/checkpoints")
     api.train(make_experiment(), "new", stop_after=0)
     assert not Path("new/warm_start.json").exists()
 
 
-def test_a_run_does_not_begin_from_itself(make_experiment: MakeExperiment) -> None:
-    with pytest.raises(ConfigError, match=r"new is the run that is to begin"):
+def test_a_run_does_not_start_from_itself(make_experiment: MakeExperiment) -> None:
+    with pytest.raises(ConfigError, match=r"new is the run that is to start"):
         api.train(make_experiment(training__warm_start={"run": "new"}), "new")
 
 
-def test_encoders_of_another_fit_are_noticed(tmp_path: Path, origin: Path, begin: Any) -> None:
+def test_encoders_of_another_fit_are_noticed(tmp_path: Path, origin: Path, warm_start: Any) -> None:
     shutil.copytree(origin / "old", tmp_path / "old")
     rewrite(tmp_path / "log.csv")
-    api.prepare(begin_config(tmp_path), tmp_path / "another")
+    api.prepare(config_of(tmp_path), tmp_path / "another")
     shutil.rmtree(tmp_path / "old/encoders")
     shutil.copytree(tmp_path / "another/encoders", tmp_path / "old/encoders")
     with pytest.raises(
         ConfigError, match=r"encoders has \d+ rows of table 'user', the run's checkpoint of step \d+ 42"
     ):
-        begin(tmp_path / "old")
+        warm_start(tmp_path / "old")
     shutil.rmtree(tmp_path / "old/encoders")
     with pytest.raises(ConfigError, match=r"transform\.json: not found[\s\S]*restore the folder `encoders`"):
-        begin(tmp_path / "old")
+        warm_start(tmp_path / "old")
 
 
-def begin_config(folder: Path) -> Experiment:
+def config_of(folder: Path) -> Experiment:
     return parse_config(Experiment, config_values(folder))
 
 
-def test_a_start_that_takes_nothing_is_refused(make_experiment: MakeExperiment) -> None:
+def test_a_warm_start_that_copies_nothing_is_refused(make_experiment: MakeExperiment) -> None:
     with pytest.raises(ConfigError, match=r"training\.warm_start: .*nothing is copied"):
         make_experiment(training__warm_start={"run": "old", "tables": [], "dense": False})
     with pytest.raises(ConfigError, match=r"training\.warm_start\.tables: expected all, or a list as in \[user\]"):

@@ -98,7 +98,7 @@ def _inputs(
     evaluated: Split = "test" if "test" in measured else "validation"
     comparison: list[ComparisonRow] = []
     warm_start = warm_started(run)
-    notes: list[str] = [] if warm_start is None else [f"This run began with a {warm_start.told()}."]
+    notes: list[str] = [] if warm_start is None else [f"This run began with a {warm_start.summary()}."]
     if evaluated in measured:
         ours = _our_rows(run, measured[evaluated], plan.world_size)
         store_path, seed = run.folder / "baselines.json", run.experiment.training.seed

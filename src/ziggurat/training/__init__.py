@@ -1,7 +1,7 @@
-"""Training in data order: read, look up, interact, loss, step, save. Also evaluation and prediction of a saved run.
+"""Trains an experiment, and evaluates and predicts with a trained run.
 
-In: an ``Experiment`` (the whole config). Out: a run folder. Neighbours: every room below is used here and wired
-together; ``report`` and ``cli`` sit on top.
+In: an ``Experiment`` (the complete config). Out: a run folder. Neighbours: this package connects all packages below it;
+``report`` and ``cli`` use it.
 """
 
 from __future__ import annotations

@@ -64,7 +64,7 @@ class WarmStarted:
     optimizer: bool
     notes: list[str]
 
-    def told(self) -> str:
+    def summary(self) -> str:
         """Returns a summary in one line."""
         parts = [f"table {name}: {each['taken']:,} of {each['rows']:,} rows" for name, each in self.tables.items()]
         parts += [f"table {name}: not there" for name in self.new_tables]
@@ -88,7 +88,7 @@ def check_warm_start(folder: Path, experiment: Experiment) -> None:
         return
     if start.run.resolve() == folder.resolve():
         raise ConfigError(
-            f"{KEY}.run: {start.run} is the run that is to begin, and has no checkpoint yet",
+            f"{KEY}.run: {start.run} is the run that is to start, and has no checkpoint yet",
             "name another run, or leave it out",
         )
     WarmStartSource.open(start)
@@ -126,9 +126,9 @@ def warm_start(run: Run, recommender: Recommender, optimizer: torch.optim.Optimi
     if start.dense:
         _take_dense(origin, recommender, optimizer if start.optimizer else None)
     if leads:
-        summary = _summary(origin, start, recommender, here, matches)
-        write_json(run.folder / WARM_START_FILE, asdict(summary))
-        progress.note(summary.told())
+        record = _summary(origin, start, recommender, here, matches)
+        write_json(run.folder / WARM_START_FILE, asdict(record))
+        progress.note(record.summary())
 
 
 def warm_started(run: Run) -> WarmStarted | None:

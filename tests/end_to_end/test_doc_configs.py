@@ -1,4 +1,4 @@
-"""The configs that the docs show of models, training, planning, checkpoints: each builds, and no key is left out."""
+"""The configs in the docs of models, training, planning and checkpoints build, and show every key."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ BASE: dict[str, Any] = {
 
 
 def snippets(page: str) -> list[str]:
-    """The indented blocks and the inline code of a page that set a section of an experiment."""
+    """Returns the indented blocks and the inline code of a page that set a section of an experiment."""
     text = (DOCS / page).read_text(encoding="utf-8")
     blocks = re.findall(r"(?:(?<=\n\n)|\A)((?:    .*\n)+(?:\n(?:    .*\n)+)*)", text)
-    apart = [re.sub(r"(?m)^    ", "", part) for block in blocks for part in re.split(r"\n\n(?=    \w)", block)]
+    indented = [re.sub(r"(?m)^    ", "", part) for block in blocks for part in re.split(r"\n\n(?=    \w)", block)]
     inline = re.findall(r"`(\w+: \{.*?\})`", text)
-    return [found for found in [*apart, *inline] if re.match(r"\w+", found)[0] in Experiment.model_fields]  # type: ignore[index]
+    return [found for found in [*indented, *inline] if re.match(r"\w+", found)[0] in Experiment.model_fields]  # type: ignore[index]
 
 
 PAGES = ("models.md", "training.md", "planning.md", "checkpoints.md", "shampoo.md")
@@ -88,7 +88,7 @@ def test_every_key_has_an_example(page: str, config: type[pydantic.BaseModel]) -
     assert [key for key in config.model_fields if not re.search(rf"\b{key}:", shown)] == []
 
 
-def test_the_page_says_which_models_take_a_head() -> None:
+def test_the_page_lists_the_models_that_have_a_head() -> None:
     listed = re.search(r"`head` is a key of (.*?);", (DOCS / "models.md").read_text(encoding="utf-8"))
     assert listed is not None
     models = get_args(get_args(ModelConfig)[0])

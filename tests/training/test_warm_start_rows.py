@@ -1,4 +1,4 @@
-"""Rows go to the places of their values, in any shard, whatever is in the way."""
+"""A warm start copies each row to the row of the same value, for any shard, from checkpoints of both formats."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ ROWS, DIM = 60, 7
 
 
 @dataclass(frozen=True)
-class There:
-    """Checkpoints of the same rows: a delta, and one of format 1."""
+class Saved:
+    """Two checkpoints of the same rows: one with a delta, and one of format 1."""
 
     checkpoints: list[CheckpointReader]
     weight_RD: Tensor
@@ -35,15 +35,15 @@ class There:
 
 @pytest.fixture(scope="module", autouse=True)
 def _small_chunks() -> Iterator[None]:
-    """Three rows of a weight."""
-    whole, warm_rows.CHUNK_BYTES = warm_rows.CHUNK_BYTES, 3 * 4 * DIM
+    """Reads weights in chunks of three rows."""
+    previous, warm_rows.CHUNK_BYTES = warm_rows.CHUNK_BYTES, 3 * 4 * DIM
     yield
-    warm_rows.CHUNK_BYTES = whole
+    warm_rows.CHUNK_BYTES = previous
 
 
 @pytest.fixture(scope="module")
-def there(tmp_path_factory: pytest.TempPathFactory) -> There:
-    root: Path = tmp_path_factory.mktemp("there")
+def saved_rows(tmp_path_factory: pytest.TempPathFactory) -> Saved:
+    root: Path = tmp_path_factory.mktemp("saved")
     table, folder = Table(rows=ROWS, dim=DIM), CheckpointFolder(root / "new")
     with saver(folder, table, policy="consecutive") as saving:
         saving.save(1, {}, {})
@@ -52,21 +52,21 @@ def there(tmp_path_factory: pytest.TempPathFactory) -> There:
     groups = {"tables": {"item": table.weight_RD}, "table_optimizer": {"item/sum": table.sum_R}}
     write_legacy_checkpoint(root / "old/step-00000002", groups, {})
     folders = (folder, CheckpointFolder(root / "old"))
-    return There([each.load(2) for each in folders], table.weight_RD.clone(), table.sum_R.clone())
+    return Saved([each.load(2) for each in folders], table.weight_RD.clone(), table.sum_R.clone())
 
 
-def drawn(ids: Tensor, columns: slice) -> Tensor:
-    """What the rows of these ids begin with."""
+def initial_rows(ids: Tensor, columns: slice) -> Tensor:
+    """Returns the initial values of the rows of these ids."""
     return (1000 + ids.unsqueeze(1) * DIM + torch.arange(DIM))[:, columns].float()
 
 
 @st.composite
 def cases(draw: st.DrawFn) -> tuple[RowMatch, Tensor, bool, slice]:
-    """A match, the rows of a shard of ours, whether they lie out of order, and its columns."""
+    """Draws a match, the ids of a shard's rows, whether the shard reorders them, and its columns."""
     size = draw(st.integers(1, 80))
     if draw(st.booleans()):
         rows = np.array(draw(st.lists(st.integers(-1, ROWS - 1), min_size=size, max_size=size)), np.int64)
-    else:  # long runs, as of two vocabularies that are nearly the same
+    else:  # consecutive rows, as in two vocabularies that are nearly the same
         rows = np.arange(size) - draw(st.integers(-5, 5))
         rows[(rows < 0) | (rows >= ROWS)] = -1
     first = draw(st.integers(0, size - 1))
@@ -74,27 +74,25 @@ def cases(draw: st.DrawFn) -> tuple[RowMatch, Tensor, bool, slice]:
     ordered = draw(st.booleans())
     if ordered:
         ids = torch.tensor(draw(st.permutations(range(size))))[ids]
-    begin = draw(st.integers(0, DIM - 1))
-    columns = slice(begin, draw(st.integers(begin + 1, DIM)))
+    first_column = draw(st.integers(0, DIM - 1))
+    columns = slice(first_column, draw(st.integers(first_column + 1, DIM)))
     return RowMatch(size, ROWS, int((rows >= 0).sum()), rows), ids, ordered, columns
 
 
 @settings(max_examples=150, deadline=None)
 @given(cases())
-def test_a_shard_is_what_one_row_after_the_other_would_make_it(
-    there: There, case: tuple[RowMatch, Tensor, bool, slice]
-) -> None:
+def test_a_shard_equals_copying_row_by_row(saved_rows: Saved, case: tuple[RowMatch, Tensor, bool, slice]) -> None:
     match, ids_L, ordered, columns = case
-    expected, sums = drawn(ids_L, columns), torch.zeros(len(ids_L))
+    expected, sums = initial_rows(ids_L, columns), torch.zeros(len(ids_L))
     for place, row in enumerate(match.of(ids_L.numpy())):
         if row >= 0:
-            expected[place], sums[place] = there.weight_RD[row, columns], there.sum_R[row]
+            expected[place], sums[place] = saved_rows.weight_RD[row, columns], saved_rows.sum_R[row]
     first, rows = (0, ids_L.int()) if ordered else (int(ids_L[0]) if len(ids_L) else 0, None)
-    for saved in there.checkpoints:
-        live, state = drawn(ids_L, columns), torch.zeros(len(ids_L))
+    for saved in saved_rows.checkpoints:
+        live, state = initial_rows(ids_L, columns), torch.zeros(len(ids_L))
         weight = TensorSlice("item", live, (match.size, DIM), (first, columns.start), rows)
         sources = [
-            RowTransfer("tables", "item", ROWS, weight, lambda ids: drawn(ids, columns)),
+            RowTransfer("tables", "item", ROWS, weight, lambda ids: initial_rows(ids, columns)),
             RowTransfer(
                 "table_optimizer", "item/sum", ROWS, TensorSlice("item/sum", state, (match.size,), (first,), rows)
             ),
@@ -104,21 +102,21 @@ def test_a_shard_is_what_one_row_after_the_other_would_make_it(
         assert torch.equal(state, sums)
         if ordered:
             continue
-        live, state = drawn(ids_L, columns), torch.zeros(len(ids_L))
+        live, state = initial_rows(ids_L, columns), torch.zeros(len(ids_L))
         tensor_slices = (
             replace(each.tensor_slice, tensor=tensor) for each, tensor in zip(sources, (live, state), strict=True)
         )
-        elsewhere = [
-            replace(each, tensor_slice=_elsewhere(tensor_slice))
+        through_sinks = [
+            replace(each, tensor_slice=_with_sink(tensor_slice))
             for each, tensor_slice in zip(sources, tensor_slices, strict=True)
         ]
-        take_rows(saved, [(elsewhere, match)])
+        take_rows(saved, [(through_sinks, match)])
         assert torch.equal(live, expected)
         assert torch.equal(state, sums)
 
 
-class _Elsewhere:
-    """A sink for a tensor that nobody else may look at."""
+class _Sink:
+    """A sink that writes into a tensor, in place of a tensor that is not in memory."""
 
     def __init__(self, tensor: Tensor) -> None:
         self._tensor = tensor
@@ -133,30 +131,30 @@ class _Elsewhere:
     def flush(self) -> None: ...
 
 
-def _elsewhere(tensor_slice: TensorSlice) -> TensorSlice:
-    return replace(tensor_slice, tensor=tensor_slice.tensor.to("meta"), sink=_Elsewhere(tensor_slice.tensor))
+def _with_sink(tensor_slice: TensorSlice) -> TensorSlice:
+    return replace(tensor_slice, tensor=tensor_slice.tensor.to("meta"), sink=_Sink(tensor_slice.tensor))
 
 
-def test_rows_that_keep_their_numbers(there: There) -> None:
-    for saved in there.checkpoints:
+def test_rows_that_keep_their_numbers(saved_rows: Saved) -> None:
+    for saved in saved_rows.checkpoints:
         live = torch.full((4, DIM), -1.0)
         source = RowTransfer("tables", "item", ROWS, TensorSlice("item", live, (62, DIM), (58, 0)))
         take_rows(saved, [([source], RowMatch(62, ROWS, ROWS))])
-        assert torch.equal(live[:2], there.weight_RD[58:])
+        assert torch.equal(live[:2], saved_rows.weight_RD[58:])
         assert bool((live[2:] == -1).all())
         live = torch.full((4, DIM), -1.0)
-        tensor_slice = _elsewhere(TensorSlice("item", live, (62, DIM), (58, 0)))
+        tensor_slice = _with_sink(TensorSlice("item", live, (62, DIM), (58, 0)))
         take_rows(saved, [([replace(source, tensor_slice=tensor_slice)], RowMatch(62, ROWS, ROWS))])
-        assert torch.equal(live[:2], there.weight_RD[58:])
+        assert torch.equal(live[:2], saved_rows.weight_RD[58:])
         assert bool((live[2:] == -1).all())
-        beyond = torch.full((2, DIM), -1.0)
+        outside = torch.full((2, DIM), -1.0)
         take_rows(
             saved,
             [
                 (
-                    [replace(source, tensor_slice=TensorSlice("item", beyond, (64, DIM), (62, 0)))],
+                    [replace(source, tensor_slice=TensorSlice("item", outside, (64, DIM), (62, 0)))],
                     RowMatch(64, ROWS, ROWS),
                 )
             ],
         )
-        assert bool((beyond == -1).all())
+        assert bool((outside == -1).all())

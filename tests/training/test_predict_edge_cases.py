@@ -1,4 +1,4 @@
-"""Prediction that stops, that finds nothing to do, or that is given something else than it was trained on."""
+"""Prediction that is interrupted, has no rows to predict, or gets files of other columns or another format."""
 
 from __future__ import annotations
 
@@ -32,22 +32,22 @@ def parquet_run(make_experiment: MakeExperiment) -> Path:
     return api.train(make_experiment(data__source=source, training__epochs=1), "run").run.folder
 
 
-class _Stops(Silent):
-    """A progress that stops the work after its first block."""
+class _Interrupted(Silent):
+    """A progress that raises KeyboardInterrupt after the first block."""
 
     def advance(self, done: float, **figures: float | str) -> None:
         raise KeyboardInterrupt
 
 
 @pytest.mark.parametrize("suffix", ["csv", "tsv", "jsonl", "parquet"])
-def test_what_was_there_before_outlives_an_interruption(run: Path, suffix: str) -> None:
+def test_an_interruption_keeps_earlier_outputs(run: Path, suffix: str) -> None:
     out, quarantine = Path(f"out.{suffix}"), Path(f"out.{suffix}.quarantine.jsonl")
     Path("broken.csv").write_text(Path("log.csv").read_text() + "u1,not a number,3,1,2,1,0,1004,x\n")
     out.write_text("earlier output")
     quarantine.write_text("earlier quarantine")
     before = sorted(path.name for path in Path().iterdir())
     with pytest.raises(KeyboardInterrupt):
-        api.predict_files(run, ["broken.csv"], out, progress=_Stops(), on_bad_row="quarantine")
+        api.predict_files(run, ["broken.csv"], out, progress=_Interrupted(), on_bad_row="quarantine")
     assert (out.read_text(), quarantine.read_text()) == ("earlier output", "earlier quarantine")
     assert sorted(path.name for path in Path().iterdir()) == before
     assert api.predict_files(run, ["broken.csv"], out, on_bad_row="quarantine").quarantined == 1
@@ -56,7 +56,7 @@ def test_what_was_there_before_outlives_an_interruption(run: Path, suffix: str) 
     assert not quarantine.exists()
 
 
-def test_a_refused_row_is_shown_whole_in_every_format(make_experiment: MakeExperiment) -> None:
+def test_the_quarantine_shows_the_complete_row_in_every_format(make_experiment: MakeExperiment) -> None:
     identity = {"name": "item", "kind": "categorical", "type": "integer", "encoder": {"name": "identity", "rows": 60}}
     features = make_experiment().model_dump(mode="json")["features"]
     features[1:] = [identity, *features[2:4]]
@@ -75,11 +75,11 @@ def test_a_refused_row_is_shown_whole_in_every_format(make_experiment: MakeExper
 
 
 @pytest.mark.parametrize("suffix", ["csv", "tsv", "jsonl", "parquet"])
-def test_an_empty_day_gives_an_empty_output(run: Path, suffix: str) -> None:
+def test_a_file_without_rows_gives_an_empty_output(run: Path, suffix: str) -> None:
     head = Path("log.csv").read_text().partition("\n")[0]
-    Path("day.csv").write_text(f"{head}\n")
+    Path("empty.csv").write_text(f"{head}\n")
     out = Path(f"out.{suffix}")
-    assert api.predict_files(run, ["day.csv"], out).rows == 0
+    assert api.predict_files(run, ["empty.csv"], out).rows == 0
     if suffix == "jsonl":
         assert out.read_bytes() == b""
     else:
@@ -90,19 +90,19 @@ def test_an_empty_day_gives_an_empty_output(run: Path, suffix: str) -> None:
         }
         assert read[suffix]().columns == [*head.split(","), "probability"]
         assert len(read[suffix]()) == 0
-    assert api.predict_files(run, ["day.csv", "log.csv", "day.csv"], out).rows == ROWS
+    assert api.predict_files(run, ["empty.csv", "log.csv", "empty.csv"], out).rows == ROWS
 
 
-def test_an_empty_day_of_parquet(parquet_run: Path) -> None:
-    pl.read_parquet("log.parquet").clear().write_parquet("day.parquet")
+def test_a_parquet_file_without_rows_gives_an_empty_output(parquet_run: Path) -> None:
+    pl.read_parquet("log.parquet").clear().write_parquet("empty.parquet")
     for out in (Path("out.csv"), Path("out.parquet")):
-        assert api.predict_files(parquet_run, ["day.parquet"], out).rows == 0
+        assert api.predict_files(parquet_run, ["empty.parquet"], out).rows == 0
         frame = pl.read_csv(out) if out.suffix == ".csv" else pl.read_parquet(out)
         assert frame.columns == [*pl.read_parquet("log.parquet").columns, "probability"]
-        assert api.predict_files(parquet_run, ["day.parquet", "log.parquet"], out).rows == ROWS
+        assert api.predict_files(parquet_run, ["empty.parquet", "log.parquet"], out).rows == ROWS
 
 
-def test_what_is_not_an_empty_day(run: Path) -> None:
+def test_files_that_cannot_be_read_are_refused(run: Path) -> None:
     Path("nothing.csv").write_bytes(b"")
     Path("nothing.csv.gz").write_bytes(gzip.compress(b""))
     Path("lines.csv").write_bytes(b"\n\n")
@@ -133,7 +133,7 @@ def test_all_missing_columns_are_named(run: Path, suffix: str) -> None:
     )
 
 
-def test_a_run_predicts_files_of_another_format_alike(run: Path) -> None:
+def test_files_of_another_format_get_the_same_predictions(run: Path) -> None:
     log = pl.read_csv("log.csv", schema_overrides=TEXTS)
     log.write_parquet("log.parquet")
     log.write_ndjson("log.jsonl")
@@ -163,7 +163,7 @@ def test_an_output_that_is_a_folder_is_refused_before_anything_is_read(run: Path
     assert api.predict_files(run, ["log.csv"], Path("new/folder/out.csv")).rows == ROWS
 
 
-def test_a_bad_row_in_memory_has_a_hint_that_can_be_followed(run: Path) -> None:
+def test_the_hint_for_a_bad_row_in_memory_names_no_config_key(run: Path) -> None:
     rows = {"user": ["u"], "item": ["x"], "age": [1.0], "tags": [[1]], "history": [[1]]}
     with pytest.raises(DataError, match=r"column 'item'.*'x'") as error:
         api.predict(run, rows)

@@ -1,4 +1,4 @@
-"""Rows come out of prediction as they went in: the very text from text to text, nothing lost on any way."""
+"""Rows pass through prediction without loss; from text to text, their text is unchanged."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def expected_probabilities(run: Path) -> np.ndarray[Any, Any]:
     return api.predict(run, rows)[:, 0]
 
 
-def test_csv_lines_come_out_byte_for_byte(run: Path) -> None:
+def test_csv_lines_are_copied_byte_for_byte(run: Path) -> None:
     write_rows(Path("in.csv"), ODD_ROWS)
     raw = Path("in.csv").read_bytes().replace(b"u1,007", b'"u1","007"').replace(b"plain", b"latin \xe9")
     Path("in.csv").write_bytes(raw)
@@ -69,7 +69,7 @@ def test_csv_lines_come_out_byte_for_byte(run: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["tsv", "jsonl"])
-def test_csv_cells_are_the_very_text_in_other_text_formats(run: Path, suffix: str) -> None:
+def test_other_text_formats_copy_the_text_of_csv_cells(run: Path, suffix: str) -> None:
     write_rows(Path("in.csv"), ODD_ROWS)
     out = Path(f"out.{suffix}")
     api.predict_files(run, ["in.csv"], out)
@@ -97,7 +97,7 @@ def test_csv_to_parquet_types_the_features_and_keeps_other_cells_as_text(run: Pa
     np.testing.assert_array_equal(frame["probability"].to_numpy(), expected_probabilities(run))
 
 
-def test_files_of_other_columns_keep_all_of_them(run: Path) -> None:
+def test_files_of_different_columns_keep_all_columns(run: Path) -> None:
     write_rows(Path("1.csv"), ODD_ROWS[:2])
     Path("2.csv").write_text("extra,history,tags,age,item,user\n007,5,1,20,3,u1\n")
     api.predict_files(run, ["1.csv", "2.csv"], Path("out.csv"))
@@ -121,7 +121,7 @@ def test_other_delimiters(make_experiment: MakeExperiment, delimiter: str, suffi
     assert [row[:-1] for row in scored] == log
 
 
-def test_several_files_compressed_ones_and_globs(run: Path) -> None:
+def test_several_files_with_a_glob_and_compression(run: Path) -> None:
     write_rows(Path("a.csv"), ODD_ROWS[:2])
     write_rows(Path("b.csv"), ODD_ROWS[2:])
     with gzip.open("b.csv.gz", "wb") as file:
@@ -131,7 +131,7 @@ def test_several_files_compressed_ones_and_globs(run: Path) -> None:
     assert [row[:-1] for row in read_rows(Path("out.csv"))] == [HEAD, *ODD_ROWS]
 
 
-def test_cells_that_are_not_utf8_are_refused_where_they_cannot_pass(run: Path) -> None:
+def test_cells_that_are_not_utf8_are_refused_if_the_output_must_be(run: Path) -> None:
     write_rows(Path("in.csv"), ODD_ROWS)
     Path("in.csv").write_bytes(Path("in.csv").read_bytes().replace(b"plain", b"latin \xe9"))
     with pytest.raises(DataError, match=r"in.csv, line 2, column 'note': not UTF-8: received b'latin \\xe9'"):
@@ -157,7 +157,7 @@ def json_run(make_experiment: MakeExperiment) -> Path:
     return api.train(make_experiment(data__source=source, training__epochs=1), "run").run.folder
 
 
-def test_json_lines_come_out_as_they_are_with_one_key_more(json_run: Path) -> None:
+def test_json_lines_are_copied_with_the_probability_appended(json_run: Path) -> None:
     Path("in.jsonl").write_text("\n".join(JSON_LINES))
     api.predict_files(json_run, ["in.jsonl"], Path("out.jsonl"))
     lines = Path("out.jsonl").read_text().splitlines()
@@ -188,7 +188,7 @@ def test_json_lines_to_parquet(json_run: Path) -> None:
     assert frame["tags"].to_list() == [[], [1]]
 
 
-def test_a_key_that_comes_late_is_not_lost_silently(json_run: Path) -> None:
+def test_a_key_that_only_later_rows_have_is_reported(json_run: Path) -> None:
     filler = ['{"user": "u1", "item": 1, "age": 1, "tags": [], "history": []' + " " * 1_000 + "}"] * 1_100
     late = '{"user": "u1", "item": 1, "age": 1, "tags": [], "history": [], "late": 1}'
     Path("in.jsonl").write_text("\n".join([*filler, late]))
@@ -217,7 +217,7 @@ def test_libsvm_rows_keep_their_label_and_fields(make_experiment: MakeExperiment
     assert [[row[0].removesuffix(".0"), *row[1:4]] for row in rows] == parts
 
 
-def test_parquet_columns_that_text_cannot_hold_are_refused_by_name(make_experiment: MakeExperiment) -> None:
+def test_parquet_columns_that_text_cannot_hold_are_refused(make_experiment: MakeExperiment) -> None:
     log = pl.read_csv("log.csv", schema_overrides={"tags": pl.String, "history": pl.String})
     log.write_parquet("log.parquet")
     source = {"name": "parquet", "files": ["log.parquet"]}
@@ -227,7 +227,7 @@ def test_parquet_columns_that_text_cannot_hold_are_refused_by_name(make_experime
     pq.write_table(table.append_column("blobs", pa.array([[b"ab"], []])), "nested.parquet")
     for suffix in ("csv", "jsonl"):
         out = Path(f"out.{suffix}")
-        with pytest.raises(DataError, match="column 'blob' holds bytes that are no UTF-8"):
+        with pytest.raises(DataError, match="column 'blob' holds bytes that are not UTF-8"):
             api.predict_files(run, ["bytes.parquet"], out)
         with pytest.raises(DataError, match="column 'blobs' holds list<element: binary>, bytes inside it"):
             api.predict_files(run, ["nested.parquet"], out)

@@ -1,4 +1,4 @@
-"""What a run tells its user in plain words: a model that has become a constant, a warm-up that never ends."""
+"""Training notes problems for the user: a model that predicts a constant, a warm-up longer than the run."""
 
 from __future__ import annotations
 
@@ -7,27 +7,23 @@ from typing import Any
 import numpy as np
 import pytest
 
-from tests.training.conftest import MakeExperiment
-from ziggurat.core.progress import Silent
+from tests.training.conftest import MakeExperiment, RecordedNotes
 from ziggurat.metrics.metric_set import MetricSet
 from ziggurat.report.gather import report_run
 from ziggurat.training import api
 from ziggurat.training.constant_prediction import collapsed_tasks
 
 
-class Notes(Silent):
-    """A progress that keeps the notes of training, not those of preparation."""
-
-    def __init__(self) -> None:
-        self.notes: list[str] = []
+class TrainingNotes(RecordedNotes):
+    """A progress that records the notes of training without those of preparation."""
 
     def note(self, message: str) -> None:
         if not message.startswith("missing numbers"):
-            self.notes.append(message)
+            super().note(message)
 
 
-def measured(columns: dict[str, list[float]], labels: list[float]) -> MetricSet:
-    """Figures of one row per label; the columns hold each task's logits."""
+def computed_metrics(columns: dict[str, list[float]], labels: list[float]) -> MetricSet:
+    """Returns the metrics of one row per label; the columns hold each task's logits."""
     metrics = MetricSet(tuple(columns))
     metrics.update(np.array(list(columns.values()), np.float32).T, np.array([labels] * len(columns), np.float32).T)
     return metrics
@@ -39,19 +35,19 @@ def measured(columns: dict[str, list[float]], labels: list[float]) -> MetricSet:
         ([0.5, 0.5, 0.5, 0.5], [0, 1, 0, 1], True),
         ([-1000.0] * 4, [0, 1, 0, 1], True),
         ([0.5, 0.5, 0.5001, 0.5001], [0, 1, 0, 1], True),
-        ([0.5, 0.5, 0.5001, 0.5001], [0, 0, 0, 1], False),  # little, and in the right order
-        ([-1.0, -1.0, 1.0, 1.0], [0, 1, 0, 1], False),  # AUC 0.5, but it does tell rows apart
+        ([0.5, 0.5, 0.5001, 0.5001], [0, 0, 0, 1], False),  # a small difference, but in the right order
+        ([-1.0, -1.0, 1.0, 1.0], [0, 1, 0, 1], False),  # AUC 0.5, but the predictions differ
         ([0.5, 0.5, 0.5, 0.5], [1, 1, 1, 1], False),  # one class: no AUC
     ],
 )
-def test_a_constant_is_told_from_a_bad_model(
+def test_a_constant_is_distinguished_from_a_bad_model(
     make_experiment: MakeExperiment, logits: list[float], labels: list[float], collapsed: bool
 ) -> None:
-    assert bool(collapsed_tasks(measured({"click": logits}, labels), make_experiment())) == collapsed
+    assert bool(collapsed_tasks(computed_metrics({"click": logits}, labels), make_experiment())) == collapsed
 
 
 def test_the_task_and_the_settings_that_shrink_weights_are_named(make_experiment: MakeExperiment) -> None:
-    metrics = measured({"click": [0.0, 1.0], "buy": [0.0, 0.0]}, [0, 1])
+    metrics = computed_metrics({"click": [0.0, 1.0], "buy": [0.0, 0.0]}, [0, 1])
     (plain,) = collapsed_tasks(metrics, make_experiment())
     assert plain == (
         "The model predicts the same for buy for every row (0.5000, AUC 0.500): it has learnt nothing from the "
@@ -71,8 +67,8 @@ def test_the_task_and_the_settings_that_shrink_weights_are_named(make_experiment
     )
 
 
-# Vectors that begin at 0 stay there: the gradient of a product of two is the other one.
-STUCK: dict[str, Any] = {
+# Vectors that are initialised to 0 stay 0, because the gradient of a product with respect to one factor is the other.
+CONSTANT: dict[str, Any] = {
     "model": {"name": "dlrm"},
     "features": [{"name": "user", "kind": "categorical"}, {"name": "item", "kind": "categorical"}],
     "embeddings__init_std": 0.0,
@@ -81,26 +77,26 @@ STUCK: dict[str, Any] = {
 }
 
 
-def test_a_run_that_ends_as_a_constant_says_so_and_so_does_its_report(make_experiment: MakeExperiment) -> None:
-    progress = Notes()
-    outcome = api.train(make_experiment(**STUCK), "stuck", progress=progress)
+def test_training_and_report_note_a_model_that_predicts_a_constant(make_experiment: MakeExperiment) -> None:
+    progress = TrainingNotes()
+    outcome = api.train(make_experiment(**CONSTANT), "constant", progress=progress)
     assert outcome.results is not None
     assert outcome.results["figures"]["validation"]["auc"] == pytest.approx(0.5, abs=0.01)
     (note,) = progress.notes
     assert note.startswith("The model predicts the same for every row (0.")
     assert note.endswith("embeddings.l2=0.05 may have shrunk its weights to nothing: try less, or 0.")
-    assert note in report_run("stuck", baselines=False).read_text(encoding="utf-8")
-    progress = Notes()
-    api.train(make_experiment(**{**STUCK, "embeddings__init_std": 0.3}), "free", progress=progress)
+    assert note in report_run("constant", baselines=False).read_text(encoding="utf-8")
+    progress = TrainingNotes()
+    api.train(make_experiment(**{**CONSTANT, "embeddings__init_std": 0.3}), "varied", progress=progress)
     assert progress.notes == []
-    assert "predicts the same" not in report_run("free", baselines=False).read_text(encoding="utf-8")
+    assert "predicts the same" not in report_run("varied", baselines=False).read_text(encoding="utf-8")
 
 
 @pytest.mark.parametrize(("name", "steps", "noted"), [("warmup_cosine", 5, True), ("warmup_linear", 4, False)])
 def test_a_warm_up_longer_than_the_run_is_noted(
     make_experiment: MakeExperiment, name: str, steps: int, noted: bool
 ) -> None:
-    progress = Notes()
+    progress = TrainingNotes()
     schedule = {"name": name, "warmup_steps": steps}
     api.train(make_experiment(training__schedule=schedule, training__max_steps=4), "run", progress=progress)
     sentence = (
@@ -110,7 +106,7 @@ def test_a_warm_up_longer_than_the_run_is_noted(
     assert progress.notes == [sentence] * noted
 
 
-def test_one_of_several_tasks_decides_which_checkpoint_is_best(make_experiment: MakeExperiment) -> None:
+def test_the_monitored_task_decides_which_checkpoint_is_best(make_experiment: MakeExperiment) -> None:
     experiment = make_experiment(data__labels=[{"name": "click"}, {"name": "buy"}], training__monitor="buy/auc")
     outcome = api.train(experiment, "run")
     assert outcome.results is not None
