@@ -1,1 +1,1 @@
-"""Benchmarks of the whole road: training, preparation, the command line."""
+"""End-to-end benchmarks: training, preparation, the command line."""

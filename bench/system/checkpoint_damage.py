@@ -1,4 +1,4 @@
-"""Files of a checkpoint that are truncated, changed by a bit, deleted or replaced, and what reading it comes to."""
+"""Damages files of a checkpoint – truncates, flips a bit, deletes or replaces them – and loads it."""
 
 from __future__ import annotations
 
@@ -16,34 +16,35 @@ from ziggurat.checkpoint.reader import folder_of
 from ziggurat.core.errors import RunFolderError
 from ziggurat.parallel.tensor_slices import TensorSlice
 
-Harm = Literal["truncated", "flipped", "deleted", "foreign"]
-HARMS: tuple[Harm, ...] = get_args(Harm)
+DamageKind = Literal["truncated", "flipped", "deleted", "foreign"]
+DAMAGE_KINDS: tuple[DamageKind, ...] = get_args(DamageKind)
 GROUPS = ("dense", "tables", "table_optimizer")
-"""What a resume fills in one call."""
+"""The groups of tensors that a resume fills in one call."""
 UNTOUCHED = -77.0
+"""A value that no checkpoint contains."""
 
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """One damaged file.
+    """The result of loading a checkpoint with a damaged file.
 
     Attributes:
-        file: its place below the checkpoints' folder.
-        harm: what was done to it.
-        named: whether the errors of a restore and of a verification named it.
+        file: the path of the file in the folder of checkpoints.
+        kind: the kind of damage.
+        named: whether the errors of a restore and of a verification name the file.
         clean: whether no number was loaded.
-        said: the restore's error, or what happened instead.
+        error: the error of the restore.
     """
 
     file: str
-    harm: Harm
+    kind: DamageKind
     named: bool
     clean: bool
-    said: str
+    error: str
 
 
 def chain(folder: CheckpointFolder, step: int) -> list[Path]:
-    """Every file that a restore of the checkpoint of ``step`` reads: of those before it, rows of tables alone."""
+    """Returns every file that a restore of ``step`` reads; of earlier checkpoints these are only rows of tables."""
     newest = folder.manifest(step)
     assert newest is not None
     found: list[Path] = []
@@ -56,35 +57,35 @@ def chain(folder: CheckpointFolder, step: int) -> list[Path]:
 
 
 def damaged(
-    folder: CheckpointFolder, step: int, path: Path, harm: Harm, other: bytes, draw: np.random.Generator
+    folder: CheckpointFolder, step: int, path: Path, kind: DamageKind, other: bytes, draw: np.random.Generator
 ) -> Damage:
-    """Do it, read the checkpoint of ``step``, and put the file back.
+    """Damages a file, loads the checkpoint of ``step``, and restores the file.
 
     Args:
         folder, step: the checkpoint.
-        path: one of its :func:`chain`.
-        harm: what is done.
-        other: the content of a file that does not belong there, for ``foreign``.
-        draw: where, and how much.
+        path: a file of its :func:`chain`.
+        kind: the kind of damage.
+        other: the content of the file for ``foreign``.
+        draw: the generator of the place and extent of the damage.
     """
     content = path.read_bytes()
     where = str(path.relative_to(folder.where))
-    tensor_slices = _pieces(folder, step)
+    tensor_slices = _untouched_tensors(folder, step)
     try:
-        _do(path, content, harm, other, draw)
-        said = _error(lambda: folder.load(step).fill(tensor_slices))
+        _apply_damage(path, content, kind, other, draw)
+        error = _error(lambda: folder.load(step).fill(tensor_slices))
         verified = _error(lambda: folder.load(step).verify())
     finally:
         path.write_bytes(content)
     clean = all(
         bool((tensor_slice.tensor == UNTOUCHED).all()) for each in tensor_slices.values() for tensor_slice in each
     )
-    named = all(_names(each, path, harm) for each in (said, verified))
-    return Damage(where, harm, named, clean, said)
+    named = all(_names(each, path, kind) for each in (error, verified))
+    return Damage(where, kind, named, clean, error)
 
 
 def _error(read: Callable[[], None]) -> str:
-    """What is said of it."""
+    """Returns the error message of a read."""
     try:
         read()
     except RunFolderError as error:
@@ -92,8 +93,8 @@ def _error(read: Callable[[], None]) -> str:
     return "no error"
 
 
-def _do(path: Path, content: bytes, harm: Harm, other: bytes, draw: np.random.Generator) -> None:
-    match harm:
+def _apply_damage(path: Path, content: bytes, kind: DamageKind, other: bytes, draw: np.random.Generator) -> None:
+    match kind:
         case "truncated":
             path.write_bytes(content[: int(draw.integers(len(content)))])
         case "flipped":
@@ -107,15 +108,15 @@ def _do(path: Path, content: bytes, harm: Harm, other: bytes, draw: np.random.Ge
             path.write_bytes(other)
 
 
-def _names(problem: str, path: Path, harm: Harm) -> bool:
-    """Whether the error names the file. One without a manifest is no checkpoint: its step is named."""
-    if harm == "deleted" and path.name == MANIFEST_FILE:
+def _names(problem: str, path: Path, kind: DamageKind) -> bool:
+    """Returns whether an error names the file, or the step if the manifest is missing."""
+    if kind == "deleted" and path.name == MANIFEST_FILE:
         return f"step {int(path.parent.name.removeprefix('step-'))}" in problem or path.parent.name in problem
     return path.parent.name in problem and path.name in problem
 
 
-def _pieces(folder: CheckpointFolder, step: int) -> dict[str, list[TensorSlice]]:
-    """Tensors of the checkpoint's shapes, full of a number that it does not have."""
+def _untouched_tensors(folder: CheckpointFolder, step: int) -> dict[str, list[TensorSlice]]:
+    """Returns tensors of the checkpoint's shapes, filled with :data:`UNTOUCHED`."""
     saved = folder.load(step)
     return {
         group: [

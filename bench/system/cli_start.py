@@ -1,4 +1,4 @@
-"""How long a user waits for `ziggurat --help`."""
+"""Measures the time of `ziggurat --help`."""
 
 from __future__ import annotations
 

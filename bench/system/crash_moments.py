@@ -1,4 +1,4 @@
-"""When a training is killed: what has to be seen in its folder first, and what is found there afterwards."""
+"""The moments of a training at which it is killed, recognised by the files in its folder."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from ziggurat.checkpoint.format.manifest import MANIFEST_FILE
 from ziggurat.checkpoint.reader import FOLDER
 
 PATIENCE_S = 120.0
-"""Seconds in which a training that lives must come to the moment."""
-_LOOK_S = 0.0001
+"""The seconds within which a running training must reach the moment."""
+_POLL_S = 0.0001
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """What is waited for, and then how long at most.
+    """An event in a training, and the largest delay of a kill after it.
 
     Attributes:
-        name: for the reader.
-        within_s: a random delay is drawn from 0 to this.
+        name: the name in the results.
+        within_s: the upper bound of the random delay in seconds.
     """
 
     name: str
@@ -31,35 +31,35 @@ class Moment:
 
 
 MOMENTS = (
-    Moment("in training", 0.05),  # after a checkpoint was committed
-    Moment("in the stall", 0.004),  # the journal has the line that is written just before
-    Moment("in the writer", 0.02),  # the folder of the next checkpoint is there
-    Moment("before the manifest", 0.003),  # all of its data files are, and no manifest
+    Moment("in training", 0.05),  # a checkpoint was committed
+    Moment("in the stall", 0.004),  # the journal has the line that is written immediately before
+    Moment("in the writer", 0.02),  # the folder of the next checkpoint exists
+    Moment("before the manifest", 0.003),  # all of its data files exist, but no manifest
 )
 
 
-class Watched:
-    """A folder of checkpoints that another process writes into.
+class WatchedFolder:
+    """A folder of checkpoints to which another process writes.
 
     Args:
         run: the run folder.
-        files: data files of a checkpoint.
+        files: the number of data files of a checkpoint.
     """
 
     def __init__(self, run: Path, files: int) -> None:
         self._checkpoints, self._journal, self._files = run / "checkpoints", run / "metrics.jsonl", files
 
     def committed(self) -> int:
-        """The newest step with a manifest; 0 where there is none."""
+        """Returns the newest step with a manifest, or 0 if there is none."""
         return max((step for step, names in self._folders() if MANIFEST_FILE in names), default=0)
 
     def unfinished(self) -> list[str]:
-        """Names in the folder of the checkpoint that is being written; none where there is no such folder."""
+        """Returns the names in the folder of the checkpoint that is being written, or none without such a folder."""
         names = max(self._folders(), default=(0, [MANIFEST_FILE]))[1]
         return [] if MANIFEST_FILE in names else [".", *names]
 
     def left(self) -> str:
-        """What a kill has left of the checkpoint that was being written."""
+        """Returns a description of what a kill has left of the checkpoint that was being written."""
         names = self.unfinished()
         if not names:
             return "nothing unfinished"
@@ -68,22 +68,25 @@ class Watched:
         return "all data, no manifest" if self._data(names) >= self._files else "some data, no manifest"
 
     def wait(self, moment: Moment, alive: Callable[[], bool]) -> bool:
-        """Until the moment comes; False where training has ended before.
+        """Waits for the moment; returns False if the training ends first.
+
+        Args:
+            moment: the moment to wait for.
+            alive: a function that returns whether the training runs.
 
         Raises:
             AssertionError: neither happened in time.
         """
-        lines = self._lines()
-        come: Callable[[], bool] = {
+        size = self._journal_bytes()
+        reached: Callable[[], bool] = {
             "in training": lambda: True,
-            "in the stall": lambda: self._lines() > lines,
+            "in the stall": lambda: self._journal_bytes() > size,
             "in the writer": lambda: bool(self.unfinished()),
             "before the manifest": lambda: self._data(self.unfinished()) >= self._files,
         }[moment.name]
-        return seen(come, alive)
+        return wait_until(reached, alive)
 
-    def _lines(self) -> int:
-        """Size of the journal."""
+    def _journal_bytes(self) -> int:
         with contextlib.suppress(FileNotFoundError):
             return self._journal.stat().st_size
         return 0
@@ -93,24 +96,24 @@ class Watched:
 
     def _folders(self) -> Iterator[tuple[int, list[str]]]:
         with contextlib.suppress(FileNotFoundError):
-            for name in os.listdir(self._checkpoints):  # noqa: PTH208 - a kill may be late by what a Path takes
+            for name in os.listdir(self._checkpoints):  # noqa: PTH208 - a Path would delay the kill
                 found = FOLDER.fullmatch(name)
                 if found is not None:
                     with contextlib.suppress(FileNotFoundError):
                         yield int(found[1]), os.listdir(self._checkpoints / name)  # noqa: PTH208
 
 
-def seen(come: Callable[[], bool], alive: Callable[[], bool]) -> bool:
-    """Wait until ``come``; False where nothing is ``alive`` any more.
+def wait_until(reached: Callable[[], bool], alive: Callable[[], bool]) -> bool:
+    """Waits until ``reached()`` is True; returns False if ``alive()`` becomes False first.
 
     Raises:
-        AssertionError: neither in time.
+        AssertionError: neither happened in time.
     """
-    deadline, looks = time.monotonic() + PATIENCE_S, 0
-    while not come():
-        looks += 1
-        if looks % 50 == 0 and not alive():
+    deadline, polls = time.monotonic() + PATIENCE_S, 0
+    while not reached():
+        polls += 1
+        if polls % 50 == 0 and not alive():
             return False
-        assert time.monotonic() < deadline, "training comes no further"
-        time.sleep(_LOOK_S)
+        assert time.monotonic() < deadline, "training makes no progress"
+        time.sleep(_POLL_S)
     return True

@@ -1,4 +1,4 @@
-"""The training that ``checkpoint_crash`` kills: alone in a process that costs no start-up, or as two launched ranks."""
+"""The training that ``checkpoint_crash`` kills, in one process without start-up time, or as two launched ranks."""
 
 from __future__ import annotations
 
@@ -31,15 +31,15 @@ SAVE_EVERY = 5
 BATCH_SIZE = 256
 POLICIES = ("intermittent", "consecutive", "one_shot", "full")
 END_S = 60.0
-"""Seconds in which processes that were killed, or lost a rank, have to be gone."""
+"""The seconds within which killed processes, and ranks that lost another rank, have to end."""
 _DEVICES = {
     "device": "cpu", "memory": "1GB", "lookup_bandwidth": 1e9, "intra_bandwidth": 1e9, "inter_bandwidth": 1e9,
 }  # fmt: skip
-"""Nothing about them is measured, so that every run has the same plan."""
+"""Given rather than measured, so that every run has the same plan."""
 
 
 def write_training(folder: Path, steps: int) -> None:
-    """Log, experiments and encoded dataset of a training of so many steps: ``POLICY.json``, ``prepared``."""
+    """Writes a training of ``steps`` steps: the log, an experiment ``POLICY.json`` per policy, and ``prepared``."""
     columns = tuple(CategoricalColumn(name=name, cardinality=rows) for name, rows in COLUMNS.items())
     labels = (LabelColumn(name="y", rate=0.3),)
     config = GeneratorConfig(rows=20_000, labels=labels, categorical=columns, pairs=(("user", "item"),))
@@ -50,7 +50,7 @@ def write_training(folder: Path, steps: int) -> None:
 
 
 def experiment(folder: Path, policy: str, steps: int) -> dict[str, Any]:
-    """Unparsed. Dropout draws numbers, so that the random state is part of what has to come back."""
+    """Returns the unparsed experiment, with dropout, so that the random state has to be restored too."""
     return {
         "name": "crash",
         "data": {
@@ -74,42 +74,44 @@ def experiment(folder: Path, policy: str, steps: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-class Victim(Protocol):
-    """A training on its way."""
+class TrainingProcess(Protocol):
+    """A running training."""
 
     def alive(self) -> bool:
-        """Whether any of its processes is."""
+        """Returns whether any of its processes runs."""
         ...
 
     def kill(self, draw: np.random.Generator) -> str:
-        """SIGKILL to all of its processes or to some; returns once all are gone, and says whom it hit, "" where
-        training had ended before.
+        """Sends SIGKILL to all or some of its processes, and waits until all have ended.
+
+        Returns:
+            The processes hit; empty if the training had already ended.
 
         Raises:
-            AssertionError: some outlive that.
+            AssertionError: a process survives.
         """
         ...
 
     def end(self) -> str:
-        """Wait for it; the end of what it said."""
+        """Waits for its end, and returns the end of its output."""
         ...
 
 
-class Alone:
-    """One process, forked from a server that has the libraries loaded.
+class SingleProcess:
+    """A training in one process, forked from a server that has loaded the libraries.
 
     Args:
-        folder: of :func:`write_training`.
-        policy: of checkpoints.
-        run: its run folder.
-        keep: how many checkpoints it keeps.
+        folder: the folder of :func:`write_training`.
+        policy: the policy of checkpoints.
+        run: the run folder.
+        keep: the number of checkpoints to keep.
     """
 
     def __init__(self, folder: Path, policy: str, run: Path, keep: int = 2) -> None:
         context = get_context("forkserver")
         context.set_forkserver_preload([__name__])
-        self._said = run.with_suffix(".log")
-        self._process = context.Process(target=_train, args=(folder, policy, run, keep, self._said), daemon=True)
+        self._log = run.with_suffix(".log")
+        self._process = context.Process(target=_train, args=(folder, policy, run, keep, self._log), daemon=True)
         self._process.start()
 
     def alive(self) -> bool:
@@ -119,16 +121,16 @@ class Alone:
         del draw
         self._process.kill()
         self._process.join(END_S)
-        assert self._process.exitcode is not None, "the process outlives SIGKILL"
+        assert self._process.exitcode is not None, "the process survives SIGKILL"
         return "the process" if self._process.exitcode == -signal.SIGKILL else ""
 
     def end(self) -> str:
         self._process.join()
-        return _tail(self._said)
+        return _tail(self._log)
 
 
-class Ranks:
-    """Two ranks under ``ziggurat train --nproc 2``; arguments as :class:`Alone`."""
+class TwoRanks:
+    """A training of two ranks under ``ziggurat train --nproc 2``; the arguments are those of :class:`SingleProcess`."""
 
     def __init__(self, folder: Path, policy: str, run: Path, keep: int = 2) -> None:
         command = [
@@ -145,15 +147,15 @@ class Ranks:
         command += ["--run", str(run), "--set", f"training.keep={keep}"]
         path = os.pathsep.join([str(ROOT / "src"), os.environ.get("PYTHONPATH", "")])
         environment = {**os.environ, "PYTHONPATH": path, "OMP_NUM_THREADS": "1"}
-        self._said = run.with_suffix(".log")
-        with self._said.open("w", encoding="utf-8") as said:
-            self._process = subprocess.Popen(command, cwd=folder, env=environment, stdout=said, stderr=said)
+        self._log = run.with_suffix(".log")
+        with self._log.open("w", encoding="utf-8") as log:
+            self._process = subprocess.Popen(command, cwd=folder, env=environment, stdout=log, stderr=log)
 
     def alive(self) -> bool:
         return self._process.poll() is None
 
     def kill(self, draw: np.random.Generator) -> str:
-        """All, as when a machine goes down; or one rank, and the launcher ends the other."""
+        """Kills all processes, as if the machine failed, or one rank, after which the launcher stops the other."""
         if not self.alive():
             return ""
         launcher = psutil.Process(self._process.pid)
@@ -165,16 +167,16 @@ class Ranks:
                 each.kill()
         _, left = psutil.wait_procs([*ranks, launcher], timeout=END_S)
         self._process.wait(END_S)
-        assert not left, f"{left} outlive the others"
+        assert not left, f"{left} survive the others"
         return f"rank {ranks.index(hit[0])}" if one else "all"
 
     def end(self) -> str:
         self._process.wait()
-        return _tail(self._said)
+        return _tail(self._log)
 
 
 def digest(saved: CheckpointReader) -> str:
-    """Of all tensors and the state of a checkpoint, but for how often training has gone on from one."""
+    """Returns a digest of a checkpoint's tensors and state, except the count of restores."""
     total = hashlib.sha256()
     state = {name: value for name, value in saved.state.items() if name not in {"restores", "stopped"}}
     total.update(json.dumps(state, sort_keys=True).encode())
@@ -186,20 +188,20 @@ def digest(saved: CheckpointReader) -> str:
 
 
 def digests(run: Path) -> dict[int, str]:
-    """Step -> digest of each checkpoint of a run."""
+    """Returns step -> digest, for each checkpoint of a run."""
     folder = CheckpointFolder(run / "checkpoints")
     return {step: digest(folder.load(step)) for step in folder.steps()}
 
 
 def figures(run: Path) -> Mapping[str, Any] | None:
-    """What a run ended with, if it has."""
+    """Returns the final figures of a run, or None if it has not ended."""
     path = run / "results.json"
     return json.loads(path.read_text(encoding="utf-8"))["figures"] if path.exists() else None
 
 
-def _train(folder: Path, policy: str, run: Path, keep: int, said: Path) -> None:
-    """In the process."""
-    with said.open("w", encoding="utf-8") as file:
+def _train(folder: Path, policy: str, run: Path, keep: int, log: Path) -> None:
+    """Trains in the forked process, and writes its output to ``log``."""
+    with log.open("w", encoding="utf-8") as file:
         os.dup2(file.fileno(), 1)
         os.dup2(file.fileno(), 2)
     experiment = api.load_experiment(folder / f"{policy}.json", [f"training.keep={keep}"])

@@ -1,10 +1,10 @@
-"""What an expert would write without any framework: `python -m bench.system.handwritten FOLDER`.
+"""A training loop written without any framework: `python -m bench.system.handwritten FOLDER`.
 
-All rows lie in memory as int64 ids, shuffled once beforehand and laid out the way the kernel reads them, so a batch is
-a slice. One FBGEMM table-batched lookup with row-wise Adagrad fused into its backward, DeepFM in plain PyTorch, fused
-Adam. No reading, no shuffling, no logging: the ceiling that a system built on the same kernels can approach.
+All rows are in memory as int64 ids, shuffled once in advance, and in the layout of the kernel, so that a batch is a
+slice. The loop uses one table-batched lookup of FBGEMM with row-wise Adagrad fused into its backward pass, DeepFM in
+plain PyTorch, and fused Adam. It does not read, shuffle or log. It is the upper bound of a system on the same kernels.
 
-Shape legend: S steps, B rows of a batch, F features, D embedding dim, N = F·B ids.
+Shape legend: R rows, B batch, F features, D embedding dim, N = F·B ids.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def main() -> None:
 
 
 class DeepFM(nn.Module):
-    """First-order, pairwise and deep terms over the same embeddings, summed: emb_BFD → logits_B."""
+    """DeepFM, which sums first-order, pairwise and deep terms of the same embeddings: emb_BFD → logits_B."""
 
     def __init__(self, features: int, dim: int, hidden: list[int]) -> None:
         super().__init__()
@@ -78,7 +78,7 @@ class DeepFM(nn.Module):
 
 
 def _batches(folder: Path, workload: Workload) -> tuple[list[tuple[Tensor, Tensor, Tensor]], int]:
-    """(ids feature by feature, offsets, labels) of every step, rows in random order; and the number of rows."""
+    """Returns ids, offsets and labels of every step, with shuffled rows, and the number of rows."""
     data = columns(folder)
     order = np.random.default_rng(0).permutation(len(data[LABEL]))
     ids_FR = torch.from_numpy(np.stack([data[name][order] for name in workload.tables]).astype(np.int64))

@@ -1,9 +1,9 @@
-"""How fast a reader process feeds a trainer over loopback: 13 dense and 26 categorical columns from prepared data.
+"""Measures how fast a reader process feeds a trainer over loopback with 13 dense and 26 categorical columns.
 
-The trainer is this process: it pulls every batch and does nothing with it, so rows per second are what a reader can
-give. In the same rounds this process makes the same batches with its own loader, which is what a reader competes with.
-A trainer that works at the target's pace says how long it would stand still; one that loses a reader in mid-epoch
-counts the rows that it missed or saw twice.
+The trainer is this process. It pulls every batch and drops it, so the rate is that of the reader. In the same rounds
+this process creates the same batches with its own loader, for comparison. Another measurement has a trainer with the
+target's rate, and reports the share of time that it waits. In the last one, a reader is killed in the middle of an
+epoch, and lost and repeated rows are counted.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ from ziggurat.data.ingest.prepared import open_prepared
 from ziggurat.data.ingest.processes import ReaderProcesses
 
 PACE = 300_000
-"""Rows a second of the trainer whose waiting is measured, and the target of a reader."""
+"""The rows per second of the trainer whose waiting is measured, and the target of a reader."""
 KILLED_SEGMENT_ROWS = 8_192
-"""Smaller than usual, so that most of an epoch is still to be asked for when the reader is killed."""
+"""The rows per segment when a reader is killed; it is small, so that most segments are requested after the kill."""
 
 
 def run(context: Context) -> Result:
@@ -59,10 +59,10 @@ def run(context: Context) -> Result:
     return Result(
         (
             Figure("rows_per_reader", "rows/s", rates["rows_per_reader"], "one reader process, one trainer process"),
-            Figure("local", "rows/s", rates["local"], "this process makes the batches itself, in its own thread"),
+            Figure("local", "rows/s", rates["local"], "this process creates the batches itself, in its own thread"),
             Figure("vs_local", "x", ratios(rates["rows_per_reader"], rates["local"])),
-            Figure("stall", "%", stalls, f"of the time of a trainer that takes {PACE:,} rows/s"),
-            Figure("strays", "rows", strays, "lost or repeated when one of two readers is killed in mid-epoch"),
+            Figure("stall", "%", stalls, f"of the time of a trainer of {PACE:,} rows/s"),
+            Figure("strays", "rows", strays, "lost or repeated if one of two readers is killed during an epoch"),
         ),
         warmups,
         repeats,
@@ -81,7 +81,7 @@ def _fed(local: Loader, dataset: Dataset, readers: ReaderProcesses, segment_rows
 
 
 def _epochs(loader: Loader | IngestLoader) -> Iterator[float]:
-    """Rows per second of one epoch after the other."""
+    """Yields the rows per second of consecutive epochs."""
     cursor = Cursor()
     while True:
         start, rows = time.perf_counter(), 0
@@ -93,7 +93,7 @@ def _epochs(loader: Loader | IngestLoader) -> Iterator[float]:
 
 
 def _stall(fed: IngestLoader, context: Context) -> float:
-    """Percent of the time that a trainer waits which would take :data:`PACE` rows a second."""
+    """Returns the percentage of time that a trainer of :data:`PACE` rows per second waits."""
     before, start = fed.waited_seconds, time.perf_counter()
     for batch, _ in fed.epoch(Cursor()):
         time.sleep(batch.size / PACE)
@@ -103,7 +103,7 @@ def _stall(fed: IngestLoader, context: Context) -> float:
 
 
 def _strays(folder: Path, dataset: Dataset, local: Loader, context: Context) -> float:
-    """Rows lost or repeated by an epoch in whose middle one of two readers is killed."""
+    """Returns the number of lost or repeated rows of an epoch in which one of two readers is killed."""
     expected = np.concatenate([_names(batch) for batch, _ in local.epoch(Cursor())])
     seen: list[npt.NDArray[np.int64]] = []
     middle = local.steps_per_epoch // 2
@@ -118,7 +118,7 @@ def _strays(folder: Path, dataset: Dataset, local: Loader, context: Context) -> 
 
 
 def _names(batch: Batch) -> npt.NDArray[np.int64]:
-    """A number for each row, from all its ids; equal ones for equal rows."""
+    """Returns a hash of the ids of each row."""
     assert batch.bags is not None
     ids_KB = batch.bags.values().numpy().reshape(-1, batch.size)
     factors = np.random.default_rng(0).integers(-(2**62), 2**62, len(ids_KB)) | 1
@@ -127,7 +127,7 @@ def _names(batch: Batch) -> npt.NDArray[np.int64]:
 
 
 def _differences(expected: npt.NDArray[np.int64], seen: npt.NDArray[np.int64]) -> int:
-    """How often any row was seen too often or not often enough."""
+    """Returns the sum over rows of the absolute difference between their counts."""
     names, places = np.unique(np.concatenate([expected, seen]), return_inverse=True)
     wanted = np.bincount(places[: len(expected)], minlength=len(names))
     return int(np.abs(np.bincount(places[len(expected) :], minlength=len(names)) - wanted).sum())

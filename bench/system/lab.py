@@ -1,8 +1,8 @@
-"""A slow cluster in one machine: what each way to spread a model sends between hosts, and what that costs.
+"""Measures the bytes and the time of each sharding on an emulated cluster with a slow network.
 
-Four hosts of two ranks are network namespaces whose links let 500 Mbit a second through; the ranks are processes that
-talk over gloo. All of them share the machine's cores, so seconds say which way is better on a slow network, not how
-fast a cluster is; bytes are the kernel's own count and depend on neither.
+Four hosts of two ranks are network namespaces with links of 500 Mbit per second. The ranks are processes that
+communicate over gloo. They share the cores of the machine, so seconds show which sharding is better on a slow network,
+but not how fast a cluster is. Bytes are counted by the kernel and do not depend on the machine.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ SHAPE, RANKS = Shape(hosts=4, rate="500mbit"), 2
 PAIR = Shape(hosts=2, rate="500mbit"), 1
 SHARDINGS = ("table_wise", "row_wise", "column_wise", "data_parallel", "table_row_wise", "grid")
 LARGE: dict[str, Any] = {"hidden": (1024, 1024, 512), "tables": 8, "dim": 16, "batch_size": 1024}
-"""A dense part of 2 M parameters, which takes longer to send than small tables' rows."""
+"""A dense part of 2 M parameters, which takes longer to send than the rows of small tables."""
 IDS: dict[str, Any] = {"tables": 8, "ids": 40, "dim": 16, "hidden": (1024, 512), "batch_size": 4096}
-"""Histories of 40 ids whose rows are summed: more bytes of ids travel than of rows."""
+"""Histories of 40 ids whose rows are summed, so that more bytes of ids are sent than of rows."""
 EPOCH = 32
-"""Steps of an epoch, at whose first batch there is nothing to hide behind."""
+"""The steps of an epoch; the transfer of its first batch cannot overlap with a step."""
 
 Samples = Mapping[str, Sequence[Mapping[str, float]]]
 
@@ -38,13 +38,21 @@ Samples = Mapping[str, Sequence[Mapping[str, float]]]
 def measured(
     context: Context, cases: Sequence[Case], *, pair: bool = False, inputs: bool = False, steps: int = 8
 ) -> Samples:
-    """Case -> what its rounds of so many steps came to, on all hosts or on a ``pair`` of ranks."""
+    """Returns case -> the measurements of each round.
+
+    Args:
+        context: the settings of the run.
+        cases: the cases to measure in turns.
+        pair: whether to use two hosts of one rank instead of all hosts.
+        inputs: whether to measure the transfer of ids alone too.
+        steps: the steps of a round.
+    """
     shape, ranks = _shape(context.quick or pair)
     rounds = {"warmups": 1, "rounds": 1, "steps": 2} if context.quick else {"warmups": 1, "rounds": 5, "steps": steps}
-    said: list[str] = []
+    output: list[str] = []
 
-    def hear(line: str) -> None:
-        said.append(line)
+    def collect(line: str) -> None:
+        output.append(line)
         if "ms a step" in line:
             context.say(line)
 
@@ -52,24 +60,25 @@ def measured(
         spec, out = Path(folder) / "spec.json", Path(folder) / "out.json"
         spec.write_text(json.dumps({"cases": [case.to_json() for case in cases], "inputs": inputs, **rounds}))
         path = {"PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-        ended = launch(cluster, ranks, ["-m", "bench.lab.worker", str(spec), str(out)], hear, path)
+        ended = launch(cluster, ranks, ["-m", "bench.lab.worker", str(spec), str(out)], collect, path)
         if ended.status != 0:
             raise EnvironmentMismatch(
-                f"the lab ended with status {ended.status}:\n" + "\n".join(said[-15:]), "look at what its ranks say"
+                f"the lab ended with status {ended.status}:\n" + "\n".join(output[-15:]), "see the output of its ranks"
             )
         return json.loads(out.read_text(encoding="utf-8"))
 
 
 def _shape(pair: bool) -> tuple[Shape, int]:
-    """Hosts and their links, and ranks a host."""
+    """Returns the shape of the cluster and the ranks per host."""
     return PAIR if pair else (SHAPE, RANKS)
 
 
 def note(pair: bool) -> str:
+    """Returns the note that describes the cluster."""
     shape, ranks = _shape(pair)
     return (
         f"{shape.hosts} hosts x {ranks} ranks on {len(os.sched_getaffinity(0))} cores, links of {shape.rate}; bytes "
-        "and seconds are of a step of all ranks"
+        "and seconds are per step, bytes those of all ranks"
     )
 
 
@@ -86,7 +95,7 @@ def _ratio(found: Samples, above: str, below: str, key: str) -> tuple[float, ...
 
 
 def run_collectives(context: Context) -> Result:
-    """Every sharding and every dense strategy."""
+    """Measures all shardings of tables and all strategies for the dense part."""
     shardings = [Case(f"tables {sharding}", sharding) for sharding in SHARDINGS]
     dense = [Case(f"dense {name}", parallel={"dense": {"name": name}}, **LARGE) for name in ("ddp", "fsdp", "hsdp")]
     found = measured(context, [*shardings, *dense])
@@ -94,33 +103,35 @@ def run_collectives(context: Context) -> Result:
     figures = (*_figures(found), Figure("dense hsdp.vs_fsdp", "x", faster))
     notes = (
         note(context.quick),
-        "seconds in ms, inter and intra in MB; vs_fsdp: steps of hsdp in the time of one of fsdp",
+        "seconds in ms, inter and intra in MB; vs_fsdp: the speed of hsdp relative to fsdp",
     )
     return Result(figures, 1, len(faster), notes)
 
 
 def run_pipeline(context: Context) -> Result:
-    """How much of the time that ids travel is hidden behind the step before: where each rank has a core, and where
-    four share one."""
+    """Measures the share of the transfer time of ids that overlaps with the previous step.
+
+    It is measured with a core per rank, and with four ranks per core.
+    """
     cases = [Case(name, "table_wise", {"pipeline": name == "ahead"}, **IDS) for name in ("ahead", "in_turn")]
     found = measured(context, cases, pair=True, inputs=True, steps=EPOCH)
     alone, hidden = _hidden(found)
     figures = [
         *_figures(found),
-        Figure("input_distribution", "ms", alone, "while nothing else is done"),
+        Figure("input_distribution", "ms", alone, "without other work"),
         Figure("hidden", "%", hidden, "of that time"),
     ]
     notes = [note(True)]
     if not context.quick:
         alone, crowded = _hidden(measured(context, cases, inputs=True, steps=EPOCH))
         figures.append(Figure("input_distribution.crowded", "ms", alone))
-        figures.append(Figure("hidden.crowded", "%", crowded, "sending is work too, and no core is free for it"))
+        figures.append(Figure("hidden.crowded", "%", crowded, "sending takes processor time, and no core is idle"))
         notes.append(f"crowded: {note(False)}")
     return Result(tuple(figures), 1, len(hidden), tuple(notes))
 
 
 def _hidden(found: Samples) -> tuple[tuple[float, ...], tuple[float, ...]]:
-    """Milliseconds of the input's distribution alone; % of it that steps are shorter by where it goes ahead of them."""
+    """Returns the milliseconds of the input distribution alone, and the percentage of it that overlap saves."""
     hidden = tuple(
         100 * (b["seconds"] - a["seconds"]) / statistics.mean((a["input_seconds"], b["input_seconds"]))
         for a, b in zip(found["ahead"], found["in_turn"], strict=True)

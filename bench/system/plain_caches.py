@@ -1,7 +1,7 @@
-"""What one would have without ours: a cache of the rows that were used last, and none at all.
+"""Simple alternatives to our row cache: least recently used, and no cache.
 
-Both bring what a batch needs when its turn comes. They stand in for :class:`~ziggurat.storage.row_cache.RowCache`, so
-that all else, kernels and steps, is the same.
+Both fetch the rows of a batch when its step begins. They replace :class:`~ziggurat.storage.row_cache.RowCache`, so that
+everything else is the same.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from ziggurat.storage.row_store import Ints, begin_writes
 
 
 class LeastRecentlyUsed(RowCache):
-    """Those rows leave that were needed longest ago; which batches come, nobody says."""
+    """A cache that evicts the least recently used rows, without knowledge of future batches."""
 
     def _evict(self, count: int, batch: int, oldest: int) -> npt.NDArray[np.int64]:
         idle = np.flatnonzero(self._last_planned_C[: self._filled] < oldest)
@@ -24,11 +24,11 @@ class LeastRecentlyUsed(RowCache):
         return idle[np.argpartition(self._last_planned_C[idle], count - 1)[:count]]
 
     def _count_uses(self, ids_L: Ints) -> None:
-        """Nothing: how often a row is used does not matter here."""
+        """Does nothing, as the number of uses of a row does not matter here."""
 
 
 class OneBatch(RowCache):
-    """No cache: each batch's rows come from the store, and go back before the next one's."""
+    """No cache: the rows of each batch are read from the store, and written back before the next batch."""
 
     def plan(self, ids_L: Ints, batch: int, oldest: int) -> CachePlan:
         dirty = np.flatnonzero(self._dirty_C)

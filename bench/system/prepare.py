@@ -1,9 +1,9 @@
-"""Raw CSV to encoded dataset: memory and time, with polars rewriting the same file as Parquet for a yardstick.
+"""Measures memory and time of preparing raw CSV, relative to polars rewriting the same file as Parquet.
 
-The file is generated in the shape of a click log: a label, 13 integers with blanks, 26 columns of hashed categories, of
-which the largest holds 900,000 different ids. `ziggurat prepare` fits a vocabulary a category and moments, median
-fill, log and standardisation a number, encodes every row and gathers the statistics; polars infers the numbers' types
-and compresses. Both run as a process of their own, in turns.
+The file is generated in the shape of a click log: a label, 13 integers with missing values, and 26 columns of hashed
+categories, of which the largest has 900,000 different ids. `ziggurat prepare` fits a vocabulary per category, and
+moments, median, logarithm and standardisation per number. It encodes every row and collects statistics. polars infers
+the types of the numbers, and compresses. Each runs in its own process, in turns.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ POLARS = (
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """A command that turns the log into ``output``, and what each of its runs took."""
+    """A command that converts the log to ``output``, and the measurements of its runs."""
 
     command: Sequence[str | Path]
     output: Path
     runs: list[ChildRun] = field(default_factory=list[ChildRun])
 
     def run_once(self) -> float:
-        """Seconds of one run; its output is deleted afterwards."""
+        """Runs the command, deletes its output, and returns the seconds."""
         self.runs.append(run_child(self.command, cwd=self.output.parent))
         shutil.rmtree(self.output) if self.output.is_dir() else self.output.unlink()
         return self.runs[-1].seconds
@@ -64,7 +64,7 @@ def run(context: Context) -> Result:
         seconds = interleave(turns, warmups, repeats, lambda line: context.say(f"{line} s"))
     size_mb = log.stat().st_size / 1e6
     slower = ratios(seconds["ziggurat"], seconds["polars"])
-    figures = [Figure("vs_polars", "x", slower, "time, to polars' in the same round")]
+    figures = [Figure("vs_polars", "x", slower, "time, relative to polars in the same round")]
     for name, program in programs.items():
         figures.append(Figure(name, "MB/s", tuple(size_mb / each for each in seconds[name])))
         figures.append(Figure(f"{name}_memory", "GiB", _peaks(program, warmups), "largest resident set"))
@@ -77,7 +77,7 @@ def _peaks(program: Program, warmups: int) -> tuple[float, ...]:
 
 
 def write_log(context: Context, size_bytes: int) -> Path:
-    """The generated CSV of about ``size_bytes``; one that an earlier run left in the cache is used again."""
+    """Returns a generated CSV file of about ``size_bytes``, which is kept in the cache for later runs."""
     sample = context.cache / "prepare-sample.csv"
     generate(_shape(SAMPLE_ROWS), sample)
     config = _shape(round(size_bytes / sample.stat().st_size * SAMPLE_ROWS))
@@ -91,7 +91,7 @@ def write_log(context: Context, size_bytes: int) -> Path:
 
 
 def _config_of(log: Path) -> dict[str, Any] | None:
-    """What an existing log was generated from."""
+    """Returns the config from which the existing log was generated, or None."""
     try:
         return json.loads(truth_file(log).read_text(encoding="utf-8"))["config"] if log.exists() else None
     except FileNotFoundError:
@@ -103,7 +103,7 @@ def _shape(rows: int) -> GeneratorConfig:
 
 
 def experiment(log: Path) -> dict[str, Any]:
-    """A plain config for the log; JSON is YAML."""
+    """Returns a simple config for the log."""
     chain = [{"name": "log"}, {"name": "standardise"}]
     numbers = [{"name": f"i{k}", "kind": "numeric", "transforms": chain} for k in range(1, 14)]
     vocabulary = {"name": "vocabulary", "min_count": 3}

@@ -1,8 +1,8 @@
-"""Embedding rows and their gradients sent in half the bits: what that saves between hosts, what it costs in quality.
+"""Measures the bytes saved and the quality lost by sending embedding rows and gradients in half precision.
 
-Bytes are counted in the lab (`system/lab.py`). Quality is that of runs as a user makes them, `ziggurat train --nproc 2`
-on a generated log, with and without, seed by seed. Each step carries the roundings of those before it on, so that two
-runs of one seed drift apart, to either side: what halving costs is the mean over seeds.
+Bytes are counted in the lab (`system/lab.py`). Quality is measured with `ziggurat train --nproc 2` on a generated log,
+in both precisions, for each seed. Rounding differences grow with every step, so two runs of one seed diverge in either
+direction. The cost of half precision is therefore the mean over seeds.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from ziggurat.data.synthetic.generate import generate
 
 HALF = {"forward_precision": "fp16", "backward_precision": "fp16"}
 SHARDING = {"planner": {"replicate_up_to": 1}}
-"""No table on every rank: all rows travel."""
+"""No table is replicated, so the rows of all tables are sent."""
 
 SEEDS = 32
-"""So that the mean's standard error, about .01 %, is below what is asked of it."""
+"""The number of seeds, for which the standard error of the mean, about .01 %, is below the target."""
 
 
 def run(context: Context) -> Result:
@@ -50,13 +50,13 @@ def run(context: Context) -> Result:
     figures += [Figure(f"{name}.log_loss", "nats", values, statistic="mean") for name, values in losses.items()]
     worse = tuple(100 * (a / b - 1) for a, b in zip(losses["fp16"], losses["fp32"], strict=True))
     off = f"{statistics.stdev(worse) / len(worse) ** 0.5:.3f} %" if len(worse) > 1 else "unknown"
-    said = f"of the same seed, on test; standard error of the mean {off}"
-    figures.append(Figure("log_loss_change", "%", worse, said, statistic="mean"))
+    comment = f"per seed, on test; standard error of the mean {off}"
+    figures.append(Figure("log_loss_change", "%", worse, comment, statistic="mean"))
     return Result(tuple(figures), 1, seeds, tuple(notes))
 
 
 def _losses(context: Context, seeds: int) -> dict[str, tuple[float, ...]]:
-    """Test log-loss by seed, of rows that travel whole and halved."""
+    """Returns precision -> the test log-loss of each seed."""
     rows = 6_000 if context.quick else 400_000
     with tempfile.TemporaryDirectory(dir=context.cache, prefix="quantised-") as scratch:
         folder = Path(scratch)

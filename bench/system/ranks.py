@@ -1,6 +1,6 @@
-"""`python -m bench.system.ranks N MODULE FOLDER`: N ranks of a measured module, one thread each.
+"""Starts N ranks of a measured module with one thread each: `python -m bench.system.ranks N MODULE FOLDER`.
 
-The first rank talks to the benchmark (`peers/protocol.py`); the others follow it.
+The first rank implements the protocol with the benchmark (`peers/protocol.py`); the others follow it.
 """
 
 from __future__ import annotations

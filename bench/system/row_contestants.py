@@ -1,6 +1,6 @@
-"""A store of rows that answers: ``python -m bench.system.row_contestants KIND FOLDER ROWS``.
+"""A contestant of ``row_store``: ``python -m bench.system.row_contestants KIND FOLDER ROWS``.
 
-It is filled, says that it is ready, and then reads or updates batches of rows whenever it is asked to.
+It fills a store of rows, reports that it is ready, and then reads or updates batches of rows on request.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from ziggurat.storage.row_log import LogRows
 from ziggurat.storage.row_store import Floats, Ints
 
 WIDTH = 17
-"""Sixteen weights and the state of row-wise Adagrad."""
+"""The floats of a row: sixteen weights and the state of row-wise Adagrad."""
 BATCH, BATCHES = 4096, 10
 FILLED = 2**16
 KINDS = ("io_uring", "threads", "memmap", "rocksdb", "device")
@@ -40,7 +40,7 @@ class Store(ABC):
 
 
 class Ours(Store):
-    """Files past the page cache."""
+    """Our files, which bypass the page cache."""
 
     def __init__(self, folder: Path, rows: int, kind: str) -> None:
         transfers = Threads() if kind == "threads" else Ring()
@@ -54,7 +54,7 @@ class Ours(Store):
 
 
 class Memmap(Store):
-    """A file in memory as far as the kernel's paging lets it be; told that access is random."""
+    """A memory-mapped file, with the kernel's hint that access is random."""
 
     def __init__(self, path: Path, rows: int) -> None:
         with path.open("wb") as file:
@@ -72,12 +72,12 @@ class Memmap(Store):
 
 
 def without_rocksdb() -> str | None:
-    """Why it cannot take part, or None."""
+    """Returns why RocksDB cannot take part, or None if it can."""
     return None if find_spec("rocksdict") else "rocksdict is not installed: make dev"
 
 
 class RocksDB(Store):
-    """Through rocksdict; keys are ids, values are rows."""
+    """RocksDB through rocksdict; keys are ids, values are rows."""
 
     def __init__(self, path: Path, width: int = WIDTH, cache_mb: int = 32, buffer: int | None = None) -> None:
         self._width = width
@@ -105,7 +105,7 @@ class RocksDB(Store):
 
 
 class Device(Store):
-    """A sector for each row, where it always was: what the disk gives when nothing else is done."""
+    """A file with a sector for each row at a fixed place, which measures the disk alone."""
 
     def __init__(self, path: Path, rows: int) -> None:
         self._ring, self._file = Ring(), os.open(path, os.O_RDWR | os.O_CREAT | os.O_DIRECT)
@@ -167,7 +167,7 @@ def main(kind: str, folder: Path, rows: int) -> None:
 
 
 def _rows(ids_U: Ints, turn: int) -> Floats:
-    """The id, and what a turn made of the rest."""
+    """Returns rows that contain their id, followed by the number of the turn."""
     found = np.full((len(ids_U), WIDTH), turn, np.float32)
     found[:, 0] = ids_U
     return found

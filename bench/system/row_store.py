@@ -1,12 +1,12 @@
-"""Rows on a disk: how many a second, beside the operating system's paging and RocksDB, with little memory.
+"""Measures rows per second on a disk with little memory, relative to the operating system's paging and to RocksDB.
 
-Every contestant is a process of its own in a control group whose memory is a quarter of what the rows take by
-themselves, page cache included, so that what it caches is what it can afford. Ids are uniform: nothing can be guessed,
-and few rows are met again. *Read*: batches of some thousand distinct rows, ascending. *Update*: each batch is read and
-written back changed, as a cache does whose rows are all trained. In rounds of all contestants by turns.
+Every contestant is a process in its own control group, whose memory, including the page cache, is a quarter of the size
+of the rows. Ids are uniform, so nothing can be predicted, and few rows are repeated. *Read* reads batches of a few
+thousand distinct rows in ascending order. *Update* reads each batch and writes it back changed, like a cache whose rows
+are all trained. In each round all contestants take turns.
 
-``device`` reads a sector for each row by io_uring, and writes it where it was, and does nothing with them: the limit of
-this disk and of one core. A log may be above it: it writes rows one behind the other.
+``device`` reads and writes a sector per row in place with io_uring, and does nothing else. It is the limit of this disk
+and of one core. A log may exceed it, because it writes rows sequentially.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from bench.small_memory import limited, unavailable
 from bench.system.row_contestants import BATCH, BATCHES, KINDS, WIDTH, without_rocksdb
 
 ROWS, QUICK_ROWS = 24_000_000, 20_000
-LESS = 4
-"""Times as much as memory the rows take."""
+MEMORY_DIVISOR = 4
+"""The size of the rows in multiples of the memory."""
 LIBRARIES = 150 * 2**20
-"""Bytes that a contestant's program takes beside."""
+"""The bytes of memory for a contestant's program."""
 WARMUPS, REPEATS = 2, 9
 
 
 def run(context: Context) -> Result:
     rows = QUICK_ROWS if context.quick else ROWS
     warmups, repeats = (1, 2) if context.quick else (WARMUPS, REPEATS)
-    memory = LIBRARIES + 4 * WIDTH * rows // LESS
+    memory = LIBRARIES + 4 * WIDTH * rows // MEMORY_DIVISOR
     processor: dict[str, list[float]] = {}
     versions: dict[str, str] = {}
     figures: list[Figure] = []
@@ -67,18 +67,18 @@ def run(context: Context) -> Result:
                 if kind not in {"io_uring", "device"}
             ]
             share = tuple(100 * each for each in ratios(best, samples["device"]))
-            figures.append(Figure(f"{what}.of_device", "%", share, "io_uring, of what the device gives"))
+            figures.append(Figure(f"{what}.of_device", "%", share, "io_uring, of the device's rate"))
         shutil.rmtree(folder, ignore_errors=True)
     figures += [
-        Figure(f"{name}.processor", "us", tuple(values[warmups:]), "of one core, a row", "median")
+        Figure(f"{name}.processor", "us", tuple(values[warmups:]), "of one core, per row", "median")
         for name, values in processor.items()
     ]
     notes = (
-        f"{rows:,} rows of {4 * WIDTH} bytes, {4 * WIDTH * rows / 2**20:,.0f} MiB by themselves; "
+        f"{rows:,} rows of {4 * WIDTH} bytes, {4 * WIDTH * rows / 2**20:,.0f} MiB in total; "
         f"{memory / 2**20:,.0f} MiB of memory for each contestant, {LIBRARIES / 2**20:.0f} of them for its program",
-        f"batches of {BATCH:,} uniform ids without repetitions, {BATCHES} a round",
-        "the device writes each row's sector where it lies; the log writes rows one behind the other, and moves some",
-        "processor time is all threads' of the process",
+        f"batches of {BATCH:,} uniform ids without repetitions, {BATCHES} per round",
+        "the device writes each row's sector in place; the log writes rows sequentially, and moves some",
+        "processor time is that of all threads of the process",
     )
     return Result(tuple(figures), warmups, repeats, notes, versions)
 

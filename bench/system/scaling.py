@@ -1,7 +1,7 @@
-"""From one process to two: how many more rows a second, end to end, and whether TorchRec used directly is any faster.
+"""Compares the end-to-end throughput of two ranks with that of one, and with TorchRec used directly.
 
-Every rank computes on one thread and has a batch of its own, so the work of a step doubles with the ranks. What two
-ranks lose is what they tell each other, and what they share of the machine: memory bandwidth above all.
+Every rank has one thread and its own batch, so two ranks do twice the work per step. They lose time to communication
+and to shared resources of the machine, mostly memory bandwidth.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ CONTESTANTS = {
     "torchrec_two": ("bench.system.torchrec_direct", 2),
 }
 BATCHES = 200
-"""Of one rank in an epoch, half as many of two: the beginning of an epoch, where nothing is ahead, costs both alike."""
+"""The batches of an epoch with one rank; with two ranks it has half as many, so the start of an epoch weighs more."""
 
 NOTES = (
-    "DeepFM on 26 tables, each rank one thread and a batch of 4,096; ranks of one machine",
-    "torchrec: DistributedModelParallel and TrainPipelineSparseDist as in its DLRM example, as many of the same "
-    "tables on each rank, batches ready in memory; it never reads, shuffles or reports",
+    "DeepFM on 26 tables, with one thread and a batch of 4,096 per rank; ranks of one machine",
+    "torchrec: DistributedModelParallel and TrainPipelineSparseDist as in its DLRM example, with the same number of "
+    "tables on each rank and batches already in memory; it never reads, shuffles or reports",
 )
 
 

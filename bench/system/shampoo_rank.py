@@ -1,6 +1,6 @@
-"""A rank with Shampoo's state: ``python -m bench.system.ranks N bench.system.shampoo_rank FOLDER``.
+"""A rank of ``shampoo_state``: ``python -m bench.system.ranks N bench.system.shampoo_rank FOLDER``.
 
-``FOLDER/case`` says which model; each rank takes a step and leaves in the folder what it holds, in bytes.
+``FOLDER/case`` names the model and the setting. Each rank takes a step and writes the size of its states to the folder.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ import torch
 from torch import nn
 from torch.distributed.tensor import DTensor
 
-from bench.micro.shampoo_cases import CASES, WAYS
+from bench.micro.shampoo_cases import CASES, SETTINGS
 from ziggurat.optim.shampoo.config import ShampooConfig
 from ziggurat.training.process_group import process_group
 
 
-def held(parameters: dict[str, nn.Parameter], config: ShampooConfig) -> int:
-    """Bytes of states on this rank behind a step; the count of steps, that every rank has, left out."""
+def state_bytes(parameters: dict[str, nn.Parameter], config: ShampooConfig) -> int:
+    """Returns the bytes of the optimizer states on this rank after a step, without the count of steps."""
     optimizer = config.build(parameters)
     for parameter in parameters.values():
         parameter.grad = torch.ones_like(parameter)
@@ -29,14 +29,14 @@ def held(parameters: dict[str, nn.Parameter], config: ShampooConfig) -> int:
 
 
 def main(folder: Path) -> None:
-    name, way = (folder / "case").read_text().split()
+    name, setting = (folder / "case").read_text().split()
     torch.set_num_threads(1)
     torch.manual_seed(0)
     with process_group(torch.device("cpu")) as world:
         case = CASES[name]
         parameters = dict(case.config.build(case.dims).named_parameters())
         found = {
-            "state": held(parameters, ShampooConfig(**WAYS[way][0], precondition_frequency=10**9)),
+            "state": state_bytes(parameters, ShampooConfig(**SETTINGS[setting][0], precondition_frequency=10**9)),
             "parameters": sum(each.nbytes for each in parameters.values()),
         }
         (folder / f"{world.rank}.json").write_text(json.dumps(found))

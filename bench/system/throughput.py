@@ -1,9 +1,9 @@
-"""Training end to end, against other people's libraries and against a loop without any library.
+"""Compares end-to-end training with other libraries and with a hand-written loop.
 
-Four processes train the same DeepFM on the same rows with the same batch size and threads; they take turns, one epoch
-each, and every ratio is taken within a round. The clock runs over everything that happens in an epoch: shuffling,
-reading or gathering batches, forward, backward, optimizers, progress. It leaves out what happens once (start-up,
-preparation, building the model) and what the peers do not do (evaluation, checkpoints).
+Four processes train the same DeepFM on the same rows with the same batch size and threads. They take turns, one epoch
+each, and every ratio is computed within a round. The time of an epoch includes shuffling, reading or assembling
+batches, forward and backward pass, optimizers and progress. It excludes work that happens once (start-up, preparation,
+building the model) and work that the peers do not do (evaluation, checkpoints).
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ NOTES = (
     f"embedding dim {workloads.DIM}, "
     f"batch {workloads.BATCH_SIZE:,}, Adam for everything dense; every process on torch's default number of threads",
     "tables: ziggurat and the hand-written loop update touched rows with row-wise Adagrad inside backward; the peers "
-    "know only dense gradients, so their Adam passes over every row of every table",
-    "first-order term: the peers own a one-float table per feature, ziggurat and the hand-written loop read it from "
-    "the embedding",
+    "support only dense gradients, so their Adam passes over every row of every table",
+    "first-order term: the peers have a table of one float per feature; ziggurat and the hand-written loop compute it "
+    "from the embedding",
     "timed: everything in an epoch, data loading included; not timed: start-up, preparation, building the model, "
     "evaluation, checkpoints",
-    "hand-written: rows shuffled once and held in memory as ready-made batches; it never reads, shuffles or reports",
-    "fuxictr: its in-memory loader, the faster of its two here; no evaluation between epochs. deepctr-torch: silent, "
-    "regularisation off (its default adds a pass over every table a step)",
+    "hand-written: rows shuffled once and kept in memory as batches; it never reads, shuffles or reports",
+    "fuxictr: its in-memory loader, the faster of its two here; no evaluation between epochs. deepctr-torch: no "
+    "output, no regularisation (the default adds a pass over every table in each step)",
 )
 
 
@@ -62,14 +62,14 @@ def run(context: Context) -> Result:
             (frappe, workloads.frappe(frappe, context.data, context.quick)),
             (tables, workloads.tables(tables, context.quick)),
         ):
-            measured = _race(context, folder, workload, with_peers, warmups, repeats, versions, notes)
+            measured = _measure(context, folder, workload, with_peers, warmups, repeats, versions, notes)
             figures += _figures(workload.name, measured)
     if not with_peers:
         notes.append("the peers are not installed (`python3.11 bench/peers/install.py`), so they are left out here")
     return Result(tuple(figures), warmups, repeats, tuple(notes), versions)
 
 
-def _race(
+def _measure(
     context: Context,
     folder: Path,
     workload: Workload,
@@ -79,7 +79,7 @@ def _race(
     versions: dict[str, str],
     notes: list[str],
 ) -> dict[str, Samples]:
-    """Rows per second of every contestant, round by round; adds to ``versions`` and ``notes``."""
+    """Returns the rows per second of every contestant in each round; adds to ``versions`` and ``notes``."""
     context.say(f"{workload.name}: {workload.source}")
     commands = {name: [sys.executable, "-m", module, folder] for name, module in OURS.items()}
     if with_peers:

@@ -1,17 +1,17 @@
-"""A training that answers: ``python -m bench.system.tiered_contestants KIND FOLDER EXPONENT MEMORY``.
+"""A contestant of ``tiered_training``: ``python -m bench.system.tiered_contestants KIND FOLDER EXPONENT MEMORY``.
 
-It takes so many steps whenever it is asked to, on batches that are drawn beforehand, and tells what they took.
+It takes steps on request, on batches drawn in advance, and reports their measurements.
 
-=============  =========================================================================================
+=============  ====================================================================================
 memory         all rows in memory
-look_ahead     slots for as many rows as MEMORY bytes hold, the others in files; rows brought beforehand
-no_look_ahead  the same, but that a batch's rows are asked for when its turn comes
-lru            the same without that and without our choice of what leaves: the rows that were used longest ago
-rocksdb        RocksDB, a database a table, which caches what MEMORY bytes hold; a batch's rows are got and put
-nand, 3dxp     as look_ahead, on files in memory that take as long as a device of that kind would
-paging         kernels whose memory is a file, mapped: the system keeps of it what it has room for
-base           tables of a few rows: what the program takes beside them
-=============  =========================================================================================
+look_ahead     cache slots for as many rows as fit in MEMORY bytes, the others in files; prefetched
+no_look_ahead  the same without prefetching: the rows of a batch are requested when its step begins
+lru            the same without prefetching and with eviction of the least recently used rows
+rocksdb        RocksDB with a database per table and a cache of MEMORY bytes; no cache of ours
+nand, 3dxp     as look_ahead, on files in memory with the delays of such a device
+paging         kernels on a memory-mapped file, of which the system keeps as much as fits in memory
+base           tables of a few rows, to measure the memory of the program
+=============  ====================================================================================
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ BASE_ROWS = 64
 
 
 class RocksRows(RowStore):
-    """Rows in RocksDB; those that were never written are made."""
+    """Rows in RocksDB; rows that were never written have their initial values."""
 
     direct = True
-    """Nothing is to be said of its files, which it reads past the page cache."""
+    """Whether files bypass the page cache, as RocksDB's direct reads do."""
 
     def __init__(self, path: Path, rows: int, width: int, initial: Initial, cache: float) -> None:
         super().__init__(rows, width, initial)
@@ -81,14 +81,14 @@ class RocksRows(RowStore):
 
 
 class Training:
-    """Steps of one kind.
+    """The training of one kind of contestant.
 
     Args:
-        kind: of the module's.
-        folder: for its files.
-        exponent: of the ids' law.
-        memory: bytes for rows, of those that do not keep all.
-        size: of the tables.
+        kind: the kind (see the module).
+        folder: the folder of its files.
+        exponent: the exponent of Zipf's law for the ids.
+        memory: the bytes for rows, for kinds that do not keep all rows in memory.
+        size: the size of the model.
     """
 
     def __init__(self, kind: str, folder: Path, exponent: float, memory: float, size: Size) -> None:
@@ -109,7 +109,7 @@ class Training:
             slots = min(size.rows, size.batch_size)
             placements = {name: replace(each, slots=slots) for name, each in plan.placements.items()}
             plan, offload_folder = replace(plan, placements=placements), OffloadFolder(folder / kind)
-            _instead(folder / kind, memory / size.tables - slots * 4 * (size.dim + 1))
+            _use_rocksdb(folder / kind, memory / size.tables - slots * 4 * (size.dim + 1))
         self.model = BigTables(size, exponent, plan, offload_folder)
         if kind in {"no_look_ahead", "lru", "rocksdb"}:
             cast("Any", EmbeddingLookup).prefetch_batches = property(lambda _: 0)
@@ -124,8 +124,8 @@ class Training:
                     yield from (each for each in lookup.modules() if isinstance(each, BatchedFusedEmbeddingBag))
 
 
-def _instead(folder: Path, cache: float) -> None:
-    """Have rows be in RocksDB, of each table with a cache of so many bytes, and in no cache of ours."""
+def _use_rocksdb(folder: Path, cache: float) -> None:
+    """Replaces our log and our cache by RocksDB, with a cache of ``cache`` bytes per table."""
 
     def rows(at: Path, table: str, rows: int, width: int, initial: Initial, *_: object, **__: object) -> RocksRows:
         return RocksRows(at / table, rows, width, initial, cache)
@@ -141,19 +141,19 @@ def _usage(size: Size, table: int, exponent: float) -> Usage:
 
 
 def _map(kernel: Any, path: Path) -> None:
-    """Have the kernel's weights be a file's, with what they are."""
+    """Moves the kernel's weights to a memory-mapped file."""
     inner = kernel.emb_module
     weights = inner.weights_host
     weights.detach().numpy().tofile(path)
     with path.open("r+b") as file:
         mapped = mmap.mmap(file.fileno(), 0)
         os.fsync(file.fileno())
-        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # none of it is in memory to begin with
+        os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)  # evicts it from the page cache
     mapped.madvise(mmap.MADV_RANDOM)
     first, size = weights.data_ptr(), weights.nbytes
     weights.data = torch.frombuffer(mapped, dtype=torch.float32)
     begin, end = -(-first // mmap.PAGESIZE) * mmap.PAGESIZE, (first + size) // mmap.PAGESIZE * mmap.PAGESIZE
-    # TorchRec's optimizer has a view of what was there, which nobody reads: its pages go back.
+    # TorchRec's optimizer keeps a view of the old weights, which is never read. Its pages are released.
     ctypes.CDLL(None).madvise(ctypes.c_void_p(begin), ctypes.c_size_t(end - begin), mmap.MADV_DONTNEED)
 
 
@@ -167,12 +167,12 @@ def main(kind: str, folder: Path, exponent: float, memory: float, quick: bool) -
         print(json.dumps({"ready": {"threads": 1, "versions": {}}}), flush=True)
         for line in sys.stdin:
             steps, most_s = line.split()
-            print(json.dumps(_taken(training.model, int(steps), float(most_s))), flush=True)
+            print(json.dumps(_measured(training.model, int(steps), float(most_s))), flush=True)
         training.model.close()
 
 
-def _taken(model: BigTables, steps: int, most_s: float) -> dict[str, float]:
-    """Of up to so many steps, no more than seconds allow: seconds of each, and what was moved."""
+def _measured(model: BigTables, steps: int, most_s: float) -> dict[str, float]:
+    """Takes up to ``steps`` steps in about ``most_s`` seconds; returns seconds and transfer counters per step."""
     batches, losses = model.batches(steps), list[float]()
     before, processor_s, started = model.transferred(), time.process_time(), time.perf_counter()
     with contextlib.closing(model.losses(batches)) as taken:

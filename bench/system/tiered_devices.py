@@ -1,9 +1,10 @@
-"""Training beyond memory on other devices: NAND flash and 3D XPoint, by their data sheets.
+"""Measures training with tables larger than memory on emulated devices: NAND flash and 3D XPoint, by their data sheets.
 
-What :mod:`bench.system.tiered_training` trains, with memory for an eighth of the tables, on the disk that is there and
-on two that are not: their files lie in memory, and each batch of requests takes as long as the device would take for it
-(:class:`~ziggurat.storage.async_io.Throttled`). So what the disk forbids can be told from what the processor does. What
-is read and written must be the same on all of them: it depends on ids and memory alone.
+The training is that of :mod:`bench.system.tiered_training`, with memory for an eighth of the tables. It runs on the
+disk of this machine and on two emulated devices. Their files are in memory, and each batch of requests is delayed to
+take as long as on the device (:class:`~ziggurat.storage.async_io.Throttled`). This distinguishes limits of the disk
+from limits of the processor. Reads and writes must be the same on all devices, because they only depend on ids and
+memory.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ KINDS = ("memory", "look_ahead", *DEVICES)
 STEPS, WARM, REPEATS = 20, 150, 5
 IN_MEMORY = Path("/dev/shm")
 FILES = 3
-"""Times the tables, that files of all their rows may take."""
+"""The largest size of the files, in multiples of the tables."""
 TABLE_BYTES = 4 * FULL.tables * FULL.rows * (FULL.dim + 1)
 
 
@@ -51,19 +52,19 @@ def run(context: Context) -> Result:
         figures += [*disk, *(figure for kind in DEVICES for figure in _of(name, kind, rounds))]
         cases += lines(f"{times} × memory", f"{exponent:g}", rounds)
     notes = (
-        f"as tiered_training, {table_bytes / 2**20:,.0f} MiB of tables; look_ahead lies on this machine's disk",
+        f"as tiered_training, {table_bytes / 2**20:,.0f} MiB of tables; look_ahead uses this machine's disk",
         *(
             f"{kind}: {device.reads:,.0f} reads/s, {device.writes:,.0f} writes/s, {1e6 * device.read_s:.0f} µs a read, "
             f"{device.read_bandwidth / 1e9:g} GB/s read, {device.write_bandwidth / 1e9:g} written"
             for kind, device in DEVICES.items()
         ),
-        "files of these lie in memory beside the limit, and what moves them is copied by the processor",
+        "the files of these devices are in memory, in addition to the limit; the processor copies their data",
     )
     return Result(tuple(figures), 1, length[2], notes, {}, tuple(cases))
 
 
 def _of(name: str, kind: str, rounds: dict[str, list[dict[str, Any]]]) -> list[Figure]:
-    """A device's, beside what the disk that is there comes to."""
+    """Returns the figures of an emulated device, relative to the disk of this machine."""
     rates = {each: tuple(1 / float(answer["seconds"]) for answer in rounds[each]) for each in ("memory", kind)}
     shares = tuple(100 * each for each in ratios(rates[kind], rates["memory"]))
     mine, disk = rounds[kind], rounds["look_ahead"]
@@ -73,17 +74,17 @@ def _of(name: str, kind: str, rounds: dict[str, list[dict[str, Any]]]) -> list[F
         for what in ("reads", "missed")
     )
     return [
-        Figure(f"{name}.{kind}.of_memory", "%", shares, "steps a second, of those with memory for all rows"),
-        Figure(f"{name}.{kind}.at_work", "%", busy, "of the time, the device"),
-        Figure(f"{name}.{kind}.reads_off", "%", reads, "reads a step, from those of the disk that is there"),
-        Figure(f"{name}.{kind}.missed_off", "%", missed, "missing rows a step, likewise"),
+        Figure(f"{name}.{kind}.of_memory", "%", shares, "steps a second, relative to memory for all rows"),
+        Figure(f"{name}.{kind}.at_work", "%", busy, "of the time the device is busy"),
+        Figure(f"{name}.{kind}.reads_off", "%", reads, "difference in reads per step from this machine's disk"),
+        Figure(f"{name}.{kind}.missed_off", "%", missed, "the same for missing rows per step"),
     ]
 
 
 def unavailable() -> str | None:
-    """Why this machine cannot, or None."""
-    if (why := no_small_memory()) is not None:
-        return why
+    """Returns why this machine cannot run the benchmark, or None if it can."""
+    if (reason := no_small_memory()) is not None:
+        return reason
     wanted = FILES * TABLE_BYTES
     if not IN_MEMORY.is_dir() or free_bytes(IN_MEMORY) < wanted:
         return f"{IN_MEMORY} has no {wanted / 2**30:.1f} GiB of memory for files"

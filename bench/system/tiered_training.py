@@ -1,13 +1,13 @@
-"""Training with tables four and eight times as large as memory, beside memory for all and beside other ways.
+"""Measures training with tables four and eight times as large as memory, relative to other methods.
 
-A DLRM over 26 tables of 150,000 rows of width 64, a gigabyte, trained with row-wise Adagrad in batches of 4,096 whose
-ids follow Zipf's law. Each contestant is a process; all but the one with memory for everything are in control groups
-with memory for a quarter, or an eighth, of the tables beside what the program takes (measured on tables of a few rows),
-page cache included. They go by turns, some steps or seconds a round.
+A DLRM trains on 26 tables of 150,000 rows of width 64, a gigabyte, with row-wise Adagrad and batches of 4,096, whose
+ids follow Zipf's law. Each contestant is a process. All except the one with memory for all rows are in control groups,
+whose memory, including the page cache, is that of the program (measured with tables of a few rows) plus a quarter or an
+eighth of the tables. They take turns, with some steps or seconds per round.
 
-Each row that is missing costs a read, and another row leaves that was updated; these are written together. So the
-device bounds what a cache of this size can do: a step cannot take less than the device is at work for it, nor less than
-it takes with memory for everything. ``of_limit`` is what of that bound is reached.
+Each missing row costs a read and evicts another row, which was updated; evicted rows are written together. So the
+device limits every cache of this size: a step takes at least the time that the device is busy for it, and at least the
+time of a step with all rows in memory. ``of_limit`` is the share of this limit that is reached.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ EXPONENTS = (1.05, 1.2)
 TIMES = (4, 8)
 KINDS = ("memory", "look_ahead", "no_look_ahead", "lru", "rocksdb", "paging")
 STEPS, SECONDS = 20, 8.0
-"""Of a round: whichever comes first."""
+"""A round ends after this number of steps or seconds, whichever comes first."""
 WARM = 150
-"""Steps before the first round: the cache is full then, and what leaves it has been written."""
+"""The steps before the first round, after which the cache is full and evicts written rows."""
 WARM_S = 60.0
 WARMUPS, REPEATS = 1, 5
 SPARE = 128 * 2**20
-"""Bytes of memory beside program and rows: for rows on their way, and what the system keeps of files."""
+"""The bytes of memory in addition to program and rows, for transfers and for the system's file data."""
 ROCKSDB = 512 * 2**20
-"""Bytes more for RocksDB, a database a table, whose buffers lie beside the slots; without them it is ended."""
+"""Additional bytes for RocksDB's buffers, which has a database per table; without them it is killed."""
 PAGING = 4 * 2**30
-"""Bytes more for paging until its tables are in a file."""
+"""Additional bytes for paging until its tables are in a file."""
 HEADINGS = ("tables", "exponent", "contestant", "steps/s", "hit rate", "reads", "writes", "MB a step", "waited", "disk")
 
 
@@ -56,7 +56,7 @@ def run(context: Context) -> Result:
     with tempfile.TemporaryDirectory(dir=context.cache, prefix="tiered-notes-") as scratch:
         place = (Path(scratch) if context.quick else context.cache) / "tiered-training.jsonl"
         resumable = ResumableCases(place, digest(ROOT, TIERED_TRAINING.depends_on))
-        said = (f"{len(resumable)} parts in an earlier sitting",) if len(resumable) else ()
+        resumed = (f"{len(resumable)} parts in an earlier run",) if len(resumable) else ()
         base = resumable.get("base", partial(base_bytes, context, steps))
         for exponent in EXPONENTS[:1] if context.quick else EXPONENTS:
             for times in TIMES[:1] if context.quick else TIMES:
@@ -69,17 +69,17 @@ def run(context: Context) -> Result:
         resumable.forget()
     notes = (
         f"{size.tables} tables of {size.rows:,} rows of {size.dim} floats, {table_bytes / 2**20:,.0f} MiB with states; "
-        f"batches of {size.batch_size:,}; one thread beside the one that brings rows",
-        f"the program takes {base / 2**20:,.0f} MiB beside the tables, and has {SPARE / 2**20:.0f} more, RocksDB's "
-        f"{ROCKSDB / 2**20:.0f} beside",
+        f"batches of {size.batch_size:,}; one thread in addition to the one that fetches rows",
+        f"the program takes {base / 2**20:,.0f} MiB in addition to the tables, and has {SPARE / 2**20:.0f} more, and "
+        f"{ROCKSDB / 2**20:.0f} more for RocksDB",
         f"{warm} steps or {WARM_S:g} s before the first round; a round is {steps} steps or {SECONDS:g} s",
-        *said,
+        *resumed,
     )
     return Result(tuple(figures), WARMUPS, repeats, notes, {}, tuple(cases))
 
 
 def base_bytes(context: Context, steps: int) -> int:
-    """Bytes that the program takes beside its tables."""
+    """Returns the bytes of memory of the program without its tables."""
     with (
         tempfile.TemporaryDirectory(dir=context.cache) as folder,
         Contestant("base", _command("base", Path(folder), 1.05, 0, context.quick)).start() as running,
@@ -102,18 +102,18 @@ def measured(
     folders: Mapping[str, Path] | None = None,
     more: Mapping[str, int] | None = None,
 ) -> dict[str, list[dict[str, Any]]]:
-    """Of each contestant what it answered in each round, warm-ups left out.
+    """Returns each contestant's answers in the measured rounds.
 
     Args:
-        context: of the run.
-        kinds: contestants.
-        exponent: of the ids.
-        memory: bytes for rows.
-        base: bytes of the program.
-        length: steps of a round, steps before the first, rounds.
-        folders: where the files of some kinds are to lie.
-        more: bytes that some kinds take beside; default: what RocksDB's buffers do, and paging until its tables are in
-            a file.
+        context: the settings of the run.
+        kinds: the contestants.
+        exponent: the exponent of Zipf's law for the ids.
+        memory: the bytes for rows.
+        base: the bytes of the program.
+        length: the steps of a round, the steps before the first round, and the number of rounds.
+        folders: kind -> the folder of its files, for kinds that need another one.
+        more: kind -> additional bytes of memory; default: those of RocksDB's buffers, and those of paging until its
+            tables are in a file.
     """
     more = {"paging": PAGING, "rocksdb": ROCKSDB} if more is None else more
     steps, warm, repeats = length
@@ -143,11 +143,11 @@ def measured(
 
 
 def compared(name: str, rounds: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[Figure]:
-    """Figures of what :func:`measured` found."""
+    """Returns the figures of :func:`measured`."""
     rates = {kind: tuple(1 / float(each["seconds"]) for each in answers) for kind, answers in rounds.items()}
     ours = rates["look_ahead"]
     shares = tuple(100 * each for each in ratios(ours, rates["memory"]))
-    found = [Figure(f"{name}.of_memory", "%", shares, "steps a second, of those with memory for all rows")]
+    found = [Figure(f"{name}.of_memory", "%", shares, "steps a second, relative to memory for all rows")]
     found += [
         Figure(f"{name}.over_{kind}", "x", ratios(ours, rates[kind]), "round by round")
         for kind in rates
@@ -156,7 +156,10 @@ def compared(name: str, rounds: Mapping[str, Sequence[Mapping[str, Any]]]) -> li
     found += [Figure(f"{name}.{kind}", "steps/s", each, "") for kind, each in rates.items()]
     found += [
         Figure(
-            f"{name}.{kind}.processor", "ms", tuple(1e3 * each["processor_s"] for each in answers), "of a core, a step"
+            f"{name}.{kind}.processor",
+            "ms",
+            tuple(1e3 * each["processor_s"] for each in answers),
+            "of a core, per step",
         )
         for kind, answers in rounds.items()
     ]
@@ -167,16 +170,14 @@ def compared(name: str, rounds: Mapping[str, Sequence[Mapping[str, Any]]]) -> li
     busy = tuple(100 * each["worked_s"] / each["seconds"] for each in mine)
     return [
         *found,
-        Figure(
-            f"{name}.of_limit", "%", reached, "of the steps a second that the device, or all in memory, would allow"
-        ),
+        Figure(f"{name}.of_limit", "%", reached, "of the steps a second that the device and memory for all rows allow"),
         Figure(f"{name}.disk_at_work", "%", busy, "of the time"),
-        Figure(f"{name}.waited", "ms", waited, "a step, for rows"),
+        Figure(f"{name}.waited", "ms", waited, "per step, for rows"),
     ]
 
 
 def lines(size: str, exponent: str, rounds: Mapping[str, Sequence[Mapping[str, Any]]]) -> list[tuple[str, ...]]:
-    """A line for each contestant, below :data:`HEADINGS`."""
+    """Returns a table line for each contestant, with the columns :data:`HEADINGS`."""
     found: list[tuple[str, ...]] = []
     for kind, answers in rounds.items():
 
@@ -200,7 +201,7 @@ TIERED_TRAINING = Benchmark(
     claim="Tables four and eight times as large as memory train nearly as fast as with memory for all of them.",
     targets={
         **{f"{times}x_{exponent:g}.of_memory": Target(80.0) for times in TIMES for exponent in EXPONENTS},
-        "8x_1.05.of_limit": Target(85.0),  # where the device forbids 80 % of what memory gives
+        "8x_1.05.of_limit": Target(85.0),  # the device does not allow 80 % of the rate of memory
         **{f"{times}x_{exponent:g}.over_paging": Target(3.0) for times in TIMES for exponent in EXPONENTS},
         **{f"{times}x_{exponent:g}.over_lru": Target(2.0) for times in TIMES for exponent in EXPONENTS},
         **{f"{times}x_{exponent:g}.over_rocksdb": Target(2.0) for times in TIMES for exponent in EXPONENTS},

@@ -1,10 +1,11 @@
-"""TorchRec used directly, in the structure of its own DLRM example: `python -m bench.system.torchrec_direct FOLDER`.
+"""Trains a workload with TorchRec alone, like its DLRM example: `python -m bench.system.torchrec_direct FOLDER`.
 
-A model of an EmbeddingBagCollection and a dense part inside one DistributedModelParallel, fused row-wise Adagrad,
-TrainPipelineSparseDist, batches that lie ready in memory. The dense part is the hand-written loop's DeepFM, the plan is
-the one that ziggurat makes of these tables: all alike, whole, as many on each rank.
+One DistributedModelParallel contains an EmbeddingBagCollection and the dense part. Tables use fused row-wise Adagrad,
+steps run in TrainPipelineSparseDist, and batches are already in memory. The dense part is the DeepFM of the
+hand-written loop. The plan is the one that ziggurat makes for these equal tables: table-wise, with the same number on
+each rank.
 
-Shape legend: B rows of a rank's batch, F features, D embedding dim.
+Shape legend: B local batch, F features, R rows, D embedding dim.
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ CPU = torch.device("cpu")
 
 @dataclass
 class Rows(Pipelineable):
-    """A rank's part of a batch, as TorchRec's pipelines want it."""
+    """The local batch of a rank, in the form that TorchRec's pipelines require."""
 
     ids: KeyedJaggedTensor
     labels_B: Tensor
@@ -57,7 +58,7 @@ class Rows(Pipelineable):
 
 
 class Model(nn.Module):
-    """The loss of a batch, and what the pipeline hands on."""
+    """The model, which returns the loss of a batch and the outputs that the pipeline passes on."""
 
     def __init__(self, workload: Workload) -> None:
         super().__init__()
@@ -96,7 +97,7 @@ def main() -> None:
 
 
 def _started(rounds: Rounds | None) -> bool:
-    """Wait, the first rank for the benchmark and the others for it; whether there is an epoch to train."""
+    """Waits until the benchmark requests an epoch from the first rank; returns False if it is the end."""
     go = torch.ones(())
     if rounds is not None:
         try:
@@ -135,7 +136,7 @@ def _pipeline(workload: Workload, world_size: int) -> TrainPipelineSparseDist[An
 
 
 def _batches(folder: Path, workload: Workload, rank: int, world_size: int) -> tuple[list[Rows], int]:
-    """This rank's part of every batch, rows in random order; and the number of rows of all ranks."""
+    """Returns this rank's local batches of shuffled rows, and the number of rows of all ranks."""
     data = columns(folder)
     rows = len(data[LABEL]) // (workload.batch_size * world_size) * workload.batch_size * world_size
     order = np.random.default_rng(0).permutation(len(data[LABEL]))[:rows]

@@ -1,4 +1,4 @@
-"""`ziggurat train` as a user calls it, in a process of its own."""
+"""Runs `ziggurat train` as a user does, in its own process."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from ziggurat.core.errors import EnvironmentMismatch
 
 
 def trained(config: Path, run: Path, ranks: int, settings: Mapping[str, Any]) -> dict[str, float]:
-    """The figures of the test rows; one thread a process.
+    """Trains with one thread per process, and returns the figures of the test rows.
 
     Args:
-        config: the experiment's file; the encoded dataset lies beside it.
-        run: folder of the run.
-        ranks: processes.
-        settings: dotted key -> value.
+        config: the file of the experiment; the encoded dataset is created in its folder, or reused.
+        run: the run folder.
+        ranks: the number of processes.
+        settings: dotted key -> value, which override the experiment.
     """
     command = [sys.executable, "-m", "ziggurat", "train", config.name, "--prepared", "prepared", "--run", str(run)]
     command += ["--nproc", str(ranks)]

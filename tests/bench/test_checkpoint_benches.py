@@ -24,8 +24,8 @@ from bench.quality.checkpoint_runs import (
     recording,
 )
 from bench.quality.checkpoint_settings import REFERENCE, Setting, compared
-from bench.system.checkpoint_damage import HARMS, chain, damaged
-from bench.system.crash_moments import MOMENTS, Watched
+from bench.system.checkpoint_damage import DAMAGE_KINDS, chain, damaged
+from bench.system.crash_moments import MOMENTS, WatchedFolder
 from bench.system.crash_training import digest, digests, experiment
 from tests.checkpoint.checkpoint_kit import Table, saver
 from ziggurat.checkpoint.folder import CheckpointFolder
@@ -172,7 +172,7 @@ def test_a_peers_checkpoint_restores_and_replaces_the_previous_one(big: BigTable
 
 
 def test_the_files_show_what_a_kill_left(tmp_path: Path) -> None:
-    watched = Watched(tmp_path, files=2)
+    watched = WatchedFolder(tmp_path, files=2)
     assert (watched.committed(), watched.left()) == (0, "nothing unfinished")
     last, new = (tmp_path / "checkpoints" / folder_of(step) for step in (5, 10))
     last.mkdir(parents=True)
@@ -221,8 +221,8 @@ def test_digests_depend_on_tensors_and_state(saved: CheckpointFolder, tmp_path: 
     assert digest(again) != found[2]
 
 
-@pytest.mark.parametrize("harm", HARMS)
-def test_damaged_files_are_named_and_put_back(saved: CheckpointFolder, harm: str) -> None:
+@pytest.mark.parametrize("kind", DAMAGE_KINDS)
+def test_damaged_files_are_named_and_put_back(saved: CheckpointFolder, kind: str) -> None:
     paths, draw = chain(saved, 3), np.random.default_rng(1)
     names = [f"{path.parent.name} {path.suffix}" for path in paths]
     rows = [f"{folder_of(step)} {suffix}" for step in (1, 2) for suffix in (".json", ".safetensors")]
@@ -230,7 +230,7 @@ def test_damaged_files_are_named_and_put_back(saved: CheckpointFolder, harm: str
     before = digest(saved.load(3))
     for path in paths:
         other = next(each.read_bytes() for each in paths if each.suffix == path.suffix and each != path)
-        found = damaged(saved, 3, path, harm, other, draw)  # type: ignore[arg-type]
+        found = damaged(saved, 3, path, kind, other, draw)  # type: ignore[arg-type]
         assert found.named, found
         assert found.file == f"{path.parent.name}/{path.name}"
     assert digest(saved.load(3)) == before
@@ -240,9 +240,9 @@ def test_loaded_numbers_are_detected(saved: CheckpointFolder, monkeypatch: pytes
     path = chain(saved, 1)[-1]
     sound = damaged(saved, 1, path, "foreign", path.read_bytes() + b" ", np.random.default_rng(0))
     assert sound.named
-    monkeypatch.setattr("bench.system.checkpoint_damage._do", lambda *arguments: None)  # no damage at all
+    monkeypatch.setattr("bench.system.checkpoint_damage._apply_damage", lambda *arguments: None)  # no damage at all
     loaded = damaged(saved, 1, path, "deleted", b"", np.random.default_rng(0))
-    assert (loaded.named, loaded.clean, loaded.said) == (False, False, "no error")
+    assert (loaded.named, loaded.clean, loaded.error) == (False, False, "no error")
 
 
 @pytest.mark.parametrize("policy", ["consecutive", "full"])
