@@ -43,7 +43,7 @@ class Figure:
         name: unique in its benchmark; the key of its target. On a board ``model.figure``.
         unit: ``rows/s``, ``x``, ``s``, ``GiB``, ...
         samples: one value a round or a seed, in order.
-        note: what a reader must know to understand the number.
+        note: the explanation of the figure for readers.
         statistic: the statistic of the samples that is judged.
     """
 
@@ -96,7 +96,7 @@ class Result:
     Attributes:
         figures: the figures, in the order of the table.
         warmups, repeats: discarded and measured rounds per figure.
-        notes: what was measured on which data, and what was not timed.
+        notes: the explanations of data and method, including what was not timed.
         versions: other programs that took part -> their versions (``deepctr-torch`` -> ``0.3.0``).
         cases: a table of the single cases from which the figures were computed, header first.
     """
@@ -134,12 +134,14 @@ class Benchmark:
         name: on the command line and in the results folder.
         claim: one sentence that the figures prove or refute.
         targets: figure name -> what it has to reach.
-        depends_on: what is measured, relative to the repository: the benchmark's own Python file, the commands that it
-            runs, and files that are not Python (data, C). What Python files import is found (:mod:`bench.sources`).
+        depends_on: the sources of the result, relative to the repository: the benchmark's own Python file, the commands
+            that it runs, and files other than Python (data, C). Imports of Python files are followed
+            (:mod:`bench.sources`).
         run: measures.
         layout: ``list``: a line a figure; ``board``: a line a model, a column a figure; ``law``: as ``list``, but
             figures named ``model@size`` are points of curves, drawn with their laws and left out of the table.
-        missing: what this machine lacks to run it, or None; a smoke run is then left out, and says so.
+        missing: a function that returns what this machine lacks to run the benchmark, or None; a smoke run is skipped
+            if it lacks something.
     """
 
     name: str

@@ -30,7 +30,7 @@ class Status:
             same; ``stale``: code or a declared file changed; ``unknown``: it cannot be compared.
         holds: whether the stored figures reach the benchmark's targets of today; None when never run.
         figure, target: the figure that clears its target by the smallest factor.
-        commit, dirty, date: what it was measured on, and when.
+        commit, dirty, date: the measured commit, whether there were local changes, and the date.
         changed: the functions, classes and files that make it stale.
         reason: why the state is unknown.
     """
@@ -48,7 +48,7 @@ class Status:
 
 
 def result_path(root: Path, name: str) -> Path:
-    """``bench/results/NAME.json``."""
+    """Returns ``bench/results/NAME.json``."""
     return root / "bench" / "results" / f"{name}.json"
 
 

@@ -76,7 +76,7 @@ class Difference:
     """The difference between the sources in two trees.
 
     Attributes:
-        code: the functions, classes and files whose code differs, marked ``new:`` or ``gone:`` if on one side only.
+        code: the functions, classes and files whose code differs, marked ``new:`` or ``removed:`` if on one side only.
         places: whether names, modules or places differ.
     """
 
@@ -304,21 +304,21 @@ def compare(old: Sources, new: Sources) -> Difference:
     by_shape: defaultdict[str, list[Located]] = defaultdict(list)
     for each in after:
         by_shape[each.unit.shape].append(each)
-    gone: list[Located] = []
+    removed: list[Located] = []
     for each in before:
         candidates = by_shape[each.unit.shape]
         alike = [other for other in candidates if renamed.explain(each.unit.names, other.unit.names)]
         if alike:
             candidates.remove(min(alike, key=lambda other: _distance(each, other)))
         else:
-            gone.append(each)
-    come = [each for candidates in by_shape.values() for each in candidates]
+            removed.append(each)
+    added = [each for candidates in by_shape.values() for each in candidates]
     # Unchanged code that is merely mentioned newly, or no longer, is not reported beside the code that mentions it.
-    written = [each for each in come if each.unit.exact not in old.all_code]
-    deleted = [each for each in gone if each.unit.exact not in new.all_code]
+    written = [each for each in added if each.unit.exact not in old.all_code]
+    deleted = [each for each in removed if each.unit.exact not in new.all_code]
     if written or deleted:
-        gone, come = deleted, written
-    code = [*_changes(gone, come), *_libraries(old, new), *_data(old, new)]
+        removed, added = deleted, written
+    code = [*_changes(removed, added), *_libraries(old, new), *_data(old, new)]
     return Difference(tuple(code), _located(old) != _located(new) or set(old.data) != set(new.data))
 
 
@@ -387,29 +387,29 @@ def _distance(old: Located, new: Located) -> tuple[bool, bool, int]:
     return old.name != new.name, old.unit.name != new.unit.name, differing
 
 
-def _changes(gone: Sequence[Located], come: Sequence[Located]) -> list[str]:
-    """Returns a line per unit: its name if it changed, prefixed with ``new:`` or ``gone:`` if on one side only."""
-    old_names = Counter(each.unit.name for each in gone)
+def _changes(removed: Sequence[Located], added: Sequence[Located]) -> list[str]:
+    """Returns a line per unit: its name if it changed, prefixed with ``new:`` or ``removed:`` if on one side only."""
+    old_names = Counter(each.unit.name for each in removed)
     changed, new = list[str](), list[str]()
-    for each in come:
+    for each in added:
         if old_names[each.unit.name]:
             old_names[each.unit.name] -= 1
             changed.append(each.name)
         else:
             new.append(f"new: {each.name}")
-    left = [each for each in reversed(gone) if old_names[each.unit.name]]
+    left = [each for each in reversed(removed) if old_names[each.unit.name]]
     lost: list[str] = []
     for each in left:
         if old_names[each.unit.name]:
             old_names[each.unit.name] -= 1
-            lost.append(f"gone: {each.name}")
+            lost.append(f"removed: {each.name}")
     return [*sorted(changed), *sorted(new), *sorted(lost)]
 
 
 def _libraries(old: Sources, new: Sources) -> list[str]:
     return [
         *(f"new: {line}" for line in sorted(new.libraries - old.libraries)),
-        *(f"gone: {line}" for line in sorted(old.libraries - new.libraries)),
+        *(f"removed: {line}" for line in sorted(old.libraries - new.libraries)),
     ]
 
 

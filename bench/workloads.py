@@ -67,7 +67,7 @@ def generate(shape: Mapping[str, int], rows: int, seed: int) -> dict[str, npt.ND
     for name, table_rows in shape.items():
         weights = np.arange(1, table_rows + 1, dtype=np.float64) ** -ZIPF_EXPONENT
         rank = np.searchsorted(np.cumsum(weights), random.random(rows) * weights.sum())
-        ids = random.permutation(table_rows)[np.minimum(rank, table_rows - 1)]  # popular ids lie anywhere in the table
+        ids = random.permutation(table_rows)[np.minimum(rank, table_rows - 1)]  # frequent ids are spread
         logit += random.normal(size=table_rows)[ids]
         columns[name] = ids.astype(np.int32)
     columns[LABEL] = (random.random(rows) < 1 / (1 + np.exp(-logit / np.sqrt(len(shape))))).astype(np.float32)

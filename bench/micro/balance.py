@@ -138,7 +138,7 @@ def run(context: Context) -> Result:
 
 BALANCE = Benchmark(
     name="balance",
-    claim="Greedy LPT and Karmarkar-Karp put a hundred pools of tables on devices within 3 % of the lower bound.",
+    claim="Greedy LPT and Karmarkar-Karp balance a hundred pools of tables within 3 % of the lower bound.",
     targets={f"{method}_worst": Target(CEILING, "at most") for method in ("lpt", "ldm", "balanced")},
     depends_on=("bench/micro/balance.py",),
     run=run,

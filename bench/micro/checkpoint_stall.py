@@ -144,8 +144,8 @@ def _notes(extent: Extent, cores: int, intervals: Sequence[Mapping[str, Any]]) -
 
 CHECKPOINT_STALL = Benchmark(
     name="checkpoint_stall",
-    claim="A checkpoint a minute of a gigabyte of tables holds training up for .4 % of the time or less, and what is "
-    "written in the background slows it by 5 % or less; marking the rows that change costs 1 % or less.",
+    claim="A checkpoint per minute of a gigabyte of tables stalls training for at most .4 % of the time, writing it in "
+    "the background slows steps by at most 5 %, and tracking changed rows costs at most 1 %.",
     targets={
         "stall_worst": Target(0.4, "at most"),
         "tracking": Target(1.0, "at most"),

@@ -92,7 +92,7 @@ def _bytes(features_TF: np.ndarray) -> float:
 
 COST_NETWORK = Benchmark(
     name="cost_network",
-    claim="A cost network predicts the time of fused look-ups of unseen tables to 10 %, and their order.",
+    claim="A cost network predicts the time of fused lookups of unseen tables within 10 %, and their ranking.",
     targets={
         "own.error": Target(10.0, "at most"),
         "own.rank_correlation": Target(0.95),

@@ -50,7 +50,7 @@ def run(context: Context) -> Result:
         f"{side:,} × {side:,} × {side:,}",
         *sizes,
         "head of all but wukong_small: MLP 512-256",
-        "bf16 is autocast over fp32 weights, beside a matrix product of bf16 matrices",
+        "bf16 is autocast over fp32 weights, relative to a matrix product of bf16 matrices",
         *(["quick: nothing compiled"] if context.quick else []),
     )
     return Result(tuple(figures), warmups, repeats, notes)
@@ -111,7 +111,7 @@ def shares(rates: dict[str, Samples], references: dict[str, Samples]) -> list[Fi
 
 def _rates(rates: dict[str, Samples], references: dict[str, Samples]) -> list[Figure]:
     products = [
-        Figure(f"matmul_{precision}", "GFLOP/s", references[f"wukong_{precision}_eager"], "beside wukong, eager")
+        Figure(f"matmul_{precision}", "GFLOP/s", references[f"wukong_{precision}_eager"], "around wukong, eager")
         for precision in PRECISIONS
     ]
     return [*products, *(Figure(label, "GFLOP/s", samples) for label, samples in rates.items())]

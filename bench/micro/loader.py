@@ -91,16 +91,16 @@ def main() -> None:
     while True:
         rounds.begin()
         rows = 0
-        for batch, behind in loader.epoch(cursor):
+        for batch, after in loader.epoch(cursor):
             rows += batch.size
-            cursor = behind
+            cursor = after
         assert rows == loader.rows
         rounds.end(rows, 0.0)
 
 
 LOADER = Benchmark(
     name="loader",
-    claim="The loader never starves training: a million rows of 39 columns a second on one core.",
+    claim="The loader does not starve training: it reads a million rows of 39 columns a second on one core.",
     targets={"rows_per_core": Target(1_000_000)},
     depends_on=("bench/micro/loader.py",),
     run=run,

@@ -197,7 +197,7 @@ class Outcome:
 
     log: dict[str, Measured]
     next: dict[str, Measured]
-    said: str
+    note: str
 
 
 def measured(made: Pool, ratio: float, time_limit_s: float) -> Outcome:
@@ -219,9 +219,9 @@ def run(context: Context) -> Result:
         found: list[Outcome] = []
         for number, made in enumerate(pools):
             found.append(measured(made, ratio, 0.5 if quick else 10.0))
-            context.say(f"ratio {ratio}, pool {number}: {found[-1].said}")
-        said = "; ".join(each.said.removeprefix("recshard: ") for each in found)
-        notes.append(f"ratio {ratio}: {said}")
+            context.say(f"ratio {ratio}, pool {number}: {found[-1].note}")
+        notes_of_plans = "; ".join(each.note.removeprefix("recshard: ") for each in found)
+        notes.append(f"ratio {ratio}: {notes_of_plans}")
         figures += _figures(ratio, [each.log for each in found], [each.next for each in found])
     shares = [_served(table) for made in pools for table in made.log.tables.values()]
     notes[:0] = [
@@ -272,7 +272,7 @@ def _times(plans: Mapping[str, Measured], measure: Callable[[Measured], float]) 
 RECSHARD = Benchmark(
     name="recshard",
     claim="On skewed pools of twice to eight times the fast memory, RecShard's step is 6 times as fast as that of the "
-    "best order of whole tables, 12 times as even, with 87 times fewer reads of slow memory.",
+    "best order of whole tables, 12 times as well balanced, and reads slow memory 87 times less often.",
     targets={
         f"{name}_{ratio}x": Target(bound)
         for ratio in RATIOS

@@ -225,9 +225,9 @@ def _slower(some: Sequence[float], others: Sequence[float]) -> float:
 
 
 def _summary(interval: Mapping[str, Any]) -> str:
-    beside = f"{interval['slower']:+.1f} % beside ours, {interval['peer_slower']:+.1f} % beside the peer"
+    slower = f"{interval['slower']:+.1f} % during ours, {interval['peer_slower']:+.1f} % during the peer's"
     stalled = f"which stalled {1e3 * interval['peer_stall_s']:.0f} ms"
-    return f"{interval['steps']} steps, {100 * interval['changed']:.0f} % changed, {beside}, {stalled}"
+    return f"{interval['steps']} steps, {100 * interval['changed']:.0f} % changed, {slower}, {stalled}"
 
 
 def _return_freed_memory() -> None:

@@ -21,13 +21,13 @@ QUALITY_FRAPPE = quality(
 
 QUALITY_MOVIELENS = quality(
     "movielens",
-    "On MovieLens-100K the deep models stand ahead of a tuned LightGBM (.7957 AUC).",
+    "On MovieLens-100K the deep models are at least as good as a tuned LightGBM (.7957 AUC).",
     {"deepfm.auc": Target(0.7957), "wukong.auc": Target(0.7957)},
 )
 
 QUALITY_CENSUS = quality(
     "census",
-    "On Census-Income two tasks are learnt together as well as the best published multi-task model does.",
+    "On Census-Income with two tasks, PLE is as good as the best published multi-task model.",
     {"ple.income/auc": Target(0.9583), "ple.never_married/auc": Target(0.9951)},
 )
 
@@ -53,7 +53,7 @@ def published_order(outcomes: Outcomes) -> list[Figure]:
 
 WUKONG_ABLATION = quality(
     "wukong_ablation",
-    "Of Wukong's parts the factorization machine block is the one that it can spare least.",
+    "Of Wukong's parts, the factorization machine block contributes most to its quality.",
     {"no_fm.above_next": Target(0.0)},
     name="wukong_ablation",
     derive=published_order,
@@ -83,7 +83,7 @@ DHEN_ENSEMBLE = quality(
 
 DHEN_PLANTED = quality(
     "dhen_planted",
-    "On generated data too an ensemble of interaction blocks has a lower NE than its best single block at equal FLOPs.",
+    "On generated data, too, an ensemble of interaction blocks has a lower NE than its best block at equal FLOPs.",
     {"best.ne_gain": Target(0.27)},
     name="dhen_planted",
     derive=best_pair,

@@ -200,8 +200,8 @@ def _notes(context: Context, settings: Sequence[Setting]) -> tuple[str, ...]:
 
 CHECKPOINT_BYTES = Benchmark(
     name="checkpoint_bytes",
-    claim="Where a quarter of the rows or fewer change in an interval, checkpoints of the changed rows in few bits "
-    "write 17 times less than full fp32 ones and keep 8 times less, for a log-loss .01 % off at most.",
+    claim="If at most a quarter of the rows change in an interval, incremental checkpoints in few bits write 17 times "
+    "fewer bytes than full fp32 checkpoints, store 8 times fewer, and change the log-loss by at most .01 %.",
     targets={
         "written": Target(WRITTEN_TARGET),
         "kept": Target(KEPT_TARGET),

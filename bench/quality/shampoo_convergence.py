@@ -156,7 +156,7 @@ def _trained(context: Context, resumable: ResumableCases, cases: Iterable[Case])
 
 SHAMPOO_CONVERGENCE = Benchmark(
     name="shampoo_convergence",
-    claim="Shampoo needs a fifth fewer steps than AdamW to AdamW's best validation log-loss.",
+    claim="Shampoo needs a fifth fewer steps than AdamW to reach AdamW's best validation log-loss.",
     targets={f"{task}.shampoo.fewer_steps": Target(20.0) for task in JUDGED_TASKS},
     depends_on=("bench/quality/shampoo_convergence.py",),
     run=run,

@@ -22,7 +22,7 @@ def run(context: Context) -> Result:
 
 CLI_START = Benchmark(
     name="cli_start",
-    claim="The command line answers at once: `ziggurat --help` in less than half a second.",
+    claim="The command line starts quickly: `ziggurat --help` takes less than half a second.",
     targets={"help": Target(0.5, "at most")},
     depends_on=("bench/system/cli_start.py", "bench/launcher.py"),
     run=run,

@@ -143,8 +143,8 @@ DEPENDS = ("bench/system/lab.py",)
 
 LAB_COLLECTIVES = Benchmark(
     name="lab_collectives",
-    claim="Every way to split tables and the dense part trains on a slow cluster, and sharding the dense part inside "
-    "hosts beats sharding it across them.",
+    claim="Every sharding of tables and of the dense part trains on a slow cluster, and sharding the dense part within "
+    "hosts is faster than across hosts.",
     targets={"dense hsdp.vs_fsdp": Target(1.2)},
     depends_on=DEPENDS,
     run=run_collectives,
@@ -154,7 +154,7 @@ LAB_COLLECTIVES = Benchmark(
 
 PIPELINE_OVERLAP = Benchmark(
     name="pipeline_overlap",
-    claim="Most of the time in which ids travel between ranks is hidden behind the step before.",
+    claim="Most of the transfer time of ids between ranks overlaps with the previous step.",
     targets={"hidden": Target(70)},
     depends_on=DEPENDS,
     run=run_pipeline,

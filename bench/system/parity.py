@@ -125,7 +125,7 @@ def _compared(name: str, case: Case, folder: Path, context: Context) -> list[Fig
 
 RANK_PARITY = Benchmark(
     name="rank_parity",
-    claim="Two ranks train MovieLens-100K and a generated log of Criteo's shape to the AUC of one process.",
+    claim="Two ranks reach the AUC of one process on MovieLens-100K and on a generated log of Criteo's shape.",
     targets={f"{name}.off": Target(case.tolerance, "at most") for name, case in CASES.items()},
     depends_on=(
         "bench/system/parity.py",

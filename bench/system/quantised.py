@@ -109,7 +109,7 @@ def _experiment(folder: Path, names: list[str]) -> dict[str, Any]:
 
 QUANTISED_COMMS = Benchmark(
     name="quantised_comms",
-    claim="Sending embedding rows and gradients as FP16 halves the bytes and leaves the log-loss as it is.",
+    claim="Sending embedding rows and gradients as FP16 halves the bytes and does not change the log-loss.",
     targets={"bytes": Target(0.6, "at most"), "log_loss_change": Target(0.02, "at most")},
     depends_on=("bench/system/quantised.py", "src/ziggurat/cli/train.py"),
     run=run,

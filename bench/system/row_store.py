@@ -85,7 +85,7 @@ def run(context: Context) -> Result:
 
 ROW_STORE = Benchmark(
     name="row_store",
-    claim="Rows past the page cache come several times as fast as by paging or from RocksDB, near the device's limit.",
+    claim="Reading rows past the page cache is several times as fast as paging or RocksDB, near the device's limit.",
     targets={
         "read.over_memmap": Target(3.0),
         "read.over_rocksdb": Target(2.0),

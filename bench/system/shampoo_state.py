@@ -58,7 +58,7 @@ def _held_bytes(context: Context, name: str, ranks: int) -> tuple[int, list[int]
 
 SHAMPOO_STATE = Benchmark(
     name="shampoo_state",
-    claim="The state that a rank holds falls with the ranks.",
+    claim="The size of Shampoo's states per rank falls with the number of ranks.",
     targets={f"{name}.over_even_{ranks}": Target(1.5, "at most") for name in MODELS for ranks in RANKS[1:3]},
     depends_on=("bench/system/shampoo_state.py",),
     run=run,

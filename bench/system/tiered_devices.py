@@ -94,7 +94,7 @@ def unavailable() -> str | None:
 TIERED_DEVICES = Benchmark(
     name="tiered_devices",
     claim="On devices that are faster than this machine's, tables eight times as large as memory train nearly as fast "
-    "as in memory; what is read does not depend on the device.",
+    "as in memory, and the number of reads does not depend on the device.",
     targets={
         **{f"{TIMES}x_{exponent:g}.{kind}.of_memory": Target(80.0) for exponent in EXPONENTS for kind in DEVICES},
         **{

@@ -198,7 +198,7 @@ def test_new_and_deleted_code_is_named(root: Path) -> None:
     edit(root, PARTS, ("    def push", "    def stop(self):\n        self.angle = 0\n\n    def push"))
     assert difference(root).code == ("new: ziggurat.parts.Wheel.stop",)
     edit(root, PARTS, ("push(self, angle)", "close(self, other)"), ("= angle -", "= 2 * other -"))
-    assert "gone: ziggurat.parts.Wheel.push" in difference(root).code
+    assert "removed: ziggurat.parts.Wheel.push" in difference(root).code
 
 
 def test_a_changed_file_other_than_python_is_named(root: Path) -> None:
