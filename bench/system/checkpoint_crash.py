@@ -173,7 +173,7 @@ def run(context: Context) -> Result:
                 count = QUICK_DAMAGES if context.quick else DAMAGES
                 damages = resumable.get("damages", partial(_damages, series.undisturbed, count))
                 wrong = [each for each in damages if not (each["named"] and each["clean"])]
-                context.say(f"{count} damages, {len(wrong)} not as they should be")
+                context.say(f"{count} damages, {len(wrong)} not reported or not clean")
         resumable.forget()
     return Result(
         (*_kill_figures(found), *_damage_figures(damages)),
