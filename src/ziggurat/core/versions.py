@@ -45,6 +45,7 @@ LIBRARIES: tuple[str, ...] = (
     "tensorboard",
     "matplotlib",
     "fsspec",
+    "xxhash",
     "tensordict",
     "torchmetrics",
     "tqdm",
