@@ -8,18 +8,24 @@ still read; callers say by a format version whether a checksum has to be there.
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
+
+import pydantic
 
 from ziggurat.core.digests import digest
+from ziggurat.core.errors import shorten
 from ziggurat.core.files import atomic_file, write_json
 from ziggurat.core.untrusted import MAX_TEXT_BYTES, Damage, as_object, parse_json, read_bytes
 
 SEAL = "xxh3_128"
 """The key of the checksum."""
 _COMMENT = f"# {SEAL}: "
+
+Declared = TypeVar("Declared")
 
 
 def sealed(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -95,6 +101,33 @@ def read_sealed_text(path: Path, damage: Damage, *, required: bool = True, limit
     if found.decode("ascii", "replace") != f"{digest(text)}\n":
         raise damage.of(path, "is damaged: its content differs from its checksum")
     return text
+
+
+def declared(kind: type[Declared], values: Any, where: str | Path, damage: Damage) -> Declared:
+    """Returns JSON values as ``kind``, a dataclass or another type of plain data, after checking all of them.
+
+    A checksum says that a file is as it was written, not that it was written as expected: a file may come from another
+    program, or have no checksum. Numbers must be numbers and text must be text; keys that ``kind`` lacks are ignored.
+
+    Raises:
+        ZigguratError: of class ``damage.error``: a value is missing or of another type; the message names it.
+    """
+    try:
+        return _adapter(kind).validate_json(json.dumps(values), strict=True)
+    except pydantic.ValidationError as error:
+        first = error.errors(include_url=False, include_context=False)[0]
+        place = ".".join(map(str, first["loc"]))
+        if first["type"] == "missing":
+            raise damage.of(where, f"lacks {place}") from None
+        message = first["msg"].removeprefix("Input should be ")
+        raise damage.of(
+            where, f"{place + ': ' if place else ''}expected {message}, received {shorten(first['input'])}"
+        ) from None
+
+
+@functools.cache
+def _adapter(kind: Any) -> pydantic.TypeAdapter[Any]:
+    return pydantic.TypeAdapter(kind)
 
 
 def _digest(values: Mapping[str, Any]) -> str:
