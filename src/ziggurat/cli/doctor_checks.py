@@ -52,12 +52,12 @@ class Check:
     hint: str = ""
 
 
-def all_checks(folder: Path) -> Iterator[Check]:
+def all_checks(folder: str | Path) -> Iterator[Check]:
     """Yields all checks, cheapest first; the engine is tried only if no earlier check failed."""
     failed = False
     installed = engine.installed_engine()
     software = (*python_check(), *engine_checks(installed), *library_checks(installed), *accelerator_checks(installed))
-    for check in (*software, *machine_checks(folder)):
+    for check in (*software, *machine_checks(Path(folder))):
         failed |= check.state == "fail" and check.name not in ("disk", "memory")
         yield check
     if failed:

@@ -47,12 +47,16 @@ def command(
 
 
 def draft_config(
-    files: Sequence[str | Path], label: str | None = None, *, name: str | None = None, schema: Path | None = None
+    files: str | Path | Sequence[str | Path],
+    label: str | None = None,
+    *,
+    name: str | None = None,
+    schema: str | Path | None = None,
 ) -> str:
     """Returns the commented YAML of an experiment that can be trained on these logs without changes.
 
     Args:
-        files: files, folders or patterns of one log.
+        files: a file, folder or pattern, or several of one log.
         label: the label's column; by default inferred from names and values.
         name: the name of the experiment; by default derived from the files.
         schema: JSON Schema file for editors, to which the YAML then refers.
@@ -65,7 +69,8 @@ def draft_config(
     from ziggurat.data.inference.sample import SUFFIXES, is_sidecar
     from ziggurat.data.readers.source_files import resolve_files
 
-    found = resolve_files([str(file) for file in files], Path(), [*SUFFIXES, ".txt", ".tab", ".data"])
+    named = [files] if isinstance(files, str | Path) else files
+    found = resolve_files([str(file) for file in named], Path(), [*SUFFIXES, ".txt", ".tab", ".data"])
     found = [file for file in found if not is_sidecar(file.path)]
     folder = Path(os.path.commonpath([file.path.parent for file in found]) or ".")
     inferred = infer(found, label)

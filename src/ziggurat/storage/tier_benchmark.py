@@ -74,7 +74,7 @@ def memory_tier(seconds: float = 1.0) -> Tier:
 
 
 def disk_tiers(
-    folder: Path, seconds: float = 1.0, progress: Progress | None = None, max_bytes: int = MAX_FILE_BYTES
+    folder: str | Path, seconds: float = 1.0, progress: Progress | None = None, max_bytes: int = MAX_FILE_BYTES
 ) -> list[Tier]:
     """Measures the disk of a folder, once for each block size.
 
@@ -87,7 +87,7 @@ def disk_tiers(
     Raises:
         DataError: there is too little space or no permission, or the device reports an error.
     """
-    progress = progress or Silent()
+    folder, progress = Path(folder), progress or Silent()
     free = free_bytes(folder)
     size = min(max_bytes, free // 4 // WRITE_BYTES * WRITE_BYTES)
     if size < MIN_FILE_BYTES:

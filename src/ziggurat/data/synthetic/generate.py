@@ -30,7 +30,9 @@ from ziggurat.data.synthetic.truth import Planted, Tally
 FORMAT_VERSION = 1
 
 
-def generate(config: GeneratorConfig, out: Path, progress: Progress | None = None, threads: int = 0) -> dict[str, Any]:
+def generate(
+    config: GeneratorConfig, out: str | Path, progress: Progress | None = None, threads: int = 0
+) -> dict[str, Any]:
     """Writes the log ``out`` and its truth file; returns the truth.
 
     Both files appear only when complete. ``threads`` 0 means one per core, up to four; it does not affect the bytes.
@@ -38,6 +40,7 @@ def generate(config: GeneratorConfig, out: Path, progress: Progress | None = Non
     Raises:
         DataError: ``out`` exists and is not a generated log, the disk is full, or permission is denied.
     """
+    out = Path(out)
     progress = progress or Silent()
     truth_path = truth_file(out)
     if out.exists() and not truth_path.exists():

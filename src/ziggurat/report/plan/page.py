@@ -31,13 +31,13 @@ COLOURS = {
 _LEGEND = {"whole": "first", "by rows": "second", "by columns, grid": "third", "on every device": "fourth"}
 
 
-def write_plan(path: Path, name: str, planned: PlanEstimate, comparison: Comparison | None = None) -> None:
+def write_plan(path: str | Path, name: str, planned: PlanEstimate, comparison: Comparison | None = None) -> None:
     """Writes a plan, and the comparison with other planners' plans if given, to an HTML file, atomically.
 
     Raises:
         DataError: the disk is full or the folder is not writable.
     """
-    with atomic_file(path) as temporary:
+    with atomic_file(Path(path)) as temporary:
         temporary.write_text(render_plan(name, planned, comparison), encoding="utf-8")
 
 

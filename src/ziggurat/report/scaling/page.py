@@ -21,7 +21,9 @@ from ziggurat.training.scaling.result import MIN_SIZES, ScaleResult, SizeResult
 Writer = Callable[[float], str]
 
 
-def write_scale(path: Path, results: Sequence[ScaleResult], folders: Sequence[Path] = ()) -> list[PowerLawFit | None]:
+def write_scale(
+    path: str | Path, results: Sequence[ScaleResult], folders: Sequence[str | Path] = ()
+) -> list[PowerLawFit | None]:
     """Writes sweeps to one HTML file, atomically; returns their laws, None for a sweep of fewer than three sizes.
 
     Args:
@@ -34,12 +36,13 @@ def write_scale(path: Path, results: Sequence[ScaleResult], folders: Sequence[Pa
             finished run.
         DataError: a log-loss is undefined, the disk is full or the folder is not writable.
     """
-    check_comparable(results, folders)
+    places = [Path(folder) for folder in folders]
+    check_comparable(results, places)
     sweeps = [
         SweepSeries(title, result, result.fit(), colour)
-        for title, result, colour in zip(titles(results, folders), results, COLOURS, strict=False)
+        for title, result, colour in zip(titles(results, places), results, COLOURS, strict=False)
     ]
-    with atomic_file(path) as temporary:
+    with atomic_file(Path(path)) as temporary:
         temporary.write_text(render_scale(sweeps), encoding="utf-8")
     return [sweep.fit for sweep in sweeps]
 
