@@ -7,8 +7,10 @@ import pytest
 from sklearn.metrics import roc_auc_score
 
 from ziggurat.core.hashing import hash_integers
+from ziggurat.data.encoded.split import TEST, assign_by_hash
 from ziggurat.metrics.binary import BinaryMetrics
 from ziggurat.metrics.config import MetricsConfig
+from ziggurat.metrics.rows import GROUP_SEED
 
 
 def sample(rows: int = 3000, groups: int = 200):
@@ -54,7 +56,7 @@ def test_a_small_budget_keeps_whole_groups_in_hash_order():
     logits, labels, weights, groups = sample()
     found = figures(logits, labels, weights, groups, entries=700)
     keys = np.unique(groups)
-    in_order = keys[np.argsort(hash_integers(keys))]
+    in_order = keys[np.argsort(hash_integers(keys, GROUP_SEED))]
     entries = [len(np.unique(logits[groups == group])) for group in in_order]
     kept = in_order[np.cumsum(entries) <= 700]
     expected, one_class = reference(logits, labels, weights, groups, kept)
@@ -76,6 +78,19 @@ def test_gauc_of_sampled_groups_is_close_to_that_of_all():
     assert sampled["gauc"] == pytest.approx(full["gauc"], abs=0.01)
     assert sampled["gauc_groups_seen"] == pytest.approx(full["gauc_groups"], rel=0.1)
     assert full["auc"] > full["gauc"] + 0.1  # groups differ in mean logit, which raises AUC but not GAUC
+
+
+@pytest.mark.parametrize("seed", [0, 7])
+def test_groups_are_counted_rightly_if_the_split_hashes_the_same_key(seed: int):
+    """A split by user keeps the users whose hash is in the lowest tenth of the range. In the hash of that seed they
+    would look ten times as dense as they are, and there would seem to be ten times as many."""
+    keys = np.arange(200_000)
+    tested = keys[assign_by_hash(hash_integers(keys, seed), 0.1, 0.1) == TEST]
+    group = np.repeat(tested, 2)
+    rng = np.random.default_rng(3)
+    found = figures(rng.normal(0, 1, len(group)), rng.integers(0, 2, len(group)), None, group, entries=4_000)
+    assert found["gauc_groups"] < 2_100
+    assert found["gauc_groups_seen"] == pytest.approx(len(tested), rel=0.1)
 
 
 def test_undefined_gauc_has_a_reason():

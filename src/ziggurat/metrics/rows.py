@@ -20,6 +20,10 @@ from ziggurat.core.hashing import hash_integers
 WEIGHT_UNITS = 1 << 24
 """Weight 1, in the units of ``MetricRows.units_B``."""
 
+GROUP_SEED = 0x67726F7570732047
+"""Seed of the hash of group keys. It is one that no split has: a split by a hash of the same key leaves only keys whose
+hash of its own seed is in a part of the range, and by that hash these groups would not be a uniform sample."""
+
 MAX_TOTAL_UNITS = 1 << 61
 """Above this total an int64 sum of weights might overflow; such weights are rejected."""
 
@@ -104,7 +108,7 @@ def _group_hashes(groups_B: npt.ArrayLike, shape: tuple[int, ...]) -> npt.NDArra
         raise DataError(
             f"metrics: group keys are {groups.dtype} of shape {groups.shape}; need integers of shape {shape}"
         )
-    return hash_integers(groups)
+    return hash_integers(groups, GROUP_SEED)
 
 
 def _reject(bad_B: npt.NDArray[np.bool_], values_B: npt.NDArray[Any], what: str, allowed: str) -> None:
