@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
+import scipy.optimize
 from typer.testing import CliRunner
 
 import ziggurat
@@ -77,6 +79,26 @@ def test_json_output_writes_no_file(config: Path) -> None:
     run(config, "--devices", "2", "--memory", "2GB", "--json", "-o", "two.json")
     assert json.loads(Path("two.json").read_text(encoding="utf-8")) == output["plan"]
     assert Path("two.html").is_file()
+
+
+def test_json_output_is_pure_though_the_solver_prints(
+    config: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """HiGHS puts a line on standard output now and then; here it does so every time."""
+    libc, real = ctypes.CDLL(None), scipy.optimize.milp
+    solved: list[None] = []
+
+    def milp(*arguments: Any, **options: Any) -> Any:
+        solved.append(libc.puts(b"HighsMipSolverData::transformNewIntegerFeasibleSolution tmpSolver.run();") and None)
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(scipy.optimize, "milp", milp)
+    capfd.readouterr()
+    app(["plan", str(config), "--devices", "2", "--planner", "recshard", "--json"], standalone_mode=False)
+    libc.fflush(None)
+    output = json.loads(capfd.readouterr().out)
+    assert solved
+    assert output["plan"]["notes"][0].startswith("recshard: ")
 
 
 def test_two_memories(config: Path) -> None:

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 import re
+import sys
 from dataclasses import replace
 from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
+import scipy.optimize
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from planning_kit import OPTIMIZERS, statistics, table, topology
@@ -23,6 +27,7 @@ from ziggurat.planning.config import PlanningConfig
 from ziggurat.planning.problem import Problem
 from ziggurat.planning.recshard.filling import Demand, load, water_filling
 from ziggurat.planning.recshard.linear_model import LinearModel, Option, Solution, solve
+from ziggurat.planning.recshard.native_output import native_output_to_stderr
 
 BATCH = 100
 TRAINED = 10_000
@@ -118,6 +123,40 @@ def test_the_linear_models_optimum_is_that_of_enumeration(model: LinearModel) ->
     assert found.seconds == pytest.approx(best, rel=1e-5, abs=1e-9)
     assert found.bound <= best * (1 + 1e-5) + 1e-9
     assert model.seconds(found.choice) == found.seconds
+
+
+def test_what_the_solver_prints_is_not_on_standard_output(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The C library holds back what native code puts: it must not appear on standard output later, either."""
+    libc, real = ctypes.CDLL(None), scipy.optimize.milp
+
+    def milp(*arguments: Any, **options: Any) -> Any:
+        libc.puts(b"tmpSolver.run();")
+        os.write(1, b"unbuffered\n")
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(scipy.optimize, "milp", milp)
+    libc.puts(b"puts before")
+    sys.stdout.write("print before\n")
+    assert isinstance(solve(PRESOLVED_WRONGLY, 60), Solution)
+    libc.puts(b"puts after")
+    libc.fflush(None)
+    print("print after")
+    captured = capfd.readouterr()
+    assert sorted(captured.out.splitlines()) == ["print after", "print before", "puts after", "puts before"]
+    assert sorted(captured.err.splitlines()) == ["tmpSolver.run();", "unbuffered"]
+
+
+def test_output_of_overlapping_threads_is_restored_by_the_last(capfd: pytest.CaptureFixture[str]) -> None:
+    outer, inner = native_output_to_stderr(), native_output_to_stderr()
+    outer.__enter__()
+    inner.__enter__()
+    outer.__exit__(None, None, None)
+    os.write(1, b"within\n")
+    inner.__exit__(None, None, None)
+    os.write(1, b"after\n")
+    assert capfd.readouterr() == ("after\n", "within\n")
 
 
 def test_options_of_real_tables_hold_to_their_memories() -> None:

@@ -28,6 +28,8 @@ from typing import Any, cast
 
 import numpy as np
 
+from ziggurat.planning.recshard.native_output import native_output_to_stderr
+
 TOLERANCE = 1e-6
 """Share of each memory that is left free: HiGHS may exceed a constraint of 1 by this much."""
 
@@ -150,16 +152,17 @@ def solve(model: LinearModel, time_limit_s: float, gap: float = 1e-4) -> Solutio
     ]
     objective = np.zeros(shape[1])
     objective[-1] = 1
-    found = cast(
-        "Any",
-        milp(
-            objective,
-            integrality=1 - objective,
-            bounds=cast("Any", Bounds)(0, np.where(objective, np.inf, 1)),
-            constraints=constraints,
-            options={"time_limit": time_limit_s, "mip_rel_gap": gap, "presolve": False},
-        ),
-    )
+    with native_output_to_stderr():  # HiGHS prints a line now and then
+        found = cast(
+            "Any",
+            milp(
+                objective,
+                integrality=1 - objective,
+                bounds=cast("Any", Bounds)(0, np.where(objective, np.inf, 1)),
+                constraints=constraints,
+                options={"time_limit": time_limit_s, "mip_rel_gap": gap, "presolve": False},
+            ),
+        )
     if found.x is None:
         return "has no solution" if found.status == INFEASIBLE else f"found no solution within {time_limit_s:g} s"
     firsts = np.concatenate([[0], np.cumsum([len(each) for each in model.tables])])
