@@ -186,6 +186,42 @@ def test_single_numbers_take_the_grafts_step(shape: tuple[int, ...]) -> None:
     torch.testing.assert_close(found, weights_after(theirs, torch.optim.Adam([theirs], lr=0.1), steps))
 
 
+@pytest.mark.parametrize("shape", [(), (1,), (1, 1, 1)], ids=str)
+def test_single_numbers_without_a_graft_are_preconditioned(shape: tuple[int, ...]) -> None:
+    """By hand: their matrix is the number v, the moving mean of the squared gradient, and its root (v̂ + ε)^(−1/2)."""
+    weights, steps = parameter(shape), gradients(shape, 9)
+    w, mean, square = float(weights.detach()), 0.0, 0.0
+    settings: dict[str, Any] = {"graft": "none", "vectors": True, "form": "roots", "epsilon": 1e-4, "start": 3}
+    found = weights_after(weights, Shampoo([weights], lr=0.1, precondition_frequency=2, **settings), steps)
+    root = 1.0
+    for step, gradient in enumerate(map(float, steps), 1):
+        mean, square = 0.9 * mean + 0.1 * gradient, 0.99 * square + 0.01 * gradient**2
+        if step == 3 or (step > 3 and step % 2 == 0):
+            root = (square / (1 - 0.99**step) + 1e-4) ** -0.5
+        w -= 0.1 * root * mean / (1 - 0.9**step)
+    assert float(found) == pytest.approx(w, rel=1e-9)
+    plain = parameter(shape)
+    settings["vectors"] = False
+    plain_mean = weights_after(plain, Shampoo([plain], lr=0.1, precondition_frequency=2, **settings), steps)
+    assert not torch.allclose(found, plain_mean)
+
+
+@pytest.mark.parametrize("form", ["roots", "eigenbasis"])
+def test_dimensions_of_one_number_count_without_a_graft(form: str) -> None:
+    """(3, 3) cut into parts of 2: blocks of (1, 1), (1, 2), (2, 1) and (2, 2), each as the reference says."""
+    weights, steps = parameter((3, 3)), gradients((3, 3), 40)
+    settings: dict[str, Any] = {"form": form, "start": 10}
+    parts = (slice(0, 1), slice(1, 3))
+    cuts = [(rows, columns) for rows in parts for columns in parts]
+    references = [Reference(weights.detach().numpy()[cut], graft=("none",), **settings) for cut in cuts]
+    ours = {**Reference.DEFAULTS, **settings, "graft": "none"}
+    found = weights_after(weights, Shampoo([weights], max_preconditioner_dim=2, **ours), steps).numpy()
+    for cut, reference in zip(cuts, references, strict=True):
+        for gradient in steps:
+            reference.step(gradient.numpy()[cut])
+        np.testing.assert_allclose(found[cut], reference.weights, rtol=1e-7, atol=1e-9)
+
+
 @pytest.mark.parametrize("form", ["roots", "eigenbasis"])
 def test_vectors_are_preconditioned_only_if_requested(form: str) -> None:
     """A matrix small enough to be merged into one dimension does not count as a vector."""

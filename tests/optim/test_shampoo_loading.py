@@ -99,6 +99,15 @@ def test_a_state_of_other_settings_is_refused() -> None:
         Shampoo([parameter((6, 4)), parameter((2,))]).load_state_dict(saved)
 
 
+def test_a_state_from_before_single_numbers_were_preconditioned_is_refused_with_what_to_do() -> None:
+    settings: dict[str, Any] = {"graft": "none", "vectors": True, "form": "roots"}
+    saved = Shampoo([parameter((6, 4)), parameter((1,))], **settings).state_dict()
+    for key in ("0/factor_1", "0/root_1"):
+        del saved["state"][1][key]
+    with pytest.raises(ConfigError, match=r"'0\.1' is of other settings: 0/factor_1 is missing.*\n.*warm_start"):
+        Shampoo([parameter((6, 4)), parameter((1,))], **settings).load_state_dict(saved)
+
+
 def test_a_state_restores_the_learning_rate_but_not_the_root_frequency() -> None:
     saved = Shampoo([parameter((6, 4))], lr=0.5, precondition_frequency=2, graft={"name": "adam", "beta2": 0.9})
     ours = Shampoo([parameter((6, 4))], lr=0.1, precondition_frequency=7)

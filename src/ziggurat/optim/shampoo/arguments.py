@@ -28,7 +28,8 @@ would dominate the step."""
 
 class ShampooArguments(Config):
     """Shampoo: preconditions the gradient of each block of a matrix by second moments of its rows and columns, and
-    takes the size of its step from another optimizer (the graft)."""
+    takes the size of its step from another optimizer (the graft). By default it is Adam in the eigenbasis of these
+    second moments (the family of SOAP, clamped); ``form: roots`` is Shampoo with inverse roots, as published."""
 
     name: Literal["shampoo"] = "shampoo"
 
@@ -71,16 +72,16 @@ class ShampooArguments(Config):
     """Largest dimension of a block. Neighbouring dimensions are merged up to this size; larger ones are cut."""
 
     vectors: bool = False
-    """Whether biases, norms and other vectors, and matrices of one row or column, are preconditioned; if not, they take
-    the graft's steps."""
+    """Whether biases, norms and other vectors, matrices of one row or column, and single numbers are preconditioned; if
+    not, they take the graft's steps."""
 
     exponents: dict[Steps, list[Exponent]] = Field(default_factory=dict[Steps, list[Exponent]])
     """Exponents of the inverse roots: number of a block's dimensions -> one for each dimension; 0 leaves a dimension
     unpreconditioned. In form eigenbasis only zero or non-zero matters. Default: 1/(2·dimensions)."""
 
     form: Literal["eigenbasis", "roots"] = "eigenbasis"
-    """How the second moments are used: Adam in the basis of their eigenvectors (SOAP), or a product with their inverse
-    roots."""
+    """How the second moments are used: Adam in the basis of their eigenvectors, as in SOAP but clamped and with the
+    graft's step sizes, or a product with their inverse roots, which is Shampoo as published."""
 
     root: Method = "eigh"
     """How roots or eigenvectors are computed: by eigendecomposition, by the coupled Newton iteration, or by a step of

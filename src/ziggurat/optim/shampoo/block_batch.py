@@ -63,7 +63,9 @@ class BlockBatch:
         self._like = like
         first = len(self._inner) - len(shape)
         exponents = {
-            first + number: config.exponent(len(shape), number) for number, size in enumerate(shape) if size > 1
+            first + number: config.exponent(len(shape), number)
+            for number, size in enumerate(shape)
+            if size > 1 or _single_counts(shape, config)
         }
         self._exponents = {number: each for number, each in exponents.items() if each and is_preconditioned}
         self._root_names = [
@@ -383,6 +385,15 @@ class BlockBatch:
         for dimension in self._exponents:
             stack = self._products.along(stack, states[f"basis_{dimension}"], dimension, transposed=not back)
         return stack
+
+
+def _single_counts(shape: Sequence[int], config: ShampooArguments) -> bool:
+    """Returns whether a dimension of one number has a second moment: whether it changes a block's direction.
+
+    Its matrix is a single number, which scales the whole block. A graft sets the block's norm anyway, and a rotation
+    leaves single numbers as they are, so in the eigenbasis one such dimension is needed only if there is no other.
+    """
+    return config.graft.name == "none" and (config.form == "roots" or max(shape) == 1)
 
 
 def _decay_weights(config: ShampooArguments, steps: int) -> tuple[float, float]:

@@ -11,7 +11,8 @@ from ziggurat.optim.shampoo.shampoo import Shampoo
 
 class ShampooConfig(ShampooArguments, DenseOptimizerSettings):
     """Shampoo: preconditions the gradient of each block of a matrix by second moments of its rows and columns, and
-    takes the size of its step from another optimizer (the graft)."""
+    takes the size of its step from another optimizer (the graft). By default it is Adam in the eigenbasis of these
+    second moments (the family of SOAP, clamped); ``form: roots`` is Shampoo with inverse roots, as published."""
 
     def make(self, groups: list[ParameterGroup]) -> torch.optim.Optimizer:
         return Shampoo(groups, **self.settings())

@@ -16,6 +16,10 @@ from ziggurat.optim.shampoo.parameter import Parameter
 _SHAPING = ("graft", "form", "vectors", "exponents", "max_preconditioner_dim")
 """Settings that determine the shape or meaning of a state."""
 _HINT = "make the optimizer with the settings that the state was saved with"
+_EARLY_HINT = (
+    "with graft: none, an earlier ziggurat left dimensions of a single number alone: finish this run with the one that "
+    "began it, or begin a new run with its weights (training.warm_start)"
+)
 
 
 def check_settings(own: Mapping[str, Any], saved: Mapping[str, Any]) -> None:
@@ -51,10 +55,14 @@ def check(parameter: Parameter, targets: Mapping[str, Tensor], state: Mapping[st
         if shape != tuple(targets[key].shape)
     ]
     if problems:
+        single = {f"{number}/" for number, block in enumerate(parameter.blocks) if min(block.shape) == 1}
+        early = bool(state) and all(
+            problem.endswith(" is missing") and problem.startswith(tuple(single)) for problem in problems
+        )
         raise ConfigError(
             f"shampoo: the state of parameter {parameter.name!r} is of other settings: "
             f"{'; '.join(sorted(problems)[:3])}",
-            _HINT,
+            _EARLY_HINT if early else _HINT,
         )
     elsewhere = [key for key, target in targets.items() if _is_elsewhere(target, state[key])]
     if elsewhere:

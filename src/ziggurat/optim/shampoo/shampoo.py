@@ -46,7 +46,12 @@ from ziggurat.optim.shampoo.settings import (
 
 
 class Shampoo(torch.optim.Optimizer):
-    """Distributed Shampoo.
+    """Distributed Shampoo; by default Adam in Shampoo's eigenbasis, with ``form="roots"`` Shampoo as published.
+
+    The default is of the family of SOAP (Vyas et al. 2024): the moving mean is rotated into the eigenbasis of Shampoo's
+    second moments, divided by the root of second moments there, clamped, rotated back, and scaled to the norm of the
+    graft's step. No root of a matrix is computed. ``form="roots"`` multiplies the mean by inverse roots instead (Gupta
+    et al. 2018).
 
     Gradients must be equal on all ranks, as under DDP, or shards of one tensor (DTensor: ``fully_shard``, on one mesh
     or two). Shards are gathered, so that blocks, and the training, do not depend on the number of ranks. Each rank
