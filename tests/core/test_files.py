@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from tests.small_disk import small_disk
-from ziggurat.core.errors import DataError
-from ziggurat.core.files import atomic_file, atomic_folder, put_back, sweep
+from ziggurat.core.errors import DataError, RunFolderError
+from ziggurat.core.files import FolderInUse, atomic_file, atomic_folder, locked_folder, put_back, remove, sweep
 
 
 def test_a_file_is_replaced_whole(tmp_path: Path) -> None:
@@ -167,3 +167,81 @@ def test_an_unwritable_path_is_named_without_the_temporary() -> None:
     message = r"^/proc/x\.csv: cannot be written: No such file or directory\n"
     with pytest.raises(DataError, match=message), atomic_file(Path("/proc/x.csv")) as temporary:
         temporary.write_text("half")
+
+
+@pytest.fixture
+def secret(tmp_path: Path) -> Path:
+    """A folder with a file that nothing may change, outside of the one that is worked in."""
+    folder = tmp_path / "secret"
+    folder.mkdir()
+    (folder / "file").write_text("kept")
+    (tmp_path / "here").mkdir()
+    return folder
+
+
+def test_links_are_removed_and_not_followed(tmp_path: Path, secret: Path) -> None:
+    here, dead = tmp_path / "here", 999_999_999
+    for name, target in (
+        (f".a.{dead}.part", secret),
+        (f".b.{dead}.part", secret / "file"),
+        (f".c.{dead}.old", secret),
+        ("c", secret),
+        (f".d.{dead}.old", secret),
+        (f".e.{10**40}.part", secret),
+    ):
+        (here / name).symlink_to(target)
+    put_back(here)
+    sweep(here)
+    assert sorted(path.name for path in here.iterdir()) == [f".d.{dead}.old", f".e.{10**40}.part", "c"]
+    remove(here / "c")
+    with atomic_file(here / f"d{'x' * 9}") as temporary:
+        temporary.write_text("new")
+    for target in (secret, secret / "file"):
+        (here / "link").symlink_to(target)
+        with atomic_folder(here / "link") as folder:
+            (folder / "new").write_text("new")
+        assert [path.name for path in (here / "link").iterdir()] == ["new"]
+        remove(here / "link")
+    assert (secret / "file").read_text() == "kept"
+    assert [path.name for path in secret.iterdir()] == ["file"]
+
+
+def test_a_temporary_that_is_a_link_is_replaced(tmp_path: Path, secret: Path) -> None:
+    (tmp_path / "here" / f".file.{os.getpid()}.part").symlink_to(secret / "file")
+    with atomic_file(tmp_path / "here" / "file") as temporary:
+        temporary.write_text("new")
+    assert (secret / "file").read_text() == "kept"
+
+
+@pytest.mark.parametrize("kind", ["link", "link to nothing", "pipe", "folder"])
+def test_a_lock_that_is_no_plain_file_is_refused(tmp_path: Path, secret: Path, kind: str) -> None:
+    lock = tmp_path / "here" / "lock"
+    match kind:
+        case "pipe":
+            os.mkfifo(lock)
+        case "folder":
+            lock.mkdir()
+        case _:
+            lock.symlink_to(secret / ("file" if kind == "link" else "new"))
+    with (
+        pytest.raises(RunFolderError, match=r"here/lock: is (a symbolic link|no plain file)"),
+        locked_folder(tmp_path / "here", "training"),
+    ):
+        pass
+    assert (secret / "file").read_text() == "kept"
+    assert [path.name for path in secret.iterdir()] == ["file"]
+
+
+def test_the_holder_of_a_lock_is_named_if_it_is_plain_text(tmp_path: Path) -> None:
+    with locked_folder(tmp_path, "training"):
+        for content, expected in (
+            (b"pid 7", r"folder \(pid 7\)\n"),
+            (b"\xff\x1b[31m", r"folder\n"),
+            (b"", r"folder\n"),
+        ):
+            (tmp_path / "lock").write_bytes(content)
+            with (
+                pytest.raises(FolderInUse, match=f"is training in this {expected}"),
+                locked_folder(tmp_path, "training"),
+            ):
+                pass

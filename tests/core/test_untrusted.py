@@ -26,6 +26,7 @@ from ziggurat.core.untrusted import (
     parse_yaml,
     read_bytes,
     read_json_object,
+    read_opened,
     read_tensors,
     tensor_metadata,
 )
@@ -100,6 +101,70 @@ def test_yaml_has_bounds_and_makes_plain_data_only() -> None:
     assert "nested deeper" in fault(lambda: parse_yaml(b"[" * 300, "x.yaml", DAMAGE))
     assert "not valid YAML" in fault(lambda: parse_yaml(b"!!python/object/apply:os.system [ls]", "x.yaml", DAMAGE))
     assert parse_yaml(b"a: &a {b: 1}\nc: *a", "x.yaml", DAMAGE) == {"a": {"b": 1}, "c": {"b": 1}}
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"[" * 5000, "is nested deeper than 100 levels"),
+        (b"{a: " * 5000, "is nested deeper than 100 levels"),
+        (b"- " * 5000, "is nested deeper than 100 levels"),
+        (b"? " * 5000, "is nested deeper than 100 levels"),
+        (b"a: &a {<<: *a}", "is nested deeper than 100 levels"),
+        (b"a: 0x" + b"f" * 100_000, "is not valid YAML: a number has more than 400 characters"),
+        (b"%YAML 1.1\n---\na: 1" + b":59" * 100_000, "is not valid YAML: a number has more than 400 characters"),
+        (b'a: "\\ud800"', "has text with half a character"),
+        (b'a: "\\U0000dfff"', "has text with half a character"),
+        (b"a: 1\na: 2", "is not valid YAML: while constructing a mapping"),
+    ],
+)
+def test_yaml_that_grows_or_cannot_be_stored_is_named(data: bytes, expected: str) -> None:
+    assert fault(lambda: parse_yaml(data, "x.yaml", DAMAGE)).startswith(f"x.yaml: {expected}")
+
+
+def test_merged_keys_of_yaml_are_counted_before_they_are_merged() -> None:
+    lines = [f"a{new}: &a{new} {{<<: [{', '.join([f'*a{new - 1}'] * 10)}], k{new}: 1}}" for new in range(1, 9)]
+    bomb = "\n".join(["a0: &a0 {x: 1, y: 2}", *lines]).encode()
+    assert "more than 100,000 keys are merged" in fault(lambda: parse_yaml(bomb, "x.yaml", DAMAGE))
+    merged = parse_yaml(b"a: &a {x: 1, y: 2}\nb: {<<: *a, y: 3}\nc: {<<: [*a, {z: 4}]}", "x.yaml", DAMAGE)
+    assert merged == {"a": {"x": 1, "y": 2}, "b": {"x": 1, "y": 3}, "c": {"x": 1, "y": 2, "z": 4}}
+
+
+def test_numbers_of_yaml_are_those_of_its_standard() -> None:
+    data = b"[0x10, 0o17, 12, 1_000, -5, 1e3, .5, .inf, 1e400, true, null, 1:30]"
+    expected = [16, 15, 12, 1000, -5, 1000.0, 0.5, float("inf"), float("inf"), True, None, "1:30"]
+    assert parse_yaml(data, "x.yaml", DAMAGE) == expected
+
+
+def test_half_a_character_in_json_is_named() -> None:
+    assert "half a character" in fault(lambda: parse_json(b'{"a": "\\ud800"}', "x.json", DAMAGE))
+    assert parse_json('{"a": "\\ud83d\\ude00", "b": "é"}'.encode(), "x.json", DAMAGE) == {"a": "😀", "b": "é"}
+
+
+def test_a_key_that_occurs_twice_is_found_among_many() -> None:
+    keys = ",".join(f'"{number}":1' for number in range(200_000))
+    assert "the key '199999' occurs twice" in fault(lambda: parse_json(f'{{{keys},"199999":1}}'.encode(), "x", DAMAGE))
+
+
+def test_a_file_is_found_in_an_opened_folder(tmp_path: Path) -> None:
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "file").write_text("1")
+    folder = os.open(tmp_path / "here", os.O_RDONLY)
+    (tmp_path / "here").rename(tmp_path / "there")
+    (tmp_path / "here").symlink_to("/etc")  # what the path leads to now plays no part
+    try:
+        with opened(tmp_path / "here" / "file", DAMAGE, folder=folder) as file:
+            assert file.read() == b"1"
+    finally:
+        os.close(folder)
+
+
+def test_a_file_larger_than_the_memory_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "large"
+    path.touch()
+    os.truncate(path, 10**13)
+    with opened(path, DAMAGE) as file:
+        assert "has 10,000,000,000,000 bytes; this process may" in fault(lambda: read_opened(file, path, DAMAGE))
 
 
 @given(st.binary(max_size=300))

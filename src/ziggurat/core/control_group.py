@@ -1,4 +1,4 @@
-"""Memory and CPU limits that Linux control groups (version 1 or 2) set for this process, as in a container."""
+"""Memory, CPU and thread limits that Linux control groups (version 1 or 2) set for this process, as in a container."""
 
 from __future__ import annotations
 
@@ -21,12 +21,22 @@ def memory_limits(root: Path = ROOT) -> list[tuple[int, int]]:
 
 def available_bytes(root: Path = ROOT) -> int:
     """Returns the memory that this process may still allocate: what the machine has available, or its groups allow."""
+    return min([_machine_bytes(root), *(limit - used for limit, used in memory_limits(root))])
+
+
+def most_bytes(root: Path = ROOT) -> int:
+    """Returns the memory that no allocation can exceed, even if its groups gave up all cached files."""
+    return min([_machine_bytes(root), *(limit for limit, _ in memory_limits(root))])
+
+
+def _machine_bytes(root: Path) -> int:
+    """Returns the memory that the machine has available."""
     meminfo = {
         line.partition(":")[0]: int(line.split()[1]) * 1024
         for line in (root / "proc/meminfo").read_text().splitlines()
         if line.endswith(" kB")
     }
-    return min([meminfo["MemAvailable"], *(limit - used for limit, used in memory_limits(root))])
+    return meminfo["MemAvailable"]
 
 
 def cpu_quotas(root: Path = ROOT) -> list[float]:
@@ -38,6 +48,16 @@ def cpu_quotas(root: Path = ROOT) -> list[float]:
         if len(fields) == 2 and fields[0].isdigit():  # otherwise the quota is "max", -1 or missing
             quota_us, period_us = fields
             found.append(int(quota_us) / int(period_us))
+    return found
+
+
+def thread_limits(root: Path = ROOT) -> list[tuple[int, int]]:
+    """Returns (limit, used) in threads of every group that contains this process and has a limit."""
+    found: list[tuple[int, int]] = []
+    for group, _ in _groups("pids", root):
+        limit, used = _read(group / "pids.max"), _read(group / "pids.current")
+        if limit.isdigit() and used.isdigit():
+            found.append((int(limit), int(used)))
     return found
 
 

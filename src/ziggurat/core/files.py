@@ -1,31 +1,41 @@
 """Crash-safe writes: under its final name a file or folder is either complete or absent.
 
-This is the only I/O in core: every package that writes to disk must do it in the same way.
+Every package that writes to disk does it in the same way. Nothing here follows a symbolic link out of the folder that
+it works on: a link is removed or replaced itself, and what it names is left alone.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
 import re
 import shutil
 import socket
+import stat
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any
 
 from ziggurat.core.errors import RunFolderError
+from ziggurat.core.untrusted import is_plain_folder
 from ziggurat.core.write_errors import check_file_target as check_file_target
 from ziggurat.core.write_errors import explained_writes as explained_writes
 
 LOCK_FILE = "lock"
 
 
+class FolderInUse(RunFolderError):
+    """Another process holds the lock of a folder."""
+
+
 @contextlib.contextmanager
 def atomic_file(path: Path) -> Generator[Path]:
-    """Yields a temporary path next to ``path``. On success it is synced and renamed to ``path``, otherwise deleted.
+    """Yields a temporary file next to ``path``. On success it is synced and renamed to ``path``, otherwise deleted.
+
+    It has the permissions that the process gives new files (its umask), whatever its writer does.
 
     Raises:
         DataError: the disk is full, the folder is not writable, or ``path`` is a folder. ``path`` is unchanged.
@@ -35,8 +45,12 @@ def atomic_file(path: Path) -> Generator[Path]:
         path.parent.mkdir(parents=True, exist_ok=True)
         sweep(path.parent, path.name)
         temporary = path.with_name(f".{path.name}.{os.getpid()}.part")
+        created = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        mode = stat.S_IMODE(os.fstat(created).st_mode)
+        os.close(created)
         try:
             yield temporary
+            temporary.chmod(mode)  # safetensors makes files that only their owner may read
             sync(temporary)
             temporary.replace(path)
             sync(path.parent)
@@ -65,19 +79,21 @@ def atomic_folder(path: Path) -> Generator[Path]:
             for file in temporary.rglob("*"):
                 sync(file)
             sync(temporary)
-            if path.exists():
+            if path.exists() and not path.is_symlink():
                 old = path.with_name(f".{path.name}.{os.getpid()}.old")
                 path.replace(old)
                 temporary.replace(path)
                 shutil.rmtree(old)
             else:
+                if path.is_symlink():
+                    path.unlink()
                 temporary.replace(path)
             sync(path.parent)
         finally:
             shutil.rmtree(temporary, ignore_errors=True)
 
 
-_TEMPORARY = re.compile(r"\.(?P<name>.+)\.(?P<pid>\d+)\.(?P<kind>part|old)", re.DOTALL)
+_TEMPORARY = re.compile(r"\.(?P<name>.+)\.(?P<pid>[0-9]{1,9})\.(?P<kind>part|old)", re.DOTALL)
 
 
 def put_back(folder: Path, name: str | None = None) -> None:
@@ -88,14 +104,14 @@ def put_back(folder: Path, name: str | None = None) -> None:
         name: only the folder of this name; default: all.
     """
     for path, target, kind in _abandoned(folder, name):
-        if kind == "old" and not target.exists():
+        if kind == "old" and not os.path.lexists(target) and is_plain_folder(path):
             with contextlib.suppress(FileNotFoundError):  # another process was faster
                 path.rename(target)
 
 
 def remove(path: Path) -> None:
-    """Deletes a file, or a folder with its content, if it exists."""
-    if path.is_dir():
+    """Deletes a file, a folder with its content, or a symbolic link itself, if it exists."""
+    if is_plain_folder(path):
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
@@ -109,8 +125,8 @@ def sweep(folder: Path, name: str | None = None) -> None:
         name: only the temporaries of this target; default: all.
     """
     for path, target, kind in _abandoned(folder, name):
-        if kind == "part" or target.exists():
-            if path.is_dir():
+        if kind == "part" or os.path.lexists(target):
+            if is_plain_folder(path):
                 shutil.rmtree(path, ignore_errors=True)
             else:
                 with contextlib.suppress(OSError):
@@ -153,26 +169,51 @@ def locked_folder(folder: Path, doing: str) -> Generator[None]:
         doing: what another process that holds the lock is doing, for the message, such as "preparing".
 
     Raises:
-        RunFolderError: another process holds the lock.
+        FolderInUse: another process holds the lock.
+        RunFolderError: the lock is a symbolic link or no plain file.
         DataError: the folder cannot be written.
     """
     with explained_writes(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        lock = (folder / LOCK_FILE).open("a+", encoding="utf-8")
-    with lock:
+        lock = _opened_lock(folder / LOCK_FILE)
+    try:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            lock.seek(0)
-            holder = lock.read(200).strip()
-            raise RunFolderError(
-                f"{folder}: another process is {doing} in this folder{holder and f' ({holder})'}",
-                "wait for it, or use another folder",
+            holder = os.pread(lock, 200, 0).decode("utf-8", "replace").strip()
+            holder = f" ({holder})" if holder.isprintable() and holder else ""
+            raise FolderInUse(
+                f"{folder}: another process is {doing} in this folder{holder}", "wait for it, or use another folder"
             ) from None
-        with contextlib.suppress(OSError):  # a full disk must not prevent work that frees space
-            os.ftruncate(lock.fileno(), 0)
-            os.write(lock.fileno(), f"pid {os.getpid()} on {socket.gethostname()}\n".encode())
+        if os.fstat(lock).st_nlink <= 1:  # otherwise it is also a file elsewhere, which must not change
+            with contextlib.suppress(OSError):  # a full disk must not prevent work that frees space
+                os.ftruncate(lock, 0)
+                os.write(lock, f"pid {os.getpid()} on {socket.gethostname()}\n".encode())
         yield
+    finally:
+        os.close(lock)
+
+
+def _opened_lock(path: Path) -> int:
+    """Returns a descriptor of the lock file, which is created if needed.
+
+    Raises:
+        RunFolderError: it is a symbolic link or no regular file; then it is neither followed nor changed.
+    """
+    flags = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+    hint = "somebody else has put it there: delete it, and check what else is in that folder"
+    try:
+        lock = os.open(path, flags, 0o666)
+    except OSError as error:
+        faults = {errno.ELOOP: "is a symbolic link, which is not followed"}
+        faults |= dict.fromkeys((errno.EISDIR, errno.ENXIO, errno.ENODEV), "is no plain file")
+        if error.errno in faults:
+            raise RunFolderError(f"{path}: {faults[error.errno]}", hint) from None
+        raise
+    if not stat.S_ISREG(os.fstat(lock).st_mode):
+        os.close(lock)
+        raise RunFolderError(f"{path}: is no plain file", hint)
+    return lock
 
 
 def write_json(path: Path, values: Any) -> None:
@@ -183,7 +224,7 @@ def write_json(path: Path, values: Any) -> None:
 
 def sync(path: Path) -> None:
     """Flushes a file, or a folder's entries, to the device."""
-    descriptor = os.open(path, os.O_RDONLY)
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
     try:
         os.fsync(descriptor)
     finally:

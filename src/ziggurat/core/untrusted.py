@@ -12,6 +12,7 @@ import contextlib
 import errno
 import json
 import os
+import re
 import stat
 from collections.abc import Generator, Mapping
 from dataclasses import dataclass
@@ -22,18 +23,31 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 from ruamel.yaml import YAML
+from ruamel.yaml.composer import MaxDepthExceededError
+from ruamel.yaml.constructor import ConstructorError, SafeConstructor
 from ruamel.yaml.error import YAMLError
+from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import load as load_tensors
 
+from ziggurat.core.control_group import most_bytes
 from ziggurat.core.errors import ZigguratError, shorten
 
 MAX_TEXT_BYTES = 256 * 2**20
-"""Largest JSON or YAML file."""
+"""Largest JSON file."""
+MAX_YAML_BYTES = 4 * 2**20
+"""Largest YAML file, which takes far longer to parse than JSON."""
 MAX_DEPTH = 100
 """Deepest nesting of JSON and YAML."""
 MAX_NODES = 2_000_000
 """Most values in a YAML file, each alias counted as what it stands for."""
+MAX_MERGED = 100_000
+"""Most keys that a YAML file may take over from other sections by ``<<``."""
+MAX_DIGITS = 400
+"""Most characters of a number in YAML."""
+_SMALL_BYTES = 2**28
+"""Files up to this size are read without looking at the memory that is available."""
+_HALF_CHARACTER = re.compile(rb"\\(?:u|U0000)[dD][89a-fA-F]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +68,9 @@ class Damage:
 
 
 @contextlib.contextmanager
-def opened(path: Path, damage: Damage, *, limit: int | None = None, follow: bool = False) -> Generator[BinaryIO]:
+def opened(
+    path: Path, damage: Damage, *, limit: int | None = None, follow: bool = False, folder: int | None = None
+) -> Generator[BinaryIO]:
     """Opens a regular file for reading.
 
     Args:
@@ -62,6 +78,8 @@ def opened(path: Path, damage: Damage, *, limit: int | None = None, follow: bool
         damage: the errors to raise.
         limit: its greatest size in bytes; default: any.
         follow: whether ``path`` may be a symbolic link, as a file that the user names may be.
+        folder: descriptor of the folder that contains the file; ``path`` then only names it in messages, and no folder
+            on the way to it is looked up again.
 
     Raises:
         ZigguratError: of class ``damage.error``: it is a link, a folder, a pipe or a device, too large, or unreadable.
@@ -69,9 +87,11 @@ def opened(path: Path, damage: Damage, *, limit: int | None = None, follow: bool
     """
     flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | (0 if follow else os.O_NOFOLLOW)
     try:
-        descriptor = os.open(path, flags)
+        descriptor = os.open(path if folder is None else path.name, flags, dir_fd=folder)
     except FileNotFoundError:
         raise
+    except ValueError as error:
+        raise damage.of(shorten(str(path), 300), f"cannot be opened: {error}") from None
     except OSError as error:
         is_link = error.errno == errno.ELOOP and not follow
         fault = "is a symbolic link, which is not followed" if is_link else f"cannot be opened: {error.strerror}"
@@ -97,11 +117,31 @@ def read_bytes(path: Path, damage: Damage, *, limit: int = MAX_TEXT_BYTES, follo
         FileNotFoundError: there is no such file.
     """
     with opened(path, damage, limit=limit, follow=follow) as file:
-        try:
-            data = file.read(limit + 1)
-        except OSError as error:
-            raise damage.of(path, f"cannot be read: {error.strerror}") from None
-    if len(data) > limit:
+        return read_opened(file, path, damage, limit)
+
+
+def read_opened(file: BinaryIO, path: Path, damage: Damage, limit: int | None = None) -> bytes:
+    """Returns the rest of a file that :func:`opened` opened.
+
+    Args:
+        file: the file.
+        path: its path, for messages.
+        damage: the errors to raise.
+        limit: how many bytes it may have in the end, even if it grows while it is read; default: any number.
+
+    Raises:
+        ZigguratError: of class ``damage.error``: it is larger than that, does not fit into memory, or cannot be read.
+    """
+    size = os.fstat(file.fileno()).st_size
+    if size > _SMALL_BYTES and size > (available := most_bytes()):  # a sparse file may be larger than its disk
+        raise damage.of(path, f"has {size:,} bytes; this process may use {available:,} bytes of memory")
+    try:
+        data = file.read(size + 1)
+        while data and (limit is None or len(data) <= limit) and (more := file.read(2**20)):  # it has grown meanwhile
+            data += more
+    except OSError as error:
+        raise damage.of(path, f"cannot be read: {error.strerror}") from None
+    if limit is not None and len(data) > limit:
         raise damage.of(path, f"grows while it is read, beyond {limit:,} bytes")
     return data
 
@@ -115,7 +155,8 @@ def parse_json(data: bytes, where: str | Path, damage: Damage) -> Any:
     """Returns the value of UTF-8 JSON.
 
     Raises:
-        ZigguratError: of class ``damage.error``: it is not JSON, has a key twice, or is nested too deep.
+        ZigguratError: of class ``damage.error``: it is not JSON, has a key twice, is nested too deep, or has text that
+            no file can hold.
     """
     try:
         value = json.loads(data.decode(), object_pairs_hook=_without_repeated_keys)
@@ -124,6 +165,7 @@ def parse_json(data: bytes, where: str | Path, damage: Damage) -> Any:
     except (ValueError, OverflowError) as error:
         raise damage.of(where, f"is not valid JSON: {_short(error)}") from None
     _check_depth(value, where, damage)
+    _check_text(value, data, where, damage)
     return value
 
 
@@ -150,7 +192,7 @@ def as_object(value: Any, where: str | Path, damage: Damage) -> dict[str, Any]:
     return cast("dict[str, Any]", value)
 
 
-def read_yaml(path: Path, damage: Damage, *, limit: int = MAX_TEXT_BYTES, follow: bool = False) -> Any:
+def read_yaml(path: Path, damage: Damage, *, limit: int = MAX_YAML_BYTES, follow: bool = False) -> Any:
     """Returns the value of a YAML file; only plain data is made, no Python objects.
 
     Raises:
@@ -162,15 +204,18 @@ def read_yaml(path: Path, damage: Damage, *, limit: int = MAX_TEXT_BYTES, follow
 
 def parse_yaml(data: bytes, where: str | Path, damage: Damage) -> Any:
     """Returns the value of UTF-8 YAML; see :func:`read_yaml`."""
+    yaml = YAML(typ="safe", pure=True)
+    yaml.max_depth, yaml.Constructor = MAX_DEPTH + 1, _BoundedConstructor
     try:
-        value = YAML(typ="safe").load(data.decode())
-    except RecursionError:
+        value = yaml.load(data.decode())
+    except (RecursionError, MaxDepthExceededError):
         raise damage.of(where, f"is nested deeper than {MAX_DEPTH} levels") from None
     except (YAMLError, ValueError, OverflowError, TypeError) as error:
         raise damage.of(where, f"is not valid YAML: {_short(error)}") from None
     _check_depth(value, where, damage)
     if _nodes(value, {}) > MAX_NODES:
         raise damage.of(where, f"has more than {MAX_NODES:,} values, counting each alias as what it stands for")
+    _check_text(value, data, where, damage)
     return value
 
 
@@ -188,11 +233,11 @@ def read_tensors(path: Path, damage: Damage, *, limit: int | None = None) -> dic
     """
     with opened(path, damage, limit=limit) as file:
         try:
-            return load_tensors(file.read())
-        except (SafetensorError, KeyError, ValueError, TypeError) as error:
+            return load_tensors(read_opened(file, path, damage, limit))
+        except (SafetensorError, KeyError, ValueError, TypeError, OverflowError) as error:
+            if isinstance(error, ZigguratError):
+                raise
             raise damage.of(path, f"is not a complete safetensors file: {_short(error)}") from None
-        except OSError as error:
-            raise damage.of(path, f"cannot be read: {error.strerror}") from None
 
 
 def tensor_metadata(path: Path, damage: Damage) -> dict[str, str]:
@@ -282,11 +327,42 @@ def is_plain_folder(path: Path) -> bool:
         return False
 
 
+class _BoundedConstructor(SafeConstructor):
+    """Makes plain data of YAML, with bounds on what a short text can grow to: merged keys and long numbers."""
+
+    def __init__(self, preserve_quotes: bool | None = None, loader: Any = None) -> None:
+        super().__init__(preserve_quotes, loader)
+        self._merged = 0
+
+    def flatten_mapping(self, node: Any) -> Any:
+        for key, value in cast("list[tuple[Node, Node]]", list(node.value)):
+            if key.tag != "tag:yaml.org,2002:merge":
+                continue
+            for each in value.value if isinstance(value, SequenceNode) else (value,):
+                if isinstance(each, MappingNode):
+                    self.flatten_mapping(each)
+                    self._merged += len(each.value)
+                if self._merged > MAX_MERGED:
+                    raise ConstructorError(None, None, f"more than {MAX_MERGED:,} keys are merged", node.start_mark)
+        return super().flatten_mapping(node)
+
+    def construct_number(self, node: Any) -> Any:
+        if isinstance(node, ScalarNode) and len(node.value) > MAX_DIGITS:
+            raise ConstructorError(None, None, f"a number has more than {MAX_DIGITS} characters", node.start_mark)
+        is_whole = node.tag.endswith(":int")
+        return self.construct_yaml_int(node) if is_whole else self.construct_yaml_float(node)
+
+
+for _tag in ("int", "float"):
+    _BoundedConstructor.add_constructor(f"tag:yaml.org,2002:{_tag}", _BoundedConstructor.construct_number)
+
+
 def _without_repeated_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     values = dict(pairs)
     if len(values) != len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"the key {next(name for name in names if names.count(name) > 1)!r} occurs twice")
+        seen = set[str]()
+        twice = next(name for name, _ in pairs if name in seen or seen.add(name))
+        raise ValueError(f"the key {shorten(twice)} occurs twice")
     return values
 
 
@@ -298,6 +374,15 @@ def _check_depth(value: Any, where: str | Path, damage: Damage) -> None:
         if not level:
             return
     raise damage.of(where, f"is nested deeper than {MAX_DEPTH} levels")
+
+
+def _check_text(value: Any, data: bytes, where: str | Path, damage: Damage) -> None:
+    """Refuses text with half a character, a lone surrogate, which escapes can make and nobody can print or store."""
+    if _HALF_CHARACTER.search(data):
+        try:
+            json.dumps(value, ensure_ascii=False, default=str).encode()
+        except (UnicodeEncodeError, TypeError):
+            raise damage.of(where, "has text with half a character (a lone surrogate)") from None
 
 
 def _nodes(value: Any, known: dict[int, int]) -> int:

@@ -27,7 +27,7 @@ def explained_writes(path: Path) -> Generator[None]:
         if error.errno in {errno.ENOSPC, errno.EDQUOT}:
             free = shutil.disk_usage(_existing(path)).free / 2**20
             raise DataError(
-                f"{path}: no space left on the device ({free:.0f} MiB free); nothing half-written was kept",
+                f"{path}: no space left on the device ({free:.0f} MiB free); the unfinished file was not kept",
                 "free some space, or point the output at another disk; what was finished before is kept",
             ) from error
         if isinstance(error, PermissionError) or error.errno == errno.EROFS:
