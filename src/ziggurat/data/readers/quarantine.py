@@ -15,6 +15,7 @@ from typing import Literal
 
 from ziggurat.core.errors import DataError
 from ziggurat.core.files import explained_writes
+from ziggurat.core.temporary import pending_file
 from ziggurat.data.readers.blocks import BadRow
 from ziggurat.data.readers.rejection_reasons import reason_kind, row_location, split_hint
 
@@ -42,13 +43,21 @@ class Quarantine:
             ``quarantine``).
         policy: ``fail`` raises on the first rejected row; ``quarantine`` records it and continues.
         choice: how the user selects ``quarantine``, for the hint of that error.
+        target: the path to name in errors, if ``path`` is that of a temporary file.
 
     Raises:
         DataError: the file cannot be read, or is not a quarantine file.
     """
 
-    def __init__(self, path: Path | None, policy: Policy, choice: str = "set `on_bad_row: quarantine`") -> None:
+    def __init__(
+        self,
+        path: Path | None,
+        policy: Policy,
+        choice: str = "set `on_bad_row: quarantine`",
+        target: Path | None = None,
+    ) -> None:
         self.path = path
+        self._target = target or path or Path()
         self.policy: Policy = policy
         self.choice = choice
         self.total = 0
@@ -74,9 +83,8 @@ class Quarantine:
                 f"{hint or 'correct the row'}; or {self.choice} to set such rows aside and go on",
             )
         if self.path is not None:
-            text = "".join(json.dumps(asdict(row), ensure_ascii=False) + "\n" for row in rows)
-            with explained_writes(self.path):
-                _write_all(self._opened(self.path), text.encode("utf-8", errors="backslashreplace"))
+            with explained_writes(self._target):
+                _write_all(self._opened(self.path), quarantine_lines(rows))
         self.total += len(rows)
         self.counts.update((row.column, reason_kind(row.reason)) for row in rows)
 
@@ -92,14 +100,14 @@ class Quarantine:
             self._recount(count)
         if self.total < count:
             raise DataError(
-                f"{self.path}: holds {self.total} rejected rows, {count} were counted when the work was interrupted",
+                f"{self._target}: holds {self.total} rejected rows, {count} were counted when the work was interrupted",
                 "prepare anew from the start",
             )
 
     def sync(self) -> None:
         """Flushes the file to the device, so that the rows counted in ``total`` survive a crash."""
         if self._stream is not None and self.path is not None:
-            with explained_writes(self.path):
+            with explained_writes(self._target):
                 os.fsync(self._stream.fileno())
 
     def close(self) -> None:
@@ -134,16 +142,16 @@ class Quarantine:
         """Counts the first ``limit`` complete rows of the file (None: all) and truncates the file after them."""
         assert self.path is not None
         self.total, self.counts, kept_bytes = 0, Counter(), 0
-        with explained_writes(self.path), self.path.open("r+b") as stream:
+        with explained_writes(self._target), self.path.open("r+b") as stream:
             for line in stream:
                 if self.total == limit or (not line.endswith(b"\n") and line.startswith(_ROW_START[: len(line)])):
                     break
                 try:
                     row = json.loads(line)
                     self.counts[row["column"], reason_kind(row["reason"])] += 1
-                except (ValueError, TypeError, KeyError) as error:
+                except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
                     raise DataError(
-                        f"{self.path}, line {self.total + 1}: not a row of a quarantine file",
+                        f"{self._target}, line {self.total + 1}: not a row of a quarantine file",
                         "move the file away, or write the quarantine elsewhere",
                     ) from error
                 self.total += 1
@@ -158,19 +166,19 @@ def output_quarantine(path: Path, policy: Policy, choice: str) -> Generator[Quar
     On success the file holds the rejected rows, or is removed if there were none. On failure an existing file remains
     unchanged. ``policy`` and ``choice`` are those of :class:`Quarantine`.
     """
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    part.unlink(missing_ok=True)
-    try:
-        with Quarantine(part, policy, choice) as quarantine:
+    with pending_file(path) as pending:
+        with Quarantine(pending.path, policy, choice, path) as quarantine:
             yield quarantine
-            quarantine.sync()
-        with explained_writes(path):
-            if quarantine.total:
-                part.replace(path)
-            else:
-                path.unlink(missing_ok=True)
-    finally:
-        part.unlink(missing_ok=True)
+        if quarantine.total:
+            pending.put_in_place()
+        else:
+            path.unlink(missing_ok=True)
+
+
+def quarantine_lines(rows: Sequence[BadRow]) -> bytes:
+    """Returns the lines of a quarantine file for these rows."""
+    text = "".join(json.dumps(asdict(row), ensure_ascii=False) + "\n" for row in rows)
+    return text.encode("utf-8", errors="backslashreplace")
 
 
 def _write_all(stream: FileIO, data: bytes) -> None:

@@ -16,7 +16,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from ziggurat.core.errors import DataError
-from ziggurat.core.files import atomic_file
+from ziggurat.core.temporary import unnamed_file
 from ziggurat.data.readers.arrow_compute import pc
 from ziggurat.data.readers.csv.rows import join_text
 
@@ -79,14 +79,14 @@ class JsonLines(LineOutput):
 @contextlib.contextmanager
 def delimited_lines(path: Path, names: Sequence[str], columns: Sequence[str], delimiter: str) -> Generator[LineOutput]:
     """Yields :class:`DelimitedLines`; the file appears at ``path`` when it is complete."""
-    with atomic_file(path) as temporary, temporary.open("wb") as file:
+    with unnamed_file(path) as temporary, temporary.open("wb") as file:
         yield DelimitedLines(file, names, columns, delimiter)
 
 
 @contextlib.contextmanager
 def json_lines(path: Path, names: Sequence[str]) -> Generator[LineOutput]:
     """Yields :class:`JsonLines`; the file appears at ``path`` when it is complete."""
-    with atomic_file(path) as temporary, temporary.open("wb") as file:
+    with unnamed_file(path) as temporary, temporary.open("wb") as file:
         yield JsonLines(file, names)
 
 

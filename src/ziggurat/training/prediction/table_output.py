@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from ziggurat.core.errors import ConfigError
-from ziggurat.core.files import atomic_file
+from ziggurat.core.temporary import unnamed_file
 from ziggurat.training.prediction.text_columns import check_writable, csv_frame, json_frame
 
 _SUFFIXES = (".csv", ".tsv", ".jsonl", ".parquet")
@@ -42,7 +42,7 @@ def open_output(path: Path, schema: pa.Schema, delimiters: Mapping[str, str] | N
     suffix = output_suffix(path)
     if suffix != ".parquet":
         check_writable(schema)
-    with atomic_file(path) as temporary:
+    with unnamed_file(path) as temporary:
         match suffix:
             case ".parquet":
                 output = _Parquet(temporary, schema)
