@@ -31,6 +31,7 @@ from ziggurat.embeddings.replicated import ReplicatedTable, exchange, is_replica
 from ziggurat.embeddings.row_order import RowOrder
 from ziggurat.embeddings.sharding import InFlightIds, ShardedTables
 from ziggurat.parallel.config import ParallelConfig
+from ziggurat.parallel.own_random import OwnRandom
 from ziggurat.parallel.tensor_slices import TensorSlice
 
 PREFETCH_BATCHES = 4
@@ -72,7 +73,8 @@ class EmbeddingLookup(nn.Module):
 
     Tables live in TorchRec's DistributedModelParallel, placed by ``plan``. Tables that the plan replicates, and those
     whose Adam has no FBGEMM kernel (on the CPU, or with ``rows: all``), are :class:`ReplicatedTable`. If the plan
-    orders rows by frequency, ids are mapped to positions here; nothing outside this class sees positions.
+    orders rows by frequency, ids are mapped to positions here; nothing outside this class sees positions. At world size
+    1 the process group is needed only while the lookup is assembled.
 
     Args:
         layout: the tables, and the fields that are made of their rows.
@@ -99,11 +101,12 @@ class EmbeddingLookup(nn.Module):
         super().__init__()
         self.layout, tables = layout, layout.tables
         self._device = device
+        self._rank, self._ranks = dist.get_rank(), dist.get_world_size()
         replicated = [spec for spec in tables if is_replicated(spec, device, plan.placements[spec.name].sharding)]
         fused = [spec for spec in tables if spec not in replicated]
-        # TorchRec draws random weights for the shards of this rank; without the fork, the weights of fields and model
-        # would differ between ranks.
-        with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        # TorchRec draws random weights for the shards of this rank; from the global generators, the weights of fields
+        # and model would differ between ranks.
+        with OwnRandom(seed):
             self.sharded = ShardedTables(fused, plan, device, parallel, batch_size, offload, seed) if fused else None
         self.replicated = nn.ModuleList([ReplicatedTable(spec) for spec in replicated]).to(device)
         self.fields = Fields(layout).to(device)
@@ -157,7 +160,7 @@ class EmbeddingLookup(nn.Module):
             FeatureError: as in :meth:`forward`. With several ranks it is raised here, to name the rank that got the id.
         """
         ids, masks = self._ids(batch)
-        if ids is not None and (dist.get_world_size() > 1 or self._row_order or self.prefetch_batches):
+        if ids is not None and (self._ranks > 1 or self._row_order or self.prefetch_batches):
             self._check_range(ids)
         if self.sharded is None or ids is None:
             return StartedLookup(ids, masks, batch.size, None)
@@ -218,7 +221,7 @@ class EmbeddingLookup(nn.Module):
     def exchange(self) -> None:
         """Completes the row updates after each backward pass: ranks that hold the same rows exchange their
         gradients."""
-        if dist.get_world_size() > 1:
+        if self._ranks > 1:
             exchange(list(self._replicated()))
         if self.sharded is not None:
             self.sharded.exchange()
@@ -329,7 +332,7 @@ class EmbeddingLookup(nn.Module):
         spec = self._table_of[feature]
         raise FeatureError(
             f"feature {feature!r}: id {int(values_L[position])} is outside [0, {spec.rows}), the rows of table "
-            f"{spec.name!r}, on rank {dist.get_rank()}",
+            f"{spec.name!r}, on rank {self._rank}",
             "encode the rows with the transform that was fitted with this model (`ziggurat prepare`)",
         ) from None
 

@@ -33,6 +33,7 @@ from ziggurat.embeddings.column_shards import ColumnKernel, ColumnShard, exchang
 from ziggurat.embeddings.dirty_rows import OffloadedShard, TrackedShard, tensors_of, track_kernel
 from ziggurat.embeddings.host_exchange import HostExchange
 from ziggurat.embeddings.host_input import HostInput
+from ziggurat.embeddings.local_input import keep_ids_local
 from ziggurat.embeddings.offload import AnnouncedBatch, CachedTable, OffloadedTables, OffloadFolder
 from ziggurat.embeddings.torchrec_terms import (
     codecs,
@@ -75,8 +76,9 @@ class InFlightIds:
 class ShardedTables(nn.Module):
     """Tables that are looked up together, sharded as the plan says.
 
-    Requires an initialised process group, even for a world of one. Weights are left uninitialised, except those of
-    tables to which the plan gives slots (offloaded tables): their rows are initialised from ``seed``.
+    Requires an initialised process group, even for a world of one; there, only while the tables are assembled. Weights
+    are left uninitialised, except those of tables to which the plan gives slots (offloaded tables): their rows are
+    initialised from ``seed``.
 
     Args:
         tables: the embedding tables to shard.
@@ -101,7 +103,8 @@ class ShardedTables(nn.Module):
         super().__init__()
         world_size = dist.get_world_size()
         assert plan.world_size == world_size, (plan.world_size, world_size)
-        os.environ["LOCAL_WORLD_SIZE"] = str(plan.local_size)  # TorchRec reads here which ranks share a host
+        if os.environ.get("LOCAL_WORLD_SIZE") != str(plan.local_size):
+            os.environ["LOCAL_WORLD_SIZE"] = str(plan.local_size)  # TorchRec reads here which ranks share a host
         self._specs = {spec.name: spec for spec in tables}
         row_sharded = {spec.name for spec in tables if plan.placements[spec.name].sharding in SPLIT_BY_ROWS}
         # TorchRec 1.8 confuses keys when it averages some tables that are split by rows; so the mean is taken here.
@@ -134,6 +137,8 @@ class ShardedTables(nn.Module):
             plan=ShardingPlan(plan={"": module_plan}),
             sharders=[cast("Any", sharder)],
         )
+        if world_size == 1:
+            keep_ids_local(self._sharded._embedding_shardings)  # pyright: ignore[reportPrivateUsage]
         self._joint = self._join_columns(plan)
         self.offloaded: OffloadedTables | None = None
         self._offloaded_shards: dict[str, OffloadedShard] = {}

@@ -5,6 +5,7 @@ Shape legend: B rows, F features, D embedding width, T tasks.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
@@ -23,6 +24,7 @@ from ziggurat.embeddings.offload import OffloadFolder
 from ziggurat.models.build import model_dims
 from ziggurat.parallel.dense import checkpoint_activations, parallelise
 from ziggurat.parallel.norms import synchronise_batch_norms
+from ziggurat.parallel.own_random import OwnRandom
 from ziggurat.parallel.tensor_slices import TensorSlice
 from ziggurat.parallel.world import World
 from ziggurat.training.experiment import Experiment
@@ -118,11 +120,13 @@ def assemble(
     device: torch.device,
     row_ranks: Mapping[str, FrequencyRanks] = MappingProxyType({}),
     offload_folder: OffloadFolder | None = None,
+    *,
+    own_random: bool = False,
 ) -> Recommender:
     """Returns a freshly initialised recommender on ``device``, equal to the bit for a seed on any number of ranks.
 
-    All ranks of the process group (:func:`~ziggurat.training.process_group.process_group`) must call it. It seeds each
-    rank's own random numbers, those of dropout, after the weights are drawn.
+    All ranks of the process group (:func:`~ziggurat.training.process_group.process_group`) must call it. It seeds
+    torch's global random numbers, from which the weights are drawn; after that, each rank's own, those of dropout.
 
     Args:
         experiment: the config.
@@ -131,23 +135,27 @@ def assemble(
         device: this rank's device.
         row_ranks: for each table whose rows the plan orders, the rank of each row by falling frequency.
         offload_folder: the folder for rows that the plan does not keep in memory.
+        own_random: whether to draw the same weights without torch's global random numbers, which a training in another
+            thread may be using; for a recommender that is not trained.
     """
     training, world = experiment.training, World.current()
     seed = training.seed
-    torch.manual_seed(seed)
-    lookup = EmbeddingLookup(
-        layout, plan, device, seed, experiment.parallel, training.batch_size, row_ranks, offload_folder
-    )
-    try:
-        model = synchronise_batch_norms(experiment.model.build(model_dims(layout)).to(device))
-        if training.activation_checkpointing:
-            checkpoint_activations(model)
-        dropout = experiment.embeddings.dropout
-        part = DensePart(lookup.fields, model, training.precision == "bf16", training.compile, dropout)
-        called = parallelise(part, experiment.parallel, world, device) if world.size > 1 else part
-    except BaseException:
-        lookup.close()
-        raise
-    if world.rank:
+    if not own_random:
+        torch.manual_seed(seed)
+    with OwnRandom(seed) if own_random else contextlib.nullcontext():
+        lookup = EmbeddingLookup(
+            layout, plan, device, seed, experiment.parallel, training.batch_size, row_ranks, offload_folder
+        )
+        try:
+            model = synchronise_batch_norms(experiment.model.build(model_dims(layout)).to(device))
+            if training.activation_checkpointing:
+                checkpoint_activations(model)
+            dropout = experiment.embeddings.dropout
+            part = DensePart(lookup.fields, model, training.precision == "bf16", training.compile, dropout)
+            called = parallelise(part, experiment.parallel, world, device) if world.size > 1 else part
+        except BaseException:
+            lookup.close()
+            raise
+    if world.rank and not own_random:
         torch.manual_seed(seed + (world.rank << 32))
     return Recommender(lookup, part, called)
