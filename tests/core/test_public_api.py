@@ -21,11 +21,12 @@ FUNCTIONS = {
 }  # fmt: skip
 CLASSES = {
     "CheckpointFolder", "Comparison", "Dataset", "Experiment", "Follower", "GeneratorConfig", "MetricSet", "Outcome",
-    "Plan", "PlanEstimate", "Predicted", "Predictor", "Run", "ScaleResult", "Scaled", "Shampoo",
+    "Plan", "PlanEstimate", "Predicted", "Predictor", "Run", "ScaleResult", "Scaled", "Shampoo", "SwappablePredictor",
 }  # fmt: skip
 ERRORS = {
-    "ConfigError", "DataError", "DivergedError", "EnvironmentMismatch", "FeatureError", "InvalidSection", "LostRank",
-    "NoFeasiblePlan", "OutOfMemory", "ReadersLost", "RunFolderError", "WorkersLost", "ZigguratError",
+    "AlreadyTraining", "ConfigError", "DataError", "DivergedError", "EnvironmentMismatch", "FeatureError",
+    "ForkedProcess", "InvalidSection", "LostRank", "NoFeasiblePlan", "OutOfMemory", "PredictorClosed", "ReadersLost",
+    "RunFolderError", "WorkersLost", "ZigguratError",
 }  # fmt: skip
 CONSTANTS = {"DATASETS", "GENERATOR_SHAPES", "__version__"}
 NAMES = FUNCTIONS | CLASSES | ERRORS | CONSTANTS

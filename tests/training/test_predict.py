@@ -337,7 +337,7 @@ def test_rows_that_are_no_table_are_refused(run: Path, rows: Any) -> None:
 @pytest.mark.parametrize("item", [[1, "x"], [1, 2, 3], 5])
 def test_columns_that_make_no_table_are_refused(run: Path, item: Any) -> None:
     rows = {"user": ["u", "v"], "item": item, "age": [1.0, 2.0], "tags": [[1], []], "history": [[1], []]}
-    with pytest.raises(DataError, match="no table can be made of them"):
+    with pytest.raises(DataError, match="no table can be made"):
         api.predict(run, rows)
 
 

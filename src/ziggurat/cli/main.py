@@ -128,6 +128,11 @@ def main() -> None:
         )
         sys.exit(1)
     except Exception as error:
+        explained = _explain_thread_limit(error)
+        if explained is not None:
+            if not _passed_to_launcher(explained):
+                _print_error(explained.problem, explained.hint)
+            _exit(1)
         if _passed_to_launcher(error):
             traceback.print_exc()
             _exit(1)
@@ -153,6 +158,15 @@ def _passed_to_launcher(error: Exception) -> bool:
     from ziggurat.parallel.launch import report_failure
 
     return report_failure(error)
+
+
+def _explain_thread_limit(error: Exception) -> ZigguratError | None:
+    """Returns the error for the user if ``error`` comes of a thread that could not be started, else None."""
+    if not isinstance(error, RuntimeError):
+        return None
+    from ziggurat.core.memory import thread_limit_error
+
+    return thread_limit_error(error)
 
 
 def _print_usage_error(error: Any) -> None:

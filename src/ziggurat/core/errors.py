@@ -104,6 +104,18 @@ class NoFeasiblePlan(ZigguratError):
     """Tables that do not fit into the devices' memory."""
 
 
+class AlreadyTraining(ZigguratError):
+    """A training that was started in a process in which another one is running."""
+
+
+class ForkedProcess(ZigguratError):
+    """A process that was forked from one in which torch had computed: its threads are missing here."""
+
+
+class PredictorClosed(ZigguratError):
+    """A prediction that was asked of a closed predictor."""
+
+
 def nearest(word: str, allowed: Iterable[str]) -> str | None:
     """Returns the entry of ``allowed`` most similar to ``word``, ignoring case; None if no entry is similar enough.
 

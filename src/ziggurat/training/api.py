@@ -13,6 +13,7 @@ from ziggurat.training.experiment import load_experiment
 from ziggurat.training.placement.planning import compare_planners, plan, train_planner
 from ziggurat.training.prediction.files import Predicted, predict_files
 from ziggurat.training.prediction.predictor import Predictor, predict
+from ziggurat.training.prediction.swappable import SwappablePredictor
 from ziggurat.training.preparation import prepare, prepared_folder
 from ziggurat.training.run import open_run as load_run
 from ziggurat.training.train import Outcome, train
@@ -21,6 +22,7 @@ __all__ = [
     "Outcome",
     "Predicted",
     "Predictor",
+    "SwappablePredictor",
     "compare_planners",
     "evaluate",
     "load_experiment",

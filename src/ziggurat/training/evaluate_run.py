@@ -6,13 +6,14 @@ import contextlib
 from pathlib import Path
 
 from ziggurat.core.engine import check_engine
+from ziggurat.core.memory import explained_thread_limit
 from ziggurat.core.progress import Progress
 from ziggurat.data.encoded.dataset import Split
 from ziggurat.metrics.metric_set import MetricSet
 from ziggurat.training.evaluate import evaluate_split
 from ziggurat.training.malloc_tuning import keep_freed_memory
 from ziggurat.training.open_recommender import open_recommender
-from ziggurat.training.process_group import pick_device, process_group
+from ziggurat.training.process_group import pick_device, process_group, refuse_fork
 from ziggurat.training.run import Run, open_run
 
 
@@ -36,14 +37,16 @@ def evaluate(
     Raises:
         RunFolderError: there is no such run or checkpoint, or the folder holds another dataset.
         DataError: the prepared dataset does not exist any more.
+        ForkedProcess: the process was forked from one that had computed.
     """
-    opened = run if isinstance(run, Run) else open_run(run)
     check_engine()
+    refuse_fork()
+    opened = run if isinstance(run, Run) else open_run(run)
     keep_freed_memory()
     dataset = opened.dataset(prepared)
     evaluation = opened.experiment.evaluation
     device = pick_device(opened.experiment.training.device)
-    with process_group(device) as world, contextlib.ExitStack() as stack:
+    with explained_thread_limit(), process_group(device) as world, contextlib.ExitStack() as stack:
         layout = opened.experiment.layout(dataset.schema)
         found = stack.enter_context(
             open_recommender(opened, layout, device, prepared=dataset.folder, checkpoint=checkpoint)

@@ -12,7 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 
+from ziggurat.core.errors import RunFolderError
 from ziggurat.core.progress import Progress
 from ziggurat.embeddings.layout import Layout
 from ziggurat.parallel.agreement import on_first_rank
@@ -63,7 +65,7 @@ def open_recommender(
     Raises:
         ConfigError: the ``planning`` section contradicts itself or the devices.
         NoFeasiblePlan: the devices have too little memory; the message says how much is enough.
-        RunFolderError: there is no such checkpoint.
+        RunFolderError: there is no such checkpoint, or its dense weights are not finite.
     """
     experiment = run.experiment
     plan = resolve_plan(
@@ -78,12 +80,52 @@ def open_recommender(
     )
     ranks = row_ranks(plan, layout, prepared, run.folder, keep=keep_plan)
     offloaded = offload_folder(experiment, plan, run.folder, elsewhere=not keep_plan)
-    recommender = assemble(experiment, layout, plan, device, ranks, offloaded)
+    recommender = assemble(experiment, layout, plan, device, ranks, offloaded, own_random=checkpoint is not None)
     try:
         note = recommender.lookup.note
         if checkpoint is not None:
             step = on_first_rank(lambda: run.checkpoints.find(checkpoint))
             note = restore_from(recommender, run.checkpoints, step)
+            check_dense_weights(recommender, run.folder, step)
         yield OpenRecommender(recommender, note)
     finally:
         recommender.lookup.close()
+
+
+def check_dense_weights(recommender: Recommender, folder: Path, step: int) -> None:
+    """Refuses dense weights with which every prediction would be nan. All ranks call it.
+
+    Args:
+        recommender: the recommender, restored from a checkpoint.
+        folder: its run folder, for the message.
+        step: the step of the checkpoint, for the message.
+
+    Raises:
+        RunFolderError: a parameter holds a value that is not finite, or a buffer holds nan; the message names it.
+    """
+    faults = [_fault(recommender)]
+    if dist.get_world_size() > 1:
+        faults = [None] * dist.get_world_size()
+        dist.all_gather_object(faults, _fault(recommender))
+    fault = next((each for each in faults if each is not None), None)
+    if fault is not None:
+        raise RunFolderError(
+            f"{folder}: checkpoint of step {step:,}: {fault}; each prediction would be nan",
+            f"choose another checkpoint (`ziggurat checkpoint list {folder}`); if all are like this one, train again "
+            "with a lower learning rate or training.clip_norm",
+        )
+
+
+def _fault(recommender: Recommender) -> str | None:
+    """Returns which dense parameter or buffer is not finite, and how much of it; None if all are finite."""
+    parameters = recommender.dense_parameters()
+    for tensor_slice in recommender.dense_slices():
+        tensor = tensor_slice.tensor.detach()
+        if not tensor.is_floating_point():
+            continue
+        is_parameter = tensor_slice.name in parameters  # a buffer may hold infinities, for example in a mask
+        bad = int((~torch.isfinite(tensor) if is_parameter else torch.isnan(tensor)).sum())
+        if bad:
+            kind = "parameter" if is_parameter else "buffer"
+            return f"{bad:,} of {tensor.numel():,} values of the {kind} {tensor_slice.name!r} are not finite"
+    return None

@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import math
 import signal
+import threading
 import time
+from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,12 +16,14 @@ import torch
 
 from ziggurat.checkpoint.store.claim import Claim, claimed
 from ziggurat.core.engine import check_engine
+from ziggurat.core.errors import AlreadyTraining
 from ziggurat.core.files import locked_folder, write_json
-from ziggurat.core.memory import explained_out_of_memory
+from ziggurat.core.memory import explained_out_of_memory, explained_thread_limit
 from ziggurat.core.progress import Progress, Silent
 from ziggurat.data.encoded.dataset import Dataset, Split
 from ziggurat.parallel.agreement import on_first_rank
 from ziggurat.parallel.heartbeat import report_lost_ranks
+from ziggurat.parallel.own_random import preserved_random_state
 from ziggurat.training.batch_source import dataset_of_readers
 from ziggurat.training.constant_prediction import collapsed_tasks
 from ziggurat.training.evaluate import evaluate_split
@@ -28,7 +32,7 @@ from ziggurat.training.loop import Trainer
 from ziggurat.training.malloc_tuning import keep_freed_memory
 from ziggurat.training.open_recommender import open_recommender
 from ziggurat.training.preparation import prepare
-from ziggurat.training.process_group import pick_device, process_group
+from ziggurat.training.process_group import pick_device, process_group, refuse_fork
 from ziggurat.training.recommender_state import restore_from
 from ziggurat.training.run import Run, attach_dataset, check_run_folder, create_or_resume
 from ziggurat.training.warm_start.load import check_warm_start
@@ -66,6 +70,10 @@ def train(
 ) -> Outcome:
     """Prepares the data if needed, trains from the last checkpoint if there is one, and evaluates the best checkpoint.
 
+    A process trains one experiment at a time, because torch's random numbers and number of threads belong to the
+    process. Predictions and evaluations may run beside a training, in other threads. The random state of the caller
+    (torch, numpy, Python) is afterwards what it was before.
+
     Args:
         experiment: the config.
         run_folder: the run folder; default ``runs/NAME``.
@@ -75,16 +83,21 @@ def train(
         stop_after: total number of steps after which to save and return.
 
     Raises:
+        AlreadyTraining: another training is running in this process; it is not affected.
         ZigguratError: bad input, a run folder of another config, a full disk, exhausted memory, a diverging loss.
     """
     check_engine()
     experiment.check()
     progress = progress or Silent()
     folder = Path("runs") / experiment.name if run_folder is None else Path(run_folder)
-    if experiment.training.threads is not None:
-        torch.set_num_threads(experiment.training.threads)
-    device = pick_device(experiment.training.device)
-    with process_group(device, experiment.parallel.timeout_s) as world, contextlib.ExitStack() as stack:
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(_only_training(folder))
+        device = pick_device(experiment.training.device)
+        stack.enter_context(preserved_random_state(device))
+        if experiment.training.threads is not None:
+            torch.set_num_threads(experiment.training.threads)
+        world = stack.enter_context(process_group(device, experiment.parallel.timeout_s))
+        stack.enter_context(explained_thread_limit())
         stack.enter_context(explained_out_of_memory(_LESS_MEMORY))
         trainers: list[Trainer] = []
         claims: list[Claim] = []
@@ -128,6 +141,34 @@ def train(
         if stop is not None or results is None:
             results = _finish(run, trainer, time.perf_counter() - started, progress)
         return Outcome(run, trainer.at.step, results, stop.signal if stop else None)
+
+
+_training = threading.Lock()
+_trained: list[Path] = []
+"""The run folder of the training that holds the lock."""
+
+
+@contextlib.contextmanager
+def _only_training(folder: Path) -> Generator[None]:
+    """Refuses to train while another training runs in this process.
+
+    Raises:
+        AlreadyTraining: another training runs.
+        ForkedProcess: this process was forked from one that had computed.
+    """
+    refuse_fork()
+    if not _training.acquire(blocking=False):
+        where = "".join(f" ({each})" for each in _trained)
+        raise AlreadyTraining(
+            f"{folder}: another training is running in this process{where}; it goes on",
+            "wait until it has ended, or train in a process of its own",
+        )
+    try:
+        _trained.append(folder)
+        yield
+    finally:
+        _trained.clear()
+        _training.release()
 
 
 def _finish(run: Run, trainer: Trainer, seconds: float, progress: Progress) -> dict[str, Any]:

@@ -39,9 +39,17 @@ def read_table(table: pa.Table, schema: RawSchema, rules: CellRules | None = Non
         convert_typed(_array(values), column, rules) for values, column in zip(columns, schema.columns, strict=True)
     ]
     parsed = join(
-        schema, [assemble(schema, converted, lines, NAME, lambda row: str(table.slice(row, 1).to_pylist()[0]))]
+        schema, [assemble(schema, converted, lines, NAME, lambda row: _text_of(table, row))]
     )
     return RawBlock(parsed.table, parsed.lines, NAME, parsed.bad)
+
+
+def _text_of(table: pa.Table, row: int) -> str:
+    """Returns a row as text; empty if Python has no value for one of its cells, such as a year beyond 9999."""
+    try:
+        return str(table.slice(row, 1).to_pylist()[0])
+    except (OverflowError, ValueError):
+        return ""
 
 
 def _array(values: pa.Array | pa.ChunkedArray) -> pa.Array:

@@ -6,32 +6,33 @@ Shape legend: B rows, T labels.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Mapping, Sequence
+import os
+import threading
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import polars as pl
-import pyarrow as pa
 import torch
+from torch import Tensor
 
 from ziggurat.core.engine import check_engine
-from ziggurat.core.errors import DataError, shorten
+from ziggurat.core.errors import DataError, EnvironmentMismatch, RunFolderError
+from ziggurat.core.memory import explained_thread_limit
 from ziggurat.data.encoded.columns import Columns
 from ziggurat.data.readers.blocks import BadRow, RawBlock
-from ziggurat.data.readers.file_heads import check_columns
 from ziggurat.data.readers.rejection_reasons import row_location, split_hint
-from ziggurat.data.readers.table_reader import NAME, read_table
-from ziggurat.features.transform import Transform
+from ziggurat.data.readers.table_reader import read_table
+from ziggurat.parallel.environment import has_other_ranks
 from ziggurat.storage.prefetcher import TooManyRows
 from ziggurat.training.open_recommender import open_recommender
-from ziggurat.training.process_group import pick_device, process_group
+from ziggurat.training.prediction.not_finite import damaged_rows, largest_input
+from ziggurat.training.prediction.rows_in_memory import Table, to_arrow
+from ziggurat.training.prediction.users import Users
+from ziggurat.training.process_group import pick_device, process_group, refuse_fork
+from ziggurat.training.recommender import Recommender
 from ziggurat.training.run import Run, open_run
-
-Table = pa.Table | pl.DataFrame | Mapping[str, Sequence[Any]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,10 @@ class ScoredBlock:
 
 
 class Predictor:
-    """Scores raw rows with a trained run; use it in a ``with`` block.
+    """Scores raw rows with a trained run; use it in a ``with`` block, or call :meth:`close`.
+
+    Several predictors may be open in a process, beside a training or not, and be opened and closed by different
+    threads in any order. Threads may share a predictor; they take turns with the model.
 
     Args:
         run: the run or its folder.
@@ -60,24 +64,35 @@ class Predictor:
         note: a note for the user about the weights, if any.
 
     Raises:
-        RunFolderError: there is no such run or checkpoint.
+        RunFolderError: there is no such run or checkpoint, or its weights are not finite.
+        EnvironmentMismatch: the process is one of several ranks.
+        ForkedProcess: the process was forked from one that had computed.
     """
 
     def __init__(self, run: Run | str | Path, checkpoint: str = "best") -> None:
         check_engine()
+        refuse_fork()
+        if has_other_ranks():
+            raise EnvironmentMismatch(
+                f"prediction runs in one process, but a launcher started {os.environ['WORLD_SIZE']} ranks",
+                "predict without torchrun and --nproc; for more speed, split the files and start several processes",
+            )
         self.run = run if isinstance(run, Run) else open_run(run)
-        self.transform = Transform.load(self.run.folder / "encoders")
+        self.transform = self.run.transform()
         self.labels = self.transform.schema.labels
+        self._checkpoint = checkpoint
         self._device = pick_device(self.run.experiment.training.device)
         self._batch_size = self.run.experiment.evaluation.batch_size
-        self._resources = contextlib.ExitStack()
-        with contextlib.ExitStack() as stack:
-            stack.enter_context(process_group(self._device))
-            layout = self.run.experiment.layout(self.transform.schema)
-            opening = open_recommender(self.run, layout, self._device, prepared=None, checkpoint=checkpoint)
-            opened = stack.enter_context(opening)
-            self.recommender, self.note = opened.recommender, opened.note
-            self.recommender.eval()
+        self._users = Users(f"{self.run.folder}: this predictor")
+        self._turn = threading.Lock()
+        with explained_thread_limit(), contextlib.ExitStack() as stack:
+            with process_group(self._device):  # the lookup needs it only while it is assembled
+                layout = self.run.experiment.layout(self.transform.schema)
+                opening = open_recommender(self.run, layout, self._device, prepared=None, checkpoint=checkpoint)
+                opened = stack.enter_context(opening)
+            self._recommender: Recommender | None = opened.recommender
+            self.note = opened.note
+            self._recommender.eval()
             self._resources = stack.pop_all()
 
     def __enter__(self) -> Predictor:
@@ -86,42 +101,103 @@ class Predictor:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._resources.close()
+        self.close()
+
+    def close(self) -> None:
+        """Waits for the predictions that are being made, and releases the model. A second call does nothing.
+
+        In a forked process it does nothing either: the model is the parent's.
+        """
+        if self._users.end():
+            self._recommender = None
+            self._resources.close()
+
+    @property
+    def closed(self) -> bool:
+        """Whether :meth:`close` was called."""
+        return self._users.ended
+
+    @property
+    def recommender(self) -> Recommender:
+        """The model.
+
+        Raises:
+            PredictorClosed: the predictor is closed.
+        """
+        found = self._recommender
+        if found is None:
+            raise self._users.error()
+        return found
 
     def predict(self, rows: Table) -> npt.NDArray[np.float32]:
         """Returns the probabilities (B, T) of rows in memory; columns that no feature needs are ignored.
 
         Raises:
-            DataError: columns are missing (all are named), or a row cannot be encoded (the first such row is named).
+            DataError: columns are missing (all are named), a row cannot be encoded (the first such row is named), or
+                the model gives a row no finite number.
+            RunFolderError: a row of an embedding table that is looked up is not finite; the message names it.
+            PredictorClosed: the predictor is closed.
+            ForkedProcess: the process was forked after the predictor was opened.
         """
-        table, needed = _to_arrow(rows), self.transform.raw_schema(labelled=False)
-        check_columns(NAME, table.column_names, needed)
-        scored = self.score(read_table(table, needed))
+        with self._users.entered():
+            needed = self.transform.raw_schema(labelled=False)
+            scored = self._score(read_table(to_arrow(rows, needed), needed))
         if scored.bad:
             problem, hint = split_hint(scored.bad[0].reason)
             raise DataError(f"{row_location(scored.bad[0])}: {problem}", hint or "correct the row, or leave it out")
         return scored.probabilities_BT
 
     def score(self, block: RawBlock) -> ScoredBlock:
-        """Returns the probabilities of the rows of a block that can be encoded, and the other rows."""
+        """Returns the probabilities of the rows of a block that can be encoded, and the other rows.
+
+        Raises:
+            DataError: the model gives a row no finite number.
+            RunFolderError, PredictorClosed, ForkedProcess: as :meth:`predict`.
+        """
+        with self._users.entered():
+            return self._score(block)
+
+    def _score(self, block: RawBlock) -> ScoredBlock:
         encoded = self.transform.apply(block, labelled=False)
         columns = Columns([encoded.batch], self.transform.schema, labelled=False)
         parts = [np.empty((0, len(self.labels)), np.float32)]
-        with torch.no_grad():
-            for start in range(0, columns.rows, self._batch_size):
-                rows = np.arange(start, min(start + self._batch_size, columns.rows))
-                parts += self._probabilities(columns, rows)
+        for start in range(0, columns.rows, self._batch_size):
+            rows = np.arange(start, min(start + self._batch_size, columns.rows))
+            for logits_BT in self._logits(columns, rows):
+                finite_B = torch.isfinite(logits_BT).all(dim=1)
+                if not bool(finite_B.all()):
+                    row = sum(map(len, parts)) + int((~finite_B).nonzero()[0])
+                    line = int(block.lines[encoded.kept_rows[row]])
+                    raise self._not_finite(columns, row, f"{block.file}, line {line}")
+                parts.append(torch.sigmoid(logits_BT).numpy())
         return ScoredBlock(encoded.kept_rows, np.concatenate(parts), encoded.bad)
 
-    def _probabilities(self, columns: Columns, rows: npt.NDArray[np.int64]) -> list[npt.NDArray[np.float32]]:
-        """Returns the probabilities of some rows; splits them in half if memory cannot hold all rows they look up."""
+    def _logits(self, columns: Columns, rows: npt.NDArray[np.int64]) -> list[Tensor]:
+        """Returns the logits of some rows; splits them in half if memory cannot hold all rows they look up."""
+        batch = columns.batch(rows).to(self._device)
         try:
-            logits_BT, _ = self.recommender(columns.batch(rows).to(self._device))
+            with self._turn, torch.no_grad():
+                return [self.recommender(batch)[0].cpu()]
         except TooManyRows:
             if len(rows) == 1:
                 raise
-            return [part for half in np.array_split(rows, 2) for part in self._probabilities(columns, half)]
-        return [torch.sigmoid(logits_BT).cpu().numpy()]
+            return [part for half in np.array_split(rows, 2) for part in self._logits(columns, half)]
+
+    def _not_finite(self, columns: Columns, row: int, where: str) -> DataError | RunFolderError:
+        """Returns the error for an encoded row whose logit is not a finite number."""
+        batch = columns.batch(np.array([row])).to(self._device)
+        with self._turn:
+            damaged = damaged_rows(self.recommender, batch)
+        if damaged is not None:
+            return RunFolderError(
+                f"{where}: cannot be predicted: {damaged} (checkpoint {self._checkpoint!r} of {self.run.folder})",
+                f"choose another checkpoint (`ziggurat checkpoint list {self.run.folder}`)",
+            )
+        largest = largest_input(self.recommender, batch)
+        return DataError(
+            f"{where}: cannot be predicted: the model computes no finite number from it{largest}",
+            "correct extreme values; to train a model that bears them, add a `clip` or `log` transform",
+        )
 
 
 def predict(run: Run | str | Path, rows: Table, checkpoint: str = "best") -> npt.NDArray[np.float32]:
@@ -131,24 +207,3 @@ def predict(run: Run | str | Path, rows: Table, checkpoint: str = "best") -> npt
     """
     with Predictor(run, checkpoint) as predictor:
         return predictor.predict(rows)
-
-
-def _to_arrow(rows: Table) -> pa.Table:
-    if isinstance(rows, pa.Table):
-        return rows
-    if isinstance(rows, pl.DataFrame):
-        return rows.to_arrow()
-    try:
-        if isinstance(rows, Mapping):
-            return pa.table({name: pa.array(values) for name, values in rows.items()})
-        if hasattr(rows, "__arrow_c_stream__"):
-            return pa.table(rows)
-    except (pa.ArrowException, TypeError, ValueError) as error:
-        raise DataError(
-            f"<rows in memory>: no table can be made of them ({error})",
-            "give each column values of one type, as many as every other column has",
-        ) from error
-    raise DataError(
-        f"<rows in memory>: received {shorten(rows)} ({type(rows).__name__})",
-        "pass a pyarrow Table, a polars or pandas DataFrame, or a mapping from column names to values",
-    )

@@ -17,6 +17,7 @@ A list becomes a bag of values. A null list is an empty bag, null elements are d
 from __future__ import annotations
 
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -61,7 +62,8 @@ def type_mismatch(kind: pa.DataType, column: RawColumn) -> tuple[str, str] | Non
     is_time = pt.is_timestamp(kind) or pt.is_date(kind)
     if column.type is ValueType.TIME and not (_is_text(kind) or is_time or pt.is_null(kind)):
         return f"holds {kind}, times are declared", "set `time_format: number`"
-    if _is_text(kind) or pt.is_primitive(kind) or pt.is_decimal(kind) or pt.is_null(kind):
+    is_number = (pt.is_primitive(kind) and not pt.is_interval(kind)) or pt.is_decimal(kind)
+    if _is_text(kind) or is_number or pt.is_null(kind):
         return None
     return f"holds {kind}, which is neither a number nor text", f"write it as {column.type}"
 
@@ -104,17 +106,27 @@ def _convert_dictionary(cells: pa.Array, column: RawColumn, rules: CellRules) ->
 
 
 def _plain_number(cells: pa.Array) -> pa.Array:
-    """Converts times to int64 microseconds and booleans to int64; returns other numbers unchanged."""
+    """Converts times to microseconds, in int64 or, beyond it, decimals, and booleans to int64; returns other numbers
+    unchanged."""
     kind = cells.type
     if pt.is_null(kind) or pt.is_boolean(kind):
         return cells.cast(pa.int64())
-    if pt.is_timestamp(kind) or pt.is_date(kind):
-        return cells.cast(pa.timestamp("us"), safe=False).cast(pa.int64())
     if pt.is_time(kind):
         return cells.cast(pa.time64("us"), safe=False).cast(pa.int64())
-    if pt.is_duration(kind):
-        return cells.cast(pa.duration("us"), safe=False).cast(pa.int64())
-    return cells
+    if not (pt.is_timestamp(kind) or pt.is_date(kind) or pt.is_duration(kind)):
+        return cells
+    unit = "day" if pt.is_date32(kind) else "ms" if pt.is_date64(kind) else kind.unit
+    if unit in _MICROSECONDS:
+        units = cells.cast(pa.int32() if pt.is_date32(kind) else pa.int64())
+        bound = (2**63 - 1) // _MICROSECONDS[unit]
+        if pc.any(pc.or_(pc.greater(units, bound), pc.less(units, -bound))).as_py():
+            return pc.multiply(units.cast(pa.decimal128(19, 0)), pa.scalar(Decimal(_MICROSECONDS[unit])))
+    micro = pa.duration("us") if pt.is_duration(kind) else pa.timestamp("us")
+    return cells.cast(micro, safe=False).cast(pa.int64())
+
+
+_MICROSECONDS = {"day": 86_400_000_000, "s": 1_000_000, "ms": 1_000}
+"""Unit of times -> microseconds, for those coarser than a microsecond."""
 
 
 def _to_integers(cells: pa.Array, rules: CellRules) -> Converted:

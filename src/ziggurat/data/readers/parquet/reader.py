@@ -225,3 +225,5 @@ def _python_value(cell: pa.Array) -> Any:
         plain = cell.dictionary_decode() if pa.types.is_dictionary(cell.type) else cell
         raw = pa.list_(pa.binary()) if pa.types.is_nested(plain.type) else pa.binary()
         return plain.cast(raw).to_pylist()[0]
+    except (OverflowError, ValueError):
+        return f"a {cell.type} that Python cannot represent"

@@ -1,0 +1,184 @@
+"""Makes an Arrow table of rows in memory, and names the row and the column of a value that no table can hold."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, cast
+
+import numpy as np
+import polars as pl
+import pyarrow as pa
+
+from ziggurat.core.errors import DataError, shorten
+from ziggurat.core.schema import RawColumn, RawSchema, ValueType
+from ziggurat.data.readers.file_heads import check_columns
+from ziggurat.data.readers.table_reader import NAME
+
+Table = pa.Table | pl.DataFrame | Mapping[str, Sequence[Any]]
+
+_ONE_TYPE = "give each column values of one type, as many as every other column has"
+_FAILURES = (pa.ArrowException, ArithmeticError, AttributeError, RecursionError, TypeError, ValueError)
+"""What Arrow and the libraries of data frames raise for values that they cannot convert."""
+_COLLECTIONS = (list, tuple, set, frozenset, dict, np.ndarray)
+
+
+def to_arrow(rows: Table, needed: RawSchema) -> pa.Table:
+    """Returns the columns that are needed; others are ignored, whatever they hold.
+
+    Args:
+        rows: a pyarrow Table, a polars or pandas DataFrame, or a mapping from column names to values.
+        needed: the columns that the features are made of.
+
+    Raises:
+        DataError: columns are missing, or a value cannot be held by an Arrow table; the message names row and column.
+    """
+    if isinstance(rows, Mapping):
+        given = cast("Mapping[Any, Any]", rows)
+        check_columns(NAME, [str(name) for name in given], needed)
+        columns = {column.name: _array(given[column.name], column) for column in needed.columns}
+        return _converted(lambda: pa.table(columns))
+    if isinstance(rows, pl.DataFrame):
+        check_columns(NAME, rows.columns, needed)
+        frame = rows.select(needed.names)
+        return _converted(frame.to_arrow)
+    if not isinstance(rows, pa.Table):
+        if not hasattr(rows, "__arrow_c_stream__"):
+            raise DataError(
+                f"{NAME}: received {shorten(rows)} ({type(rows).__name__})",
+                "pass a pyarrow Table, a polars or pandas DataFrame, or a mapping from column names to values",
+            )
+        rows = _converted(lambda: pa.table(rows))
+    check_columns(NAME, rows.column_names, needed)
+    for name in needed.names:
+        if rows.column_names.count(name) > 1:
+            raise DataError(f"{NAME}: column {name!r} occurs {rows.column_names.count(name)} times", "name it once")
+    return rows.select(list(needed.names))
+
+
+def _converted(convert: Callable[[], pa.Table]) -> pa.Table:
+    """Calls ``convert``; turns its errors into one of ours."""
+    try:
+        return convert()
+    except MemoryError:
+        raise
+    except _FAILURES as error:
+        message = " ".join(str(error).split())[:300]
+        raise DataError(f"{NAME}: no table can be made of them ({message})", _ONE_TYPE) from error
+
+
+def _array(values: Any, column: RawColumn) -> pa.Array | pa.ChunkedArray:
+    """Returns the values of one column as an Arrow array."""
+    if isinstance(values, str | bytes | Mapping | set | frozenset) or not isinstance(values, Iterable):
+        raise DataError(
+            f"{NAME}, column {column.name!r}: no table can be made of {shorten(values)} ({type(values).__name__})",
+            "give a list of values, one for each row",
+        )
+    if isinstance(values, pa.ChunkedArray):
+        return values
+    if not hasattr(values, "__len__"):
+        values = list(cast("Iterable[Any]", values))
+    if not isinstance(values, pa.Array) and str(getattr(values, "dtype", "object")).lower() == "object":
+        _check_nesting(list(cast("Iterable[Any]", values)), column)
+    try:
+        try:
+            return pa.array(values)
+        except OverflowError:
+            return pa.array([_small(value, column, row) for row, value in enumerate(values, 1)])
+    except MemoryError:
+        raise
+    except _FAILURES as error:
+        if isinstance(error, DataError):
+            raise
+        raise _explained(list(values), column, error) from error
+
+
+def _check_nesting(values: list[Any], column: RawColumn) -> None:
+    """Refuses values nested deeper than a list of values.
+
+    No feature is made of them, and Arrow follows nested lists by recursion, without a bound.
+    """
+    if any(issubclass(kind, _COLLECTIONS) for kind in set(map(type, values))):
+        lists = [value for value in values if isinstance(value, _COLLECTIONS)]
+        if any(_is_deep(value) for value in lists) or any(
+            issubclass(kind, _COLLECTIONS)
+            for kind in set(map(type, itertools.chain.from_iterable(each for each in lists if _has_objects(each))))
+        ):
+            row = next(row for row, value in enumerate(values, 1) if _is_nested(value))
+            raise _refused(row, column, "a nested value", "write its fields as columns of their own")
+
+
+def _has_objects(value: Any) -> bool:
+    return not isinstance(value, np.ndarray) or value.dtype == object
+
+
+def _is_deep(value: Any) -> bool:
+    return isinstance(value, dict) or (isinstance(value, np.ndarray) and value.ndim != 1)
+
+
+def _is_nested(value: Any) -> bool:
+    return isinstance(value, _COLLECTIONS) and (
+        _is_deep(value) or (_has_objects(value) and any(isinstance(item, _COLLECTIONS) for item in value))
+    )
+
+
+def _small(value: Any, column: RawColumn, row: int) -> Any:
+    """Returns a value with the whole numbers in it that int64 cannot hold as the column's type, if that can."""
+    if isinstance(value, _COLLECTIONS):
+        return [_small(item, column, row) for item in value]
+    if not isinstance(value, int | np.integer) or isinstance(value, bool):
+        return value
+    if column.type is ValueType.TEXT:
+        return str(value)
+    if column.type is ValueType.FLOAT:
+        try:
+            return float(value)
+        except OverflowError:
+            raise _refused(row, column, shorten(value), "a number of at most 1.8e308 is allowed") from None
+    if not -(2**63) <= value < 2**63:
+        hint = "whole numbers from -2^63 to 2^63 - 1 are allowed; train with `type: text` for others"
+        raise _refused(row, column, shorten(value), hint)
+    return int(value)
+
+
+def _explained(values: list[Any], column: RawColumn, error: Exception) -> DataError:
+    """Returns the error for a column of which Arrow cannot make an array: it names the first value at fault."""
+    if not _fails(values):
+        message = " ".join(str(error).split())[:300]
+        return DataError(f"{NAME}, column {column.name!r}: no table can be made of it ({message})", _ONE_TYPE)
+    good, bad = 0, len(values)
+    while bad - good > 1:  # the first ``good`` values make an array, the first ``bad`` do not
+        middle = (good + bad) // 2
+        if _fails(values[:middle]):
+            bad = middle
+        else:
+            good = middle
+    value = values[bad - 1]
+    received = f"{shorten(value)} ({type(value).__name__})"
+    if _fails([value]):
+        return _refused(bad, column, received, _allowed(column))
+    return _refused(bad, column, f"{received} after values of another type", _ONE_TYPE)
+
+
+def _fails(values: Any) -> bool:
+    try:
+        pa.array(values)
+    except _FAILURES:
+        return True
+    return False
+
+
+def _refused(row: int, column: RawColumn, received: str, hint: str) -> DataError:
+    return DataError(
+        f"{NAME}, line {row}, column {column.name!r}: received {received}, of which no table can be made", hint
+    )
+
+
+def _allowed(column: RawColumn) -> str:
+    what = {
+        ValueType.INTEGER: "whole numbers, as numbers or text",
+        ValueType.FLOAT: "numbers, as numbers or text",
+        ValueType.TEXT: "text",
+        ValueType.TIME: "times, as datetimes or text",
+    }[column.type]
+    return f"give {'lists of ' if column.many else ''}{what}, and None where a value is missing"
