@@ -23,6 +23,7 @@ from bench.system.checkpoint_crash import CHECKPOINT_CRASH
 from bench.system.cli_start import CLI_START
 from bench.system.ingestion import INGESTION
 from bench.system.lab import LAB_COLLECTIVES, PIPELINE_OVERLAP
+from bench.system.model_swaps import MODEL_SWAPS
 from bench.system.parity import RANK_PARITY
 from bench.system.prepare import PREPARE
 from bench.system.quantised import QUANTISED_COMMS
@@ -57,6 +58,7 @@ _ALL = (
     CHECKPOINT_BYTES,
     CHECKPOINT_STALL,
     CHECKPOINT_CRASH,
+    MODEL_SWAPS,
     INGESTION,
     PREPARE,
     CLI_START,
