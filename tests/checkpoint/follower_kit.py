@@ -13,6 +13,7 @@ from ziggurat.checkpoint.folder import CheckpointFolder
 from ziggurat.checkpoint.follow.follower import Follower, Update
 from ziggurat.checkpoint.format.manifest import Manifest
 from ziggurat.checkpoint.store.store import LocalStore
+from ziggurat.core.untrusted import MAX_TEXT_BYTES
 
 POLICIES = ("full", "one_shot", "consecutive", "intermittent")
 
@@ -25,10 +26,10 @@ class ReadOnlyStore(LocalStore):
         self.read_files: list[tuple[str, str]] = []
         self.before: Callable[[str, str], None] = lambda folder, name: None
 
-    def read(self, folder: str, name: str) -> bytes:
+    def read(self, folder: str, name: str, limit: int = MAX_TEXT_BYTES) -> bytes:
         self.before(folder, name)
         self.read_files.append((folder, name))
-        return super().read(folder, name)
+        return super().read(folder, name, limit)
 
     def write(self, folder: str, name: str, data: bytes) -> None:
         raise AssertionError((folder, name))

@@ -126,9 +126,10 @@ def test_incomplete_checkpoints_do_not_count_as_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("harm", "message"),
     [
-        ("{", "not valid JSON"),
-        ("[1]", "does not say"),
-        ('{"step": "1"}', "does not say"),
+        ("{", "is not valid JSON"),
+        ("[1]", "expected a JSON object"),
+        ('{"step": "1"}', "does not say which step"),
+        ('{"step": 1}', "does not say which metric"),
         ('{"step": 1, "metric": "auc", "value": 0.8, "sha256": "0"}', "its content differs from its checksum"),
         ('{"step": 1, "metric": "auc", "value": 0.8}', "has no checksum"),
     ],

@@ -83,7 +83,7 @@ def test_a_list_names_what_cannot_be_read(folder: CheckpointFolder) -> None:
     shutil.rmtree(path_of(folder, 2).parent)
     assert "best.json: names step 2, which does not exist" in str(listing(folder).best_problem)
     (Path(folder.where) / "best.json").write_text("{")
-    assert "best.json: not valid JSON" in str(listing(folder).best_problem)
+    assert "best.json: is not valid JSON" in str(listing(folder).best_problem)
 
 
 def test_a_checkpoint_whose_base_was_written_again(folder: CheckpointFolder) -> None:
@@ -210,5 +210,7 @@ def test_checkpoints_stored_outside_the_run_folder_are_found(tmp_path: Path) -> 
     assert open_folder(run).steps() == [1, 2]
     assert open_folder(elsewhere).steps() == [1, 2]
     config.write_text("checkpoints: [")
-    with pytest.raises(RunFolderError, match=rf"^{config}: cannot be read: .*\n  hint: restore it, or name the folder"):
+    with pytest.raises(
+        RunFolderError, match=rf"^{config}: is not valid YAML: .*\n  hint: restore it, or name the folder"
+    ):
         open_folder(run)

@@ -75,7 +75,7 @@ def test_pruning_is_refused_if_a_manifest_cannot_be_read(folder: CheckpointFolde
     assert folder.prune(1) == []
     assert folder.steps() == [1, 2, 3]
     (Path(folder.where) / "best.json").write_text("{")
-    with pytest.raises(RunFolderError, match=r"best\.json: not valid JSON"):
+    with pytest.raises(RunFolderError, match=r"best\.json: is not valid JSON"):
         prune(Path(folder.where), 1)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,10 @@ from ziggurat.checkpoint import writer as writing
 from ziggurat.checkpoint.config import CheckpointsConfig
 from ziggurat.checkpoint.folder import CheckpointFolder
 from ziggurat.checkpoint.format import blocks
+from ziggurat.checkpoint.inspect.verification import verify
+from ziggurat.checkpoint.store.claim import claimed
 from ziggurat.checkpoint.store.store import LocalStore
+from ziggurat.checkpoint.store.writer_identity import Owner
 from ziggurat.checkpoint.writer import Best
 from ziggurat.core.errors import DataError, RunFolderError
 from ziggurat.parallel.tensor_slices import TensorSlice
@@ -200,7 +204,7 @@ def test_a_full_disk_leaves_the_checkpoint_before(tmp_path: Path, free_files: in
         saving.save(2, DENSE, {})
         with pytest.raises(DataError, match="no space left"):
             saving.finish()
-        assert folder.steps() == [1]
+        assert folder.store.folders() == ["step-00000001"]  # what was written of the second one is deleted
         assert same_bits(load_tensors(folder, "last"), expected)
         store.free_files = 100
         saving.save(3, DENSE, {})
@@ -209,8 +213,42 @@ def test_a_full_disk_leaves_the_checkpoint_before(tmp_path: Path, free_files: in
     manifest = folder.manifest(3)
     assert manifest is not None
     assert manifest.kind == "full"
-    with saver(folder, table):
-        assert "step-00000002" not in folder.store.folders()  # the next writer deletes the incomplete folder
+
+
+def test_a_failed_write_of_a_step_that_exists_leaves_that_one(tmp_path: Path) -> None:
+    store = FillingStore(tmp_path)
+    folder, table = CheckpointFolder(store), Table()
+    with saver(folder, table) as saving:
+        saving.save(1, DENSE, {})
+        expected = table.tensors() | DENSE
+        saving.finish()
+        files = set(store.files("step-00000001"))
+        table.change(20)
+        store.free_files = 2
+        saving.save(1, DENSE, {})
+        with pytest.raises(DataError, match="no space left"):
+            saving.finish()
+    assert set(store.files("step-00000001")) == files
+    assert same_bits(load_tensors(folder, 1), expected)
+
+
+@pytest.mark.parametrize("again", [False, True])
+def test_a_folder_that_is_deleted_while_training_runs_is_named(tmp_path: Path, again: bool) -> None:
+    folder, table = CheckpointFolder(tmp_path / "checkpoints"), Table()
+    with claimed(folder.store, Owner("runs/one", "1111")) as claim, saver(folder, table, check=claim.check) as saving:
+        saving.save(1, DENSE, {})
+        saving.finish()
+        shutil.rmtree(tmp_path / "checkpoints")
+        if again:
+            (tmp_path / "checkpoints").mkdir()
+        table.change(5)
+        saving.save(2, DENSE, {})
+        with pytest.raises(
+            RunFolderError, match="checkpoints: was deleted, moved or emptied while this training"
+        ) as told:
+            saving.finish()
+        assert "resumes from the newest checkpoint in there, or else from the start" in told.value.hint
+    assert folder.store.folders() == []
 
 
 def test_a_real_full_disk_is_named_and_leaves_the_checkpoint_before(tmp_path: Path) -> None:
@@ -224,8 +262,12 @@ def test_a_real_full_disk_is_named_and_leaves_the_checkpoint_before(tmp_path: Pa
             free_bytes = os.statvfs(disk).f_bavail * os.statvfs(disk).f_frsize
             (disk / "ballast").write_bytes(bytes(free_bytes - 60_000))
             saving.save(2, DENSE, {})
-            with pytest.raises(DataError, match=r"step-00000002/rank-00000-\d+\..*: no space left on the device"):
+            with pytest.raises(
+                DataError, match=r"step-00000002/rank-00000-\d+\..*: no space left on the device"
+            ) as told:
                 saving.finish()
+            assert "the unfinished file was not kept" in told.value.problem
+            assert verify(folder).unfinished == ()
             assert same_bits(load_tensors(folder, "last"), expected)
             (disk / "ballast").unlink()
             saving.save(3, DENSE, {})

@@ -15,6 +15,7 @@ from ziggurat.checkpoint.folder import CheckpointFolder
 from ziggurat.checkpoint.inspect.verification import verify
 from ziggurat.checkpoint.store.store import LocalStore
 from ziggurat.core.errors import RunFolderError
+from ziggurat.core.untrusted import MAX_TEXT_BYTES
 
 
 @pytest.fixture
@@ -31,13 +32,13 @@ class CountingStore(LocalStore):
         self.at = ""
         self.act: Callable[[], None] = lambda: None
 
-    def read(self, folder: str, name: str) -> bytes:
+    def read(self, folder: str, name: str, limit: int = MAX_TEXT_BYTES) -> bytes:
         if name.endswith(".safetensors"):
             self.reads[f"{folder}/{name}"] = self.reads.get(f"{folder}/{name}", 0) + 1
             if folder == self.at:
                 self.at = ""
                 self.act()
-        return super().read(folder, name)
+        return super().read(folder, name, limit)
 
 
 def test_every_file_is_read_once(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from ziggurat.checkpoint.format.blocks import DAMAGED, TableRows, rows_in, tensors_in, with_prefix
-from ziggurat.checkpoint.format.manifest import WEIGHT, ManifestFile, RowBlock
+from ziggurat.checkpoint.format.manifest import WEIGHT, ManifestFile, RowBlock, check_complete
 from ziggurat.checkpoint.reader import TABLE_STATES, TABLES, CheckpointReader, OnProgress, folder_of
 from ziggurat.checkpoint.store.store import Store
 from ziggurat.checkpoint.verified_files import read_file, read_manifest, read_needed, read_others
@@ -42,6 +42,7 @@ class BlockCheckpointReader(CheckpointReader):
         self.manifest = read_manifest(store, step)
         self.state = self.manifest.state
         self.chain = (*read_needed(store, self.manifest, self.manifest.needs), self.manifest)
+        check_complete(self.chain[0], store.where(folder_of(self.chain[0].step)).rstrip("/"))
 
     @property
     def bits(self) -> int:
@@ -124,10 +125,11 @@ class BlockCheckpointReader(CheckpointReader):
                 free_bytes -= file.bytes
         for manifest, file in needed:
             data = kept.pop((manifest.step, file.name), None) or read_file(self._store, manifest, file)
-            tensors = tensors_in(data, self._store.where(folder_of(manifest.step), file.name))
+            place = self._store.where(folder_of(manifest.step), file.name)
+            tensors = tensors_in(data, place)
             for block in _blocks_needed(file, targets):
                 wanted = {target.tensor for target in targets[block.table]}
-                yield manifest is self.chain[0], rows_in(block, tensors, wanted)
+                yield manifest is self.chain[0], rows_in(block, manifest.tables[block.table], tensors, wanted, place)
 
 
 def _blocks_needed(file: ManifestFile, targets: Mapping[str, Sequence[_Target]]) -> list[RowBlock]:

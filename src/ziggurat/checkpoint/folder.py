@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import hashlib
 import json
+import os
 import re
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,14 +15,21 @@ from ziggurat.checkpoint.format.legacy import STATE_FILE
 from ziggurat.checkpoint.format.manifest import MANIFEST_FILE, Manifest
 from ziggurat.checkpoint.open_checkpoint import open_checkpoint
 from ziggurat.checkpoint.reader import FOLDER, CheckpointReader, folder_of
-from ziggurat.checkpoint.store.store import LocalStore, Store, Unreachable
+from ziggurat.checkpoint.store.claim import recorded_writer
+from ziggurat.checkpoint.store.store import LINK_HINT, LocalStore, Store, Unreachable
+from ziggurat.checkpoint.store.writer_identity import Owner
 from ziggurat.checkpoint.verified_files import read_manifest
-from ziggurat.core.errors import RunFolderError
+from ziggurat.core.errors import RunFolderError, shorten
 from ziggurat.core.files import put_back, sweep
+from ziggurat.core.untrusted import Damage, as_object, parse_json, read_json_object
 
 BEST_FILE = "best.json"
+CHECKPOINTS = "checkpoints"
+"""Name of the checkpoints' folder in a run folder."""
+ENVIRONMENT = "environment.json"
+"""Name of the file in a run folder with the run's id."""
 _CHECKPOINT_FILE = re.compile(
-    r"rank-\d{5}-\d{5}\.[0-9a-f]{8}\.safetensors|(dense|tables|average|dense_optimizer|table_states)\.safetensors"
+    r"rank-[0-9]{5}-[0-9]{5}\.[0-9a-f]{8}\.safetensors|(dense|tables|average|dense_optimizer|table_states)\.safetensors"
     rf"|{re.escape(MANIFEST_FILE)}|{re.escape(STATE_FILE)}|\..+\.part"
 )
 """Names of the files that a writer of either format makes in the folder of a step."""
@@ -35,11 +43,16 @@ class CheckpointFolder:
     Args:
         store: the store of the checkpoints, or their local folder.
         keep: how many of the newest checkpoints :meth:`prune` keeps.
+        run_id: the run that writes or deletes here; checkpoints of another run are then never deleted. Empty: unknown.
     """
 
-    def __init__(self, store: Store | Path, keep: int = 2) -> None:
+    def __init__(self, store: Store | Path, keep: int = 2, run_id: str = "") -> None:
         self.store: Store = LocalStore(store) if isinstance(store, Path) else store
-        self._keep = keep
+        self._keep, self.run_id = keep, run_id
+
+    def of_run(self, run_id: str) -> CheckpointFolder:
+        """Returns the same folder for a run that writes or deletes in it."""
+        return CheckpointFolder(self.store, self._keep, run_id)
 
     @property
     def where(self) -> str:
@@ -47,8 +60,19 @@ class CheckpointFolder:
         return self.store.where("").rstrip("/")
 
     def steps(self) -> list[int]:
-        """Returns the steps of the finished checkpoints, ascending."""
+        """Returns the steps of the finished checkpoints, ascending.
+
+        Raises:
+            RunFolderError: a symbolic link has the name of a checkpoint's folder.
+        """
         if isinstance(self.store, LocalStore):
+            for name in sorted(self.store.links()):
+                if FOLDER.fullmatch(name):
+                    raise RunFolderError(
+                        f"{self.store.where(name)}: is a symbolic link; checkpoints are neither read nor written nor "
+                        "deleted through links",
+                        LINK_HINT,
+                    )
             put_back(self.store.root)  # folders that a writer of format 1 had moved aside before it died
         found = [(match, name) for name in self.store.folders() if (match := FOLDER.fullmatch(name))]
         return sorted(
@@ -71,18 +95,17 @@ class CheckpointFolder:
         if BEST_FILE not in self.store.files():
             return self._best_from_manifests()
         place = self.store.where("", BEST_FILE)
-        hint = f"delete {place}: the best checkpoint is then taken from the newest manifest"
-        try:
-            values = json.loads(self.store.read("", BEST_FILE).decode())
-        except ValueError as error:
-            raise RunFolderError(f"{place}: not valid JSON: {error}", hint) from None
-        if not isinstance(values, dict) or not isinstance(values.get("step"), int):
-            raise RunFolderError(f"{place}: does not say which step is the best", hint)
+        damage = Damage(RunFolderError, f"delete {place}: the best checkpoint is then taken from the newest manifest")
+        values = as_object(parse_json(self.store.read("", BEST_FILE), place, damage), place, damage)
+        if not _is_step(values.get("step")):
+            raise damage.of(place, "does not say which step is the best")
+        if not isinstance(values.get("metric"), str) or type(values.get("value")) not in {int, float}:
+            raise damage.of(place, "does not say which metric is the best, and its value")
         digest = values.pop("sha256", None)
         is_legacy = digest is None and MANIFEST_FILE not in self.store.files(folder_of(values["step"]))
         if digest != _digest(values) and not is_legacy:
             fault = "has no checksum" if digest is None else "its content differs from its checksum"
-            raise RunFolderError(f"{place}: {fault}", hint)
+            raise damage.of(place, fault)
         return values
 
     def _best_from_manifests(self) -> dict[str, Any] | None:
@@ -95,11 +118,12 @@ class CheckpointFolder:
                 raise
             except RunFolderError:  # the manifest before it is nearly as recent
                 continue
-            progression: dict[str, Any] = {} if manifest is None else manifest.state.get("progression", {})
-            if progression.get("best_step") not in steps:
+            state, config = (manifest.state, manifest.config) if manifest is not None else ({}, None)
+            best_step, value = _value_at(state, "progression", "best_step"), _value_at(state, "progression", "best")
+            if best_step not in steps or type(value) not in {int, float}:
                 return None
-            metric = ((manifest and manifest.config) or {}).get("training", {}).get("monitor", "")
-            return {"step": progression["best_step"], "metric": metric, "value": progression["best"]}
+            metric = _value_at(config, "training", "monitor")
+            return {"step": best_step, "metric": metric if isinstance(metric, str) else "", "value": value}
         return None
 
     def mark_best(self, step: int, metric: str, value: float) -> None:
@@ -191,6 +215,7 @@ class CheckpointFolder:
     def removable(self, keep: int | None = None) -> list[int]:
         """Returns the steps that are neither the best, nor among the newest ``keep``, nor needed by one of these.
 
+        Checkpoints that another run wrote, according to their manifests, are never returned.
         A checkpoint with a file that is missing or of another size, and one that needs such a checkpoint, stay if they
         are recent, but do not count as one of the ``keep``.
 
@@ -220,7 +245,44 @@ class CheckpointFolder:
             needs = [] if manifest is None else [need.step for need in manifest.needs]
             needed.update(needs)
             newest -= bool(newest) and all(map(complete, (*needs, step)))
-        return [step for step in steps if step not in kept | needed]
+        return [step for step in steps if step not in kept | needed and not self._is_of_another_run(step, manifest_of)]
+
+    def check_owner(self, owner: Owner) -> None:
+        """Checks that what is here belongs to this run, as the recorded writer, the run folder and the manifests say.
+
+        Raises:
+            RunFolderError: it belongs to another run; the message names that.
+        """
+        hint = "name another place in checkpoints.store; where that run is not needed any more, delete what is there"
+        root = self.store.root.resolve() if isinstance(self.store, LocalStore) else None
+        if root is not None and root.name == CHECKPOINTS and os.path.lexists(root.parent / ENVIRONMENT):
+            found = read_json_object(root.parent / ENVIRONMENT, Damage(RunFolderError, hint)).get("run_id")
+            if found != owner.id:
+                raise RunFolderError(
+                    f"{self.where}: is in the folder of another run (id {shorten(found)}); this is {owner.name} "
+                    f"(id {owner.id})",
+                    hint,
+                )
+        writer = recorded_writer(self.store)
+        if writer is not None:
+            writer.check_owner(owner, self.where)
+        foreign = [step for step in self.steps() if self.of_run(owner.id)._is_of_another_run(step, self.manifest)]
+        if foreign:
+            raise RunFolderError(
+                f"{self.store.where(folder_of(foreign[0]))}: was written by another run than {owner.name} "
+                f"(id {owner.id})",
+                hint,
+            )
+
+    def _is_of_another_run(self, step: int, manifest_of: Callable[[int], Manifest | None]) -> bool:
+        """Returns whether a checkpoint's manifest names another run than that of this folder; no if none is named."""
+        try:
+            manifest = manifest_of(step)
+        except Unreachable:
+            raise
+        except RunFolderError:
+            return False
+        return bool(self.run_id and manifest and manifest.run_id) and manifest.run_id != self.run_id
 
     def _complete(self, step: int, manifest_of: Callable[[int], Manifest | None]) -> bool:
         """Returns whether all of a checkpoint's own files exist with their recorded sizes."""
@@ -293,6 +355,29 @@ class CheckpointFolder:
         for name in sorted(own, key=lambda name: name not in {MANIFEST_FILE, STATE_FILE}):
             self.store.delete(folder, name)
 
+    def discard_attempt(self, step: int, attempt: str) -> None:
+        """Deletes the files of a write that failed, unless its manifest exists, and the folder if nothing else is left.
+
+        Only for writers, when no rank writes to it any more.
+        """
+        folder = folder_of(step)
+        names = self.store.files(folder)
+        if MANIFEST_FILE in names and self.manifest_id(step) in {None, attempt}:
+            return
+        for name in names:
+            if name.endswith(f".{attempt}.safetensors") and _CHECKPOINT_FILE.fullmatch(name):
+                self.store.delete(folder, name)
+        if isinstance(self.store, LocalStore):
+            self.store.delete_if_empty(folder)
+
+    def manifest_id(self, step: int) -> str | None:
+        """Returns the id in a checkpoint's manifest; None if it cannot be read."""
+        try:
+            manifest = self.manifest(step)
+        except RunFolderError:
+            return None
+        return None if manifest is None else manifest.id
+
     def sweep_step(self, step: int) -> None:
         """Deletes a checkpoint's files that its manifest does not list: of an earlier write of the same step."""
         for name in self._unlisted(step):
@@ -314,6 +399,17 @@ class CheckpointFolder:
 
 class UnknownDependencies(RunFolderError):
     """The manifest of a checkpoint to keep is damaged, so that the checkpoints it needs are unknown."""
+
+
+def _is_step(value: Any) -> bool:
+    return type(value) is int and FOLDER.fullmatch(folder_of(value)) is not None
+
+
+def _value_at(values: Any, *keys: str) -> Any:
+    """Returns the value under a path of keys; None if there is none."""
+    for key in keys:
+        values = values.get(key) if isinstance(values, dict) else None
+    return values
 
 
 def _digest(values: dict[str, Any]) -> str:

@@ -14,7 +14,8 @@ from torch import Tensor
 from ziggurat.checkpoint.format.manifest import TableShape
 from ziggurat.parallel.tensor_slices import TensorSlice
 
-FOLDER = re.compile(r"step-(\d{8,})")
+FOLDER = re.compile(r"step-([0-9]{8}|[1-9][0-9]{8,13})")
+"""Names of checkpoints' folders; :func:`folder_of` makes each of them."""
 TABLES, TABLE_STATES = "tables", "table_optimizer"
 OnProgress = Callable[[int], None]
 """A callback that receives the number of bytes read or verified since its last call."""
@@ -95,7 +96,9 @@ def shapes_of_tables(
         shapes: table name -> shape of its whole weights.
         states: ``TABLE/STATE`` -> shape of a whole optimizer state.
     """
-    found = {name: TableShape(rows=shape[0], dim=shape[1], states={}) for name, shape in shapes.items()}
+    found = {
+        name: TableShape(rows=shape[0], dim=shape[1], states={}) for name, shape in shapes.items() if len(shape) == 2
+    }
     for name, shape in states.items():
         table, _, state = name.rpartition("/")
         if shape and table in found:

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 
 from torch import Tensor
 
-from ziggurat.checkpoint.format.blocks import DAMAGED, check_file, tensors_in
+from ziggurat.checkpoint.format.blocks import DAMAGED, check_file, contents_in_words, tensors_in
 from ziggurat.checkpoint.format.manifest import MANIFEST_FILE, Manifest, ManifestFile, Reference
 from ziggurat.checkpoint.reader import folder_of
-from ziggurat.checkpoint.store.store import Store
+from ziggurat.checkpoint.store.store import Store, TooLarge
 from ziggurat.core.errors import RunFolderError
 
 
@@ -51,6 +51,12 @@ def read_needed(store: Store, manifest: Manifest, needs: Iterable[Reference]) ->
                 f"{manifest.step}, which needs what was there before",
                 DAMAGED,
             )
+        if found.tables != manifest.tables or (need == manifest.needs[0]) != (found.kind == "full"):
+            raise RunFolderError(
+                f"{store.where(folder_of(need.step), MANIFEST_FILE)}: is not of the tables, or not of the kind, that "
+                f"the checkpoint of step {manifest.step} builds on",
+                DAMAGED,
+            )
         yield found
 
 
@@ -61,7 +67,10 @@ def read_file(store: Store, manifest: Manifest, file: ManifestFile) -> bytes:
         RunFolderError: the file is missing, changed, or of another size.
     """
     folder = folder_of(manifest.step)
-    data = store.read(folder, file.name)
+    try:
+        data = store.read(folder, file.name, file.bytes)
+    except TooLarge as error:
+        raise RunFolderError(f"{error.problem}; it has {contents_in_words(file)}", DAMAGED) from None
     check_file(file, data, store.where(folder, file.name))
     return data
 

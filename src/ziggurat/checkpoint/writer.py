@@ -5,6 +5,7 @@ All of it runs in the thread that :mod:`ziggurat.checkpoint.saver` starts, while
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,6 +21,7 @@ from ziggurat.checkpoint.format.blocks import FileWriter, TableRows
 from ziggurat.checkpoint.format.manifest import MANIFEST_FILE, WEIGHT, Bits, Manifest, ManifestFile, TableShape
 from ziggurat.checkpoint.policy import Choice
 from ziggurat.checkpoint.reader import folder_of
+from ziggurat.checkpoint.store.store import LocalStore
 from ziggurat.core.errors import LostRank, RunFolderError, ZigguratError
 from ziggurat.embeddings.dirty_rows import PendingSnapshot, TrackedShard
 
@@ -160,6 +162,16 @@ class CheckpointWriter:
             ZigguratError: it could not be written, on this or on another rank.
             Cancelled: it was abandoned.
         """
+        try:
+            return self._write(job)
+        except BaseException:
+            # In an object store a manifest whose response was lost may still arrive: the next start sweeps there.
+            if self._rank == 0 and isinstance(self._folder.store, LocalStore):
+                with contextlib.suppress(ZigguratError, OSError):
+                    self._folder.discard_attempt(job.step, job.attempt)
+            raise
+
+    def _write(self, job: WriteJob) -> WrittenCheckpoint:
         own = _RankReport([], 0)
         reports = [own]
         try:
@@ -237,10 +249,12 @@ class CheckpointWriter:
             versions=self._versions,
             plan=self._plan,
             config=self._values,
+            run_id=self._folder.run_id,
         )
         folder = folder_of(job.step)
         missing = {file.name for file in files} - set(self._folder.store.files(folder))
         if missing:
+            self._check()  # says so if the whole folder of checkpoints is gone, or if another process writes there
             raise RunFolderError(
                 f"{self._folder.store.where(folder)}: {len(missing)} of {len(files)} files that were written are gone, "
                 f"{min(missing)} first",

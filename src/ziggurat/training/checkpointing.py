@@ -5,13 +5,19 @@ from __future__ import annotations
 import contextlib
 import time
 from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 
+from ziggurat.checkpoint.reader import folder_of
 from ziggurat.checkpoint.saver import Saver
 from ziggurat.checkpoint.store.claim import Claim
 from ziggurat.checkpoint.writer import Best, WrittenCheckpoint
 from ziggurat.core.engine import library_versions
+from ziggurat.core.errors import RunFolderError
+from ziggurat.core.sealed import declared
+from ziggurat.core.untrusted import Damage
 from ziggurat.optim.schedule import Schedule
 from ziggurat.parallel.world import World
 from ziggurat.training.averaged import AveragedWeights
@@ -19,6 +25,16 @@ from ziggurat.training.recommender import Recommender
 from ziggurat.training.recommender_state import dense_state, resume, table_shapes
 from ziggurat.training.run import Run
 from ziggurat.training.train_state import TrainState
+
+
+@dataclass(frozen=True, slots=True)
+class _SavedState:
+    """The state that :meth:`Checkpointing.save` stores in a checkpoint."""
+
+    progression: dict[str, Any]
+    schedule: dict[str, int | float | None]
+    restores: int = 0
+    stopped: bool = False
 
 
 class Checkpointing:
@@ -51,8 +67,13 @@ class Checkpointing:
     @contextlib.contextmanager
     def open(self) -> Generator[None]:
         """Runs the thread that writes checkpoints within the context; :meth:`save` needs it."""
+        folder = self._run.checkpoints
+        if self._leads:
+            owner = self._run.owner
+            folder = folder.of_run(owner.id)
+            folder.check_owner(owner)
         saver = Saver(
-            self._run.checkpoints,
+            folder,
             self._run.experiment.checkpoints,
             self._recommender.lookup.shards(),
             table_shapes(self._recommender),
@@ -116,12 +137,19 @@ class Checkpointing:
         return problems
 
     def restore(self, step: int) -> TrainState:
-        """Restores a checkpoint of the run and returns the state of the training at that step."""
+        """Restores a checkpoint of the run and returns the state of the training at that step.
+
+        Raises:
+            RunFolderError: the checkpoint is damaged, or of another model or training.
+        """
         checkpoint = self._run.checkpoints.load(step)
+        where = f"{self._run.checkpoints.store.where(folder_of(step))}: state"
+        damage = Damage(RunFolderError, "delete the checkpoint's folder to resume from the one before")
+        saved = declared(_SavedState, checkpoint.state, where, damage)
+        at = TrainState.from_json(saved.progression, f"{where}.progression", damage)
         resume(self._recommender, checkpoint, self._optimizer, self._average)
-        self._schedule.load_state_dict(checkpoint.state["schedule"])
-        self._restores = int(checkpoint.state.get("restores", 0)) + (not checkpoint.state.get("stopped", False))
-        at = TrainState.from_json(checkpoint.state["progression"])
+        self._schedule.load_state_dict(saved.schedule)
+        self._restores = saved.restores + (not saved.stopped)
         self._mark_best(at)
         if at.stopped_early and self._run.experiment.training.early_stopping is None:
             at.stopped_early = False

@@ -12,7 +12,7 @@ from torch.distributed.tensor import DTensor
 from ziggurat.checkpoint.folder import CheckpointFolder
 from ziggurat.checkpoint.format.manifest import TableShape
 from ziggurat.checkpoint.reader import CheckpointReader
-from ziggurat.core.errors import RunFolderError
+from ziggurat.core.errors import RunFolderError, shorten
 from ziggurat.optim.shampoo.shampoo import Shampoo
 from ziggurat.parallel.tensor_slices import TensorSlice, fill, gather
 from ziggurat.training.averaged import AveragedWeights
@@ -105,6 +105,7 @@ def resume(
     }
     _fill(targets, saved)
     if average is not None:
+        _check("average", recommender.tensor_slices(), saved.shapes("average") or {})
         average.load(saved.whole("average"))
     restore_optimizer(optimizer, saved)
     _restore_random(saved.whole("random"))
@@ -136,9 +137,19 @@ def _restore_random(states: Mapping[str, Tensor]) -> None:
     """Restores this rank's random state; a rank that did not exist at the snapshot keeps the one it has."""
     suffix = f"/{dist.get_rank()}" if dist.get_rank() else ""
     if f"torch{suffix}" in states:
-        torch.set_rng_state(states[f"torch{suffix}"])
+        torch.set_rng_state(_same_kind(states[f"torch{suffix}"], torch.get_rng_state()))
     if f"cuda{suffix}" in states and torch.cuda.is_available():
-        torch.cuda.set_rng_state(states[f"cuda{suffix}"])
+        torch.cuda.set_rng_state(_same_kind(states[f"cuda{suffix}"], torch.cuda.get_rng_state()))
+
+
+def _same_kind(saved: Tensor, live: Tensor) -> Tensor:
+    """Returns a saved random state if it is one, as far as its shape says."""
+    if saved.shape != live.shape or saved.dtype != live.dtype:
+        raise RunFolderError(
+            f"checkpoint group 'random': {saved.dtype} {tuple(saved.shape)}, expected {live.dtype} {tuple(live.shape)}",
+            "it was written with another torch",
+        )
+    return saved
 
 
 def _fill(targets: Mapping[str, Sequence[TensorSlice]], saved: CheckpointReader) -> None:
@@ -180,10 +191,16 @@ def _flatten(optimizer: torch.optim.Optimizer) -> list[TensorSlice]:
 
 def _unflatten(optimizer: torch.optim.Optimizer, flat: Mapping[str, Tensor]) -> None:
     parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    numbers = {str(number) for number in range(len(parameters))}
     own = isinstance(optimizer, Shampoo)  # it takes whole states and shards them itself
     state: dict[int, dict[str, Tensor]] = {}
     for key, tensor in flat.items():
         number, _, name = key.partition("/")
+        if not name or number not in numbers:
+            raise RunFolderError(
+                f"checkpoint group 'dense_optimizer': {shorten(key)}: there are {len(parameters)} parameters",
+                "it belongs to another config",
+            )
         parameter = parameters[int(number)]
         state.setdefault(int(number), {})[name] = tensor if own else _spread_like(parameter, tensor, key)
     values = optimizer.state_dict()

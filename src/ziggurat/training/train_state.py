@@ -6,6 +6,9 @@ import math
 from dataclasses import dataclass, field
 from typing import Any
 
+from ziggurat.core.errors import shorten
+from ziggurat.core.sealed import declared
+from ziggurat.core.untrusted import Damage
 from ziggurat.data.encoded.loader import Cursor
 from ziggurat.metrics.names import higher_is_better
 from ziggurat.training.config import EarlyStopping
@@ -49,9 +52,39 @@ class TrainState:
         return {**values, "cursor": [self.cursor.epoch, self.cursor.rows]}
 
     @classmethod
-    def from_json(cls, values: dict[str, Any]) -> TrainState:
-        fields: dict[str, Any] = {**values, "cursor": Cursor(*values["cursor"])}
-        return cls(**fields)
+    def from_json(cls, values: Any, where: str, damage: Damage) -> TrainState:
+        """Returns the state that :meth:`to_json` made.
+
+        Args:
+            values: the JSON.
+            where: where it was read, for messages.
+            damage: the errors to raise.
+
+        Raises:
+            ZigguratError: of class ``damage.error``: a value is missing, or of another type.
+        """
+        saved = declared(_Saved, values, where, damage)
+        numbers = {"step": saved.step, "best_step": saved.best_step or 0, "stale": saved.stale}
+        numbers |= dict(zip(("cursor.0", "cursor.1"), saved.cursor, strict=True))
+        for name, number in numbers.items():
+            if not 0 <= number < _MOST:
+                raise damage.of(where, f"{name}: received {shorten(number)}, expected 0 to {_MOST:,}")
+        return cls(saved.step, Cursor(*saved.cursor), saved.best, saved.best_step, saved.stale, saved.stopped_early)
+
+
+_MOST = 2**48
+
+
+@dataclass(frozen=True, slots=True)
+class _Saved:
+    """What :meth:`TrainState.to_json` returns."""
+
+    step: int
+    cursor: tuple[int, int]
+    best: float | None
+    best_step: int | None
+    stale: int
+    stopped_early: bool
 
 
 def monitored(figures: dict[str, float], metric: str, tasks: tuple[str, ...]) -> float:

@@ -10,12 +10,11 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 import torch
 from torch import Tensor
 
-from ziggurat.checkpoint.format.blocks import DAMAGED, TableRows, rows_in, tensors_in
+from ziggurat.checkpoint.format.blocks import TableRows, rows_in, tensors_in
 from ziggurat.checkpoint.format.manifest import WEIGHT, Manifest
 from ziggurat.checkpoint.reader import folder_of
 from ziggurat.checkpoint.store.store import Store
 from ziggurat.checkpoint.verified_files import read_file
-from ziggurat.core.errors import RunFolderError
 
 COMPARED_BYTES = 4 * 2**20
 """Size of a table's rows that are compared at once."""
@@ -35,30 +34,12 @@ def read_rows(store: Store, manifest: Manifest, tables: Collection[str]) -> Iter
             place = store.where(folder_of(manifest.step), file.name)
             tensors = tensors_in(read_file(store, manifest, file), place)
             for block in blocks:
-                yield rows_in(block, tensors, {WEIGHT})
+                yield rows_in(block, manifest.tables[block.table], tensors, {WEIGHT}, place)
 
 
 def bytes_to_read(manifest: Manifest, tables: Collection[str]) -> int:
     """Returns the size of the files that :func:`read_rows` reads."""
     return sum(file.bytes for file in manifest.files if any(block.table in tables for block in file.blocks))
-
-
-def check_complete(store: Store, manifest: Manifest, tables: Collection[str]) -> None:
-    """Checks that a full checkpoint has each number of each table exactly once, by their count.
-
-    Raises:
-        RunFolderError: a table has missing or repeated numbers; the message names it.
-    """
-    for name in tables:
-        blocks = [block for file in manifest.files for block in file.blocks if block.table == name]
-        count = sum(block.rows * block.columns[1] for block in blocks)
-        shape = manifest.tables[name]
-        if count != shape.rows * shape.dim:
-            raise RunFolderError(
-                f"{store.where(folder_of(manifest.step))}: its files have {count:,} numbers of table {name!r}, which "
-                f"has {shape.rows * shape.dim:,}",
-                DAMAGED,
-            )
 
 
 @torch.no_grad()

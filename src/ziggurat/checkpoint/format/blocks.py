@@ -17,9 +17,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from ziggurat.checkpoint.format.manifest import WEIGHT, Bits, ManifestFile, RowBlock
+from ziggurat.checkpoint.format.manifest import WEIGHT, Bits, ManifestFile, RowBlock, TableShape
 from ziggurat.checkpoint.format.quantise import Method, dequantise, finite, quantise
-from ziggurat.core.errors import RunFolderError
+from ziggurat.core.errors import DataError, RunFolderError
 
 FILE_BYTES = 32 * 2**20
 """A file is written once its tensors have this size."""
@@ -164,29 +164,65 @@ def tensors_in(data: bytes, place: str) -> dict[str, Tensor]:
     """
     try:
         return load(data)
-    except SafetensorError as error:
+    except (SafetensorError, KeyError, ValueError, TypeError, OverflowError, RuntimeError) as error:
         raise RunFolderError(f"{place}: cannot be read: {error}", DAMAGED) from error
 
 
-def rows_in(block: RowBlock, tensors: Mapping[str, Tensor], wanted: set[str]) -> TableRows:
+def rows_in(
+    block: RowBlock, shape: TableShape, tensors: Mapping[str, Tensor], wanted: set[str], place: str
+) -> TableRows:
     """Decodes the rows of a block.
 
     Args:
         block: the manifest's entry of the block.
+        shape: the shape of its table.
         tensors: all tensors of its file.
         wanted: names of the tensors to decode, if the block has them: ``weight`` and optimizer states.
+        place: the file, for messages.
+
+    Raises:
+        RunFolderError: the file's tensors are not those that the block has according to the manifest.
     """
     number = block.number
     if block.first is None:
-        ids_U = tensors[f"{number}.ids"].long()
+        ids_U = _ids(block, tensors.get(f"{number}.ids"), place)
     else:
         ids_U = torch.arange(block.first, block.first + block.rows)
     decoded: dict[str, Tensor] = {}
     for name, bits in block.bits.items():
         if name in wanted:
             parts = with_prefix(tensors, f"{number}.{name}.")
-            decoded[name] = parts["rows"] if bits == 32 else dequantise(parts, bits, block.columns[1])
+            per_row = name != WEIGHT and shape.states[name] == 0
+            size = (block.rows,) if per_row else (block.rows, block.columns[1])
+            decoded[name] = _decoded(block, name, size, bits, parts, place)
     return TableRows(block.table, ids_U, block.columns, decoded)
+
+
+def _ids(block: RowBlock, found: Tensor | None, place: str) -> Tensor:
+    if found is None or found.dtype not in {torch.int32, torch.int64} or found.shape != (block.rows,):
+        raise _other_tensor(block, "ids", found, f"{block.rows} whole numbers", place)
+    if block.rows and (int(found.min()) < block.low or int(found.max()) > block.high):
+        raise _other_tensor(block, "ids", found, f"ids from {block.low} to {block.high}", place)
+    return found.long()
+
+
+def _decoded(
+    block: RowBlock, name: str, size: tuple[int, ...], bits: Bits, parts: Mapping[str, Tensor], place: str
+) -> Tensor:
+    try:
+        rows = parts.get("rows") if bits == 32 else dequantise(parts, bits, block.columns[1])
+    except DataError as error:
+        raise RunFolderError(f"{place}: block {block.number}: {error.problem}", DAMAGED) from None
+    if rows is None or rows.dtype != torch.float32 or rows.shape != size:
+        raise _other_tensor(block, name, rows, f"float32 {size}", place)
+    return rows
+
+
+def _other_tensor(block: RowBlock, name: str, found: Tensor | None, expected: str, place: str) -> RunFolderError:
+    received = "nothing" if found is None else f"{str(found.dtype).removeprefix('torch.')} {tuple(found.shape)}"
+    return RunFolderError(
+        f"{place}: block {block.number} of table {block.table!r}: {name} is {received}, expected {expected}", DAMAGED
+    )
 
 
 def with_prefix(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:

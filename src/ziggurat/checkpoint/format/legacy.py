@@ -10,15 +10,14 @@ The folder of a checkpoint::
 from __future__ import annotations
 
 import hashlib
-import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
-from ziggurat.core.errors import RunFolderError
+from ziggurat.checkpoint.format.blocks import tensors_in
+from ziggurat.core.errors import RunFolderError, shorten
+from ziggurat.core.untrusted import Damage, file_name, is_plain_folder, opened, read_json_object, read_opened
 
 FORMAT_VERSION = 1
 STATE_FILE = "state.json"
@@ -34,49 +33,59 @@ def load_state(folder: Path) -> dict[str, Any]:
     return _manifest(folder)["state"]
 
 
+def digests(folder: Path) -> dict[str, str]:
+    """Returns name -> recorded SHA-256 of a checkpoint's files.
+
+    Raises:
+        RunFolderError: as :func:`load_state`.
+    """
+    return _manifest(folder)["files"]
+
+
 def load_groups(folder: Path) -> dict[str, dict[str, Tensor]]:
     """Returns group -> name -> tensor of a checkpoint, after verifying the checksums of its files.
 
     Raises:
         RunFolderError: a file is missing, truncated or changed; the message names it.
     """
-    manifest = _manifest(folder)
     groups: dict[str, dict[str, Tensor]] = {}
-    for name, checksum in manifest["files"].items():
+    for name, checksum in digests(folder).items():
         path = folder / name
-        hint = (
+        damage = Damage(
+            RunFolderError,
             f"restore the file, or do without this checkpoint: delete {folder}, then use another one "
-            "(--checkpoint last) or go on from it with `ziggurat train`"
+            "(--checkpoint last) or go on from it with `ziggurat train`",
         )
-        if not path.exists():
-            raise RunFolderError(f"{path}: missing, but listed in {STATE_FILE}", hint)
-        if _sha256(path) != checksum:
-            raise RunFolderError(f"{path}: its SHA-256 differs from the one recorded when it was saved", hint)
         try:
-            groups[path.stem] = load_file(path)
-        except SafetensorError as error:
-            raise RunFolderError(f"{path}: cannot be read: {error}", hint) from error
+            with opened(path, damage) as file:
+                data = read_opened(file, path, damage)
+        except FileNotFoundError:
+            raise damage.of(path, f"missing, but listed in {STATE_FILE}") from None
+        if hashlib.sha256(data).hexdigest() != checksum:
+            raise damage.of(path, "its SHA-256 differs from the one recorded when it was saved")
+        groups[path.stem] = tensors_in(data, str(path))
     return groups
 
 
 def _manifest(folder: Path) -> dict[str, Any]:
     path = folder / STATE_FILE
+    damage = Damage(RunFolderError, _HINT)
+    if not is_plain_folder(folder):
+        raise damage.of(folder, "is a symbolic link, or no folder, and is not followed")
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise RunFolderError(f"{path}: not a checkpoint: {error}", _HINT) from error
-    if not isinstance(manifest, dict):
-        raise RunFolderError(f"{path}: not a checkpoint: no JSON object", _HINT)
+        manifest = read_json_object(path, damage)
+    except FileNotFoundError:
+        raise damage.of(path, "missing") from None
     if manifest.get("format_version") != FORMAT_VERSION:
         raise RunFolderError(
-            f"{path}: checkpoint format {manifest.get('format_version')!r}, this ziggurat reads {FORMAT_VERSION}",
+            f"{path}: checkpoint format {shorten(manifest.get('format_version'))}, this ziggurat reads "
+            f"{FORMAT_VERSION}",
             "use the ziggurat version in the run's environment.json",
         )
-    if not isinstance(manifest.get("state"), dict) or not isinstance(manifest.get("files"), dict):
-        raise RunFolderError(f"{path}: not a checkpoint: it has no state, or no files", _HINT)
+    files = manifest.get("files")
+    if not isinstance(manifest.get("state"), dict) or not isinstance(files, dict):
+        raise damage.of(path, "not a checkpoint: it has no state, or no files")
+    for name, checksum in cast("dict[str, Any]", files).items():
+        if file_name(name, path, damage) == STATE_FILE or not isinstance(checksum, str):
+            raise damage.of(path, f"not a checkpoint: files: {shorten(name)}: {shorten(checksum)}")
     return manifest
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -9,12 +9,16 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from typing import Any, Literal
+from collections import defaultdict
+from collections.abc import Collection
+from typing import Annotated, Any, Literal, Self
 
 import pydantic
 
 from ziggurat.checkpoint.format.quantise import Bits as Bits
-from ziggurat.core.errors import RunFolderError
+from ziggurat.checkpoint.format.quantise import row_bytes
+from ziggurat.core.errors import RunFolderError, shorten
+from ziggurat.core.untrusted import Damage, file_name, parse_json
 
 FORMAT_VERSION = 2
 MANIFEST_FILE = "manifest.json"
@@ -28,6 +32,16 @@ class NewerFormat(RunFolderError):
     """The manifest is of a format that this version does not know."""
 
 
+Count = Annotated[int, pydantic.Field(ge=0, lt=2**48)]
+"""A number of rows, bytes, columns or steps, and the id of a row."""
+
+
+def _plain_name(name: str) -> str:
+    if name == MANIFEST_FILE:
+        raise ValueError("names the manifest itself")
+    return file_name(name, "the manifest", Damage(RunFolderError, ""))
+
+
 class _Entry(pydantic.BaseModel):
     model_config = pydantic.ConfigDict(extra="forbid", frozen=True)
 
@@ -35,7 +49,7 @@ class _Entry(pydantic.BaseModel):
 class Reference(_Entry):
     """Identifies one write of a checkpoint."""
 
-    step: int
+    step: Count
     id: str
 
 
@@ -52,13 +66,13 @@ class RowBlock(_Entry):
         bits: bits per value of each tensor, ``weight`` and the optimizer states; 32 means not quantised.
     """
 
-    number: int
+    number: Count
     table: str
-    rows: int
-    first: int | None
-    low: int
-    high: int
-    columns: tuple[int, int]
+    rows: Count
+    first: Count | None
+    low: Count
+    high: Count
+    columns: tuple[Count, Count]
     bits: dict[str, Bits]
 
 
@@ -73,19 +87,19 @@ class ManifestFile(_Entry):
         blocks: the rows in it. A file without blocks holds all other tensors, as ``GROUP/NAME``.
     """
 
-    name: str
-    bytes: int
+    name: Annotated[str, pydantic.AfterValidator(_plain_name)]
+    bytes: Count
     sha256: str
-    rank: int
+    rank: Count
     blocks: tuple[RowBlock, ...] = ()
 
 
 class TableShape(_Entry):
     """The shape of a table: its rows, their width, and the width of each optimizer state (0: one number per row)."""
 
-    rows: int
-    dim: int
-    states: dict[str, int]
+    rows: Count
+    dim: Count
+    states: dict[str, Count]
 
     def shape(self, name: str) -> tuple[int, ...]:
         """Returns the shape of the whole tensor ``weight``, or of a state."""
@@ -111,15 +125,16 @@ class Manifest(_Entry):
         versions: versions of the libraries that wrote it.
         plan: the placement of the tables' shards, as in ``plan.json``.
         config: the training's config, as in ``config.yaml``.
+        run_id: id of the run that wrote it; empty: not recorded, as in earlier versions.
     """
 
     id: str
     kind: Kind
-    step: int
+    step: Count
     needs: tuple[Reference, ...]
     policy: str
     bits: Bits
-    world_size: int
+    world_size: Count
     tables: dict[str, TableShape]
     files: tuple[ManifestFile, ...]
     state: dict[str, Any]
@@ -127,6 +142,31 @@ class Manifest(_Entry):
     versions: dict[str, str]
     plan: dict[str, Any] | None = None
     config: dict[str, Any] | None = None
+    run_id: str = ""
+
+    @pydantic.model_validator(mode="after")
+    def _consistent(self) -> Self:
+        """Checks that blocks are parts of tables and fit into their files, so that nothing larger is ever allocated."""
+        steps = [need.step for need in self.needs]
+        if (
+            (self.kind == "full") != (not steps)
+            or steps != sorted({*steps} - {self.step})
+            or max(steps, default=0) > self.step
+        ):
+            raise ValueError(f"a {self.kind} checkpoint of step {self.step} cannot need those of steps {steps[:8]}")
+        for file in self.files:
+            size = 0
+            for block in file.blocks:
+                shape = self.tables.get(block.table)
+                if shape is None:
+                    raise ValueError(f"file {file.name!r} has rows of the unknown table {block.table!r}")
+                fault = _fault(block, shape)
+                if fault:
+                    raise ValueError(f"file {file.name!r}, block {block.number} of table {block.table!r}: {fault}")
+                size += _stored_bytes(block, shape)
+            if size > file.bytes:
+                raise ValueError(f"file {file.name!r} has {file.bytes:,} bytes, and its blocks need {size:,}")
+        return self
 
     @property
     def reference(self) -> Reference:
@@ -139,7 +179,7 @@ class Manifest(_Entry):
 
     def to_bytes(self) -> bytes:
         """Returns the file's content: UTF-8 JSON with a checksum of its value ``manifest``."""
-        values = _to_json_floats(self.model_dump())
+        values = _to_json_floats(self.model_dump(exclude=None if self.run_id else {"run_id"}))
         whole = {"format_version": FORMAT_VERSION, "sha256": _digest(values), "manifest": values}
         return (json.dumps(whole, indent=1, ensure_ascii=False, allow_nan=False) + "\n").encode()
 
@@ -150,24 +190,57 @@ class Manifest(_Entry):
         Raises:
             RunFolderError: it is damaged, of another version, or not a manifest; the message names ``place``.
         """
-        try:
-            whole = json.loads(data.decode())
-            version, digest, values = whole["format_version"], whole.get("sha256"), whole.get("manifest")
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise RunFolderError(f"{place}: not a manifest of a checkpoint: {error}", _HINT) from None
+        damage = Damage(RunFolderError, _HINT)
+        whole = parse_json(data, place, damage)
+        if not isinstance(whole, dict) or "format_version" not in whole:
+            raise damage.of(place, "not a manifest of a checkpoint")
+        version, values = whole["format_version"], whole.get("manifest")
         if version != FORMAT_VERSION:
             raise NewerFormat(
-                f"{place}: checkpoint format {version!r}, this ziggurat reads 1 and {FORMAT_VERSION}",
+                f"{place}: checkpoint format {shorten(version)}, this ziggurat reads 1 and {FORMAT_VERSION}",
                 "use the ziggurat version in the run's environment.json",
             )
-        if not isinstance(values, dict) or digest != _digest(values):
-            raise RunFolderError(f"{place}: its content differs from its checksum", _HINT)
+        if not isinstance(values, dict) or whole.get("sha256") != _digest(values):
+            raise damage.of(place, "its content differs from its checksum")
         try:
             return cls.model_validate(_from_json_floats(values))
         except pydantic.ValidationError as error:
             first = error.errors(include_url=False)[0]
-            where = ".".join(map(str, first["loc"]))
-            raise RunFolderError(f"{place}: {where}: {first['msg']}", _HINT) from None
+            path = "".join(f"{step}." for step in first["loc"])[:-1]
+            message = first["msg"].removeprefix("Value error, ")
+            raise damage.of(place, f"{path}: {message}" if path else message) from None
+
+
+def check_complete(manifest: Manifest, place: str, tables: Collection[str] | None = None) -> None:
+    """Checks that a full checkpoint has each number of its tables exactly once, by their count.
+
+    Args:
+        manifest: of a full checkpoint.
+        place: where it was read, for messages.
+        tables: names of the tables to check; default: all.
+
+    Raises:
+        RunFolderError: a table or a state of its optimizer has missing or repeated numbers; the message names it.
+    """
+    numbers: dict[tuple[str, str], int] = defaultdict(int)
+    for file in manifest.files:
+        for block in file.blocks:
+            for tensor in block.bits:
+                numbers[block.table, tensor] += block.rows * block.columns[1]
+    for name in manifest.tables if tables is None else tables:
+        shape = manifest.tables[name]
+        for tensor in (WEIGHT, *shape.states):
+            found, expected = (
+                numbers[name, tensor],
+                shape.rows * (shape.dim if tensor == WEIGHT else shape.states[tensor]),
+            )
+            if tensor != WEIGHT and not shape.states[tensor]:  # one number for all columns of a row
+                expected = shape.rows * shape.dim
+            if found != expected:
+                of = f"table {name!r}" if tensor == WEIGHT else f"state {tensor!r} of table {name!r}"
+                raise RunFolderError(
+                    f"{place}: its files have {found:,} numbers of {of}, which has {expected:,}", _HINT
+                )
 
 
 _HINT = (
@@ -195,7 +268,29 @@ def _to_json_floats(value: Any) -> Any:
 def _from_json_floats(value: Any) -> Any:
     """Reverses :func:`_to_json_floats`."""
     if isinstance(value, dict):
-        if value.keys() == {"float"} and isinstance(value["float"], str):
+        if value.keys() == {"float"} and value["float"] in {"inf", "-inf", "nan"}:
             return float(value["float"])
         return {key: _from_json_floats(each) for key, each in value.items()}
     return [_from_json_floats(each) for each in value] if isinstance(value, list) else value
+
+
+def _fault(block: RowBlock, shape: TableShape) -> str | None:
+    """Returns why a block cannot be a part of a table of this shape; None if it can."""
+    if block.high >= shape.rows or block.low > block.high:
+        return f"its ids {block.low:,} to {block.high:,} are not within {shape.rows:,} rows"
+    if block.first is not None and (block.first != block.low or block.high - block.first + 1 != block.rows):
+        return f"{block.rows:,} rows from {block.first:,} on do not end at {block.high:,}"
+    if not block.columns[1] or sum(block.columns) > shape.dim:
+        return f"{block.columns[1]} columns from {block.columns[0]} on are not within {shape.dim}"
+    strange = block.bits.keys() - {WEIGHT, *shape.states}
+    return f"the table has no state {min(strange)!r}" if strange else None
+
+
+def _stored_bytes(block: RowBlock, shape: TableShape) -> int:
+    """Returns the bytes of a block's numbers and ids in its file."""
+    width = sum(
+        row_bytes(block.columns[1] if name == WEIGHT or shape.states[name] else 1, bits)
+        for name, bits in block.bits.items()
+    )
+    ids = 0 if block.first is not None else 4 if block.high < 2**31 else 8
+    return block.rows * (width + ids)

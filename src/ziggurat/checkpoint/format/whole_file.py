@@ -77,18 +77,6 @@ def create(path: Path, tensors: Mapping[str, TensorDescription], metadata: Mappi
     return {name: _view(view, begin + offsets[name], tensors[name]) for name in order}
 
 
-def read_metadata(path: Path) -> dict[str, str] | None:
-    """Returns the metadata in the header; None if the file is not a safetensors file."""
-    try:
-        with path.open("rb") as file:
-            size = struct.unpack("<Q", file.read(8))[0]
-            if size > min(path.stat().st_size, 10**8):  # the format allows no longer header
-                return None
-            return dict(json.loads(file.read(size)).get("__metadata__", {}))
-    except (struct.error, ValueError, AttributeError, TypeError):
-        return None
-
-
 def _view(memory: mmap.mmap, begin: int, description: TensorDescription) -> Tensor:
     count = math.prod(description.shape)
     if not count:

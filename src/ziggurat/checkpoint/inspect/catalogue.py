@@ -6,7 +6,7 @@ In: a folder of checkpoints. Out: for each step its manifest, or why it cannot b
 
 from __future__ import annotations
 
-import json
+import os
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,12 +14,13 @@ from typing import Any
 from safetensors import SafetensorError, safe_open
 
 from ziggurat.checkpoint.folder import CheckpointFolder
-from ziggurat.checkpoint.format.legacy import STATE_FILE, load_state
+from ziggurat.checkpoint.format.legacy import STATE_FILE, digests, load_state
 from ziggurat.checkpoint.format.manifest import Manifest, NewerFormat, TableShape
 from ziggurat.checkpoint.reader import TABLE_STATES, TABLES, folder_of, shapes_of_tables
 from ziggurat.checkpoint.store.store import LocalStore, Store, Unreachable
 from ziggurat.core.errors import RunFolderError
 from ziggurat.core.progress import Progress, Silent
+from ziggurat.core.untrusted import Damage, opened
 
 Shapes = dict[str, dict[str, tuple[int, ...]]]
 """Group -> name -> shape."""
@@ -149,35 +150,27 @@ def read_legacy(store: Store, step: int) -> LegacyCheckpoint:
         RunFolderError: the JSON or a header is damaged, a file is missing, or there is no such checkpoint.
     """
     if not isinstance(store, LocalStore):  # format 1 exists in folders only, so this checkpoint was just deleted
-        raise RunFolderError(f"{store.where(folder_of(step))}: has no manifest", _HINT)
+        raise RunFolderError(f"{store.where(folder_of(step))}: has no manifest", _DAMAGE.hint)
     folder = store.root / folder_of(step)
-    try:
-        state = load_state(folder)
-        digests = {
-            str(name): str(digest) for name, digest in json.loads((folder / STATE_FILE).read_bytes())["files"].items()
-        }
-    except (KeyError, TypeError, AttributeError, OSError, ValueError) as error:
-        if isinstance(error, RunFolderError):
-            raise
-        raise RunFolderError(
-            f"{folder / STATE_FILE}: not a checkpoint: {type(error).__name__}: {error}", _HINT
-        ) from error
+    state, recorded = load_state(folder), digests(folder)
     shapes: Shapes = {}
     sizes: dict[str, int] = {}
-    for name in digests:
+    for name in recorded:
         path = folder / name
         try:
-            sizes[name] = path.stat().st_size
-            with safe_open(path, "pt") as file:
+            with opened(path, _DAMAGE) as opened_file, safe_open(path, "pt") as file:
+                sizes[name] = os.fstat(opened_file.fileno()).st_size
                 shapes[path.stem] = {key: tuple(file.get_slice(key).get_shape()) for key in file.keys()}  # noqa: SIM118
         except FileNotFoundError:
-            raise RunFolderError(f"{path}: missing, but listed in {STATE_FILE}", _HINT) from None
-        except (OSError, SafetensorError) as error:
-            raise RunFolderError(f"{path}: cannot be read: {error}", _HINT) from error
-    return LegacyCheckpoint(step, state, sizes, digests, shapes)
+            raise _DAMAGE.of(path, f"missing, but listed in {STATE_FILE}") from None
+        except (OSError, SafetensorError, OverflowError) as error:
+            raise _DAMAGE.of(path, f"cannot be read: {error}") from error
+    return LegacyCheckpoint(step, state, sizes, dict(recorded), shapes)
 
 
-_HINT = "restore the file, or take another checkpoint: `ziggurat checkpoint verify` says which are whole"
+_DAMAGE = Damage(
+    RunFolderError, "restore the file, or take another checkpoint: `ziggurat checkpoint verify` says which are whole"
+)
 
 
 def disk_bytes(store: Store, folder: str, name: str | None = None) -> int:

@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ziggurat.checkpoint.folder import CheckpointFolder
-from ziggurat.checkpoint.format.whole_file import TensorDescription, create, read_metadata
+from ziggurat.checkpoint.format.whole_file import TensorDescription, create
 from ziggurat.checkpoint.open_checkpoint import open_checkpoint
 from ziggurat.checkpoint.reader import TABLE_STATES, TABLES, CheckpointReader
 from ziggurat.checkpoint.store.store import LocalStore
 from ziggurat.core.errors import DataError
 from ziggurat.core.files import atomic_file, check_file_target
 from ziggurat.core.progress import Progress, Silent
+from ziggurat.core.untrusted import Damage, tensor_metadata
 from ziggurat.parallel.tensor_slices import TensorSlice
 
 SUFFIX = ".safetensors"
@@ -119,7 +120,13 @@ def check_out(out: Path) -> None:
         raise DataError(
             f"{out}: the output is a safetensors file, with the suffix {SUFFIX}", f"name it {out.with_suffix(SUFFIX)}"
         )
-    if out.exists() and (read_metadata(out) or {}).get("made_by") != MADE_BY:
+    try:
+        made_by = tensor_metadata(out, Damage(DataError, "")).get("made_by")
+    except FileNotFoundError:
+        return
+    except DataError:  # no safetensors file, or a link, a pipe or a device
+        made_by = None
+    if made_by != MADE_BY:
         raise DataError(f"{out}: exists, and was not made by `{MADE_BY}`", "name another file, or move this one away")
 
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ziggurat.checkpoint.folder import CheckpointFolder
+from ziggurat.checkpoint.folder import ENVIRONMENT, CheckpointFolder
 from ziggurat.checkpoint.inspect.catalogue import disk_bytes
 from ziggurat.checkpoint.inspect.run_folders import open_folder, run_folder
 from ziggurat.checkpoint.reader import folder_of
@@ -19,6 +18,7 @@ from ziggurat.checkpoint.store.writer_identity import Owner
 from ziggurat.core.errors import RunFolderError
 from ziggurat.core.files import LOCK_FILE, locked_folder
 from ziggurat.core.progress import Progress, Silent
+from ziggurat.core.untrusted import Damage, read_json_object
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +51,18 @@ def prune(path: Path, keep: int, *, dry_run: bool = False, progress: Progress | 
         progress: where to show progress.
 
     Raises:
-        RunFolderError: there is no such run, it is being trained, or the manifest of a checkpoint to keep is damaged,
-            so that the checkpoints it needs are unknown.
+        RunFolderError: there is no such run, it is being trained, the checkpoints belong to another run, a link
+            leads out of their folder, or the manifest of a checkpoint to keep is damaged.
         DataError: the folder cannot be written.
     """
     assert keep >= 1, keep
     progress = progress or Silent()
     folder = open_folder(path)
-    claim = _claimed(folder.store, path, dry_run, progress)
+    owner = _owner(folder.store, path)
+    if owner is not None:
+        folder = folder.of_run(owner.id)
+        folder.check_owner(owner)
+    claim = _claimed(folder.store, owner, dry_run, progress)
     with _locked([run_folder(path), _locked_store(folder)], dry_run), claim:
         removable = folder.removable(keep)
         leftovers = folder.leftovers()
@@ -91,18 +95,35 @@ def _locked(places: Sequence[Path | None], dry_run: bool) -> Generator[None]:
 
 
 @contextlib.contextmanager
-def _claimed(store: Store, path: Path, dry_run: bool, progress: Progress) -> Generator[None]:
+def _claimed(store: Store, owner: Owner | None, dry_run: bool, progress: Progress) -> Generator[None]:
     """Holds the claim to an object store, as a training on another host may be writing there."""
     if dry_run or not isinstance(store, ObjectStore):
         yield
         return
-    place = path / "environment.json"
-    try:
-        owner = Owner(str(path), str(json.loads(place.read_text(encoding="utf-8"))["run_id"]))
-    except (OSError, ValueError, KeyError) as error:
-        raise RunFolderError(f"{place}: the run's id cannot be read: {error}", "restore the file") from None
+    assert owner is not None
     with claimed(store, owner, note=progress.note):
         yield
+
+
+def _owner(store: Store, path: Path) -> Owner | None:
+    """Returns the run whose checkpoints are pruned; None if these are in its own folder, or the folder that was named.
+
+    Raises:
+        RunFolderError: the checkpoints are elsewhere, and the run's id, which says whether they belong to it, cannot be
+            read.
+    """
+    run = run_folder(path)
+    place = (path if run is None else run) / ENVIRONMENT
+    damage = Damage(RunFolderError, "restore the file")
+    try:
+        found = read_json_object(place, damage).get("run_id")
+    except FileNotFoundError:
+        found = None
+    if isinstance(found, str) and found:
+        return Owner(str(place.parent), found)
+    if isinstance(store, LocalStore) and (run is None or store.root.parent.resolve() == run.resolve()):
+        return None
+    raise damage.of(place, "the run's id cannot be read")
 
 
 def _locked_store(folder: CheckpointFolder) -> Path | None:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
-from ruamel.yaml import YAML
-from ruamel.yaml.error import YAMLError
-
-from ziggurat.checkpoint.folder import BEST_FILE, CheckpointFolder
+from ziggurat.checkpoint.folder import BEST_FILE, CHECKPOINTS, CheckpointFolder
 from ziggurat.checkpoint.reader import FOLDER
 from ziggurat.checkpoint.store.object_store import open_store
+from ziggurat.checkpoint.store.uri import checked_store_uri
 from ziggurat.core.errors import RunFolderError, nearest
 from ziggurat.core.files import LOCK_FILE
+from ziggurat.core.untrusted import Damage, read_yaml
 
-CHECKPOINTS = "checkpoints"
-"""Name of the checkpoints' folder in a run folder."""
 CONFIG = "config.yaml"
 """Name of the config in a run folder."""
 
@@ -26,7 +24,8 @@ def open_folder(place: str | Path) -> CheckpointFolder:
         place: the run folder, the folder of its checkpoints, or the URL of their store.
 
     Raises:
-        RunFolderError: there is no such run, or its config cannot be read.
+        RunFolderError: there is no such run, its config cannot be read, or a symbolic link leads out of it.
+        ConfigError: its ``checkpoints.store`` is no place for checkpoints.
     """
     if "://" in str(place):
         found = CheckpointFolder(open_store(str(place)))
@@ -36,10 +35,10 @@ def open_folder(place: str | Path) -> CheckpointFolder:
     path = Path(place)
     if (path / CHECKPOINTS).is_file():
         raise RunFolderError(f"{path / CHECKPOINTS}: is a file, not a folder of checkpoints", "move it away")
-    if (path / CONFIG).is_file():
+    if os.path.lexists(path / CONFIG):
         return CheckpointFolder(open_store(_configured_store(path / CONFIG) or path / CHECKPOINTS))
     if (path / CHECKPOINTS).is_dir():
-        return CheckpointFolder(path / CHECKPOINTS)
+        return CheckpointFolder(open_store(path / CHECKPOINTS))
     folder = CheckpointFolder(path)
     has_some = any(FOLDER.fullmatch(name) for name in folder.store.folders()) or BEST_FILE in folder.store.files()
     if path.is_dir() and (has_some or path.resolve().name == CHECKPOINTS):
@@ -61,16 +60,11 @@ def run_folder(path: Path) -> Path | None:
 
 def _configured_store(config: Path) -> str | None:
     """Returns ``checkpoints.store`` of a run's config; None means in the run folder."""
-    try:
-        values = YAML(typ="safe").load(config.read_text(encoding="utf-8"))
-    except (YAMLError, ValueError) as error:
-        raise RunFolderError(
-            f"{config}: cannot be read: {str(error).splitlines()[0]}",
-            f"restore it, or name the folder of the checkpoints, as {config.parent / CHECKPOINTS}",
-        ) from None
+    hint = f"restore it, or name the folder of the checkpoints, as {config.parent / CHECKPOINTS}"
+    values = read_yaml(config, Damage(RunFolderError, hint))
     section = values.get("checkpoints") if isinstance(values, dict) else None
     place = section.get("store") if isinstance(section, dict) else None
-    return None if place is None else str(place)
+    return None if place is None else checked_store_uri(str(place))
 
 
 def _no_run(path: Path) -> RunFolderError:

@@ -14,17 +14,18 @@ from pathlib import Path
 from typing import Literal
 
 from ziggurat.checkpoint.folder import BEST_FILE, CheckpointFolder
-from ziggurat.checkpoint.format.blocks import check_file
 from ziggurat.checkpoint.format.legacy import STATE_FILE
 from ziggurat.checkpoint.format.manifest import MANIFEST_FILE, Manifest
 from ziggurat.checkpoint.inspect.catalogue import Catalogue, LegacyCheckpoint, disk_bytes, read_catalogue
 from ziggurat.checkpoint.reader import FOLDER, folder_of
 from ziggurat.checkpoint.store.store import LocalStore, Unreachable
+from ziggurat.checkpoint.verified_files import read_file
 from ziggurat.core.errors import RunFolderError
 from ziggurat.core.files import LOCK_FILE
 from ziggurat.core.progress import Progress, Silent
+from ziggurat.core.untrusted import Damage, opened
 
-_FOLDER_FILE = re.compile(rf"{re.escape(BEST_FILE)}|{LOCK_FILE}|writer(-\d+)?\.json")
+_FOLDER_FILE = re.compile(rf"{re.escape(BEST_FILE)}|{LOCK_FILE}|writer(-[0-9]+)?\.json")
 """Names of the other files in the checkpoints' folder: ``best.json``, and the lock and identity of the writer."""
 State = Literal["whole", "broken", "unusable", "deleted", "newer"]
 
@@ -130,10 +131,10 @@ class _FileVerifier:
                 return problems
 
     def _file_problems(self, manifest: Manifest) -> Iterable[str]:
-        store, folder = self._catalogue.folder.store, folder_of(manifest.step)
+        store = self._catalogue.folder.store
         for file in manifest.files:
             try:
-                check_file(file, store.read(folder, file.name), store.where(folder, file.name))
+                read_file(store, manifest, file)
             except Unreachable:
                 raise
             except RunFolderError as error:
@@ -148,8 +149,8 @@ class _FileVerifier:
             try:
                 if hash_file(path, lambda more: self._advance(more, found.step)) != digest:
                     yield f"{path}: its SHA-256 differs from the one recorded when it was saved"
-            except OSError as error:
-                yield f"{path}: cannot be read: {error.strerror}"
+            except RunFolderError as error:
+                yield error.problem
 
     def _advance(self, more: int, step: int) -> None:
         self._done += more
@@ -220,10 +221,16 @@ def hash_file(path: Path, on_progress: Callable[[int], None]) -> str:
     Args:
         path: path of the file.
         on_progress: receives the number of bytes read since its last call.
+
+    Raises:
+        RunFolderError: it is missing, no regular file, or cannot be read.
     """
-    digest = hashlib.sha256()
-    with path.open("rb") as file:
-        while chunk := file.read(2**23):
-            digest.update(chunk)
-            on_progress(len(chunk))
+    damage, digest = Damage(RunFolderError, "restore the file"), hashlib.sha256()
+    try:
+        with opened(path, damage) as file:
+            while chunk := file.read(2**23):
+                digest.update(chunk)
+                on_progress(len(chunk))
+    except OSError as error:
+        raise damage.of(path, f"cannot be read: {error.strerror}") from None
     return digest.hexdigest()

@@ -9,12 +9,12 @@ import contextlib
 from collections.abc import Callable, Generator
 from typing import Protocol
 
-from ziggurat.checkpoint.store.lease import leased
+from ziggurat.checkpoint.store.lease import current_writer, leased
 from ziggurat.checkpoint.store.object_store import ObjectStore
 from ziggurat.checkpoint.store.store import LocalStore, Store
 from ziggurat.checkpoint.store.writer_identity import Owner, WriterIdentity
 from ziggurat.core.errors import RunFolderError
-from ziggurat.core.files import locked_folder
+from ziggurat.core.files import FolderInUse, locked_folder
 
 LEASE_S = 300.0
 """How long a writer in an object store may give no sign before another one may succeed it. It is longer than all
@@ -74,10 +74,17 @@ class _FolderClaim:
     def check(self) -> None:
         """Checks the writer file: a file system that does not share locks between hosts still shares files."""
         current = _writer(self._store)
-        if current is None or current.token != self._writer.token:
+        if current is None:
+            raise RunFolderError(
+                f"{self._store.root}: was deleted, moved or emptied while this training runs: the file {WRITER_FILE}, "
+                "which it has written there, is gone",
+                "put the folder back if you have it, and start this training again: it resumes from the newest "
+                "checkpoint in there, or else from the start",
+            )
+        if current.token != self._writer.token:
             raise RunFolderError(
                 f"{self._store.root}: this process is no longer the writer of these checkpoints; now the writer is "
-                f"{current or 'not recorded'}",
+                f"{current}",
                 "make sure that only one training writes here, and start it again",
             )
 
@@ -85,9 +92,12 @@ class _FolderClaim:
 @contextlib.contextmanager
 def _lock_folder(store: LocalStore, owner: Owner) -> Generator[_FolderClaim]:
     with contextlib.ExitStack() as stack:
+        previous = _writer(store)  # before anything is written there: it may be the folder of another run
+        if previous is not None:
+            previous.check_owner(owner, str(store.root))
         try:
             stack.enter_context(locked_folder(store.root, "writing checkpoints"))
-        except RunFolderError:
+        except FolderInUse:
             raise RunFolderError(
                 f"{store.root}: another process writes checkpoints here: {_writer(store) or 'it is not recorded'}",
                 "wait for it, end it, or name another place in checkpoints.store",
@@ -98,6 +108,18 @@ def _lock_folder(store: LocalStore, owner: Owner) -> Generator[_FolderClaim]:
         this = WriterIdentity.of_this_process(owner, LEASE_S)
         store.write("", WRITER_FILE, this.to_bytes())
         yield _FolderClaim(store, this)
+
+
+def recorded_writer(store: Store) -> WriterIdentity | None:
+    """Returns the process that writes to a store or was the last to do so; None if none is recorded.
+
+    Raises:
+        RunFolderError: the file that names it is damaged.
+    """
+    if isinstance(store, LocalStore):
+        return _writer(store)
+    assert isinstance(store, ObjectStore), type(store)
+    return current_writer(store)
 
 
 def _writer(store: LocalStore) -> WriterIdentity | None:

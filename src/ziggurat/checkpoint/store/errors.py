@@ -67,6 +67,12 @@ def is_missing_bucket(error: BaseException) -> bool:
     return _response(error)[0] == "NoSuchBucket"
 
 
+def is_empty_range(error: BaseException) -> bool:
+    """Returns whether a range of an object was requested that has no bytes, as any range of an empty object."""
+    code, status, _ = _response(error)
+    return code == "InvalidRange" or status == 416
+
+
 def is_refused_creation(error: BaseException) -> bool:
     """Returns whether a conditional write failed because the object exists, or another process is writing it."""
     conditions = {"PreconditionFailed", "412", "ConditionalRequestConflict", "409"}

@@ -31,7 +31,7 @@ POLLS_PER_LEASE = 15
 ATTEMPTS = 10
 """How often a process tries to become the writer while others try at the same time."""
 
-_FILE = re.compile(r"writer-(\d{8,})\.json")
+_FILE = re.compile(r"writer-([0-9]{8,18})\.json")
 
 
 class Lease:
@@ -162,6 +162,11 @@ def _has_beaten(store: ObjectStore, number: int, found: WriterIdentity | None) -
         return False
     current = _read(store, number)
     return current != found and not current.ended
+
+
+def current_writer(store: ObjectStore) -> WriterIdentity | None:
+    """Returns the writer with the highest number, the present one or the last; None if there never was one."""
+    return _highest(store)[1]
 
 
 def _highest(store: ObjectStore) -> tuple[int, WriterIdentity | None]:

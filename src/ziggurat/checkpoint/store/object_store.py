@@ -17,31 +17,37 @@ from typing import Any
 from ziggurat.checkpoint.store.errors import (
     endpoint,
     explained,
+    is_empty_range,
     is_missing_bucket,
     is_refused_creation,
     is_unknown_request,
 )
-from ziggurat.checkpoint.store.store import LocalStore, Store, Unreachable
+from ziggurat.checkpoint.store.store import MANIFESTS, LocalStore, Store, TooLarge, Unreachable
 from ziggurat.checkpoint.store.uri import S3, local_folder
 from ziggurat.core.errors import DataError, EnvironmentMismatch, RunFolderError, ZigguratError
+from ziggurat.core.untrusted import MAX_TEXT_BYTES
 
 REQUEST_ATTEMPTS = 5
 """How often a request is tried, unless AWS_MAX_ATTEMPTS is set."""
 BODY_ATTEMPTS = 2
 """How often a response's body is read if the connection breaks off."""
 CONNECT_TIMEOUT_S, READ_TIMEOUT_S = 10, 30
-MANIFESTS = ("manifest.json", "state.json")
 
 
 def open_store(place: str | Path) -> Store:
     """Returns the store at a path or a URL.
 
+    Args:
+        place: as a text, a place that a user named; as a path, a folder within a run, which may be no symbolic link.
+
     Raises:
         ConfigError: ``place`` is neither.
         EnvironmentMismatch: a package that the store needs is not installed.
     """
-    folder = place if isinstance(place, Path) else local_folder(place)
-    return ObjectStore(str(place)) if folder is None else LocalStore(folder)
+    if isinstance(place, Path):
+        return LocalStore(place, follow=False)
+    folder = local_folder(place)
+    return ObjectStore(place) if folder is None else LocalStore(folder)
 
 
 class ObjectStore:
@@ -68,15 +74,22 @@ class ObjectStore:
     def files(self, folder: str = "") -> list[str]:
         return [_name(entry) for entry in self._listed(folder) if entry["type"] == "file"]
 
-    def read(self, folder: str, name: str) -> bytes:
+    def read(self, folder: str, name: str, limit: int = MAX_TEXT_BYTES) -> bytes:
         place = self.where(folder, name)
         with self._explained(f"{place}: cannot be read", Unreachable):
             try:
-                return self._files.cat_file(self._path(folder, name))
+                data = self._files.cat_file(self._path(folder, name), start=0, end=limit + 1)
             except FileNotFoundError as error:
                 if is_missing_bucket(error):
                     raise
-        raise RunFolderError(f"{place}: missing", "see `ziggurat checkpoint verify`")
+                raise RunFolderError(f"{place}: missing", "see `ziggurat checkpoint verify`") from None
+            except Exception as error:
+                if not is_empty_range(error):
+                    raise
+                data = b""
+        if len(data) > limit:
+            raise TooLarge(f"{place}: has more than {limit:,} bytes", "see `ziggurat checkpoint verify`")
+        return data
 
     def write(self, folder: str, name: str, data: bytes) -> None:
         with self._explained(f"{self.where(folder, name)}: cannot be written", DataError):

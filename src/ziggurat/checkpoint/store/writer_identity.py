@@ -9,9 +9,10 @@ import socket
 from dataclasses import asdict, dataclass, fields, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
-from ziggurat.core.errors import RunFolderError
+from ziggurat.core.errors import RunFolderError, shorten
+from ziggurat.core.untrusted import Damage, as_object, parse_json
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +60,7 @@ class WriterIdentity:
     def of_this_process(cls, owner: Owner, lease_s: float) -> WriterIdentity:
         """Returns a new identity of this process."""
         return cls(
-            run=owner.name,
+            run=_without_control_characters(owner.name),
             run_id=owner.id,
             host=socket.gethostname(),
             pid=os.getpid(),
@@ -76,18 +77,13 @@ class WriterIdentity:
         Raises:
             RunFolderError: it is something else.
         """
-        try:
-            values = cast("dict[str, Any]", json.loads(data.decode()))
-            made = cls(**{field.name: values[field.name] for field in fields(cls)})
-            numbers: tuple[Any, ...] = (made.beat, made.pid)
-            if not all(isinstance(number, int) for number in numbers) or not 0 < float(made.lease_s) < 86_400:
-                raise ValueError("beat and pid must be whole numbers, and lease_s between 0 and 86400")
-        except (ValueError, KeyError, TypeError) as error:
-            raise RunFolderError(
-                f"{place}: does not say who writes here: {type(error).__name__}: {error}",
-                "delete it, if no training writes there",
-            ) from None
-        return made
+        damage = Damage(RunFolderError, "delete it, if no training writes there")
+        values = as_object(parse_json(data, place, damage), place, damage)
+        for field in fields(cls):
+            if not _is_valid(field.name, values.get(field.name)):
+                given = shorten(values[field.name]) if field.name in values else "none"
+                raise damage.of(place, f"does not say who writes here: {field.name}: received {given}")
+        return cls(**{field.name: values[field.name] for field in fields(cls)})
 
     def to_bytes(self) -> bytes:
         """Returns the identity as JSON."""
@@ -124,6 +120,23 @@ class WriterIdentity:
 
     def __str__(self) -> str:
         return f"process {self.pid} on host {self.host}, which trains {self.run} since {self.since}"
+
+
+def _is_valid(name: str, value: Any) -> bool:
+    """Returns whether ``value`` can be what :class:`WriterIdentity` has under ``name``."""
+    match name:
+        case "beat" | "pid":
+            return type(value) is int and 0 <= value < 2**63 and (value > 0 or name == "beat")
+        case "lease_s":
+            return type(value) in {int, float} and 0 < value < 86_400
+        case "ended":
+            return type(value) is bool
+        case _:
+            return isinstance(value, str) and value == _without_control_characters(value)
+
+
+def _without_control_characters(text: str) -> str:
+    return "".join("?" if ord(each) < 32 or 127 <= ord(each) < 160 else each for each in text)
 
 
 def _machine() -> str:
