@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from ziggurat.core.errors import DataError
 from ziggurat.planning.autoshard import weights
 from ziggurat.planning.autoshard.cost_network import CostNetwork, CostSample, fit, work
 from ziggurat.planning.autoshard.features import FEATURES, NAMES, features
+from ziggurat.planning.autoshard.learned import NETWORK, SHIPPED, learned_costs
 from ziggurat.planning.autoshard.pool import table_pool
 
 
@@ -82,8 +84,23 @@ def test_a_network_is_saved_and_loaded(network: CostNetwork, tmp_path: Path, mon
     whole = (tmp_path / "network.safetensors").read_bytes()
     for length in (0, 5, len(whole) // 2):
         (tmp_path / "network.safetensors").write_bytes(whole[:length])
-        with pytest.raises(DataError, match=r"network\.safetensors: damaged file of learned weights"):
+        with pytest.raises(DataError, match=r"network\.safetensors: is not a complete safetensors file"):
             CostNetwork.load(tmp_path / "network.safetensors")
+    (tmp_path / "network.safetensors").write_bytes(whole)
+    for name, other, expected in (
+        ("unit", np.ones(3, np.float32), "array 'unit' is float32 with 1 dimensions"),
+        ("table.0.bias", np.zeros(5, np.float32), "array 'table.0.bias' has shape"),
+        ("scale", np.full(32, np.nan, np.float32), "array 'scale' has NaN"),
+        ("spy", np.zeros(1, np.float32), "has the unknown array 'spy'"),
+    ):
+        weights.save_weights(
+            tmp_path / "network.safetensors", load_file(SHIPPED / NETWORK) | {name: other}, network.origin
+        )
+        with pytest.raises(DataError, match=re.escape(expected)):
+            CostNetwork.load(tmp_path / "network.safetensors")
+    weights.save_weights(tmp_path / "network.safetensors", load_file(SHIPPED / NETWORK), {"machine": 3})
+    with pytest.raises(DataError, match="does not say what it was measured on: machine is 3"):
+        learned_costs(tmp_path)
     (tmp_path / "network.safetensors").write_bytes(whole)
     save_file(load_file(tmp_path / "network.safetensors"), tmp_path / "network.safetensors")
     with pytest.raises(DataError, match="learned weights of version 2 or older"):

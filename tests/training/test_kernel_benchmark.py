@@ -113,9 +113,18 @@ def test_the_network_is_fitted_to_all_measurements_of_one_setup(
     assert measure(tmp_path, CPU, 20, pool=POOL).origin["sets"] == 21  # fitted again
     intact = (tmp_path / "samples.jsonl").read_text()
     (tmp_path / "samples.jsonl").write_text(intact.replace('{"features"', "features", 3))
-    with pytest.raises(DataError, match=r"samples\.jsonl, line 1: is damaged"):
+    with pytest.raises(DataError, match=r"samples\.jsonl, line 1: is not valid JSON"):
+        measure(tmp_path, CPU, 20, pool=POOL)
+    (tmp_path / "network.safetensors").unlink()
+    (tmp_path / "samples.jsonl").write_text(intact.replace('"seconds": ', '"seconds": -', 1))
+    with pytest.raises(DataError, match=r"measurement 1 of samples\.jsonl and placements\.jsonl: has no features"):
         measure(tmp_path, CPU, 20, pool=POOL)
     (tmp_path / "samples.jsonl").write_text(intact)
+    known = (tmp_path / "measured_on.json").read_text()
+    (tmp_path / "measured_on.json").write_text(known.replace('"versions": {', '"versions": 3, "others": {'))
+    with pytest.raises(DataError, match=r"measured_on\.json: versions is 3"):
+        measure(tmp_path, CPU, 20, pool=POOL)
+    (tmp_path / "measured_on.json").write_text(known)
     monkeypatch.setattr(torch, "__version__", "9.9.9")  # as if another version were installed
     with pytest.raises(ConfigError, match=r"was measured by .*; here is .* torch 9\.9\.9") as refused:
         measure(tmp_path, CPU, 30, pool=POOL)

@@ -34,6 +34,21 @@ HIDDEN, EMBEDDING, HEAD = 128, 32, 64
 DECAY = 0.1
 
 
+_SHAPES = {
+    **dict.fromkeys(("mean", "std", "least", "greatest"), (FEATURES,)),
+    **dict.fromkeys(("scale", "most", "table.2.bias"), (EMBEDDING,)),
+    **dict.fromkeys(("fixed", "unit"), ()),
+    "table.0.weight": (HIDDEN, FEATURES),
+    "table.0.bias": (HIDDEN,),
+    "table.2.weight": (EMBEDDING, HIDDEN),
+    "head.0.weight": (HEAD, EMBEDDING),
+    "head.0.bias": (HEAD,),
+    "head.2.weight": (1, HEAD),
+    "head.2.bias": (1,),
+}
+"""The shape of every weight."""
+
+
 @dataclass(frozen=True, slots=True)
 class CostSample:
     """A measured set of tables.
@@ -121,7 +136,7 @@ class CostNetwork:
         Raises:
             DataError: the file is damaged, or of a version that this ziggurat does not know.
         """
-        return cls(*load_weights(path, "measure again: `ziggurat doctor --measure --out FOLDER`"))
+        return cls(*load_weights(path, "measure again: `ziggurat doctor --measure --out FOLDER`", _SHAPES))
 
 
 class _Layers(nn.Module):

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from ziggurat.core.errors import ConfigError
+from ziggurat.core.errors import ConfigError, DataError, shorten
 from ziggurat.planning.autoshard.cost_network import CostNetwork
 from ziggurat.planning.autoshard.costs import LearnedCosts
 from ziggurat.planning.autoshard.policy import Policy
 
 SHIPPED = Path(__file__).with_name("shipped")
 NETWORK, POLICY = "network.safetensors", "policy.safetensors"
+_HINT = "measure again: `ziggurat doctor --measure --out FOLDER`"
 
 
 def learned_costs(folder: Path | None) -> LearnedCosts:
@@ -18,6 +19,7 @@ def learned_costs(folder: Path | None) -> LearnedCosts:
 
     Raises:
         ConfigError: the folder has no cost network.
+        DataError: the cost network is damaged, or does not say what it was measured on.
     """
     path = (folder or SHIPPED) / NETWORK
     if not path.is_file():
@@ -25,7 +27,14 @@ def learned_costs(folder: Path | None) -> LearnedCosts:
             f"planning.planner.learned: {path.parent} has no {NETWORK}",
             "measure one with `ziggurat doctor --measure`, or leave learned out for the one that comes with ziggurat",
         )
-    return LearnedCosts(CostNetwork.load(path))
+    network = CostNetwork.load(path)
+    origin, held_out = network.origin, network.origin.get("held_out", {"median": 0.0})
+    for key in ("machine", "kind", "date"):
+        if not isinstance(origin.get(key), str):
+            raise DataError(f"{path}: does not say what it was measured on: {key} is {shorten(origin.get(key))}", _HINT)
+    if not isinstance(held_out, dict) or not isinstance(held_out.get("median"), int | float):
+        raise DataError(f"{path}: does not say how accurate it is: held_out is {shorten(held_out)}", _HINT)
+    return LearnedCosts(network)
 
 
 def learned_policy(folder: Path | None) -> Policy:

@@ -26,6 +26,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor, nn
 
+from ziggurat.core.errors import DataError, shorten
 from ziggurat.planning.autoshard.cost_network import EMBEDDING
 from ziggurat.planning.autoshard.task import Floats, Ints, Task
 from ziggurat.planning.autoshard.weights import Weights, load_weights, save_weights
@@ -36,6 +37,8 @@ HIDDEN = 64
 ENTROPY, LR = 1e-3, 5e-4
 GREED = 20.0
 """Initial weight of a device's cost in its logit; the cost is in units of an even share."""
+_SHAPES = {"mlp.0.weight": (HIDDEN, INPUTS), "mlp.0.bias": (HIDDEN,), "mlp.2.weight": (1, HIDDEN), "greed": ()}
+_HINT = "leave it out for the policy that comes with ziggurat"
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +86,10 @@ class Policy:
         Raises:
             DataError: the file is damaged, or of a version that this ziggurat does not know.
         """
-        return cls(*load_weights(path, "leave it out for the policy that comes with ziggurat"))
+        weights, origin = load_weights(path, _HINT, _SHAPES)
+        if type(origin.get("rounds", 0)) is not int:
+            raise DataError(f"{path}: rounds: received {shorten(origin['rounds'])}, expected a whole number", _HINT)
+        return cls(weights, origin)
 
     def place(self, task: Task, episodes: int, draw: np.random.Generator | None, *, learning: bool = False) -> Episodes:
         """Returns ``episodes`` placements of the task.

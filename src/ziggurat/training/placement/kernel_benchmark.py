@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
+import os
 from collections.abc import Generator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -21,12 +23,14 @@ import torch
 
 from ziggurat._version import __version__
 from ziggurat.core import versions
-from ziggurat.core.errors import ConfigError, DataError
+from ziggurat.core.errors import ConfigError, DataError, shorten
 from ziggurat.core.files import write_json
 from ziggurat.core.plan import Span
 from ziggurat.core.progress import Progress, Silent
+from ziggurat.core.untrusted import Damage, as_object, parse_json, read_bytes, read_json_object
 from ziggurat.embeddings.kernel_time import OPTIMIZERS, Bags, kernel_seconds, lower_quartile
 from ziggurat.planning.autoshard.cost_network import CostNetwork, CostSample, fit
+from ziggurat.planning.autoshard.features import FEATURES
 from ziggurat.planning.autoshard.learned import NETWORK
 from ziggurat.planning.autoshard.pool import DIMS, PoolTable, table_pool, train_test_halves
 from ziggurat.planning.autoshard.weights import VERSION
@@ -161,11 +165,15 @@ def ensure_origin(folder: Path, device: torch.device) -> dict[str, Any]:
     """
     folder.mkdir(parents=True, exist_ok=True)
     path, now = folder / MEASURED_ON, {**current_origin(device), "weights": VERSION}
-    if path.is_file():
-        stored: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
-    elif any((folder / name).is_file() for name in (SAMPLES, PLACEMENTS)):
-        stored = {}
-    else:
+    stored: dict[str, Any] = {}
+    if os.path.lexists(path):
+        damage = Damage(DataError, f"remove {SAMPLES}, {PLACEMENTS} and {MEASURED_ON} there to measure again")
+        stored = read_json_object(path, damage)
+        for key in ("machine", "kind", "date", "versions", "weights"):
+            expected = int if key == "weights" else dict if key == "versions" else str
+            if not isinstance(stored.get(key), expected):
+                raise damage.of(path, f"{key} is {shorten(stored.get(key))}")
+    elif not any((folder / name).is_file() for name in (SAMPLES, PLACEMENTS)):
         write_json(path, now)
         return now
     if _comparable_part(stored) != _comparable_part(now):
@@ -181,8 +189,8 @@ def _comparable_part(origin: Mapping[str, Any]) -> str:
     """Returns what all measurements of one cost network must have in common; empty if unknown."""
     if not origin:
         return ""
-    versions = origin["versions"]
-    return f"{origin['machine']}, torch {versions['torch']}, fbgemm {versions['fbgemm']}, format {origin['weights']}"
+    there = origin["versions"]
+    return f"{origin['machine']}, torch {there.get('torch')}, fbgemm {there.get('fbgemm')}, format {origin['weights']}"
 
 
 def fit_network(folder: Path, device: torch.device, progress: Progress) -> CostNetwork:
@@ -203,24 +211,21 @@ def fit_network(folder: Path, device: torch.device, progress: Progress) -> CostN
 
 
 def read_json_lines(path: Path) -> list[dict[str, Any]]:
-    """Returns the records of a file with a JSON value per line, if it exists. Removes an incomplete last line.
+    """Returns the records of a file with a JSON object per line, if it exists. Removes an incomplete last line.
 
     Raises:
-        DataError: another line is damaged.
+        DataError: another line is damaged, or it is no regular file.
     """
-    if not path.is_file():
+    damage = Damage(DataError, "delete that line")
+    try:
+        text = read_bytes(path, Damage(DataError, "delete it to measure again"))
+    except FileNotFoundError:
         return []
-    text = path.read_text(encoding="utf-8")
-    complete = text[: text.rfind("\n") + 1]
+    complete = text[: text.rfind(b"\n") + 1]
     if complete != text:
-        path.write_text(complete, encoding="utf-8")
-    lines: list[dict[str, Any]] = []
-    for number, line in enumerate(complete.splitlines(), 1):
-        try:
-            lines.append(json.loads(line))
-        except ValueError as error:
-            raise DataError(f"{path}, line {number}: is damaged: {error}", "delete that line") from None
-    return lines
+        path.write_bytes(complete)
+    places = ((f"{path}, line {number}", line) for number, line in enumerate(complete.splitlines(), 1))
+    return [as_object(parse_json(line, place, damage), place, damage) for place, line in places]
 
 
 def append_json_line(path: Path, line: dict[str, Any]) -> None:
@@ -230,8 +235,27 @@ def append_json_line(path: Path, line: dict[str, Any]) -> None:
 
 
 def cost_samples(lines: Sequence[dict[str, Any]]) -> list[CostSample]:
-    """Returns the samples that a cost network is fitted to."""
-    return [CostSample(np.array(line["features"]), line["seconds"]) for line in lines]
+    """Returns the samples that a cost network is fitted to.
+
+    Raises:
+        DataError: a line has no features or no seconds.
+    """
+    return [_cost_sample(line, number) for number, line in enumerate(lines, 1)]
+
+
+def _cost_sample(line: Mapping[str, Any], number: int) -> CostSample:
+    seconds = line.get("seconds")
+    try:
+        features = np.array(line.get("features"), np.float64)
+    except (ValueError, TypeError, OverflowError):
+        features = np.zeros(0)
+    is_valid = features.ndim == 2 and features.shape[1] == FEATURES and np.isfinite(features).all()
+    if not is_valid or type(seconds) not in {int, float} or not 0 < seconds < math.inf:
+        raise DataError(
+            f"measurement {number} of {SAMPLES} and {PLACEMENTS}: has no features or no seconds: {shorten(dict(line))}",
+            "delete its line",
+        )
+    return CostSample(features, float(seconds))
 
 
 def draw_set(number: int, tables: Sequence[PoolTable]) -> LookupSet:

@@ -111,7 +111,7 @@ def _measure_plans(
         problem = task.problem(kind)
         drawn = device_sets(task, problem, planner.plan(problem))
         sets += [lookups for lookups in drawn if lookups.bytes <= kernels.MAX_BYTES]
-    done = sum(line["round"] == number for line in read_json_lines(path))
+    done = sum(line.get("round") == number for line in read_json_lines(path))
     with single_threaded(device):
         for index, lookups in enumerate(sets[done:], done):
             append_json_line(path, {"round": number, **measure_set(lookups, device, index)})
